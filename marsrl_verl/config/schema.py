@@ -1,0 +1,148 @@
+"""Every key of the `marsrl:` node, with its type, default and meaning.
+
+The YAML files under `configs/` fill this schema; unknown keys are refused. The docstring under a
+field is its documentation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass
+class ClassSpec:
+    """A class of ours or of the user's, with its keyword arguments."""
+
+    target: str = "???"
+    """`package.module:ClassName`; imported and constructed before Ray starts."""
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments of the constructor."""
+
+
+@dataclass
+class RewardConfig:
+    """One reward class per role (`marsrl_verl.rewards.base.RoleReward`)."""
+
+    solver: ClassSpec = field(default_factory=ClassSpec)
+    verifier: ClassSpec = field(default_factory=ClassSpec)
+    corrector: ClassSpec = field(default_factory=ClassSpec)
+
+
+@dataclass
+class RoleSampling:
+    """How one role's tokens are drawn."""
+
+    max_prompt_tokens: int = 1024
+    """Inputs with a longer prompt are not eligible (never truncated)."""
+    max_new_tokens: int = 1024
+    """A response that reaches this many tokens ends with finish reason `length` and reward 0."""
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    """-1 keeps the whole vocabulary."""
+
+
+@dataclass
+class RolesConfig:
+    """Sampling settings by role."""
+
+    solver: RoleSampling = field(default_factory=RoleSampling)
+    verifier: RoleSampling = field(default_factory=RoleSampling)
+    corrector: RoleSampling = field(default_factory=RoleSampling)
+
+
+@dataclass
+class AlgoConfig:
+    """What is sampled and how it is credited (MarsRL, arXiv 2511.11373, §3)."""
+
+    name: str = "marsrl"
+    """The method; a module of `marsrl_verl.algos`."""
+    group_size: int = 8
+    """Responses per stage input (G)."""
+    inputs_per_stage: int = 2
+    """Outputs of one stage that become inputs of the next (K)."""
+    correction_rounds: int = 2
+    """Verifier–Corrector rounds after the Solver; 2 gives the paper's five stages, 0 the Solver alone."""
+    selection: str = "adaptive"
+    """`random`, `balanced` or `adaptive` (§3.4)."""
+    select_scope: str = "problem"
+    """`problem`: K inputs per problem and stage, pooled over its groups; `group`: K per group."""
+    train_roles: list[str] = field(default_factory=lambda: ["solver", "verifier", "corrector"])
+    """Roles whose samples enter the loss."""
+    normalize_std: bool = True
+    """Divide group-relative rewards by the group's standard deviation (GRPO)."""
+    role_balance: str = "tokens"
+    """`tokens`: one mean over all trained tokens (paper); `roles`: the mean of the roles' token means,
+    so that the role with the longest responses does not dominate."""
+    role_weights: dict[str, float] = field(default_factory=dict)
+    """Loss weight by role, 1 where absent."""
+
+
+@dataclass
+class PipelineConfig:
+    """Which stage inputs are decoded in which training step."""
+
+    mode: str = "pipelined"
+    """`sequential`: a problem passes all stages inside one step; `pipelined`: every step decodes what
+    waits at every stage in one generation round (agentic pipeline parallelism, §3.3)."""
+    step_prompt_budget: int | None = None
+    """Most stage inputs decoded in one generation round, backlog first; null: no limit."""
+    updates_per_step: int = 1
+    """Optimizer updates per training step. 1 keeps the importance ratio at exactly 1."""
+
+
+@dataclass
+class EvaluationConfig:
+    """Evaluation of the roles and of the whole system on the held-out problems."""
+
+    before: bool = True
+    """Evaluate before the first training step of a fresh run."""
+    after: bool = True
+    """Evaluate after the last step."""
+    every: int = 0
+    """Evaluate every so many steps; 0: never in between."""
+    problems: int | None = None
+    """Use the first so many held-out problems; null: all."""
+    samples_per_problem: int = 1
+    """Independent system runs per problem at temperature `temperature`."""
+    temperature: float = 1.0
+    greedy: bool = True
+    """Evaluate at temperature 0 too."""
+    correction_rounds: int = 2
+    """Verify–correct rounds of the evaluated system."""
+    confidence: float = 0.95
+    """Coverage of the reported intervals."""
+
+
+@dataclass
+class RunConfig:
+    """Where a run leaves its files and what happens to an existing folder."""
+
+    name: str = "default"
+    output_root: str = "outputs"
+    output_dir: str = "${marsrl.run.output_root}/${marsrl.run.name}"
+    existing: str = "fail"
+    """What to do when `output_dir` already holds a run: `fail` (stop with a message), `resume`
+    (continue from its last checkpoint), `replace` (delete it and start anew)."""
+    seed: int = 1
+    log_rollouts: bool = True
+    """Write every sample to `rollouts/step_N.jsonl`."""
+    progress: bool = True
+    """Show live progress on the terminal."""
+
+
+@dataclass
+class MarsRLConfig:
+    """The plugin's own configuration node."""
+
+    dry_run: bool = False
+    """Check and print the plan, start nothing. (Root key `dry_run` sets it.)"""
+    run: RunConfig = field(default_factory=RunConfig)
+    algo: AlgoConfig = field(default_factory=AlgoConfig)
+    prompts: ClassSpec = field(default_factory=ClassSpec)
+    """The class that words the roles' prompts (`marsrl_verl.algos.prompts.RolePrompts`)."""
+    reward: RewardConfig = field(default_factory=RewardConfig)
+    roles: RolesConfig = field(default_factory=RolesConfig)
+    pipeline: PipelineConfig = field(default_factory=PipelineConfig)
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)

@@ -1,0 +1,184 @@
+"""The nouns of the project: problems, stage inputs, samples, groups.
+
+A *problem* comes from the dataset. A *stage input* is one prompt at one stage of the method; the
+`n` responses sampled for it are its *samples*, and together they are a *group*: what is compared
+when advantages are computed (Rule: a group shares one prompt). A group's samples may become the
+inputs of the next stage.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Protocol
+
+Message = dict[str, str]
+"""A chat message: `{"role": "system" | "user" | "assistant", "content": …}`."""
+
+
+class FinishReason(str, Enum):
+    """Why a sample ended. A bad ending is data, never an exception."""
+
+    STOP = "stop"
+    """The model ended its answer itself (end-of-sequence token)."""
+    LENGTH = "length"
+    """The token limit was reached first."""
+    PROMPT_TOO_LONG = "prompt_too_long"
+    """The prompt exceeds the limit of its role; nothing was generated."""
+    ABORTED = "aborted"
+    """The engine gave the request up."""
+    ERROR = "error"
+    """The engine or a tool failed; `Sample.error` says how."""
+
+
+class Verdict(str, Enum):
+    """A Verifier's judgement of a solution."""
+
+    CORRECT = "correct"
+    WRONG = "wrong"
+    INVALID = "invalid"
+    """No verdict could be read (missing, ambiguous, or the sample was cut off)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One visit of one dataset row.
+
+    `problem_id` is unique for the whole run (epoch and row are part of it), so the same row visited
+    in two epochs is two problems.
+    """
+
+    problem_id: str
+    question: str
+    """The problem text that Verifier and Corrector are shown."""
+    ground_truth: str
+    data_source: str = ""
+    messages: tuple[Message, ...] = ()
+    """The chat prompt as it stands in the dataset: what the Solver is asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageInput:
+    """One prompt at one stage, to be answered `n` times; the identity of one group."""
+
+    group_id: str
+    """Unique for the whole run, and a function of the problem, the stage and the slot only."""
+    problem: Problem
+    stage: str
+    """The stage's name, e.g. `solver`, `verifier_1`, `corrector_1`."""
+    stage_index: int
+    role: str
+    """The role that answers, e.g. `solver`, `verifier`, `corrector`."""
+    messages: tuple[Message, ...]
+    n: int
+    parent_id: str | None = None
+    """`sample_id` of the sample this input was built from; None at the first stage."""
+    solution: str | None = None
+    """The solution under judgement or repair (text after the thinking part)."""
+    solution_reward: float | None = None
+    """The reward of that solution's answer: 1 correct, 0 incorrect. The Verifier is scored against
+    it, and fix and break rates are measured with it."""
+    created_step: int = 0
+    """The training step in which this input came into being (staleness of inputs)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the scorer found in one sample."""
+
+    reward: float
+    answer: str | None = None
+    """The extracted final answer (Solver, Corrector)."""
+    verdict: Verdict | None = None
+    """The parsed judgement (Verifier)."""
+    report: str | None = None
+    """The bug report to hand to the Corrector (Verifier)."""
+    error: str | None = None
+    """Why grading failed (timeout, unparsable answer), for the log; the reward then is 0."""
+
+
+@dataclass(slots=True)
+class Sample:
+    """One response, token in, token out: `response_ids` are exactly the ids the engine sampled."""
+
+    sample_id: str
+    """`{group_id}#{k}`, k in 0..n-1."""
+    group_id: str
+    prompt_ids: list[int]
+    response_ids: list[int]
+    rollout_log_probs: list[float]
+    """Log-probability of each response token under the policy that sampled it, shape (T,)."""
+    finish_reason: FinishReason
+    text: str
+    """The decoded response, thinking part included."""
+    final_text: str
+    """What other roles may see: the text after the last `</think>`, stripped."""
+    response_mask: list[int] = field(default_factory=list)
+    """1 where the model sampled the token, 0 where a tool or template wrote it; shape (T,)."""
+    policy_version: int = 0
+    """The training step whose weights sampled the tokens."""
+    outcome: Outcome | None = None
+    """None until scored."""
+    error: str | None = None
+
+    def __post_init__(self) -> None:
+        if not self.response_mask:
+            self.response_mask = [1] * len(self.response_ids)
+        lengths = (len(self.response_ids), len(self.rollout_log_probs), len(self.response_mask))
+        if len(set(lengths)) != 1:
+            raise ValueError(
+                f"sample {self.sample_id}: response_ids, rollout_log_probs and response_mask must have "
+                f"one length, found {lengths}"
+            )
+
+    @property
+    def reward(self) -> float:
+        """The scorer's reward; an unscored sample has none and raises."""
+        if self.outcome is None:
+            raise ValueError(f"sample {self.sample_id} has not been scored yet")
+        return self.outcome.reward
+
+    @property
+    def finished(self) -> bool:
+        """True when the model ended its answer itself."""
+        return self.finish_reason is FinishReason.STOP
+
+
+@dataclass(slots=True)
+class Group:
+    """The samples of one stage input, ordered by `sample_id`, complete when there are `input.n`."""
+
+    input: StageInput
+    samples: list[Sample]
+
+    @property
+    def rewards(self) -> list[float]:
+        """Rewards in the order of `samples`."""
+        return [sample.reward for sample in self.samples]
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingSettings:
+    """How one role's tokens are drawn."""
+
+    max_new_tokens: int
+    max_prompt_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+
+
+class Engine(Protocol):
+    """Anything that can answer stage inputs: vLLM behind Ray, or a scripted engine in tests."""
+
+    def generate(self, inputs: list[StageInput], sampling: dict[str, SamplingSettings]) -> list[Sample]:
+        """Answer every input `input.n` times and score each sample.
+
+        Args:
+            inputs: the stage inputs of one generation round.
+            sampling: settings by role; every role in `inputs` must be present.
+
+        Returns:
+            `sum(input.n)` scored samples, in any order.
+        """
+        ...
