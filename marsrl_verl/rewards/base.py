@@ -1,0 +1,44 @@
+"""The interface of a role's reward: one response in, one outcome out."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable
+from dataclasses import dataclass
+
+from marsrl_verl.core.types import FinishReason, Outcome, Problem
+
+
+@dataclass(frozen=True, slots=True)
+class ScoreRequest:
+    """Everything a role's reward may look at."""
+
+    sample_id: str
+    role: str
+    stage: str
+    problem: Problem
+    text: str
+    """The whole decoded response."""
+    final_text: str
+    """The text after the thinking part; empty when there is none."""
+    finish_reason: FinishReason
+    solution: str | None = None
+    """The solution that was judged or repaired."""
+    solution_reward: float | None = None
+    """Its reward: the Verifier's ground truth."""
+
+
+class RoleReward(ABC):
+    """Scores the responses of one role.
+
+    A subclass takes its settings as keyword arguments (`marsrl.reward.<role>.kwargs`). It is
+    constructed once in the launcher, as a check, and once in every reward worker. `score` may be
+    an ordinary method or a coroutine; an exception in it counts as reward 0 with the error logged.
+    """
+
+    @abstractmethod
+    def score(self, request: ScoreRequest) -> Outcome | Awaitable[Outcome]:
+        """Score one response."""
+
+    def close(self) -> None:
+        """Release what the reward holds (processes, connections)."""
