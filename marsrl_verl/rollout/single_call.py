@@ -1,0 +1,156 @@
+"""One stage input, `n` independent model calls: the rollout of every MarsRL stage.
+
+Token in, token out: the prompt is tokenised once with the chat template, and the ids that the engine
+sampled are the ids that are trained.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from marsrl_verl.core.thinking import final_text
+from marsrl_verl.core.types import FinishReason, Message, Sample, SamplingSettings, StageInput
+
+
+class EngineUnavailableError(RuntimeError):
+    """The engine itself is gone (not one request of it): the run cannot go on."""
+
+
+@dataclass(slots=True)
+class Completion:
+    """What the engine answered to one call."""
+
+    token_ids: list[int]
+    log_probs: list[float]
+    finish_reason: FinishReason
+    policy_version: int = 0
+
+
+class CompletionClient(Protocol):
+    """Sends one prompt to the engine."""
+
+    async def complete(
+        self, request_id: str, prompt_ids: list[int], settings: SamplingSettings, max_tokens: int, n: int
+    ) -> list[Completion]:
+        """Sample `n` completions of at most `max_tokens` tokens each."""
+        ...
+
+
+@dataclass(slots=True)
+class ChatTokenizer:
+    """A Hugging Face tokenizer with the settings that prompts are built with."""
+
+    tokenizer: Any
+    template_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments of `apply_chat_template` (`data.apply_chat_template_kwargs`)."""
+
+    def prompt_ids(self, messages: Sequence[Message]) -> list[int]:
+        """The token ids of a chat, ending where the assistant's answer begins."""
+        encoded = self.tokenizer.apply_chat_template(
+            list(messages),
+            add_generation_prompt=True,
+            tokenize=True,
+            return_dict=True,
+            **self.template_kwargs,
+        )
+        ids = encoded["input_ids"]
+        return list(ids[0] if ids and isinstance(ids[0], list) else ids)
+
+    def opens_thinking(self, prompt_ids: list[int]) -> bool:
+        """Whether the template itself has opened a thinking block that the answer must close."""
+        tail = self.tokenizer.decode(prompt_ids[-8:], skip_special_tokens=False)
+        return tail.rstrip().endswith("<think>")
+
+    def text(self, token_ids: list[int], *, end_token: bool) -> str:
+        """The response as text; a final end-of-sequence token is not part of it."""
+        ids = token_ids[:-1] if end_token and token_ids else token_ids
+        return self.tokenizer.decode(
+            ids, skip_special_tokens=False, clean_up_tokenization_spaces=False
+        )
+
+    def ends(self, token_ids: list[int]) -> bool:
+        """Whether the last token is the tokenizer's end-of-sequence token."""
+        return bool(token_ids) and token_ids[-1] == self.tokenizer.eos_token_id
+
+
+async def answer(
+    stage_input: StageInput,
+    settings: SamplingSettings,
+    client: CompletionClient,
+    chat: ChatTokenizer,
+) -> list[Sample]:
+    """Sample the `n` responses of one stage input.
+
+    Args:
+        stage_input: the prompt and how many responses it wants.
+        settings: sampling settings of its role.
+        client: the engine.
+        chat: the tokenizer.
+
+    Returns:
+        `stage_input.n` unscored samples. A prompt over the role's limit, or a request that the
+        engine refuses, gives samples without tokens and a finish reason that says so.
+
+    Raises:
+        EngineUnavailableError: the engine is gone.
+    """
+    prompt_ids = await asyncio.to_thread(chat.prompt_ids, stage_input.messages)
+    if len(prompt_ids) > settings.max_prompt_tokens:
+        note = f"prompt has {len(prompt_ids)} tokens, the limit of role {stage_input.role} is {settings.max_prompt_tokens}"
+        return _empty(stage_input, prompt_ids, FinishReason.PROMPT_TOO_LONG, note)
+    try:
+        completions = await client.complete(
+            stage_input.group_id, prompt_ids, settings, settings.max_new_tokens, stage_input.n
+        )
+    except EngineUnavailableError:
+        raise
+    except Exception as error:  # a refused request is data: it is counted and the run goes on
+        return _empty(stage_input, prompt_ids, FinishReason.ERROR, f"{type(error).__name__}: {error}")
+    thinking_opened = chat.opens_thinking(prompt_ids)
+    return [
+        _sample(stage_input, k, prompt_ids, completion, chat, thinking_opened)
+        for k, completion in enumerate(completions)
+    ]
+
+
+def _sample(
+    stage_input: StageInput,
+    k: int,
+    prompt_ids: list[int],
+    completion: Completion,
+    chat: ChatTokenizer,
+    thinking_opened: bool,
+) -> Sample:
+    stopped = completion.finish_reason is FinishReason.STOP
+    text = chat.text(completion.token_ids, end_token=stopped and chat.ends(completion.token_ids))
+    return Sample(
+        sample_id=f"{stage_input.group_id}#{k}",
+        group_id=stage_input.group_id,
+        prompt_ids=prompt_ids,
+        response_ids=completion.token_ids,
+        rollout_log_probs=completion.log_probs,
+        finish_reason=completion.finish_reason,
+        text=text,
+        final_text=final_text(text, thinking_opened=thinking_opened),
+        policy_version=completion.policy_version,
+    )
+
+
+def _empty(stage_input: StageInput, prompt_ids: list[int], reason: FinishReason, note: str) -> list[Sample]:
+    return [
+        Sample(
+            sample_id=f"{stage_input.group_id}#{k}",
+            group_id=stage_input.group_id,
+            prompt_ids=prompt_ids,
+            response_ids=[],
+            rollout_log_probs=[],
+            finish_reason=reason,
+            text="",
+            final_text="",
+            error=note,
+        )
+        for k in range(stage_input.n)
+    ]

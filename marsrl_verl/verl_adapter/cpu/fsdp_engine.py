@@ -1,0 +1,11 @@
+"""verl's FSDP engine, registered for the device `cpu`."""
+
+from __future__ import annotations
+
+from verl.workers.engine.base import EngineRegistry
+from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
+
+
+@EngineRegistry.register(model_type="language_model", backend="fsdp2", device="cpu")
+class CPUFSDPEngineWithLMHead(FSDPEngineWithLMHead):
+    """FSDP2 on CPU. Upstream behaviour: the engine is registered for cuda and npu only."""

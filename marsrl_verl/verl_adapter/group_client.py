@@ -1,0 +1,56 @@
+"""From the rollout code's `complete` to verl's LLM servers."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+from ray.exceptions import ActorDiedError, ActorUnavailableError
+
+from marsrl_verl.core.types import FinishReason, SamplingSettings
+from marsrl_verl.rollout.single_call import Completion, EngineUnavailableError
+
+_FINISH_REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
+
+
+@dataclass(slots=True)
+class GroupClient:
+    """Asks verl's load balancer for a server and sends it a whole group.
+
+    Uses verl's `LLMServerClient._acquire_server` and `_release_server`, so routing stays verl's.
+    """
+
+    llm_client: Any
+    """verl's `LLMServerClient`."""
+
+    async def complete(
+        self, request_id: str, prompt_ids: list[int], settings: SamplingSettings, max_tokens: int, n: int
+    ) -> list[Completion]:
+        """See `marsrl_verl.rollout.single_call.CompletionClient`.
+
+        Raises:
+            EngineUnavailableError: the server actor is gone.
+        """
+        sampling = {
+            "max_tokens": max_tokens,
+            "temperature": settings.temperature,
+            "top_p": settings.top_p,
+            "top_k": settings.top_k,
+        }
+        server_id, server = await self.llm_client._acquire_server(request_id, prompt_ids=prompt_ids)
+        try:
+            # A fresh engine id: the same group is asked again after a resume.
+            answers = await server.generate_group.remote(
+                prompt_ids, sampling, f"{request_id}:{uuid.uuid4().hex[:8]}", n
+            )
+        except (ActorDiedError, ActorUnavailableError) as error:
+            raise EngineUnavailableError(f"vLLM server {server_id} is gone: {error}") from error
+        finally:
+            self.llm_client._release_server(server_id, request_id=request_id)
+        if not answers:
+            return [Completion([], [], FinishReason.ABORTED) for _ in range(n)]
+        return [
+            Completion(tokens, log_probs, _FINISH_REASONS.get(reason, FinishReason.ABORTED), version)
+            for tokens, log_probs, reason, version in answers
+        ]

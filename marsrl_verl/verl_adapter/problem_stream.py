@@ -1,0 +1,96 @@
+"""Problems from verl's dataloader, epoch after epoch, with an exact state."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from marsrl_verl.core.types import Message, Problem
+
+STATE_VERSION = 1
+
+
+def question_of(messages: list[Message]) -> str:
+    """The problem text of a dataset row: its last user message."""
+    for message in reversed(messages):
+        if message["role"] == "user":
+            return message["content"]
+    raise ValueError(f"a dataset prompt needs a user message, found roles {[m['role'] for m in messages]}")
+
+
+def ground_truth_of(reward_model: dict[str, Any]) -> str:
+    """The reference answer of a dataset row; some datasets wrap it in a list."""
+    truth = reward_model["ground_truth"]
+    if isinstance(truth, (list, tuple)):
+        if not truth:
+            raise ValueError("reward_model.ground_truth is an empty list")
+        truth = truth[0]
+    return str(truth).strip()
+
+
+def problems_of(batch: dict[str, Any], first_number: int, prefix: str) -> list[Problem]:
+    """Turn one dataloader batch into problems numbered from `first_number`."""
+    problems = []
+    for i, raw_prompt in enumerate(batch["raw_prompt"]):
+        messages: list[Message] = [
+            {"role": str(m["role"]), "content": str(m["content"])} for m in raw_prompt
+        ]
+        problems.append(
+            Problem(
+                problem_id=f"{prefix}{first_number + i:08d}",
+                question=question_of(messages),
+                ground_truth=ground_truth_of(batch["reward_model"][i]),
+                data_source=str(batch["data_source"][i]),
+                messages=tuple(messages),
+            )
+        )
+    return problems
+
+
+class ProblemStream:
+    """An endless sequence of problem batches.
+
+    A problem's number counts the problems handed out so far, so it is unique for the whole run.
+    """
+
+    def __init__(self, dataloader: Any) -> None:
+        self._dataloader = dataloader
+        self._iterator: Iterator[Any] | None = None
+        self.epoch = 0
+        self.taken = 0
+
+    def next_batch(self) -> list[Problem]:
+        """The next dataloader batch; starts a new epoch where the last one ended."""
+        if self._iterator is None:
+            self._iterator = iter(self._dataloader)
+        batch = next(self._iterator, None)
+        if batch is None:
+            self.epoch += 1
+            self._iterator = iter(self._dataloader)
+            batch = next(self._iterator, None)
+        if batch is None:
+            raise RuntimeError("the training data holds no complete batch: lower data.train_batch_size")
+        problems = problems_of(batch, self.taken, "p")
+        self.taken += len(problems)
+        return problems
+
+    def state_dict(self) -> dict[str, Any]:
+        """Position and dataloader state (sampler and generator included)."""
+        return {
+            "version": STATE_VERSION,
+            "epoch": self.epoch,
+            "taken": self.taken,
+            "dataloader": self._dataloader.state_dict() if self._iterator is not None else None,
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue where `state` was taken."""
+        if state.get("version") != STATE_VERSION:
+            raise ValueError(
+                f"problem stream state has version {state.get('version')}, this code reads {STATE_VERSION}"
+            )
+        self.epoch = state["epoch"]
+        self.taken = state["taken"]
+        self._iterator = None
+        if state["dataloader"] is not None:
+            self._dataloader.load_state_dict(state["dataloader"])

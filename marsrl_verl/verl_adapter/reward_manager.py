@@ -1,0 +1,51 @@
+"""The per-role rewards inside verl's reward loop."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from verl import DataProto
+from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
+
+from marsrl_verl.rewards.base import RoleReward, ScoreRequest
+from marsrl_verl.rewards.loading import load_class, score_request
+
+ROLES = ("solver", "verifier", "corrector")
+
+
+def build_role_rewards(config: DictConfig) -> dict[str, RoleReward]:
+    """One reward object per role, from `marsrl.reward.<role>.{target, kwargs}`."""
+    rewards: dict[str, RoleReward] = {}
+    for role in ROLES:
+        spec = config.marsrl.reward[role]
+        kwargs = OmegaConf.to_container(spec.kwargs, resolve=True) if spec.kwargs else {}
+        rewards[role] = load_class(spec.target, kwargs, RoleReward)
+    return rewards
+
+
+class MarsRLRewardManager(RewardManagerBase):
+    """Scores a group of responses, each by the reward of its role.
+
+    Loaded by verl through `reward.reward_manager.{source: importlib, module.path, name}` in every
+    reward worker.
+    """
+
+    def __init__(self, config: DictConfig, tokenizer: Any, compute_score: Any = None, **_unused: Any) -> None:
+        super().__init__(config, tokenizer, compute_score)
+        self.role_rewards = build_role_rewards(config)
+
+    async def run_single(self, data: DataProto) -> dict[str, Any]:
+        """Score the rows of `data`, whose column `score_request` holds `ScoreRequest`s.
+
+        Returns:
+            verl's dictionary: `reward_score` is the group's mean reward, `reward_extra_info` holds
+            the `outcomes`, one per row.
+        """
+        requests: list[ScoreRequest] = list(data.non_tensor_batch["score_request"])
+        outcomes = await asyncio.gather(
+            *[score_request(self.role_rewards[request.role], request) for request in requests]
+        )
+        mean = sum(outcome.reward for outcome in outcomes) / len(outcomes)
+        return {"reward_score": mean, "reward_extra_info": {"outcomes": list(outcomes)}}

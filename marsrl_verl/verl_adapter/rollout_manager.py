@@ -1,0 +1,100 @@
+"""verl's agent-loop manager and worker, for rows that become groups of samples.
+
+Upstream behaviour: `AgentLoopManager.generate_sequences` returns one row per input row, padded to the
+configured maximum lengths (with a 32k prompt and a 64k response that is 0.8 MB per column and sample).
+Here a row is a stage input, it returns `n` scored samples, and they stay ragged until the training
+batch is built.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from typing import Any
+
+import numpy as np
+import ray
+from omegaconf import DictConfig
+from verl import DataProto
+from verl.experimental.agent_loop.agent_loop import AgentLoopManager, AgentLoopWorker
+
+from marsrl_verl.core.types import Outcome, Sample, SamplingSettings, StageInput
+from marsrl_verl.rewards.base import ScoreRequest
+from marsrl_verl.rollout.single_call import ChatTokenizer, answer
+from marsrl_verl.verl_adapter.group_client import GroupClient
+
+
+class MarsRLAgentLoopWorker(AgentLoopWorker):
+    """Answers stage inputs concurrently and has every group scored as soon as it is there."""
+
+    def __init__(
+        self,
+        config: DictConfig,
+        llm_client: Any,
+        teacher_client: Any = None,
+        reward_loop_worker_handles: list[Any] | None = None,
+    ) -> None:
+        super().__init__(config, llm_client, teacher_client, reward_loop_worker_handles)
+        if not self.reward_loop_worker_handles:
+            raise ValueError("MarsRL scores samples in verl's reward loop, and no reward worker was started")
+        self._reward_workers = itertools.cycle(self.reward_loop_worker_handles)
+        self._client = GroupClient(self.llm_client)
+        self._chat = ChatTokenizer(self.tokenizer, dict(config.data.get("apply_chat_template_kwargs") or {}))
+
+    async def generate_samples(
+        self, inputs: list[StageInput], sampling: dict[str, SamplingSettings]
+    ) -> list[Sample]:
+        """Answer and score every input; `sum(input.n)` samples in the order of `inputs`."""
+        groups = await asyncio.gather(*[self._answer_and_score(one, sampling[one.role]) for one in inputs])
+        return [sample for group in groups for sample in group]
+
+    async def _answer_and_score(self, stage_input: StageInput, settings: SamplingSettings) -> list[Sample]:
+        samples = await answer(stage_input, settings, self._client, self._chat)
+        requests = np.empty(len(samples), dtype=object)
+        requests[:] = [_score_request(stage_input, sample) for sample in samples]
+        batch = DataProto(non_tensor_batch={"score_request": requests})
+        result = await next(self._reward_workers).compute_score.remote(batch)
+        outcomes: list[Outcome] = result["reward_extra_info"]["outcomes"]
+        for sample, outcome in zip(samples, outcomes, strict=True):
+            sample.outcome = outcome
+        return samples
+
+
+def _score_request(stage_input: StageInput, sample: Sample) -> ScoreRequest:
+    return ScoreRequest(
+        sample_id=sample.sample_id,
+        role=stage_input.role,
+        stage=stage_input.stage,
+        problem=stage_input.problem,
+        text=sample.text,
+        final_text=sample.final_text,
+        finish_reason=sample.finish_reason,
+        solution=stage_input.solution,
+        solution_reward=stage_input.solution_reward,
+    )
+
+
+class MarsRLAgentLoopManager(AgentLoopManager):
+    """Spreads stage inputs over the workers. Implements `marsrl_verl.core.types.Engine`."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self.agent_loop_workers_class = ray.remote(MarsRLAgentLoopWorker)
+        super().__init__(*args, **kwargs)
+
+    def generate(self, inputs: list[StageInput], sampling: dict[str, SamplingSettings]) -> list[Sample]:
+        """Answer and score all inputs in one generation round."""
+        workers = self.agent_loop_workers
+        shares = [inputs[start :: len(workers)] for start in range(len(workers))]
+        pending = [
+            worker.generate_samples.remote(share, sampling)
+            for worker, share in zip(workers, shares, strict=True)
+            if share
+        ]
+        return [sample for samples in ray.get(pending) for sample in samples]
+
+    def generate_sequences(self, prompts: DataProto) -> DataProto:
+        """Refused: rows of this trainer are stage inputs."""
+        raise TypeError(
+            "MarsRLAgentLoopManager answers stage inputs (call generate); verl's own trainer, which calls "
+            "generate_sequences, needs verl's AgentLoopManager"
+        )

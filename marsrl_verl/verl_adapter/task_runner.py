@@ -1,0 +1,81 @@
+"""Builds what the trainer needs, in the order verl's own task runner does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ray
+from omegaconf import DictConfig, OmegaConf, open_dict
+from verl.single_controller.ray import RayWorkerGroup
+from verl.trainer.main_ppo_v0 import BaseTaskRunner
+from verl.trainer.ppo.ray_trainer import Role
+from verl.trainer.ppo.utils import (
+    create_rl_dataset,
+    create_rl_sampler,
+    need_critic,
+    need_reference_policy,
+)
+from verl.utils.config import omega_conf_to_dataclass, validate_config
+from verl.utils.dataset.rl_dataset import collate_fn
+from verl.workers.config import HFModelConfig
+
+from marsrl_verl.verl_adapter.trainer import RayMarsRLTrainer
+from marsrl_verl.verl_adapter.vllm_server import register_replica
+from marsrl_verl.verl_adapter.workers import MarsRLActorRolloutRefWorker
+
+
+class MarsRLTaskRunner(BaseTaskRunner):
+    """verl's task runner with our worker, our vLLM replica and our trainer."""
+
+    def add_actor_rollout_worker(self, config: DictConfig) -> tuple[type, type]:
+        """Register the hybrid worker. verl hard-codes its class here, hence the override."""
+        lora = config.actor_rollout_ref.model.get("lora_rank", 0) > 0
+        role = Role.ActorRolloutRef if need_reference_policy(config) and not lora else Role.ActorRollout
+        self.role_worker_mapping[role] = ray.remote(MarsRLActorRolloutRefWorker)
+        self.mapping[role] = "global_pool"
+        return MarsRLActorRolloutRefWorker, RayWorkerGroup
+
+    def run(self, config: DictConfig) -> None:
+        """Train as `config` says; returns when the last step is done."""
+        trainer = self.build_trainer(config)
+        try:
+            trainer.init_workers()
+            trainer.fit()
+        finally:
+            trainer.close()
+
+    def build_trainer(self, config: DictConfig) -> RayMarsRLTrainer:
+        """Everything up to the trainer object; starts no worker."""
+        OmegaConf.resolve(config)
+        _, worker_group_cls = self.add_actor_rollout_worker(config)
+        validate_config(
+            config=config,
+            use_reference_policy=need_reference_policy(config),
+            use_critic=need_critic(config),
+        )
+        register_replica()
+        model_config: HFModelConfig = omega_conf_to_dataclass(config.actor_rollout_ref.model)
+        tokenizer, processor = model_config.tokenizer, model_config.processor
+        datasets = {
+            split: self._dataset(config, split, tokenizer, processor) for split in ("train", "val")
+        }
+        return RayMarsRLTrainer(
+            config=config,
+            tokenizer=tokenizer,
+            processor=processor,
+            role_worker_mapping=self.role_worker_mapping,
+            resource_pool_manager=self.init_resource_pool_mgr(config),
+            ray_worker_group_cls=worker_group_cls,
+            train_dataset=datasets["train"],
+            val_dataset=datasets["val"],
+            collate_fn=collate_fn,
+            train_sampler=create_rl_sampler(config.data, datasets["train"]),
+        )
+
+    @staticmethod
+    def _dataset(config: DictConfig, split: str, tokenizer: Any, processor: Any) -> Any:
+        files, limit = config.data[f"{split}_files"], config.data.get(f"{split}_max_samples", -1)
+        with open_dict(config):
+            return create_rl_dataset(
+                files, config.data, tokenizer, processor, is_train=split == "train", max_samples=limit
+            )

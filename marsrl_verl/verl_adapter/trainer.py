@@ -1,0 +1,320 @@
+"""`RayMarsRLTrainer`: verl's trainer with stages, a scheduler and per-role credit.
+
+The loop is cut into `_fit_*` hooks named like those of verl's `SeparateRayPPOTrainer`, so that both
+can be read side by side.
+"""
+
+from __future__ import annotations
+
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+from verl import DataProto
+from verl.trainer.ppo.core_algos import agg_loss
+from verl.trainer.ppo.ray_trainer import RayPPOTrainer, left_right_2_no_padding
+from verl.utils import tensordict_utils as tu
+from verl.utils.metric import reduce_metrics
+from verl.utils.py_functional import rename_dict
+from verl.utils.tracking import Tracking
+
+from marsrl_verl.core.scheduler import Scheduler, StepResult
+from marsrl_verl.core.types import Sample
+from marsrl_verl.verl_adapter import checkpoint
+from marsrl_verl.verl_adapter.batch import build_batch, training_rows
+from marsrl_verl.verl_adapter.components import (
+    build_algorithm,
+    build_prompts,
+    credit,
+    sampling_settings,
+)
+from marsrl_verl.verl_adapter.observer import TrainingObserver
+from marsrl_verl.verl_adapter.problem_stream import ProblemStream, problems_of
+
+
+class RayMarsRLTrainer(RayPPOTrainer):
+    """Trains the stages of `marsrl.algo` on verl's workers.
+
+    The constructor's arguments are `RayPPOTrainer`'s.
+    """
+
+    def __init__(self, config: DictConfig, tokenizer: Any, **kwargs: Any) -> None:
+        super().__init__(config=config, tokenizer=tokenizer, **kwargs)
+        self.settings = config.marsrl
+        self.prompts = build_prompts(config)
+        self.sampling = sampling_settings(config)
+        self.algorithm = build_algorithm(config, self.prompts, tokenizer)
+        self.scheduler = Scheduler(
+            self.algorithm,
+            mode=self.settings.pipeline.mode,
+            step_prompt_budget=self.settings.pipeline.step_prompt_budget,
+        )
+        self.problems = ProblemStream(self.train_dataloader)
+        self.observer = TrainingObserver(config)
+        self.global_steps = 0
+        self.metrics: dict[str, float] = {}
+        self.timing: dict[str, float] = {}
+        self._engine_holds_step: int | None = None
+        """The training step whose weights the engine holds; None while it sleeps or before the first sync."""
+
+    # --- the loop -----------------------------------------------------------------------------
+
+    def fit(self) -> None:
+        """Train until `total_training_steps`, evaluating before and after as configured."""
+        self._fit_begin()
+        while self.global_steps < self.total_training_steps:
+            self.global_steps += 1
+            self.fit_step()
+        self._fit_end()
+
+    def fit_step(self) -> None:
+        """One training step: decode, score, credit, update, sync, save."""
+        self.metrics, self.timing = {}, {}
+        with self._timed("step"):
+            self._fit_get_batch()
+            self._fit_generate()
+            result = self.scheduler.finish_step()
+            batch = self._fit_build_batch(result)
+            if batch is not None:
+                self._fit_compute_log_prob(batch)
+                self._fit_compute_ref_log_prob(batch)
+                self._fit_update_actor(batch)
+            self._fit_save_checkpoint()
+            self._fit_update_weights()
+            self._fit_validate()
+        self._fit_collect_metrics(result, batch)
+
+    def _fit_begin(self) -> None:
+        self.observer.phase("loading weights")
+        self._load_checkpoint()
+        self.observer.start(self.global_steps, self.total_training_steps)
+        self.tracking = Tracking(
+            project_name=self.config.trainer.project_name,
+            experiment_name=self.config.trainer.experiment_name,
+            default_backend=list(self.config.trainer.logger or []),
+            config=None,
+        )
+        self._fit_update_weights()
+        if self.global_steps == 0 and self.settings.evaluation.before:
+            self._evaluate("before")
+
+    def _fit_end(self) -> None:
+        dropped = self.scheduler.drop_waiting()
+        if self.settings.evaluation.after:
+            self._evaluate("after")
+        self.observer.finish(self.global_steps, dropped_inputs=len(dropped))
+
+    # --- hooks of a step ----------------------------------------------------------------------
+
+    def _fit_get_batch(self) -> None:
+        """New problems join the first stage, unless enough of them still wait there."""
+        waiting = self.scheduler.waiting_problems()
+        new = [] if waiting >= self.config.data.train_batch_size else self.problems.next_batch()
+        self.scheduler.start_step(self.global_steps, new)
+
+    def _fit_generate(self) -> None:
+        """Decode rounds until the scheduler asks for none, then let the engine sleep."""
+        rounds, tokens = 0, 0
+        self._step_samples: list[Sample] = []
+        with self._timed("gen"):
+            while inputs := self.scheduler.next_round():
+                samples = self.async_rollout_manager.generate(inputs, self.sampling)
+                self.scheduler.absorb(samples)
+                self._step_samples += samples
+                self.observer.log_rollouts(self.global_steps, inputs, samples)
+                rounds += 1
+                tokens += sum(len(sample.response_ids) for sample in samples)
+            self._sleep_engine()
+        self.metrics["rollout/rounds"] = rounds
+        self.metrics["rollout/samples"] = len(self._step_samples)
+        self.metrics["rollout/generated_tokens"] = tokens
+
+    def _fit_build_batch(self, result: StepResult) -> DataProto | None:
+        """The step's training batch with advantages, balanced over ranks; None when nothing trains."""
+        advantages = credit(result.trained, self.settings.algo)
+        rows = training_rows(result.trained, advantages)
+        if not rows:
+            return None
+        updates = self.settings.pipeline.updates_per_step
+        ranks = self._get_dp_size(self.actor_rollout_wg, "actor")
+        batch = build_batch(rows, pad_token_id=self._pad_token_id(), row_multiple=ranks * updates)
+        batch.meta_info["temperature"] = self.config.actor_rollout_ref.rollout.temperature
+        if self.config.trainer.balance_batch and ranks > 1:
+            self._balance_batch(batch, metrics=self.metrics)
+            batch.meta_info["global_token_num"] = batch.batch["attention_mask"].sum(dim=1).tolist()
+        self.metrics["batch/rows"] = len(rows)
+        self.metrics["batch/padding_rows"] = len(batch) - len(rows)
+        return batch
+
+    def _fit_compute_log_prob(self, batch: DataProto) -> None:
+        """Log-probabilities of the batch under the weights about to be updated (POIS), and entropy."""
+        with self._timed("old_log_prob"):
+            output, _ = self._compute_old_log_prob(batch)
+        entropies = output.batch.pop("entropys")
+        batch.union(output)
+        mask = batch.batch["response_mask"]
+        self.metrics["actor/entropy"] = agg_loss(
+            loss_mat=entropies, loss_mask=mask, loss_agg_mode="token-mean"
+        ).item()
+        for role in sorted(set(batch.non_tensor_batch["role"])):
+            rows = (batch.non_tensor_batch["role"] == role) & ~batch.non_tensor_batch["is_padding"].astype(bool)
+            if rows.any():
+                self.metrics[f"actor/entropy/{role}"] = (
+                    (entropies[rows] * mask[rows]).sum() / mask[rows].sum().clamp(min=1)
+                ).item()
+        gap = ((batch.batch["old_log_probs"] - batch.batch["rollout_log_probs"]).abs() * mask)[mask > 0]
+        if gap.numel():
+            self.metrics["rollout/log_prob_gap_mean"] = gap.mean().item()
+            self.metrics["rollout/log_prob_gap_max"] = gap.max().item()
+
+    def _fit_compute_ref_log_prob(self, batch: DataProto) -> None:
+        if self.use_reference_policy:
+            with self._timed("ref_log_prob"):
+                batch.union(self._compute_ref_log_prob(batch))
+
+    def _fit_update_actor(self, batch: DataProto) -> None:
+        with self._timed("update_actor"):
+            output = self._update_actor(batch)
+        self.metrics.update(reduce_metrics(output.meta_info["metrics"]))
+
+    def _update_actor(self, batch: DataProto) -> DataProto:
+        """verl's update with the mini-batches given as a count.
+
+        Upstream behaviour: `mini_batch_size = ppo_mini_batch_size * rollout.n` must divide the rows,
+        which a batch of varying size cannot promise; the worker takes `num_mini_batch` instead.
+        """
+        actor = self.config.actor_rollout_ref.actor
+        updates = self.settings.pipeline.updates_per_step
+        data = left_right_2_no_padding(batch.to_tensordict())
+        tu.assign_non_tensor(
+            data,
+            calculate_entropy=actor.calculate_entropy or actor.entropy_coeff != 0.0,
+            distillation_use_topk=False,
+            distillation_only=False,
+            global_batch_size=len(batch) // updates,
+            num_mini_batch=updates,
+            epochs=actor.ppo_epochs,
+            seed=actor.data_loader_seed,
+            dataloader_kwargs={"shuffle": actor.shuffle},
+            compute_loss=True,
+        )
+        output = rename_dict(tu.get(self.actor_rollout_wg.update_actor(data), "metrics"), "actor/")
+        output["perf/mfu/actor"] = output.pop("actor/mfu")
+        return DataProto.from_single_dict(data={}, meta_info={"metrics": output})
+
+    def _fit_update_weights(self) -> None:
+        """Bring the trainer's weights to the engine, which drops what it cached under older ones."""
+        with self._timed("update_weights"):
+            self.checkpoint_manager.update_weights(self.global_steps)
+        self._engine_holds_step = self.global_steps
+
+    def _fit_validate(self) -> None:
+        every = self.settings.evaluation.every
+        if every > 0 and self.global_steps % every == 0 and self.global_steps < self.total_training_steps:
+            self._evaluate(f"step_{self.global_steps}")
+
+    def _fit_save_checkpoint(self) -> None:
+        frequency = self.config.trainer.save_freq
+        last = self.global_steps >= self.total_training_steps
+        if frequency > 0 and (last or self.global_steps % frequency == 0):
+            with self._timed("save_checkpoint"):
+                self._save_checkpoint()
+
+    def _fit_collect_metrics(self, result: StepResult, batch: DataProto | None) -> None:
+        self.metrics["training/step"] = self.global_steps
+        self.metrics["training/epoch"] = self.problems.epoch
+        self.metrics["training/groups_trained"] = len(result.trained)
+        self.metrics["training/updated"] = float(batch is not None)
+        if self.timing.get("gen"):
+            self.metrics["perf/generated_tokens_per_second"] = (
+                self.metrics["rollout/generated_tokens"] / self.timing["gen"]
+            )
+        self.metrics.update({f"timing_s/{name}": seconds for name, seconds in self.timing.items()})
+        self.observer.step(self.global_steps, result, self.metrics)
+        if self.config.trainer.logger:
+            self.tracking.log(data=self.metrics, step=self.global_steps)
+
+    # --- evaluation ---------------------------------------------------------------------------
+
+    def _validate(self, merged: bool = False) -> dict[str, float]:
+        """Evaluate all roles and the system; means by metric name."""
+        return self._evaluate(f"step_{self.global_steps}")
+
+    def _evaluate(self, tag: str) -> dict[str, float]:
+        problems = self._held_out_problems()
+        with self._timed("evaluate"):
+            return self.observer.evaluate(
+                self.async_rollout_manager, problems, self.prompts, self.sampling, tag, self.global_steps
+            )
+
+    def _held_out_problems(self) -> list[Any]:
+        problems = []
+        for batch in self.val_dataloader:
+            problems += problems_of(batch, len(problems), "v")
+        return problems[: self.settings.evaluation.problems]
+
+    # --- checkpoints --------------------------------------------------------------------------
+
+    def _save_checkpoint(self) -> None:
+        """verl's checkpoint with the plugin's state in it, written before verl's tracker moves."""
+        folder = Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
+        checkpoint.save_state(
+            folder,
+            {
+                "step": self.global_steps,
+                "scheduler": self.scheduler.state_dict(),
+                "problems": self.problems.state_dict(),
+            },
+        )
+        super()._save_checkpoint()
+
+    def _load_checkpoint(self) -> int:
+        """Restore verl's part, then the scheduler and the problem stream, if there is a checkpoint."""
+        self.global_steps = 0
+        super()._load_checkpoint()
+        if self.global_steps == 0:
+            return 0
+        folder = self._resumed_folder()
+        state = checkpoint.load_state(folder)
+        self.scheduler.load_state_dict(state["scheduler"])
+        self.problems.load_state_dict(state["problems"])
+        return self.global_steps
+
+    def _resumed_folder(self) -> Path:
+        if self.config.trainer.resume_mode == "resume_path":
+            return Path(self.config.trainer.resume_from_path)
+        return Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
+
+    # --- small things -------------------------------------------------------------------------
+
+    def init_workers(self) -> None:
+        """verl's start of all workers; the engine is left without weights of ours until the first sync."""
+        self.observer.phase("starting Ray workers and vLLM")
+        super().init_workers()
+
+    def close(self) -> None:
+        """End the observer's files and the dump threads, also after an error."""
+        self.observer.close()
+        self._shutdown_dump_executor()
+
+    def _sleep_engine(self) -> None:
+        # With free_cache_engine the engine gives its memory to the trainer and loses its weights;
+        # verl's sleep waits for requests, of which there is none between rounds.
+        if self.config.actor_rollout_ref.rollout.free_cache_engine:
+            self.checkpoint_manager.sleep_replicas()
+            self._engine_holds_step = None
+
+    def _pad_token_id(self) -> int:
+        pad = self.tokenizer.pad_token_id
+        return int(pad if pad is not None else self.tokenizer.eos_token_id)
+
+    @contextmanager
+    def _timed(self, name: str) -> Any:
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            self.timing[name] = self.timing.get(name, 0.0) + time.monotonic() - start
+

@@ -1,0 +1,13 @@
+"""The `vllm.general_plugins` entry point: runs in every vLLM process, before a model is built."""
+
+from __future__ import annotations
+
+from marsrl_verl.verl_adapter.register import on_cpu_platform
+
+
+def load() -> None:
+    """Apply the CPU platform's change to vLLM; on any other platform do nothing."""
+    if on_cpu_platform():
+        from marsrl_verl.verl_adapter.cpu.vllm_linear import keep_linear_weights
+
+        keep_linear_weights()

@@ -1,0 +1,81 @@
+"""verl's vLLM server with one addition: a whole group in one call.
+
+Upstream behaviour: `vLLMHttpServer.generate` answers one sample a call, streams every token through
+the event loop, and reports neither `stop` nor `length`. A group of G samples shares its prompt, so
+one request with `n=G` and only the final output saves G-1 round trips and every intermediate one.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ray
+from verl.workers.rollout.replica import RolloutReplicaRegistry
+from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, vLLMReplica
+from vllm import SamplingParams
+from vllm.inputs import TokensPrompt
+from vllm.sampling_params import RequestOutputKind
+
+
+class MarsRLvLLMServer(vLLMHttpServer):
+    """One vLLM engine that answers a prompt `n` times."""
+
+    async def generate_group(
+        self, prompt_ids: list[int], sampling: dict[str, Any], request_id: str, n: int
+    ) -> list[tuple[list[int], list[float], str, int]]:
+        """Sample `n` completions of one prompt.
+
+        Args:
+            prompt_ids: the prompt's token ids.
+            sampling: keyword arguments of vLLM's `SamplingParams`, `max_tokens` included.
+            request_id: unique among the requests in flight.
+            n: how many completions.
+
+        Returns:
+            For each completion: token ids, their log-probabilities under the sampling distribution,
+            vLLM's finish reason, and the training step whose weights sampled it. Empty where the
+            engine aborted the request.
+        """
+        if await self._park_until_admitted(request_id) is not None:
+            return []
+        try:
+            params = SamplingParams(n=n, logprobs=0, output_kind=RequestOutputKind.FINAL_ONLY, **sampling)
+            collector = await self.engine.add_request(
+                request_id, TokensPrompt(prompt_token_ids=prompt_ids), params
+            )
+        finally:
+            # The engine holds the request from here on: a pause need not wait for this admission.
+            self._admitting -= 1
+        version = self.global_steps or 0
+        output = None
+        try:
+            while output is None or not output.finished:
+                output = await collector.get()
+        except BaseException:
+            await self.engine.abort(request_id)
+            raise
+        return [
+            (
+                list(completion.token_ids),
+                [step[token].logprob for token, step in zip(completion.token_ids, completion.logprobs, strict=True)],
+                completion.finish_reason or "abort",
+                version,
+            )
+            for completion in output.outputs
+        ]
+
+
+class MarsRLvLLMReplica(vLLMReplica):
+    """A replica made of `MarsRLvLLMServer`s."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.server_class = ray.remote(MarsRLvLLMServer)
+
+
+def register_replica() -> None:
+    """Let `rollout.name=vllm` build our replica in this process (the trainer's).
+
+    verl's settings test for the name "vllm", so the name stays and the loader changes.
+    """
+    RolloutReplicaRegistry.register("vllm", lambda: MarsRLvLLMReplica)

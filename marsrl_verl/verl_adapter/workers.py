@@ -1,0 +1,28 @@
+"""verl's hybrid worker with a process group that also works on CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
+
+from marsrl_verl.verl_adapter.register import on_cpu_platform
+
+
+class MarsRLTrainingWorker(TrainingWorker):
+    """verl's training worker; on the CPU platform it creates the gloo group that verl cannot."""
+
+    def __init__(self, config: Any) -> None:
+        if on_cpu_platform():
+            from marsrl_verl.verl_adapter.cpu import fsdp_engine  # noqa: F401  (registers itself)
+            from marsrl_verl.verl_adapter.cpu.process_group import initialize_gloo
+
+            initialize_gloo()
+        super().__init__(config)
+
+
+class MarsRLActorRolloutRefWorker(ActorRolloutRefWorker):
+    """verl's hybrid actor, rollout and reference worker built from `MarsRLTrainingWorker`s."""
+
+    actor_worker_cls = MarsRLTrainingWorker
+    ref_worker_cls = MarsRLTrainingWorker
