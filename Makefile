@@ -1,0 +1,48 @@
+# One command each: `make demo` and `make test`. Both create .venv on first use and reuse it.
+PYTHON ?= python3
+VENV := .venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+# The CPU build of torch: from PIP_FIND_LINKS where that is set (uv does not read it), otherwise from
+# PyTorch's own CPU index.
+export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
+TORCH_SOURCE := $(if $(UV_FIND_LINKS),,--torch-backend=cpu)
+
+.PHONY: help install demo test unit e2e lint clean
+
+help:
+	@echo "make demo   train MarsRL on the tiny world and print a table before -> after (CPU, 10 minutes)"
+	@echo "make test   all tests, end-to-end ones included"
+	@echo "make unit   the tests that take seconds"
+	@echo "make e2e    the tests with real Ray, FSDP2 and vLLM"
+	@echo "make lint   ruff and mypy"
+
+$(STAMP): pyproject.toml requirements/cpu-overrides.txt
+	$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if (3, 10) <= v < (3, 13) else f"Python 3.10 to 3.12 is needed, found {v.major}.{v.minor}: make PYTHON=python3.11 …")'
+	test -x $(PY) || $(PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --disable-pip-version-check uv
+	$(VENV)/bin/uv pip install --python $(PY) --quiet --compile-bytecode $(TORCH_SOURCE) \
+		--override requirements/cpu-overrides.txt --editable '.[cpu,dev]'
+	touch $@
+
+install: $(STAMP)
+
+demo: $(STAMP)
+	$(PY) -m recipe.marsrl.main_marsrl name=demo cluster=cpu
+
+test: $(STAMP)
+	$(PY) -m pytest tests
+
+unit: $(STAMP)
+	$(PY) -m pytest tests -m 'not e2e'
+
+e2e: $(STAMP)
+	$(PY) -m pytest tests -m e2e
+
+lint: $(STAMP)
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/mypy
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
