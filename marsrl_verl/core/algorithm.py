@@ -29,7 +29,9 @@ class Algorithm(Protocol):
         """The inputs of stage 0 for a new problem."""
         ...
 
-    def next_inputs(self, problem: Problem, stage_index: int, groups: list[Group], step: int) -> list[StageInput]:
+    def next_inputs(
+        self, problem: Problem, stage_index: int, groups: list[Group], step: int
+    ) -> list[StageInput]:
         """The inputs of stage `stage_index + 1`, once every group of the problem at `stage_index` is
         complete. `groups` is ordered by group id. Empty: the problem ends here."""
         ...

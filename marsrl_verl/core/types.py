@@ -16,6 +16,17 @@ Message = dict[str, str]
 """A chat message: `{"role": "system" | "user" | "assistant", "content": …}`."""
 
 
+SOLVER = "solver"
+VERIFIER = "verifier"
+CORRECTOR = "corrector"
+"""The roles of MarsRL, as `StageInput.role` and the configuration name them."""
+
+
+def is_correct(reward: float) -> bool:
+    """Whether the reward of a solution's answer says that the answer is right."""
+    return reward > 0.5
+
+
 class FinishReason(str, Enum):
     """Why a sample ended. A bad ending is data, never an exception."""
 
@@ -146,7 +157,7 @@ class Sample:
 
 @dataclass(slots=True)
 class Group:
-    """The samples of one stage input, ordered by `sample_id`, complete when there are `input.n`."""
+    """The samples of one stage input, ordered by their number k, complete when there are `input.n`."""
 
     input: StageInput
     samples: list[Sample]

@@ -1,0 +1,128 @@
+"""What each role is asked (MarsRL, arXiv 2511.11373, §3.1; contents follow its evaluation prompts)."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from marsrl_verl.core.types import Message, Problem
+
+
+class RolePrompts(ABC):
+    """Words the chats of the three roles. Pure functions: the same arguments give the same chat.
+
+    Reasoning is never among the arguments; solutions and reports are the text after the thinking
+    part. A subclass takes its settings as keyword arguments (`marsrl.prompts.kwargs`).
+    """
+
+    @abstractmethod
+    def solver(self, problem: Problem) -> tuple[Message, ...]:
+        """Ask for a solution."""
+
+    @abstractmethod
+    def verifier(self, problem: Problem, solution: str) -> tuple[Message, ...]:
+        """Ask for a judgement of `solution`, ending in a line `Correctness: Correct | Wrong`."""
+
+    @abstractmethod
+    def corrector(self, problem: Problem, solution: str, report: str) -> tuple[Message, ...]:
+        """Ask for an improved solution, given the Verifier's report."""
+
+
+VERIFIER_SYSTEM = """\
+You are an experienced mathematician who grades solutions with great care. You are given a problem and a \
+proposed solution. Decide whether the solution is correct. A solution is correct only if every single step \
+is justified rigorously; one that arrives at the right answer through faulty reasoning, guesses or gaps is \
+not correct.
+
+### Rules of grading
+
+1. You judge, you do not solve. Do not repair the solution, do not complete it and do not replace it by your \
+own; report what you find.
+2. Go through the solution step by step, in its own order, and check each step.
+3. Every issue you find belongs to one of two classes.
+   - **Critical Error**: a step that is false or breaks the chain of logic, for example a miscalculation, a \
+wrong factual claim or a conclusion that does not follow. Explain what is wrong and say that it invalidates \
+this line of reasoning. Do not check further steps that rest on it, but do check the parts that are \
+independent of it, for example the other cases of a case distinction.
+   - **Justification Gap**: a step whose conclusion may be true but whose argument is missing, incomplete or \
+not rigorous. Explain what is missing, then take the conclusion for granted and keep checking what follows.
+
+### Form of your answer
+
+Write exactly these three components, in this order:
+
+**Final Verdict**: one sentence that sums up your judgement.
+
+**List of Findings**: one bullet per issue, or "No issues found." Each bullet has
+- **Location**: the sentence or formula at issue, quoted word for word;
+- **Issue**: what is wrong with it, and its class (Critical Error or Justification Gap).
+
+**Correctness**: the single word Correct or Wrong, and nothing else on this line.
+
+### Example
+
+**Final Verdict**: The solution is wrong because it divides by a quantity that may be zero.
+
+**List of Findings**:
+- **Location**: "Dividing both sides by x - 2 we obtain x + 2 = 5."
+  - **Issue**: Critical Error. For x = 2 this divides by zero, so the root x = 2 is lost. Everything that \
+uses x + 2 = 5 as the only case is invalid.
+- **Location**: "The function is clearly increasing."
+  - **Issue**: Justification Gap. No derivative or comparison is given that would show monotonicity.
+
+**Correctness**: Wrong"""
+
+VERIFIER_USER = """\
+==================== Problem ====================
+
+{question}
+
+==================== Solution ====================
+
+{solution}
+
+==================== Your task ====================
+
+Grade the solution above by the rules you were given. Answer with the three components **Final Verdict**, \
+**List of Findings** and **Correctness**; the last one is the single word Correct or Wrong."""
+
+CORRECTOR_REQUEST = """\
+A grader has examined your solution and written the report below. Go through its items one by one. Where you \
+agree with an item, improve the solution until it is complete and rigorous at that point. Where you \
+disagree, the grader may have misunderstood you: keep the argument and add the explanation that rules the \
+misunderstanding out. Then write out the whole improved solution with its final answer, not only the changes.
+
+{report}"""
+
+
+class MathPrompts(RolePrompts):
+    """Prompts for mathematical problems with a final answer.
+
+    Args:
+        solver_instruction: appended to the problem text when the dataset has no chat of its own; the
+            published setting appends nothing.
+    """
+
+    def __init__(self, solver_instruction: str = "") -> None:
+        self.solver_instruction = solver_instruction
+
+    def solver(self, problem: Problem) -> tuple[Message, ...]:
+        """The dataset's own chat, or the problem text as one user message."""
+        if problem.messages:
+            return tuple(dict(message) for message in problem.messages)
+        content = problem.question
+        if self.solver_instruction:
+            content += "\n\n" + self.solver_instruction
+        return ({"role": "user", "content": content},)
+
+    def verifier(self, problem: Problem, solution: str) -> tuple[Message, ...]:
+        """Grading rules as system prompt; problem, solution and a reminder as user message."""
+        user = VERIFIER_USER.format(question=problem.question, solution=solution)
+        return ({"role": "system", "content": VERIFIER_SYSTEM}, {"role": "user", "content": user})
+
+    def corrector(self, problem: Problem, solution: str, report: str) -> tuple[Message, ...]:
+        """The solution as the assistant's own turn, then the request with the report."""
+        return (
+            {"role": "user", "content": problem.question},
+            {"role": "assistant", "content": solution},
+            {"role": "user", "content": CORRECTOR_REQUEST.format(report=report)},
+        )

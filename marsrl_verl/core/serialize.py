@@ -1,0 +1,60 @@
+"""Samples, inputs and problems as plain Python data (JSON-able), and back."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import Any
+
+from marsrl_verl.core.types import FinishReason, Outcome, Problem, Sample, StageInput, Verdict
+
+PlainData = dict[str, Any]
+
+
+def problem_to_plain(problem: Problem) -> PlainData:
+    """A problem as plain data."""
+    return {**_shallow(problem), "messages": [dict(message) for message in problem.messages]}
+
+
+def problem_from_plain(data: PlainData) -> Problem:
+    """The inverse of `problem_to_plain`."""
+    return Problem(**{**data, "messages": tuple(dict(message) for message in data["messages"])})
+
+
+def input_to_plain(item: StageInput) -> PlainData:
+    """A stage input as plain data; its problem is named by its id, not repeated."""
+    messages = [dict(message) for message in item.messages]
+    return {**_shallow(item), "problem": item.problem.problem_id, "messages": messages}
+
+
+def input_from_plain(data: PlainData, problems: dict[str, Problem]) -> StageInput:
+    """The inverse of `input_to_plain`, given the problems by id."""
+    messages = tuple(dict(message) for message in data["messages"])
+    return StageInput(**{**data, "problem": problems[data["problem"]], "messages": messages})
+
+
+def sample_to_plain(sample: Sample) -> PlainData:
+    """A sample as plain data, scored or not."""
+    data = _shallow(sample)
+    for name in ("prompt_ids", "response_ids", "rollout_log_probs", "response_mask"):
+        data[name] = list(data[name])
+    data["finish_reason"] = sample.finish_reason.value
+    data["outcome"] = None if sample.outcome is None else _outcome_to_plain(sample.outcome)
+    return data
+
+
+def sample_from_plain(data: PlainData) -> Sample:
+    """The inverse of `sample_to_plain`."""
+    outcome = data["outcome"]
+    if outcome is not None:
+        verdict = outcome["verdict"]
+        outcome = Outcome(**{**outcome, "verdict": None if verdict is None else Verdict(verdict)})
+    return Sample(**{**data, "finish_reason": FinishReason(data["finish_reason"]), "outcome": outcome})
+
+
+def _outcome_to_plain(outcome: Outcome) -> PlainData:
+    verdict = outcome.verdict
+    return {**_shallow(outcome), "verdict": None if verdict is None else verdict.value}
+
+
+def _shallow(item: Any) -> PlainData:
+    return {field.name: getattr(item, field.name) for field in fields(item)}

@@ -1,0 +1,23 @@
+"""Separate a response's reasoning from what other roles may see."""
+
+from __future__ import annotations
+
+OPEN = "<think>"
+CLOSE = "</think>"
+
+
+def final_text(text: str, thinking_opened: bool = False) -> str:
+    """The text after the last `</think>`, stripped.
+
+    Args:
+        text: the whole decoded response.
+        thinking_opened: the prompt ended inside a thinking block (the chat template wrote `<think>`),
+            so that a response without `</think>` is reasoning to its end.
+
+    Returns:
+        The final text; empty when the reasoning never ended.
+    """
+    _, closed, tail = text.rpartition(CLOSE)
+    if OPEN in tail or (thinking_opened and not closed):
+        return ""
+    return tail.strip()

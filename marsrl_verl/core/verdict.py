@@ -1,0 +1,101 @@
+"""Read a Verifier's judgement (MarsRL, arXiv 2511.11373, §3.2).
+
+A Verifier ends its answer with a line such as `**Correctness**: Wrong`. What precedes that line is
+the report that is handed to the Corrector.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+
+from marsrl_verl.core.types import FinishReason, Verdict
+
+
+class VerdictParser(str, Enum):
+    """How the judgement is read."""
+
+    STRICT = "strict"
+    """The last Correctness field must say exactly Correct or Wrong, and the answer must be finished."""
+    RELEASED = "released"
+    """The rule of the published evaluation script, for comparison only: "incorrect" and answers
+    without a field mostly count as Correct, and the report is often lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedVerdict:
+    """A judgement and the text that explains it."""
+
+    verdict: Verdict
+    report: str
+
+
+# `Correctness` at the start of a line, behind any Markdown decoration (heading, bullet, quote, bold).
+_FIELD_NAME = re.compile(r"(?:[#>*_\-+\s]|\d+[.)])*correctness", re.IGNORECASE)
+_VALUES = {"correct": Verdict.CORRECT, "wrong": Verdict.WRONG, "incorrect": Verdict.WRONG}
+_RELEASED_MARKER = "**Correctness**"
+
+
+def parse_verdict(
+    final_text: str, finish_reason: FinishReason, parser: VerdictParser | str = VerdictParser.STRICT
+) -> ParsedVerdict:
+    """Read verdict and report from a Verifier's final text.
+
+    Strict rule: the last line that is a Correctness field decides, whatever its case, bold marks,
+    spaces and place of the colon; a field without a value is completed by the next non-empty line.
+    Its value must be exactly Correct, Wrong or Incorrect (= Wrong). Anything else, no field, or an
+    answer that the model did not end itself is INVALID. The report is all text before the field, or
+    the whole text when there is no field.
+
+    Args:
+        final_text: the text after the thinking part. For the released rule of a response that never
+            stopped thinking: the whole response, as the published script does.
+        finish_reason: why the response ended; the released rule ignores it.
+        parser: which rule.
+    """
+    if VerdictParser(parser) is VerdictParser.RELEASED:
+        return _parse_released(final_text)
+    lines = final_text.splitlines()
+    for index in range(len(lines) - 1, -1, -1):
+        value = _field_value(lines[index])
+        if value is None:
+            continue
+        if not value:
+            value = next((_plain(line) for line in lines[index + 1 :] if _plain(line)), "")
+        verdict = _VALUES.get(value, Verdict.INVALID)
+        report = "\n".join(lines[:index]).strip()
+        break
+    else:
+        verdict, report = Verdict.INVALID, final_text.strip()
+    if finish_reason is not FinishReason.STOP:
+        verdict = Verdict.INVALID
+    return ParsedVerdict(verdict, report)
+
+
+def _field_value(line: str) -> str | None:
+    """The plain value of a Correctness field; None when the line is no such field.
+
+    Without a colon the rest must already be a verdict or nothing: "correctness of step 2 is unclear"
+    is prose.
+    """
+    match = _FIELD_NAME.match(line)
+    if match is None:
+        return None
+    rest = line[match.end() :].lstrip(" \t*_")
+    if rest[:1] in (":", "："):
+        return _plain(rest[1:])
+    bare = _plain(rest)
+    return bare if bare == "" or bare in _VALUES else None
+
+
+def _plain(value: str) -> str:
+    return value.strip(" \t*_").lower()
+
+
+def _parse_released(text: str) -> ParsedVerdict:
+    tail = text.lower().rpartition("correctness")[2]
+    report, marker, _ = text.partition(_RELEASED_MARKER)
+    return ParsedVerdict(
+        Verdict.CORRECT if "correct" in tail else Verdict.WRONG, report.strip() if marker else ""
+    )
