@@ -1,0 +1,42 @@
+"""The whole way of a command: parse, compose, check, then show the plan or start the run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+
+from omegaconf import DictConfig, OmegaConf
+
+from marsrl_verl.config.command_line import help_text, parse_arguments
+from marsrl_verl.config.compose import available_groups, compose_config
+from marsrl_verl.config.errors import EXIT_WRONG_CONFIGURATION, ConfigError
+
+Launch = Callable[[DictConfig], int]
+
+
+def main(argv: list[str], launch: Launch) -> int:
+    """Run one command line and return the exit status.
+
+    Args:
+        argv: the arguments without the program's name.
+        launch: starts Ray and trains; only called with a configuration that passed every check.
+    """
+    try:
+        return _run(argv, launch)
+    except ConfigError as error:
+        print(error, file=sys.stderr)
+        return EXIT_WRONG_CONFIGURATION
+
+
+def _run(argv: list[str], launch: Launch) -> int:
+    arguments = parse_arguments(argv)
+    if arguments.show_help:
+        print(help_text(available_groups(arguments)))
+        return 0
+    composed = compose_config(arguments)
+    if arguments.show_config:
+        print(OmegaConf.to_yaml(composed.config))
+        return 0
+    if composed.cluster_detected:
+        print(f"cluster={composed.choices['cluster']} (picked from the machine; name one to choose)")
+    return launch(composed.config)

@@ -1,0 +1,222 @@
+"""The command line: a few options and any number of Hydra overrides, checked before composing."""
+
+from __future__ import annotations
+
+import argparse
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import NoReturn
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override
+from hydra.errors import HydraException
+
+from marsrl_verl.config.errors import ConfigError, Problem, did_you_mean
+from marsrl_verl.config.reference import all_keys, default_of, find_unknown, reference_tree
+
+_DESCRIPTION = "Train a language model that reasons in several roles. Without arguments: the tiny world."
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """A parsed command line."""
+
+    overrides: tuple[str, ...] = ()
+    config_name: str = "marsrl"
+    config_dir: Path | None = None
+    show_config: bool = False
+    """Print the composed configuration and stop (`--cfg job`)."""
+    show_help: bool = False
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(
+            [
+                Problem(
+                    key="command line",
+                    what=message[:1].upper() + message[1:] + ".",
+                    fix="Settings are written key=value without dashes; --help lists options and groups.",
+                )
+            ]
+        )
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of the options; everything else on the line is an override."""
+    parser = _Parser(
+        prog="python -m recipe.marsrl.main_marsrl",
+        description=_DESCRIPTION,
+        add_help=False,
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "overrides", nargs="*", help="key=value, group=option, +key=value, ~key (Hydra's syntax)"
+    )
+    parser.add_argument(
+        "--config-dir", "-cd", type=Path, help="a folder with root configurations or groups of yours"
+    )
+    parser.add_argument(
+        "--config-name", "-cn", default="marsrl", help="the root configuration (default: marsrl)"
+    )
+    parser.add_argument("--cfg", "-c", choices=["job"], help="print the composed configuration and stop")
+    parser.add_argument("--help", "-h", action="store_true", help="show this text")
+    return parser
+
+
+def parse_arguments(argv: list[str]) -> Arguments:
+    """Split a command line into options and overrides.
+
+    Raises:
+        ConfigError: an unknown option, or a configuration folder that does not exist.
+    """
+    found = build_parser().parse_intermixed_args(argv)
+    if found.config_dir is not None and not found.config_dir.is_dir():
+        raise ConfigError(
+            [
+                Problem(
+                    key="--config-dir",
+                    value=found.config_dir,
+                    what="There is no such folder.",
+                    fix="Name an existing folder with YAML files, or leave the option out.",
+                )
+            ]
+        )
+    return Arguments(
+        overrides=tuple(found.overrides),
+        config_name=found.config_name.removesuffix(".yaml"),
+        config_dir=found.config_dir.resolve() if found.config_dir is not None else None,
+        show_config=found.cfg is not None,
+        show_help=found.help,
+    )
+
+
+def check_overrides(arguments: Arguments, groups: dict[str, list[str]]) -> Arguments:
+    """Refuse overrides that cannot be meant, all of them in one message.
+
+    Returns the arguments with free-form entries (keyword arguments, role weights) marked as
+    additions, so that nobody has to know Hydra's `+`.
+
+    Raises:
+        ConfigError: with one problem per wrong override.
+    """
+    problems: list[Problem] = []
+    accepted: list[str] = []
+    for text in arguments.overrides:
+        try:
+            override = OverridesParser.create().parse_override(text)
+        except HydraException:
+            problems.append(
+                Problem(
+                    key=text,
+                    what="This is not readable as key=value.",
+                    fix="Write key=value without spaces around '='; quote lists for the shell: 'key=[a,b]'.",
+                )
+            )
+            continue
+        problem = _check_override(override, groups)
+        if problem is not None:
+            problems.append(problem)
+        accepted.append(f"++{text}" if _is_free_entry(override) else text)
+    if problems:
+        raise ConfigError(problems)
+    return replace(arguments, overrides=tuple(accepted))
+
+
+def _check_override(override: Override, groups: dict[str, list[str]]) -> Problem | None:
+    key = override.key_or_group
+    if override.is_sweep_override():
+        return Problem(
+            key=key,
+            value=override.get_value_string(),
+            what="Several values for one key: one command is one run.",
+            fix=f"Give one value, or a list as '{key}=[a,b]'.",
+        )
+    if key == "hydra" or key.startswith("hydra."):
+        return Problem(
+            key=key,
+            what="Hydra's own settings have no effect: the launcher composes the configuration itself.",
+            fix="The output folder is marsrl.run.output_dir; extra search folders come with --config-dir.",
+        )
+    if key in groups or "/" in key or "@" in key:
+        return _check_group(key, override.value(), groups)
+    if override.is_delete():
+        return None
+    return _check_key(key, groups)
+
+
+def _check_group(key: str, value: object, groups: dict[str, list[str]]) -> Problem | None:
+    options = groups.get(key)
+    if options is None or not isinstance(value, str) or value in options:
+        return None
+    near = did_you_mean(value, options)
+    guess = f"Did you mean {key}={near[0]}? " if near else ""
+    return Problem(
+        key=key,
+        value=value,
+        what=f"The group {key!r} has no such option.",
+        fix=f"{guess}Options: {', '.join(options)}.",
+    )
+
+
+def _check_key(key: str, groups: dict[str, list[str]]) -> Problem | None:
+    unknown = find_unknown(key)
+    if unknown is None:
+        return None
+    return unknown_key_problem(unknown.key, unknown.siblings, tuple(groups))
+
+
+def unknown_key_problem(key: str, siblings: tuple[str, ...], groups: tuple[str, ...] = ()) -> Problem:
+    """The problem for a key that does not exist, with the nearest one that does."""
+    parent, _, name = key.rpartition(".")
+    candidates = [*siblings, *groups] if not parent else list(siblings)
+    near = did_you_mean(name, candidates)
+    if near:
+        fix = f"Did you mean {parent + '.' if parent else ''}{near[0]}?"
+    elif elsewhere := _same_name_elsewhere(name):
+        fix = f"Did you mean {elsewhere}?"
+    elif parent:
+        fix = f"{parent} has: {', '.join(siblings[:12])}{', …' if len(siblings) > 12 else ''}."
+    else:
+        fix = f"Groups: {', '.join(groups)}; other keys: --cfg job prints them all."
+    return Problem(key=key, what="There is no such key.", fix=fix)
+
+
+def _same_name_elsewhere(name: str) -> str | None:
+    """A key of the same last name in another node, our own node first."""
+    keys = sorted(all_keys(), key=lambda key: (not key.startswith("marsrl."), len(key)))
+    return next((key for key in keys if key.rpartition(".")[2] == name), None)
+
+
+def _is_free_entry(override: Override) -> bool:
+    """Whether a plain `key=value` names an entry of a free dictionary of ours."""
+    key = override.key_or_group
+    if override.is_add() or override.is_force_add() or override.is_delete() or not key.startswith("marsrl."):
+        return False
+    parent = key.rpartition(".")[0]
+    try:
+        default_of(key)
+    except KeyError:
+        while parent in ("marsrl",) or parent.startswith("marsrl."):
+            try:
+                return default_of(parent) == {}
+            except KeyError:
+                parent = parent.rpartition(".")[0]
+    return False
+
+
+def help_text(groups: dict[str, list[str]]) -> str:
+    """What `--help` prints."""
+    lines = [build_parser().format_help().rstrip(), "", "groups (group=option):"]
+    lines += [
+        f"  {group:<9} {', '.join(options)}" for group, options in groups.items() if group != "model_engine"
+    ]
+    own = ", ".join(f"marsrl.{name}" for name in reference_tree()["marsrl"])
+    lines += [
+        "",
+        f"keys of the plugin: name, dry_run, {own}",
+        "keys of verl: as in verl's ppo_trainer, e.g. trainer.total_training_steps=100",
+        "",
+        "dry_run=true checks everything and prints the plan without starting Ray.",
+    ]
+    return "\n".join(lines)

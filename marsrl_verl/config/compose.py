@@ -1,0 +1,171 @@
+"""From a command line to one resolved configuration."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+from hydra import compose, initialize_config_dir
+from hydra.core.config_store import ConfigStore
+from hydra.core.global_hydra import GlobalHydra
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from marsrl_verl.config import resolvers
+from marsrl_verl.config.command_line import Arguments, check_overrides, unknown_key_problem
+from marsrl_verl.config.errors import NO_VALUE, ConfigError, Problem
+from marsrl_verl.config.locations import config_folder, group_options, verl_search_path
+from marsrl_verl.config.reference import find_unknown, unknown_keys
+from marsrl_verl.config.schema import MarsRLConfig
+
+AUTO = "auto"
+"""The option of group `cluster` that stands for "look at the machine"."""
+_OWN_GROUPS = ("algo", "reward", "model", "data", "cluster", "pipeline")
+
+
+@dataclass(frozen=True, slots=True)
+class Composed:
+    """A composed configuration, interpolations resolved."""
+
+    config: DictConfig
+    choices: dict[str, str]
+    """The option chosen in each of our groups."""
+    cluster_detected: bool
+    """True when nobody named a cluster and the machine was looked at."""
+
+
+def available_groups(arguments: Arguments) -> dict[str, list[str]]:
+    """Groups and options, ours and those of `--config-dir`."""
+    folders = [config_folder()]
+    if arguments.config_dir is not None:
+        folders.append(arguments.config_dir)
+    return group_options(folders)
+
+
+def compose_config(arguments: Arguments) -> Composed:
+    """Compose, check keys and types, resolve.
+
+    Raises:
+        ConfigError: anything that Hydra or OmegaConf refuses, and unknown keys anywhere.
+    """
+    arguments = check_overrides(arguments, available_groups(arguments))
+    resolvers.register()
+    overrides = list(arguments.overrides)
+    try:
+        raw, choices = _compose(arguments, overrides)
+        detected = choices.get("cluster") == AUTO
+        if detected:
+            overrides = [text for text in overrides if not text.startswith("cluster=")]
+            raw, choices = _compose(arguments, [*overrides, f"cluster={detect_cluster()}"])
+        _refuse_unknown(raw)
+        config = _resolve(raw)
+    except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
+        raise ConfigError([_explain(error)]) from error
+    return Composed(config=config, choices=choices, cluster_detected=detected)
+
+
+def detect_cluster() -> str:
+    """`1xgpu` where an NVIDIA GPU answers, else `cpu`; asks the driver, not torch."""
+    if not any(Path("/dev").glob("nvidia[0-9]*")) and not Path("/dev/dxg").exists():
+        return "cpu"
+    return "1xgpu" if count_gpus() > 0 else "cpu"
+
+
+def count_gpus() -> int:
+    """Number of NVIDIA GPUs that `nvidia-smi` lists; 0 without the tool."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return 0
+    try:
+        answer = subprocess.run([tool, "-L"], capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    return sum(line.startswith("GPU ") for line in answer.stdout.splitlines())
+
+
+def _compose(arguments: Arguments, overrides: list[str]) -> tuple[DictConfig, dict[str, str]]:
+    ConfigStore.instance().store(name="marsrl_schema", node=MarsRLConfig, package="marsrl")
+    search_path = [verl_search_path()]
+    if arguments.config_dir is not None:
+        search_path.append(f"file://{arguments.config_dir}")
+    GlobalHydra.instance().clear()
+    with initialize_config_dir(config_dir=str(config_folder()), version_base="1.3"):
+        config = compose(
+            arguments.config_name,
+            overrides=[*overrides, f"hydra.searchpath=[{','.join(search_path)}]"],
+            return_hydra_config=True,
+        )
+    chosen = config.hydra.runtime.choices
+    choices = {group: str(chosen[group]) for group in _OWN_GROUPS if group in chosen}
+    OmegaConf.set_struct(config, False)
+    del config["hydra"]
+    return config, choices
+
+
+def _refuse_unknown(config: DictConfig) -> None:
+    tree: Any = OmegaConf.to_container(config, resolve=False)
+    unknown = unknown_keys(tree)
+    if unknown:
+        raise ConfigError([unknown_key_problem(item.key, item.siblings, _OWN_GROUPS) for item in unknown])
+
+
+def _resolve(config: DictConfig) -> DictConfig:
+    """Replace every interpolation by its value; the result holds plain dictionaries only."""
+    tree: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=False)
+    resolved: DictConfig = OmegaConf.create(tree)
+    OmegaConf.set_struct(resolved, True)
+    return resolved
+
+
+def _explain(error: Exception) -> Problem:
+    """A readable problem for an exception of Hydra or OmegaConf."""
+    text = _whole_text(error)
+    key = _first_match(
+        text, r"full_key: ([\w.\[\]]+)", r"[Oo]verrid(?:e|ing) '?([\w.]+)", r"config '?([\w./]+)"
+    )
+    value = _first_match(text, r"Value '([^']*)'")
+    if key is not None and (unknown := find_unknown(key)) is not None:
+        return unknown_key_problem(unknown.key, unknown.siblings, _OWN_GROUPS)
+    if isinstance(error, yaml.YAMLError):
+        return Problem("YAML", f"A configuration file cannot be read: {error}", "Put the YAML right there.")
+    if "could not be converted" in text or "Cannot convert" in text or "is not a supported" in text:
+        kind = _first_match(text, r"could not be converted to (\w+)") or "the type that the schema asks for"
+        return Problem(
+            key=key or "configuration",
+            value=value if value is not None else NO_VALUE,
+            what=f"The value has the wrong type; expected {kind}.",
+            fix="Give a value of that type; marsrl_verl/config/schema.py documents every key.",
+        )
+    first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
+    options = _first_match(text, r"(?s)Available options in '[^']*':\s*(.*?)\n\S")
+    return Problem(
+        key=key or "configuration",
+        what=first,
+        fix=f"Options: {', '.join(options.split())}."
+        if options
+        else "Correct the setting; --help lists the groups.",
+    )
+
+
+def _whole_text(error: BaseException) -> str:
+    """The messages of an exception and its causes; Hydra wraps OmegaConf's, which names the key."""
+    parts: list[str] = []
+    current: BaseException | None = error
+    while current is not None:
+        parts.append(str(current))
+        current = current.__cause__ or current.__context__
+    return "\n".join(parts)
+
+
+def _first_match(text: str, *patterns: str) -> str | None:
+    for pattern in patterns:
+        found = re.search(pattern, text)
+        if found and found.group(1):
+            return found.group(1)
+    return None

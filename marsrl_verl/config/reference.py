@@ -1,0 +1,152 @@
+"""Every key that exists: verl's tree, the fields of verl's dataclasses, and our schema.
+
+verl is read as text (its generated configuration and the source of its dataclasses), never imported.
+"""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import OmegaConf
+
+from marsrl_verl.config.locations import verl_folder
+from marsrl_verl.config.schema import MarsRLConfig
+
+OWN_ROOT_KEYS = {"name": "default", "dry_run": False, "model_engine": "dp"}
+"""Root keys that are not verl's, with their defaults."""
+
+_GENERATED = "trainer/config/_generated_ppo_trainer.yaml"
+_FREE_NODES = frozenset({"ray_kwargs.ray_init", "actor_rollout_ref.rollout.custom"})
+"""Nodes that take any key, because verl hands them on as they are."""
+_EXTRA_KEYS = frozenset({"trainer.wandb_proxy"})
+"""Keys that verl reads although neither its YAML nor a dataclass names them."""
+_DATACLASS_FILES = (
+    "workers/config/*.py",
+    "trainer/config/*.py",
+    "utils/profiler/config.py",
+    "utils/skip/*.py",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownKey:
+    """A key that does not exist, with what could have been meant."""
+
+    key: str
+    """Dotted path up to and including the first part that does not exist."""
+    siblings: tuple[str, ...]
+    """The keys that its parent does have."""
+
+
+@lru_cache(maxsize=1)
+def reference_tree() -> dict[str, Any]:
+    """The whole tree with default values: verl's generated configuration plus ours."""
+    text = (verl_folder() / _GENERATED).read_text(encoding="utf-8")
+    tree: dict[str, Any] = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    tree.update(OWN_ROOT_KEYS)
+    tree["marsrl"] = OmegaConf.to_container(OmegaConf.structured(MarsRLConfig), resolve=False)
+    return tree
+
+
+def default_of(key: str) -> Any:
+    """The reference value of a dotted key; KeyError when there is none."""
+    node: Any = reference_tree()
+    for part in key.split("."):
+        if not isinstance(node, dict) or part not in node:
+            raise KeyError(key)
+        node = node[part]
+    return node
+
+
+def find_unknown(key: str) -> UnknownKey | None:
+    """The first part of a dotted key that does not exist; None when the key is fine."""
+    node: Any = reference_tree()
+    parts = key.split(".")
+    for depth, part in enumerate(parts):
+        path = ".".join(parts[: depth + 1])
+        if path in _FREE_NODES or path in _EXTRA_KEYS:
+            return None
+        if not isinstance(node, dict):
+            return None if node is None else UnknownKey(path, ())
+        if part in node:
+            node = node[part]
+            if isinstance(node, dict) and not node:
+                return None
+            continue
+        fields = dataclass_fields(str(node.get("_target_", "")))
+        if part in fields:
+            return None
+        return UnknownKey(path, tuple(sorted({str(name) for name in node} | set(fields))))
+    return None
+
+
+def unknown_keys(tree: dict[str, Any], prefix: str = "") -> list[UnknownKey]:
+    """All keys of a composed configuration that do not exist, without descending below them."""
+    found: list[UnknownKey] = []
+    for name, value in tree.items():
+        path = f"{prefix}{name}"
+        unknown = find_unknown(path)
+        if unknown is not None:
+            found.append(unknown)
+        elif isinstance(value, dict):
+            found += unknown_keys(value, f"{path}.")
+    return found
+
+
+def all_keys() -> list[str]:
+    """Every dotted key of the reference tree, for "did you mean"."""
+
+    def walk(node: dict[str, Any], prefix: str) -> list[str]:
+        keys: list[str] = []
+        for name, value in node.items():
+            keys.append(f"{prefix}{name}")
+            if isinstance(value, dict):
+                keys += walk(value, f"{prefix}{name}.")
+        return keys
+
+    return walk(reference_tree(), "")
+
+
+def dataclass_fields(target: str) -> frozenset[str]:
+    """Field names of a verl dataclass by its `_target_`, base classes included; empty if unknown."""
+    if not target.startswith("verl."):
+        return frozenset()
+    return _fields_with_bases(target.rsplit(".", 1)[-1], _dataclass_index(verl_folder()))
+
+
+def _fields_with_bases(name: str, index: dict[str, tuple[tuple[str, ...], frozenset[str]]]) -> frozenset[str]:
+    if name not in index:
+        return frozenset()
+    bases, fields = index[name]
+    for base in bases:
+        fields |= _fields_with_bases(base, index)
+    return fields
+
+
+@lru_cache(maxsize=1)
+def _dataclass_index(folder: Path) -> dict[str, tuple[tuple[str, ...], frozenset[str]]]:
+    """Class name -> (names of its bases, its annotated public fields), for verl's configuration classes."""
+    index: dict[str, tuple[tuple[str, ...], frozenset[str]]] = {}
+    for pattern in _DATACLASS_FILES:
+        for path in sorted(folder.glob(pattern)):
+            for node in ast.parse(path.read_text(encoding="utf-8")).body:
+                if isinstance(node, ast.ClassDef):
+                    index[node.name] = _bases_and_fields(node)
+    return index
+
+
+def _bases_and_fields(node: ast.ClassDef) -> tuple[tuple[str, ...], frozenset[str]]:
+    bases = tuple(base.id for base in node.bases if isinstance(base, ast.Name))
+    fields = frozenset(
+        statement.target.id
+        for statement in node.body
+        if isinstance(statement, ast.AnnAssign)
+        and isinstance(statement.target, ast.Name)
+        and not statement.target.id.startswith("_")
+    )
+    return bases, fields

@@ -1,0 +1,51 @@
+"""Files of the tiny world, made on first use: the warm-started model and the problems.
+
+They lie in a per-user cache, named by what they are made of, so that a later version makes its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+from pathlib import Path
+
+DATA_SEED = 0
+"""Seed of the generated problems; a constant, so that every run sees the same data set."""
+
+
+def cache_folder() -> Path:
+    """`$XDG_CACHE_HOME/marsrl-verl`, or a folder of this user's below the temporary one where the
+    home folder can't be written."""
+    base = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
+    folder = Path(base) / "marsrl-verl"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError:
+        folder = Path(tempfile.gettempdir()) / f"marsrl-verl-{os.getuid()}"
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return folder
+
+
+def tiny_model() -> str:
+    """The folder of the tiny world's warm-started model and tokenizer."""
+    from marsrl_verl.demo import assets
+
+    return str(assets.model_path())
+
+
+def tiny_data(split: str, count: int) -> str:
+    """The parquet file with `count` problems of a split (`train`, `held_out`).
+
+    The same arguments give the same file; its name holds a fingerprint of the generator's source.
+    """
+    from marsrl_verl.demo import problems
+
+    source = Path(str(problems.__file__)).read_bytes()
+    fingerprint = hashlib.sha256(source).hexdigest()[:12]
+    target = cache_folder() / f"tiny-{split}-{count}-{DATA_SEED}-{fingerprint}.parquet"
+    if not target.exists():
+        partial = target.with_name(f".{target.name}.{os.getpid()}")
+        problems.write_parquet(partial, problems.Split(split), count, DATA_SEED)
+        os.replace(partial, target)
+    return str(target)
