@@ -1,0 +1,1 @@
+"""Evaluation of the roles and of the system they form: runs, metrics, intervals."""

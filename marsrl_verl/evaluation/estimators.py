@@ -1,0 +1,171 @@
+"""Proportions with confidence intervals, and differences between two evaluations.
+
+Every reported figure is a proportion of yes/no observations, each belonging to a problem. Observations
+of one problem (repeats, rounds) are not independent, so intervals are clustered by problem.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A mean with its confidence interval; all None when there was nothing to observe (n = 0)."""
+
+    mean: float | None
+    low: float | None
+    high: float | None
+    n: int
+
+    def to_json(self) -> dict[str, float | int | None]:
+        """`{mean, low, high, n}`."""
+        return {"mean": self.mean, "low": self.low, "high": self.high, "n": self.n}
+
+
+@dataclass(frozen=True, slots=True)
+class Observations:
+    """Yes/no observations and the problem that each belongs to; two tuples of one length."""
+
+    outcomes: tuple[bool, ...]
+    problems: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.outcomes) != len(self.problems):
+            raise ValueError(
+                f"outcomes and problems must have one length, found {len(self.outcomes)} and "
+                f"{len(self.problems)}"
+            )
+
+    @classmethod
+    def of(cls, pairs: Iterable[tuple[bool, str]]) -> Observations:
+        """From (outcome, problem id) pairs."""
+        items = list(pairs)
+        return cls(tuple(bool(outcome) for outcome, _ in items), tuple(problem for _, problem in items))
+
+    @property
+    def n(self) -> int:
+        """Number of observations."""
+        return len(self.outcomes)
+
+    @property
+    def mean(self) -> float | None:
+        """Share of yes, None without observations."""
+        return sum(self.outcomes) / self.n if self.n else None
+
+
+def normal_quantile(confidence: float) -> float:
+    """The two-sided standard normal quantile, 1.96 for 0.95."""
+    if not 0 < confidence < 1:
+        raise ValueError(f"confidence must lie between 0 and 1, found {confidence}")
+    return NormalDist().inv_cdf(0.5 + confidence / 2)
+
+
+def student_quantile(confidence: float, freedom: int) -> float:
+    """The two-sided Student quantile by its expansion in 1/freedom (Abramowitz & Stegun 26.7.5).
+
+    Within 1 % for two or more degrees of freedom at 95 %.
+    """
+    z, v = normal_quantile(confidence), float(freedom)
+    return (
+        z
+        + (z**3 + z) / (4 * v)
+        + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * v**2)
+        + (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / (384 * v**3)
+        + (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / (92160 * v**4)
+    )
+
+
+def wilson_interval(mean: float, n: float, confidence: float = 0.95) -> tuple[float, float]:
+    """Wilson's score interval of a proportion (Wilson 1927); `n` may be an effective, fractional size."""
+    if n <= 0:
+        raise ValueError(f"a Wilson interval needs n > 0, found {n}")
+    z = normal_quantile(confidence)
+    centre = (mean + z * z / (2 * n)) / (1 + z * z / n)
+    half = z / (1 + z * z / n) * math.sqrt(mean * (1 - mean) / n + z * z / (4 * n * n))
+    return max(0.0, min(mean, centre - half)), min(1.0, max(mean, centre + half))
+
+
+def estimate(observations: Observations, confidence: float = 0.95) -> Estimate:
+    """Share of yes with its interval.
+
+    One observation per problem: Wilson's interval. Several: Wilson's interval at the effective sample
+    size p(1 - p) / v, where v is the variance of p linearised over problems (the sandwich estimator with
+    its C/(C-1) correction), scaled for the Student quantile with C - 1 degrees of freedom, C problems
+    (Korn & Graubard 1998). It never exceeds n. When all observations agree, v says nothing about their
+    dependence, and the number of problems is taken.
+
+    A Wilson interval keeps its coverage at shares near 0 and 1, where a bootstrap of the same data
+    collapses to a point, and needs no random numbers.
+    """
+    mean = observations.mean
+    if mean is None:
+        return Estimate(None, None, None, 0)
+    low, high = wilson_interval(mean, _effective_size(observations, mean, confidence), confidence)
+    return Estimate(mean, low, high, observations.n)
+
+
+def _effective_size(observations: Observations, mean: float, confidence: float) -> float:
+    n, problems = observations.n, len(set(observations.problems))
+    if problems == n:
+        return n
+    if problems == 1 or mean in (0.0, 1.0):
+        return problems
+    influence = np.array(list(_influence(observations, mean).values()))
+    variance = problems / (problems - 1) * float(np.sum(influence**2))
+    shrink = (normal_quantile(confidence) / student_quantile(confidence, problems - 1)) ** 2
+    size = mean * (1 - mean) / variance * shrink if variance > 0 else n
+    return min(float(n), max(1.0, size))
+
+
+def _influence(observations: Observations, mean: float) -> dict[str, float]:
+    """Each problem's summed residual over n: what it contributes to the error of the mean."""
+    sums: dict[str, float] = {}
+    for outcome, problem in zip(observations.outcomes, observations.problems, strict=True):
+        sums[problem] = sums.get(problem, 0.0) + (float(outcome) - mean) / observations.n
+    return sums
+
+
+def difference(before: Observations, after: Observations, confidence: float = 0.95) -> Estimate:
+    """`after - before` with an interval that uses the pairing of problems.
+
+    Newcombe's hybrid score interval for paired proportions (Newcombe 1998, method 10): the distances of
+    both means to their own interval's ends, combined with the correlation of the two means. Here the
+    intervals are those of `estimate` and the correlation is that of the problems' contributions, so that
+    repeats and problems that occur on one side only are allowed. `n` is the number of problems on both
+    sides. All None when a side has no observation.
+    """
+    first, second = estimate(before, confidence), estimate(after, confidence)
+    shared = len(set(before.problems) & set(after.problems))
+    if first.mean is None or second.mean is None:
+        return Estimate(None, None, None, 0)
+    assert first.low is not None and first.high is not None
+    assert second.low is not None and second.high is not None
+    rho = _correlation(_influence(before, first.mean), _influence(after, second.mean))
+    delta = second.mean - first.mean
+    low = _combined(second.mean - second.low, first.high - first.mean, rho)
+    high = _combined(second.high - second.mean, first.mean - first.low, rho)
+    return Estimate(delta, max(-1.0, delta - low), min(1.0, delta + high), shared)
+
+
+def _combined(a: float, b: float, rho: float) -> float:
+    return math.sqrt(max(0.0, a * a + b * b - 2 * rho * a * b))
+
+
+def _correlation(first: dict[str, float], second: dict[str, float]) -> float:
+    """Correlation of two sets of per-problem contributions (their sums are 0); 0 where one is constant."""
+    norm = math.sqrt(sum(x * x for x in first.values()) * sum(x * x for x in second.values()))
+    product = sum(value * second.get(problem, 0.0) for problem, value in first.items())
+    return max(-1.0, min(1.0, product / norm)) if norm > 0 else 0.0
+
+
+def intervals_overlap(first: Estimate, second: Estimate) -> bool:
+    """Whether two intervals share a point; an empty estimate overlaps everything."""
+    if first.low is None or first.high is None or second.low is None or second.high is None:
+        return True
+    return first.low <= second.high and second.low <= first.high

@@ -1,0 +1,46 @@
+"""What counts as a usable solution, a correct answer and a verdict: one definition for every metric."""
+
+from __future__ import annotations
+
+from marsrl_verl.core.types import Sample, Verdict
+
+SOLVER = "solver"
+VERIFIER = "verifier"
+CORRECTOR = "corrector"
+
+CORRECT_ABOVE = 0.5
+"""A reward above this is a correct answer. Shipped rewards are 0 or 1; a user's reward may be graded."""
+
+
+def is_correct(reward: float) -> bool:
+    """Whether a solution with this reward counts as correct."""
+    return reward > CORRECT_ABOVE
+
+
+def is_usable(sample: Sample) -> bool:
+    """Whether a Solver's or Corrector's text can be shown to the next role: ended by the model itself
+    and not empty after the thinking part."""
+    return sample.finished and bool(sample.final_text.strip())
+
+
+def answer_reward(sample: Sample) -> float:
+    """The reward of a solution, 0 when it is unfinished or empty. Unscored samples raise ValueError."""
+    reward = sample.reward
+    return reward if is_usable(sample) else 0.0
+
+
+def verdict_of(sample: Sample) -> Verdict:
+    """The Verifier's verdict; INVALID when the sample was cut off or none could be read."""
+    if sample.outcome is None:
+        raise ValueError(f"sample {sample.sample_id} has not been scored yet")
+    if not sample.finished or sample.outcome.verdict is None:
+        return Verdict.INVALID
+    return sample.outcome.verdict
+
+
+def report_of(sample: Sample) -> str:
+    """The bug report for the Corrector: what the scorer extracted, else the Verifier's final text, so that
+    a report is never lost between the two roles."""
+    if sample.outcome is not None and sample.outcome.report:
+        return sample.outcome.report
+    return sample.final_text

@@ -1,0 +1,146 @@
+"""One evaluation as a run does it: the system at a temperature and greedily, and its record."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from marsrl_verl.core.types import Engine, Problem, SamplingSettings
+from marsrl_verl.evaluation.estimators import Estimate, Observations
+from marsrl_verl.evaluation.role_metrics import GREEDY_SUFFIX, estimates, system_observations
+from marsrl_verl.evaluation.system import StageCallback, SystemEvaluation, evaluate_system
+
+if TYPE_CHECKING:
+    from marsrl_verl.algos.prompts import RolePrompts
+
+BEFORE = "before"
+"""Tag of the evaluation before the first training step."""
+AFTER = "after"
+"""Tag of the evaluation after the last training step."""
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationRecord:
+    """What an evaluation measured, small enough to keep: enough for tables, curves and differences."""
+
+    tag: str
+    step: int
+    """The training step whose weights were evaluated; 0 before training."""
+    confidence: float
+    temperature: float
+    problems: int
+    samples_per_problem: int
+    correction_rounds: int
+    seconds: float
+    generated_tokens: int
+    observations: dict[str, Observations]
+    """By metric name; greedy ones carry the suffix `_greedy`."""
+
+    @property
+    def estimates(self) -> dict[str, Estimate]:
+        """Mean and interval by metric name."""
+        return estimates(self.observations, self.confidence)
+
+    def to_json(self) -> dict[str, Any]:
+        """A JSON object; `from_json` reads it back."""
+        plain: dict[str, Any] = {
+            name: getattr(self, name) for name in self.__dataclass_fields__ if name != "observations"
+        }
+        plain["estimates"] = {name: item.to_json() for name, item in self.estimates.items()}
+        plain["observations"] = {
+            name: {"outcomes": [int(x) for x in items.outcomes], "problems": list(items.problems)}
+            for name, items in self.observations.items()
+        }
+        return plain
+
+    @classmethod
+    def from_json(cls, plain: dict[str, Any]) -> EvaluationRecord:
+        """Read what `to_json` wrote."""
+        observations = {
+            name: Observations(tuple(bool(x) for x in items["outcomes"]), tuple(items["problems"]))
+            for name, items in plain["observations"].items()
+        }
+        names = [name for name in cls.__dataclass_fields__ if name != "observations"]
+        return cls(**{name: plain[name] for name in names}, observations=observations)
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationResult:
+    """An evaluation's record and the runs behind it."""
+
+    record: EvaluationRecord
+    sampled: SystemEvaluation
+    greedy: SystemEvaluation | None
+
+
+def evaluate(
+    engine: Engine,
+    problems: list[Problem],
+    prompts: RolePrompts,
+    sampling: dict[str, SamplingSettings],
+    *,
+    tag: str,
+    step: int,
+    temperature: float = 1.0,
+    greedy: bool = True,
+    correction_rounds: int = 2,
+    samples_per_problem: int = 1,
+    confidence: float = 0.95,
+    on_stage: StageCallback | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> EvaluationResult:
+    """Evaluate the system at `temperature` and, if asked, once per problem greedily.
+
+    Args:
+        sampling: settings by role; their token limits and, for the sampled pass, `top_p` and `top_k`
+            are kept, the temperature is replaced. The greedy pass uses temperature 0 alone.
+        tag: `BEFORE`, `AFTER` or any other name that occurs once in a run, e.g. `step_20`.
+        on_stage: called before each stage with its name and number of inputs.
+
+    Raises:
+        ValueError: as `evaluate_system`.
+    """
+    start = clock()
+    warm = {role: replace(item, temperature=temperature) for role, item in sampling.items()}
+    sampled = evaluate_system(
+        engine,
+        problems,
+        prompts,
+        warm,
+        correction_rounds=correction_rounds,
+        samples_per_problem=samples_per_problem,
+        tag=tag,
+        step=step,
+        on_stage=on_stage,
+    )
+    observations = system_observations(sampled)
+    cold_run = None
+    if greedy:
+        cold = {role: replace(item, temperature=0.0, top_p=1.0, top_k=-1) for role, item in sampling.items()}
+        cold_run = evaluate_system(
+            engine,
+            problems,
+            prompts,
+            cold,
+            correction_rounds=correction_rounds,
+            samples_per_problem=1,
+            tag=f"{tag}{GREEDY_SUFFIX}",
+            step=step,
+            on_stage=on_stage,
+        )
+        observations |= {f"{k}{GREEDY_SUFFIX}": v for k, v in system_observations(cold_run).items()}
+    record = EvaluationRecord(
+        tag=tag,
+        step=step,
+        confidence=confidence,
+        temperature=temperature,
+        problems=len(problems),
+        samples_per_problem=samples_per_problem,
+        correction_rounds=correction_rounds,
+        seconds=clock() - start,
+        generated_tokens=sampled.generated_tokens + (cold_run.generated_tokens if cold_run else 0),
+        observations=observations,
+    )
+    return EvaluationResult(record, sampled, cold_run)

@@ -1,0 +1,99 @@
+"""Metrics of a training step from its completed groups, by role and by stage.
+
+A metric's full name is `role/<role>/<name>` or `stage/<stage>/<name>`, with `<name>` from
+`TRAINING_METRICS`. A metric without a single observation in the step is absent, never NaN.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from marsrl_verl.core.types import FinishReason, Group, Verdict
+from marsrl_verl.evaluation.judgement import VERIFIER, verdict_of
+from marsrl_verl.evaluation.role_metrics import ROLE_METRICS, role_observations, verifier_f1
+from marsrl_verl.evaluation.system import Call
+
+TRAINING_METRICS: dict[str, str] = {
+    "reward_mean": "mean reward of the samples",
+    "samples": "number of samples",
+    "groups": "number of completed groups",
+    "equal_reward_groups": "groups whose samples all have one reward (no learning signal)",
+    "response_length_mean": "mean length of the responses, tokens",
+    "response_length_p95": "95th percentile of the length of the responses, tokens",
+    "response_length_max": "longest response, tokens",
+    "truncation_share": "share of samples that reached the token limit",
+    "failed_share": "share of samples without a regular end: prompt too long, aborted, error",
+    "grading_error_share": "share of samples whose grading failed (reward 0)",
+    "invalid_verdict_share": "share of Verifier samples without a readable verdict",
+    "verifier_f1": "harmonic mean of the Verifier's precision and recall",
+    **{name: info.meaning for name, info in ROLE_METRICS.items()},
+}
+"""Name → meaning. Accuracies and rates are those of `role_metrics.ROLE_METRICS`."""
+
+
+def role_metric(role: str, name: str) -> str:
+    """The full name of a role's metric, e.g. `role/solver/reward_mean`."""
+    return f"role/{role}/{_known(name)}"
+
+
+def stage_metric(stage: str, name: str) -> str:
+    """The full name of a stage's metric, e.g. `stage/verifier_1/reward_mean`."""
+    return f"stage/{stage}/{_known(name)}"
+
+
+def _known(name: str) -> str:
+    if name not in TRAINING_METRICS:
+        raise ValueError(f"unknown training metric {name!r}; known: {', '.join(TRAINING_METRICS)}")
+    return name
+
+
+def training_metrics(groups: Iterable[Group]) -> dict[str, float]:
+    """All metrics of the groups that a step trains or completes; their samples must be scored."""
+    by_role: dict[str, list[Group]] = {}
+    by_stage: dict[str, list[Group]] = {}
+    for group in groups:
+        by_role.setdefault(group.input.role, []).append(group)
+        by_stage.setdefault(group.input.stage, []).append(group)
+    metrics = {role_metric(role, k): v for role, some in by_role.items() for k, v in _measure(some).items()}
+    metrics |= {stage_metric(st, k): v for st, some in by_stage.items() for k, v in _measure(some).items()}
+    return metrics
+
+
+def _measure(groups: list[Group]) -> dict[str, float]:
+    calls = [Call(group.input, sample) for group in groups for sample in group.samples]
+    metrics = {
+        "groups": float(len(groups)),
+        "equal_reward_groups": float(sum(len(set(group.rewards)) == 1 for group in groups)),
+        "samples": float(len(calls)),
+    }
+    if not calls:
+        return metrics
+    lengths = np.array([len(call.sample.response_ids) for call in calls], dtype=float)
+    endings = [call.sample.finish_reason for call in calls]
+    regular = (FinishReason.STOP, FinishReason.LENGTH)
+    metrics |= {
+        "reward_mean": float(np.mean([call.sample.reward for call in calls])),
+        "response_length_mean": float(lengths.mean()),
+        "response_length_p95": float(np.percentile(lengths, 95)),
+        "response_length_max": float(lengths.max()),
+        "truncation_share": endings.count(FinishReason.LENGTH) / len(calls),
+        "failed_share": sum(ending not in regular for ending in endings) / len(calls),
+        "grading_error_share": sum(_grading_failed(call) for call in calls) / len(calls),
+    }
+    return metrics | _judgements(calls)
+
+
+def _grading_failed(call: Call) -> bool:
+    return call.sample.outcome is not None and call.sample.outcome.error is not None
+
+
+def _judgements(calls: list[Call]) -> dict[str, float]:
+    """The role's accuracies and rates, without those that nothing was observed of."""
+    metrics = {name: items.mean for name, items in role_observations(calls).items()}
+    verdicts = [verdict_of(call.sample) for call in calls if call.input.role == VERIFIER]
+    if verdicts:
+        metrics["invalid_verdict_share"] = verdicts.count(Verdict.INVALID) / len(verdicts)
+        metrics["verifier_f1"] = verifier_f1(calls).mean
+    return {name: value for name, value in metrics.items() if value is not None}

@@ -1,0 +1,146 @@
+"""The learning curve as a picture: role rewards per step, and evaluations with their intervals."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from marsrl_verl.evaluation.estimators import Estimate
+from marsrl_verl.evaluation.judgement import CORRECTOR, SOLVER, VERIFIER
+from marsrl_verl.evaluation.role_metrics import EVALUATION_METRICS
+from marsrl_verl.evaluation.suite import EvaluationRecord
+from marsrl_verl.evaluation.training_metrics import role_metric
+from marsrl_verl.reporting.metrics_log import StepMetrics
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+ROLE_COLOURS = {SOLVER: "#0072B2", VERIFIER: "#D55E00", CORRECTOR: "#009E73"}
+"""Distinguishable with any colour vision (Okabe–Ito)."""
+
+EVALUATION_CURVES = {
+    "solver_accuracy": ("#0072B2", "o"),
+    "verifier_accuracy": ("#D55E00", "s"),
+    "corrector_fix_rate": ("#009E73", "^"),
+    "system_accuracy": ("#333333", "D"),
+}
+"""Metric → colour, marker."""
+
+WIDTH, HEIGHT, DPI = 1200, 700, 100
+"""Size of the picture in pixels, and pixels per inch."""
+
+
+def smooth(values: list[float], window: int) -> list[float]:
+    """Centred moving mean; the window shrinks at the ends so that the curve has every step."""
+    if window < 1:
+        raise ValueError(f"the window must be 1 or more, found {window}")
+    reach = window // 2
+    spans = [values[max(0, i - reach) : i + reach + 1] for i in range(len(values))]
+    return [sum(span) / len(span) for span in spans]
+
+
+def draw_learning_curve(
+    path: Path, steps: list[StepMetrics], evaluations: list[EvaluationRecord], title: str = "Learning curve"
+) -> Path:
+    """Write a PNG of 1200 x 700 pixels.
+
+    Left: the mean reward of each role's training samples, per step (dots) and smoothed (line). Right: the
+    evaluations on held-out problems with their intervals. Axes without data say so.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH / DPI, HEIGHT / DPI), dpi=DPI, layout="constrained")
+    canvas = FigureCanvasAgg(figure)
+    figure.suptitle(title, fontsize=16, fontweight="bold")
+    training, held_out = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
+    _draw_training(training, steps)
+    _draw_evaluations(held_out, sorted(evaluations, key=lambda record: record.step))
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with temporary.open("wb") as file:
+        canvas.print_png(file)
+    os.replace(temporary, path)
+    return path
+
+
+def _draw_training(axes: Axes, steps: list[StepMetrics]) -> None:
+    _dress(axes, "Training: mean reward by role", "training step")
+    axes.set_ylabel("share correct", fontsize=13)
+    drawn = False
+    for role, colour in ROLE_COLOURS.items():
+        name = role_metric(role, "reward_mean")
+        pairs = [(item.step, item.metrics.get(name)) for item in steps]
+        found = [(step, value) for step, value in pairs if value is not None]
+        if not found:
+            continue
+        drawn = True
+        x, y = [step for step, _ in found], [value for _, value in found]
+        window = max(1, len(y) // 10) | 1
+        axes.plot(x, y, ".", color=colour, alpha=0.3, markersize=5)
+        axes.plot(x, smooth(y, window), color=colour, linewidth=2.5, label=role.capitalize())
+    if drawn:
+        axes.legend(fontsize=12, loc="best", frameon=True)
+    else:
+        _say(axes, "no training step yet")
+
+
+def _draw_evaluations(axes: Axes, evaluations: list[EvaluationRecord]) -> None:
+    _dress(axes, "Evaluation on held-out problems", "after training step")
+    if not evaluations:
+        _say(axes, "no evaluation")
+        return
+    measured = [(record.step, record.estimates) for record in evaluations]
+    steps = [step for step, _ in measured]
+    width = max(1, steps[-1] - steps[0])
+    for index, (metric, (colour, marker)) in enumerate(EVALUATION_CURVES.items()):
+        shift = (index - 1.5) * 0.02 * width  # keeps error bars of different metrics apart
+        found = [(step, item[metric]) for step, item in measured if metric in item and item[metric].n]
+        _draw_estimates(axes, found, shift, colour, marker, EVALUATION_METRICS[metric].label)
+    axes.set_xlim(steps[0] - 0.15 * width, steps[-1] + 0.15 * width)
+    if len(steps) <= 6:
+        axes.set_xticks(steps)
+    axes.legend(fontsize=12, loc="best", frameon=True)
+    axes.text(
+        0.99,
+        0.01,
+        f"temperature {evaluations[0].temperature:g}, bars: {100 * evaluations[0].confidence:g} % intervals",
+        transform=axes.transAxes,
+        ha="right",
+        va="bottom",
+        fontsize=10,
+        color="#555555",
+    )
+
+
+def _draw_estimates(
+    axes: Axes, found: list[tuple[int, Estimate]], shift: float, colour: str, marker: str, label: str
+) -> None:
+    points = [
+        (step + shift, item.mean, item.mean - item.low, item.high - item.mean)
+        for step, item in found
+        if item.mean is not None and item.low is not None and item.high is not None
+    ]
+    if not points:
+        return
+    x, y, below, above = (list(column) for column in zip(*points, strict=True))
+    bars = [below, above]
+    axes.errorbar(x, y, yerr=bars, color=colour, marker=marker, linewidth=1.8, capsize=4, label=label)
+
+
+def _dress(axes: Axes, title: str, xlabel: str) -> None:
+    axes.set_title(title, fontsize=14)
+    axes.set_xlabel(xlabel, fontsize=13)
+    axes.tick_params(labelsize=12, labelleft=True)
+    axes.set_ylim(0, 1.02)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
+    axes.grid(True, alpha=0.3)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def _say(axes: Axes, text: str) -> None:
+    axes.text(
+        0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", fontsize=14, color="#777777"
+    )

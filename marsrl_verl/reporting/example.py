@@ -1,0 +1,162 @@
+"""One readable example of a problem going through the stages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+from marsrl_verl.core.types import Sample, Verdict
+from marsrl_verl.evaluation.judgement import (
+    CORRECTOR,
+    SOLVER,
+    VERIFIER,
+    answer_reward,
+    is_correct,
+    verdict_of,
+)
+from marsrl_verl.evaluation.system import Call, RunEnd, SystemEvaluation, SystemRun
+
+
+class Story(IntEnum):
+    """What an example shows, the most telling last."""
+
+    OTHER = 0
+    UNFINISHED = 1
+    """The Solver gave no usable solution."""
+    ACCEPTED = 2
+    """The Solver is correct and the Verifier accepts."""
+    FOUND = 3
+    """The Solver is wrong, the Verifier finds it, the repair fails."""
+    REPAIRED = 4
+    """The Solver is wrong, the Verifier finds it, the Corrector repairs it."""
+    REPAIRED_AND_ACCEPTED = 5
+    """And the Verifier accepts the repaired solution."""
+
+
+_HEADLINES = {
+    Story.OTHER: "How one problem went through the stages",
+    Story.UNFINISHED: "The Solver gave no usable solution",
+    Story.ACCEPTED: "The Solver is right and the Verifier accepts",
+    Story.FOUND: "The Verifier finds the Solver's error, the repair fails",
+    Story.REPAIRED: "The Verifier finds the Solver's error and the Corrector repairs it",
+    Story.REPAIRED_AND_ACCEPTED: "The Verifier finds the Solver's error, the Corrector repairs it, and the "
+    "Verifier accepts the repair",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A chosen run and what it shows."""
+
+    run: SystemRun
+    story: Story
+
+    @property
+    def headline(self) -> str:
+        """One sentence on what the example shows."""
+        return _HEADLINES[self.story]
+
+
+def story_of(run: SystemRun) -> Story:
+    """What a run shows."""
+    if run.end is RunEnd.NO_SOLUTION:
+        return Story.UNFINISHED
+    verdicts, solved_at_once = run.verdicts, is_correct(run.solver_reward)
+    if solved_at_once and verdicts == [Verdict.CORRECT]:
+        return Story.ACCEPTED
+    if solved_at_once or not verdicts or verdicts[0] is not Verdict.WRONG:
+        return Story.OTHER
+    if not run.solved:
+        return Story.FOUND
+    return Story.REPAIRED_AND_ACCEPTED if run.end is RunEnd.ACCEPTED else Story.REPAIRED
+
+
+def pick_example(evaluation: SystemEvaluation) -> Example | None:
+    """The most telling run; among equals the one with the fewest calls, then the shortest text, then the
+    first. None without runs."""
+    if not evaluation.runs:
+        return None
+
+    def rank(item: tuple[int, SystemRun]) -> tuple[int, int, int, int]:
+        index, run = item
+        length = sum(len(call.sample.text) for call in run.calls)
+        return (-story_of(run), len(run.calls), length, index)
+
+    _, best = min(enumerate(evaluation.runs), key=rank)
+    return Example(best, story_of(best))
+
+
+def example_markdown(example: Example, limit: int = 4000) -> str:
+    """The example as Markdown; responses longer than `limit` characters are cut in the middle."""
+    run = example.run
+    parts = [
+        f"{example.headline}.",
+        f"**Problem** `{run.problem.problem_id}` (reference answer: `{run.problem.ground_truth}`)",
+        _fenced(run.problem.question),
+    ]
+    for number, call in enumerate(run.calls, 1):
+        parts.append(f"**{number}. {_name(call)}**: {outcome_of(call)}")
+        parts.append(_fenced(_cut(_response(call.sample), limit)))
+    parts.append(f"**Result**: {_result(run)}")
+    return "\n\n".join(parts)
+
+
+def example_text(example: Example, limit: int = 1200) -> str:
+    """The example as plain text for a terminal."""
+    run = example.run
+    lines = [example.headline + ".", ""]
+    lines += [f"Problem (reference answer: {run.problem.ground_truth})", _indent(run.problem.question)]
+    for number, call in enumerate(run.calls, 1):
+        lines += ["", f"{number}. {_name(call)}: {outcome_of(call)}"]
+        lines.append(_indent(_cut(_response(call.sample), limit)))
+    lines += ["", f"Result: {_result(run)}"]
+    return "\n".join(lines)
+
+
+def outcome_of(call: Call) -> str:
+    """What one call came to, in a few words."""
+    sample, role = call.sample, call.input.role
+    ending = "" if sample.finished else f" ({sample.finish_reason.value})"
+    if role == VERIFIER:
+        verdict, truth = verdict_of(sample), is_correct(call.input.solution_reward or 0.0)
+        if verdict is Verdict.INVALID:
+            return f"no readable verdict{ending}"
+        right = verdict is (Verdict.CORRECT if truth else Verdict.WRONG)
+        return f"verdict {verdict.value.capitalize()}, {'rightly' if right else 'wrongly'}{ending}"
+    if role in (SOLVER, CORRECTOR):
+        answer = sample.outcome.answer if sample.outcome else None
+        said = f"answer `{answer}`, " if answer is not None else "no answer, "
+        return said + ("correct" if is_correct(answer_reward(sample)) else "incorrect") + ending
+    return f"reward {sample.reward:g}{ending}"
+
+
+def _result(run: SystemRun) -> str:
+    return f"{'correct' if run.solved else 'incorrect'} ({run.end.value.replace('_', ' ')})"
+
+
+def _name(call: Call) -> str:
+    name, _, number = call.input.stage.partition("_")
+    return f"{name.capitalize()} (round {number})" if number else name.capitalize()
+
+
+def _response(sample: Sample) -> str:
+    return sample.text.strip() or "(empty)"
+
+
+def _cut(text: str, limit: int) -> str:
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]}\n[… {len(text) - 2 * half} characters left out …]\n{text[-half:]}"
+
+
+def _fenced(text: str) -> str:
+    """A code block whose fence is longer than any run of backticks inside."""
+    fence = "```"
+    while fence in text:
+        fence += "`"
+    return f"{fence}text\n{text}\n{fence}"
+
+
+def _indent(text: str) -> str:
+    return "\n".join(f"    {line}" for line in text.splitlines())

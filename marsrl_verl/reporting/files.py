@@ -1,0 +1,53 @@
+"""Writing files so that a reader never sees half of one."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+
+def write_atomic(path: Path, text: str) -> None:
+    """Write `text` to `path` through a temporary file beside it; an existing file is replaced whole."""
+    write_lines_atomic(path, (text,))
+
+
+def write_lines_atomic(path: Path, parts: Iterable[str]) -> None:
+    """As `write_atomic`, from parts that are written one after the other."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("w", encoding="utf-8") as file:
+            file.writelines(parts)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+
+
+def write_json_atomic(path: Path, value: Any) -> None:
+    """Write an indented JSON file."""
+    write_atomic(path, to_json(value, indent=2) + "\n")
+
+
+def to_json(value: Any, indent: int | None = None) -> str:
+    """Strict JSON: a NaN or infinity becomes null, since JSON has no such number; numpy scalars become
+    plain numbers."""
+    return json.dumps(_plain(value), indent=indent, ensure_ascii=False, allow_nan=False)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if hasattr(value, "item") and not isinstance(value, (str, bytes)):
+        value = value.item()
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,269 @@
+"""Live progress: a block that updates itself on a terminal, plain lines everywhere else."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, TextIO
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.live import Live
+
+RECENT_STEPS = 5
+"""The time left is judged by the mean of so many last steps; early steps of a pipeline are shorter."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepProgress:
+    """What one finished training step shows."""
+
+    step: int
+    role_rewards: dict[str, float]
+    """Mean reward by role; roles without samples in the step are absent."""
+    generated_tokens: int
+    generation_seconds: float
+    """Time spent generating, the base of tokens/s."""
+    seconds: float
+    """Time of the whole step."""
+
+
+class ProgressSink(Protocol):
+    """Whatever shows or passes on progress."""
+
+    def phase(self, name: str, detail: str = "") -> None:
+        """A new phase begins (`starting`, `evaluating`, `training`, …) or its detail changes."""
+        ...
+
+    def step(self, report: StepProgress) -> None:
+        """A training step is finished."""
+        ...
+
+    def message(self, text: str) -> None:
+        """A line that stays visible."""
+        ...
+
+    def close(self) -> None:
+        """Nothing more comes."""
+        ...
+
+
+@dataclass(slots=True)
+class ProgressState:
+    """The numbers behind every display."""
+
+    total_steps: int
+    expected_after_training: float = 0.0
+    """Seconds expected after the last step; replaced by the time of the evaluation before training."""
+    evaluates_after: bool = False
+    clock: Callable[[], float] = time.monotonic
+    name: str = ""
+    detail: str = ""
+    last: StepProgress | None = None
+    started: float = field(init=False)
+    phase_started: float = field(init=False)
+    _recent: deque[float] = field(default_factory=lambda: deque(maxlen=RECENT_STEPS))
+
+    def __post_init__(self) -> None:
+        self.started = self.phase_started = self.clock()
+
+    def enter(self, name: str, detail: str) -> bool:
+        """Note a phase; whether it is a new one (and not only a new detail)."""
+        new = name != self.name
+        if new:
+            now = self.clock()
+            if self.name == "evaluating" and self.last is None and self.evaluates_after:
+                self.expected_after_training = now - self.phase_started
+            self.phase_started = now
+        self.name, self.detail = name, detail
+        return new
+
+    def finish_step(self, report: StepProgress) -> None:
+        """Note a finished step."""
+        self.last = report
+        self._recent.append(report.seconds)
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the start."""
+        return self.clock() - self.started
+
+    @property
+    def phase_elapsed(self) -> float:
+        """Seconds since the phase began."""
+        return self.clock() - self.phase_started
+
+    @property
+    def seconds_left(self) -> float | None:
+        """Expected seconds to the end of the run after the last finished step; None before the first."""
+        if self.last is None or not self._recent:
+            return None
+        mean = sum(self._recent) / len(self._recent)
+        return max(0, self.total_steps - self.last.step) * mean + self.expected_after_training
+
+
+def clock_time(seconds: float) -> str:
+    """`0:42`, `12:05`, `1:02:03`."""
+    whole = max(0, round(seconds))
+    hours, minutes, rest = whole // 3600, whole // 60 % 60, whole % 60
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
+
+
+def step_line(state: ProgressState) -> str:
+    """One finished step as a line of text."""
+    report = state.last
+    if report is None:
+        raise ValueError("no step is finished yet")
+    rewards = "  ".join(f"{role} {value:.2f}" for role, value in report.role_rewards.items())
+    left = state.seconds_left
+    parts = [
+        f"step {report.step}/{state.total_steps}",
+        rewards or "no samples",
+        f"{tokens_per_second(report):,.0f} tokens/s",
+        f"{report.seconds:.1f} s",
+        f"left {clock_time(left)}" if left is not None else "",
+    ]
+    return " | ".join(part for part in parts if part)
+
+
+def tokens_per_second(report: StepProgress) -> float:
+    """Generated tokens per second of generation; 0 when nothing was generated."""
+    return report.generated_tokens / report.generation_seconds if report.generation_seconds > 0 else 0.0
+
+
+class PlainProgress:
+    """One line per phase and per step, for logs and pipes."""
+
+    def __init__(self, state: ProgressState, stream: TextIO | None = None) -> None:
+        self._state = state
+        self._stream = stream or sys.stdout
+
+    def phase(self, name: str, detail: str = "") -> None:
+        """Announce a phase, and every change of its detail."""
+        self._state.enter(name, detail)
+        self._write(f"{name}: {detail}" if detail else name)
+
+    def step(self, report: StepProgress) -> None:
+        """Print the step's line."""
+        self._state.finish_step(report)
+        self._write(step_line(self._state))
+
+    def message(self, text: str) -> None:
+        """Print a line."""
+        self._write(text)
+
+    def close(self) -> None:
+        """Nothing to release."""
+
+    def _write(self, text: str) -> None:
+        print(f"[{clock_time(self._state.elapsed)}] {text}", file=self._stream, flush=True)
+
+
+class LiveProgress:
+    """A block at the bottom of the terminal; finished phases and messages scroll above it."""
+
+    def __init__(self, state: ProgressState, console: Console | None = None) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        self._state = state
+        self._console = console or Console()
+        self._live: Live = Live(self, console=self._console, refresh_per_second=4, transient=True)
+        self._live.start()
+
+    def phase(self, name: str, detail: str = "") -> None:
+        """Switch the block to a phase; the one that ends leaves a line with its duration."""
+        state = self._state
+        ended, took = state.name, state.phase_elapsed
+        if state.enter(name, detail) and ended:
+            self._phase_ended(ended, took)
+
+    def step(self, report: StepProgress) -> None:
+        """Show a finished step."""
+        self._state.finish_step(report)
+
+    def message(self, text: str) -> None:
+        """Print a line above the block."""
+        self._console.print(text, highlight=False, markup=False)
+
+    def close(self) -> None:
+        """Remove the block and leave the last phase's duration and the last step."""
+        if not self._live.is_started:
+            return
+        self._live.stop()
+        state = self._state
+        if state.name:
+            self._phase_ended(state.name, state.phase_elapsed)
+        if state.last is not None:
+            self._console.print(step_line(state), highlight=False)
+
+    def _phase_ended(self, name: str, seconds: float) -> None:
+        self._console.print(f"{name}: {clock_time(seconds)}", style="dim", highlight=False)
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        """The block as it is now; rich calls this at every refresh."""
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        state = self._state
+        head = Text(state.name or "starting", style="bold cyan")
+        head.append(f" {clock_time(state.phase_elapsed)}", style="cyan")
+        if state.detail:
+            head.append(f"  {state.detail}", style="dim")
+        yield head
+        if state.last is None:
+            return
+        report, left = state.last, state.seconds_left
+        line = Table.grid(padding=(0, 2))
+        line.add_row(
+            f"step {report.step}/{state.total_steps}",
+            ProgressBar(total=max(1, state.total_steps), completed=report.step, width=24),
+            f"{tokens_per_second(report):,.0f} tokens/s",
+            f"{report.seconds:.1f} s/step",
+            f"elapsed {clock_time(state.elapsed)}",
+            f"left {clock_time(left)}" if left is not None else "",
+        )
+        yield line
+        rewards = "   ".join(f"{role} {value:.2f}" for role, value in report.role_rewards.items())
+        yield Text(f"reward  {rewards}" if rewards else "reward  no samples in this step")
+
+
+class SilentProgress:
+    """Shows nothing (`marsrl.run.progress=false`)."""
+
+    def phase(self, name: str, detail: str = "") -> None:
+        """Nothing."""
+
+    def step(self, report: StepProgress) -> None:
+        """Nothing."""
+
+    def message(self, text: str) -> None:
+        """Nothing."""
+
+    def close(self) -> None:
+        """Nothing."""
+
+
+def make_progress(
+    total_steps: int, *, enabled: bool = True, evaluates_after: bool = False, stream: TextIO | None = None
+) -> ProgressSink:
+    """The display that suits the stream: live on a terminal, lines elsewhere, nothing if not enabled.
+
+    Args:
+        total_steps: the run's last training step.
+        evaluates_after: whether the time left includes an evaluation as long as the one before training.
+        stream: standard output by default.
+    """
+    if not enabled:
+        return SilentProgress()
+    stream = stream or sys.stdout
+    state = ProgressState(total_steps, evaluates_after=evaluates_after)
+    if not stream.isatty():
+        return PlainProgress(state, stream)
+    from rich.console import Console
+
+    return LiveProgress(state, Console(file=stream))

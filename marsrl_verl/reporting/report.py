@@ -1,0 +1,106 @@
+"""The end of a run: `summary.json`, the picture, `report.md`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from marsrl_verl.evaluation.role_metrics import EVALUATION_METRICS
+from marsrl_verl.evaluation.suite import AFTER, BEFORE, EvaluationRecord
+from marsrl_verl.evaluation.system import SystemEvaluation
+from marsrl_verl.reporting.curve import draw_learning_curve
+from marsrl_verl.reporting.example import Example, example_markdown, pick_example
+from marsrl_verl.reporting.files import write_atomic, write_json_atomic
+from marsrl_verl.reporting.run_folder import RunFolder
+from marsrl_verl.reporting.summary import Change, RunFacts, build_summary, changes
+from marsrl_verl.reporting.tables import markdown_table
+
+
+@dataclass(frozen=True, slots=True)
+class RunResult:
+    """What the end of a run shows."""
+
+    changes: list[Change]
+    example: Example | None
+    after: EvaluationRecord | None
+
+
+def finish_run(folder: RunFolder, facts: RunFacts, runs_after: SystemEvaluation | None) -> RunResult:
+    """Write summary, picture and report from what the folder holds.
+
+    Args:
+        folder: with its metrics and the records of the evaluations `before` and `after`, as far as done.
+        facts: the run's facts.
+        runs_after: the sampled runs of the evaluation after training, for the example.
+    """
+    records = {record.tag: record for record in folder.read_evaluations()}
+    before, after = records.get(BEFORE), records.get(AFTER)
+    example = pick_example(runs_after) if runs_after else None
+    write_json_atomic(folder.summary_path, build_summary(before, after, facts))
+    title = f"{facts.method} · {facts.name} · {facts.mode}, seed {facts.seed}"
+    draw_learning_curve(folder.curve_path, folder.read_metrics(), list(records.values()), title)
+    rows = changes(before, after)
+    text = report_markdown(rows, before, after, facts, example, folder.curve_path.name)
+    write_atomic(folder.report_path, text)
+    return RunResult(rows, example, after)
+
+
+def report_markdown(
+    rows: list[Change],
+    before: EvaluationRecord | None,
+    after: EvaluationRecord | None,
+    facts: RunFacts,
+    example: Example | None,
+    picture: str,
+) -> str:
+    """The text of `report.md`."""
+    record = after or before
+    sections = [f"# {facts.method}: {facts.name}", _result(rows, record), f"![Learning curve]({picture})"]
+    if example is not None:
+        sections += ["## An example after training", example_markdown(example)]
+    sections += ["## The run", _facts(facts), "## What was measured, and how", _method(record)]
+    return "\n\n".join(sections) + "\n"
+
+
+def _result(rows: list[Change], record: EvaluationRecord | None) -> str:
+    if record is None:
+        return "This run was not evaluated."
+    note = (
+        f"Mean and {100 * record.confidence:g} % interval; the change is paired by problem. `better` and "
+        "`WORSE` mark changes whose two intervals do not overlap."
+    )
+    return f"{markdown_table(rows, record.temperature)}\n\n{note}"
+
+
+def _facts(facts: RunFacts) -> str:
+    pairs: list[tuple[str, object]] = [
+        ("pipeline", facts.mode),
+        ("seed", facts.seed),
+        ("training steps", facts.steps),
+        ("wall clock", f"{facts.seconds:.0f} s"),
+        ("tokens generated for training", f"{facts.training_tokens:,}"),
+        *facts.extra.items(),
+        *((f"{name} version", version) for name, version in facts.versions.items()),
+    ]
+    return "\n".join(["| | |", "|---|---|", *(f"| {label} | {value} |" for label, value in pairs)])
+
+
+def _method(record: EvaluationRecord | None) -> str:
+    lines = [f"- **{info.label}**: {info.meaning}." for info in EVALUATION_METRICS.values()]
+    text = "\n".join(lines)
+    if record is None:
+        return text
+    rounds = record.correction_rounds
+    text += (
+        f"\n\nEach of {record.problems} held-out problems was run through the system "
+        f"{record.samples_per_problem} time(s) at temperature {record.temperature:g} and, in the greedy "
+        f"rows, once at temperature 0: Solver, then up to {rounds} verify–correct round(s). A solution with "
+        "verdict Correct is accepted; an unreadable verdict leaves the solution as it is; a Corrector's "
+        "text counts only if it is finished. An unfinished answer is incorrect. "
+        "The Verifier and the Corrector are measured on what the system showed them in this evaluation, all "
+        "rounds together: after training that is other text than before, from a better or worse Solver.\n\n"
+        "Intervals: Wilson's score interval where every problem gives one observation, else at the effective "
+        "sample size of observations clustered by problem. Changes: Newcombe's hybrid score interval for "
+        "paired proportions, clustered by problem. The training curve shows training samples, whose mix of "
+        "inputs the selection of the method shifts; it is no accuracy on held-out problems."
+    )
+    return text

@@ -1,0 +1,100 @@
+"""Rollouts as JSON lines: one line per sample.
+
+Keys of a line, schema version 1:
+
+    schema_version   1
+    step             training step (or the step whose weights were evaluated)
+    role, stage      who answered, and at which position of the chain
+    group            id of the group: all lines with it answer the same prompt
+    sample           id of this sample, `<group>#<k>`
+    parent           id of the sample that the prompt was built from, or null
+    problem          {id, question, ground_truth, data_source}
+    prompt           the prompt's messages as text, each headed by its role in brackets
+    response         the decoded response, thinking part included
+    final            the part of the response that other roles may see
+    prompt_tokens    number of prompt tokens
+    tokens           number of response tokens
+    prompt_ids       token ids of the prompt
+    token_ids        token ids of the response, as sampled
+    reward           the scorer's reward
+    answer           the extracted answer (Solver, Corrector) or null
+    verdict          correct | wrong | invalid (Verifier) or null
+    solution_reward  reward of the solution that was judged or repaired, or null
+    finish_reason    stop | length | prompt_too_long | aborted | error
+    policy_version   training step whose weights sampled the tokens
+    error            why generation or grading failed, or null
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from marsrl_verl.core.types import Group, Message, Sample, StageInput
+from marsrl_verl.evaluation.system import SystemEvaluation
+from marsrl_verl.reporting.files import to_json, write_lines_atomic
+
+SCHEMA_VERSION = 1
+ROLLOUT_FOLDER = "rollouts"
+
+
+def rollout_line(step: int, stage_input: StageInput, sample: Sample) -> dict[str, Any]:
+    """One sample in the schema above; the sample must be scored."""
+    problem, outcome, reward = stage_input.problem, sample.outcome, sample.reward
+    assert outcome is not None
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "step": step,
+        "role": stage_input.role,
+        "stage": stage_input.stage,
+        "group": stage_input.group_id,
+        "sample": sample.sample_id,
+        "parent": stage_input.parent_id,
+        "problem": {
+            "id": problem.problem_id,
+            "question": problem.question,
+            "ground_truth": problem.ground_truth,
+            "data_source": problem.data_source,
+        },
+        "prompt": render_messages(stage_input.messages),
+        "response": sample.text,
+        "final": sample.final_text,
+        "prompt_tokens": len(sample.prompt_ids),
+        "tokens": len(sample.response_ids),
+        "prompt_ids": list(sample.prompt_ids),
+        "token_ids": list(sample.response_ids),
+        "reward": reward,
+        "answer": outcome.answer,
+        "verdict": outcome.verdict.value if outcome.verdict else None,
+        "solution_reward": stage_input.solution_reward,
+        "finish_reason": sample.finish_reason.value,
+        "policy_version": sample.policy_version,
+        "error": sample.error or outcome.error,
+    }
+
+
+def render_messages(messages: Iterable[Message]) -> str:
+    """Chat messages as text: `[role]`, the content, a blank line between messages."""
+    return "\n\n".join(f"[{message['role']}]\n{message['content']}" for message in messages)
+
+
+def write_step_rollouts(folder: Path, step: int, groups: Iterable[Group]) -> Path:
+    """Write `rollouts/step_<N>.jsonl` with every sample of the step's groups."""
+    path = folder / ROLLOUT_FOLDER / f"step_{step}.jsonl"
+    lines = (rollout_line(step, group.input, sample) for group in groups for sample in group.samples)
+    write_lines_atomic(path, (to_json(line) + "\n" for line in lines))
+    return path
+
+
+def evaluation_rollouts_path(folder: Path, tag: str) -> Path:
+    """Where the calls of the evaluation `tag` are."""
+    return folder / ROLLOUT_FOLDER / f"eval_{tag}.jsonl"
+
+
+def write_evaluation_rollouts(folder: Path, step: int, evaluation: SystemEvaluation) -> Path:
+    """Write `rollouts/eval_<tag>.jsonl` with every call of an evaluation."""
+    path = evaluation_rollouts_path(folder, evaluation.tag)
+    lines = (rollout_line(step, call.input, call.sample) for call in evaluation.calls)
+    write_lines_atomic(path, (to_json(line) + "\n" for line in lines))
+    return path

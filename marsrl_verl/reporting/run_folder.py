@@ -1,0 +1,236 @@
+"""The folder of one run.
+
+run.json                 marks the folder as a run's: format version, when it was created
+config.yaml              the resolved configuration
+metrics.jsonl            one line per training step (metrics_log)
+metrics.replaced.jsonl   lines that a resumed run made obsolete
+rollouts/step_N.jsonl    every sample of step N (rollout_log)
+rollouts/eval_TAG.jsonl  every call of an evaluation
+evaluations/TAG.json     an evaluation's record
+replaced/                rollouts and evaluations that a resumed run made obsolete
+summary.json             before, after, change and the run's facts
+learning_curve.png, report.md
+progress.jsonl           events of the live progress
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import re
+import shutil
+from collections.abc import Iterable, Mapping
+from enum import Enum
+from pathlib import Path
+
+from marsrl_verl.core.types import Group
+from marsrl_verl.evaluation.role_metrics import GREEDY_SUFFIX
+from marsrl_verl.evaluation.suite import EvaluationRecord, EvaluationResult
+from marsrl_verl.reporting.files import write_atomic, write_json_atomic
+from marsrl_verl.reporting.metrics_log import MetricsLog, StepMetrics, read_metrics
+from marsrl_verl.reporting.rollout_log import (
+    ROLLOUT_FOLDER,
+    evaluation_rollouts_path,
+    write_evaluation_rollouts,
+    write_step_rollouts,
+)
+
+MARKER = "run.json"
+FORMAT_VERSION = 1
+_STEP_FILE = re.compile(r"step_(\d+)\.jsonl")
+
+
+class Existing(str, Enum):
+    """What to do when the folder already holds a run (`marsrl.run.existing`)."""
+
+    FAIL = "fail"
+    """Stop with a message."""
+    RESUME = "resume"
+    """Continue in it; a folder that does not exist yet is created."""
+    REPLACE = "replace"
+    """Delete it and start anew; only a folder that a run created is ever deleted."""
+
+
+class OutputFolderError(ValueError):
+    """The output folder can't be used as configured; the message says what to change."""
+
+
+def check_output_folder(path: Path | str, existing: Existing | str = Existing.FAIL) -> None:
+    """Raise OutputFolderError if `RunFolder.create` would; touches nothing."""
+    path, policy = Path(path), _policy(existing)
+    if not path.exists():
+        return
+    if not path.is_dir():
+        raise OutputFolderError(f"marsrl.run.output_dir={path} is a file; give a folder's name")
+    if all(entry.name.startswith(".") for entry in path.iterdir()):
+        return
+    if not (path / MARKER).exists():
+        raise OutputFolderError(
+            f"marsrl.run.output_dir={path} holds files that no run of this program left there "
+            f"(there is no {MARKER}); nothing was touched. Choose another marsrl.run.name, or move the "
+            "files away."
+        )
+    if policy is Existing.FAIL:
+        raise OutputFolderError(
+            f"marsrl.run.output_dir={path} already holds a run and marsrl.run.existing=fail. Choose another "
+            "marsrl.run.name, or set marsrl.run.existing=resume to continue it or "
+            "marsrl.run.existing=replace to delete it and start anew."
+        )
+
+
+def _policy(existing: Existing | str) -> Existing:
+    try:
+        return Existing(existing)
+    except ValueError:
+        known = ", ".join(item.value for item in Existing)
+        raise OutputFolderError(f"marsrl.run.existing={existing!r} is unknown; use one of {known}") from None
+
+
+class RunFolder:
+    """Where a run leaves its files. `create` in the launcher, `attach` in every other process."""
+
+    def __init__(self, path: Path, resumed: bool) -> None:
+        self.path = path
+        self.resumed = resumed
+        """Whether the folder already held a run that is being continued."""
+        self.metrics = MetricsLog(path)
+
+    @classmethod
+    def create(cls, path: Path | str, existing: Existing | str = Existing.FAIL) -> RunFolder:
+        """Create the folder, or take an existing one as the policy says.
+
+        Raises:
+            OutputFolderError: when the policy forbids it, or the folder is not a run's.
+        """
+        check_output_folder(path, existing)
+        path, policy = Path(path).resolve(), _policy(existing)
+        holds_run = (path / MARKER).exists()
+        if holds_run and policy is Existing.REPLACE:
+            condemned = path.with_name(f".{path.name}.replaced.{os.getpid()}")
+            os.replace(path, condemned)
+            shutil.rmtree(condemned)
+            holds_run = False
+        path.mkdir(parents=True, exist_ok=True)
+        if not holds_run:
+            now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+            write_json_atomic(path / MARKER, {"format_version": FORMAT_VERSION, "created": now})
+        return cls.attach(path, resumed=holds_run)
+
+    @classmethod
+    def attach(cls, path: Path | str, resumed: bool = False) -> RunFolder:
+        """Open a folder that `create` made.
+
+        Raises:
+            OutputFolderError: when it is no run's folder, or one of another format.
+        """
+        marker = Path(path) / MARKER
+        if not marker.exists():
+            raise OutputFolderError(f"{path} is no run's folder: {MARKER} is missing")
+        version = json.loads(marker.read_text(encoding="utf-8")).get("format_version")
+        if version != FORMAT_VERSION:
+            raise OutputFolderError(
+                f"{path} was written in format {version}, this version reads {FORMAT_VERSION}; choose "
+                "another marsrl.run.name"
+            )
+        return cls(Path(path).resolve(), resumed)
+
+    @property
+    def config_path(self) -> Path:
+        """The resolved configuration."""
+        return self.path / "config.yaml"
+
+    @property
+    def summary_path(self) -> Path:
+        """`summary.json`."""
+        return self.path / "summary.json"
+
+    @property
+    def curve_path(self) -> Path:
+        """The learning-curve picture."""
+        return self.path / "learning_curve.png"
+
+    @property
+    def report_path(self) -> Path:
+        """`report.md`."""
+        return self.path / "report.md"
+
+    @property
+    def progress_path(self) -> Path:
+        """The events of the live progress."""
+        return self.path / "progress.jsonl"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where checkpoints go."""
+        return self.path / "checkpoints"
+
+    def write_config(self, yaml: str) -> Path:
+        """Write the resolved configuration; a resumed run's earlier one is kept as `config.N.yaml`."""
+        if self.config_path.exists() and self.config_path.read_text(encoding="utf-8") != yaml:
+            os.replace(self.config_path, _free_name(self.path, "config", ".yaml"))
+        write_atomic(self.config_path, yaml)
+        return self.config_path
+
+    def append_metrics(
+        self, step: int, metrics: Mapping[str, float], timings: Mapping[str, float] | None = None
+    ) -> None:
+        """Add a step's line to `metrics.jsonl`; steps must increase."""
+        self.metrics.append(step, metrics, timings or {})
+
+    def read_metrics(self) -> list[StepMetrics]:
+        """All steps so far."""
+        return read_metrics(self.path)
+
+    def write_rollouts(self, step: int, groups: Iterable[Group]) -> Path:
+        """Write every sample of the step's groups to `rollouts/step_N.jsonl`."""
+        return write_step_rollouts(self.path, step, groups)
+
+    def write_evaluation(self, result: EvaluationResult, *, rollouts: bool = True) -> None:
+        """Keep an evaluation's record and, if asked, its calls."""
+        record = result.record
+        write_json_atomic(self.path / "evaluations" / f"{record.tag}.json", record.to_json())
+        for evaluation in (result.sampled, result.greedy):
+            if rollouts and evaluation is not None:
+                write_evaluation_rollouts(self.path, record.step, evaluation)
+
+    def read_evaluations(self) -> list[EvaluationRecord]:
+        """The records of all evaluations, ordered by step."""
+        found = [_read_record(path) for path in sorted((self.path / "evaluations").glob("*.json"))]
+        return sorted(found, key=lambda record: record.step)
+
+    def roll_back(self, step: int) -> int:
+        """Put the folder into the state after `step`, the checkpoint that a run resumes from.
+
+        Later metric lines move to `metrics.replaced.jsonl`; rollouts and evaluations of later steps move
+        into `replaced/`. Returns the number of metric lines moved.
+        """
+        for path in sorted((self.path / ROLLOUT_FOLDER).glob("step_*.jsonl")):
+            match = _STEP_FILE.fullmatch(path.name)
+            if match and int(match.group(1)) > step:
+                self._set_aside(path)
+        for path in sorted((self.path / "evaluations").glob("*.json")):
+            if _read_record(path).step > step:
+                self._set_aside(path)
+                for tag in (path.stem, f"{path.stem}{GREEDY_SUFFIX}"):
+                    rollouts = evaluation_rollouts_path(self.path, tag)
+                    if rollouts.exists():
+                        self._set_aside(rollouts)
+        return self.metrics.drop_after(step)
+
+    def _set_aside(self, path: Path) -> None:
+        target = self.path / "replaced"
+        target.mkdir(exist_ok=True)
+        os.replace(path, _free_name(target, path.stem, path.suffix))
+
+
+def _read_record(path: Path) -> EvaluationRecord:
+    return EvaluationRecord.from_json(json.loads(path.read_text(encoding="utf-8")))
+
+
+def _free_name(folder: Path, stem: str, suffix: str) -> Path:
+    """The first of `stem.1.suffix`, `stem.2.suffix`, … that does not exist."""
+    number = 1
+    while (path := folder / f"{stem}.{number}{suffix}").exists():
+        number += 1
+    return path
