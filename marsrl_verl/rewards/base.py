@@ -40,5 +40,5 @@ class RoleReward(ABC):
     def score(self, request: ScoreRequest) -> Outcome | Awaitable[Outcome]:
         """Score one response."""
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 — most rewards hold nothing
         """Release what the reward holds (processes, connections)."""

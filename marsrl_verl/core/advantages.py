@@ -1,0 +1,107 @@
+"""Group-relative advantages and the balance of the roles in the loss.
+
+The loss they are meant for is the mean over all T trained tokens of the step,
+
+    loss = -1/T * sum_i sum_t A_i * log p(token_it),
+
+with one advantage A_i per sample. Whatever concerns groups and roles is a factor in A_i, so that any
+split of the samples into micro-batches or ranks gives the same gradient, if each part divides by the
+same T.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from enum import Enum
+
+from marsrl_verl.core.types import Group, Sample
+
+
+class RoleBalance(str, Enum):
+    """How the roles share the loss."""
+
+    TOKENS = "tokens"
+    """One mean over all tokens: a role counts by the number of its tokens (MarsRL, arXiv 2511.11373)."""
+    ROLES = "roles"
+    """The mean of the roles' token means: roles count alike, however long their answers are."""
+
+
+def group_advantages(
+    rewards: Sequence[float], *, normalize_std: bool = True, eps: float = 1e-6
+) -> list[float]:
+    """(r - mean) / (std + eps) inside one group (GRPO, arXiv 2402.03300).
+
+    Args:
+        rewards: the rewards of a group, G >= 2 numbers.
+        normalize_std: False leaves out the division (Dr. GRPO, arXiv 2503.20783).
+        eps: keeps the quotient finite.
+
+    The standard deviation is the sample's (G - 1 in the denominator), as in verl.
+    """
+    if len(rewards) < 2:
+        raise ValueError(f"a group needs at least 2 rewards to be compared, found {len(rewards)}")
+    mean = math.fsum(rewards) / len(rewards)
+    centred = [reward - mean for reward in rewards]
+    if not normalize_std:
+        return centred
+    variance = math.fsum(value * value for value in centred) / (len(rewards) - 1)
+    return [value / (math.sqrt(variance) + eps) for value in centred]
+
+
+def role_factors(
+    role_tokens: Mapping[str, int],
+    balance: RoleBalance | str = RoleBalance.TOKENS,
+    weights: Mapping[str, float] | None = None,
+) -> dict[str, float]:
+    """The factor by which a role's advantages enter a loss that is a mean over all T tokens.
+
+    `tokens`: w_role. `roles`: w_role * T / (R * T_role), which turns the mean over all tokens into the
+    mean over the R roles of w_role times the role's own token mean.
+
+    Args:
+        role_tokens: tokens in the loss by role (T_role); roles without tokens get no factor.
+        balance: how roles share the loss.
+        weights: w_role, 1 where absent.
+    """
+    present = {role: count for role, count in role_tokens.items() if count > 0}
+    total = sum(present.values())
+    weights = weights or {}
+    factors = {role: weights.get(role, 1.0) for role in present}
+    if RoleBalance(balance) is RoleBalance.ROLES:
+        factors = {role: factors[role] * total / (len(present) * present[role]) for role in present}
+    return factors
+
+
+def credit(
+    groups: Sequence[Group],
+    *,
+    normalize_std: bool = True,
+    role_balance: RoleBalance | str = RoleBalance.TOKENS,
+    role_weights: Mapping[str, float] | None = None,
+    eps: float = 1e-6,
+) -> dict[str, float]:
+    """The advantage of every sample that enters the loss, role factor included.
+
+    Groups whose rewards are all equal say nothing and are left out, as are samples without a token of
+    their own (their rewards do count in their group's mean). The tokens of a sample are those with
+    `response_mask` 1; the normaliser of the loss is the sum of them over the returned samples.
+
+    Returns:
+        Advantage by sample id, in the order of the groups.
+    """
+    rows: list[tuple[str, Sample, float]] = []
+    role_tokens: dict[str, int] = {}
+    for group in groups:
+        rewards = group.rewards
+        if len(set(rewards)) < 2:
+            continue
+        role = group.input.role
+        advantages = group_advantages(rewards, normalize_std=normalize_std, eps=eps)
+        for sample, advantage in zip(group.samples, advantages, strict=True):
+            tokens = sum(sample.response_mask)
+            if tokens:
+                rows.append((role, sample, advantage))
+                role_tokens[role] = role_tokens.get(role, 0) + tokens
+    factors = role_factors(role_tokens, role_balance, role_weights)
+    return {sample.sample_id: advantage * factors[role] for role, sample, advantage in rows}

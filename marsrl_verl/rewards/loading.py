@@ -1,0 +1,124 @@
+"""Construct classes named in the configuration, and call rewards safely."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import inspect
+import math
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from marsrl_verl.core.types import Outcome
+from marsrl_verl.rewards.base import RoleReward, ScoreRequest
+
+T = TypeVar("T")
+
+
+class ClassLoadError(ValueError):
+    """A class named in the configuration can't be had; the message says why and what to do."""
+
+
+def load_class(target: str, kwargs: Mapping[str, Any] | None, base: type[T]) -> T:
+    """Import `package.module:ClassName` and construct it.
+
+    Args:
+        target: the class.
+        kwargs: keyword arguments of its constructor.
+        base: what it must be derived from.
+
+    Returns:
+        The constructed object.
+
+    Raises:
+        ClassLoadError: the module or class isn't there, the class has another base, or its
+            constructor refuses the arguments.
+    """
+    cls = _find(target)
+    if not inspect.isclass(cls) or not issubclass(cls, base):
+        raise ClassLoadError(
+            f"{target}: found {cls!r}, expected a class derived from {base.__module__}:{base.__name__}"
+        )
+    if inspect.isabstract(cls):
+        missing = ", ".join(sorted(getattr(cls, "__abstractmethods__", ())))
+        raise ClassLoadError(f"{target}: the class does not define {missing}")
+    arguments = dict(kwargs or {})
+    _check_arguments(target, cls, arguments)
+    try:
+        return cls(**arguments)
+    except Exception as error:
+        raise ClassLoadError(
+            f"{target}: the constructor failed with {type(error).__name__}: {error} (kwargs: {arguments})"
+        ) from error
+
+
+def _find(target: str) -> Any:
+    module_name, colon, class_name = target.partition(":")
+    if not (colon and module_name and class_name) or target == "???":
+        raise ClassLoadError(f"class {target!r}: expected the form package.module:ClassName")
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name and (module_name == error.name or module_name.startswith(error.name + ".")):
+            raise ClassLoadError(
+                f"{target}: no module {error.name!r}; check the spelling, install it, or put its folder on "
+                "PYTHONPATH"
+            ) from error
+        raise ClassLoadError(f"{target}: importing it needs the module {error.name!r}, install it") from error
+    except Exception as error:
+        raise ClassLoadError(
+            f"{target}: importing {module_name} failed with {type(error).__name__}: {error}"
+        ) from error
+    if not hasattr(module, class_name):
+        classes = [name for name, item in vars(module).items() if inspect.isclass(item) and name[0] != "_"]
+        raise ClassLoadError(
+            f"{target}: module {module_name} has no {class_name!r}; classes there: {sorted(classes)}"
+        )
+    return getattr(module, class_name)
+
+
+def _check_arguments(target: str, cls: type, arguments: dict[str, Any]) -> None:
+    signature = inspect.signature(cls)
+    try:
+        signature.bind(**arguments)
+    except TypeError as error:
+        parameters = signature.parameters.values()
+        known = [parameter.name for parameter in parameters]
+        unknown = [name for name in arguments if name not in known]
+        required = [
+            parameter.name
+            for parameter in parameters
+            if parameter.default is parameter.empty
+            and parameter.kind not in (parameter.VAR_KEYWORD, parameter.VAR_POSITIONAL)
+        ]
+        missing = [name for name in required if name not in arguments]
+        problems = [f"unknown {unknown}"] * bool(unknown) + [f"missing {missing}"] * bool(missing)
+        raise ClassLoadError(
+            f"{target}: kwargs do not fit: {', '.join(problems) or error}; it takes {known}"
+        ) from error
+
+
+async def score_request(reward: RoleReward, request: ScoreRequest) -> Outcome:
+    """Score one response; never raises for what a reward does.
+
+    A coroutine is awaited; an ordinary method runs in a thread, since graders may block. An exception,
+    or a result that is no `Outcome` with a finite reward, becomes reward 0 with the error.
+    """
+    try:
+        if inspect.iscoroutinefunction(reward.score):
+            outcome = await reward.score(request)
+        else:
+            outcome = await asyncio.to_thread(reward.score, request)
+            if inspect.isawaitable(outcome):
+                outcome = await outcome
+        return _checked(outcome)
+    except Exception as error:
+        return Outcome(reward=0.0, error=f"{type(reward).__name__}: {type(error).__name__}: {error}")
+
+
+def _checked(outcome: Any) -> Outcome:
+    if not isinstance(outcome, Outcome):
+        raise TypeError(f"score returned {type(outcome).__name__}, expected an Outcome")
+    if not math.isfinite(outcome.reward):
+        raise ValueError(f"the reward is {outcome.reward}, expected a finite number")
+    return outcome
