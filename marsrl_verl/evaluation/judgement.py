@@ -1,20 +1,8 @@
-"""What counts as a usable solution, a correct answer and a verdict: one definition for every metric."""
+"""What counts as a usable solution, its reward and a verdict: one definition for every metric."""
 
 from __future__ import annotations
 
 from marsrl_verl.core.types import Sample, Verdict
-
-SOLVER = "solver"
-VERIFIER = "verifier"
-CORRECTOR = "corrector"
-
-CORRECT_ABOVE = 0.5
-"""A reward above this is a correct answer. Shipped rewards are 0 or 1; a user's reward may be graded."""
-
-
-def is_correct(reward: float) -> bool:
-    """Whether a solution with this reward counts as correct."""
-    return reward > CORRECT_ABOVE
 
 
 def is_usable(sample: Sample) -> bool:

@@ -10,16 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from marsrl_verl.core.types import Verdict
+from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER, Verdict, is_correct
 from marsrl_verl.evaluation.estimators import Estimate, Observations, estimate
-from marsrl_verl.evaluation.judgement import (
-    CORRECTOR,
-    SOLVER,
-    VERIFIER,
-    answer_reward,
-    is_correct,
-    verdict_of,
-)
+from marsrl_verl.evaluation.judgement import answer_reward, verdict_of
 from marsrl_verl.evaluation.system import Call, SystemEvaluation
 
 

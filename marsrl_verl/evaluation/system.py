@@ -20,17 +20,20 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from marsrl_verl.core.types import Engine, Message, Problem, Sample, SamplingSettings, StageInput, Verdict
-from marsrl_verl.evaluation.judgement import (
+from marsrl_verl.core.types import (
     CORRECTOR,
     SOLVER,
     VERIFIER,
-    answer_reward,
+    Engine,
+    Message,
+    Problem,
+    Sample,
+    SamplingSettings,
+    StageInput,
+    Verdict,
     is_correct,
-    is_usable,
-    report_of,
-    verdict_of,
 )
+from marsrl_verl.evaluation.judgement import answer_reward, is_usable, report_of, verdict_of
 
 if TYPE_CHECKING:
     from marsrl_verl.algos.prompts import RolePrompts

@@ -10,8 +10,8 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from marsrl_verl.core.types import FinishReason, Group, Verdict
-from marsrl_verl.evaluation.judgement import VERIFIER, verdict_of
+from marsrl_verl.core.types import VERIFIER, FinishReason, Group, Verdict
+from marsrl_verl.evaluation.judgement import verdict_of
 from marsrl_verl.evaluation.role_metrics import ROLE_METRICS, role_observations, verifier_f1
 from marsrl_verl.evaluation.system import Call
 

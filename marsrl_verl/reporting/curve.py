@@ -6,8 +6,8 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER
 from marsrl_verl.evaluation.estimators import Estimate
-from marsrl_verl.evaluation.judgement import CORRECTOR, SOLVER, VERIFIER
 from marsrl_verl.evaluation.role_metrics import EVALUATION_METRICS
 from marsrl_verl.evaluation.suite import EvaluationRecord
 from marsrl_verl.evaluation.training_metrics import role_metric

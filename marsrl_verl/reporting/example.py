@@ -5,15 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import IntEnum
 
-from marsrl_verl.core.types import Sample, Verdict
-from marsrl_verl.evaluation.judgement import (
-    CORRECTOR,
-    SOLVER,
-    VERIFIER,
-    answer_reward,
-    is_correct,
-    verdict_of,
-)
+from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER, Sample, Verdict, is_correct
+from marsrl_verl.evaluation.judgement import answer_reward, verdict_of
 from marsrl_verl.evaluation.system import Call, RunEnd, SystemEvaluation, SystemRun
 
 

@@ -1,0 +1,158 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from marsrl_verl.evaluation.estimators import (
+    Estimate,
+    Observations,
+    difference,
+    estimate,
+    intervals_overlap,
+    student_quantile,
+    wilson_interval,
+)
+
+
+def single(successes: int, total: int, prefix: str = "p") -> Observations:
+    return Observations.of((i < successes, f"{prefix}{i}") for i in range(total))
+
+
+@pytest.mark.parametrize(
+    ("successes", "total", "low", "high"),
+    [(8, 10, 0.4902, 0.9433), (0, 10, 0.0, 0.2775), (10, 10, 0.7225, 1.0), (1, 1, 0.2065, 1.0)],
+)
+def test_one_observation_per_problem_gives_wilsons_interval(successes, total, low, high):
+    found = estimate(single(successes, total))
+    assert found.mean == successes / total
+    assert found.n == total
+    assert found.low == pytest.approx(low, abs=1e-4)
+    assert found.high == pytest.approx(high, abs=1e-4)
+
+
+def test_nothing_observed_gives_none():
+    empty = Observations((), ())
+    assert estimate(empty) == Estimate(None, None, None, 0)
+    assert difference(empty, single(1, 2)) == Estimate(None, None, None, 0)
+    assert difference(single(1, 2), empty) == Estimate(None, None, None, 0)
+    assert estimate(empty).to_json() == {"mean": None, "low": None, "high": None, "n": 0}
+
+
+def test_clustered_interval_by_hand():
+    # Problems a: 1 1, b: 1 0, c: 0 0, d: 1 0. p = 1/2; summed residuals 1, 0, -1, 0.
+    # v = 4/3 * (1 + 1) / 64 = 1/24; effective size 0.25 * 24 * (1.95996 / 3.18245)^2 = 2.2757.
+    found = estimate(Observations.of(zip([1, 1, 1, 0, 0, 0, 1, 0], "aabbccdd", strict=True)))
+    low, high = wilson_interval(0.5, 2.2757)
+    assert (found.mean, found.n) == (0.5, 8)
+    assert found.low == pytest.approx(low, abs=2e-3)
+    assert found.high == pytest.approx(high, abs=2e-3)
+
+
+def test_repeats_that_agree_count_as_one():
+    copied = Observations.of((i % 2 == 0, f"p{i}") for i in range(40) for _ in range(5))
+    once = Observations.of((i % 2 == 0, f"p{i}") for i in range(40))
+    assert estimate(copied).high == pytest.approx(estimate(once).high, abs=0.01)
+
+
+def test_unanimous_repeats_are_as_sure_as_the_number_of_problems():
+    found = estimate(Observations.of((True, f"p{i % 10}") for i in range(50)))
+    assert (found.low, found.high) == wilson_interval(1.0, 10)
+
+
+def test_one_problem_is_one_observation():
+    found = estimate(Observations((True, False, True), ("a", "a", "a")))
+    assert (found.low, found.high) == wilson_interval(2 / 3, 1)
+
+
+@pytest.mark.parametrize(("freedom", "expected"), [(2, 4.303), (3, 3.182), (10, 2.228), (30, 2.042)])
+def test_student_quantile(freedom, expected):
+    assert student_quantile(0.95, freedom) == pytest.approx(expected, rel=0.01)
+
+
+@pytest.mark.parametrize("bad", [0.0, 1.0, 95])
+def test_confidence_is_checked(bad):
+    with pytest.raises(ValueError, match="confidence"):
+        estimate(single(1, 2), bad)
+
+
+@given(st.lists(st.tuples(st.booleans(), st.sampled_from("abcdefgh")), min_size=1, max_size=60))
+def test_interval_holds_the_mean_and_stays_in_range(pairs):
+    found = estimate(Observations.of(pairs))
+    assert 0.0 <= found.low <= found.mean <= found.high <= 1.0
+    wider = estimate(Observations.of(pairs), 0.99)
+    assert wider.low <= found.low and wider.high >= found.high
+    best = wilson_interval(found.mean, found.n)
+    assert found.low <= best[0] + 1e-12 and found.high >= best[1] - 1e-12
+
+
+@given(st.lists(st.tuples(st.booleans(), st.sampled_from("abcdef")), min_size=1, max_size=40), st.randoms())
+def test_order_does_not_matter(pairs, random):
+    shuffled = pairs[:]
+    random.shuffle(shuffled)
+    first, second = estimate(Observations.of(pairs)), estimate(Observations.of(shuffled))
+    assert first.low == pytest.approx(second.low) and first.high == pytest.approx(second.high)
+
+
+@pytest.mark.parametrize(("problems", "repeats", "spread"), [(40, 4, 1.0), (100, 1, 1.0), (30, 8, 0.3)])
+def test_coverage(problems, repeats, spread):
+    """95 % intervals hold the truth in about 95 % of simulated evaluations, whatever the dependence."""
+    rng, truth, trials = np.random.default_rng(7), 0.7, 2000
+    names = [f"p{i}" for i in range(problems) for _ in range(repeats)]
+    held = 0
+    for _ in range(trials):
+        skill = rng.beta(truth * spread, (1 - truth) * spread, size=problems)
+        outcomes = rng.random((problems, repeats)) < skill[:, None]
+        found = estimate(Observations(tuple(outcomes.reshape(-1).tolist()), tuple(names)))
+        held += found.low <= truth <= found.high
+    assert 0.93 <= held / trials <= 0.975
+
+
+def test_difference_of_unrelated_problems_is_newcombes():
+    """Newcombe (1998), 56/70 against 48/80: 0.2, interval 0.0524 to 0.3339."""
+    found = difference(single(48, 80, "x"), single(56, 70, "y"))
+    assert found.mean == pytest.approx(0.2)
+    assert found.low == pytest.approx(0.0524, abs=1e-4)
+    assert found.high == pytest.approx(0.3339, abs=1e-4)
+    assert found.n == 0
+
+
+def test_difference_uses_the_pairing():
+    before = Observations.of((i < 30, f"p{i}") for i in range(60))
+    after = Observations.of((i < 36, f"p{i}") for i in range(60))
+    mixed = Observations.of((i >= 24, f"p{i}") for i in range(60))
+    paired, crossed = difference(before, after), difference(before, mixed)
+    assert paired.mean == pytest.approx(0.1) and crossed.mean == pytest.approx(0.1)
+    assert paired.n == 60
+    assert paired.low > 0 > crossed.low
+
+
+def test_no_change_is_no_change():
+    some = single(13, 40)
+    found = difference(some, some)
+    assert found.mean == 0.0
+    assert found.low <= 0.0 <= found.high
+
+
+def test_difference_coverage():
+    rng, trials, problems, truth = np.random.default_rng(3), 1000, 50, 0.15
+    names = [f"p{i}" for i in range(problems) for _ in range(2)]
+    held = 0
+    for _ in range(trials):
+        base = rng.uniform(0.1, 0.8, size=(problems, 1))
+        sides = [rng.random((problems, 2)) < base + shift for shift in (0.0, truth)]
+        before, after = (Observations(tuple(s.reshape(-1).tolist()), tuple(names)) for s in sides)
+        found = difference(before, after)
+        held += found.low <= truth <= found.high
+    assert 0.93 <= held / trials <= 0.975
+
+
+def test_overlap():
+    low, middle, high = (Estimate(m, m - 0.1, m + 0.1, 9) for m in (0.2, 0.35, 0.6))
+    assert intervals_overlap(low, middle)
+    assert not intervals_overlap(low, high)
+    assert intervals_overlap(low, Estimate(None, None, None, 0))
+
+
+def test_lengths_must_agree():
+    with pytest.raises(ValueError, match="one length, found 2 and 1"):
+        Observations((True, False), ("a",))

@@ -1,0 +1,201 @@
+import pytest
+
+from marsrl_verl.core.types import (
+    CORRECTOR,
+    SOLVER,
+    VERIFIER,
+    FinishReason,
+    Group,
+    Outcome,
+    Problem,
+    Sample,
+    StageInput,
+    Verdict,
+)
+from marsrl_verl.evaluation.role_metrics import (
+    EVALUATION_METRICS,
+    ROLE_METRICS,
+    estimates,
+    role_observations,
+    system_observations,
+    verifier_f1,
+)
+from marsrl_verl.evaluation.system import Call, SystemEvaluation, SystemRun
+from marsrl_verl.evaluation.training_metrics import (
+    TRAINING_METRICS,
+    role_metric,
+    stage_metric,
+    training_metrics,
+)
+
+YES, NO, ODD = Verdict.CORRECT, Verdict.WRONG, Verdict.INVALID
+
+
+def sample(group, k=0, reward=0.0, verdict=None, tokens=3, end=FinishReason.STOP, text="x", error=None):
+    outcome = Outcome(reward, verdict=verdict, error=error)
+    ids = list(range(tokens))
+    return Sample(f"{group}#{k}", group, [1], ids, [0.0] * tokens, end, text, text, outcome=outcome)
+
+
+def stage_input(group, role, truth=None, stage=None, problem="p", n=1):
+    return StageInput(
+        group, Problem(problem, "q", "a"), stage or role, 0, role, (), n, solution="s", solution_reward=truth
+    )
+
+
+def call(role, truth=None, problem="p", **kwargs):
+    group = f"{problem}/{role}"
+    return Call(stage_input(group, role, truth, problem=problem), sample(group, **kwargs))
+
+
+def judged(truth, verdict, problem="p", **kwargs):
+    return call(VERIFIER, truth, problem, reward=0.0, verdict=verdict, **kwargs)
+
+
+CONFUSION = [
+    # 4 incorrect solutions: 2 found, 1 passed, 1 without verdict; 3 correct ones: 1 alarm, 1 pass, 1 without
+    judged(0.0, NO, "a"),
+    judged(0.0, NO, "b"),
+    judged(0.0, YES, "c"),
+    judged(0.0, ODD, "d"),
+    judged(1.0, NO, "e"),
+    judged(1.0, YES, "f"),
+    judged(1.0, ODD, "g"),
+]
+
+
+def test_verifier_by_hand():
+    found = {name: (o.mean, o.n) for name, o in role_observations(CONFUSION).items() if o.n}
+    assert found == {
+        "verifier_accuracy": (3 / 7, 7),
+        "verifier_recall": (2 / 4, 4),
+        "verifier_precision": (2 / 3, 3),
+        "verifier_false_alarm_rate": (1 / 3, 3),
+    }
+
+
+def test_f1_by_hand():
+    # TP 2, FP 1, FN 2: F1 = 4 / 7 = harmonic mean of 2/3 and 1/2
+    found = verifier_f1(CONFUSION)
+    assert found.mean == pytest.approx(4 / 7)
+    assert found.low < found.mean < found.high
+    assert found.n == 5
+    assert verifier_f1([]).mean is None
+
+
+def test_a_cut_off_verdict_is_none():
+    cut = judged(0.0, NO, end=FinishReason.LENGTH)
+    observations = role_observations([cut])
+    assert observations["verifier_accuracy"].outcomes == (False,)
+    assert observations["verifier_recall"].outcomes == (False,)
+    assert observations["verifier_precision"].n == 0
+
+
+def test_solver_and_corrector_by_hand():
+    calls = [
+        call(SOLVER, reward=1.0),
+        call(SOLVER, reward=0.0),
+        call(SOLVER, reward=1.0, end=FinishReason.LENGTH),  # an unfinished answer is incorrect
+        call(SOLVER, reward=1.0, text=" "),  # so is an empty one
+        call(CORRECTOR, 0.0, reward=1.0),
+        call(CORRECTOR, 0.0, reward=0.0),
+        call(CORRECTOR, 0.0, reward=0.0),
+        call(CORRECTOR, 1.0, reward=1.0),
+        call(CORRECTOR, 1.0, reward=1.0, end=FinishReason.LENGTH),
+    ]
+    found = {name: (o.mean, o.n) for name, o in role_observations(calls).items() if o.n}
+    assert found == {
+        "solver_accuracy": (1 / 4, 4),
+        "corrector_fix_rate": (1 / 3, 3),
+        "corrector_break_rate": (1 / 2, 2),
+    }
+
+
+def test_graded_rewards_are_correct_above_one_half():
+    calls = [call(SOLVER, reward=r) for r in (-1.0, 0.5, 0.51, 1.0)]
+    assert role_observations(calls)["solver_accuracy"].outcomes == (False, False, True, True)
+
+
+def test_a_judgement_needs_the_truth():
+    with pytest.raises(ValueError, match="p/verifier of role verifier has no solution_reward"):
+        role_observations([judged(None, YES)])
+
+
+def test_system_accuracy_is_the_answer_at_the_end():
+    runs = [
+        SystemRun(Problem("p", "q", "a"), 0, [call(SOLVER, reward=0.0)], solver_reward=0.0, final_reward=1.0),
+        SystemRun(Problem("p", "q", "a"), 1, [call(SOLVER, reward=0.0)], solver_reward=0.0, final_reward=0.0),
+    ]
+    found = estimates(system_observations(SystemEvaluation("t", runs)))
+    assert list(found) == list(EVALUATION_METRICS)
+    assert (found["solver_accuracy"].mean, found["system_accuracy"].mean) == (0.0, 0.5)
+    assert found["verifier_accuracy"].mean is None
+
+
+def group_of(name, role, samples, truth=None, stage=None):
+    return Group(stage_input(name, role, truth, stage, n=len(samples)), samples)
+
+
+def test_training_metrics_by_hand():
+    groups = [
+        group_of(
+            "s1",
+            SOLVER,
+            [
+                sample("s1", 0, 1.0, tokens=10),
+                sample("s1", 1, 0.0, tokens=20, end=FinishReason.LENGTH),
+            ],
+        ),
+        group_of(
+            "s2",
+            SOLVER,
+            [
+                sample("s2", 0, 0.0, tokens=30, error="grader timed out"),
+                sample("s2", 1, 0.0, tokens=0, end=FinishReason.PROMPT_TOO_LONG),
+            ],
+        ),
+        group_of("v", VERIFIER, [sample("v", 0, 1.0, NO), sample("v", 1, 0.0, ODD)], 0.0, "verifier_1"),
+    ]
+    found = training_metrics(groups)
+    solver = {name.rsplit("/", 1)[1]: v for name, v in found.items() if name.startswith("role/solver/")}
+    assert solver == {
+        "reward_mean": 0.25,
+        "samples": 4,
+        "groups": 2,
+        "equal_reward_groups": 1,
+        "response_length_mean": 15,
+        "response_length_p95": pytest.approx(28.5),
+        "response_length_max": 30,
+        "truncation_share": 0.25,
+        "failed_share": 0.25,
+        "grading_error_share": 0.25,
+        "solver_accuracy": 0.25,
+    }
+    assert found[role_metric("verifier", "verifier_recall")] == 0.5
+    assert found[stage_metric("verifier_1", "invalid_verdict_share")] == 0.5
+    assert found[stage_metric("verifier_1", "verifier_f1")] == pytest.approx(2 / 3)
+    assert "stage/verifier_1/verifier_false_alarm_rate" not in found
+    assert "role/corrector/reward_mean" not in found
+
+
+def test_every_metric_is_documented_and_finite():
+    groups = [
+        group_of("s", SOLVER, [sample("s", 0, 1.0)]),
+        group_of("v", VERIFIER, [sample("v", 0, 1.0, NO)], 0.0, "verifier_1"),
+        group_of("w", VERIFIER, [sample("w", 0, 1.0, YES)], 1.0, "verifier_1"),
+        group_of("c", CORRECTOR, [sample("c", 0, 1.0)], 0.0, "corrector_1"),
+        group_of("d", CORRECTOR, [sample("d", 0, 1.0)], 1.0, "corrector_1"),
+    ]
+    found = training_metrics(groups)
+    assert {name.rsplit("/", 1)[1] for name in found} == set(TRAINING_METRICS)
+    assert set(ROLE_METRICS) < set(TRAINING_METRICS)
+    assert all(isinstance(value, float) and value == value for value in found.values())
+
+
+def test_no_groups_no_metrics():
+    assert training_metrics([]) == {}
+
+
+def test_unknown_metric_names_are_refused():
+    with pytest.raises(ValueError, match="'rewards'"):
+        role_metric("solver", "rewards")

@@ -1,0 +1,84 @@
+import json
+
+import pytest
+
+from marsrl_verl.algos.prompts import MathPrompts
+from marsrl_verl.core.scripted import Reply, ScriptedEngine, SkillModel
+from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER, Problem, SamplingSettings
+from marsrl_verl.evaluation.role_metrics import EVALUATION_METRICS
+from marsrl_verl.evaluation.suite import EvaluationRecord, evaluate
+
+SAMPLING = {
+    role: SamplingSettings(500, 9000, temperature=0.6, top_p=0.9) for role in (SOLVER, VERIFIER, CORRECTOR)
+}
+PROBLEMS = [Problem(f"p{i}", f"question {i}", str(i)) for i in range(30)]
+
+
+class NotingEngine(ScriptedEngine):
+    """Notes the sampling settings of every round."""
+
+    def __init__(self, script):
+        super().__init__(script)
+        self.settings = []
+
+    def generate(self, inputs, sampling):
+        self.settings.append((inputs[0].group_id.split("/")[0], sampling[SOLVER]))
+        return super().generate(inputs, sampling)
+
+
+def run(engine, **kwargs):
+    ticks = iter((100.0, 112.5))
+    return evaluate(
+        engine, PROBLEMS, MathPrompts(), SAMPLING, tag="before", step=0, clock=lambda: next(ticks), **kwargs
+    )
+
+
+def test_sampled_and_greedy_metrics_with_their_settings():
+    engine = NotingEngine(SkillModel(seed=1))
+    result = run(engine, temperature=1.0, samples_per_problem=2)
+    record = result.record
+    assert set(record.observations) == {f"{m}{s}" for m in EVALUATION_METRICS for s in ("", "_greedy")}
+    assert record.estimates["solver_accuracy"].n == 60
+    assert record.estimates["solver_accuracy_greedy"].n == 30
+    assert (record.seconds, record.problems, record.step) == (12.5, 30, 0)
+    assert record.generated_tokens == result.sampled.generated_tokens + result.greedy.generated_tokens
+    assert {(tag, s.temperature, s.top_p, s.max_new_tokens) for tag, s in engine.settings} == {
+        ("eval-before", 1.0, 0.9, 500),
+        ("eval-before_greedy", 0.0, 1.0, 500),
+    }
+
+
+def test_without_greedy():
+    result = run(ScriptedEngine(SkillModel(seed=1)), greedy=False)
+    assert result.greedy is None
+    assert set(result.record.observations) == set(EVALUATION_METRICS)
+
+
+def test_a_known_engine_gives_known_accuracies():
+    """Solver right on the even problems, Verifier always right, Corrector repairs multiples of 3."""
+
+    def script(item, k):
+        number = int(item.problem.problem_id[1:])
+        if item.role == VERIFIER:
+            return Reply(f"**Correctness**: {'Correct' if item.solution_reward else 'Wrong'}")
+        able = number % 2 == 0 if item.role == SOLVER else number % 3 == 0
+        return Reply(f"\\boxed{{{number if able else -1}}}")
+
+    found = run(ScriptedEngine(script)).record.estimates
+    assert {name: item.mean for name, item in found.items() if not name.endswith("_greedy")} == {
+        "solver_accuracy": 15 / 30,
+        "verifier_accuracy": 1.0,
+        "verifier_recall": 1.0,
+        "verifier_precision": 1.0,
+        "verifier_false_alarm_rate": 0.0,
+        "corrector_fix_rate": pytest.approx(5 / 25),  # 5 of 15 at once, 10 tried again in vain
+        "corrector_break_rate": None,
+        "system_accuracy": 20 / 30,
+    }
+
+
+def test_record_round_trip():
+    record = run(ScriptedEngine(SkillModel(seed=2))).record
+    again = EvaluationRecord.from_json(json.loads(json.dumps(record.to_json())))
+    assert again == record
+    assert again.estimates == record.estimates

@@ -1,0 +1,241 @@
+from dataclasses import dataclass, field
+
+import pytest
+
+from marsrl_verl.core.scripted import Reply, ScriptedEngine, SkillModel
+from marsrl_verl.core.types import (
+    CORRECTOR,
+    SOLVER,
+    VERIFIER,
+    FinishReason,
+    Problem,
+    SamplingSettings,
+    StageInput,
+    Verdict,
+)
+from marsrl_verl.evaluation.system import RunEnd, evaluate_system
+
+RIGHT = Reply("<think>hm</think>It is \\boxed{42}.")
+FALSE = Reply("It is \\boxed{41}.")
+CUT = Reply("It is \\boxed{42}. And", FinishReason.LENGTH)
+EMPTY = Reply("<think>\\boxed{42}</think>")
+PASS = Reply("Fine.\n\n**Correctness**: Correct")
+FAIL = Reply("The sum is off.\n\n**Correctness**: Wrong")
+MUMBLE = Reply("Who knows.")
+CUT_VERDICT = Reply("Fine.\n\n**Correctness**: Correct", FinishReason.LENGTH)
+
+SAMPLING = {role: SamplingSettings(500, 5000) for role in (SOLVER, VERIFIER, CORRECTOR)}
+
+
+@dataclass
+class PlainPrompts:
+    """Words prompts plainly and notes what the Corrector was told."""
+
+    reports: list[str] = field(default_factory=list)
+
+    def solver(self, problem):
+        return ({"role": "user", "content": problem.question},)
+
+    def verifier(self, problem, solution):
+        return ({"role": "user", "content": f"{problem.question} / {solution}"},)
+
+    def corrector(self, problem, solution, report):
+        self.reports.append(report)
+        return ({"role": "user", "content": f"{problem.question} / {solution} / {report}"},)
+
+
+def problem(name: str = "p") -> Problem:
+    return Problem(name, f"question {name}", "42")
+
+
+def chain(*replies: Reply, rounds: int = 2, prompts: PlainPrompts | None = None):
+    """The single run in which the stages give these replies in turn."""
+    stages = ["solver", "verifier_1", "corrector_1", "verifier_2", "corrector_2"]
+    script = dict(zip(stages, replies, strict=False))
+    engine = ScriptedEngine(lambda item, k: script[item.stage])
+    evaluation = evaluate_system(
+        engine,
+        [problem()],
+        prompts or PlainPrompts(),
+        SAMPLING,
+        correction_rounds=rounds,
+        samples_per_problem=1,
+        tag="t",
+    )
+    (run,) = evaluation.runs
+    assert len(run.calls) == len(replies)
+    return run
+
+
+def test_accepted_solution_stops():
+    run = chain(RIGHT, PASS)
+    assert (run.end, run.solver_reward, run.final_reward) == (RunEnd.ACCEPTED, 1.0, 1.0)
+    assert run.verdicts == [Verdict.CORRECT]
+
+
+def test_wrong_solution_is_repaired_and_accepted():
+    run = chain(FALSE, FAIL, RIGHT, PASS)
+    assert (run.end, run.solver_reward, run.final_reward) == (RunEnd.ACCEPTED, 0.0, 1.0)
+    assert [call.input.stage for call in run.calls] == ["solver", "verifier_1", "corrector_1", "verifier_2"]
+    assert run.calls[3].input.solution == "It is \\boxed{42}."
+    assert [call.input.solution_reward for call in run.calls] == [None, 0.0, 0.0, 1.0]
+
+
+def test_each_call_names_its_parent_and_a_unique_group():
+    run = chain(FALSE, FAIL, FALSE, FAIL, RIGHT)
+    samples = [call.sample.sample_id for call in run.calls]
+    assert [call.input.parent_id for call in run.calls] == [None, *samples[:-1]]
+    assert [call.input.group_id for call in run.calls] == [
+        f"eval-t/p/0/{stage}"
+        for stage in ("solver", "verifier_1", "corrector_1", "verifier_2", "corrector_2")
+    ]
+    assert [call.input.stage_index for call in run.calls] == [0, 1, 2, 3, 4]
+    assert (run.end, run.final_reward) == (RunEnd.ROUNDS_USED, 1.0)
+
+
+def test_a_right_solution_can_be_broken():
+    run = chain(RIGHT, FAIL, FALSE, PASS)
+    assert (run.solver_reward, run.final_reward) == (1.0, 0.0)
+    assert not run.solved
+
+
+@pytest.mark.parametrize("judgement", [MUMBLE, CUT_VERDICT])
+def test_no_verdict_keeps_the_solution_and_ends(judgement):
+    run = chain(RIGHT, judgement)
+    assert (run.end, run.final_reward, run.verdicts) == (RunEnd.NO_VERDICT, 1.0, [Verdict.INVALID])
+
+
+@pytest.mark.parametrize("solution", [CUT, EMPTY])
+def test_unusable_solver_text_scores_nothing_and_is_not_judged(solution):
+    run = chain(solution)
+    assert (run.end, run.solver_reward, run.final_reward) == (RunEnd.NO_SOLUTION, 0.0, 0.0)
+    assert run.solution is None
+
+
+@pytest.mark.parametrize("correction", [CUT, EMPTY])
+def test_unusable_corrector_text_does_not_replace(correction):
+    run = chain(FALSE, FAIL, correction, FAIL, RIGHT)
+    assert run.calls[3].input.solution == "It is \\boxed{41}."
+    assert run.calls[3].input.parent_id == run.calls[2].sample.sample_id
+    assert run.final_reward == 1.0
+
+
+def test_report_reaches_the_corrector():
+    prompts = PlainPrompts()
+    chain(FALSE, FAIL, RIGHT, PASS, prompts=prompts)
+    assert len(prompts.reports) == 1
+    assert "The sum is off." in prompts.reports[0]
+
+
+def test_no_rounds_is_the_solver_alone():
+    run = chain(RIGHT, rounds=0)
+    assert (run.end, run.final_reward) == (RunEnd.ROUNDS_USED, 1.0)
+
+
+def test_runs_are_ordered_and_every_stage_is_one_engine_call():
+    def script(item: StageInput, k: int) -> Reply:
+        if item.role == VERIFIER:
+            return PASS if item.solution_reward else FAIL
+        return RIGHT if item.role == CORRECTOR or item.problem.problem_id == "a" else FALSE
+
+    engine, seen = ScriptedEngine(script, seed=3), []
+    evaluation = evaluate_system(
+        engine,
+        [problem("a"), problem("b")],
+        PlainPrompts(),
+        SAMPLING,
+        correction_rounds=3,
+        samples_per_problem=3,
+        tag="t",
+        step=7,
+        on_stage=lambda stage, n: seen.append((stage, n)),
+    )
+    assert [(run.problem.problem_id, run.repeat) for run in evaluation.runs] == [
+        (name, repeat) for name in "ab" for repeat in range(3)
+    ]
+    assert seen == [("solver", 6), ("verifier_1", 6), ("corrector_1", 3), ("verifier_2", 3)]
+    assert len(engine.rounds) == 4
+    assert [run.solver_reward for run in evaluation.runs] == [1, 1, 1, 0, 0, 0]
+    assert all(run.solved for run in evaluation.runs)
+    assert {call.input.created_step for call in evaluation.calls} == {7}
+    groups = [call.input.group_id for call in evaluation.calls]
+    assert len(set(groups)) == len(groups) == 18
+    assert evaluation.generated_tokens == sum(len(call.sample.text) for call in evaluation.calls)
+
+
+def test_order_of_completion_does_not_matter():
+    def outcome(seed):
+        engine = ScriptedEngine(SkillModel(seed=5), seed=seed)
+        problems = [problem(str(i)) for i in range(20)]
+        evaluation = evaluate_system(
+            engine, problems, PlainPrompts(), SAMPLING, correction_rounds=2, samples_per_problem=2, tag="t"
+        )
+        return [(run.end, run.solver_reward, run.final_reward) for run in evaluation.runs]
+
+    assert outcome(1) == outcome(2) == outcome(None)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"problems": []}, "no problem"),
+        ({"problems": [problem("x"), problem("x")]}, "'x' occurs twice"),
+        ({"correction_rounds": -1}, "correction_rounds must be 0 or more, found -1"),
+        ({"samples_per_problem": 0}, "samples_per_problem must be 1 or more, found 0"),
+        ({"sampling": {SOLVER: SAMPLING[SOLVER]}}, "missing for verifier, corrector"),
+    ],
+)
+def test_wrong_arguments(change, message):
+    arguments = {
+        "problems": [problem()],
+        "sampling": SAMPLING,
+        "correction_rounds": 1,
+        "samples_per_problem": 1,
+        **change,
+    }
+    with pytest.raises(ValueError, match=message):
+        evaluate_system(ScriptedEngine(lambda i, k: RIGHT), prompts=PlainPrompts(), tag="t", **arguments)
+
+
+class TamperingEngine(ScriptedEngine):
+    """Returns something else than one sample per input."""
+
+    def __init__(self, tamper):
+        super().__init__(lambda item, k: RIGHT, seed=None)
+        self.tamper = tamper
+
+    def generate(self, inputs, sampling):
+        return self.tamper(super().generate(inputs, sampling))
+
+
+def renamed(samples):
+    samples[0].group_id = "other"
+    return samples
+
+
+@pytest.mark.parametrize(
+    ("tamper", "message"),
+    [
+        (lambda samples: samples[1:], "no sample for 1 inputs, the first: eval-t/p/0/solver"),
+        (lambda samples: [*samples, samples[0]], "two samples for eval-t/p/0/solver"),
+        (lambda samples: [*samples, *renamed(foreign_sample())], "nobody asked for, the first: other"),
+    ],
+)
+def test_a_faulty_engine_is_named(tamper, message):
+    with pytest.raises(ValueError, match=message):
+        evaluate_system(
+            TamperingEngine(tamper),
+            [problem()],
+            PlainPrompts(),
+            SAMPLING,
+            correction_rounds=0,
+            samples_per_problem=1,
+            tag="t",
+        )
+
+
+def foreign_sample():
+    """One sample of another group."""
+    engine = ScriptedEngine(lambda item, k: RIGHT)
+    item = StageInput("x", problem(), "solver", 0, SOLVER, (), 1)
+    return engine.generate([item], SAMPLING)

@@ -1,0 +1,175 @@
+import io
+
+import pytest
+from rich.console import Console
+
+from marsrl_verl.reporting.progress import (
+    LiveProgress,
+    PlainProgress,
+    ProgressState,
+    SilentProgress,
+    StepProgress,
+    clock_time,
+    make_progress,
+    step_line,
+)
+from marsrl_verl.reporting.progress_file import ProgressFile, ProgressFollower
+
+
+class Clock:
+    """A clock that is set by hand."""
+
+    def __init__(self):
+        self.now = 1000.0
+
+    def __call__(self):
+        return self.now
+
+
+class Recorder:
+    """Notes every event."""
+
+    def __init__(self):
+        self.events = []
+
+    def phase(self, name, detail=""):
+        self.events.append((name, detail))
+
+    def step(self, report):
+        self.events.append(report)
+
+    def message(self, text):
+        self.events.append(text)
+
+    def close(self):
+        self.events.append("closed")
+
+
+class Terminal(io.StringIO):
+    """A stream that says that it is a terminal."""
+
+    def isatty(self):
+        return True
+
+
+def report(step, seconds=4.0):
+    return StepProgress(step, {"solver": 0.5, "verifier": 0.75}, 3000, 2.0, seconds)
+
+
+def run(sink, clock):
+    sink.phase("starting")
+    clock.now += 5
+    sink.phase("evaluating", "before training")
+    clock.now += 20
+    sink.phase("training")
+    for step in (1, 2):
+        clock.now += 4
+        sink.step(report(step))
+    sink.message("checkpoint written")
+    sink.close()
+
+
+def test_plain_lines():
+    clock, stream = Clock(), io.StringIO()
+    run(PlainProgress(ProgressState(12, evaluates_after=True, clock=clock), stream), clock)
+    assert stream.getvalue().splitlines() == [
+        "[0:00] starting",
+        "[0:05] evaluating: before training",
+        "[0:25] training",
+        "[0:29] step 1/12 | solver 0.50  verifier 0.75 | 1,500 tokens/s | 4.0 s | left 1:04",
+        "[0:33] step 2/12 | solver 0.50  verifier 0.75 | 1,500 tokens/s | 4.0 s | left 1:00",
+        "[0:33] checkpoint written",
+    ]
+
+
+def test_time_left_follows_the_last_steps_and_the_evaluation():
+    state = ProgressState(20, clock=Clock())
+    assert state.seconds_left is None
+    for step in range(1, 11):
+        state.finish_step(report(step, seconds=1.0 if step <= 5 else 3.0))
+    assert state.seconds_left == 30.0
+    state.finish_step(report(20))
+    assert state.seconds_left == 0.0
+
+
+def test_a_step_without_samples_or_generation():
+    state = ProgressState(2, clock=Clock())
+    state.finish_step(StepProgress(1, {}, 0, 0.0, 1.0))
+    assert step_line(state) == "step 1/2 | no samples | 0 tokens/s | 1.0 s | left 0:01"
+
+
+def test_live_block():
+    clock, stream = Clock(), Terminal()
+    console = Console(file=stream, force_terminal=True, width=120)
+    sink = LiveProgress(ProgressState(12, clock=clock), console)
+    run(sink, clock)
+    text = stream.getvalue()
+    for expected in ("starting: 0:05", "evaluating: 0:20", "checkpoint written", "step 2/12"):
+        assert expected in text
+    sink.close()  # a second close does nothing
+    assert stream.getvalue() == text
+
+
+def test_live_block_fits_in_four_lines():
+    clock = Clock()
+    console = Console(file=Terminal(), force_terminal=True, width=120, record=True)
+    sink = LiveProgress(ProgressState(12, clock=clock), console)
+    sink.close()
+    sink.phase("training", "update")
+    sink.step(report(3))
+    with console.capture() as capture:
+        console.print(sink)
+    shown = capture.get()
+    assert shown.count("\n") <= 4
+    for expected in ("training", "update", "step 3/12", "1,500 tokens/s", "left 0:36", "solver 0.50"):
+        assert expected in shown
+
+
+def test_display_suits_the_stream():
+    assert isinstance(make_progress(3, stream=io.StringIO()), PlainProgress)
+    assert isinstance(make_progress(3, enabled=False), SilentProgress)
+    live = make_progress(3, stream=Terminal())
+    assert isinstance(live, LiveProgress)
+    live.close()
+
+
+def test_events_cross_a_file(tmp_path):
+    path = tmp_path / "progress.jsonl"
+    ProgressFile(path).message("from an earlier run")
+    recorder = Recorder()
+    follower = ProgressFollower(path, recorder)
+    writer = ProgressFile(path)
+    writer.phase("training", "step 1")
+    writer.step(report(1))
+    assert follower.poll() == 2
+    writer.message("done – ü")
+    writer.close()
+    assert follower.poll() == 1
+    assert follower.poll() == 0
+    assert recorder.events == [("training", "step 1"), report(1), "done – ü"]
+
+
+def test_a_half_written_event_waits(tmp_path):
+    path, recorder = tmp_path / "progress.jsonl", Recorder()
+    follower = ProgressFollower(path, recorder)
+    assert follower.poll() == 0
+    line = '{"event": "message", "text": "ü"}\n'.encode()
+    path.write_bytes(line[:30])
+    assert follower.poll() == 0
+    with path.open("ab") as file:
+        file.write(line[30:])
+    assert follower.poll() == 1
+    assert recorder.events == ["ü"]
+
+
+def test_unknown_events_are_refused(tmp_path):
+    path = tmp_path / "progress.jsonl"
+    follower = ProgressFollower(path, Recorder())
+    path.write_text('{"event": "dance"}\n')
+    with pytest.raises(ValueError, match="unknown event 'dance'"):
+        follower.poll()
+
+
+@pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (59.6, "1:00"), (3723, "1:02:03"), (-1, "0:00")])
+def test_clock_time(seconds, text):
+    assert clock_time(seconds) == text

@@ -1,0 +1,239 @@
+import io
+import json
+import struct
+
+import pytest
+from rich.console import Console
+
+from marsrl_verl.algos.prompts import MathPrompts
+from marsrl_verl.core.scripted import Reply, ScriptedEngine, SkillModel
+from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER, FinishReason, Problem, SamplingSettings
+from marsrl_verl.evaluation.estimators import Estimate, Observations
+from marsrl_verl.evaluation.suite import EvaluationRecord, evaluate
+from marsrl_verl.evaluation.system import SystemEvaluation
+from marsrl_verl.reporting.curve import HEIGHT, WIDTH, draw_learning_curve, smooth
+from marsrl_verl.reporting.example import Story, example_markdown, example_text, pick_example
+from marsrl_verl.reporting.metrics_log import StepMetrics
+from marsrl_verl.reporting.report import finish_run
+from marsrl_verl.reporting.run_folder import RunFolder
+from marsrl_verl.reporting.summary import RunFacts, build_summary, changes
+from marsrl_verl.reporting.tables import markdown_table, percent, points, terminal_table
+
+SAMPLING = {role: SamplingSettings(600, 9000) for role in (SOLVER, VERIFIER, CORRECTOR)}
+PROBLEMS = [Problem(f"p{i}", f"What is {i}?", str(i)) for i in range(40)]
+FACTS = RunFacts("demo", "MarsRL", "pipelined", 1, 12, 431.2, 1234567, {"verl": "0.9.1"}, {"ranks": 2})
+KEYS = {
+    "solver_accuracy",
+    "verifier_accuracy",
+    "verifier_recall",
+    "verifier_precision",
+    "verifier_false_alarm_rate",
+    "corrector_fix_rate",
+    "corrector_break_rate",
+    "system_accuracy",
+}
+
+
+def evaluated(tag, step, script=None, **kwargs):
+    script = script or SkillModel(seed=step, solver=0.9 if step else 0.3)
+    return evaluate(ScriptedEngine(script), PROBLEMS, MathPrompts(), SAMPLING, tag=tag, step=step, **kwargs)
+
+
+def record(step, **outcomes):
+    """A record with (successes, total) per metric, one observation per problem."""
+    observed = {
+        name: Observations(tuple(i < yes for i in range(n)), tuple(f"p{i}" for i in range(n)))
+        for name, (yes, n) in outcomes.items()
+    }
+    return EvaluationRecord("after" if step else "before", step, 0.95, 1.0, 50, 1, 2, 1.0, 10, observed)
+
+
+def test_summary_has_exactly_the_promised_keys():
+    before, after = evaluated("before", 0).record, evaluated("after", 12).record
+    summary = json.loads(json.dumps(build_summary(before, after, FACTS)))
+    assert set(summary) == {"before", "after", "change", "run"}
+    for side in ("before", "after"):
+        assert set(summary[side]) == KEYS | {f"{key}_greedy" for key in KEYS}
+        assert all(set(value) == {"mean", "low", "high", "n"} for value in summary[side].values())
+    solver = summary["after"]["solver_accuracy"]
+    assert solver["mean"] == pytest.approx(after.observations["solver_accuracy"].mean)
+    change = summary["change"]["solver_accuracy"]
+    assert change["mean"] == pytest.approx(solver["mean"] - summary["before"]["solver_accuracy"]["mean"])
+    assert summary["run"]["seed"] == 1 and summary["run"]["versions"] == {"verl": "0.9.1"}
+
+
+def test_an_evaluation_that_was_not_done_is_null():
+    summary = build_summary(None, evaluated("after", 3).record, FACTS)
+    assert summary["before"] is None
+    assert summary["change"]["solver_accuracy"] == {"mean": None, "low": None, "high": None, "n": 0}
+
+
+def test_only_changes_without_overlap_are_flagged():
+    before = record(
+        0, solver_accuracy=(10, 50), verifier_accuracy=(30, 50), verifier_false_alarm_rate=(2, 50)
+    )
+    after = record(
+        9, solver_accuracy=(40, 50), verifier_accuracy=(33, 50), verifier_false_alarm_rate=(30, 50)
+    )
+    directions = {row.name: row.direction for row in changes(before, after)}
+    assert directions["solver_accuracy"] == 1
+    assert directions["verifier_accuracy"] == 0
+    assert directions["verifier_false_alarm_rate"] == -1  # more is worse
+    assert directions["corrector_fix_rate"] == 0  # nothing observed
+    text = markdown_table(changes(before, after))
+    assert "| Solver accuracy | 20.0 % [11.2, 33.0] | 80.0 % [67.0, 88.8] | +60.0 [" in text
+    assert "| better |" in text and "| WORSE |" in text
+    assert "| Corrector fix rate | – | – | – |  |" in text
+    assert "greedy" not in text
+
+
+def test_figures():
+    assert percent(Estimate(0.4125, 0.3, 0.5, 8)) == "41.2 % [30.0, 50.0]"
+    assert points(Estimate(-0.1, -0.25, 0.05, 8)) == "-10.0 [-25.0, +5.0]"
+    assert percent(Estimate(None, None, None, 0)) == "–"
+
+
+def test_terminal_table():
+    rows = changes(evaluated("before", 0).record, evaluated("after", 12).record)
+    console = Console(file=io.StringIO(), width=120)
+    console.print(terminal_table(rows))
+    text = console.file.getvalue()
+    assert text.count("Solver accuracy") == text.count("System accuracy") == 2
+    assert "temperature 1" in text and "greedy" in text and "better" in text
+
+
+def test_smoothing():
+    assert smooth([0.0, 3.0, 6.0, 3.0], 3) == [1.5, 3.0, 4.0, 4.5]
+    assert smooth([1.0, 2.0], 1) == [1.0, 2.0]
+    assert smooth([], 3) == []
+    with pytest.raises(ValueError, match="found 0"):
+        smooth([1.0], 0)
+
+
+def png_size(path):
+    data = path.read_bytes()
+    assert data[:8] == b"\x89PNG\r\n\x1a\n"
+    return struct.unpack(">II", data[16:24])
+
+
+def test_curve_has_its_size_with_and_without_data(tmp_path):
+    steps = [StepMetrics(i, {"role/solver/reward_mean": i / 30, "x": None}, {}) for i in range(1, 30)]
+    records = [record(0, solver_accuracy=(10, 50)), record(29, solver_accuracy=(40, 50))]
+    full = draw_learning_curve(tmp_path / "full.png", steps, records)
+    empty = draw_learning_curve(tmp_path / "empty.png", [], [])
+    assert png_size(full) == png_size(empty) == (WIDTH, HEIGHT) == (1200, 700)
+    assert full.read_bytes() != empty.read_bytes()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty.png", "full.png"]
+
+
+def told(*wanted):
+    """One sampled evaluation in which problem p<i> goes the i-th way: (solver, verdicts, corrections)."""
+
+    def script(item, k):
+        solver, verdicts, fixes = wanted[int(item.problem.problem_id[1:])]
+        number = int(item.stage[-1]) - 1 if "_" in item.stage else 0
+        if item.role == VERIFIER:
+            return Reply(f"Checked.\n\n**Correctness**: {verdicts[number]}")
+        if item.role == SOLVER and solver is None:
+            return Reply("and so on", FinishReason.LENGTH)
+        right = solver if item.role == SOLVER else fixes[number]
+        return Reply(f"\\boxed{{{item.problem.ground_truth if right else 'no'}}}")
+
+    result = evaluate(
+        ScriptedEngine(script),
+        PROBLEMS[: len(wanted)],
+        MathPrompts(),
+        SAMPLING,
+        tag="after",
+        step=9,
+        greedy=False,
+    )
+    return result.sampled
+
+
+UNFINISHED = (None, [], [])
+ACCEPTED = (True, ["Correct"], [])
+FOUND = (False, ["Wrong", "Wrong"], [False, False])
+REPAIRED = (False, ["Wrong", "Wrong"], [False, True])
+REPAIRED_AND_ACCEPTED = (False, ["Wrong", "Correct"], [True])
+BROKEN = (True, ["Wrong", "Correct"], [False])
+
+
+@pytest.mark.parametrize(
+    ("ways", "chosen", "story"),
+    [
+        ([ACCEPTED, REPAIRED, REPAIRED_AND_ACCEPTED, FOUND], 2, Story.REPAIRED_AND_ACCEPTED),
+        ([ACCEPTED, FOUND, REPAIRED], 2, Story.REPAIRED),
+        ([BROKEN, ACCEPTED, FOUND, UNFINISHED], 2, Story.FOUND),
+        ([BROKEN, UNFINISHED, ACCEPTED], 2, Story.ACCEPTED),
+        ([BROKEN, UNFINISHED], 1, Story.UNFINISHED),
+        ([BROKEN], 0, Story.OTHER),
+    ],
+)
+def test_the_most_telling_example_is_chosen(ways, chosen, story):
+    example = pick_example(told(*ways))
+    assert (example.run.problem.problem_id, example.story) == (f"p{chosen}", story)
+
+
+def test_no_runs_no_example():
+    assert pick_example(SystemEvaluation("t", [])) is None
+
+
+def test_an_example_reads_as_a_story():
+    example = pick_example(told(REPAIRED_AND_ACCEPTED))
+    text = example_text(example)
+    parts = [
+        "the Verifier accepts the repair.",
+        "reference answer: 0",
+        "What is 0?",
+        "1. Solver: answer `no`, incorrect",
+        "2. Verifier (round 1): verdict Wrong, rightly",
+        "3. Corrector (round 1): answer `0`, correct",
+        "4. Verifier (round 2): verdict Correct, rightly",
+        "Result: correct (accepted)",
+    ]
+    positions = [text.index(part) for part in parts]
+    assert positions == sorted(positions)
+
+
+def test_example_markdown_is_safe_and_short():
+    example = pick_example(told(FOUND))
+    example.run.calls[0].sample.text = "```\n" + "x" * 500
+    text = example_markdown(example, limit=100)
+    assert "````text\n```\n" in text
+    assert "[… 404 characters left out …]" in text
+
+
+def test_finish_run_writes_everything(tmp_path):
+    folder = RunFolder.create(tmp_path / "demo")
+    result = evaluated("after", 12)
+    folder.write_evaluation(evaluated("before", 0))
+    folder.write_evaluation(result)
+    for step in range(1, 13):
+        folder.append_metrics(step, {"role/solver/reward_mean": 0.3 + step / 20})
+    finished = finish_run(folder, FACTS, result.sampled)
+    assert json.loads(folder.summary_path.read_text())["after"].keys() >= KEYS
+    assert png_size(folder.curve_path) == (1200, 700)
+    report = folder.report_path.read_text()
+    for expected in (
+        "# MarsRL: demo",
+        "| Solver accuracy |",
+        "![Learning curve](learning_curve.png)",
+        "## An example after training",
+        "| seed | 1 |",
+        "| tokens generated for training | 1,234,567 |",
+        "| verl version | 0.9.1 |",
+        "| ranks | 2 |",
+        "Each of 40 held-out problems",
+        "Wilson",
+    ):
+        assert expected in report
+    assert finished.after == result.record
+    assert {row.name for row in finished.changes} == KEYS | {f"{key}_greedy" for key in KEYS}
+
+
+def test_finish_run_without_evaluations(tmp_path):
+    folder = RunFolder.create(tmp_path / "demo")
+    finish_run(folder, FACTS, None)
+    assert "This run was not evaluated." in folder.report_path.read_text()
+    assert json.loads(folder.summary_path.read_text())["after"] is None
