@@ -54,7 +54,7 @@ def draw_learning_curve(
     figure = Figure(figsize=(WIDTH / DPI, HEIGHT / DPI), dpi=DPI, layout="constrained")
     canvas = FigureCanvasAgg(figure)
     figure.suptitle(title, fontsize=16, fontweight="bold")
-    training, held_out = figure.subplots(1, 2, sharey=True, width_ratios=(3, 2))
+    training, held_out = figure.subplots(1, 2)
     _draw_training(training, steps)
     _draw_evaluations(held_out, sorted(evaluations, key=lambda record: record.step))
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
@@ -66,52 +66,47 @@ def draw_learning_curve(
 
 
 def _draw_training(axes: Axes, steps: list[StepMetrics]) -> None:
-    _dress(axes, "Training: mean reward by role", "training step")
-    axes.set_ylabel("share correct", fontsize=13)
-    drawn = False
+    from matplotlib.ticker import MaxNLocator
+
+    _dress(axes, "Training: mean reward by role", "training step", "mean reward")
+    lowest, highest = 0.0, 1.0
     for role, colour in ROLE_COLOURS.items():
         name = role_metric(role, "reward_mean")
         pairs = [(item.step, item.metrics.get(name)) for item in steps]
         found = [(step, value) for step, value in pairs if value is not None]
         if not found:
             continue
-        drawn = True
         x, y = [step for step, _ in found], [value for _, value in found]
+        lowest, highest = min(lowest, *y), max(highest, *y)
         window = max(1, len(y) // 10) | 1
         axes.plot(x, y, ".", color=colour, alpha=0.3, markersize=5)
-        axes.plot(x, smooth(y, window), color=colour, linewidth=2.5, label=role.capitalize())
-    if drawn:
-        axes.legend(fontsize=12, loc="best", frameon=True)
-    else:
-        _say(axes, "no training step yet")
+        marker = "o" if len(y) < 3 else ""  # a line of one point is invisible
+        line = smooth(y, window)
+        axes.plot(x, line, color=colour, marker=marker, linewidth=2.5, label=role.capitalize())
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_ylim(lowest, highest + 0.02 * (highest - lowest))
+    _finish(axes, columns=3, empty="no training step yet")
 
 
 def _draw_evaluations(axes: Axes, evaluations: list[EvaluationRecord]) -> None:
-    _dress(axes, "Evaluation on held-out problems", "after training step")
-    if not evaluations:
-        _say(axes, "no evaluation")
-        return
-    measured = [(record.step, record.estimates) for record in evaluations]
-    steps = [step for step, _ in measured]
-    width = max(1, steps[-1] - steps[0])
-    for index, (metric, (colour, marker)) in enumerate(EVALUATION_CURVES.items()):
-        shift = (index - 1.5) * 0.02 * width  # keeps error bars of different metrics apart
-        found = [(step, item[metric]) for step, item in measured if metric in item and item[metric].n]
-        _draw_estimates(axes, found, shift, colour, marker, EVALUATION_METRICS[metric].label)
-    axes.set_xlim(steps[0] - 0.15 * width, steps[-1] + 0.15 * width)
-    if len(steps) <= 6:
-        axes.set_xticks(steps)
-    axes.legend(fontsize=12, loc="best", frameon=True)
-    axes.text(
-        0.99,
-        0.01,
-        f"temperature {evaluations[0].temperature:g}, bars: {100 * evaluations[0].confidence:g} % intervals",
-        transform=axes.transAxes,
-        ha="right",
-        va="bottom",
-        fontsize=10,
-        color="#555555",
-    )
+    _dress(axes, "Evaluation on held-out problems", "after training step", "share")
+    axes.set_ylim(0, 1.02)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
+    if evaluations:
+        steps = [record.step for record in evaluations]
+        width = max(1, steps[-1] - steps[0])
+        measured = [(record.step, record.estimates) for record in evaluations]
+        for index, (metric, (colour, marker)) in enumerate(EVALUATION_CURVES.items()):
+            shift = (index - 1.5) * 0.02 * width  # keeps error bars of different metrics apart
+            found = [(step, item[metric]) for step, item in measured if metric in item]
+            _draw_estimates(axes, found, shift, colour, marker, EVALUATION_METRICS[metric].label)
+        axes.set_xlim(steps[0] - 0.15 * width, steps[-1] + 0.15 * width)
+        if len(steps) <= 6:
+            axes.set_xticks(steps)
+        first = evaluations[0]
+        note = f"temperature {first.temperature:g}, bars: {100 * first.confidence:g} % intervals"
+        axes.text(0.99, 0.01, note, transform=axes.transAxes, ha="right", fontsize=10, color="#555555")
+    _finish(axes, columns=2, empty="no evaluation")
 
 
 def _draw_estimates(
@@ -125,22 +120,25 @@ def _draw_estimates(
     if not points:
         return
     x, y, below, above = (list(column) for column in zip(*points, strict=True))
+    label += f"  {100 * y[0]:.0f} → {100 * y[-1]:.0f} %" if len(y) > 1 else f"  {100 * y[0]:.0f} %"
     bars = [below, above]
     axes.errorbar(x, y, yerr=bars, color=colour, marker=marker, linewidth=1.8, capsize=4, label=label)
 
 
-def _dress(axes: Axes, title: str, xlabel: str) -> None:
+def _dress(axes: Axes, title: str, xlabel: str, ylabel: str) -> None:
     axes.set_title(title, fontsize=14)
     axes.set_xlabel(xlabel, fontsize=13)
-    axes.tick_params(labelsize=12, labelleft=True)
-    axes.set_ylim(0, 1.02)
-    axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
+    axes.set_ylabel(ylabel, fontsize=13)
+    axes.tick_params(labelsize=12)
     axes.grid(True, alpha=0.3)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
 
 
-def _say(axes: Axes, text: str) -> None:
-    axes.text(
-        0.5, 0.5, text, transform=axes.transAxes, ha="center", va="center", fontsize=14, color="#777777"
-    )
+def _finish(axes: Axes, columns: int, empty: str) -> None:
+    """A legend below the axes, where it hides no point; or a word where nothing was drawn."""
+    if axes.get_legend_handles_labels()[1]:
+        place = (0.5, -0.11)
+        axes.legend(fontsize=11, loc="upper center", bbox_to_anchor=place, ncols=columns, frameon=False)
+    else:
+        axes.text(0.5, 0.5, empty, transform=axes.transAxes, ha="center", fontsize=14, color="#777777")

@@ -14,7 +14,6 @@ Keys of a line, schema version 1:
     final            the part of the response that other roles may see
     prompt_tokens    number of prompt tokens
     tokens           number of response tokens
-    prompt_ids       token ids of the prompt
     token_ids        token ids of the response, as sampled
     reward           the scorer's reward
     answer           the extracted answer (Solver, Corrector) or null
@@ -62,7 +61,6 @@ def rollout_line(step: int, stage_input: StageInput, sample: Sample) -> dict[str
         "final": sample.final_text,
         "prompt_tokens": len(sample.prompt_ids),
         "tokens": len(sample.response_ids),
-        "prompt_ids": list(sample.prompt_ids),
         "token_ids": list(sample.response_ids),
         "reward": reward,
         "answer": outcome.answer,

@@ -174,7 +174,6 @@ def test_rollouts(tmp_path):
             "final": "2",
             "prompt_tokens": 2,
             "tokens": 3,
-            "prompt_ids": [1, 2],
             "token_ids": [3, 4, 5],
             "reward": 1.0,
             "answer": "2",
