@@ -7,8 +7,12 @@ from collections.abc import Callable
 
 from omegaconf import DictConfig, OmegaConf
 
+from marsrl_verl.config.checks import run_checks
+from marsrl_verl.config.checks.context import Context, typed_settings
+from marsrl_verl.config.checks.machine import check_verl_version
 from marsrl_verl.config.command_line import help_text, parse_arguments
 from marsrl_verl.config.compose import available_groups, compose_config
+from marsrl_verl.config.dry_run import report
 from marsrl_verl.config.errors import EXIT_WRONG_CONFIGURATION, ConfigError
 
 Launch = Callable[[DictConfig], int]
@@ -29,6 +33,8 @@ def main(argv: list[str], launch: Launch) -> int:
 
 
 def _run(argv: list[str], launch: Launch) -> int:
+    if problems := check_verl_version():
+        raise ConfigError(problems)
     arguments = parse_arguments(argv)
     if arguments.show_help:
         print(help_text(available_groups(arguments)))
@@ -37,6 +43,18 @@ def _run(argv: list[str], launch: Launch) -> int:
     if arguments.show_config:
         print(OmegaConf.to_yaml(composed.config))
         return 0
+    context = Context(
+        config=composed.config,
+        raw=composed.raw,
+        settings=typed_settings(composed.config),
+        dry_run=bool(composed.config.marsrl.dry_run),
+    )
+    run_checks(context)
+    if context.dry_run:
+        print(report(context, composed))
+        return 0
     if composed.cluster_detected:
-        print(f"cluster={composed.choices['cluster']} (picked from the machine; name one to choose)")
+        print(
+            f"cluster={composed.choices['cluster']} (picked from the machine; name one to choose)", flush=True
+        )
     return launch(composed.config)

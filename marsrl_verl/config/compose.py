@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import re
-import shutil
-import subprocess
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import yaml
@@ -20,6 +17,7 @@ from omegaconf.errors import OmegaConfBaseException
 from marsrl_verl.config import resolvers
 from marsrl_verl.config.command_line import Arguments, check_overrides, unknown_key_problem
 from marsrl_verl.config.errors import NO_VALUE, ConfigError, Problem
+from marsrl_verl.config.hardware import detect_cluster
 from marsrl_verl.config.locations import config_folder, group_options, verl_search_path
 from marsrl_verl.config.reference import find_unknown, unknown_keys
 from marsrl_verl.config.schema import MarsRLConfig
@@ -31,9 +29,12 @@ _OWN_GROUPS = ("algo", "reward", "model", "data", "cluster", "pipeline")
 
 @dataclass(frozen=True, slots=True)
 class Composed:
-    """A composed configuration, interpolations resolved."""
+    """A composed configuration."""
 
     config: DictConfig
+    """Interpolations resolved."""
+    raw: dict[str, Any]
+    """Interpolations as written."""
     choices: dict[str, str]
     """The option chosen in each of our groups."""
     cluster_detected: bool
@@ -63,30 +64,12 @@ def compose_config(arguments: Arguments) -> Composed:
         if detected:
             overrides = [text for text in overrides if not text.startswith("cluster=")]
             raw, choices = _compose(arguments, [*overrides, f"cluster={detect_cluster()}"])
-        _refuse_unknown(raw)
+        tree: Any = OmegaConf.to_container(raw, resolve=False)
+        _refuse_unknown(tree)
         config = _resolve(raw)
     except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
         raise ConfigError([_explain(error)]) from error
-    return Composed(config=config, choices=choices, cluster_detected=detected)
-
-
-def detect_cluster() -> str:
-    """`1xgpu` where an NVIDIA GPU answers, else `cpu`; asks the driver, not torch."""
-    if not any(Path("/dev").glob("nvidia[0-9]*")) and not Path("/dev/dxg").exists():
-        return "cpu"
-    return "1xgpu" if count_gpus() > 0 else "cpu"
-
-
-def count_gpus() -> int:
-    """Number of NVIDIA GPUs that `nvidia-smi` lists; 0 without the tool."""
-    tool = shutil.which("nvidia-smi")
-    if tool is None:
-        return 0
-    try:
-        answer = subprocess.run([tool, "-L"], capture_output=True, text=True, timeout=20, check=False)
-    except (OSError, subprocess.TimeoutExpired):
-        return 0
-    return sum(line.startswith("GPU ") for line in answer.stdout.splitlines())
+    return Composed(config=config, raw=tree, choices=choices, cluster_detected=detected)
 
 
 def _compose(arguments: Arguments, overrides: list[str]) -> tuple[DictConfig, dict[str, str]]:
@@ -108,8 +91,7 @@ def _compose(arguments: Arguments, overrides: list[str]) -> tuple[DictConfig, di
     return config, choices
 
 
-def _refuse_unknown(config: DictConfig) -> None:
-    tree: Any = OmegaConf.to_container(config, resolve=False)
+def _refuse_unknown(tree: dict[str, Any]) -> None:
     unknown = unknown_keys(tree)
     if unknown:
         raise ConfigError([unknown_key_problem(item.key, item.siblings, _OWN_GROUPS) for item in unknown])
@@ -125,6 +107,11 @@ def _resolve(config: DictConfig) -> DictConfig:
 
 def _explain(error: Exception) -> Problem:
     """A readable problem for an exception of Hydra or OmegaConf."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ConfigError):
+            return cause.problems[0]
+        cause = cause.__cause__ or cause.__context__
     text = _whole_text(error)
     key = _first_match(
         text, r"full_key: ([\w.\[\]]+)", r"[Oo]verrid(?:e|ing) '?([\w.]+)", r"config '?([\w./]+)"

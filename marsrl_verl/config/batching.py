@@ -1,0 +1,129 @@
+"""The batch arithmetic of a training step, resolved from the configuration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from omegaconf import DictConfig
+
+from marsrl_verl.config.schema import MarsRLConfig
+
+SOLVER = "solver"
+
+
+@dataclass(frozen=True, slots=True)
+class StagePlan:
+    """One stage and the most it can hold."""
+
+    name: str
+    role: str
+    groups_per_problem: int
+    """Upper bound: fewer when no output is eligible as an input."""
+    trained: bool
+    """Whether its role enters the loss."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPlan:
+    """Upper bounds of one step; with `pipelined` those of the steady state."""
+
+    stages: tuple[StagePlan, ...]
+    problems: int
+    """New problems per step."""
+    group_size: int
+    pipelined: bool
+    updates: int
+    """Optimizer updates per step."""
+    world_size: int
+    sequence_parallel: int
+    prompt_budget: int | None
+
+    @property
+    def groups(self) -> int:
+        """Most stage inputs decoded in a step."""
+        total = self.problems * sum(stage.groups_per_problem for stage in self.stages)
+        if self.pipelined and self.prompt_budget is not None:
+            return min(total, self.prompt_budget)
+        return total
+
+    @property
+    def samples(self) -> int:
+        """Most responses sampled in a step."""
+        return self.groups * self.group_size
+
+    @property
+    def trained_rows(self) -> int:
+        """Most responses that enter the loss in a step."""
+        per_problem = sum(stage.groups_per_problem for stage in self.stages if stage.trained)
+        return min(self.groups, self.problems * per_problem) * self.group_size
+
+    @property
+    def ranks(self) -> int:
+        """Data-parallel ranks: GPUs that see different rows."""
+        return self.world_size // self.sequence_parallel
+
+    @property
+    def row_multiple(self) -> int:
+        """Rows of a training batch are padded to a multiple of this, so that every rank and every
+        update gets equally many."""
+        return self.ranks * self.updates
+
+    @property
+    def padded_rows(self) -> int:
+        """Rows of the largest batch, padding included."""
+        return -(-self.trained_rows // self.row_multiple) * self.row_multiple
+
+    @property
+    def rows_per_update(self) -> int:
+        """Rows of one optimizer update in the largest batch."""
+        return self.padded_rows // self.updates
+
+    @property
+    def rows_per_rank(self) -> int:
+        """Rows of one rank in one optimizer update of the largest batch: its mini-batch."""
+        return self.padded_rows // self.row_multiple
+
+    @property
+    def rounds(self) -> int:
+        """Generation rounds per step (with a prompt budget a sequential step may need more)."""
+        return 1 if self.pipelined else len(self.stages)
+
+
+def stage_plans(settings: MarsRLConfig) -> tuple[StagePlan, ...]:
+    """The stages of the configured method with the number of their groups per problem.
+
+    Per problem: 1 + K + K + …; per group: 1 + K + K² + … (K inputs per following stage).
+    """
+    algo = settings.algo
+    roles = [SOLVER] + ["verifier", "corrector"] * algo.correction_rounds
+    while len(roles) > 1 and roles[-1] not in algo.train_roles:
+        roles.pop()
+    plans: list[StagePlan] = []
+    seen: dict[str, int] = {}
+    groups = 1
+    for position, role in enumerate(roles):
+        if position > 0:
+            groups = algo.inputs_per_stage * (groups if algo.select_scope == "group" else 1)
+        seen[role] = seen.get(role, 0) + 1
+        name = role if role == SOLVER else f"{role}_{seen[role]}"
+        plans.append(StagePlan(name, role, groups, role in algo.train_roles))
+    return tuple(plans)
+
+
+def world_size(config: DictConfig) -> int:
+    """GPUs (or CPU ranks) of the run."""
+    return int(config.trainer.nnodes) * int(config.trainer.n_gpus_per_node)
+
+
+def plan_batch(config: DictConfig, settings: MarsRLConfig) -> BatchPlan:
+    """The arithmetic of a checked configuration."""
+    return BatchPlan(
+        stages=stage_plans(settings),
+        problems=int(config.data.train_batch_size),
+        group_size=settings.algo.group_size,
+        pipelined=settings.pipeline.mode == "pipelined",
+        updates=settings.pipeline.updates_per_step,
+        world_size=world_size(config),
+        sequence_parallel=int(config.actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size),
+        prompt_budget=settings.pipeline.step_prompt_budget,
+    )

@@ -1,0 +1,143 @@
+"""Checks of batch sizes, ranks and parallelism."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from marsrl_verl.config.batching import plan_batch, world_size
+from marsrl_verl.config.checks.context import Context
+from marsrl_verl.config.errors import Problem
+
+_PARALLEL_KEYS = ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size")
+
+
+def _whole(key: str, value: Any, least: int = 1) -> list[Problem]:
+    if isinstance(value, int) and not isinstance(value, bool) and value >= least:
+        return []
+    return [
+        Problem(
+            key, f"Expected a whole number of at least {least}.", f"Set {key}={max(least, 1)} or more.", value
+        )
+    ]
+
+
+def check_sizes(ctx: Context) -> list[Problem]:
+    """Numbers of problems, nodes, GPUs and steps."""
+    config = ctx.config
+    problems = [
+        *_whole("data.train_batch_size", config.data.train_batch_size),
+        *_whole("trainer.nnodes", config.trainer.nnodes),
+        *_whole("trainer.n_gpus_per_node", config.trainer.n_gpus_per_node),
+        *_whole("trainer.total_epochs", config.trainer.total_epochs),
+    ]
+    if config.trainer.total_training_steps is not None:
+        problems += _whole("trainer.total_training_steps", config.trainer.total_training_steps)
+    return problems
+
+
+def check_parallelism(ctx: Context) -> list[Problem]:
+    """Ulysses and the engine's parallelism must divide the GPUs."""
+    gpus = world_size(ctx.config)
+    problems: list[Problem] = []
+    ulysses_key = "actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size"
+    ulysses = ctx.get(ulysses_key)
+    if not isinstance(ulysses, int) or ulysses < 1 or gpus % ulysses:
+        problems.append(
+            Problem(
+                ulysses_key, f"It must divide the {gpus} GPUs of the run.", "Set it to a divisor.", ulysses
+            )
+        )
+    elif ulysses > 1 and not ctx.config.actor_rollout_ref.model.use_remove_padding:
+        problems.append(
+            Problem(
+                ulysses_key,
+                "Sequences can only be spread over GPUs when padding is removed.",
+                "Set it to 1, or actor_rollout_ref.model.use_remove_padding=true.",
+                ulysses,
+            )
+        )
+    rollout = ctx.config.actor_rollout_ref.rollout
+    engine = 1
+    for name in _PARALLEL_KEYS:
+        engine *= int(rollout[name])
+    if engine < 1 or gpus % engine:
+        problems.append(
+            Problem(
+                "actor_rollout_ref.rollout.tensor_model_parallel_size",
+                f"One engine takes {engine} GPUs (tensor x data x pipeline parallel), which does not divide "
+                f"the {gpus} GPUs of the run.",
+                "Lower it so that the GPUs divide into engines.",
+                rollout.tensor_model_parallel_size,
+            )
+        )
+    return problems
+
+
+def check_updates(ctx: Context) -> list[Problem]:
+    """Optimizer updates per step against what a step can hold."""
+    plan = plan_batch(ctx.config, ctx.settings)
+    if plan.updates * plan.group_size <= plan.trained_rows:
+        return []
+    return [
+        Problem(
+            "marsrl.pipeline.updates_per_step",
+            f"A step trains at most {plan.trained_rows // plan.group_size} groups ({plan.trained_rows} "
+            "responses), fewer than one per update.",
+            "Lower it, or raise data.train_batch_size.",
+            plan.updates,
+        )
+    ]
+
+
+def check_micro_batches(ctx: Context) -> list[Problem]:
+    """Micro-batches are cut by tokens: the number of rows changes from step to step."""
+    actor, rollout = ctx.config.actor_rollout_ref.actor, ctx.config.actor_rollout_ref.rollout
+    problems: list[Problem] = []
+    for key, value in (
+        ("actor_rollout_ref.actor.use_dynamic_bsz", actor.use_dynamic_bsz),
+        ("actor_rollout_ref.rollout.log_prob_use_dynamic_bsz", rollout.log_prob_use_dynamic_bsz),
+    ):
+        if value is not True:
+            problems.append(
+                Problem(
+                    key,
+                    "The number of trained responses changes from step to step, and a fixed micro-batch size "
+                    "would have to divide it.",
+                    "Leave it true; actor_rollout_ref.actor.ppo_max_token_len_per_gpu sets the tokens.",
+                    value,
+                )
+            )
+    for key in (
+        "actor_rollout_ref.actor.ppo_micro_batch_size",
+        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu",
+        "actor_rollout_ref.rollout.log_prob_micro_batch_size",
+        "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu",
+    ):
+        if ctx.get(key) is not None:
+            problems.append(
+                Problem(
+                    key,
+                    "It has no effect: micro-batches are cut by tokens (use_dynamic_bsz).",
+                    "Remove it and set actor_rollout_ref.actor.ppo_max_token_len_per_gpu.",
+                    ctx.get(key),
+                )
+            )
+    return problems
+
+
+def check_data_size(ctx: Context) -> list[Problem]:
+    """A step's problems must fit into the training data."""
+    rows = sum(report.rows for report in ctx.files if report.split == "train")
+    if ctx.config.data.train_max_samples > 0:
+        rows = min(rows, ctx.config.data.train_max_samples)
+    wanted = ctx.config.data.train_batch_size
+    if not any(report.split == "train" for report in ctx.files) or wanted <= rows:
+        return []
+    return [
+        Problem(
+            "data.train_batch_size",
+            f"The training data has {rows} problems, fewer than one step takes; no batch would be complete.",
+            f"Set it to at most {rows}, or give more data.",
+            wanted,
+        )
+    ]

@@ -1,0 +1,60 @@
+"""Checks of the classes that the configuration names: imported and constructed once, here."""
+
+from __future__ import annotations
+
+import os
+import sys
+from typing import Any
+
+from marsrl_verl.algos.prompts import RolePrompts
+from marsrl_verl.config.checks.context import ROLES, Context
+from marsrl_verl.config.errors import Problem
+from marsrl_verl.config.schema import ClassSpec
+from marsrl_verl.rewards.base import RoleReward
+from marsrl_verl.rewards.loading import ClassLoadError, load_class
+
+
+def check_rewards(ctx: Context) -> list[Problem]:
+    """`marsrl.reward.<role>` for every role."""
+    problems: list[Problem] = []
+    for role in ROLES:
+        spec: ClassSpec = getattr(ctx.settings.reward, role)
+        key = f"marsrl.reward.{role}.target"
+        found = _load(key, spec, RoleReward, "reward=exact or reward=math_verify, or a class of yours")
+        if isinstance(found, Problem):
+            problems.append(found)
+        else:
+            found.close()
+    return problems
+
+
+def check_prompts(ctx: Context) -> list[Problem]:
+    """`marsrl.prompts`."""
+    found = _load(
+        "marsrl.prompts.target", ctx.settings.prompts, RolePrompts, "marsrl_verl.algos.prompts:MathPrompts"
+    )
+    return [found] if isinstance(found, Problem) else []
+
+
+def load_prompts(ctx: Context) -> RolePrompts:
+    """The prompts' class of a checked configuration."""
+    base: type[Any] = RolePrompts  # abstract: mypy allows no abstract class where a type is expected
+    prompts: RolePrompts = load_class(ctx.settings.prompts.target, ctx.settings.prompts.kwargs, base)
+    return prompts
+
+
+def _load(key: str, spec: ClassSpec, base: type[Any], examples: str) -> Any:
+    """The constructed object, or the problem."""
+    # A class of the user's may lie beside where the command is given, as with `python script.py`.
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        return load_class(spec.target, spec.kwargs, base)
+    except ClassLoadError as error:
+        text = str(error).removeprefix(f"{spec.target}: ")
+        return Problem(
+            key,
+            text[:1].upper() + text[1:] + ".",
+            f"Name a class as package.module:ClassName ({examples}).",
+            spec.target,
+        )

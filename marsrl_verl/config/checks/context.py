@@ -1,0 +1,50 @@
+"""What a check sees."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from marsrl_verl.config.data_files import FileReport
+from marsrl_verl.config.schema import MarsRLConfig
+
+ROLES = ("solver", "verifier", "corrector")
+
+
+@dataclass(slots=True)
+class Context:
+    """A composed configuration in the forms that checks need."""
+
+    config: DictConfig
+    """Interpolations resolved."""
+    raw: dict[str, Any]
+    """As composed, interpolations unresolved: shows what somebody changed."""
+    settings: MarsRLConfig
+    """The `marsrl` node as dataclasses."""
+    dry_run: bool
+    """Only a plan is wanted: this machine need not be the one that trains."""
+    files: list[FileReport] = field(default_factory=list)
+    """What the data check found, for the plan."""
+    notes: list[str] = field(default_factory=list)
+    """What could not be checked here, for the plan."""
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the run trains on the processor."""
+        return str(self.config.trainer.device) == "cpu"
+
+    def get(self, key: str) -> Any:
+        """The value of a dotted key; None where it is missing."""
+        return OmegaConf.select(self.config, key, throw_on_missing=False)
+
+
+def typed_settings(config: DictConfig) -> MarsRLConfig:
+    """The `marsrl` node of a resolved configuration as dataclasses."""
+    plain = OmegaConf.to_container(config.marsrl, resolve=True)
+    merged = OmegaConf.merge(OmegaConf.structured(MarsRLConfig), OmegaConf.create(plain))
+    settings = OmegaConf.to_object(merged)
+    if not isinstance(settings, MarsRLConfig):
+        raise TypeError(f"the marsrl node became {type(settings).__name__}, expected MarsRLConfig")
+    return settings

@@ -1,0 +1,139 @@
+"""Checks of token limits and sampling settings, and of verl's copies of them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+from marsrl_verl.config.checks.context import ROLES, Context
+from marsrl_verl.config.errors import Problem
+from marsrl_verl.config.schema import RoleSampling
+
+_ROLLOUT = "actor_rollout_ref.rollout"
+
+
+def role_sampling(ctx: Context) -> dict[str, RoleSampling]:
+    """Sampling settings by role."""
+    return {role: getattr(ctx.settings.roles, role) for role in ROLES}
+
+
+def check_role_limits(ctx: Context) -> list[Problem]:
+    """Each role's own numbers."""
+    problems: list[Problem] = []
+    for role, one in role_sampling(ctx).items():
+        base = f"marsrl.roles.{role}"
+        for name in ("max_prompt_tokens", "max_new_tokens"):
+            if asdict(one)[name] < 1:
+                problems.append(
+                    Problem(
+                        f"{base}.{name}",
+                        "Expected at least one token.",
+                        "Set a positive number.",
+                        asdict(one)[name],
+                    )
+                )
+        if not 0.0 < one.top_p <= 1.0:
+            problems.append(
+                Problem(f"{base}.top_p", "Expected a number above 0, at most 1.", "1.0 keeps all.", one.top_p)
+            )
+        if one.top_k != -1 and one.top_k < 1:
+            problems.append(
+                Problem(
+                    f"{base}.top_k", "Expected -1 or at least 1.", "-1 keeps the whole vocabulary.", one.top_k
+                )
+            )
+        if one.temperature <= 0.0:
+            problems.append(
+                Problem(
+                    f"{base}.temperature",
+                    "At temperature 0 all responses of a group are equal, and nothing can be learnt.",
+                    "Set a temperature above 0.",
+                    one.temperature,
+                )
+            )
+    return problems
+
+
+def check_temperatures(ctx: Context) -> list[Problem]:
+    """One log-prob pass serves all roles, so they sample at one temperature, and verl knows it."""
+    temperatures = {role: one.temperature for role, one in role_sampling(ctx).items()}
+    listed = ", ".join(f"{role} {value}" for role, value in temperatures.items())
+    if len(set(temperatures.values())) > 1:
+        return [
+            Problem(
+                "marsrl.roles.*.temperature",
+                "The roles sample at different temperatures, but the trainer recomputes all "
+                f"log-probabilities in one pass at one temperature ({_ROLLOUT}.temperature).",
+                "Give all roles the same temperature.",
+                listed,
+            )
+        ]
+    rollout = ctx.get(f"{_ROLLOUT}.temperature")
+    if rollout != temperatures["solver"]:
+        return [
+            Problem(
+                f"{_ROLLOUT}.temperature",
+                f"The roles sample at {temperatures['solver']}; log-probabilities at another temperature "
+                "would belong to another policy.",
+                "Leave it out (it follows the roles) and set marsrl.roles.<role>.temperature.",
+                rollout,
+            )
+        ]
+    return []
+
+
+def check_engine_lengths(ctx: Context) -> list[Problem]:
+    """The engine and the trainer must take the longest sequence of any role."""
+    roles = role_sampling(ctx)
+    longest_role = max(roles, key=lambda role: roles[role].max_prompt_tokens + roles[role].max_new_tokens)
+    longest = roles[longest_role].max_prompt_tokens + roles[longest_role].max_new_tokens
+    problems: list[Problem] = []
+    limit = ctx.get(f"{_ROLLOUT}.max_model_len")
+    if not isinstance(limit, int) or limit < longest:
+        problems.append(
+            Problem(
+                f"{_ROLLOUT}.max_model_len",
+                f"The {longest_role} needs {roles[longest_role].max_prompt_tokens} prompt + "
+                f"{roles[longest_role].max_new_tokens} new = {longest} tokens.",
+                f"Leave it out (it follows marsrl.roles), set it to {longest} or more, or lower the role's "
+                "limits.",
+                limit,
+            )
+        )
+    actor = ctx.config.actor_rollout_ref.actor
+    per_gpu, spread = actor.ppo_max_token_len_per_gpu, actor.fsdp_config.ulysses_sequence_parallel_size
+    if per_gpu * spread < longest:
+        problems.append(
+            Problem(
+                "actor_rollout_ref.actor.ppo_max_token_len_per_gpu",
+                f"A micro-batch holds {per_gpu} x {spread} (Ulysses) = {per_gpu * spread} tokens, but one "
+                f"sequence of the {longest_role} can have {longest}.",
+                f"Set it to at least {-(-longest // spread)}.",
+                per_gpu,
+            )
+        )
+    return problems
+
+
+def check_copies(ctx: Context) -> list[Problem]:
+    """verl's own length and sampling keys follow the roles; set alone they would say something else."""
+    roles = role_sampling(ctx)
+    prompt = max(one.max_prompt_tokens for one in roles.values())
+    response = max(one.max_new_tokens for one in roles.values())
+    expected = {
+        "data.max_prompt_length": (prompt, "max_prompt_tokens"),
+        "data.max_response_length": (response, "max_new_tokens"),
+        f"{_ROLLOUT}.prompt_length": (prompt, "max_prompt_tokens"),
+        f"{_ROLLOUT}.response_length": (response, "max_new_tokens"),
+        f"{_ROLLOUT}.top_p": (roles["solver"].top_p, "top_p"),
+        f"{_ROLLOUT}.top_k": (roles["solver"].top_k, "top_k"),
+    }
+    return [
+        Problem(
+            key,
+            f"This key follows the roles and would be {value}; another value has no effect on them.",
+            f"Leave it out and set marsrl.roles.<role>.{name}.",
+            ctx.get(key),
+        )
+        for key, (value, name) in expected.items()
+        if ctx.get(key) != value
+    ]

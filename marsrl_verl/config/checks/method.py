@@ -1,0 +1,170 @@
+"""Checks of the method, the pipeline, the evaluation and the run: values that have a closed set or range."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from marsrl_verl.config.checks.context import ROLES, Context
+from marsrl_verl.config.errors import Problem, did_you_mean
+
+METHODS = ("marsrl",)
+SELECTIONS = ("random", "balanced", "adaptive")
+SCOPES = ("problem", "group")
+BALANCES = ("tokens", "roles")
+MODES = ("sequential", "pipelined")
+EXISTING = ("fail", "resume", "replace")
+
+
+def one_of(key: str, value: str, known: Iterable[str]) -> list[Problem]:
+    """A problem when `value` is not one of `known`."""
+    options = tuple(known)
+    if value in options:
+        return []
+    near = did_you_mean(str(value), options)
+    guess = f"Did you mean {near[0]}? " if near else ""
+    return [Problem(key, "There is no such choice.", f"{guess}Use one of: {', '.join(options)}.", value)]
+
+
+def at_least(key: str, value: float | None, least: float, why: str) -> list[Problem]:
+    """A problem when `value` is below `least`."""
+    if value is None or value >= least:
+        return []
+    return [Problem(key, f"Expected at least {least}: {why}.", f"Set {key} to {least} or more.", value)]
+
+
+def check_choices(ctx: Context) -> list[Problem]:
+    """Settings with a closed set of values."""
+    algo, run = ctx.settings.algo, ctx.settings.run
+    return [
+        *one_of("marsrl.algo.name", algo.name, METHODS),
+        *one_of("marsrl.algo.selection", algo.selection, SELECTIONS),
+        *one_of("marsrl.algo.select_scope", algo.select_scope, SCOPES),
+        *one_of("marsrl.algo.role_balance", algo.role_balance, BALANCES),
+        *one_of("marsrl.pipeline.mode", ctx.settings.pipeline.mode, MODES),
+        *one_of("marsrl.run.existing", run.existing, EXISTING),
+    ]
+
+
+def check_ranges(ctx: Context) -> list[Problem]:
+    """Numbers that have a least or a greatest value."""
+    algo, pipeline, evaluation = ctx.settings.algo, ctx.settings.pipeline, ctx.settings.evaluation
+    problems = [
+        *at_least(
+            "marsrl.algo.group_size", algo.group_size, 2, "advantages compare the responses of a group"
+        ),
+        *at_least("marsrl.algo.inputs_per_stage", algo.inputs_per_stage, 1, "a stage needs an input"),
+        *at_least("marsrl.algo.correction_rounds", algo.correction_rounds, 0, "0 is the Solver alone"),
+        *at_least("marsrl.pipeline.updates_per_step", pipeline.updates_per_step, 1, "a step has an update"),
+        *at_least("marsrl.pipeline.step_prompt_budget", pipeline.step_prompt_budget, 1, "null is no limit"),
+        *at_least("marsrl.evaluation.every", evaluation.every, 0, "0 is never in between"),
+        *at_least("marsrl.evaluation.problems", evaluation.problems, 1, "null is all of them"),
+        *at_least("marsrl.evaluation.samples_per_problem", evaluation.samples_per_problem, 1, "it is a mean"),
+        *at_least("marsrl.evaluation.correction_rounds", evaluation.correction_rounds, 0, "0 is none"),
+    ]
+    if not 0.0 < evaluation.confidence < 1.0:
+        problems.append(
+            Problem(
+                "marsrl.evaluation.confidence",
+                "Expected a number between 0 and 1.",
+                "0.95 is the usual choice.",
+                evaluation.confidence,
+            )
+        )
+    if evaluation.temperature <= 0.0:
+        problems.append(
+            Problem(
+                "marsrl.evaluation.temperature",
+                "Expected a number above 0; greedy decoding is evaluated beside it.",
+                "Set it to 1.0, and marsrl.evaluation.greedy=true for temperature 0.",
+                evaluation.temperature,
+            )
+        )
+    return problems
+
+
+def check_selection(ctx: Context) -> list[Problem]:
+    """Inputs per stage against what a stage can give."""
+    algo = ctx.settings.algo
+    if algo.inputs_per_stage <= algo.group_size or algo.correction_rounds == 0:
+        return []
+    return [
+        Problem(
+            "marsrl.algo.inputs_per_stage",
+            f"The Solver's one group per problem has {algo.group_size} responses, so no more of them can be "
+            "chosen as inputs of the next stage.",
+            f"Set it to at most marsrl.algo.group_size = {algo.group_size}.",
+            algo.inputs_per_stage,
+        )
+    ]
+
+
+def check_train_roles(ctx: Context) -> list[Problem]:
+    """Roles that are trained, and their weights."""
+    algo = ctx.settings.algo
+    key = "marsrl.algo.train_roles"
+    problems: list[Problem] = []
+    if not algo.train_roles:
+        problems.append(
+            Problem(key, "No role is trained.", f"Name at least one of: {', '.join(ROLES)}.", "[]")
+        )
+    for role in algo.train_roles:
+        problems += one_of(key, role, ROLES)
+    if len(set(algo.train_roles)) < len(algo.train_roles):
+        problems.append(
+            Problem(key, "A role is named twice.", "Name each role once.", ", ".join(algo.train_roles))
+        )
+    absent = [role for role in algo.train_roles if role in ROLES[1:]] if algo.correction_rounds == 0 else []
+    if absent:
+        problems.append(
+            Problem(
+                key,
+                "With marsrl.algo.correction_rounds = 0 only the Solver is generated, so "
+                f"{' and '.join(absent)} can't be trained.",
+                "Raise marsrl.algo.correction_rounds, or use algo=grpo.",
+                ", ".join(algo.train_roles),
+            )
+        )
+    return problems + _check_weights(ctx)
+
+
+def _check_weights(ctx: Context) -> list[Problem]:
+    algo = ctx.settings.algo
+    problems: list[Problem] = []
+    for role, weight in algo.role_weights.items():
+        key = f"marsrl.algo.role_weights.{role}"
+        if role not in ROLES:
+            problems += one_of(key, str(role), ROLES)
+        elif role not in algo.train_roles:
+            problems.append(
+                Problem(
+                    key,
+                    "The role is not trained, so its weight has no effect.",
+                    "Add the role to marsrl.algo.train_roles, or remove the weight.",
+                    weight,
+                )
+            )
+        elif weight <= 0.0:
+            problems.append(
+                Problem(
+                    key,
+                    "Expected a weight above 0.",
+                    "To leave a role untrained remove it from marsrl.algo.train_roles.",
+                    weight,
+                )
+            )
+    return problems
+
+
+def check_name(ctx: Context) -> list[Problem]:
+    """The run's name is a folder's name."""
+    name = ctx.settings.run.name
+    if name and not set(name) & set("/\\\0") and name not in (".", ".."):
+        return []
+    return [
+        Problem(
+            "name",
+            "The name becomes a folder below marsrl.run.output_root, so it may not be empty or hold a slash.",
+            "Choose a name such as my-run; the place is marsrl.run.output_root.",
+            name,
+        )
+    ]

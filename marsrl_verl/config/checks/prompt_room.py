@@ -1,0 +1,46 @@
+"""Whether each role's prompts leave room for a problem."""
+
+from __future__ import annotations
+
+from marsrl_verl.config.checks.classes import load_prompts
+from marsrl_verl.config.checks.context import Context
+from marsrl_verl.config.checks.model import model_folder
+from marsrl_verl.config.errors import ConfigError, Problem
+from marsrl_verl.config.prompt_budget import RoleBudget, open_counter, plan_prompts
+from marsrl_verl.rewards.loading import ClassLoadError
+
+
+def prompt_budgets(ctx: Context) -> list[RoleBudget]:
+    """The budget of every role that has a stage; measured where the model's tokenizer is here."""
+    arguments = dict(ctx.config.data.apply_chat_template_kwargs or {})
+    counter = open_counter(model_folder(ctx), arguments)
+    longest = max((report.longest_question for report in ctx.files), key=len, default="")
+    budgets = plan_prompts(load_prompts(ctx), ctx.settings.roles, counter, longest)
+    return budgets if ctx.settings.algo.correction_rounds else budgets[:1]
+
+
+def check_prompt_room(ctx: Context) -> list[Problem]:
+    """A role whose wording alone exceeds its limit could never be asked."""
+    try:
+        budgets = prompt_budgets(ctx)
+    except (ClassLoadError, ConfigError):
+        return []  # reported by the check of the classes
+    except Exception as error:
+        return [
+            Problem(
+                "marsrl.prompts.target",
+                f"Building a prompt failed with {type(error).__name__}: {error}.",
+                "Repair the prompts' class, or the chat template of the model.",
+                ctx.settings.prompts.target,
+            )
+        ]
+    return [
+        Problem(
+            f"marsrl.roles.{budget.role}.max_prompt_tokens",
+            f"The {budget.role}'s wording alone has {budget.fixed} tokens: no room for a problem.",
+            f"Set it well above {budget.fixed}.",
+            budget.limit,
+        )
+        for budget in budgets
+        if budget.measured and budget.fixed >= budget.limit
+    ]

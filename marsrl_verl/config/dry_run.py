@@ -1,0 +1,224 @@
+"""The printed plan of a run: what would happen, without starting anything."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from omegaconf import DictConfig, OmegaConf
+
+from marsrl_verl.config import hf_folder
+from marsrl_verl.config.batching import BatchPlan, plan_batch
+from marsrl_verl.config.checks.context import Context
+from marsrl_verl.config.checks.model import model_folder
+from marsrl_verl.config.checks.prompt_room import prompt_budgets
+from marsrl_verl.config.compose import Composed
+from marsrl_verl.config.memory import GIB, GPU_GIB, assumptions, estimate_memory
+from marsrl_verl.config.model_shapes import PUBLISHED, ModelShape, shape_from_config
+from marsrl_verl.config.prompt_budget import RoleBudget
+
+PLAN_FOLDER = "plans"
+"""Below `marsrl.run.output_root`: a plan must not make the run's own folder look used."""
+
+
+def report(ctx: Context, composed: Composed) -> str:
+    """The whole plan as text; writes the resolved configuration to a file and names it."""
+    plan = plan_batch(ctx.config, ctx.settings)
+    path = write_resolved(ctx.config)
+    sections = [
+        _head(ctx, composed),
+        _stages(plan),
+        _batch(plan, ctx.config),
+        _prompts(prompt_budgets(ctx)),
+        _memory(ctx),
+        _files(ctx, plan),
+    ]
+    if ctx.notes:
+        sections.append(["Not looked at", *(f"  {note}" for note in ctx.notes)])
+    sections.append([f"Resolved configuration: {path}"])
+    return "\n\n".join("\n".join(section) for section in sections)
+
+
+def write_resolved(config: DictConfig) -> Path:
+    """Write the resolved configuration below the output root, or to a temporary folder where that
+    can't be written, and return the file's path."""
+    run = config.marsrl.run
+    text = OmegaConf.to_yaml(config)
+    for folder in (Path(run.output_root) / PLAN_FOLDER, Path(tempfile.gettempdir()) / "marsrl-plans"):
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            target = folder.absolute() / f"{run.name}.yaml"
+            target.write_text(text, encoding="utf-8")
+        except OSError:
+            continue
+        return target
+    raise OSError(f"neither {run.output_root} nor {tempfile.gettempdir()} can be written")
+
+
+def model_shape(ctx: Context) -> ModelShape | None:
+    """Sizes of the model: from its folder, or from the table of the presets."""
+    folder = model_folder(ctx)
+    if folder is not None and (folder / "config.json").is_file():
+        return shape_from_config(hf_folder.read_config(folder))
+    known = PUBLISHED.get(str(ctx.get("actor_rollout_ref.model.path")))
+    return shape_from_config(known) if known is not None else None
+
+
+def _head(ctx: Context, composed: Composed) -> list[str]:
+    chosen = "  ".join(f"{group}={option}" for group, option in composed.choices.items())
+    detected = "  (cluster picked from the machine)" if composed.cluster_detected else ""
+    return [
+        f"Plan of run {ctx.settings.run.name!r}: nothing is started.",
+        f"  {chosen}{detected}",
+        f"  model {ctx.get('actor_rollout_ref.model.path')}",
+        f"  output {ctx.settings.run.output_dir}",
+    ]
+
+
+def _stages(plan: BatchPlan) -> list[str]:
+    rows: list[Sequence[object]] = [
+        ("stage", "role", "groups/problem", "groups/step", "responses/step", "trained")
+    ]
+    for stage in plan.stages:
+        groups = stage.groups_per_problem * plan.problems
+        trained = "yes" if stage.trained else "no"
+        rows.append(
+            (
+                stage.name,
+                stage.role,
+                stage.groups_per_problem,
+                f"{groups:,}",
+                f"{groups * plan.group_size:,}",
+                trained,
+            )
+        )
+    lines = ["Stages (upper bounds: a problem ends early when no output may be an input)", *_table(rows)]
+    if plan.pipelined and len(plan.stages) > 1:
+        lines.append(
+            f"  pipelined: one generation round per step; all {len(plan.stages)} stages from step "
+            f"{len(plan.stages)} on, step t holds stages 1…t before"
+        )
+    elif len(plan.stages) > 1:
+        lines.append(f"  sequential: {plan.rounds} generation rounds per step, one per stage")
+    return lines
+
+
+def _batch(plan: BatchPlan, config: DictConfig) -> list[str]:
+    padding = plan.padded_rows - plan.trained_rows
+    micro = int(config.actor_rollout_ref.actor.ppo_max_token_len_per_gpu)
+    budget = f"  (marsrl.pipeline.step_prompt_budget = {plan.prompt_budget})" if plan.prompt_budget else ""
+    steps = config.trainer.total_training_steps
+    length = f"{steps} steps" if steps is not None else f"{config.trainer.total_epochs} epochs"
+    facts = (
+        ("new problems", f"{plan.problems:,}"),
+        ("groups, at most", f"{plan.groups:,}{budget}"),
+        ("responses, at most", f"{plan.samples:,}  ({plan.group_size} per group)"),
+        ("trained, at most", f"{plan.trained_rows:,}  (groups whose rewards differ)"),
+        ("optimizer updates", f"{plan.updates}"),
+        ("ranks", f"{plan.ranks}  ({plan.world_size} in all, {plan.sequence_parallel} per sequence)"),
+        (
+            "mini-batch",
+            f"{plan.rows_per_update:,} per update = {plan.ranks} x {plan.rows_per_rank:,} per rank",
+        ),
+        ("micro-batch", f"{micro:,} tokens per rank"),
+        ("padding", f"trained rows are filled up to a multiple of {plan.row_multiple} (ranks x updates)"),
+        ("", f"with rows outside the loss: at most {plan.row_multiple - 1}, {padding} in the fullest step"),
+        ("length of the run", length),
+    )
+    return ["Batch of one step", *(f"  {name:<19} {value}" for name, value in facts)]
+
+
+def _prompts(budgets: list[RoleBudget]) -> list[str]:
+    how = (
+        "counted by the model's tokenizer"
+        if budgets[0].measured
+        else "4 characters per token: no tokenizer here"
+    )
+    rows: list[Sequence[object]] = [("role", "longest", "limit", "", "sum")]
+    for budget in budgets:
+        verdict = "fits" if budget.fits else "longer ones are not asked"
+        rows.append((budget.role, f"{budget.longest:,}", f"{budget.limit:,}", verdict, budget.parts))
+    lines = [f"Longest prompts in tokens ({how})", *_table(rows)]
+    if len(budgets) > 1:
+        lines.append("  only the text after the thinking part is passed on, so real prompts are shorter")
+    return lines
+
+
+def _memory(ctx: Context) -> list[str]:
+    shape = model_shape(ctx)
+    place = "rank" if ctx.on_cpu else "GPU"
+    if shape is None:
+        return [
+            f"Memory per {place}",
+            "  not estimated: the model is not here and not in the table of known sizes",
+        ]
+    found = estimate_memory(ctx.config, shape)
+    rows: list[Sequence[object]] = [
+        ("weights (training)", _gib(found.train_weights), f"{_count(found.parameters)} parameters"),
+        ("gradients", _gib(found.gradients), ""),
+        ("optimizer", _gib(found.optimizer), ""),
+        ("gathered layers", _gib(found.gathered), ""),
+        ("activations", _gib(found.activations), ""),
+        ("logits", _gib(found.logits), ""),
+        ("weights (engine)", _gib(found.engine_weights), ""),
+        (
+            "KV cache",
+            _gib(found.kv_cache),
+            f"{found.kv_tokens:,} tokens = {found.longest_sequences:.1f} sequences of the greatest length",
+        ),
+        ("peak while training", _gib(found.training), ""),
+        ("peak while decoding", _gib(found.decoding), ""),
+    ]
+    lines = [f"Memory per {place}, estimated", *_table(rows, header=False)]
+    peak = max(found.training, found.decoding)
+    if not ctx.on_cpu and peak > GPU_GIB * GIB:
+        lines.append(
+            f"  ! more than the {GPU_GIB} GiB assumed: use more GPUs, offload_policy, or shorter micro-batches"
+        )
+    if found.longest_sequences < 1.0:
+        lines.append("  ! the cache does not hold one sequence of the greatest length: it can't be decoded")
+    return lines + [f"  assumed: {line}" for line in assumptions(ctx.config, found)]
+
+
+def _files(ctx: Context, plan: BatchPlan) -> list[str]:
+    if not ctx.files:
+        return ["Data", "  no file was read"]
+    lines = ["Data"]
+    for one in ctx.files:
+        lines.append(f"  {one.split:<6} {one.rows:,} problems  {one.path}")
+    rows = sum(one.rows for one in ctx.files if one.split == "train")
+    lines.append(
+        f"  an epoch is {rows // plan.problems:,} steps; {rows % plan.problems} problems of it are left out"
+    )
+    return lines
+
+
+def _table(rows: Sequence[Sequence[object]], header: bool = True) -> list[str]:
+    """Columns padded to one width; numbers to the right."""
+    texts = [[str(cell) for cell in row] for row in rows]
+    widths = [max(len(row[i]) for row in texts) for i in range(len(texts[0]))]
+    lines = []
+    for number, row in enumerate(texts):
+        body = texts[number] if not header or number else row
+        cells = [
+            cell.rjust(width) if _is_number(cell) else cell.ljust(width)
+            for cell, width in zip(body, widths, strict=True)
+        ]
+        lines.append("  " + "  ".join(cells).rstrip())
+    return lines
+
+
+def _is_number(cell: str) -> bool:
+    return bool(cell) and cell[0].isdigit() and not cell.endswith("parameters") and "tokens" not in cell
+
+
+def _gib(count: int) -> str:
+    value = count / GIB
+    return f"{value:.1f} GiB" if value >= 0.1 else f"{count / 1024**2:.1f} MiB"
+
+
+def _count(parameters: int) -> str:
+    if parameters >= 10**9:
+        return f"{parameters / 10**9:.2f} billion"
+    return f"{parameters / 10**6:.2f} million"

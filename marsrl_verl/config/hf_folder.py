@@ -1,0 +1,73 @@
+"""A model folder in Hugging Face's layout, read without transformers (whose import takes seconds)."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+_HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt", "tekken.json")
+_WEIGHT_PATTERNS = ("*.safetensors", "pytorch_model*.bin")
+
+
+def is_hub_id(path: str) -> bool:
+    """Whether a model path is `organisation/name` on a model hub rather than a folder here."""
+    return bool(_HUB_ID.fullmatch(path)) and not Path(path).exists() and not Path(path.split("/")[0]).is_dir()
+
+
+def hub_snapshot(hub_id: str) -> Path | None:
+    """The folder of an already downloaded hub model, from the files of the hub's cache."""
+    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    cache = Path(os.environ.get("HF_HUB_CACHE") or home / "hub")
+    snapshots = cache / f"models--{hub_id.replace('/', '--')}" / "snapshots"
+    found = sorted(path for path in snapshots.glob("*") if (path / "config.json").is_file())
+    return found[-1] if found else None
+
+
+def has_tokenizer(folder: Path) -> bool:
+    """Whether the folder holds a tokenizer's vocabulary."""
+    return any((folder / name).is_file() for name in _TOKENIZER_FILES)
+
+
+def has_weights(folder: Path) -> bool:
+    """Whether the folder holds weights."""
+    return any(next(folder.glob(pattern), None) is not None for pattern in _WEIGHT_PATTERNS)
+
+
+def read_config(folder: Path) -> dict[str, Any]:
+    """`config.json` of a folder.
+
+    Raises:
+        ValueError: it is no JSON object.
+    """
+    found = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    if not isinstance(found, dict):
+        raise ValueError(f"config.json holds {type(found).__name__}, expected an object")
+    return found
+
+
+def chat_template(folder: Path) -> str | None:
+    """The chat template: a file of its own, or inside `tokenizer_config.json`."""
+    own = folder / "chat_template.jinja"
+    if own.is_file():
+        return own.read_text(encoding="utf-8")
+    settings = tokenizer_config(folder)
+    template = settings.get("chat_template")
+    if isinstance(template, list):
+        by_name = {item.get("name"): item.get("template") for item in template if isinstance(item, dict)}
+        template = by_name.get("default")
+    return template if isinstance(template, str) and template else None
+
+
+@lru_cache(maxsize=8)
+def tokenizer_config(folder: Path) -> dict[str, Any]:
+    """`tokenizer_config.json`; empty when there is none or it can't be read."""
+    try:
+        found = json.loads((folder / "tokenizer_config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}

@@ -1,0 +1,134 @@
+"""An estimate of the memory that one GPU needs, with the assumptions it makes.
+
+It is arithmetic, not a measurement: it tells settings that cannot fit from those that may.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from omegaconf import DictConfig, OmegaConf
+
+from marsrl_verl.config.batching import world_size
+from marsrl_verl.config.model_shapes import ModelShape
+
+GIB = 1024**3
+GPU_GIB = 80
+"""Memory of the GPUs that the cluster presets are written for."""
+_BYTES = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2}
+_ADAM_STATES = 2
+_PLAIN_ACTIVATION_BYTES = 34
+"""Bytes per token, layer and hidden unit without gradient checkpointing (bfloat16, flash attention)."""
+_ENGINE_RESERVE_GIB = 2
+"""Activations, graphs and buffers of the engine."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryEstimate:
+    """Bytes per GPU."""
+
+    parameters: int
+    train_weights: int
+    gradients: int
+    optimizer: int
+    gathered: int
+    """Two layers' weights that FSDP gathers to compute one while the next arrives."""
+    activations: int
+    logits: int
+    engine_weights: int
+    kv_cache: int
+    kv_bytes_per_token: int
+    """Of one GPU; an engine of several GPUs spreads the heads."""
+    kv_tokens: int
+    longest_sequences: float
+    """How many sequences of the greatest length the cache of one engine holds at once."""
+    trainer_offloaded: bool
+    """Weights and optimizer wait in main memory while the engine decodes."""
+    trainer_on_host: bool
+    """Weights, gradients and optimizer stay in main memory, also while training (offload_policy)."""
+    engine_sleeps: bool
+    """The engine frees its memory while the trainer works."""
+
+    @property
+    def training(self) -> int:
+        """Most bytes while an update is computed."""
+        state = 0 if self.trainer_on_host else self.train_weights + self.gradients + self.optimizer
+        engine = 0 if self.engine_sleeps else self.engine_weights + self.kv_cache
+        return state + self.gathered + self.activations + self.logits + engine
+
+    @property
+    def decoding(self) -> int:
+        """Most bytes while the engine decodes."""
+        waits = self.trainer_offloaded or self.trainer_on_host
+        state = 0 if waits else self.train_weights + self.optimizer
+        return state + self.engine_weights + self.kv_cache
+
+
+def estimate_memory(config: DictConfig, shape: ModelShape) -> MemoryEstimate:
+    """The estimate for a checked configuration."""
+    actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
+    fsdp = actor.fsdp_config
+    gpus = world_size(config)
+    master = _BYTES.get(str(fsdp.model_dtype), 4)
+    compute = _BYTES.get(str(fsdp.dtype), 2)
+    tokens = int(actor.ppo_max_token_len_per_gpu)
+    checkpointing = bool(config.actor_rollout_ref.model.enable_gradient_checkpointing)
+    per_unit = compute if checkpointing else _PLAIN_ACTIVATION_BYTES
+    tensor = int(rollout.tensor_model_parallel_size)
+    engine_bytes = _BYTES.get(str(rollout.dtype), 2)
+    engine_weights = shape.parameters * engine_bytes // tensor
+    # A key-value head can't be split: more GPUs than heads store each of them more than once.
+    kv_per_token = 2 * shape.layers * -(-shape.kv_heads // tensor) * shape.head_size * engine_bytes
+    kv_cache = _kv_cache(config, engine_weights)
+    shard = shape.parameters // gpus
+    return MemoryEstimate(
+        parameters=shape.parameters,
+        train_weights=shard * master,
+        gradients=shard * master,
+        optimizer=shard * master * _ADAM_STATES,
+        gathered=0 if gpus == 1 else 2 * shape.layer_parameters * compute,
+        activations=shape.layers * tokens * shape.hidden * per_unit,
+        logits=2 * tokens * shape.vocabulary * 4,
+        engine_weights=engine_weights,
+        kv_cache=kv_cache,
+        kv_bytes_per_token=kv_per_token,
+        kv_tokens=kv_cache // kv_per_token,
+        longest_sequences=kv_cache / kv_per_token / int(rollout.max_model_len),
+        trainer_offloaded=bool(fsdp.param_offload and fsdp.optimizer_offload),
+        trainer_on_host=bool(fsdp.offload_policy),
+        engine_sleeps=bool(rollout.free_cache_engine),
+    )
+
+
+def _kv_cache(config: DictConfig, engine_weights: int) -> int:
+    """Bytes that the engine of one GPU gives to its key-value cache."""
+    if str(config.trainer.device) == "cpu":
+        variables = OmegaConf.select(config, "ray_kwargs.ray_init.runtime_env.env_vars") or {}
+        return int(float(variables.get("VLLM_CPU_KVCACHE_SPACE", 4)) * GIB)
+    share = float(config.actor_rollout_ref.rollout.gpu_memory_utilization) * GPU_GIB * GIB
+    return max(0, int(share) - engine_weights - _ENGINE_RESERVE_GIB * GIB)
+
+
+def assumptions(config: DictConfig, estimate: MemoryEstimate) -> list[str]:
+    """What the estimate takes for granted, for the plan."""
+    on_cpu = str(config.trainer.device) == "cpu"
+    actor = config.actor_rollout_ref.actor
+    fsdp = actor.fsdp_config
+    lines = [
+        f"training state in {fsdp.model_dtype}: weights, gradients and two AdamW moments, sharded over "
+        f"{world_size(config)} rank{'s' if world_size(config) != 1 else ''}",
+        f"one micro-batch of {int(actor.ppo_max_token_len_per_gpu):,} tokens per rank; logits and their "
+        "gradient in float32",
+    ]
+    if estimate.trainer_on_host:
+        lines.append("offload_policy: the training state stays in main memory")
+    elif estimate.trainer_offloaded:
+        lines.append("the training state moves to main memory while the engine decodes")
+    if on_cpu:
+        lines.append("main memory of one rank; key-value cache from VLLM_CPU_KVCACHE_SPACE")
+    else:
+        lines.append(
+            f"GPUs of {GPU_GIB} GiB; the engine takes gpu_memory_utilization of it, of which "
+            f"{_ENGINE_RESERVE_GIB} GiB are no cache"
+        )
+    return lines

@@ -1,0 +1,96 @@
+"""The numbers of a model that memory depends on, from its Hugging Face configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class ModelShape:
+    """Sizes of a decoder-only transformer."""
+
+    layers: int
+    hidden: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    vocabulary: int
+    parameters: int
+    layer_parameters: int
+    """Parameters of one layer, all experts included."""
+
+
+PUBLISHED: dict[str, dict[str, Any]] = {
+    "Qwen/Qwen3-30B-A3B-Thinking-2507": {
+        "model_type": "qwen3_moe",
+        "num_hidden_layers": 48,
+        "hidden_size": 2048,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 4,
+        "head_dim": 128,
+        "intermediate_size": 6144,
+        "moe_intermediate_size": 768,
+        "num_experts": 128,
+        "vocab_size": 151936,
+        "tie_word_embeddings": False,
+    },
+    "Qwen/Qwen3-4B-Thinking-2507": {
+        "model_type": "qwen3",
+        "num_hidden_layers": 36,
+        "hidden_size": 2560,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": 128,
+        "intermediate_size": 9728,
+        "vocab_size": 151936,
+        "tie_word_embeddings": True,
+    },
+}
+"""Sizes of the models that our presets name, for plans made where the model is not."""
+
+_KNOWN_TYPES = ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe")
+
+
+def shape_from_config(config: Mapping[str, Any]) -> ModelShape | None:
+    """Sizes from the content of a `config.json`; None for an architecture that is not known here."""
+    kind = config.get("model_type")
+    if kind not in _KNOWN_TYPES:
+        return None
+    layers, hidden = int(config["num_hidden_layers"]), int(config["hidden_size"])
+    heads = int(config["num_attention_heads"])
+    kv_heads = int(config.get("num_key_value_heads") or heads)
+    head_size = int(config.get("head_dim") or hidden // heads)
+    vocabulary = int(config["vocab_size"])
+    layer = (
+        _attention(config, hidden, heads, kv_heads, head_size) + _feed_forward(config, hidden) + 2 * hidden
+    )
+    embeddings = vocabulary * hidden * (1 if config.get("tie_word_embeddings") else 2)
+    return ModelShape(
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=kv_heads,
+        head_size=head_size,
+        vocabulary=vocabulary,
+        parameters=embeddings + layers * layer + hidden,
+        layer_parameters=layer,
+    )
+
+
+def _attention(config: Mapping[str, Any], hidden: int, heads: int, kv_heads: int, head_size: int) -> int:
+    queries, keys = heads * head_size, kv_heads * head_size
+    count = hidden * (queries + 2 * keys) + queries * hidden
+    if config["model_type"] == "qwen2" or config.get("attention_bias"):
+        count += queries + 2 * keys
+    if str(config["model_type"]).startswith("qwen3"):
+        count += 2 * head_size  # norms of queries and keys
+    return count
+
+
+def _feed_forward(config: Mapping[str, Any], hidden: int) -> int:
+    experts = int(config.get("num_experts") or 0)
+    if experts:
+        return hidden * experts + experts * 3 * hidden * int(config["moe_intermediate_size"])
+    return 3 * hidden * int(config["intermediate_size"])

@@ -1,0 +1,151 @@
+"""The longest prompt that each role can be given, against its limit."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from marsrl_verl.algos.prompts import RolePrompts
+from marsrl_verl.config import hf_folder
+from marsrl_verl.config.schema import RolesConfig
+from marsrl_verl.core.types import Message, Problem
+
+_CHARACTERS_PER_TOKEN = 4
+"""Rough size of a token of English text, used where there is no tokenizer."""
+
+
+class TokenCounter:
+    """Counts the tokens of a chat under a model's own template and tokenizer."""
+
+    def __init__(self, folder: Path, template_arguments: dict[str, Any] | None = None) -> None:
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+        from tokenizers import Tokenizer
+
+        template = hf_folder.chat_template(folder)
+        if template is None:
+            raise ValueError(f"{folder} has no chat template")
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols"]
+        )
+        environment.globals["raise_exception"] = _raise
+        environment.filters["tojson"] = _to_json
+        self._template = environment.from_string(template)
+        self._tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        self._arguments = {**_special_tokens(folder), **(template_arguments or {})}
+
+    def text(self, text: str) -> int:
+        """Tokens of plain text."""
+        return len(self._tokenizer.encode(text, add_special_tokens=False).ids)
+
+    def chat(self, messages: Sequence[Message]) -> int:
+        """Tokens of a chat up to where the answer begins."""
+        rendered = self._template.render(
+            messages=list(messages), add_generation_prompt=True, tools=None, **self._arguments
+        )
+        return self.text(rendered)
+
+
+@dataclass(frozen=True, slots=True)
+class RoleBudget:
+    """One role's prompts in tokens."""
+
+    role: str
+    fixed: int
+    """Chat template and wording, without problem, solution and report."""
+    longest: int
+    """The longest that can come up: every earlier answer at its limit."""
+    limit: int
+    """`max_prompt_tokens`."""
+    parts: str
+    """What `longest` is the sum of."""
+    measured: bool
+    """True when `fixed` and the problem were counted by the model's tokenizer."""
+
+    @property
+    def fits(self) -> bool:
+        """Whether no prompt can exceed the limit."""
+        return self.longest <= self.limit
+
+
+def open_counter(folder: Path | None, arguments: dict[str, Any] | None = None) -> TokenCounter | None:
+    """A counter for a model folder with a fast tokenizer; None without one."""
+    if folder is None or not (folder / "tokenizer.json").is_file() or hf_folder.chat_template(folder) is None:
+        return None
+    return TokenCounter(folder, arguments)
+
+
+def plan_prompts(
+    prompts: RolePrompts, roles: RolesConfig, counter: TokenCounter | None, longest_question: str
+) -> list[RoleBudget]:
+    """The budget of every role.
+
+    Args:
+        prompts: the roles' wording.
+        roles: the limits.
+        counter: None where the model is not here; sizes are then computed from characters.
+        longest_question: of the data; empty when unknown, the Solver's limit then stands for it.
+    """
+    measured = counter is not None
+    chat, text = (counter.chat, counter.text) if counter is not None else (_rough_chat, _rough_text)
+    empty = Problem(problem_id="", question="", ground_truth="")
+    fixed = {
+        "solver": chat(prompts.solver(empty)),
+        "verifier": chat(prompts.verifier(empty, "")),
+        "corrector": chat(prompts.corrector(empty, "", "")),
+    }
+    question = (
+        text(longest_question) if longest_question else roles.solver.max_prompt_tokens - fixed["solver"]
+    )
+    solution = max(roles.solver.max_new_tokens, roles.corrector.max_new_tokens)
+    report = roles.verifier.max_new_tokens
+    asked = f"problem {question:,}"
+    sums = {
+        "solver": (fixed["solver"] + question, asked),
+        "verifier": (fixed["verifier"] + question + solution, f"{asked} + solution {solution:,}"),
+        "corrector": (
+            fixed["corrector"] + question + solution + report,
+            f"{asked} + solution {solution:,} + report {report:,}",
+        ),
+    }
+    return [
+        RoleBudget(
+            role=role,
+            fixed=fixed[role],
+            longest=longest,
+            limit=getattr(roles, role).max_prompt_tokens,
+            parts=f"wording {fixed[role]:,} + {parts}",
+            measured=measured,
+        )
+        for role, (longest, parts) in sums.items()
+    ]
+
+
+def _rough_text(text: str) -> int:
+    return -(-len(text) // _CHARACTERS_PER_TOKEN)
+
+
+def _rough_chat(messages: Sequence[Message]) -> int:
+    return sum(_rough_text(message["content"]) + 4 for message in messages) + 4
+
+
+def _special_tokens(folder: Path) -> dict[str, str]:
+    """`bos_token` and the like, which templates may write."""
+    found: dict[str, str] = {}
+    for name, value in hf_folder.tokenizer_config(folder).items():
+        if name.endswith("_token"):
+            content = value.get("content") if isinstance(value, dict) else value
+            if isinstance(content, str):
+                found[name] = content
+    return found
+
+
+def _raise(message: str) -> None:
+    raise ValueError(f"the chat template refuses the chat: {message}")
+
+
+def _to_json(value: Any, **options: Any) -> str:
+    import json
+
+    return json.dumps(value, ensure_ascii=False, indent=options.get("indent"))
