@@ -1,0 +1,145 @@
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scheduler_tools import TwoStages, answers, problems
+
+from marsrl_verl.core.advantages import credit, group_advantages, role_factors
+from marsrl_verl.core.types import FinishReason, Group, Outcome, Sample, StageInput
+
+
+def group(name: str, role: str, rewards: list[float], lengths: list[int]) -> Group:
+    item = StageInput(name, problems(1)[0], role, 0, role, (), len(rewards))
+    samples = [
+        Sample(
+            f"{name}#{k}",
+            name,
+            [1],
+            list(range(length)),
+            [0.0] * length,
+            FinishReason.STOP,
+            "",
+            "",
+            outcome=Outcome(reward),
+        )
+        for k, (reward, length) in enumerate(zip(rewards, lengths, strict=True))
+    ]
+    return Group(item, samples)
+
+
+def test_advantages_by_hand():
+    # Mean 1/4; deviations 3/4 and three times -1/4; squares sum to 12/16; /3 = 1/4; std 1/2.
+    assert group_advantages([1, 0, 0, 0], eps=0.0) == [1.5, -0.5, -0.5, -0.5]
+    assert group_advantages([1, 0, 0, 0], normalize_std=False) == [0.75, -0.25, -0.25, -0.25]
+    # Mean 1/2, squares sum to 1/2, /1, std sqrt(1/2).
+    assert group_advantages([1, 0], eps=0.0) == pytest.approx([math.sqrt(0.5), -math.sqrt(0.5)])
+
+
+def test_rewards_of_one_and_minus_one_give_the_advantages_of_one_and_zero():
+    zero_one = group_advantages([1, 0, 1, 1], eps=0.0)
+    plus_minus = group_advantages([1, -1, 1, 1], eps=0.0)
+    assert zero_one == pytest.approx(plus_minus)
+
+
+def test_equal_rewards_have_no_advantage_and_a_single_reward_is_refused():
+    assert group_advantages([1, 1, 1]) == [0.0, 0.0, 0.0]
+    with pytest.raises(ValueError, match="at least 2 rewards"):
+        group_advantages([1])
+
+
+@given(st.lists(st.sampled_from([0.0, 0.25, 1.0]), min_size=2, max_size=8))
+def test_advantages_sum_to_zero_and_follow_the_rewards(rewards):
+    advantages = group_advantages(rewards)
+    assert sum(advantages) == pytest.approx(0, abs=1e-6)
+    order = sorted(range(len(rewards)), key=lambda i: rewards[i])
+    assert all(advantages[i] <= advantages[j] for i, j in zip(order, order[1:], strict=False))
+
+
+def test_role_factors_by_hand():
+    tokens = {"solver": 300, "verifier": 100}
+    assert role_factors(tokens) == {"solver": 1.0, "verifier": 1.0}
+    # 400 tokens, 2 roles: 400 / (2 * 300) and 400 / (2 * 100).
+    assert role_factors(tokens, "roles") == pytest.approx({"solver": 2 / 3, "verifier": 2.0})
+    assert role_factors(tokens, "roles", {"verifier": 0.5}) == pytest.approx({"solver": 2 / 3, "verifier": 1.0})
+    assert role_factors({"solver": 5, "corrector": 0}, "roles") == {"solver": 1.0}
+    assert role_factors({}, "roles") == {}
+
+
+def test_credit_leaves_out_equal_groups_and_samples_without_tokens():
+    groups = [
+        group("g1", "solver", [1, 0, 0, 0], [3, 0, 2, 1]),
+        group("g2", "solver", [1, 1, 1, 1], [9, 9, 9, 9]),
+    ]
+    assert credit(groups, eps=0.0) == {"g1#0": 1.5, "g1#2": -0.5, "g1#3": -0.5}
+
+
+def test_masked_tokens_do_not_count_as_tokens_of_a_role():
+    solver = group("g1", "solver", [1, 0], [4, 4])
+    for sample in solver.samples:
+        sample.response_mask = [1, 1, 0, 0]
+    verifier = group("g2", "verifier", [1, 0], [2, 2])
+    weights = credit([solver, verifier], role_balance="roles", normalize_std=False)
+    assert weights == pytest.approx({"g1#0": 0.5, "g1#1": -0.5, "g2#0": 0.5, "g2#1": -0.5})
+
+
+def test_an_unscored_sample_is_refused_by_id():
+    item = TwoStages().first_inputs(problems(1)[0], 0)[0]
+    samples = answers(item)
+    samples[1].outcome = None
+    with pytest.raises(ValueError, match="p0/a/0#1 has not been scored"):
+        credit([Group(item, samples)])
+
+
+# --- the loss they are meant for, on a small policy ------------------------------------------------
+
+GROUPS = [
+    group("s", "solver", [1, 0, 0, 1], [6, 2, 5, 3]),
+    group("v", "verifier", [0, 1, 0, 0], [1, 2, 1, 2]),
+    group("c", "corrector", [1, 1, 1, 0], [3, 3, 4, 1]),
+]
+SAMPLES = {sample.sample_id: sample for one in GROUPS for sample in one.samples}
+
+
+def gradient(advantages: dict[str, float], parts: list[list[str]]) -> torch.Tensor:
+    """Gradient of -1/T sum A_i log p(token), accumulated over micro-batches of sample ids."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(7, 7, generator=generator, dtype=torch.float64, requires_grad=True)
+    total = sum(len(SAMPLES[name].response_ids) for part in parts for name in part)
+    for part in parts:
+        loss = torch.zeros((), dtype=torch.float64)
+        for name in part:
+            ids = torch.tensor(SAMPLES[name].response_ids)
+            log_probs = torch.log_softmax(logits, dim=-1)[ids, ids.roll(1)]
+            loss = loss - advantages[name] * log_probs.sum() / total
+        loss.backward()
+    assert logits.grad is not None
+    return logits.grad
+
+
+@given(st.permutations(list(SAMPLES)), st.lists(st.integers(0, 12), max_size=4))
+def test_order_and_micro_batches_do_not_change_the_gradient(order, cuts):
+    edges = [0, *sorted(cuts), len(order)]
+    parts = [order[i:j] for i, j in zip(edges, edges[1:], strict=False) if i < j]
+    advantages = credit(GROUPS, role_balance="roles")
+    whole = gradient(advantages, [list(SAMPLES)])
+    assert torch.allclose(gradient(advantages, parts), whole, atol=1e-12)
+
+
+def test_balancing_the_roles_is_the_mean_of_their_own_gradients():
+    balanced = gradient(credit(GROUPS, role_balance="roles"), [list(SAMPLES)])
+    plain = credit(GROUPS)
+    own = [gradient(plain, [[sample.sample_id for sample in one.samples]]) for one in GROUPS]
+    assert torch.allclose(balanced, sum(own) / 3, atol=1e-12)
+
+
+def test_a_role_of_weight_zero_has_no_gradient():
+    advantages = credit(GROUPS, role_weights={"solver": 0.0, "corrector": 0.0})
+    verifier = [sample.sample_id for sample in GROUPS[1].samples]
+    share = sum(len(SAMPLES[name].response_ids) for name in verifier) / sum(
+        len(sample.response_ids) for sample in SAMPLES.values()
+    )
+    assert torch.allclose(
+        gradient(advantages, [list(SAMPLES)]), share * gradient(credit(GROUPS), [verifier]), atol=1e-12
+    )

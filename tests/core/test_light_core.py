@@ -1,0 +1,32 @@
+"""The method runs where verl, ray and vllm are not installed."""
+
+import subprocess
+import sys
+
+BLOCKED = """
+import importlib.abc, pkgutil, sys
+
+class Block(importlib.abc.MetaPathFinder):
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"verl", "ray", "vllm", "transformers", "hydra"}:
+            raise ImportError(f"{name} was imported")
+
+sys.meta_path.insert(0, Block())
+import marsrl_verl.core, marsrl_verl.algos, marsrl_verl.rewards
+for package in (marsrl_verl.core, marsrl_verl.algos, marsrl_verl.rewards):
+    for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
+        importlib.import_module(module.name)
+        print(module.name)
+"""
+
+
+def test_core_algos_and_rewards_import_without_verl_ray_and_vllm():
+    done = subprocess.run([sys.executable, "-c", BLOCKED], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    imported = done.stdout.split()
+    assert {"marsrl_verl.core.scheduler", "marsrl_verl.algos.marsrl", "marsrl_verl.rewards.loading"} <= set(imported)
+
+
+def test_the_scheduler_and_the_method_do_not_import_torch():
+    code = "import sys, marsrl_verl.core.scheduler, marsrl_verl.algos.marsrl; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -1,0 +1,132 @@
+"""What holds for every method setting, skill of the model, budget and order of completion."""
+
+from itertools import pairwise
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scheduler_tools import Run, drive, marsrl, problems
+
+from marsrl_verl.core.scheduler import EndReason
+from marsrl_verl.core.scripted import SkillModel
+from marsrl_verl.core.seeding import derive_generator
+
+few = settings(max_examples=40, deadline=None)
+
+
+@st.composite
+def worlds(draw) -> dict:
+    """Settings of a method, a model and a stream of problems."""
+    scope = draw(st.sampled_from(["problem", "group"]))
+    method = {
+        "seed": draw(st.integers(0, 5)),
+        "group_size": draw(st.integers(2, 4)),
+        "inputs_per_stage": draw(st.integers(1, 3 if scope == "problem" else 2)),
+        "correction_rounds": draw(st.integers(1, 2)),
+        "strategy": draw(st.sampled_from(["random", "balanced", "adaptive"])),
+        "scope": scope,
+    }
+    skill = SkillModel(
+        seed=draw(st.integers(0, 100)),
+        solver=draw(st.sampled_from([0.0, 0.5, 1.0])),
+        verifier=draw(st.sampled_from([0.3, 0.8])),
+        truncated=draw(st.sampled_from([0.0, 0.3])),
+        invalid=draw(st.sampled_from([0.0, 0.4])),
+    )
+    sizes = draw(st.lists(st.integers(0, 2), min_size=1, max_size=3))
+    firsts = [sum(sizes[:i]) for i in range(len(sizes))]
+    batches = [problems(size, first) for size, first in zip(sizes, firsts, strict=True)]
+    return {"method": method, "skill": skill, "batches": batches}
+
+
+budgets = st.none() | st.integers(1, 6)
+modes = st.sampled_from(["sequential", "pipelined"])
+
+
+def run(world: dict, mode: str, **options) -> Run:
+    return drive(marsrl(**world["method"]), mode, world["batches"], skill=world["skill"], **options)
+
+
+def shuffled_portions(seed: int, hold_back: float = 0.0):
+    """Deliver in random portions; a sample is held back for a later round with this probability."""
+    calls = iter(range(10**9))
+
+    def deliver(samples):
+        rng = derive_generator(seed, next(calls))
+        order = [samples[i] for i in rng.permutation(len(samples)) if rng.random() >= hold_back]
+        cuts = sorted(rng.integers(0, len(order) + 1, size=3).tolist())
+        return [order[i:j] for i, j in pairwise([0, *cuts, len(order)])]
+
+    return deliver
+
+
+@given(worlds(), budgets, budgets)
+@few
+def test_sequential_and_pipelined_train_the_same_groups(world, budget, other_budget):
+    sequential = run(world, "sequential", budget=budget)
+    pipelined = run(world, "pipelined", budget=other_budget)
+    assert sequential.trained == pipelined.trained
+    assert sequential.completed == pipelined.completed
+    assert sequential.ended == pipelined.ended
+
+
+@given(worlds(), modes, budgets)
+@few
+def test_no_group_is_trained_twice_or_lost_and_every_problem_ends_once(world, mode, budget):
+    result = run(world, mode, budget=budget)
+    assert len(result.decoded) == len(set(result.decoded))
+    assert set(result.completed) == set(result.decoded)
+    mixed = {name for name, samples in result.completed.items() if len({row[2] for row in samples}) > 1}
+    assert set(result.trained) == mixed
+    ids = {problem.problem_id for batch in world["batches"] for problem in batch}
+    assert set(result.ended) == ids
+    last = f"corrector_{world['method']['correction_rounds']}"
+    for stage, reason in result.ended.values():
+        assert reason is (EndReason.FINISHED if stage == last else EndReason.NO_INPUTS)
+
+
+@given(worlds(), modes, budgets, st.integers(0, 1000))
+@few
+def test_the_order_of_completion_changes_no_step(world, mode, budget, seed):
+    plain = run(world, mode, budget=budget, engine_seed=None)
+    shuffled = run(world, mode, budget=budget, engine_seed=seed, deliver=shuffled_portions(seed))
+    assert plain.results == shuffled.results
+    assert plain.rounds == shuffled.rounds
+
+
+@given(worlds(), budgets, st.integers(0, 1000))
+@few
+def test_samples_that_come_back_steps_later_change_no_group(world, budget, seed):
+    plain = run(world, "pipelined", budget=budget)
+    late = run(world, "pipelined", budget=budget, deliver=shuffled_portions(seed, hold_back=0.3))
+    assert plain.trained == late.trained
+    assert plain.ended == late.ended
+
+
+@given(worlds(), modes, st.integers(1, 6))
+@few
+def test_the_budget_is_respected_and_used(world, mode, budget):
+    result = run(world, mode, budget=budget)
+    assert all(len(names) <= budget for step in result.rounds for names in step)
+    if mode == "pipelined":
+        assert all(len(step) <= 1 for step in result.rounds)
+        for step, found in zip(result.rounds, result.results, strict=True):
+            left_over = [age for age in found.oldest_waiting.values() if age > 0]
+            if left_over:
+                assert len(step[0]) == budget
+
+
+@given(worlds(), modes, budgets)
+@settings(max_examples=15, deadline=None)
+def test_a_restart_after_every_call_changes_no_step(world, mode, budget):
+    plain = run(world, mode, budget=budget)
+    restarted = run(world, mode, budget=budget, checkpoint=True, deliver=shuffled_portions(7))
+    assert plain.results == restarted.results
+    assert plain.rounds == restarted.rounds
+
+
+@given(worlds())
+@settings(max_examples=15, deadline=None)
+def test_a_restart_keeps_samples_that_come_back_later(world):
+    plain = run(world, "pipelined", deliver=shuffled_portions(3, hold_back=0.3))
+    restarted = run(world, "pipelined", checkpoint=True, deliver=shuffled_portions(3, hold_back=0.3))
+    assert plain.results == restarted.results

@@ -1,0 +1,115 @@
+from collections import Counter
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from marsrl_verl.core.selection import Candidate, Strategy, choose, quotas
+
+
+def candidates(preferred: dict[str, int], others: dict[str, int]) -> list[Candidate]:
+    """So many candidates by parent in either class."""
+    return [
+        Candidate(f"{parent}#{'+' if good else '-'}{i}", parent, good)
+        for good, sizes in ((True, preferred), (False, others))
+        for parent, size in sizes.items()
+        for i in range(size)
+    ]
+
+
+def rng(seed: int = 0) -> np.random.Generator:
+    return np.random.default_rng(seed)
+
+
+def preferred_count(chosen: list[Candidate]) -> int:
+    return sum(candidate.in_preferred_class for candidate in chosen)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "preferred", "others", "k", "expected"),
+    [
+        (Strategy.ADAPTIVE, 5, 3, 2, (2, 0)),
+        (Strategy.ADAPTIVE, 1, 7, 2, (1, 1)),
+        (Strategy.ADAPTIVE, 0, 8, 2, (0, 2)),
+        (Strategy.BALANCED, 4, 4, 2, (1, 1)),
+        (Strategy.BALANCED, 4, 4, 3, (2, 1)),
+        (Strategy.BALANCED, 8, 0, 2, (2, 0)),
+        (Strategy.BALANCED, 1, 7, 4, (1, 3)),
+        (Strategy.BALANCED, 7, 1, 4, (3, 1)),
+        (Strategy.BALANCED, 0, 1, 4, (0, 1)),
+    ],
+)
+def test_quotas_fill_a_shortage_from_the_other_class(strategy, preferred, others, k, expected):
+    assert quotas(k, preferred, others, strategy) == expected
+    chosen = choose(candidates({"a": preferred}, {"a": others}), k, strategy, rng())
+    assert preferred_count(chosen) == expected[0]
+    assert len(chosen) == sum(expected)
+
+
+def test_random_takes_both_classes_at_their_rate():
+    pool = candidates({"a": 6}, {"a": 2})
+    share = np.mean([preferred_count(choose(pool, 2, "random", rng(seed))) / 2 for seed in range(2000)])
+    assert share == pytest.approx(0.75, abs=0.03)
+
+
+def test_a_class_is_drawn_from_uniformly():
+    pool = candidates({"a": 4}, {"a": 3})
+    counts = Counter(choose(pool, 1, "adaptive", rng(seed))[0].sample_id for seed in range(4000))
+    assert set(counts) == {f"a#+{i}" for i in range(4)}
+    assert max(counts.values()) / min(counts.values()) < 1.25
+
+
+def test_different_parents_are_preferred_within_a_class():
+    for strategy in Strategy:
+        for seed in range(20):
+            chosen = choose(candidates({"a": 6, "b": 1}, {}), 2, strategy, rng(seed))
+            assert {candidate.parent_id for candidate in chosen} == {"a", "b"}
+
+
+def test_an_earlier_choice_moves_when_only_that_makes_parents_differ():
+    # The one candidate of the other class comes from a, so the preferred one must come from b.
+    for seed in range(20):
+        chosen = choose(candidates({"a": 5, "b": 1}, {"a": 1}), 2, "balanced", rng(seed))
+        assert [candidate.parent_id for candidate in chosen] == ["b", "a"]
+
+
+def test_the_class_matters_more_than_the_parent():
+    chosen = choose(candidates({"a": 2}, {"b": 5}), 2, "adaptive", rng())
+    assert [candidate.parent_id for candidate in chosen] == ["a", "a"]
+
+
+def test_parents_are_used_evenly_when_there_are_too_few():
+    chosen = choose(candidates({"a": 5, "b": 5}, {}), 4, "adaptive", rng())
+    assert Counter(candidate.parent_id for candidate in chosen) == {"a": 2, "b": 2}
+
+
+def test_candidates_given_twice_are_refused():
+    pool = candidates({"a": 1}, {})
+    with pytest.raises(ValueError, match="a#\\+0"):
+        choose(pool + pool, 1, "random", rng())
+
+
+pools = st.builds(
+    candidates,
+    st.dictionaries(st.sampled_from("abc"), st.integers(0, 4), max_size=3),
+    st.dictionaries(st.sampled_from("abc"), st.integers(0, 4), max_size=3),
+)
+
+
+@given(pools, st.integers(0, 6), st.sampled_from(list(Strategy)), st.integers(0, 50), st.randoms())
+def test_always_k_or_all_of_them_no_duplicates_any_order(pool, k, strategy, seed, shuffler):
+    chosen = choose(pool, k, strategy, rng(seed))
+    ids = [candidate.sample_id for candidate in chosen]
+    assert len(ids) == len(set(ids)) == min(k, len(pool))
+    assert set(chosen) <= set(pool)
+    shuffled = list(pool)
+    shuffler.shuffle(shuffled)
+    assert choose(shuffled, k, strategy, rng(seed)) == chosen
+
+
+@given(pools, st.integers(0, 6), st.integers(0, 50))
+def test_random_uses_as_many_parents_as_it_can(pool, k, seed):
+    chosen = choose(pool, k, "random", rng(seed))
+    parents = {candidate.parent_id for candidate in pool}
+    assert len({candidate.parent_id for candidate in chosen}) == min(k, len(parents))
