@@ -1,0 +1,61 @@
+import pytest
+
+from marsrl_verl.algos.prompts import VERIFIER_SYSTEM, MathPrompts, RolePrompts
+from marsrl_verl.core.types import FinishReason, Problem, Verdict
+from marsrl_verl.core.verdict import parse_verdict
+
+PROBLEM = Problem("p", r"Find $\{x : x^2 = 4\}$ {exactly}.", "2")
+
+
+def test_the_solver_gets_the_datasets_own_chat():
+    chat = ({"role": "system", "content": "s"}, {"role": "user", "content": "u"})
+    problem = Problem("p", "q", "1", messages=chat)
+    asked = MathPrompts(solver_instruction="unused").solver(problem)
+    assert asked == chat
+    asked[0]["content"] = "changed"
+    assert problem.messages[0]["content"] == "s"
+
+
+def test_without_a_chat_the_solver_gets_the_problem():
+    assert MathPrompts().solver(PROBLEM) == ({"role": "user", "content": PROBLEM.question},)
+    [message] = MathPrompts(solver_instruction="Box it.").solver(PROBLEM)
+    assert message["content"] == PROBLEM.question + "\n\nBox it."
+
+
+def test_the_verifier_gets_rules_problem_and_solution_word_for_word():
+    solution = r"So {x} = \frac{1}{2} and {solution} {0}"
+    system, user = MathPrompts().verifier(PROBLEM, solution)
+    assert system == {"role": "system", "content": VERIFIER_SYSTEM}
+    assert user["role"] == "user"
+    assert user["content"].index(PROBLEM.question) < user["content"].index(solution)
+    for name in ("Final Verdict", "List of Findings", "Correctness"):
+        assert name in user["content"]
+        assert name in system["content"]
+    for kind in ("Critical Error", "Justification Gap"):
+        assert kind in system["content"]
+
+
+def test_the_example_in_the_rules_is_read_as_it_is_meant():
+    example = VERIFIER_SYSTEM.partition("### Example")[2]
+    parsed = parse_verdict(example, FinishReason.STOP)
+    assert parsed.verdict is Verdict.WRONG
+    assert parsed.report.startswith("**Final Verdict**")
+    assert "Justification Gap" in parsed.report
+    assert "Correctness" not in parsed.report
+
+
+def test_the_corrector_sees_its_solution_as_its_own_turn():
+    problem, solution, request = MathPrompts().corrector(PROBLEM, "x = {2}", "the root {-2} is missing")
+    assert problem == {"role": "user", "content": PROBLEM.question}
+    assert solution == {"role": "assistant", "content": "x = {2}"}
+    assert request["role"] == "user"
+    assert request["content"].endswith("the root {-2} is missing")
+
+
+def test_prompts_must_word_all_roles():
+    class Partial(RolePrompts):
+        def solver(self, problem):
+            return ()
+
+    with pytest.raises(TypeError, match="abstract"):
+        Partial()
