@@ -20,6 +20,7 @@ SOLVER = "solver"
 VERIFIER = "verifier"
 CORRECTOR = "corrector"
 """The roles of MarsRL, as `StageInput.role` and the configuration name them."""
+ROLES = (SOLVER, VERIFIER, CORRECTOR)
 
 
 def is_correct(reward: float) -> bool:

@@ -22,16 +22,12 @@ class TrainingRow:
 
 
 def training_rows(groups: list[Group], advantages: dict[str, float]) -> list[TrainingRow]:
-    """The samples that enter the loss, in the order of `groups`.
-
-    Samples without tokens (a prompt over the limit, a failed request) have nothing to train; their
-    rewards did count in their group's statistics.
-    """
+    """The samples that have an advantage, in the order of `groups`."""
     return [
         TrainingRow(sample, group.input.role, advantages[sample.sample_id])
         for group in groups
         for sample in group.samples
-        if sample.response_ids
+        if sample.sample_id in advantages
     ]
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from marsrl_verl.verl_adapter.register import CPU_PLATFORM, PLATFORM_VARIABLE
+from marsrl_verl.verl_adapter.platform_choice import CPU_PLATFORM, PLATFORM_VARIABLE
 
 REGISTER_MODULE = "marsrl_verl.verl_adapter.register"
 DISTRIBUTION_FOLDER = Path(__file__).parent / "cpu" / "distribution"
@@ -22,18 +22,21 @@ class PackageMismatchError(RuntimeError):
 def prepare_environment(config: DictConfig) -> dict[str, str]:
     """Set this process's variables and return those that Ray must hand to its workers.
 
-    The configuration's `ray_kwargs.ray_init.runtime_env.env_vars` come first; on the CPU platform the
-    stand-in for vLLM's distribution name is added to `PYTHONPATH`, so that users need not.
+    The configuration's `ray_kwargs.ray_init.runtime_env.env_vars` come first. `PYTHONPATH` gains the
+    current folder, so that a reward class lying there is found by the workers too, and on the CPU
+    platform the stand-in for vLLM's distribution name.
     """
     env_vars = _configured(config)
     env_vars.setdefault("VERL_USE_EXTERNAL_MODULES", REGISTER_MODULE)
+    path = _prepend(os.getcwd(), env_vars.get("PYTHONPATH", os.environ.get("PYTHONPATH", "")))
     if Path(config.actor_rollout_ref.model.path).is_dir():
         env_vars.setdefault("HF_HUB_OFFLINE", "1")
     if env_vars.get(PLATFORM_VARIABLE) == CPU_PLATFORM:
         check_vllm_cpu()
-        env_vars["PYTHONPATH"] = _prepend(str(DISTRIBUTION_FOLDER), os.environ.get("PYTHONPATH", ""))
+        path = _prepend(str(DISTRIBUTION_FOLDER), path)
         if str(DISTRIBUTION_FOLDER) not in sys.path:
             sys.path.insert(0, str(DISTRIBUTION_FOLDER))
+    env_vars["PYTHONPATH"] = path
     os.environ.update(env_vars)
     return env_vars
 

@@ -1,21 +1,13 @@
 """What every verl process imports from us: the `verl.plugins` entry point.
 
 verl logs a failing entry point at DEBUG only, so the launcher names this module in
-`VERL_USE_EXTERNAL_MODULES` as well, where an error is raised.
+`VERL_USE_EXTERNAL_MODULES` as well, where an error is raised. Import it for its effect only, and
+only where `VERL_PLATFORM` is already set.
 """
 
 from __future__ import annotations
 
-import os
-
-PLATFORM_VARIABLE = "VERL_PLATFORM"
-CPU_PLATFORM = "cpu"
-
-
-def on_cpu_platform() -> bool:
-    """Whether this process belongs to a run on the CPU platform."""
-    return os.environ.get(PLATFORM_VARIABLE, "").strip().lower() == CPU_PLATFORM
-
+from marsrl_verl.verl_adapter.platform_choice import on_cpu_platform
 
 if on_cpu_platform():
     from marsrl_verl.verl_adapter.cpu import platform as _platform  # noqa: F401  (registers itself)

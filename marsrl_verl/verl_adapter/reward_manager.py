@@ -9,10 +9,9 @@ from omegaconf import DictConfig, OmegaConf
 from verl import DataProto
 from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
 
+from marsrl_verl.core.types import ROLES
 from marsrl_verl.rewards.base import RoleReward, ScoreRequest
 from marsrl_verl.rewards.loading import load_class, score_request
-
-ROLES = ("solver", "verifier", "corrector")
 
 
 def build_role_rewards(config: DictConfig) -> dict[str, RoleReward]:

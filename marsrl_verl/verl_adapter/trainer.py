@@ -20,15 +20,17 @@ from verl.utils.metric import reduce_metrics
 from verl.utils.py_functional import rename_dict
 from verl.utils.tracking import Tracking
 
+from marsrl_verl.core.advantages import credit
 from marsrl_verl.core.scheduler import Scheduler, StepResult
-from marsrl_verl.core.types import Sample
+from marsrl_verl.evaluation.suite import AFTER, BEFORE
 from marsrl_verl.verl_adapter import checkpoint
 from marsrl_verl.verl_adapter.batch import build_batch, training_rows
 from marsrl_verl.verl_adapter.components import (
     build_algorithm,
     build_prompts,
-    credit,
+    chat_tokenizer,
     sampling_settings,
+    typed_settings,
 )
 from marsrl_verl.verl_adapter.observer import TrainingObserver
 from marsrl_verl.verl_adapter.problem_stream import ProblemStream, problems_of
@@ -42,17 +44,18 @@ class RayMarsRLTrainer(RayPPOTrainer):
 
     def __init__(self, config: DictConfig, tokenizer: Any, **kwargs: Any) -> None:
         super().__init__(config=config, tokenizer=tokenizer, **kwargs)
-        self.settings = config.marsrl
-        self.prompts = build_prompts(config)
-        self.sampling = sampling_settings(config)
-        self.algorithm = build_algorithm(config, self.prompts, tokenizer)
+        self.settings = typed_settings(config)
+        self.prompts = build_prompts(self.settings)
+        self.sampling = sampling_settings(self.settings)
+        chat = chat_tokenizer(config, tokenizer)
+        self.algorithm = build_algorithm(self.settings, self.prompts, chat)
         self.scheduler = Scheduler(
             self.algorithm,
             mode=self.settings.pipeline.mode,
             step_prompt_budget=self.settings.pipeline.step_prompt_budget,
         )
         self.problems = ProblemStream(self.train_dataloader)
-        self.observer = TrainingObserver(config)
+        self.observer = TrainingObserver(config, self.settings, self.total_training_steps)
         self.global_steps = 0
         self.metrics: dict[str, float] = {}
         self.timing: dict[str, float] = {}
@@ -87,9 +90,8 @@ class RayMarsRLTrainer(RayPPOTrainer):
         self._fit_collect_metrics(result, batch)
 
     def _fit_begin(self) -> None:
-        self.observer.phase("loading weights")
         self._load_checkpoint()
-        self.observer.start(self.global_steps, self.total_training_steps)
+        self.observer.begin(self.global_steps)
         self.tracking = Tracking(
             project_name=self.config.trainer.project_name,
             experiment_name=self.config.trainer.experiment_name,
@@ -97,14 +99,15 @@ class RayMarsRLTrainer(RayPPOTrainer):
             config=None,
         )
         self._fit_update_weights()
-        if self.global_steps == 0 and self.settings.evaluation.before:
-            self._evaluate("before")
+        if self.settings.evaluation.before and self.global_steps == 0 and not self.observer.evaluated(BEFORE):
+            self._evaluate(BEFORE)
+        self.observer.phase("training")
 
     def _fit_end(self) -> None:
         dropped = self.scheduler.drop_waiting()
         if self.settings.evaluation.after:
-            self._evaluate("after")
-        self.observer.finish(self.global_steps, dropped_inputs=len(dropped))
+            self._evaluate(AFTER)
+        self.observer.finish(self.global_steps, {"waiting inputs dropped at the end": len(dropped)})
 
     # --- hooks of a step ----------------------------------------------------------------------
 
@@ -116,24 +119,28 @@ class RayMarsRLTrainer(RayPPOTrainer):
 
     def _fit_generate(self) -> None:
         """Decode rounds until the scheduler asks for none, then let the engine sleep."""
-        rounds, tokens = 0, 0
-        self._step_samples: list[Sample] = []
+        rounds, count, tokens = 0, 0, 0
         with self._timed("gen"):
             while inputs := self.scheduler.next_round():
                 samples = self.async_rollout_manager.generate(inputs, self.sampling)
                 self.scheduler.absorb(samples)
-                self._step_samples += samples
-                self.observer.log_rollouts(self.global_steps, inputs, samples)
                 rounds += 1
+                count += len(samples)
                 tokens += sum(len(sample.response_ids) for sample in samples)
             self._sleep_engine()
         self.metrics["rollout/rounds"] = rounds
-        self.metrics["rollout/samples"] = len(self._step_samples)
+        self.metrics["rollout/samples"] = count
         self.metrics["rollout/generated_tokens"] = tokens
 
     def _fit_build_batch(self, result: StepResult) -> DataProto | None:
         """The step's training batch with advantages, balanced over ranks; None when nothing trains."""
-        advantages = credit(result.trained, self.settings.algo)
+        algo = self.settings.algo
+        advantages = credit(
+            result.trained,
+            normalize_std=algo.normalize_std,
+            role_balance=algo.role_balance,
+            role_weights=algo.role_weights,
+        )
         rows = training_rows(result.trained, advantages)
         if not rows:
             return None
@@ -231,10 +238,10 @@ class RayMarsRLTrainer(RayPPOTrainer):
             self.metrics["perf/generated_tokens_per_second"] = (
                 self.metrics["rollout/generated_tokens"] / self.timing["gen"]
             )
-        self.metrics.update({f"timing_s/{name}": seconds for name, seconds in self.timing.items()})
-        self.observer.step(self.global_steps, result, self.metrics)
+        self.observer.step(self.global_steps, result, self.metrics, self.timing)
         if self.config.trainer.logger:
-            self.tracking.log(data=self.metrics, step=self.global_steps)
+            timings = {f"timing_s/{name}": seconds for name, seconds in self.timing.items()}
+            self.tracking.log(data={**self.metrics, **timings}, step=self.global_steps)
 
     # --- evaluation ---------------------------------------------------------------------------
 
@@ -290,8 +297,7 @@ class RayMarsRLTrainer(RayPPOTrainer):
     # --- small things -------------------------------------------------------------------------
 
     def init_workers(self) -> None:
-        """verl's start of all workers; the engine is left without weights of ours until the first sync."""
-        self.observer.phase("starting Ray workers and vLLM")
+        """verl's start of all workers."""
         super().init_workers()
 
     def close(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from marsrl_verl.verl_adapter.register import on_cpu_platform
+from marsrl_verl.verl_adapter.platform_choice import on_cpu_platform
 
 
 def load() -> None:

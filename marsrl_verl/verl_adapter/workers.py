@@ -6,7 +6,7 @@ from typing import Any
 
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
-from marsrl_verl.verl_adapter.register import on_cpu_platform
+from marsrl_verl.verl_adapter.platform_choice import on_cpu_platform
 
 
 class MarsRLTrainingWorker(TrainingWorker):

