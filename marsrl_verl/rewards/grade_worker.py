@@ -30,7 +30,7 @@ def main(target: str, timeout_s: float, memory_mb: int) -> None:
     for line in sys.stdin:
         # The parent ends a call that takes too long. Should the parent be gone by then, this C thread
         # still does, even while the interpreter is inside one endless C call.
-        faulthandler.dump_traceback_later(2 * timeout_s + 5, exit=True, file=silence)
+        faulthandler.dump_traceback_later(2 * timeout_s + 1, exit=True, file=silence)
         try:
             answer: dict[str, Any] = {"result": function(*json.loads(line))}
         except Exception as error:

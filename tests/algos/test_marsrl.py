@@ -29,9 +29,7 @@ def answered(item: StageInput, outcomes: list[Outcome], texts=None, reasons=None
         text = texts[k] if texts else f"text {item.group_id} {k}"
         reason = reasons[k] if reasons else FinishReason.STOP
         sample_id = f"{item.group_id}#{k}"
-        samples.append(
-            Sample(sample_id, item.group_id, [1], [1], [0.0], reason, text, text, outcome=outcome)
-        )
+        samples.append(Sample(sample_id, item.group_id, [1], [1], [0.0], reason, text, text, outcome=outcome))
     return Group(item, samples)
 
 
@@ -81,7 +79,12 @@ def test_verifiers_judge_chosen_solutions_with_their_rewards():
     for item in inputs:
         assert item.solution == f"text p/solver/0 {item.parent_id[-1]}"
         assert item.solution in item.messages[1]["content"]
-        assert (item.solution_reward, item.stage_index, item.role, item.created_step) == (0.0, 1, "verifier", 3)
+        assert (item.solution_reward, item.stage_index, item.role, item.created_step) == (
+            0.0,
+            1,
+            "verifier",
+            3,
+        )
 
 
 def test_correctors_get_the_judged_solution_and_the_report():
@@ -219,7 +222,9 @@ def test_choices_differ_between_seeds_and_problems_and_not_between_steps():
 rewards_lists = st.lists(st.sampled_from([0.0, 1.0]), min_size=4, max_size=4)
 
 
-@given(rewards_lists, st.sampled_from(["random", "balanced", "adaptive"]), st.integers(1, 5), st.integers(0, 9))
+@given(
+    rewards_lists, st.sampled_from(["random", "balanced", "adaptive"]), st.integers(1, 5), st.integers(0, 9)
+)
 @settings(deadline=None)
 def test_every_input_has_its_own_parent(rewards, selection, k, seed):
     algorithm = build(seed=seed, selection=selection, inputs_per_stage=k)

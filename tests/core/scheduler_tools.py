@@ -48,7 +48,9 @@ class TwoStages:
 
     def _inputs(self, problem: Problem, index: int, step: int, parent: str | None) -> list[StageInput]:
         stage = self.stages[index]
-        prototype = StageInput("", problem, stage.name, index, stage.role, (), self.n, parent, created_step=step)
+        prototype = StageInput(
+            "", problem, stage.name, index, stage.role, (), self.n, parent, created_step=step
+        )
         names = [f"{problem.problem_id}/{stage.name}/{slot}" for slot in range(self.fan[index])]
         return [replace(prototype, group_id=name) for name in names]
 

@@ -1,4 +1,5 @@
 import math
+from itertools import pairwise
 
 import pytest
 import torch
@@ -54,7 +55,7 @@ def test_advantages_sum_to_zero_and_follow_the_rewards(rewards):
     advantages = group_advantages(rewards)
     assert sum(advantages) == pytest.approx(0, abs=1e-6)
     order = sorted(range(len(rewards)), key=lambda i: rewards[i])
-    assert all(advantages[i] <= advantages[j] for i, j in zip(order, order[1:], strict=False))
+    assert all(advantages[i] <= advantages[j] for i, j in pairwise(order))
 
 
 def test_role_factors_by_hand():
@@ -62,7 +63,9 @@ def test_role_factors_by_hand():
     assert role_factors(tokens) == {"solver": 1.0, "verifier": 1.0}
     # 400 tokens, 2 roles: 400 / (2 * 300) and 400 / (2 * 100).
     assert role_factors(tokens, "roles") == pytest.approx({"solver": 2 / 3, "verifier": 2.0})
-    assert role_factors(tokens, "roles", {"verifier": 0.5}) == pytest.approx({"solver": 2 / 3, "verifier": 1.0})
+    assert role_factors(tokens, "roles", {"verifier": 0.5}) == pytest.approx(
+        {"solver": 2 / 3, "verifier": 1.0}
+    )
     assert role_factors({"solver": 5, "corrector": 0}, "roles") == {"solver": 1.0}
     assert role_factors({}, "roles") == {}
 
@@ -121,7 +124,7 @@ def gradient(advantages: dict[str, float], parts: list[list[str]]) -> torch.Tens
 @given(st.permutations(list(SAMPLES)), st.lists(st.integers(0, 12), max_size=4))
 def test_order_and_micro_batches_do_not_change_the_gradient(order, cuts):
     edges = [0, *sorted(cuts), len(order)]
-    parts = [order[i:j] for i, j in zip(edges, edges[1:], strict=False) if i < j]
+    parts = [order[i:j] for i, j in pairwise(edges) if i < j]
     advantages = credit(GROUPS, role_balance="roles")
     whole = gradient(advantages, [list(SAMPLES)])
     assert torch.allclose(gradient(advantages, parts), whole, atol=1e-12)

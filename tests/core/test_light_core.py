@@ -24,9 +24,13 @@ def test_core_algos_and_rewards_import_without_verl_ray_and_vllm():
     done = subprocess.run([sys.executable, "-c", BLOCKED], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     imported = done.stdout.split()
-    assert {"marsrl_verl.core.scheduler", "marsrl_verl.algos.marsrl", "marsrl_verl.rewards.loading"} <= set(imported)
+    assert {"marsrl_verl.core.scheduler", "marsrl_verl.algos.marsrl", "marsrl_verl.rewards.loading"} <= set(
+        imported
+    )
 
 
 def test_the_scheduler_and_the_method_do_not_import_torch():
-    code = "import sys, marsrl_verl.core.scheduler, marsrl_verl.algos.marsrl; sys.exit('torch' in sys.modules)"
+    code = (
+        "import sys, marsrl_verl.core.scheduler, marsrl_verl.algos.marsrl; sys.exit('torch' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -185,7 +185,7 @@ def test_unknown_duplicate_unscored_and_infinite_samples_are_refused_by_id():
     with pytest.raises(ValueError, match="p0/a/0#0: came twice"):
         scheduler.absorb([first])
     scheduler.absorb([second])
-    with pytest.raises(ValueError, match="p0/a/0#1: .*complete already"):
+    with pytest.raises(ValueError, match=r"p0/a/0#1: .*complete already"):
         scheduler.absorb([second])
 
 

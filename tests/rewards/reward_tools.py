@@ -1,0 +1,106 @@
+"""Requests, and rewards that misbehave."""
+
+import threading
+
+from marsrl_verl.core.types import FinishReason, Outcome, Problem
+from marsrl_verl.rewards.base import RoleReward, ScoreRequest
+
+
+def request(
+    text: str = "",
+    truth: str = "2",
+    *,
+    role: str = "solver",
+    reason: FinishReason = FinishReason.STOP,
+    final_text: str | None = None,
+    solution_reward: float | None = None,
+) -> ScoreRequest:
+    return ScoreRequest(
+        sample_id="p/solver/0#0",
+        role=role,
+        stage=role,
+        problem=Problem("p", "1 + 1 = ?", truth),
+        text=text,
+        final_text=text if final_text is None else final_text,
+        finish_reason=reason,
+        solution_reward=solution_reward,
+    )
+
+
+class Constant(RoleReward):
+    def __init__(self, value: float = 1.0, *, note: str = "") -> None:
+        self.value = value
+        self.note = note
+        self.thread: threading.Thread | None = None
+
+    def score(self, request):
+        self.thread = threading.current_thread()
+        return Outcome(self.value, answer=self.note or None)
+
+
+class Asynchronous(RoleReward):
+    def __init__(self) -> None:
+        self.thread: threading.Thread | None = None
+
+    async def score(self, request):
+        self.thread = threading.current_thread()
+        return Outcome(0.5)
+
+
+class ReturnsAwaitable(RoleReward):
+    def score(self, request):
+        return Asynchronous().score(request)
+
+
+class Raises(RoleReward):
+    def score(self, request):
+        raise KeyError("no such answer")
+
+
+class RaisesLater(RoleReward):
+    async def score(self, request):
+        raise ValueError("judge is offline")
+
+
+class Untyped(RoleReward):
+    def score(self, request):
+        return 1.0
+
+
+class NeedsPath(RoleReward):
+    def __init__(self, path: str) -> None:
+        raise FileNotFoundError(path)
+
+    def score(self, request):
+        return Outcome(0.0)
+
+
+class Unfinished(RoleReward):
+    """Does not say how it scores."""
+
+
+class NoReward:
+    pass
+
+
+def never_ends(final_text, references):
+    """A grader that hangs on one text, inside the interpreter."""
+    while final_text == "hang":
+        pass
+    return {"correct": final_text in references, "answer": final_text, "error": None}
+
+
+def noisy(final_text, references):
+    """A grader whose library prints."""
+    print("progress: 100 %")
+    return {"correct": True, "answer": final_text, "error": None}
+
+
+def dies(final_text, references):
+    import os
+
+    os._exit(3)
+
+
+def greedy(final_text, references):
+    return {"correct": bool(bytearray(2**40)), "answer": None, "error": None}

@@ -1,0 +1,89 @@
+import pytest
+from reward_tools import request
+
+from marsrl_verl.core.types import FinishReason, Outcome
+from marsrl_verl.rewards.exact import ExactAnswerReward
+from marsrl_verl.rewards.math_grading import grade
+from marsrl_verl.rewards.math_verify import MathVerifyReward
+
+
+@pytest.mark.parametrize(
+    ("text", "truth", "reward"),
+    [
+        (r"so \boxed{2}", "2", 1.0),
+        (r"so \boxed{2.0}", "2\n", 1.0),
+        (r"first \boxed{2}, no, \boxed{3}", "2", 0.0),
+        (r"\boxed{1/2}", '["7", "0.5"]', 1.0),
+        ("it is 2", "2", 0.0),
+    ],
+)
+def test_exact_answers(text, truth, reward):
+    assert ExactAnswerReward().score(request(text, truth)).reward == reward
+
+
+def test_the_last_number_counts_only_when_it_is_allowed():
+    text = "Adding, we get 1 + 1 = 2."
+    assert ExactAnswerReward().score(request(text)) == Outcome(0.0)
+    assert ExactAnswerReward(allow_last_number=True).score(request(text)) == Outcome(1.0, answer="2")
+    # A box goes before any number.
+    assert ExactAnswerReward(allow_last_number=True).score(request(r"\boxed{3}, not 2")).reward == 0.0
+
+
+@pytest.mark.parametrize("reward", [ExactAnswerReward(), MathVerifyReward(grader="builtins:undefined")])
+def test_unfinished_and_empty_answers_are_not_graded(reward):
+    right = r"\boxed{2}"
+    for reason in FinishReason:
+        if reason is not FinishReason.STOP:
+            assert reward.score(request(right, reason=reason)) == Outcome(0.0)
+    # The box stands in the reasoning, which never ended.
+    assert reward.score(request("<think>" + right, final_text="")) == Outcome(0.0)
+
+
+def test_an_empty_ground_truth_is_an_error():
+    with pytest.raises(ValueError, match="problem p: the ground truth is empty"):
+        ExactAnswerReward().score(request(r"\boxed{2}", " "))
+
+
+@pytest.mark.parametrize(
+    ("text", "references"),
+    [
+        (r"so the angle is $\boxed{336^\circ}$.", ["336"]),
+        (r"so the angle is $\boxed{336}$.", [r"336^\circ"]),
+        (r"\boxed{142}", ["142.0"]),
+        (r"\boxed{10{,}000}", ["10000"]),
+        (r"\boxed{10000}", ["10{,}000"]),
+        (r"\boxed{\dfrac{3}{6}}", ["7", r"\frac{1}{2}"]),
+        (r"\boxed{2^{10}}", ["1024"]),
+        (r"\boxed{\sqrt{8}}", [r"2\sqrt{2}"]),
+        (r"\boxed{x^2+2x+1}", ["(x+1)^2"]),
+        (r"\boxed{\{2, 1\}}", [r"\{1,2\}"]),
+        (r"\boxed{(1, 2)}", ["(1,2)"]),
+        (r"\boxed{\text{Monday}}", ["Monday"]),
+        (r"We get \boxed{3}, but \boxed{5} is right.", ["5"]),
+        ("The final answer is 12.", ["12"]),
+    ],
+)
+def test_answers_that_math_verify_accepts(text, references):
+    assert grade(text, references)["correct"] is True
+
+
+@pytest.mark.parametrize(
+    ("text", "references"),
+    [
+        (r"\boxed{5}", ["6"]),
+        (r"We get \boxed{5}, but \boxed{3} is right.", ["5"]),
+        (r"\boxed{}", ["5"]),
+        (r"\boxed{(}", ["5"]),
+        (r"\boxed{\frac{1}{0}}", ["5"]),
+        ("I do not know.", ["5"]),
+        (r"\boxed{0.33}", [r"\frac{1}{3}"]),
+        (r"\boxed{5}", [r"\frac{"]),
+    ],
+)
+def test_answers_that_math_verify_refuses(text, references):
+    assert grade(text, references)["correct"] is False
+
+
+def test_the_extracted_answer_is_reported():
+    assert grade(r"\boxed{ 5 }", ["6"])["answer"] == "5"
+    assert grade("The final answer is 12.", ["6"])["answer"] == "12"

@@ -1,0 +1,85 @@
+import asyncio
+import sys
+import threading
+
+import pytest
+from reward_tools import Asynchronous, Constant, Raises, RaisesLater, ReturnsAwaitable, Untyped, request
+
+from marsrl_verl.algos.prompts import MathPrompts, RolePrompts
+from marsrl_verl.core.types import Outcome
+from marsrl_verl.rewards.base import RoleReward
+from marsrl_verl.rewards.loading import ClassLoadError, load_class, score_request
+
+
+def test_a_class_of_the_user_is_constructed_with_its_arguments():
+    reward = load_class("reward_tools:Constant", {"value": 0.25, "note": "n"}, RoleReward)
+    assert isinstance(reward, Constant)
+    assert (reward.value, reward.note) == (0.25, "n")
+
+
+def test_other_kinds_of_classes_are_loaded_too():
+    prompts = load_class("marsrl_verl.algos.prompts:MathPrompts", None, RolePrompts)
+    assert isinstance(prompts, MathPrompts)
+
+
+@pytest.mark.parametrize(
+    ("target", "kwargs", "message"),
+    [
+        ("reward_tools.Constant", {}, "'reward_tools.Constant': expected the form package.module:ClassName"),
+        ("???", {}, "expected the form"),
+        ("reward_tols:Constant", {}, "no module 'reward_tols'; check the spelling"),
+        ("marsrl_verl.rewads.exact:X", {}, "no module 'marsrl_verl.rewads'"),
+        ("reward_tools:Konstant", {}, "has no 'Konstant'; classes there: .*'Constant'"),
+        ("reward_tools:NoReward", {}, "expected a class derived from marsrl_verl.rewards.base:RoleReward"),
+        ("reward_tools:request", {}, "expected a class derived from"),
+        ("reward_tools:Unfinished", {}, "does not define score"),
+        (
+            "reward_tools:Constant",
+            {"vale": 1},
+            r"kwargs do not fit: unknown \['vale'\]; it takes \['value', 'note'\]",
+        ),
+        ("reward_tools:NeedsPath", {}, r"missing \['path'\]; it takes \['path'\]"),
+        ("reward_tools:NeedsPath", {"path": "/x"}, "constructor failed with FileNotFoundError: /x"),
+    ],
+)
+def test_a_class_that_can_not_be_had_is_explained(target, kwargs, message):
+    with pytest.raises(ClassLoadError, match=message):
+        load_class(target, kwargs, RoleReward)
+
+
+def test_a_missing_dependency_and_a_broken_module_are_told_apart(tmp_path, monkeypatch):
+    (tmp_path / "needs_more.py").write_text("import not_installed_anywhere\n")
+    (tmp_path / "broken_one.py").write_text("1 / 0\n")
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    with pytest.raises(ClassLoadError, match="needs the module 'not_installed_anywhere'"):
+        load_class("needs_more:X", {}, RoleReward)
+    with pytest.raises(ClassLoadError, match="importing broken_one failed with ZeroDivisionError"):
+        load_class("broken_one:X", {}, RoleReward)
+
+
+def score(reward: RoleReward) -> Outcome:
+    return asyncio.run(score_request(reward, request()))
+
+
+def test_ordinary_rewards_run_beside_the_loop_and_coroutines_inside_it():
+    ordinary, coroutine = Constant(), Asynchronous()
+    assert score(ordinary) == Outcome(1.0)
+    assert ordinary.thread is not threading.main_thread()
+    assert score(coroutine) == Outcome(0.5)
+    assert coroutine.thread is threading.main_thread()
+    assert score(ReturnsAwaitable()) == Outcome(0.5)
+
+
+@pytest.mark.parametrize(
+    ("reward", "message"),
+    [
+        (Raises(), "Raises: KeyError: 'no such answer'"),
+        (RaisesLater(), "RaisesLater: ValueError: judge is offline"),
+        (Untyped(), "score returned float, expected an Outcome"),
+        (Constant(float("nan")), "the reward is nan"),
+    ],
+)
+def test_what_goes_wrong_in_a_reward_is_an_outcome(reward, message):
+    outcome = score(reward)
+    assert outcome.reward == 0.0
+    assert message in outcome.error
