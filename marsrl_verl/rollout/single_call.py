@@ -67,9 +67,7 @@ class ChatTokenizer:
     def text(self, token_ids: list[int], *, end_token: bool) -> str:
         """The response as text; a final end-of-sequence token is not part of it."""
         ids = token_ids[:-1] if end_token and token_ids else token_ids
-        return self.tokenizer.decode(
-            ids, skip_special_tokens=False, clean_up_tokenization_spaces=False
-        )
+        return self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
 
     def ends(self, token_ids: list[int]) -> bool:
         """Whether the last token is the tokenizer's end-of-sequence token."""

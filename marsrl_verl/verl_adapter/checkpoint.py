@@ -56,7 +56,9 @@ def load_state(folder: Path) -> dict[str, Any]:
     try:
         state = torch.load(path, weights_only=False, map_location="cpu")
     except Exception as error:
-        raise CheckpointError(f"{path} cannot be read ({type(error).__name__}: {error}); it is damaged") from error
+        raise CheckpointError(
+            f"{path} cannot be read ({type(error).__name__}: {error}); it is damaged"
+        ) from error
     if state.get("version") != STATE_VERSION:
         raise CheckpointError(f"{path} has version {state.get('version')}, this code reads {STATE_VERSION}")
     return state

@@ -18,7 +18,7 @@ from marsrl_verl.evaluation.training_metrics import role_metric, training_metric
 from marsrl_verl.reporting.example import example_text
 from marsrl_verl.reporting.progress import StepProgress, make_progress
 from marsrl_verl.reporting.report import RunResult, finish_run
-from marsrl_verl.reporting.run_folder import Existing, RunFolder
+from marsrl_verl.reporting.run_folder import RunFolder
 from marsrl_verl.reporting.summary import RunFacts
 from marsrl_verl.reporting.tables import terminal_table
 
@@ -41,8 +41,7 @@ class TrainingObserver:
         )
         self._started = time.monotonic()
         run = settings.run
-        # The launcher has applied `run.existing`; here the folder is opened, or made by a direct caller.
-        self.folder = RunFolder.create(run.output_dir, Existing.RESUME)
+        self.folder = RunFolder.create(run.output_dir, run.existing)
         self.folder.write_config(OmegaConf.to_yaml(config))
         self._tokens = 0
         self._last_evaluation: EvaluationResult | None = None
@@ -57,7 +56,9 @@ class TrainingObserver:
         for line in self.folder.read_metrics():
             self._tokens += int(line.metrics.get("rollout/generated_tokens") or 0)
 
-    def step(self, step: int, result: StepResult, metrics: dict[str, float], timings: dict[str, float]) -> None:
+    def step(
+        self, step: int, result: StepResult, metrics: dict[str, float], timings: dict[str, float]
+    ) -> None:
         """Record one training step; adds the role and stage metrics to `metrics`."""
         metrics.update(training_metrics(result.completed))
         metrics.update(_pipeline_metrics(result))

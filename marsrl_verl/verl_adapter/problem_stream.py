@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any
+
+import numpy as np
 
 from marsrl_verl.core.types import Message, Problem
 
@@ -19,12 +22,13 @@ def question_of(messages: list[Message]) -> str:
 
 
 def ground_truth_of(reward_model: dict[str, Any]) -> str:
-    """The reference answer of a dataset row; some datasets wrap it in a list."""
+    """The reference answer of a dataset row; several accepted answers become a JSON list."""
     truth = reward_model["ground_truth"]
-    if isinstance(truth, (list, tuple)):
-        if not truth:
+    if isinstance(truth, (list, tuple, np.ndarray)):
+        answers = [str(one).strip() for one in truth]
+        if not answers:
             raise ValueError("reward_model.ground_truth is an empty list")
-        truth = truth[0]
+        return answers[0] if len(answers) == 1 else json.dumps(answers, ensure_ascii=False)
     return str(truth).strip()
 
 
@@ -32,9 +36,7 @@ def problems_of(batch: dict[str, Any], first_number: int, prefix: str) -> list[P
     """Turn one dataloader batch into problems numbered from `first_number`."""
     problems = []
     for i, raw_prompt in enumerate(batch["raw_prompt"]):
-        messages: list[Message] = [
-            {"role": str(m["role"]), "content": str(m["content"])} for m in raw_prompt
-        ]
+        messages: list[Message] = [{"role": str(m["role"]), "content": str(m["content"])} for m in raw_prompt]
         problems.append(
             Problem(
                 problem_id=f"{prefix}{first_number + i:08d}",

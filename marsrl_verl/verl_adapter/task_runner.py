@@ -56,9 +56,7 @@ class MarsRLTaskRunner(BaseTaskRunner):
         register_replica()
         model_config: HFModelConfig = omega_conf_to_dataclass(config.actor_rollout_ref.model)
         tokenizer, processor = model_config.tokenizer, model_config.processor
-        datasets = {
-            split: self._dataset(config, split, tokenizer, processor) for split in ("train", "val")
-        }
+        datasets = {split: self._dataset(config, split, tokenizer, processor) for split in ("train", "val")}
         return RayMarsRLTrainer(
             config=config,
             tokenizer=tokenizer,

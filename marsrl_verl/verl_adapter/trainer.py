@@ -166,7 +166,9 @@ class RayMarsRLTrainer(RayPPOTrainer):
             loss_mat=entropies, loss_mask=mask, loss_agg_mode="token-mean"
         ).item()
         for role in sorted(set(batch.non_tensor_batch["role"])):
-            rows = (batch.non_tensor_batch["role"] == role) & ~batch.non_tensor_batch["is_padding"].astype(bool)
+            rows = (batch.non_tensor_batch["role"] == role) & ~batch.non_tensor_batch["is_padding"].astype(
+                bool
+            )
             if rows.any():
                 self.metrics[f"actor/entropy/{role}"] = (
                     (entropies[rows] * mask[rows]).sum() / mask[rows].sum().clamp(min=1)
@@ -323,4 +325,3 @@ class RayMarsRLTrainer(RayPPOTrainer):
             yield
         finally:
             self.timing[name] = self.timing.get(name, 0.0) + time.monotonic() - start
-

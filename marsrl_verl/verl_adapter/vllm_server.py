@@ -57,7 +57,10 @@ class MarsRLvLLMServer(vLLMHttpServer):
         return [
             (
                 list(completion.token_ids),
-                [step[token].logprob for token, step in zip(completion.token_ids, completion.logprobs, strict=True)],
+                [
+                    step[token].logprob
+                    for token, step in zip(completion.token_ids, completion.logprobs, strict=True)
+                ],
                 completion.finish_reason or "abort",
                 version,
             )

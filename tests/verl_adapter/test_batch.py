@@ -31,7 +31,9 @@ def row(name: str, prompt: list[int], response: list[int], advantage: float = 1.
 
 
 def test_prompts_are_left_padded_and_responses_right_padded():
-    batch = build_batch([row("a#0", [5, 6], [7]), row("a#1", [8], [9, 10, 11])], pad_token_id=PAD, row_multiple=1)
+    batch = build_batch(
+        [row("a#0", [5, 6], [7]), row("a#1", [8], [9, 10, 11])], pad_token_id=PAD, row_multiple=1
+    )
     tensors = batch.batch
     assert tensors["prompts"].tolist() == [[5, 6], [0, 8]]
     assert tensors["responses"].tolist() == [[7, 0, 0], [9, 10, 11]]

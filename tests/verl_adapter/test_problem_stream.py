@@ -24,7 +24,11 @@ def collate(rows):
 def stream(seed: int = 3) -> ProblemStream:
     generator = torch.Generator().manual_seed(seed)
     loader = StatefulDataLoader(
-        ROWS, batch_size=3, drop_last=True, collate_fn=collate, sampler=RandomSampler(ROWS, generator=generator)
+        ROWS,
+        batch_size=3,
+        drop_last=True,
+        collate_fn=collate,
+        sampler=RandomSampler(ROWS, generator=generator),
     )
     return ProblemStream(loader)
 
@@ -71,6 +75,8 @@ def test_question_is_the_last_user_message():
 
 
 def test_ground_truth_may_be_a_list_and_may_carry_spaces():
-    assert ground_truth_of({"ground_truth": ["9.6\n", "9.60"]}) == "9.6"
+    assert ground_truth_of({"ground_truth": " 9.6\n"}) == "9.6"
+    assert ground_truth_of({"ground_truth": ["9.6\n"]}) == "9.6"
+    assert ground_truth_of({"ground_truth": ["9.6\n", "48/5"]}) == '["9.6", "48/5"]'
     with pytest.raises(ValueError, match="empty list"):
         ground_truth_of({"ground_truth": []})

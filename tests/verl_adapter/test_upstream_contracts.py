@@ -39,8 +39,14 @@ def parameters(function) -> list[str]:
         (RayPPOTrainer._validate, ["self", "merged"]),
         (RayPPOTrainer.init_workers, ["self"]),
         (RayPPOTrainer._shutdown_dump_executor, ["self"]),
-        (AgentLoopWorker.__init__, ["self", "config", "llm_client", "teacher_client", "reward_loop_worker_handles"]),
-        (AgentLoopManager.__init__, ["self", "config", "llm_client", "teacher_client", "reward_loop_worker_handles"]),
+        (
+            AgentLoopWorker.__init__,
+            ["self", "config", "llm_client", "teacher_client", "reward_loop_worker_handles"],
+        ),
+        (
+            AgentLoopManager.__init__,
+            ["self", "config", "llm_client", "teacher_client", "reward_loop_worker_handles"],
+        ),
         (AgentLoopManager.generate_sequences, ["self", "prompts"]),
         (RewardManagerBase.__init__, ["self", "config", "tokenizer", "compute_score"]),
         (RewardManagerBase.run_single, ["self", "data"]),

@@ -1,0 +1,82 @@
+"""Real Ray, FSDP2 on gloo, vLLM, weight sync, checkpoint and resume, on CPU with the tiny model."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from training_runs import TrainingRun, train, train_and_kill
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500)]
+
+STEPS = 4
+
+
+@pytest.fixture(scope="module")
+def whole_run(tmp_path_factory) -> TrainingRun:
+    """One rank, pipelined, not interrupted."""
+    root = tmp_path_factory.mktemp("runs")
+    return train(root, "whole", "pipeline=pipelined", f"trainer.total_training_steps={STEPS}")
+
+
+def test_every_step_decodes_one_round_and_updates(whole_run):
+    metrics = whole_run.metrics()
+    assert sorted(metrics) == list(range(1, STEPS + 1))
+    assert {metrics[step]["rollout/rounds"] for step in metrics} == {1}
+    assert all(metrics[step]["actor/grad_norm"] > 0 for step in metrics if metrics[step]["training/updated"])
+    assert sum(metrics[step]["training/updated"] for step in metrics) >= STEPS - 1
+
+
+def test_stages_follow_one_another_from_step_to_step(whole_run):
+    assert {row["stage"] for row in whole_run.rollouts(1)} == {"solver"}
+    assert "verifier_1" in {row["stage"] for row in whole_run.rollouts(2)}
+    verifier = [row for row in whole_run.rollouts(2) if row["stage"] == "verifier_1"]
+    solver_samples = {row["sample"] for row in whole_run.rollouts(1)}
+    assert {row["parent"] for row in verifier} <= solver_samples
+
+
+def test_engine_and_trainer_agree_before_and_after_the_weights_changed(whole_run):
+    # Step 1 samples with the first weights, later steps with synced ones. The trainer recomputes the
+    # log-probabilities of the sampled tokens with its own weights; float32 on both sides.
+    metrics = whole_run.metrics()
+    gaps = {step: one["rollout/log_prob_gap_max"] for step, one in metrics.items() if one["training/updated"]}
+    assert len(gaps) >= 2
+    assert max(gaps.values()) < 1e-3, gaps
+
+
+def test_samples_carry_the_version_that_sampled_them(whole_run):
+    for step in range(1, STEPS + 1):
+        assert {row["policy_version"] for row in whole_run.rollouts(step)} == {step - 1}
+
+
+def test_a_killed_run_continues_with_the_batch_that_would_have_come(whole_run):
+    root = whole_run.folder.parent
+    settings = ("pipeline=pipelined", f"trainer.total_training_steps={STEPS}")
+    killed = train_and_kill(root, "killed", 2, *settings)
+    tracker = killed.folder / "checkpoints/latest_checkpointed_iteration.txt"
+    step = int(tracker.read_text())
+    state = torch.load(killed.folder / f"checkpoints/global_step_{step}/marsrl.pt", weights_only=False)
+    assert state["step"] == step >= 2
+
+    resumed = train(root, "killed", *settings, "marsrl.run.existing=resume")
+    assert sorted(resumed.metrics()) == list(range(1, STEPS + 1))
+    for later in range(step + 1, STEPS + 1):
+        assert resumed.solver_problems(later) == whole_run.solver_problems(later)
+    groups = [row["group"] for s in range(1, STEPS + 1) for row in resumed.rollouts(s)]
+    assert len(groups) == len({row["sample"] for s in range(1, STEPS + 1) for row in resumed.rollouts(s)})
+
+
+def test_two_ranks_train_all_stages_inside_a_step(tmp_path):
+    run = train(
+        tmp_path,
+        "two_ranks",
+        "pipeline=sequential",
+        "trainer.n_gpus_per_node=2",
+        "trainer.total_training_steps=2",
+    )
+    metrics = run.metrics()
+    assert sorted(metrics) == [1, 2]
+    for step in (1, 2):
+        assert metrics[step]["rollout/rounds"] >= 2
+        assert {row["stage"] for row in run.rollouts(step)} >= {"solver", "verifier_1"}
+        assert metrics[step]["rollout/log_prob_gap_max"] < 1e-3
+    assert (run.folder / "checkpoints/global_step_2/actor/model_world_size_2_rank_1.pt").is_file()

@@ -1,0 +1,109 @@
+"""Start real training runs as a user would: one process, Hydra overrides, an output folder."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+SMALL = (
+    "cluster=cpu",
+    "data.train_batch_size=4",
+    "marsrl.algo.group_size=4",
+    "marsrl.evaluation.before=false",
+    "marsrl.evaluation.after=false",
+    "trainer.save_freq=1",
+)
+START_TIMEOUT_S = 420.0
+
+
+@dataclass(frozen=True)
+class TrainingRun:
+    """What a run left behind."""
+
+    folder: Path
+    output: str
+
+    def metrics(self) -> dict[int, dict[str, float]]:
+        """Metrics by step."""
+        lines = (self.folder / "metrics.jsonl").read_text().splitlines()
+        return {line["step"]: line["metrics"] for line in map(json.loads, lines)}
+
+    def rollouts(self, step: int) -> list[dict]:
+        """The samples of one step."""
+        return [json.loads(line) for line in (self.folder / f"rollouts/step_{step}.jsonl").open()]
+
+    def solver_problems(self, step: int) -> set[tuple[str, str]]:
+        """Id and question of the problems that entered the first stage in a step."""
+        return {
+            (row["problem"]["id"], row["problem"]["question"])
+            for row in self.rollouts(step)
+            if row["stage"] == "solver"
+        }
+
+
+def command(root: Path, name: str, *overrides: str) -> list[str]:
+    return [
+        sys.executable,
+        "-m",
+        "recipe.marsrl.main_marsrl",
+        *SMALL,
+        f"name={name}",
+        f"marsrl.run.output_root={root}",
+        *overrides,
+    ]
+
+
+def train(root: Path, name: str, *overrides: str) -> TrainingRun:
+    """Run to the end; a failing run shows its output."""
+    done = subprocess.run(
+        command(root, name, *overrides),
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=START_TIMEOUT_S + 300,
+        check=False,
+    )
+    output = done.stdout + done.stderr
+    assert done.returncode == 0, output[-6000:]
+    return TrainingRun(root / name, output)
+
+
+def train_and_kill(root: Path, name: str, after_step: int, *overrides: str) -> TrainingRun:
+    """Start a run and kill -9 its whole process group once `after_step` is checkpointed and logged."""
+    log = root / f"{name}.log"
+    with log.open("w") as stream:
+        process = subprocess.Popen(
+            command(root, name, *overrides),
+            cwd=REPOSITORY,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            wait_for_step(root / name, after_step, process, log)
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+    return TrainingRun(root / name, log.read_text())
+
+
+def wait_for_step(folder: Path, step: int, process: subprocess.Popen, log: Path) -> None:
+    deadline = time.monotonic() + START_TIMEOUT_S
+    metrics = folder / "metrics.jsonl"
+    while time.monotonic() < deadline:
+        assert process.poll() is None, f"the run ended by itself:\n{log.read_text()[-6000:]}"
+        if metrics.exists() and any(
+            json.loads(line)["step"] >= step
+            for line in metrics.read_text().splitlines()
+            if line.endswith("}")
+        ):
+            return
+        time.sleep(0.05)  # polling a file that another process writes
+    raise AssertionError(f"step {step} was not reached in {START_TIMEOUT_S} s:\n{log.read_text()[-6000:]}")
