@@ -6,7 +6,6 @@ sampled are the ids that are trained.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -95,9 +94,10 @@ async def answer(
     Raises:
         EngineUnavailableError: the engine is gone.
     """
-    prompt_ids = await asyncio.to_thread(chat.prompt_ids, stage_input.messages)
+    # In the event loop on purpose: fast tokenizers must not be used from two threads at a time.
+    prompt_ids = chat.prompt_ids(stage_input.messages)
     if len(prompt_ids) > settings.max_prompt_tokens:
-        note = f"prompt has {len(prompt_ids)} tokens, the limit of role {stage_input.role} is {settings.max_prompt_tokens}"
+        note = f"prompt has {len(prompt_ids)} tokens, {stage_input.role} takes {settings.max_prompt_tokens}"
         return _empty(stage_input, prompt_ids, FinishReason.PROMPT_TOO_LONG, note)
     try:
         completions = await client.complete(

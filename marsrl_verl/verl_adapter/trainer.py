@@ -22,6 +22,7 @@ from verl.utils.tracking import Tracking
 
 from marsrl_verl.core.advantages import credit
 from marsrl_verl.core.scheduler import Scheduler, StepResult
+from marsrl_verl.core.types import FinishReason, Sample
 from marsrl_verl.evaluation.suite import AFTER, BEFORE
 from marsrl_verl.verl_adapter import checkpoint
 from marsrl_verl.verl_adapter.batch import build_batch, training_rows
@@ -123,6 +124,7 @@ class RayMarsRLTrainer(RayPPOTrainer):
         with self._timed("gen"):
             while inputs := self.scheduler.next_round():
                 samples = self.async_rollout_manager.generate(inputs, self.sampling)
+                self._refuse_total_failure(samples)
                 self.scheduler.absorb(samples)
                 rounds += 1
                 count += len(samples)
@@ -306,6 +308,12 @@ class RayMarsRLTrainer(RayPPOTrainer):
         """End the observer's files and the dump threads, also after an error."""
         self.observer.close()
         self._shutdown_dump_executor()
+
+    @staticmethod
+    def _refuse_total_failure(samples: list[Sample]) -> None:
+        """A failed request is data; a round in which every request failed is a broken engine."""
+        if samples and all(sample.finish_reason is FinishReason.ERROR for sample in samples):
+            raise RuntimeError(f"all {len(samples)} samples of a round failed, the first: {samples[0].error}")
 
     def _sleep_engine(self) -> None:
         # With free_cache_engine the engine gives its memory to the trainer and loses its weights;
