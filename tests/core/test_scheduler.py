@@ -90,6 +90,23 @@ def test_the_budget_goes_to_the_backlog_first_and_the_oldest_problem_first():
     assert scheduler.waiting_problems() == 2
 
 
+def test_a_younger_problem_that_waits_longer_overtakes_an_older_one():
+    scheduler = Scheduler(TwoStages(fan=(1, 2)), "pipelined", step_prompt_budget=2)
+    scheduler.start_step(0, problems(2))
+    slow, fast = scheduler.next_round()
+    early, late = answers(slow)
+    scheduler.absorb([early, *answers(fast)])
+    scheduler.finish_step()
+
+    scheduler.step_prompt_budget = 1
+    scheduler.start_step(1, [])
+    scheduler.absorb([late])
+    assert ids(scheduler.next_round()) == ["p1/b/0"]
+    scheduler.finish_step()
+    scheduler.start_step(2, [])
+    assert ids(scheduler.next_round()) == ["p1/b/1"]
+
+
 def test_the_budget_holds_for_every_sequential_round():
     scheduler = started("sequential", count=3, step_prompt_budget=2)
     rounds = []
@@ -259,6 +276,9 @@ def test_groups_in_flight_survive_a_drop_but_lead_nowhere():
     [item] = scheduler.next_round()
     assert ids(scheduler.drop_waiting()) == ["p0/a/1"]
     assert not scheduler.idle()
+    resumed = Scheduler(TwoStages(fan=(2, 1)), "pipelined")
+    resumed.load_state_dict(scheduler.state_dict())
+    scheduler = resumed
     scheduler.absorb(answers(item))
     result = scheduler.finish_step()
     assert ids(group.input for group in result.trained) == ["p0/a/0"]
