@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from omegaconf import DictConfig
 
 from marsrl_verl.config.schema import MarsRLConfig
-
-SOLVER = "solver"
+from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +94,7 @@ def stage_plans(settings: MarsRLConfig) -> tuple[StagePlan, ...]:
     Per problem: 1 + K + K + …; per group: 1 + K + K² + … (K inputs per following stage).
     """
     algo = settings.algo
-    roles = [SOLVER] + ["verifier", "corrector"] * algo.correction_rounds
+    roles = [SOLVER] + [VERIFIER, CORRECTOR] * algo.correction_rounds
     while len(roles) > 1 and roles[-1] not in algo.train_roles:
         roles.pop()
     plans: list[StagePlan] = []

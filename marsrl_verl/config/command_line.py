@@ -12,7 +12,7 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
 from marsrl_verl.config.errors import ConfigError, Problem, did_you_mean
-from marsrl_verl.config.reference import all_keys, default_of, find_unknown, reference_tree
+from marsrl_verl.config.reference import all_keys, find_unknown, is_free_entry, reference_tree
 
 _DESCRIPTION = "Train a language model that reasons in several roles. Without arguments: the tiny world."
 
@@ -189,20 +189,9 @@ def _same_name_elsewhere(name: str) -> str | None:
 
 
 def _is_free_entry(override: Override) -> bool:
-    """Whether a plain `key=value` names an entry of a free dictionary of ours."""
-    key = override.key_or_group
-    if override.is_add() or override.is_force_add() or override.is_delete() or not key.startswith("marsrl."):
-        return False
-    parent = key.rpartition(".")[0]
-    try:
-        default_of(key)
-    except KeyError:
-        while parent in ("marsrl",) or parent.startswith("marsrl."):
-            try:
-                return default_of(parent) == {}
-            except KeyError:
-                parent = parent.rpartition(".")[0]
-    return False
+    """Whether a plain `key=value` names a new entry of a free dictionary."""
+    prefixed = override.is_add() or override.is_force_add() or override.is_delete()
+    return not prefixed and is_free_entry(override.key_or_group)
 
 
 def help_text(groups: dict[str, list[str]]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -64,9 +65,8 @@ def compose_config(arguments: Arguments) -> Composed:
         if detected:
             overrides = [text for text in overrides if not text.startswith("cluster=")]
             raw, choices = _compose(arguments, [*overrides, f"cluster={detect_cluster()}"])
-        tree: Any = OmegaConf.to_container(raw, resolve=False)
-        _refuse_unknown(tree)
-        config = _resolve(raw)
+        tree = refuse_unknown(raw)
+        config = resolve(raw)
     except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
         raise ConfigError([_explain(error)]) from error
     return Composed(config=config, raw=tree, choices=choices, cluster_detected=detected)
@@ -74,11 +74,11 @@ def compose_config(arguments: Arguments) -> Composed:
 
 def _compose(arguments: Arguments, overrides: list[str]) -> tuple[DictConfig, dict[str, str]]:
     ConfigStore.instance().store(name="marsrl_schema", node=MarsRLConfig, package="marsrl")
-    search_path = [verl_search_path()]
-    if arguments.config_dir is not None:
-        search_path.append(f"file://{arguments.config_dir}")
+    # Hydra looks for the root configuration in the first folder only, for groups in all of them.
+    first, *others = _folders(arguments)
+    search_path = [verl_search_path(), *(f"file://{folder}" for folder in others)]
     GlobalHydra.instance().clear()
-    with initialize_config_dir(config_dir=str(config_folder()), version_base="1.3"):
+    with initialize_config_dir(config_dir=str(first), version_base="1.3"):
         config = compose(
             arguments.config_name,
             overrides=[*overrides, f"hydra.searchpath=[{','.join(search_path)}]"],
@@ -91,13 +91,39 @@ def _compose(arguments: Arguments, overrides: list[str]) -> tuple[DictConfig, di
     return config, choices
 
 
-def _refuse_unknown(tree: dict[str, Any]) -> None:
+def _folders(arguments: Arguments) -> list[Path]:
+    """The folders of root configurations and groups, that of the chosen root configuration first."""
+    folders = [config_folder(), *([arguments.config_dir] if arguments.config_dir is not None else [])]
+    having = [folder for folder in folders if (folder / f"{arguments.config_name}.yaml").is_file()]
+    if not having:
+        known = sorted(path.stem for folder in folders for path in folder.glob("*.yaml"))
+        raise ConfigError(
+            [
+                Problem(
+                    key="--config-name",
+                    value=arguments.config_name,
+                    what="There is no such root configuration.",
+                    fix=f"Use one of: {', '.join(known)}; --config-dir names the folder of your own.",
+                )
+            ]
+        )
+    return [having[-1], *(folder for folder in folders if folder != having[-1])]
+
+
+def refuse_unknown(raw: DictConfig) -> dict[str, Any]:
+    """The composed tree as plain dictionaries, interpolations as written.
+
+    Raises:
+        ConfigError: keys that do not exist, whichever file brought them.
+    """
+    tree: Any = OmegaConf.to_container(raw, resolve=False)
     unknown = unknown_keys(tree)
     if unknown:
         raise ConfigError([unknown_key_problem(item.key, item.siblings, _OWN_GROUPS) for item in unknown])
+    return tree
 
 
-def _resolve(config: DictConfig) -> DictConfig:
+def resolve(config: DictConfig) -> DictConfig:
     """Replace every interpolation by its value; the result holds plain dictionaries only."""
     tree: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=False)
     resolved: DictConfig = OmegaConf.create(tree)

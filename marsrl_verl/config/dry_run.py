@@ -165,7 +165,7 @@ def _memory(ctx: Context) -> list[str]:
         (
             "KV cache",
             _gib(found.kv_cache),
-            f"{found.kv_tokens:,} tokens = {found.longest_sequences:.1f} sequences of the greatest length",
+            f"{found.kv_tokens:,} tokens = {found.longest_sequences:.1f} sequences of full length",
         ),
         ("peak while training", _gib(found.training), ""),
         ("peak while decoding", _gib(found.decoding), ""),
@@ -173,9 +173,7 @@ def _memory(ctx: Context) -> list[str]:
     lines = [f"Memory per {place}, estimated", *_table(rows, header=False)]
     peak = max(found.training, found.decoding)
     if not ctx.on_cpu and peak > GPU_GIB * GIB:
-        lines.append(
-            f"  ! more than the {GPU_GIB} GiB assumed: use more GPUs, offload_policy, or shorter micro-batches"
-        )
+        lines.append(f"  ! more than {GPU_GIB} GiB: use more GPUs, offload_policy or shorter micro-batches")
     if found.longest_sequences < 1.0:
         lines.append("  ! the cache does not hold one sequence of the greatest length: it can't be decoded")
     return lines + [f"  assumed: {line}" for line in assumptions(ctx.config, found)]

@@ -11,11 +11,11 @@ from typing import Any
 EXIT_WRONG_CONFIGURATION = 2
 """Exit status of a run that was refused because of its configuration."""
 
-MAX_SHOWN = 4
-"""More problems than these are counted, not shown, so that the message stays on one screen."""
+MAX_LINES = 24
+"""Lines of a message: one screen. Problems beyond it are counted, not shown."""
 _WIDTH = 100
 _MAX_VALUE = 90
-_MAX_LINES = 3
+_MAX_PARAGRAPH = 3
 
 
 class _NoValue:
@@ -61,11 +61,13 @@ def format_problems(problems: Sequence[Problem]) -> str:
     """The message that is shown: at most a screen of text, whatever the number of problems."""
     count = "one problem" if len(problems) == 1 else f"{len(problems)} problems"
     lines = [f"The configuration has {count}; nothing was started."]
-    for problem in problems[:MAX_SHOWN]:
-        lines += ["", *_format_problem(problem)]
-    hidden = len(problems) - MAX_SHOWN
-    if hidden > 0:
-        lines += ["", f"… and {hidden} more, shown once these are put right."]
+    for number, problem in enumerate(problems):
+        block = ["", *_format_problem(problem)]
+        last = number == len(problems) - 1
+        if number > 0 and len(lines) + len(block) > MAX_LINES - (0 if last else 2):
+            lines += ["", f"… and {len(problems) - number} more, shown once these are put right."]
+            break
+        lines += block
     return "\n".join(lines)
 
 
@@ -91,6 +93,6 @@ def _wrap(prefix: str, text: str) -> list[str]:
         subsequent_indent=indent,
         break_long_words=False,
     )
-    if len(lines) > _MAX_LINES:
-        lines = [*lines[: _MAX_LINES - 1], lines[_MAX_LINES - 1] + " …"]
+    if len(lines) > _MAX_PARAGRAPH:
+        lines = [*lines[: _MAX_PARAGRAPH - 1], lines[_MAX_PARAGRAPH - 1] + " …"]
     return lines

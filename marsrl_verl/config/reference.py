@@ -85,6 +85,18 @@ def find_unknown(key: str) -> UnknownKey | None:
     return None
 
 
+def is_free_entry(key: str) -> bool:
+    """Whether a dotted key is a new entry of a node that takes any key."""
+    node: Any = reference_tree()
+    parts = key.split(".")
+    for depth, part in enumerate(parts):
+        if not isinstance(node, dict) or part not in node:
+            parent = ".".join(parts[:depth])
+            return node == {} or any(parent == free or parent.startswith(f"{free}.") for free in _FREE_NODES)
+        node = node[part]
+    return False
+
+
 def unknown_keys(tree: dict[str, Any], prefix: str = "") -> list[UnknownKey]:
     """All keys of a composed configuration that do not exist, without descending below them."""
     found: list[UnknownKey] = []

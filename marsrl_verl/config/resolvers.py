@@ -34,6 +34,10 @@ def _smallest(*numbers: int) -> int:
     return min(int(number) for number in numbers)
 
 
+def _largest(*numbers: int) -> int:
+    return max(int(number) for number in numbers)
+
+
 def _absolute(path: str) -> str:
     """Workers do not share the launcher's working folder."""
     return str(Path(path).expanduser().absolute())
@@ -45,6 +49,7 @@ def register() -> None:
         "absolute": _absolute,
         "ceil_div": _ceil_div,
         "min": _smallest,
+        "max": _largest,
         "longest_prompt": _longest_prompt,
         "longest_response": _longest_response,
         "longest_sequence": _longest_sequence,

@@ -62,6 +62,9 @@ def run_checks(ctx: Context) -> None:
         ConfigError: with all problems of the first round that found any.
     """
     for checks in ROUNDS:
-        problems = [problem for check in checks for problem in check(ctx)]
-        if problems:
-            raise ConfigError(problems)
+        by_key: dict[str, Problem] = {}
+        for check in checks:
+            for problem in check(ctx):
+                by_key.setdefault(f"{problem.key} {problem.value}", problem)
+        if by_key:
+            raise ConfigError(list(by_key.values()))

@@ -9,8 +9,9 @@ from omegaconf import DictConfig, OmegaConf
 
 from marsrl_verl.config.data_files import FileReport
 from marsrl_verl.config.schema import MarsRLConfig
+from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER
 
-ROLES = ("solver", "verifier", "corrector")
+ROLES = (SOLVER, VERIFIER, CORRECTOR)
 
 
 @dataclass(slots=True)

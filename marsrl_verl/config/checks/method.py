@@ -4,15 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from marsrl_verl.algos.marsrl import SelectScope
+from marsrl_verl.algos.registry import ALGORITHMS
 from marsrl_verl.config.checks.context import ROLES, Context
 from marsrl_verl.config.errors import Problem, did_you_mean
+from marsrl_verl.core.advantages import RoleBalance
+from marsrl_verl.core.scheduler import Mode
+from marsrl_verl.core.selection import Strategy
+from marsrl_verl.reporting.run_folder import Existing
 
-METHODS = ("marsrl",)
-SELECTIONS = ("random", "balanced", "adaptive")
-SCOPES = ("problem", "group")
-BALANCES = ("tokens", "roles")
-MODES = ("sequential", "pipelined")
-EXISTING = ("fail", "resume", "replace")
+METHODS = tuple(ALGORITHMS)
+SELECTIONS = tuple(item.value for item in Strategy)
+SCOPES = tuple(item.value for item in SelectScope)
+BALANCES = tuple(item.value for item in RoleBalance)
+MODES = tuple(item.value for item in Mode)
+EXISTING = tuple(item.value for item in Existing)
 
 
 def one_of(key: str, value: str, known: Iterable[str]) -> list[Problem]:

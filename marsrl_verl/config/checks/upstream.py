@@ -136,7 +136,10 @@ def check_inert(ctx: Context) -> list[Problem]:
             if value is not _NOTHING and not _same(value, _expected(key)):
                 problems.append(
                     Problem(
-                        key, f"It was changed, but has no effect here. {inert.reason}", inert.instead, value
+                        key,
+                        f"It was changed, but the trainer does not use it. {inert.reason}",
+                        inert.instead,
+                        value,
                     )
                 )
     return problems
@@ -150,35 +153,34 @@ def check_clip(ctx: Context) -> list[Problem]:
         return []
     return [
         Problem(
-            f"actor_rollout_ref.actor.{name}",
+            key,
             "With one update per step the importance ratio is exactly 1, so nothing is ever clipped.",
             "Leave it out, or raise marsrl.pipeline.updates_per_step or actor_rollout_ref.actor.ppo_epochs.",
-            actor[name],
+            value,
         )
-        for name in _CLIPS
-        if not _same(
-            _find(ctx.raw, f"actor_rollout_ref.actor.{name}"), _expected(f"actor_rollout_ref.actor.{name}")
-        )
+        for key, value in _changed(ctx, _CLIPS)
     ]
 
 
 def check_kl(ctx: Context) -> list[Problem]:
     """Settings of a KL term that is switched off."""
-    actor = ctx.config.actor_rollout_ref.actor
-    if actor.use_kl_loss:
+    if ctx.config.actor_rollout_ref.actor.use_kl_loss:
         return []
     return [
         Problem(
-            f"actor_rollout_ref.actor.{name}",
+            key,
             "The KL term is switched off (actor_rollout_ref.actor.use_kl_loss = false).",
             "Leave it out, or set actor_rollout_ref.actor.use_kl_loss=true.",
-            actor[name],
+            value,
         )
-        for name in _KL
-        if not _same(
-            _find(ctx.raw, f"actor_rollout_ref.actor.{name}"), _expected(f"actor_rollout_ref.actor.{name}")
-        )
+        for key, value in _changed(ctx, _KL)
     ]
+
+
+def _changed(ctx: Context, names: tuple[str, ...]) -> list[tuple[str, Any]]:
+    """Those keys of the actor that differ from verl's default, with their values."""
+    keys = [f"actor_rollout_ref.actor.{name}" for name in names]
+    return [(key, ctx.get(key)) for key in keys if not _same(_find(ctx.raw, key), _expected(key))]
 
 
 def check_strategy(ctx: Context) -> list[Problem]:

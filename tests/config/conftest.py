@@ -1,0 +1,138 @@
+"""A model folder, data files and a way to run the command line without starting anything."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from omegaconf import DictConfig, OmegaConf
+
+from marsrl_verl.config.application import main
+from marsrl_verl.config.checks import run_checks
+from marsrl_verl.config.checks.context import Context, typed_settings
+from marsrl_verl.config.command_line import parse_arguments
+from marsrl_verl.config.compose import compose_config, resolve
+
+TEMPLATE = "{% for m in messages %}<{{ m.role }}> {{ m.content }} {% endfor %}<assistant>"
+SHAPE = {
+    "model_type": "qwen2",
+    "num_hidden_layers": 2,
+    "hidden_size": 64,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 2,
+    "intermediate_size": 128,
+    "vocab_size": 50,
+    "tie_word_embeddings": True,
+    "max_position_embeddings": 4096,
+}
+
+
+@dataclass
+class Outcome:
+    """What a command line led to."""
+
+    status: int
+    out: str
+    err: str
+    launched: DictConfig | None
+
+
+def make_model(folder: Path) -> Path:
+    """A folder that looks like a small chat model: one token per word."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    folder.mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(SHAPE))
+    (folder / "model.safetensors").write_bytes(b"")
+    tokenizer = Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    tokenizer.save(str(folder / "tokenizer.json"))
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
+    return folder
+
+
+def make_data(path: Path, answers: list[object], question: str = "1 + 1") -> Path:
+    """A data file in verl's format with one row per answer."""
+    rows = [
+        {
+            "prompt": [{"role": "user", "content": question}],
+            "data_source": "test",
+            "reward_model": {"style": "rule", "ground_truth": answer},
+        }
+        for answer in answers
+    ]
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    return path
+
+
+@pytest.fixture(scope="session")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model folder."""
+    return make_model(tmp_path_factory.mktemp("models") / "small")
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A data file with 256 problems."""
+    return make_data(tmp_path_factory.mktemp("data") / "problems.jsonl", ["2"] * 256)
+
+
+@pytest.fixture(scope="session")
+def usual(model, data) -> tuple[str, ...]:
+    """Overrides that put the fixtures' model and data in place of the tiny world's."""
+    return (f"actor_rollout_ref.model.path={model}", f"data.train_files={data}", f"data.val_files={data}")
+
+
+@pytest.fixture(scope="session")
+def composed_tree(usual) -> dict:
+    """The default configuration on the CPU, interpolations as written; composing takes a second."""
+    return compose_config(parse_arguments([*usual, "cluster=cpu"])).raw
+
+
+@pytest.fixture
+def quiet_machine(tmp_path, monkeypatch):
+    """An empty working folder on a machine without GPUs and without a Ray cluster."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.setattr("marsrl_verl.config.compose.detect_cluster", lambda: "cpu")
+    monkeypatch.setattr("marsrl_verl.config.checks.machine.RAY_CURRENT_CLUSTER", tmp_path / "none")
+    monkeypatch.setattr("marsrl_verl.config.checks.machine.count_gpus", lambda: 0)
+
+
+@pytest.fixture
+def checked(quiet_machine, composed_tree):
+    """Change keys of the composed default and run the checks; returns the context that passed."""
+
+    def check(changes: dict[str, object], dry_run: bool = False) -> Context:
+        raw = OmegaConf.create(composed_tree)
+        for key, value in changes.items():
+            OmegaConf.update(raw, key, value, merge=False, force_add=True)
+        config = resolve(raw)
+        tree = OmegaConf.to_container(raw, resolve=False)
+        context = Context(config=config, raw=tree, settings=typed_settings(config), dry_run=dry_run)
+        run_checks(context)
+        return context
+
+    return check
+
+
+@pytest.fixture
+def run(quiet_machine, capsys, usual):
+    """Run a command line in an empty folder, with the fixtures' model and data unless told otherwise."""
+
+    def call(*argv: str) -> Outcome:
+        launched: list[DictConfig] = []
+
+        def launch(config: DictConfig) -> int:
+            launched.append(config)
+            return 0
+
+        named = {text.split("=")[0] for text in argv}
+        added = tuple(text for text in usual if text.split("=")[0] not in named)
+        status = main([*added, *argv], launch)
+        captured = capsys.readouterr()
+        return Outcome(status, captured.out, captured.err, launched[0] if launched else None)
+
+    return call

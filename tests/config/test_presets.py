@@ -1,0 +1,141 @@
+"""Every shipped option composes, passes the checks and says what it promises."""
+
+from __future__ import annotations
+
+import pytest
+
+from marsrl_verl.config.locations import config_folder, group_options
+
+OPTIONS = group_options([config_folder()])
+MODELS, CLUSTERS = OPTIONS["model"], OPTIONS["cluster"]
+# The groups whose settings meet in the same keys are crossed; the others are dealt out over these.
+CROSSED = [(model, cluster) for model in MODELS for cluster in CLUSTERS]
+DEALT = ("algo", "data", "reward", "pipeline")
+PAIRS = [
+    (
+        *pair,
+        *(OPTIONS[group][(number // stride) % len(OPTIONS[group])] for stride, group in enumerate(DEALT, 1)),
+    )
+    for number, pair in enumerate(CROSSED)
+]
+HUB_IDS = {
+    "qwen3_30b_a3b_thinking_2507": "Qwen/Qwen3-30B-A3B-Thinking-2507",
+    "qwen3_4b_thinking_2507": "Qwen/Qwen3-4B-Thinking-2507",
+}
+
+
+def test_all_groups_are_covered():
+    assert set(OPTIONS) == {"algo", "reward", "model", "data", "cluster", "pipeline", "model_engine"}
+    covered = [{row[i] for row in PAIRS} for i in range(2, 6)]
+    for group, found in zip(DEALT, covered, strict=True):
+        assert found == set(OPTIONS[group])
+
+
+@pytest.mark.parametrize(("name", "cluster", "algo", "source", "reward", "pipeline"), PAIRS)
+def test_options_compose_and_pass_the_checks(run, model, name, cluster, algo, source, reward, pipeline):
+    path = HUB_IDS.get(name, model)
+    done = run(
+        f"model={name}",
+        f"cluster={cluster}",
+        f"algo={algo}",
+        f"data={source}",
+        f"reward={reward}",
+        f"pipeline={pipeline}",
+        f"actor_rollout_ref.model.path={path}",
+        "dry_run=true",
+    )
+    assert done.err == ""
+    assert done.status == 0
+    assert done.launched is None
+
+
+def test_published_setting(run):
+    done = run(
+        "model=qwen3_30b_a3b_thinking_2507",
+        "actor_rollout_ref.model.path=Qwen/Qwen3-30B-A3B-Thinking-2507",
+        "data=parquet",
+        "cluster=4x8xgpu",
+        "ray_kwargs.ray_init.address=auto",
+    )
+    assert done.err == ""
+    config = done.launched
+    actor, rollout, algo = (
+        config.actor_rollout_ref.actor,
+        config.actor_rollout_ref.rollout,
+        config.marsrl.algo,
+    )
+    assert config.data.train_batch_size == 128
+    assert (algo.group_size, algo.inputs_per_stage, algo.correction_rounds) == (8, 2, 2)
+    assert (algo.selection, algo.select_scope) == ("adaptive", "problem")
+    for role in ("solver", "verifier", "corrector"):
+        one = config.marsrl.roles[role]
+        assert (one.max_prompt_tokens, one.max_new_tokens) == (32768, 65536)
+        assert (one.temperature, one.top_p, one.top_k) == (0.85, 1.0, -1)
+    assert rollout.temperature == 0.85
+    assert rollout.max_model_len == 98304
+    assert (actor.optim.lr, actor.optim.lr_scheduler_type, actor.optim.optimizer) == (
+        1e-6,
+        "constant",
+        "AdamW",
+    )
+    assert (actor.use_kl_loss, actor.clip_ratio, config.marsrl.pipeline.updates_per_step) == (False, 0.2, 1)
+    assert config.marsrl.reward.solver.target.endswith(":MathVerifyReward")
+    assert config.trainer.nnodes * config.trainer.n_gpus_per_node == 32
+
+
+def test_cpu_preset_holds_what_the_platform_needs(run):
+    config = run("cluster=cpu", "trainer.n_gpus_per_node=2").launched
+    actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
+    assert (config.trainer.device, config.trainer.use_v1) == ("cpu", False)
+    assert (actor.strategy, actor.fsdp_config.strategy) == ("fsdp2", "fsdp2")
+    assert actor.fsdp_config.use_torch_compile is False
+    assert config.actor_rollout_ref.model.override_config.attn_implementation == "sdpa"
+    assert config.actor_rollout_ref.model.use_remove_padding is False
+    assert (rollout.tensor_model_parallel_size, rollout.enforce_eager) == (1, True)
+    assert (rollout.free_cache_engine, rollout.enable_sleep_mode) == (False, False)
+    assert rollout.checkpoint_engine.update_weights_bucket_megabytes == 64
+    assert (rollout.agent.num_workers, config.reward.num_workers) == (1, 1)
+    assert config.data.dataloader_num_workers == 0
+    variables = config.ray_kwargs.ray_init.runtime_env.env_vars
+    assert variables.VERL_PLATFORM == "cpu"
+    assert variables.TORCHDYNAMO_DISABLE == "1"
+    assert variables.VLLM_CPU_KVCACHE_SPACE == "1"
+    assert config.ray_kwargs.ray_init.num_gpus == 2
+
+
+def test_default_run_launches_a_fully_resolved_configuration(run):
+    done = run()
+    assert done.status == 0
+    assert "cluster=cpu (picked from the machine" in done.out
+    assert "${" not in str(done.launched)
+    assert done.launched.marsrl.run.name == "default"
+    assert done.launched.trainer.default_local_dir.startswith("/")
+
+
+def test_own_configuration_folder(run, tmp_path):
+    own = tmp_path / "mine"
+    (own / "algo").mkdir(parents=True)
+    (own / "algo" / "big_groups.yaml").write_text(
+        "# @package _global_\ndefaults: [marsrl, _self_]\nmarsrl:\n  algo:\n    group_size: 16\n"
+    )
+    (own / "study.yaml").write_text(
+        "defaults:\n  - marsrl\n  - override algo: big_groups\n  - _self_\nname: study\n"
+    )
+    done = run("--config-dir", str(own), "--config-name", "study", "cluster=cpu")
+    assert done.err == ""
+    assert (done.launched.marsrl.algo.group_size, done.launched.marsrl.run.name) == (16, "study")
+
+
+def test_reward_of_ones_own(run, tmp_path):
+    (tmp_path / "own_reward.py").write_text(
+        "from marsrl_verl.rewards.base import RoleReward\n"
+        "from marsrl_verl.core.types import Outcome\n"
+        "class Length(RoleReward):\n"
+        "    def __init__(self, limit):\n"
+        "        self.limit = limit\n"
+        "    def score(self, request):\n"
+        "        return Outcome(reward=float(len(request.text) < self.limit))\n"
+    )
+    done = run("marsrl.reward.solver.target=own_reward:Length", "marsrl.reward.solver.kwargs.limit=7")
+    assert done.err == ""
+    assert done.launched.marsrl.reward.solver.kwargs == {"limit": 7}

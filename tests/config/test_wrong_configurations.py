@@ -1,0 +1,329 @@
+"""Wrong configurations: exit status 2, one screen, no traceback, the key and the fix are named."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from conftest import make_data, make_model
+
+from marsrl_verl.config.errors import MAX_LINES, ConfigError
+
+ROLES = ("solver", "verifier", "corrector")
+ROLLOUT, ACTOR = "actor_rollout_ref.rollout", "actor_rollout_ref.actor"
+
+# What is typed -> the key that the message names, a part of what it says.
+COMMANDS = {
+    "unknown key of ours": ("marsrl.algo.group_sise=4", "marsrl.algo.group_sise", "marsrl.algo.group_size?"),
+    "unknown key of verl": ("trainer.n_gpu_per_node=2", "trainer.n_gpu_per_node", "n_gpus_per_node?"),
+    "unknown key added": (
+        f"+{ROLLOUT}.enable_sleep_mod=true",
+        f"{ROLLOUT}.enable_sleep_mod",
+        f"{ROLLOUT}.enable_sleep_mode?",
+    ),
+    "key in the wrong place": ("group_size=4", "group_size", "marsrl.algo.group_size?"),
+    "misspelt group": ("modle=tiny", "modle", "Did you mean model?"),
+    "misspelt option": ("algo=marsl", "algo = marsl", "algo=marsrl?"),
+    "no key=value": ("group_size 4", "group_size 4", "key=value"),
+    "unknown option": ("--dry-run", "command line", "--dry-run"),
+    "sweep": ("algo=marsrl,grpo", "algo", "one command is one run"),
+    "hydra's own": ("hydra.run.dir=x", "hydra.run.dir", "marsrl.run.output_dir"),
+    "wrong type": ("marsrl.algo.group_size=many", "marsrl.algo.group_size = many", "Integer"),
+    "wrong value": ("data.train_batch_size=0", "data.train_batch_size = 0", "at least 1"),
+    "batch larger than the data": ("data.train_batch_size=300", "data.train_batch_size = 300", "256"),
+    "reward class": ("marsrl.reward.solver.target=nowhere:Reward", "nowhere:Reward", "No module 'nowhere'"),
+    "data missing": ("data.train_files=no.parquet", "data.train_files = no.parquet", "no such file"),
+    "model missing": (
+        "actor_rollout_ref.model.path=./none",
+        "actor_rollout_ref.model.path",
+        "no such folder",
+    ),
+    "GPUs missing": ("cluster=8xgpu", "trainer.n_gpus_per_node = 8", "cluster=cpu"),
+    "nodes without a cluster": ("cluster=4x8xgpu", "trainer.nnodes = 4", "ray job submit"),
+    "name with a slash": ("name=a/b", "name = a/b", "marsrl.run.output_root"),
+}
+
+# What is set -> the key that the message names, a part of what it says.
+SETTINGS = {
+    "wrong type of verl": ({"trainer.save_freq": "often"}, "trainer.save_freq = often", "a number"),
+    "group of one": ({"marsrl.algo.group_size": 1}, "marsrl.algo.group_size = 1", "at least 2"),
+    "unknown selection": ({"marsrl.algo.selection": "best"}, "marsrl.algo.selection = best", "adaptive"),
+    "unknown scope": ({"marsrl.algo.select_scope": "groups"}, "select_scope = groups", "Did you mean group?"),
+    "unknown method": ({"marsrl.algo.name": "mars"}, "marsrl.algo.name = mars", "marsrl"),
+    "unknown balance": ({"marsrl.algo.role_balance": "role"}, "role_balance = role", "Did you mean roles?"),
+    "unknown mode": ({"marsrl.pipeline.mode": "async"}, "marsrl.pipeline.mode = async", "sequential"),
+    "unknown policy": ({"marsrl.run.existing": "keep"}, "marsrl.run.existing = keep", "resume"),
+    "too many inputs": ({"marsrl.algo.inputs_per_stage": 9}, "marsrl.algo.inputs_per_stage = 9", "at most"),
+    "unknown role": ({"marsrl.algo.train_roles": ["solvr"]}, "marsrl.algo.train_roles = solvr", "solver?"),
+    "no role": ({"marsrl.algo.train_roles": []}, "marsrl.algo.train_roles", "solver, verifier, corrector"),
+    "role without stage": ({"marsrl.algo.correction_rounds": 0}, "marsrl.algo.train_roles", "algo=grpo"),
+    "unknown weight": (
+        {"marsrl.algo.role_weights": {"judge": 2.0}},
+        "marsrl.algo.role_weights.judge",
+        "verifier",
+    ),
+    "weight without effect": (
+        {"marsrl.algo.role_weights": {"verifier": 2.0}, "marsrl.algo.train_roles": ["solver"]},
+        "marsrl.algo.role_weights.verifier",
+        "train_roles",
+    ),
+    "empty budget": ({"marsrl.pipeline.step_prompt_budget": 0}, "step_prompt_budget = 0", "null is no limit"),
+    "confidence": ({"marsrl.evaluation.confidence": 95}, "marsrl.evaluation.confidence = 95", "0.95"),
+    "too many updates": (
+        {"marsrl.pipeline.updates_per_step": 300},
+        "marsrl.pipeline.updates_per_step = 300",
+        "data.train_batch_size",
+    ),
+    "fixed micro-batch": (
+        {f"{ACTOR}.ppo_micro_batch_size_per_gpu": 4},
+        f"{ACTOR}.ppo_micro_batch_size_per_gpu = 4",
+        "ppo_max_token_len_per_gpu",
+    ),
+    "micro-batch too short": (
+        {f"{ACTOR}.ppo_max_token_len_per_gpu": 9},
+        f"{ACTOR}.ppo_max_token_len_per_gpu = 9",
+        "Set it to at least",
+    ),
+    "engine too short": ({f"{ROLLOUT}.max_model_len": 9}, f"{ROLLOUT}.max_model_len = 9", "prompt +"),
+    "model too short": (
+        {"marsrl.roles.solver.max_new_tokens": 5000},
+        f"{ROLLOUT}.max_model_len",
+        "max_position_embeddings",
+    ),
+    "lengths set at verl's place": (
+        {"data.max_response_length": 64},
+        "data.max_response_length = 64",
+        "marsrl.roles.<role>.max_new_tokens",
+    ),
+    "different temperatures": (
+        {"marsrl.roles.verifier.temperature": 0.5},
+        "marsrl.roles.*.temperature",
+        "same temperature",
+    ),
+    "temperature of verl": ({f"{ROLLOUT}.temperature": 0.5}, f"{ROLLOUT}.temperature = 0.5", "marsrl.roles"),
+    "greedy training": (
+        {f"marsrl.roles.{role}.temperature": 0.0 for role in ROLES},
+        "marsrl.roles.solver.temperature",
+        "above 0",
+    ),
+    "top-p": ({"marsrl.roles.solver.top_p": 1.5}, "marsrl.roles.solver.top_p = 1.5", "at most 1"),
+    "reward arguments": (
+        {"marsrl.reward.verifier.kwargs": {"strictness": 3}},
+        "marsrl.reward.verifier.target",
+        "strictness",
+    ),
+    "reward without base": (
+        {"marsrl.reward.solver.target": "json:JSONDecoder"},
+        "marsrl.reward.solver.target",
+        "RoleReward",
+    ),
+    "prompts class": ({"marsrl.prompts.target": "json:Decoder"}, "marsrl.prompts.target", "no 'Decoder'"),
+    "V1 trainer": ({"trainer.use_v1": True}, "trainer.use_v1 = True", "Leave it false"),
+    "estimator of verl": (
+        {"algorithm.adv_estimator": "grpo"},
+        "algorithm.adv_estimator = grpo",
+        "marsrl.algo",
+    ),
+    "group size at verl's place": ({f"{ROLLOUT}.n": 8}, f"{ROLLOUT}.n = 8", "marsrl.algo.group_size"),
+    "mini-batch at verl's place": (
+        {f"{ACTOR}.ppo_mini_batch_size": 8},
+        f"{ACTOR}.ppo_mini_batch_size = 8",
+        "marsrl.pipeline.updates_per_step",
+    ),
+    "clip that cannot act": (
+        {f"{ACTOR}.clip_ratio_high": 0.28},
+        f"{ACTOR}.clip_ratio_high = 0.28",
+        "updates_per_step",
+    ),
+    "KL that is off": ({f"{ACTOR}.kl_loss_coef": 0.1}, f"{ACTOR}.kl_loss_coef = 0.1", "use_kl_loss=true"),
+    "another engine": ({f"{ACTOR}.strategy": "fsdp"}, f"{ACTOR}.strategy = fsdp", "fsdp2"),
+    "tensor parallelism": (
+        {f"{ROLLOUT}.tensor_model_parallel_size": 3},
+        f"{ROLLOUT}.tensor_model_parallel_size = 3",
+        "divide",
+    ),
+    "sequence parallelism": (
+        {f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size": 2, "trainer.n_gpus_per_node": 2},
+        f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size = 2",
+        "use_remove_padding",
+    ),
+    "no data named": ({"data.val_files": None}, "data.val_files = null", "data.val_files="),
+    "data of another kind": ({"data.train_files": __file__}, "data.train_files", "files of type .py"),
+    "no model named": ({"actor_rollout_ref.model.path": ""}, "actor_rollout_ref.model.path", "hub id"),
+    "no room for a problem": (
+        {"marsrl.roles.verifier.max_prompt_tokens": 3},
+        "marsrl.roles.verifier.max_prompt_tokens = 3",
+        "wording alone",
+    ),
+}
+
+
+def assert_message(text: str, key: str, hint: str) -> None:
+    assert key in text
+    assert hint in " ".join(text.split())
+    assert "fix:" in text
+    assert "Traceback" not in text
+    assert len(text.splitlines()) <= MAX_LINES
+
+
+def assert_refused(done, key: str, hint: str) -> None:
+    assert done.status == 2
+    assert done.launched is None
+    assert done.out == ""
+    assert_message(done.err, key, hint)
+
+
+@pytest.mark.parametrize("case", COMMANDS)
+def test_refused_command(run, case):
+    argument, key, hint = COMMANDS[case]
+    assert_refused(run(argument), key, hint)
+
+
+@pytest.mark.parametrize("case", SETTINGS)
+def test_refused_setting(checked, case):
+    changes, key, hint = SETTINGS[case]
+    with pytest.raises(ConfigError) as caught:
+        checked(changes)
+    assert_message(str(caught.value), key, hint)
+
+
+def test_what_the_cases_start_from_is_right(checked):
+    checked({})
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {f"{ACTOR}.clip_ratio_high": 0.28, "marsrl.pipeline.updates_per_step": 2},
+        {f"{ACTOR}.clip_ratio_high": 0.28, f"{ACTOR}.ppo_epochs": 2},
+        {f"{ACTOR}.kl_loss_coef": 0.1, f"{ACTOR}.use_kl_loss": True},
+        {"marsrl.algo.role_weights": {"verifier": 2.0}},
+        {"trainer.logger": ["wandb"], "trainer.max_actor_ckpt_to_keep": 2},
+        {"marsrl.algo.correction_rounds": 0, "marsrl.algo.train_roles": ["solver"]},
+    ],
+)
+def test_settings_that_act_are_accepted(checked, changes):
+    checked(changes)
+
+
+def test_rows_without_answer_are_numbered(checked, tmp_path):
+    path = make_data(tmp_path / "holes.jsonl", ["1", "", "3", None, ["4"], []])
+    with pytest.raises(ConfigError) as caught:
+        checked({"data.train_files": str(path), "data.train_batch_size": 2})
+    hint = "3 of 6 rows have no answer (row 1, 3, 5, counted from 0)"
+    assert_message(str(caught.value), f"data.train_files = {path}"[:80], hint)
+
+
+def test_rows_without_question(checked, tmp_path):
+    path = make_data(tmp_path / "blank.jsonl", ["1", "2"], question="  ")
+    with pytest.raises(ConfigError, match="2 of 2 rows have no question"):
+        checked({"data.val_files": [str(path)]})
+
+
+def test_missing_column(checked, tmp_path):
+    path = tmp_path / "columns.jsonl"
+    path.write_text(json.dumps({"prompt": [], "data_source": "x", "answer": "2"}))
+    with pytest.raises(ConfigError, match="column reward_model is missing; found: answer, data"):
+        checked({"data.train_files": str(path)})
+
+
+def test_broken_parquet(checked, tmp_path):
+    path = tmp_path / "broken.parquet"
+    path.write_text("this is no parquet")
+    with pytest.raises(ConfigError, match="no readable parquet file"):
+        checked({"data.train_files": str(path)})
+
+
+@pytest.mark.parametrize(
+    ("file", "hint"),
+    [
+        ("config.json", "no config.json"),
+        ("tokenizer.json", "no tokenizer"),
+        ("tokenizer_config.json", "no chat template"),
+        ("model.safetensors", "no weights"),
+    ],
+)
+def test_incomplete_model_folder(checked, tmp_path, file, hint):
+    folder = make_model(tmp_path / "incomplete")
+    (folder / file).unlink()
+    with pytest.raises(ConfigError, match=hint):
+        checked({"actor_rollout_ref.model.path": str(folder)})
+
+
+def test_small_heads_on_the_cpu(checked, tmp_path):
+    folder = make_model(tmp_path / "small-heads")
+    shape = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**shape, "num_attention_heads": 4}))
+    with pytest.raises(ConfigError, match="heads have size 16"):
+        checked({"actor_rollout_ref.model.path": str(folder)})
+
+
+def test_hub_model_offline(checked, monkeypatch, tmp_path):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    with pytest.raises(ConfigError, match="HF_HUB_OFFLINE"):
+        checked({"actor_rollout_ref.model.path": "some-org/some-model"})
+
+
+def test_existing_run_is_not_overwritten(checked, tmp_path):
+    folder = tmp_path / "outputs" / "old"
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text('{"format_version": 1}')
+    with pytest.raises(ConfigError, match=r"marsrl\.run\.existing=resume"):
+        checked({"name": "old"})
+    checked({"name": "old", "marsrl.run.existing": "resume"})
+
+
+def test_other_verl_version(run, monkeypatch):
+    monkeypatch.setattr("marsrl_verl.config.checks.machine.version", lambda name: "0.8.0")
+    assert_refused(run(), "verl", "needs verl 0.9.1, but this environment has 0.8.0")
+
+
+def test_unknown_key_in_a_file_of_ones_own(run, tmp_path):
+    (tmp_path / "study.yaml").write_text(
+        "defaults: [marsrl, _self_]\nactor_rollout_ref:\n  actor:\n    optm: {lr: 1}\n"
+    )
+    done = run("--config-dir", str(tmp_path), "--config-name", "study")
+    assert_refused(done, f"{ACTOR}.optm", f"{ACTOR}.optim?")
+
+
+def test_missing_root_configuration(run):
+    assert_refused(run("--config-name", "nothing"), "nothing", "--config-name")
+
+
+def test_broken_yaml_of_ones_own(run, tmp_path):
+    (tmp_path / "study.yaml").write_text("defaults: [marsrl, _self_]\nname: [unclosed\n")
+    assert_refused(run("--config-dir", str(tmp_path), "--config-name", "study"), "YAML", "study.yaml")
+
+
+def test_several_problems_in_one_message(checked):
+    with pytest.raises(ConfigError) as caught:
+        checked({"data.train_batch_size": 0, "marsrl.algo.group_size": 1, "marsrl.algo.selection": "none"})
+    assert_message(str(caught.value), "data.train_batch_size", "marsrl.algo.group_size to 2")
+    assert "3 problems" in str(caught.value)
+
+
+def test_many_problems_stay_on_one_screen(run):
+    done = run(*(f"marsrl.algo.wrong_{number}=1" for number in range(12)))
+    assert_refused(done, "marsrl.algo.wrong_0", "more, shown once these are put right")
+
+
+@pytest.mark.parametrize("argument", ["algo=marsl", "data.train_files=nowhere.parquet"])
+def test_as_a_command(tmp_path, usual, argument):
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-m", "recipe.marsrl.main_marsrl", *usual, argument],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert_message(done.stderr, argument.split("=")[1], "nothing was started")
