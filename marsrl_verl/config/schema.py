@@ -25,8 +25,11 @@ class RewardConfig:
     """One reward class per role (`marsrl_verl.rewards.base.RoleReward`)."""
 
     solver: ClassSpec = field(default_factory=ClassSpec)
+    """Scores solutions."""
     verifier: ClassSpec = field(default_factory=ClassSpec)
+    """Scores judgements of solutions."""
     corrector: ClassSpec = field(default_factory=ClassSpec)
+    """Scores repaired solutions."""
 
 
 @dataclass
@@ -38,7 +41,9 @@ class RoleSampling:
     max_new_tokens: int = 1024
     """A response that reaches this many tokens ends with finish reason `length` and reward 0."""
     temperature: float = 1.0
+    """Above 0, and the same for all roles: one pass recomputes the log-probabilities of all of them."""
     top_p: float = 1.0
+    """Smallest probability mass that is kept; 1 keeps all."""
     top_k: int = -1
     """-1 keeps the whole vocabulary."""
 
@@ -48,8 +53,11 @@ class RolesConfig:
     """Sampling settings by role."""
 
     solver: RoleSampling = field(default_factory=RoleSampling)
+    """Answers the problem."""
     verifier: RoleSampling = field(default_factory=RoleSampling)
+    """Judges a solution."""
     corrector: RoleSampling = field(default_factory=RoleSampling)
+    """Repairs a solution, given the Verifier's report."""
 
 
 @dataclass
@@ -107,6 +115,7 @@ class EvaluationConfig:
     samples_per_problem: int = 1
     """Independent system runs per problem at temperature `temperature`."""
     temperature: float = 1.0
+    """Sampling temperature of the evaluation, above 0."""
     greedy: bool = True
     """Evaluate at temperature 0 too."""
     correction_rounds: int = 2
@@ -120,12 +129,16 @@ class RunConfig:
     """Where a run leaves its files and what happens to an existing folder."""
 
     name: str = "default"
+    """The run's name and its folder's. (Root key `name` sets it.)"""
     output_root: str = "outputs"
+    """Where the folders of runs lie."""
     output_dir: str = "${marsrl.run.output_root}/${marsrl.run.name}"
+    """The run's folder."""
     existing: str = "fail"
     """What to do when `output_dir` already holds a run: `fail` (stop with a message), `resume`
     (continue from its last checkpoint), `replace` (delete it and start anew)."""
     seed: int = 1
+    """Every random choice derives from it."""
     log_rollouts: bool = True
     """Write every sample to `rollouts/step_N.jsonl`."""
     progress: bool = True
@@ -145,10 +158,16 @@ class MarsRLConfig:
     dry_run: bool = False
     """Check and print the plan, start nothing. (Root key `dry_run` sets it.)"""
     run: RunConfig = field(default_factory=RunConfig)
+    """Files, seed, name."""
     algo: AlgoConfig = field(default_factory=AlgoConfig)
+    """The method."""
     prompts: ClassSpec = field(default_factory=ClassSpec)
     """The class that words the roles' prompts (`marsrl_verl.algos.prompts.RolePrompts`)."""
     reward: RewardConfig = field(default_factory=RewardConfig)
+    """How responses are scored."""
     roles: RolesConfig = field(default_factory=RolesConfig)
+    """Limits and sampling by role."""
     pipeline: PipelineConfig = field(default_factory=PipelineConfig)
+    """What is decoded when."""
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    """When and how roles and system are measured."""

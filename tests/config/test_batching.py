@@ -1,0 +1,74 @@
+"""The batch arithmetic, by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from marsrl_verl.algos.marsrl import MarsRL
+from marsrl_verl.algos.prompts import MathPrompts
+from marsrl_verl.config.batching import BatchPlan, StagePlan, plan_batch, stage_plans
+from marsrl_verl.config.schema import AlgoConfig, MarsRLConfig
+
+
+def settings(**algo) -> MarsRLConfig:
+    return MarsRLConfig(algo=AlgoConfig(**algo))
+
+
+def test_published_step_holds_9216_responses():
+    plan = BatchPlan(
+        stages=stage_plans(settings()),
+        problems=128,
+        group_size=8,
+        pipelined=True,
+        updates=1,
+        world_size=32,
+        sequence_parallel=8,
+        prompt_budget=None,
+    )
+    assert [stage.groups_per_problem for stage in plan.stages] == [1, 2, 2, 2, 2]
+    assert (plan.groups, plan.samples, plan.trained_rows) == (1152, 9216, 9216)
+    assert (plan.ranks, plan.row_multiple, plan.padded_rows) == (4, 4, 9216)
+    assert (plan.rows_per_update, plan.rows_per_rank, plan.rounds) == (9216, 2304, 1)
+
+
+def test_groups_multiply_when_inputs_count_per_group():
+    plans = stage_plans(settings(select_scope="group"))
+    assert [stage.groups_per_problem for stage in plans] == [1, 2, 4, 8, 16]
+
+
+@pytest.mark.parametrize("rounds", [0, 1, 2, 3])
+@pytest.mark.parametrize("roles", [["solver"], ["verifier", "corrector"], ["solver", "verifier"]])
+def test_stages_are_those_of_the_method(rounds, roles):
+    if rounds == 0 and roles != ["solver"]:
+        return
+    chosen = settings(correction_rounds=rounds, train_roles=roles)
+    method = MarsRL.from_config(chosen.algo, MathPrompts(), seed=0)
+    assert [(plan.name, plan.role) for plan in stage_plans(chosen)] == [
+        (stage.name, stage.role) for stage in method.stages
+    ]
+
+
+def test_untrained_stages_add_no_rows():
+    stages = stage_plans(settings(train_roles=["verifier"], correction_rounds=1))
+    plan = BatchPlan(stages, 4, 8, False, 1, 1, 1, None)
+    assert plan.samples == 4 * 3 * 8
+    assert plan.trained_rows == 4 * 2 * 8
+    assert plan.rounds == 2
+
+
+def test_padding_fills_ranks_and_updates():
+    plan = BatchPlan((StagePlan("solver", "solver", 1, True),), 5, 3, True, 2, 2, 1, None)
+    assert (plan.trained_rows, plan.row_multiple, plan.padded_rows) == (15, 4, 16)
+    assert (plan.rows_per_update, plan.rows_per_rank) == (8, 4)
+
+
+def test_budget_limits_a_pipelined_step_only():
+    stages = stage_plans(settings())
+    assert BatchPlan(stages, 10, 8, True, 1, 1, 1, 50).groups == 50
+    assert BatchPlan(stages, 10, 8, False, 1, 1, 1, 50).groups == 90
+
+
+def test_plan_of_a_composed_configuration(checked):
+    context = checked({"data.train_batch_size": 16, "trainer.n_gpus_per_node": 2})
+    plan = plan_batch(context.config, context.settings)
+    assert (plan.problems, plan.groups, plan.ranks) == (16, 144, 2)

@@ -1,0 +1,75 @@
+"""The longest prompts, counted by a tokenizer and without one."""
+
+from __future__ import annotations
+
+from conftest import TEMPLATE
+
+from marsrl_verl.algos.prompts import RolePrompts
+from marsrl_verl.config.prompt_budget import open_counter, plan_prompts
+from marsrl_verl.config.schema import RoleSampling, RolesConfig
+
+
+class Short(RolePrompts):
+    """Prompts of few words."""
+
+    def solver(self, problem):
+        return ({"role": "user", "content": problem.question},)
+
+    def verifier(self, problem, solution):
+        return (
+            {"role": "system", "content": "judge this"},
+            {"role": "user", "content": f"{problem.question} {solution}"},
+        )
+
+    def corrector(self, problem, solution, report):
+        return ({"role": "user", "content": f"{problem.question} {solution} repair {report}"},)
+
+
+def roles(**limits) -> RolesConfig:
+    made = {
+        role: RoleSampling(max_prompt_tokens=100, max_new_tokens=20)
+        for role in ("solver", "verifier", "corrector")
+    }
+    for role, limit in limits.items():
+        made[role].max_prompt_tokens = limit
+    made["verifier"].max_new_tokens = 10
+    return RolesConfig(**made)
+
+
+def test_counter_renders_the_template(model):
+    assert "{{ m.role }}" in TEMPLATE
+    counter = open_counter(model)
+    # "<user> one two <assistant>", one token per word.
+    assert counter.chat([{"role": "user", "content": "one two"}]) == 4
+
+
+def test_measured_budgets(model):
+    solver, verifier, corrector = plan_prompts(
+        Short(), roles(), open_counter(model), longest_question="compute 1 + 1"
+    )
+    assert (solver.fixed, solver.longest) == (2, 2 + 4)
+    assert (verifier.fixed, verifier.longest) == (5, 5 + 4 + 20)
+    assert (corrector.fixed, corrector.longest) == (3, 3 + 4 + 20 + 10)
+    assert all(budget.measured and budget.fits for budget in (solver, verifier, corrector))
+
+
+def test_over_the_limit(model):
+    _, verifier, corrector = plan_prompts(
+        Short(), roles(verifier=29, corrector=36), open_counter(model), longest_question="compute 1 + 1"
+    )
+    assert verifier.fits
+    assert not corrector.fits
+
+
+def test_unknown_question_counts_as_the_limit(model):
+    solver, verifier, _ = plan_prompts(Short(), roles(), open_counter(model), longest_question="")
+    assert solver.longest == 100
+    assert verifier.longest == 5 + 98 + 20
+
+
+def test_without_a_tokenizer_sizes_come_from_characters(tmp_path):
+    assert open_counter(tmp_path) is None
+    assert open_counter(None) is None
+    solver, *_ = plan_prompts(Short(), roles(), None, longest_question="x" * 40)
+    assert not solver.measured
+    assert solver.longest == solver.fixed + 10

@@ -1,0 +1,84 @@
+"""Which keys exist, and that the reference is what verl composes."""
+
+from __future__ import annotations
+
+import pytest
+from omegaconf import OmegaConf
+
+from marsrl_verl.config.checks.upstream import _OURS, INERT_KEYS
+from marsrl_verl.config.reference import (
+    OWN_ROOT_KEYS,
+    all_keys,
+    dataclass_fields,
+    default_of,
+    find_unknown,
+    is_free_entry,
+)
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        "trainer.save_freq",
+        "marsrl.algo.group_size",
+        "marsrl.reward.solver.kwargs.anything.at.all",
+        "actor_rollout_ref.rollout.enable_sleep_mode",
+        "actor_rollout_ref.rollout.engine_kwargs.vllm.swap_space",
+        "actor_rollout_ref.model.override_config.attn_implementation",
+        "ray_kwargs.ray_init.runtime_env.env_vars.ANY",
+        "data.apply_chat_template_kwargs.enable_thinking",
+        "name",
+    ],
+)
+def test_known_keys(key):
+    assert find_unknown(key) is None
+
+
+@pytest.mark.parametrize(
+    ("key", "first_unknown"),
+    [
+        ("trainer.save_frequency", "trainer.save_frequency"),
+        ("trainr.save_freq", "trainr"),
+        ("marsrl.algo.group.size", "marsrl.algo.group"),
+        ("actor_rollout_ref.rollout.enable_sleep", "actor_rollout_ref.rollout.enable_sleep"),
+        ("trainer.save_freq.more", "trainer.save_freq.more"),
+    ],
+)
+def test_unknown_keys(key, first_unknown):
+    assert find_unknown(key).key == first_unknown
+
+
+def test_free_entries():
+    assert is_free_entry("marsrl.reward.solver.kwargs.limit")
+    assert is_free_entry("ray_kwargs.ray_init.address")
+    assert not is_free_entry("marsrl.algo.group_sise")
+    assert not is_free_entry("trainer.save_freq")
+
+
+def test_fields_come_from_the_source_of_verl_with_base_classes():
+    fields = dataclass_fields("verl.workers.config.FSDPActorConfig")
+    assert {"fsdp_config", "ppo_mini_batch_size", "clip_ratio"} <= fields
+    assert dataclass_fields("somewhere.else.Config") == frozenset()
+
+
+def test_reference_has_the_keys_that_hydra_composes(composed_tree):
+    def leaves(node: dict, prefix: str = "") -> set[str]:
+        found: set[str] = set()
+        for name, value in node.items():
+            found.add(f"{prefix}{name}")
+            if isinstance(value, dict):
+                found |= leaves(value, f"{prefix}{name}.")
+        return found
+
+    composed = leaves(OmegaConf.to_container(OmegaConf.create(composed_tree)))
+    assert set(all_keys()) <= composed
+    assert set(OWN_ROOT_KEYS) <= composed
+
+
+def test_inert_keys_exist():
+    for inert in INERT_KEYS:
+        assert find_unknown(inert.key) is None, inert.key
+    covered = tuple(inert.key for inert in INERT_KEYS)
+    for key in _OURS:
+        assert key.startswith(covered), key
+    assert default_of("trainer.use_v1") is True
