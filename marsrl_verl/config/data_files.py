@@ -114,8 +114,7 @@ def _question(prompt: Any) -> str:
 
 
 def _has_answer(reward_model: Any) -> bool:
-    """A string, number, or list whose first entry is one; some data sets wrap the answer in a list."""
+    """A string or number, or a list of accepted answers with at least one."""
     truth = reward_model.get("ground_truth") if isinstance(reward_model, dict) else None
-    if isinstance(truth, (list, tuple)):
-        truth = truth[0] if truth else None
-    return truth is not None and str(truth).strip() != ""
+    answers = truth if isinstance(truth, (list, tuple)) else [truth]
+    return any(answer is not None and str(answer).strip() != "" for answer in answers)

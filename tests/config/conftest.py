@@ -14,6 +14,7 @@ from marsrl_verl.config.checks import run_checks
 from marsrl_verl.config.checks.context import Context, typed_settings
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config, resolve
+from marsrl_verl.version import REQUIRED_VERL
 
 TEMPLATE = "{% for m in messages %}<{{ m.role }}> {{ m.content }} {% endfor %}<assistant>"
 SHAPE = {
@@ -99,6 +100,9 @@ def quiet_machine(tmp_path, monkeypatch):
     monkeypatch.setattr("marsrl_verl.config.compose.detect_cluster", lambda: "cpu")
     monkeypatch.setattr("marsrl_verl.config.checks.machine.RAY_CURRENT_CLUSTER", tmp_path / "none")
     monkeypatch.setattr("marsrl_verl.config.checks.machine.count_gpus", lambda: 0)
+    versions = {"verl": REQUIRED_VERL, "vllm": "0.24.0", "flash-attn": "2.8.3"}
+    monkeypatch.setattr("marsrl_verl.config.checks.machine.version", lambda name: versions[name])
+    monkeypatch.setattr("marsrl_verl.verl_adapter.environment.check_vllm_cpu", lambda: None)
 
 
 @pytest.fixture

