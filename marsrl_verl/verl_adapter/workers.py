@@ -15,9 +15,11 @@ class MarsRLTrainingWorker(TrainingWorker):
     def __init__(self, config: Any) -> None:
         if on_cpu_platform():
             from marsrl_verl.verl_adapter.cpu import fsdp_engine  # noqa: F401  (registers itself)
+            from marsrl_verl.verl_adapter.cpu.log_probs import use_whole_batch_log_probs
             from marsrl_verl.verl_adapter.cpu.process_group import initialize_gloo
 
             initialize_gloo()
+            use_whole_batch_log_probs()
         super().__init__(config)
 
 
