@@ -1,0 +1,87 @@
+"""The commands of `examples/` are accepted by the configuration they are written for."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+SCRIPTS = sorted(path.name for path in EXAMPLES.iterdir() if path.suffix in (".sh", ".sbatch"))
+RECORDER = """#!/usr/bin/env python3
+import json, os, sys
+with open(os.environ["CALLS"], "a") as file:
+    file.write(json.dumps([os.path.basename(sys.argv[0]), *sys.argv[1:]]) + "\\n")
+"""
+
+
+def training_arguments(call: list[str]) -> list[str]:
+    """What follows `python -m recipe.marsrl.main_marsrl`."""
+    return call[call.index("recipe.marsrl.main_marsrl") + 1 :]
+
+
+@pytest.fixture
+def calls(tmp_path, data):
+    """Run a script with recorders in place of the programs that it calls."""
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in ("python", "ray", "srun"):
+        (programs / name).write_text(RECORDER)
+        (programs / name).chmod(0o755)
+    (programs / "scontrol").write_text("#!/bin/sh\nprintf 'node1\\nnode2\\nnode3\\nnode4\\n'\n")
+    (programs / "scontrol").chmod(0o755)
+    record = tmp_path / "calls.jsonl"
+    record.touch()
+
+    def run_script(name: str, *argv: str) -> list[list[str]]:
+        env = {
+            **os.environ,
+            "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+            "CALLS": str(record),
+            "TRAIN_FILES": str(data),
+            "VAL_FILES": str(data),
+            "SLURM_JOB_NODELIST": "node[1-4]",
+            "SLURM_NNODES": "4",
+        }
+        subprocess.run(["bash", str(EXAMPLES / name), *argv], env=env, check=True, timeout=60)
+        return [json.loads(line) for line in record.read_text().splitlines()]
+
+    return run_script
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_script_trains_with_an_accepted_configuration(calls, run, name):
+    (call,) = [call for call in calls(name, "dry_run=true") if "recipe.marsrl.main_marsrl" in call]
+    arguments = training_arguments(call)
+    assert "dry_run=true" in arguments
+    model = next(text.split("=")[1] for text in arguments if text.startswith("model="))
+    hub_id = {"qwen3_30b_a3b_thinking_2507": "Qwen/Qwen3-30B-A3B-Thinking-2507"}.get(
+        model, "Qwen/Qwen3-4B-Thinking-2507"
+    )
+    done = run(*arguments, f"actor_rollout_ref.model.path={hub_id}")
+    assert (done.status, done.err) == (0, "")
+
+
+def test_slurm_starts_ray_on_all_nodes(calls):
+    made = [" ".join(call) for call in calls("slurm.sbatch")]
+    assert any("srun" in call and "--nodelist=node1" in call and "--head" in call for call in made)
+    assert any("srun --nodes=3" in call and "--exclude=node1" in call for call in made)
+
+
+def test_kuberay_entrypoint_is_accepted(run, data):
+    job = yaml.safe_load((EXAMPLES / "kuberay.yaml").read_text())
+    arguments = [
+        f"{text.split('=')[0]}={data}" if text.startswith("data.") else text
+        for text in training_arguments(shlex.split(job["spec"]["entrypoint"]))
+        if not text.startswith("marsrl.run.output_root")
+    ]
+    done = run(*arguments, "actor_rollout_ref.model.path=Qwen/Qwen3-30B-A3B-Thinking-2507", "dry_run=true")
+    assert (done.status, done.err) == (0, "")
+    cluster = job["spec"]["rayClusterSpec"]
+    nodes = 1 + sum(group["replicas"] for group in cluster["workerGroupSpecs"])
+    assert f"{nodes * 8} in all" in done.out
