@@ -1,0 +1,65 @@
+"""How good the tiny model is in each role, measured without Ray and vLLM."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER, SamplingSettings
+from marsrl_verl.demo.problems import DEFAULT_DIFFICULTY, Difficulty, Split, generate
+from marsrl_verl.demo.prompts import TinyPrompts
+from marsrl_verl.demo.sampler import TorchEngine
+from marsrl_verl.demo.tokenizer import build_tokenizer
+from marsrl_verl.demo.transcripts import as_problem
+from marsrl_verl.evaluation.estimators import Estimate
+from marsrl_verl.evaluation.role_metrics import EVALUATION_METRICS, GREEDY_SUFFIX
+from marsrl_verl.evaluation.suite import evaluate
+from marsrl_verl.rewards.exact import ExactAnswerReward
+from marsrl_verl.rewards.verdict import VerdictReward
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+SAMPLING = {
+    SOLVER: SamplingSettings(max_new_tokens=48, max_prompt_tokens=24),
+    VERIFIER: SamplingSettings(max_new_tokens=64, max_prompt_tokens=96),
+    CORRECTOR: SamplingSettings(max_new_tokens=48, max_prompt_tokens=160),
+}
+"""Token limits that leave room for every transcript of the default difficulty."""
+
+
+def build_engine(model: PreTrainedModel, seed: int) -> TorchEngine:
+    """An engine that answers and scores all three roles with this model."""
+    answer = ExactAnswerReward()
+    rewards = {SOLVER: answer, VERIFIER: VerdictReward(), CORRECTOR: answer}
+    return TorchEngine(model, build_tokenizer(), rewards, seed)
+
+
+def measure(
+    model: PreTrainedModel, problems: int, seed: int = 0, difficulty: Difficulty = DEFAULT_DIFFICULTY
+) -> dict[str, Estimate]:
+    """Metrics of roles and system on held-out problems at temperature 1 and, with the suffix `_greedy`, 0."""
+    chains = generate(Split.HELD_OUT, problems, seed, difficulty)
+    result = evaluate(
+        build_engine(model, seed),
+        [as_problem(chain) for chain in chains],
+        TinyPrompts(),
+        SAMPLING,
+        tag="measure",
+        step=0,
+    )
+    return result.record.estimates
+
+
+def show(estimates: dict[str, Estimate]) -> str:
+    """The metrics as a text table."""
+    lines = [f"{'':24}{'temperature 1':>24}{'greedy':>24}"]
+    for name, info in EVALUATION_METRICS.items():
+        cells = [_cell(estimates[name]), _cell(estimates[name + GREEDY_SUFFIX])]
+        lines.append(f"{info.label:24}" + "".join(f"{cell:>24}" for cell in cells))
+    return "\n".join(lines)
+
+
+def _cell(estimate: Estimate) -> str:
+    if estimate.mean is None:
+        return "no case"
+    return f"{estimate.mean:.3f} [{estimate.low:.3f}, {estimate.high:.3f}]"

@@ -1,0 +1,184 @@
+"""Small arithmetic problems: sums and differences of a few small numbers.
+
+A problem is a chain such as `7+5-3+8`, whose running totals never leave 0…99. Three splits share no
+problem: the split of a problem is a hash of its *set of signed terms*, so even a reordering of the
+same terms (`5+7+8-3`) lies in the same split.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+QUESTION_PREFIX = "Compute "
+DATA_SOURCE = "tiny_arithmetic"
+LARGEST_TOTAL = 99
+
+
+class Split(str, Enum):
+    """Which part of the world a problem belongs to; the parts share no problem."""
+
+    WARM_START = "warm_start"
+    """Transcripts of the supervised warm start."""
+    TRAIN = "train"
+    """Reinforcement learning."""
+    HELD_OUT = "held_out"
+    """Evaluation only."""
+
+
+_SHARES = ((Split.WARM_START, 50), (Split.TRAIN, 30), (Split.HELD_OUT, 20))
+"""Per cent of the problem space in each split."""
+
+
+@dataclass(frozen=True, slots=True)
+class Difficulty:
+    """How hard the problems are."""
+
+    min_terms: int = 4
+    max_terms: int = 5
+    max_operand: int = 9
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.min_terms <= self.max_terms:
+            raise ValueError(
+                f"difficulty: need 2 <= min_terms <= max_terms, found {self.min_terms} and {self.max_terms}"
+            )
+        if not 2 <= self.max_operand <= LARGEST_TOTAL:
+            raise ValueError(
+                f"difficulty: max_operand must lie in 2…{LARGEST_TOTAL}, found {self.max_operand}"
+            )
+
+
+DEFAULT_DIFFICULTY = Difficulty()
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One line of a worked solution: `left sign right = result`, e.g. `12-3=9`."""
+
+    left: int
+    sign: str
+    right: int
+    result: int
+
+    def __str__(self) -> str:
+        return f"{self.left}{self.sign}{self.right}={self.result}"
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """An arithmetic problem: signed terms, the first one positive."""
+
+    terms: tuple[int, ...]
+
+    @property
+    def expression(self) -> str:
+        """The chain as text, e.g. `7+5-3+8`."""
+        return str(self.terms[0]) + "".join(f"{term:+d}" for term in self.terms[1:])
+
+    @property
+    def question(self) -> str:
+        """What the Solver is asked."""
+        return QUESTION_PREFIX + self.expression
+
+    @property
+    def answer(self) -> int:
+        """The value of the chain."""
+        return sum(self.terms)
+
+    def steps(self) -> list[Step]:
+        """The worked solution, one step per term after the first."""
+        steps, total = [], self.terms[0]
+        for term in self.terms[1:]:
+            steps.append(Step(total, "+" if term >= 0 else "-", abs(term), total + term))
+            total += term
+        return steps
+
+    @property
+    def split(self) -> Split:
+        """The part of the world this problem belongs to; a stable function of its signed terms."""
+        canonical = ",".join(map(str, sorted(self.terms)))
+        bucket = int.from_bytes(hashlib.blake2b(canonical.encode(), digest_size=8).digest(), "big") % 100
+        for split, share in _SHARES:
+            if bucket < share:
+                return split
+            bucket -= share
+        raise AssertionError("the shares of the splits must add up to 100")
+
+
+def parse_question(question: str) -> Chain:
+    """The chain behind a question; raises ValueError for any other text."""
+    expression = question.removeprefix(QUESTION_PREFIX)
+    try:
+        terms = tuple(int(part) for part in expression.replace("-", "+-").split("+"))
+    except ValueError:
+        raise ValueError(f"not a question of the tiny world: {question!r}") from None
+    chain = Chain(terms)
+    if chain.question != question:
+        raise ValueError(f"not a question of the tiny world: {question!r}")
+    return chain
+
+
+def draw_chain(rng: random.Random, difficulty: Difficulty = DEFAULT_DIFFICULTY) -> Chain:
+    """One random problem, of any split."""
+    count = rng.randint(difficulty.min_terms, difficulty.max_terms)
+    while True:
+        terms = [rng.randint(1, difficulty.max_operand)]
+        terms += [rng.randint(1, difficulty.max_operand) * rng.choice((1, -1)) for _ in range(count - 1)]
+        totals = [sum(terms[: i + 1]) for i in range(count)]
+        if min(totals) >= 0 and max(totals) <= LARGEST_TOTAL:
+            return Chain(tuple(terms))
+
+
+def generate(split: Split, count: int, seed: int, difficulty: Difficulty = DEFAULT_DIFFICULTY) -> list[Chain]:
+    """`count` distinct problems of one split, a function of the arguments alone.
+
+    Raises:
+        ValueError: the split does not hold so many problems at this difficulty.
+    """
+    rng = random.Random(f"{split.value}:{seed}")
+    found: dict[Chain, None] = {}
+    misses = 0
+    while len(found) < count:
+        chain = draw_chain(rng, difficulty)
+        if chain.split is split and chain not in found:
+            found[chain] = None
+            misses = 0
+            continue
+        misses += 1
+        if misses > 50_000:
+            raise ValueError(
+                f"split {split.value} has too few problems at {difficulty}: asked for {count}, found "
+                f"{len(found)}; raise max_terms or max_operand, or ask for fewer"
+            )
+    return list(found)
+
+
+def to_rows(chains: Sequence[Chain], split: Split) -> list[dict[str, object]]:
+    """Rows in the format of verl's RL dataset."""
+    return [
+        {
+            "data_source": DATA_SOURCE,
+            "prompt": [{"role": "user", "content": chain.question}],
+            "ability": "math",
+            "reward_model": {"style": "rule", "ground_truth": str(chain.answer)},
+            "extra_info": {"index": index, "split": split.value},
+        }
+        for index, chain in enumerate(chains)
+    ]
+
+
+def write_parquet(
+    path: str | Path, split: Split, count: int, seed: int, difficulty: Difficulty = DEFAULT_DIFFICULTY
+) -> Path:
+    """Write `count` problems of a split to `path` and return it; folders are made as needed."""
+    import pandas as pd  # only writers need it
+
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    pd.DataFrame(to_rows(generate(split, count, seed, difficulty), split)).to_parquet(target, index=False)
+    return target

@@ -1,0 +1,36 @@
+"""The roles' prompts in the tiny world: as short as a role can be recognised by."""
+
+from __future__ import annotations
+
+from marsrl_verl.algos.prompts import RolePrompts
+from marsrl_verl.core.types import Message, Problem
+
+VERIFIER_SYSTEM = "Verify"
+CORRECTION_REQUEST = "Correct the solution:"
+
+
+class TinyPrompts(RolePrompts):
+    """The same conversation shapes as the full prompts (MarsRL, arXiv 2511.11373, §3.1), in a few tokens.
+
+    Solver: the problem. Verifier: a system line, then problem and solution. Corrector: problem,
+    solution as its own earlier turn, then the request with the bug report.
+    """
+
+    def solver(self, problem: Problem) -> tuple[Message, ...]:
+        """The problem alone."""
+        return ({"role": "user", "content": problem.question},)
+
+    def verifier(self, problem: Problem, solution: str) -> tuple[Message, ...]:
+        """Problem and solution under a one-word system line."""
+        return (
+            {"role": "system", "content": VERIFIER_SYSTEM},
+            {"role": "user", "content": f"{problem.question}\n{solution}"},
+        )
+
+    def corrector(self, problem: Problem, solution: str, report: str) -> tuple[Message, ...]:
+        """Problem, the solution as an earlier answer, and the request with the bug report."""
+        return (
+            {"role": "user", "content": problem.question},
+            {"role": "assistant", "content": solution},
+            {"role": "user", "content": f"{CORRECTION_REQUEST}\n{report}"},
+        )

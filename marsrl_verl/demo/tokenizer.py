@@ -1,0 +1,90 @@
+"""The tiny world's tokenizer: numbers and the words of the protocol are single tokens.
+
+Every printable ASCII character is a token of its own, numbers from 10 to 99 and the words below are
+longer tokens, so any ASCII text survives encoding and decoding unchanged and a worked solution stays
+short. Other characters become `<|unk|>`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import string
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerFast
+
+PAD, END, UNKNOWN = "<|pad|>", "<|end|>", "<|unk|>"
+ROLE_MARKERS = {"system": "<|system|>", "user": "<|user|>", "assistant": "<|assistant|>"}
+SPECIALS = (PAD, END, UNKNOWN, *ROLE_MARKERS.values())
+
+WORDS = (
+    "Compute ",
+    "Verify",
+    "Correct the solution:",
+    "\\boxed{",
+    " vs ",
+    " ok",
+    " bad",
+    "Correctness:",
+    " Correct",
+    " Wrong",
+)
+"""The words of the protocol, each one token."""
+
+_CHARACTERS = tuple(dict.fromkeys(string.digits + "+-=}\n" + string.printable))
+_NUMBERS = tuple(str(number) for number in range(10, 100))
+NUMBER = "[1-9][0-9]|"
+
+CHAT_TEMPLATE = (
+    "{%- for message in messages -%}"
+    "{{- '<|' + message['role'] + '|>' + message['content'] + '<|end|>' -}}"
+    "{%- endfor -%}"
+    "{%- if add_generation_prompt -%}{{- '<|assistant|>' -}}{%- endif -%}"
+)
+
+
+def vocabulary() -> dict[str, int]:
+    """Every token with its id."""
+    return {token: index for index, token in enumerate((*SPECIALS, *_CHARACTERS, *_NUMBERS, *WORDS))}
+
+
+def build_tokenizer() -> PreTrainedTokenizerFast:
+    """The tokenizer as transformers knows it, chat template included."""
+    from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = Tokenizer(models.WordLevel(vocabulary(), unk_token=UNKNOWN))
+    words = "|".join(re.escape(word) for word in sorted(WORDS, key=len, reverse=True))
+    pieces = Regex(rf"{words}|{NUMBER}[\s\S]")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(pieces, behavior="isolated")
+    tokenizer.decoder = decoders.Fuse()
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIALS])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        pad_token=PAD,
+        eos_token=END,
+        unk_token=UNKNOWN,
+        additional_special_tokens=list(ROLE_MARKERS.values()),
+        chat_template=CHAT_TEMPLATE,
+        clean_up_tokenization_spaces=False,
+        model_max_length=512,
+        padding_side="left",
+    )
+
+
+def save_tokenizer(folder: str | Path) -> None:
+    """Write the tokenizer's files into a model folder.
+
+    The chat template goes into `tokenizer_config.json` as well as into its own file, so that readers
+    which know only one of the two places find it; the class is named as every release of transformers
+    knows it.
+    """
+    build_tokenizer().save_pretrained(folder)
+    path = Path(folder) / "tokenizer_config.json"
+    config = json.loads(path.read_text())
+    config["chat_template"] = CHAT_TEMPLATE
+    config["tokenizer_class"] = "PreTrainedTokenizerFast"
+    path.write_text(json.dumps(config, indent=2) + "\n")
