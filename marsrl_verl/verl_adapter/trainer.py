@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import torch
 from omegaconf import DictConfig
 from verl import DataProto
 from verl.trainer.ppo.core_algos import agg_loss
@@ -25,6 +26,7 @@ from marsrl_verl.core.scheduler import Scheduler, StepResult
 from marsrl_verl.core.types import FinishReason, Sample
 from marsrl_verl.evaluation.suite import AFTER, BEFORE
 from marsrl_verl.verl_adapter import checkpoint
+from marsrl_verl.verl_adapter.arrangement import arrange_rows
 from marsrl_verl.verl_adapter.batch import build_batch, training_rows
 from marsrl_verl.verl_adapter.components import (
     build_algorithm,
@@ -148,11 +150,17 @@ class RayMarsRLTrainer(RayPPOTrainer):
             return None
         updates = self.settings.pipeline.updates_per_step
         ranks = self._get_dp_size(self.actor_rollout_wg, "actor")
-        batch = build_batch(rows, pad_token_id=self._pad_token_id(), row_multiple=ranks * updates)
+        batch = build_batch(
+            rows, pad_token_id=self._pad_token_id(), row_multiple=ranks * updates * self._micro_batch_rows()
+        )
+        if self.config.trainer.balance_batch:
+            lengths = batch.meta_info["global_token_num"]
+            order = arrange_rows(
+                lengths, ranks=ranks, updates=updates, seed=self.settings.run.seed, step=self.global_steps
+            )
+            batch.reorder(torch.tensor(order))
+            batch.meta_info["global_token_num"] = [lengths[row] for row in order]
         batch.meta_info["temperature"] = self.config.actor_rollout_ref.rollout.temperature
-        if self.config.trainer.balance_batch and ranks > 1:
-            self._balance_batch(batch, metrics=self.metrics)
-            batch.meta_info["global_token_num"] = batch.batch["attention_mask"].sum(dim=1).tolist()
         self.metrics["batch/rows"] = len(rows)
         self.metrics["batch/padding_rows"] = len(batch) - len(rows)
         return batch
@@ -321,6 +329,11 @@ class RayMarsRLTrainer(RayPPOTrainer):
         if self.config.actor_rollout_ref.rollout.free_cache_engine:
             self.checkpoint_manager.sleep_replicas()
             self._engine_holds_step = None
+
+    def _micro_batch_rows(self) -> int:
+        # With a fixed micro-batch size verl wants every rank's rows to be a multiple of it.
+        actor = self.config.actor_rollout_ref.actor
+        return 1 if actor.use_dynamic_bsz else int(actor.ppo_micro_batch_size_per_gpu)
 
     def _pad_token_id(self) -> int:
         pad = self.tokenizer.pad_token_id

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from marsrl_verl.verl_adapter.arrangement import arrange_rows
+
+
+def test_two_ranks_get_rows_in_serpentine_order():
+    # sorted by length: rows 3, 1, 0, 2; dealt 3 -> rank 0, 1 -> rank 1, 0 -> rank 1, 2 -> rank 0
+    assert arrange_rows([5, 7, 1, 9], ranks=2, updates=1, seed=0, step=1) == [3, 2, 1, 0]
+
+
+def test_one_rank_gets_rows_by_falling_length():
+    assert arrange_rows([5, 7, 1, 9], ranks=1, updates=1, seed=0, step=1) == [3, 1, 0, 2]
+
+
+def test_rows_that_do_not_divide_are_refused():
+    with pytest.raises(ValueError, match="5 rows"):
+        arrange_rows([1] * 5, ranks=2, updates=1, seed=0, step=1)
+
+
+def test_mini_batches_are_drawn_anew_each_step_and_repeat_with_the_seed():
+    lengths = list(range(32))
+    first = arrange_rows(lengths, ranks=1, updates=4, seed=3, step=1)
+    assert first == arrange_rows(lengths, ranks=1, updates=4, seed=3, step=1)
+    assert first != arrange_rows(lengths, ranks=1, updates=4, seed=3, step=2)
+    assert first != arrange_rows(lengths, ranks=1, updates=4, seed=4, step=1)
+
+
+@given(st.data(), st.integers(1, 4), st.integers(1, 3), st.integers(1, 6))
+def test_every_row_appears_once_and_ranks_are_balanced(data, ranks, updates, rows_each):
+    count = ranks * updates * rows_each
+    lengths = data.draw(st.lists(st.integers(1, 100), min_size=count, max_size=count))
+    order = arrange_rows(lengths, ranks=ranks, updates=updates, seed=1, step=1)
+    assert sorted(order) == list(range(count))
+    share = count // ranks
+    for update in range(updates):
+        totals = []
+        for rank in range(ranks):
+            start = rank * share + update * rows_each
+            rows = order[start : start + rows_each]
+            assert [lengths[row] for row in rows] == sorted((lengths[row] for row in rows), reverse=True)
+            totals.append(sum(lengths[row] for row in rows))
+        assert max(totals) - min(totals) <= max(lengths), "ranks differ by at most one row's length"
