@@ -174,31 +174,47 @@ class MarsRL:
             names = [problem.problem_id, stage.name]
             if self.scope is SelectScope.GROUP:
                 names.append(pool[0].input.group_id)
+            chosen += self._choose_fitting(stage.role, candidates, drafts, names)
+        return [self._input(problem, stage_index + 1, slot, step, draft) for slot, draft in enumerate(chosen)]
+
+    def _choose_fitting(
+        self, role: str, candidates: list[Candidate], drafts: dict[str, Draft], names: list[str]
+    ) -> list[Draft]:
+        """Choose K whose prompts are within the limit.
+
+        Only chosen prompts are measured, since counting the tokens of every candidate would take the
+        trainer longer than its update at 64k tokens a response; the choice is repeated, from the same
+        random numbers, without those found too long.
+        """
+        while True:
             rng = derive_generator(self.seed, *names)
             picks = choose(candidates, self.inputs_per_stage, self.strategy, rng)
-            chosen += [drafts[pick.sample_id] for pick in picks]
-        return [self._input(problem, stage_index + 1, slot, step, draft) for slot, draft in enumerate(chosen)]
+            too_long = {
+                pick.sample_id for pick in picks if not self._fits(role, drafts[pick.sample_id].messages)
+            }
+            if not too_long:
+                return [drafts[pick.sample_id] for pick in picks]
+            candidates = [candidate for candidate in candidates if candidate.sample_id not in too_long]
 
     def trains(self, group: Group) -> bool:
         """Whether the role is trained and the rewards are not all equal (0 < #correct < G)."""
         return group.input.role in self.train_roles and len(set(group.rewards)) > 1
 
     def _draft(self, problem: Problem, role: str, group: Group, sample: Sample) -> Draft | None:
-        """What `role` would be asked about a sample of the preceding stage; None if not eligible."""
+        """What `role` would be asked about a sample of the preceding stage; None if not eligible (its
+        prompt's length apart)."""
         if not sample.finished or not sample.final_text:
             return None
         if role == VERIFIER:
             messages = self.prompts.verifier(problem, sample.final_text)
-            draft = Draft(messages, sample.sample_id, sample.final_text, sample.reward)
-        else:
-            judged, outcome = group.input, sample.outcome
-            if outcome is None or outcome.verdict is not Verdict.WRONG or judged.solution is None:
-                return None
-            # A verdict without a word of explanation is still something to tell the Corrector.
-            report = outcome.report or sample.final_text
-            messages = self.prompts.corrector(problem, judged.solution, report)
-            draft = Draft(messages, sample.sample_id, judged.solution, judged.solution_reward)
-        return draft if self._fits(role, messages) else None
+            return Draft(messages, sample.sample_id, sample.final_text, sample.reward)
+        judged, outcome = group.input, sample.outcome
+        if outcome is None or outcome.verdict is not Verdict.WRONG or judged.solution is None:
+            return None
+        # A verdict without a word of explanation is still something to tell the Corrector.
+        report = outcome.report or sample.final_text
+        messages = self.prompts.corrector(problem, judged.solution, report)
+        return Draft(messages, sample.sample_id, judged.solution, judged.solution_reward)
 
     def _input(self, problem: Problem, stage_index: int, slot: int, step: int, draft: Draft) -> StageInput:
         stage = self.stages[stage_index]

@@ -153,6 +153,20 @@ def test_a_prompt_that_is_too_long_gives_way_to_the_next_candidate():
     assert [item.solution for item in inputs] == ["c", "d"]
 
 
+def test_only_the_prompts_of_chosen_inputs_are_measured():
+    measured = []
+
+    def tokens(messages) -> int:
+        measured.append(messages)
+        return 1
+
+    algorithm = build(prompt_tokens=tokens, inputs_per_stage=2, group_size=8)
+    group = solutions(algorithm, [0.0] * 8)
+    measured.clear()
+    assert len(algorithm.next_inputs(PROBLEM, 0, [group], 0)) == 2
+    assert len(measured) == 2
+
+
 def test_a_problem_that_is_too_long_for_the_solver_has_no_input():
     algorithm = build(prompt_tokens=lambda messages: 11, limits={**LIMITS, "solver": 10})
     assert algorithm.first_inputs(PROBLEM, 0) == []
