@@ -23,6 +23,8 @@ from marsrl_verl.config.locations import config_folder, group_options, verl_sear
 from marsrl_verl.config.reference import find_unknown, unknown_keys
 from marsrl_verl.config.schema import MarsRLConfig
 
+ROOT = "marsrl"
+"""The root configuration that is composed unless another is named."""
 AUTO = "auto"
 """The option of group `cluster` that stands for "look at the machine"."""
 _OWN_GROUPS = ("algo", "reward", "model", "data", "cluster", "pipeline")
@@ -58,12 +60,17 @@ def compose_config(arguments: Arguments) -> Composed:
     """
     arguments = check_overrides(arguments, available_groups(arguments))
     resolvers.register()
-    overrides = list(arguments.overrides)
+    overrides = [text for text in arguments.overrides if text != f"cluster={AUTO}"]
+    named = any(text.startswith("cluster=") for text in overrides)
+    # Our own root configuration names no cluster; one of the user's may, and has to be composed first.
+    ours = arguments.config_name == ROOT and arguments.config_dir is None
+    detected = not named and (ours or len(overrides) < len(arguments.overrides))
     try:
-        raw, choices = _compose(arguments, overrides)
-        detected = choices.get("cluster") == AUTO
         if detected:
-            overrides = [text for text in overrides if not text.startswith("cluster=")]
+            overrides.append(f"cluster={detect_cluster()}")
+        raw, choices = _compose(arguments, overrides)
+        if choices.get("cluster") == AUTO:
+            detected = True
             raw, choices = _compose(arguments, [*overrides, f"cluster={detect_cluster()}"])
         tree = refuse_unknown(raw)
         config = resolve(raw)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +14,7 @@ from marsrl_verl.config.application import main
 from marsrl_verl.config.checks import run_checks
 from marsrl_verl.config.checks.context import Context, typed_settings
 from marsrl_verl.config.command_line import parse_arguments
-from marsrl_verl.config.compose import compose_config, resolve
+from marsrl_verl.config.compose import Composed, compose_config, resolve
 from marsrl_verl.version import REQUIRED_VERL
 
 TEMPLATE = "{% for m in messages %}<{{ m.role }}> {{ m.content }} {% endfor %}<assistant>"
@@ -87,9 +88,28 @@ def usual(model, data) -> tuple[str, ...]:
 
 
 @pytest.fixture(scope="session")
-def composed_tree(usual) -> dict:
-    """The default configuration on the CPU, interpolations as written; composing takes a second."""
-    return compose_config(parse_arguments([*usual, "cluster=cpu"])).raw
+def composed(usual) -> Composed:
+    """The default configuration on the CPU; composing takes a second."""
+    return compose_config(parse_arguments([*usual, "cluster=cpu"]))
+
+
+def followed(tree: dict) -> str:
+    """All interpolations of a tree in one text: a key that is not in it is followed by no other."""
+    texts = []
+    for value in tree.values():
+        if isinstance(value, dict):
+            texts.append(followed(value))
+        elif isinstance(value, str) and "${" in value:
+            texts.append(value)
+    return " ".join(texts)
+
+
+def put(tree: dict, key: str, value: object) -> None:
+    """Set a dotted key of nested dictionaries."""
+    *parents, last = key.split(".")
+    for parent in parents:
+        tree = tree[parent]
+    tree[last] = value
 
 
 @pytest.fixture
@@ -106,15 +126,20 @@ def quiet_machine(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def checked(quiet_machine, composed_tree):
+def checked(quiet_machine, composed):
     """Change keys of the composed default and run the checks; returns the context that passed."""
+    plain = OmegaConf.to_container(composed.config)
+    interpolations = followed(composed.raw)
 
     def check(changes: dict[str, object], dry_run: bool = False) -> Context:
-        raw = OmegaConf.create(composed_tree)
+        tree, values = copy.deepcopy(composed.raw), copy.deepcopy(plain)
         for key, value in changes.items():
-            OmegaConf.update(raw, key, value, merge=False, force_add=True)
-        config = resolve(raw)
-        tree = OmegaConf.to_container(raw, resolve=False)
+            put(tree, key, value)
+            put(values, key, value)
+        # Resolving takes a while, so only what others follow is resolved anew.
+        nodes = {key if "roles" not in key else "marsrl.roles" for key in changes}
+        moved = any(f"{{{node}" in interpolations for node in nodes)
+        config = resolve(OmegaConf.create(tree)) if moved else OmegaConf.create(values)
         context = Context(config=config, raw=tree, settings=typed_settings(config), dry_run=dry_run)
         run_checks(context)
         return context

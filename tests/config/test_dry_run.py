@@ -28,15 +28,12 @@ def test_plan_of_the_default(run, tmp_path):
         "an epoch is 8 steps",
     ):
         assert part in text, part
-
-
-def test_resolved_configuration_is_written_beside_the_runs(run, tmp_path):
-    done = run("dry_run=true", "name=look")
     path = Path(done.out.strip().splitlines()[-1].split(": ")[1])
     assert path == tmp_path / "outputs" / "plans" / "look.yaml"
     written = OmegaConf.load(path)
     assert written.marsrl.run.name == "look"
     assert written.actor_rollout_ref.rollout.name == "vllm"
+    # The run's own folder must not look used.
     assert not (tmp_path / "outputs" / "look").exists()
 
 

@@ -83,8 +83,8 @@ def test_published_setting(run):
     assert config.trainer.nnodes * config.trainer.n_gpus_per_node == 32
 
 
-def test_cpu_preset_holds_what_the_platform_needs(run):
-    config = run("cluster=cpu", "trainer.n_gpus_per_node=2").launched
+def test_cpu_preset_holds_what_the_platform_needs(checked):
+    config = checked({"trainer.n_gpus_per_node": 2}).config
     actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
     assert (config.trainer.device, config.trainer.use_v1) == ("cpu", False)
     assert (actor.strategy, actor.fsdp_config.strategy) == ("fsdp2", "fsdp2")

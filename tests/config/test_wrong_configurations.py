@@ -35,8 +35,7 @@ COMMANDS = {
     "sweep": ("algo=marsrl,grpo", "algo", "one command is one run"),
     "hydra's own": ("hydra.run.dir=x", "hydra.run.dir", "marsrl.run.output_dir"),
     "wrong type": ("marsrl.algo.group_size=many", "marsrl.algo.group_size = many", "Integer"),
-    "wrong value": ("data.train_batch_size=0", "data.train_batch_size = 0", "at least 1"),
-    "batch larger than the data": ("data.train_batch_size=300", "data.train_batch_size = 300", "256"),
+    "impossible batch": ("data.train_batch_size=300", "data.train_batch_size = 300", "256"),
     "reward class": ("marsrl.reward.solver.target=nowhere:Reward", "nowhere:Reward", "No module 'nowhere'"),
     "data missing": ("data.train_files=no.parquet", "data.train_files = no.parquet", "no such file"),
     "model missing": (
@@ -46,11 +45,12 @@ COMMANDS = {
     ),
     "GPUs missing": ("cluster=8xgpu", "trainer.n_gpus_per_node = 8", "cluster=cpu"),
     "nodes without a cluster": ("cluster=4x8xgpu", "trainer.nnodes = 4", "ray job submit"),
-    "name with a slash": ("name=a/b", "name = a/b", "marsrl.run.output_root"),
 }
 
 # What is set -> the key that the message names, a part of what it says.
 SETTINGS = {
+    "empty batch": ({"data.train_batch_size": 0}, "data.train_batch_size = 0", "at least 1"),
+    "name with a slash": ({"name": "a/b"}, "name = a/b", "marsrl.run.output_root"),
     "wrong type of verl": ({"trainer.save_freq": "often"}, "trainer.save_freq = often", "a number"),
     "group of one": ({"marsrl.algo.group_size": 1}, "marsrl.algo.group_size = 1", "at least 2"),
     "unknown selection": ({"marsrl.algo.selection": "best"}, "marsrl.algo.selection = best", "adaptive"),
