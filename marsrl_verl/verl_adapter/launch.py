@@ -5,11 +5,12 @@ from __future__ import annotations
 import logging
 import os
 import warnings
-from typing import Any
+from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
 from marsrl_verl.verl_adapter.environment import prepare_environment
+from marsrl_verl.verl_adapter.platform_choice import on_cpu_platform
 
 
 def run(config: DictConfig) -> int:
@@ -20,7 +21,15 @@ def run(config: DictConfig) -> int:
     """
     env_vars = prepare_environment(config)
     quiet_third_parties()
-    start_ray(config, env_vars)
+    settings = ray_settings(config, env_vars)
+    if wants_template(config):
+        from marsrl_verl.verl_adapter.cpu.template_run import run_in_template
+
+        return run_in_template(config, settings, env_vars)
+    import ray
+
+    if not ray.is_initialized():
+        ray.init(**settings)
     from marsrl_verl.verl_adapter.task_runner import MarsRLTaskRunner
 
     MarsRLTaskRunner().run(config)
@@ -31,21 +40,32 @@ def quiet_third_parties() -> None:
     """Keep import-time chatter of the libraries below the run's own output."""
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
+    if "RAY_ADDRESS" not in os.environ:
+        # What Ray does by default for a cluster of its own, said explicitly, which spares a warning. Ray
+        # reads it when it is imported.
+        os.environ.setdefault("RAY_AUTH_MODE", "token")
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"(verl|ray)\b")
     logging.getLogger("ray").setLevel(logging.WARNING)
 
 
-def start_ray(config: DictConfig, env_vars: dict[str, str]) -> None:
-    """`ray.init` with the configured resources and the run's environment variables."""
-    import ray
+def wants_template(config: DictConfig) -> bool:
+    """Whether driver and workers start as forks: only on the CPU platform and on a Ray of our own."""
+    if not (config.marsrl.run.template_process and on_cpu_platform()) or os.environ.get("RAY_ADDRESS"):
+        return False
+    from marsrl_verl.verl_adapter.cpu.template.process import supported
 
-    if ray.is_initialized():
-        return
-    settings: dict[str, Any] = dict(OmegaConf.to_container(config.ray_kwargs.ray_init, resolve=True))
+    return supported()
+
+
+def ray_settings(config: DictConfig, env_vars: dict[str, str]) -> dict[str, Any]:
+    """The keyword arguments of `ray.init`: configured resources and the run's environment variables."""
+    settings = cast("dict[str, Any]", OmegaConf.to_container(config.ray_kwargs.ray_init, resolve=True))
     runtime_env: dict[str, Any] = dict(settings.pop("runtime_env", None) or {})
     runtime_env["env_vars"] = {**runtime_env.get("env_vars", {}), **env_vars}
     settings.setdefault("logging_level", logging.WARNING)
+    settings.setdefault("log_to_driver", bool(config.marsrl.run.worker_logs))
     if os.environ.get("RAY_ADDRESS"):
         # An existing cluster has its own resources.
         settings = {key: value for key, value in settings.items() if key not in ("num_cpus", "num_gpus")}
-    ray.init(runtime_env=runtime_env, **{k: v for k, v in settings.items() if v is not None})
+    settings = {key: value for key, value in settings.items() if value is not None}
+    return {**settings, "runtime_env": runtime_env}

@@ -6,8 +6,10 @@ from marsrl_verl.verl_adapter.platform_choice import on_cpu_platform
 
 
 def load() -> None:
-    """Apply the CPU platform's change to vLLM; on any other platform do nothing."""
+    """Apply the CPU platform's changes to vLLM; on any other platform do nothing."""
     if on_cpu_platform():
+        from marsrl_verl.verl_adapter.cpu.template.process import use_template_for_multiprocessing
         from marsrl_verl.verl_adapter.cpu.vllm_linear import keep_linear_weights
 
         keep_linear_weights()
+        use_template_for_multiprocessing()

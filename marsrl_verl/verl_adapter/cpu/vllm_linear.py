@@ -18,7 +18,7 @@ def keep_linear_weights() -> None:
     def dispatch_plain_linear(layer: Any, remove_weight: bool) -> None:
         layer.cpu_linear = torch.nn.functional.linear
 
-    utils.dispatch_cpu_unquantized_gemm = dispatch_plain_linear
+    vars(utils)["dispatch_cpu_unquantized_gemm"] = dispatch_plain_linear
     _rebind_importers(dispatch_plain_linear)
 
 

@@ -1,0 +1,93 @@
+"""What the template process imports before it serves."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import socket
+import sys
+from collections.abc import Sequence
+
+from marsrl_verl.verl_adapter.cpu.template.child import die_with_parent, freeze
+from marsrl_verl.verl_adapter.cpu.template.server import TemplateServer
+
+SINGLE_THREAD_VARIABLES = {
+    # These libraries start threads when they are imported, and a fork must be taken before any exists.
+    "OPENBLAS_NUM_THREADS": "1",
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+}
+
+EARLY_MODULES = ("torch", "transformers", "tensordict", "datasets")
+"""Imported while Ray starts; none of them imports ray."""
+
+MODULES = (
+    # The driver: trainer, verl, transformers, vLLM's client side.
+    "marsrl_verl.verl_adapter.task_runner",
+    # The trainer's ranks.
+    "marsrl_verl.verl_adapter.cpu.fsdp_engine",
+    "marsrl_verl.verl_adapter.cpu.process_group",
+    # Agent-loop and reward workers.
+    "marsrl_verl.verl_adapter.rollout_manager",
+    "marsrl_verl.verl_adapter.reward_manager",
+    "verl.experimental.reward_loop.reward_loop",
+    "math_verify",
+    # vLLM's server, engine and worker processes.
+    "vllm.entrypoints.openai.api_server",
+    "vllm.v1.engine.core",
+    "vllm.v1.executor.multiproc_executor",
+    "vllm.v1.executor.uniproc_executor",
+    "vllm.v1.worker.cpu_worker",
+    "vllm.v1.attention.backends.cpu_attn",
+    # Every process started by Ray.
+    "ray._private.workers.default_worker",
+)
+
+
+class TemplateThreadsError(RuntimeError):
+    """The template has more than one thread, so a fork of it could hang on another thread's lock."""
+
+
+def serve(
+    listener_descriptor: int, launcher_pid: int, early_modules: Sequence[str], modules: Sequence[str]
+) -> None:
+    """Be the template process: import, then fork on request until standard input closes.
+
+    Between the early modules and the others it waits for one line on standard input: a JSON object of
+    environment variables.
+
+    Raises:
+        TemplateThreadsError: an import started a thread.
+    """
+    die_with_parent(launcher_pid)
+    os.setsid()
+    lifeline = sys.stdin.fileno()
+    for module in early_modules:
+        importlib.import_module(module)
+    os.environ.update(json.loads(_read_line(lifeline)))
+    for module in modules:
+        importlib.import_module(module)
+    if (count := thread_count()) != 1:
+        raise TemplateThreadsError(
+            f"the template process has {count} threads after its imports, expected 1: set "
+            "marsrl.run.template_process=false to start every worker as a fresh interpreter"
+        )
+    freeze()
+    listener = socket.socket(fileno=listener_descriptor)
+    TemplateServer(listener, lifeline).serve()
+
+
+def thread_count() -> int:
+    """Threads of this process, those of native libraries included."""
+    return len(os.listdir("/proc/self/task"))
+
+
+def _read_line(descriptor: int) -> bytes:
+    """One line, and not a byte more: what follows is the server's to watch."""
+    line = b""
+    while not line.endswith(b"\n"):
+        byte = os.read(descriptor, 1)
+        if not byte:
+            sys.exit(0)  # the launcher gave up
+        line += byte
+    return line

@@ -1,0 +1,76 @@
+"""A run whose driver and workers are forks of a template process."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from typing import Any
+
+import psutil
+from omegaconf import DictConfig
+
+from marsrl_verl.verl_adapter.cpu.template.client import end_like
+from marsrl_verl.verl_adapter.cpu.template.process import STAND_IN, TemplateProcess
+
+_DRIVER = "from marsrl_verl.verl_adapter.cpu.template_run import drive; drive({payload})"
+
+
+def run_in_template(config: DictConfig, ray_settings: dict[str, Any], env_vars: dict[str, str]) -> int:
+    """Train in a fork of a new template process; returns its exit status.
+
+    Ray starts here, while the template imports.
+
+    Args:
+        config: the whole configuration.
+        ray_settings: keyword arguments of `ray.init`, `runtime_env` included.
+        env_vars: variables of the run that the processes need from their start.
+    """
+    import ray
+
+    show_output = bool(config.marsrl.run.worker_logs)
+    with TemplateProcess(show_output=show_output) as template:
+        os.environ.update(template.variables)
+        runtime_env = ray_settings.pop("runtime_env")
+        runtime_env["env_vars"] = {**runtime_env["env_vars"], **template.variables}
+        runtime_env["py_executable"] = str(STAND_IN)
+        context = ray.init(**ray_settings)
+        try:
+            template.provide(_worker_variables(ray.get_runtime_context().get_job_id()))
+            connection = {
+                "address": context.address_info["gcs_address"],
+                "runtime_env": runtime_env,
+                "logging_level": ray_settings["logging_level"],
+                "log_to_driver": ray_settings["log_to_driver"],
+            }
+            status = template.run(["-c", _DRIVER], pickle.dumps((config, connection)))
+        finally:
+            ray.shutdown()
+    if os.WIFSIGNALED(status):
+        end_like(status)
+    return os.WEXITSTATUS(status)
+
+
+def _worker_variables(own_job: str) -> dict[str, str]:
+    """What Ray's native library reads in a worker when it is loaded: the driver's job and the raylet.
+
+    Jobs are numbered; the driver's is the next one after this process's own.
+    """
+    number = int.from_bytes(bytes.fromhex(own_job), "little") + 1
+    (raylet,) = [child.pid for child in psutil.Process().children() if child.name() == "raylet"]
+    return {"RAY_JOB_ID": number.to_bytes(4, "little").hex(), "RAY_RAYLET_PID": str(raylet)}
+
+
+def drive(payload: int) -> None:
+    """Be the driver: connect to Ray and train.
+
+    Args:
+        payload: descriptor of the file with the configuration and the arguments of `ray.init`.
+    """
+    import ray
+
+    from marsrl_verl.verl_adapter.task_runner import MarsRLTaskRunner
+
+    with os.fdopen(payload, "rb") as stream:
+        config, connection = pickle.load(stream)
+    ray.init(**connection)
+    MarsRLTaskRunner().run(config)

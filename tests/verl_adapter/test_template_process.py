@@ -1,0 +1,245 @@
+"""The template process with a launcher that has imported nothing heavy.
+
+Upstream behaviour answered: Ray and multiprocessing start each process as a fresh interpreter that
+imports everything again.
+"""
+
+from __future__ import annotations
+
+import json
+import multiprocessing.spawn
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from marsrl_verl.verl_adapter.cpu.template import process as template_process
+from marsrl_verl.verl_adapter.cpu.template.client import PYTHON_VARIABLE, SOCKET_VARIABLE
+
+pytestmark = pytest.mark.skipif(not template_process.supported(), reason="needs Linux 5.3 or later")
+
+LAUNCHER = """
+import sys
+from marsrl_verl.verl_adapter.cpu.template.process import TemplateProcess
+# colorsys stands for the heavy imports
+with TemplateProcess(early_modules=[], modules=["colorsys"]) as template:
+    template.provide({"RAY_JOB_ID": "02000000"})
+    print(template.name, flush=True)
+    sys.stdin.read()
+"""
+
+
+@dataclass
+class Launcher:
+    process: subprocess.Popen[str]
+    env: dict[str, str]
+
+    def run(self, *arguments: str, **options: object) -> subprocess.CompletedProcess[str]:
+        """Run a command line of the interpreter in a fork of the template."""
+        return subprocess.run(
+            [str(template_process.STAND_IN), *arguments],
+            env=self.env,
+            capture_output=True,
+            text=True,
+            timeout=30,
+            **options,
+        )
+
+    def start(self, code: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [str(template_process.STAND_IN), "-c", code], env=self.env, stdout=subprocess.PIPE, text=True
+        )
+
+    def end(self, number: int = 0) -> None:
+        if number:
+            self.process.send_signal(number)
+        else:
+            self.process.stdin.close()
+        self.process.wait(timeout=30)
+
+
+@pytest.fixture
+def launcher() -> Iterator[Launcher]:
+    process = subprocess.Popen(
+        [sys.executable, "-c", LAUNCHER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    name = process.stdout.readline().strip()
+    env = {**os.environ, SOCKET_VARIABLE: name, PYTHON_VARIABLE: sys.executable}
+    assert name
+    one = Launcher(process, env)
+    yield one
+    one.end(signal.SIGKILL)
+
+
+def report_of(result: subprocess.CompletedProcess[str]) -> dict[str, object]:
+    assert result.returncode == 0, result.stderr
+    return json.loads(result.stdout)
+
+
+def wait_until_gone(pid: int) -> None:
+    """Wait for a process that is not our child."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return
+    import select
+
+    assert select.select([descriptor], [], [], 20)[0], f"process {pid} still runs"
+
+
+def test_a_fork_holds_what_the_launcher_imported(launcher: Launcher) -> None:
+    code = "import sys; print('colorsys' in sys.modules)"
+    assert launcher.run("-c", code).stdout == "True\n"
+    fresh = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert fresh.stdout == "False\n"
+
+
+def test_arguments_environment_folder_and_streams_are_the_clients(launcher: Launcher, tmp_path: Path) -> None:
+    script = tmp_path / "report.py"
+    script.write_text(
+        textwrap.dedent("""
+        import json, os, sys
+        print(json.dumps({"argv": sys.argv, "cwd": os.getcwd(), "rank": os.environ.get("RANK"),
+                          "name": __name__, "path": sys.path, "stdin": sys.stdin.read(), "file": __file__,
+                          "variables": len(os.environ)}))
+        """)
+    )
+    launcher.env["RANK"] = "3"
+    launcher.env["PYTHONPATH"] = str(tmp_path / "more")
+    report = report_of(
+        launcher.run("-u", "-X", "utf8", str(script), "--flag", "a b", cwd=tmp_path, input="hello")
+    )
+    assert report["argv"] == [str(script), "--flag", "a b"]
+    assert report["cwd"] == str(tmp_path)
+    assert report["rank"] == "3"
+    assert report["name"] == "__main__"
+    assert report["file"] == str(script)
+    assert report["stdin"] == "hello"
+    assert report["path"][:2] == [str(tmp_path), str(tmp_path / "more")]
+    # Nothing of the template's own environment is left over (the shell adds a few of its own).
+    assert report["variables"] <= len(launcher.env) + 4
+
+
+def test_a_module_runs_as_main(launcher: Launcher) -> None:
+    result = launcher.run("-m", "json.tool", "--compact", input='{"a": 1}')
+    assert (result.returncode, result.stdout.strip()) == (0, '{"a":1}')
+
+
+@pytest.mark.parametrize(
+    ("code", "status"),
+    [
+        ("raise SystemExit(7)", 7),
+        ("raise SystemExit", 0),
+        ("raise SystemExit('sorry')", 1),
+        ("1 / 0", 1),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGABRT)", -signal.SIGABRT),
+    ],
+)
+def test_the_exit_status_is_passed_on(launcher: Launcher, code: str, status: int) -> None:
+    assert launcher.run("-c", code).returncode == status
+
+
+def test_an_error_prints_its_traceback(launcher: Launcher) -> None:
+    result = launcher.run("-c", "1 / 0")
+    assert "ZeroDivisionError" in result.stderr
+
+
+def test_exit_handlers_and_threads_end_as_in_an_interpreter(launcher: Launcher) -> None:
+    code = """
+import atexit, threading
+atexit.register(print, "handler")
+threading.Thread(target=lambda: print("thread")).start()
+"""
+    assert launcher.run("-c", code).stdout == "thread\nhandler\n"
+
+
+def test_signals_reach_the_fork(launcher: Launcher) -> None:
+    code = """
+import signal, sys
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(5))
+print("ready", flush=True)
+signal.pause()
+"""
+    process = launcher.start(code)
+    assert process.stdout.readline() == "ready\n"
+    process.terminate()
+    assert process.wait(timeout=30) == 5
+
+
+SLEEPER = "import os, signal; print(os.getpid(), flush=True); signal.pause()"
+
+
+def test_killing_the_client_kills_the_fork(launcher: Launcher) -> None:
+    process = launcher.start(SLEEPER)
+    pid = int(process.stdout.readline())
+    process.kill()
+    process.wait(timeout=30)
+    wait_until_gone(pid)
+
+
+@pytest.mark.parametrize("number", [0, signal.SIGTERM, signal.SIGKILL])
+def test_everything_ends_with_the_launcher(launcher: Launcher, number: int) -> None:
+    process = launcher.start(SLEEPER)
+    pid = int(process.stdout.readline())
+    launcher.end(number)
+    process.wait(timeout=30)
+    wait_until_gone(pid)
+
+
+def test_a_variable_that_was_read_at_import_makes_a_fresh_interpreter(launcher: Launcher) -> None:
+    code = "import os, sys; print('colorsys' in sys.modules, os.environ['RAY_JOB_ID'])"
+    launcher.env["RAY_JOB_ID"] = "02000000"
+    assert launcher.run("-c", code).stdout == "True 02000000\n"
+    launcher.env["RAY_JOB_ID"] = "03000000"
+    assert launcher.run("-c", code).stdout == "False 03000000\n"
+
+
+def test_random_numbers_differ_between_forks(launcher: Launcher) -> None:
+    code = "import random, uuid; print(random.random(), uuid.uuid4())"
+    assert launcher.run("-c", code).stdout != launcher.run("-c", code).stdout
+
+
+def test_without_a_template_the_client_is_the_interpreter(launcher: Launcher) -> None:
+    launcher.env[SOCKET_VARIABLE] = "marsrl-template-nobody"
+    assert launcher.run("-c", "print(6 * 7)").stdout == "42\n"
+
+
+def test_multiprocessing_spawns_forks(launcher: Launcher, tmp_path: Path) -> None:
+    script = tmp_path / "spawning.py"
+    script.write_text(
+        textwrap.dedent("""
+        import multiprocessing, sys
+        from marsrl_verl.verl_adapter.cpu.template.process import use_template_for_multiprocessing
+
+        def work(connection):
+            connection.send("colorsys" in sys.modules)
+
+        if __name__ == "__main__":
+            use_template_for_multiprocessing()
+            context = multiprocessing.get_context("spawn")
+            ours, theirs = context.Pipe()
+            process = context.Process(target=work, args=(theirs,))
+            process.start()
+            print(ours.recv())
+            process.join()
+            print(process.exitcode)
+        """)
+    )
+    result = subprocess.run(
+        [sys.executable, str(script)], env=launcher.env, capture_output=True, text=True, timeout=60
+    )
+    assert result.stdout == "True\n0\n", result.stderr
+
+
+def test_without_a_template_multiprocessing_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(SOCKET_VARIABLE, raising=False)
+    before = multiprocessing.spawn.get_executable()
+    template_process.use_template_for_multiprocessing()
+    assert multiprocessing.spawn.get_executable() == before
