@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from conftest import TEMPLATE
 
 from marsrl_verl.algos.prompts import RolePrompts
 from marsrl_verl.config.prompt_budget import open_counter, plan_prompts
 from marsrl_verl.config.schema import RoleSampling, RolesConfig
+from marsrl_verl.demo.assets import model_path
 
 
 class Short(RolePrompts):
@@ -41,6 +44,21 @@ def test_counter_renders_the_template(model):
     counter = open_counter(model)
     # "<user> one two <assistant>", one token per word.
     assert counter.chat([{"role": "user", "content": "one two"}]) == 4
+
+
+def test_counter_agrees_with_transformers():
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(model_path())
+    counter = open_counter(Path(model_path()))
+    chat = [
+        {"role": "system", "content": "Verify"},
+        {"role": "user", "content": "Compute 4+5-3\n4+5=9\n9-3=6"},
+        {"role": "assistant", "content": "4+5=9"},
+        {"role": "user", "content": "Correct the solution:"},
+    ]
+    expected = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=True)["input_ids"]
+    assert counter.chat(chat) == len(expected)
 
 
 def test_measured_budgets(model):
