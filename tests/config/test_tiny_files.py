@@ -43,3 +43,11 @@ def test_cache_falls_back_to_the_temporary_folder(tmp_path, monkeypatch):
 
 def test_model_is_the_shipped_one():
     assert tiny_model() == model_path()
+
+
+def test_no_prompt_of_the_tiny_world_is_too_long(run, cache):
+    data = tiny_data("train", 64)
+    done = run(f"actor_rollout_ref.model.path={model_path()}", f"data.train_files={data}", "dry_run=true")
+    assert (done.status, done.err) == (0, "")
+    assert "counted by the model's tokenizer" in done.out
+    assert "longer ones are not asked" not in done.out

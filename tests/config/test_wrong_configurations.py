@@ -97,8 +97,8 @@ SETTINGS = {
         "max_position_embeddings",
     ),
     "lengths set at verl's place": (
-        {"data.max_response_length": 64},
-        "data.max_response_length = 64",
+        {"data.max_response_length": 32},
+        "data.max_response_length = 32",
         "marsrl.roles.<role>.max_new_tokens",
     ),
     "different temperatures": (
