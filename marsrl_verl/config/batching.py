@@ -36,6 +36,8 @@ class BatchPlan:
     world_size: int
     sequence_parallel: int
     prompt_budget: int | None
+    micro_batch_rows: int | None = None
+    """Rows of a micro-batch where its size is fixed; None: it is cut by tokens."""
 
     @property
     def groups(self) -> int:
@@ -64,8 +66,8 @@ class BatchPlan:
     @property
     def row_multiple(self) -> int:
         """Rows of a training batch are padded to a multiple of this, so that every rank and every
-        update gets equally many."""
-        return self.ranks * self.updates
+        update gets equally many, in whole micro-batches where their size is fixed."""
+        return self.ranks * self.updates * (self.micro_batch_rows or 1)
 
     @property
     def padded_rows(self) -> int:
@@ -80,7 +82,7 @@ class BatchPlan:
     @property
     def rows_per_rank(self) -> int:
         """Rows of one rank in one optimizer update of the largest batch: its mini-batch."""
-        return self.padded_rows // self.row_multiple
+        return self.padded_rows // (self.ranks * self.updates)
 
     @property
     def rounds(self) -> int:
@@ -116,6 +118,8 @@ def world_size(config: DictConfig) -> int:
 
 def plan_batch(config: DictConfig, settings: MarsRLConfig) -> BatchPlan:
     """The arithmetic of a checked configuration."""
+    actor = config.actor_rollout_ref.actor
+    fixed = None if actor.use_dynamic_bsz else int(actor.ppo_micro_batch_size_per_gpu)
     return BatchPlan(
         stages=stage_plans(settings),
         problems=int(config.data.train_batch_size),
@@ -123,6 +127,7 @@ def plan_batch(config: DictConfig, settings: MarsRLConfig) -> BatchPlan:
         pipelined=settings.pipeline.mode == "pipelined",
         updates=settings.pipeline.updates_per_step,
         world_size=world_size(config),
-        sequence_parallel=int(config.actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size),
+        sequence_parallel=int(actor.fsdp_config.ulysses_sequence_parallel_size),
         prompt_budget=settings.pipeline.step_prompt_budget,
+        micro_batch_rows=fixed,
     )

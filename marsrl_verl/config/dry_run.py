@@ -106,7 +106,9 @@ def _stages(plan: BatchPlan) -> list[str]:
 
 def _batch(plan: BatchPlan, config: DictConfig) -> list[str]:
     padding = plan.padded_rows - plan.trained_rows
-    micro = int(config.actor_rollout_ref.actor.ppo_max_token_len_per_gpu)
+    tokens = int(config.actor_rollout_ref.actor.ppo_max_token_len_per_gpu)
+    micro = f"{tokens:,} tokens" if plan.micro_batch_rows is None else f"{plan.micro_batch_rows} rows"
+    unit = "ranks x updates" if plan.micro_batch_rows is None else "ranks x updates x micro-batch"
     budget = f"  (marsrl.pipeline.step_prompt_budget = {plan.prompt_budget})" if plan.prompt_budget else ""
     steps = config.trainer.total_training_steps
     length = f"{steps} steps" if steps is not None else f"{config.trainer.total_epochs} epochs"
@@ -121,8 +123,8 @@ def _batch(plan: BatchPlan, config: DictConfig) -> list[str]:
             "mini-batch",
             f"{plan.rows_per_update:,} per update = {plan.ranks} x {plan.rows_per_rank:,} per rank",
         ),
-        ("micro-batch", f"{micro:,} tokens per rank"),
-        ("padding", f"trained rows are filled up to a multiple of {plan.row_multiple} (ranks x updates)"),
+        ("micro-batch", f"{micro} per rank"),
+        ("padding", f"trained rows are filled up to a multiple of {plan.row_multiple} ({unit})"),
         ("", f"with rows outside the loss: at most {plan.row_multiple - 1}, {padding} in the fullest step"),
         ("length of the run", length),
     )

@@ -143,9 +143,10 @@ class RunConfig:
     """Write every sample to `rollouts/step_N.jsonl`."""
     progress: bool = True
     """Show live progress on the terminal."""
-    worker_logs: bool = False
-    """Repeat on the terminal what Ray's workers and vLLM print. Their log files always hold it
-    (`session_latest/logs` below Ray's temporary folder); errors reach the terminal either way."""
+    worker_logs: bool = True
+    """Show on the terminal what verl, Ray's workers and vLLM print. false: the terminal shows the run's own
+    progress, and the rest is in the log files of Ray's session (`/tmp/ray/session_latest/logs`). An error
+    that ends the run reaches the terminal either way."""
     template_process: bool = True
     """On the CPU platform: start workers as forks of one process that has imported everything, which
     saves most of the start. false: a fresh interpreter each. Never used with GPUs."""

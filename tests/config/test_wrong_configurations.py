@@ -80,10 +80,20 @@ SETTINGS = {
         "marsrl.pipeline.updates_per_step = 300",
         "data.train_batch_size",
     ),
-    "fixed micro-batch": (
-        {f"{ACTOR}.ppo_micro_batch_size_per_gpu": 4},
-        f"{ACTOR}.ppo_micro_batch_size_per_gpu = 4",
+    "micro-batch without effect": (
+        {f"{ACTOR}.use_dynamic_bsz": True, f"{ROLLOUT}.log_prob_use_dynamic_bsz": True},
+        f"{ACTOR}.ppo_micro_batch_size_per_gpu = 32",
         "ppo_max_token_len_per_gpu",
+    ),
+    "unequal micro-batches": (
+        {f"{ACTOR}.ppo_micro_batch_size_per_gpu": 4},
+        f"{ROLLOUT}.log_prob_micro_batch_size_per_gpu = 32",
+        "Set it to 4",
+    ),
+    "two ways to cut micro-batches": (
+        {f"{ACTOR}.use_dynamic_bsz": True},
+        f"{ROLLOUT}.log_prob_use_dynamic_bsz = False",
+        "Give both the same value",
     ),
     "micro-batch too short": (
         {f"{ACTOR}.ppo_max_token_len_per_gpu": 9},

@@ -89,39 +89,60 @@ def check_updates(ctx: Context) -> list[Problem]:
     ]
 
 
+_FIXED_SIZES = (
+    "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu",
+    "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu",
+)
+_OLD_SIZES = (
+    "actor_rollout_ref.actor.ppo_micro_batch_size",
+    "actor_rollout_ref.rollout.log_prob_micro_batch_size",
+)
+
+
 def check_micro_batches(ctx: Context) -> list[Problem]:
-    """Micro-batches are cut by tokens: the number of rows changes from step to step."""
+    """Micro-batches are cut by tokens (`use_dynamic_bsz`) or have one fixed number of rows."""
     actor, rollout = ctx.config.actor_rollout_ref.actor, ctx.config.actor_rollout_ref.rollout
-    problems: list[Problem] = []
-    for key, value in (
-        ("actor_rollout_ref.actor.use_dynamic_bsz", actor.use_dynamic_bsz),
-        ("actor_rollout_ref.rollout.log_prob_use_dynamic_bsz", rollout.log_prob_use_dynamic_bsz),
-    ):
-        if value is not True:
-            problems.append(
-                Problem(
-                    key,
-                    "The number of trained responses changes from step to step, and a fixed micro-batch size "
-                    "would have to divide it.",
-                    "Leave it true; actor_rollout_ref.actor.ppo_max_token_len_per_gpu sets the tokens.",
-                    value,
-                )
+    if rollout.log_prob_use_dynamic_bsz is not actor.use_dynamic_bsz:
+        return [
+            Problem(
+                "actor_rollout_ref.rollout.log_prob_use_dynamic_bsz",
+                f"It differs from actor_rollout_ref.actor.use_dynamic_bsz = {actor.use_dynamic_bsz}.",
+                "Give both the same value.",
+                rollout.log_prob_use_dynamic_bsz,
             )
-    for key in (
-        "actor_rollout_ref.actor.ppo_micro_batch_size",
-        "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu",
-        "actor_rollout_ref.rollout.log_prob_micro_batch_size",
-        "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu",
-    ):
-        if ctx.get(key) is not None:
-            problems.append(
-                Problem(
-                    key,
-                    "It has no effect: micro-batches are cut by tokens (use_dynamic_bsz).",
-                    "Remove it and set actor_rollout_ref.actor.ppo_max_token_len_per_gpu.",
-                    ctx.get(key),
-                )
-            )
+        ]
+    if not actor.use_dynamic_bsz:
+        return _check_fixed_sizes(ctx)
+    return [
+        Problem(
+            key,
+            "It has no effect: micro-batches are cut by tokens (use_dynamic_bsz).",
+            "Remove it and set actor_rollout_ref.actor.ppo_max_token_len_per_gpu.",
+            ctx.get(key),
+        )
+        for key in (*_FIXED_SIZES, *_OLD_SIZES)
+        if ctx.get(key) is not None
+    ]
+
+
+def _check_fixed_sizes(ctx: Context) -> list[Problem]:
+    update, log_prob = (ctx.get(key) for key in _FIXED_SIZES)
+    problems = [
+        Problem(
+            key, "verl's workers read the size per GPU.", f"Remove it and set {key}_per_gpu.", ctx.get(key)
+        )
+        for key in _OLD_SIZES
+        if ctx.get(key) is not None
+    ]
+    if update is None or update < 1:
+        fix = "Set it to the rows of a micro-batch, or actor_rollout_ref.actor.use_dynamic_bsz=true."
+        return [
+            *problems,
+            Problem(_FIXED_SIZES[0], "Micro-batches have a fixed size, and it is missing.", fix, update),
+        ]
+    if log_prob != update:
+        what = f"Rows are padded to whole micro-batches of {update}, the size of the update's."
+        problems.append(Problem(_FIXED_SIZES[1], what, f"Set it to {update}.", log_prob))
     return problems
 
 
