@@ -5,12 +5,14 @@ from __future__ import annotations
 import logging
 import os
 import warnings
+from pathlib import Path
 from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
 from marsrl_verl.verl_adapter.environment import prepare_environment
 from marsrl_verl.verl_adapter.platform_choice import on_cpu_platform
+from marsrl_verl.verl_adapter.terminal import chatter_to
 
 
 def run(config: DictConfig) -> int:
@@ -28,12 +30,33 @@ def run(config: DictConfig) -> int:
         return run_in_template(config, settings, env_vars)
     import ray
 
-    if not ray.is_initialized():
-        ray.init(**settings)
+    if ray.is_initialized():
+        train(config)
+    else:
+        context = ray.init(**settings)
+        train(config, Path(context.address_info["session_dir"]))
+    return 0
+
+
+def train(config: DictConfig, session: Path | None = None) -> None:
+    """Train in this process, which is connected to Ray.
+
+    Args:
+        session: Ray's session folder; unless `marsrl.run.worker_logs` is set, this process logs there
+            as Ray's workers do, and the terminal shows the run's own output alone.
+    """
+    if session is None or config.marsrl.run.worker_logs:
+        _train(config)
+        return
+    with chatter_to(session / "logs" / f"marsrl-driver-{os.getpid()}.log"):
+        _train(config)
+
+
+def _train(config: DictConfig) -> None:
+    # Imported here: it takes long, and what it prints belongs to the log.
     from marsrl_verl.verl_adapter.task_runner import MarsRLTaskRunner
 
     MarsRLTaskRunner().run(config)
-    return 0
 
 
 def quiet_third_parties() -> None:

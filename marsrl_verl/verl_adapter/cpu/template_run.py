@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -34,6 +35,7 @@ def run_in_template(config: DictConfig, ray_settings: dict[str, Any], env_vars: 
         runtime_env["env_vars"] = {**runtime_env["env_vars"], **template.variables}
         runtime_env["py_executable"] = str(STAND_IN)
         context = ray.init(**ray_settings)
+        print(f"starting; logs: {context.address_info['session_dir']}/logs", flush=True)
         try:
             template.provide(_worker_variables(ray.get_runtime_context().get_job_id()))
             connection = {
@@ -68,9 +70,9 @@ def drive(payload: int) -> None:
     """
     import ray
 
-    from marsrl_verl.verl_adapter.task_runner import MarsRLTaskRunner
+    from marsrl_verl.verl_adapter.launch import train
 
     with os.fdopen(payload, "rb") as stream:
         config, connection = pickle.load(stream)
-    ray.init(**connection)
-    MarsRLTaskRunner().run(config)
+    context = ray.init(**connection)
+    train(config, Path(context.address_info["session_dir"]))

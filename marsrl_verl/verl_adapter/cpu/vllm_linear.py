@@ -28,4 +28,4 @@ def _rebind_importers(replacement: Any) -> None:
 
     for name, module in list(sys.modules.items()):
         if name.startswith("vllm.") and hasattr(module, "dispatch_cpu_unquantized_gemm"):
-            module.dispatch_cpu_unquantized_gemm = replacement
+            vars(module)["dispatch_cpu_unquantized_gemm"] = replacement

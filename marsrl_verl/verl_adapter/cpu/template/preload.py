@@ -39,7 +39,9 @@ MODULES = (
     "vllm.v1.executor.uniproc_executor",
     "vllm.v1.worker.cpu_worker",
     "vllm.v1.attention.backends.cpu_attn",
-    # Every process started by Ray.
+    # What every process started by Ray imports on the way.
+    "pydantic.v1",
+    "ray.dag.compiled_dag_node",
     "ray._private.workers.default_worker",
 )
 
@@ -75,6 +77,8 @@ def serve(
     freeze()
     listener = socket.socket(fileno=listener_descriptor)
     TemplateServer(listener, lifeline).serve()
+    # Without the interpreter's end, which some of the imported libraries comment on at length.
+    os._exit(0)
 
 
 def thread_count() -> int:

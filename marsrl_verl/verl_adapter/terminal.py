@@ -1,0 +1,49 @@
+"""The terminal belongs to the run's own output; what libraries print goes to a log file."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TextIO
+
+_terminal: TextIO | None = None
+
+
+def terminal() -> TextIO:
+    """The stream for progress, tables and messages of the run itself."""
+    return _terminal or sys.stdout
+
+
+@contextmanager
+def chatter_to(path: Path) -> Iterator[None]:
+    """Send what this process prints to `path`, native libraries' output included, except by `terminal()`.
+
+    Leaving the block restores both streams, so an exception that passes through it is still printed
+    on the terminal.
+    """
+    global _terminal
+    kept = _flushed_copies()
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    _terminal = os.fdopen(os.dup(kept[0]), "w", buffering=1, encoding=sys.stdout.encoding)
+    try:
+        os.dup2(log, 1)
+        os.dup2(log, 2)
+        yield
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os.dup2(kept[0], 1)
+        os.dup2(kept[1], 2)
+        for descriptor in (*kept, log):
+            os.close(descriptor)
+        _terminal.close()
+        _terminal = None
+
+
+def _flushed_copies() -> tuple[int, int]:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    return os.dup(1), os.dup(2)
