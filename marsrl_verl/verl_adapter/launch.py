@@ -67,6 +67,9 @@ def quiet_third_parties() -> None:
         # What Ray does by default for a cluster of its own, said explicitly, which spares a warning. Ray
         # reads it when it is imported.
         os.environ.setdefault("RAY_AUTH_MODE", "token")
+        # Workers in reserve would have the wrong environment for every actor of the run.
+        os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
+        os.environ.setdefault("RAY_enable_worker_prestart", "0")
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"(verl|ray)\b")
     logging.getLogger("ray").setLevel(logging.WARNING)
 

@@ -238,6 +238,32 @@ def test_multiprocessing_spawns_forks(launcher: Launcher, tmp_path: Path) -> Non
     assert result.stdout == "True\n0\n", result.stderr
 
 
+def test_shared_memory_of_a_killed_fork_is_removed(launcher: Launcher, tmp_path: Path) -> None:
+    script = tmp_path / "sharing.py"
+    script.write_text(
+        textwrap.dedent("""
+        import signal
+        from multiprocessing.shared_memory import SharedMemory
+        from marsrl_verl.verl_adapter.cpu.template.process import use_template_for_multiprocessing
+
+        use_template_for_multiprocessing()
+        memory = SharedMemory(create=True, size=10)
+        print(memory.name, flush=True)
+        signal.pause()
+        """)
+    )
+    process = subprocess.Popen(
+        [str(template_process.STAND_IN), str(script)], env=launcher.env, stdout=subprocess.PIPE, text=True
+    )
+    segment = Path("/dev/shm") / process.stdout.readline().strip()
+    assert segment.exists()
+    launcher.end(signal.SIGKILL)
+    # The tracker holds standard output open until it has cleaned up.
+    process.stdout.read()
+    process.wait(timeout=30)
+    assert not segment.exists()
+
+
 def test_without_a_template_multiprocessing_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(SOCKET_VARIABLE, raising=False)
     before = multiprocessing.spawn.get_executable()

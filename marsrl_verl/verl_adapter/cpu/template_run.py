@@ -13,6 +13,7 @@ from omegaconf import DictConfig
 from marsrl_verl.verl_adapter.cpu.template.client import end_like
 from marsrl_verl.verl_adapter.cpu.template.process import STAND_IN, TemplateProcess
 
+_RAY_ATTEMPTS = 3
 _DRIVER = "from marsrl_verl.verl_adapter.cpu.template_run import drive; drive({payload})"
 
 
@@ -34,10 +35,10 @@ def run_in_template(config: DictConfig, ray_settings: dict[str, Any], env_vars: 
         runtime_env = ray_settings.pop("runtime_env")
         runtime_env["env_vars"] = {**runtime_env["env_vars"], **template.variables}
         runtime_env["py_executable"] = str(STAND_IN)
-        context = ray.init(**ray_settings)
+        context = _start_ray(ray_settings)
         print(f"starting; logs: {context.address_info['session_dir']}/logs", flush=True)
         try:
-            template.provide(_worker_variables(ray.get_runtime_context().get_job_id()))
+            template.provide(_worker_variables(context.address_info["raylet_socket_name"]))
             connection = {
                 "address": context.address_info["gcs_address"],
                 "runtime_env": runtime_env,
@@ -52,14 +53,38 @@ def run_in_template(config: DictConfig, ray_settings: dict[str, Any], env_vars: 
     return os.WEXITSTATUS(status)
 
 
-def _worker_variables(own_job: str) -> dict[str, str]:
+def _start_ray(settings: dict[str, Any]) -> Any:
+    """`ray.init`, tried again where the machine was too busy.
+
+    Upstream behaviour: Ray gives its own processes 30 seconds, without a setting for it, and here they
+    share the processors with the template's imports.
+    """
+    import ray
+
+    for attempt in range(1, _RAY_ATTEMPTS + 1):
+        try:
+            return ray.init(**settings)
+        except Exception as error:
+            if attempt == _RAY_ATTEMPTS or "timed out during startup" not in str(error):
+                raise
+            ray.shutdown()
+
+
+def _worker_variables(raylet_socket: str) -> dict[str, str]:
     """What Ray's native library reads in a worker when it is loaded: the driver's job and the raylet.
 
     Jobs are numbered; the driver's is the next one after this process's own.
     """
-    number = int.from_bytes(bytes.fromhex(own_job), "little") + 1
-    (raylet,) = [child.pid for child in psutil.Process().children() if child.name() == "raylet"]
-    return {"RAY_JOB_ID": number.to_bytes(4, "little").hex(), "RAY_RAYLET_PID": str(raylet)}
+    import ray
+
+    own_job = bytes.fromhex(ray.get_runtime_context().get_job_id())
+    next_job = (int.from_bytes(own_job, "little") + 1).to_bytes(len(own_job), "little")
+    (raylet,) = [
+        child.pid
+        for child in psutil.Process().children()
+        if child.name() == "raylet" and any(raylet_socket in word for word in child.cmdline())
+    ]
+    return {"RAY_JOB_ID": next_job.hex(), "RAY_RAYLET_PID": str(raylet)}
 
 
 def drive(payload: int) -> None:

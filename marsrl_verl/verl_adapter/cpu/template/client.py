@@ -84,8 +84,17 @@ def end_like(status: int) -> None:
     os._exit(os.WEXITSTATUS(status) if os.WIFEXITED(status) else 1)
 
 
+def _become_interpreter(argv: "list[str]") -> None:
+    python = os.environ[PYTHON_VARIABLE]
+    os.execv(python, [python, *argv])
+
+
 def main(argv: "list[str]") -> None:
     """Run `argv` in a fork of the template; never returns."""
+    if any("multiprocessing.resource_tracker" in argument for argument in argv):
+        # It imports next to nothing, and it has to outlive every other process: it removes what they
+        # leave in shared memory when they are killed.
+        _become_interpreter(argv)
     descriptors = open_descriptors()
     try:
         connection = connect(os.environ[SOCKET_VARIABLE])
@@ -94,8 +103,8 @@ def main(argv: "list[str]") -> None:
     except OSError:
         reply = None
     if reply is None:
-        python = os.environ[PYTHON_VARIABLE]
-        os.execv(python, [python, *argv])
+        _become_interpreter(argv)
+        return
     pid = reply[1]
     for number in FORWARDED:
         signal.signal(number, lambda received, _frame: os.kill(pid, received))
