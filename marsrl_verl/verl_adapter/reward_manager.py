@@ -5,23 +5,22 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from verl import DataProto
 from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
 
+from marsrl_verl.config.schema import ClassSpec
 from marsrl_verl.core.types import ROLES
 from marsrl_verl.rewards.base import RoleReward, ScoreRequest
 from marsrl_verl.rewards.loading import load_class, score_request
+from marsrl_verl.verl_adapter.components import typed_settings
 
 
 def build_role_rewards(config: DictConfig) -> dict[str, RoleReward]:
     """One reward object per role, from `marsrl.reward.<role>.{target, kwargs}`."""
-    rewards: dict[str, RoleReward] = {}
-    for role in ROLES:
-        spec = config.marsrl.reward[role]
-        kwargs = OmegaConf.to_container(spec.kwargs, resolve=True) if spec.kwargs else {}
-        rewards[role] = load_class(spec.target, kwargs, RoleReward)
-    return rewards
+    reward = typed_settings(config).reward
+    specs: dict[str, ClassSpec] = {role: getattr(reward, role) for role in ROLES}
+    return {role: load_class(spec.target, spec.kwargs, RoleReward) for role, spec in specs.items()}
 
 
 class MarsRLRewardManager(RewardManagerBase):

@@ -23,7 +23,7 @@ from verl.utils.tracking import Tracking
 
 from marsrl_verl.core.advantages import credit
 from marsrl_verl.core.scheduler import Scheduler, StepResult
-from marsrl_verl.core.types import FinishReason, Sample
+from marsrl_verl.core.types import FinishReason, Problem, Sample
 from marsrl_verl.evaluation.suite import AFTER, BEFORE
 from marsrl_verl.verl_adapter import checkpoint
 from marsrl_verl.verl_adapter.arrangement import arrange_rows
@@ -268,8 +268,8 @@ class RayMarsRLTrainer(RayPPOTrainer):
                 self.async_rollout_manager, problems, self.prompts, self.sampling, tag, self.global_steps
             )
 
-    def _held_out_problems(self) -> list[Any]:
-        problems = []
+    def _held_out_problems(self) -> list[Problem]:
+        problems: list[Problem] = []
         for batch in self.val_dataloader:
             problems += problems_of(batch, len(problems), "v")
         return problems[: self.settings.evaluation.problems]

@@ -1,0 +1,9 @@
+"""Settings for all tests."""
+
+from __future__ import annotations
+
+from hypothesis import settings
+
+# A busy machine is no failure: examples have no deadline.
+settings.register_profile("marsrl", deadline=None)
+settings.load_profile("marsrl")
