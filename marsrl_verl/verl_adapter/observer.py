@@ -138,8 +138,10 @@ class TrainingObserver:
         from rich.console import Console
 
         console = Console(file=terminal())
+        if not console.is_terminal:
+            console.width = 110  # a log has no width of its own, and the table needs this much
         settings = self._settings.evaluation
-        if result.changes:
+        if any(row.before.n or row.after.n for row in result.changes):
             console.print(terminal_table(result.changes, settings.temperature, settings.confidence))
         if result.example is not None:
             console.print("\nOne problem after training:\n", highlight=False)
