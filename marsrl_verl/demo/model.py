@@ -32,7 +32,7 @@ def build_config(hidden: int = 64, layers: int = 4) -> Qwen3Config:
         head_dim=HEAD_SIZE,
         max_position_embeddings=CONTEXT_TOKENS,
         tie_word_embeddings=True,
-        rope_theta=10_000.0,
+        rope_theta=200.0,
         bos_token_id=None,
         eos_token_id=ids[vocabulary_of.END],
         pad_token_id=ids[vocabulary_of.PAD],

@@ -14,8 +14,17 @@ from dataclasses import dataclass
 
 from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER, Message, Problem
 from marsrl_verl.demo.problems import DATA_SOURCE, LARGEST_TOTAL, Chain, Step
-from marsrl_verl.demo.prompts import TinyPrompts
+from marsrl_verl.demo.prompts import VERIFIER_SYSTEM, TinyPrompts
 
+CHECKING_DRILL = "checking_drill"
+"""Not a role: unrelated claims, each to be recomputed and found in the prompt."""
+COMPARING_DRILL = "comparing_drill"
+"""Not a role: pairs of numbers, to be judged equal or not."""
+_WRONG_SOLUTIONS = 0.6
+_FALSE_REPORTS = 0.25
+_CHECKS = 6
+_COMPARISONS = 16
+_DRILL_LARGEST = 40
 _SLIPS = (-10, -3, -2, -2, -1, -1, -1, 1, 1, 1, 2, 2, 3, 10)
 _PROMPTS = TinyPrompts()
 
@@ -72,12 +81,25 @@ def wrong_steps(chain: Chain, rng: random.Random) -> list[Step]:
             return steps
 
 
+def _check(own: Step, claimed_result: int) -> str:
+    """A step as the Verifier works it out, the claim beside it, and whether they agree."""
+    return f"{own} vs {claimed_result}" + (" ok" if own.result == claimed_result else " bad")
+
+
+def false_report(solution: Sequence[Step], rng: random.Random) -> list[str]:
+    """What a Verifier writes that miscalculates at one step of a correct solution."""
+    position = rng.randrange(len(solution))
+    step = solution[position]
+    own = Step(step.left, step.sign, step.right, abs(step.result + rng.choice(_SLIPS)))
+    return [*(_check(earlier, earlier.result) for earlier in solution[:position]), _check(own, step.result)]
+
+
 def check_lines(chain: Chain, solution: Sequence[Step]) -> tuple[list[str], bool]:
     """The Verifier's lines up to the first disagreement, and whether all steps agree."""
     lines = []
     for own, claimed in zip(chain.steps(), solution, strict=True):
         agrees = own.result == claimed.result
-        lines.append(f"{own} vs {claimed.result}" + (" ok" if agrees else " bad"))
+        lines.append(_check(own, claimed.result))
         if not agrees:
             return lines, False
     return lines, True
@@ -102,14 +124,57 @@ def corrector_transcript(chain: Chain, solution: Sequence[Step], report: str) ->
     return Transcript(messages, solution_text(chain.steps()))
 
 
-def draw_transcript(role: str, chain: Chain, rng: random.Random) -> Transcript:
-    """A random transcript of one role for this problem."""
-    if role == SOLVER:
-        return solver_transcript(chain)
-    if role == VERIFIER:
-        return verifier_transcript(chain, wrong_steps(chain, rng) if rng.random() < 0.5 else chain.steps())
-    if role == CORRECTOR:
+def checking_drill(rng: random.Random) -> Transcript:
+    """Unrelated claims, half of them wrong, and a check of each."""
+    claims, checks = [], []
+    for _ in range(_CHECKS):
+        left, right = rng.randint(0, _DRILL_LARGEST), rng.randint(1, 9)
+        sign = "+" if rng.random() < 0.5 or left < right else "-"
+        own = Step(left, sign, right, left + right if sign == "+" else left - right)
+        wrong = rng.random() < 0.5
+        claimed = abs(own.result + rng.choice(_SLIPS)) if wrong else own.result
+        claims.append(str(Step(left, sign, right, claimed)))
+        checks.append(_check(own, claimed))
+    messages = (
+        {"role": "system", "content": VERIFIER_SYSTEM},
+        {"role": "user", "content": "\n".join(claims)},
+    )
+    return Transcript(messages, "\n".join(checks))
+
+
+def comparing_drill(rng: random.Random) -> Transcript:
+    """Pairs of numbers, half of them unequal, and whether they agree."""
+    lines = []
+    for _ in range(_COMPARISONS):
+        own = claimed = rng.randint(0, _DRILL_LARGEST)
+        if rng.random() < 0.5:
+            claimed = abs(own + rng.choice(_SLIPS))
+        lines.append(f"{own} vs {claimed}" + (" ok" if own == claimed else " bad"))
+    return Transcript(({"role": "system", "content": VERIFIER_SYSTEM},), "\n".join(lines))
+
+
+def _draw_correction(chain: Chain, rng: random.Random) -> Transcript:
+    if rng.random() < _FALSE_REPORTS:
+        solution = chain.steps()
+        lines = false_report(solution, rng)
+    else:
         solution = wrong_steps(chain, rng)
         lines, _ = check_lines(chain, solution)
-        return corrector_transcript(chain, solution, "\n".join(lines))
-    raise ValueError(f"there are no transcripts of role {role!r}; known: {SOLVER}, {VERIFIER}, {CORRECTOR}")
+    return corrector_transcript(chain, solution, "\n".join(lines))
+
+
+def draw_transcript(kind: str, chain: Chain, rng: random.Random) -> Transcript:
+    """A random transcript of one kind: one of the roles for this problem, or a drill."""
+    if kind == SOLVER:
+        return solver_transcript(chain)
+    if kind == VERIFIER:
+        return verifier_transcript(
+            chain, wrong_steps(chain, rng) if rng.random() < _WRONG_SOLUTIONS else chain.steps()
+        )
+    if kind == CORRECTOR:
+        return _draw_correction(chain, rng)
+    if kind == CHECKING_DRILL:
+        return checking_drill(rng)
+    if kind == COMPARING_DRILL:
+        return comparing_drill(rng)
+    raise ValueError(f"there are no transcripts of kind {kind!r}")

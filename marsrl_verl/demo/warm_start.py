@@ -21,7 +21,7 @@ from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER
 from marsrl_verl.demo.model import build_model
 from marsrl_verl.demo.problems import DEFAULT_DIFFICULTY, Chain, Difficulty, Split, draw_chain
 from marsrl_verl.demo.tokenizer import build_tokenizer, save_tokenizer
-from marsrl_verl.demo.transcripts import Transcript, draw_transcript
+from marsrl_verl.demo.transcripts import CHECKING_DRILL, COMPARING_DRILL, Transcript, draw_transcript
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -39,6 +39,11 @@ class Recipe:
     weight_decay: float = 0.01
     batch: tuple[tuple[str, int], ...] = ((SOLVER, 48), (VERIFIER, 64), (CORRECTOR, 24))
     """Transcripts of each role per step."""
+    drill_steps: int = 150
+    """The first steps hold drills only. Quoting has to be learnt before arithmetic is: a network that
+    can add predicts a claim by adding, which is mostly right, and never learns to look it up."""
+    drill_batch: tuple[tuple[str, int], ...] = ((CHECKING_DRILL, 16), (COMPARING_DRILL, 12))
+    """Drills per step of the first steps."""
     judgement_weight: float = 3.0
     """Loss weight of the few tokens that carry a judgement."""
     pool: int = 40_000
@@ -74,7 +79,9 @@ class _Trainer:
             for group in self.optimizer.param_groups:
                 group["lr"] = self.recipe.learning_rate * self._schedule(step)
             losses = {}
-            for role, count in self.recipe.batch:
+            drilling = step < self.recipe.drill_steps
+            batch = self.recipe.drill_batch if drilling else self.recipe.batch
+            for role, count in batch:
                 loss = self._loss(*self._batch(role, count))
                 loss.backward()
                 losses[role] = loss.item()
@@ -97,10 +104,10 @@ class _Trainer:
         ).input_ids
         return prompt_ids, [*response_ids, self.tokenizer.eos_token_id]
 
-    def _batch(self, role: str, count: int) -> tuple[torch.Tensor, torch.Tensor]:
+    def _batch(self, kind: str, count: int) -> tuple[torch.Tensor, torch.Tensor]:
         """Right-padded ids and loss weights, both (count, T)."""
         pairs = [
-            self._encode(draw_transcript(role, self.rng.choice(self.problems), self.rng))
+            self._encode(draw_transcript(kind, self.rng.choice(self.problems), self.rng))
             for _ in range(count)
         ]
         width = max(len(prompt) + len(response) for prompt, response in pairs)
@@ -109,8 +116,9 @@ class _Trainer:
         for row, (prompt, response) in enumerate(pairs):
             end = len(prompt) + len(response)
             ids_BT[row, :end] = torch.tensor(prompt + response)
-            weights_BT[row, len(prompt) : end] = 1.0
-        weights_BT[torch.isin(ids_BT, self.judgement_ids)] *= self.recipe.judgement_weight
+            # The numbers of a comparing drill are random: only its judgements can be learnt.
+            weights_BT[row, len(prompt) : end] = 0.0 if kind == COMPARING_DRILL else 1.0
+        weights_BT[torch.isin(ids_BT, self.judgement_ids)] = self.recipe.judgement_weight
         return ids_BT, weights_BT
 
     def _loss(self, ids_BT: torch.Tensor, weights_BT: torch.Tensor) -> torch.Tensor:
