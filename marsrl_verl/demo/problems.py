@@ -1,6 +1,6 @@
 """Small arithmetic problems: sums and differences of a few small numbers.
 
-A problem is a chain such as `7+5-3+8`, whose running totals never leave 0…99. Three splits share no
+A problem is a chain such as `7+5-3+8`, whose running totals never leave 0…29. Three splits share no
 problem: the split of a problem is a hash of its *set of signed terms*, so even a reordering of the
 same terms (`5+7+8-3`) lies in the same split.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 
 QUESTION_PREFIX = "Compute "
 DATA_SOURCE = "tiny_arithmetic"
-LARGEST_TOTAL = 99
+LARGEST_TOTAL = 29
 
 
 class Split(str, Enum):
@@ -38,7 +38,7 @@ _SHARES = ((Split.WARM_START, 50), (Split.TRAIN, 30), (Split.HELD_OUT, 20))
 class Difficulty:
     """How hard the problems are."""
 
-    min_terms: int = 4
+    min_terms: int = 3
     max_terms: int = 5
     max_operand: int = 9
 
@@ -129,6 +129,8 @@ def draw_chain(rng: random.Random, difficulty: Difficulty = DEFAULT_DIFFICULTY) 
     while True:
         terms = [rng.randint(1, difficulty.max_operand)]
         terms += [rng.randint(1, difficulty.max_operand) * rng.choice((1, -1)) for _ in range(count - 1)]
+        if len(set(terms[1:])) < count - 1:
+            continue
         totals = [sum(terms[: i + 1]) for i in range(count)]
         if min(totals) >= 0 and max(totals) <= LARGEST_TOTAL:
             return Chain(tuple(terms))

@@ -161,7 +161,7 @@ class TorchEngine:
         for role, members in by_role.items():
             for stage_input, sample in self._answer(members, sampling[role]):
                 samples.append(sample)
-                requests.append(_score_request(stage_input, sample))
+                requests.append(ScoreRequest.of(stage_input, sample))
         for sample, outcome in zip(samples, asyncio.run(self._score(requests)), strict=True):
             sample.outcome = outcome
         return samples
@@ -224,17 +224,3 @@ class TorchEngine:
             result = self.rewards[request.role].score(request)
             outcomes.append(await result if inspect.isawaitable(result) else result)
         return outcomes
-
-
-def _score_request(stage_input: StageInput, sample: Sample) -> ScoreRequest:
-    return ScoreRequest(
-        sample_id=sample.sample_id,
-        role=stage_input.role,
-        stage=stage_input.stage,
-        problem=stage_input.problem,
-        text=sample.text,
-        final_text=sample.final_text,
-        finish_reason=sample.finish_reason,
-        solution=stage_input.solution,
-        solution_reward=stage_input.solution_reward,
-    )

@@ -1,8 +1,9 @@
-"""The tiny world's tokenizer: numbers and the words of the protocol are single tokens.
+"""The tiny world's tokenizer: numbers, signed terms and the words of the protocol are single tokens.
 
-Every printable ASCII character is a token of its own, numbers from 10 to 99 and the words below are
-longer tokens, so any ASCII text survives encoding and decoding unchanged and a worked solution stays
-short. Other characters become `<|unk|>`.
+Every printable ASCII character is a token of its own; numbers from 10 to 99, terms from `+1` to `-9`
+and the words below are longer tokens, so any ASCII text survives encoding and decoding unchanged and
+a worked solution stays short. A term is one token so that the next term of a problem is found by its
+predecessor, which two attention heads learn quickly. Other characters become `<|unk|>`.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ WORDS = (
 
 _CHARACTERS = tuple(dict.fromkeys(string.digits + "+-=}\n" + string.printable))
 _NUMBERS = tuple(str(number) for number in range(10, 100))
-NUMBER = "[1-9][0-9]|"
+_TERMS = tuple(f"{sign}{digit}" for sign in "+-" for digit in range(1, 10))
+_NUMBER_OR_TERM = r"[1-9][0-9]|[+-][1-9](?![0-9])"
 
 CHAT_TEMPLATE = (
     "{%- for message in messages -%}"
@@ -48,7 +50,7 @@ CHAT_TEMPLATE = (
 
 def vocabulary() -> dict[str, int]:
     """Every token with its id."""
-    return {token: index for index, token in enumerate((*SPECIALS, *_CHARACTERS, *_NUMBERS, *WORDS))}
+    return {token: index for index, token in enumerate((*SPECIALS, *_CHARACTERS, *_NUMBERS, *_TERMS, *WORDS))}
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
@@ -58,7 +60,7 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
 
     tokenizer = Tokenizer(models.WordLevel(vocabulary(), unk_token=UNKNOWN))
     words = "|".join(re.escape(word) for word in sorted(WORDS, key=len, reverse=True))
-    pieces = Regex(rf"{words}|{NUMBER}[\s\S]")
+    pieces = Regex(rf"{words}|{_NUMBER_OR_TERM}|[\s\S]")
     tokenizer.pre_tokenizer = pre_tokenizers.Split(pieces, behavior="isolated")
     tokenizer.decoder = decoders.Fuse()
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIALS])

@@ -1,32 +1,58 @@
 """Supervised transcripts in the three roles, for the warm start.
 
 The formats are the project's own protocol: Solver and Corrector end with `\\boxed{N}`, the Verifier
-ends with a `Correctness:` line. A Verifier line restates a step, recomputes it, puts the solution's
-claim beside its own result and says whether they agree: `7+5=12 vs 14 bad`; it stops at the first
-disagreement.
+with a `Correctness:` line. Each role knows a careful way and has a careless habit, the more often the
+longer the problem, so that there is something to unlearn:
+
+- Solver: works step by step, or writes down a guess;
+- Verifier: works the problem out beside the solution (`7+5=12 vs 14 bad`, up to the first
+  disagreement), or gives a verdict at once;
+- Corrector: rewrites the solution, or repeats it.
+
+Guesses are often wrong, careless verdicts are labelled with the truth but unreliable, because so small
+a network can hardly do several sums in its head.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER, Message, Problem
 from marsrl_verl.demo.problems import DATA_SOURCE, LARGEST_TOTAL, Chain, Step
-from marsrl_verl.demo.prompts import VERIFIER_SYSTEM, TinyPrompts
+from marsrl_verl.demo.prompts import TinyPrompts
 
-CHECKING_DRILL = "checking_drill"
-"""Not a role: unrelated claims, each to be recomputed and found in the prompt."""
-COMPARING_DRILL = "comparing_drill"
-"""Not a role: pairs of numbers, to be judged equal or not."""
-_WRONG_SOLUTIONS = 0.6
-_FALSE_REPORTS = 0.25
-_CHECKS = 6
-_COMPARISONS = 16
-_DRILL_LARGEST = 40
 _SLIPS = (-10, -3, -2, -2, -1, -1, -1, 1, 1, 1, 2, 2, 3, 10)
 _PROMPTS = TinyPrompts()
+
+
+@dataclass(frozen=True, slots=True)
+class Habits:
+    """How often the careless way is taken and what the judged solutions are like."""
+
+    careless_per_term: float = 0.27
+    """Probability of the Solver's guess per term beyond the second: 0.27 for 3 terms, 0.81 for 5."""
+    wrong_guesses: float = 0.45
+    """Share of wrong ones among the Solver's guesses."""
+    verifier: float = 0.7
+    """The Verifier's share of that probability."""
+    corrector: float = 0.8
+    """The Corrector's share of that probability."""
+    guessed_solutions: float = 0.4
+    """Share of guesses among the solutions that Verifier and Corrector are shown."""
+    wrong_solutions: float = 0.6
+    """Share of wrong ones among the solutions that the Verifier is shown."""
+    false_reports: float = 0.2
+    """Share of correct solutions, with a mistaken report, among those that the Corrector is shown."""
+    empty_reports: float = 0.2
+    """Share of reports that are a bare verdict."""
+
+    def careless(self, chain: Chain) -> float:
+        """Probability of a guess by the Solver."""
+        return min(1.0, self.careless_per_term * (len(chain.terms) - 2))
+
+
+DEFAULT_HABITS = Habits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +61,17 @@ class Transcript:
 
     messages: tuple[Message, ...]
     response: str
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """What a Solver may write: the steps, none if it is a guess, and the answer."""
+
+    steps: tuple[Step, ...]
+    answer: int
+
+    def __str__(self) -> str:
+        return "".join(f"{step}\n" for step in self.steps) + f"\\boxed{{{self.answer}}}"
 
 
 def as_problem(chain: Chain, problem_id: str = "") -> Problem:
@@ -49,132 +86,141 @@ def as_problem(chain: Chain, problem_id: str = "") -> Problem:
     )
 
 
-def solution_text(steps: Sequence[Step]) -> str:
-    """A worked solution that ends with its boxed answer."""
-    return "".join(f"{step}\n" for step in steps) + f"\\boxed{{{steps[-1].result}}}"
+def slip(result: int, rng: random.Random) -> int:
+    """A wrong result near the right one."""
+    return rng.choice([result + by for by in _SLIPS if 0 <= result + by <= LARGEST_TOTAL])
 
 
-def wrong_steps(chain: Chain, rng: random.Random) -> list[Step]:
-    """A worked solution with one mistake, which the later steps carry on.
+def correct_solution(chain: Chain, guessed: bool = False) -> Solution:
+    """The right answer, worked out or not."""
+    return Solution(() if guessed else tuple(chain.steps()), chain.answer)
+
+
+def wrong_solution(chain: Chain, rng: random.Random, guessed: bool = False) -> Solution:
+    """A wrong answer: guessed, or worked out with one mistake that the later steps carry on.
 
     The mistakes are those that an unsure Solver makes: a result that is off, an operand or a sign that
     was misread.
     """
-    correct = chain.steps()
+    if guessed:
+        return Solution((), slip(chain.answer, rng))
     while True:
-        position = rng.randrange(len(correct))
-        total, steps = correct[0].left, []
-        for index, step in enumerate(correct):
-            sign, right, offset = step.sign, step.right, 0
-            if index == position:
-                kind = rng.random()
-                if kind < 0.75:
-                    offset = rng.choice(_SLIPS)
-                elif kind < 0.9:
-                    right = max(1, right + rng.choice((-1, 1)))
-                else:
-                    sign = "+" if sign == "-" else "-"
-            result = total + (right if sign == "+" else -right) + offset
-            steps.append(Step(total, sign, right, result))
-            total = result
-        if all(0 <= step.result <= LARGEST_TOTAL for step in steps) and total != chain.answer:
-            return steps
+        steps = _mistaken_steps(chain, rng)
+        in_range = all(0 <= step.result <= LARGEST_TOTAL for step in steps)
+        if in_range and steps[-1].result != chain.answer:
+            return Solution(tuple(steps), steps[-1].result)
 
 
-def _check(own: Step, claimed_result: int) -> str:
+def _mistaken_steps(chain: Chain, rng: random.Random) -> list[Step]:
+    correct = chain.steps()
+    position = rng.randrange(len(correct))
+    total, steps = correct[0].left, []
+    for index, step in enumerate(correct):
+        sign, right = step.sign, step.right
+        slips = False
+        if index == position:
+            kind = rng.random()
+            if kind < 0.75:
+                slips = True
+            elif kind < 0.9:
+                right = max(1, right + rng.choice((-1, 1)))
+            else:
+                sign = "+" if sign == "-" else "-"
+        result = total + (right if sign == "+" else -right)
+        if slips:
+            result = slip(result, rng)
+        steps.append(Step(total, sign, right, result))
+        total = result
+    return steps
+
+
+def check(own: Step, claim: int) -> str:
     """A step as the Verifier works it out, the claim beside it, and whether they agree."""
-    return f"{own} vs {claimed_result}" + (" ok" if own.result == claimed_result else " bad")
+    return f"{own} vs {claim}" + (" ok" if own.result == claim else " bad")
 
 
-def false_report(solution: Sequence[Step], rng: random.Random) -> list[str]:
-    """What a Verifier writes that miscalculates at one step of a correct solution."""
-    position = rng.randrange(len(solution))
-    step = solution[position]
-    own = Step(step.left, step.sign, step.right, abs(step.result + rng.choice(_SLIPS)))
-    return [*(_check(earlier, earlier.result) for earlier in solution[:position]), _check(own, step.result)]
+def check_lines(chain: Chain, solution: Solution) -> list[str]:
+    """A careful Verifier's lines, up to the first disagreement.
 
-
-def check_lines(chain: Chain, solution: Sequence[Step]) -> tuple[list[str], bool]:
-    """The Verifier's lines up to the first disagreement, and whether all steps agree."""
+    A guess makes one claim only, its answer: the steps before it are worked out without comparison.
+    """
+    own = chain.steps()
+    if not solution.steps:
+        return [*map(str, own[:-1]), check(own[-1], solution.answer)]
     lines = []
-    for own, claimed in zip(chain.steps(), solution, strict=True):
-        agrees = own.result == claimed.result
-        lines.append(_check(own, claimed.result))
-        if not agrees:
-            return lines, False
-    return lines, True
+    for step, claimed in zip(own, solution.steps, strict=True):
+        lines.append(check(step, claimed.result))
+        if step.result != claimed.result:
+            break
+    return lines
 
 
-def solver_transcript(chain: Chain) -> Transcript:
-    """The problem, worked correctly."""
-    return Transcript(_PROMPTS.solver(as_problem(chain)), solution_text(chain.steps()))
-
-
-def verifier_transcript(chain: Chain, solution: Sequence[Step]) -> Transcript:
-    """A judgement of a solution."""
-    lines, correct = check_lines(chain, solution)
-    verdict = "Correctness: Correct" if correct else "Correctness: Wrong"
-    messages = _PROMPTS.verifier(as_problem(chain), solution_text(solution))
-    return Transcript(messages, "\n".join([*lines, verdict]))
-
-
-def corrector_transcript(chain: Chain, solution: Sequence[Step], report: str) -> Transcript:
-    """A repaired solution: the correct one, whatever the report says."""
-    messages = _PROMPTS.corrector(as_problem(chain), solution_text(solution), report)
-    return Transcript(messages, solution_text(chain.steps()))
-
-
-def checking_drill(rng: random.Random) -> Transcript:
-    """Unrelated claims, half of them wrong, and a check of each."""
-    claims, checks = [], []
-    for _ in range(_CHECKS):
-        left, right = rng.randint(0, _DRILL_LARGEST), rng.randint(1, 9)
-        sign = "+" if rng.random() < 0.5 or left < right else "-"
-        own = Step(left, sign, right, left + right if sign == "+" else left - right)
-        wrong = rng.random() < 0.5
-        claimed = abs(own.result + rng.choice(_SLIPS)) if wrong else own.result
-        claims.append(str(Step(left, sign, right, claimed)))
-        checks.append(_check(own, claimed))
-    messages = (
-        {"role": "system", "content": VERIFIER_SYSTEM},
-        {"role": "user", "content": "\n".join(claims)},
+def false_report(chain: Chain, solution: Solution, rng: random.Random) -> list[str]:
+    """What a careful Verifier writes that miscalculates one step of a correct solution."""
+    own = chain.steps()
+    position = rng.randrange(len(own)) if solution.steps else len(own) - 1
+    step = own[position]
+    mistaken = Step(step.left, step.sign, step.right, slip(step.result, rng))
+    before = own[:position]
+    shown = (
+        [check(earlier, earlier.result) for earlier in before] if solution.steps else list(map(str, before))
     )
-    return Transcript(messages, "\n".join(checks))
+    return [*shown, check(mistaken, step.result)]
 
 
-def comparing_drill(rng: random.Random) -> Transcript:
-    """Pairs of numbers, half of them unequal, and whether they agree."""
-    lines = []
-    for _ in range(_COMPARISONS):
-        own = claimed = rng.randint(0, _DRILL_LARGEST)
-        if rng.random() < 0.5:
-            claimed = abs(own + rng.choice(_SLIPS))
-        lines.append(f"{own} vs {claimed}" + (" ok" if own == claimed else " bad"))
-    return Transcript(({"role": "system", "content": VERIFIER_SYSTEM},), "\n".join(lines))
-
-
-def _draw_correction(chain: Chain, rng: random.Random) -> Transcript:
-    if rng.random() < _FALSE_REPORTS:
-        solution = chain.steps()
-        lines = false_report(solution, rng)
-    else:
-        solution = wrong_steps(chain, rng)
-        lines, _ = check_lines(chain, solution)
-    return corrector_transcript(chain, solution, "\n".join(lines))
-
-
-def draw_transcript(kind: str, chain: Chain, rng: random.Random) -> Transcript:
-    """A random transcript of one kind: one of the roles for this problem, or a drill."""
-    if kind == SOLVER:
-        return solver_transcript(chain)
-    if kind == VERIFIER:
-        return verifier_transcript(
-            chain, wrong_steps(chain, rng) if rng.random() < _WRONG_SOLUTIONS else chain.steps()
+def solver_transcript(chain: Chain, rng: random.Random, habits: Habits) -> Transcript:
+    """The problem, worked out or guessed."""
+    solution = correct_solution(chain)
+    if rng.random() < habits.careless(chain):
+        wrong = rng.random() < habits.wrong_guesses
+        solution = (
+            wrong_solution(chain, rng, guessed=True) if wrong else correct_solution(chain, guessed=True)
         )
-    if kind == CORRECTOR:
-        return _draw_correction(chain, rng)
-    if kind == CHECKING_DRILL:
-        return checking_drill(rng)
-    if kind == COMPARING_DRILL:
-        return comparing_drill(rng)
-    raise ValueError(f"there are no transcripts of kind {kind!r}")
+    return Transcript(_PROMPTS.solver(as_problem(chain)), str(solution))
+
+
+def verifier_transcript(chain: Chain, solution: Solution, careful: bool = True) -> Transcript:
+    """A true judgement of a solution."""
+    lines = check_lines(chain, solution) if careful else []
+    verdict = "Correctness: Correct" if solution.answer == chain.answer else "Correctness: Wrong"
+    return Transcript(_PROMPTS.verifier(as_problem(chain), str(solution)), "\n".join([*lines, verdict]))
+
+
+def corrector_transcript(chain: Chain, solution: Solution, report: str, repeats: bool = False) -> Transcript:
+    """The solution rewritten correctly, whatever the report says, or merely repeated."""
+    response = solution if repeats else correct_solution(chain)
+    return Transcript(_PROMPTS.corrector(as_problem(chain), str(solution), report), str(response))
+
+
+def _draw_judgement(chain: Chain, rng: random.Random, habits: Habits) -> Transcript:
+    guessed = rng.random() < habits.guessed_solutions
+    wrong = rng.random() < habits.wrong_solutions
+    careful = rng.random() >= habits.verifier * habits.careless(chain)
+    solution = wrong_solution(chain, rng, guessed) if wrong else correct_solution(chain, guessed)
+    return verifier_transcript(chain, solution, careful)
+
+
+def _draw_correction(chain: Chain, rng: random.Random, habits: Habits) -> Transcript:
+    guessed = rng.random() < habits.guessed_solutions
+    if rng.random() < habits.false_reports:
+        solution = correct_solution(chain, guessed)
+        lines = false_report(chain, solution, rng)
+    else:
+        solution = wrong_solution(chain, rng, guessed)
+        lines = check_lines(chain, solution)
+    report = "\n".join(lines) if rng.random() >= habits.empty_reports else "Correctness: Wrong"
+    repeats = rng.random() < habits.corrector * habits.careless(chain)
+    return corrector_transcript(chain, solution, report, repeats)
+
+
+def draw_transcript(
+    role: str, chain: Chain, rng: random.Random, habits: Habits = DEFAULT_HABITS
+) -> Transcript:
+    """A random transcript of one role for this problem."""
+    if role == SOLVER:
+        return solver_transcript(chain, rng, habits)
+    if role == VERIFIER:
+        return _draw_judgement(chain, rng, habits)
+    if role == CORRECTOR:
+        return _draw_correction(chain, rng, habits)
+    raise ValueError(f"there are no transcripts of role {role!r}; known: {SOLVER}, {VERIFIER}, {CORRECTOR}")

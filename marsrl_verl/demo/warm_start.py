@@ -10,92 +10,94 @@ import argparse
 import random
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
 from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER
+from marsrl_verl.demo.drills import Drill, draw_drill
 from marsrl_verl.demo.model import build_model
 from marsrl_verl.demo.problems import DEFAULT_DIFFICULTY, Chain, Difficulty, Split, draw_chain
 from marsrl_verl.demo.tokenizer import build_tokenizer, save_tokenizer
-from marsrl_verl.demo.transcripts import CHECKING_DRILL, COMPARING_DRILL, Transcript, draw_transcript
+from marsrl_verl.demo.transcripts import DEFAULT_HABITS, Habits, Transcript, draw_transcript
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+_Batch: TypeAlias = "tuple[torch.Tensor, torch.Tensor]"
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """How the warm start is trained."""
 
-    steps: int = 260
+    drill_steps: int = 120
+    """The first steps hold drills only: looking up and comparing are learnt before arithmetic."""
+    drills: tuple[tuple[Drill, int], ...] = ((Drill.CHECKING, 16), (Drill.COMPARING, 12))
+    """Drills in each of the first steps."""
+    steps: int = 560
+    """Steps after the drills."""
+    batch: tuple[tuple[str | Drill, int], ...] = (
+        (SOLVER, 36),
+        (VERIFIER, 28),
+        (CORRECTOR, 24),
+        (Drill.CHECKING, 5),
+        (Drill.COMPARING, 3),
+    )
+    """Transcripts in each of the following steps."""
     learning_rate: float = 3e-3
-    """Reached after `warmup_steps`, held, and brought to 0 linearly over the last half."""
+    """Of embeddings and norms (AdamW)."""
+    matrix_learning_rate: float = 0.025
+    """Of the other weights (Muon, which needs a third of AdamW's steps here)."""
     warmup_steps: int = 20
+    """Both rates rise over these steps, are held, and fall linearly to 0 over the last half of all steps."""
     beta2: float = 0.98
     weight_decay: float = 0.01
-    batch: tuple[tuple[str, int], ...] = ((SOLVER, 48), (VERIFIER, 64), (CORRECTOR, 24))
-    """Transcripts of each role per step."""
-    drill_steps: int = 150
-    """The first steps hold drills only. Quoting has to be learnt before arithmetic is: a network that
-    can add predicts a claim by adding, which is mostly right, and never learns to look it up."""
-    drill_batch: tuple[tuple[str, int], ...] = ((CHECKING_DRILL, 16), (COMPARING_DRILL, 12))
-    """Drills per step of the first steps."""
-    judgement_weight: float = 3.0
-    """Loss weight of the few tokens that carry a judgement."""
+    """Of the weights that Muon trains."""
+    decisive_weight: float = 3.0
+    """Loss weight of computed and looked-up numbers and of judgements; other tokens weigh 1."""
     pool: int = 40_000
     """Problems drawn; those of the warm-start split are used."""
     difficulty: Difficulty = DEFAULT_DIFFICULTY
+    habits: Habits = DEFAULT_HABITS
     seed: int = 1
 
 
 _JUDGEMENTS = (" ok", " bad", " Correct", " Wrong")
+_BEFORE_DECISIVE_NUMBER = ("=", " vs ")
 
 
-class _Trainer:
-    """The optimizer loop over generated transcripts."""
+class _TranscriptBatches:
+    """Encodes transcripts with a loss weight for each token."""
 
-    def __init__(self, recipe: Recipe) -> None:
-        self.recipe = recipe
-        self.rng = random.Random(recipe.seed)
-        self.tokenizer: PreTrainedTokenizerFast = build_tokenizer()
-        self.model: PreTrainedModel = build_model(recipe.seed)
-        self.optimizer = torch.optim.AdamW(
-            self.model.parameters(),
-            lr=recipe.learning_rate,
-            betas=(0.9, recipe.beta2),
-            weight_decay=recipe.weight_decay,
-        )
-        drawn = (draw_chain(self.rng, recipe.difficulty) for _ in range(recipe.pool))
-        self.problems: list[Chain] = [chain for chain in drawn if chain.split is Split.WARM_START]
-        self.judgement_ids = torch.tensor(self.tokenizer.convert_tokens_to_ids(list(_JUDGEMENTS)))
+    def __init__(self, tokenizer: PreTrainedTokenizerFast, decisive_weight: float) -> None:
+        self.tokenizer = tokenizer
+        self.decisive_weight = decisive_weight
+        self.judgement_ids = torch.tensor(tokenizer.convert_tokens_to_ids(list(_JUDGEMENTS)))
+        self.before_ids = torch.tensor(tokenizer.convert_tokens_to_ids(list(_BEFORE_DECISIVE_NUMBER)))
 
-    def run(self) -> Iterator[tuple[int, dict[str, float]]]:
-        """Train; yields (step, loss by role)."""
-        for step in range(self.recipe.steps):
-            for group in self.optimizer.param_groups:
-                group["lr"] = self.recipe.learning_rate * self._schedule(step)
-            losses = {}
-            drilling = step < self.recipe.drill_steps
-            batch = self.recipe.drill_batch if drilling else self.recipe.batch
-            for role, count in batch:
-                loss = self._loss(*self._batch(role, count))
-                loss.backward()
-                losses[role] = loss.item()
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-            self.optimizer.step()
-            self.optimizer.zero_grad()
-            yield step + 1, losses
+    def encode(self, transcripts: Sequence[Transcript], judgements_only: bool = False) -> _Batch:
+        """Right-padded ids and loss weights, both (len(transcripts), T).
 
-    def _schedule(self, step: int) -> float:
-        rise = (step + 1) / self.recipe.warmup_steps
-        fall = 2 * (self.recipe.steps - step) / self.recipe.steps
-        return min(1.0, rise, fall)
+        Prompts weigh 0, except the judgements that they quote.
+        """
+        pairs = [self._token_ids(transcript) for transcript in transcripts]
+        width = max(len(prompt) + len(response) for prompt, response in pairs)
+        ids_BT = torch.full((len(pairs), width), self.tokenizer.pad_token_id)
+        weights_BT = torch.zeros(len(pairs), width)
+        for row, (prompt, response) in enumerate(pairs):
+            end = len(prompt) + len(response)
+            ids_BT[row, :end] = torch.tensor(prompt + response)
+            weights_BT[row, len(prompt) : end] = 0.0 if judgements_only else 1.0
+        numbers_BT = torch.zeros_like(ids_BT, dtype=torch.bool)
+        numbers_BT[:, 1:] = torch.isin(ids_BT[:, :-1], self.before_ids)
+        decisive_BT = torch.isin(ids_BT, self.judgement_ids) | (numbers_BT & (weights_BT > 0))
+        return ids_BT, weights_BT.masked_fill(decisive_BT, self.decisive_weight)
 
-    def _encode(self, transcript: Transcript) -> tuple[list[int], list[int]]:
+    def _token_ids(self, transcript: Transcript) -> tuple[list[int], list[int]]:
         prompt = self.tokenizer.apply_chat_template(
             list(transcript.messages), add_generation_prompt=True, tokenize=False
         )
@@ -104,22 +106,58 @@ class _Trainer:
         ).input_ids
         return prompt_ids, [*response_ids, self.tokenizer.eos_token_id]
 
-    def _batch(self, kind: str, count: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """Right-padded ids and loss weights, both (count, T)."""
-        pairs = [
-            self._encode(draw_transcript(kind, self.rng.choice(self.problems), self.rng))
-            for _ in range(count)
+
+class _Trainer:
+    """The optimizer loop over generated transcripts."""
+
+    def __init__(self, recipe: Recipe) -> None:
+        self.recipe = recipe
+        self.rng = random.Random(recipe.seed)
+        self.batches = _TranscriptBatches(build_tokenizer(), recipe.decisive_weight)
+        self.model: PreTrainedModel = build_model(recipe.seed)
+        drawn = (draw_chain(self.rng, recipe.difficulty) for _ in range(recipe.pool))
+        self.problems: list[Chain] = [chain for chain in drawn if chain.split is Split.WARM_START]
+        embedding = self.model.get_input_embeddings().weight
+        matrices: list[torch.nn.Parameter] = []
+        others: list[torch.nn.Parameter] = []
+        for parameter in self.model.parameters():
+            is_matrix = parameter.ndim == 2 and parameter is not embedding
+            (matrices if is_matrix else others).append(parameter)
+        self.optimizers = (
+            torch.optim.Muon(
+                matrices, lr=recipe.matrix_learning_rate, weight_decay=recipe.weight_decay, momentum=0.95
+            ),
+            torch.optim.AdamW(others, lr=recipe.learning_rate, betas=(0.9, recipe.beta2), weight_decay=0.0),
+        )
+
+    def run(self) -> Iterator[tuple[int, dict[str, float]]]:
+        """Train; yields (step, loss by kind of transcript)."""
+        total = self.recipe.drill_steps + self.recipe.steps
+        schedules = [
+            torch.optim.lr_scheduler.LambdaLR(
+                optimizer,
+                lambda step: min(1.0, (step + 1) / self.recipe.warmup_steps, 2 * (total - step) / total),
+            )
+            for optimizer in self.optimizers
         ]
-        width = max(len(prompt) + len(response) for prompt, response in pairs)
-        ids_BT = torch.full((count, width), self.tokenizer.pad_token_id)
-        weights_BT = torch.zeros(count, width)
-        for row, (prompt, response) in enumerate(pairs):
-            end = len(prompt) + len(response)
-            ids_BT[row, :end] = torch.tensor(prompt + response)
-            # The numbers of a comparing drill are random: only its judgements can be learnt.
-            weights_BT[row, len(prompt) : end] = 0.0 if kind == COMPARING_DRILL else 1.0
-        weights_BT[torch.isin(ids_BT, self.judgement_ids)] = self.recipe.judgement_weight
-        return ids_BT, weights_BT
+        for step in range(total):
+            losses = {}
+            for kind, count in self.recipe.drills if step < self.recipe.drill_steps else self.recipe.batch:
+                transcripts = [self._draw(kind) for _ in range(count)]
+                loss = self._loss(*self.batches.encode(transcripts, kind is Drill.COMPARING))
+                loss.backward()
+                losses[kind.value if isinstance(kind, Drill) else kind] = loss.item()
+            torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+            for optimizer, schedule in zip(self.optimizers, schedules, strict=True):
+                optimizer.step()
+                optimizer.zero_grad()
+                schedule.step()
+            yield step + 1, losses
+
+    def _draw(self, kind: str | Drill) -> Transcript:
+        if isinstance(kind, Drill):
+            return draw_drill(kind, self.rng)
+        return draw_transcript(kind, self.rng.choice(self.problems), self.rng, self.recipe.habits)
 
     def _loss(self, ids_BT: torch.Tensor, weights_BT: torch.Tensor) -> torch.Tensor:
         logits_BTV = self.model(input_ids=ids_BT).logits[:, :-1]
@@ -133,12 +171,13 @@ class _Trainer:
 def train(recipe: Recipe, report_every: int = 20) -> PreTrainedModel:
     """Train a fresh model and return it; progress goes to standard error."""
     trainer = _Trainer(recipe)
+    total = recipe.drill_steps + recipe.steps
     start = time.monotonic()
     for step, losses in trainer.run():
-        if step % report_every == 0 or step == recipe.steps:
+        if step % report_every == 0:
             shown = "  ".join(f"{role} {loss:.3f}" for role, loss in losses.items())
             print(
-                f"step {step}/{recipe.steps}  {time.monotonic() - start:.0f} s  loss: {shown}",
+                f"step {step}/{total}  {time.monotonic() - start:.0f} s  loss: {shown}",
                 file=sys.stderr,
             )
     return trainer.model.eval()
@@ -170,7 +209,7 @@ def main() -> None:
     folder = Path(arguments.output)
     if (folder / "config.json").exists():
         parser.error(f"--output: {folder} already holds a model; name another folder or remove it")
-    torch.set_num_threads(1)
+    torch.set_num_threads(2)
     folder.mkdir(parents=True, exist_ok=True)
     model = train(Recipe(seed=arguments.seed))
     save(model, folder)

@@ -6,7 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Awaitable
 from dataclasses import dataclass
 
-from marsrl_verl.core.types import FinishReason, Outcome, Problem
+from marsrl_verl.core.types import FinishReason, Outcome, Problem, Sample, StageInput
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +26,21 @@ class ScoreRequest:
     """The solution that was judged or repaired."""
     solution_reward: float | None = None
     """Its reward: the Verifier's ground truth."""
+
+    @classmethod
+    def of(cls, stage_input: StageInput, sample: Sample) -> ScoreRequest:
+        """The request for one sample of a stage input."""
+        return cls(
+            sample_id=sample.sample_id,
+            role=stage_input.role,
+            stage=stage_input.stage,
+            problem=stage_input.problem,
+            text=sample.text,
+            final_text=sample.final_text,
+            finish_reason=sample.finish_reason,
+            solution=stage_input.solution,
+            solution_reward=stage_input.solution_reward,
+        )
 
 
 class RoleReward(ABC):

@@ -51,27 +51,13 @@ class MarsRLAgentLoopWorker(AgentLoopWorker):
     async def _answer_and_score(self, stage_input: StageInput, settings: SamplingSettings) -> list[Sample]:
         samples = await answer(stage_input, settings, self._client, self._chat)
         requests = np.empty(len(samples), dtype=object)
-        requests[:] = [_score_request(stage_input, sample) for sample in samples]
+        requests[:] = [ScoreRequest.of(stage_input, sample) for sample in samples]
         batch = DataProto(non_tensor_batch={"score_request": requests})
         result = await next(self._reward_workers).compute_score.remote(batch)
         outcomes: list[Outcome] = result["reward_extra_info"]["outcomes"]
         for sample, outcome in zip(samples, outcomes, strict=True):
             sample.outcome = outcome
         return samples
-
-
-def _score_request(stage_input: StageInput, sample: Sample) -> ScoreRequest:
-    return ScoreRequest(
-        sample_id=sample.sample_id,
-        role=stage_input.role,
-        stage=stage_input.stage,
-        problem=stage_input.problem,
-        text=sample.text,
-        final_text=sample.final_text,
-        finish_reason=sample.finish_reason,
-        solution=stage_input.solution,
-        solution_reward=stage_input.solution_reward,
-    )
 
 
 class MarsRLAgentLoopManager(AgentLoopManager):

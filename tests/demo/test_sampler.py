@@ -1,0 +1,90 @@
+"""The plain sampler: batching changes nothing, limits hold, log-probabilities are the model's."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER, FinishReason, SamplingSettings, StageInput
+from marsrl_verl.demo.measure import build_engine
+from marsrl_verl.demo.model import build_model
+from marsrl_verl.demo.problems import Split, generate
+from marsrl_verl.demo.sampler import decode
+from marsrl_verl.demo.transcripts import as_problem
+
+PROMPTS = [[6, 10, 20], [7, 9], [8, 30, 31, 32, 33], [12]]
+
+
+@pytest.fixture(scope="module")
+def model():
+    return build_model(seed=0).eval()
+
+
+def stage_input(n: int = 3, group_id: str = "g") -> StageInput:
+    problem = as_problem(generate(Split.TRAIN, 1, seed=0)[0], "p")
+    return StageInput(
+        group_id=group_id,
+        problem=problem,
+        stage="solver",
+        stage_index=0,
+        role=SOLVER,
+        messages=({"role": "user", "content": problem.question},),
+        n=n,
+    )
+
+
+def test_greedy_responses_do_not_depend_on_the_batch(model):
+    together = decode(model, PROMPTS, 12, 0.0, torch.Generator())
+    alone = [decode(model, [prompt], 12, 0.0, torch.Generator())[0] for prompt in PROMPTS]
+    assert [item.token_ids for item in together] == [item.token_ids for item in alone]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
+def test_log_probs_are_the_models(model, temperature):
+    generator = torch.Generator().manual_seed(1)
+    for prompt, completion in zip(PROMPTS, decode(model, PROMPTS, 8, temperature, generator), strict=True):
+        with torch.no_grad():
+            logits = model(torch.tensor([prompt + completion.token_ids])).logits[0, len(prompt) - 1 : -1]
+        expected = torch.log_softmax(logits / (temperature or 1.0), dim=-1)
+        chosen = expected.gather(1, torch.tensor(completion.token_ids)[:, None])[:, 0]
+        torch.testing.assert_close(torch.tensor(completion.log_probs), chosen, atol=1e-4, rtol=1e-4)
+
+
+def test_same_seed_same_samples(model):
+    first, second = (decode(model, PROMPTS, 8, 1.0, torch.Generator().manual_seed(5)) for _ in range(2))
+    assert [item.token_ids for item in first] == [item.token_ids for item in second]
+
+
+def test_responses_end_at_the_limit_or_at_the_end_token(model):
+    end = model.config.eos_token_id
+    for completion in decode(model, PROMPTS * 20, 6, 1.0, torch.Generator().manual_seed(0)):
+        assert len(completion.token_ids) <= 6
+        assert completion.finished == (completion.token_ids[-1] == end)
+        assert end not in completion.token_ids[:-1]
+
+
+def test_engine_answers_and_scores_every_input(model):
+    engine = build_engine(model, seed=0)
+    settings = {SOLVER: SamplingSettings(max_new_tokens=5, max_prompt_tokens=24)}
+    samples = engine.generate([stage_input(3, "a"), stage_input(2, "b")], settings)
+    assert [sample.sample_id for sample in samples] == ["a#0", "a#1", "a#2", "b#0", "b#1"]
+    assert all(sample.outcome is not None for sample in samples)
+
+
+def test_a_prompt_that_is_too_long_is_not_asked(model):
+    engine = build_engine(model, seed=0)
+    settings = {SOLVER: SamplingSettings(max_new_tokens=5, max_prompt_tokens=2)}
+    (sample,) = engine.generate([stage_input(1)], settings)
+    assert sample.finish_reason is FinishReason.PROMPT_TOO_LONG
+    assert (sample.response_ids, sample.outcome.reward) == ([], 0.0)
+
+
+def test_truncated_distributions_are_refused(model):
+    engine = build_engine(model, seed=0)
+    settings = {SOLVER: SamplingSettings(max_new_tokens=5, max_prompt_tokens=24, top_p=0.9)}
+    with pytest.raises(ValueError, match=r"top_p must be 1\.0"):
+        engine.generate([stage_input(1)], settings)
+
+
+def test_rewards_exist_for_all_roles(model):
+    assert set(build_engine(model, seed=0).rewards) == {SOLVER, VERIFIER, CORRECTOR}
