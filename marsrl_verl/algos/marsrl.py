@@ -205,6 +205,8 @@ class MarsRL:
         prompt's length apart)."""
         if not sample.finished or not sample.final_text:
             return None
+        if sample.outcome is not None and sample.outcome.error:
+            return None  # a response that could not be graded says nothing about who judges it
         if role == VERIFIER:
             messages = self.prompts.verifier(problem, sample.final_text)
             return Draft(messages, sample.sample_id, sample.final_text, sample.reward)

@@ -98,8 +98,8 @@ class MathPrompts(RolePrompts):
     """Prompts for mathematical problems with a final answer.
 
     Args:
-        solver_instruction: appended to the problem text when the dataset has no chat of its own; the
-            published setting appends nothing.
+        solver_instruction: appended to the problem, that is to the last user message of the dataset's
+            chat; the published setting appends nothing.
     """
 
     def __init__(self, solver_instruction: str = "") -> None:
@@ -107,12 +107,12 @@ class MathPrompts(RolePrompts):
 
     def solver(self, problem: Problem) -> tuple[Message, ...]:
         """The dataset's own chat, or the problem text as one user message."""
-        if problem.messages:
-            return tuple(dict(message) for message in problem.messages)
-        content = problem.question
+        chat = [dict(message) for message in problem.messages]
+        chat = chat or [{"role": "user", "content": problem.question}]
         if self.solver_instruction:
-            content += "\n\n" + self.solver_instruction
-        return ({"role": "user", "content": content},)
+            last = max((i for i, one in enumerate(chat) if one["role"] == "user"), default=len(chat) - 1)
+            chat[last]["content"] += "\n\n" + self.solver_instruction
+        return tuple(chat)
 
     def verifier(self, problem: Problem, solution: str) -> tuple[Message, ...]:
         """Grading rules as system prompt; problem, solution and a reminder as user message."""

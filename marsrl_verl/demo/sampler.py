@@ -7,7 +7,6 @@ scheduler.
 from __future__ import annotations
 
 import asyncio
-import inspect
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ import torch
 
 from marsrl_verl.core.types import FinishReason, Outcome, Sample, SamplingSettings, StageInput
 from marsrl_verl.rewards.base import RoleReward, ScoreRequest
+from marsrl_verl.rewards.loading import score_request
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -219,8 +219,4 @@ class TorchEngine:
         )
 
     async def _score(self, requests: list[ScoreRequest]) -> list[Outcome]:
-        outcomes = []
-        for request in requests:
-            result = self.rewards[request.role].score(request)
-            outcomes.append(await result if inspect.isawaitable(result) else result)
-        return outcomes
+        return [await score_request(self.rewards[request.role], request) for request in requests]

@@ -5,8 +5,9 @@ verdict is Wrong, the Corrector rewrites it. All runs advance together, so that 
 the engine with everything that waits there. Rules:
 
 - verdict Correct: accepted, the run ends;
-- verdict INVALID (none readable, or cut off): no pass and, for want of a usable report, no correction; the
-  run ends with the current solution. The Verifier is not asked a second time;
+- verdict INVALID (none readable, or cut off): the Verifier is asked a second time; INVALID again counts as
+  Wrong, and what the Verifier wrote is the report. Without any text there is nothing to correct by, and the
+  run ends with the current solution;
 - an unfinished or empty Solver solution has reward 0 and is not shown to the Verifier;
 - a Corrector's text replaces the current solution only if it is finished and not empty; otherwise the next
   round judges the kept solution again;
@@ -50,7 +51,7 @@ class RunEnd(str, Enum):
     NO_SOLUTION = "no_solution"
     """The Solver's solution was unfinished or empty."""
     NO_VERDICT = "no_verdict"
-    """The Verifier's verdict was INVALID."""
+    """The Verifier's verdict was INVALID twice, the second time without any text."""
     ROUNDS_USED = "rounds_used"
     """All verify–correct rounds were used (with 0 rounds: after the Solver)."""
 
@@ -171,17 +172,24 @@ class _Rounds:
         return [run for run in runs if run.solution is not None]
 
     def verify(self, runs: list[SystemRun], number: int) -> list[SystemRun]:
-        """Ask the Verifier about the current solutions; returns the runs with verdict Wrong."""
-        prompts = [self.prompts.verifier(run.problem, _text(run)) for run in runs]
+        """Ask the Verifier about the current solutions; returns the runs that go to the Corrector."""
+        verdicts = self._judge(runs, f"{VERIFIER}_{number}", number)
+        again = [run for run, verdict in zip(runs, verdicts, strict=True) if verdict is Verdict.INVALID]
+        self._judge(again, f"{VERIFIER}_{number}_again", number)
         flagged = []
-        stage = f"{VERIFIER}_{number}"
-        for run, sample in zip(runs, self._ask(runs, prompts, VERIFIER, stage, 2 * number - 1), strict=True):
-            verdict = verdict_of(sample)
-            if verdict is Verdict.WRONG:
+        for run in runs:
+            verdict, report = run.verdicts[-1], report_of(run.calls[-1].sample)
+            if verdict is Verdict.CORRECT:
+                run.end = RunEnd.ACCEPTED
+            elif verdict is Verdict.WRONG or report.strip():
                 flagged.append(run)
             else:
-                run.end = RunEnd.ACCEPTED if verdict is Verdict.CORRECT else RunEnd.NO_VERDICT
+                run.end = RunEnd.NO_VERDICT
         return flagged
+
+    def _judge(self, runs: list[SystemRun], stage: str, number: int) -> list[Verdict]:
+        prompts = [self.prompts.verifier(run.problem, _text(run)) for run in runs]
+        return [verdict_of(sample) for sample in self._ask(runs, prompts, VERIFIER, stage, 2 * number - 1)]
 
     def correct(self, runs: list[SystemRun], number: int) -> None:
         """Ask the Corrector to repair the flagged solutions."""
@@ -222,11 +230,20 @@ class _Rounds:
             role=role,
             messages=tuple(messages),
             n=1,
-            parent_id=run.calls[-1].sample.sample_id if run.calls else None,
+            parent_id=_parent_id(run, role),
             solution=run.solution.final_text if run.solution else None,
             solution_reward=run.final_reward if run.solution else None,
             created_step=self.step,
         )
+
+
+def _parent_id(run: SystemRun, role: str) -> str | None:
+    """The sample that a call is built from: the current solution, for the Corrector the judgement."""
+    if not run.calls:
+        return None
+    if role == VERIFIER and run.solution is not None:
+        return run.solution.sample_id
+    return run.calls[-1].sample.sample_id
 
 
 def _text(run: SystemRun) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable
 from dataclasses import dataclass
+from typing import ClassVar
 
 from marsrl_verl.core.types import FinishReason, Outcome, Problem, Sample, StageInput
 
@@ -50,6 +51,10 @@ class RoleReward(ABC):
     constructed once in the launcher, as a check, and once in every reward worker. `score` may be
     an ordinary method or a coroutine; an exception in it counts as reward 0 with the error logged.
     """
+
+    pays_unfinished: ClassVar[bool] = False
+    """Whether a response that the model did not end itself keeps the reward that `score` gives it. The
+    papers give 0 (MarsRL, arXiv 2511.11373, §3.2)."""
 
     @abstractmethod
     def score(self, request: ScoreRequest) -> Outcome | Awaitable[Outcome]:

@@ -7,9 +7,10 @@ import importlib
 import inspect
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, TypeVar
 
-from marsrl_verl.core.types import Outcome
+from marsrl_verl.core.types import FinishReason, Outcome
 from marsrl_verl.rewards.base import RoleReward, ScoreRequest
 
 T = TypeVar("T")
@@ -102,7 +103,8 @@ async def score_request(reward: RoleReward, request: ScoreRequest) -> Outcome:
     """Score one response; never raises for what a reward does.
 
     A coroutine is awaited; an ordinary method runs in a thread, since graders may block. An exception,
-    or a result that is no `Outcome` with a finite reward, becomes reward 0 with the error.
+    or a result that is no `Outcome` with a finite reward, becomes reward 0 with the error. A response
+    that the model did not end itself has reward 0, unless the reward `pays_unfinished`.
     """
     try:
         if inspect.iscoroutinefunction(reward.score):
@@ -111,7 +113,10 @@ async def score_request(reward: RoleReward, request: ScoreRequest) -> Outcome:
             outcome = await asyncio.to_thread(reward.score, request)
             if inspect.isawaitable(outcome):
                 outcome = await outcome
-        return _checked(outcome)
+        outcome = _checked(outcome)
+        if request.finish_reason is not FinishReason.STOP and not reward.pays_unfinished:
+            outcome = replace(outcome, reward=0.0)
+        return outcome
     except Exception as error:
         return Outcome(reward=0.0, error=f"{type(reward).__name__}: {type(error).__name__}: {error}")
 

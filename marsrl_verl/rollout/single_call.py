@@ -13,6 +13,8 @@ from typing import Any, Protocol
 from marsrl_verl.core.thinking import final_text
 from marsrl_verl.core.types import FinishReason, Message, Sample, SamplingSettings, StageInput
 
+_THINKING_TAGS = frozenset({"<think>", "</think>"})
+
 
 class EngineUnavailableError(RuntimeError):
     """The engine itself is gone (not one request of it): the run cannot go on."""
@@ -45,6 +47,9 @@ class ChatTokenizer:
     tokenizer: Any
     template_kwargs: dict[str, Any] = field(default_factory=dict)
     """Keyword arguments of `apply_chat_template` (`data.apply_chat_template_kwargs`)."""
+    end_ids: frozenset[int] = frozenset()
+    """Further ids that end a response, beside the tokenizer's end-of-sequence token (a model's
+    generation config may name several)."""
 
     def prompt_ids(self, messages: Sequence[Message]) -> list[int]:
         """The token ids of a chat, ending where the assistant's answer begins."""
@@ -63,14 +68,19 @@ class ChatTokenizer:
         tail = self.tokenizer.decode(prompt_ids[-8:], skip_special_tokens=False)
         return tail.rstrip().endswith("<think>")
 
-    def text(self, token_ids: list[int], *, end_token: bool) -> str:
-        """The response as text; a final end-of-sequence token is not part of it."""
-        ids = token_ids[:-1] if end_token and token_ids else token_ids
-        return self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+    def text(self, token_ids: list[int]) -> str:
+        """The response as text, without control tokens.
 
-    def ends(self, token_ids: list[int]) -> bool:
-        """Whether the last token is the tokenizer's end-of-sequence token."""
-        return bool(token_ids) and token_ids[-1] == self.tokenizer.eos_token_id
+        A response becomes part of other roles' prompts, where an end of turn that it contains, as a token
+        or spelt out, would end the turn it is quoted in. Tags of the thinking part stay.
+        """
+        ends = {self.tokenizer.eos_token_id, *self.end_ids}
+        ids = [token for token in token_ids if token not in ends]
+        text = str(self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+        for token in self.tokenizer.all_special_tokens:
+            if token not in _THINKING_TAGS and token in text:
+                text = text.replace(token, "")
+        return text
 
 
 async def answer(
@@ -88,14 +98,18 @@ async def answer(
         chat: the tokenizer.
 
     Returns:
-        `stage_input.n` unscored samples. A prompt over the role's limit, or a request that the
-        engine refuses, gives samples without tokens and a finish reason that says so.
+        `stage_input.n` unscored samples. A chat that the template refuses, a prompt over the role's
+        limit, a request that the engine refuses and completions that it did not return give samples
+        without tokens and a finish reason that says so.
 
     Raises:
         EngineUnavailableError: the engine is gone.
     """
     # In the event loop on purpose: fast tokenizers must not be used from two threads at a time.
-    prompt_ids = chat.prompt_ids(stage_input.messages)
+    try:
+        prompt_ids = chat.prompt_ids(stage_input.messages)
+    except Exception as error:  # a chat that the template refuses is data, like a refused request
+        return _empty(stage_input, [], FinishReason.ERROR, f"chat template: {type(error).__name__}: {error}")
     if len(prompt_ids) > settings.max_prompt_tokens:
         note = f"prompt has {len(prompt_ids)} tokens, {stage_input.role} takes {settings.max_prompt_tokens}"
         return _empty(stage_input, prompt_ids, FinishReason.PROMPT_TOO_LONG, note)
@@ -108,10 +122,12 @@ async def answer(
     except Exception as error:  # a refused request is data: it is counted and the run goes on
         return _empty(stage_input, prompt_ids, FinishReason.ERROR, f"{type(error).__name__}: {error}")
     thinking_opened = chat.opens_thinking(prompt_ids)
-    return [
+    samples = [
         _sample(stage_input, k, prompt_ids, completion, chat, thinking_opened)
-        for k, completion in enumerate(completions)
+        for k, completion in enumerate(completions[: stage_input.n])
     ]
+    note = f"the engine returned {len(completions)} of {stage_input.n} completions"
+    return samples + _empty(stage_input, prompt_ids, FinishReason.ABORTED, note)[len(samples) :]
 
 
 def _sample(
@@ -122,8 +138,7 @@ def _sample(
     chat: ChatTokenizer,
     thinking_opened: bool,
 ) -> Sample:
-    stopped = completion.finish_reason is FinishReason.STOP
-    text = chat.text(completion.token_ids, end_token=stopped and chat.ends(completion.token_ids))
+    text = chat.text(completion.token_ids)
     return Sample(
         sample_id=f"{stage_input.group_id}#{k}",
         group_id=stage_input.group_id,

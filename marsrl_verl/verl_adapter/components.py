@@ -58,5 +58,19 @@ def build_algorithm(settings: MarsRLConfig, prompts: RolePrompts, chat: ChatToke
 
 
 def chat_tokenizer(config: DictConfig, tokenizer: Any) -> ChatTokenizer:
-    """The tokenizer with the dataset's chat-template arguments."""
-    return ChatTokenizer(tokenizer, dict(config.data.get("apply_chat_template_kwargs") or {}))
+    """The tokenizer with the dataset's chat-template arguments and the model's end tokens."""
+    template_kwargs = dict(config.data.get("apply_chat_template_kwargs") or {})
+    return ChatTokenizer(tokenizer, template_kwargs, end_ids(tokenizer.name_or_path))
+
+
+def end_ids(model_folder: str) -> frozenset[int]:
+    """The end tokens that the model's generation config names; none without such a file."""
+    from transformers import GenerationConfig
+
+    try:
+        ends = GenerationConfig.from_pretrained(model_folder).eos_token_id
+    except OSError:
+        return frozenset()
+    if ends is None:
+        return frozenset()
+    return frozenset([ends] if isinstance(ends, int) else ends)

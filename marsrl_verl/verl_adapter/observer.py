@@ -60,16 +60,23 @@ class TrainingObserver:
         for line in self.folder.read_metrics():
             self._tokens += int(line.metrics.get("rollout/generated_tokens") or 0)
 
-    def step(
-        self, step: int, result: StepResult, metrics: dict[str, float], timings: dict[str, float]
-    ) -> None:
-        """Record one training step; adds the role and stage metrics to `metrics`."""
-        metrics.update(training_metrics(result.completed))
-        metrics.update(_pipeline_metrics(result))
-        self._tokens += int(metrics["rollout/generated_tokens"])
-        self.folder.append_metrics(step, metrics, timings)
+    def rollouts(self, step: int, result: StepResult) -> None:
+        """Write the samples of a step's completed groups, if the run keeps them."""
         if self._settings.run.log_rollouts:
             self.folder.write_rollouts(step, result.completed)
+
+    def describe(self, result: StepResult) -> dict[str, float]:
+        """The role and stage metrics of a step."""
+        return training_metrics(result.completed) | _pipeline_metrics(result)
+
+    def recorded(self, step: int) -> bool:
+        """Whether the folder already holds this step's metrics."""
+        return any(line.step == step for line in self.folder.read_metrics())
+
+    def record(self, step: int, metrics: dict[str, float], timings: dict[str, float]) -> None:
+        """Record one training step and show it."""
+        self._tokens += int(metrics["rollout/generated_tokens"])
+        self.folder.append_metrics(step, metrics, timings)
         rewards = {role: metrics.get(role_metric(role, "reward_mean")) for role in ROLES}
         self._progress.step(
             StepProgress(

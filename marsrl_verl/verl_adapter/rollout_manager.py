@@ -18,10 +18,13 @@ from omegaconf import DictConfig
 from verl import DataProto
 from verl.experimental.agent_loop.agent_loop import AgentLoopManager, AgentLoopWorker
 
-from marsrl_verl.core.types import Outcome, Sample, SamplingSettings, StageInput
+from marsrl_verl.core.types import FinishReason, Outcome, Sample, SamplingSettings, StageInput
 from marsrl_verl.rewards.base import ScoreRequest
-from marsrl_verl.rollout.single_call import ChatTokenizer, answer
+from marsrl_verl.rollout.single_call import EngineUnavailableError, answer
+from marsrl_verl.verl_adapter.components import chat_tokenizer
 from marsrl_verl.verl_adapter.group_client import GroupClient
+
+_FAILED = frozenset({FinishReason.ERROR, FinishReason.ABORTED})
 
 
 class MarsRLAgentLoopWorker(AgentLoopWorker):
@@ -39,7 +42,7 @@ class MarsRLAgentLoopWorker(AgentLoopWorker):
             raise ValueError("MarsRL scores samples in verl's reward loop, and no reward worker was started")
         self._reward_workers = itertools.cycle(self.reward_loop_worker_handles)
         self._client = GroupClient(self.llm_client)
-        self._chat = ChatTokenizer(self.tokenizer, dict(config.data.get("apply_chat_template_kwargs") or {}))
+        self._chat = chat_tokenizer(config, self.tokenizer)
 
     async def generate_samples(
         self, inputs: list[StageInput], sampling: dict[str, SamplingSettings]
@@ -68,7 +71,12 @@ class MarsRLAgentLoopManager(AgentLoopManager):
         super().__init__(*args, **kwargs)
 
     def generate(self, inputs: list[StageInput], sampling: dict[str, SamplingSettings]) -> list[Sample]:
-        """Answer and score all inputs in one generation round."""
+        """Answer and score all inputs in one generation round.
+
+        Raises:
+            EngineUnavailableError: not one request was answered. A failed request is data; a round
+                of nothing else is a broken engine.
+        """
         workers = self.agent_loop_workers
         shares = [inputs[start :: len(workers)] for start in range(len(workers))]
         pending = [
@@ -76,7 +84,12 @@ class MarsRLAgentLoopManager(AgentLoopManager):
             for worker, share in zip(workers, shares, strict=True)
             if share
         ]
-        return [sample for samples in ray.get(pending) for sample in samples]
+        samples = [sample for share in ray.get(pending) for sample in share]
+        if samples and all(sample.finish_reason in _FAILED for sample in samples):
+            raise EngineUnavailableError(
+                f"all {len(samples)} samples of a round failed, the first: {samples[0].error}"
+            )
+        return samples
 
     def generate_sequences(self, prompts: DataProto) -> DataProto:
         """Refused: rows of this trainer are stage inputs."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from omegaconf import DictConfig
+from omegaconf import DictConfig, OmegaConf
 from verl import DataProto
 from verl.trainer.ppo.core_algos import agg_loss
 from verl.trainer.ppo.ray_trainer import RayPPOTrainer, left_right_2_no_padding
@@ -23,7 +23,7 @@ from verl.utils.tracking import Tracking
 
 from marsrl_verl.core.advantages import credit
 from marsrl_verl.core.scheduler import Scheduler, StepResult
-from marsrl_verl.core.types import FinishReason, Problem, Sample
+from marsrl_verl.core.types import Problem
 from marsrl_verl.evaluation.suite import AFTER, BEFORE
 from marsrl_verl.verl_adapter import checkpoint
 from marsrl_verl.verl_adapter.arrangement import arrange_rows
@@ -62,8 +62,6 @@ class RayMarsRLTrainer(RayPPOTrainer):
         self.global_steps = 0
         self.metrics: dict[str, float] = {}
         self.timing: dict[str, float] = {}
-        self._engine_holds_step: int | None = None
-        """The training step whose weights the engine holds; None while it sleeps or before the first sync."""
 
     # --- the loop -----------------------------------------------------------------------------
 
@@ -87,10 +85,12 @@ class RayMarsRLTrainer(RayPPOTrainer):
                 self._fit_compute_log_prob(batch)
                 self._fit_compute_ref_log_prob(batch)
                 self._fit_update_actor(batch)
+            self.observer.rollouts(self.global_steps, result)
+            self._fit_describe(result, batch)
             self._fit_save_checkpoint()
             self._fit_update_weights()
             self._fit_validate()
-        self._fit_collect_metrics(result, batch)
+        self._fit_record()
 
     def _fit_begin(self) -> None:
         self._load_checkpoint()
@@ -99,11 +99,16 @@ class RayMarsRLTrainer(RayPPOTrainer):
             project_name=self.config.trainer.project_name,
             experiment_name=self.config.trainer.experiment_name,
             default_backend=list(self.config.trainer.logger or []),
-            config=None,
+            config=OmegaConf.to_container(self.config, resolve=True),
         )
         self._fit_update_weights()
         if self.settings.evaluation.before and self.global_steps == 0 and not self.observer.evaluated(BEFORE):
             self._evaluate(BEFORE)
+        if self.global_steps > 0 and not self.observer.recorded(self.global_steps):
+            # The run ended between the checkpoint and the record of its step.
+            self._fit_validate()
+            self.timing.setdefault("step", sum(self.timing.values()))
+            self._fit_record()
         self.observer.phase("training")
 
     def _fit_end(self) -> None:
@@ -126,7 +131,6 @@ class RayMarsRLTrainer(RayPPOTrainer):
         with self._timed("gen"):
             while inputs := self.scheduler.next_round():
                 samples = self.async_rollout_manager.generate(inputs, self.sampling)
-                self._refuse_total_failure(samples)
                 self.scheduler.absorb(samples)
                 rounds += 1
                 count += len(samples)
@@ -148,7 +152,7 @@ class RayMarsRLTrainer(RayPPOTrainer):
         rows = training_rows(result.trained, advantages)
         if not rows:
             return None
-        updates = self.settings.pipeline.updates_per_step
+        updates = min(self.settings.pipeline.updates_per_step, len(rows))
         ranks = self._get_dp_size(self.actor_rollout_wg, "actor")
         batch = build_batch(
             rows, pad_token_id=self._pad_token_id(), row_multiple=ranks * updates * self._micro_batch_rows()
@@ -156,11 +160,17 @@ class RayMarsRLTrainer(RayPPOTrainer):
         if self.config.trainer.balance_batch:
             lengths = batch.meta_info["global_token_num"]
             order = arrange_rows(
-                lengths, ranks=ranks, updates=updates, seed=self.settings.run.seed, step=self.global_steps
+                lengths,
+                ranks=ranks,
+                updates=updates,
+                seed=self.settings.run.seed,
+                step=self.global_steps,
+                padding_rows=len(batch) - len(rows),
             )
             batch.reorder(torch.tensor(order))
             batch.meta_info["global_token_num"] = [lengths[row] for row in order]
         batch.meta_info["temperature"] = self.config.actor_rollout_ref.rollout.temperature
+        batch.meta_info["updates"] = updates
         self.metrics["batch/rows"] = len(rows)
         self.metrics["batch/padding_rows"] = len(batch) - len(rows)
         return batch
@@ -205,7 +215,7 @@ class RayMarsRLTrainer(RayPPOTrainer):
         which a batch of varying size cannot promise; the worker takes `num_mini_batch` instead.
         """
         actor = self.config.actor_rollout_ref.actor
-        updates = self.settings.pipeline.updates_per_step
+        updates = batch.meta_info["updates"]
         data = left_right_2_no_padding(batch.to_tensordict())
         tu.assign_non_tensor(
             data,
@@ -227,12 +237,13 @@ class RayMarsRLTrainer(RayPPOTrainer):
         """Bring the trainer's weights to the engine, which drops what it cached under older ones."""
         with self._timed("update_weights"):
             self.checkpoint_manager.update_weights(self.global_steps)
-        self._engine_holds_step = self.global_steps
 
     def _fit_validate(self) -> None:
         every = self.settings.evaluation.every
         if every > 0 and self.global_steps % every == 0 and self.global_steps < self.total_training_steps:
-            self._evaluate(f"step_{self.global_steps}")
+            tag = f"step_{self.global_steps}"
+            if not self.observer.evaluated(tag):
+                self._evaluate(tag)
 
     def _fit_save_checkpoint(self) -> None:
         frequency = self.config.trainer.save_freq
@@ -241,7 +252,8 @@ class RayMarsRLTrainer(RayPPOTrainer):
             with self._timed("save_checkpoint"):
                 self._save_checkpoint()
 
-    def _fit_collect_metrics(self, result: StepResult, batch: DataProto | None) -> None:
+    def _fit_describe(self, result: StepResult, batch: DataProto | None) -> None:
+        """The step's metrics; they go into its checkpoint, so that a resumed run can record them."""
         self.metrics["training/step"] = self.global_steps
         self.metrics["training/epoch"] = self.problems.epoch
         self.metrics["training/groups_trained"] = len(result.trained)
@@ -250,7 +262,11 @@ class RayMarsRLTrainer(RayPPOTrainer):
             self.metrics["perf/generated_tokens_per_second"] = (
                 self.metrics["rollout/generated_tokens"] / self.timing["gen"]
             )
-        self.observer.step(self.global_steps, result, self.metrics, self.timing)
+        self.metrics.update(self.observer.describe(result))
+
+    def _fit_record(self) -> None:
+        """Write the step's metrics down."""
+        self.observer.record(self.global_steps, self.metrics, self.timing)
         if self.config.trainer.logger:
             timings = {f"timing_s/{name}": seconds for name, seconds in self.timing.items()}
             self.tracking.log(data={**self.metrics, **timings}, step=self.global_steps)
@@ -264,9 +280,12 @@ class RayMarsRLTrainer(RayPPOTrainer):
     def _evaluate(self, tag: str) -> dict[str, float]:
         problems = self._held_out_problems()
         with self._timed("evaluate"):
-            return self.observer.evaluate(
+            means = self.observer.evaluate(
                 self.async_rollout_manager, problems, self.prompts, self.sampling, tag, self.global_steps
             )
+        if self.config.trainer.logger:
+            self.tracking.log({f"val/{name}": mean for name, mean in means.items()}, step=self.global_steps)
+        return means
 
     def _held_out_problems(self) -> list[Problem]:
         problems: list[Problem] = []
@@ -285,6 +304,8 @@ class RayMarsRLTrainer(RayPPOTrainer):
                 "step": self.global_steps,
                 "scheduler": self.scheduler.state_dict(),
                 "problems": self.problems.state_dict(),
+                "metrics": self.metrics,
+                "timing": self.timing,
             },
         )
         super()._save_checkpoint()
@@ -299,6 +320,7 @@ class RayMarsRLTrainer(RayPPOTrainer):
         state = checkpoint.load_state(folder)
         self.scheduler.load_state_dict(state["scheduler"])
         self.problems.load_state_dict(state["problems"])
+        self.metrics, self.timing = state["metrics"], state["timing"]
         return self.global_steps
 
     def _resumed_folder(self) -> Path:
@@ -308,27 +330,16 @@ class RayMarsRLTrainer(RayPPOTrainer):
 
     # --- small things -------------------------------------------------------------------------
 
-    def init_workers(self) -> None:
-        """verl's start of all workers."""
-        super().init_workers()
-
     def close(self) -> None:
         """End the observer's files and the dump threads, also after an error."""
         self.observer.close()
         self._shutdown_dump_executor()
-
-    @staticmethod
-    def _refuse_total_failure(samples: list[Sample]) -> None:
-        """A failed request is data; a round in which every request failed is a broken engine."""
-        if samples and all(sample.finish_reason is FinishReason.ERROR for sample in samples):
-            raise RuntimeError(f"all {len(samples)} samples of a round failed, the first: {samples[0].error}")
 
     def _sleep_engine(self) -> None:
         # With free_cache_engine the engine gives its memory to the trainer and loses its weights;
         # verl's sleep waits for requests, of which there is none between rounds.
         if self.config.actor_rollout_ref.rollout.free_cache_engine:
             self.checkpoint_manager.sleep_replicas()
-            self._engine_holds_step = None
 
     def _micro_batch_rows(self) -> int:
         # With a fixed micro-batch size verl wants every rank's rows to be a multiple of it.

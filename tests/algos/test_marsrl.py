@@ -135,6 +135,15 @@ def test_cut_off_and_empty_solutions_are_not_passed_on():
     assert item.solution == "good"
 
 
+def test_a_solution_that_could_not_be_graded_is_not_judged():
+    algorithm = build()
+    group = solutions(algorithm, [0, 0, 1, 1])
+    for sample in group.samples[:2]:
+        sample.outcome = Outcome(0.0, error="the grader took longer than 10 s")
+    inputs = algorithm.next_inputs(group.input.problem, 0, [group], 1)
+    assert {item.parent_id for item in inputs} == {sample.sample_id for sample in group.samples[2:]}
+
+
 def test_only_readable_wrong_verdicts_of_finished_answers_lead_to_a_corrector():
     algorithm = build()
     [judged, _] = algorithm.next_inputs(PROBLEM, 0, [solutions(algorithm, [0.0] * 4)], 0)

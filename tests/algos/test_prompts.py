@@ -10,7 +10,7 @@ PROBLEM = Problem("p", r"Find $\{x : x^2 = 4\}$ {exactly}.", "2")
 def test_the_solver_gets_the_datasets_own_chat():
     chat = ({"role": "system", "content": "s"}, {"role": "user", "content": "u"})
     problem = Problem("p", "q", "1", messages=chat)
-    asked = MathPrompts(solver_instruction="unused").solver(problem)
+    asked = MathPrompts().solver(problem)
     assert asked == chat
     asked[0]["content"] = "changed"
     assert problem.messages[0]["content"] == "s"
@@ -59,3 +59,12 @@ def test_prompts_must_word_all_roles():
 
     with pytest.raises(TypeError, match="abstract"):
         Partial()
+
+
+def test_a_solver_instruction_ends_the_last_user_message():
+    chat = ({"role": "system", "content": "s"}, {"role": "user", "content": "u"})
+    prompts = MathPrompts(solver_instruction="Box it.")
+    asked = prompts.solver(Problem("p", "q", "1", messages=chat))
+    assert asked == (chat[0], {"role": "user", "content": "u\n\nBox it."})
+    assert chat[1]["content"] == "u"
+    assert prompts.solver(Problem("p", "q", "1"))[-1]["content"] == "q\n\nBox it."

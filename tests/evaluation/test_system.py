@@ -48,10 +48,13 @@ def problem(name: str = "p") -> Problem:
     return Problem(name, f"question {name}", "42")
 
 
-def chain(*replies: Reply, rounds: int = 2, prompts: PlainPrompts | None = None):
-    """The single run in which the stages give these replies in turn."""
+def chain(*replies: Reply, rounds: int = 2, prompts: PlainPrompts | None = None, again: Reply | None = None):
+    """The single run in which the stages give these replies in turn; `again` answers a repeated question
+    to the first Verifier."""
     stages = ["solver", "verifier_1", "corrector_1", "verifier_2", "corrector_2"]
     script = dict(zip(stages, replies, strict=False))
+    if again is not None:
+        script["verifier_1_again"] = again
     engine = ScriptedEngine(lambda item, k: script[item.stage])
     evaluation = evaluate_system(
         engine,
@@ -63,7 +66,7 @@ def chain(*replies: Reply, rounds: int = 2, prompts: PlainPrompts | None = None)
         tag="t",
     )
     (run,) = evaluation.runs
-    assert len(run.calls) == len(replies)
+    assert len(run.calls) == len(replies) + (again is not None)
     return run
 
 
@@ -99,10 +102,28 @@ def test_a_right_solution_can_be_broken():
     assert not run.solved
 
 
+def test_an_unreadable_verdict_is_asked_for_again():
+    run = chain(RIGHT, MUMBLE, again=PASS)
+    assert run.verdicts == [Verdict.INVALID, Verdict.CORRECT]
+    assert (run.end, run.final_reward) == (RunEnd.ACCEPTED, 1.0)
+    assert {call.input.parent_id for call in run.calls[1:]} == {run.calls[0].sample.sample_id}
+    assert len({call.input.group_id for call in run.calls}) == 3
+
+
 @pytest.mark.parametrize("judgement", [MUMBLE, CUT_VERDICT])
-def test_no_verdict_keeps_the_solution_and_ends(judgement):
-    run = chain(RIGHT, judgement)
-    assert (run.end, run.final_reward, run.verdicts) == (RunEnd.NO_VERDICT, 1.0, [Verdict.INVALID])
+def test_unreadable_twice_counts_as_wrong_and_what_was_written_is_the_report(judgement):
+    prompts = PlainPrompts()
+    run = chain(FALSE, judgement, RIGHT, PASS, again=judgement, prompts=prompts)
+    assert run.verdicts == [Verdict.INVALID, Verdict.INVALID, Verdict.CORRECT]
+    assert (run.end, run.final_reward) == (RunEnd.ACCEPTED, 1.0)
+    assert len(prompts.reports) == 1
+    assert judgement.text.startswith(prompts.reports[0])
+    assert prompts.reports[0]
+
+
+def test_no_word_of_a_verifier_keeps_the_solution_and_ends():
+    run = chain(RIGHT, EMPTY, again=EMPTY)
+    assert (run.end, run.final_reward) == (RunEnd.NO_VERDICT, 1.0)
 
 
 @pytest.mark.parametrize("solution", [CUT, EMPTY])
@@ -116,7 +137,7 @@ def test_unusable_solver_text_scores_nothing_and_is_not_judged(solution):
 def test_unusable_corrector_text_does_not_replace(correction):
     run = chain(FALSE, FAIL, correction, FAIL, RIGHT)
     assert run.calls[3].input.solution == "It is \\boxed{41}."
-    assert run.calls[3].input.parent_id == run.calls[2].sample.sample_id
+    assert run.calls[3].input.parent_id == run.calls[0].sample.sample_id
     assert run.final_reward == 1.0
 
 

@@ -6,7 +6,7 @@ import pytest
 from reward_tools import Asynchronous, Constant, Raises, RaisesLater, ReturnsAwaitable, Untyped, request
 
 from marsrl_verl.algos.prompts import MathPrompts, RolePrompts
-from marsrl_verl.core.types import Outcome
+from marsrl_verl.core.types import FinishReason, Outcome
 from marsrl_verl.rewards.base import RoleReward
 from marsrl_verl.rewards.loading import ClassLoadError, load_class, score_request
 
@@ -83,3 +83,17 @@ def test_what_goes_wrong_in_a_reward_is_an_outcome(reward, message):
     outcome = score(reward)
     assert outcome.reward == 0.0
     assert message in outcome.error
+
+
+def test_an_unfinished_response_is_paid_nothing():
+    cut = request("2", reason=FinishReason.LENGTH)
+    outcome = asyncio.run(score_request(Constant(0.7, note="2"), cut))
+    assert (outcome.reward, outcome.answer) == (0.0, "2")
+
+
+def test_a_reward_may_pay_unfinished_responses():
+    class PaysAnyway(Constant):
+        pays_unfinished = True
+
+    outcome = asyncio.run(score_request(PaysAnyway(0.7), request(reason=FinishReason.LENGTH)))
+    assert outcome.reward == 0.7

@@ -15,6 +15,7 @@ class CharacterTokenizer:
     """One token per character; token 3 ends a sequence."""
 
     eos_token_id = END
+    all_special_tokens = ("<|turn|>", "<think>")
 
     def apply_chat_template(self, messages, *, add_generation_prompt, tokenize, return_dict, **kwargs):
         text = "".join(f"<{m['role']}>{m['content']}" for m in messages) + "<assistant>"
@@ -112,3 +113,35 @@ def test_a_truncated_response_has_its_reason():
     assert first.finish_reason is FinishReason.LENGTH
     assert not first.finished
     assert first.text == "abc"
+
+
+def test_every_end_token_is_cut_off_and_kept_as_a_sampled_id():
+    chat = ChatTokenizer(CharacterTokenizer(), end_ids=frozenset({ord("$")}))
+    (first, second) = asyncio.run(answer(INPUT, SETTINGS, ScriptedClient(["a$", "b"]), chat))
+    assert (first.text, second.text) == ("a", "b")
+    assert first.response_ids == [ord("a"), ord("$"), END]
+
+
+def test_a_spelt_out_control_token_does_not_reach_the_next_role():
+    (first, second) = run(ScriptedClient(["a<|turn|>b", "<think>x</think>c"]))
+    assert (first.text, first.final_text) == ("ab", "ab")
+    assert (second.text, second.final_text) == ("<think>x</think>c", "c")
+
+
+def test_completions_that_did_not_come_are_aborted_samples():
+    (first, second) = run(ScriptedClient(["a"]))
+    assert (first.text, first.finish_reason) == ("a", FinishReason.STOP)
+    assert (second.sample_id, second.finish_reason) == ("p1/solver.0#1", FinishReason.ABORTED)
+    assert "1 of 2" in second.error
+
+
+def test_a_chat_that_the_template_refuses_is_data():
+    class Refusing(CharacterTokenizer):
+        def apply_chat_template(self, messages, **_kwargs):
+            raise ValueError("roles must alternate")
+
+    client = ScriptedClient(["a", "b"])
+    samples = asyncio.run(answer(INPUT, SETTINGS, client, ChatTokenizer(Refusing())))
+    assert client.calls == []
+    assert {sample.finish_reason for sample in samples} == {FinishReason.ERROR}
+    assert "roles must alternate" in samples[0].error

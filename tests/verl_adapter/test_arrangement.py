@@ -44,3 +44,24 @@ def test_every_row_appears_once_and_ranks_are_balanced(data, ranks, updates, row
             assert [lengths[row] for row in rows] == sorted((lengths[row] for row in rows), reverse=True)
             totals.append(sum(lengths[row] for row in rows))
         assert max(totals) - min(totals) <= max(lengths), "ranks differ by at most one row's length"
+
+
+@given(st.integers(1, 12), st.integers(1, 4), st.integers(1, 3), st.integers(0, 1000))
+def test_no_mini_batch_is_padding_alone(real, updates, ranks, seed):
+    updates = min(updates, real)
+    padding = -real % (ranks * updates * 4)
+    lengths = [5] * (real + padding)
+    order = arrange_rows(lengths, ranks=ranks, updates=updates, seed=seed, step=1, padding_rows=padding)
+    assert sorted(order) == list(range(real + padding))
+    per_rank = len(order) // ranks
+    size = per_rank // updates
+    for update in range(updates):
+        rows = [
+            order[rank * per_rank + update * size + place] for rank in range(ranks) for place in range(size)
+        ]
+        assert any(row < real for row in rows)
+
+
+def test_more_mini_batches_than_rows_are_refused():
+    with pytest.raises(ValueError, match="at most 1"):
+        arrange_rows([5, 5], ranks=1, updates=2, seed=0, step=1, padding_rows=1)
