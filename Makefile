@@ -11,7 +11,8 @@ TORCH_SOURCE := $(if $(UV_FIND_LINKS),,--torch-backend=cpu)
 .PHONY: help install demo test unit e2e lint clean
 
 help:
-	@echo "make demo   train MarsRL on the tiny world and print a table before -> after (CPU, 10 minutes)"
+	@echo "make demo   train MarsRL on the tiny world and print a table before -> after (CPU, 10 minutes);"
+	@echo "            again: make demo ARGS=marsrl.run.existing=replace"
 	@echo "make test   all tests, end-to-end ones included"
 	@echo "make unit   the tests that take seconds"
 	@echo "make e2e    the tests with real Ray, FSDP2 and vLLM"
@@ -28,7 +29,7 @@ $(STAMP): pyproject.toml requirements/cpu-overrides.txt
 install: $(STAMP)
 
 demo: $(STAMP)
-	$(PY) -m recipe.marsrl.main_marsrl name=demo cluster=cpu
+	$(PY) -m recipe.marsrl.main_marsrl name=demo cluster=cpu $(ARGS)
 
 test: $(STAMP)
 	$(PY) -m pytest tests

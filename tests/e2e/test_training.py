@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from training_runs import TrainingRun, train, train_and_kill
+from training_runs import TrainingRun, checkpoint_log_probs, train, train_and_kill
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500)]
 
@@ -41,6 +41,15 @@ def test_engine_and_trainer_agree_before_and_after_the_weights_changed(whole_run
     gaps = {step: one["rollout/log_prob_gap_max"] for step, one in metrics.items() if one["training/updated"]}
     assert len(gaps) >= 2
     assert max(gaps.values()) < 1e-3, gaps
+
+
+def test_a_forgotten_sync_would_show(whole_run):
+    # The samples of step 3 come from the weights after step 2; those after step 1 say something else.
+    rows = [row for row in whole_run.rollouts(3) if row["stage"] == "solver" and row["token_ids"]]
+    synced = checkpoint_log_probs(whole_run.folder, 2, rows)
+    stale = checkpoint_log_probs(whole_run.folder, 1, rows)
+    differences = torch.cat([(a - b).abs() for a, b in zip(synced, stale, strict=True)])
+    assert differences.max() > 1e-2
 
 
 def test_samples_carry_the_version_that_sampled_them(whole_run):

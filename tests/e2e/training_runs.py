@@ -11,6 +11,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 SMALL = (
     "cluster=cpu",
@@ -19,6 +21,8 @@ SMALL = (
     "marsrl.evaluation.before=false",
     "marsrl.evaluation.after=false",
     "trainer.save_freq=1",
+    # From the first update on: with verl's warm-up the first one would change nothing.
+    "actor_rollout_ref.actor.optim.lr_warmup_steps=0",
 )
 START_TIMEOUT_S = 420.0
 
@@ -46,6 +50,31 @@ class TrainingRun:
             for row in self.rollouts(step)
             if row["stage"] == "solver"
         }
+
+
+def checkpoint_log_probs(folder: Path, step: int, rows: list[dict]) -> list[torch.Tensor]:
+    """Log-probabilities of the rows' sampled tokens under the weights of a one-rank checkpoint."""
+    from transformers import AutoModelForCausalLM
+
+    from marsrl_verl.demo.assets import model_path
+    from marsrl_verl.demo.tokenizer import ROLE_MARKERS, build_tokenizer
+
+    model = AutoModelForCausalLM.from_pretrained(model_path())
+    path = folder / f"checkpoints/global_step_{step}/actor/model_world_size_1_rank_0.pt"
+    shards = torch.load(path, weights_only=False)
+    model.load_state_dict({name: getattr(shard, "_local_tensor", shard) for name, shard in shards.items()})
+    tokenizer = build_tokenizer()
+    found = []
+    for row in rows:
+        assert row["role"] == "solver"
+        prompt = f"{ROLE_MARKERS['user']}{row['problem']['question']}<|end|>{ROLE_MARKERS['assistant']}"
+        prompt_ids = tokenizer.encode(prompt, add_special_tokens=False)
+        assert len(prompt_ids) == row["prompt_tokens"]
+        with torch.no_grad():
+            logits = model(torch.tensor([prompt_ids + row["token_ids"]])).logits[0, len(prompt_ids) - 1 : -1]
+        chosen = torch.tensor(row["token_ids"])[:, None]
+        found.append(torch.log_softmax(logits, dim=-1).gather(1, chosen)[:, 0])
+    return found
 
 
 def command(root: Path, name: str, *overrides: str) -> list[str]:
