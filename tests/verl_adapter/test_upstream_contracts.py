@@ -1,25 +1,38 @@
-"""One check per symbol of verl and vLLM that the adapter touches: shows at once what an upgrade breaks."""
+"""One check per symbol of verl and vLLM that the adapter touches: shows at once what an upgrade breaks.
+
+`contracts.py` holds the list. The tests at the end read our own source and find what the list lacks.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import importlib
 import inspect
+import re
+from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("verl", reason="the adapter's tests need verl")
+pytest.importorskip("vllm", reason="the adapter's tests need vLLM")
 
-from verl.checkpoint_engine import CheckpointEngineManager
-from verl.experimental.agent_loop.agent_loop import AgentLoopManager, AgentLoopWorker
-from verl.experimental.reward_loop.reward_loop import RewardLoopManager, RewardLoopWorker
-from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
-from verl.plugin.platform import PlatformBase
-from verl.plugin.platform.platform_manager import PlatformRegistry
-from verl.trainer.main_ppo_v0 import BaseTaskRunner
-from verl.trainer.ppo.ray_trainer import RayPPOTrainer
-from verl.workers.engine.base import EngineRegistry
-from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
-from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
-from verl.workers.rollout.replica import RolloutReplicaRegistry
+import upstream_uses as uses
+from contracts import (
+    AT_LEAST,
+    FINGERPRINTS,
+    PRESENT,
+    SIGNATURES,
+    VLLM_FINGERPRINTS,
+)
+
+from marsrl_verl.verl_adapter.environment import stand_in_version
+
+LISTED = {*SIGNATURES, *AT_LEAST, *PRESENT}
+ADAPTER = "marsrl_verl.verl_adapter"
+MODULES_WITH_CLASSES = (
+    "trainer", "task_runner", "workers", "vllm_server", "rollout_manager", "reward_manager",
+    "cpu.fsdp_engine", "cpu.platform",
+)  # fmt: skip
 
 
 def parameters(function) -> list[str]:
@@ -27,83 +40,118 @@ def parameters(function) -> list[str]:
     return [name for name in names if name != "_ray_trace_ctx"]  # added by Ray's decorator
 
 
-@pytest.mark.parametrize(
-    ("function", "expected"),
-    [
-        (RayPPOTrainer._compute_old_log_prob, ["self", "batch"]),
-        (RayPPOTrainer._compute_ref_log_prob, ["self", "batch"]),
-        (RayPPOTrainer._update_actor, ["self", "batch"]),
-        (RayPPOTrainer._save_checkpoint, ["self"]),
-        (RayPPOTrainer._load_checkpoint, ["self"]),
-        (RayPPOTrainer._get_dp_size, ["self", "worker_group", "role"]),
-        (RayPPOTrainer._validate, ["self", "merged"]),
-        (RayPPOTrainer.init_workers, ["self"]),
-        (RayPPOTrainer._shutdown_dump_executor, ["self"]),
-        (
-            AgentLoopWorker.__init__,
-            ["self", "config", "llm_client", "teacher_client", "reward_loop_worker_handles"],
-        ),
-        (
-            AgentLoopManager.__init__,
-            ["self", "config", "llm_client", "teacher_client", "reward_loop_worker_handles"],
-        ),
-        (AgentLoopManager.generate_sequences, ["self", "prompts"]),
-        (RewardManagerBase.__init__, ["self", "config", "tokenizer", "compute_score"]),
-        (RewardManagerBase.run_single, ["self", "data"]),
-        (RewardLoopWorker.compute_score, ["self", "data"]),
-        (LLMServerClient._acquire_server, ["self", "request_id", "extra"]),
-        (LLMServerClient._release_server, ["self", "server_id", "request_id"]),
-        (CheckpointEngineManager.update_weights, ["self", "global_steps"]),
-        (CheckpointEngineManager.sleep_replicas, ["self"]),
-        (TrainingWorker.__init__, ["self", "config"]),
-        (BaseTaskRunner.add_actor_rollout_worker, ["self", "config"]),
-        (BaseTaskRunner.init_resource_pool_mgr, ["self", "config"]),
-        (EngineRegistry.register, ["model_type", "backend", "device", "vendor"]),
-        (RolloutReplicaRegistry.register, ["name", "loader"]),
-        (PlatformRegistry.register, ["platform"]),
-    ],
-)
-def test_signature_is_the_one_the_adapter_was_written_for(function, expected):
-    assert parameters(function) == expected
+def source(name: str) -> str:
+    return inspect.getsource(inspect.unwrap(uses.resolve(name)))
 
 
-def test_trainer_constructor_takes_what_the_task_runner_passes():
-    needed = {
-        "config", "tokenizer", "processor", "role_worker_mapping", "resource_pool_manager",
-        "ray_worker_group_cls", "train_dataset", "val_dataset", "collate_fn", "train_sampler",
-    }  # fmt: skip
-    assert needed <= set(parameters(RayPPOTrainer.__init__))
+@pytest.mark.parametrize(("name", "expected"), SIGNATURES.items())
+def test_signature_is_the_one_the_adapter_was_written_for(name, expected):
+    assert parameters(uses.resolve(name)) == expected
+
+
+@pytest.mark.parametrize(("name", "expected"), AT_LEAST.items())
+def test_function_takes_what_the_adapter_passes(name, expected):
+    assert expected <= set(parameters(uses.resolve(name)))
+
+
+@pytest.mark.parametrize(("name", "kind"), PRESENT.items())
+def test_name_exists(name, kind):
+    module, _, path = name.partition(":")
+    owner, _, attribute = path.rpartition(".")
+    if owner and attribute in getattr(uses.resolve(f"{module}:{owner}"), "__dataclass_fields__", {}):
+        return  # a field without default is no attribute of the class
+    assert isinstance(uses.resolve(name), kind)
+
+
+def _assert_unchanged(name: str, expected: str, ours: str) -> None:
+    found = hashlib.sha256("".join(source(name).split()).encode()).hexdigest()[:16]
+    assert found == expected, (
+        f"{name} is not what our code was written beside. Compare the two versions, adapt {ours} where "
+        f"needed, then set the fingerprint to {found}"
+    )
+
+
+@pytest.mark.parametrize(("name", "expected", "ours"), [(n, *one) for n, one in FINGERPRINTS.items()])
+def test_code_that_ours_stands_beside_has_not_changed(name, expected, ours):
+    _assert_unchanged(name, expected, ours)
+
+
+@pytest.mark.parametrize(("name", "expected", "ours"), [(n, *one) for n, one in VLLM_FINGERPRINTS.items()])
+def test_code_of_vllm_on_cpu_has_not_changed(name, expected, ours):
+    from importlib.metadata import version
+
+    if version("vllm") != stand_in_version():
+        pytest.skip("another vLLM than the CPU platform's")
+    _assert_unchanged(name, expected, ours)
+
+
+# --- behaviour that a signature doesn't tell ------------------------------------------------------
 
 
 def test_agent_loop_manager_lets_a_subclass_choose_the_worker_class():
-    source = inspect.getsource(AgentLoopManager.__init__)
-    assert 'if not hasattr(self, "agent_loop_workers_class")' in source
+    assert 'if not hasattr(self, "agent_loop_workers_class")' in source(
+        "verl.experimental.agent_loop.agent_loop:AgentLoopManager.__init__"
+    )
 
 
 def test_trainer_takes_the_agent_loop_manager_from_the_configuration():
-    assert "agent_loop_manager_class" in inspect.getsource(RayPPOTrainer.init_workers)
+    assert "agent_loop_manager_class" in source("verl.trainer.ppo.ray_trainer:RayPPOTrainer.init_workers")
 
 
 def test_reward_worker_hands_the_batch_to_run_single_without_a_reward_model():
-    assert "self.reward_manager.run_single(data)" in inspect.getsource(RewardLoopWorker.compute_score)
-    assert hasattr(RewardLoopManager, "reward_loop_worker_handles")
+    name = "verl.experimental.reward_loop.reward_loop:RewardLoopWorker.compute_score"
+    assert "self.reward_manager.run_single(data)" in source(name)
 
 
 def test_hybrid_worker_has_swappable_training_workers():
+    from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
+
     assert ActorRolloutRefWorker.actor_worker_cls is TrainingWorker
     assert ActorRolloutRefWorker.ref_worker_cls is TrainingWorker
 
 
-def test_worker_takes_a_number_of_mini_batches():
-    source = inspect.getsource(inspect.unwrap(TrainingWorker.train_mini_batch))
-    assert 'key="num_mini_batch"' in source
-
-
 def test_replica_class_is_looked_up_by_name_when_servers_start():
-    assert "get_rollout_replica_class" in inspect.getsource(LLMServerManager.__init__)
+    from verl.workers.rollout.replica import RolloutReplicaRegistry
+
+    assert "get_rollout_replica_class" in source("verl.workers.rollout.llm_server:LLMServerManager.__init__")
+    assert RolloutReplicaRegistry.get("vllm").__name__ == "vLLMReplica"
+
+
+def test_a_replica_starts_the_servers_of_its_attribute():
+    name = "verl.workers.rollout.vllm_rollout.vllm_async_server:vLLMReplica"
+    assert "self.server_class = " in source(f"{name}.__init__")
+    assert "self.server_class.options(" in source(f"{name}.launch_servers")
+
+
+def test_an_admitted_request_is_counted_until_its_caller_gives_it_back():
+    import asyncio
+
+    from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer
+
+    open_gate = SimpleNamespace(_submission_paused=False, _admitting=0)
+    assert asyncio.run(vLLMHttpServer._park_until_admitted(open_gate, "r")) is None
+    assert open_gate._admitting == 1
+    leaving = SimpleNamespace(_submission_paused=True, _rejecting=True, _admitting=0, global_steps=4)
+    refused = asyncio.run(vLLMHttpServer._park_until_admitted(leaving, "r"))
+    assert refused.token_ids == []
+    assert leaving._admitting == 0, "a refused request is not counted"
+
+
+def test_a_process_group_that_exists_is_left_alone():
+    assert "if not torch.distributed.is_initialized():" in source(
+        "verl.utils.distributed:initialize_global_process_group_ray"
+    )
+
+
+def test_tracker_file_is_the_last_thing_a_checkpoint_writes():
+    text = source("verl.trainer.ppo.ray_trainer:RayPPOTrainer._save_checkpoint")
+    tracker = text.index("latest_checkpointed_iteration.txt")
+    assert tracker > max(text.rindex("save_checkpoint("), text.rindex("torch.save("))
 
 
 def test_platform_interface_is_the_one_the_cpu_platform_answers():
+    from verl.plugin.platform import PlatformBase
+
     assert PlatformBase.__abstractmethods__ == {
         "device_name", "vendor_name", "device_module", "is_available", "current_device", "device_count",
         "set_device", "synchronize", "manual_seed", "manual_seed_all", "set_allocator_settings",
@@ -111,3 +159,77 @@ def test_platform_interface_is_the_one_the_cpu_platform_answers():
         "nvtx_range", "profiler_start", "profiler_stop", "ray_resource_name", "ray_noset_envvars",
         "is_ipc_supported", "cudart",
     }  # fmt: skip
+
+
+# --- the list is complete -------------------------------------------------------------------------
+
+
+def our_classes() -> list[type]:
+    """Our classes that inherit from upstream."""
+    found = []
+    for module_name in MODULES_WITH_CLASSES:
+        module = importlib.import_module(f"{ADAPTER}.{module_name}")
+        found += [
+            item
+            for item in vars(module).values()
+            if inspect.isclass(item) and item.__module__ == module.__name__ and uses.upstream_bases(item)
+        ]
+    return found
+
+
+def _is_listed(name: str) -> bool:
+    return any(one == name or one.startswith(f"{name}.") for one in LISTED)
+
+
+def _listed_objects() -> list[object]:
+    return [inspect.unwrap(uses.resolve(name)) for name in SIGNATURES]
+
+
+def test_every_imported_name_is_listed():
+    imported = uses.imported_names()
+    assert "verl.utils.tensordict_utils:assign_non_tensor" in imported, "uses of a module's alias are found"
+    missing = {name: file for name, file in imported.items() if not _is_listed(name)}
+    assert not missing, "contracts.py lacks a line for these imports"
+
+
+def test_every_module_named_in_a_string_exists():
+    named = uses.module_strings()
+    assert "vllm.v1.engine.core" in named, "the template's imports are found"
+    missing = {name: file for name, file in named.items() if not uses.is_module(name)}
+    assert not missing
+
+
+def test_modules_with_inheriting_classes_are_all_looked_at():
+    adapter = uses.PACKAGE / "verl_adapter"
+    importing = set()
+    for path, _ in uses.sources():
+        text = path.read_text()
+        if adapter in path.parents and "\nclass " in text and re.search(r"^from (verl|vllm)\b", text, re.M):
+            importing.add(".".join(path.relative_to(adapter).with_suffix("").parts))
+    assert importing - set(MODULES_WITH_CLASSES) <= {"batch"}, "batch.py has dataclasses of its own only"
+
+
+def test_every_overridden_method_is_listed():
+    listed = _listed_objects()
+    overridden = [(cls, *one) for cls in our_classes() for one in uses.overridden(cls)]
+    assert ("MarsRLAgentLoopManager", "generate_sequences") in {(c.__name__, n) for c, _, n in overridden}
+    missing = [
+        f"{cls.__name__}.{name} overrides {base.__module__}:{base.__qualname__}.{name}"
+        for cls, base, name in overridden
+        # PlatformBase's constructor is object's.
+        if not any(inspect.unwrap(getattr(base, name)) is one for one in listed)
+        and inspect.unwrap(getattr(base, name)) is not object.__init__
+    ]
+    assert not missing
+
+
+@pytest.mark.parametrize("cls", our_classes(), ids=lambda cls: cls.__name__)
+def test_what_a_class_reads_from_upstream_is_there(cls):
+    listed = _listed_objects()
+    for name in sorted(uses.read_from_self(cls)):
+        inherited = getattr(cls, name, None)
+        if inspect.isfunction(inherited):
+            assert inspect.unwrap(inherited) in listed, f"{cls.__name__}.{name}() has no line in contracts.py"
+        else:
+            found = hasattr(cls, name) or uses.sets_on_self(cls, name)
+            assert found, f"no upstream base of {cls.__name__} sets self.{name}"

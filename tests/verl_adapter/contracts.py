@@ -1,0 +1,182 @@
+"""What the adapter takes from verl and vLLM: the list that `test_upstream_contracts.py` checks.
+
+Names are written `module:qualified.name`. A new import from verl or vLLM, a new override and a new use
+of an inherited method each need a line here; the tests say which is missing.
+"""
+
+from __future__ import annotations
+
+TRAINER = "verl.trainer.ppo.ray_trainer:RayPPOTrainer"
+RUNNER = "verl.trainer.main_ppo_v0:BaseTaskRunner"
+LOOPS = "verl.experimental.agent_loop.agent_loop"
+SERVER = "verl.workers.rollout.vllm_rollout.vllm_async_server"
+
+SIGNATURES: dict[str, list[str]] = {
+    # The trainer: called, or overridden.
+    f"{TRAINER}.__init__": [
+        "self", "config", "tokenizer", "role_worker_mapping", "resource_pool_manager",
+        "ray_worker_group_cls", "processor", "train_dataset", "val_dataset", "collate_fn",
+        "train_sampler", "device_name",
+    ],
+    f"{TRAINER}.fit": ["self"],
+    f"{TRAINER}.init_workers": ["self"],
+    f"{TRAINER}._compute_old_log_prob": ["self", "batch"],
+    f"{TRAINER}._compute_ref_log_prob": ["self", "batch"],
+    f"{TRAINER}._update_actor": ["self", "batch"],
+    f"{TRAINER}._validate": ["self", "merged"],
+    f"{TRAINER}._save_checkpoint": ["self"],
+    f"{TRAINER}._load_checkpoint": ["self"],
+    f"{TRAINER}._get_dp_size": ["self", "worker_group", "role"],
+    f"{TRAINER}._shutdown_dump_executor": ["self"],
+    "verl.trainer.ppo.ray_trainer:left_right_2_no_padding": ["data"],
+    "verl.trainer.ppo.core_algos:agg_loss": [
+        "loss_mat", "loss_mask", "loss_agg_mode", "dp_size", "batch_num_tokens", "global_batch_size",
+        "loss_scale_factor",
+    ],
+    "verl.utils.tensordict_utils:assign_non_tensor": ["tensor_dict", "kwargs"],
+    "verl.utils.tensordict_utils:get": ["tensordict", "key", "default"],
+    "verl.utils.metric:reduce_metrics": ["metrics"],
+    "verl.utils.py_functional:rename_dict": ["data", "prefix"],
+    "verl.utils.tracking:Tracking": ["project_name", "experiment_name", "default_backend", "config"],
+    "verl.utils.tracking:Tracking.log": ["self", "data", "step", "backend"],
+    "verl.checkpoint_engine:CheckpointEngineManager.update_weights": ["self", "global_steps"],
+    "verl.checkpoint_engine:CheckpointEngineManager.sleep_replicas": ["self"],
+    # Its batches.
+    "verl:DataProto.__init__": ["self", "batch", "non_tensor_batch", "meta_info"],
+    "verl:DataProto.from_dict": ["tensors", "non_tensors", "meta_info", "num_batch_dims", "auto_padding"],
+    "verl:DataProto.from_single_dict": ["data", "meta_info", "auto_padding"],
+    "verl:DataProto.reorder": ["self", "indices"],
+    "verl:DataProto.union": ["self", "other"],
+    "verl:DataProto.to_tensordict": ["self"],
+    # What the task runner builds.
+    f"{RUNNER}.__init__": ["self"],
+    f"{RUNNER}.add_actor_rollout_worker": ["self", "config"],
+    f"{RUNNER}.init_resource_pool_mgr": ["self", "config"],
+    f"{RUNNER}.run": ["self", "config"],
+    "verl.trainer.ppo.utils:create_rl_dataset": [
+        "data_paths", "data_config", "tokenizer", "processor", "is_train", "max_samples",
+    ],
+    "verl.trainer.ppo.utils:create_rl_sampler": ["data_config", "dataset"],
+    "verl.trainer.ppo.utils:need_critic": ["config"],
+    "verl.trainer.ppo.utils:need_reference_policy": ["config"],
+    "verl.utils.config:omega_conf_to_dataclass": ["config", "dataclass_type"],
+    "verl.utils.config:validate_config": ["config", "use_reference_policy", "use_critic"],
+    "verl.utils.dataset.rl_dataset:collate_fn": ["data_list"],
+    # Workers and engines.
+    "verl.workers.engine_workers:TrainingWorker.__init__": ["self", "config"],
+    "verl.workers.engine_workers:ActorRolloutRefWorker.update_actor": ["self", "data"],
+    "verl.workers.engine.base:EngineRegistry.register": ["model_type", "backend", "device", "vendor"],
+    "verl.utils.distributed:initialize_global_process_group_ray": ["timeout_second", "backend"],
+    "verl.utils.torch_functional:logprobs_from_logits_v2": ["logits", "labels"],
+    "verl.utils.torch_functional:logprobs_from_logits_naive": ["logits", "labels"],
+    "verl.plugin.platform:PlatformBase.is_platform_available": ["self", "use_smi_check"],
+    "verl.plugin.platform.platform_manager:PlatformRegistry.register": ["platform"],
+    # Rollout and reward.
+    f"{LOOPS}:AgentLoopWorker.__init__": [
+        "self", "config", "llm_client", "teacher_client", "reward_loop_worker_handles",
+    ],
+    f"{LOOPS}:AgentLoopManager.__init__": [
+        "self", "config", "llm_client", "teacher_client", "reward_loop_worker_handles",
+    ],
+    f"{LOOPS}:AgentLoopManager.generate_sequences": ["self", "prompts"],
+    "verl.experimental.reward_loop.reward_manager.base:RewardManagerBase.__init__": [
+        "self", "config", "tokenizer", "compute_score",
+    ],
+    "verl.experimental.reward_loop.reward_manager.base:RewardManagerBase.run_single": ["self", "data"],
+    "verl.experimental.reward_loop.reward_loop:RewardLoopWorker.compute_score": ["self", "data"],
+    "verl.workers.rollout.llm_server:LLMServerClient._acquire_server": ["self", "request_id", "extra"],
+    "verl.workers.rollout.llm_server:LLMServerClient._release_server": ["self", "server_id", "request_id"],
+    "verl.workers.rollout.replica:RolloutReplicaRegistry.register": ["name", "loader"],
+    f"{SERVER}:vLLMHttpServer._park_until_admitted": ["self", "request_id"],
+    f"{SERVER}:vLLMReplica.__init__": [
+        "self", "replica_rank", "config", "model_config", "gpus_per_node", "is_reward_model",
+        "is_teacher_model", "name_suffix",
+    ],
+    "vllm.model_executor.layers.utils:dispatch_cpu_unquantized_gemm": ["layer", "remove_weight"],
+}  # fmt: skip
+"""Parameters of the functions that are called or overridden."""
+
+AT_LEAST: dict[str, set[str]] = {
+    # vLLM's are many, and differ between the version on CPU and the one on GPU.
+    "vllm:SamplingParams": {"n", "logprobs", "output_kind", "max_tokens", "temperature", "top_p", "top_k"},
+    "vllm.v1.engine.async_llm:AsyncLLM.add_request": {"request_id", "prompt", "params"},
+    "vllm.v1.engine.async_llm:AsyncLLM.abort": {"request_id"},
+}
+"""Parameters that must be among those of a function."""
+
+PRESENT: dict[str, type] = {
+    "verl.single_controller.ray:RayWorkerGroup": type,
+    "verl.trainer.ppo.ray_trainer:Role.ActorRollout": object,
+    "verl.trainer.ppo.ray_trainer:Role.ActorRolloutRef": object,
+    "verl.workers.config:HFModelConfig.tokenizer": object,
+    "verl.workers.config:HFModelConfig.processor": object,
+    "verl.workers.engine.fsdp.transformer_impl:FSDPEngineWithLMHead": type,
+    "verl.experimental.reward_loop.reward_loop:RewardLoopManager.reward_loop_worker_handles": object,
+    "vllm.inputs:TokensPrompt": type,
+    "vllm.sampling_params:RequestOutputKind.FINAL_ONLY": object,
+    "vllm.v1.engine.output_processor:RequestOutputCollector.get": object,
+}
+"""Classes and attributes without parameters to compare."""
+
+FINGERPRINTS: dict[str, tuple[str, str]] = {
+    f"{TRAINER}.fit": ("583a54dd5f5f41e2", "trainer.RayMarsRLTrainer.fit_step follows its order"),
+    f"{TRAINER}._update_actor": ("dda3ac857da10533", "trainer.RayMarsRLTrainer._update_actor"),
+    f"{TRAINER}._validate": ("5dc498e75f56f157", "trainer.RayMarsRLTrainer._validate"),
+    f"{TRAINER}._save_checkpoint": (
+        "28005868cd2dd4e4",
+        "trainer.RayMarsRLTrainer._save_checkpoint relies on the tracker file being written last",
+    ),
+    f"{TRAINER}._load_checkpoint": (
+        "22cf7f189f151f6f",
+        "trainer.RayMarsRLTrainer._load_checkpoint relies on global_steps, and on 0 from scratch",
+    ),
+    f"{RUNNER}.add_actor_rollout_worker": (
+        "4c13767c6b97adeb",
+        "task_runner.MarsRLTaskRunner.add_actor_rollout_worker",
+    ),
+    "verl.trainer.main_ppo_v0:TaskRunner.run": (
+        "a553b5d259a9a754",
+        "task_runner.MarsRLTaskRunner.build_trainer follows its order",
+    ),
+    f"{LOOPS}:AgentLoopManager.generate_sequences": (
+        "d54ced029941c532",
+        "rollout_manager.MarsRLAgentLoopManager.generate",
+    ),
+    f"{SERVER}:vLLMHttpServer.generate": (
+        "7b58bdeeaaed61cf",
+        "vllm_server.MarsRLvLLMServer.generate_group: the same admission, then one call for a group",
+    ),
+    f"{SERVER}:vLLMHttpServer._park_until_admitted": (
+        "c565ea300452ee34",
+        "vllm_server.MarsRLvLLMServer.generate_group gives back the admission it counts",
+    ),
+    "verl.workers.engine_workers:TrainingWorker.train_mini_batch": (
+        "3cc1cbfc5c1ab838",
+        "trainer.RayMarsRLTrainer._update_actor names the mini-batches it cuts",
+    ),
+    "verl.workers.utils.losses:ppo_loss": (
+        "3b76cb0b848481c9",
+        "batch.build_batch and _update_actor provide the columns and normalisers it reads",
+    ),
+    "verl.utils.distributed:initialize_global_process_group_ray": (
+        "285ca954ecfcb7b4",
+        "cpu.process_group.initialize_gloo goes before it",
+    ),
+    "verl.utils.torch_functional:logprobs_from_logits_v2": (
+        "60bca979f96b2200",
+        "cpu.log_probs replaces it",
+    ),
+}
+"""Upstream code that we rewrote or whose inner order we rely on: hash of its source, and our counterpart."""
+
+VLLM_FINGERPRINTS: dict[str, tuple[str, str]] = {
+    "vllm.model_executor.layers.utils:dispatch_cpu_unquantized_gemm": (
+        "d3e3828fdb3a9c68",
+        "cpu.vllm_linear replaces it",
+    ),
+    "vllm.model_executor.layers.linear:UnquantizedLinearMethod.process_weights_after_loading": (
+        "3fd59b848457b52e",
+        "cpu.vllm_linear: the place where it is called",
+    ),
+}
+"""The same for vLLM's CPU build; a GPU machine has another version."""

@@ -1,0 +1,158 @@
+"""The CPU platform's replacements of upstream operations give upstream's numbers, and their gradients."""
+
+from __future__ import annotations
+
+import os
+import sys
+import types
+
+import pytest
+import torch
+from fresh_python import report_of, start_fresh
+
+pytest.importorskip("verl", reason="compares with verl's functions")
+
+from verl.utils import torch_functional
+
+from marsrl_verl.verl_adapter.cpu.log_probs import use_whole_batch_log_probs
+
+
+@pytest.fixture
+def whole_batch(monkeypatch):
+    """verl's module with the replacement in it, and the function that was replaced."""
+    walker = torch_functional.logprobs_from_logits_v2
+    monkeypatch.setattr(torch_functional, "logprobs_from_logits_v2", walker)  # put back afterwards
+    use_whole_batch_log_probs()
+    return walker
+
+
+def _graph_nodes(output: torch.Tensor) -> int:
+    seen, open_nodes = set(), [output.grad_fn]
+    while open_nodes:
+        node = open_nodes.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            open_nodes += [parent for parent, _ in node.next_functions]
+    return len(seen)
+
+
+@pytest.mark.skipif(
+    torch_functional.FLAH_ATTN_CROSS_ENTROPY_LOSS_AVAILABLE, reason="flash-attn takes the log-probabilities"
+)
+def test_log_probs_of_all_tokens_equal_the_row_by_row_ones(whole_batch):
+    """Upstream: `logprobs_from_logits_v2` walks over the rows, and the engine hands it one per token."""
+    generator = torch.Generator().manual_seed(0)
+    logits = (4 * torch.randn(37, 11, generator=generator)).double()
+    labels = torch.randint(11, (37,), generator=generator)
+    weights = torch.randn(37, generator=generator).double()
+    found = {}
+    for name, function in {
+        "ours": torch_functional.logprobs_from_logits,
+        "upstream": whole_batch,
+        "definition": lambda x, y: torch.log_softmax(x, dim=-1).gather(-1, y.unsqueeze(-1)).squeeze(-1),
+    }.items():
+        leaf = logits.clone().requires_grad_()
+        output = function(leaf, labels)
+        nodes = _graph_nodes(output)
+        (output * weights).sum().backward()
+        found[name] = (output.detach(), leaf.grad, nodes)
+    for name in ("upstream", "definition"):
+        torch.testing.assert_close(found["ours"][0], found[name][0])
+        torch.testing.assert_close(found["ours"][1], found[name][1])
+    assert found["upstream"][2] > len(labels), "upstream's graph grows with the tokens"
+    assert found["ours"][2] < 10
+
+
+@pytest.fixture
+def linear_layer(monkeypatch):
+    """vLLM's functions around a linear layer, restored afterwards, and a maker of layers with its loader."""
+    vllm_linear = pytest.importorskip("vllm.model_executor.layers.linear", reason="needs vLLM")
+    from vllm.model_executor.layers import utils
+    from vllm.platforms import current_platform
+
+    if not current_platform.is_cpu():
+        pytest.skip("vLLM packs linear weights on CPU only")
+    monkeypatch.setattr(utils, "dispatch_cpu_unquantized_gemm", utils.dispatch_cpu_unquantized_gemm)
+    method = vllm_linear.UnquantizedLinearMethod()
+
+    def loaded(weight: torch.Tensor) -> torch.nn.Module:
+        layer = torch.nn.Module()
+        layer.register_parameter("weight", torch.nn.Parameter(weight.clone(), requires_grad=False))
+        method.process_weights_after_loading(layer)
+        return layer
+
+    return utils, loaded
+
+
+def test_linear_layers_multiply_with_the_weights_of_the_last_sync(linear_layer):
+    """Upstream: vLLM packs the weight and empties `layer.weight`, so a sync finds nothing to load into."""
+    from marsrl_verl.verl_adapter.cpu.vllm_linear import keep_linear_weights
+
+    utils, loaded = linear_layer
+    generator = torch.Generator().manual_seed(0)
+    first, second = (torch.randn(64, 32, generator=generator) for _ in range(2))
+    inputs, bias = torch.randn(5, 32, generator=generator), torch.randn(64, generator=generator)
+    assert loaded(first).weight.numel() == 0, "vLLM no longer empties the weight: is our change still needed?"
+
+    keep_linear_weights()
+    layer = loaded(first)
+    expected = torch.nn.functional.linear(inputs, first, bias)
+    torch.testing.assert_close(utils.cpu_unquantized_gemm(layer, inputs, layer.weight, bias), expected)
+    layer.weight.data.copy_(second)
+    expected = torch.nn.functional.linear(inputs, second)
+    torch.testing.assert_close(utils.cpu_unquantized_gemm(layer, inputs, layer.weight), expected)
+
+
+def test_modules_that_imported_the_packing_function_by_name_get_ours(linear_layer, monkeypatch):
+    """Upstream: vLLM may import `dispatch_cpu_unquantized_gemm` by name, and a name keeps the old one."""
+    from marsrl_verl.verl_adapter.cpu.vllm_linear import keep_linear_weights
+
+    utils, _ = linear_layer
+    importer, stranger = types.ModuleType("vllm.importer"), types.ModuleType("stranger")
+    for module in (importer, stranger):
+        module.dispatch_cpu_unquantized_gemm = utils.dispatch_cpu_unquantized_gemm
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+    packing = utils.dispatch_cpu_unquantized_gemm
+    keep_linear_weights()
+    assert importer.dispatch_cpu_unquantized_gemm is utils.dispatch_cpu_unquantized_gemm is not packing
+    assert stranger.dispatch_cpu_unquantized_gemm is packing, "only vLLM's own modules are changed"
+
+
+RANK = """
+import json, torch
+from marsrl_verl.verl_adapter.cpu.process_group import initialize_gloo
+initialize_gloo()
+dist = torch.distributed
+mean = torch.tensor(float(dist.get_rank() + 1))
+dist.all_reduce(mean, op=dist.ReduceOp.AVG)  # how verl reports its loss
+ranks = [None] * dist.get_world_size()
+dist.all_gather_object(ranks, dist.get_rank())
+print(json.dumps([dist.get_backend(), mean.item(), ranks]))
+dist.destroy_process_group()
+"""
+
+
+@pytest.mark.parametrize("world", [1, 2])
+def test_ranks_meet_in_a_gloo_group(world, tmp_path):
+    """Upstream: Ray's variables name the ranks; verl then averages over them and gathers objects."""
+    shared = {"WORLD_SIZE": str(world), "DIST_INIT_METHOD": f"file://{tmp_path}/store"}
+    ranks = [start_fresh(RANK, {**shared, "RANK": str(rank)}) for rank in range(world)]
+    reports = [report_of(rank, seconds=120) for rank in ranks]
+    assert reports == [["gloo", (world + 1) / 2, list(range(world))]] * world
+
+
+def test_a_single_rank_needs_no_variables_but_where_to_meet(monkeypatch, tmp_path):
+    """Upstream: outside of Ray, verl takes rank 0 of 1; the group that exists already stays."""
+    from marsrl_verl.verl_adapter.cpu.process_group import initialize_gloo
+
+    for name in ("RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("DIST_INIT_METHOD", f"file://{os.fspath(tmp_path)}/store")
+    initialize_gloo()
+    try:
+        group = torch.distributed.group.WORLD
+        initialize_gloo()
+        assert torch.distributed.group.WORLD is group
+        assert torch.distributed.get_world_size() == 1
+    finally:
+        torch.distributed.destroy_process_group()

@@ -1,0 +1,126 @@
+"""Finds in our own source what it takes from verl and vLLM."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import importlib.util
+import inspect
+import re
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import marsrl_verl
+
+PACKAGE = Path(marsrl_verl.__file__).parent
+UPSTREAM = ("verl", "vllm")
+
+
+def sources() -> Iterator[tuple[Path, ast.Module]]:
+    """Every module of the package and of the recipe."""
+    for folder in (PACKAGE, PACKAGE.parent / "recipe"):
+        for path in sorted(folder.rglob("*.py")):
+            yield path, ast.parse(path.read_text())
+
+
+def is_upstream(name: str) -> bool:
+    return name.split(".")[0] in UPSTREAM
+
+
+def is_module(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def imported_names() -> dict[str, str]:
+    """`module:name` for every name taken from verl or vLLM, with the file that takes it.
+
+    Of an imported module, the attributes that the file uses.
+    """
+    found: dict[str, str] = {}
+    for path, tree in sources():
+        modules: dict[str, str] = {}
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module and is_upstream(node.module):
+                for alias in node.names:
+                    whole = f"{node.module}.{alias.name}"
+                    if is_module(whole):
+                        modules[alias.asname or alias.name] = whole
+                    else:
+                        found[f"{node.module}:{alias.name}"] = path.name
+            elif isinstance(node, ast.Import):
+                for alias in node.names:
+                    if is_upstream(alias.name):
+                        modules[alias.asname or alias.name] = alias.name
+        for node in ast.walk(tree):
+            if (
+                isinstance(node, ast.Attribute)
+                and isinstance(node.value, ast.Name)
+                and (module := modules.get(node.value.id)) is not None
+            ):
+                found[f"{module}:{node.attr}"] = path.name
+    return found
+
+
+def module_strings() -> dict[str, str]:
+    """Dotted upstream module names in string constants (lists of modules to import), with their file."""
+    pattern = re.compile(rf"({'|'.join(UPSTREAM)})(\.[a-z_0-9]+)+")
+    return {
+        node.value: path.name
+        for path, tree in sources()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and pattern.fullmatch(node.value)
+    }
+
+
+def upstream_bases(cls: type) -> list[type]:
+    return [base for base in cls.__mro__[1:] if is_upstream(base.__module__)]
+
+
+def overridden(cls: type) -> Iterator[tuple[type, str]]:
+    """Methods of upstream bases that `cls` defines itself, abstract ones left out."""
+    for name, value in vars(cls).items():
+        if not inspect.isfunction(value):
+            continue
+        for base in upstream_bases(cls):
+            inherited = vars(base).get(name)
+            if inherited is not None and not getattr(inherited, "__isabstractmethod__", False):
+                yield base, name
+                break
+
+
+def read_from_self(cls: type) -> set[str]:
+    """Attributes that `cls` reads from `self` and neither defines nor sets."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
+    own = set(vars(cls))
+    read: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute):
+            read.add(node.target.attr)  # counts up or down what upstream made
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
+            if isinstance(node.ctx, ast.Load):
+                read.add(node.attr)
+            elif node.attr not in read:
+                own.add(node.attr)
+    return read - own
+
+
+def sets_on_self(cls: type, name: str) -> bool:
+    """Whether the source of an upstream base assigns `self.<name>`."""
+    pattern = re.compile(rf"\bself\.{name}\s*(:[^=\n]+)?=(?!=)|[(,]\s*self\.{name}\s*[,)]?.*=(?!=)")
+    return any(pattern.search(inspect.getsource(base)) for base in upstream_bases(cls))
+
+
+def resolve(name: str) -> Any:
+    """The object that `module:qualified.name` stands for."""
+    module, _, path = name.partition(":")
+    value: Any = importlib.import_module(module)
+    for part in path.split("."):
+        # Ray wraps an actor's class; inside is the class as it was written.
+        actor = getattr(value, "__ray_metadata__", None)
+        value = getattr(value if actor is None else actor.modified_class, part)
+    return value
