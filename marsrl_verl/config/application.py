@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 
 from marsrl_verl.config.checks import run_checks
 from marsrl_verl.config.checks.context import Context, typed_settings
 from marsrl_verl.config.checks.machine import check_verl_version
+from marsrl_verl.config.checks.resume import data_bytes
 from marsrl_verl.config.command_line import help_text, parse_arguments
 from marsrl_verl.config.compose import available_groups, compose_config
 from marsrl_verl.config.dry_run import report
@@ -57,4 +58,6 @@ def _run(argv: list[str], launch: Launch) -> int:
         print(
             f"cluster={composed.choices['cluster']} (picked from the machine; name one to choose)", flush=True
         )
+    with open_dict(composed.config):
+        composed.config.marsrl.run.data_bytes = data_bytes(context)
     return launch(composed.config)

@@ -12,7 +12,7 @@ from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
 from marsrl_verl.config.errors import ConfigError, Problem, did_you_mean
-from marsrl_verl.config.reference import all_keys, find_unknown, is_free_entry, reference_tree
+from marsrl_verl.config.reference import all_keys, default_of, find_unknown, is_free_entry, reference_tree
 
 _DESCRIPTION = "Train a language model that reasons in several roles. Without arguments: the tiny world."
 
@@ -139,16 +139,37 @@ def _check_override(override: Override, groups: dict[str, list[str]]) -> Problem
             fix="The output folder is marsrl.run.output_dir; extra search folders come with --config-dir.",
         )
     if key in groups or "/" in key or "@" in key:
-        return _check_group(key, override.value(), groups)
-    if override.is_delete():
+        return _check_group(key, None if override.is_delete() else override.value(), groups)
+    return _check_key(key, groups) or (_check_removal(key) if override.is_delete() else None)
+
+
+def _check_removal(key: str) -> Problem | None:
+    """Only entries of free dictionaries can be removed: verl and the checks read all other keys."""
+    try:
+        default = default_of(key)
+    except KeyError:
         return None
-    return _check_key(key, groups)
+    shown = (
+        "" if isinstance(default, dict) else f" (verl's default: {'null' if default is None else default})"
+    )
+    return Problem(
+        key=f"~{key}",
+        what="The key is read by the run, so it can't be removed.",
+        fix=f"Leave '~{key}' out, or set {key} to a value{shown}.",
+    )
 
 
 def _check_group(key: str, value: object, groups: dict[str, list[str]]) -> Problem | None:
     options = groups.get(key)
-    if options is None or not isinstance(value, str) or value in options:
+    if options is None or isinstance(value, list) or value in options:
         return None
+    if not isinstance(value, str):
+        return Problem(
+            key=key,
+            value=value,
+            what=f"The group {key!r} needs an option, and none is named.",
+            fix=f"Leave it out, or choose one of: {', '.join(options)}.",
+        )
     near = did_you_mean(value, options)
     guess = f"Did you mean {key}={near[0]}? " if near else ""
     return Problem(

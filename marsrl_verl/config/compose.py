@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,10 +16,12 @@ from omegaconf.errors import OmegaConfBaseException
 
 from marsrl_verl.config import resolvers
 from marsrl_verl.config.command_line import Arguments, check_overrides, unknown_key_problem
-from marsrl_verl.config.errors import NO_VALUE, ConfigError, Problem
+from marsrl_verl.config.errors import ConfigError, Problem
+from marsrl_verl.config.explain import explain
 from marsrl_verl.config.hardware import detect_cluster
+from marsrl_verl.config.kinds import kind_problems
 from marsrl_verl.config.locations import config_folder, group_options, verl_search_path
-from marsrl_verl.config.reference import find_unknown, unknown_keys
+from marsrl_verl.config.reference import unknown_keys
 from marsrl_verl.config.schema import MarsRLConfig
 
 ROOT = "marsrl"
@@ -73,9 +74,14 @@ def compose_config(arguments: Arguments) -> Composed:
             detected = True
             raw, choices = _compose(arguments, [*overrides, f"cluster={detect_cluster()}"])
         tree = refuse_unknown(raw)
+        if problems := kind_problems(tree):
+            # Before resolving: our functions in interpolations compute with these values.
+            raise ConfigError(problems)
         config = resolve(raw)
+        if problems := missing_problems(config):
+            raise ConfigError(problems)
     except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
-        raise ConfigError([_explain(error)]) from error
+        raise ConfigError([explain(error, _OWN_GROUPS)]) from error
     return Composed(config=config, raw=tree, choices=choices, cluster_detected=detected)
 
 
@@ -95,6 +101,9 @@ def _compose(arguments: Arguments, overrides: list[str]) -> tuple[DictConfig, di
     choices = {group: str(chosen[group]) for group in _OWN_GROUPS if group in chosen}
     OmegaConf.set_struct(config, False)
     del config["hydra"]
+    if isinstance(OmegaConf.select(config, "trainer.logger"), str):
+        # verl takes one name as well as a list of them.
+        config.trainer.logger = [config.trainer.logger]
     return config, choices
 
 
@@ -130,62 +139,30 @@ def refuse_unknown(raw: DictConfig) -> dict[str, Any]:
     return tree
 
 
+_WHO_NAMES = {
+    # The fix for a key, by how the key begins.
+    "marsrl.reward": "Choose a group: reward=exact or reward=math_verify, or name a class of yours.",
+    "marsrl.prompts": "Choose a group: model=…, or name marsrl_verl.algos.prompts:MathPrompts.",
+}
+
+
+def missing_problems(config: DictConfig) -> list[Problem]:
+    """Keys of ours that have no default and that nobody gave a value."""
+    return [
+        Problem(
+            key=f"marsrl.{key}",
+            what="Nothing names a value for it.",
+            fix=next(
+                (fix for start, fix in _WHO_NAMES.items() if f"marsrl.{key}".startswith(start)), "Set it."
+            ),
+        )
+        for key in sorted(OmegaConf.missing_keys(config.marsrl))
+    ]
+
+
 def resolve(config: DictConfig) -> DictConfig:
     """Replace every interpolation by its value; the result holds plain dictionaries only."""
     tree: Any = OmegaConf.to_container(config, resolve=True, throw_on_missing=False)
     resolved: DictConfig = OmegaConf.create(tree)
     OmegaConf.set_struct(resolved, True)
     return resolved
-
-
-def _explain(error: Exception) -> Problem:
-    """A readable problem for an exception of Hydra or OmegaConf."""
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, ConfigError):
-            return cause.problems[0]
-        cause = cause.__cause__ or cause.__context__
-    text = _whole_text(error)
-    key = _first_match(
-        text, r"full_key: ([\w.\[\]]+)", r"[Oo]verrid(?:e|ing) '?([\w.]+)", r"config '?([\w./]+)"
-    )
-    value = _first_match(text, r"Value '([^']*)'")
-    if key is not None and (unknown := find_unknown(key)) is not None:
-        return unknown_key_problem(unknown.key, unknown.siblings, _OWN_GROUPS)
-    if isinstance(error, yaml.YAMLError):
-        return Problem("YAML", f"A configuration file cannot be read: {error}", "Put the YAML right there.")
-    if "could not be converted" in text or "Cannot convert" in text or "is not a supported" in text:
-        kind = _first_match(text, r"could not be converted to (\w+)") or "the type that the schema asks for"
-        return Problem(
-            key=key or "configuration",
-            value=value if value is not None else NO_VALUE,
-            what=f"The value has the wrong type; expected {kind}.",
-            fix="Give a value of that type; marsrl_verl/config/schema.py documents every key.",
-        )
-    first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
-    options = _first_match(text, r"(?s)Available options in '[^']*':\s*(.*?)\n\S")
-    return Problem(
-        key=key or "configuration",
-        what=first,
-        fix=f"Options: {', '.join(options.split())}."
-        if options
-        else "Correct the setting; --help lists the groups.",
-    )
-
-
-def _whole_text(error: BaseException) -> str:
-    """The messages of an exception and its causes; Hydra wraps OmegaConf's, which names the key."""
-    parts: list[str] = []
-    current: BaseException | None = error
-    while current is not None:
-        parts.append(str(current))
-        current = current.__cause__ or current.__context__
-    return "\n".join(parts)
-
-
-def _first_match(text: str, *patterns: str) -> str | None:
-    for pattern in patterns:
-        found = re.search(pattern, text)
-        if found and found.group(1):
-            return found.group(1)
-    return None

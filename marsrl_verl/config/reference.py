@@ -124,26 +124,40 @@ def all_keys() -> list[str]:
     return walk(reference_tree(), "")
 
 
-def dataclass_fields(target: str) -> frozenset[str]:
-    """Field names of a verl dataclass by its `_target_`, base classes included; empty if unknown."""
+def dataclass_fields(target: str) -> dict[str, str]:
+    """Fields of a verl dataclass by its `_target_` with their annotations; empty if unknown."""
     if not target.startswith("verl."):
-        return frozenset()
+        return {}
     return _fields_with_bases(target.rsplit(".", 1)[-1], _dataclass_index(verl_folder()))
 
 
-def _fields_with_bases(name: str, index: dict[str, tuple[tuple[str, ...], frozenset[str]]]) -> frozenset[str]:
+def annotation_of(key: str) -> str | None:
+    """The annotation of a dotted key in verl's dataclass, e.g. `Optional[int]`; None when it has none."""
+    *parents, name = key.split(".")
+    node: Any = reference_tree()
+    for part in parents:
+        if not isinstance(node, dict) or part not in node:
+            return None
+        node = node[part]
+    if not isinstance(node, dict):
+        return None
+    return dataclass_fields(str(node.get("_target_", ""))).get(name)
+
+
+def _fields_with_bases(name: str, index: dict[str, tuple[tuple[str, ...], dict[str, str]]]) -> dict[str, str]:
     if name not in index:
-        return frozenset()
-    bases, fields = index[name]
-    for base in bases:
-        fields |= _fields_with_bases(base, index)
-    return fields
+        return {}
+    bases, own = index[name]
+    fields: dict[str, str] = {}
+    for base in reversed(bases):
+        fields.update(_fields_with_bases(base, index))
+    return {**fields, **own}
 
 
 @lru_cache(maxsize=1)
-def _dataclass_index(folder: Path) -> dict[str, tuple[tuple[str, ...], frozenset[str]]]:
-    """Class name -> (names of its bases, its annotated public fields), for verl's configuration classes."""
-    index: dict[str, tuple[tuple[str, ...], frozenset[str]]] = {}
+def _dataclass_index(folder: Path) -> dict[str, tuple[tuple[str, ...], dict[str, str]]]:
+    """Class name -> (names of its bases, its public fields), for verl's configuration classes."""
+    index: dict[str, tuple[tuple[str, ...], dict[str, str]]] = {}
     for pattern in _DATACLASS_FILES:
         for path in sorted(folder.glob(pattern)):
             for node in ast.parse(path.read_text(encoding="utf-8")).body:
@@ -152,13 +166,13 @@ def _dataclass_index(folder: Path) -> dict[str, tuple[tuple[str, ...], frozenset
     return index
 
 
-def _bases_and_fields(node: ast.ClassDef) -> tuple[tuple[str, ...], frozenset[str]]:
+def _bases_and_fields(node: ast.ClassDef) -> tuple[tuple[str, ...], dict[str, str]]:
     bases = tuple(base.id for base in node.bases if isinstance(base, ast.Name))
-    fields = frozenset(
-        statement.target.id
+    fields = {
+        statement.target.id: ast.unparse(statement.annotation)
         for statement in node.body
         if isinstance(statement, ast.AnnAssign)
         and isinstance(statement.target, ast.Name)
         and not statement.target.id.startswith("_")
-    )
+    }
     return bases, fields

@@ -139,6 +139,9 @@ class RunConfig:
     (continue from its last checkpoint), `replace` (delete it and start anew)."""
     seed: int = 1
     """Every random choice derives from it."""
+    data_bytes: dict[str, int] = field(default_factory=dict)
+    """Size of each data file by its path. The launcher writes it, so that the `config.yaml` in the run's
+    folder shows a resumed run whether the data is still the same."""
     log_rollouts: bool = True
     """Write every sample to `rollouts/step_N.jsonl`."""
     progress: bool = True

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from marsrl_verl.config.checks.upstream import _OURS, INERT_KEYS
+from marsrl_verl.config.checks.upstream import _OURS, FIXED_KEYS, INERT_KEYS
 from marsrl_verl.config.reference import (
     OWN_ROOT_KEYS,
     all_keys,
+    annotation_of,
     dataclass_fields,
     default_of,
     find_unknown,
@@ -56,8 +57,15 @@ def test_free_entries():
 
 def test_fields_come_from_the_source_of_verl_with_base_classes():
     fields = dataclass_fields("verl.workers.config.FSDPActorConfig")
-    assert {"fsdp_config", "ppo_mini_batch_size", "clip_ratio"} <= fields
-    assert dataclass_fields("somewhere.else.Config") == frozenset()
+    assert {"fsdp_config", "ppo_mini_batch_size", "clip_ratio"} <= set(fields)
+    assert dataclass_fields("somewhere.else.Config") == {}
+
+
+def test_annotations():
+    assert annotation_of("actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu") == "Optional[int]"
+    assert annotation_of("actor_rollout_ref.actor.fsdp_config.param_offload") == "bool"
+    assert annotation_of("trainer.save_freq") is None
+    assert annotation_of("no.such.key") is None
 
 
 def test_reference_has_the_keys_that_hydra_composes(composed):
@@ -75,7 +83,7 @@ def test_reference_has_the_keys_that_hydra_composes(composed):
 
 
 def test_inert_keys_exist():
-    for inert in INERT_KEYS:
+    for inert in (*INERT_KEYS, *FIXED_KEYS):
         assert find_unknown(inert.key) is None, inert.key
     covered = tuple(inert.key for inert in INERT_KEYS)
     for key in _OURS:

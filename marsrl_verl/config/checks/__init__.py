@@ -12,11 +12,14 @@ from marsrl_verl.config.checks import (
     batch,
     classes,
     data,
+    engine,
     lengths,
+    loss,
     machine,
     method,
     model,
     prompt_room,
+    resume,
     upstream,
 )
 from marsrl_verl.config.checks.context import Context
@@ -25,12 +28,23 @@ from marsrl_verl.config.errors import ConfigError, Problem
 Check = Callable[[Context], list[Problem]]
 
 ROUNDS: tuple[tuple[Check, ...], ...] = (
-    (upstream.check_types, method.check_choices, method.check_ranges, method.check_name, batch.check_sizes),
+    (
+        upstream.check_types,
+        method.check_choices,
+        method.check_ranges,
+        method.check_name,
+        batch.check_sizes,
+        engine.check_numbers,
+        engine.check_names,
+        engine.check_loggers,
+    ),
     (
         upstream.check_inert,
+        upstream.check_fixed,
         upstream.check_strategy,
-        upstream.check_clip,
-        upstream.check_kl,
+        loss.check_loss,
+        loss.check_clip,
+        loss.check_kl,
         method.check_selection,
         method.check_train_roles,
         lengths.check_role_limits,
@@ -38,7 +52,12 @@ ROUNDS: tuple[tuple[Check, ...], ...] = (
         lengths.check_copies,
         lengths.check_engine_lengths,
         batch.check_parallelism,
+        batch.check_rank_share,
         batch.check_micro_batches,
+        engine.check_engine_split,
+        engine.check_cpu,
+        engine.check_ray_resources,
+        resume.check_resume_mode,
     ),
     (
         batch.check_updates,
@@ -52,6 +71,8 @@ ROUNDS: tuple[tuple[Check, ...], ...] = (
         machine.check_packages,
         machine.check_gpus,
         machine.check_output,
+        resume.check_checkpoints,
+        resume.check_record,
     ),
 )
 
@@ -64,8 +85,26 @@ def run_checks(ctx: Context) -> None:
     """
     for checks in ROUNDS:
         by_key: dict[str, Problem] = {}
+        broken: list[Problem] = []
         for check in checks:
-            for problem in check(ctx):
+            try:
+                problems = check(ctx)
+            except Exception as error:
+                # Somebody's setting led here, so the message is about settings, not a traceback.
+                broken.append(_broken(check, error))
+                continue
+            for problem in problems:
                 by_key.setdefault(f"{problem.key} {problem.value}", problem)
-        if by_key:
-            raise ConfigError(list(by_key.values()))
+        # A check that fails where others found a problem has most likely met the same problem.
+        if found := list(by_key.values()) or broken:
+            raise ConfigError(found)
+
+
+def _broken(check: Check, error: Exception) -> Problem:
+    name = f"{check.__module__.rpartition('.')[2]}.{check.__name__}"
+    return Problem(
+        f"check {name}",
+        f"The check could not be finished: {type(error).__name__}: {error}",
+        "Look for an unusual value among the settings that you changed. If there is none, this is an error "
+        "of marsrl-verl: please report it with the command line.",
+    )

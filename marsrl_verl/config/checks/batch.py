@@ -89,6 +89,22 @@ def check_updates(ctx: Context) -> list[Problem]:
     ]
 
 
+def check_rank_share(ctx: Context) -> list[Problem]:
+    """verl's own rule for micro-batches of a fixed size."""
+    gpus, wanted = world_size(ctx.config), ctx.config.data.train_batch_size
+    if ctx.config.actor_rollout_ref.actor.use_dynamic_bsz or wanted % gpus == 0:
+        return []
+    near = max(gpus, wanted - wanted % gpus)
+    return [
+        Problem(
+            "data.train_batch_size",
+            f"With micro-batches of a fixed size verl wants a multiple of the {gpus} ranks.",
+            f"Set it to {near}, or use_dynamic_bsz=true (actor and rollout.log_prob).",
+            wanted,
+        )
+    ]
+
+
 _FIXED_SIZES = (
     "actor_rollout_ref.actor.ppo_micro_batch_size_per_gpu",
     "actor_rollout_ref.rollout.log_prob_micro_batch_size_per_gpu",

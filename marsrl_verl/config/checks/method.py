@@ -8,6 +8,7 @@ from marsrl_verl.algos.marsrl import SelectScope
 from marsrl_verl.algos.registry import ALGORITHMS
 from marsrl_verl.config.checks.context import ROLES, Context
 from marsrl_verl.config.errors import Problem, did_you_mean
+from marsrl_verl.config.schema import AlgoConfig
 from marsrl_verl.core.advantages import RoleBalance
 from marsrl_verl.core.scheduler import Mode
 from marsrl_verl.core.selection import Strategy
@@ -91,7 +92,9 @@ def check_ranges(ctx: Context) -> list[Problem]:
 def check_selection(ctx: Context) -> list[Problem]:
     """Inputs per stage against what a stage can give."""
     algo = ctx.settings.algo
-    if algo.inputs_per_stage <= algo.group_size or algo.correction_rounds == 0:
+    if algo.correction_rounds == 0:
+        return _check_single_stage(algo)
+    if algo.inputs_per_stage <= algo.group_size:
         return []
     return [
         Problem(
@@ -101,6 +104,22 @@ def check_selection(ctx: Context) -> list[Problem]:
             f"Set it to at most marsrl.algo.group_size = {algo.group_size}.",
             algo.inputs_per_stage,
         )
+    ]
+
+
+def _check_single_stage(algo: AlgoConfig) -> list[Problem]:
+    """Without a second stage nothing is selected."""
+    usual = AlgoConfig()
+    return [
+        Problem(
+            f"marsrl.algo.{name}",
+            "With marsrl.algo.correction_rounds = 0 the Solver is the only stage, so no inputs of a next one "
+            "are chosen.",
+            f"Leave it at {getattr(usual, name)}, or raise marsrl.algo.correction_rounds.",
+            getattr(algo, name),
+        )
+        for name in ("selection", "select_scope", "inputs_per_stage")
+        if getattr(algo, name) != getattr(usual, name)
     ]
 
 

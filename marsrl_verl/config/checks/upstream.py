@@ -12,6 +12,7 @@ from typing import Any
 
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.errors import Problem
+from marsrl_verl.config.kinds import kind_problems
 from marsrl_verl.config.reference import default_of
 
 
@@ -32,6 +33,8 @@ _EVALUATION_FIX = "Leave it out; marsrl.evaluation says when and how."
 _ROLLOUTS = "Every sample is written below the run's folder."
 _REWARDS = "Responses are scored by the class of their role."
 _REWARDS_FIX = "Leave it out; set marsrl.reward.<role>.target."
+_NO_PROFILE = "Nothing starts verl's profiler."
+_NO_PROFILE_FIX = "Leave it out; metrics.jsonl has the time of every phase of a step."
 
 INERT_KEYS: tuple[Inert, ...] = (
     Inert("model_engine", "Only the FSDP2 engine (dp) is driven.", "Leave it at dp."),
@@ -53,6 +56,11 @@ INERT_KEYS: tuple[Inert, ...] = (
     ),
     Inert(
         "actor_rollout_ref.rollout.ignore_eos", "Answers end where the model ends them.", "Leave it false."
+    ),
+    Inert(
+        "actor_rollout_ref.rollout.repetition_penalty",
+        "Samples are drawn by marsrl.roles, without penalties.",
+        "Leave it out.",
     ),
     Inert("actor_rollout_ref.rollout.val_kwargs", _EVALUATION, _EVALUATION_FIX),
     Inert(
@@ -104,6 +112,10 @@ INERT_KEYS: tuple[Inert, ...] = (
     Inert("trainer.rollout_data_dir", _ROLLOUTS, "Leave it out; see marsrl.run.log_rollouts."),
     Inert("trainer.validation_data_dir", _ROLLOUTS, "Leave it out; see marsrl.run.log_rollouts."),
     Inert("trainer.esi_redundant_time", "Checkpoints follow trainer.save_freq alone.", "Leave it at 0."),
+    Inert("global_profiler", _NO_PROFILE, _NO_PROFILE_FIX),
+    Inert("actor_rollout_ref.actor.profiler", _NO_PROFILE, _NO_PROFILE_FIX),
+    Inert("actor_rollout_ref.ref.profiler", _NO_PROFILE, _NO_PROFILE_FIX),
+    Inert("actor_rollout_ref.rollout.profiler", _NO_PROFILE, _NO_PROFILE_FIX),
     Inert("skip", "Rollouts are never replayed from another run.", "Leave it out."),
 )
 """What the trainer does not use, and what to set instead."""
@@ -123,64 +135,71 @@ _OURS: dict[str, Any] = {
 }
 """Values that our root configuration gives keys of the table above."""
 
-_CLIPS = ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c")
-_KL = ("kl_loss_coef", "kl_loss_type")
+_LORA = "The engine's servers do not get an adapter: they would decode with the weights as they were."
+_LORA_FIX = "Leave it out: all weights are trained."
+
+FIXED_KEYS: tuple[Inert, ...] = (
+    Inert("actor_rollout_ref.model.lora_rank", _LORA, _LORA_FIX),
+    Inert("actor_rollout_ref.model.lora_alpha", _LORA, _LORA_FIX),
+    Inert("actor_rollout_ref.model.lora_adapter_path", _LORA, _LORA_FIX),
+    Inert("actor_rollout_ref.model.lora", _LORA, _LORA_FIX),
+    Inert(
+        "data.validation_shuffle",
+        "Held-out problems are paired by position, before training with after.",
+        "Leave it false.",
+    ),
+    Inert(
+        "actor_rollout_ref.actor.checkpoint.async_save",
+        "A checkpoint counts once it is written as a whole, the scheduler's state with it.",
+        "Leave it false.",
+    ),
+    Inert(
+        "trainer.default_hdfs_dir",
+        "A run is only resumed from a folder.",
+        "Leave it out; trainer.default_local_dir may lie on a mounted file system.",
+    ),
+    Inert(
+        "actor_rollout_ref.rollout.disaggregation",
+        "Each engine both reads prompts and decodes.",
+        "Leave it out.",
+    ),
+)
+"""What must stay as it is: another value would be honoured by a part of the run, with a wrong result."""
+
 _NOTHING = object()
 
 
 def check_inert(ctx: Context) -> list[Problem]:
     """Keys without effect that were changed."""
-    problems: list[Problem] = []
-    for inert in INERT_KEYS:
-        for key, value in _leaves(inert.key, _find(ctx.raw, inert.key)):
-            if value is not _NOTHING and not _same(value, _expected(key)):
-                problems.append(
-                    Problem(
-                        key,
-                        f"It was changed, but the trainer does not use it. {inert.reason}",
-                        inert.instead,
-                        value,
-                    )
-                )
-    return problems
-
-
-def check_clip(ctx: Context) -> list[Problem]:
-    """A clip range that can never be reached."""
-    actor = ctx.config.actor_rollout_ref.actor
-    updates = ctx.settings.pipeline.updates_per_step * int(actor.ppo_epochs)
-    if updates > 1 or actor.policy_loss.loss_mode != "vanilla":
-        return []
     return [
-        Problem(
-            key,
-            "With one update per step the importance ratio is exactly 1, so nothing is ever clipped.",
-            "Leave it out, or raise marsrl.pipeline.updates_per_step or actor_rollout_ref.actor.ppo_epochs.",
-            value,
-        )
-        for key, value in _changed(ctx, _CLIPS)
+        Problem(key, f"It was changed, but the trainer does not use it. {inert.reason}", inert.instead, value)
+        for inert in INERT_KEYS
+        for key, value in _changed_leaves(ctx, inert.key)
     ]
 
 
-def check_kl(ctx: Context) -> list[Problem]:
-    """Settings of a KL term that is switched off."""
-    if ctx.config.actor_rollout_ref.actor.use_kl_loss:
-        return []
+def check_fixed(ctx: Context) -> list[Problem]:
+    """Keys that the trainer would honour with a wrong result."""
     return [
-        Problem(
-            key,
-            "The KL term is switched off (actor_rollout_ref.actor.use_kl_loss = false).",
-            "Leave it out, or set actor_rollout_ref.actor.use_kl_loss=true.",
-            value,
-        )
-        for key, value in _changed(ctx, _KL)
+        Problem(key, fixed.reason, fixed.instead, value)
+        for fixed in FIXED_KEYS
+        for key, value in _changed_leaves(ctx, fixed.key)
     ]
 
 
-def _changed(ctx: Context, names: tuple[str, ...]) -> list[tuple[str, Any]]:
-    """Those keys of the actor that differ from verl's default, with their values."""
-    keys = [f"actor_rollout_ref.actor.{name}" for name in names]
+def changed(ctx: Context, node: str, names: tuple[str, ...]) -> list[tuple[str, Any]]:
+    """Those keys of a node that differ from verl's default, with their values."""
+    keys = [f"{node}.{name}" for name in names]
     return [(key, ctx.get(key)) for key in keys if not _same(_find(ctx.raw, key), _expected(key))]
+
+
+def _changed_leaves(ctx: Context, key: str) -> list[tuple[str, Any]]:
+    """What was changed at a key, or below it."""
+    return [
+        (leaf, value)
+        for leaf, value in _leaves(key, _find(ctx.raw, key))
+        if value is not _NOTHING and not _same(value, _expected(leaf))
+    ]
 
 
 def check_strategy(ctx: Context) -> list[Problem]:
@@ -192,35 +211,8 @@ def check_strategy(ctx: Context) -> list[Problem]:
 
 
 def check_types(ctx: Context) -> list[Problem]:
-    """Values of verl's keys against the kind of their default (our own keys have a schema)."""
-    problems: list[Problem] = []
-    for key, value in _leaves("", {name: node for name, node in ctx.raw.items() if name != "marsrl"}):
-        try:
-            default = default_of(key)
-        except KeyError:
-            continue
-        kind = _kind_expected(default)
-        if kind is not None and not _fits(value, kind):
-            problems.append(
-                Problem(key, f"Expected {kind}, as verl's default {default!r}.", f"Set it to {kind}.", value)
-            )
-    return problems
-
-
-def _kind_expected(default: Any) -> str | None:
-    if isinstance(default, bool):
-        return "true or false"
-    if isinstance(default, (int, float)):
-        return "a number"
-    return None
-
-
-def _fits(value: Any, kind: str) -> bool:
-    if value is None or (isinstance(value, str) and ("${" in value or value == "???")):
-        return True
-    if kind == "true or false":
-        return isinstance(value, bool)
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
+    """Values of verl's keys against the kind that verl expects."""
+    return kind_problems(ctx.raw)
 
 
 def _expected(key: str) -> Any:

@@ -1,0 +1,126 @@
+"""Checks of the loss: its mode, how it is averaged, clipping, and the reference policy's KL term."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from marsrl_verl.config.checks.context import Context
+from marsrl_verl.config.checks.method import one_of
+from marsrl_verl.config.checks.upstream import changed
+from marsrl_verl.config.errors import Problem
+from marsrl_verl.config.upstream_names import LOSS_MEANS, policy_losses
+
+_ACTOR = "actor_rollout_ref.actor"
+_CLIPS = ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c")
+_KL = ("kl_loss_coef", "kl_loss_type")
+_KL_TYPES = ("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3")
+"""What verl's `kl_penalty` computes; each also with `+` for the straight-through gradient."""
+
+_TOKEN_MEAN = "token-mean"
+_PADDED = (
+    "Rows that only fill up a batch would count as sequences and shrink every gradient: "
+    "the trainer's normaliser is the number of trained tokens."
+)
+_OWN_MEAN = {"sapo": _PADDED, "geo_mean": _PADDED}
+"""Modes that average over sequences whatever `loss_agg_mode` says."""
+
+
+def check_loss(ctx: Context) -> list[Problem]:
+    """The policy loss and its mean."""
+    return [*_check_mean(ctx), *_check_mode(ctx)]
+
+
+def _check_mean(ctx: Context) -> list[Problem]:
+    key = f"{_ACTOR}.loss_agg_mode"
+    value = str(ctx.get(key))
+    if value == _TOKEN_MEAN:
+        return []
+    if value not in LOSS_MEANS:
+        return one_of(key, value, LOSS_MEANS)
+    return [Problem(key, _PADDED, f"Leave it at {_TOKEN_MEAN}.", value)]
+
+
+def _check_mode(ctx: Context) -> list[Problem]:
+    key = f"{_ACTOR}.policy_loss.loss_mode"
+    mode = str(ctx.get(key))
+    known = policy_losses()
+    if mode not in known:
+        # A module of the user's may register a loss of its own in the workers.
+        return [] if ctx.get("actor_rollout_ref.model.external_lib") else one_of(key, mode, known)
+    if mode in _OWN_MEAN:
+        return [Problem(key, _OWN_MEAN[mode], "Use vanilla, or another loss of single tokens.", mode)]
+    if mode == "bypass_mode":
+        what = "It takes the sampler's log-probabilities for the old ones, which the trainer recomputes."
+        return [Problem(key, what, "Use vanilla.", mode)]
+    beta_key = f"{_ACTOR}.policy_loss.dro_beta"
+    beta = ctx.get(beta_key)
+    if mode == "dro" and (beta is None or beta <= 0):
+        return [Problem(beta_key, "The loss dro needs a number above 0.", f"Set {beta_key}=0.1.", beta)]
+    return []
+
+
+def check_clip(ctx: Context) -> list[Problem]:
+    """Clip ranges that verl refuses or that can never be reached."""
+    actor = ctx.config.actor_rollout_ref.actor
+    if actor.clip_ratio_c <= 1.0:
+        key = f"{_ACTOR}.clip_ratio_c"
+        return [Problem(key, "verl's loss expects a number above 1.", "3.0 is the default.", ctx.get(key))]
+    updates = ctx.settings.pipeline.updates_per_step * int(actor.ppo_epochs)
+    if updates > 1 or actor.policy_loss.loss_mode != "vanilla":
+        return []
+    return [
+        Problem(
+            key,
+            "With one update per step the importance ratio is exactly 1, so nothing is ever clipped.",
+            "Leave it out, or raise marsrl.pipeline.updates_per_step or actor_rollout_ref.actor.ppo_epochs.",
+            value,
+        )
+        for key, value in changed(ctx, _ACTOR, _CLIPS)
+    ]
+
+
+def check_kl(ctx: Context) -> list[Problem]:
+    """The KL term: settings without it, or what its reference policy needs."""
+    if ctx.config.actor_rollout_ref.actor.use_kl_loss:
+        return _check_reference(ctx)
+    return [
+        Problem(
+            key,
+            "The KL term is switched off (actor_rollout_ref.actor.use_kl_loss = false).",
+            "Leave it out, or set actor_rollout_ref.actor.use_kl_loss=true.",
+            value,
+        )
+        for key, value in changed(ctx, _ACTOR, _KL)
+    ]
+
+
+def _check_reference(ctx: Context) -> list[Problem]:
+    key = f"{_ACTOR}.use_kl_loss"
+    if ctx.on_cpu:
+        # FSDP2 keeps a frozen model in pinned memory, which only a machine with an accelerator has.
+        what = "The reference policy of the KL term runs on GPUs only: it lies in pinned memory."
+        return [Problem(key, what, "Leave it out here, or use a GPU cluster.", True)]
+    type_key = f"{_ACTOR}.kl_loss_type"
+    kind = str(ctx.get(type_key))
+    problems = one_of(type_key, kind.removesuffix("+"), _KL_TYPES)
+    return problems + _check_reference_rows(ctx)
+
+
+def _check_reference_rows(ctx: Context) -> list[Problem]:
+    """The reference policy cuts the rows that the actor cuts."""
+    actor = ctx.config.actor_rollout_ref.actor
+    ref = "actor_rollout_ref.ref"
+    wanted: dict[str, Any] = {f"{ref}.log_prob_use_dynamic_bsz": actor.use_dynamic_bsz}
+    if not actor.use_dynamic_bsz:
+        wanted[f"{ref}.log_prob_micro_batch_size_per_gpu"] = actor.ppo_micro_batch_size_per_gpu
+        wanted[f"{ref}.log_prob_micro_batch_size"] = None
+    return [
+        Problem(
+            key,
+            "The reference policy reads the rows that the update reads, in the same micro-batches.",
+            f"Set it to {'null' if value is None else str(value).lower()}.",
+            ctx.get(key),
+        )
+        for key, value in wanted.items()
+        if ctx.get(key) != value
+    ]

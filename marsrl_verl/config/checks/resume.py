@@ -1,0 +1,189 @@
+"""Checks of a run that continues: the checkpoint must belong to it, and to these settings.
+
+The record of a run's settings is the `config.yaml` in its folder. What a checkpoint's weights, pools and
+data positions mean hangs on some of them; all others may change.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from marsrl_verl.config.batching import world_size
+from marsrl_verl.config.checks.context import Context
+from marsrl_verl.config.checks.method import one_of
+from marsrl_verl.config.errors import Problem
+from marsrl_verl.reporting.run_folder import MARKER, Existing
+
+BOUND_KEYS = (
+    "marsrl.algo.name",
+    "marsrl.algo.group_size",
+    "marsrl.algo.inputs_per_stage",
+    "marsrl.algo.correction_rounds",
+    "marsrl.algo.select_scope",
+    "marsrl.algo.train_roles",
+    "marsrl.pipeline.mode",
+    "marsrl.run.seed",
+    "data.train_batch_size",
+    "data.train_files",
+    "data.train_max_samples",
+    "data.shuffle",
+    "data.seed",
+    "data.dataloader_num_workers",
+    "data.filter_overlong_prompts",
+    "data.custom_cls.path",
+    "data.custom_cls.name",
+    "actor_rollout_ref.model.path",
+)
+"""What a checkpoint is bound to: stages and pools, the position in the data, the model."""
+FOLDER_KEYS = ("data.val_files", "data.val_max_samples", "trainer.default_local_dir")
+"""What a run's folder is bound to beside: its first evaluation, and where its checkpoints lie."""
+
+_MODE, _PATH, _LOCAL = "trainer.resume_mode", "trainer.resume_from_path", "trainer.default_local_dir"
+_TRACKER = "latest_checkpointed_iteration.txt"
+_STEP_FOLDER = re.compile(r"global_step_\d+")
+
+
+def check_resume_mode(ctx: Context) -> list[Problem]:
+    """Whether and from where the run continues."""
+    mode, path = str(ctx.get(_MODE)), ctx.get(_PATH)
+    if problems := one_of(_MODE, mode, ("auto", "disable", "resume_path")):
+        return problems
+    if mode == "resume_path":
+        return _check_path(ctx, path)
+    if path is not None:
+        what = f"It has no effect with {_MODE} = {mode}."
+        return [Problem(_PATH, what, f"Leave it out, or set {_MODE}=resume_path.", path)]
+    if mode == "disable" and ctx.settings.run.existing == Existing.RESUME.value:
+        what = "marsrl.run.existing = resume continues from the last checkpoint, which this setting forbids."
+        return [Problem(_MODE, what, "Leave it out, or set marsrl.run.existing=replace to start anew.", mode)]
+    return []
+
+
+def _check_path(ctx: Context, path: Any) -> list[Problem]:
+    example = f"Set {_PATH}=folder/of/the/run/checkpoints/global_step_N."
+    if not isinstance(path, str) or not path:
+        return [Problem(_PATH, f"{_MODE} = resume_path needs a checkpoint's folder.", example, path)]
+    folder = Path(path).expanduser()
+    if not _STEP_FOLDER.fullmatch(folder.name):
+        return [Problem(_PATH, "A checkpoint's folder is named global_step_N.", example, path)]
+    if not folder.is_dir() and not ctx.dry_run:
+        return [Problem(_PATH, "There is no such folder.", example, path)]
+    run = ctx.settings.run
+    if run.existing == Existing.REPLACE.value and _inside(folder, Path(run.output_dir)):
+        what = f"marsrl.run.existing = replace deletes {run.output_dir}, and this checkpoint with it."
+        return [Problem(_PATH, what, "Give the new run another name=….", path)]
+    return []
+
+
+def check_checkpoints(ctx: Context) -> list[Problem]:
+    """A folder of checkpoints outside the run's own may hold those of another run."""
+    local, run = Path(str(ctx.get(_LOCAL))).expanduser(), ctx.settings.run
+    if ctx.dry_run or ctx.get(_MODE) != "auto" or _inside(local, Path(run.output_dir)):
+        return []
+    if not (local / _TRACKER).is_file():
+        return []
+    continues = run.existing == Existing.RESUME.value and (Path(run.output_dir) / MARKER).exists()
+    if continues:
+        return []  # the record says whether they are this run's
+    return [
+        Problem(
+            _LOCAL,
+            "The folder holds the checkpoints of another run, and this one would continue from them.",
+            "Leave it out, name an empty folder, or set trainer.resume_mode=disable.",
+            local,
+        )
+    ]
+
+
+def check_record(ctx: Context) -> list[Problem]:
+    """The settings of the run that is continued."""
+    run, mode = ctx.settings.run, ctx.get(_MODE)
+    problems: list[Problem] = []
+    if run.existing == Existing.RESUME.value:
+        problems += _compare(ctx, Path(run.output_dir) / "config.yaml", (*BOUND_KEYS, *FOLDER_KEYS))
+    if mode == "resume_path" and not problems:
+        record = Path(str(ctx.get(_PATH))).expanduser().parent.parent / "config.yaml"
+        problems += _compare(ctx, record, BOUND_KEYS)
+    return problems
+
+
+def _compare(ctx: Context, record: Path, keys: tuple[str, ...]) -> list[Problem]:
+    """Settings against a run's record; a run that ended before it wrote one has no checkpoint either."""
+    if not record.is_file():
+        return []
+    try:
+        old = OmegaConf.load(record)
+    except (OSError, yaml.YAMLError, OmegaConfBaseException) as error:
+        what = f"The record of the run's settings can't be read: {error}"
+        return [Problem(str(record), what, "Repair the file, or start anew under another name=….")]
+    if not isinstance(old, DictConfig):
+        what = f"Expected the run's settings, found {type(old).__name__}."
+        return [Problem(str(record), what, "Repair the file, or start anew under another name=….")]
+    problems = [
+        _changed(key, ctx.get(key), OmegaConf.select(old, key), record)
+        for key in keys
+        if _has(old, key) and _plain(OmegaConf.select(old, key)) != _plain(ctx.get(key))
+    ]
+    return problems + _compare_ranks(ctx, old, record) + _compare_bytes(ctx, old, record)
+
+
+def _changed(key: str, new: Any, old: Any, record: Path) -> Problem:
+    was = "null" if old is None else old
+    what = f"The run that is continued has {was} ({record}); its checkpoint does not fit another value."
+    return Problem(key, what, f"Set {key}={was}, or start anew under another name=….", new)
+
+
+def _compare_ranks(ctx: Context, old: DictConfig, record: Path) -> list[Problem]:
+    """Every rank reads the part of the checkpoint that it wrote."""
+    if not (_has(old, "trainer.nnodes") and _has(old, "trainer.n_gpus_per_node")):
+        return []
+    if world_size(old) == world_size(ctx.config):
+        return []
+    key = "trainer.n_gpus_per_node"
+    return [_changed(key, ctx.get(key), f"{world_size(old)} ranks in all", record)]
+
+
+def _compare_bytes(ctx: Context, old: DictConfig, record: Path) -> list[Problem]:
+    """Files of the same name with other content."""
+    sizes = OmegaConf.select(old, "marsrl.run.data_bytes") or {}
+    return [
+        Problem(
+            f"data.{report.split}_files",
+            f"The file has {now} bytes; when the run began, it had {sizes[name]} ({record}).",
+            "Put the old file back, or start anew under another name=….",
+            name,
+        )
+        for report in ctx.files
+        for name, now in [(str(report.path.absolute()), report.path.stat().st_size)]
+        if name in sizes and sizes[name] != now
+    ]
+
+
+def data_bytes(ctx: Context) -> dict[str, int]:
+    """Bytes of each data file that was looked at, by absolute path: a part of the record."""
+    return {str(report.path.absolute()): report.path.stat().st_size for report in ctx.files}
+
+
+def _has(config: DictConfig, key: str) -> bool:
+    missing = object()
+    return OmegaConf.select(config, key, default=missing) is not missing
+
+
+def _plain(value: Any) -> Any:
+    """A value that compares by what it means: one file as a list of one, paths as absolute ones."""
+    if OmegaConf.is_list(value):
+        items = [_plain(item) for item in value]
+        return items[0] if len(items) == 1 else items
+    if isinstance(value, str) and Path(value).expanduser().exists():
+        return str(Path(value).expanduser().absolute())
+    return value
+
+
+def _inside(path: Path, folder: Path) -> bool:
+    return path.expanduser().resolve().is_relative_to(folder.expanduser().resolve())

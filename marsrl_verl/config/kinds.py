@@ -1,0 +1,109 @@
+"""The kind of value that each of verl's keys takes, from its default and its dataclass.
+
+verl itself finds a wrong kind only in a worker, or not at all. (Our own keys have a schema.)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from marsrl_verl.config.errors import Problem
+from marsrl_verl.config.reference import annotation_of, default_of
+
+_FLAG, _WHOLE, _NUMBER = "true or false", "a whole number", "a number"
+_UNSET = "???"
+_MAYBE_NULL = re.compile(r"Optional\[|\bNone\b|\bAny\b")
+
+
+def kind_problems(tree: dict[str, Any]) -> list[Problem]:
+    """Values of verl's keys that are of the wrong kind, among them null where a value is needed.
+
+    Args:
+        tree: a composed configuration, interpolations as written; those are not looked at.
+    """
+    problems: list[Problem] = []
+    for key, value in _values("", {name: node for name, node in tree.items() if name != "marsrl"}):
+        try:
+            default = default_of(key)
+        except KeyError:
+            continue
+        kind, nullable = _expected(key, default)
+        if kind is None or (isinstance(value, str) and ("${" in value or value == _UNSET)):
+            continue
+        if not (nullable if value is None else _fits(value, kind)):
+            problems.append(Problem(key, f"Expected {kind}{_as_default(default)}.", _fix(key, kind), value))
+    return problems
+
+
+def _values(key: str, node: Any) -> Iterator[tuple[str, Any]]:
+    """Every value, and every node in whose place the default has none or the other way round."""
+    if isinstance(node, dict) and node and (not key or isinstance(_default(key), dict)):
+        for name, value in node.items():
+            yield from _values(f"{key}.{name}" if key else str(name), value)
+    else:
+        yield key, node
+
+
+def _default(key: str) -> Any:
+    try:
+        return default_of(key)
+    except KeyError:
+        # A key of a dataclass that verl's YAML leaves out, or of a node that takes any key.
+        return {}
+
+
+def _expected(key: str, default: Any) -> tuple[str | None, bool]:
+    """What a key takes (None: anything) and whether it takes null."""
+    annotation = annotation_of(key)
+    if isinstance(default, dict):
+        return _node_kind(default), bool(annotation and _MAYBE_NULL.search(annotation))
+    nullable = default is None or bool(annotation and _MAYBE_NULL.search(annotation))
+    if annotation is not None:
+        names = set(re.findall(r"\w+", annotation)) - {"Optional", "None"}
+        known = {"bool": _FLAG, "int": _WHOLE, "float": _NUMBER}
+        if len(names) == 1 and (name := names.pop()) in known:
+            return known[name], nullable
+    if isinstance(default, bool):
+        return _FLAG, nullable
+    if isinstance(default, int):
+        return (_WHOLE if annotation is None else _NUMBER), nullable
+    if isinstance(default, float):
+        return _NUMBER, nullable
+    if isinstance(default, list):
+        return "a list", nullable
+    return None, True
+
+
+def _node_kind(default: dict[str, Any]) -> str:
+    names = [name for name in default if name != "_target_"]
+    if not names:
+        return "a dictionary"
+    return f"the keys {', '.join(names[:4])}{', …' if len(names) > 4 else ''} below it"
+
+
+def _fits(value: Any, kind: str) -> bool:
+    if kind == _FLAG:
+        return isinstance(value, bool)
+    if kind == _WHOLE:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if kind == _NUMBER:
+        return isinstance(value, (int, float)) and not isinstance(value, bool)
+    return isinstance(value, list) if kind == "a list" else isinstance(value, dict)
+
+
+def _as_default(default: Any) -> str:
+    if default is None or isinstance(default, dict) or (isinstance(default, str) and "${" in default):
+        return ""
+    return f", as verl's default {default!r}"
+
+
+def _fix(key: str, kind: str) -> str:
+    if kind.startswith("the keys"):
+        return f"Leave {key} out and set the keys below it, or none."
+    if kind == "a dictionary":
+        return f"Leave it out, or write '{key}={{name: value}}'."
+    if kind == "a list":
+        return f"Leave it out, or write '{key}=[a,b]'."
+    return f"Leave it out, or set it to {kind}."

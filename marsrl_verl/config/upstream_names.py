@@ -1,0 +1,44 @@
+"""Names that verl knows: read from its source, since importing it takes many seconds."""
+
+from __future__ import annotations
+
+import ast
+import re
+from functools import lru_cache
+
+from marsrl_verl.config.locations import verl_folder
+
+LOSS_MEANS = (
+    "token-mean",
+    "token-sum",
+    "seq-mean-token-sum",
+    "seq-mean-token-mean",
+    "seq-mean-token-sum-norm",
+)
+"""Values of `actor.loss_agg_mode` (verl's `ActorConfig`)."""
+
+
+class UpstreamSourceError(RuntimeError):
+    """verl's source is not as this package knows it; the message says what was looked for."""
+
+
+@lru_cache(maxsize=1)
+def policy_losses() -> tuple[str, ...]:
+    """Names that verl registers for `actor.policy_loss.loss_mode`."""
+    path = verl_folder() / "trainer/ppo/core_algos.py"
+    found = re.findall(r"^@register_policy_loss\(\"(\w+)\"\)", path.read_text(encoding="utf-8"), re.MULTILINE)
+    if "vanilla" not in found:
+        raise UpstreamSourceError(f"{path} registers no policy loss 'vanilla' (found {found})")
+    return tuple(found)
+
+
+@lru_cache(maxsize=1)
+def loggers() -> tuple[str, ...]:
+    """Names that verl accepts in `trainer.logger`."""
+    path = verl_folder() / "utils/tracking.py"
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Assign) and [ast.unparse(target) for target in node.targets] == [
+            "supported_backend"
+        ]:
+            return tuple(ast.literal_eval(node.value))
+    raise UpstreamSourceError(f"{path} has no list supported_backend")

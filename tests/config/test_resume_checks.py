@@ -1,0 +1,150 @@
+"""A run that continues: the checkpoint must be its own, and made with the settings it is bound to."""
+
+from __future__ import annotations
+
+import pytest
+from conftest import make_data
+from messages import assert_message
+from omegaconf import OmegaConf
+
+from marsrl_verl.config.checks.resume import data_bytes
+from marsrl_verl.config.errors import ConfigError
+
+MODE, PATH, LOCAL = "trainer.resume_mode", "trainer.resume_from_path", "trainer.default_local_dir"
+RESUME = {"name": "old", "marsrl.run.existing": "resume"}
+
+
+@pytest.fixture
+def old_run(checked, tmp_path):
+    """The folder of a run with the default settings."""
+    context = checked({"name": "old"})
+    folder = tmp_path / "outputs" / "old"
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text('{"format_version": 1}')
+    context.config.marsrl.run["data_bytes"] = data_bytes(context)
+    (folder / "config.yaml").write_text(OmegaConf.to_yaml(context.config))
+    return folder
+
+
+def refused(checked, changes, key, hint, dry_run=False):
+    with pytest.raises(ConfigError) as caught:
+        checked(changes, dry_run=dry_run)
+    assert_message(str(caught.value), key, hint)
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "hint"),
+    [
+        ("marsrl.algo.group_size", 16, "Set marsrl.algo.group_size=8"),
+        ("marsrl.algo.inputs_per_stage", 3, "has 2"),
+        ("marsrl.algo.correction_rounds", 1, "has 2"),
+        ("marsrl.algo.select_scope", "group", "has problem"),
+        ("marsrl.algo.train_roles", ["solver"], "has ['solver', 'verifier', 'corrector']"),
+        ("marsrl.pipeline.mode", "sequential", "has pipelined"),
+        ("marsrl.run.seed", 2, "has 1"),
+        ("data.train_batch_size", 16, "has 32"),
+        ("data.train_max_samples", 100, "has -1"),
+        ("data.shuffle", False, "has True"),
+        ("trainer.n_gpus_per_node", 2, "1 ranks in all"),
+    ],
+)
+def test_what_a_checkpoint_is_bound_to(checked, old_run, key, value, hint):
+    refused(checked, {**RESUME, key: value}, key, hint)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"trainer.total_training_steps": 99, "trainer.save_freq": 1, "trainer.logger": ["console"]},
+        {"marsrl.evaluation.every": 3, "marsrl.evaluation.greedy": False, "marsrl.run.progress": False},
+        {"actor_rollout_ref.actor.optim.lr": 1e-5, "marsrl.algo.selection": "random"},
+    ],
+)
+def test_what_may_change(checked, old_run, changes):
+    checked({**RESUME, **changes})
+
+
+def test_other_data_and_model(checked, old_run, tmp_path):
+    other = make_data(tmp_path / "other.jsonl", ["1"] * 64)
+    refused(checked, {**RESUME, "data.train_files": str(other)}, "data.train_files", "problems.jsonl")
+    refused(checked, {**RESUME, "data.val_files": str(other)}, "data.val_files", "problems.jsonl")
+
+
+def test_same_file_written_otherwise(checked, old_run, data):
+    checked({**RESUME, "data.train_files": [str(data)]})
+
+
+def test_file_with_other_rows(checked, old_run, tmp_path):
+    path = make_data(tmp_path / "rows.jsonl", ["1"] * 64)
+    record = OmegaConf.load(old_run / "config.yaml")
+    record.data.train_files = str(path)
+    record.marsrl.run.data_bytes = {str(path): path.stat().st_size}
+    (old_run / "config.yaml").write_text(OmegaConf.to_yaml(record))
+    changes = {**RESUME, "data.train_files": str(path)}
+    checked(changes)
+    make_data(path, ["1"] * 65)
+    refused(checked, changes, "data.train_files", "when the run began")
+
+
+def test_broken_record(checked, old_run):
+    (old_run / "config.yaml").write_text("a: [b\n")
+    refused(checked, RESUME, "config.yaml", "can't be read")
+
+
+def test_run_that_ended_before_its_record(checked, old_run):
+    (old_run / "config.yaml").unlink()
+    checked({**RESUME, "data.train_batch_size": 16})
+
+
+def test_record_has_the_sizes_of_data(run, data):
+    done = run("cluster=cpu")
+    assert dict(done.launched.marsrl.run.data_bytes) == {str(data): data.stat().st_size}
+
+
+@pytest.mark.parametrize(
+    ("changes", "key", "hint"),
+    [
+        ({MODE: "latest"}, f"{MODE} = latest", "resume_path"),
+        ({**RESUME, MODE: "disable"}, f"{MODE} = disable", "existing=replace"),
+        ({MODE: "resume_path"}, f"{PATH} = null", "needs a checkpoint's folder"),
+        ({MODE: "resume_path", PATH: "runs/last"}, f"{PATH} = runs/last", "named global_step_N"),
+        ({MODE: "resume_path", PATH: "x/global_step_4"}, f"{PATH} = x/global_step_4", "no such folder"),
+        ({PATH: "x/global_step_4"}, f"{PATH} = x/global_step_4", "has no effect"),
+    ],
+)
+def test_ways_to_resume(checked, changes, key, hint):
+    refused(checked, changes, key, hint)
+
+
+def test_checkpoint_of_another_run(checked, old_run):
+    step = old_run / "checkpoints" / "global_step_4"
+    step.mkdir(parents=True)
+    fork = {"name": "fork", MODE: "resume_path", PATH: str(step)}
+    checked(fork)
+    refused(checked, {**fork, "marsrl.algo.group_size": 4}, "marsrl.algo.group_size", "outputs/old")
+    replace = {**fork, "name": "old", "marsrl.run.existing": "replace"}
+    refused(checked, replace, PATH, "deletes outputs/old")
+
+
+def test_folder_with_checkpoints_of_another_run(checked, old_run, tmp_path):
+    place = tmp_path / "place"
+    place.mkdir()
+    checked({LOCAL: str(place)})
+    (place / "latest_checkpointed_iteration.txt").write_text("4")
+    refused(checked, {LOCAL: str(place)}, LOCAL, "another run")
+    refused(
+        checked, {"name": "old", "marsrl.run.existing": "replace", LOCAL: str(place)}, LOCAL, "another run"
+    )
+    refused(checked, {**RESUME, LOCAL: str(place)}, LOCAL, "outputs/old")
+    checked({LOCAL: str(place), MODE: "disable"})
+
+
+def test_folder_outside_that_is_the_runs_own(checked, old_run, tmp_path):
+    place = tmp_path / "place"
+    place.mkdir()
+    (place / "latest_checkpointed_iteration.txt").write_text("4")
+    record = OmegaConf.load(old_run / "config.yaml")
+    record.trainer.default_local_dir = str(place)
+    (old_run / "config.yaml").write_text(OmegaConf.to_yaml(record))
+    checked({**RESUME, LOCAL: str(place)})

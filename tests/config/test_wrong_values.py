@@ -1,0 +1,240 @@
+"""Values that verl, vLLM or Ray would refuse in the middle of a run, or accept without sense."""
+
+from __future__ import annotations
+
+import pytest
+from messages import assert_message, assert_refused
+
+from marsrl_verl.config import checks
+from marsrl_verl.config.errors import ConfigError
+from marsrl_verl.config.upstream_names import LOSS_MEANS, loggers, policy_losses
+
+MODEL, ROLLOUT, ACTOR = (f"actor_rollout_ref.{node}" for node in ("model", "rollout", "actor"))
+REF = "actor_rollout_ref.ref"
+ONE_STAGE = {"marsrl.algo.correction_rounds": 0, "marsrl.algo.train_roles": ["solver"]}
+GPUS = {"trainer.device": "cuda"}
+
+# What is typed -> the key that the message names, a part of what it says.
+COMMANDS = {
+    "key removed": ("~trainer.nnodes", "~trainer.nnodes", "verl's default: 1"),
+    "node removed": ("~actor_rollout_ref.actor.policy_loss", "policy_loss", "can't be removed"),
+    "group without option": ("algo=null", "algo = null", "marsrl_balanced"),
+    "group of verl's name": ("reward=null", "reward = null", "math_verify"),
+    "group removed": ("~reward", "reward = null", "math_verify"),
+    "null for a number": ("data.train_max_samples=null", "data.train_max_samples = null", "default -1"),
+    "null that others follow": (
+        f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size=null",
+        f"{ACTOR}.fsdp_config.ulysses_sequence_parallel_size = null",
+        "a whole number",
+    ),
+    "text for a list": ("marsrl.algo.train_roles=solver", "train_roles = solver", "train_roles=[a,b]"),
+    "null for text": ("marsrl.reward.solver.target=null", "marsrl.reward.solver.target = null", "text"),
+    "null for our node": ("marsrl.pipeline=null", "marsrl.pipeline = null", "step_prompt_budget"),
+    "null for a name": ("name=null", "name = null", "expected text"),
+    "key of another node": (
+        "marsrl.roles.solver.repetition_penalty=1.2",
+        "marsrl.roles.solver.repetition_penalty",
+        "max_new_tokens",
+    ),
+    "unknown logger": ("trainer.logger=wandbb", "trainer.logger = wandbb", "Did you mean wandb?"),
+}
+
+# What is set -> the key that the message names, a part of what it says.
+SETTINGS = {
+    "null tokens": ({f"{ACTOR}.ppo_max_token_len_per_gpu": None}, "len_per_gpu = null", "a whole number"),
+    "null ranks": ({f"{ROLLOUT}.tensor_model_parallel_size": None}, "_size = null", "a whole number"),
+    "null epochs": ({f"{ACTOR}.ppo_epochs": None}, f"{ACTOR}.ppo_epochs = null", "a whole number"),
+    "null node": ({f"{ACTOR}.policy_loss": None}, f"{ACTOR}.policy_loss = null", "the keys loss_mode"),
+    "text for a number that may be null": (
+        {f"{ACTOR}.ppo_micro_batch_size_per_gpu": "abc"},
+        f"{ACTOR}.ppo_micro_batch_size_per_gpu = abc",
+        "a whole number",
+    ),
+    "LoRA": ({f"{MODEL}.lora_rank": 8}, f"{MODEL}.lora_rank = 8", "adapter"),
+    "LoRA node": ({f"{MODEL}.lora.rank": 8}, f"{MODEL}.lora.rank = 8", "adapter"),
+    "LoRA adapter": ({f"{MODEL}.lora_adapter_path": "x"}, f"{MODEL}.lora_adapter_path = x", "adapter"),
+    "mean over sequences": (
+        {f"{ACTOR}.loss_agg_mode": "seq-mean-token-mean"},
+        f"{ACTOR}.loss_agg_mode = seq-mean-token-mean",
+        "Leave it at token-mean",
+    ),
+    "unknown mean": ({f"{ACTOR}.loss_agg_mode": "token"}, "loss_agg_mode = token", "seq-mean-token-sum-norm"),
+    "unknown loss": ({f"{ACTOR}.policy_loss.loss_mode": "vanila"}, "loss_mode = vanila", "mean vanilla?"),
+    "loss of sequences": ({f"{ACTOR}.policy_loss.loss_mode": "geo_mean"}, "= geo_mean", "fill up a batch"),
+    "loss of the sampler's": ({f"{ACTOR}.policy_loss.loss_mode": "bypass_mode"}, "= bypass_mode", "vanilla"),
+    "loss without its number": ({f"{ACTOR}.policy_loss.loss_mode": "dro"}, "dro_beta = null", "above 0"),
+    "dual clip": ({f"{ACTOR}.clip_ratio_c": 1.0}, f"{ACTOR}.clip_ratio_c = 1.0", "above 1"),
+    "shuffled held-out problems": (
+        {"data.validation_shuffle": True},
+        "data.validation_shuffle = True",
+        "paired by position",
+    ),
+    "checkpoint in the background": (
+        {f"{ACTOR}.checkpoint.async_save": True},
+        f"{ACTOR}.checkpoint.async_save = True",
+        "as a whole",
+    ),
+    "checkpoint far away": (
+        {"trainer.default_hdfs_dir": "hdfs://x"},
+        "trainer.default_hdfs_dir = hdfs://x",
+        "default_local_dir",
+    ),
+    "ranks that do not divide": (
+        {"trainer.n_gpus_per_node": 2, "data.train_batch_size": 5},
+        "data.train_batch_size = 5",
+        "Set it to 4",
+    ),
+    "KL term on the CPU": ({f"{ACTOR}.use_kl_loss": True}, f"{ACTOR}.use_kl_loss = True", "GPUs only"),
+    "KL in the reward": (
+        {"algorithm.use_kl_in_reward": True},
+        "algorithm.use_kl_in_reward = True",
+        "role rewards",
+    ),
+    "KL of unknown type": (
+        {**GPUS, f"{ACTOR}.use_kl_loss": True, f"{ACTOR}.kl_loss_type": "k4"},
+        f"{ACTOR}.kl_loss_type = k4",
+        "low_var_kl",
+    ),
+    "KL without micro-batch": (
+        {**GPUS, f"{ACTOR}.use_kl_loss": True},
+        f"{REF}.log_prob_micro_batch_size_per_gpu = null",
+        "Set it to 32",
+    ),
+    "penalty of the engine": (
+        {f"{ROLLOUT}.repetition_penalty": 1.2},
+        f"{ROLLOUT}.repetition_penalty = 1.2",
+        "marsrl.roles",
+    ),
+    "no memory": ({f"{ROLLOUT}.gpu_memory_utilization": 0.0}, "gpu_memory_utilization = 0.0", "at most 1"),
+    "too much memory": ({f"{ROLLOUT}.gpu_memory_utilization": 60}, "utilization = 60", "at most 1"),
+    "no epoch": ({f"{ACTOR}.ppo_epochs": 0}, f"{ACTOR}.ppo_epochs = 0", "at least 1"),
+    "half an epoch": ({f"{ACTOR}.ppo_epochs": 1.5}, f"{ACTOR}.ppo_epochs = 1.5", "a whole number"),
+    "nobody scores": ({"reward.num_workers": 0}, "reward.num_workers = 0", "at least 1"),
+    "nobody asks": ({f"{ROLLOUT}.agent.num_workers": 0}, f"{ROLLOUT}.agent.num_workers = 0", "at least 1"),
+    "uphill": ({f"{ACTOR}.optim.lr": -1e-6}, f"{ACTOR}.optim.lr = -1e-06", "at least 0"),
+    "schedule": ({f"{ACTOR}.optim.lr_scheduler_type": "linear"}, "lr_scheduler_type = linear", "cosine"),
+    "number format": ({f"{ROLLOUT}.dtype": "foo"}, f"{ROLLOUT}.dtype = foo", "bfloat16"),
+    "device": ({"trainer.device": "gpu"}, "trainer.device = gpu", "cuda"),
+    "three ranks on the CPU": ({"trainer.n_gpus_per_node": 3}, "n_gpus_per_node = 3", "at most 2"),
+    "two nodes of CPUs": ({"trainer.nnodes": 2}, "trainer.nnodes = 2", "one machine"),
+    "offload on the CPU": (
+        {f"{ACTOR}.fsdp_config.offload_policy": True},
+        f"{ACTOR}.fsdp_config.offload_policy = True",
+        "already",
+    ),
+    "no GPUs for Ray": (
+        {**GPUS, "ray_kwargs.ray_init.num_gpus": 0},
+        "ray_kwargs.ray_init.num_gpus = 0",
+        "Leave it out",
+    ),
+    "layers split": (
+        {"trainer.n_gpus_per_node": 2, f"{ROLLOUT}.pipeline_model_parallel_size": 2},
+        f"{ROLLOUT}.pipeline_model_parallel_size = 2",
+        "Leave it at 1",
+    ),
+    "experts split": ({f"{ROLLOUT}.expert_parallel_size": 2}, "expert_parallel_size = 2", "1 or 1"),
+    "profiler": ({"global_profiler.tool": "nsys"}, "global_profiler.tool = nsys", "metrics.jsonl"),
+    "profiler of the actor": ({f"{ACTOR}.profiler.enable": True}, f"{ACTOR}.profiler.enable = True", "phase"),
+    "selection of nothing": (
+        {**ONE_STAGE, "marsrl.algo.selection": "random"},
+        "marsrl.algo.selection = random",
+        "the only stage",
+    ),
+    "inputs of nothing": (
+        {**ONE_STAGE, "marsrl.algo.inputs_per_stage": 4},
+        "marsrl.algo.inputs_per_stage = 4",
+        "Leave it at 2",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", COMMANDS)
+def test_refused_command(run, case):
+    argument, key, hint = COMMANDS[case]
+    assert_refused(run(argument), key, hint)
+
+
+@pytest.mark.parametrize("case", SETTINGS)
+def test_refused_setting(checked, case):
+    changes, key, hint = SETTINGS[case]
+    with pytest.raises(ConfigError) as caught:
+        checked(changes)
+    assert_message(str(caught.value), key, hint)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {f"{ACTOR}.policy_loss.loss_mode": "gspo"},
+        {f"{ACTOR}.policy_loss.loss_mode": "mine", f"{MODEL}.external_lib": "my_losses"},
+        {f"{ACTOR}.policy_loss.loss_mode": "dro", f"{ACTOR}.policy_loss.dro_beta": 0.1},
+        {
+            **GPUS,
+            f"{ACTOR}.use_kl_loss": True,
+            f"{ACTOR}.kl_loss_coef": 0.1,
+            f"{ACTOR}.kl_loss_type": "k3+",
+            f"{REF}.log_prob_micro_batch_size_per_gpu": 32,
+        },
+        {"trainer.n_gpus_per_node": 2, "ray_kwargs.ray_init.num_gpus": 2},
+        {f"{ACTOR}.optim.lr": 0},
+        {f"{ROLLOUT}.max_num_batched_tokens": 4096},
+    ],
+)
+def test_settings_that_act_are_accepted(checked, changes):
+    checked(changes, dry_run=True)
+
+
+def test_one_logger_without_a_list(run):
+    done = run("trainer.logger=tensorboard")
+    assert done.err == ""
+    assert list(done.launched.trainer.logger) == ["tensorboard"]
+
+
+def test_logger_that_is_not_installed(checked, monkeypatch):
+    monkeypatch.setattr("marsrl_verl.config.checks.engine.importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConfigError, match="pip install swanlab"):
+        checked({"trainer.logger": ["console", "swanlab"]})
+
+
+def test_prompts_that_nobody_names(run, tmp_path):
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "bare.yaml").write_text("# @package _global_\ntrainer: {total_epochs: 2}\n")
+    done = run("--config-dir", str(tmp_path), "model=bare", "cluster=cpu")
+    assert_refused(done, "marsrl.prompts.target", "Nothing names a value")
+
+
+def broken_check(ctx):
+    raise ZeroDivisionError("division by zero")
+
+
+def test_a_check_that_breaks_is_a_message(checked, monkeypatch):
+    monkeypatch.setattr(checks, "ROUNDS", ((broken_check,),))
+    with pytest.raises(ConfigError) as caught:
+        checked({})
+    assert_message(str(caught.value), "broken_check", "ZeroDivisionError: division by zero")
+    assert "report it" in " ".join(str(caught.value).split())
+
+
+def test_a_check_that_breaks_on_a_found_problem_is_silent(checked, monkeypatch):
+    monkeypatch.setattr(checks, "ROUNDS", ((broken_check, *checks.ROUNDS[0]),))
+    with pytest.raises(ConfigError) as caught:
+        checked({"data.train_batch_size": 0})
+    assert "ZeroDivisionError" not in str(caught.value)
+
+
+def test_names_read_from_the_source_are_verls():
+    core_algos = pytest.importorskip("verl.trainer.ppo.core_algos")
+    tracking = pytest.importorskip("verl.utils.tracking")
+    assert set(policy_losses()) == set(core_algos.POLICY_LOSS_REGISTRY)
+    assert loggers() == tuple(tracking.Tracking.supported_backend)
+
+
+@pytest.mark.parametrize("mode", [*LOSS_MEANS, "mean"])
+def test_means_are_those_that_verl_accepts(mode):
+    config = pytest.importorskip("verl.workers.config")
+    arguments = {"strategy": "fsdp2", "rollout_n": 1, "use_dynamic_bsz": True, "loss_agg_mode": mode}
+    if mode in LOSS_MEANS:
+        config.ActorConfig(**arguments)
+    else:
+        with pytest.raises(ValueError, match="loss_agg_mode"):
+            config.ActorConfig(**arguments)
