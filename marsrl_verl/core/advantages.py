@@ -84,8 +84,9 @@ def credit(
     """The advantage of every sample that enters the loss, role factor included.
 
     Groups whose rewards are all equal say nothing and are left out, as are samples without a token of
-    their own (their rewards do count in their group's mean). The tokens of a sample are those with
-    `response_mask` 1; the normaliser of the loss is the sum of them over the returned samples.
+    their own and those that were trained before (their rewards do count in their group's mean). The tokens
+    of a sample are those with `response_mask` 1; the normaliser of the loss is the sum of them over the
+    returned samples.
 
     Returns:
         Advantage by sample id, in the order of the groups.
@@ -100,7 +101,7 @@ def credit(
         advantages = group_advantages(rewards, normalize_std=normalize_std, eps=eps)
         for sample, advantage in zip(group.samples, advantages, strict=True):
             tokens = sum(sample.response_mask)
-            if tokens:
+            if tokens and sample.sample_id not in group.trained_before:
                 rows.append((role, sample, advantage))
                 role_tokens[role] = role_tokens.get(role, 0) + tokens
     factors = role_factors(role_tokens, role_balance, role_weights)

@@ -1,25 +1,26 @@
 """Decide which stage inputs are decoded in which training step.
 
 A problem goes through the stages of a method. At every stage it has one or more inputs; each is
-answered `n` times and these answers form a group. When all groups of a problem's stage are complete,
-the method chooses the inputs of the next stage from them. A group is handed out for training once,
-in the step in which it completes.
+answered `n` times and these answers form a group. A long answer may take several generation rounds, a
+segment in each. When all groups of a problem's stage are complete, the method chooses the inputs of the
+next stage from them. A sample is handed out for training once: in the step in which its group completes,
+or, with partial groups, as soon as enough of its group have ended.
 """
 
 from __future__ import annotations
 
-import math
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Any
 
 from marsrl_verl.core.algorithm import Algorithm
+from marsrl_verl.core.sample_checks import check_samples
 from marsrl_verl.core.scheduler_state import Ended, EndReason, SchedulerState, Visit
-from marsrl_verl.core.types import Group, Problem, Sample, StageInput
+from marsrl_verl.core.types import FinishReason, Group, Problem, Sample, StageInput
 
-STATE_VERSION = 1
+STATE_VERSION = 2
 
 
 class Mode(str, Enum):
@@ -47,7 +48,8 @@ class StepResult:
 
     step: int
     trained: list[Group]
-    """Completed groups that enter the loss."""
+    """Groups that enter the loss: complete ones, with `min_group` also parts. `trained_before` names the
+    samples that entered an earlier loss."""
     completed: list[Group]
     """All groups that completed in this step."""
     ended: list[Ended]
@@ -56,6 +58,10 @@ class StepResult:
     """Inputs that wait for a coming round, by stage (every stage is listed)."""
     in_flight: int
     """Inputs that were handed out and are not fully answered."""
+    unfinished: int
+    """Samples that wait for their next segment."""
+    held: int
+    """Groups to train that wait until there are enough for an update."""
     oldest_waiting: dict[str, int]
     """Age in steps of the oldest waiting input, by stage; 0 where none waits."""
     input_ages: dict[str, float]
@@ -73,17 +79,33 @@ class Scheduler:
     Args:
         algorithm: the method: its stages and how outputs become inputs.
         mode: `sequential` or `pipelined`.
-        step_prompt_budget: most inputs per generation round; None: no limit. Later stages go first,
-            inside a stage the older inputs.
+        step_prompt_budget: most inputs per generation round; None: no limit. Unfinished samples go first,
+            then later stages, inside a stage the older inputs.
+        min_group: train a group's ended samples as soon as there are so many of them, while others still
+            take their next segments; these are trained when they end. None: groups train complete.
+        min_groups: fewer groups than this make no update: they are trained with the next step's. A small
+            number; a large one makes small and large updates take turns.
     """
 
     def __init__(
-        self, algorithm: Algorithm, mode: Mode | str, *, step_prompt_budget: int | None = None
+        self,
+        algorithm: Algorithm,
+        mode: Mode | str,
+        *,
+        step_prompt_budget: int | None = None,
+        min_group: int | None = None,
+        min_groups: int = 1,
     ) -> None:
         if step_prompt_budget is not None and step_prompt_budget < 1:
             raise ValueError(
                 f"step_prompt_budget is {step_prompt_budget}, expected at least 1, or null for no limit"
             )
+        if min_group is not None and min_group < 2:
+            raise ValueError(f"min_group is {min_group}, expected at least 2 samples to compare, or null")
+        if min_groups < 1:
+            raise ValueError(f"min_groups is {min_groups}, expected at least 1")
+        self.min_group = min_group
+        self.min_groups = min_groups
         self.algorithm = algorithm
         self.mode = Mode(mode)
         self.step_prompt_budget = step_prompt_budget
@@ -125,30 +147,38 @@ class Scheduler:
             return []
         self._state.round_taken = True
         ready = [item for item in self._waiting_inputs() if self._state.ready_step[item.group_id] <= step]
-        chosen = ready[: self.step_prompt_budget]
-        for item in chosen:
-            del self._state.ready_step[item.group_id]
-            self._state.arrived[item.group_id] = {}
-        return chosen
+        return [self._hand_out(item) for item in ready[: self.step_prompt_budget]]
+
+    def _hand_out(self, item: StageInput) -> StageInput:
+        del self._state.ready_step[item.group_id]
+        self._state.arrived.setdefault(item.group_id, {})
+        unfinished = self._state.unfinished.get(item.group_id, {})
+        self._state.asked[item.group_id] = set(unfinished or range(item.n))
+        return replace(item, unfinished=tuple(unfinished[k] for k in sorted(unfinished)))
 
     def absorb(self, samples: Iterable[Sample]) -> None:
-        """Take back scored samples. On an error nothing of this call is taken.
+        """Take back samples, scored or with a full segment. On an error nothing of this call is taken.
 
         Raises:
-            ValueError: a sample is unknown, came twice or is not scored; the message has its id.
+            ValueError: as `check_samples`.
         """
         step = self._require_open("absorb")
         samples = list(samples)
-        numbers = self._check(samples)
+        numbers = check_samples(self._state, samples)
         touched: dict[str, None] = {}
         for sample, number in zip(samples, numbers, strict=True):
-            self._state.arrived[sample.group_id][number] = sample
+            self._state.asked[sample.group_id].remove(number)
+            unfinished = self._state.unfinished.setdefault(sample.group_id, {})
+            unfinished.pop(number, None)
+            ended = sample.finish_reason is not FinishReason.SEGMENT
+            (self._state.arrived[sample.group_id] if ended else unfinished)[number] = sample
             touched[sample.group_id] = None
         for group_id in touched:
-            self._complete_group(group_id, step)
+            if not self._state.asked[group_id]:
+                self._end_round(group_id, step)
 
-    def finish_step(self) -> StepResult:
-        """Close the step and hand out what completed in it."""
+    def finish_step(self, *, last: bool = False) -> StepResult:
+        """Close the step and hand out what completed in it; the `last` one holds nothing back."""
         step = self._require_open("finish_step")
         if self.mode is Mode.SEQUENTIAL and self._state.ready_step:
             raise RuntimeError(
@@ -156,6 +186,7 @@ class Scheduler:
                 "mode call next_round and absorb until next_round returns nothing"
             )
         completed = sorted(self._state.completed, key=lambda group: group.input.group_id)
+        trained = self._groups_to_train(completed, 1 if last else self.min_groups)
         ended = sorted(self._state.ended, key=lambda end: end.problem_id)
         self._state.completed, self._state.ended, self._state.open = [], [], False
         waiting = self._waiting_inputs()
@@ -165,11 +196,13 @@ class Scheduler:
             ages.setdefault(group.input.stage, []).append(step - group.input.created_step)
         return StepResult(
             step=step,
-            trained=[group for group in completed if self.algorithm.trains(group)],
+            trained=trained,
             completed=completed,
             ended=ended,
             waiting={name: sum(item.stage == name for item in waiting) for name in names},
             in_flight=len(self._state.arrived),
+            unfinished=sum(len(members) for members in self._state.unfinished.values()),
+            held=len(self._state.held),
             oldest_waiting={
                 name: max((step - item.created_step for item in waiting if item.stage == name), default=0)
                 for name in names
@@ -177,22 +210,48 @@ class Scheduler:
             input_ages={name: sum(values) / len(values) for name, values in ages.items()},
         )
 
+    def _groups_to_train(self, completed: list[Group], least: int) -> list[Group]:
+        """What enters the loss of this step; fewer groups than `least` are held back."""
+        groups = self._state.held + [group for group in completed if self.algorithm.trains(group)]
+        if self.min_group is not None:
+            for group_id in sorted(self._state.arrived):
+                members = self._state.arrived[group_id]
+                before = self._state.trained.get(group_id, set())
+                part = Group(
+                    self._state.input(group_id), [members[k] for k in sorted(members)], frozenset(before)
+                )
+                fresh = {sample.sample_id for sample in part.samples} - before
+                if len(fresh) >= self.min_group and self.algorithm.trains(part):
+                    self._state.trained[group_id] = before | fresh
+                    groups.append(part)
+        if len(groups) < least:
+            self._state.held = groups
+            return []
+        self._state.held = []
+        return sorted(groups, key=lambda group: (group.input.group_id, len(group.trained_before)))
+
     # --- the pools ---------------------------------------------------------------------------
 
     def waiting_problems(self) -> int:
-        """Inputs that wait at the first stage."""
-        return sum(item.stage_index == 0 for item in self._waiting_inputs())
+        """Inputs that wait at the first stage and were not begun."""
+        return sum(
+            item.stage_index == 0 and item.group_id not in self._state.arrived
+            for item in self._waiting_inputs()
+        )
 
     def idle(self) -> bool:
         """True when nothing waits and nothing is in flight."""
         return not self._state.ready_step and not self._state.arrived
 
     def pending(self) -> list[Pending]:
-        """Inputs in flight with the samples that are missing: what to ask for again after a restart."""
+        """Inputs being decoded with the samples that are missing: what to ask for again after a restart."""
         result = []
-        for group_id, arrived in sorted(self._state.arrived.items()):
-            item = self._state.input(group_id)
-            result.append(Pending(item, tuple(k for k in range(item.n) if k not in arrived)))
+        for group_id, asked in sorted(self._state.asked.items()):
+            unfinished = self._state.unfinished.get(group_id, {})
+            item = replace(
+                self._state.input(group_id), unfinished=tuple(unfinished[k] for k in sorted(unfinished))
+            )
+            result.append(Pending(item, tuple(sorted(asked))))
         return result
 
     def drop_waiting(self) -> list[StageInput]:
@@ -206,7 +265,7 @@ class Scheduler:
         for item in dropped:
             visit = self._state.visits[item.problem.problem_id]
             visit.dropped = True
-            del visit.inputs[item.group_id], self._state.owner[item.group_id]
+            self._forget(visit, item.group_id)
         for visit in list(self._state.visits.values()):
             if visit.dropped and len(visit.done) == len(visit.inputs):
                 self._end(visit, EndReason.DROPPED)
@@ -255,51 +314,42 @@ class Scheduler:
         return self._state.step
 
     def _waiting_inputs(self) -> list[StageInput]:
-        """What waits, in the order in which it is decoded: later stages first, then by age. The key has
-        no trace of the order in which samples came back."""
+        """What waits, in the order in which it is decoded: unfinished groups first, then later stages, then
+        by age. The key has no trace of the order in which samples came back."""
 
-        def key(group_id: str) -> tuple[int, int, int, int]:
+        def key(group_id: str) -> tuple[bool, int, int, int, int]:
             visit = self._state.visits[self._state.owner[group_id]]
             place = list(visit.inputs).index(group_id)
-            return -visit.stage_index, self._state.ready_step[group_id], visit.order, place
+            fresh = group_id not in self._state.arrived
+            return fresh, -visit.stage_index, self._state.ready_step[group_id], visit.order, place
 
         return [self._state.input(group_id) for group_id in sorted(self._state.ready_step, key=key)]
 
-    def _check(self, samples: list[Sample]) -> list[int]:
-        """Validate all samples before any is taken; returns their numbers k inside their groups."""
-        numbers = []
-        seen: set[str] = set()
-        for sample in samples:
-            arrived = self._state.arrived.get(sample.group_id)
-            prefix, _, digits = sample.sample_id.rpartition("#")
-            if arrived is None:
-                raise ValueError(
-                    f"sample {sample.sample_id}: its group {sample.group_id} is not in flight (never handed "
-                    "out, or complete already)"
-                )
-            n = self._state.input(sample.group_id).n
-            if prefix != sample.group_id or not digits.isdecimal() or int(digits) >= n:
-                raise ValueError(
-                    f"sample {sample.sample_id}: unknown, group {sample.group_id} has samples "
-                    f"{sample.group_id}#0 to #{n - 1}"
-                )
-            number = int(digits)
-            if number in arrived or sample.sample_id in seen:
-                raise ValueError(f"sample {sample.sample_id}: came twice")
-            if sample.outcome is None:
-                raise ValueError(f"sample {sample.sample_id}: not scored, score it before absorb")
-            if not math.isfinite(sample.reward):
-                raise ValueError(f"sample {sample.sample_id}: reward {sample.reward} is not a finite number")
-            seen.add(sample.sample_id)
-            numbers.append(number)
-        return numbers
+    def _end_round(self, group_id: str, step: int) -> None:
+        """All samples that were asked for are back: the group is complete, or goes on in a later round."""
+        del self._state.asked[group_id]
+        if not self._state.unfinished[group_id]:
+            del self._state.unfinished[group_id]
+            self._complete_group(group_id, step)
+            return
+        visit = self._state.visits[self._state.owner[group_id]]
+        if not visit.dropped:
+            self._state.ready_step[group_id] = step + (self.mode is Mode.PIPELINED)
+            return
+        self._forget(visit, group_id)
+        if len(visit.done) == len(visit.inputs):
+            self._end(visit, EndReason.DROPPED)
+
+    def _forget(self, visit: Visit, group_id: str) -> None:
+        """Drop an input with whatever of it has been decoded."""
+        del visit.inputs[group_id], self._state.owner[group_id]
+        for pool in (self._state.arrived, self._state.unfinished, self._state.trained):
+            pool.pop(group_id, None)
 
     def _complete_group(self, group_id: str, step: int) -> None:
-        item, arrived = self._state.input(group_id), self._state.arrived[group_id]
-        if len(arrived) < item.n:
-            return
-        del self._state.arrived[group_id]
-        group = Group(item, [arrived[k] for k in sorted(arrived)])
+        item, arrived = self._state.input(group_id), self._state.arrived.pop(group_id)
+        trained_before = frozenset(self._state.trained.pop(group_id, ()))
+        group = Group(item, [arrived[k] for k in sorted(arrived)], trained_before)
         self._state.completed.append(group)
         visit = self._state.visits[item.problem.problem_id]
         visit.done[group_id] = group

@@ -69,11 +69,20 @@ class SchedulerState:
     ready_step: dict[str, int] = field(default_factory=dict)
     """Waiting inputs: group id -> first step in which it may be decoded."""
     arrived: dict[str, dict[int, Sample]] = field(default_factory=dict)
-    """Inputs in flight: group id -> samples that came back, by their number k."""
+    """Inputs in flight: group id -> samples that ended, by their number k."""
+    asked: dict[str, set[int]] = field(default_factory=dict)
+    """Inputs in flight: group id -> numbers of the samples that are being decoded."""
+    unfinished: dict[str, dict[int, Sample]] = field(default_factory=dict)
+    """Group id -> samples that are to be continued, by their number k; they stay here while their next
+    segment is decoded."""
+    trained: dict[str, set[str]] = field(default_factory=dict)
+    """Group id -> ids of samples that were handed out for training before the group completed."""
     owner: dict[str, str] = field(default_factory=dict)
     """Group id -> problem id, for every input of a current stage."""
     completed: list[Group] = field(default_factory=list)
     """Groups that completed in the open step."""
+    held: list[Group] = field(default_factory=list)
+    """Groups to train that wait for others, so that an update is not too small."""
     ended: list[Ended] = field(default_factory=list)
     """Problems that left since the last `finish_step`."""
 
@@ -83,11 +92,16 @@ class SchedulerState:
 
     def to_plain(self) -> dict[str, Any]:
         """Dictionaries, lists, strings and numbers only. Every problem and every group is written once."""
+        # A held part of a group and the whole group may be there at once, so held groups stand apart.
         groups = {group.input.group_id: group for group in self.completed}
         for visit in self.visits.values():
             groups.update(visit.done)
         inputs = [item for visit in self.visits.values() for item in visit.inputs.values()]
-        inputs += [group.input for group_id, group in groups.items() if group_id not in self.owner]
+        known = set(self.owner)
+        for group in [*groups.values(), *self.held]:
+            if group.input.group_id not in known:
+                known.add(group.input.group_id)
+                inputs.append(group.input)
         problems = {item.problem.problem_id: item.problem for item in inputs}
         problems.update({name: visit.problem for name, visit in self.visits.items()})
         return {
@@ -97,10 +111,8 @@ class SchedulerState:
             "next_order": self.next_order,
             "problems": [problem_to_plain(problem) for problem in problems.values()],
             "inputs": [input_to_plain(item) for item in inputs],
-            "groups": {
-                group_id: [sample_to_plain(sample) for sample in group.samples]
-                for group_id, group in groups.items()
-            },
+            "groups": {group_id: _group_to_plain(group) for group_id, group in groups.items()},
+            "held": [[group.input.group_id, _group_to_plain(group)] for group in self.held],
             "visits": [
                 {
                     "problem": visit.problem.problem_id,
@@ -114,10 +126,10 @@ class SchedulerState:
             ],
             "ready_step": dict(self.ready_step),
             # A list, because JSON would turn the numbers k into strings if they were keys.
-            "arrived": {
-                group_id: [[k, sample_to_plain(sample)] for k, sample in samples.items()]
-                for group_id, samples in self.arrived.items()
-            },
+            "arrived": _numbered_to_plain(self.arrived),
+            "asked": {group_id: sorted(numbers) for group_id, numbers in self.asked.items()},
+            "unfinished": _numbered_to_plain(self.unfinished),
+            "trained": {group_id: sorted(names) for group_id, names in self.trained.items()},
             "completed": [group.input.group_id for group in self.completed],
             "ended": [[end.problem_id, end.stage, end.reason.value] for end in self.ended],
         }
@@ -128,8 +140,7 @@ class SchedulerState:
         problems = {plain["problem_id"]: problem_from_plain(plain) for plain in data["problems"]}
         inputs = {plain["group_id"]: input_from_plain(plain, problems) for plain in data["inputs"]}
         groups = {
-            group_id: Group(inputs[group_id], [sample_from_plain(plain) for plain in samples])
-            for group_id, samples in data["groups"].items()
+            group_id: _group_from_plain(plain, inputs[group_id]) for group_id, plain in data["groups"].items()
         }
         visits = {
             plain["problem"]: Visit(
@@ -149,11 +160,40 @@ class SchedulerState:
             next_order=data["next_order"],
             visits=visits,
             ready_step=dict(data["ready_step"]),
-            arrived={
-                group_id: {k: sample_from_plain(plain) for k, plain in samples}
-                for group_id, samples in data["arrived"].items()
-            },
+            arrived=_numbered_from_plain(data["arrived"]),
+            asked={group_id: set(numbers) for group_id, numbers in data["asked"].items()},
+            unfinished=_numbered_from_plain(data["unfinished"]),
+            trained={group_id: set(names) for group_id, names in data["trained"].items()},
+            held=[_group_from_plain(plain, inputs[group_id]) for group_id, plain in data["held"]],
             owner={group_id: name for name, visit in visits.items() for group_id in visit.inputs},
             completed=[groups[group_id] for group_id in data["completed"]],
             ended=[Ended(name, stage, EndReason(reason)) for name, stage, reason in data["ended"]],
         )
+
+
+_Numbered = dict[str, dict[int, Sample]]
+
+
+def _numbered_to_plain(samples: _Numbered) -> dict[str, Any]:
+    return {
+        group_id: [[k, sample_to_plain(sample)] for k, sample in members.items()]
+        for group_id, members in samples.items()
+    }
+
+
+def _numbered_from_plain(data: dict[str, Any]) -> _Numbered:
+    return {
+        group_id: {k: sample_from_plain(plain) for k, plain in members} for group_id, members in data.items()
+    }
+
+
+def _group_to_plain(group: Group) -> dict[str, Any]:
+    return {
+        "samples": [sample_to_plain(sample) for sample in group.samples],
+        "trained_before": sorted(group.trained_before),
+    }
+
+
+def _group_from_plain(data: dict[str, Any], item: StageInput) -> Group:
+    samples = [sample_from_plain(plain) for plain in data["samples"]]
+    return Group(item, samples, frozenset(data["trained_before"]))

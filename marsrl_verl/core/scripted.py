@@ -118,14 +118,18 @@ class ScriptedEngine:
             raise ValueError(
                 f"sampling settings are missing for the roles {missing}, found {sorted(sampling)}"
             )
-        samples = [self._sample(item, k, sampling[item.role]) for item in inputs for k in range(item.n)]
+        samples = [
+            self._sample(item, k, sampling[item.role], before)
+            for item in inputs
+            for k, before in _asked(item)
+        ]
         if self.seed is not None:
             order = derive_generator(self.seed, "order", len(self.rounds)).permutation(len(samples))
             samples = [samples[i] for i in order]
         self.rounds.append(list(inputs))
         return samples
 
-    def _sample(self, item: StageInput, k: int, settings: SamplingSettings) -> Sample:
+    def _sample(self, item: StageInput, k: int, settings: SamplingSettings, before: Sample | None) -> Sample:
         prompt = "\n".join(f"{message['role']}: {message['content']}" for message in item.messages)
         prompt_ids = list(prompt.encode())
         if len(prompt_ids) > settings.max_prompt_tokens:
@@ -133,9 +137,13 @@ class ScriptedEngine:
         else:
             reply = self.script(item, k)
         ids, reason, text = list(reply.text.encode()), reply.finish_reason, reply.text
-        if len(ids) > settings.max_new_tokens:
-            ids, reason = ids[: settings.max_new_tokens], FinishReason.LENGTH
+        done = len(before.response_ids) if before else 0
+        end = done + settings.room(done)
+        if len(ids) > end:
+            reason = FinishReason.LENGTH if end == settings.max_new_tokens else FinishReason.SEGMENT
+            ids = ids[:end]
             text = bytes(ids).decode(errors="ignore")
+        earlier = before.segments if before else []
         sample = Sample(
             sample_id=f"{item.group_id}#{k}",
             group_id=item.group_id,
@@ -146,6 +154,15 @@ class ScriptedEngine:
             text=text,
             final_text=final_text(text),
             policy_version=self.policy_version,
+            segments=[*earlier, (len(ids), self.policy_version)],
         )
-        sample.outcome = self.scorer(item, sample)
+        if reason is not FinishReason.SEGMENT:
+            sample.outcome = self.scorer(item, sample)
         return sample
+
+
+def _asked(item: StageInput) -> list[tuple[int, Sample | None]]:
+    """The numbers of the samples that are asked for, with what there is of each already."""
+    if not item.unfinished:
+        return [(k, None) for k in range(item.n)]
+    return [(int(sample.sample_id.rpartition("#")[2]), sample) for sample in item.unfinished]

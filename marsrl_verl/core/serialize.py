@@ -23,7 +23,9 @@ def problem_from_plain(data: PlainData) -> Problem:
 def input_to_plain(item: StageInput) -> PlainData:
     """A stage input as plain data; its problem is named by its id, not repeated."""
     messages = [dict(message) for message in item.messages]
-    return {**_shallow(item), "problem": item.problem.problem_id, "messages": messages}
+    plain = {**_shallow(item), "problem": item.problem.problem_id, "messages": messages}
+    del plain["unfinished"]  # samples are written once, where they belong
+    return plain
 
 
 def input_from_plain(data: PlainData, problems: dict[str, Problem]) -> StageInput:
@@ -37,6 +39,7 @@ def sample_to_plain(sample: Sample) -> PlainData:
     data = _shallow(sample)
     for name in ("prompt_ids", "response_ids", "rollout_log_probs", "response_mask"):
         data[name] = list(data[name])
+    data["segments"] = [list(segment) for segment in sample.segments]
     data["finish_reason"] = sample.finish_reason.value
     data["outcome"] = None if sample.outcome is None else _outcome_to_plain(sample.outcome)
     return data

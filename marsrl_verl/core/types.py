@@ -35,6 +35,8 @@ class FinishReason(str, Enum):
     """The model ended its answer itself (end-of-sequence token)."""
     LENGTH = "length"
     """The token limit was reached first."""
+    SEGMENT = "segment"
+    """Not an end: the segment is full, and the next one comes with a later generation round."""
     PROMPT_TOO_LONG = "prompt_too_long"
     """The prompt exceeds the limit of its role; nothing was generated."""
     ABORTED = "aborted"
@@ -92,6 +94,8 @@ class StageInput:
     it, and fix and break rates are measured with it."""
     created_step: int = 0
     """The training step in which this input came into being (staleness of inputs)."""
+    unfinished: tuple[Sample, ...] = ()
+    """Samples whose next segment is asked for; empty: all `n` samples are asked for from the start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +132,24 @@ class Sample:
     response_mask: list[int] = field(default_factory=list)
     """1 where the model sampled the token, 0 where a tool or template wrote it; shape (T,)."""
     policy_version: int = 0
-    """The training step whose weights sampled the tokens."""
+    """The training step whose weights sampled the last segment."""
+    segments: list[tuple[int, int]] = field(default_factory=list)
+    """(end, policy version) of every segment in order: tokens up to `end` (exclusive) were sampled by
+    that version. Left out: one segment."""
     outcome: Outcome | None = None
     """None until scored."""
     error: str | None = None
 
     def __post_init__(self) -> None:
+        self.segments = [(int(end), int(version)) for end, version in self.segments]
+        if not self.segments:
+            self.segments = [(len(self.response_ids), self.policy_version)]
+        ends = [end for end, _ in self.segments]
+        if ends != sorted(ends) or ends[-1] != len(self.response_ids):
+            raise ValueError(
+                f"sample {self.sample_id}: segments end at {ends}, expected rising ends up to "
+                f"{len(self.response_ids)} tokens"
+            )
         if not self.response_mask:
             self.response_mask = [1] * len(self.response_ids)
         lengths = (len(self.response_ids), len(self.rollout_log_probs), len(self.response_mask))
@@ -151,6 +167,14 @@ class Sample:
         return self.outcome.reward
 
     @property
+    def token_versions(self) -> list[int]:
+        """The policy version that sampled each token, shape (T,)."""
+        versions: list[int] = []
+        for end, version in self.segments:
+            versions += [version] * (end - len(versions))
+        return versions
+
+    @property
     def finished(self) -> bool:
         """True when the model ended its answer itself."""
         return self.finish_reason is FinishReason.STOP
@@ -162,6 +186,8 @@ class Group:
 
     input: StageInput
     samples: list[Sample]
+    trained_before: frozenset[str] = frozenset()
+    """Ids of samples that entered an earlier step's loss; they only count for the group's mean."""
 
     @property
     def rewards(self) -> list[float]:
@@ -174,23 +200,32 @@ class SamplingSettings:
     """How one role's tokens are drawn."""
 
     max_new_tokens: int
+    """Most tokens of a response, all segments together."""
     max_prompt_tokens: int
     temperature: float = 1.0
     top_p: float = 1.0
     top_k: int = -1
+    segment_tokens: int | None = None
+    """Most tokens of one generation round (UloRL, arXiv 2507.19766, §3.1); None: no segments."""
+
+    def room(self, tokens_so_far: int) -> int:
+        """How many tokens the next segment may have after so many."""
+        rest = self.max_new_tokens - tokens_so_far
+        return rest if self.segment_tokens is None else min(rest, self.segment_tokens)
 
 
 class Engine(Protocol):
     """Anything that can answer stage inputs: vLLM behind Ray, or a scripted engine in tests."""
 
     def generate(self, inputs: list[StageInput], sampling: dict[str, SamplingSettings]) -> list[Sample]:
-        """Answer every input `input.n` times and score each sample.
+        """Answer every input `input.n` times, or continue its unfinished samples, and score what ended.
 
         Args:
             inputs: the stage inputs of one generation round.
             sampling: settings by role; every role in `inputs` must be present.
 
         Returns:
-            `sum(input.n)` scored samples, in any order.
+            `input.n` samples, or as many as are unfinished, for every input, in any order. All are scored
+            but those with finish reason `SEGMENT`, which are to be continued.
         """
         ...

@@ -133,6 +133,9 @@ def drive(
     batches: list[list[Problem]],
     *,
     budget: int | None = None,
+    segment: int | None = None,
+    min_group: int | None = None,
+    min_groups: int = 1,
     skill: SkillModel | None = None,
     deliver: Deliver = lambda samples: [samples],
     checkpoint: bool = False,
@@ -140,7 +143,14 @@ def drive(
     limit: int = 500,
 ) -> Run:
     """Run to the end of the data and of all pools, with `batches[i]` entering at step i."""
-    scheduler = Scheduler(algorithm, mode, step_prompt_budget=budget)
+
+    def new_scheduler() -> Scheduler:
+        return Scheduler(
+            algorithm, mode, step_prompt_budget=budget, min_group=min_group, min_groups=min_groups
+        )
+
+    scheduler = new_scheduler()
+    sampling = {role: replace(item, segment_tokens=segment) for role, item in SAMPLING.items()}
     engine = ScriptedEngine(skill or SkillModel(), seed=engine_seed)
     run = Run()
     held: list[Sample] = []
@@ -149,18 +159,19 @@ def drive(
         nonlocal scheduler
         if checkpoint:
             saved = json.dumps(scheduler.state_dict())
-            scheduler = Scheduler(algorithm, mode, step_prompt_budget=budget)
+            scheduler = new_scheduler()
             scheduler.load_state_dict(json.loads(saved))
             assert json.dumps(scheduler.state_dict()) == saved
 
     for step in range(limit):
+        engine.policy_version = step
         scheduler.start_step(step, batches[step] if step < len(batches) else [])
         reload()
         run.rounds.append([])
         while inputs := scheduler.next_round():
             reload()
             run.rounds[-1].append([item.group_id for item in inputs])
-            samples = held + engine.generate(inputs, SAMPLING)
+            samples = held + engine.generate(inputs, sampling)
             portions = deliver(samples)
             given = {sample.sample_id for portion in portions for sample in portion}
             held = [sample for sample in samples if sample.sample_id not in given]
@@ -170,9 +181,10 @@ def drive(
         if held and step >= len(batches):
             scheduler.absorb(held)
             held = []
-        run.results.append(scheduler.finish_step())
+        last = step >= len(batches) - 1 and scheduler.idle()
+        run.results.append(scheduler.finish_step(last=last))
         reload()
-        if step >= len(batches) - 1 and scheduler.idle():
+        if last:
             return run
     raise AssertionError(f"not idle after {limit} steps")
 
