@@ -133,6 +133,9 @@ def refuse_unknown(raw: DictConfig) -> dict[str, Any]:
         ConfigError: keys that do not exist, whichever file brought them.
     """
     tree: Any = OmegaConf.to_container(raw, resolve=False)
+    if not isinstance(tree["marsrl"], dict):
+        what = "The plugin's own settings lie below this key."
+        raise ConfigError([Problem("marsrl", what, "Leave it out and set keys below it.", tree["marsrl"])])
     unknown = unknown_keys(tree)
     if unknown:
         raise ConfigError([unknown_key_problem(item.key, item.siblings, _OWN_GROUPS) for item in unknown])

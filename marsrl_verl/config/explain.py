@@ -11,8 +11,8 @@ from typing import Any
 import yaml
 
 from marsrl_verl.config.command_line import unknown_key_problem
-from marsrl_verl.config.errors import NO_VALUE, ConfigError, Problem
-from marsrl_verl.config.reference import find_unknown
+from marsrl_verl.config.errors import NO_VALUE, ConfigError, Problem, did_you_mean
+from marsrl_verl.config.reference import all_keys, find_unknown
 from marsrl_verl.config.schema import MarsRLConfig
 
 _WRONG_TYPE = (
@@ -46,6 +46,15 @@ def explain(error: Exception, groups: tuple[str, ...]) -> Problem:
         return unknown_key_problem(unknown.key, unknown.siblings, groups)
     if isinstance(error, yaml.YAMLError):
         return Problem("YAML", f"A configuration file cannot be read: {error}", "Put the YAML right there.")
+    if absent := _first_match(text, r"Interpolation key '([^']+)' not found"):
+        near = did_you_mean(absent, all_keys())
+        return Problem(
+            key=f"${{{absent}}}",
+            what=f"{key or 'A setting'} takes its value from this key, and there is no such key.",
+            fix=f"Did you mean ${{{near[0]}}}?"
+            if near
+            else "Name an existing key; --cfg job prints them all.",
+        )
     refused = text.startswith("Error merging override") and expected_kind(key or "") is not None
     if refused or any(phrase in text for phrase in _WRONG_TYPE):
         return _wrong_type(text, key)

@@ -98,6 +98,28 @@ class PipelineConfig:
     """Most stage inputs decoded in one generation round, backlog first; null: no limit."""
     updates_per_step: int = 1
     """Optimizer updates per training step. 1 keeps the importance ratio at exactly 1."""
+    max_segments: int = 1
+    """Generation rounds that one response may take (UloRL, arXiv 2507.19766, §3.1): each round adds
+    `max_new_tokens / max_segments` tokens at most, so a step never waits for the longest response.
+    1: no segments."""
+    min_group: int | None = None
+    """Train a group's ended samples as soon as there are so many, while others still take segments; the
+    others are trained when they end. null: groups train complete."""
+    min_groups: int = 1
+    """Fewer groups than this make no update and are trained with the next step's. Keep it small: a large
+    floor makes small and large updates take turns."""
+
+
+@dataclass
+class OffPolicyConfig:
+    """The importance ratio of tokens that older weights sampled (UloRL, §3.1.2)."""
+
+    mode: str = "pois"
+    """`pois`: old log-probabilities are recomputed under the weights about to be updated, so the ratio of
+    the first update is 1 (the paper's choice). `sais`: those of the weights that sampled each segment.
+    `tis`: as `pois`, each token weighted by its truncated ratio to the weights that sampled it."""
+    tis_threshold: float = 2.0
+    """Where `tis` truncates a token's ratio."""
 
 
 @dataclass
@@ -173,5 +195,7 @@ class MarsRLConfig:
     """Limits and sampling by role."""
     pipeline: PipelineConfig = field(default_factory=PipelineConfig)
     """What is decoded when."""
+    off_policy: OffPolicyConfig = field(default_factory=OffPolicyConfig)
+    """Which probabilities the loss compares the current ones with."""
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     """When and how roles and system are measured."""

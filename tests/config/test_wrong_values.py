@@ -36,6 +36,8 @@ COMMANDS = {
         "marsrl.roles.solver.repetition_penalty",
         "max_new_tokens",
     ),
+    "our node as a whole": ("marsrl=null", "marsrl = null", "keys below it"),
+    "name of no key": ("data.seed=${marsrl.run.sed}", "${marsrl.run.sed}", "mean ${marsrl.run.seed}?"),
     "unknown logger": ("trainer.logger=wandbb", "trainer.logger = wandbb", "Did you mean wandb?"),
 }
 
@@ -50,6 +52,20 @@ SETTINGS = {
         f"{ACTOR}.ppo_micro_batch_size_per_gpu = abc",
         "a whole number",
     ),
+    "number for a file": ({"data.train_files": 3}, "data.train_files = 3", "the path of a file"),
+    "numbers for files": ({"data.val_files": [3]}, "data.val_files = [3]", "the path of a file"),
+    "no device": ({"trainer.device": None}, "trainer.device = null", "cuda, cpu"),
+    "CPU without its platform": (
+        {"ray_kwargs.ray_init.runtime_env.env_vars.VERL_PLATFORM": "cuda"},
+        "trainer.device = cpu",
+        "choose cluster=cpu",
+    ),
+    "older place": (
+        {f"{ACTOR}.ulysses_sequence_parallel_size": 2},
+        f"{ACTOR}.ulysses_sequence_parallel_size = 2",
+        "fsdp_config.ulysses",
+    ),
+    "engine of a part": ({f"{ACTOR}.fsdp_config.strategy": "fsdp"}, "config.strategy = fsdp", "fsdp2"),
     "LoRA": ({f"{MODEL}.lora_rank": 8}, f"{MODEL}.lora_rank = 8", "adapter"),
     "LoRA node": ({f"{MODEL}.lora.rank": 8}, f"{MODEL}.lora.rank = 8", "adapter"),
     "LoRA adapter": ({f"{MODEL}.lora_adapter_path": "x"}, f"{MODEL}.lora_adapter_path = x", "adapter"),

@@ -22,8 +22,13 @@ def check_data(ctx: Context) -> list[Problem]:
         if OmegaConf.is_missing(ctx.config.data, f"{split}_files") or ctx.get(key) in (None, "", []):
             problems += _unset(ctx, key)
             continue
-        for name in _as_list(ctx.get(key)):
-            problems += _check_file(ctx, key, split, str(name))
+        names = _as_list(ctx.get(key))
+        if not names or not all(isinstance(name, str) for name in names):
+            what = "Expected the path of a file, or a list of paths."
+            problems.append(Problem(key, what, f"Write {key}=file.parquet or '{key}=[a,b]'.", ctx.get(key)))
+            continue
+        for name in names:
+            problems += _check_file(ctx, key, split, name)
     return problems
 
 
@@ -85,4 +90,4 @@ def _nearby(path: Path) -> str:
 
 
 def _as_list(value: Any) -> list[Any]:
-    return [value] if isinstance(value, str) else list(value)
+    return list(value) if OmegaConf.is_list(value) else [value]

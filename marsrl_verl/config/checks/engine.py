@@ -15,6 +15,7 @@ _ROLLOUT, _ACTOR = "actor_rollout_ref.rollout", "actor_rollout_ref.actor"
 _ENGINE_TYPES = ("auto", "half", "float16", "bfloat16", "float", "float32")
 _TRAINER_TYPES = ("fp32", "bf16", "fp16", "float32", "bfloat16", "float16")
 _MOST_CPU_RANKS = 2
+_PLATFORM = "ray_kwargs.ray_init.runtime_env.env_vars.VERL_PLATFORM"
 _SERVICES = ("wandb", "mlflow", "swanlab", "clearml", "trackio", "tensorboard")
 """Loggers that need a package of their own name."""
 
@@ -56,7 +57,7 @@ def check_names(ctx: Context) -> list[Problem]:
         (f"{_ACTOR}.fsdp_config.model_dtype", _TRAINER_TYPES),
         (f"{_ACTOR}.optim.lr_scheduler_type", ("constant", "cosine")),
     )
-    problems = [problem for key, known in choices for problem in one_of(key, str(ctx.get(key)), known)]
+    problems = [problem for key, known in choices for problem in one_of(key, ctx.get(key), known)]
     style = ctx.get(f"{_ACTOR}.optim.warmup_style")
     if style is not None:
         what = "verl has another name for this key."
@@ -99,6 +100,9 @@ def check_cpu(ctx: Context) -> list[Problem]:
     if not ctx.on_cpu:
         return []
     problems: list[Problem] = []
+    if ctx.get(_PLATFORM) != "cpu":
+        what = "The CPU needs more settings than this one: engine, number formats, variables of the workers."
+        problems.append(Problem("trainer.device", what, "Leave it out and choose cluster=cpu.", "cpu"))
     ranks, nodes = ctx.config.trainer.n_gpus_per_node, ctx.config.trainer.nnodes
     if ranks > _MOST_CPU_RANKS:
         what = f"The CPU platform runs with 1 or {_MOST_CPU_RANKS} ranks; more would wait for each other."

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from marsrl_verl.algos.marsrl import SelectScope
 from marsrl_verl.algos.registry import ALGORITHMS
@@ -22,7 +23,7 @@ MODES = tuple(item.value for item in Mode)
 EXISTING = tuple(item.value for item in Existing)
 
 
-def one_of(key: str, value: str, known: Iterable[str]) -> list[Problem]:
+def one_of(key: str, value: Any, known: Iterable[str]) -> list[Problem]:
     """A problem when `value` is not one of `known`."""
     options = tuple(known)
     if value in options:

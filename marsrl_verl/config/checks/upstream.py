@@ -85,6 +85,11 @@ INERT_KEYS: tuple[Inert, ...] = (
         "The engine clips by the optimizer's setting.",
         "Set actor_rollout_ref.actor.optim.clip_grad.",
     ),
+    Inert(
+        "actor_rollout_ref.actor.ulysses_sequence_parallel_size",
+        "verl has another place for it.",
+        "Set actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size.",
+    ),
     Inert("algorithm", _CREDIT, _CREDIT_FIX),
     Inert("critic", _NO_CRITIC, "Leave it out."),
     Inert("trainer.critic_warmup", _NO_CRITIC, "Leave it out."),
@@ -166,6 +171,7 @@ FIXED_KEYS: tuple[Inert, ...] = (
 )
 """What must stay as it is: another value would be honoured by a part of the run, with a wrong result."""
 
+_STRATEGIES = ("actor", "actor.fsdp_config", "ref", "ref.fsdp_config")
 _NOTHING = object()
 
 
@@ -204,10 +210,11 @@ def _changed_leaves(ctx: Context, key: str) -> list[tuple[str, Any]]:
 
 def check_strategy(ctx: Context) -> list[Problem]:
     """The trainer drives FSDP2."""
-    key = "actor_rollout_ref.actor.strategy"
-    if ctx.get(key) == "fsdp2":
-        return []
-    return [Problem(key, "The trainer drives FSDP2.", "Leave it out (fsdp2).", ctx.get(key))]
+    return [
+        Problem(key, "The trainer drives FSDP2.", "Leave it out (fsdp2).", ctx.get(key))
+        for key in (f"actor_rollout_ref.{place}.strategy" for place in _STRATEGIES)
+        if ctx.get(key) != "fsdp2"
+    ]
 
 
 def check_types(ctx: Context) -> list[Problem]:
