@@ -1,0 +1,129 @@
+"""What the launcher hands to Ray and to the processes of a run."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from pathlib import Path
+
+import pytest
+from omegaconf import OmegaConf
+
+from marsrl_verl.config.command_line import parse_arguments
+from marsrl_verl.config.compose import compose_config
+from marsrl_verl.verl_adapter.environment import DISTRIBUTION_FOLDER, REGISTER_MODULE, prepare_environment
+from marsrl_verl.verl_adapter.launch import ray_settings
+
+
+@pytest.fixture(autouse=True)
+def own_surroundings(monkeypatch):
+    """The functions change this process's variables and module path: both are put back."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    before = dict(os.environ)
+    for name in ("RAY_ADDRESS", "PYTHONPATH", "HF_HUB_OFFLINE"):
+        os.environ.pop(name, None)
+    yield
+    os.environ.clear()
+    os.environ.update(before)
+
+
+def composed(*words: str):
+    return compose_config(parse_arguments(list(words))).config
+
+
+def environment_config(env_vars: dict[str, str] | None = None, model: str = "owner/model"):
+    return OmegaConf.create(
+        {
+            "actor_rollout_ref": {"model": {"path": model}},
+            "ray_kwargs": {"ray_init": {"runtime_env": {"env_vars": env_vars or {}}}},
+        }
+    )
+
+
+def test_configured_variables_and_those_of_the_run_both_reach_ray():
+    config = composed("cluster=cpu", "+ray_kwargs.ray_init.runtime_env.env_vars.NCCL_DEBUG=WARN")
+    settings = ray_settings(config, {"PYTHONPATH": "/here", "VLLM_CPU_KVCACHE_SPACE": "7"})
+    env_vars = settings["runtime_env"]["env_vars"]
+    assert env_vars["NCCL_DEBUG"] == "WARN"
+    assert env_vars["PYTHONPATH"] == "/here"
+    assert env_vars["VLLM_CPU_KVCACHE_SPACE"] == "7", "the run's own value is the later one"
+
+
+def test_the_rest_of_a_runtime_environment_is_kept():
+    config = composed("cluster=cpu", "+ray_kwargs.ray_init.runtime_env.working_dir=/work")
+    assert ray_settings(config, {})["runtime_env"]["working_dir"] == "/work"
+
+
+def test_logical_gpus_are_as_many_as_ranks():
+    settings = ray_settings(composed("cluster=cpu", "trainer.n_gpus_per_node=2"), {})
+    assert settings["num_gpus"] == 2
+
+
+def test_an_existing_cluster_keeps_its_own_resources(monkeypatch):
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    settings = ray_settings(composed("cluster=8xgpu"), {"A": "1"})
+    assert not {"num_cpus", "num_gpus"} & set(settings)
+    assert settings["runtime_env"]["env_vars"]["A"] == "1"
+
+
+def test_unset_values_are_left_to_ray():
+    config = composed("cluster=cpu")
+    config.ray_kwargs.ray_init.num_cpus = None
+    assert "num_cpus" not in ray_settings(config, {})
+
+
+@pytest.mark.parametrize("shown", [False, True])
+def test_output_of_workers_is_shown_where_the_run_asks_for_it(shown):
+    settings = ray_settings(composed("cluster=cpu", f"marsrl.run.worker_logs={str(shown).lower()}"), {})
+    assert settings["log_to_driver"] is shown
+    assert settings["logging_level"] == logging.WARNING
+
+
+def test_the_configuration_is_not_changed():
+    config = composed("cluster=cpu")
+    before = OmegaConf.to_yaml(config)
+    ray_settings(config, {"A": "1"})["runtime_env"]["env_vars"]["B"] = "2"
+    assert OmegaConf.to_yaml(config) == before
+
+
+def test_a_run_on_gpus_gets_our_module_and_this_folder_and_no_stand_in():
+    env_vars = prepare_environment(environment_config())
+    assert env_vars["VERL_USE_EXTERNAL_MODULES"] == REGISTER_MODULE
+    assert env_vars["PYTHONPATH"] == os.getcwd()
+    assert str(DISTRIBUTION_FOLDER) not in sys.path[:1]
+    assert "VERL_PLATFORM" not in env_vars
+
+
+def test_variables_of_the_configuration_come_first():
+    configured = {"VERL_USE_EXTERNAL_MODULES": "mine", "HF_HUB_OFFLINE": "0"}
+    env_vars = prepare_environment(environment_config(configured, model=os.getcwd()))
+    assert {name: env_vars[name] for name in configured} == configured
+
+
+def test_a_model_in_a_folder_needs_no_hub(tmp_path: Path):
+    assert prepare_environment(environment_config(model=str(tmp_path)))["HF_HUB_OFFLINE"] == "1"
+    os.environ.pop("HF_HUB_OFFLINE")
+    assert "HF_HUB_OFFLINE" not in prepare_environment(environment_config())
+
+
+def test_the_users_module_path_stays_behind_ours(monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(["/theirs", os.getcwd()]))
+    assert prepare_environment(environment_config())["PYTHONPATH"].split(os.pathsep) == [
+        os.getcwd(),
+        "/theirs",
+    ]
+
+
+def test_the_cpu_platform_puts_the_stand_in_first_and_only_once(monkeypatch):
+    pytest.importorskip("vllm", reason="the stand-in belongs to vLLM's CPU build")
+    monkeypatch.setenv("PYTHONPATH", "/theirs")
+    config = environment_config({"VERL_PLATFORM": "cpu"})
+    first = prepare_environment(config)
+    expected = [str(DISTRIBUTION_FOLDER), os.getcwd(), "/theirs"]
+    assert first["PYTHONPATH"].split(os.pathsep) == expected
+    # This process has the variables now, and a second start must not pile them up.
+    assert os.environ["PYTHONPATH"] == first["PYTHONPATH"]
+    again = prepare_environment(config)["PYTHONPATH"].split(os.pathsep)
+    assert sorted(again) == sorted(expected)
+    assert sys.path.count(str(DISTRIBUTION_FOLDER)) == 1

@@ -1,0 +1,83 @@
+"""The rewards of a group inside verl's reward worker."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+
+pytest.importorskip("verl", reason="a reward manager of verl's")
+
+from verl import DataProto
+
+from marsrl_verl.config.command_line import parse_arguments
+from marsrl_verl.config.compose import compose_config
+from marsrl_verl.core.types import FinishReason, Problem
+from marsrl_verl.rewards.base import ScoreRequest
+from marsrl_verl.verl_adapter.reward_manager import MarsRLRewardManager
+
+
+@pytest.fixture(scope="module")
+def config():
+    words = (
+        "cluster=cpu",
+        "marsrl.reward.solver.target=fake_rewards:TextIsNumber",
+        "marsrl.reward.verifier.target=fake_rewards:TextIsNumber",
+        "+marsrl.reward.verifier.kwargs.factor=10.0",
+        "marsrl.reward.corrector.target=fake_rewards:WaitsForAnother",
+    )
+    return compose_config(parse_arguments(list(words))).config
+
+
+def batch(*texts: str, role: str = "solver") -> DataProto:
+    column = np.empty(len(texts), dtype=object)
+    column[:] = [
+        ScoreRequest(f"g#{k}", role, role, Problem("p", "?", "2"), text, text, FinishReason.STOP)
+        for k, text in enumerate(texts)
+    ]
+    return DataProto(non_tensor_batch={"score_request": column})
+
+
+def scored(config, data: DataProto) -> dict:
+    async def run() -> dict:
+        # verl builds it inside the worker's event loop.
+        return await MarsRLRewardManager(config, tokenizer=None).run_single(data)
+
+    return asyncio.run(run())
+
+
+def test_every_row_gets_its_outcome_in_the_order_of_the_rows(config):
+    result = scored(config, batch("0.25", "1", "0"))
+    outcomes = result["reward_extra_info"]["outcomes"]
+    assert [(one.reward, one.answer) for one in outcomes] == [(0.25, "g#0"), (1.0, "g#1"), (0.0, "g#2")]
+    assert result["reward_score"] == pytest.approx(1.25 / 3)
+
+
+def test_the_role_of_a_row_chooses_class_and_arguments(config):
+    (outcome,) = scored(config, batch("0.5", role="verifier"))["reward_extra_info"]["outcomes"]
+    assert outcome.reward == 5.0
+
+
+def test_a_reward_that_raises_costs_its_own_row_only(config):
+    outcomes = scored(config, batch("1", "no number", "1"))["reward_extra_info"]["outcomes"]
+    assert [one.reward for one in outcomes] == [1.0, 0.0, 1.0]
+    assert "TextIsNumber" in outcomes[1].error
+    assert "no number" in outcomes[1].error
+
+
+def test_a_reward_that_is_not_finite_becomes_zero(config):
+    (outcome,) = scored(config, batch("nan"))["reward_extra_info"]["outcomes"]
+    assert outcome.reward == 0.0
+    assert "finite" in outcome.error
+
+
+def test_rows_of_a_group_are_scored_at_the_same_time(config):
+    outcomes = scored(config, batch("a", "b", role="corrector"))["reward_extra_info"]["outcomes"]
+    assert [one.reward for one in outcomes] == [1.0, 1.0], outcomes[0].error
+
+
+def test_verl_finds_the_class_where_the_configuration_says(config):
+    place = config.reward.reward_manager
+    assert place.name == MarsRLRewardManager.__name__
+    assert place.module.path == f"pkg://{MarsRLRewardManager.__module__}"

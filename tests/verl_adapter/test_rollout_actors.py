@@ -1,0 +1,314 @@
+"""From stage inputs to scored samples: workers, servers and reward workers, with fakes for Ray's actors."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+pytest.importorskip("verl", reason="verl's agent loops")
+pytest.importorskip("vllm", reason="vLLM's sampling parameters")
+
+from ray.exceptions import ActorDiedError
+
+from marsrl_verl.core.types import FinishReason, Outcome, Problem, Sample, SamplingSettings, StageInput
+from marsrl_verl.rollout.single_call import EngineUnavailableError
+from marsrl_verl.verl_adapter import rollout_manager
+from marsrl_verl.verl_adapter.group_client import GroupClient
+from marsrl_verl.verl_adapter.rollout_manager import MarsRLAgentLoopManager, MarsRLAgentLoopWorker
+from marsrl_verl.verl_adapter.vllm_server import MarsRLvLLMServer
+
+SETTINGS = SamplingSettings(max_new_tokens=8, max_prompt_tokens=99, temperature=0.7, top_p=0.9, top_k=5)
+
+
+class Method:
+    """A method of a Ray actor: called by `.remote`."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.remote = function
+
+
+def stage_input(name: str, n: int = 2, role: str = "solver") -> StageInput:
+    return StageInput(name, Problem("p", "1+1", "2"), role, 0, role, ({"role": "user", "content": "?"},), n=n)
+
+
+def sample(name: str, k: int, reason: FinishReason = FinishReason.STOP) -> Sample:
+    return Sample(
+        sample_id=f"{name}#{k}",
+        group_id=name,
+        prompt_ids=[1],
+        response_ids=[2],
+        rollout_log_probs=[-0.5],
+        finish_reason=reason,
+        text=f"text {name}#{k}",
+        final_text="",
+    )
+
+
+# --- the client of verl's servers -----------------------------------------------------------------
+
+
+class Servers:
+    """verl's `LLMServerClient` with one server behind it."""
+
+    def __init__(self, answer: Callable[..., list]) -> None:
+        self.answer, self.calls, self.released = answer, [], []
+
+    async def _acquire_server(self, request_id, **extra):
+        self.acquired = (request_id, extra)
+        return "server-0", SimpleNamespace(generate_group=Method(self._generate))
+
+    def _release_server(self, server_id, request_id=None):
+        self.released.append((server_id, request_id))
+
+    async def _generate(self, prompt_ids, sampling, request_id, n):
+        self.calls.append((prompt_ids, sampling, request_id, n))
+        return self.answer(n)
+
+
+def complete(servers: Servers, n: int = 2) -> list:
+    return asyncio.run(GroupClient(servers).complete("group", [5, 6], SETTINGS, 4, n))
+
+
+def test_a_group_is_one_request_with_the_roles_settings():
+    servers = Servers(lambda n: [([7, 8], [-0.1, -0.2], "stop", 3), ([9], [-0.3], "length", 3)])
+    first, second = complete(servers)
+    assert (first.token_ids, first.log_probs, first.policy_version) == ([7, 8], [-0.1, -0.2], 3)
+    assert [first.finish_reason, second.finish_reason] == [FinishReason.STOP, FinishReason.LENGTH]
+    ((prompt, sampling, _, n),) = servers.calls
+    assert (prompt, n) == ([5, 6], 2)
+    assert sampling == {"max_tokens": 4, "temperature": 0.7, "top_p": 0.9, "top_k": 5}
+    assert servers.acquired == ("group", {"prompt_ids": [5, 6]})
+    assert servers.released == [("server-0", "group")]
+
+
+def test_a_group_that_is_asked_again_has_another_engine_id():
+    servers = Servers(lambda n: [])
+    complete(servers)
+    complete(servers)
+    first, second = (request_id for _, _, request_id, _ in servers.calls)
+    assert first != second
+    assert first.startswith("group:") and second.startswith("group:")
+
+
+def test_an_aborted_request_is_n_samples_without_tokens():
+    completions = complete(Servers(lambda n: []), n=3)
+    assert [(one.token_ids, one.finish_reason) for one in completions] == [([], FinishReason.ABORTED)] * 3
+
+
+def test_an_unknown_finish_reason_counts_as_aborted():
+    (completion,) = complete(Servers(lambda n: [([7], [-0.1], "repetition", 0)]), n=1)
+    assert completion.finish_reason is FinishReason.ABORTED
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"), [(ActorDiedError(), EngineUnavailableError), (ValueError("no"), ValueError)]
+)
+def test_a_server_is_released_whatever_it_raises(error, expected):
+    def fails(n):
+        raise error
+
+    servers = Servers(fails)
+    with pytest.raises(expected):
+        complete(servers)
+    assert servers.released == [("server-0", "group")]
+
+
+# --- the server -----------------------------------------------------------------------------------
+
+
+class Engine:
+    """vLLM's engine: hands out prepared outputs of a request."""
+
+    def __init__(self, outputs: list[Any], refusal: Exception | None = None) -> None:
+        self.outputs, self.refusal, self.aborted, self.added = list(outputs), refusal, [], []
+
+    async def add_request(self, request_id, prompt, params):
+        if self.refusal is not None:
+            raise self.refusal
+        self.added.append((request_id, prompt["prompt_token_ids"], params))
+        return SimpleNamespace(get=self._next)
+
+    async def _next(self):
+        output = self.outputs.pop(0)
+        if isinstance(output, BaseException):
+            raise output
+        return output
+
+    async def abort(self, request_id):
+        self.aborted.append(request_id)
+
+
+def server(engine: Engine, admitted: bool = True) -> SimpleNamespace:
+    made = SimpleNamespace(engine=engine, global_steps=6, _admitting=0)
+
+    async def admit(request_id):
+        if not admitted:
+            return "refused"
+        made._admitting += 1
+        return None
+
+    made._park_until_admitted = admit
+    return made
+
+
+def generate(made: SimpleNamespace, n: int = 2) -> list:
+    sampling = {"max_tokens": 4, "temperature": 0.7, "top_p": 0.9, "top_k": 5}
+    return asyncio.run(MarsRLvLLMServer.generate_group(made, [5, 6], sampling, "r", n))
+
+
+def completion(tokens: list[int], reason: str | None) -> SimpleNamespace:
+    steps = [{token: SimpleNamespace(logprob=-token / 10), 99: None} for token in tokens]
+    return SimpleNamespace(token_ids=tuple(tokens), logprobs=steps, finish_reason=reason)
+
+
+def test_the_server_samples_a_group_with_one_engine_request():
+    unfinished = SimpleNamespace(finished=False)
+    done = SimpleNamespace(finished=True, outputs=[completion([1, 2], "stop"), completion([3], None)])
+    engine = Engine([unfinished, done])
+    made = server(engine)
+    assert generate(made) == [([1, 2], [-0.1, -0.2], "stop", 6), ([3], [-0.3], "abort", 6)]
+    ((_, prompt, params),) = engine.added
+    assert prompt == [5, 6]
+    assert (params.n, params.logprobs, params.max_tokens, params.top_k) == (2, 0, 4, 5)
+    assert made._admitting == 0
+
+
+def test_a_refused_admission_reaches_no_engine():
+    engine = Engine([])
+    assert generate(server(engine, admitted=False)) == []
+    assert engine.added == []
+
+
+def test_an_engine_that_refuses_a_request_does_not_hold_up_the_next_weight_sync():
+    made = server(Engine([], refusal=ValueError("prompt too long")))
+    with pytest.raises(ValueError, match="prompt too long"):
+        generate(made)
+    assert made._admitting == 0, "verl pauses the server only when nobody is being admitted"
+
+
+def test_a_cancelled_call_ends_its_request_in_the_engine():
+    engine = Engine([asyncio.CancelledError()])
+    with pytest.raises(asyncio.CancelledError):
+        generate(server(engine))
+    assert engine.aborted == ["r"]
+
+
+# --- the manager ----------------------------------------------------------------------------------
+
+
+class Worker:
+    """An agent-loop worker that answers at once."""
+
+    def __init__(self, reasons: Callable[[str, int], FinishReason]) -> None:
+        self.shares: list[list[str]] = []
+        self.reasons = reasons
+        self.generate_samples = Method(self._generate)
+
+    def _generate(self, inputs, sampling):
+        self.shares.append([one.group_id for one in inputs])
+        return [sample(i.group_id, k, self.reasons(i.group_id, k)) for i in inputs for k in range(i.n)]
+
+
+@pytest.fixture
+def manager_of(monkeypatch):
+    """A manager with the given number of workers."""
+    monkeypatch.setattr(rollout_manager.ray, "get", list)
+
+    def make(count: int, reasons=lambda name, k: FinishReason.STOP) -> MarsRLAgentLoopManager:
+        manager = MarsRLAgentLoopManager.__new__(MarsRLAgentLoopManager)
+        manager.agent_loop_workers = [Worker(reasons) for _ in range(count)]
+        return manager
+
+    return make
+
+
+@pytest.mark.parametrize(("workers", "inputs"), [(1, 4), (2, 5), (3, 1), (4, 4), (3, 11)])
+def test_inputs_are_dealt_out_evenly_and_each_is_answered_once(manager_of, workers, inputs):
+    manager = manager_of(workers)
+    names = [f"g{i}" for i in range(inputs)]
+    samples = manager.generate([stage_input(name) for name in names], {"solver": SETTINGS})
+    found = sorted(one.sample_id for one in samples)
+    assert found == sorted(f"{name}#{k}" for name in names for k in range(2))
+    shares = [worker.shares for worker in manager.agent_loop_workers]
+    sizes = [len(share[0]) if share else 0 for share in shares]
+    assert max(sizes) - min(sizes) <= 1
+    assert all(len(share) <= 1 for share in shares), "one call per worker"
+    assert sum(map(bool, shares)) == min(workers, inputs), "a worker without work is not called"
+
+
+def test_a_round_without_a_single_answer_is_a_broken_engine(manager_of):
+    broken = manager_of(2, lambda name, k: FinishReason.ERROR)
+    with pytest.raises(EngineUnavailableError):
+        broken.generate([stage_input("a"), stage_input("b")], {"solver": SETTINGS})
+    one_answer = manager_of(2, lambda name, k: FinishReason.STOP if name == "b" else FinishReason.ERROR)
+    samples = one_answer.generate([stage_input("a"), stage_input("b")], {"solver": SETTINGS})
+    assert len(samples) == 4
+
+
+def test_prompts_that_are_too_long_are_no_broken_engine(manager_of):
+    manager = manager_of(1, lambda name, k: FinishReason.PROMPT_TOO_LONG)
+    assert len(manager.generate([stage_input("a")], {"solver": SETTINGS})) == 2
+
+
+def test_verls_own_way_to_generate_is_refused_with_the_right_one(manager_of):
+    with pytest.raises(TypeError, match="call generate"):
+        manager_of(1).generate_sequences(None)
+
+
+# --- the worker -----------------------------------------------------------------------------------
+
+
+class RewardWorker:
+    """Rewards a sample by the number at the end of its id, and keeps what it saw."""
+
+    def __init__(self) -> None:
+        self.seen: list[list[str]] = []
+        self.compute_score = Method(self._score)
+
+    async def _score(self, data):
+        requests = list(data.non_tensor_batch["score_request"])
+        self.seen.append([request.sample_id for request in requests])
+        outcomes = [Outcome(float(request.sample_id.split("#")[1])) for request in requests]
+        return {"reward_score": 0.0, "reward_extra_info": {"outcomes": outcomes}}
+
+
+@pytest.fixture
+def worker_of(monkeypatch):
+    """An agent-loop worker on fake reward workers; later inputs are answered first."""
+
+    async def answer(one, settings, client, chat):
+        await asyncio.sleep(0.02 if one.group_id == "g0" else 0)
+        return [sample(one.group_id, k) for k in range(one.n)]
+
+    def start(self, config, llm_client, teacher_client, reward_loop_worker_handles):
+        self.llm_client, self.tokenizer = llm_client, None
+        self.reward_loop_worker_handles = reward_loop_worker_handles
+
+    monkeypatch.setattr(rollout_manager, "answer", answer)
+    monkeypatch.setattr(rollout_manager, "chat_tokenizer", lambda config, tokenizer: None)
+    monkeypatch.setattr(rollout_manager.AgentLoopWorker, "__init__", start)
+    return lambda rewards: MarsRLAgentLoopWorker(None, None, reward_loop_worker_handles=rewards)
+
+
+def test_samples_come_back_in_the_order_of_the_inputs_each_with_its_reward(worker_of):
+    rewards = [RewardWorker(), RewardWorker()]
+    inputs = [stage_input("g0", n=3), stage_input("g1"), stage_input("g2")]
+    samples = asyncio.run(worker_of(rewards).generate_samples(inputs, {"solver": SETTINGS}))
+    assert [one.sample_id for one in samples] == ["g0#0", "g0#1", "g0#2", "g1#0", "g1#1", "g2#0", "g2#1"]
+    assert [one.outcome.reward for one in samples] == [0, 1, 2, 0, 1, 0, 1]
+
+
+def test_groups_take_turns_at_the_reward_workers(worker_of):
+    rewards = [RewardWorker(), RewardWorker()]
+    inputs = [stage_input(f"g{i}") for i in range(4)]
+    asyncio.run(worker_of(rewards).generate_samples(inputs, {"solver": SETTINGS}))
+    assert [len(one.seen) for one in rewards] == [2, 2]
+
+
+def test_a_worker_without_reward_workers_says_so(worker_of):
+    with pytest.raises(ValueError, match="no reward worker"):
+        worker_of([])
