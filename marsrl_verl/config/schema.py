@@ -61,6 +61,21 @@ class RolesConfig:
 
 
 @dataclass
+class MasteredTokensConfig:
+    """Dynamic masking of well-mastered positive tokens (UloRL, §3.2)."""
+
+    enabled: bool = False
+    """Leave them out of the loss; the loss is still divided by all tokens."""
+    probability: float = 0.99
+    """A token is mastered from this probability on (τ)."""
+    target_entropy: float = 0.2
+    """Tokens are left out only while entropy is below it, nats (σ)."""
+    scope: str = "sequence"
+    """Whose entropy is compared: the sample's own (`sequence`, as in the equation), that of all the
+    step's tokens (`batch`), or that of its role's tokens (`role`)."""
+
+
+@dataclass
 class AlgoConfig:
     """What is sampled and how it is credited (MarsRL, arXiv 2511.11373, §3)."""
 
@@ -85,6 +100,8 @@ class AlgoConfig:
     so that the role with the longest responses does not dominate."""
     role_weights: dict[str, float] = field(default_factory=dict)
     """Loss weight by role, 1 where absent."""
+    mastered_tokens: MasteredTokensConfig = field(default_factory=MasteredTokensConfig)
+    """Which tokens of correct responses are left out of the loss."""
 
 
 @dataclass

@@ -175,6 +175,11 @@ class Sample:
         return versions
 
     @property
+    def new_tokens(self) -> int:
+        """Tokens of the last segment: what the last generation round added."""
+        return self.segments[-1][0] - (self.segments[-2][0] if len(self.segments) > 1 else 0)
+
+    @property
     def finished(self) -> bool:
         """True when the model ended its answer itself."""
         return self.finish_reason is FinishReason.STOP

@@ -95,7 +95,8 @@ def evaluate(
 
     Args:
         sampling: settings by role; their token limits and, for the sampled pass, `top_p` and `top_k`
-            are kept, the temperature is replaced. The greedy pass uses temperature 0 alone.
+            are kept, the temperature is replaced; responses are not cut into segments. The greedy pass
+            uses temperature 0 alone.
         tag: `BEFORE`, `AFTER` or any other name that occurs once in a run, e.g. `step_20`.
         on_stage: called before each stage with its name and number of inputs.
 
@@ -103,7 +104,8 @@ def evaluate(
         ValueError: as `evaluate_system`.
     """
     start = clock()
-    warm = {role: replace(item, temperature=temperature) for role, item in sampling.items()}
+    whole = {role: replace(item, segment_tokens=None) for role, item in sampling.items()}
+    warm = {role: replace(item, temperature=temperature) for role, item in whole.items()}
     sampled = evaluate_system(
         engine,
         problems,
@@ -118,7 +120,7 @@ def evaluate(
     observations = system_observations(sampled)
     cold_run = None
     if greedy:
-        cold = {role: replace(item, temperature=0.0, top_p=1.0, top_k=-1) for role, item in sampling.items()}
+        cold = {role: replace(item, temperature=0.0, top_p=1.0, top_k=-1) for role, item in whole.items()}
         cold_run = evaluate_system(
             engine,
             problems,

@@ -1,13 +1,15 @@
 """One stage input, `n` independent model calls: the rollout of every MarsRL stage.
 
 Token in, token out: the prompt is tokenised once with the chat template, and the ids that the engine
-sampled are the ids that are trained.
+sampled are the ids that are trained. A long response may take several rounds: each adds a segment to the
+tokens that are there already.
 """
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 from marsrl_verl.core.thinking import final_text
@@ -89,7 +91,7 @@ async def answer(
     client: CompletionClient,
     chat: ChatTokenizer,
 ) -> list[Sample]:
-    """Sample the `n` responses of one stage input.
+    """Sample the `n` responses of one stage input, or the next segments of its unfinished ones.
 
     Args:
         stage_input: the prompt and how many responses it wants.
@@ -98,13 +100,19 @@ async def answer(
         chat: the tokenizer.
 
     Returns:
-        `stage_input.n` unscored samples. A chat that the template refuses, a prompt over the role's
-        limit, a request that the engine refuses and completions that it did not return give samples
-        without tokens and a finish reason that says so.
+        Unscored samples: `stage_input.n`, or one for each of `stage_input.unfinished`. Where a segment is
+        full but the role's limit is not reached, the finish reason is `SEGMENT`. A chat that the template
+        refuses, a prompt over the role's limit, a request that the engine refuses and completions that it
+        did not return give samples without new tokens and a finish reason that says so.
 
     Raises:
         EngineUnavailableError: the engine is gone.
     """
+    if stage_input.unfinished:
+        continued = [
+            _continue(stage_input, sample, settings, client, chat) for sample in stage_input.unfinished
+        ]
+        return list(await asyncio.gather(*continued))
     # In the event loop on purpose: fast tokenizers must not be used from two threads at a time.
     try:
         prompt_ids = chat.prompt_ids(stage_input.messages)
@@ -115,55 +123,94 @@ async def answer(
         return _empty(stage_input, prompt_ids, FinishReason.PROMPT_TOO_LONG, note)
     try:
         completions = await client.complete(
-            stage_input.group_id, prompt_ids, settings, settings.max_new_tokens, stage_input.n
+            stage_input.group_id, prompt_ids, settings, settings.room(0), stage_input.n
         )
     except EngineUnavailableError:
         raise
     except Exception as error:  # a refused request is data: it is counted and the run goes on
         return _empty(stage_input, prompt_ids, FinishReason.ERROR, f"{type(error).__name__}: {error}")
-    thinking_opened = chat.opens_thinking(prompt_ids)
     samples = [
-        _sample(stage_input, k, prompt_ids, completion, chat, thinking_opened)
+        _sample(_unanswered(stage_input, k, prompt_ids), completion, settings, chat)
         for k, completion in enumerate(completions[: stage_input.n])
     ]
     note = f"the engine returned {len(completions)} of {stage_input.n} completions"
     return samples + _empty(stage_input, prompt_ids, FinishReason.ABORTED, note)[len(samples) :]
 
 
+async def _continue(
+    stage_input: StageInput,
+    sample: Sample,
+    settings: SamplingSettings,
+    client: CompletionClient,
+    chat: ChatTokenizer,
+) -> Sample:
+    """The sample with its next segment. Asked under the group's id, so that one server holds the group's
+    common prefix."""
+    try:
+        completions = await client.complete(
+            stage_input.group_id,
+            sample.prompt_ids + sample.response_ids,
+            settings,
+            settings.room(len(sample.response_ids)),
+            1,
+        )
+    except EngineUnavailableError:
+        raise
+    except Exception as error:  # as in `answer`; what was sampled before stays
+        note = f"{type(error).__name__}: {error}"
+        return replace(sample, finish_reason=FinishReason.ERROR, error=note)
+    if not completions:
+        note = "the engine returned no next segment"
+        return replace(sample, finish_reason=FinishReason.ABORTED, error=note)
+    return _sample(sample, completions[0], settings, chat)
+
+
 def _sample(
+    before: Sample, completion: Completion, settings: SamplingSettings, chat: ChatTokenizer
+) -> Sample:
+    """`before` with the completion's tokens as a further segment."""
+    response_ids = before.response_ids + completion.token_ids
+    reason = completion.finish_reason
+    full = len(completion.token_ids) >= settings.room(len(before.response_ids))
+    if reason is FinishReason.LENGTH and full and len(response_ids) < settings.max_new_tokens:
+        reason = FinishReason.SEGMENT
+    ended = reason is not FinishReason.SEGMENT  # nobody reads half a response
+    text = chat.text(response_ids) if ended else ""
+    opened = ended and chat.opens_thinking(before.prompt_ids)
+    earlier = before.segments if before.response_ids else []
+    return Sample(
+        sample_id=before.sample_id,
+        group_id=before.group_id,
+        prompt_ids=before.prompt_ids,
+        response_ids=response_ids,
+        rollout_log_probs=before.rollout_log_probs + completion.log_probs,
+        finish_reason=reason,
+        text=text,
+        final_text=final_text(text, thinking_opened=opened),
+        policy_version=completion.policy_version,
+        segments=[*earlier, (len(response_ids), completion.policy_version)],
+    )
+
+
+def _unanswered(
     stage_input: StageInput,
     k: int,
     prompt_ids: list[int],
-    completion: Completion,
-    chat: ChatTokenizer,
-    thinking_opened: bool,
+    reason: FinishReason = FinishReason.SEGMENT,
+    note: str | None = None,
 ) -> Sample:
-    text = chat.text(completion.token_ids)
     return Sample(
         sample_id=f"{stage_input.group_id}#{k}",
         group_id=stage_input.group_id,
         prompt_ids=prompt_ids,
-        response_ids=completion.token_ids,
-        rollout_log_probs=completion.log_probs,
-        finish_reason=completion.finish_reason,
-        text=text,
-        final_text=final_text(text, thinking_opened=thinking_opened),
-        policy_version=completion.policy_version,
+        response_ids=[],
+        rollout_log_probs=[],
+        finish_reason=reason,
+        text="",
+        final_text="",
+        error=note,
     )
 
 
 def _empty(stage_input: StageInput, prompt_ids: list[int], reason: FinishReason, note: str) -> list[Sample]:
-    return [
-        Sample(
-            sample_id=f"{stage_input.group_id}#{k}",
-            group_id=stage_input.group_id,
-            prompt_ids=prompt_ids,
-            response_ids=[],
-            rollout_log_probs=[],
-            finish_reason=reason,
-            text="",
-            final_text="",
-            error=note,
-        )
-        for k in range(stage_input.n)
-    ]
+    return [_unanswered(stage_input, k, prompt_ids, reason, note) for k in range(stage_input.n)]

@@ -42,8 +42,8 @@ def build_batch(rows: list[TrainingRow], *, pad_token_id: int, row_multiple: int
 
     Returns:
         DataProto with `prompts` (B, P), `responses` (B, R), `input_ids`, `attention_mask`,
-        `position_ids` (B, P + R), `response_mask`, `rollout_log_probs`, `advantages`, `returns`
-        (B, R), and the columns `uid` (group id), `sample_id`, `role`, `is_padding`.
+        `position_ids` (B, P + R), `response_mask`, `rollout_log_probs`, `token_versions`, `advantages`,
+        `returns` (B, R), and the columns `uid` (group id), `sample_id`, `role`, `is_padding`.
     """
     if not rows:
         raise ValueError("a training batch needs at least one row, found none")
@@ -60,6 +60,7 @@ def build_batch(rows: list[TrainingRow], *, pad_token_id: int, row_multiple: int
     attention_mask = torch.zeros(len(padded), prompt_width + response_width, dtype=torch.long)
     response_mask = torch.zeros(shape, dtype=torch.long)
     rollout_log_probs = torch.zeros(shape)
+    token_versions = torch.zeros(shape, dtype=torch.int32)
     advantages = torch.zeros(shape)
     for i, row in enumerate(padded):
         prompt, response = row.sample.prompt_ids, row.sample.response_ids
@@ -70,6 +71,7 @@ def build_batch(rows: list[TrainingRow], *, pad_token_id: int, row_multiple: int
             continue
         response_mask[i, : len(response)] = torch.tensor(row.sample.response_mask)
         rollout_log_probs[i, : len(response)] = torch.tensor(row.sample.rollout_log_probs)
+        token_versions[i, : len(response)] = torch.tensor(row.sample.token_versions, dtype=torch.int32)
         advantages[i] = row.advantage * response_mask[i]
     tensors = {
         "prompts": prompts,
@@ -79,6 +81,7 @@ def build_batch(rows: list[TrainingRow], *, pad_token_id: int, row_multiple: int
         "position_ids": (attention_mask.cumsum(dim=1) - 1).clamp(min=0) * attention_mask,
         "response_mask": response_mask,
         "rollout_log_probs": rollout_log_probs,
+        "token_versions": token_versions,
         "advantages": advantages,
         "returns": advantages.clone(),
     }

@@ -40,8 +40,14 @@ def sampling_settings(settings: MarsRLConfig) -> dict[str, SamplingSettings]:
             temperature=one.temperature,
             top_p=one.top_p,
             top_k=one.top_k,
+            segment_tokens=segment_tokens(one.max_new_tokens, settings.pipeline.max_segments),
         )
     return by_role
+
+
+def segment_tokens(max_new_tokens: int, max_segments: int) -> int | None:
+    """The length of a segment: the response limit in `max_segments` parts (UloRL, §3.1)."""
+    return None if max_segments == 1 else -(-max_new_tokens // max_segments)
 
 
 def build_algorithm(settings: MarsRLConfig, prompts: RolePrompts, chat: ChatTokenizer) -> Algorithm:

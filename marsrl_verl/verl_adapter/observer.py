@@ -162,7 +162,11 @@ class TrainingObserver:
 
 
 def _pipeline_metrics(result: StepResult) -> dict[str, float]:
-    metrics: dict[str, float] = {"pipeline/in_flight": result.in_flight}
+    metrics: dict[str, float] = {
+        "pipeline/in_flight": result.in_flight,
+        "pipeline/unfinished_samples": result.unfinished,
+        "pipeline/held_groups": result.held,
+    }
     metrics.update({f"pipeline/waiting/{stage}": count for stage, count in result.waiting.items()})
     metrics.update({f"pipeline/oldest_waiting/{stage}": age for stage, age in result.oldest_waiting.items()})
     metrics.update({f"pipeline/input_age/{stage}": age for stage, age in result.input_ages.items()})

@@ -47,18 +47,21 @@ class MarsRLAgentLoopWorker(AgentLoopWorker):
     async def generate_samples(
         self, inputs: list[StageInput], sampling: dict[str, SamplingSettings]
     ) -> list[Sample]:
-        """Answer and score every input; `sum(input.n)` samples in the order of `inputs`."""
+        """Answer every input and score what ended; samples in the order of `inputs`."""
         groups = await asyncio.gather(*[self._answer_and_score(one, sampling[one.role]) for one in inputs])
         return [sample for group in groups for sample in group]
 
     async def _answer_and_score(self, stage_input: StageInput, settings: SamplingSettings) -> list[Sample]:
         samples = await answer(stage_input, settings, self._client, self._chat)
-        requests = np.empty(len(samples), dtype=object)
-        requests[:] = [ScoreRequest.of(stage_input, sample) for sample in samples]
+        ended = [sample for sample in samples if sample.finish_reason is not FinishReason.SEGMENT]
+        if not ended:
+            return samples
+        requests = np.empty(len(ended), dtype=object)
+        requests[:] = [ScoreRequest.of(stage_input, sample) for sample in ended]
         batch = DataProto(non_tensor_batch={"score_request": requests})
         result = await next(self._reward_workers).compute_score.remote(batch)
         outcomes: list[Outcome] = result["reward_extra_info"]["outcomes"]
-        for sample, outcome in zip(samples, outcomes, strict=True):
+        for sample, outcome in zip(ended, outcomes, strict=True):
             sample.outcome = outcome
         return samples
 

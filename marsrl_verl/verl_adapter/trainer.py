@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 from verl import DataProto
-from verl.trainer.ppo.core_algos import agg_loss
 from verl.trainer.ppo.ray_trainer import RayPPOTrainer, left_right_2_no_padding
 from verl.utils import tensordict_utils as tu
 from verl.utils.metric import reduce_metrics
@@ -34,6 +33,11 @@ from marsrl_verl.verl_adapter.components import (
     chat_tokenizer,
     sampling_settings,
     typed_settings,
+)
+from marsrl_verl.verl_adapter.loss_inputs import (
+    correct_off_policy,
+    entropy_metrics,
+    mask_mastered_tokens,
 )
 from marsrl_verl.verl_adapter.observer import TrainingObserver
 from marsrl_verl.verl_adapter.problem_stream import ProblemStream, problems_of
@@ -56,6 +60,8 @@ class RayMarsRLTrainer(RayPPOTrainer):
             self.algorithm,
             mode=self.settings.pipeline.mode,
             step_prompt_budget=self.settings.pipeline.step_prompt_budget,
+            min_group=self.settings.pipeline.min_group,
+            min_groups=self.settings.pipeline.min_groups,
         )
         self.problems = ProblemStream(self.train_dataloader)
         self.observer = TrainingObserver(config, self.settings, self.total_training_steps)
@@ -79,7 +85,7 @@ class RayMarsRLTrainer(RayPPOTrainer):
         with self._timed("step"):
             self._fit_get_batch()
             self._fit_generate()
-            result = self.scheduler.finish_step()
+            result = self.scheduler.finish_step(last=self.global_steps >= self.total_training_steps)
             batch = self._fit_build_batch(result)
             if batch is not None:
                 self._fit_compute_log_prob(batch)
@@ -134,7 +140,7 @@ class RayMarsRLTrainer(RayPPOTrainer):
                 self.scheduler.absorb(samples)
                 rounds += 1
                 count += len(samples)
-                tokens += sum(len(sample.response_ids) for sample in samples)
+                tokens += sum(sample.new_tokens for sample in samples)
             self._sleep_engine()
         self.metrics["rollout/rounds"] = rounds
         self.metrics["rollout/samples"] = count
@@ -182,21 +188,14 @@ class RayMarsRLTrainer(RayPPOTrainer):
         entropies = output.batch.pop("entropys")
         batch.union(output)
         mask = batch.batch["response_mask"]
-        self.metrics["actor/entropy"] = agg_loss(
-            loss_mat=entropies, loss_mask=mask, loss_agg_mode="token-mean"
-        ).item()
-        for role in sorted(set(batch.non_tensor_batch["role"])):
-            rows = (batch.non_tensor_batch["role"] == role) & ~batch.non_tensor_batch["is_padding"].astype(
-                bool
-            )
-            if rows.any():
-                self.metrics[f"actor/entropy/{role}"] = (
-                    (entropies[rows] * mask[rows]).sum() / mask[rows].sum().clamp(min=1)
-                ).item()
+        self.metrics.update(entropy_metrics(batch, entropies))
         gap = ((batch.batch["old_log_probs"] - batch.batch["rollout_log_probs"]).abs() * mask)[mask > 0]
         if gap.numel():
             self.metrics["rollout/log_prob_gap_mean"] = gap.mean().item()
             self.metrics["rollout/log_prob_gap_max"] = gap.max().item()
+        self.metrics.update(mask_mastered_tokens(batch, entropies, self.settings.algo.mastered_tokens))
+        version = self.global_steps - 1
+        self.metrics.update(correct_off_policy(batch, self.settings.off_policy, version))
 
     def _fit_compute_ref_log_prob(self, batch: DataProto) -> None:
         if self.use_reference_policy:

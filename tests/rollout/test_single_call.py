@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -145,3 +145,56 @@ def test_a_chat_that_the_template_refuses_is_data():
     assert client.calls == []
     assert {sample.finish_reason for sample in samples} == {FinishReason.ERROR}
     assert "roles must alternate" in samples[0].error
+
+
+class ContinuingClient:
+    """Answers each call with the next letters of the alphabet, as many as allowed, up to 12 in all."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple] = []
+
+    async def complete(self, request_id, prompt_ids, settings, max_tokens, n):
+        self.calls.append((request_id, "".join(map(chr, prompt_ids)), max_tokens, n))
+        done = len(prompt_ids) - len("<user>1+1<assistant>")
+        ids = [ord("a") + k for k in range(done, min(12, done + max_tokens))]
+        end = done + max_tokens > 12
+        ids += [END] * end
+        reason = FinishReason.STOP if end else FinishReason.LENGTH
+        return [Completion(list(ids), [-0.5] * len(ids), reason, len(self.calls)) for _ in range(n)]
+
+
+def test_a_response_grows_by_segments_until_it_ends():
+    client, chat = ContinuingClient(), ChatTokenizer(CharacterTokenizer())
+    settings = SamplingSettings(max_new_tokens=50, max_prompt_tokens=40, segment_tokens=5)
+    item, rounds = INPUT, []
+    while not rounds or rounds[-1][0].finish_reason is FinishReason.SEGMENT:
+        samples = asyncio.run(answer(item, settings, client, chat))
+        rounds.append(samples)
+        item = replace(INPUT, unfinished=tuple(samples))
+    assert [len(samples[0].response_ids) for samples in rounds] == [5, 10, 13]
+    last = rounds[-1][1]
+    assert (last.sample_id, last.text) == ("p1/solver.0#1", "abcdefghijkl")
+    assert last.segments == [(5, 1), (10, 3), (13, 5)]
+    assert last.token_versions == [1] * 5 + [3] * 5 + [5] * 3
+    assert (last.new_tokens, len(last.rollout_log_probs)) == (3, 13)
+    assert client.calls[1] == ("p1/solver.0", "<user>1+1<assistant>abcde", 5, 1)
+    assert rounds[0][0].text == ""
+
+
+def test_the_global_limit_ends_a_response_in_segments():
+    settings = SamplingSettings(max_new_tokens=8, max_prompt_tokens=40, segment_tokens=5)
+    client, chat = ContinuingClient(), ChatTokenizer(CharacterTokenizer())
+    samples = asyncio.run(answer(INPUT, settings, client, chat))
+    (cut, _) = asyncio.run(answer(replace(INPUT, unfinished=tuple(samples)), settings, client, chat))
+    assert client.calls[-1][2] == 3
+    assert (cut.finish_reason, cut.text) == (FinishReason.LENGTH, "abcdefgh")
+
+
+def test_a_refused_segment_keeps_what_was_sampled():
+    settings = SamplingSettings(max_new_tokens=50, max_prompt_tokens=40, segment_tokens=5)
+    chat = ChatTokenizer(CharacterTokenizer())
+    samples = asyncio.run(answer(INPUT, settings, ContinuingClient(), chat))
+    refusing = ScriptedClient([], error=ValueError("too long"))
+    (failed, _) = asyncio.run(answer(replace(INPUT, unfinished=tuple(samples)), settings, refusing, chat))
+    assert (failed.finish_reason, len(failed.response_ids)) == (FinishReason.ERROR, 5)
+    assert "too long" in failed.error

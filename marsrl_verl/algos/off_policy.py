@@ -1,0 +1,66 @@
+"""How old the weights are that sampled a token, and what that does to its probability.
+
+A response of several segments holds tokens of several policy versions (UloRL, arXiv 2507.19766,
+§3.1.2). These figures are logged in every mode of off-policy correction.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import torch
+
+
+class OffPolicyMode(str, Enum):
+    """What the loss takes as old log-probabilities, and whether it weights tokens."""
+
+    POIS = "pois"
+    """Those of the weights about to be updated, for all tokens."""
+    SAIS = "sais"
+    """Those of the weights that sampled each segment."""
+    TIS = "tis"
+    """As `pois`, with each token weighted by its truncated ratio to the weights that sampled it."""
+
+
+def staleness_metrics(
+    log_probs: torch.Tensor,
+    rollout_log_probs: torch.Tensor,
+    token_versions: torch.Tensor,
+    response_mask: torch.Tensor,
+    version: int,
+) -> dict[str, float]:
+    """Age of the trained tokens and their true importance ratio; empty without a token.
+
+    Args:
+        log_probs: under the weights about to be updated, (B, T).
+        rollout_log_probs: under the weights that sampled the token, (B, T).
+        token_versions: the policy version that sampled the token, (B, T).
+        response_mask: 1 where the model sampled the token, (B, T).
+        version: the policy version about to be updated.
+    """
+    mask = response_mask.bool()
+    if not mask.any():
+        return {}
+    ages = (version - token_versions)[mask].float()
+    log_ratios = (log_probs - rollout_log_probs)[mask].float()
+    stale = ages > 0
+    metrics = {
+        "off_policy/staleness_mean": ages.mean().item(),
+        "off_policy/staleness_max": ages.max().item(),
+        "off_policy/stale_token_share": stale.float().mean().item(),
+        **_ratio_metrics("off_policy", log_ratios),
+    }
+    if stale.any():
+        metrics |= _ratio_metrics("off_policy/stale", log_ratios[stale])
+    return metrics
+
+
+def _ratio_metrics(prefix: str, log_ratios: torch.Tensor) -> dict[str, float]:
+    ratios = log_ratios.exp()
+    return {
+        f"{prefix}/ratio_mean": ratios.mean().item(),
+        f"{prefix}/ratio_min": ratios.min().item(),
+        f"{prefix}/ratio_max": ratios.max().item(),
+        # KL(sampling policy || current policy), the estimator k3: never negative, low variance.
+        f"{prefix}/kl": (ratios - 1 - log_ratios).mean().item(),
+    }
