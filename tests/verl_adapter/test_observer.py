@@ -1,0 +1,137 @@
+"""What a run leaves in its folder as training goes on, stops and goes on again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from marsrl_verl.config.command_line import parse_arguments
+from marsrl_verl.config.compose import compose_config
+from marsrl_verl.core.scheduler import StepResult
+from marsrl_verl.core.scheduler_state import Ended, EndReason
+from marsrl_verl.core.types import FinishReason, Group, Outcome, Problem, Sample, StageInput
+from marsrl_verl.verl_adapter.components import typed_settings
+from marsrl_verl.verl_adapter.observer import TrainingObserver
+
+TIMINGS = {"gen": 0.5, "step": 1.0}
+
+
+def start(folder: Path, *words: str) -> TrainingObserver:
+    config = compose_config(
+        parse_arguments(
+            ["cluster=cpu", f"marsrl.run.output_dir={folder}", "marsrl.run.progress=false", *words]
+        )
+    ).config
+    return TrainingObserver(config, typed_settings(config), total_steps=9)
+
+
+def group(step: int, rewards: tuple[float, ...] = (1.0, 0.0)) -> Group:
+    name = f"p{step}/solver/0"
+    stage_input = StageInput(name, Problem(f"p{step}", "1+1", "2"), "solver", 0, "solver", (), n=len(rewards))
+    samples = [
+        Sample(
+            sample_id=f"{name}#{k}",
+            group_id=name,
+            prompt_ids=[1],
+            response_ids=[2, 3],
+            rollout_log_probs=[-0.5, -0.5],
+            finish_reason=FinishReason.STOP,
+            text="2",
+            final_text="2",
+            outcome=Outcome(reward),
+        )
+        for k, reward in enumerate(rewards)
+    ]
+    return Group(stage_input, samples)
+
+
+def result(step: int) -> StepResult:
+    return StepResult(
+        step=step,
+        trained=[group(step)],
+        completed=[group(step)],
+        ended=[
+            Ended("p1", "verifier_1", EndReason.NO_INPUTS),
+            Ended("p2", "verifier_1", EndReason.NO_INPUTS),
+            Ended("p3", "corrector_2", EndReason.FINISHED),
+        ],
+        waiting={"solver": 0, "verifier_1": 4},
+        in_flight=3,
+        unfinished=5,
+        held=6,
+        oldest_waiting={"solver": 0, "verifier_1": 2},
+        input_ages={"solver": 0.0},
+    )
+
+
+def take_step(observer: TrainingObserver, step: int, tokens: int = 10) -> None:
+    one = result(step)
+    observer.rollouts(step, one)
+    observer.record(step, {"rollout/generated_tokens": tokens, **observer.describe(one)}, TIMINGS)
+
+
+def steps_in(path: Path) -> list[int]:
+    return [json.loads(line)["step"] for line in path.read_text().splitlines()]
+
+
+def test_a_step_is_described_by_role_by_stage_and_by_what_waits(tmp_path):
+    metrics = start(tmp_path / "run").describe(result(1))
+    assert metrics["role/solver/reward_mean"] == 0.5
+    assert metrics["stage/solver/samples"] == 2
+    assert metrics["pipeline/in_flight"] == 3
+    assert metrics["pipeline/waiting/verifier_1"] == 4
+    assert metrics["pipeline/oldest_waiting/verifier_1"] == 2
+    assert metrics["pipeline/ended/verifier_1/no_inputs"] == 2
+    assert metrics["pipeline/ended/corrector_2/finished"] == 1
+
+
+def test_a_recorded_step_is_in_the_folder_at_once(tmp_path):
+    observer = start(tmp_path / "run")
+    assert not observer.recorded(1)
+    take_step(observer, 1)
+    assert observer.recorded(1) and not observer.recorded(2)
+    assert steps_in(tmp_path / "run" / "metrics.jsonl") == [1]
+    assert (tmp_path / "run" / "rollouts" / "step_1.jsonl").is_file()
+    assert (tmp_path / "run" / "config.yaml").is_file()
+
+
+def test_rollouts_are_kept_only_where_the_run_wants_them(tmp_path):
+    observer = start(tmp_path / "run", "marsrl.run.log_rollouts=false")
+    take_step(observer, 1)
+    assert observer.recorded(1)
+    assert not list((tmp_path / "run").glob("rollouts/*"))
+
+
+def test_a_resumed_run_sets_later_steps_aside_and_takes_them_again(tmp_path):
+    folder = tmp_path / "run"
+    first = start(folder)
+    for step in (1, 2, 3):
+        take_step(first, step)
+    first.close()
+
+    resumed = start(folder, "marsrl.run.existing=resume")
+    resumed.begin(1)
+    assert [resumed.recorded(step) for step in (1, 2, 3)] == [True, False, False]
+    take_step(resumed, 2)
+    assert steps_in(folder / "metrics.jsonl") == [1, 2]
+    assert steps_in(folder / "metrics.replaced.jsonl") == [2, 3]
+    assert sorted(path.name for path in (folder / "rollouts").iterdir()) == ["step_1.jsonl", "step_2.jsonl"]
+
+
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_the_summary_counts_tokens_of_the_whole_run_once(tmp_path, interrupted):
+    folder = tmp_path / "run"
+    observer = start(folder)
+    take_step(observer, 1, tokens=100)
+    if interrupted:
+        take_step(observer, 2, tokens=77)  # lost: the checkpoint is that of step 1
+        observer.close()
+        observer = start(folder, "marsrl.run.existing=resume")
+        observer.begin(1)
+    take_step(observer, 2, tokens=11)
+    observer.finish(2, {})
+    facts = json.loads((folder / "summary.json").read_text())
+    assert facts["run"]["training_tokens"] == 111
+    assert facts["run"]["steps"] == 2
