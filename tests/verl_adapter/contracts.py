@@ -33,6 +33,9 @@ SIGNATURES: dict[str, list[str]] = {
         "loss_mat", "loss_mask", "loss_agg_mode", "dp_size", "batch_num_tokens", "global_batch_size",
         "loss_scale_factor",
     ],
+    "verl.trainer.ppo.rollout_corr_helper:compute_rollout_correction_weights": [
+        "log_ratio", "response_mask", "rollout_is", "rollout_is_threshold", "rollout_is_batch_normalize",
+    ],
     "verl.utils.tensordict_utils:assign_non_tensor": ["tensor_dict", "kwargs"],
     "verl.utils.tensordict_utils:get": ["tensordict", "key", "default"],
     "verl.utils.metric:reduce_metrics": ["metrics"],
