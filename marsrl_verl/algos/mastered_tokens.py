@@ -8,20 +8,10 @@ still divided by all tokens.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import Enum
 
 import torch
 
-
-class EntropyScope(str, Enum):
-    """Whose entropy is compared with the target."""
-
-    SEQUENCE = "sequence"
-    """The mean over the sample's own tokens, as in Eq. 10."""
-    BATCH = "batch"
-    """The mean over all trained tokens of the step."""
-    ROLE = "role"
-    """The mean over the step's trained tokens of the sample's role."""
+from marsrl_verl.algos.choices import EntropyScope
 
 
 def mastered_positive_tokens(

@@ -6,20 +6,7 @@ A response of several segments holds tokens of several policy versions (UloRL, a
 
 from __future__ import annotations
 
-from enum import Enum
-
 import torch
-
-
-class OffPolicyMode(str, Enum):
-    """What the loss takes as old log-probabilities, and whether it weights tokens."""
-
-    POIS = "pois"
-    """Those of the weights about to be updated, for all tokens."""
-    SAIS = "sais"
-    """Those of the weights that sampled each segment."""
-    TIS = "tis"
-    """As `pois`, with each token weighted by its truncated ratio to the weights that sampled it."""
 
 
 def staleness_metrics(

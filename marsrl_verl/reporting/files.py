@@ -17,10 +17,19 @@ def write_atomic(path: Path, text: str) -> None:
 
 def write_lines_atomic(path: Path, parts: Iterable[str]) -> None:
     """As `write_atomic`, from parts that are written one after the other."""
+    _write_atomic(path, (part.encode() for part in parts))
+
+
+def write_bytes_atomic(path: Path, data: bytes) -> None:
+    """As `write_atomic`, for bytes."""
+    _write_atomic(path, (data,))
+
+
+def _write_atomic(path: Path, parts: Iterable[bytes]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        with temporary.open("w", encoding="utf-8") as file:
+        with temporary.open("wb") as file:
             file.writelines(parts)
             file.flush()
             os.fsync(file.fileno())

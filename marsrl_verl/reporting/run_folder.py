@@ -10,7 +10,6 @@ evaluations/TAG.json     an evaluation's record
 replaced/                rollouts and evaluations that a resumed run made obsolete
 summary.json             before, after, change and the run's facts
 learning_curve.png, report.md
-progress.jsonl           events of the live progress
 """
 
 from __future__ import annotations
@@ -154,16 +153,6 @@ class RunFolder:
     def report_path(self) -> Path:
         """`report.md`."""
         return self.path / "report.md"
-
-    @property
-    def progress_path(self) -> Path:
-        """The events of the live progress."""
-        return self.path / "progress.jsonl"
-
-    @property
-    def checkpoints(self) -> Path:
-        """Where checkpoints go."""
-        return self.path / "checkpoints"
 
     def write_config(self, yaml: str) -> Path:
         """Write the resolved configuration; a resumed run's earlier one is kept as `config.N.yaml`."""

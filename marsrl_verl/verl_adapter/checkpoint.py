@@ -6,11 +6,13 @@ without it.
 
 from __future__ import annotations
 
-import os
+import io
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from marsrl_verl.reporting.files import write_bytes_atomic
 
 FILE_NAME = "marsrl.pt"
 STATE_VERSION = 1
@@ -20,24 +22,11 @@ class CheckpointError(RuntimeError):
     """A checkpoint that cannot be used; the message says which file and why."""
 
 
-def write_atomically(path: Path, data: bytes) -> None:
-    """Write a file so that a reader finds the old content or the new, never a part."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(temporary, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
-
-
 def save_state(folder: Path, state: dict[str, Any]) -> None:
     """Write the plugin's state into a checkpoint folder."""
-    import io
-
     buffer = io.BytesIO()
     torch.save({"version": STATE_VERSION, **state}, buffer)
-    write_atomically(folder / FILE_NAME, buffer.getvalue())
+    write_bytes_atomic(folder / FILE_NAME, buffer.getvalue())
 
 
 def load_state(folder: Path) -> dict[str, Any]:
@@ -59,6 +48,8 @@ def load_state(folder: Path) -> dict[str, Any]:
         raise CheckpointError(
             f"{path} cannot be read ({type(error).__name__}: {error}); it is damaged"
         ) from error
+    if not isinstance(state, dict):
+        raise CheckpointError(f"{path} holds a {type(state).__name__}, expected this trainer's state")
     if state.get("version") != STATE_VERSION:
         raise CheckpointError(f"{path} has version {state.get('version')}, this code reads {STATE_VERSION}")
     return state

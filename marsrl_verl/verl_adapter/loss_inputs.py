@@ -6,8 +6,9 @@ import torch
 from verl import DataProto
 from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_weights
 
+from marsrl_verl.algos.choices import OffPolicyMode
 from marsrl_verl.algos.mastered_tokens import mastered_positive_tokens
-from marsrl_verl.algos.off_policy import OffPolicyMode, staleness_metrics
+from marsrl_verl.algos.off_policy import staleness_metrics
 from marsrl_verl.config.schema import MasteredTokensConfig, OffPolicyConfig
 
 
@@ -47,7 +48,10 @@ def mask_mastered_tokens(
 
 
 def correct_off_policy(batch: DataProto, settings: OffPolicyConfig, version: int) -> dict[str, float]:
-    """Set what the loss compares the current probabilities with.
+    """Set what the loss compares the current probabilities with; returns staleness and ratios.
+
+    Tokens of the newest weights were sampled by the very weights that compute `old_log_probs`: their gap
+    (`rollout/log_prob_gap_*`) is numerical, anything more is a weight sync that failed.
 
     Args:
         batch: with `old_log_probs` under the weights about to be updated; `token_versions` is taken out.
@@ -56,7 +60,12 @@ def correct_off_policy(batch: DataProto, settings: OffPolicyConfig, version: int
     """
     mask = batch.batch["response_mask"]
     current, sampled = batch.batch["old_log_probs"], batch.batch["rollout_log_probs"]
-    metrics = staleness_metrics(current, sampled, batch.batch.pop("token_versions"), mask, version)
+    versions = batch.batch.pop("token_versions")
+    metrics = staleness_metrics(current, sampled, versions, mask, version)
+    gaps = (current - sampled).abs()[mask.bool() & (versions == version)]
+    if gaps.numel():
+        metrics["rollout/log_prob_gap_mean"] = gaps.mean().item()
+        metrics["rollout/log_prob_gap_max"] = gaps.max().item()
     mode = OffPolicyMode(settings.mode)
     if mode is OffPolicyMode.SAIS:
         batch.batch["old_log_probs"] = sampled.clone()
@@ -65,5 +74,10 @@ def correct_off_policy(batch: DataProto, settings: OffPolicyConfig, version: int
             current - sampled, mask, rollout_is="token", rollout_is_threshold=settings.tis_threshold
         )
         batch.batch["rollout_is_weights"] = weights
-        metrics |= {f"off_policy/tis/{name}": float(value) for name, value in found.items()}
+        # verl's figures by sequence count rows of padding as well.
+        metrics |= {
+            f"off_policy/tis/{name.removeprefix('rollout_is_')}": float(value)
+            for name, value in found.items()
+            if not name.startswith("rollout_is_seq")
+        }
     return metrics

@@ -163,18 +163,17 @@ class RayMarsRLTrainer(RayPPOTrainer):
         batch = build_batch(
             rows, pad_token_id=self._pad_token_id(), row_multiple=ranks * updates * self._micro_batch_rows()
         )
-        if self.config.trainer.balance_batch:
-            lengths = batch.meta_info["global_token_num"]
-            order = arrange_rows(
-                lengths,
-                ranks=ranks,
-                updates=updates,
-                seed=self.settings.run.seed,
-                step=self.global_steps,
-                padding_rows=len(batch) - len(rows),
-            )
-            batch.reorder(torch.tensor(order))
-            batch.meta_info["global_token_num"] = [lengths[row] for row in order]
+        lengths = batch.meta_info["global_token_num"]
+        order = arrange_rows(
+            lengths,
+            ranks=ranks,
+            updates=updates,
+            seed=self.settings.run.seed,
+            step=self.global_steps,
+            padding_rows=len(batch) - len(rows),
+        )
+        batch.reorder(torch.tensor(order))
+        batch.meta_info["global_token_num"] = [lengths[row] for row in order]
         batch.meta_info["temperature"] = self.config.actor_rollout_ref.rollout.temperature
         batch.meta_info["updates"] = updates
         self.metrics["batch/rows"] = len(rows)
@@ -187,12 +186,7 @@ class RayMarsRLTrainer(RayPPOTrainer):
             output, _ = self._compute_old_log_prob(batch)
         entropies = output.batch.pop("entropys")
         batch.union(output)
-        mask = batch.batch["response_mask"]
         self.metrics.update(entropy_metrics(batch, entropies))
-        gap = ((batch.batch["old_log_probs"] - batch.batch["rollout_log_probs"]).abs() * mask)[mask > 0]
-        if gap.numel():
-            self.metrics["rollout/log_prob_gap_mean"] = gap.mean().item()
-            self.metrics["rollout/log_prob_gap_max"] = gap.max().item()
         self.metrics.update(mask_mastered_tokens(batch, entropies, self.settings.algo.mastered_tokens))
         version = self.global_steps - 1
         self.metrics.update(correct_off_policy(batch, self.settings.off_policy, version))

@@ -6,7 +6,7 @@ import sys
 for name in ("verl", "ray", "vllm", "torch"):
     sys.modules[name] = None
 import marsrl_verl.evaluation.suite, marsrl_verl.evaluation.training_metrics
-import marsrl_verl.reporting.report, marsrl_verl.reporting.tables, marsrl_verl.reporting.progress_file
+import marsrl_verl.reporting.report, marsrl_verl.reporting.tables, marsrl_verl.reporting.progress
 print("matplotlib" in sys.modules)
 """
 

@@ -13,7 +13,6 @@ from marsrl_verl.reporting.progress import (
     make_progress,
     step_line,
 )
-from marsrl_verl.reporting.progress_file import ProgressFile, ProgressFollower
 
 
 class Clock:
@@ -131,43 +130,6 @@ def test_display_suits_the_stream():
     live = make_progress(3, stream=Terminal())
     assert isinstance(live, LiveProgress)
     live.close()
-
-
-def test_events_cross_a_file(tmp_path):
-    path = tmp_path / "progress.jsonl"
-    ProgressFile(path).message("from an earlier run")
-    recorder = Recorder()
-    follower = ProgressFollower(path, recorder)
-    writer = ProgressFile(path)
-    writer.phase("training", "step 1")
-    writer.step(report(1))
-    assert follower.poll() == 2
-    writer.message("done – ü")
-    writer.close()
-    assert follower.poll() == 1
-    assert follower.poll() == 0
-    assert recorder.events == [("training", "step 1"), report(1), "done – ü"]
-
-
-def test_a_half_written_event_waits(tmp_path):
-    path, recorder = tmp_path / "progress.jsonl", Recorder()
-    follower = ProgressFollower(path, recorder)
-    assert follower.poll() == 0
-    line = '{"event": "message", "text": "ü"}\n'.encode()
-    path.write_bytes(line[:30])
-    assert follower.poll() == 0
-    with path.open("ab") as file:
-        file.write(line[30:])
-    assert follower.poll() == 1
-    assert recorder.events == ["ü"]
-
-
-def test_unknown_events_are_refused(tmp_path):
-    path = tmp_path / "progress.jsonl"
-    follower = ProgressFollower(path, Recorder())
-    path.write_text('{"event": "dance"}\n')
-    with pytest.raises(ValueError, match="unknown event 'dance'"):
-        follower.poll()
 
 
 @pytest.mark.parametrize(("seconds", "text"), [(0, "0:00"), (59.6, "1:00"), (3723, "1:02:03"), (-1, "0:00")])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from marsrl_verl.algos.choices import OffPolicyMode
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.checks.method import one_of
 from marsrl_verl.config.checks.upstream import changed
@@ -66,13 +67,15 @@ def check_clip(ctx: Context) -> list[Problem]:
         key = f"{_ACTOR}.clip_ratio_c"
         return [Problem(key, "verl's loss expects a number above 1.", "3.0 is the default.", ctx.get(key))]
     updates = ctx.settings.pipeline.updates_per_step * int(actor.ppo_epochs)
-    if updates > 1 or actor.policy_loss.loss_mode != "vanilla":
+    own_ratio = ctx.settings.off_policy.mode == OffPolicyMode.SAIS.value
+    if updates > 1 or own_ratio or actor.policy_loss.loss_mode != "vanilla":
         return []
     return [
         Problem(
             key,
             "With one update per step the importance ratio is exactly 1, so nothing is ever clipped.",
-            "Leave it out, or raise marsrl.pipeline.updates_per_step or actor_rollout_ref.actor.ppo_epochs.",
+            "Leave it out, or raise marsrl.pipeline.updates_per_step or actor_rollout_ref.actor.ppo_epochs, "
+            "or set marsrl.off_policy.mode=sais.",
             value,
         )
         for key, value in changed(ctx, _ACTOR, _CLIPS)

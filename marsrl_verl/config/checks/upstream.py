@@ -39,6 +39,7 @@ _NO_PROFILE_FIX = "Leave it out; metrics.jsonl has the time of every phase of a 
 INERT_KEYS: tuple[Inert, ...] = (
     Inert("model_engine", "Only the FSDP2 engine (dp) is driven.", "Leave it at dp."),
     Inert("trainer.use_v1", "The trainer extends verl's V0 trainer.", "Leave it false."),
+    Inert("trainer.balance_batch", "Rows are always dealt out evenly.", "Leave it true."),
     Inert("trainer.v1", "The trainer extends verl's V0 trainer.", "Leave it out."),
     Inert("transfer_queue", "Batches travel through the driver, not through TransferQueue.", "Leave it out."),
     Inert("actor_rollout_ref.hybrid_engine", "Training and decoding share the GPUs.", "Leave it true."),

@@ -45,9 +45,7 @@ def become(request: Request, template_pid: int) -> None:
     try:
         _leave_template(template_pid)
         _take_descriptors(request)
-        fits = all(
-            os.environ.get(name) == request.env.get(name) for name in READ_AT_IMPORT if name in request.env
-        )
+        fits = _fits(request.env)  # before the environment is the request's
         _take_surroundings(request)
         if not fits:
             os.execv(sys.executable, [sys.executable, *request.argv])

@@ -1,0 +1,79 @@
+"""Checks of segments, partial groups, off-policy correction and the masking of mastered tokens."""
+
+from __future__ import annotations
+
+from marsrl_verl.algos.choices import EntropyScope, OffPolicyMode
+from marsrl_verl.config.checks.context import Context
+from marsrl_verl.config.checks.method import at_least, one_of
+from marsrl_verl.config.errors import Problem
+from marsrl_verl.config.schema import MasteredTokensConfig, OffPolicyConfig
+from marsrl_verl.core.scheduler import Mode
+
+_SEGMENTS = "marsrl.pipeline.max_segments"
+_MIN_GROUP = "marsrl.pipeline.min_group"
+_MASTERED = "marsrl.algo.mastered_tokens"
+
+
+def check_segments(ctx: Context) -> list[Problem]:
+    """Segments and the groups that they cut."""
+    pipeline, size = ctx.settings.pipeline, ctx.settings.algo.group_size
+    problems = [
+        *at_least(_SEGMENTS, pipeline.max_segments, 1, "1 is a response in one round"),
+        *at_least(_MIN_GROUP, pipeline.min_group, 2, "advantages compare samples; null is the whole group"),
+        *at_least("marsrl.pipeline.min_groups", pipeline.min_groups, 1, "1 is no floor"),
+    ]
+    if pipeline.max_segments > 1 and pipeline.mode == Mode.SEQUENTIAL.value:
+        what = "In sequential mode a step waits for all of a response, so segments would only cost time."
+        fix = f"Set pipeline=pipelined, or {_SEGMENTS}=1."
+        problems.append(Problem(_SEGMENTS, what, fix, pipeline.max_segments))
+    if pipeline.min_group is None:
+        return problems
+    if pipeline.max_segments == 1:
+        what = "Without segments all samples of a group end in one round, so no group trains in parts."
+        fix = f"Leave it out, or raise {_SEGMENTS}."
+        problems.append(Problem(_MIN_GROUP, what, fix, pipeline.min_group))
+    if pipeline.min_group > size:
+        what = f"A group has {size} samples (marsrl.algo.group_size)."
+        problems.append(Problem(_MIN_GROUP, what, f"Set it to at most {size}.", pipeline.min_group))
+    return problems
+
+
+def check_off_policy(ctx: Context) -> list[Problem]:
+    """The mode of the correction and its threshold."""
+    settings, key = ctx.settings.off_policy, "marsrl.off_policy.tis_threshold"
+    problems = one_of("marsrl.off_policy.mode", settings.mode, [mode.value for mode in OffPolicyMode])
+    problems += at_least(key, settings.tis_threshold, 1.0, "an on-policy token has weight 1")
+    changed = settings.tis_threshold != OffPolicyConfig().tis_threshold
+    if changed and settings.mode != OffPolicyMode.TIS.value and not problems:
+        what = f"It has no effect with marsrl.off_policy.mode = {settings.mode}."
+        fix = "Leave it out, or set marsrl.off_policy.mode=tis."
+        problems.append(Problem(key, what, fix, settings.tis_threshold))
+    return problems
+
+
+def check_mastered_tokens(ctx: Context) -> list[Problem]:
+    """Ranges of the masking, and settings without effect."""
+    settings, usual = ctx.settings.algo.mastered_tokens, MasteredTokensConfig()
+    problems = one_of(f"{_MASTERED}.scope", settings.scope, [scope.value for scope in EntropyScope])
+    if not 0.0 < settings.probability <= 1.0:
+        what = "Expected a probability above 0."
+        problems.append(
+            Problem(f"{_MASTERED}.probability", what, "0.99 is the paper's.", settings.probability)
+        )
+    if settings.target_entropy <= 0.0:
+        what = "Expected an entropy above 0 nats: nothing is masked at or above it."
+        problems.append(
+            Problem(f"{_MASTERED}.target_entropy", what, "0.2 is the paper's.", settings.target_entropy)
+        )
+    if settings.enabled or problems:
+        return problems
+    return [
+        Problem(
+            f"{_MASTERED}.{name}",
+            f"It has no effect with {_MASTERED}.enabled = false.",
+            f"Leave it out, or set {_MASTERED}.enabled=true.",
+            getattr(settings, name),
+        )
+        for name in ("probability", "target_entropy", "scope")
+        if getattr(settings, name) != getattr(usual, name)
+    ]

@@ -1,0 +1,75 @@
+"""Segments, partial groups, off-policy correction, mastered tokens: what is refused and what acts."""
+
+from __future__ import annotations
+
+import pytest
+from messages import assert_message
+
+from marsrl_verl.config import checks
+from marsrl_verl.config.errors import ConfigError
+
+PIPELINE, MASTERED, OFF_POLICY = "marsrl.pipeline", "marsrl.algo.mastered_tokens", "marsrl.off_policy"
+SEGMENTS = {f"{PIPELINE}.max_segments": 4}
+
+REFUSED = {
+    "no segment": ({f"{PIPELINE}.max_segments": 0}, f"{PIPELINE}.max_segments = 0", "at least 1"),
+    "segments in sequence": (
+        {**SEGMENTS, f"{PIPELINE}.mode": "sequential"},
+        f"{PIPELINE}.max_segments = 4",
+        "pipeline=pipelined",
+    ),
+    "parts without segments": ({f"{PIPELINE}.min_group": 2}, f"{PIPELINE}.min_group = 2", "no group trains"),
+    "parts of one": ({**SEGMENTS, f"{PIPELINE}.min_group": 1}, f"{PIPELINE}.min_group = 1", "at least 2"),
+    "parts beyond the group": (
+        {**SEGMENTS, f"{PIPELINE}.min_group": 9},
+        f"{PIPELINE}.min_group = 9",
+        "at most 8",
+    ),
+    "no group": ({f"{PIPELINE}.min_groups": 0}, f"{PIPELINE}.min_groups = 0", "at least 1"),
+    "unknown correction": ({f"{OFF_POLICY}.mode": "pios"}, f"{OFF_POLICY}.mode = pios", "Did you mean pois?"),
+    "threshold without effect": (
+        {f"{OFF_POLICY}.tis_threshold": 3.0},
+        f"{OFF_POLICY}.tis_threshold = 3.0",
+        "no effect",
+    ),
+    "threshold below one": (
+        {f"{OFF_POLICY}.mode": "tis", f"{OFF_POLICY}.tis_threshold": 0.5},
+        f"{OFF_POLICY}.tis_threshold = 0.5",
+        "at least 1",
+    ),
+    "unknown scope": ({f"{MASTERED}.scope": "token"}, f"{MASTERED}.scope = token", "sequence, batch, role"),
+    "no probability": (
+        {f"{MASTERED}.enabled": True, f"{MASTERED}.probability": 0.0},
+        f"{MASTERED}.probability = 0.0",
+        "above 0",
+    ),
+    "no entropy": (
+        {f"{MASTERED}.enabled": True, f"{MASTERED}.target_entropy": 0.0},
+        f"{MASTERED}.target_entropy = 0.0",
+        "above 0",
+    ),
+    "masking off": ({f"{MASTERED}.probability": 0.9}, f"{MASTERED}.probability = 0.9", "enabled=true"),
+}
+
+ACCEPTED = {
+    "segments and parts": {**SEGMENTS, f"{PIPELINE}.min_group": 4, f"{PIPELINE}.min_groups": 8},
+    "truncated ratios": {f"{OFF_POLICY}.mode": "tis", f"{OFF_POLICY}.tis_threshold": 3.0},
+    "clipping of true ratios": {
+        f"{OFF_POLICY}.mode": "sais",
+        "actor_rollout_ref.actor.clip_ratio_high": 0.28,
+    },
+    "masking": {f"{MASTERED}.enabled": True, f"{MASTERED}.scope": "role"},
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(checked, case):
+    changes, key, hint = REFUSED[case]
+    with pytest.raises(ConfigError) as refused:
+        checks.run_checks(checked(changes))
+    assert_message(str(refused.value), key, hint)
+
+
+@pytest.mark.parametrize("case", ACCEPTED)
+def test_accepted(checked, case):
+    checks.run_checks(checked(ACCEPTED[case]))
