@@ -83,5 +83,5 @@ def test_estimate_on_the_cpu(checked):
 def test_offload_policy_keeps_the_state_in_main_memory(checked):
     changes = {"actor_rollout_ref.actor.fsdp_config.offload_policy": True, "trainer.device": "cuda"}
     found = estimate_memory(checked(changes, dry_run=True).config, shape_from_config(SMALL))
-    assert found.training == found.activations + found.logits + found.engine_weights + GIB
-    assert found.decoding == found.engine_weights + GIB
+    assert found.training == found.activations + found.logits + found.engine_weights + found.kv_cache
+    assert found.decoding == found.engine_weights + found.kv_cache
