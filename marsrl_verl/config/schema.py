@@ -178,6 +178,9 @@ class RunConfig:
     (continue from its last checkpoint), `replace` (delete it and start anew)."""
     seed: int = 1
     """Every random choice derives from it."""
+    max_generated_tokens: int | None = None
+    """Training ends after the step in which so many tokens were generated, earlier steps' included; null:
+    `trainer.total_training_steps` alone decides. With a number here that one is the upper bound."""
     data_bytes: dict[str, int] = field(default_factory=dict)
     """Size of each data file by its path. The launcher writes it, so that the `config.yaml` in the run's
     folder shows a resumed run whether the data is still the same."""

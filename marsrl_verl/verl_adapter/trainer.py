@@ -66,15 +66,16 @@ class RayMarsRLTrainer(RayPPOTrainer):
         self.problems = ProblemStream(self.train_dataloader)
         self.observer = TrainingObserver(config, self.settings, self.total_training_steps)
         self.global_steps = 0
+        self.generated_tokens = 0
         self.metrics: dict[str, float] = {}
         self.timing: dict[str, float] = {}
 
     # --- the loop -----------------------------------------------------------------------------
 
     def fit(self) -> None:
-        """Train until `total_training_steps`, evaluating before and after as configured."""
+        """Train until the step or token limit, evaluating before and after as configured."""
         self._fit_begin()
-        while self.global_steps < self.total_training_steps:
+        while not self._is_last_step():
             self.global_steps += 1
             self.fit_step()
         self._fit_end()
@@ -85,7 +86,7 @@ class RayMarsRLTrainer(RayPPOTrainer):
         with self._timed("step"):
             self._fit_get_batch()
             self._fit_generate()
-            result = self.scheduler.finish_step(last=self.global_steps >= self.total_training_steps)
+            result = self.scheduler.finish_step(last=self._is_last_step())
             batch = self._fit_build_batch(result)
             if batch is not None:
                 self._fit_compute_log_prob(batch)
@@ -142,6 +143,7 @@ class RayMarsRLTrainer(RayPPOTrainer):
                 count += len(samples)
                 tokens += sum(sample.new_tokens for sample in samples)
             self._sleep_engine()
+        self.generated_tokens += tokens
         self.metrics["rollout/rounds"] = rounds
         self.metrics["rollout/samples"] = count
         self.metrics["rollout/generated_tokens"] = tokens
@@ -233,15 +235,14 @@ class RayMarsRLTrainer(RayPPOTrainer):
 
     def _fit_validate(self) -> None:
         every = self.settings.evaluation.every
-        if every > 0 and self.global_steps % every == 0 and self.global_steps < self.total_training_steps:
+        if every > 0 and self.global_steps % every == 0 and not self._is_last_step():
             tag = f"step_{self.global_steps}"
             if not self.observer.evaluated(tag):
                 self._evaluate(tag)
 
     def _fit_save_checkpoint(self) -> None:
         frequency = self.config.trainer.save_freq
-        last = self.global_steps >= self.total_training_steps
-        if frequency > 0 and (last or self.global_steps % frequency == 0):
+        if frequency > 0 and (self._is_last_step() or self.global_steps % frequency == 0):
             with self._timed("save_checkpoint"):
                 self._save_checkpoint()
 
@@ -295,6 +296,7 @@ class RayMarsRLTrainer(RayPPOTrainer):
             folder,
             {
                 "step": self.global_steps,
+                "generated_tokens": self.generated_tokens,
                 "scheduler": self.scheduler.state_dict(),
                 "problems": self.problems.state_dict(),
                 "metrics": self.metrics,
@@ -314,6 +316,7 @@ class RayMarsRLTrainer(RayPPOTrainer):
         self.scheduler.load_state_dict(state["scheduler"])
         self.problems.load_state_dict(state["problems"])
         self.metrics, self.timing = state["metrics"], state["timing"]
+        self.generated_tokens = state["generated_tokens"]
         return self.global_steps
 
     def _resumed_folder(self) -> Path:
@@ -322,6 +325,15 @@ class RayMarsRLTrainer(RayPPOTrainer):
         return Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
 
     # --- small things -------------------------------------------------------------------------
+
+    def _is_last_step(self) -> bool:
+        """Whether no step follows: the limit of steps or of generated tokens is reached.
+
+        True to the step that is being taken as soon as its tokens are generated.
+        """
+        limit = self.settings.run.max_generated_tokens
+        enough = limit is not None and self.generated_tokens >= limit
+        return enough or self.global_steps >= self.total_training_steps
 
     def close(self) -> None:
         """End the observer's files and the dump threads, also after an error."""

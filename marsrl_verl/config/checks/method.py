@@ -56,6 +56,7 @@ def check_choices(ctx: Context) -> list[Problem]:
 def check_ranges(ctx: Context) -> list[Problem]:
     """Numbers that have a least or a greatest value."""
     algo, pipeline, evaluation = ctx.settings.algo, ctx.settings.pipeline, ctx.settings.evaluation
+    most_tokens = ctx.settings.run.max_generated_tokens
     problems = [
         *at_least(
             "marsrl.algo.group_size", algo.group_size, 2, "advantages compare the responses of a group"
@@ -64,6 +65,7 @@ def check_ranges(ctx: Context) -> list[Problem]:
         *at_least("marsrl.algo.correction_rounds", algo.correction_rounds, 0, "0 is the Solver alone"),
         *at_least("marsrl.pipeline.updates_per_step", pipeline.updates_per_step, 1, "a step has an update"),
         *at_least("marsrl.pipeline.step_prompt_budget", pipeline.step_prompt_budget, 1, "null is no limit"),
+        *at_least("marsrl.run.max_generated_tokens", most_tokens, 1, "null is no limit"),
         *at_least("marsrl.evaluation.every", evaluation.every, 0, "0 is never in between"),
         *at_least("marsrl.evaluation.problems", evaluation.problems, 1, "null is all of them"),
         *at_least("marsrl.evaluation.samples_per_problem", evaluation.samples_per_problem, 1, "it is a mean"),
