@@ -17,6 +17,8 @@ from marsrl_verl.config.compose import Composed
 from marsrl_verl.config.memory import GIB, GPU_GIB, assumptions, estimate_memory
 from marsrl_verl.config.model_shapes import PUBLISHED, ModelShape, shape_from_config
 from marsrl_verl.config.prompt_budget import RoleBudget
+from marsrl_verl.config.schema import MarsRLConfig
+from marsrl_verl.core.types import ROLES
 
 PLAN_FOLDER = "plans"
 """Below `marsrl.run.output_root`: a plan must not make the run's own folder look used."""
@@ -28,7 +30,7 @@ def report(ctx: Context, composed: Composed) -> str:
     path = write_resolved(ctx.config)
     sections = [
         _head(ctx, composed),
-        _stages(plan),
+        [*_stages(plan), *_segments(ctx.settings)],
         _batch(plan, ctx.config),
         _prompts(prompt_budgets(ctx)),
         _memory(ctx),
@@ -102,6 +104,20 @@ def _stages(plan: BatchPlan) -> list[str]:
     elif len(plan.stages) > 1:
         lines.append(f"  sequential: {plan.rounds} generation rounds per step, one per stage")
     return lines
+
+
+def _segments(settings: MarsRLConfig) -> list[str]:
+    """How responses are cut into generation rounds; nothing without segments."""
+    rounds = settings.pipeline.max_segments
+    if rounds == 1:
+        return []
+    lengths = "  ".join(
+        f"{role} {-(-getattr(settings.roles, role).max_new_tokens // rounds):,}" for role in ROLES
+    )
+    least = settings.pipeline.min_group
+    training = "complete" if least is None else f"in parts of at least {least} responses"
+    head = f"  segments: a response takes up to {rounds} rounds, tokens in each: {lengths}"
+    return [f"{head}; groups train {training}"]
 
 
 def _batch(plan: BatchPlan, config: DictConfig) -> list[str]:
