@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from marsrl_verl.algos.prompts import RolePrompts
-from marsrl_verl.config.schema import AlgoConfig
 from marsrl_verl.core.algorithm import Stage
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.selection import Candidate, Strategy, choose
 from marsrl_verl.core.types import (
     CORRECTOR,
+    ROLES,
     SOLVER,
     VERIFIER,
     Group,
@@ -25,9 +25,10 @@ from marsrl_verl.core.types import (
     is_correct,
 )
 
-E = TypeVar("E", bound=Enum)
+if TYPE_CHECKING:
+    from marsrl_verl.config.schema import AlgoConfig
 
-ROLES = (SOLVER, VERIFIER, CORRECTOR)
+E = TypeVar("E", bound=Enum)
 
 PromptTokens = Callable[[tuple[Message, ...]], int]
 """Number of tokens of a chat under the model's template, generation prompt included."""

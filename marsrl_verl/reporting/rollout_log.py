@@ -20,7 +20,8 @@ Keys of a line, schema version 1:
     verdict          correct | wrong | invalid (Verifier) or null
     solution_reward  reward of the solution that was judged or repaired, or null
     finish_reason    stop | length | prompt_too_long | aborted | error
-    policy_version   training step whose weights sampled the tokens
+    policy_version   training step whose weights sampled the last segment
+    segments         [end, policy version] of every segment: tokens up to `end` came from that version
     error            why generation or grading failed, or null
 """
 
@@ -68,6 +69,7 @@ def rollout_line(step: int, stage_input: StageInput, sample: Sample) -> dict[str
         "solution_reward": stage_input.solution_reward,
         "finish_reason": sample.finish_reason.value,
         "policy_version": sample.policy_version,
+        "segments": [list(segment) for segment in sample.segments],
         "error": sample.error or outcome.error,
     }
 

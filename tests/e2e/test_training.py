@@ -89,3 +89,30 @@ def test_two_ranks_train_all_stages_inside_a_step(tmp_path):
         assert {row["stage"] for row in run.rollouts(step)} >= {"solver", "verifier_1"}
         assert metrics[step]["rollout/log_prob_gap_max"] < 1e-3
     assert (run.folder / "checkpoints/global_step_2/actor/model_world_size_2_rank_1.pt").is_file()
+
+
+def test_segments_continue_with_newer_weights_and_survive_a_kill(tmp_path):
+    settings = (
+        "trainer.total_training_steps=6",
+        "marsrl.pipeline.max_segments=4",
+        "marsrl.pipeline.min_group=2",
+        "marsrl.off_policy.mode=tis",
+        "marsrl.algo.mastered_tokens.enabled=true",
+    )
+    train_and_kill(tmp_path, "segments", 3, *settings)
+    run = train(tmp_path, "segments", *settings, "marsrl.run.existing=resume")
+    metrics = run.metrics()
+    assert sorted(metrics) == list(range(1, 7))
+    rows = [row for step in metrics for row in run.rollouts(step)]
+    assert len({row["sample"] for row in rows}) == len(rows)
+    for row in rows:
+        ends = [end for end, _ in row["segments"]]
+        assert ends == sorted(ends)
+        assert ends[-1] == row["tokens"]
+        first, *later = [version for _, version in row["segments"]]
+        assert later == list(range(first + 1, first + 1 + len(later)))
+    assert max(len(row["segments"]) for row in rows) >= 2
+    trained = [one for one in metrics.values() if one["training/updated"]]
+    assert max(one["off_policy/stale_token_share"] for one in trained) > 0
+    # What the newest weights sampled, the trainer gives the same probability.
+    assert max(one.get("rollout/log_prob_gap_max", 0.0) for one in trained) < 1e-3

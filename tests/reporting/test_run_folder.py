@@ -181,6 +181,7 @@ def test_rollouts(tmp_path):
             "solution_reward": 1.0,
             "finish_reason": "stop",
             "policy_version": 7,
+            "segments": [[3, 7]],
             "error": None,
         }
     ]
