@@ -290,7 +290,7 @@ class RayMarsRLTrainer(RayPPOTrainer):
     # --- checkpoints --------------------------------------------------------------------------
 
     def _save_checkpoint(self) -> None:
-        """verl's checkpoint with the plugin's state in it, written before verl's tracker moves."""
+        """verl's checkpoint with the plugin's state in it, sealed when all of it is written."""
         folder = Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
         checkpoint.save_state(
             folder,
@@ -304,10 +304,15 @@ class RayMarsRLTrainer(RayPPOTrainer):
             },
         )
         super()._save_checkpoint()
+        checkpoint.seal(folder)
 
     def _load_checkpoint(self) -> int:
         """Restore verl's part, then the scheduler and the problem stream, if there is a checkpoint."""
         self.global_steps = 0
+        if self.config.trainer.resume_mode == "resume_path":
+            checkpoint.check_seal(self._resumed_folder())
+        elif self.config.trainer.resume_mode == "auto":
+            checkpoint.point_tracker_at_newest(Path(self.config.trainer.default_local_dir))
         super()._load_checkpoint()
         if self.global_steps == 0:
             return 0
