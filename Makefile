@@ -8,11 +8,14 @@ STAMP := $(VENV)/.installed
 export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 TORCH_SOURCE := $(if $(UV_FIND_LINKS),,--torch-backend=cpu)
 
-.PHONY: help install demo test unit e2e lint clean
+.PHONY: help install demo compare test unit e2e lint clean
 
 help:
 	@echo "make demo   train MarsRL on the tiny world and print a table before -> after (CPU, 10 minutes);"
 	@echo "            again: make demo ARGS=marsrl.run.existing=replace"
+	@echo "make compare SUITE=marsrl SEEDS=3"
+	@echo "            train a suite's methods on equal generated tokens, one run after another (two hours at"
+	@echo "            most on 2 cores), and write outputs/compare/<suite>; again: goes on where it stopped"
 	@echo "make test   all tests, end-to-end ones included"
 	@echo "make unit   the tests that take seconds"
 	@echo "make e2e    the tests with real Ray, FSDP2 and vLLM"
@@ -30,6 +33,12 @@ install: $(STAMP)
 
 demo: $(STAMP)
 	$(PY) -m recipe.marsrl.main_marsrl name=demo cluster=cpu $(ARGS)
+
+SUITE ?= marsrl
+SEEDS ?= 3
+
+compare: $(STAMP)
+	$(PY) -m marsrl_verl.compare $(SUITE) --seeds $(SEEDS) $(ARGS)
 
 test: $(STAMP)
 	$(PY) -m pytest tests

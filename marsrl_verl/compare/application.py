@@ -1,0 +1,104 @@
+"""The command line: `python -m marsrl_verl.compare SUITE --seeds N --output FOLDER [key=value …]`."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from marsrl_verl.compare.picture import draw_comparison
+from marsrl_verl.compare.plan import OWN_KEYS, TRAIN, Run, plan_runs
+from marsrl_verl.compare.report import report_markdown
+from marsrl_verl.compare.results import rows_json
+from marsrl_verl.compare.runner import Outcome, Runner
+from marsrl_verl.compare.suite import Suite, SuiteError, load_suite, suite_names
+from marsrl_verl.reporting.files import write_atomic, write_json_atomic
+
+PICTURE = "comparison.png"
+
+
+def main(argv: Sequence[str], command: Sequence[str] = TRAIN) -> int:
+    """Run a comparison; 0: every run has a result, 1: some have none, 2: nothing was started, 130: Ctrl-C."""
+    parser = build_parser()
+    arguments = parser.parse_intermixed_args(list(argv))
+    for flag, value in (("--seeds", arguments.seeds), ("--tokens", arguments.tokens)):
+        if value is not None and value < 1:
+            parser.error(f"{flag} is {value}, expected at least 1")
+    wrong = [word for word in arguments.overrides if "=" not in word and not word.startswith("~")]
+    if wrong:
+        parser.error(f"{' '.join(wrong)}: expected one suite, and Hydra overrides of the form key=value")
+    taken = [word for word in arguments.overrides if word.lstrip("+~").split("=")[0] in OWN_KEYS]
+    if taken:
+        parser.error(
+            f"{' '.join(taken)}: the comparison sets this itself; use --seeds, --tokens and --output, or a "
+            "suite file of your own"
+        )
+    try:
+        suite = load_suite(arguments.suite)
+    except SuiteError as error:
+        parser.error(str(error))
+    if arguments.tokens is not None:
+        suite = replace(suite, generated_tokens=arguments.tokens)
+    output = arguments.output or Path("outputs", "compare", suite.name)
+    runs = plan_runs(suite, arguments.seeds, output, tuple(arguments.overrides))
+    if arguments.dry_run:
+        for run in runs:
+            print(shlex.join([*command, *run.overrides]))
+        return 0
+    return _compare(suite, arguments.seeds, output, runs, command)
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of the options."""
+    parser = argparse.ArgumentParser(
+        prog="python -m marsrl_verl.compare",
+        description="Train several methods with several seeds on equal generated tokens, one run after "
+        "another, and write results.json, report.md and a picture. Runs that are finished are kept, so the "
+        "same command continues an interrupted comparison.",
+    )
+    parser.add_argument("suite", help=f"{', '.join(suite_names())}, or the path of a suite's .yaml file")
+    parser.add_argument("overrides", nargs="*", help="Hydra overrides of every run, key=value")
+    parser.add_argument("--seeds", type=int, default=3, help="seeds 1 … N of every method (default: 3)")
+    parser.add_argument("--output", type=Path, help="the folder (default: outputs/compare/<suite>)")
+    parser.add_argument("--tokens", type=int, help="generated tokens per run (default: the suite's)")
+    parser.add_argument("--dry-run", action="store_true", help="print the commands, start nothing")
+    return parser
+
+
+def _compare(suite: Suite, seeds: int, output: Path, runs: list[Run], command: Sequence[str]) -> int:
+    def write(outcome: Outcome) -> None:
+        write_results(suite, seeds, output, outcome)
+
+    def say(line: str) -> None:
+        print(line, flush=True)
+
+    try:
+        outcome = Runner(suite, runs, command, say).run(write)
+    except KeyboardInterrupt:
+        say("\nInterrupted; the same command continues with the runs that are not finished.")
+        return 130
+    write(outcome)
+    say(f"\nReport: {output / 'report.md'}")
+    if not outcome.failed:
+        return 0
+    names = ", ".join(one.run.name for one in outcome.failed)
+    print(
+        f"{len(outcome.failed)} of {len(runs)} runs have no result: {names}. Their logs lie in "
+        f"{output / 'runs'}; the same command repeats them and keeps the others.",
+        file=sys.stderr,
+    )
+    return 1
+
+
+def write_results(suite: Suite, seeds: int, output: Path, outcome: Outcome) -> None:
+    """Write `results.json`, the picture and `report.md` from what is finished so far."""
+    finished = sorted(
+        outcome.finished, key=lambda one: (list(suite.methods).index(one.run.method), one.run.seed)
+    )
+    write_json_atomic(output / "results.json", rows_json(finished))
+    picture = draw_comparison(output / PICTURE, suite, finished).name if finished else None
+    text = report_markdown(suite, seeds, finished, outcome.failed, picture)
+    write_atomic(output / "report.md", text)

@@ -1,0 +1,141 @@
+"""The picture of a comparison: final metrics with intervals, and training against generated tokens."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from marsrl_verl.compare.results import TOKENS_METRIC, Finished, over_seeds, start_over_seeds
+from marsrl_verl.compare.suite import Suite
+from marsrl_verl.evaluation.estimators import Estimate
+from marsrl_verl.evaluation.role_metrics import EVALUATION_METRICS
+from marsrl_verl.evaluation.suite import AFTER
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#333333")
+"""Distinguishable with any colour vision (Okabe–Ito); taken in order, again from the start."""
+
+WIDTH, HEIGHT, DPI = 1400, 650, 100
+"""Size of the picture in pixels, and pixels per inch."""
+GRID = 60
+"""Points at which the seeds' curves are averaged."""
+
+
+def draw_comparison(path: Path, suite: Suite, finished: Sequence[Finished], confidence: float = 0.95) -> Path:
+    """Write a PNG.
+
+    Left: the suite's headline metrics after training by method, with intervals over seeds; a line marks the
+    start. Right: the suite's curve metric against generated tokens, thin by seed and thick their mean. Axes
+    without data say so.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(WIDTH / DPI, HEIGHT / DPI), dpi=DPI, layout="constrained")
+    canvas = FigureCanvasAgg(figure)
+    figure.suptitle(suite.title, fontsize=16, fontweight="bold")
+    final, training = figure.subplots(1, 2)
+    _draw_final(final, suite, finished, confidence)
+    _draw_training(training, suite, finished)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with temporary.open("wb") as file:
+        canvas.print_png(file)
+    os.replace(temporary, path)
+    return path
+
+
+def _draw_final(axes: Axes, suite: Suite, finished: Sequence[Finished], confidence: float) -> None:
+    _dress(axes, "After training", "share")
+    methods = _methods(finished)
+    width = 0.8 / max(1, len(methods))
+    for place, metric in enumerate(suite.headline):
+        values = over_seeds(finished, f"{AFTER}/{metric}", confidence)
+        for index, method in enumerate(methods):
+            x = place + (index - (len(methods) - 1) / 2) * width
+            _draw_estimate(
+                axes, x, values[method], COLOURS[index % len(COLOURS)], method if not place else ""
+            )
+        start = start_over_seeds(finished, metric, confidence).mean
+        if start is not None:
+            label = "" if place else "start"
+            axes.hlines(start, place - 0.45, place + 0.45, colors="#777777", linestyles="--", label=label)
+    axes.set_xticks(range(len(suite.headline)), [EVALUATION_METRICS[name].label for name in suite.headline])
+    axes.set_xlim(-0.6, len(suite.headline) - 0.4)
+    note = f"bars: {100 * confidence:g} % t intervals over seeds"
+    axes.text(0.99, 0.01, note, transform=axes.transAxes, ha="right", fontsize=10, color="#555555")
+    _finish(axes, "no finished run")
+
+
+def _draw_estimate(axes: Axes, x: float, value: Estimate, colour: str, label: str) -> None:
+    if value.mean is None:
+        return
+    error = (
+        None
+        if value.low is None or value.high is None
+        else [[value.mean - value.low], [value.high - value.mean]]
+    )
+    axes.errorbar(
+        [x], [value.mean], yerr=error, color=colour, marker="o", linestyle="", capsize=4, label=label or None
+    )
+
+
+def _draw_training(axes: Axes, suite: Suite, finished: Sequence[Finished]) -> None:
+    _dress(axes, f"While training: {suite.curve}", "share")
+    axes.set_xlabel("generated tokens", fontsize=13)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:,.0f}k")
+    for index, method in enumerate(_methods(finished)):
+        colour = COLOURS[index % len(COLOURS)]
+        curves = [training_curve(one, suite.curve) for one in finished if one.run.method == method]
+        curves = [curve for curve in curves if len(curve[0])]
+        for tokens, values in curves:
+            axes.plot(tokens, values, color=colour, linewidth=0.8, alpha=0.3)
+        if curves:
+            axes.plot(*mean_curve(curves), color=colour, linewidth=2.5, label=method)
+    _finish(axes, "not in metrics.jsonl")
+
+
+def training_curve(one: Finished, metric: str) -> tuple[np.ndarray, np.ndarray]:
+    """Tokens generated up to and with each step, and the step's value; steps without a value are left out."""
+    tokens, points = 0, []
+    for step in one.steps:
+        tokens += int(step.metrics.get(TOKENS_METRIC) or 0)
+        value = step.metrics.get(metric)
+        if value is not None:
+            points.append((tokens, value))
+    return np.array([x for x, _ in points], dtype=float), np.array([y for _, y in points], dtype=float)
+
+
+def mean_curve(curves: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
+    """The mean of curves over the span that all of them cover, interpolated between their points."""
+    low, high = max(tokens[0] for tokens, _ in curves), min(tokens[-1] for tokens, _ in curves)
+    grid = np.linspace(low, max(low, high), GRID)
+    return grid, np.mean([np.interp(grid, tokens, values) for tokens, values in curves], axis=0)
+
+
+def _methods(finished: Sequence[Finished]) -> list[str]:
+    return list(dict.fromkeys(one.run.method for one in finished))
+
+
+def _dress(axes: Axes, title: str, ylabel: str) -> None:
+    axes.set_title(title, fontsize=14)
+    axes.set_ylabel(ylabel, fontsize=13)
+    axes.yaxis.set_major_formatter(lambda value, _: f"{100 * value:.0f} %")
+    axes.tick_params(labelsize=12)
+    axes.grid(True, alpha=0.3)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+
+
+def _finish(axes: Axes, empty: str) -> None:
+    """A legend below the axes, where it hides no point; or a word where nothing was drawn."""
+    if axes.get_legend_handles_labels()[1]:
+        axes.legend(fontsize=11, loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=5, frameon=False)
+    else:
+        axes.text(0.5, 0.5, empty, transform=axes.transAxes, ha="center", fontsize=14, color="#777777")

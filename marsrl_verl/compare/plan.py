@@ -1,0 +1,101 @@
+"""The runs of a comparison: for every method and seed a command, and where its files lie."""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from marsrl_verl.compare.suite import Suite
+
+TRAIN = (sys.executable, "-m", "recipe.marsrl.main_marsrl")
+"""The program that every run calls with its overrides."""
+
+OWN_KEYS = (
+    "name",
+    "marsrl.run.output_root",
+    "marsrl.run.output_dir",
+    "marsrl.run.seed",
+    "marsrl.run.max_generated_tokens",
+    "marsrl.run.existing",
+    "trainer.total_training_steps",
+)
+"""What the comparison sets itself: other values would take the runs out of its sight or off the budget."""
+
+_PLAIN = re.compile(r"[A-Za-z0-9_./-]+")
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One method with one seed."""
+
+    method: str
+    seed: int
+    overrides: tuple[str, ...]
+    root: Path
+    """The folder of all runs of the comparison."""
+
+    @property
+    def name(self) -> str:
+        """`<method>-seed<seed>`, also its folder's name."""
+        return f"{self.method}-seed{self.seed}"
+
+    @property
+    def folder(self) -> Path:
+        """What the training program leaves."""
+        return self.root / self.name
+
+    @property
+    def log_path(self) -> Path:
+        """What it prints."""
+        return self.root / f"{self.name}.log"
+
+    @property
+    def record_path(self) -> Path:
+        """Written when it has ended well: with which overrides. Beside the folder, which is the run's own."""
+        return self.root / f"{self.name}.done.json"
+
+
+def plan_runs(suite: Suite, seeds: int, output: Path, extra: tuple[str, ...] = ()) -> list[Run]:
+    """All runs, seed by seed, so that an interrupted comparison still has every method.
+
+    Args:
+        seeds: seeds 1 … `seeds` are used.
+        output: the comparison's folder.
+        extra: Hydra overrides of every run, after the suite's.
+    """
+    root = output / "runs"
+    return [
+        Run(method, seed, _overrides(suite, method, seed, root, extra), root)
+        for seed in range(1, seeds + 1)
+        for method in suite.methods
+    ]
+
+
+def _overrides(suite: Suite, method: str, seed: int, root: Path, extra: tuple[str, ...]) -> tuple[str, ...]:
+    return (
+        *suite.overrides,
+        *suite.methods[method],
+        f"name={quoted(f'{method}-seed{seed}')}",
+        f"marsrl.run.output_root={quoted(str(root))}",
+        f"marsrl.run.seed={seed}",
+        f"marsrl.run.max_generated_tokens={suite.generated_tokens}",
+        f"trainer.total_training_steps={suite.max_steps}",
+        # A run that was cut off starts anew, so that its seconds are those of one whole run; it needs no
+        # checkpoints then.
+        "marsrl.run.existing=replace",
+        "trainer.save_freq=-1",
+        "marsrl.run.log_rollouts=false",
+        "marsrl.run.progress=false",
+        *extra,
+    )
+
+
+def quoted(value: str) -> str:
+    """A text as the value of a Hydra override: in quotes where its grammar would read a sign in it."""
+    if _PLAIN.fullmatch(value):
+        return value
+    # In Hydra's grammar a backslash is only special before a quote and at the text's end.
+    body = re.sub(r"(\\*)(?='|$)", lambda found: found.group(1) * 2, value).replace("'", r"\'")
+    return f"'{body}'"

@@ -1,0 +1,132 @@
+"""`report.md`: the tables of a comparison, and how they came about."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+
+from marsrl_verl.compare.results import Finished, over_seeds, start_over_seeds
+from marsrl_verl.compare.runner import Failed, duration
+from marsrl_verl.compare.statistics import t_interval
+from marsrl_verl.compare.suite import Suite
+from marsrl_verl.evaluation.estimators import Estimate
+from marsrl_verl.evaluation.role_metrics import EVALUATION_METRICS, GREEDY_SUFFIX, MetricInfo
+from marsrl_verl.evaluation.suite import AFTER
+
+
+def report_markdown(
+    suite: Suite,
+    seeds: int,
+    finished: Sequence[Finished],
+    failed: Sequence[Failed],
+    picture: str | None,
+    confidence: float = 0.95,
+) -> str:
+    """The text of `report.md`.
+
+    Args:
+        picture: the picture's file name; None where there is nothing to draw.
+    """
+    sections = [f"# {suite.title}", _about(suite, seeds, finished, confidence)]
+    if picture is not None:
+        sections.append(f"![{suite.title}]({picture})")
+    if finished:
+        sections += ["## After training", _quality(finished, seeds, confidence)]
+        sections += ["## What it took", _cost(finished, seeds, confidence)]
+    if failed:
+        sections += ["## Runs without a result", _failures(failed)]
+    sections += ["## Methods", _methods(suite), "## Metrics", _meanings()]
+    return "\n\n".join(sections) + "\n"
+
+
+def percent(value: Estimate, seeds: int) -> str:
+    """`94.2 % [91.5, 96.9]`; with the number of seeds where some had nothing to observe."""
+    if value.mean is None:
+        return "–"
+    text = f"{100 * value.mean:.1f} %"
+    if value.low is not None and value.high is not None:
+        text += f" [{100 * value.low:.1f}, {100 * value.high:.1f}]"
+    return text + _counted(value, seeds)
+
+
+def _number(value: Estimate, seeds: int) -> str:
+    if value.mean is None:
+        return "–"
+    text = f"{value.mean:,.0f}"
+    if value.low is not None and value.high is not None:
+        text += f" ± {value.high - value.mean:,.0f}"
+    return text + _counted(value, seeds)
+
+
+def _counted(value: Estimate, seeds: int) -> str:
+    return f" (n = {value.n})" if value.n < seeds else ""
+
+
+def _about(suite: Suite, seeds: int, finished: Sequence[Finished], confidence: float) -> str:
+    problems = sorted({one.problems for one in finished if one.problems is not None})
+    count = " or ".join(str(number) for number in problems) or "the"
+    text = (
+        f"Every run ends after the training step that reaches {suite.generated_tokens:,} generated tokens. "
+        f"Mean over n = {seeds} seed{'s' if seeds > 1 else ''} with the {100 * confidence:g} % t interval "
+        f"(n - 1 degrees of freedom, not cut at 0 and 100 %), measured on {count} held-out problems, which "
+        "are the same in all runs: the intervals speak of repeated training, not of other problems."
+    )
+    return f"{text}\n\n{suite.note}" if suite.note else text
+
+
+def _quality(finished: Sequence[Finished], seeds: int, confidence: float) -> str:
+    methods = list(dict.fromkeys(one.run.method for one in finished))
+    lines = [f"| | start | {' | '.join(methods)} |", "|---|---:|" + "---:|" * len(methods)]
+    for greedy in (False, True):
+        lines.append(f"| **{'greedy' if greedy else 'sampled'}** |" + " |" * (len(methods) + 1))
+        for base, info in EVALUATION_METRICS.items():
+            name = base + GREEDY_SUFFIX if greedy else base
+            cells = [start_over_seeds(finished, name, confidence)]
+            cells += over_seeds(finished, f"{AFTER}/{name}", confidence).values()
+            lines.append(f"| {info.label} | {' | '.join(percent(cell, seeds) for cell in cells)} |")
+    return "\n".join(lines)
+
+
+def _cost(finished: Sequence[Finished], seeds: int, confidence: float) -> str:
+    lines = [
+        "| | steps | generated tokens | tool calls | seconds of training steps | seconds in all |",
+        "|---|---:|---:|---:|---:|---:|",
+    ]
+    for method in dict.fromkeys(one.run.method for one in finished):
+        some = [one for one in finished if one.run.method == method]
+        ends = [one.rows[-1] for one in some]  # rows after training come last
+        columns: list[list[float]] = [
+            [len(one.steps) for one in some],
+            [one.generated_tokens for one in some],
+            [end.executed_tool_calls for end in ends],
+            [end.seconds for end in ends],
+            [one.seconds for one in some],
+        ]
+        cells = (_number(t_interval(column, confidence), seeds) for column in columns)
+        lines.append(f"| {method} | {' | '.join(cells)} |")
+    versions = {f"{name} {number}" for one in finished for name, number in one.versions.items()}
+    total = duration(sum(one.seconds for one in finished))
+    facts = f"{len(finished)} runs, {total} together, on {platform.platform()}"
+    return "\n".join(lines) + f"\n\n{facts}; {', '.join(sorted(versions)) or 'versions unknown'}."
+
+
+def _failures(failed: Sequence[Failed]) -> str:
+    parts = []
+    for one in failed:
+        fence = "````" if "```" in one.tail else "```"
+        parts.append(
+            f"{one.run.name}: {one.reason} (log: `{one.run.log_path}`)\n\n{fence}\n{one.tail}\n{fence}"
+        )
+    return "\n\n".join(parts)
+
+
+def _methods(suite: Suite) -> str:
+    lines = [f"- {name}: `{' '.join(words) or '(the default)'}`" for name, words in suite.methods.items()]
+    return "\n".join(lines) + f"\n\nAll of them: `{' '.join(suite.overrides) or '(nothing)'}`."
+
+
+def _meanings() -> str:
+    def line(info: MetricInfo) -> str:
+        return f"- {info.label}: {info.meaning}{'' if info.higher_is_better else ' (lower is better)'}"
+
+    return "\n".join(line(info) for info in EVALUATION_METRICS.values())

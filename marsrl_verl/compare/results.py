@@ -1,0 +1,133 @@
+"""What the finished runs measured, as rows: the content of `results.json`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from marsrl_verl.compare.plan import Run
+from marsrl_verl.compare.statistics import t_interval
+from marsrl_verl.evaluation.estimators import Estimate
+from marsrl_verl.evaluation.suite import AFTER, BEFORE
+from marsrl_verl.reporting.metrics_log import StepMetrics, read_metrics
+
+TOKENS_METRIC = "rollout/generated_tokens"
+TOOL_CALLS_METRIC = "rollout/executed_tool_calls"
+"""Per step; methods without tools do not log it, which counts as 0."""
+
+
+class ResultError(ValueError):
+    """A run's folder that does not hold what a finished run leaves."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One measurement of one run, with what the training had cost until then."""
+
+    method: str
+    seed: int
+    metric: str
+    """`before/…` or `after/…` and a metric of the evaluation; greedy ones end in `_greedy`."""
+    value: float | None
+    """None where there was nothing to observe, e.g. the recall when no solution was wrong."""
+    generated_tokens: int
+    """Generated for training until the measurement; evaluations are not in it."""
+    executed_tool_calls: int
+    seconds: float
+    """Of the training steps until the measurement; start-up and evaluations are not in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """A finished run."""
+
+    run: Run
+    rows: tuple[Row, ...]
+    steps: list[StepMetrics]
+    generated_tokens: int
+    seconds: float
+    """Wall clock of the whole run, start-up and evaluations included."""
+    problems: int | None
+    """Held-out problems of the evaluation after training."""
+    versions: dict[str, str]
+
+    def value(self, metric: str) -> float | None:
+        """The value of one metric, None where it is absent or was not observed."""
+        return next((row.value for row in self.rows if row.metric == metric), None)
+
+
+def summary_path(run: Run) -> Path:
+    """A run writes it last."""
+    return run.folder / "summary.json"
+
+
+def read_finished(run: Run, wall_seconds: float | None = None) -> Finished:
+    """Read a finished run's folder.
+
+    Args:
+        wall_seconds: what the runner measured; None: what the run says of itself.
+
+    Raises:
+        ResultError: a file is missing or not readable, or the run was not evaluated before and after.
+    """
+    path = summary_path(run)
+    try:
+        summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        steps = read_metrics(run.folder)
+        facts = summary["run"]
+        tokens, seconds = int(facts["training_tokens"]), float(wall_seconds or facts["seconds"])
+        measured = {tag: summary[tag] for tag in (BEFORE, AFTER)}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ResultError(
+            f"{path} can't be read as a run's summary ({type(error).__name__}: {error}); delete {run.folder} "
+            "to repeat the run"
+        ) from error
+    absent = [tag for tag, values in measured.items() if not values]
+    if absent:
+        raise ResultError(
+            f"{run.folder} was not evaluated {' and '.join(absent)} training; leave marsrl.evaluation.before "
+            "and marsrl.evaluation.after on"
+        )
+    costs = {BEFORE: (0, 0, 0.0), AFTER: (tokens, _tool_calls(steps), _training_seconds(steps))}
+    rows = tuple(
+        Row(run.method, run.seed, f"{tag}/{name}", estimate["mean"], *costs[tag])
+        for tag, values in measured.items()
+        for name, estimate in values.items()
+    )
+    problems = next((item["problems"] for item in facts.get("evaluations", ()) if item["tag"] == AFTER), None)
+    return Finished(run, rows, steps, tokens, seconds, problems, dict(facts.get("versions", {})))
+
+
+def _training_seconds(steps: list[StepMetrics]) -> float:
+    return sum(step.timings.get("step") or 0.0 for step in steps)
+
+
+def _tool_calls(steps: list[StepMetrics]) -> int:
+    return int(sum(step.metrics.get(TOOL_CALLS_METRIC) or 0 for step in steps))
+
+
+def rows_json(runs: Iterable[Finished]) -> list[dict[str, Any]]:
+    """All rows as JSON objects."""
+    return [asdict(row) for one in runs for row in one.rows]
+
+
+def over_seeds(runs: Iterable[Finished], metric: str, confidence: float = 0.95) -> dict[str, Estimate]:
+    """Mean and t interval of a metric over each method's seeds, by method in order of appearance."""
+    values: dict[str, list[float | None]] = {}
+    for one in runs:
+        values.setdefault(one.run.method, []).append(one.value(metric))
+    return {method: t_interval(found, confidence) for method, found in values.items()}
+
+
+def start_over_seeds(runs: Iterable[Finished], metric: str, confidence: float = 0.95) -> Estimate:
+    """The value before training. All methods start from the same weights, so a seed's runs measure one thing
+    several times: they give one value, their mean."""
+    by_seed: dict[int, list[float]] = {}
+    for one in runs:
+        value = one.value(f"{BEFORE}/{metric}")
+        if value is not None:
+            by_seed.setdefault(one.run.seed, []).append(value)
+    return t_interval([sum(values) / len(values) for values in by_seed.values()], confidence)

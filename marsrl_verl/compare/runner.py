@@ -1,0 +1,197 @@
+"""Run after run, each in a process of its own; finished ones are kept, failed ones reported."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
+
+from marsrl_verl.compare.plan import TRAIN, Run
+from marsrl_verl.compare.results import Finished, ResultError, read_finished, summary_path
+from marsrl_verl.compare.suite import Suite
+from marsrl_verl.evaluation.suite import AFTER, BEFORE
+from marsrl_verl.reporting.files import write_json_atomic
+
+TAIL_LINES = 20
+"""How much of a failed run's log is shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """A run without a result."""
+
+    run: Run
+    reason: str
+    tail: str
+    """The last lines of its log."""
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a comparison came to."""
+
+    finished: list[Finished] = field(default_factory=list)
+    failed: list[Failed] = field(default_factory=list)
+
+
+class Runner:
+    """Runs what is not finished yet.
+
+    Args:
+        command: the training program, without overrides.
+        say: where progress goes, one line per call.
+    """
+
+    def __init__(
+        self,
+        suite: Suite,
+        runs: Sequence[Run],
+        command: Sequence[str] = TRAIN,
+        say: Callable[[str], None] = print,
+    ) -> None:
+        self.suite = suite
+        self.runs = list(runs)
+        self.command = tuple(command)
+        self.say = say
+        self._measured: list[float] = []
+
+    def run(self, on_finished: Callable[[Outcome], None] = lambda outcome: None) -> Outcome:
+        """Take the runs one after another.
+
+        Args:
+            on_finished: called with the outcome so far after every run that was carried out, so that an
+                interrupted comparison leaves its results too.
+        """
+        outcome = Outcome()
+        kept = {run.name: done for run in self.runs if (done := self._kept(run)) is not None}
+        self._measured = [done.seconds for done in kept.values()]
+        self.say(self._announcement(len(kept)))
+        for number, run in enumerate(self.runs, 1):
+            place = f"[{number}/{len(self.runs)}] {run.method}, seed {run.seed}"
+            if run.name in kept:
+                outcome.finished.append(kept[run.name])
+                self.say(f"{place}: finished before, {_described(kept[run.name])}")
+                continue
+            self.say(f"{place}: started, log in {run.log_path}")
+            result = self._carry_out(run)
+            if isinstance(result, Finished):
+                outcome.finished.append(result)
+                self._measured.append(result.seconds)
+                self.say(f"{place}: {duration(result.seconds)}, {_described(result)}")
+            else:
+                outcome.failed.append(result)
+                self.say(f"{place}: FAILED, {result.reason}\n{_indented(result.tail)}")
+            left = sum(later.name not in kept for later in self.runs[number:])
+            if left:
+                self.say(f"    {_runs(left)} left, about {duration(left * self._seconds_per_run())}")
+            on_finished(outcome)
+        return outcome
+
+    def _kept(self, run: Run) -> Finished | None:
+        """The result of an earlier start of the same run: it ended, with the same overrides."""
+        if not run.record_path.is_file() or not summary_path(run).is_file():
+            return None
+        try:
+            record = json.loads(run.record_path.read_text(encoding="utf-8"))
+            same = record["overrides"] == list(run.overrides)
+            return read_finished(run, float(record["seconds"])) if same else None
+        except (ValueError, KeyError, TypeError):  # ResultError is a ValueError
+            return None
+
+    def _carry_out(self, run: Run) -> Finished | Failed:
+        run.root.mkdir(parents=True, exist_ok=True)
+        # Without a record a run that is cut off counts as unfinished, whatever an earlier one left.
+        run.record_path.unlink(missing_ok=True)
+        start = time.monotonic()
+        status = self._call(run)
+        seconds = time.monotonic() - start
+        if status != 0:
+            return self._failed(run, f"exit status {status}")
+        try:
+            done = read_finished(run, seconds)
+        except ResultError as error:
+            return self._failed(run, str(error))
+        if done.generated_tokens < self.suite.generated_tokens:
+            return self._failed(
+                run,
+                f"it generated {done.generated_tokens:,} of {self.suite.generated_tokens:,} tokens in "
+                f"{len(done.steps)} steps; raise the suite's max_steps = {self.suite.max_steps}, or lower "
+                "its budget with --tokens",
+            )
+        write_json_atomic(run.record_path, {"overrides": list(run.overrides), "seconds": seconds})
+        return done
+
+    def _call(self, run: Run) -> int:
+        with run.log_path.open("w", encoding="utf-8") as log:
+            process = subprocess.Popen(
+                [*self.command, *run.overrides],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+            )
+            try:
+                return process.wait()
+            except BaseException:
+                # Ctrl-C reaches the run as well, and it needs a moment to end its Ray and vLLM processes.
+                _end(process)
+                raise
+
+    def _failed(self, run: Run, reason: str) -> Failed:
+        lines = run.log_path.read_text(encoding="utf-8", errors="replace").splitlines()
+        return Failed(run, reason, "\n".join(lines[-TAIL_LINES:]))
+
+    def _announcement(self, kept: int) -> str:
+        left = len(self.runs) - kept
+        text = (
+            f"{self.suite.title}: {_runs(len(self.runs))} of {self.suite.generated_tokens:,} generated "
+            f"tokens each, {kept} finished before"
+        )
+        if not left:
+            return text
+        basis = "as measured" if self._measured else "a guess for 2 cores"
+        each = self._seconds_per_run()
+        return f"{text}; about {duration(left * each)} ({duration(each)} per run, {basis})"
+
+    def _seconds_per_run(self) -> float:
+        return fmean(self._measured) if self._measured else self.suite.seconds_per_run
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    for stop in (process.terminate, process.kill):
+        try:
+            process.wait(timeout=30)
+            return
+        except subprocess.TimeoutExpired:
+            stop()
+    process.wait()
+
+
+def _described(done: Finished) -> str:
+    changes = []
+    for name in ("solver_accuracy", "system_accuracy"):
+        before, after = done.value(f"{BEFORE}/{name}"), done.value(f"{AFTER}/{name}")
+        if before is not None and after is not None:
+            label = name.replace("_", " ").capitalize()
+            changes.append(f"{label} {100 * before:.1f} → {100 * after:.1f} %")
+    return ", ".join([f"{done.generated_tokens:,} tokens in {len(done.steps)} steps", *changes])
+
+
+def duration(seconds: float) -> str:
+    """`1 h 05 min`, `4 min 30 s` or `12 s`."""
+    whole = round(seconds)
+    if whole >= 3600:
+        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
+    if whole >= 60:
+        return f"{whole // 60} min {whole % 60:02d} s"
+    return f"{whole} s"
+
+
+def _runs(count: int) -> str:
+    return "1 run" if count == 1 else f"{count} runs"
+
+
+def _indented(text: str) -> str:
+    return "\n".join(f"    | {line}" for line in text.splitlines())

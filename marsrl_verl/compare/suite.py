@@ -1,0 +1,125 @@
+"""Suites: which methods are compared, and on what budget. One YAML file each, in `suites/` or anywhere.
+
+Keys of a suite file:
+
+    title             a line for the report and the picture
+    note              what a reader of the report should know, optional
+    generated_tokens  every run's budget: it ends after the step that reaches so many generated tokens
+    max_steps         upper bound on the training steps, so large that no run reaches it
+    seconds_per_run   a first guess, for the estimate of the time before any run was measured
+    overrides         Hydra overrides of every run
+    methods           name -> the Hydra overrides that make the method
+    headline          metrics of the picture's left half (default: `HEADLINE`)
+    curve             metric of `metrics.jsonl` for its right half (default: `CURVE`)
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from marsrl_verl.evaluation.role_metrics import EVALUATION_METRICS
+from marsrl_verl.evaluation.training_metrics import role_metric
+
+HEADLINE = ("solver_accuracy", "system_accuracy", "verifier_recall")
+CURVE = role_metric("solver", "solver_accuracy")
+
+_FOLDER = Path(__file__).parent / "suites"
+_NAME = re.compile(r"[A-Za-z0-9_.-]*[A-Za-z0-9_]")
+
+
+class SuiteError(ValueError):
+    """A suite that can't be used; the message names the file, what is wrong and what to write."""
+
+
+@dataclass(frozen=True, slots=True)
+class Suite:
+    """One comparison."""
+
+    name: str
+    title: str
+    generated_tokens: int
+    max_steps: int
+    methods: dict[str, tuple[str, ...]]
+    """Name → Hydra overrides."""
+    overrides: tuple[str, ...] = ()
+    """Hydra overrides of every run."""
+    seconds_per_run: float = 300.0
+    note: str = ""
+    """A paragraph of the report."""
+    headline: tuple[str, ...] = HEADLINE
+    curve: str = CURVE
+
+
+def suite_names() -> list[str]:
+    """The suites that come with the package."""
+    return sorted(path.stem for path in _FOLDER.glob("*.yaml"))
+
+
+def load_suite(name: str) -> Suite:
+    """A shipped suite by its name, or one of yours by the path of its YAML file.
+
+    Raises:
+        SuiteError: there is no such suite, or its file is wrong.
+    """
+    path = Path(name) if name.endswith((".yaml", ".yml")) else _FOLDER / f"{name}.yaml"
+    if not path.is_file():
+        raise SuiteError(
+            f"there is no suite {name!r}; use one of {', '.join(suite_names())}, or the path of a suite's "
+            ".yaml file"
+        )
+    try:
+        plain = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise SuiteError(f"{path} is not YAML: {error}") from error
+    if not isinstance(plain, dict):
+        raise SuiteError(f"{path} holds a {type(plain).__name__}, expected keys: {', '.join(_keys())}")
+    return _suite(path, plain)
+
+
+def _keys() -> list[str]:
+    return [field.name for field in fields(Suite) if field.name != "name"]
+
+
+def _suite(path: Path, plain: dict[str, Any]) -> Suite:
+    unknown = sorted(set(plain) - set(_keys()))
+    if unknown:
+        raise SuiteError(f"{path}: unknown keys {', '.join(unknown)}; known: {', '.join(_keys())}")
+    missing = [key for key in ("title", "generated_tokens", "max_steps", "methods") if key not in plain]
+    if missing:
+        raise SuiteError(f"{path}: missing keys {', '.join(missing)}")
+    for key in ("generated_tokens", "max_steps"):
+        value = plain[key]
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise SuiteError(f"{path}: {key} = {value!r}, expected a whole number of at least 1")
+    values = dict(plain)
+    for key in ("overrides", "headline"):
+        if key in values:
+            values[key] = _words(path, key, values[key])
+    wrong = sorted(set(values.get("headline", ())) - set(EVALUATION_METRICS))
+    if wrong:
+        raise SuiteError(
+            f"{path}: headline names {', '.join(wrong)}; known metrics: {', '.join(EVALUATION_METRICS)}"
+        )
+    values["methods"] = _methods(path, plain["methods"])
+    return Suite(name=path.stem, **values)
+
+
+def _methods(path: Path, methods: Any) -> dict[str, tuple[str, ...]]:
+    if not isinstance(methods, dict) or not methods:
+        raise SuiteError(f"{path}: methods = {methods!r}, expected names with a list of overrides each")
+    for name in methods:
+        # The name becomes a part of a folder's name.
+        if not isinstance(name, str) or not _NAME.fullmatch(name) or name.startswith((".", "-")):
+            raise SuiteError(f"{path}: a method is named {name!r}; use letters, digits, _ . and - only")
+    return {name: _words(path, f"methods.{name}", words) for name, words in methods.items()}
+
+
+def _words(path: Path, key: str, value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
+        raise SuiteError(f"{path}: {key} = {value!r}, expected a list of texts, e.g. [algo=grpo]")
+    return tuple(value)

@@ -1,0 +1,65 @@
+"""Stands in for the training program: writes a run folder's results without training anything.
+
+How it behaves comes from overrides of its own, `fake.*=…`, and every call is noted in a file.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+
+def main(words: list[str]) -> int:
+    given = dict(word.split("=", 1) for word in words)
+    folder = Path(given["marsrl.run.output_root"]) / given["name"]
+    calls = Path(given["marsrl.run.output_root"]) / "calls.txt"
+    with calls.open("a", encoding="utf-8") as file:
+        file.write(given["name"] + "\n")
+    print(f"training {given['name']}")
+    if given.get("fake.fails_at_seed") == given["marsrl.run.seed"]:
+        print("RuntimeError: the engine is gone")
+        return 3
+    seed = int(given["marsrl.run.seed"])
+    tokens = int(given["marsrl.run.max_generated_tokens"]) + int(given.get("fake.more_tokens", 0))
+    write_run(folder, tokens, solver=0.5 + 0.1 * seed)
+    return 0
+
+
+def write_run(folder: Path, tokens: int, solver: float, recall: float | None = None) -> None:
+    """A finished run of two steps, half of the tokens in each."""
+    folder.mkdir(parents=True, exist_ok=True)
+    steps = [
+        {
+            "step": step,
+            "metrics": {"rollout/generated_tokens": tokens / 2, "role/solver/solver_accuracy": 0.3 * step},
+            "timings": {"step": 1.5},
+        }
+        for step in (1, 2)
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(step) + "\n" for step in steps))
+
+    def measured(accuracy: float) -> dict[str, object]:
+        return {
+            "solver_accuracy": {"mean": accuracy, "low": 0.0, "high": 1.0, "n": 40},
+            "system_accuracy": {"mean": accuracy + 0.05, "low": 0.0, "high": 1.0, "n": 40},
+            "verifier_recall": {"mean": recall, "low": None, "high": None, "n": 0},
+            "solver_accuracy_greedy": {"mean": accuracy, "low": 0.0, "high": 1.0, "n": 40},
+        }
+
+    summary = {
+        "before": measured(0.4),
+        "after": measured(solver),
+        "change": {},
+        "run": {
+            "training_tokens": tokens,
+            "seconds": 12.0,
+            "versions": {"verl": "0.9.1"},
+            "evaluations": [{"tag": "before", "problems": 40}, {"tag": "after", "problems": 40}],
+        },
+    }
+    (folder / "summary.json").write_text(json.dumps(summary))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,232 @@
+"""A whole comparison with a program that trains nothing: rows, report, going on, failures."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from fake_training import write_run
+
+from marsrl_verl.compare.application import main
+from marsrl_verl.compare.picture import mean_curve, training_curve
+from marsrl_verl.compare.plan import Run
+from marsrl_verl.compare.report import percent
+from marsrl_verl.compare.results import ResultError, over_seeds, read_finished, start_over_seeds
+from marsrl_verl.compare.runner import duration
+from marsrl_verl.evaluation.estimators import Estimate
+
+FAKE = (sys.executable, str(Path(__file__).with_name("fake_training.py")))
+SUITE = """
+title: Two methods
+note: A note.
+generated_tokens: 1000
+max_steps: 50
+seconds_per_run: 90
+methods:
+  one: [fake.method=1]
+  two: [fake.method=2]
+"""
+
+
+@pytest.fixture
+def compare(tmp_path):
+    """Run the comparison in `tmp_path/out`; returns the exit status."""
+    suite = tmp_path / "pair.yaml"
+    suite.write_text(SUITE)
+
+    def call(*words: str, seeds: int = 3) -> int:
+        return main([str(suite), "--seeds", str(seeds), "--output", str(tmp_path / "out"), *words], FAKE)
+
+    return call
+
+
+def calls(tmp_path: Path) -> list[str]:
+    return (tmp_path / "out" / "runs" / "calls.txt").read_text().split()
+
+
+def rows(tmp_path: Path) -> list[dict[str, object]]:
+    return json.loads((tmp_path / "out" / "results.json").read_text())
+
+
+def test_rows_of_every_method_seed_and_metric(compare, tmp_path):
+    assert compare(seeds=2) == 0
+    assert calls(tmp_path) == ["one-seed1", "two-seed1", "one-seed2", "two-seed2"]
+    found = rows(tmp_path)
+    assert len(found) == 2 * 2 * 2 * 4  # methods, seeds, before and after, metrics
+    assert found[0] == {
+        "method": "one",
+        "seed": 1,
+        "metric": "before/solver_accuracy",
+        "value": 0.4,
+        "generated_tokens": 0,
+        "executed_tool_calls": 0,
+        "seconds": 0.0,
+    }
+    after = [row for row in found if row["method"] == "two" and row["metric"] == "after/system_accuracy"]
+    assert [(row["seed"], row["value"]) for row in after] == [
+        (1, pytest.approx(0.65)),
+        (2, pytest.approx(0.75)),
+    ]
+    assert {(row["generated_tokens"], row["seconds"]) for row in after} == {(1000, 3.0)}
+    assert {row["value"] for row in found if row["metric"] == "after/verifier_recall"} == {None}
+
+
+def test_report_and_picture(compare, tmp_path):
+    assert compare() == 0
+    report = (tmp_path / "out" / "report.md").read_text()
+    # Seeds 1, 2, 3 give 0.6, 0.7, 0.8; half width 4.30265 x 0.1 / sqrt(3) = 0.248.
+    assert "| Solver accuracy | 40.0 % [40.0, 40.0] | 70.0 % [45.2, 94.8] | 70.0 % [45.2, 94.8] |" in report
+    assert "| Verifier recall | – | – | – |" in report
+    assert "| one | 2 ± 0 | 1,000 ± 0 | 0 ± 0 | 3 ± 0 |" in report
+    assert "n = 3 seeds" in report and "40 held-out problems" in report and "A note." in report
+    assert "![Two methods](comparison.png)" in report
+    assert (tmp_path / "out" / "comparison.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_an_estimate_and_progress_are_printed(compare, capsys):
+    compare(seeds=1)
+    said = capsys.readouterr().out
+    assert "2 runs of 1,000 generated tokens each, 0 finished before; about 3 min 00 s" in said
+    assert "1 min 30 s per run, a guess for 2 cores" in said
+    assert "[1/2] one, seed 1: " in said
+    assert "Solver accuracy 40.0 → 60.0 %" in said
+    assert "1 run left, about" in said
+
+
+def test_finished_runs_are_kept_and_new_seeds_added(compare, tmp_path, capsys):
+    compare(seeds=1)
+    capsys.readouterr()
+    assert compare(seeds=2) == 0
+    assert calls(tmp_path) == ["one-seed1", "two-seed1", "one-seed2", "two-seed2"]
+    assert "4 runs of 1,000 generated tokens each, 2 finished before" in capsys.readouterr().out
+    assert {row["seed"] for row in rows(tmp_path)} == {1, 2}
+
+
+def test_other_overrides_repeat_the_runs(compare, tmp_path):
+    compare(seeds=1)
+    compare("--tokens", "2000", seeds=1)
+    compare("--tokens", "2000", "data.shuffle=false", seeds=1)
+    assert calls(tmp_path) == ["one-seed1", "two-seed1"] * 3
+    assert {row["generated_tokens"] for row in rows(tmp_path)} == {0, 2000}
+
+
+@pytest.mark.parametrize("lost", ["one-seed1/summary.json", "one-seed1.done.json"])
+def test_a_run_that_did_not_end_is_repeated(compare, tmp_path, lost):
+    compare(seeds=1)
+    (tmp_path / "out" / "runs" / lost).unlink()
+    compare(seeds=1)
+    assert calls(tmp_path) == ["one-seed1", "two-seed1", "one-seed1"]
+
+
+def test_a_broken_record_or_summary_is_no_result(compare, tmp_path):
+    compare(seeds=1)
+    (tmp_path / "out" / "runs" / "one-seed1.done.json").write_text("{")
+    (tmp_path / "out" / "runs" / "two-seed1" / "summary.json").write_text("[]")
+    assert compare(seeds=1) == 0
+    assert calls(tmp_path) == ["one-seed1", "two-seed1"] * 2
+
+
+def test_a_failed_run_is_reported_and_the_others_go_on(compare, tmp_path, capsys):
+    assert compare("fake.fails_at_seed=2") == 1
+    assert len(calls(tmp_path)) == 6
+    said = capsys.readouterr()
+    assert "[3/6] one, seed 2: FAILED, exit status 3" in said.out
+    assert "    | RuntimeError: the engine is gone" in said.out
+    assert "2 of 6 runs have no result: one-seed2, two-seed2" in said.err
+    assert {row["seed"] for row in rows(tmp_path)} == {1, 3}
+    report = (tmp_path / "out" / "report.md").read_text()
+    assert "## Runs without a result" in report and "RuntimeError: the engine is gone" in report
+    assert "(n = 2)" in report
+
+
+def test_all_failed_leaves_a_report_without_a_picture(compare, tmp_path):
+    assert compare("fake.fails_at_seed=1", seeds=1) == 1
+    assert rows(tmp_path) == []
+    assert not (tmp_path / "out" / "comparison.png").exists()
+
+
+def test_a_run_below_the_budget_is_no_result(compare, capsys):
+    assert compare("fake.more_tokens=-100", seeds=1) == 1
+    assert (
+        "it generated 900 of 1,000 tokens in 2 steps; raise the suite's max_steps = 50"
+        in capsys.readouterr().out
+    )
+
+
+def test_dry_run_prints_the_commands_and_starts_nothing(compare, tmp_path, capsys):
+    assert compare("--dry-run", "data.shuffle=false", seeds=1) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 2
+    assert "marsrl.run.max_generated_tokens=1000" in lines[0] and lines[0].endswith("data.shuffle=false")
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--seeds", "0"], "--seeds is 0, expected at least 1"),
+        (["--tokens", "0"], "--tokens is 0, expected at least 1"),
+        (["selection"], "expected one suite"),
+        (["marsrl.run.seed=4"], "the comparison sets this itself"),
+    ],
+)
+def test_wrong_arguments_start_nothing(compare, tmp_path, capsys, words, said):
+    with pytest.raises(SystemExit) as stop:
+        compare(*words)
+    assert stop.value.code == 2
+    assert said in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def finished(root: Path, method: str, seed: int, solver: float, recall: float | None = None):
+    run = Run(method, seed, (), root)
+    write_run(run.folder, 1000, solver, recall)
+    return read_finished(run)
+
+
+def test_means_count_the_seeds_that_observed_something(tmp_path):
+    runs = [finished(tmp_path, "one", 1, 0.6, 0.5), finished(tmp_path, "one", 2, 0.8)]
+    assert over_seeds(runs, "after/verifier_recall")["one"] == Estimate(0.5, None, None, 1)
+    assert percent(over_seeds(runs, "after/verifier_recall")["one"], seeds=2) == "50.0 % (n = 1)"
+
+
+def test_the_start_counts_every_seed_once(tmp_path):
+    runs = [finished(tmp_path, method, seed, 0.6) for method in ("one", "two") for seed in (1, 2)]
+    start = start_over_seeds(runs, "solver_accuracy")
+    assert (start.mean, start.n) == (pytest.approx(0.4), 2)
+
+
+def test_a_run_that_was_not_evaluated_is_refused(tmp_path):
+    run = Run("one", 1, (), tmp_path)
+    write_run(run.folder, 1000, 0.6)
+    summary = json.loads((run.folder / "summary.json").read_text())
+    (run.folder / "summary.json").write_text(json.dumps({**summary, "after": None}))
+    with pytest.raises(ResultError, match="was not evaluated after training"):
+        read_finished(run)
+
+
+def test_curves_are_averaged_where_all_seeds_have_one(tmp_path):
+    tokens, values = training_curve(finished(tmp_path, "one", 1, 0.6), "role/solver/solver_accuracy")
+    assert (list(tokens), list(values)) == ([500, 1000], [0.3, 0.6])
+    grid, mean = mean_curve([(tokens, values), (tokens + 100, values + 0.2)])
+    assert (grid[0], grid[-1]) == (600, 1000)
+    # At 600 the first stands at 0.36, the second at 0.5.
+    assert mean[0] == pytest.approx(0.43)
+
+
+def test_durations():
+    assert [duration(x) for x in (12.4, 270, 3900)] == ["12 s", "4 min 30 s", "1 h 05 min"]
+
+
+def test_the_comparison_needs_neither_verl_nor_torch():
+    check = (
+        "import sys\n"
+        "for name in ('verl', 'ray', 'vllm', 'torch'):\n    sys.modules[name] = None\n"
+        "import marsrl_verl.compare.application\n"
+        "print('matplotlib' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", check], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, "False"), done.stderr

@@ -1,0 +1,83 @@
+"""The shipped suites, and what is said of a wrong one."""
+
+from __future__ import annotations
+
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
+
+from marsrl_verl.compare.plan import plan_runs, quoted
+from marsrl_verl.compare.suite import SuiteError, load_suite, suite_names
+from marsrl_verl.config.command_line import parse_arguments
+from marsrl_verl.config.compose import compose_config
+
+GOOD = "title: A\ngenerated_tokens: 100\nmax_steps: 5\nmethods:\n  one: [algo=grpo]\n"
+
+
+def test_the_published_comparisons_are_there():
+    assert list(load_suite("marsrl").methods) == ["grpo", "marsrl_s", "marsrl_vc", "marsrl"]
+    assert list(load_suite("selection").methods) == ["random", "balanced", "adaptive"]
+
+
+@pytest.mark.parametrize("name", suite_names())
+def test_every_method_of_a_shipped_suite_composes_with_its_budget(name, tmp_path):
+    suite = load_suite(name)
+    for run in plan_runs(suite, 1, tmp_path / "a folder"):
+        config = compose_config(parse_arguments(list(run.overrides))).config
+        assert config.marsrl.run.max_generated_tokens == suite.generated_tokens
+        assert config.trainer.total_training_steps == suite.max_steps
+        assert config.marsrl.run.output_dir == str(run.folder)
+
+
+def test_methods_differ_in_what_is_trained(tmp_path):
+    trained = {}
+    for run in plan_runs(load_suite("marsrl"), 1, tmp_path):
+        algo = compose_config(parse_arguments(list(run.overrides))).config.marsrl.algo
+        trained[run.method] = (list(algo.train_roles), algo.correction_rounds)
+    assert trained == {
+        "grpo": (["solver"], 0),
+        "marsrl_s": (["solver"], 2),
+        "marsrl_vc": (["verifier", "corrector"], 2),
+        "marsrl": (["solver", "verifier", "corrector"], 2),
+    }
+
+
+def test_a_suite_of_your_own(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(GOOD)
+    suite = load_suite(str(path))
+    assert (suite.name, suite.methods) == ("mine", {"one": ("algo=grpo",)})
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (GOOD + "tokens: 3\n", "unknown keys tokens"),
+        ("title: A\n", "missing keys generated_tokens, max_steps, methods"),
+        (GOOD.replace("100", "0"), "generated_tokens = 0, expected a whole number of at least 1"),
+        (GOOD.replace("[algo=grpo]", "algo=grpo"), "methods.one = 'algo=grpo', expected a list"),
+        (GOOD.replace("one", "a/b"), "a method is named 'a/b'"),
+        (GOOD.replace("\n  one: [algo=grpo]", " {}"), "expected names with a list of overrides"),
+        (GOOD + "headline: [speed]\n", "headline names speed"),
+        ("- 1\n", "holds a list"),
+        ("a: [\n", "is not YAML"),
+    ],
+)
+def test_a_wrong_suite_is_refused_by_key(tmp_path, text, said):
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    with pytest.raises(SuiteError, match=r"mine\.yaml") as refusal:
+        load_suite(str(path))
+    assert said in str(refusal.value)
+
+
+def test_an_unknown_suite_names_the_known_ones():
+    with pytest.raises(SuiteError, match="marsrl, selection"):
+        load_suite("marrsl")
+
+
+@pytest.mark.parametrize(
+    "text", ["plain/x-1.y", "with space", "it's", "a=b,c", "back\\slash\\", "a\\'b", "[x]"]
+)
+def test_values_survive_hydras_grammar(text):
+    override = OverridesParser.create().parse_override(f"name={quoted(text)}")
+    assert str(override.value()) == text
