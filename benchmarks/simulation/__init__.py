@@ -1,0 +1,1 @@
+"""Parts of the scheduler simulation (`benchmarks/scheduler_simulation.py`)."""

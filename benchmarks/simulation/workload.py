@@ -1,0 +1,223 @@
+"""What is decoded: lengths, rewards, and an engine that answers with them.
+
+A simulated token stands for `TOKENS_PER_UNIT` real ones, so that the lists inside samples stay short. The
+scheduler sees these units; times, and all figures that are reported, are in real tokens.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from statistics import NormalDist
+
+import numpy as np
+
+from marsrl_verl.algos.prompts import RolePrompts
+from marsrl_verl.core.seeding import derive_generator
+from marsrl_verl.core.types import (
+    CORRECTOR,
+    ROLES,
+    SOLVER,
+    VERIFIER,
+    FinishReason,
+    Message,
+    Outcome,
+    Problem,
+    Sample,
+    SamplingSettings,
+    StageInput,
+    Verdict,
+    is_correct,
+)
+from simulation.engine_time import EngineModel, Request, Round, run_round
+
+TOKENS_PER_UNIT = 256
+NORMAL = NormalDist()
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Lengths in tokens and success rates."""
+
+    name: str
+    means: dict[str, float]
+    """Mean length of a response by role, the cap included (MarsRL, arXiv 2511.11373, §4)."""
+    cap: int = 65_536
+    """Longest response (MarsRL §4.1)."""
+    spread: float = 0.7
+    """Assumed: standard deviation of the logarithm of the length."""
+    shared: float = 0.5
+    """Assumed: share of that variance that responses to one problem have in common."""
+    prompts: dict[str, int] = field(default_factory=lambda: {SOLVER: 256, VERIFIER: 2560, CORRECTOR: 3328})
+    """Assumed: length of a prompt by role; a solution of 2k tokens, a report of 1k."""
+    solver: float = 0.6
+    """Assumed: P(right answer), as `SkillModel` in `core/scripted.py`; so are the next three."""
+    verifier: float = 0.75
+    fix: float = 0.4
+    keep: float = 0.85
+    difficulty: float = 1.0
+    """Assumed: how much a problem's difficulty moves the Solver and the repair, in standard deviations; the
+    same difficulty makes responses longer. It decides how many groups have equal rewards."""
+
+
+EARLY = Workload("start of training", {SOLVER: 19_000, VERIFIER: 5_000, CORRECTOR: 5_000})
+LATE = Workload("end of training", {SOLVER: 28_000, VERIFIER: 30_000, CORRECTOR: 30_000})
+
+
+def log_median(mean: float, spread: float, cap: float) -> float:
+    """The mu of a log-normal distribution whose values, cut at `cap`, have this mean.
+
+    Raises:
+        ValueError: the mean is not between 0 and the cap.
+    """
+    if not 0 < mean < cap:
+        raise ValueError(f"a mean length of {mean} cannot be reached with a cap of {cap}")
+
+    def mean_of(mu: float) -> float:
+        below = math.exp(mu + spread**2 / 2) * NORMAL.cdf((math.log(cap) - mu - spread**2) / spread)
+        return below + cap * NORMAL.cdf((mu - math.log(cap)) / spread)
+
+    low, high = 0.0, math.log(cap) + 10 * spread
+    for _ in range(60):
+        middle = (low + high) / 2
+        low, high = (middle, high) if mean_of(middle) < mean else (low, middle)
+    return (low + high) / 2
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """What one sample will be when it has ended."""
+
+    units: int
+    """Length without a cap, in units."""
+    outcome: Outcome
+
+
+class Responses:
+    """All responses of a run: pure functions of the seed and of the group's name.
+
+    Variants that share one object are given the same responses, so they differ only in their schedule.
+    """
+
+    def __init__(self, workload: Workload, seed: int) -> None:
+        self.workload = workload
+        self.seed = seed
+        self._mu = {
+            role: log_median(mean, workload.spread, workload.cap) for role, mean in workload.means.items()
+        }
+        self._known: dict[tuple[str, str | None], list[Response]] = {}
+
+    def of_group(self, item: StageInput) -> list[Response]:
+        """The `item.n` responses to an input."""
+        key = item.group_id, item.parent_id
+        if key not in self._known:
+            self._known[key] = self._draw(item)
+        return self._known[key]
+
+    def _draw(self, item: StageInput) -> list[Response]:
+        load = self.workload
+        hardness = float(derive_generator(self.seed, "problem", item.problem.problem_id).standard_normal())
+        rng = derive_generator(self.seed, "group", item.group_id)
+        own = rng.standard_normal(item.n)
+        noise = math.sqrt(load.shared) * hardness + math.sqrt(1 - load.shared) * own
+        tokens = np.exp(self._mu[item.role] + load.spread * noise)
+        right = rng.random(item.n) < self._success(item, hardness)
+        return [
+            Response(math.ceil(length / TOKENS_PER_UNIT), _outcome(item, bool(good)))
+            for length, good in zip(tokens, right, strict=True)
+        ]
+
+    def _success(self, item: StageInput, hardness: float) -> float:
+        """P(reward 1) of a response."""
+        load = self.workload
+        judged_right = is_correct(item.solution_reward or 0.0)
+        if item.role == VERIFIER:
+            return load.verifier
+        if item.role == CORRECTOR and judged_right:
+            return load.keep
+        mean = load.solver if item.role == SOLVER else load.fix
+        # Such that the mean over all problems is `mean`.
+        centre = NORMAL.inv_cdf(mean) * math.sqrt(1 + load.difficulty**2)
+        return NORMAL.cdf(centre - load.difficulty * hardness)
+
+
+def _outcome(item: StageInput, right: bool) -> Outcome:
+    if item.role != VERIFIER:
+        return Outcome(float(right), answer="right" if right else "wrong")
+    says_correct = is_correct(item.solution_reward or 0.0) == right
+    return Outcome(float(right), verdict=Verdict.CORRECT if says_correct else Verdict.WRONG, report="report")
+
+
+class NoWords(RolePrompts):
+    """Prompts without text; their lengths are the workload's."""
+
+    def solver(self, problem: Problem) -> tuple[Message, ...]:
+        return ()
+
+    def verifier(self, problem: Problem, solution: str) -> tuple[Message, ...]:
+        return ()
+
+    def corrector(self, problem: Problem, solution: str, report: str) -> tuple[Message, ...]:
+        return ()
+
+
+class SimulatedEngine:
+    """Implements `marsrl_verl.core.types.Engine`: answers come from `Responses`, time from the model."""
+
+    def __init__(self, responses: Responses, model: EngineModel) -> None:
+        self.responses = responses
+        self.model = model
+        self.policy_version = 0
+        self.rounds: list[Round] = []
+        """What every generation round took."""
+
+    def generate(self, inputs: list[StageInput], sampling: dict[str, SamplingSettings]) -> list[Sample]:
+        """Answer or continue; limits are in units."""
+        samples, requests = [], []
+        for item in inputs:
+            for k, before in _asked(item):
+                sample = self._sample(item, k, before, sampling[item.role])
+                samples.append(sample)
+                done = len(before.response_ids) if before else 0
+                prefix = self.responses.workload.prompts[item.role] + done * TOKENS_PER_UNIT
+                requests.append(Request(prefix, (len(sample.response_ids) - done) * TOKENS_PER_UNIT))
+        self.rounds.append(run_round(requests, self.model))
+        return samples
+
+    def _sample(self, item: StageInput, k: int, before: Sample | None, settings: SamplingSettings) -> Sample:
+        response = self.responses.of_group(item)[k]
+        done = len(before.response_ids) if before else 0
+        end = done + settings.room(done)
+        length = min(response.units, end)
+        reason, outcome = FinishReason.STOP, response.outcome
+        if response.units > end:
+            cut = end == settings.max_new_tokens
+            reason = FinishReason.LENGTH if cut else FinishReason.SEGMENT
+            outcome = Outcome(0.0, verdict=Verdict.INVALID if item.role == VERIFIER else None)
+        return Sample(
+            sample_id=f"{item.group_id}#{k}",
+            group_id=item.group_id,
+            prompt_ids=[],
+            response_ids=[0] * length,
+            rollout_log_probs=[0.0] * length,
+            finish_reason=reason,
+            text="text",
+            final_text="text",
+            policy_version=self.policy_version,
+            segments=[*(before.segments if before else []), (length, self.policy_version)],
+            outcome=None if reason is FinishReason.SEGMENT else outcome,
+        )
+
+
+def sampling_of(workload: Workload, segments: int) -> dict[str, SamplingSettings]:
+    """Limits by role, in units."""
+    most = workload.cap // TOKENS_PER_UNIT
+    settings = SamplingSettings(most, most, segment_tokens=most // segments if segments > 1 else None)
+    return dict.fromkeys(ROLES, settings)
+
+
+def _asked(item: StageInput) -> list[tuple[int, Sample | None]]:
+    """Numbers of the samples to decode, with what there is of them."""
+    if not item.unfinished:
+        return [(k, None) for k in range(item.n)]
+    return [(int(sample.sample_id.rpartition("#")[2]), sample) for sample in item.unfinished]
