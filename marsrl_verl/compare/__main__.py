@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import sys
 
-from marsrl_verl.compare.application import main
+from marsrl_verl.compare.application import end_on_sigterm, main
 
 if __name__ == "__main__":
+    end_on_sigterm()
     sys.exit(main(sys.argv[1:]))

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import NoReturn
 
 from marsrl_verl.compare.picture import draw_comparison
 from marsrl_verl.compare.plan import OWN_KEYS, TRAIN, Run, plan_runs
@@ -49,6 +51,16 @@ def main(argv: Sequence[str], command: Sequence[str] = TRAIN) -> int:
             print(shlex.join([*command, *run.overrides]))
         return 0
     return _compare(suite, arguments.seeds, output, runs, command)
+
+
+def end_on_sigterm() -> None:
+    """Let SIGTERM end the program as an exception does, so that the run that is going on ends with it; left
+    alone, it would write into a folder that the next start replaces."""
+
+    def end(signal_number: int, frame: object) -> NoReturn:
+        raise SystemExit(128 + signal_number)
+
+    signal.signal(signal.SIGTERM, end)
 
 
 def build_parser() -> argparse.ArgumentParser:

@@ -134,8 +134,12 @@ class Runner:
             )
             try:
                 return process.wait()
-            except BaseException:
+            except KeyboardInterrupt:
                 # Ctrl-C reaches the run as well, and it needs a moment to end its Ray and vLLM processes.
+                _end(process)
+                raise
+            except BaseException:
+                process.terminate()
                 _end(process)
                 raise
 

@@ -6,7 +6,9 @@ How it behaves comes from overrides of its own, `fake.*=…`, and every call is 
 from __future__ import annotations
 
 import json
+import os
 import sys
+import time
 from pathlib import Path
 
 
@@ -20,6 +22,9 @@ def main(words: list[str]) -> int:
     if given.get("fake.fails_at_seed") == given["marsrl.run.seed"]:
         print("RuntimeError: the engine is gone")
         return 3
+    if "fake.sleeps" in given:
+        (folder.parent / "process_id").write_text(str(os.getpid()))
+        time.sleep(float(given["fake.sleeps"]))
     seed = int(given["marsrl.run.seed"])
     tokens = int(given["marsrl.run.max_generated_tokens"]) + int(given.get("fake.more_tokens", 0))
     write_run(folder, tokens, solver=0.5 + 0.1 * seed)

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -179,6 +182,33 @@ def test_wrong_arguments_start_nothing(compare, tmp_path, capsys, words, said):
     assert stop.value.code == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("stop", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_stopped_comparison_ends_its_run(tmp_path, stop, status):
+    suite = tmp_path / "pair.yaml"
+    suite.write_text(SUITE)
+    program = (
+        "import sys\n"
+        "from marsrl_verl.compare.application import end_on_sigterm, main\n"
+        "end_on_sigterm()\n"
+        f"sys.exit(main(sys.argv[1:], {FAKE!r}))"
+    )
+    words = [str(suite), "--output", str(tmp_path / "out"), "fake.sleeps=100"]
+    # A session of its own, so that the signal to the group is the terminal's Ctrl-C.
+    process = subprocess.Popen([sys.executable, "-c", program, *words], start_new_session=True)
+    note = tmp_path / "out" / "runs" / "process_id"
+    deadline = time.monotonic() + 60
+    while not (note.exists() and note.read_text()) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    if stop is signal.SIGINT:
+        os.killpg(process.pid, stop)
+    else:
+        process.send_signal(stop)
+    assert process.wait(timeout=60) == status
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(note.read_text()), 0)
+    assert not list((tmp_path / "out" / "runs").glob("*.done.json"))
 
 
 def finished(root: Path, method: str, seed: int, solver: float, recall: float | None = None):
