@@ -94,19 +94,25 @@ def overridden(cls: type) -> Iterator[tuple[type, str]]:
 
 
 def read_from_self(cls: type) -> set[str]:
-    """Attributes that `cls` reads from `self` and neither defines nor sets."""
+    """Attributes that `cls` reads from `self` and does not make itself; one that it sets and an upstream
+    base sets too counts as upstream's."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(cls)))
-    own = set(vars(cls))
     read: set[str] = set()
+    stored: set[str] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute):
-            read.add(node.target.attr)  # counts up or down what upstream made
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
+            read.add(node.target.attr)  # counts up or down what was there
+        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
             if isinstance(node.ctx, ast.Load):
                 read.add(node.attr)
-            elif node.attr not in read:
-                own.add(node.attr)
+            elif not _is_counted(tree, node):
+                stored.add(node.attr)
+    own = set(vars(cls)) | {name for name in stored if not sets_on_self(cls, name)}
     return read - own
+
+
+def _is_counted(tree: ast.AST, attribute: ast.Attribute) -> bool:
+    return any(isinstance(node, ast.AugAssign) and node.target is attribute for node in ast.walk(tree))
 
 
 def sets_on_self(cls: type, name: str) -> bool:
