@@ -206,8 +206,8 @@ class MarsRL:
         prompt's length apart)."""
         if not sample.finished or not sample.final_text:
             return None
-        if sample.outcome is not None and sample.outcome.error:
-            return None  # a response that could not be graded says nothing about who judges it
+        if sample.outcome is not None and not sample.outcome.graded:
+            return None  # without the truth about a response nobody can be scored for judging it
         if role == VERIFIER:
             messages = self.prompts.verifier(problem, sample.final_text)
             return Draft(messages, sample.sample_id, sample.final_text, sample.reward)

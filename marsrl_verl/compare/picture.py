@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -14,6 +14,7 @@ from marsrl_verl.compare.suite import Suite
 from marsrl_verl.evaluation.estimators import Estimate
 from marsrl_verl.evaluation.role_metrics import EVALUATION_METRICS
 from marsrl_verl.evaluation.suite import AFTER
+from marsrl_verl.reporting.files import write_bytes_atomic
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -43,11 +44,9 @@ def draw_comparison(path: Path, suite: Suite, finished: Sequence[Finished], conf
     final, training = figure.subplots(1, 2)
     _draw_final(final, suite, finished, confidence)
     _draw_training(training, suite, finished)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with temporary.open("wb") as file:
-        canvas.print_png(file)
-    os.replace(temporary, path)
+    picture = io.BytesIO()
+    canvas.print_png(picture)
+    write_bytes_atomic(path, picture.getvalue())
     return path
 
 

@@ -111,6 +111,9 @@ class Outcome:
     """The bug report to hand to the Corrector (Verifier)."""
     error: str | None = None
     """Why grading failed (timeout, unparsable answer), for the log; the reward then is 0."""
+    graded: bool = True
+    """False where the grader itself failed (timeout, exception), so that the reward 0 says nothing about
+    the response. An answer that can't be parsed is graded: it is wrong."""
 
 
 @dataclass(slots=True)

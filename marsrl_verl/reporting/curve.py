@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ from marsrl_verl.evaluation.estimators import Estimate
 from marsrl_verl.evaluation.role_metrics import EVALUATION_METRICS
 from marsrl_verl.evaluation.suite import EvaluationRecord
 from marsrl_verl.evaluation.training_metrics import role_metric
+from marsrl_verl.reporting.files import write_bytes_atomic
 from marsrl_verl.reporting.metrics_log import StepMetrics
 
 if TYPE_CHECKING:
@@ -57,11 +58,9 @@ def draw_learning_curve(
     training, held_out = figure.subplots(1, 2)
     _draw_training(training, steps)
     _draw_evaluations(held_out, sorted(evaluations, key=lambda record: record.step))
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with temporary.open("wb") as file:
-        canvas.print_png(file)
-    os.replace(temporary, path)
+    picture = io.BytesIO()
+    canvas.print_png(picture)
+    write_bytes_atomic(path, picture.getvalue())
     return path
 
 

@@ -118,7 +118,8 @@ async def score_request(reward: RoleReward, request: ScoreRequest) -> Outcome:
             outcome = replace(outcome, reward=0.0)
         return outcome
     except Exception as error:
-        return Outcome(reward=0.0, error=f"{type(reward).__name__}: {type(error).__name__}: {error}")
+        note = f"{type(reward).__name__}: {type(error).__name__}: {error}"
+        return Outcome(reward=0.0, error=note, graded=False)
 
 
 def _checked(outcome: Any) -> Outcome:

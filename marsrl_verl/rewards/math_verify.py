@@ -31,7 +31,7 @@ class MathVerifyReward(AnswerReward):
         try:
             result = self.process.call(final_text, references)
         except GradeTimeout as error:
-            return Outcome(0.0, error=f"timeout: {error}")
+            return Outcome(0.0, error=f"timeout: {error}", graded=False)
         return Outcome(float(result["correct"]), answer=result["answer"], error=result["error"])
 
     def close(self) -> None:

@@ -158,11 +158,17 @@ async def _continue(
         raise
     except Exception as error:  # as in `answer`; what was sampled before stays
         note = f"{type(error).__name__}: {error}"
-        return replace(sample, finish_reason=FinishReason.ERROR, error=note)
+        return _without_segment(sample, FinishReason.ERROR, note)
     if not completions:
         note = "the engine returned no next segment"
-        return replace(sample, finish_reason=FinishReason.ABORTED, error=note)
+        return _without_segment(sample, FinishReason.ABORTED, note)
     return _sample(sample, completions[0], settings, chat)
+
+
+def _without_segment(sample: Sample, reason: FinishReason, note: str) -> Sample:
+    """The sample ended by a round that added no token, which is a segment of length 0."""
+    segments = [*sample.segments, (len(sample.response_ids), sample.policy_version)]
+    return replace(sample, finish_reason=reason, error=note, segments=segments)
 
 
 def _sample(

@@ -139,9 +139,17 @@ def test_a_solution_that_could_not_be_graded_is_not_judged():
     algorithm = build()
     group = solutions(algorithm, [0, 0, 1, 1])
     for sample in group.samples[:2]:
-        sample.outcome = Outcome(0.0, error="the grader took longer than 10 s")
+        sample.outcome = Outcome(0.0, error="the grader took longer than 10 s", graded=False)
     inputs = algorithm.next_inputs(group.input.problem, 0, [group], 1)
     assert {item.parent_id for item in inputs} == {sample.sample_id for sample in group.samples[2:]}
+
+
+def test_a_garbled_answer_is_judged_like_any_wrong_one():
+    algorithm = build()
+    group = solutions(algorithm, [0, 1, 1, 1])
+    group.samples[0].outcome = Outcome(0.0, error="parsing failed")
+    inputs = algorithm.next_inputs(group.input.problem, 0, [group], 1)
+    assert group.samples[0].sample_id in {item.parent_id for item in inputs}
 
 
 def test_only_readable_wrong_verdicts_of_finished_answers_lead_to_a_corrector():

@@ -198,3 +198,4 @@ def test_a_refused_segment_keeps_what_was_sampled():
     (failed, _) = asyncio.run(answer(replace(INPUT, unfinished=tuple(samples)), settings, refusing, chat))
     assert (failed.finish_reason, len(failed.response_ids)) == (FinishReason.ERROR, 5)
     assert "too long" in failed.error
+    assert failed.new_tokens == 0
