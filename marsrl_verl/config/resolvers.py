@@ -11,6 +11,8 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from marsrl_verl.algos.choices import Overlap
+from marsrl_verl.config.pools import CPU_SYNC, CPU_SYNC_MODULE, GPU_SYNC
 from marsrl_verl.config.tiny_files import tiny_data, tiny_model
 
 
@@ -43,6 +45,25 @@ def _absolute(path: str) -> str:
     return str(Path(path).expanduser().absolute())
 
 
+def _engine_sleeps(overlap: str, rollout_nodes: int) -> bool:
+    """Whether engine and trainer share GPUs and take turns."""
+    return overlap == Overlap.NONE.value and int(rollout_nodes) == 0
+
+
+def _pool_sync(device: str) -> str:
+    return CPU_SYNC if device == "cpu" else GPU_SYNC
+
+
+def _pool_sync_module(device: str) -> str | None:
+    """What verl's workers import so that they know the weight sync."""
+    return CPU_SYNC_MODULE if device == "cpu" else None
+
+
+def _logical_gpus(trainer: int, rollout_nodes: int, rollout: int) -> int:
+    """What Ray hands out on a machine without GPUs: one for each rank of trainer and engine pool."""
+    return int(trainer) + int(rollout_nodes) * int(rollout)
+
+
 def register() -> None:
     """Make the functions known to OmegaConf; calling it again changes nothing."""
     functions: dict[str, Callable[..., Any]] = {
@@ -53,6 +74,10 @@ def register() -> None:
         "longest_prompt": _longest_prompt,
         "longest_response": _longest_response,
         "longest_sequence": _longest_sequence,
+        "engine_sleeps": _engine_sleeps,
+        "pool_sync": _pool_sync,
+        "pool_sync_module": _pool_sync_module,
+        "logical_gpus": _logical_gpus,
         "tiny_model": tiny_model,
         "tiny_data": tiny_data,
     }

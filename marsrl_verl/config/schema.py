@@ -53,7 +53,7 @@ class RolesConfig:
     """Sampling settings by role."""
 
     solver: RoleSampling = field(default_factory=RoleSampling)
-    """Answers the problem."""
+    """Answers the problem. Without effect where `marsrl.external_solver` answers."""
     verifier: RoleSampling = field(default_factory=RoleSampling)
     """Judges a solution."""
     corrector: RoleSampling = field(default_factory=RoleSampling)
@@ -111,6 +111,9 @@ class PipelineConfig:
     mode: str = "pipelined"
     """`sequential`: a problem passes all stages inside one step; `pipelined`: every step decodes what
     waits at every stage in one generation round (agentic pipeline parallelism, §3.3)."""
+    overlap: str = "none"
+    """`one_step`: the generation round of the next step runs while the current one trains, with the weights
+    from before its update (one-step off-policy). `none`: one after the other. Pipelined mode only."""
     step_prompt_budget: int | None = None
     """Most stage inputs decoded in one generation round, backlog first; null: no limit."""
     updates_per_step: int = 1
@@ -137,6 +140,66 @@ class OffPolicyConfig:
     `tis`: as `pois`, each token weighted by its truncated ratio to the weights that sampled it."""
     tis_threshold: float = 2.0
     """Where `tis` truncates a token's ratio."""
+
+
+@dataclass
+class EndpointConfig:
+    """An OpenAI-compatible endpoint (chat completions) that answers for the Solver."""
+
+    base_urls: list[str] = field(default_factory=list)
+    """Such as `http://host:8000/v1`. With several of them every request goes to the next one."""
+    model: str = ""
+    """The model's name at the endpoint."""
+    api_key_env: str | None = None
+    """Name of the environment variable that holds the API key; null: no key is sent."""
+    temperature: float | None = None
+    """Sampling temperature, in training and in every evaluation; null: what the endpoint does by itself."""
+    top_p: float | None = None
+    """Smallest probability mass that is kept; null: what the endpoint does by itself."""
+    max_tokens: int | None = None
+    """Most tokens of an answer, counted by the endpoint; null: what the endpoint does by itself."""
+    extra_body: dict[str, Any] = field(default_factory=dict)
+    """Further keys of each request's body, e.g. `{top_k: 20}`."""
+    timeout_s: float = 1800.0
+    """Seconds from sending a request to the end of its answer. One that takes longer fails and is not
+    repeated."""
+    max_concurrent_requests: int = 64
+    """Most requests of the whole run at a time. The agent-loop workers
+    (`actor_rollout_ref.rollout.agent.num_workers`) have equal parts of it."""
+    retries: int = 5
+    """How often a request is repeated after HTTP 408, 429, 5xx or a failed connection. One that fails still
+    is a sample with finish reason `error`."""
+    backoff_s: float = 1.0
+    """Seconds before the first repetition, doubled with each further one, 60 at most; longer where the
+    endpoint asks for it (`Retry-After`)."""
+
+
+@dataclass
+class AnswerFileConfig:
+    """A file with answers that stand for the Solver's."""
+
+    path: str | None = None
+    """A file with one JSON object per line: `{"question": …, "answers": [text, …]}`, every node can read it.
+    `question` is the last user message of the problem's prompt. Each group draws its answers by the run's
+    seed and its own id: without replacement where there are enough, otherwise every answer once before any
+    comes again."""
+    id_column: str | None = None
+    """Column of the data that names the problem, e.g. `extra_info.index`; a line then has `id` in place of
+    `question`. null: by question."""
+
+
+@dataclass
+class ExternalSolverConfig:
+    """A frozen Solver in place of the trained model (MarsRL, arXiv 2511.11373, §4.4), in training and
+    evaluation. `marsrl.roles.solver` and the evaluation's temperatures do not apply to it."""
+
+    source: str = "none"
+    """`none`: the trained model solves. `endpoint`: a model behind an endpoint. `jsonl`: answers from a
+    file."""
+    endpoint: EndpointConfig = field(default_factory=EndpointConfig)
+    """Settings of source `endpoint`."""
+    jsonl: AnswerFileConfig = field(default_factory=AnswerFileConfig)
+    """Settings of source `jsonl`."""
 
 
 @dataclass
@@ -217,5 +280,7 @@ class MarsRLConfig:
     """What is decoded when."""
     off_policy: OffPolicyConfig = field(default_factory=OffPolicyConfig)
     """Which probabilities the loss compares the current ones with."""
+    external_solver: ExternalSolverConfig = field(default_factory=ExternalSolverConfig)
+    """A Solver that is not trained here."""
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     """When and how roles and system are measured."""

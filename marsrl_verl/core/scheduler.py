@@ -232,6 +232,11 @@ class Scheduler:
 
     # --- the pools ---------------------------------------------------------------------------
 
+    @property
+    def open_step(self) -> int | None:
+        """The training step that was started and not finished; None between two steps."""
+        return self._state.step if self._state.open else None
+
     def waiting_problems(self) -> int:
         """Inputs that wait at the first stage and were not begun."""
         return sum(

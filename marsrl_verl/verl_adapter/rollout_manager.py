@@ -10,6 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import time
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,13 +20,13 @@ from omegaconf import DictConfig
 from verl import DataProto
 from verl.experimental.agent_loop.agent_loop import AgentLoopManager, AgentLoopWorker
 
-from marsrl_verl.core.types import FinishReason, Outcome, Sample, SamplingSettings, StageInput
+from marsrl_verl.core.types import SOLVER, FinishReason, Outcome, Sample, SamplingSettings, StageInput
 from marsrl_verl.rewards.base import ScoreRequest
-from marsrl_verl.rollout.single_call import EngineUnavailableError, answer
-from marsrl_verl.verl_adapter.components import chat_tokenizer
+from marsrl_verl.rollout.failed_round import refuse_failed_round
+from marsrl_verl.rollout.single_call import answer
+from marsrl_verl.verl_adapter.components import chat_tokenizer, external_solver
+from marsrl_verl.verl_adapter.generation import Round
 from marsrl_verl.verl_adapter.group_client import GroupClient
-
-_FAILED = frozenset({FinishReason.ERROR, FinishReason.ABORTED})
 
 
 class MarsRLAgentLoopWorker(AgentLoopWorker):
@@ -43,16 +45,22 @@ class MarsRLAgentLoopWorker(AgentLoopWorker):
         self._reward_workers = itertools.cycle(self.reward_loop_worker_handles)
         self._client = GroupClient(self.llm_client)
         self._chat = chat_tokenizer(config, self.tokenizer)
+        self._external_solver = external_solver(config, self._chat)
 
     async def generate_samples(
         self, inputs: list[StageInput], sampling: dict[str, SamplingSettings]
-    ) -> list[Sample]:
+    ) -> Round:
         """Answer every input and score what ended; samples in the order of `inputs`."""
+        started = time.monotonic()
         groups = await asyncio.gather(*[self._answer_and_score(one, sampling[one.role]) for one in inputs])
-        return [sample for group in groups for sample in group]
+        samples = [sample for group in groups for sample in group]
+        return Round(samples, time.monotonic() - started)
 
     async def _answer_and_score(self, stage_input: StageInput, settings: SamplingSettings) -> list[Sample]:
-        samples = await answer(stage_input, settings, self._client, self._chat)
+        if self._external_solver is not None and stage_input.role == SOLVER:
+            samples = await self._external_solver.answer(stage_input)
+        else:
+            samples = await answer(stage_input, settings, self._client, self._chat)
         ended = [sample for sample in samples if sample.finish_reason is not FinishReason.SEGMENT]
         if not ended:
             return samples
@@ -66,6 +74,26 @@ class MarsRLAgentLoopWorker(AgentLoopWorker):
         return samples
 
 
+@dataclass(slots=True)
+class _WorkersRound:
+    """A round that the agent-loop workers are at."""
+
+    shares: list[Any]
+    """Ray references to each worker's `Round`."""
+
+    def wait(self) -> Round:
+        """See `generation.StartedRound`.
+
+        Raises:
+            EngineUnavailableError: not one request was answered. A failed request is data; a round
+                of nothing else is a broken engine.
+        """
+        rounds: list[Round] = ray.get(self.shares)
+        samples = [sample for one in rounds for sample in one.samples]
+        refuse_failed_round(samples)
+        return Round(samples, max((one.seconds for one in rounds), default=0.0))
+
+
 class MarsRLAgentLoopManager(AgentLoopManager):
     """Spreads stage inputs over the workers. Implements `marsrl_verl.core.types.Engine`."""
 
@@ -73,26 +101,25 @@ class MarsRLAgentLoopManager(AgentLoopManager):
         self.agent_loop_workers_class = ray.remote(MarsRLAgentLoopWorker)
         super().__init__(*args, **kwargs)
 
+    def start(self, inputs: list[StageInput], sampling: dict[str, SamplingSettings]) -> _WorkersRound:
+        """Begin a generation round; `wait` on what this returns ends it."""
+        workers = self.agent_loop_workers
+        shares = [inputs[start :: len(workers)] for start in range(len(workers))]
+        return _WorkersRound(
+            [
+                worker.generate_samples.remote(share, sampling)
+                for worker, share in zip(workers, shares, strict=True)
+                if share
+            ]
+        )
+
     def generate(self, inputs: list[StageInput], sampling: dict[str, SamplingSettings]) -> list[Sample]:
         """Answer and score all inputs in one generation round.
 
         Raises:
-            EngineUnavailableError: not one request was answered. A failed request is data; a round
-                of nothing else is a broken engine.
+            EngineUnavailableError: not one request was answered.
         """
-        workers = self.agent_loop_workers
-        shares = [inputs[start :: len(workers)] for start in range(len(workers))]
-        pending = [
-            worker.generate_samples.remote(share, sampling)
-            for worker, share in zip(workers, shares, strict=True)
-            if share
-        ]
-        samples = [sample for share in ray.get(pending) for sample in share]
-        if samples and all(sample.finish_reason in _FAILED for sample in samples):
-            raise EngineUnavailableError(
-                f"all {len(samples)} samples of a round failed, the first: {samples[0].error}"
-            )
-        return samples
+        return self.start(inputs, sampling).wait().samples
 
     def generate_sequences(self, prompts: DataProto) -> DataProto:
         """Refused: rows of this trainer are stage inputs."""

@@ -20,6 +20,7 @@ from verl.utils.metric import reduce_metrics
 from verl.utils.py_functional import rename_dict
 from verl.utils.tracking import Tracking
 
+from marsrl_verl.algos.choices import Overlap
 from marsrl_verl.core.advantages import credit
 from marsrl_verl.core.scheduler import Scheduler, StepResult
 from marsrl_verl.core.types import Problem
@@ -34,6 +35,7 @@ from marsrl_verl.verl_adapter.components import (
     sampling_settings,
     typed_settings,
 )
+from marsrl_verl.verl_adapter.generation import Generation
 from marsrl_verl.verl_adapter.loss_inputs import (
     correct_off_policy,
     entropy_metrics,
@@ -41,6 +43,7 @@ from marsrl_verl.verl_adapter.loss_inputs import (
 )
 from marsrl_verl.verl_adapter.observer import TrainingObserver
 from marsrl_verl.verl_adapter.problem_stream import ProblemStream, problems_of
+from marsrl_verl.verl_adapter.rollout_pool import engines_placed
 
 
 class RayMarsRLTrainer(RayPPOTrainer):
@@ -65,10 +68,17 @@ class RayMarsRLTrainer(RayPPOTrainer):
         )
         self.problems = ProblemStream(self.train_dataloader)
         self.observer = TrainingObserver(config, self.settings, self.total_training_steps)
+        self.overlaps = self.settings.pipeline.overlap == Overlap.ONE_STEP.value
         self.global_steps = 0
+        self.engine_version: int | None = None
         self.generated_tokens = 0
         self.metrics: dict[str, float] = {}
         self.timing: dict[str, float] = {}
+
+    def init_workers(self) -> None:
+        """verl's, with the engines on the trainer's GPUs or on their own."""
+        with engines_placed(self.config):
+            super().init_workers()
 
     # --- the loop -----------------------------------------------------------------------------
 
@@ -81,12 +91,18 @@ class RayMarsRLTrainer(RayPPOTrainer):
         self._fit_end()
 
     def fit_step(self) -> None:
-        """One training step: decode, score, credit, update, sync, save."""
+        """One training step: decode, score, credit, update, sync, save.
+
+        With overlap the step's round was started in the step before, and the next one's starts here, with
+        the weights as they are before this step's update.
+        """
         self.metrics, self.timing = {}, {}
         with self._timed("step"):
-            self._fit_get_batch()
+            self._fit_get_batch(self.global_steps)
             self._fit_generate()
             result = self.scheduler.finish_step(last=self._is_last_step())
+            if self.overlaps and not self._is_last_step():
+                self._fit_start_next_round()
             batch = self._fit_build_batch(result)
             if batch is not None:
                 self._fit_compute_log_prob(batch)
@@ -95,11 +111,13 @@ class RayMarsRLTrainer(RayPPOTrainer):
             self.observer.rollouts(self.global_steps, result)
             self._fit_describe(result, batch)
             self._fit_save_checkpoint()
-            self._fit_update_weights()
+            if not self.overlaps:
+                self._fit_update_weights(self.global_steps)
             self._fit_validate()
         self._fit_record()
 
     def _fit_begin(self) -> None:
+        self.generation = Generation(self.scheduler, self.async_rollout_manager, self.sampling)
         self._load_checkpoint()
         self.observer.begin(self.global_steps)
         self.tracking = Tracking(
@@ -108,7 +126,7 @@ class RayMarsRLTrainer(RayPPOTrainer):
             default_backend=list(self.config.trainer.logger or []),
             config=OmegaConf.to_container(self.config, resolve=True),
         )
-        self._fit_update_weights()
+        self._fit_update_weights(self.global_steps)
         if self.settings.evaluation.before and self.global_steps == 0 and not self.observer.evaluated(BEFORE):
             self._evaluate(BEFORE)
         if self.global_steps > 0 and not self.observer.recorded(self.global_steps):
@@ -126,27 +144,38 @@ class RayMarsRLTrainer(RayPPOTrainer):
 
     # --- hooks of a step ----------------------------------------------------------------------
 
-    def _fit_get_batch(self) -> None:
-        """New problems join the first stage, unless enough of them still wait there."""
+    def _fit_get_batch(self, step: int) -> None:
+        """Open `step`: new problems join the first stage, unless enough of them still wait there."""
+        if self.scheduler.open_step == step:
+            return  # opened in the step before, by overlap
         waiting = self.scheduler.waiting_problems()
         new = [] if waiting >= self.config.data.train_batch_size else self.problems.next_batch()
-        self.scheduler.start_step(self.global_steps, new)
+        self.scheduler.start_step(step, new)
 
     def _fit_generate(self) -> None:
         """Decode rounds until the scheduler asks for none, then let the engine sleep."""
-        rounds, count, tokens = 0, 0, 0
         with self._timed("gen"):
-            while inputs := self.scheduler.next_round():
-                samples = self.async_rollout_manager.generate(inputs, self.sampling)
-                self.scheduler.absorb(samples)
-                rounds += 1
-                count += len(samples)
-                tokens += sum(sample.new_tokens for sample in samples)
+            counts = self.generation.finish()
             self._sleep_engine()
-        self.generated_tokens += tokens
-        self.metrics["rollout/rounds"] = rounds
-        self.metrics["rollout/samples"] = count
-        self.metrics["rollout/generated_tokens"] = tokens
+        self.timing["rollout"] = counts.seconds
+        self.generated_tokens += counts.tokens
+        self.metrics["rollout/rounds"] = counts.rounds
+        self.metrics["rollout/samples"] = counts.samples
+        self.metrics["rollout/generated_tokens"] = counts.tokens
+        self.metrics["rollout/continued_tokens"] = counts.continued_tokens
+        if counts.seconds > 0:
+            self.metrics["perf/generated_tokens_per_second"] = counts.tokens / counts.seconds
+
+    def _fit_start_next_round(self) -> None:
+        """Bring the weights of the last update to the idle engine and start the next step's round."""
+        self._fit_update_weights(self.global_steps - 1)
+        self._fit_get_batch(self.global_steps + 1)
+        self.generation.start_round()
+
+    def _fit_collect_round(self) -> None:
+        """Wait for a round in flight: a checkpoint holds its samples, an evaluation needs the engine."""
+        with self._timed("gen"):
+            self.generation.collect()
 
     def _fit_build_batch(self, result: StepResult) -> DataProto | None:
         """The step's training batch with advantages, balanced over ranks; None when nothing trains."""
@@ -228,10 +257,22 @@ class RayMarsRLTrainer(RayPPOTrainer):
         output["perf/mfu/actor"] = output.pop("actor/mfu")
         return DataProto.from_single_dict(data={}, meta_info={"metrics": output})
 
-    def _fit_update_weights(self) -> None:
-        """Bring the trainer's weights to the engine, which drops what it cached under older ones."""
+    def _fit_update_weights(self, version: int) -> None:
+        """Bring the trainer's weights to the engine, which drops what it cached under older ones.
+
+        Args:
+            version: the training step after which the trainer's weights are as they are now.
+        """
+        if self.engine_version == version:
+            return
+        if self.generation.in_flight:
+            raise RuntimeError(
+                f"weights of step {version}: a generation round is in flight, and its samples would come "
+                "from two sets of weights; collect it first"
+            )
         with self._timed("update_weights"):
-            self.checkpoint_manager.update_weights(self.global_steps)
+            self.checkpoint_manager.update_weights(version)
+        self.engine_version = version
 
     def _fit_validate(self) -> None:
         every = self.settings.evaluation.every
@@ -243,6 +284,7 @@ class RayMarsRLTrainer(RayPPOTrainer):
     def _fit_save_checkpoint(self) -> None:
         frequency = self.config.trainer.save_freq
         if frequency > 0 and (self._is_last_step() or self.global_steps % frequency == 0):
+            self._fit_collect_round()
             with self._timed("save_checkpoint"):
                 self._save_checkpoint()
 
@@ -252,10 +294,6 @@ class RayMarsRLTrainer(RayPPOTrainer):
         self.metrics["training/epoch"] = self.problems.epoch
         self.metrics["training/groups_trained"] = len(result.trained)
         self.metrics["training/updated"] = float(batch is not None)
-        if self.timing.get("gen"):
-            self.metrics["perf/generated_tokens_per_second"] = (
-                self.metrics["rollout/generated_tokens"] / self.timing["gen"]
-            )
         self.metrics.update(self.observer.describe(result))
 
     def _fit_record(self) -> None:
@@ -272,6 +310,8 @@ class RayMarsRLTrainer(RayPPOTrainer):
         return self._evaluate(f"step_{self.global_steps}")
 
     def _evaluate(self, tag: str) -> dict[str, float]:
+        self._fit_collect_round()
+        self._fit_update_weights(self.global_steps)
         problems = self._held_out_problems()
         with self._timed("evaluate"):
             means = self.observer.evaluate(
@@ -297,6 +337,7 @@ class RayMarsRLTrainer(RayPPOTrainer):
             {
                 "step": self.global_steps,
                 "generated_tokens": self.generated_tokens,
+                "generation": self.generation.state_dict(),
                 "scheduler": self.scheduler.state_dict(),
                 "problems": self.problems.state_dict(),
                 "metrics": self.metrics,
@@ -319,6 +360,7 @@ class RayMarsRLTrainer(RayPPOTrainer):
         folder = self._resumed_folder()
         state = checkpoint.load_state(folder)
         self.scheduler.load_state_dict(state["scheduler"])
+        self.generation.load_state_dict(state["generation"])
         self.problems.load_state_dict(state["problems"])
         self.metrics, self.timing = state["metrics"], state["timing"]
         self.generated_tokens = state["generated_tokens"]

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from omegaconf import DictConfig
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
+from marsrl_verl.config.pools import own_pool_gpus
 from marsrl_verl.verl_adapter.platform_choice import on_cpu_platform
 
 
@@ -28,3 +30,10 @@ class MarsRLActorRolloutRefWorker(ActorRolloutRefWorker):
 
     actor_worker_cls = MarsRLTrainingWorker
     ref_worker_cls = MarsRLTrainingWorker
+
+    def __init__(self, config: DictConfig, role: str, **kwargs: Any) -> None:
+        super().__init__(config, role, **kwargs)
+        if own_pool_gpus(config.rollout) > 0:
+            # Upstream behaviour: `init_model` of the hybrid role prepares an engine of this process, and
+            # asks that the trainer's ranks are a multiple of the engine's.
+            self.role = role.replace("_rollout", "")

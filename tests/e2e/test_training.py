@@ -91,8 +91,9 @@ def test_two_ranks_train_all_stages_inside_a_step(tmp_path):
     assert (run.folder / "checkpoints/global_step_2/actor/model_world_size_2_rank_1.pt").is_file()
 
 
-def test_segments_continue_with_newer_weights_and_survive_a_kill(tmp_path):
+def test_segments_with_overlap_continue_with_newer_weights_and_survive_a_kill(tmp_path):
     settings = (
+        "pipeline=overlapped",
         "trainer.total_training_steps=6",
         "marsrl.pipeline.max_segments=4",
         "marsrl.pipeline.min_group=2",
@@ -103,16 +104,32 @@ def test_segments_continue_with_newer_weights_and_survive_a_kill(tmp_path):
     run = train(tmp_path, "segments", *settings, "marsrl.run.existing=resume")
     metrics = run.metrics()
     assert sorted(metrics) == list(range(1, 7))
-    rows = [row for step in metrics for row in run.rollouts(step)]
+    rows = [row | {"step": step} for step in metrics for row in run.rollouts(step)]
     assert len({row["sample"] for row in rows}) == len(rows)
     for row in rows:
         ends = [end for end, _ in row["segments"]]
         assert ends == sorted(ends)
         assert ends[-1] == row["tokens"]
-        first, *later = [version for _, version in row["segments"]]
-        assert later == list(range(first + 1, first + 1 + len(later)))
+        # The round of step t has the weights after step t-2, those of steps 1 and 2 the first ones.
+        rounds = range(row["step"] - len(row["segments"]) + 1, row["step"] + 1)
+        assert [version for _, version in row["segments"]] == [max(0, step - 2) for step in rounds]
     assert max(len(row["segments"]) for row in rows) >= 2
     trained = [one for one in metrics.values() if one["training/updated"]]
-    assert max(one["off_policy/stale_token_share"] for one in trained) > 0
-    # What the newest weights sampled, the trainer gives the same probability.
-    assert max(one.get("rollout/log_prob_gap_max", 0.0) for one in trained) < 1e-3
+    assert max(one["off_policy/older_than/0"] for one in trained) > 0
+
+
+def test_engines_on_their_own_pool_get_the_weights(tmp_path):
+    run = train(
+        tmp_path,
+        "two_pools",
+        "pipeline=overlapped_two_pools",
+        # In turns, so that a step trains what the newest weights sampled and can compare.
+        "marsrl.pipeline.overlap=none",
+        "trainer.total_training_steps=3",
+    )
+    metrics = run.metrics()
+    assert sorted(metrics) == [1, 2, 3]
+    gaps = {step: one["rollout/log_prob_gap_max"] for step, one in metrics.items() if one["training/updated"]}
+    assert len(gaps) >= 2
+    assert max(gaps.values()) < 1e-3, gaps
+    assert {row["policy_version"] for row in run.rollouts(3)} == {2}

@@ -44,6 +44,22 @@ SIGNATURES: dict[str, list[str]] = {
     "verl.utils.tracking:Tracking.log": ["self", "data", "step", "backend"],
     "verl.checkpoint_engine:CheckpointEngineManager.update_weights": ["self", "global_steps"],
     "verl.checkpoint_engine:CheckpointEngineManager.sleep_replicas": ["self"],
+    # Weights between two pools.
+    "verl.checkpoint_engine.base:CheckpointEngineRegistry.register": ["backend"],
+    "verl.checkpoint_engine.base:CheckpointEngineRegistry.new": ["backend", "args", "kwargs"],
+    "verl.checkpoint_engine.base:CheckpointEngine.prepare": ["self"],
+    "verl.checkpoint_engine.base:CheckpointEngine.build_topology": [
+        "actor_wg_world_size", "rollout_world_size", "metadata",
+    ],
+    "verl.checkpoint_engine.base:CheckpointEngine.init_process_group": ["self", "kwargs"],
+    "verl.checkpoint_engine.base:CheckpointEngine.finalize": ["self"],
+    "verl.checkpoint_engine.base:CheckpointEngine.send_weights": ["self", "weights", "global_steps"],
+    "verl.checkpoint_engine.base:CheckpointEngine.receive_weights": ["self", "global_steps"],
+    "verl.checkpoint_engine.base:split_weight_chunks": ["weights", "bucket_size", "meta_only"],
+    "verl.checkpoint_engine.base:merge_weight_chunks": ["chunks", "bucket_size"],
+    "verl.workers.rollout.llm_server:LLMServerManager.__init__": [
+        "self", "config", "worker_group", "rollout_resource_pool", "start_rank", "load_balancer_cls",
+    ],
     # Its batches.
     "verl:DataProto.__init__": ["self", "batch", "non_tensor_batch", "meta_info"],
     "verl:DataProto.from_dict": ["tensors", "non_tensors", "meta_info", "num_batch_dims", "auto_padding"],
@@ -67,6 +83,9 @@ SIGNATURES: dict[str, list[str]] = {
     "verl.utils.dataset.rl_dataset:collate_fn": ["data_list"],
     # Workers and engines.
     "verl.workers.engine_workers:TrainingWorker.__init__": ["self", "config"],
+    "verl.workers.engine_workers:ActorRolloutRefWorker.__init__": [
+        "self", "config", "role", "distillation_config", "kwargs",
+    ],
     "verl.workers.engine_workers:ActorRolloutRefWorker.update_actor": ["self", "data"],
     "verl.workers.engine.base:EngineRegistry.register": ["model_type", "backend", "device", "vendor"],
     "verl.utils.distributed:initialize_global_process_group_ray": ["timeout_second", "backend"],
@@ -101,13 +120,42 @@ SIGNATURES: dict[str, list[str]] = {
 
 AT_LEAST: dict[str, set[str]] = {
     # vLLM's are many, and differ between the version on CPU and the one on GPU.
-    "vllm:SamplingParams": {"n", "logprobs", "output_kind", "max_tokens", "temperature", "top_p", "top_k"},
+    "vllm:SamplingParams": {
+        "n",
+        "logprobs",
+        "output_kind",
+        "max_tokens",
+        "temperature",
+        "top_p",
+        "top_k",
+        "seed",
+        "detokenize",
+    },
+    "vllm:EngineArgs": {
+        "model",
+        "tokenizer",
+        "trust_remote_code",
+        "dtype",
+        "tensor_parallel_size",
+        "max_model_len",
+        "max_num_seqs",
+        "max_num_batched_tokens",
+        "enable_chunked_prefill",
+        "enable_prefix_caching",
+        "enforce_eager",
+        "seed",
+        "disable_log_stats",
+    },
+    "vllm.v1.engine.llm_engine:LLMEngine.from_engine_args": {"engine_args"},
+    "vllm.v1.engine.llm_engine:LLMEngine.add_request": {"request_id", "prompt", "params"},
     "vllm.v1.engine.async_llm:AsyncLLM.add_request": {"request_id", "prompt", "params"},
     "vllm.v1.engine.async_llm:AsyncLLM.abort": {"request_id"},
 }
 """Parameters that must be among those of a function."""
 
 PRESENT: dict[str, type] = {
+    "verl.checkpoint_engine.base:TensorMeta": type,
+    "verl.trainer.ppo.ray_trainer:LLMServerManager": type,
     "verl.single_controller.ray:RayWorkerGroup": type,
     "verl.trainer.ppo.ray_trainer:Role.ActorRollout": object,
     "verl.trainer.ppo.ray_trainer:Role.ActorRolloutRef": object,
@@ -123,6 +171,22 @@ PRESENT: dict[str, type] = {
 
 FINGERPRINTS: dict[str, tuple[str, str]] = {
     f"{TRAINER}.fit": ("583a54dd5f5f41e2", "trainer.RayMarsRLTrainer.fit_step follows its order"),
+    f"{TRAINER}.init_workers": (
+        "466ca3fdc15bb814",
+        "rollout_pool.engines_placed replaces the name LLMServerManager while it runs",
+    ),
+    "verl.workers.rollout.llm_server:LLMServerManager._initialize_llm_servers": (
+        "920da97786a51869",
+        "rollout_pool.OwnPoolServerManager relies on: no worker group, a pool for every engine",
+    ),
+    "verl.checkpoint_engine.base:CheckpointEngineManager.update_weights": (
+        "8a30b80cbaae4baa",
+        "trainer.RayMarsRLTrainer._fit_update_weights; between two pools cpu.weight_sync follows its order",
+    ),
+    "verl.workers.engine_workers:ActorRolloutRefWorker.init_model": (
+        "a8622dbd0f1c9db7",
+        "workers.MarsRLActorRolloutRefWorker relies on its tests of `role`",
+    ),
     f"{TRAINER}._update_actor": ("dda3ac857da10533", "trainer.RayMarsRLTrainer._update_actor"),
     f"{TRAINER}._validate": ("5dc498e75f56f157", "trainer.RayMarsRLTrainer._validate"),
     f"{TRAINER}._save_checkpoint": (

@@ -15,7 +15,7 @@ from marsrl_verl.core.types import FinishReason, Group, Outcome, Problem, Sample
 from marsrl_verl.verl_adapter.components import typed_settings
 from marsrl_verl.verl_adapter.observer import TrainingObserver
 
-TIMINGS = {"gen": 0.5, "step": 1.0}
+TIMINGS = {"rollout": 0.5, "step": 1.0}
 
 
 def start(folder: Path, *words: str) -> TrainingObserver:

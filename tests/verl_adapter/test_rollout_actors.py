@@ -17,6 +17,7 @@ from ray.exceptions import ActorDiedError
 from marsrl_verl.core.types import FinishReason, Outcome, Problem, Sample, SamplingSettings, StageInput
 from marsrl_verl.rollout.single_call import EngineUnavailableError
 from marsrl_verl.verl_adapter import rollout_manager
+from marsrl_verl.verl_adapter.generation import Round
 from marsrl_verl.verl_adapter.group_client import GroupClient
 from marsrl_verl.verl_adapter.rollout_manager import MarsRLAgentLoopManager, MarsRLAgentLoopWorker
 from marsrl_verl.verl_adapter.vllm_server import MarsRLvLLMServer
@@ -210,7 +211,8 @@ class Worker:
 
     def _generate(self, inputs, sampling):
         self.shares.append([one.group_id for one in inputs])
-        return [sample(i.group_id, k, self.reasons(i.group_id, k)) for i in inputs for k in range(i.n)]
+        samples = [sample(i.group_id, k, self.reasons(i.group_id, k)) for i in inputs for k in range(i.n)]
+        return Round(samples, seconds=float(len(inputs)))
 
 
 @pytest.fixture
@@ -238,6 +240,12 @@ def test_inputs_are_dealt_out_evenly_and_each_is_answered_once(manager_of, worke
     assert max(sizes) - min(sizes) <= 1
     assert all(len(share) <= 1 for share in shares), "one call per worker"
     assert sum(map(bool, shares)) == min(workers, inputs), "a worker without work is not called"
+
+
+def test_a_round_takes_as_long_as_its_slowest_worker(manager_of):
+    started = manager_of(2).start([stage_input(name) for name in "abc"], {"solver": SETTINGS})
+    assert started.wait().seconds == 2.0
+    assert manager_of(2).start([], {"solver": SETTINGS}).wait() == Round([], 0.0)
 
 
 def test_a_round_without_a_single_answer_is_a_broken_engine(manager_of):
@@ -290,6 +298,7 @@ def worker_of(monkeypatch):
 
     monkeypatch.setattr(rollout_manager, "answer", answer)
     monkeypatch.setattr(rollout_manager, "chat_tokenizer", lambda config, tokenizer: None)
+    monkeypatch.setattr(rollout_manager, "external_solver", lambda config, chat: None)
     monkeypatch.setattr(rollout_manager.AgentLoopWorker, "__init__", start)
     return lambda rewards: MarsRLAgentLoopWorker(None, None, reward_loop_worker_handles=rewards)
 
@@ -297,7 +306,9 @@ def worker_of(monkeypatch):
 def test_samples_come_back_in_the_order_of_the_inputs_each_with_its_reward(worker_of):
     rewards = [RewardWorker(), RewardWorker()]
     inputs = [stage_input("g0", n=3), stage_input("g1"), stage_input("g2")]
-    samples = asyncio.run(worker_of(rewards).generate_samples(inputs, {"solver": SETTINGS}))
+    done = asyncio.run(worker_of(rewards).generate_samples(inputs, {"solver": SETTINGS}))
+    samples = done.samples
+    assert done.seconds >= 0.02
     assert [one.sample_id for one in samples] == ["g0#0", "g0#1", "g0#2", "g1#0", "g1#1", "g2#0", "g2#1"]
     assert [one.outcome.reward for one in samples] == [0, 1, 2, 0, 1, 0, 1]
 

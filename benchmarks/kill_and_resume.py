@@ -1,0 +1,170 @@
+"""Kill a real training run with segments and overlap at random moments, and check what its resumes leave.
+
+    python -m benchmarks.kill_and_resume                # 20 kills -9
+    python -m benchmarks.kill_and_resume --kills 3 --steps 8
+
+The whole process group (trainer, Ray, vLLM) is killed some seconds after its start, at times before it has
+resumed; then it is started again. In the end every step must be recorded once; every sample must be there
+once, in a whole group; and every problem that was taken from the data must have its Solver group among the
+completed ones or in the last checkpoint. That the batches are those of an uninterrupted run is tested with
+a scripted engine, token by token (`tests/verl_adapter/test_overlap.py`).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import random
+import signal
+import subprocess
+import tempfile
+import time
+from collections import Counter
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import torch
+
+from benchmarks.training_runs import command, machine, steps
+
+SETTINGS = (
+    "pipeline=overlapped",
+    "marsrl.pipeline.max_segments=4",
+    "marsrl.pipeline.min_group=2",
+    "data.train_batch_size=4",
+    "trainer.save_freq=1",
+)
+
+
+@dataclass(slots=True)
+class Attempts:
+    """What happened on the way."""
+
+    kills: int = 0
+    starts: int = 0
+    before_training: int = 0
+    """Kills that met a process which had not trained a step since its start."""
+    at_steps: list[int] = field(default_factory=list)
+    """The last recorded step at every kill."""
+
+
+def recorded(folder: Path) -> int:
+    """The last step whose metrics are there; a cut line does not count."""
+    path = folder / "metrics.jsonl"
+    if not path.exists():
+        return 0
+    return max(
+        (json.loads(line)["step"] for line in path.read_text().splitlines() if line.endswith("}")), default=0
+    )
+
+
+def kill_and_resume(root: Path, count: int, kills: int, longest: float, seed: int) -> Attempts:
+    """Start and kill until `kills` kills are done, then let the run end.
+
+    Args:
+        root: where the run's folder lies.
+        count: training steps.
+        kills: how many.
+        longest: most seconds from a start to its kill.
+        seed: of the moments.
+
+    Raises:
+        RuntimeError: a start failed by itself.
+    """
+    rng, found, folder = random.Random(seed), Attempts(), root / "killed"
+    while True:
+        found.starts += 1
+        before = recorded(folder)
+        log = root / f"attempt_{found.starts}.log"
+        overrides = [*SETTINGS, f"trainer.total_training_steps={count}"]
+        if (folder / "config.yaml").exists():
+            overrides.append("marsrl.run.existing=resume")
+        elif folder.exists():
+            overrides.append("marsrl.run.existing=replace")
+        with log.open("w") as stream:
+            process = subprocess.Popen(
+                command(root, "killed", *overrides),
+                stdout=stream,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+            )
+            wait = rng.uniform(1.0, longest) if found.kills < kills else None
+            try:
+                status = process.wait(timeout=wait)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+                time.sleep(2.0)  # Ray's processes end when their parent is gone
+                after = recorded(folder)
+                found.kills += 1
+                found.at_steps.append(after)
+                found.before_training += after <= before
+                print(f"kill {found.kills} after {wait:.0f} s, at step {after} of {count}", flush=True)
+                continue
+        if status != 0:
+            end = log.read_text()[-4000:]
+            raise RuntimeError(f"attempt {found.starts} ended with status {status}:\n{end}")
+        return found
+
+
+def check(folder: Path, count: int) -> dict[str, int]:
+    """Counts of the finished run.
+
+    Raises:
+        AssertionError: a step, a problem or a sample is missing or there twice.
+    """
+    numbers = [step.number for step in steps(folder)]
+    assert numbers == list(range(1, count + 1)), f"recorded steps: {numbers}"
+    samples: Counter[str] = Counter()
+    members: Counter[str] = Counter()
+    parents: set[str] = set()
+    for number in numbers:
+        for line in (folder / f"rollouts/step_{number}.jsonl").read_text().splitlines():
+            row = json.loads(line)
+            samples[row["sample"]] += 1
+            members[row["group"]] += 1
+            parents |= {row["parent"]} if row["parent"] else set()
+            ends = [end for end, _ in row["segments"]]
+            assert ends == sorted(ends) and ends[-1] == row["tokens"], f"{row['sample']}: {row['segments']}"
+    twice = [name for name, times in samples.items() if times > 1]
+    assert not twice, f"samples that are there twice: {twice[:5]}"
+    broken = [name for name, size in members.items() if size != max(members.values())]
+    assert not broken, f"groups without all of their samples: {broken[:5]}"
+    orphans = sorted(parents - set(samples))
+    assert not orphans, f"inputs were made of samples that are not there: {orphans[:5]}"
+    state = torch.load(folder / f"checkpoints/global_step_{count}/marsrl.pt", weights_only=False)
+    pools = state["scheduler"]["state"]
+    open_groups = set(pools["ready_step"]) | set(pools["arrived"])
+    both = sorted(open_groups & set(members))
+    assert not both, f"groups that are completed and waiting: {both[:5]}"
+    taken = state["problems"]["taken"]
+    there = {name.partition("/")[0] for name in [*members, *open_groups] if "/solver/" in name}
+    missing = [number for number in range(taken) if f"p{number:08d}" not in there]
+    assert not missing, f"problems that were taken and are nowhere: {missing[:5]}"
+    return {"steps": count, "samples": len(samples), "groups": len(members), "problems": taken}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--longest", type=float, default=40.0, help="most seconds from a start to its kill")
+    parser.add_argument("--seed", type=int, default=1)
+    arguments = parser.parse_args()
+    print(machine(), flush=True)
+    root = Path(tempfile.mkdtemp(prefix="marsrl-kills-"))
+    found = kill_and_resume(root, arguments.steps, arguments.kills, arguments.longest, arguments.seed)
+    counts = check(root / "killed", arguments.steps)
+    print(
+        f"{found.kills} kills in {found.starts} starts, {found.before_training} of them before the start "
+        f"had trained a step\n{counts['steps']} steps, each recorded once; {counts['problems']} problems "
+        f"taken, all there; {counts['samples']} samples in {counts['groups']} whole groups, none twice"
+    )
+
+
+if __name__ == "__main__":
+    main()

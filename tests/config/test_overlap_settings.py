@@ -1,0 +1,117 @@
+"""Overlap and engines on GPUs of their own: what is refused, what the presets and the plan say."""
+
+from __future__ import annotations
+
+import pytest
+from messages import assert_message
+
+from marsrl_verl.config import checks
+from marsrl_verl.config.errors import ConfigError
+from marsrl_verl.config.memory import estimate_memory
+from marsrl_verl.config.model_shapes import PUBLISHED, shape_from_config
+
+OVERLAP = "marsrl.pipeline.overlap"
+ROLLOUT = "actor_rollout_ref.rollout"
+SYNC = f"{ROLLOUT}.checkpoint_engine.backend"
+APART = {f"{ROLLOUT}.nnodes": 1, f"{ROLLOUT}.n_gpus_per_node": 1, "ray_kwargs.ray_init.num_gpus": 2}
+
+REFUSED = {
+    "unknown": ({OVERLAP: "onestep"}, f"{OVERLAP} = onestep", "Did you mean one_step?"),
+    "in sequence": (
+        {OVERLAP: "one_step", "marsrl.pipeline.mode": "sequential"},
+        f"{OVERLAP} = one_step",
+        "pipeline=overlapped",
+    ),
+    "sleeping engine": (
+        {OVERLAP: "one_step", f"{ROLLOUT}.free_cache_engine": True},
+        f"{ROLLOUT}.free_cache_engine = True",
+        "Set it to false",
+    ),
+    "sync without a second pool": ({SYNC: "nccl"}, f"{SYNC} = nccl", "Leave it at naive"),
+    "second pool without sync": (APART, f"{SYNC} = naive", "pipeline=overlapped_two_pools"),
+    "GPU sync on CPU": ({**APART, SYNC: "nccl"}, f"{SYNC} = nccl", "Set it to gloo"),
+    "second machine on CPU": (
+        {**APART, f"{ROLLOUT}.nnodes": 2, SYNC: "gloo", "ray_kwargs.ray_init.num_gpus": 3},
+        f"{ROLLOUT}.nnodes = 2",
+        "one machine",
+    ),
+    "no nodes": ({f"{ROLLOUT}.nnodes": -1}, f"{ROLLOUT}.nnodes = -1", "at least 0"),
+    "too few for both": (
+        {**APART, SYNC: "gloo", "ray_kwargs.ray_init.num_gpus": 1},
+        "ray_kwargs.ray_init.num_gpus = 1",
+        "wait for them forever",
+    ),
+}
+ACCEPTED = {
+    "one pool": {OVERLAP: "one_step"},
+    "two pools": {**APART, SYNC: "gloo", OVERLAP: "one_step"},
+    "two pools in turn": {**APART, SYNC: "gloo"},
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(checked, case):
+    changes, key, hint = REFUSED[case]
+    with pytest.raises(ConfigError) as refused:
+        checks.run_checks(checked(changes))
+    assert_message(str(refused.value), key, hint)
+
+
+@pytest.mark.parametrize("case", ACCEPTED)
+def test_accepted(checked, case):
+    checks.run_checks(checked(ACCEPTED[case]))
+
+
+def published(run, *overrides):
+    return run(
+        "model=qwen3_30b_a3b_thinking_2507",
+        "actor_rollout_ref.model.path=Qwen/Qwen3-30B-A3B-Thinking-2507",
+        "cluster=4x8xgpu",
+        "ray_kwargs.ray_init.address=auto",
+        *overrides,
+    )
+
+
+def test_the_engine_keeps_its_memory_exactly_when_it_works_beside_the_trainer(run):
+    sleeps = {
+        name: published(run, f"pipeline={name}").launched.actor_rollout_ref.rollout.free_cache_engine
+        for name in ("sequential", "pipelined", "overlapped", "overlapped_two_pools")
+    }
+    assert sleeps == {
+        "sequential": True,
+        "pipelined": True,
+        "overlapped": False,
+        "overlapped_two_pools": False,
+    }
+
+
+def test_two_pools_on_gpus(run):
+    config = published(run, "pipeline=overlapped_two_pools", f"{ROLLOUT}.nnodes=2").launched
+    rollout = config.actor_rollout_ref.rollout
+    assert (rollout.nnodes, rollout.n_gpus_per_node) == (2, 8)
+    assert rollout.checkpoint_engine.backend == "nccl"
+    assert rollout.checkpoint_engine.custom_backend_module is None
+    shape = shape_from_config(PUBLISHED["Qwen/Qwen3-30B-A3B-Thinking-2507"])
+    found = estimate_memory(config, shape)
+    assert found.training == found.gathered + found.activations + found.logits + 16 * (shape.parameters // 32)
+    assert found.decoding == found.engine_weights + found.kv_cache
+
+
+def test_engines_that_do_not_fill_their_pool_are_refused(run):
+    done = published(run, "pipeline=overlapped_two_pools", f"{ROLLOUT}.n_gpus_per_node=6")
+    assert done.status == 2
+    assert "the 6 GPUs of the engines' pool" in " ".join(done.err.split())
+
+
+def test_plan_names_overlap_and_pools(run):
+    text = run("pipeline=overlapped_two_pools", "dry_run=true").out
+    assert "the round of step t+1 is decoded while step t trains" in text
+    assert "two pools: 1 rank trains, 1 other decodes; weights travel by gloo" in text
+    assert "overlap:" not in run("dry_run=true").out
+
+
+def test_two_pools_on_cpu_ask_ray_for_both(run):
+    config = run("pipeline=overlapped_two_pools").launched
+    assert config.ray_kwargs.ray_init.num_gpus == 2
+    module = config.actor_rollout_ref.rollout.checkpoint_engine.custom_backend_module
+    assert module == "marsrl_verl.verl_adapter.cpu.weight_sync"

@@ -1,0 +1,223 @@
+"""The trainer's own loop, scheduler, data and checkpoints; a scripted engine, and a number for weights."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+
+import torch
+from omegaconf import OmegaConf
+from torchdata.stateful_dataloader import StatefulDataLoader
+from torchdata.stateful_dataloader.sampler import RandomSampler
+
+from marsrl_verl.algos.marsrl import MarsRL
+from marsrl_verl.algos.prompts import MathPrompts
+from marsrl_verl.config.schema import MarsRLConfig
+from marsrl_verl.core.scheduler import Scheduler
+from marsrl_verl.core.scripted import ScriptedEngine, SkillModel
+from marsrl_verl.core.types import SamplingSettings
+from marsrl_verl.verl_adapter.generation import Generation, Round
+from marsrl_verl.verl_adapter.problem_stream import ProblemStream
+from marsrl_verl.verl_adapter.trainer import RayMarsRLTrainer
+
+SEGMENT_TOKENS = 40
+BATCH_SIZE = 3
+ROWS = [
+    {
+        "raw_prompt": [{"role": "user", "content": f"{i} + 1 = ?"}],
+        "reward_model": {"ground_truth": str(i + 1)},
+        "data_source": "test",
+    }
+    for i in range(17)
+]
+
+
+def collate(rows):
+    return {key: [row[key] for row in rows] for key in rows[0]}
+
+
+@dataclass
+class StartedInThread:
+    future: Future
+
+    def wait(self) -> Round:
+        return Round(self.future.result(), 0.0)
+
+
+class BackgroundEngine(ScriptedEngine):
+    """Answers in a thread, and counts rounds that were at work when weights arrived."""
+
+    def __init__(self, **kwargs) -> None:
+        super().__init__(SkillModel(seed=5), **kwargs)
+        self.pool = ThreadPoolExecutor(1)
+        self.at_work = 0
+        self.versions: list[int] = []
+        self.generated = 0
+
+    def start(self, inputs, sampling) -> StartedInThread:
+        self.at_work += 1
+        return StartedInThread(self.pool.submit(self._answer, inputs, sampling))
+
+    def _answer(self, inputs, sampling):
+        samples = self.generate(inputs, sampling)
+        self.generated += sum(sample.new_tokens for sample in samples)
+        self.at_work -= 1
+        return samples
+
+    def update_weights(self, version: int) -> None:
+        assert self.at_work == 0, "weights arrived while a round was at work"
+        self.versions.append(version)
+        self.policy_version = version
+
+
+class OneNumber:
+    """Weights and optimizer in one: how many updates they have seen."""
+
+    def __init__(self) -> None:
+        self.updates = 0
+
+    def save_checkpoint(self, path, *_args, **_kwargs) -> None:
+        Path(path).mkdir(parents=True, exist_ok=True)
+        (Path(path) / "weights.json").write_text(json.dumps(self.updates))
+
+    def load_checkpoint(self, path, **_kwargs) -> None:
+        self.updates = json.loads((Path(path) / "weights.json").read_text())
+
+
+def trainer_config(folder: Path, *, save_freq: int):
+    return OmegaConf.create(
+        {
+            "trainer": {
+                "save_freq": save_freq,
+                "logger": [],
+                "default_local_dir": str(folder / "checkpoints"),
+                "default_hdfs_dir": None,
+                "resume_mode": "auto",
+                "del_local_ckpt_after_load": False,
+                "project_name": "test",
+                "experiment_name": "test",
+            },
+            "data": {"train_batch_size": BATCH_SIZE},
+            "actor_rollout_ref": {
+                "rollout": {"free_cache_engine": False, "nnodes": 0},
+                "actor": {"checkpoint": {"async_save": False}},
+            },
+        }
+    )
+
+
+class ScriptedTrainer(RayMarsRLTrainer):
+    """Writes what every step trains to `folder/batches.jsonl`.
+
+    Args:
+        folder: of the run; a checkpoint in it is continued.
+        steps: how many.
+        settings: changes to the default pipeline settings.
+        engine_seed: the order in which samples come back; None: that of the inputs.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        steps: int,
+        *,
+        save_freq: int = 2,
+        every: int = 0,
+        limit: int | None = None,
+        engine_seed: int | None = 0,
+        segments: bool = False,
+        **settings,
+    ) -> None:
+        self.folder = folder
+        self.config = trainer_config(folder, save_freq=save_freq)
+        self.settings = MarsRLConfig()
+        for name, value in settings.items():
+            setattr(self.settings.pipeline, name, value)
+        self.settings.evaluation.every = every
+        self.settings.evaluation.before = self.settings.evaluation.after = False
+        self.settings.run.max_generated_tokens = limit
+        self.overlaps = self.settings.pipeline.overlap == "one_step"
+        size = SEGMENT_TOKENS if segments else None
+        self.sampling = {
+            role: SamplingSettings(200, 10_000, segment_tokens=size)
+            for role in ("solver", "verifier", "corrector")
+        }
+        self.algorithm = MarsRL(MathPrompts(), seed=1, group_size=4)
+        self.scheduler = Scheduler(
+            self.algorithm,
+            self.settings.pipeline.mode,
+            min_group=self.settings.pipeline.min_group,
+            min_groups=self.settings.pipeline.min_groups,
+        )
+        generator = torch.Generator().manual_seed(3)
+        self.train_dataloader = StatefulDataLoader(
+            ROWS,
+            batch_size=BATCH_SIZE,
+            drop_last=True,
+            collate_fn=collate,
+            sampler=RandomSampler(ROWS, generator=generator),
+        )
+        self.problems = ProblemStream(self.train_dataloader)
+        self.async_rollout_manager = BackgroundEngine(seed=engine_seed)
+        self.checkpoint_manager = self.async_rollout_manager
+        self.actor_rollout_wg = OneNumber()
+        self.use_critic = False
+        self.total_training_steps = steps
+        self.observer = SimpleNamespace(
+            begin=lambda step: None,
+            recorded=lambda step: True,
+            evaluated=lambda tag: False,
+            phase=lambda name: None,
+            rollouts=lambda step, result: None,
+            describe=lambda result: {},
+            record=lambda step, metrics, timing: None,
+            finish=lambda steps, extra: None,
+        )
+        self.generation = Generation(self.scheduler, self.async_rollout_manager, self.sampling)
+        self.global_steps, self.generated_tokens, self.engine_version = 0, 0, None
+        self.metrics, self.timing = {}, {}
+        self.evaluated: list[tuple[str, int]] = []
+        self.told_last: list[bool] = []
+        self.saved: list[int] = []
+        self.tokens_by_step: dict[int, int] = {}
+
+    def _fit_build_batch(self, result):
+        """The step's line: samples with their tokens and versions, the data position, the weights."""
+        self.told_last.append(self._is_last_step())
+        self.tokens_by_step[self.global_steps] = self.generated_tokens
+        rows = [
+            [sample.sample_id, sample.text, sample.segments, sample.sample_id in group.trained_before]
+            for group in result.trained
+            for sample in group.samples
+        ]
+        line = {"step": result.step, "updates": self.actor_rollout_wg.updates, "rows": rows}
+        with (self.folder / "batches.jsonl").open("ab", buffering=0) as stream:
+            stream.write(json.dumps(line).encode() + b"\n")  # one call, so that no kill cuts a line
+        return "batch" if rows else None
+
+    def _fit_compute_log_prob(self, batch):
+        pass
+
+    def _fit_compute_ref_log_prob(self, batch):
+        pass
+
+    def _fit_update_actor(self, batch):
+        self.actor_rollout_wg.updates += 1
+
+    def _save_checkpoint(self):
+        super()._save_checkpoint()
+        self.saved.append(self.global_steps)
+
+    def _evaluate(self, tag):
+        self._fit_collect_round()
+        self._fit_update_weights(self.global_steps)
+        self.evaluated.append((tag, self.async_rollout_manager.policy_version))
+        return {}
+
+
+def batches(folder: Path) -> list[dict]:
+    """The lines of a run, also those that a killed attempt wrote."""
+    return [json.loads(line) for line in (folder / "batches.jsonl").read_text().splitlines()]

@@ -1,0 +1,110 @@
+"""Weights between two pools over gloo, and engines that get a pool of their own."""
+
+from __future__ import annotations
+
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+
+import pytest
+import torch
+from omegaconf import OmegaConf
+from verl.trainer.ppo import ray_trainer
+
+from marsrl_verl.verl_adapter.cpu.weight_sync import GlooWeightSync
+from marsrl_verl.verl_adapter.rollout_pool import OwnPoolServerManager, engines_placed
+
+WEIGHTS = {
+    "small": torch.arange(3, dtype=torch.bfloat16),
+    "odd": torch.arange(7, dtype=torch.uint8),
+    "matrix": torch.randn(5, 9),
+    "larger than a bucket": torch.randn(40, 10),
+    "last": torch.tensor([1.5], dtype=torch.float64),
+}
+"""By name, of several formats: places in a bucket must suit each of them."""
+
+
+def sync(bucket: int, trainers: int, engines: int, rounds: int = 1) -> list[list[dict[str, torch.Tensor]]]:
+    """What every engine process receives in every round; all processes are threads here."""
+    senders = [GlooWeightSync(bucket, is_master=rank == 0) for rank in range(trainers)]
+    receivers = [GlooWeightSync(bucket) for _ in range(engines)]
+    received: list[list[dict[str, torch.Tensor]]] = []
+
+    def join(engine: GlooWeightSync, arguments: dict[str, list], place: int) -> None:
+        engine.init_process_group(**{name: values[place] for name, values in arguments.items()})
+
+    async def receive(engine: GlooWeightSync, shift: int) -> dict[str, torch.Tensor]:
+        return {name: weight.clone() async for name, weight in engine.receive_weights(shift)}
+
+    def send(engine: GlooWeightSync, weights: dict[str, torch.Tensor]) -> None:
+        asyncio.run(engine.send_weights(iter(weights.items())))
+
+    with ThreadPoolExecutor(trainers + engines) as threads:
+        for shift in range(rounds):
+            metadata = [engine.prepare() for engine in [*senders, *receivers]]
+            to_trainers, to_engines = GlooWeightSync.build_topology(trainers, engines, metadata)
+            joins = [threads.submit(join, one, to_trainers, rank) for rank, one in enumerate(senders)]
+            joins += [threads.submit(join, one, to_engines, rank) for rank, one in enumerate(receivers)]
+            for one in joins:
+                one.result(timeout=60)
+            shifted = {name: weight + shift for name, weight in WEIGHTS.items()}
+            sending = [threads.submit(send, one, shifted) for one in senders]
+            receiving = [threads.submit(asyncio.run, receive(one, shift)) for one in receivers]
+            received.append([one.result(timeout=60) for one in receiving])
+            for one in sending:
+                one.result(timeout=60)
+            for engine in [*senders, *receivers]:
+                engine.finalize()
+    return received
+
+
+@pytest.mark.parametrize("bucket", [64, 1000, 10**6])
+@pytest.mark.parametrize(("trainers", "engines"), [(1, 1), (2, 1), (1, 2)])
+def test_every_engine_gets_every_weight(bucket, trainers, engines):
+    (received,) = sync(bucket, trainers, engines)
+    assert len(received) == engines
+    for weights in received:
+        assert list(weights) == list(WEIGHTS)
+        for name, weight in WEIGHTS.items():
+            assert weights[name].dtype == weight.dtype
+            assert torch.equal(weights[name], weight)
+
+
+def test_the_group_serves_one_sync_after_another():
+    for shift, (weights,) in enumerate(sync(1000, 1, 1, rounds=3)):
+        assert torch.equal(weights["matrix"], WEIGHTS["matrix"] + shift)
+
+
+def test_a_process_with_another_rank_is_refused():
+    engine = GlooWeightSync(1000)
+    engine._place = (1, 2)
+    with pytest.raises(RuntimeError, match="cannot join or leave"):
+        engine.init_process_group(1, 3, None)
+
+
+def test_sending_before_joining_is_refused():
+    engine = GlooWeightSync(1000)
+    with pytest.raises(RuntimeError, match="init_process_group"):
+        asyncio.run(anext(engine._receive_chunks()))
+
+
+def rollout(nodes: int):
+    node = {"nnodes": nodes, "n_gpus_per_node": 2, "name": "vllm", "disaggregation": {"enabled": False}}
+    return OmegaConf.create({"actor_rollout_ref": {"rollout": node, "model": {}}})
+
+
+def test_the_server_manager_changes_for_engines_of_their_own_and_only_while_workers_start():
+    usual = ray_trainer.LLMServerManager
+    with engines_placed(rollout(0)):
+        assert ray_trainer.LLMServerManager is usual
+    with pytest.raises(ZeroDivisionError), engines_placed(rollout(1)):
+        assert ray_trainer.LLMServerManager is OwnPoolServerManager
+        raise ZeroDivisionError
+    assert ray_trainer.LLMServerManager is usual
+
+
+def test_engines_of_their_own_do_not_get_the_trainers_workers():
+    workers = SimpleNamespace(world_size=4)
+    manager = OwnPoolServerManager(rollout(1), worker_group=workers, rollout_resource_pool="pool")
+    assert manager.worker_group is None
+    assert manager.rollout_resource_pool is None
