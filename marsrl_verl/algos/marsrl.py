@@ -48,12 +48,13 @@ class PromptLimits:
     """Longest prompts, and how they are measured."""
 
     tokens: PromptTokens
-    max_tokens: Mapping[str, int]
-    """By role."""
+    max_tokens: Mapping[str, int | None]
+    """By role; None: no limit, nothing is measured (a Solver that is another model)."""
 
     def fits(self, role: str, messages: tuple[Message, ...]) -> bool:
         """Whether the chat is within its role's limit."""
-        return self.tokens(messages) <= self.max_tokens[role]
+        limit = self.max_tokens[role]
+        return limit is None or self.tokens(messages) <= limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +117,7 @@ class MarsRL:
         seed: int,
         *,
         prompt_tokens: PromptTokens | None = None,
-        max_prompt_tokens: Mapping[str, int] | None = None,
+        max_prompt_tokens: Mapping[str, int | None] | None = None,
     ) -> MarsRL:
         """Build the method from the `marsrl.algo` node.
 
@@ -125,7 +126,7 @@ class MarsRL:
             prompts: the roles' wording.
             seed: the run's seed; all choices derive from it.
             prompt_tokens: measures a chat; without it prompts of every length are eligible.
-            max_prompt_tokens: the limit by role; belongs to `prompt_tokens`.
+            max_prompt_tokens: the limit by role, None for a role without one; belongs to `prompt_tokens`.
 
         Raises:
             ValueError: a setting is out of range; the message names the key.
@@ -166,7 +167,7 @@ class MarsRL:
             drafts: dict[str, Draft] = {}
             candidates: list[Candidate] = []
             for group in pool:
-                for sample in group.samples:
+                for sample in _without_repeats(group.samples):
                     draft = self._draft(problem, stage.role, group, sample)
                     if draft is not None:
                         drafts[sample.sample_id] = draft
@@ -257,6 +258,19 @@ def _stages(correction_rounds: int, train_roles: frozenset[str]) -> tuple[Stage,
     if not stages:
         raise ValueError(f"algo.train_roles is empty, expected at least one of: {', '.join(ROLES)}")
     return tuple(stages)
+
+
+def _without_repeats(samples: list[Sample]) -> list[Sample]:
+    """Without an external Solver's further answers with the same text, of which a file with few answers has
+    many: as inputs they would be one group twice."""
+    seen: set[str] = set()
+    kept = []
+    for sample in samples:
+        if sample.external and sample.text in seen:
+            continue
+        seen.add(sample.text)
+        kept.append(sample)
+    return kept
 
 
 def _preferred(role: str, sample: Sample) -> bool:

@@ -15,6 +15,7 @@ from marsrl_verl.config.command_line import help_text, parse_arguments
 from marsrl_verl.config.compose import available_groups, compose_config
 from marsrl_verl.config.dry_run import report
 from marsrl_verl.config.errors import EXIT_WRONG_CONFIGURATION, ConfigError
+from marsrl_verl.config.external_answers import make_paths_absolute
 
 Launch = Callable[[DictConfig], int]
 
@@ -60,4 +61,5 @@ def _run(argv: list[str], launch: Launch) -> int:
         )
     with open_dict(composed.config):
         composed.config.marsrl.run.data_bytes = data_bytes(context)
+        make_paths_absolute(composed.config)
     return launch(composed.config)

@@ -218,9 +218,9 @@ def _is_free_entry(override: Override) -> bool:
 def help_text(groups: dict[str, list[str]]) -> str:
     """What `--help` prints."""
     lines = [build_parser().format_help().rstrip(), "", "groups (group=option):"]
-    lines += [
-        f"  {group:<9} {', '.join(options)}" for group, options in groups.items() if group != "model_engine"
-    ]
+    shown = {group: options for group, options in groups.items() if group != "model_engine"}
+    width = max(map(len, shown))
+    lines += [f"  {group:<{width}}  {', '.join(options)}" for group, options in shown.items()]
     own = ", ".join(f"marsrl.{name}" for name in reference_tree()["marsrl"])
     lines += [
         "",

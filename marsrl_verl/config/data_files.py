@@ -52,6 +52,29 @@ def read_report(path: Path, split: str, prompt_key: str, required: tuple[str, ..
     return report
 
 
+def read_questions(path: Path, prompt_key: str, id_column: str | None) -> Iterator[tuple[str, str | None]]:
+    """The question of every row, and its id in a column such as `uid` or `extra_info.index`; None where no
+    column is named or the row has no id.
+
+    Raises:
+        UnreadableFileError: as `read_report`.
+    """
+    names = id_column.split(".") if id_column is not None else []
+    for row in _rows(path, (prompt_key, *names[:1])):
+        yield _question(row.get(prompt_key)), _id(row, names)
+
+
+def _id(row: dict[str, Any], names: list[str]) -> str | None:
+    value: Any = row if names else None
+    for name in names:
+        value = value.get(name) if isinstance(value, dict) else None
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # a column of whole numbers with holes
+    if isinstance(value, bool) or not isinstance(value, (int, str)):
+        return None
+    return str(value).strip() or None
+
+
 def _rows(path: Path, required: tuple[str, ...]) -> Iterator[dict[str, Any]]:
     if path.suffix == ".parquet":
         yield from _parquet_rows(path, required)

@@ -76,8 +76,17 @@ def open_counter(folder: Path | None, arguments: dict[str, Any] | None = None) -
     return TokenCounter(folder, arguments)
 
 
+def text_tokens(counter: TokenCounter | None, text: str) -> int:
+    """Tokens of plain text; computed from its characters without a counter."""
+    return _rough_text(text) if counter is None else counter.text(text)
+
+
 def plan_prompts(
-    prompts: RolePrompts, roles: RolesConfig, counter: TokenCounter | None, longest_question: str
+    prompts: RolePrompts,
+    roles: RolesConfig,
+    counter: TokenCounter | None,
+    longest_question: str,
+    longest_solution: int | None = None,
 ) -> list[RoleBudget]:
     """The budget of every role.
 
@@ -86,6 +95,7 @@ def plan_prompts(
         roles: the limits.
         counter: None where the model is not here; sizes are then computed from characters.
         longest_question: of the data; empty when unknown, the Solver's limit then stands for it.
+        longest_solution: tokens of the Solver's longest answer; None: its limit.
     """
     measured = counter is not None
     chat, text = (counter.chat, counter.text) if counter is not None else (_rough_chat, _rough_text)
@@ -98,7 +108,8 @@ def plan_prompts(
     question = (
         text(longest_question) if longest_question else roles.solver.max_prompt_tokens - fixed["solver"]
     )
-    solution = max(roles.solver.max_new_tokens, roles.corrector.max_new_tokens)
+    first = roles.solver.max_new_tokens if longest_solution is None else longest_solution
+    solution = max(first, roles.corrector.max_new_tokens)
     report = roles.verifier.max_new_tokens
     asked = f"problem {question:,}"
     sums = {

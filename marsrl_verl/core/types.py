@@ -97,6 +97,12 @@ class StageInput:
     unfinished: tuple[Sample, ...] = ()
     """Samples whose next segment is asked for; empty: all `n` samples are asked for from the start."""
 
+    @property
+    def continued_tokens(self) -> int:
+        """Tokens of the unfinished samples' prompts and responses so far, each sample's counted for itself:
+        what an engine has to read again, unless it holds some of it in its cache."""
+        return sum(len(sample.prompt_ids) + len(sample.response_ids) for sample in self.unfinished)
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -142,8 +148,12 @@ class Sample:
     outcome: Outcome | None = None
     """None until scored."""
     error: str | None = None
+    external: bool = False
+    """True where another model answered: there is its text, but no token of ours, and nothing to train."""
 
     def __post_init__(self) -> None:
+        if self.external and (self.prompt_ids or self.response_ids):
+            raise ValueError(f"sample {self.sample_id}: an external Solver's answer has no token ids of ours")
         self.segments = [(int(end), int(version)) for end, version in self.segments]
         if not self.segments:
             self.segments = [(len(self.response_ids), self.policy_version)]

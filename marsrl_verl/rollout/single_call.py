@@ -78,9 +78,15 @@ class ChatTokenizer:
         """
         ends = {self.tokenizer.eos_token_id, *self.end_ids}
         ids = [token for token in token_ids if token not in ends]
-        text = str(self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
-        for token in self.tokenizer.all_special_tokens:
-            if token not in _THINKING_TAGS and token in text:
+        decoded = self.tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        return self.without_control_tokens(str(decoded))
+
+    def without_control_tokens(self, text: str) -> str:
+        """The text without any spelt-out control token, nor one that comes into being by taking another out;
+        tags of the thinking part stay."""
+        control = [token for token in self.tokenizer.all_special_tokens if token not in _THINKING_TAGS]
+        while any(token in text for token in control):
+            for token in control:
                 text = text.replace(token, "")
         return text
 

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from marsrl_verl.algos.prompts import RolePrompts
 from marsrl_verl.algos.registry import algorithm_class
+from marsrl_verl.config.external_answers import data_paths, open_source, workers_part
 from marsrl_verl.config.schema import AlgoConfig, MarsRLConfig
 from marsrl_verl.core.algorithm import Algorithm
-from marsrl_verl.core.types import ROLES, Message, SamplingSettings
+from marsrl_verl.core.types import ROLES, SOLVER, Message, SamplingSettings
 from marsrl_verl.rewards.loading import load_class
+from marsrl_verl.rollout.external.solver import ExternalSolver, SolverSource
 from marsrl_verl.rollout.single_call import ChatTokenizer
 
 
@@ -57,10 +60,46 @@ def build_algorithm(settings: MarsRLConfig, prompts: RolePrompts, chat: ChatToke
     def prompt_tokens(messages: tuple[Message, ...]) -> int:
         return len(chat.prompt_ids(messages))
 
-    limits = {role: getattr(settings.roles, role).max_prompt_tokens for role in ROLES}
+    limits: dict[str, int | None] = {role: getattr(settings.roles, role).max_prompt_tokens for role in ROLES}
+    if settings.external_solver.source != SolverSource.NONE.value:
+        limits[SOLVER] = None  # its prompts are not ours to measure
     return algorithm_class(algo.name).from_config(
         algo, prompts, settings.run.seed, prompt_tokens=prompt_tokens, max_prompt_tokens=limits
     )
+
+
+def external_solver(config: DictConfig, chat: ChatTokenizer) -> ExternalSolver | None:
+    """The Solver of `marsrl.external_solver`; None where the trained model solves.
+
+    Raises:
+        AnswerFileError: the file of answers can't be used.
+        RuntimeError: the environment variable with the API key is not set in this process.
+    """
+    settings = typed_settings(config)
+    one, seed = settings.external_solver, settings.run.seed
+    source = SolverSource(one.source)
+    if source is SolverSource.NONE:
+        return None
+    if source is SolverSource.JSONL:
+        file = open_source(one.jsonl, seed, data_paths(config), str(config.data.prompt_key))
+        return ExternalSolver(file, chat)
+    from marsrl_verl.rollout.external.endpoint import EndpointSource
+
+    concurrency = workers_part(config, one.endpoint)
+    key = _api_key(one.endpoint.api_key_env)
+    return ExternalSolver(EndpointSource(one.endpoint, api_key=key, concurrency=concurrency, seed=seed), chat)
+
+
+def _api_key(variable: str | None) -> str | None:
+    if variable is None:
+        return None
+    key = os.environ.get(variable, "").strip()
+    if not key:
+        raise RuntimeError(
+            f"marsrl.external_solver.endpoint.api_key_env = {variable}, but this variable is not set in an "
+            "agent-loop worker; on a cluster that runs already set it for the workers too"
+        )
+    return key
 
 
 def chat_tokenizer(config: DictConfig, tokenizer: Any) -> ChatTokenizer:

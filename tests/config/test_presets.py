@@ -25,7 +25,8 @@ HUB_IDS = {
 
 
 def test_all_groups_are_covered():
-    assert set(OPTIONS) == {"algo", "reward", "model", "data", "cluster", "pipeline", "model_engine"}
+    groups = {"algo", "reward", "model", "data", "cluster", "pipeline", "external_solver", "model_engine"}
+    assert set(OPTIONS) == groups
     covered = [{row[i] for row in PAIRS} for i in range(2, 6)]
     for group, found in zip(DEALT, covered, strict=True):
         assert found == set(OPTIONS[group])

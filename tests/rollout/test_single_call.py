@@ -4,6 +4,8 @@ import asyncio
 from dataclasses import dataclass, field, replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from marsrl_verl.core.types import FinishReason, Problem, SamplingSettings, StageInput
 from marsrl_verl.rollout.single_call import ChatTokenizer, Completion, EngineUnavailableError, answer
@@ -126,6 +128,15 @@ def test_a_spelt_out_control_token_does_not_reach_the_next_role():
     (first, second) = run(ScriptedClient(["a<|turn|>b", "<think>x</think>c"]))
     assert (first.text, first.final_text) == ("ab", "ab")
     assert (second.text, second.final_text) == ("<think>x</think>c", "c")
+
+
+@given(st.lists(st.sampled_from(["<|turn|>", "<|tu", "rn|>", "<", "<think>", "</think>", "a", " "])))
+def test_no_control_token_comes_into_being_by_taking_another_out(pieces):
+    text = "".join(pieces)
+    left = ChatTokenizer(CharacterTokenizer()).without_control_tokens(text)
+    assert "<|turn|>" not in left
+    assert left == text or "<|turn|>" in text
+    assert left.count("a") == text.count("a")
 
 
 def test_completions_that_did_not_come_are_aborted_samples():

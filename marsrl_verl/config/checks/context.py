@@ -10,6 +10,8 @@ from omegaconf import DictConfig, OmegaConf
 from marsrl_verl.config.data_files import FileReport
 from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER
+from marsrl_verl.rollout.external.answer_file import FileSource
+from marsrl_verl.rollout.external.solver import SolverSource
 
 ROLES = (SOLVER, VERIFIER, CORRECTOR)
 
@@ -30,11 +32,18 @@ class Context:
     """What the data check found, for the plan."""
     notes: list[str] = field(default_factory=list)
     """What could not be checked here, for the plan."""
+    external_answers: FileSource | None = None
+    """The Solver's answers from a file, as the check found them."""
 
     @property
     def on_cpu(self) -> bool:
         """Whether the run trains on the processor."""
         return str(self.config.trainer.device) == "cpu"
+
+    @property
+    def external_solver(self) -> bool:
+        """Whether another model than the trained one solves."""
+        return self.settings.external_solver.source != SolverSource.NONE.value
 
     def get(self, key: str) -> Any:
         """The value of a dotted key; None where it is missing."""

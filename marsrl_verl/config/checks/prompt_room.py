@@ -6,17 +6,27 @@ from marsrl_verl.config.checks.classes import load_prompts
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.checks.model import model_folder
 from marsrl_verl.config.errors import ConfigError, Problem
-from marsrl_verl.config.prompt_budget import RoleBudget, open_counter, plan_prompts
+from marsrl_verl.config.prompt_budget import RoleBudget, TokenCounter, open_counter, plan_prompts, text_tokens
 from marsrl_verl.rewards.loading import ClassLoadError
 
 
 def prompt_budgets(ctx: Context) -> list[RoleBudget]:
-    """The budget of every role that has a stage; measured where the model's tokenizer is here."""
+    """The budget of every role that the trained model plays; measured where the model's tokenizer is here."""
     arguments = dict(ctx.config.data.apply_chat_template_kwargs or {})
     counter = open_counter(model_folder(ctx), arguments)
     longest = max((report.longest_question for report in ctx.files), key=len, default="")
-    budgets = plan_prompts(load_prompts(ctx), ctx.settings.roles, counter, longest)
+    solution = _external_solution(ctx, counter) if ctx.external_solver else None
+    budgets = plan_prompts(load_prompts(ctx), ctx.settings.roles, counter, longest, solution)
+    if ctx.external_solver:
+        return budgets[1:]
     return budgets if ctx.settings.algo.correction_rounds else budgets[:1]
+
+
+def _external_solution(ctx: Context, counter: TokenCounter | None) -> int:
+    """Tokens of an external Solver's longest answer; 0 where that is not known."""
+    if ctx.external_answers is not None:
+        return text_tokens(counter, ctx.external_answers.file.longest)
+    return ctx.settings.external_solver.endpoint.max_tokens or 0
 
 
 def check_prompt_room(ctx: Context) -> list[Problem]:

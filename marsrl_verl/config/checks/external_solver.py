@@ -1,0 +1,228 @@
+"""Checks of the Solver that is not trained: where its answers come from, and whether there are any."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import fields
+from typing import Any
+from urllib.parse import urlsplit
+
+from marsrl_verl.config.checks.context import Context
+from marsrl_verl.config.checks.method import at_least, one_of
+from marsrl_verl.config.data_files import MAX_NAMED_ROWS
+from marsrl_verl.config.errors import Problem
+from marsrl_verl.config.external_answers import Row, data_names, data_rows, open_source
+from marsrl_verl.config.schema import AnswerFileConfig, EndpointConfig
+from marsrl_verl.core.types import SOLVER
+from marsrl_verl.rollout.external.answer_file import AnswerFileError, FileSource
+from marsrl_verl.rollout.external.solver import SolverSource
+
+_NODE = "marsrl.external_solver"
+_SOURCE, _ENDPOINT, _JSONL = f"{_NODE}.source", f"{_NODE}.endpoint", f"{_NODE}.jsonl"
+_WORKERS = "actor_rollout_ref.rollout.agent.num_workers"
+_OWN_KEYS = ("model", "messages", "temperature", "top_p", "max_tokens", "n", "stream")
+"""Keys of a request that have a setting of their own, or that must stay as they are."""
+
+
+def check_external_numbers(ctx: Context) -> list[Problem]:
+    """The choice of the source, and ranges."""
+    settings, one = ctx.settings.external_solver, ctx.settings.external_solver.endpoint
+    problems = [
+        *one_of(_SOURCE, settings.source, [source.value for source in SolverSource]),
+        *at_least(f"{_ENDPOINT}.temperature", one.temperature, 0, "null leaves it to the endpoint"),
+        *at_least(f"{_ENDPOINT}.max_tokens", one.max_tokens, 1, "null leaves it to the endpoint"),
+        *at_least(f"{_ENDPOINT}.max_concurrent_requests", one.max_concurrent_requests, 1, "one is asked"),
+        *at_least(f"{_ENDPOINT}.retries", one.retries, 0, "0 repeats nothing"),
+        *at_least(f"{_ENDPOINT}.backoff_s", one.backoff_s, 0, "it is a time"),
+    ]
+    if one.timeout_s <= 0:
+        what = "Expected a time above 0 seconds."
+        problems.append(Problem(f"{_ENDPOINT}.timeout_s", what, "1800 is the default.", one.timeout_s))
+    if one.top_p is not None and not 0.0 < one.top_p <= 1.0:
+        what = "Expected a number above 0, at most 1."
+        problems.append(Problem(f"{_ENDPOINT}.top_p", what, "null leaves it to the endpoint.", one.top_p))
+    return problems
+
+
+def check_external_source(ctx: Context) -> list[Problem]:
+    """Exactly one source, complete; nothing that has no effect with it."""
+    settings = ctx.settings.external_solver
+    source = SolverSource(settings.source)
+    problems: list[Problem] = []
+    if source is not SolverSource.ENDPOINT:
+        problems += _without_effect(_ENDPOINT, settings.endpoint, EndpointConfig(), source)
+    if source is not SolverSource.JSONL:
+        problems += _without_effect(_JSONL, settings.jsonl, AnswerFileConfig(), source)
+    if source is SolverSource.NONE:
+        return problems
+    problems += _check_roles(ctx)
+    problems += _check_evaluation(ctx)
+    if source is SolverSource.ENDPOINT:
+        return problems + _check_endpoint(ctx, settings.endpoint)
+    if settings.jsonl.path is None:
+        fix = f"Set {_JSONL}.path=solutions.jsonl, or external_solver=none."
+        problems.append(Problem(f"{_JSONL}.path", "No file is named for the Solver's answers.", fix, None))
+    return problems
+
+
+def _without_effect(node: str, found: Any, usual: Any, source: SolverSource) -> list[Problem]:
+    """What was set for another source."""
+    chosen = node.rpartition(".")[2]
+    return [
+        Problem(
+            f"{node}.{name}",
+            f"It has no effect with {_SOURCE} = {source.value}.",
+            f"Leave it out, or choose external_solver={chosen}: there is one source of solutions.",
+            getattr(found, name),
+        )
+        for name in (one.name for one in fields(found))
+        if getattr(found, name) != getattr(usual, name)
+    ]
+
+
+def _check_roles(ctx: Context) -> list[Problem]:
+    roles = ctx.settings.algo.train_roles
+    if SOLVER not in roles:
+        return []
+    source = ctx.settings.external_solver.source
+    what = f"With {_SOURCE} = {source} the Solver is not the model that is trained."
+    fix = "Choose algo=marsrl_vc, or set marsrl.algo.train_roles=[verifier,corrector]."
+    return [Problem("marsrl.algo.train_roles", what, fix, ", ".join(roles))]
+
+
+def _check_evaluation(ctx: Context) -> list[Problem]:
+    evaluation = ctx.settings.evaluation
+    if evaluation.correction_rounds > 0 or not _evaluates(ctx):
+        return []
+    what = "Only the external Solver would be evaluated, and training does not change it."
+    fix = "Set it to 1 or more, or switch the evaluation off (marsrl.evaluation.before, after, every)."
+    return [Problem("marsrl.evaluation.correction_rounds", what, fix, evaluation.correction_rounds)]
+
+
+def _evaluates(ctx: Context) -> bool:
+    evaluation = ctx.settings.evaluation
+    return evaluation.before or evaluation.after or evaluation.every > 0
+
+
+def _check_endpoint(ctx: Context, one: EndpointConfig) -> list[Problem]:
+    problems: list[Problem] = []
+    if not one.base_urls:
+        fix = f"Set '{_ENDPOINT}.base_urls=[http://host:8000/v1]', or external_solver=none."
+        what = "No endpoint is named for the Solver's answers."
+        problems.append(Problem(f"{_ENDPOINT}.base_urls", what, fix, "[]"))
+    problems += [problem for url in one.base_urls for problem in _check_url(url)]
+    if not one.model.strip():
+        what = "The endpoint is to be asked for a model, and none is named."
+        problems.append(Problem(f"{_ENDPOINT}.model", what, "Name it as the endpoint does.", one.model))
+    problems += _check_key(ctx, one.api_key_env)
+    workers = int(ctx.get(_WORKERS))
+    if one.max_concurrent_requests < workers:
+        what = f"The {workers} agent-loop workers ({_WORKERS}) have equal parts of it, at least one request."
+        fix = f"Set it to {workers} or more, or lower {_WORKERS}."
+        key = f"{_ENDPOINT}.max_concurrent_requests"
+        problems.append(Problem(key, what, fix, one.max_concurrent_requests))
+    if one.retries == 0 and one.backoff_s != EndpointConfig().backoff_s:
+        what = f"It has no effect with {_ENDPOINT}.retries = 0."
+        problems.append(Problem(f"{_ENDPOINT}.backoff_s", what, "Leave it out.", one.backoff_s))
+    for name in one.extra_body:
+        if name in _OWN_KEYS:
+            own = f"Set {_ENDPOINT}.{name}." if hasattr(one, name) else "Leave it out."
+            what = "Requests have this key already."
+            problems.append(Problem(f"{_ENDPOINT}.extra_body.{name}", what, own, one.extra_body[name]))
+    return problems
+
+
+def _check_url(url: str) -> list[Problem]:
+    key, example = f"{_ENDPOINT}.base_urls", "Write it as http://host:8000/v1 or https://host/v1."
+    try:
+        parts = urlsplit(url)
+        complete = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError as error:  # a port that is no number, an unclosed bracket
+        return [Problem(key, f"This is no URL: {error}.", example, url)]
+    if not complete:
+        return [Problem(key, "Expected a URL with http or https and a host.", example, url)]
+    if parts.username is not None or parts.password is not None:
+        fix = f"Take it out and name the variable that holds it in {_ENDPOINT}.api_key_env."
+        return [Problem(key, "The URL holds a password, which logs would show.", fix, parts.hostname)]
+    if parts.query or parts.fragment or parts.path.rstrip("/").endswith("/completions"):
+        what = "Expected the base URL; requests go to <base URL>/chat/completions."
+        return [Problem(key, what, example, url)]
+    return []
+
+
+def _check_key(ctx: Context, variable: str | None) -> list[Problem]:
+    if variable is None or os.environ.get(variable, "").strip():
+        return []
+    if ctx.dry_run:
+        ctx.notes.append(f"The environment variable {variable} is not set here; a run needs it.")
+        return []
+    state = "empty" if variable in os.environ else "not set"
+    what = f"The environment variable of this name is to hold the API key, and it is {state}."
+    fix = f"export {variable}=…, or set {_ENDPOINT}.api_key_env=null for an endpoint without keys."
+    return [Problem(f"{_ENDPOINT}.api_key_env", what, fix, variable)]
+
+
+def check_external_answers(ctx: Context) -> list[Problem]:
+    """The file of answers: readable, and with answers to every problem; fills `ctx.external_answers`."""
+    settings = ctx.settings.external_solver.jsonl
+    if ctx.settings.external_solver.source != SolverSource.JSONL.value:
+        return []
+    column, prompt_key = settings.id_column, str(ctx.config.data.prompt_key)
+    if column is not None and any("://" in name for name in data_names(ctx.config)):
+        what = "The ids of the problems are in the data, which is read here, not on another file system."
+        fix = "Leave it out (lines have a question then), or give data files that lie on this one."
+        return [Problem(f"{_JSONL}.id_column", what, fix, column)]
+    try:
+        files = [report.path for report in ctx.files]
+        source = open_source(settings, ctx.settings.run.seed, files, prompt_key)
+        rows = {path: data_rows(path, prompt_key, column) for path in files}
+    except AnswerFileError as error:
+        text = str(error)
+        line = f'{{"{"question" if column is None else "id"}": …, "answers": [text, …]}}'
+        fix = f"Put it right; a line is {line}."
+        return [Problem(f"{_JSONL}.path", f"{text[:1].upper()}{text[1:]}.", fix, settings.path)]
+    ctx.external_answers = source
+    gaps: list[str] = []
+    for split in ("train", "val"):
+        asked = [row for report in ctx.files if report.split == split for row in rows[report.path]]
+        gaps += _gaps(source, split, _asked_rows(ctx, split, asked), column is None)
+    fix = "Add the answers, or leave these rows out of the data."
+    return [Problem(f"{_JSONL}.path", " ".join(gaps), fix, settings.path)] if gaps else []
+
+
+def _asked_rows(ctx: Context, split: str, rows: list[Row]) -> list[Row]:
+    """The rows that the run will ask; none where only a random part of them is taken."""
+    most = int(ctx.get(f"data.{split}_max_samples") or -1)
+    if 0 < most < len(rows):
+        if ctx.get("data.shuffle"):
+            ctx.notes.append(
+                f"A random part of data.{split}_files is taken (data.{split}_max_samples = {most}): whether "
+                f"{_JSONL}.path has its answers."
+            )
+            return []
+        rows = rows[:most]
+    if split == "val":
+        return rows[: ctx.settings.evaluation.problems] if _evaluates(ctx) else []
+    return rows
+
+
+def _gaps(source: FileSource, split: str, rows: list[Row], by_question: bool) -> list[str]:
+    """What is missing for the problems of a split, in a sentence or two."""
+    missing = [row for row in rows if not source.count(row.question)]
+    if not missing:
+        return []
+    first = missing[0]
+    listed = ", ".join(f"{row.number}" for row in missing[:MAX_NAMED_ROWS])
+    more = ", …" if len(missing) > MAX_NAMED_ROWS else ""
+    gap = (
+        f"It has no answers to {len(missing)} of {len(rows)} problems of data.{split}_files "
+        f"(row {listed}{more}, counted from 0)."
+    )
+    if len(missing) < len(rows):
+        return [gap]
+    wanted, found = first.question if by_question else str(first.problem_id), next(iter(source.file.counts))
+    return [gap, f"The first is {_short(wanted)}, the file's first is {_short(found)}."]
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 60 else f"{text[:57]}…")

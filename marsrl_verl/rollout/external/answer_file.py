@@ -1,0 +1,200 @@
+"""Answers of an external Solver that were written to a file beforehand.
+
+One JSON object per line, with the problem's question (or an id) and a list of answers:
+
+    {"question": "What is 1+1?", "answers": ["<think>…</think>It is \\\\boxed{2}.", "\\\\boxed{3}"]}
+
+Several lines may be about one problem; their answers are joined in the order of the lines.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from marsrl_verl.core.seeding import derive_generator
+from marsrl_verl.core.thinking import final_text
+from marsrl_verl.core.types import StageInput
+from marsrl_verl.rollout.external.solver import ExternalAnswer, failed
+
+
+class AnswerFileError(ValueError):
+    """A file of answers that can't be used; the message names the line."""
+
+
+class LineKey(str, Enum):
+    """What names the problem of a line."""
+
+    QUESTION = "question"
+    """The text of the last user message of the problem's prompt, without spaces around it."""
+    ID = "id"
+    """An id, which a column of the data has too."""
+
+
+@dataclass(slots=True)
+class AnswerFile:
+    """Where in a file the answers to each problem are. The answers themselves stay in the file: with their
+    thinking parts they may be larger than the memory of all the processes that read it."""
+
+    path: Path
+    key: LineKey
+    counts: dict[str, int] = field(default_factory=dict)
+    """Number of answers by problem."""
+    longest: str = ""
+    """The longest answer without its thinking part, in characters."""
+    _places: dict[str, list[tuple[int, int]]] = field(default_factory=dict)
+    """(offset, length) in bytes of the lines about a problem."""
+
+    @classmethod
+    def scan(cls, path: Path, key: LineKey) -> AnswerFile:
+        """Read the whole file once and note where everything is.
+
+        Raises:
+            AnswerFileError: it can't be read, a line is not as it should be, or there is none.
+        """
+        found = cls(path, key)
+        offset = 0
+        try:
+            with path.open("rb") as file:
+                for number, line in enumerate(file, 1):
+                    if line.strip():
+                        found._add(number, offset, line)
+                    offset += len(line)
+        except OSError as error:
+            raise AnswerFileError(f"it can't be read ({error.strerror or error})") from error
+        if not found.counts:
+            raise AnswerFileError("it has no line with answers")
+        return found
+
+    def _add(self, number: int, offset: int, line: bytes) -> None:
+        name, answers = _parse(line, self.key, f"line {number}")
+        self.counts[name] = self.counts.get(name, 0) + len(answers)
+        self._places.setdefault(name, []).append((offset, len(line)))
+        self.longest = max(self.longest, *(final_text(answer) for answer in answers), key=len)
+
+    def answers(self, name: str) -> list[str]:
+        """The answers to one problem, by its question or id; none for one that the file does not have.
+
+        Raises:
+            AnswerFileError: the file is not the one that was scanned any more.
+        """
+        answers: list[str] = []
+        places = self._places.get(name, [])
+        if not places:
+            return answers
+        try:
+            with self.path.open("rb") as file:
+                for offset, length in places:
+                    file.seek(offset)
+                    found, some = _parse(file.read(length), self.key, f"byte {offset}")
+                    if found != name:
+                        raise AnswerFileError(f"byte {offset}: the file was changed after it was read")
+                    answers += some
+        except OSError as error:
+            raise AnswerFileError(f"it can't be read ({error.strerror or error})") from error
+        return answers
+
+
+def _parse(line: bytes, key: LineKey, place: str) -> tuple[str, list[str]]:
+    """The name and the answers of a line."""
+    try:
+        row: Any = json.loads(line)
+    except ValueError as error:
+        raise AnswerFileError(f"{place} is not JSON ({error})") from error
+    if not isinstance(row, dict):
+        raise AnswerFileError(f"{place} is {type(row).__name__}, expected an object")
+    missing = [name for name in (key.value, "answers") if name not in row]
+    if missing:
+        listed = ", ".join(sorted(row)) or "nothing"
+        raise AnswerFileError(f"{place} has no {' and no '.join(map(repr, missing))}; found: {listed}")
+    return _name(row[key.value], key, place), _texts(row["answers"], place)
+
+
+def _name(value: Any, key: LineKey, place: str) -> str:
+    kinds = (str, int) if key is LineKey.ID else (str,)
+    if not isinstance(value, kinds) or isinstance(value, bool) or not str(value).strip():
+        expected = "a text or a whole number" if key is LineKey.ID else "a text"
+        raise AnswerFileError(f"{place}: {key.value!r} is {value!r}, expected {expected}")
+    return str(value).strip()
+
+
+def _texts(value: Any, place: str) -> list[str]:
+    if not isinstance(value, list) or not value:
+        raise AnswerFileError(
+            f"{place}: 'answers' is {_short(value)}, expected a list of texts, at least one"
+        )
+    for number, answer in enumerate(value):
+        if not isinstance(answer, str):
+            raise AnswerFileError(f"{place}: answer {number} (from 0) is {_short(answer)}, expected a text")
+    return value
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else f"{text[:57]}…"
+
+
+def draw(count: int, n: int, rng: np.random.Generator) -> list[int]:
+    """`n` of the numbers 0 … `count` - 1, in random order, as evenly as possible: without replacement where
+    there are enough, otherwise every number once before any comes again."""
+    if count < 1:
+        raise ValueError(f"there is nothing to draw from: count is {count}")
+    drawn: list[int] = []
+    while len(drawn) < n:
+        drawn += rng.permutation(count).tolist()
+    return drawn[:n]
+
+
+class FileSource:
+    """Draws the answers to a problem from a file. Implements `AnswerSource`.
+
+    What is drawn is a function of the seed and the group id alone. Of the id of an evaluation's group the tag
+    in front of the problem's id does not count, so that an evaluation before and one after training judge
+    the same solutions.
+
+    Args:
+        file: the scanned file.
+        seed: the run's seed.
+        ids: the ids of every question, where lines are named by id.
+    """
+
+    def __init__(self, file: AnswerFile, seed: int, ids: Mapping[str, tuple[str, ...]] | None = None) -> None:
+        if (ids is not None) != (file.key is LineKey.ID):
+            raise ValueError(f"the lines of {file.path} are named by {file.key.value}, ids were given: {ids}")
+        self.file = file
+        self.seed = seed
+        self.ids = ids
+
+    def names(self, question: str) -> tuple[str, ...]:
+        """How lines about a problem are named."""
+        question = question.strip()
+        return (question,) if self.ids is None else self.ids.get(question, ())
+
+    def count(self, question: str) -> int:
+        """Number of answers to a problem."""
+        return sum(self.file.counts.get(name, 0) for name in self.names(question))
+
+    async def answers(self, stage_input: StageInput) -> list[ExternalAnswer]:
+        """See `AnswerSource`."""
+        try:
+            found = [
+                text for name in self.names(stage_input.problem.question) for text in self.file.answers(name)
+            ]
+        except AnswerFileError as error:
+            return [failed(f"{self.file.path}: {error}")] * stage_input.n
+        if not found:
+            return [failed(f"{self.file.path} has no answers to this problem")] * stage_input.n
+        rng = derive_generator(self.seed, "external_solver", _without_tag(stage_input))
+        return [ExternalAnswer(found[number]) for number in draw(len(found), stage_input.n, rng)]
+
+
+def _without_tag(stage_input: StageInput) -> str:
+    """The group id from the problem's id on."""
+    before, name, after = stage_input.group_id.partition(stage_input.problem.problem_id)
+    return f"{name}{after}" if name else before

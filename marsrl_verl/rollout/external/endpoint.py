@@ -1,0 +1,167 @@
+"""Answers of an external Solver behind an OpenAI-compatible endpoint (chat completions)."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies, proxy_bypass
+
+import aiohttp
+
+from marsrl_verl.core.seeding import derive_generator
+from marsrl_verl.core.types import FinishReason, StageInput
+from marsrl_verl.rollout.external.solver import ExternalAnswer, failed
+
+if TYPE_CHECKING:
+    from marsrl_verl.config.schema import EndpointConfig
+
+LONGEST_PAUSE_S = 60.0
+"""Most seconds between two attempts, whatever the endpoint asks for."""
+CONNECT_S = 30.0
+"""Most seconds until a connection is there."""
+
+_REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
+_BUSY = frozenset({408, 429})
+"""Statuses below 500 after which the same request may succeed."""
+_NOTE = 300
+"""Most characters of a server's message in a note."""
+
+
+@dataclass(frozen=True, slots=True)
+class _TryAgain:
+    """An attempt that failed in a way that may pass."""
+
+    note: str
+    wait_s: float = 0.0
+    """How long the endpoint asks to wait."""
+
+
+class EndpointSource:
+    """Asks one request per answer. Requests go to the base URLs in turn, and a repeated one to the next after
+    that which failed. Implements `AnswerSource`.
+
+    Args:
+        settings: `marsrl.external_solver.endpoint`.
+        api_key: sent as bearer token; None: no key is sent.
+        concurrency: most requests of this object that are under way at a time, pauses included.
+        seed: of the random part of the pauses.
+    """
+
+    def __init__(self, settings: EndpointConfig, *, api_key: str | None, concurrency: int, seed: int) -> None:
+        if not settings.base_urls:
+            raise ValueError("marsrl.external_solver.endpoint.base_urls is empty, expected at least one URL")
+        self._settings = settings
+        self._api_key = api_key
+        self._slots = asyncio.Semaphore(concurrency)
+        self._seed = seed
+        self._numbers = itertools.count()
+
+    async def answers(self, stage_input: StageInput) -> list[ExternalAnswer]:
+        """See `AnswerSource`."""
+        limit = self._settings.timeout_s
+        async with aiohttp.ClientSession(
+            timeout=aiohttp.ClientTimeout(total=limit, sock_connect=min(CONNECT_S, limit)),
+            connector=aiohttp.TCPConnector(limit=0),  # the slots are the limit
+            headers={"Authorization": f"Bearer {self._api_key}"} if self._api_key else None,
+        ) as session:
+            asked = [self._answer(session, stage_input, k) for k in range(stage_input.n)]
+            return list(await asyncio.gather(*asked))
+
+    async def _answer(self, session: aiohttp.ClientSession, item: StageInput, k: int) -> ExternalAnswer:
+        """One answer, after as many attempts as it takes. The slot is kept during pauses, so that an
+        endpoint that is too busy is asked less."""
+        body = request_body(self._settings, item)
+        async with self._slots:
+            first = next(self._numbers)
+            outcome = await self._attempt(session, body, first)
+            for repeat in range(self._settings.retries):
+                if isinstance(outcome, ExternalAnswer):
+                    return outcome
+                await asyncio.sleep(self._pause(f"{item.group_id}#{k}", repeat, outcome.wait_s))
+                outcome = await self._attempt(session, body, first + repeat + 1)
+        if isinstance(outcome, ExternalAnswer):
+            return outcome
+        return failed(f"{outcome.note} (attempt {self._settings.retries + 1}, the last)")
+
+    async def _attempt(
+        self, session: aiohttp.ClientSession, body: dict[str, Any], number: int
+    ) -> ExternalAnswer | _TryAgain:
+        base = self._settings.base_urls[number % len(self._settings.base_urls)]
+        url = f"{base.rstrip('/')}/chat/completions"
+        try:
+            async with session.post(url, json=body, proxy=proxy_for(url), allow_redirects=False) as response:
+                if response.status == 200:
+                    return read_completion(await response.json(content_type=None), url)
+                note = self._note(f"{url} answered HTTP {response.status}", await response.text())
+                if response.status in _BUSY or response.status >= 500:
+                    return _TryAgain(note, _asked_to_wait(response.headers))
+                return failed(note)
+        except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as error:
+            return _TryAgain(self._note(f"{url}: {type(error).__name__}", str(error)))
+        except asyncio.TimeoutError:
+            limit = f"marsrl.external_solver.endpoint.timeout_s = {self._settings.timeout_s:g}"
+            return failed(f"{url}: no answer in time ({limit})")
+        except (aiohttp.ClientError, ValueError) as error:
+            return failed(self._note(f"{url}: {type(error).__name__}", str(error)))
+
+    def _note(self, what: str, detail: str) -> str:
+        """A note for logs, which must not hold the key that a server may have quoted."""
+        if self._api_key:
+            detail = detail.replace(self._api_key, "[api key]")
+        return f"{what}: {detail[:_NOTE]}"
+
+    def _pause(self, sample_id: str, repeat: int, wait_s: float) -> float:
+        """Doubled from attempt to attempt, by half at random, so that not all come back at once."""
+        share = 0.5 + 0.5 * derive_generator(self._seed, "pause", sample_id, repeat).random()
+        return min(LONGEST_PAUSE_S, max(wait_s, self._settings.backoff_s * 2.0**repeat * share))
+
+
+def request_body(settings: EndpointConfig, item: StageInput) -> dict[str, Any]:
+    """What is sent: the problem's chat, and of the sampling settings those that have a value."""
+    body: dict[str, Any] = {"model": settings.model, "messages": list(item.messages)}
+    for name in ("temperature", "top_p", "max_tokens"):
+        if (value := getattr(settings, name)) is not None:
+            body[name] = value
+    return {**body, **settings.extra_body}
+
+
+def read_completion(body: Any, url: str) -> ExternalAnswer:
+    """The answer in a chat completion, and its thinking part where the server has taken that out
+    (`reasoning_content`, in newer servers `reasoning`)."""
+    try:
+        choice = body["choices"][0]
+        message = choice["message"]
+        content = message.get("content") or ""
+        reasoning = message.get("reasoning_content") or message.get("reasoning") or ""
+        ending = choice.get("finish_reason")
+    except (KeyError, IndexError, TypeError, AttributeError):
+        return failed(f"{url} answered no chat completion: {str(body)[:_NOTE]}")
+    if not isinstance(content, str) or not isinstance(reasoning, str):
+        return failed(f"{url} answered something else than text: {str(message)[:_NOTE]}")
+    reason = _REASONS.get(ending)
+    if reason is None:
+        return failed(f"{url} ended the answer with finish_reason {ending!r}", FinishReason.ABORTED)
+    return ExternalAnswer(content, reasoning, reason)
+
+
+def proxy_for(url: str) -> str | None:
+    """The proxy that the environment names for a URL (HTTP_PROXY, HTTPS_PROXY, NO_PROXY).
+
+    aiohttp's `trust_env` would read `.netrc` as well and refuse a request that has a key already.
+    """
+    parts = urlsplit(url)
+    if proxy_bypass(parts.hostname or ""):
+        return None
+    return getproxies().get(parts.scheme)
+
+
+def _asked_to_wait(headers: Mapping[str, str]) -> float:
+    """Seconds of a `Retry-After` header; 0 without one, or with a date."""
+    try:
+        return max(0.0, float(headers.get("Retry-After", 0.0)))
+    except ValueError:
+        return 0.0

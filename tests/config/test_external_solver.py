@@ -1,0 +1,300 @@
+"""A Solver that is not trained: what is refused, what acts, and what the plan says of it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from answer_files import numbered, write_answers
+from messages import assert_message, assert_refused
+from omegaconf import OmegaConf
+
+from marsrl_verl.config.errors import ConfigError
+from marsrl_verl.config.external_answers import data_paths, open_source
+from marsrl_verl.config.locations import config_folder, group_options
+from marsrl_verl.config.schema import AnswerFileConfig
+from marsrl_verl.rollout.external.solver import SolverSource
+
+NODE, ALGO = "marsrl.external_solver", "marsrl.algo.train_roles"
+ENDPOINT, JSONL = f"{NODE}.endpoint", f"{NODE}.jsonl"
+ROLES = {ALGO: ["verifier", "corrector"]}
+SERVED = {
+    **ROLES,
+    f"{NODE}.source": "endpoint",
+    f"{ENDPOINT}.base_urls": ["http://host:8000/v1"],
+    f"{ENDPOINT}.model": "big",
+}
+FILED = {**ROLES, f"{NODE}.source": "jsonl"}
+
+REFUSED = {
+    "unknown source": ({f"{NODE}.source": "json"}, f"{NODE}.source = json", "Did you mean jsonl?"),
+    "trained Solver": (
+        {**SERVED, ALGO: ["solver", "verifier"]},
+        f"{ALGO} = solver, verifier",
+        "algo=marsrl_vc",
+    ),
+    "no endpoint": ({**SERVED, f"{ENDPOINT}.base_urls": []}, f"{ENDPOINT}.base_urls = []", "No endpoint"),
+    "no model": ({**SERVED, f"{ENDPOINT}.model": " "}, f"{ENDPOINT}.model", "none is named"),
+    "no file": (FILED, f"{JSONL}.path = null", "No file is named"),
+    "endpoint without source": (
+        {f"{ENDPOINT}.base_urls": ["http://host/v1"]},
+        f"{ENDPOINT}.base_urls",
+        "no effect with marsrl.external_solver.source = none",
+    ),
+    "file without source": ({f"{JSONL}.path": "a.jsonl"}, f"{JSONL}.path = a.jsonl", "external_solver=jsonl"),
+    "both": ({**SERVED, f"{JSONL}.path": "a.jsonl"}, f"{JSONL}.path = a.jsonl", "there is one source"),
+    "both the other way": (
+        {**FILED, f"{JSONL}.path": "a.jsonl", f"{ENDPOINT}.temperature": 0.6},
+        f"{ENDPOINT}.temperature = 0.6",
+        "no effect with marsrl.external_solver.source = jsonl",
+    ),
+    "URL without scheme": (
+        {**SERVED, f"{ENDPOINT}.base_urls": ["host:8000/v1"]},
+        f"{ENDPOINT}.base_urls = host:8000/v1",
+        "http://host:8000/v1",
+    ),
+    "URL of another kind": (
+        {**SERVED, f"{ENDPOINT}.base_urls": ["http://a/v1", "ftp://b/v1"]},
+        f"{ENDPOINT}.base_urls = ftp://b/v1",
+        "http or https",
+    ),
+    "URL with a wrong port": (
+        {**SERVED, f"{ENDPOINT}.base_urls": ["http://host:80x/v1"]},
+        f"{ENDPOINT}.base_urls = http://host:80x/v1",
+        "no URL",
+    ),
+    "whole URL": (
+        {**SERVED, f"{ENDPOINT}.base_urls": ["http://host/v1/chat/completions"]},
+        f"{ENDPOINT}.base_urls",
+        "<base URL>/chat/completions",
+    ),
+    "negative temperature": (
+        {**SERVED, f"{ENDPOINT}.temperature": -1.0},
+        f"{ENDPOINT}.temperature = -1.0",
+        "at least 0",
+    ),
+    "top-p": ({**SERVED, f"{ENDPOINT}.top_p": 0.0}, f"{ENDPOINT}.top_p = 0.0", "at most 1"),
+    "no token": ({**SERVED, f"{ENDPOINT}.max_tokens": 0}, f"{ENDPOINT}.max_tokens = 0", "at least 1"),
+    "no time": ({**SERVED, f"{ENDPOINT}.timeout_s": 0.0}, f"{ENDPOINT}.timeout_s = 0.0", "above 0"),
+    "negative retries": ({**SERVED, f"{ENDPOINT}.retries": -1}, f"{ENDPOINT}.retries = -1", "at least 0"),
+    "pause without retries": (
+        {**SERVED, f"{ENDPOINT}.retries": 0, f"{ENDPOINT}.backoff_s": 3.0},
+        f"{ENDPOINT}.backoff_s = 3.0",
+        "no effect",
+    ),
+    "fewer requests than workers": (
+        {
+            **SERVED,
+            f"{ENDPOINT}.max_concurrent_requests": 3,
+            "actor_rollout_ref.rollout.agent.num_workers": 4,
+        },
+        f"{ENDPOINT}.max_concurrent_requests = 3",
+        "Set it to 4 or more",
+    ),
+    "key in the body": (
+        {**SERVED, f"{ENDPOINT}.extra_body": {"temperature": 0.6}},
+        f"{ENDPOINT}.extra_body.temperature = 0.6",
+        f"Set {ENDPOINT}.temperature",
+    ),
+    "stream": (
+        {**SERVED, f"{ENDPOINT}.extra_body": {"stream": True}},
+        f"{ENDPOINT}.extra_body.stream = True",
+        "Leave it out",
+    ),
+    "evaluation of the Solver alone": (
+        {**SERVED, "marsrl.evaluation.correction_rounds": 0},
+        "marsrl.evaluation.correction_rounds = 0",
+        "training does not change it",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(checked, case):
+    changes, key, hint = REFUSED[case]
+    with pytest.raises(ConfigError) as refused:
+        checked(changes)
+    assert_message(str(refused.value), key, hint)
+
+
+def test_a_password_in_a_url_is_not_repeated(checked):
+    with pytest.raises(ConfigError) as refused:
+        checked({**SERVED, f"{ENDPOINT}.base_urls": ["https://me:sk-secret@host/v1"]})
+    assert_message(str(refused.value), f"{ENDPOINT}.base_urls = host", "api_key_env")
+    assert "sk-secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("state", ["not set", "empty"])
+def test_the_keys_variable_must_be_there(checked, monkeypatch, state):
+    changes = {**SERVED, f"{ENDPOINT}.api_key_env": "BIG_KEY"}
+    monkeypatch.delenv("BIG_KEY", raising=False)
+    if state == "empty":
+        monkeypatch.setenv("BIG_KEY", " ")
+    with pytest.raises(ConfigError) as refused:
+        checked(changes)
+    assert_message(str(refused.value), f"{ENDPOINT}.api_key_env = BIG_KEY", f"it is {state}")
+    assert any("BIG_KEY" in note for note in checked(changes, dry_run=True).notes)
+    monkeypatch.setenv("BIG_KEY", "sk-1")
+    checked(changes)
+
+
+def test_settings_that_act_are_accepted(checked):
+    checked(
+        {
+            **SERVED,
+            f"{ENDPOINT}.base_urls": ["http://10.0.0.1:8000/v1/", "https://host/openai/v1"],
+            f"{ENDPOINT}.temperature": 0.0,
+            f"{ENDPOINT}.extra_body": {"top_k": 20},
+            f"{ENDPOINT}.retries": 0,
+            # Longer than the model takes, were these the Solver's own limits.
+            f"{ENDPOINT}.max_tokens": 1_000_000,
+        }
+    )
+
+
+def test_an_evaluation_that_never_happens_is_no_evaluation_of_the_solver(checked):
+    off = {"marsrl.evaluation.before": False, "marsrl.evaluation.after": False}
+    checked({**SERVED, **off, "marsrl.evaluation.correction_rounds": 0})
+
+
+# --- commands -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def presets(tmp_path) -> dict[str, tuple[str, ...]]:
+    """What each option of the group needs beside itself."""
+    path = write_answers(tmp_path / "a.jsonl", {"question": "1 + 1", "answers": ["2"] * 5})
+    return {
+        "none": (),
+        "endpoint": (f"{ENDPOINT}.base_urls=[http://host:8000/v1,http://other/v1]", f"{ENDPOINT}.model=big"),
+        "jsonl": (f"{JSONL}.path={path}",),
+    }
+
+
+@pytest.mark.parametrize("option", [source.value for source in SolverSource])
+def test_every_option_of_the_group_is_a_source(run, presets, option):
+    assert set(presets) == set(group_options([config_folder()])["external_solver"])
+    done = run(f"external_solver={option}", *presets[option], "cluster=cpu")
+    assert (done.status, done.err) == (0, "")
+    assert done.launched.marsrl.external_solver.source == option
+    solver_trained = "solver" in done.launched.marsrl.algo.train_roles
+    assert solver_trained == (option == "none")
+
+
+def test_a_method_that_is_named_is_kept(run, presets):
+    done = run("external_solver=endpoint", *presets["endpoint"], "algo=marsrl_balanced")
+    assert_refused(done, ALGO, "marsrl.algo.train_roles=[verifier,corrector]")
+    done = run(
+        "external_solver=endpoint",
+        *presets["endpoint"],
+        "algo=marsrl_balanced",
+        f"{ALGO}=[verifier]",
+        f"{ENDPOINT}.extra_body.top_k=20",
+    )
+    assert (done.status, done.err) == (0, "")
+    assert done.launched.marsrl.algo.selection == "balanced"
+    assert done.launched.marsrl.external_solver.endpoint.extra_body == {"top_k": 20}
+
+
+def test_a_command_without_its_endpoint_is_refused(run):
+    done = run("external_solver=endpoint", "cluster=cpu")
+    assert_refused(done, f"{ENDPOINT}.base_urls", "No endpoint is named")
+    assert "train_roles" not in done.err
+
+
+def test_workers_get_paths_that_hold_everywhere(run, tmp_path):
+    data = numbered(tmp_path / "data.jsonl", [f"t{i}" for i in range(4)])
+    write_answers(tmp_path / "a.jsonl", *({"id": i, "answers": ["2"]} for i in range(4)))
+    done = run(
+        "external_solver=jsonl",
+        f"{JSONL}.path=a.jsonl",
+        f"{JSONL}.id_column=extra_info.index",
+        "data.train_files=data.jsonl",
+        "data.val_files=[data.jsonl]",
+        "data.train_batch_size=4",
+    )
+    assert (done.status, done.err) == (0, "")
+    config = done.launched
+    assert config.marsrl.external_solver.jsonl.path == str(tmp_path / "a.jsonl")
+    assert data_paths(config) == [Path(data)] * 2
+    settings = AnswerFileConfig(**OmegaConf.to_container(config.marsrl.external_solver.jsonl))
+    assert open_source(settings, 1, data_paths(config), "prompt").count("t3") == 1
+
+
+def test_plan_of_an_endpoint(run, presets):
+    sampling = (f"{ENDPOINT}.temperature=0.6", f"{ENDPOINT}.extra_body.top_k=20")
+    done = run(
+        "external_solver=endpoint",
+        *presets["endpoint"],
+        *sampling,
+        "marsrl.pipeline.max_segments=4",
+        "cluster=cpu",
+        "dry_run=true",
+    )
+    assert (done.status, done.err) == (0, "")
+    text = " ".join(done.out.split())
+    for part in (
+        "External Solver: big at http://host:8000/v1, http://other/v1",
+        "sampling temperature 0.6, top_k 20; else as the endpoint does by itself",
+        "at most 64 at a time (64 per agent-loop worker), 1800 s each, repeated up to 5 times",
+        "length not known (max_tokens is null)",
+        "limits not marsrl.roles.solver",
+        "solver solver 1 32 256 no, external",
+        "tokens in each: verifier 16 corrector 12;",
+    ):
+        assert part in text, part
+    prompts = done.out.split("Longest prompts")[1].split("\n\n")[0]
+    assert "solver" not in prompts
+
+
+def test_plan_of_a_file_sizes_prompts_by_its_longest_answer(run, tmp_path):
+    long = " ".join(["word"] * 77)
+    answers = [f"<think>{long} {long}</think> {long}", "2"]
+    path = write_answers(tmp_path / "long.jsonl", {"question": "1 + 1", "answers": answers})
+    done = run("external_solver=jsonl", f"{JSONL}.path={path}", "cluster=cpu", "dry_run=true")
+    assert (done.status, done.err) == (0, "")
+    text = " ".join(done.out.split())
+    assert "External Solver: " + path in text
+    assert "to 1 problems, 2 to each" in text
+    assert "8 per problem, by marsrl.run.seed; 1 have fewer, theirs come more than once" in text
+    assert "problem 3 + solution 77" in text
+
+
+def test_plan_without_an_external_solver_says_nothing_of_one(run):
+    shown = run("dry_run=true", "cluster=cpu").out
+    assert "External Solver" not in shown
+    assert "no, external" not in shown
+
+
+# --- docs/external_solver.md ----------------------------------------------------------------------
+
+DOCS = (Path(__file__).parents[2] / "docs" / "external_solver.md").read_text()
+
+
+def test_the_file_of_the_documentation_is_one_override(run, tmp_path):
+    folder = tmp_path / "my_configs" / "external_solver"
+    folder.mkdir(parents=True)
+    (folder / "qwen235b.yaml").write_text(DOCS.split("```yaml\n")[1].split("```")[0])
+    done = run("--config-dir", str(folder.parent), "external_solver=qwen235b", "cluster=cpu")
+    assert (done.status, done.err) == (0, "")
+    endpoint = done.launched.marsrl.external_solver.endpoint
+    assert len(endpoint.base_urls) == 2
+    assert (endpoint.temperature, endpoint.extra_body) == (0.6, {"top_k": 20})
+    assert list(done.launched.marsrl.algo.train_roles) == ["verifier", "corrector"]
+
+
+def test_the_plan_of_the_documentation(run):
+    done = run(
+        "model=qwen3_4b_thinking_2507",
+        "actor_rollout_ref.model.path=Qwen/Qwen3-4B-Thinking-2507",
+        "cluster=1xgpu",
+        "external_solver=endpoint",
+        f"{ENDPOINT}.base_urls=[http://node5:8000/v1,http://node6:8000/v1]",
+        f"{ENDPOINT}.model=Qwen/Qwen3-30B-A3B-Thinking-2507",
+        f"{ENDPOINT}.max_tokens=8192",
+        "dry_run=true",
+    )
+    assert (done.status, done.err) == (0, "")
+    plan = done.out.split("External Solver: ")[1].split("\n\n")[0]
+    shown = DOCS.split("External Solver: ")[1].split("\n\n")[0]
+    assert [line.strip() for line in shown.splitlines()] == [line.strip() for line in plan.splitlines()]

@@ -1,0 +1,174 @@
+"""Answers of an external Solver from a file: what is read, what is refused, what is drawn."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from marsrl_verl.core.types import FinishReason, Problem, StageInput
+from marsrl_verl.rollout.external.answer_file import (
+    AnswerFile,
+    AnswerFileError,
+    FileSource,
+    LineKey,
+    draw,
+)
+
+
+def write(folder: Path, *lines: object) -> Path:
+    """A file with these lines; texts are written as they are, everything else as JSON."""
+    path = folder / "solutions.jsonl"
+    path.write_text(
+        "".join(
+            f"{line if isinstance(line, str) else json.dumps(line, ensure_ascii=False)}\n" for line in lines
+        )
+    )
+    return path
+
+
+def row(question: str, *answers: str) -> dict[str, object]:
+    return {"question": question, "answers": list(answers)}
+
+
+def stage_input(problem_id: str = "p1", question: str = "1 + 1?", n: int = 2, prefix: str = "") -> StageInput:
+    name = f"{prefix}{problem_id}/solver/0"
+    return StageInput(name, Problem(problem_id, question, "2"), "solver", 0, "solver", (), n=n)
+
+
+def drawn(source: FileSource, item: StageInput) -> list[str]:
+    return [answer.content for answer in asyncio.run(source.answers(item))]
+
+
+def test_a_file_is_read_by_question(tmp_path):
+    path = write(tmp_path, row("1 + 1?", "2", "drei"), "", row(" é? ", "<think>long…</think> ä", "b"))
+    file = AnswerFile.scan(path, LineKey.QUESTION)
+    assert file.counts == {"1 + 1?": 2, "é?": 2}
+    assert file.answers("é?") == ["<think>long…</think> ä", "b"]
+    assert file.answers("nobody asked") == []
+    assert file.longest == "drei", "the thinking part does not count"
+
+
+def test_lines_about_one_problem_are_joined_in_their_order(tmp_path):
+    file = AnswerFile.scan(
+        write(tmp_path, row("q", "a"), row("p", "x"), row("q", "b", "a")), LineKey.QUESTION
+    )
+    assert file.answers("q") == ["a", "b", "a"]
+    assert file.counts["q"] == 3
+
+
+def test_a_file_is_read_by_id(tmp_path):
+    path = write(tmp_path, {"id": 7, "answers": ["a"]}, {"id": "x/8", "answers": ["b"], "model": "big"})
+    source = FileSource(AnswerFile.scan(path, LineKey.ID), 1, {"first?": ("7",), "both?": ("7", "x/8")})
+    assert drawn(source, stage_input(question=" first? ", n=1)) == ["a"]
+    assert sorted(drawn(source, stage_input(question="both?"))) == ["a", "b"]
+    assert (source.count("first?"), source.count("both?"), source.count("other?")) == (1, 2, 0)
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("{", "line 2 is not JSON"),
+        ("[1]", "line 2 is list, expected an object"),
+        ({"question": "q"}, "line 2 has no 'answers'; found: question"),
+        ({}, "line 2 has no 'question' and no 'answers'; found: nothing"),
+        (row("q"), "line 2: 'answers' is [], expected a list of texts, at least one"),
+        ({"question": "q", "answers": "a"}, "line 2: 'answers' is 'a'"),
+        ({"question": "q", "answers": ["a", 3]}, "line 2: answer 1 (from 0) is 3, expected a text"),
+        ({"question": 3, "answers": ["a"]}, "line 2: 'question' is 3, expected a text"),
+        (row("  ", "a"), "line 2: 'question' is '  ', expected a text"),
+    ],
+)
+def test_a_bad_line_is_named(tmp_path, line, hint):
+    with pytest.raises(AnswerFileError) as refused:
+        AnswerFile.scan(write(tmp_path, row("q", "a"), line), LineKey.QUESTION)
+    assert hint in str(refused.value)
+
+
+def test_a_bad_id_is_named(tmp_path):
+    with pytest.raises(AnswerFileError, match="line 1: 'id' is True, expected a text or a whole number"):
+        AnswerFile.scan(write(tmp_path, {"id": True, "answers": ["a"]}), LineKey.ID)
+
+
+def test_bytes_that_are_no_text_are_named(tmp_path):
+    path = tmp_path / "solutions.jsonl"
+    path.write_bytes(b'{"question": "q", "answers": ["\xff"]}\n')
+    with pytest.raises(AnswerFileError, match="line 1 is not JSON"):
+        AnswerFile.scan(path, LineKey.QUESTION)
+
+
+def test_files_that_can_not_be_read(tmp_path):
+    with pytest.raises(AnswerFileError, match="No such file"):
+        AnswerFile.scan(tmp_path / "none.jsonl", LineKey.QUESTION)
+    with pytest.raises(AnswerFileError, match="no line with answers"):
+        AnswerFile.scan(write(tmp_path, "", " "), LineKey.QUESTION)
+
+
+@given(st.integers(1, 12), st.integers(1, 30), st.integers(0, 2**32))
+def test_answers_are_drawn_as_evenly_as_possible(count, n, seed):
+    numbers = draw(count, n, np.random.default_rng(seed))
+    assert len(numbers) == n
+    found = Counter(numbers)
+    assert set(found) <= set(range(count))
+    if n <= count:
+        assert max(found.values()) == 1, "without replacement where there are enough"
+    else:
+        assert len(found) == count
+        assert max(found.values()) - min(found.values()) <= 1
+    assert all(len(set(numbers[i : i + count])) == count for i in range(0, n - count + 1, count))
+
+
+def test_every_answer_can_come_first():
+    firsts = {draw(5, 2, np.random.default_rng(seed))[0] for seed in range(100)}
+    assert firsts == set(range(5))
+
+
+def test_the_choice_depends_on_seed_and_group_alone(tmp_path):
+    path = write(tmp_path, row("1 + 1?", *"abcdefghijkl"), row("other", "x"))
+    file = AnswerFile.scan(path, LineKey.QUESTION)
+    first = drawn(FileSource(file, 1), stage_input(n=6))
+    used = FileSource(AnswerFile.scan(path, LineKey.QUESTION), 1)
+    drawn(used, stage_input("p9", n=6))
+    assert drawn(used, stage_input(n=6)) == first, "not on what was asked before"
+    assert drawn(FileSource(file, 2), stage_input(n=6)) != first
+    assert drawn(FileSource(file, 1), stage_input("p2", n=6)) != first
+
+
+def test_evaluations_before_and_after_judge_the_same_solutions(tmp_path):
+    source = FileSource(AnswerFile.scan(write(tmp_path, row("1 + 1?", *"abcdefghijkl")), LineKey.QUESTION), 1)
+    before = drawn(source, stage_input("v3", n=1, prefix="eval-before/"))
+    assert drawn(source, stage_input("v3", n=1, prefix="eval-after_greedy/")) == before
+    others = {drawn(source, stage_input(f"v{i}", n=1, prefix="eval-before/"))[0] for i in range(20)}
+    assert len(others) > 1
+
+
+def test_a_problem_without_answers_is_data(tmp_path):
+    path = write(tmp_path, row("1 + 1?", "a"))
+    source = FileSource(AnswerFile.scan(path, LineKey.QUESTION), 1)
+    answers = asyncio.run(source.answers(stage_input(question="unknown")))
+    assert [answer.finish_reason for answer in answers] == [FinishReason.ERROR] * 2
+    assert "no answers to this problem" in answers[0].error
+
+
+@pytest.mark.parametrize("content", [None, "short", '{"question": "other!", "answers": ["a"]}\n'])
+def test_a_file_that_changed_is_noticed(tmp_path, content):
+    path = write(tmp_path, row("1 + 1?", "a"))
+    source = FileSource(AnswerFile.scan(path, LineKey.QUESTION), 1)
+    path.unlink()
+    if content is not None:
+        path.write_text(content)
+    answers = asyncio.run(source.answers(stage_input()))
+    assert [answer.finish_reason for answer in answers] == [FinishReason.ERROR] * 2
+    assert str(path) in answers[0].error
+
+
+def test_ids_belong_to_a_file_with_ids(tmp_path):
+    file = AnswerFile.scan(write(tmp_path, row("q", "a")), LineKey.QUESTION)
+    with pytest.raises(ValueError, match="named by question"):
+        FileSource(file, 1, {"q": ("1",)})

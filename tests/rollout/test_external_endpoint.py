@@ -1,0 +1,352 @@
+"""An external Solver behind an endpoint: what is asked, what becomes of each answer. The server is real."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from marsrl_verl.config.schema import EndpointConfig
+from marsrl_verl.core.types import FinishReason, Problem, Sample, StageInput
+from marsrl_verl.rollout.external.endpoint import EndpointSource
+from marsrl_verl.rollout.external.solver import ExternalSolver
+from marsrl_verl.rollout.failed_round import refuse_failed_round
+from marsrl_verl.rollout.single_call import ChatTokenizer, EngineUnavailableError
+
+KEY = "sk-secret"
+
+
+class ControlTokens:
+    """A tokenizer as far as an external Solver's answers need one."""
+
+    all_special_tokens = ("<|im_end|>", "<think>", "</think>")
+
+
+def stage_input(name: str = "p1", n: int = 2) -> StageInput:
+    problem = Problem(name, "1 + 1?", "2")
+    chat = ({"role": "system", "content": "Think."}, {"role": "user", "content": "1 + 1?"})
+    return StageInput(f"{name}/solver/0", problem, "solver", 0, "solver", chat, n=n)
+
+
+def completion(content: str | None = "It is 2.", reason: str | None = "stop", **message: Any) -> web.Response:
+    body = {"choices": [{"message": {"content": content, **message}, "finish_reason": reason}]}
+    return web.json_response(body)
+
+
+Answer = Callable[[int, dict[str, Any]], "web.Response | Awaitable[web.Response] | None"]
+"""The response to a server's request number … (from 0) with that body; None: the connection breaks off."""
+
+
+@dataclass
+class Server:
+    """What an endpoint was asked."""
+
+    answer: Answer = lambda number, body: completion()
+    bodies: list[dict[str, Any]] = field(default_factory=list)
+    headers: list[dict[str, str]] = field(default_factory=list)
+    urls: list[str] = field(default_factory=list)
+    at_once: int = 0
+    most_at_once: int = 0
+
+    async def handle(self, request: web.Request) -> web.Response:
+        self.bodies.append(await request.json())
+        self.headers.append(dict(request.headers))
+        self.urls.append(str(request.url))
+        self.at_once += 1
+        self.most_at_once = max(self.at_once, self.most_at_once)
+        try:
+            made = self.answer(len(self.bodies) - 1, self.bodies[-1])
+            if made is None:
+                assert request.transport is not None
+                request.transport.abort()
+                return web.Response()
+            return await made if isinstance(made, Awaitable) else made
+        finally:
+            self.at_once -= 1
+
+    @contextlib.asynccontextmanager
+    async def running(self):
+        app = web.Application()
+        app.router.add_post("/v1/chat/completions", self.handle)
+        async with TestServer(app) as server:
+            yield str(server.make_url("/v1"))
+
+
+def closed_url() -> str:
+    """A URL at which nobody listens."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{free.getsockname()[1]}/v1"
+
+
+def solve(
+    *servers: Server,
+    inputs: list[StageInput] | None = None,
+    more_urls: tuple[str, ...] = (),
+    api_key: str | None = KEY,
+    concurrency: int = 8,
+    **settings: Any,
+) -> list[Sample]:
+    """The samples that the inputs get from these servers, in the order of the inputs."""
+
+    async def run() -> list[Sample]:
+        async with contextlib.AsyncExitStack() as stack:
+            urls = [await stack.enter_async_context(server.running()) for server in servers]
+            config = EndpointConfig(
+                base_urls=[*more_urls, *urls], **{"model": "big", "backoff_s": 0.01, "retries": 2, **settings}
+            )
+            source = EndpointSource(config, api_key=api_key, concurrency=concurrency, seed=1)
+            solver = ExternalSolver(source, ChatTokenizer(ControlTokens()))
+            groups = await asyncio.gather(*[solver.answer(item) for item in inputs or [stage_input()]])
+            return [sample for group in groups for sample in group]
+
+    return asyncio.run(run())
+
+
+def test_every_answer_is_a_request_with_the_problems_chat():
+    server = Server()
+    samples = solve(server, temperature=0.6, top_p=0.95, max_tokens=99, extra_body={"top_k": 20})
+    assert [sample.sample_id for sample in samples] == ["p1/solver/0#0", "p1/solver/0#1"]
+    assert (
+        server.bodies
+        == [
+            {
+                "model": "big",
+                "messages": list(stage_input().messages),
+                "temperature": 0.6,
+                "top_p": 0.95,
+                "max_tokens": 99,
+                "top_k": 20,
+            }
+        ]
+        * 2
+    )
+    assert [headers["Authorization"] for headers in server.headers] == [f"Bearer {KEY}"] * 2
+
+
+def test_what_has_no_value_is_not_sent():
+    server = Server()
+    solve(server, api_key=None)
+    assert set(server.bodies[0]) == {"model", "messages"}
+    assert "Authorization" not in server.headers[0]
+
+
+def test_an_answer_is_text_without_tokens():
+    (sample, _) = solve(Server())
+    assert (sample.text, sample.final_text, sample.finish_reason) == (
+        "It is 2.",
+        "It is 2.",
+        FinishReason.STOP,
+    )
+    assert sample.external
+    assert (sample.prompt_ids, sample.response_ids, sample.rollout_log_probs) == ([], [], [])
+    assert sample.new_tokens == 0
+
+
+@pytest.mark.parametrize(
+    ("message", "text", "final"),
+    [
+        (
+            {"content": "It is 2.", "reasoning_content": "1 and 1\n"},
+            "<think>\n1 and 1\n</think>\n\nIt is 2.",
+            "It is 2.",
+        ),
+        ({"content": "2", "reasoning": "hm"}, "<think>\nhm\n</think>\n\n2", "2"),
+        ({"content": "<think>hm</think>\n2"}, "<think>hm</think>\n2", "2"),
+        ({"content": "hm</think>2"}, "hm</think>2", "2"),
+        ({"content": "<think>and on"}, "<think>and on", ""),
+        ({"content": None, "reasoning_content": "and on"}, "<think>\nand on\n</think>\n\n", ""),
+        ({"content": "2", "reasoning_content": None}, "2", "2"),
+        ({"content": "2<|im_end|>", "reasoning_content": "a<|im_<|im_end|>end|>b"}, None, "2"),
+    ],
+)
+def test_only_the_text_after_the_thinking_part_is_final(message, text, final):
+    (sample,) = solve(Server(lambda number, body: completion(**message)), inputs=[stage_input(n=1)])
+    assert sample.final_text == final
+    assert sample.text == (text if text is not None else "<think>\nab\n</think>\n\n2")
+
+
+@pytest.mark.parametrize(
+    ("ending", "reason"),
+    [
+        ("stop", FinishReason.STOP),
+        ("length", FinishReason.LENGTH),
+        ("content_filter", FinishReason.ABORTED),
+        (None, FinishReason.ABORTED),
+    ],
+)
+def test_finish_reasons(ending, reason):
+    (sample,) = solve(Server(lambda number, body: completion("2", ending)), inputs=[stage_input(n=1)])
+    assert sample.finish_reason is reason
+    assert (sample.error is not None) == (reason is FinishReason.ABORTED)
+    assert sample.error is None or repr(ending) in sample.error
+
+
+@pytest.mark.parametrize("status", [408, 429, 500, 503])
+def test_a_request_that_may_succeed_later_is_repeated(status):
+    def busy_once(number: int, body: dict) -> web.Response:
+        return web.Response(status=status, text="busy") if number == 0 else completion()
+
+    server = Server(busy_once)
+    (sample,) = solve(server, inputs=[stage_input(n=1)])
+    assert (sample.text, sample.error, len(server.bodies)) == ("It is 2.", None, 2)
+
+
+def test_a_server_that_asks_for_patience_gets_it():
+    def busy_once(number: int, body: dict) -> web.Response:
+        return web.Response(status=429, headers={"Retry-After": "0.4"}) if number == 0 else completion()
+
+    started = time.monotonic()
+    (sample,) = solve(Server(busy_once), inputs=[stage_input(n=1)])
+    assert sample.finished
+    assert time.monotonic() - started >= 0.4
+
+
+def test_a_request_that_never_succeeds_is_a_sample_with_a_note():
+    server = Server(lambda number, body: web.Response(status=500, text="out of memory"))
+    (sample,) = solve(server, inputs=[stage_input(n=1)])
+    assert len(server.bodies) == 3
+    assert (sample.finish_reason, sample.text, sample.final_text) == (FinishReason.ERROR, "", "")
+    assert "HTTP 500: out of memory" in sample.error
+    assert "attempt 3" in sample.error
+
+
+@pytest.mark.parametrize("status", [302, 400, 401, 404])
+def test_a_refused_request_is_not_repeated(status):
+    server = Server(
+        lambda number, body: web.Response(status=status, text=f"no {KEY}", headers={"Location": "/v1"})
+    )
+    (sample,) = solve(server, inputs=[stage_input(n=1)])
+    assert len(server.bodies) == 1
+    assert sample.finish_reason is FinishReason.ERROR
+    assert f"HTTP {status}: no [api key]" in sample.error, "the key stays out of logs"
+
+
+@pytest.mark.parametrize(
+    "response",
+    [
+        {"text": "<html>"},
+        {"text": "[]"},
+        {"text": '{"error": "no such model"}'},
+        {"text": '{"choices": []}'},
+        {"text": '{"choices": [{"message": {"content": ["2"]}, "finish_reason": "stop"}]}'},
+    ],
+)
+def test_something_else_than_a_completion_is_an_error(response):
+    server = Server(lambda number, body: web.Response(**response))
+    (sample,) = solve(server, inputs=[stage_input(n=1)])
+    assert (sample.finish_reason, len(server.bodies)) == (FinishReason.ERROR, 1)
+    assert "/v1/chat/completions" in sample.error
+
+
+def test_one_failure_leaves_the_others_of_the_group():
+    server = Server(lambda number, body: web.Response(status=400) if number == 0 else completion())
+    samples = solve(server, inputs=[stage_input(n=3)], concurrency=1)
+    assert [sample.finish_reason.value for sample in samples] == ["error", "stop", "stop"]
+
+
+def test_an_answer_that_takes_too_long_is_given_up():
+    async def slow(number: int, body: dict) -> web.Response:
+        await asyncio.sleep(5)
+        return completion()
+
+    server = Server(slow)
+    (sample,) = solve(server, inputs=[stage_input(n=1)], timeout_s=0.2)
+    assert (sample.finish_reason, len(server.bodies)) == (FinishReason.ERROR, 1)
+    assert "marsrl.external_solver.endpoint.timeout_s = 0.2" in sample.error
+
+
+def test_servers_take_turns():
+    first, second = Server(), Server()
+    solve(first, second, inputs=[stage_input(n=6)])
+    assert (len(first.bodies), len(second.bodies)) == (3, 3)
+
+
+def test_another_server_answers_for_one_that_is_down():
+    server = Server()
+    samples = solve(server, inputs=[stage_input(n=4)], more_urls=(closed_url(),))
+    assert all(sample.finished for sample in samples)
+    assert len(server.bodies) == 4
+
+
+def test_a_connection_that_breaks_off_is_made_again():
+    server = Server(lambda number, body: completion() if number else None)
+    (sample,) = solve(server, inputs=[stage_input(n=1)])
+    assert sample.finished
+    assert len(server.bodies) == 2
+
+
+def test_no_more_requests_at_a_time_than_allowed():
+    async def takes_a_moment(number: int, body: dict) -> web.Response:
+        await asyncio.sleep(0.02)
+        return completion()
+
+    server = Server(takes_a_moment)
+    samples = solve(server, inputs=[stage_input(f"p{i}", n=4) for i in range(4)], concurrency=3)
+    assert all(sample.finished for sample in samples)
+    assert len(server.bodies) == 16
+    assert server.most_at_once == 3
+
+
+def test_a_proxy_of_the_environment_is_used(monkeypatch):
+    seen: list[str] = []
+
+    async def run() -> list[Sample]:
+        async def proxy(request: web.BaseRequest) -> web.Response:
+            seen.append(str(request.url))
+            return completion()
+
+        runner = web.ServerRunner(web.Server(proxy))
+        await runner.setup()
+        site = web.TCPSite(runner, "127.0.0.1", 0)
+        await site.start()
+        port = runner.addresses[0][1]
+        monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{port}")
+        monkeypatch.setenv("no_proxy", "")
+        config = EndpointConfig(base_urls=["http://solver.invalid/v1/"], model="big", retries=0)
+        solver = ExternalSolver(
+            EndpointSource(config, api_key=KEY, concurrency=1, seed=1), ChatTokenizer(ControlTokens())
+        )
+        try:
+            return await solver.answer(stage_input(n=1))
+        finally:
+            await runner.cleanup()
+
+    (sample,) = asyncio.run(run())
+    assert (sample.text, sample.error) == ("It is 2.", None)
+    assert seen == ["http://solver.invalid/v1/chat/completions"]
+
+
+# --- a whole round --------------------------------------------------------------------------------
+
+
+def engine_sample(reason: FinishReason) -> Sample:
+    return Sample("v#0", "v", [1], [], [], reason, "", "", error="gone")
+
+
+def test_a_round_in_which_the_external_solver_never_answers_stops_the_run():
+    samples = solve(more_urls=(closed_url(),))
+    with pytest.raises(
+        EngineUnavailableError, match=r"all 2 samples of the external Solver .*external_solver"
+    ):
+        refuse_failed_round([*samples, engine_sample(FinishReason.STOP)])
+
+
+def test_the_engine_is_judged_by_its_own_samples():
+    samples = solve(Server())
+    with pytest.raises(EngineUnavailableError, match="all 1 samples of a round failed, the first: gone"):
+        refuse_failed_round([*samples, engine_sample(FinishReason.ERROR)])
+
+
+def test_a_single_answer_keeps_the_run_going():
+    server = Server(lambda number, body: completion() if number else web.Response(status=400))
+    refuse_failed_round(solve(server, concurrency=1))
+    refuse_failed_round([])
