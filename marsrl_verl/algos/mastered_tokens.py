@@ -16,30 +16,42 @@ from marsrl_verl.algos.choices import EntropyScope
 
 def mastered_positive_tokens(
     log_probs: torch.Tensor,
-    entropies: torch.Tensor,
     advantages: torch.Tensor,
     response_mask: torch.Tensor,
-    roles: Sequence[str],
     *,
     probability: float = 0.99,
-    target_entropy: float = 0.2,
-    scope: EntropyScope | str = EntropyScope.SEQUENCE,
 ) -> torch.Tensor:
-    """Which tokens to leave out of the loss, shape (B, T), boolean.
+    """Which tokens are well mastered and positive, shape (B, T), boolean.
 
     Args:
         log_probs: of the sampled tokens under the weights about to be updated, (B, T).
+        advantages: (B, T); only tokens with a positive one count.
+        response_mask: 1 where the model sampled the token, (B, T).
+        probability: a token is mastered from this probability on (τ in the paper).
+    """
+    return response_mask.bool() & (advantages > 0) & (log_probs.exp() >= probability)
+
+
+def tokens_to_mask(
+    mastered: torch.Tensor,
+    entropies: torch.Tensor,
+    response_mask: torch.Tensor,
+    roles: Sequence[str],
+    *,
+    target_entropy: float = 0.2,
+    scope: EntropyScope | str = EntropyScope.SEQUENCE,
+) -> torch.Tensor:
+    """Which of the mastered tokens to leave out of the loss, shape (B, T), boolean.
+
+    Args:
+        mastered: of `mastered_positive_tokens`, (B, T).
         entropies: of the full distribution at every token, nats, (B, T), from the same forward pass.
-        advantages: (B, T); only tokens with a positive one are left out.
         response_mask: 1 where the model sampled the token, (B, T).
         roles: the role of each of the B samples.
-        probability: a token is mastered from this probability on (τ in the paper).
-        target_entropy: tokens are left out only while entropy is below it, nats (σ).
+        target_entropy: tokens are left out only while entropy is below it, nats (σ in the paper).
         scope: whose entropy that is.
     """
-    mask = response_mask.bool()
-    mean_entropy = _mean_entropy(entropies, mask, roles, EntropyScope(scope))
-    mastered = mask & (advantages > 0) & (log_probs.exp() >= probability)
+    mean_entropy = _mean_entropy(entropies, response_mask.bool(), roles, EntropyScope(scope))
     return mastered & (mean_entropy < target_entropy)[:, None]
 
 

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 import torch
 
+OLDEST = 3
+"""Ages up to this many versions are told apart; what is older is counted together."""
+
 
 def staleness_metrics(
     log_probs: torch.Tensor,
@@ -34,11 +37,27 @@ def staleness_metrics(
     metrics = {
         "off_policy/staleness_mean": ages.mean().item(),
         "off_policy/staleness_max": ages.max().item(),
-        "off_policy/stale_token_share": stale.float().mean().item(),
+        **{f"off_policy/older_than/{age}": (ages > age).float().mean().item() for age in range(OLDEST + 1)},
         **_ratio_metrics("off_policy", log_ratios),
+        **_log_ratios_by_age(ages, log_ratios),
     }
     if stale.any():
         metrics |= _ratio_metrics("off_policy/stale", log_ratios[stale])
+    return metrics
+
+
+def _log_ratios_by_age(ages: torch.Tensor, log_ratios: torch.Tensor) -> dict[str, float]:
+    """log(p current / p sampling) by the age of the sampling version, of the ages that occur.
+
+    The mean says which way the policy has moved, the mean of the absolute values how far.
+    """
+    metrics = {}
+    for age in range(OLDEST + 2):
+        chosen = log_ratios[ages == age if age <= OLDEST else ages > OLDEST]
+        if chosen.numel():
+            name = f"off_policy/age/{age if age <= OLDEST else f'over_{OLDEST}'}"
+            metrics[f"{name}/log_ratio_mean"] = chosen.mean().item()
+            metrics[f"{name}/log_ratio_abs_mean"] = chosen.abs().mean().item()
     return metrics
 
 

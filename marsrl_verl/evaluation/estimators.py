@@ -1,7 +1,8 @@
-"""Proportions with confidence intervals, and differences between two evaluations.
+"""Proportions and means with confidence intervals, and differences between two evaluations.
 
-Every reported figure is a proportion of yes/no observations, each belonging to a problem. Observations
-of one problem (repeats, rounds) are not independent, so intervals are clustered by problem.
+Every reported figure is a proportion of yes/no observations or a mean of numbers, each belonging to a
+problem. Observations of one problem (repeats, rounds) are not independent, so intervals are clustered by
+problem.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ import numpy as np
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A mean with its confidence interval; all None when there was nothing to observe (n = 0)."""
+    """A mean with its confidence interval; all None when there was nothing to observe (n = 0). The mean of
+    a number over a single problem has no interval."""
 
     mean: float | None
     low: float | None
@@ -108,6 +110,26 @@ def estimate(observations: Observations, confidence: float = 0.95) -> Estimate:
         return Estimate(None, None, None, 0)
     low, high = wilson_interval(mean, _effective_size(observations, mean, confidence), confidence)
     return Estimate(mean, low, high, observations.n)
+
+
+def mean_estimate(values: Iterable[tuple[float, str]], confidence: float = 0.95) -> Estimate:
+    """The mean of (number, problem id) pairs with Student's interval, clustered by problem.
+
+    The variance is the sandwich estimator of `estimate`; degrees of freedom: problems - 1.
+    """
+    items = list(values)
+    if not items:
+        return Estimate(None, None, None, 0)
+    mean = math.fsum(value for value, _ in items) / len(items)
+    sums: dict[str, float] = {}
+    for value, problem in items:
+        sums[problem] = sums.get(problem, 0.0) + (value - mean) / len(items)
+    problems = len(sums)
+    if problems == 1:
+        return Estimate(mean, None, None, len(items))
+    deviation = math.sqrt(problems / (problems - 1) * math.fsum(one * one for one in sums.values()))
+    half = student_quantile(confidence, problems - 1) * deviation
+    return Estimate(mean, mean - half, mean + half, len(items))
 
 
 def _effective_size(observations: Observations, mean: float, confidence: float) -> float:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from marsrl_verl.core.types import Engine, Problem, SamplingSettings
+from marsrl_verl.evaluation.effort import effort
 from marsrl_verl.evaluation.estimators import Estimate, Observations
 from marsrl_verl.evaluation.role_metrics import GREEDY_SUFFIX, estimates, system_observations
 from marsrl_verl.evaluation.system import StageCallback, SystemEvaluation, evaluate_system
@@ -37,6 +38,8 @@ class EvaluationRecord:
     generated_tokens: int
     observations: dict[str, Observations]
     """By metric name; greedy ones carry the suffix `_greedy`."""
+    effort: dict[str, Estimate] = field(default_factory=dict)
+    """Of `EFFORT_METRICS`, by metric name as above; empty in records that do not hold it."""
 
     @property
     def estimates(self) -> dict[str, Estimate]:
@@ -45,9 +48,8 @@ class EvaluationRecord:
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object; `from_json` reads it back."""
-        plain: dict[str, Any] = {
-            name: getattr(self, name) for name in self.__dataclass_fields__ if name != "observations"
-        }
+        plain: dict[str, Any] = {name: getattr(self, name) for name in _plain_fields()}
+        plain["effort"] = {name: item.to_json() for name, item in self.effort.items()}
         plain["estimates"] = {name: item.to_json() for name, item in self.estimates.items()}
         plain["observations"] = {
             name: {"outcomes": [int(x) for x in items.outcomes], "problems": list(items.problems)}
@@ -62,8 +64,13 @@ class EvaluationRecord:
             name: Observations(tuple(bool(x) for x in items["outcomes"]), tuple(items["problems"]))
             for name, items in plain["observations"].items()
         }
-        names = [name for name in cls.__dataclass_fields__ if name != "observations"]
-        return cls(**{name: plain[name] for name in names}, observations=observations)
+        costs = {name: Estimate(**item) for name, item in plain.get("effort", {}).items()}
+        return cls(**{name: plain[name] for name in _plain_fields()}, observations=observations, effort=costs)
+
+
+def _plain_fields() -> list[str]:
+    """The record's fields that are JSON values themselves."""
+    return [item.name for item in fields(EvaluationRecord) if item.name not in ("observations", "effort")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +124,7 @@ def evaluate(
         step=step,
         on_stage=on_stage,
     )
-    observations = system_observations(sampled)
+    observations, costs = system_observations(sampled), effort(sampled, confidence)
     cold_run = None
     if greedy:
         cold = {role: replace(item, temperature=0.0, top_p=1.0, top_k=-1) for role, item in whole.items()}
@@ -133,6 +140,7 @@ def evaluate(
             on_stage=on_stage,
         )
         observations |= {f"{k}{GREEDY_SUFFIX}": v for k, v in system_observations(cold_run).items()}
+        costs |= {f"{k}{GREEDY_SUFFIX}": v for k, v in effort(cold_run, confidence).items()}
     record = EvaluationRecord(
         tag=tag,
         step=step,
@@ -144,5 +152,6 @@ def evaluate(
         seconds=clock() - start,
         generated_tokens=sampled.generated_tokens + (cold_run.generated_tokens if cold_run else 0),
         observations=observations,
+        effort=costs,
     )
     return EvaluationResult(record, sampled, cold_run)

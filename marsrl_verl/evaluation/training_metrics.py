@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from marsrl_verl.core.types import VERIFIER, FinishReason, Group, Verdict
+from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER, FinishReason, Group, Verdict
 from marsrl_verl.evaluation.judgement import verdict_of
 from marsrl_verl.evaluation.role_metrics import ROLE_METRICS, role_observations, verifier_f1
 from marsrl_verl.evaluation.system import Call
@@ -26,6 +26,7 @@ TRAINING_METRICS: dict[str, str] = {
     "truncation_share": "share of samples that reached the token limit",
     "failed_share": "share of samples without a regular end: prompt too long, aborted, error",
     "grading_error_share": "share of samples whose grading failed (reward 0)",
+    "missing_answer_share": "share of Solver and Corrector samples without a readable final answer",
     "invalid_verdict_share": "share of Verifier samples without a readable verdict",
     "verifier_f1": "harmonic mean of the Verifier's precision and recall",
     **{name: info.meaning for name, info in ROLE_METRICS.items()},
@@ -89,9 +90,16 @@ def _grading_failed(call: Call) -> bool:
     return call.sample.outcome is not None and call.sample.outcome.error is not None
 
 
+def _answer(call: Call) -> str | None:
+    return call.sample.outcome.answer if call.sample.outcome is not None else None
+
+
 def _judgements(calls: list[Call]) -> dict[str, float]:
     """The role's accuracies and rates, without those that nothing was observed of."""
     metrics = {name: items.mean for name, items in role_observations(calls).items()}
+    answers = [_answer(call) for call in calls if call.input.role in (SOLVER, CORRECTOR)]
+    if answers:
+        metrics["missing_answer_share"] = answers.count(None) / len(answers)
     verdicts = [verdict_of(call.sample) for call in calls if call.input.role == VERIFIER]
     if verdicts:
         metrics["invalid_verdict_share"] = verdicts.count(Verdict.INVALID) / len(verdicts)

@@ -129,6 +129,8 @@ def _result(run: SystemRun) -> str:
 
 def _name(call: Call) -> str:
     name, _, number = call.input.stage.partition("_")
+    if call.sample.external:
+        return f"{name.capitalize()} (external)"
     return f"{name.capitalize()} (round {number})" if number else name.capitalize()
 
 

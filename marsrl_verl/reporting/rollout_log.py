@@ -15,6 +15,8 @@ Keys of a line, schema version 1:
     prompt_tokens    number of prompt tokens
     tokens           number of response tokens
     token_ids        token ids of the response, as sampled
+    external         whether an external Solver answered; the numbers of tokens and the policy version are
+                     null then, and token ids and segments empty
     reward           the scorer's reward
     answer           the extracted answer (Solver, Corrector) or null
     verdict          correct | wrong | invalid (Verifier) or null
@@ -60,16 +62,17 @@ def rollout_line(step: int, stage_input: StageInput, sample: Sample) -> dict[str
         "prompt": render_messages(stage_input.messages),
         "response": sample.text,
         "final": sample.final_text,
-        "prompt_tokens": len(sample.prompt_ids),
-        "tokens": len(sample.response_ids),
+        "prompt_tokens": None if sample.external else len(sample.prompt_ids),
+        "tokens": None if sample.external else len(sample.response_ids),
         "token_ids": list(sample.response_ids),
+        "external": sample.external,
         "reward": reward,
         "answer": outcome.answer,
         "verdict": outcome.verdict.value if outcome.verdict else None,
         "solution_reward": stage_input.solution_reward,
         "finish_reason": sample.finish_reason.value,
-        "policy_version": sample.policy_version,
-        "segments": [list(segment) for segment in sample.segments],
+        "policy_version": None if sample.external else sample.policy_version,
+        "segments": [] if sample.external else [list(segment) for segment in sample.segments],
         "error": sample.error or outcome.error,
     }
 

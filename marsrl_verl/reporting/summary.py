@@ -5,7 +5,7 @@
 `before` and `after` hold the eight metrics of `EVALUATION_METRICS` at the evaluation's temperature and,
 with the suffix `_greedy`, greedily; `change` the paired differences after - before on the problems that
 both measured (its `n`). A metric without an observation has n = 0 and null values; an evaluation that was
-not done is null. `run` holds the run's facts.
+not done is null. `run` holds the run's facts, and for each evaluation what a run of the system cost.
 """
 
 from __future__ import annotations
@@ -104,4 +104,5 @@ def _facts(record: EvaluationRecord) -> dict[str, Any]:
         "tag", "step", "temperature", "confidence", "problems", "samples_per_problem", "correction_rounds",
         "seconds", "generated_tokens",
     )  # fmt: skip
-    return {name: getattr(record, name) for name in names}
+    effort = {name: item.to_json() for name, item in record.effort.items()}
+    return {**{name: getattr(record, name) for name in names}, "effort": effort}

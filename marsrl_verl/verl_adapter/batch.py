@@ -17,14 +17,22 @@ class TrainingRow:
 
     sample: Sample
     role: str
+    stage: str
     advantage: float
     """The same for every token of the sample; role weighting included."""
 
 
 def training_rows(groups: list[Group], advantages: dict[str, float]) -> list[TrainingRow]:
-    """The samples that have an advantage, in the order of `groups`."""
+    """The samples that have an advantage, in the order of `groups`.
+
+    Raises:
+        ValueError: a group of an external Solver's answers, which have no tokens to train.
+    """
+    for group in groups:
+        if any(sample.external for sample in group.samples):
+            raise ValueError(f"group {group.input.group_id} holds another model's answers: not to be trained")
     return [
-        TrainingRow(sample, group.input.role, advantages[sample.sample_id])
+        TrainingRow(sample, group.input.role, group.input.stage, advantages[sample.sample_id])
         for group in groups
         for sample in group.samples
         if sample.sample_id in advantages
@@ -43,7 +51,7 @@ def build_batch(rows: list[TrainingRow], *, pad_token_id: int, row_multiple: int
     Returns:
         DataProto with `prompts` (B, P), `responses` (B, R), `input_ids`, `attention_mask`,
         `position_ids` (B, P + R), `response_mask`, `rollout_log_probs`, `token_versions`, `advantages`,
-        `returns` (B, R), and the columns `uid` (group id), `sample_id`, `role`, `is_padding`.
+        `returns` (B, R), and the columns `uid` (group id), `sample_id`, `role`, `stage`, `is_padding`.
     """
     if not rows:
         raise ValueError("a training batch needs at least one row, found none")
@@ -89,6 +97,7 @@ def build_batch(rows: list[TrainingRow], *, pad_token_id: int, row_multiple: int
         "uid": np.array([row.sample.group_id for row in padded], dtype=object),
         "sample_id": np.array([row.sample.sample_id for row in padded], dtype=object),
         "role": np.array([row.role for row in padded], dtype=object),
+        "stage": np.array([row.stage for row in padded], dtype=object),
         "is_padding": is_padding,
     }
     batch = DataProto.from_dict(tensors=tensors, non_tensors=columns)

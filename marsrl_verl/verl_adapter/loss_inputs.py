@@ -7,44 +7,59 @@ from verl import DataProto
 from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_weights
 
 from marsrl_verl.algos.choices import OffPolicyMode
-from marsrl_verl.algos.mastered_tokens import mastered_positive_tokens
+from marsrl_verl.algos.mastered_tokens import mastered_positive_tokens, tokens_to_mask
 from marsrl_verl.algos.off_policy import staleness_metrics
 from marsrl_verl.config.schema import MasteredTokensConfig, OffPolicyConfig
 
 
 def entropy_metrics(batch: DataProto, entropies: torch.Tensor) -> dict[str, float]:
-    """Mean entropy of the trained tokens, nats, over all and by role."""
-    mask = batch.batch["response_mask"]
-    roles = batch.non_tensor_batch["role"]
-    rows_of = {"": [True] * len(batch), **{f"/{role}": list(roles == role) for role in sorted(set(roles))}}
-    metrics = {}
-    for suffix, rows in rows_of.items():
-        chosen = mask[torch.tensor(rows)]
-        if chosen.any():
-            total = (entropies[torch.tensor(rows)] * chosen).sum() / chosen.sum()
-            metrics[f"actor/entropy{suffix}"] = total.item()
-    return metrics
+    """Mean entropy of the trained tokens, nats: over all, by role and by stage."""
+    return _token_means(batch, "entropy", entropies)
 
 
 def mask_mastered_tokens(
     batch: DataProto, entropies: torch.Tensor, settings: MasteredTokensConfig
 ) -> dict[str, float]:
-    """Take the advantage of mastered tokens away; `response_mask`, the loss's normaliser, stays."""
-    if not settings.enabled:
-        return {}
-    mask = batch.batch["response_mask"]
+    """Take the advantage of mastered tokens away; `response_mask`, the loss's normaliser, stays.
+
+    Returns the shares of trained tokens that are mastered and, where masking is enabled, masked: over all,
+    by role and by stage.
+    """
+    mask, roles = batch.batch["response_mask"], list(batch.non_tensor_batch["role"])
     mastered = mastered_positive_tokens(
-        batch.batch["old_log_probs"],
-        entropies,
-        batch.batch["advantages"],
-        mask,
-        list(batch.non_tensor_batch["role"]),
-        probability=settings.probability,
-        target_entropy=settings.target_entropy,
-        scope=settings.scope,
+        batch.batch["old_log_probs"], batch.batch["advantages"], mask, probability=settings.probability
     )
-    batch.batch["advantages"] = batch.batch["advantages"].masked_fill(mastered, 0.0)
-    return {"actor/mastered_token_share": (mastered.sum() / mask.sum().clamp(min=1)).item()}
+    metrics = _token_means(batch, "mastered_token_share", mastered)
+    if settings.enabled:
+        masked = tokens_to_mask(
+            mastered,
+            entropies,
+            mask,
+            roles,
+            target_entropy=settings.target_entropy,
+            scope=settings.scope,
+        )
+        batch.batch["advantages"] = batch.batch["advantages"].masked_fill(masked, 0.0)
+        metrics |= _token_means(batch, "masked_token_share", masked)
+    return metrics
+
+
+def _token_means(batch: DataProto, name: str, values_BT: torch.Tensor) -> dict[str, float]:
+    """The mean of a figure over the trained tokens: of all, of each role and of each stage.
+
+    A role or stage without a token is left out.
+    """
+    mask = batch.batch["response_mask"]
+    rows_of = {"actor": torch.ones(len(batch), dtype=torch.bool)}
+    for column in ("role", "stage"):
+        labels = batch.non_tensor_batch[column]
+        rows_of |= {f"{column}/{label}": torch.tensor(list(labels == label)) for label in sorted(set(labels))}
+    metrics = {}
+    for prefix, rows in rows_of.items():
+        tokens = mask[rows].sum()
+        if tokens > 0:
+            metrics[f"{prefix}/{name}"] = ((values_BT[rows] * mask[rows]).sum() / tokens).item()
+    return metrics
 
 
 def correct_off_policy(batch: DataProto, settings: OffPolicyConfig, version: int) -> dict[str, float]:

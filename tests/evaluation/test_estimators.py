@@ -9,6 +9,7 @@ from marsrl_verl.evaluation.estimators import (
     difference,
     estimate,
     intervals_overlap,
+    mean_estimate,
     student_quantile,
     wilson_interval,
 )
@@ -28,6 +29,28 @@ def test_one_observation_per_problem_gives_wilsons_interval(successes, total, lo
     assert found.n == total
     assert found.low == pytest.approx(low, abs=1e-4)
     assert found.high == pytest.approx(high, abs=1e-4)
+
+
+def test_a_mean_over_single_observations_has_students_interval():
+    # 1, 2, 3, 6: mean 3, sample variance 14/3, standard error sqrt(14/12); t with 3 degrees: 3.182
+    found = mean_estimate([(1.0, "a"), (2.0, "b"), (3.0, "c"), (6.0, "d")])
+    assert (found.mean, found.n) == (3.0, 4)
+    half = 3.182 * (14 / 12) ** 0.5
+    assert (found.low, found.high) == pytest.approx((3 - half, 3 + half), rel=0.01)
+
+
+def test_repeats_of_a_problem_do_not_narrow_a_mean():
+    once = [(1.0, "a"), (2.0, "b"), (6.0, "c")]
+    single, repeated = mean_estimate(once), mean_estimate(once * 5)
+    assert repeated.n == 15
+    assert (repeated.mean, repeated.low, repeated.high) == pytest.approx(
+        (single.mean, single.low, single.high)
+    )
+
+
+def test_a_mean_without_spread_over_problems_has_no_interval():
+    assert mean_estimate([]) == Estimate(None, None, None, 0)
+    assert mean_estimate([(1.0, "a"), (3.0, "a")]) == Estimate(2.0, None, None, 2)
 
 
 def test_nothing_observed_gives_none():

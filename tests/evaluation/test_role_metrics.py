@@ -31,8 +31,10 @@ from marsrl_verl.evaluation.training_metrics import (
 YES, NO, ODD = Verdict.CORRECT, Verdict.WRONG, Verdict.INVALID
 
 
-def sample(group, k=0, reward=0.0, verdict=None, tokens=3, end=FinishReason.STOP, text="x", error=None):
-    outcome = Outcome(reward, verdict=verdict, error=error)
+def sample(
+    group, k=0, reward=0.0, verdict=None, tokens=3, end=FinishReason.STOP, text="x", error=None, answer=None
+):
+    outcome = Outcome(reward, answer=answer, verdict=verdict, error=error)
     ids = list(range(tokens))
     return Sample(f"{group}#{k}", group, [1], ids, [0.0] * tokens, end, text, text, outcome=outcome)
 
@@ -142,7 +144,7 @@ def test_training_metrics_by_hand():
             "s1",
             SOLVER,
             [
-                sample("s1", 0, 1.0, tokens=10),
+                sample("s1", 0, 1.0, tokens=10, answer="7"),
                 sample("s1", 1, 0.0, tokens=20, end=FinishReason.LENGTH),
             ],
         ),
@@ -169,6 +171,7 @@ def test_training_metrics_by_hand():
         "truncation_share": 0.25,
         "failed_share": 0.25,
         "grading_error_share": 0.25,
+        "missing_answer_share": 0.75,
         "solver_accuracy": 0.25,
     }
     assert found[role_metric("verifier", "verifier_recall")] == 0.5

@@ -5,6 +5,7 @@ import pytest
 from marsrl_verl.algos.prompts import MathPrompts
 from marsrl_verl.core.scripted import Reply, ScriptedEngine, SkillModel
 from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER, Problem, SamplingSettings
+from marsrl_verl.evaluation.effort import EFFORT_METRICS
 from marsrl_verl.evaluation.role_metrics import EVALUATION_METRICS
 from marsrl_verl.evaluation.suite import EvaluationRecord, evaluate
 
@@ -38,6 +39,9 @@ def test_sampled_and_greedy_metrics_with_their_settings():
     result = run(engine, temperature=1.0, samples_per_problem=2)
     record = result.record
     assert set(record.observations) == {f"{m}{s}" for m in EVALUATION_METRICS for s in ("", "_greedy")}
+    assert set(record.effort) == {f"{m}{s}" for m in EFFORT_METRICS for s in ("", "_greedy")}
+    assert (record.effort["calls"].n, record.effort["calls_greedy"].n) == (60, 30)
+    assert record.effort["calls"].mean == len(result.sampled.calls) / 60
     assert record.estimates["solver_accuracy"].n == 60
     assert record.estimates["solver_accuracy_greedy"].n == 30
     assert (record.seconds, record.problems, record.step) == (12.5, 30, 0)
@@ -82,3 +86,10 @@ def test_record_round_trip():
     again = EvaluationRecord.from_json(json.loads(json.dumps(record.to_json())))
     assert again == record
     assert again.estimates == record.estimates
+    assert again.effort["tokens"].high > again.effort["tokens"].mean > 0
+
+
+def test_a_record_without_effort_is_still_read():
+    plain = run(ScriptedEngine(SkillModel(seed=2))).record.to_json()
+    del plain["effort"]
+    assert EvaluationRecord.from_json(plain).effort == {}

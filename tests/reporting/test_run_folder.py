@@ -175,6 +175,7 @@ def test_rollouts(tmp_path):
             "prompt_tokens": 2,
             "tokens": 3,
             "token_ids": [3, 4, 5],
+            "external": False,
             "reward": 1.0,
             "answer": "2",
             "verdict": "correct",

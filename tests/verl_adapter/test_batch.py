@@ -27,7 +27,7 @@ def sample(name: str, prompt: list[int], response: list[int], mask: list[int] | 
 
 
 def row(name: str, prompt: list[int], response: list[int], advantage: float = 1.0) -> TrainingRow:
-    return TrainingRow(sample(name, prompt, response), "solver", advantage)
+    return TrainingRow(sample(name, prompt, response), "solver", "solver", advantage)
 
 
 def test_prompts_are_left_padded_and_responses_right_padded():
@@ -45,7 +45,7 @@ def test_prompts_are_left_padded_and_responses_right_padded():
 
 
 def test_tokens_of_tools_carry_no_advantage():
-    item = TrainingRow(sample("a#0", [1], [2, 3, 4], mask=[1, 0, 1]), "solver", -2.0)
+    item = TrainingRow(sample("a#0", [1], [2, 3, 4], mask=[1, 0, 1]), "solver", "solver", -2.0)
     batch = build_batch([item], pad_token_id=PAD, row_multiple=1)
     assert batch.batch["advantages"].tolist() == [[-2.0, 0.0, -2.0]]
     assert batch.batch["response_mask"].tolist() == [[1, 0, 1]]
@@ -67,10 +67,10 @@ def test_an_empty_batch_is_refused():
 
 def test_samples_without_advantage_are_not_rows():
     problem = Problem("p0", "1+1", "2")
-    stage_input = StageInput("g", problem, "solver", 0, "solver", (), n=2)
+    stage_input = StageInput("g", problem, "first", 0, "solver", (), n=2)
     group = Group(stage_input, [sample("g#0", [1], [2]), sample("g#1", [1], [])])
     rows = training_rows([group], {"g#0": 0.5})
-    assert [one.sample.sample_id for one in rows] == ["g#0"]
+    assert [(one.sample.sample_id, one.role, one.stage) for one in rows] == [("g#0", "solver", "first")]
 
 
 @given(

@@ -127,3 +127,17 @@ def test_the_cpu_platform_puts_the_stand_in_first_and_only_once(monkeypatch):
     again = prepare_environment(config)["PYTHONPATH"].split(os.pathsep)
     assert sorted(again) == sorted(expected)
     assert sys.path.count(str(DISTRIBUTION_FOLDER)) == 1
+
+
+def test_the_key_of_an_endpoint_reaches_the_workers_and_no_configuration():
+    node = "marsrl.external_solver.endpoint"
+    config = composed(
+        "cluster=cpu",
+        "external_solver=endpoint",
+        f"{node}.base_urls=[http://h/v1]",
+        f"{node}.api_key_env=BIG_KEY",
+    )
+    os.environ["BIG_KEY"] = "sk-1"
+    env_vars = prepare_environment(config)
+    assert ray_settings(config, env_vars)["runtime_env"]["env_vars"]["BIG_KEY"] == "sk-1"
+    assert "sk-1" not in str(config)

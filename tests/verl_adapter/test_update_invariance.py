@@ -92,7 +92,7 @@ def rows(count: int = 11, seed: int = 5) -> list[TrainingRow]:
             final_text="",
             response_mask=[k % 2 for k in range(response)] if i == 5 else [],
         )
-        made.append(TrainingRow(sample, "solver", float(torch.randn((), generator=generator))))
+        made.append(TrainingRow(sample, "solver", "solver", float(torch.randn((), generator=generator))))
     return made
 
 

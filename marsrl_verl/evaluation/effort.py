@@ -1,0 +1,42 @@
+"""How a run of the reasoning system went and what it cost: acceptance, rounds, calls, tokens.
+
+A run is one pass of the system over one problem; with several samples per problem a problem has several.
+"""
+
+from __future__ import annotations
+
+from marsrl_verl.core.types import VERIFIER
+from marsrl_verl.evaluation.estimators import Estimate, Observations, estimate, mean_estimate
+from marsrl_verl.evaluation.system import RunEnd, SystemEvaluation, SystemRun
+
+EFFORT_METRICS: dict[str, str] = {
+    "accepted_share": "share of runs that ended with verdict Correct",
+    "iterations": "verify–correct rounds that a run entered",
+    "calls": "model calls of a run",
+    "tokens": "tokens that all roles generated in a run",
+}
+"""Name → meaning; with the suffix `_greedy` at temperature 0."""
+
+
+def effort(evaluation: SystemEvaluation, confidence: float = 0.95) -> dict[str, Estimate]:
+    """The mean of each of `EFFORT_METRICS` over the runs, with an interval clustered by problem."""
+    runs = evaluation.runs
+    accepted = Observations.of((run.end is RunEnd.ACCEPTED, run.problem.problem_id) for run in runs)
+    found = {"accepted_share": estimate(accepted, confidence)}
+    for name, measure in (("iterations", _iterations), ("calls", _calls), ("tokens", _tokens)):
+        pairs = [(float(measure(run)), run.problem.problem_id) for run in runs]
+        found[name] = mean_estimate(pairs, confidence)
+    return found
+
+
+def _iterations(run: SystemRun) -> int:
+    # A Verifier that is asked again after an unreadable verdict is still in the same round.
+    return len({call.input.stage_index for call in run.calls if call.input.role == VERIFIER})
+
+
+def _calls(run: SystemRun) -> int:
+    return len(run.calls)
+
+
+def _tokens(run: SystemRun) -> int:
+    return sum(len(call.sample.response_ids) for call in run.calls)

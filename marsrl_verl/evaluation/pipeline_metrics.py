@@ -1,0 +1,60 @@
+"""Metrics of what a training step left in the pools, and of how its groups came together."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from marsrl_verl.core.scheduler import StepResult
+from marsrl_verl.core.types import Group
+
+
+def pipeline_metrics(result: StepResult) -> dict[str, float]:
+    """All `pipeline/…` metrics of a step. What does not occur in a step is absent, queues apart."""
+    return _pools(result) | _ends(result) | _segments(result.completed) | _group_wait(result.completed)
+
+
+def _pools(result: StepResult) -> dict[str, float]:
+    metrics: dict[str, float] = {
+        "pipeline/in_flight": result.in_flight,
+        "pipeline/unfinished_samples": result.unfinished,
+        "pipeline/held_groups": result.held,
+    }
+    metrics.update({f"pipeline/waiting/{stage}": count for stage, count in result.waiting.items()})
+    metrics.update({f"pipeline/oldest_waiting/{stage}": age for stage, age in result.oldest_waiting.items()})
+    metrics.update({f"pipeline/input_age/{stage}": age for stage, age in result.input_ages.items()})
+    return metrics
+
+
+def _ends(result: StepResult) -> dict[str, float]:
+    """Problems that left, by their last stage and the reason."""
+    counts = Counter(f"pipeline/ended/{end.stage}/{end.reason.value}" for end in result.ended)
+    return {name: float(count) for name, count in counts.items()}
+
+
+def _segments(groups: list[Group]) -> dict[str, float]:
+    """Histogram: responses by the number of segments, that is of generation rounds, that they took."""
+    samples = [sample for group in groups for sample in group.samples if not sample.external]
+    counts = Counter(len(sample.segments) for sample in samples)
+    return {f"pipeline/segments/{number}": float(count) for number, count in counts.items()}
+
+
+def _group_wait(groups: list[Group]) -> dict[str, float]:
+    """Training steps that ended responses waited for the last one of their group.
+
+    A response's end is the policy version of its last segment, which rises by 1 per step. Responses that
+    were trained before their group was complete did not wait; those without a token have no version.
+    """
+    waits: dict[str, list[int]] = {}
+    for group in groups:
+        ended = {sample.sample_id: sample.policy_version for sample in group.samples if sample.response_ids}
+        waits.setdefault(group.input.stage, []).extend(
+            max(ended.values()) - version
+            for name, version in ended.items()
+            if name not in group.trained_before
+        )
+    waits = {stage: values for stage, values in waits.items() if values}
+    if not waits:
+        return {}
+    metrics = {f"pipeline/group_wait/{stage}": sum(some) / len(some) for stage, some in waits.items()}
+    metrics["pipeline/group_wait_max"] = float(max(max(some) for some in waits.values()))
+    return metrics

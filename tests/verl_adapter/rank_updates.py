@@ -1,0 +1,267 @@
+"""The trainer's update on verl's own workers, as a program: one process per rank, no Ray.
+
+    python rank_updates.py FOLDER
+
+Every rank runs the trainer's hooks from the trained groups on: batch, order of rows, log-probabilities,
+masked tokens, off-policy correction, update. Between trainer and worker stands `Ranks`, which cuts and
+joins batches as verl's dispatch does. The model is a random Qwen3 network, the optimizer is plain SGD.
+What each case gave is left in `FOLDER/ranks_<number of ranks>.pt`.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import pickle
+import socket
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+
+WORLDS = (1, 2)
+ALL = 1000
+"""More rows or tokens than there are."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """How an update is cut."""
+
+    rows: int | None = None
+    """Rows of a micro-batch; None: micro-batches of at most `tokens` tokens."""
+    tokens: int = ALL
+    updates: int = 1
+    partial: bool = True
+    masked: bool = True
+    own_mean: bool = False
+    """The control: each micro-batch is divided by its own tokens."""
+
+
+CASES: dict[str, Case] = {
+    "one row": Case(rows=1),
+    "two rows": Case(rows=2),
+    "four rows": Case(rows=4),
+    "all rows": Case(rows=10),
+    "few tokens": Case(tokens=40),
+    "more tokens": Case(tokens=90),
+    "all tokens": Case(),
+    "two updates, two rows": Case(rows=2, updates=2),
+    "two updates, few tokens": Case(tokens=40, updates=2),
+    "two updates, all tokens": Case(updates=2),
+    "complete groups": Case(partial=False),
+    "nothing masked": Case(masked=False),
+    "own mean, two rows": Case(rows=2, own_mean=True),
+    "own mean, all tokens": Case(own_mean=True),
+}
+
+OVERRIDES = (
+    "cluster=cpu",
+    "marsrl.run.progress=false",
+    "marsrl.off_policy.mode=tis",
+    "marsrl.algo.mastered_tokens.enabled=true",
+    # Thresholds that some tokens of the random network meet, and some of its responses.
+    "marsrl.algo.mastered_tokens.probability=0.002",
+    "marsrl.algo.mastered_tokens.target_entropy=4.3",
+    "actor_rollout_ref.actor.entropy_coeff=0.01",
+    "actor_rollout_ref.actor.optim.optimizer=SGD",
+    "actor_rollout_ref.actor.optim.lr=0.5",
+    "actor_rollout_ref.actor.optim.lr_warmup_steps=0",
+    "actor_rollout_ref.actor.optim.clip_grad=1000.0",
+    "data.train_batch_size=4",
+    "data.train_max_samples=4",
+    "data.val_max_samples=4",
+)
+
+
+def trained_groups(*, partial: bool) -> list[Any]:
+    """Groups of uneven size over two roles; with `partial`, some members were trained before."""
+    from marsrl_verl.core.types import FinishReason, Group, Outcome, Problem, Sample, StageInput
+
+    generator = torch.Generator().manual_seed(3)
+
+    def numbers(low: int, high: int, count: int = 1) -> list[int]:
+        return torch.randint(low, high, (count,), generator=generator).tolist()
+
+    def sample(group_id: str, k: int, prompt: list[int], reward: float) -> Any:
+        length = numbers(1, 25)[0]
+        first = numbers(0, length)[0]
+        return Sample(
+            sample_id=f"{group_id}#{k}",
+            group_id=group_id,
+            prompt_ids=prompt,
+            response_ids=numbers(7, 220, length),
+            rollout_log_probs=(-5 - 2 * torch.rand(length, generator=generator)).tolist(),
+            finish_reason=FinishReason.STOP,
+            text="",
+            final_text="",
+            policy_version=2,
+            # A tool wrote every fifth token.
+            response_mask=[int(i % 5 != 4) for i in range(length)],
+            segments=[(first, 1), (length, 2)],
+            outcome=Outcome(reward),
+        )
+
+    def group(name: str, role: str, rewards: tuple[float, ...], before: tuple[int, ...] = ()) -> Any:
+        stage_input = StageInput(name, Problem(name, "?", "1"), role, 0, role, (), n=4)
+        prompt = numbers(7, 220, numbers(3, 12)[0])
+        samples = [sample(name, k, prompt, reward) for k, reward in enumerate(rewards)]
+        return Group(stage_input, samples, frozenset(f"{name}#{k}" for k in before if partial))
+
+    return [
+        group("p0/solver/0", "solver", (1.0, 0.0, 0.0, 1.0)),
+        group("p1/solver/0", "solver", (1.0, 0.0), before=(0,)),
+        group("p2/verifier_1/0", "verifier", (0.0, 1.0, 0.0), before=(1,)),
+        group("p3/verifier_1/0", "verifier", (0.0, 1.0, 1.0, 1.0), before=(0, 3)),
+    ]
+
+
+class Ranks:
+    """This rank's worker, called as the trainer calls a worker group: in every rank at once."""
+
+    def __init__(self, worker: Any) -> None:
+        self._worker = worker
+        self._dispatch_info = {"actor": list(range(torch.distributed.get_world_size()))}
+
+    def compute_log_prob(self, data: Any) -> Any:
+        return self._everywhere(self._worker.compute_log_prob, data)
+
+    def update_actor(self, data: Any) -> Any:
+        return self._everywhere(self._worker.update_actor, data)
+
+    @staticmethod
+    def _everywhere(method: Callable[[Any], Any], data: Any) -> Any:
+        from verl.protocol import BatchData
+
+        world, rank = torch.distributed.get_world_size(), torch.distributed.get_rank()
+        # As it arrives from Ray: a copy of its own, which may be changed.
+        share = pickle.loads(pickle.dumps(BatchData(data).chunk(world)[rank]))
+        outputs: list[Any] = [None] * world
+        torch.distributed.all_gather_object(outputs, method(share))
+        return BatchData(outputs).concat()
+
+
+def own_mean(loss: Callable[..., Any], parts: int, *, model_output: Any, data: Any, dp_group: Any) -> Any:
+    """verl's loss divided by the micro-batch's own tokens, so that all micro-batches count alike."""
+    from verl.utils import tensordict_utils as tu
+
+    tokens = int(data["loss_mask"].sum())
+    tu.assign_non_tensor(data, batch_num_tokens=max(tokens, 1) * parts, dp_size=1)
+    return loss(model_output=model_output, data=data, dp_group=dp_group)
+
+
+def whole(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy of a tensor whose parts may lie with several ranks."""
+    return (tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor).detach().clone()
+
+
+class Bench:
+    """A trainer and this rank's worker."""
+
+    def __init__(self, config: Any) -> None:
+        from marsrl_verl.verl_adapter.task_runner import MarsRLTaskRunner
+        from marsrl_verl.verl_adapter.workers import MarsRLActorRolloutRefWorker
+
+        self.config = config
+        self.trainer = MarsRLTaskRunner().build_trainer(config)
+        self.worker = MarsRLActorRolloutRefWorker(config.actor_rollout_ref, role="actor")
+        self.worker.init_model()
+        self.loss = self.worker.actor.loss_fn
+        self.trainer.actor_rollout_wg = Ranks(self.worker)
+        self.module = self.worker.actor.engine.module
+        self.start = {name: one.detach().clone() for name, one in self.module.named_parameters()}
+        self.gradients: list[dict[str, torch.Tensor]] = []
+        # verl's worker drops them when its update is over.
+        self.worker.actor.engine.optimizer.register_step_pre_hook(lambda *_: self._keep_gradients())
+
+    def run(self, case: Case) -> dict[str, Any]:
+        """One training step from the same weights: the gradient of each update, the weights after the
+        last, and the metrics."""
+        with torch.no_grad():
+            for name, parameter in self.module.named_parameters():
+                parameter.copy_(self.start[name])
+        self._cut(case)
+        self.gradients = []
+        trainer = self.trainer
+        trainer.metrics, trainer.timing, trainer.global_steps = {}, {}, 3
+        batch = trainer._fit_build_batch(SimpleNamespace(trained=trained_groups(partial=case.partial)))
+        trainer._fit_compute_log_prob(batch)
+        parts = 1 if case.rows is None else len(batch) // torch.distributed.get_world_size() // case.rows
+        self.worker.set_loss_fn(functools.partial(own_mean, self.loss, parts) if case.own_mean else self.loss)
+        trainer._fit_update_actor(batch)
+        return {
+            "gradients": self.gradients,
+            "weights": {name: whole(one) for name, one in self.module.named_parameters()},
+            "metrics": dict(trainer.metrics),
+        }
+
+    def _keep_gradients(self) -> None:
+        self.gradients.append({name: whole(one.grad) for name, one in self.module.named_parameters()})
+
+    def _cut(self, case: Case) -> None:
+        self.trainer.settings.pipeline.updates_per_step = case.updates
+        self.trainer.settings.algo.mastered_tokens.enabled = case.masked
+        dynamic, rows = case.rows is None, case.rows or 1
+        engine, actor = self.worker.actor.engine_config, self.config.actor_rollout_ref.actor
+        engine.use_dynamic_bsz = actor.use_dynamic_bsz = dynamic
+        engine.max_token_len_per_gpu = engine.infer_max_token_len_per_gpu = case.tokens
+        engine.micro_batch_size_per_gpu = engine.infer_micro_batch_size_per_gpu = rows
+        actor.ppo_micro_batch_size_per_gpu = rows
+
+
+def run_rank(config: Any, folder: Path, rank: int, world: int, port: int) -> None:
+    torch.set_num_threads(1)
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    os.environ["DIST_INIT_METHOD"] = f"tcp://127.0.0.1:{port}"
+    config.marsrl.run.output_dir = str(folder / f"run_{world}_{rank}")
+    bench = Bench(config)
+    results = {name: bench.run(case) for name, case in CASES.items()}
+    if rank == 0:
+        torch.save(results, folder / f"ranks_{world}.pt")
+    torch.distributed.destroy_process_group()
+
+
+def free_port() -> int:
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return int(one.getsockname()[1])
+
+
+def main(folder: Path) -> None:
+    from marsrl_verl.config.command_line import parse_arguments
+    from marsrl_verl.config.compose import compose_config
+    from marsrl_verl.demo.model import build_model
+    from marsrl_verl.demo.tokenizer import build_tokenizer
+    from marsrl_verl.verl_adapter.environment import prepare_environment
+
+    model = folder / "model"
+    network = build_model(seed=5, layers=2)
+    network.model.norm.weight.data *= 2  # surer of its tokens than a fresh network is
+    network.save_pretrained(model)
+    build_tokenizer().save_pretrained(model)
+    config = compose_config(parse_arguments([*OVERRIDES, f"actor_rollout_ref.model.path={model}"])).config
+    prepare_environment(config)
+    # What takes the time is imported once; the ranks are forks of this process.
+    import marsrl_verl.verl_adapter.task_runner  # noqa: F401
+
+    for world in WORLDS:
+        port, children = free_port(), []
+        for rank in range(world):
+            if (child := os.fork()) == 0:
+                try:
+                    run_rank(config, folder, rank, world, port)
+                except BaseException:
+                    sys.excepthook(*sys.exc_info())
+                    os._exit(1)
+                os._exit(0)
+            children.append(child)
+        if failed := [rank for rank, child in enumerate(children) if os.waitpid(child, 0)[1]]:
+            sys.exit(f"with {world} ranks, rank {failed} failed")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

@@ -1,0 +1,44 @@
+"""What a step's generation rounds are counted to have done."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from marsrl_verl.algos.marsrl import MarsRL
+from marsrl_verl.algos.prompts import MathPrompts
+from marsrl_verl.core.scheduler import Scheduler
+from marsrl_verl.core.scripted import Reply, ScriptedEngine
+from marsrl_verl.core.types import Problem, SamplingSettings
+from marsrl_verl.verl_adapter.generation import Generation, Round
+
+
+@dataclass
+class Done:
+    samples: list
+
+    def wait(self) -> Round:
+        return Round(self.samples, 0.25)
+
+
+class Engine(ScriptedEngine):
+    def start(self, inputs, sampling) -> Done:
+        return Done(self.generate(inputs, sampling))
+
+
+def test_a_long_answer_is_counted_segment_by_segment():
+    # The prompt is `user: 1 + 1`, 11 bytes; the answers have 50 and 30 bytes, a segment 20.
+    problem = Problem("p0", "1 + 1", "2", messages=({"role": "user", "content": "1 + 1"},))
+    engine = Engine(lambda item, k: Reply("x" * (50 if k == 0 else 30)))
+    method = MarsRL(MathPrompts(), seed=1, group_size=2, train_roles=("solver",))
+    scheduler = Scheduler(method, "pipelined")
+    generation = Generation(scheduler, engine, {"solver": SamplingSettings(100, 100, segment_tokens=20)})
+    counts = []
+    for step in (1, 2, 3):
+        scheduler.start_step(step, [problem] if step == 1 else [])
+        counts.append(asdict(generation.finish()))
+        scheduler.finish_step()
+    assert counts == [
+        {"rounds": 1, "samples": 2, "tokens": 40, "continued_tokens": 0, "seconds": 0.25},
+        {"rounds": 1, "samples": 2, "tokens": 30, "continued_tokens": 2 * (11 + 20), "seconds": 0.25},
+        {"rounds": 1, "samples": 1, "tokens": 10, "continued_tokens": 11 + 40, "seconds": 0.25},
+    ]

@@ -1,0 +1,177 @@
+"""`docs/metrics.md` and what a run logs name the same metrics.
+
+The run is the trainer as the task runner builds it: its loop, data, scheduler, batches, observer and
+checkpoints. Engine and workers are scripted.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("verl", reason="the trainer is verl's")
+pytest.importorskip("vllm", reason="verl's trainer imports its rollout")
+
+import torch
+from verl.utils import tensordict_utils as tu
+
+from marsrl_verl.config.command_line import parse_arguments
+from marsrl_verl.config.compose import compose_config
+from marsrl_verl.core.scripted import ScriptedEngine, SkillModel
+from marsrl_verl.verl_adapter import task_runner
+from marsrl_verl.verl_adapter import trainer as trainer_module
+from marsrl_verl.verl_adapter.generation import Round
+
+PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
+SETTINGS = (
+    "cluster=cpu",
+    "marsrl.run.progress=false",
+    "data.train_batch_size=4",
+    "marsrl.algo.group_size=4",
+    "trainer.total_training_steps=10",
+    "trainer.save_freq=5",
+    "trainer.logger=[recorder]",
+    "marsrl.evaluation.every=5",
+    "marsrl.evaluation.problems=20",
+    "marsrl.evaluation.samples_per_problem=2",
+    # Scripted tokens are bytes: a Solver's answer takes two segments, now and then one.
+    *(f"marsrl.roles.{role}.max_prompt_tokens=2000" for role in ("solver", "verifier", "corrector")),
+    *(f"marsrl.roles.{role}.max_new_tokens=90" for role in ("solver", "verifier", "corrector")),
+    "marsrl.pipeline.max_segments=2",
+    "marsrl.pipeline.min_group=2",
+    "marsrl.off_policy.mode=tis",
+    "marsrl.algo.mastered_tokens.enabled=true",
+    "actor_rollout_ref.actor.use_kl_loss=true",
+    "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=4",
+)
+OF_VERL = {
+    "pg_loss": [0.1], "pg_clipfrac": [0.0], "ppo_kl": [0.0], "loss": [0.1], "grad_norm": [1.0],
+    "perf/max_memory_allocated_gb": [0.0], "mfu": [0.1],
+}  # fmt: skip
+
+
+@dataclass
+class Done:
+    """A round that was over when it began."""
+
+    samples: list
+
+    def wait(self) -> Round:
+        return Round(self.samples, 0.5)
+
+
+class Engine(ScriptedEngine):
+    """The engine, and what brings it weights."""
+
+    def start(self, inputs, sampling) -> Done:
+        return Done(self.generate(inputs, sampling))
+
+    def update_weights(self, version: int) -> None:
+        self.policy_version = version
+
+
+class Workers:
+    """The ranks: every token has probability 0.995, and rows differ in entropy."""
+
+    _dispatch_info = {"actor": [0]}  # noqa: RUF012 — verl's name
+
+    def compute_log_prob(self, data):
+        offsets = data["input_ids"].offsets()
+        entropies = torch.cat([torch.full((int(n),), 0.1 * (i % 4)) for i, n in enumerate(offsets.diff())])
+        values = {"log_probs": torch.full_like(entropies, -0.005), "entropy": entropies}
+        nested = {k: torch.nested.nested_tensor_from_jagged(v, offsets) for k, v in values.items()}
+        return tu.get_tensordict(tensor_dict=nested, non_tensor_dict={"metrics": {"mfu": 0.0}})
+
+    compute_ref_log_prob = compute_log_prob
+
+    def update_actor(self, data):
+        return tu.get_tensordict(tensor_dict={}, non_tensor_dict={"metrics": dict(OF_VERL)})
+
+    def save_checkpoint(self, path, *_args, **_kwargs) -> None:
+        Path(path).mkdir(parents=True)
+
+
+class Recorder:
+    """Stands for verl's `Tracking`."""
+
+    logged: dict[str, float]
+
+    def __init__(self, **_kwargs: Any) -> None:
+        Recorder.logged = {}
+
+    def log(self, data: dict[str, float], step: int) -> None:
+        self.logged |= data
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    """The folder of a run; `Recorder.logged` has every name that went to the loggers."""
+    folder = tmp_path_factory.mktemp("metrics") / "run"
+    config = compose_config(parse_arguments([*SETTINGS, f"marsrl.run.output_dir={folder}"])).config
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trainer_module, "Tracking", Recorder)
+        patch.setattr(task_runner, "register_replica", lambda: None)  # it would stay for other tests
+        trainer = task_runner.MarsRLTaskRunner().build_trainer(config)
+        engine, workers = Engine(SkillModel(seed=2)), Workers()
+        trainer.async_rollout_manager = trainer.checkpoint_manager = engine
+        trainer.actor_rollout_wg = trainer.ref_policy_wg = workers
+        trainer.fit()
+        trainer.close()
+    return folder
+
+
+def documented() -> list[str]:
+    """The names of the table's first column."""
+    rows = [line.split("|")[1] for line in PAGE.read_text().splitlines() if line.startswith("| `")]
+    return [name for row in rows for name in re.findall(r"`([^`]+)`", row)]
+
+
+def pattern(name: str) -> re.Pattern[str]:
+    """A documented name as an expression: `<…>` is one part, `[…]` optional, `*` anything."""
+    text = re.escape(name).replace(r"\*", ".+").replace(r"\[", "(?:").replace(r"\]", ")?")
+    return re.compile(re.sub(r"<[^>]+>", "[^/]+", text))
+
+
+def is_verls(name: str) -> bool:
+    return name == "perf/mfu/actor" or name.removeprefix("actor/") in OF_VERL
+
+
+def rows_for(name: str) -> list[str]:
+    rows = [row for row in documented() if pattern(row).fullmatch(name)]
+    # verl's names are a family; ours each have a row of their own.
+    return rows if is_verls(name) else [row for row in rows if "*" not in row]
+
+
+def test_every_logged_metric_has_one_row(run):
+    found = {name: rows_for(name) for name in sorted(Recorder.logged)}
+    assert {name: rows for name, rows in found.items() if len(rows) != 1} == {}
+
+
+def test_every_row_is_of_a_metric_that_is_logged(run):
+    names = {row for name in Recorder.logged for row in rows_for(name)}
+    assert [row for row in documented() if row not in names] == []
+
+
+def test_no_row_stands_twice():
+    assert sorted(documented()) == sorted(set(documented()))
+
+
+def test_the_runs_folder_holds_the_same(run):
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    in_folder = {name for line in lines for name in line["metrics"]}
+    in_folder |= {f"timing_s/{name}" for line in lines for name in line["timings"]}
+    evaluations = [json.loads(path.read_text()) for path in (run / "evaluations").iterdir()]
+    for one in evaluations:
+        for part in ("estimates", "effort"):
+            in_folder |= {f"val/{name}" for name, item in one[part].items() if item["mean"] is not None}
+            assert all(item["low"] <= item["mean"] <= item["high"] for item in one[part].values())
+    assert in_folder == set(Recorder.logged)
+
+
+def test_every_number_is_finite(run):
+    assert all(abs(float(value)) < float("inf") for value in Recorder.logged.values())
