@@ -1,7 +1,7 @@
 """SIMULATION: what agent pipeline, segments and overlap save at the published lengths. Nothing is measured.
 
-    python benchmarks/scheduler_simulation.py                    # lengths at the start of training
-    python benchmarks/scheduler_simulation.py --lengths late --seeds 5 --json rows.json
+    python -m benchmarks.scheduler_simulation                    # lengths at the start of training
+    python -m benchmarks.scheduler_simulation --lengths late --seeds 5 --json rows.json
 
 The scheduler and the method are those of the package; engine and trainer are models of their time, responses
 are drawn from distributions. All assumptions are printed; `docs/simulation.md` explains them.
@@ -19,7 +19,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from simulation.driver import (
+from benchmarks.simulation.driver import (
     VARIANTS,
     Cluster,
     Step,
@@ -32,9 +32,8 @@ from simulation.driver import (
     solver_only,
     split,
 )
-from simulation.engine_time import EngineModel
-from simulation.workload import EARLY, LATE, TOKENS_PER_UNIT, Responses, Workload
-
+from benchmarks.simulation.engine_time import EngineModel
+from benchmarks.simulation.workload import EARLY, LATE, TOKENS_PER_UNIT, Responses, Workload
 from marsrl_verl.core.scheduler import Mode
 
 LENGTHS = {"early": EARLY, "late": LATE}

@@ -20,7 +20,6 @@ import sys
 import tempfile
 import time
 import uuid
-from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -51,7 +50,7 @@ class Measurement:
     """One start."""
 
     wall: float
-    cpu_by_kind: Counter[str]
+    cpu_by_kind: dict[str, float]
     milestones: dict[str, float] = field(default_factory=dict)
     """Seconds after the command at which something was first seen."""
 
@@ -103,9 +102,9 @@ def measure(overrides: list[str], timeout: float) -> Measurement:
             process.wait()
         log.close()
         shutil.rmtree(root)
-    by_kind: Counter[str] = Counter()
+    by_kind: dict[str, float] = {}
     for one in seen.values():
-        by_kind[one.kind] += one.cpu
+        by_kind[one.kind] = by_kind.get(one.kind, 0.0) + one.cpu
     return Measurement(wall, by_kind, milestones)
 
 
@@ -145,7 +144,7 @@ def table(results: dict[str, list[Measurement]]) -> str:
         )
         kinds = sorted({kind for run in runs for kind in run.cpu_by_kind})
         for kind in kinds:
-            seconds = statistics.median(run.cpu_by_kind[kind] for run in runs)
+            seconds = statistics.median(run.cpu_by_kind.get(kind, 0.0) for run in runs)
             first = [run.milestones[kind] for run in runs if kind in run.milestones]
             lines.append(
                 f"    {kind:50s} {seconds:6.1f} CPU seconds, first seen at {statistics.median(first):5.1f} s"

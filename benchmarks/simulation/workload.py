@@ -12,6 +12,7 @@ from statistics import NormalDist
 
 import numpy as np
 
+from benchmarks.simulation.engine_time import EngineModel, Request, Round, run_round
 from marsrl_verl.algos.prompts import RolePrompts
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.types import (
@@ -29,7 +30,6 @@ from marsrl_verl.core.types import (
     Verdict,
     is_correct,
 )
-from simulation.engine_time import EngineModel, Request, Round, run_round
 
 TOKENS_PER_UNIT = 256
 NORMAL = NormalDist()

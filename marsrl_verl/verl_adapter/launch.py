@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import logging
 import os
 import warnings
@@ -15,12 +16,17 @@ from marsrl_verl.verl_adapter.environment import prepare_environment
 from marsrl_verl.verl_adapter.platform_choice import on_cpu_platform
 from marsrl_verl.verl_adapter.terminal import chatter_to
 
+TRAIN = "marsrl_verl.verl_adapter.launch:train"
 
-def run(config: DictConfig) -> int:
+
+def run(config: DictConfig, work: str = TRAIN) -> int:
     """Start Ray unless this process already belongs to a cluster job, train, and return 0.
 
     The trainer runs in this process: under `ray job submit` that is the job's entry point on the
     cluster, locally it saves a process that would import everything once more.
+
+    Args:
+        work: `package.module:function` with the arguments of `train`; what is done once Ray is there.
     """
     env_vars = prepare_environment(config)
     quiet_third_parties(own_cluster=not joins_cluster(config))
@@ -28,15 +34,21 @@ def run(config: DictConfig) -> int:
     if wants_template(config):
         from marsrl_verl.verl_adapter.cpu.template_run import run_in_template
 
-        return run_in_template(config, settings, env_vars)
+        return run_in_template(config, settings, env_vars, work)
     import ray
 
     if ray.is_initialized():
-        train(config)
+        do(work, config)
     else:
         context = ray.init(**settings)
-        train(config, Path(context.address_info["session_dir"]))
+        do(work, config, Path(context.address_info["session_dir"]))
     return 0
+
+
+def do(work: str, config: DictConfig, session: Path | None = None) -> None:
+    """Call `package.module:function` with the arguments of `train`."""
+    module, _, function = work.partition(":")
+    getattr(importlib.import_module(module), function)(config, session)
 
 
 def train(config: DictConfig, session: Path | None = None) -> None:

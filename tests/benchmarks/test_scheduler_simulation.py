@@ -7,12 +7,21 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import scheduler_simulation
-from simulation import driver
-from simulation.driver import VARIANTS, Cluster, TrainingModel, Variant, marsrl, seconds_to, simulate, split
-from simulation.engine_time import EngineModel, Request, run_replica, run_round
-from simulation.workload import EARLY, TOKENS_PER_UNIT, Responses, SimulatedEngine, log_median
 
+from benchmarks import scheduler_simulation
+from benchmarks.simulation import driver
+from benchmarks.simulation.driver import (
+    VARIANTS,
+    Cluster,
+    TrainingModel,
+    Variant,
+    marsrl,
+    seconds_to,
+    simulate,
+    split,
+)
+from benchmarks.simulation.engine_time import EngineModel, Request, run_replica, run_round
+from benchmarks.simulation.workload import EARLY, TOKENS_PER_UNIT, Responses, SimulatedEngine, log_median
 from marsrl_verl.core.scheduler import Mode
 
 # A second per decode step, and 10 prompt tokens per second.

@@ -166,6 +166,7 @@ PRESENT: dict[str, type] = {
     "vllm.inputs:TokensPrompt": type,
     "vllm.sampling_params:RequestOutputKind.FINAL_ONLY": object,
     "vllm.v1.engine.output_processor:RequestOutputCollector.get": object,
+    "vllm.v1.engine.llm_engine:LLMEngine.step": object,
 }
 """Classes and attributes without parameters to compare."""
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 from marsrl_verl.verl_adapter import launch
 
-SEEN: list[tuple] = []
+seen: list[tuple] = []
 
 
 def note(config, session):
-    SEEN.append((config, session))
+    seen.append((config, session))
 
 
 def test_a_run_trains_unless_other_work_is_named(monkeypatch):
@@ -22,4 +22,4 @@ def test_a_run_trains_unless_other_work_is_named(monkeypatch):
 
 def test_other_work_gets_configuration_and_session():
     launch.do(f"{__name__}:note", {"a": 1}, Path("/session"))
-    assert SEEN == [({"a": 1}, Path("/session"))]
+    assert seen == [({"a": 1}, Path("/session"))]

@@ -17,8 +17,10 @@ _RAY_ATTEMPTS = 3
 _DRIVER = "from marsrl_verl.verl_adapter.cpu.template_run import drive; drive({payload})"
 
 
-def run_in_template(config: DictConfig, ray_settings: dict[str, Any], env_vars: dict[str, str]) -> int:
-    """Train in a fork of a new template process; returns its exit status.
+def run_in_template(
+    config: DictConfig, ray_settings: dict[str, Any], env_vars: dict[str, str], work: str
+) -> int:
+    """Do `work` in a fork of a new template process; returns its exit status.
 
     Ray starts here, while the template imports.
 
@@ -26,6 +28,7 @@ def run_in_template(config: DictConfig, ray_settings: dict[str, Any], env_vars: 
         config: the whole configuration.
         ray_settings: keyword arguments of `ray.init`, `runtime_env` included.
         env_vars: variables of the run that the processes need from their start.
+        work: see `launch.run`.
     """
     import ray
 
@@ -45,7 +48,7 @@ def run_in_template(config: DictConfig, ray_settings: dict[str, Any], env_vars: 
                 "logging_level": ray_settings["logging_level"],
                 "log_to_driver": ray_settings["log_to_driver"],
             }
-            status = template.run(["-c", _DRIVER], pickle.dumps((config, connection)))
+            status = template.run(["-c", _DRIVER], pickle.dumps((config, connection, work)))
         finally:
             ray.shutdown()
     if os.WIFSIGNALED(status):
@@ -88,16 +91,16 @@ def _worker_variables(raylet_socket: str) -> dict[str, str]:
 
 
 def drive(payload: int) -> None:
-    """Be the driver: connect to Ray and train.
+    """Be the driver: connect to Ray and work.
 
     Args:
-        payload: descriptor of the file with the configuration and the arguments of `ray.init`.
+        payload: descriptor of the file with the configuration, the arguments of `ray.init` and the work.
     """
     import ray
 
-    from marsrl_verl.verl_adapter.launch import train
+    from marsrl_verl.verl_adapter.launch import do
 
     with os.fdopen(payload, "rb") as stream:
-        config, connection = pickle.load(stream)
+        config, connection, work = pickle.load(stream)
     context = ray.init(**connection)
-    train(config, Path(context.address_info["session_dir"]))
+    do(work, config, Path(context.address_info["session_dir"]))

@@ -1,0 +1,93 @@
+"""vLLM's own offline interface, `LLM.generate`, with the engine settings of training.
+
+Started as `python -m benchmarks.throughput.offline`. Prompts are tokenised before the clock starts.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import time
+from dataclasses import replace
+from typing import Any
+
+from benchmarks.throughput.plan import PLAIN, WITH_LOG_PROBS, Plan, Row, Workload, sampling_of, write_results
+from marsrl_verl.core.types import SOLVER
+from marsrl_verl.verl_adapter.components import (
+    build_prompts,
+    chat_tokenizer,
+    sampling_settings,
+    typed_settings,
+)
+from marsrl_verl.verl_adapter.environment import prepare_environment
+from marsrl_verl.verl_adapter.offline_engine import engine_arguments, load_tokenizer
+
+
+def main() -> None:
+    plan = Plan.read()
+    config = plan.config()
+    prepare_environment(config)
+    os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
+    import torch
+    from vllm import LLM
+
+    arguments = engine_arguments(config, int(config.actor_rollout_ref.rollout.max_model_len))
+    arguments["logprobs_mode"] = config.actor_rollout_ref.rollout.logprobs_mode
+    llm = LLM(**arguments)
+    settings = typed_settings(config)
+    chat, prompts = chat_tokenizer(config, load_tokenizer(config)), build_prompts(settings)
+    rows = []
+    for workload in plan.workloads:
+        for number in range(plan.rounds + 1):
+            for part, (variant, log_probs) in enumerate(((PLAIN, None), (WITH_LOG_PROBS, 0))):
+                problems = plan.round_problems(workload, number, part)
+                ids = [chat.prompt_ids(prompts.solver(problem)) for problem in problems]
+                params = sampling_params(workload, config, plan.group_size, log_probs)
+                row = measure(llm, ids, params, variant, workload, number)
+                rows.append(replace(row, threads=torch.get_num_threads()))
+    write_results(plan.results, rows, [], {"engine": {key: str(value) for key, value in arguments.items()}})
+
+
+def sampling_params(workload: Workload, config: Any, n: int, log_probs: int | None) -> Any:
+    """vLLM's settings, drawn from the same configuration as the plugin's."""
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind
+
+    solver = sampling_of(workload, sampling_settings(typed_settings(config))[SOLVER])
+    return SamplingParams(
+        n=n,
+        temperature=solver.temperature,
+        top_p=solver.top_p,
+        top_k=solver.top_k,
+        max_tokens=solver.max_new_tokens,
+        ignore_eos=workload.ignore_end,
+        logprobs=log_probs,
+        output_kind=RequestOutputKind.FINAL_ONLY,
+    )
+
+
+def measure(
+    llm: Any, ids: list[list[int]], params: Any, variant: str, workload: Workload, number: int
+) -> Row:
+    """One call of `LLM.generate` with a round's prompts."""
+    from vllm.inputs import TokensPrompt
+
+    requests = [TokensPrompt(prompt_token_ids=one) for one in ids]
+    gc.collect()
+    start = time.perf_counter()
+    outputs = llm.generate(requests, params, use_tqdm=False)
+    seconds = time.perf_counter() - start
+    completions = [one for output in outputs for one in output.outputs]
+    return Row(
+        variant=variant,
+        workload=workload.name,
+        round=number,
+        seconds=seconds,
+        samples=len(completions),
+        tokens=sum(len(one.token_ids) for one in completions),
+        finished=sum(one.finish_reason == "stop" for one in completions),
+    )
+
+
+if __name__ == "__main__":
+    main()

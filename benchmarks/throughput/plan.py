@@ -1,0 +1,147 @@
+"""What is generated and measured, and how a measuring process is told and tells."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from omegaconf import DictConfig
+
+from marsrl_verl.config.command_line import parse_arguments
+from marsrl_verl.config.compose import compose_config
+from marsrl_verl.core.types import SOLVER, Message, Problem, SamplingSettings, StageInput
+
+PLAN_VARIABLE = "MARSRL_THROUGHPUT_PLAN"
+"""Environment variable with the path of the plan."""
+
+
+PLUGIN, SERVER = "plugin", "server alone"
+PLAIN, WITH_LOG_PROBS = "LLM.generate", "LLM.generate, log-probs"
+"""What is measured: `Row.variant`."""
+PARTS = 2
+"""Variants that one process measures."""
+
+
+@dataclass(frozen=True)
+class Workload:
+    """How long responses are."""
+
+    name: str
+    max_tokens: int
+    ignore_end: bool
+    """Every response has exactly `max_tokens` tokens; else it ends where the model ends it."""
+    problems: int
+    """Per round."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One measuring process."""
+
+    overrides: tuple[str, ...]
+    """Of the training configuration; engine, model, prompts and sampling come from it."""
+    workloads: tuple[Workload, ...]
+    problems: tuple[dict[str, Any], ...]
+    """`Problem`s as dictionaries; round r of a workload has its own part of them."""
+    group_size: int
+    rounds: int
+    """Measured rounds of each workload; one more comes before, as a warm-up."""
+    results: str
+    """The file that the process writes."""
+
+    def write(self, path: Path) -> Path:
+        path.write_text(json.dumps(asdict(self)))
+        return path
+
+    @classmethod
+    def read(cls) -> Plan:
+        """The plan of this process."""
+        data = json.loads(Path(os.environ[PLAN_VARIABLE]).read_text())
+        workloads = tuple(Workload(**one) for one in data["workloads"])
+        return cls(**{**data, "workloads": workloads, "overrides": tuple(data["overrides"])})
+
+    def config(self) -> DictConfig:
+        """The composed training configuration."""
+        return compose_config(parse_arguments(list(self.overrides))).config
+
+    def round_problems(self, workload: Workload, number: int, part: int = 0) -> list[Problem]:
+        """The problems of one round.
+
+        Both sides generate the same ones. No round repeats another's, and a process that measures two
+        variants gives them two parts, so that no cached prefix helps.
+        """
+        start = ((number * PARTS + part) * workload.problems) % (len(self.problems) - workload.problems + 1)
+        chosen = self.problems[start : start + workload.problems]
+        return [Problem(**{**one, "messages": tuple(one["messages"])}) for one in chosen]
+
+
+@dataclass
+class Row:
+    """One measured round."""
+
+    variant: str
+    workload: str
+    round: int
+    """0 is the warm-up."""
+    seconds: float
+    samples: int
+    tokens: int
+    finished: int
+    """Responses that the model ended itself."""
+    threads: int | None = None
+    """Threads of the engine's matrix products."""
+    repeat: int = 0
+    processor_seconds: dict[str, float] = field(default_factory=dict)
+    """By kind of process."""
+
+    @property
+    def tokens_per_second(self) -> float:
+        return self.tokens / self.seconds
+
+
+@dataclass
+class Piece:
+    """Time of one piece of work on the samples of one round, done alone in one thread."""
+
+    name: str
+    workload: str
+    milliseconds_per_sample: float
+    kilobytes_per_sample: float | None = None
+    repeat: int = 0
+
+
+def write_results(path: str, rows: Sequence[Row], pieces: Sequence[Piece], facts: dict[str, Any]) -> None:
+    """What a measuring process found."""
+    data = {
+        "rows": [asdict(row) for row in rows],
+        "pieces": [asdict(piece) for piece in pieces],
+        "facts": facts,
+    }
+    Path(path).write_text(json.dumps(data))
+
+
+def read_results(path: Path, repeat: int) -> tuple[list[Row], list[Piece], dict[str, Any]]:
+    """What `write_results` wrote."""
+    data = json.loads(path.read_text())
+    rows = [Row(**{**one, "repeat": repeat}) for one in data["rows"]]
+    return rows, [Piece(**{**one, "repeat": repeat}) for one in data["pieces"]], data["facts"]
+
+
+def solver_input(problem: Problem, messages: tuple[Message, ...], n: int, name: str) -> StageInput:
+    """The stage input that training makes of a problem."""
+    return StageInput(f"{problem.problem_id}/{name}", problem, SOLVER, 0, SOLVER, messages, n=n)
+
+
+def sampling_of(workload: Workload, solver: SamplingSettings) -> SamplingSettings:
+    """The Solver's settings with the workload's length."""
+    return SamplingSettings(
+        max_new_tokens=workload.max_tokens,
+        max_prompt_tokens=solver.max_prompt_tokens,
+        temperature=solver.temperature,
+        top_p=solver.top_p,
+        top_k=solver.top_k,
+    )

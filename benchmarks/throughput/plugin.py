@@ -1,0 +1,204 @@
+"""The plugin's rollout path: everything that training starts, without training.
+
+Two variants in the same processes. `plugin` is a training step's call: agent-loop worker, GroupClient,
+`MarsRLvLLMServer.generate_group`, decoding to text and scoring. `server alone` sends tokenised prompts from
+this process through `GroupClient` and takes tokens back: no agent-loop worker, no text, no scoring.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import pickle
+import time
+from collections.abc import Callable
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+import ray
+from omegaconf import DictConfig
+
+from benchmarks.throughput.plan import (
+    PLUGIN,
+    SERVER,
+    Piece,
+    Plan,
+    Row,
+    Workload,
+    sampling_of,
+    solver_input,
+    write_results,
+)
+from benchmarks.throughput.processes import TAG, processor_seconds, spent
+from marsrl_verl.core.types import SOLVER, Sample, StageInput
+from marsrl_verl.rewards.base import ScoreRequest
+from marsrl_verl.rewards.loading import score_request
+from marsrl_verl.verl_adapter.components import chat_tokenizer
+from marsrl_verl.verl_adapter.group_client import GroupClient
+from marsrl_verl.verl_adapter.reward_manager import build_role_rewards
+from marsrl_verl.verl_adapter.task_runner import MarsRLTaskRunner
+from marsrl_verl.verl_adapter.terminal import chatter_to
+from marsrl_verl.verl_adapter.vllm_server import MarsRLvLLMReplica, MarsRLvLLMServer
+
+
+class FixedLengthServer(MarsRLvLLMServer):
+    """The plugin's server; on request it decodes on where the model ends its response."""
+
+    ignore_end = False
+
+    async def set_ignore_end(self, ignore_end: bool) -> None:
+        self.ignore_end = ignore_end
+
+    async def threads(self) -> str | None:
+        """OMP_NUM_THREADS, which the engine's process inherits."""
+        return os.environ.get("OMP_NUM_THREADS")
+
+    async def generate_group(
+        self, prompt_ids: list[int], sampling: dict[str, Any], request_id: str, n: int
+    ) -> list[tuple[list[int], list[float], str, int]]:
+        if self.ignore_end:
+            sampling = {**sampling, "ignore_eos": True}
+        return await super().generate_group(prompt_ids, sampling, request_id, n)
+
+
+class FixedLengthReplica(MarsRLvLLMReplica):
+    """A replica made of these servers."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.server_class = ray.remote(FixedLengthServer)
+
+
+def measure(config: DictConfig, session: Path | None) -> None:
+    """Start what training starts, measure, write the results. Called once Ray is there."""
+    with chatter_to(session / "logs" / f"throughput-{os.getpid()}.log") if session else nullcontext():
+        _measure(config, Plan.read())
+
+
+def _measure(config: DictConfig, plan: Plan) -> None:
+    from verl.workers.rollout.replica import RolloutReplicaRegistry
+
+    trainer = MarsRLTaskRunner().build_trainer(config)
+    RolloutReplicaRegistry.register("vllm", lambda: FixedLengthReplica)
+    try:
+        trainer.init_workers()
+        trainer.checkpoint_manager.update_weights(0)
+        servers = [replica.server_handle for replica in trainer.llm_server_manager.get_replicas()]
+        bench = Bench(trainer, plan)
+        rows: list[Row] = []
+        pieces: list[Piece] = []
+        for workload in plan.workloads:
+            ray.get([server.set_ignore_end.remote(workload.ignore_end) for server in servers])
+            samples: list[Sample] = []
+            inputs: list[StageInput] = []
+            for number in range(plan.rounds + 1):
+                inputs = bench.inputs(workload, number, part=0)
+                row, samples = bench.whole_path(workload, number, inputs)
+                rows += [row, bench.server_alone(workload, number, bench.inputs(workload, number, part=1))]
+            pieces += bench.pieces(workload, inputs, samples)
+        threads = ray.get(servers[0].threads.remote())
+        for row in rows:
+            row.threads = int(threads) if threads else os.cpu_count()
+        write_results(plan.results, rows, pieces, {"threads": rows[0].threads})
+    finally:
+        trainer.close()
+
+
+class Bench:
+    """Measures rounds on a started trainer."""
+
+    def __init__(self, trainer: Any, plan: Plan) -> None:
+        self.trainer, self.plan = trainer, plan
+        self.chat = chat_tokenizer(trainer.config, trainer.tokenizer)
+        self.client = GroupClient(trainer.llm_server_manager.get_client())
+        self.tag = os.environ[TAG]
+
+    def inputs(self, workload: Workload, number: int, part: int) -> list[StageInput]:
+        """What a training step would ask the Solver."""
+        return [
+            solver_input(
+                one, self.trainer.prompts.solver(one), self.plan.group_size, f"{workload.name}/{number}"
+            )
+            for one in self.plan.round_problems(workload, number, part)
+        ]
+
+    def whole_path(
+        self, workload: Workload, number: int, inputs: list[StageInput]
+    ) -> tuple[Row, list[Sample]]:
+        """The trainer's own call."""
+        sampling = {SOLVER: sampling_of(workload, self.trainer.sampling[SOLVER])}
+        samples, seconds, processor = self._timed(
+            lambda: self.trainer.async_rollout_manager.generate(inputs, sampling)
+        )
+        lengths = [len(sample.response_ids) for sample in samples]
+        finished = sum(sample.finished for sample in samples)
+        row = Row(PLUGIN, workload.name, number, seconds, len(samples), sum(lengths), finished)
+        row.processor_seconds = processor
+        return row, samples
+
+    def server_alone(self, workload: Workload, number: int, inputs: list[StageInput]) -> Row:
+        """Tokens to the server and back, the way of `GroupClient`."""
+        settings = sampling_of(workload, self.trainer.sampling[SOLVER])
+        asked = [(one.group_id, self.chat.prompt_ids(one.messages)) for one in inputs]
+
+        async def ask_all() -> list[Any]:
+            n = self.plan.group_size
+            calls = [
+                self.client.complete(name, ids, settings, settings.max_new_tokens, n) for name, ids in asked
+            ]
+            return [one for group in await asyncio.gather(*calls) for one in group]
+
+        completions, seconds, processor = self._timed(lambda: asyncio.run(ask_all()))
+        tokens = sum(len(one.token_ids) for one in completions)
+        finished = sum(one.finish_reason.value == "stop" for one in completions)
+        row = Row(SERVER, workload.name, number, seconds, len(completions), tokens, finished)
+        row.processor_seconds = processor
+        return row
+
+    def _timed(self, call: Callable[[], Any]) -> tuple[Any, float, dict[str, float]]:
+        gc.collect()
+        before = processor_seconds(self.tag)
+        start = time.perf_counter()
+        result = call()
+        seconds = time.perf_counter() - start
+        return result, seconds, spent(before, processor_seconds(self.tag))
+
+    def pieces(self, workload: Workload, inputs: list[StageInput], samples: list[Sample]) -> list[Piece]:
+        """What one round's work beside the engine costs, piece by piece in this thread."""
+        by_group = {one.group_id: one for one in inputs}
+        requests = [ScoreRequest.of(by_group[one.group_id], one) for one in samples]
+        rewards = build_role_rewards(self.trainer.config)
+
+        async def score() -> None:
+            for request in requests:
+                await score_request(rewards[request.role], request)
+
+        asyncio.run(score_request(rewards[SOLVER], requests[0]))  # starts a grader's process
+        answers = [
+            (one.response_ids, one.rollout_log_probs, one.finish_reason.value, one.policy_version)
+            for one in samples
+        ]
+        work: dict[str, tuple[Callable[[], Any], Any]] = {
+            "tokenise the prompts": (lambda: [self.chat.prompt_ids(one.messages) for one in inputs], None),
+            "decode to text": (lambda: [self.chat.text(one.response_ids) for one in samples], None),
+            "score": (lambda: asyncio.run(score()), None),
+            "pickle tokens and log-probs (server → worker)": (lambda: _there_and_back(answers), answers),
+            "pickle requests (worker → reward worker)": (lambda: _there_and_back(requests), requests),
+            "pickle samples (worker → driver)": (lambda: _there_and_back(samples), samples),
+        }
+        found = []
+        for name, (call, content) in work.items():
+            start = time.perf_counter()
+            call()
+            seconds = time.perf_counter() - start
+            size = None if content is None else len(pickle.dumps(content, protocol=5)) / 1000 / len(samples)
+            found.append(Piece(name, workload.name, 1000 * seconds / len(samples), size))
+        for reward in rewards.values():
+            reward.close()
+        return found
+
+
+def _there_and_back(content: Any) -> None:
+    pickle.loads(pickle.dumps(content, protocol=5))

@@ -1,0 +1,265 @@
+"""The whole way of the command: read, ask, grade, filter, write."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from marsrl_verl.config.errors import EXIT_WRONG_CONFIGURATION, ConfigError
+from marsrl_verl.core.types import SamplingSettings
+from marsrl_verl.data_preparation.command_line import Arguments, parse_arguments
+from marsrl_verl.data_preparation.errors import PreparationError
+from marsrl_verl.data_preparation.grade_log import GradeLog
+from marsrl_verl.data_preparation.graders import Graders
+from marsrl_verl.data_preparation.grades import ProblemGrades
+from marsrl_verl.data_preparation.output import write_parquet
+from marsrl_verl.data_preparation.problems import Collected, SourceProblem, collect
+from marsrl_verl.data_preparation.recorded import check_reference, read_recorded
+from marsrl_verl.data_preparation.report import Facts, report, summary
+from marsrl_verl.data_preparation.sampling import AnswerGenerator, Asking, sample_and_grade
+from marsrl_verl.data_preparation.selection import hold_out, select
+from marsrl_verl.data_preparation.source import read_rows
+from marsrl_verl.data_preparation.training_settings import (
+    answer_settings,
+    grader_settings,
+    make_grader,
+    solver_sampling,
+    training_config,
+)
+from marsrl_verl.reporting.files import write_json_atomic
+from marsrl_verl.verl_adapter.components import build_prompts, chat_tokenizer, typed_settings
+from marsrl_verl.verl_adapter.terminal import chatter_to, terminal
+
+MakeGenerator = Callable[[DictConfig, SamplingSettings, int], AnswerGenerator]
+"""Loads the start model: the training configuration, how tokens are drawn, the seed of the answers."""
+
+TRAIN, VAL, REPORT, GRADES = "train.parquet", "val.parquet", "report.json", "grades.jsonl"
+LOG = "engine.log"
+"""What vLLM and other libraries print."""
+_SECONDS_BETWEEN_LINES = 20.0
+_SHOWN_PLACES = 3
+_INTERRUPTED = 130
+
+
+def main(argv: Sequence[str], make_generator: MakeGenerator | None = None) -> int:
+    """Run one command line; 0: the files are written, 2: refused, 130: interrupted.
+
+    Args:
+        argv: the arguments without the program's name.
+        make_generator: loads the start model; vLLM where none is given.
+    """
+    try:
+        arguments = parse_arguments(argv)
+        _prepare(arguments, make_generator or _vllm_with(arguments.output / LOG))
+    except (PreparationError, ConfigError) as error:
+        print(error, file=sys.stderr)
+        return EXIT_WRONG_CONFIGURATION
+    except KeyboardInterrupt:
+        print("\nInterrupted; the same command goes on where this one stopped.", file=sys.stderr)
+        return _INTERRUPTED
+    return 0
+
+
+def _vllm_with(log: Path) -> MakeGenerator:
+    """vLLM, which also comments on the end of the process: to the log."""
+
+    def make(config: DictConfig, settings: SamplingSettings, seed: int) -> AnswerGenerator:
+        from marsrl_verl.verl_adapter.offline_engine import OfflineEngine
+
+        atexit.register(_errors_to, log)
+        return OfflineEngine(config, settings, seed)
+
+    return make
+
+
+def _errors_to(log: Path) -> None:
+    sys.stderr.flush()
+    os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), sys.stderr.fileno())
+
+
+def _prepare(arguments: Arguments, make_generator: MakeGenerator) -> None:
+    _check_output(arguments)
+    config = training_config(arguments.overrides)
+    found = collect(
+        read_rows(arguments.inputs, arguments.columns.names), arguments.columns, arguments.instruction
+    )
+    _say_source(found, arguments)
+    _check_source(found, arguments)
+    seed = int(config.marsrl.run.seed)
+    facts = Facts(arguments=arguments, found=found, seed=seed)
+    if arguments.from_answers is not None:
+        grades = _recorded_grades(arguments, config, found, facts)
+    else:
+        grades = _sampled_grades(arguments, config, found, facts, make_generator)
+    selection = select(found.problems.values(), grades, arguments.rates)
+    if not selection.kept:
+        raise PreparationError(
+            f"No problem is kept; what became of them: {dict(selection.counts)}.",
+            "Change --min-pass-rate and --max-pass-rate, or give other problems.",
+        )
+    train, val = hold_out(selection.kept, arguments.held_out, seed)
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    write_parquet(arguments.output / TRAIN, train, grades, "train")
+    if val:
+        write_parquet(arguments.output / VAL, val, grades, "val")
+    else:
+        (arguments.output / VAL).unlink(missing_ok=True)
+    content = report(facts, selection, train, val, grades)
+    write_json_atomic(arguments.output / REPORT, content)
+    print(summary(content, arguments.output), flush=True)
+
+
+def _check_output(arguments: Arguments) -> None:
+    there = [name for name in (TRAIN, VAL) if (arguments.output / name).exists()]
+    if there and not arguments.replace:
+        raise PreparationError(
+            f"{arguments.output} already holds {' and '.join(there)}.",
+            "Choose another --output, or --replace them; grades that are there are used again.",
+        )
+
+
+def _say_source(found: Collected, arguments: Arguments) -> None:
+    files = ", ".join(str(path) for path in arguments.inputs)
+    print(
+        f"{found.rows} rows in {files}: {len(found.problems)} problems, {found.duplicates} duplicates, "
+        f"{found.bad_rows} bad rows",
+        flush=True,
+    )
+    if arguments.skip_bad_rows:
+        for what, fault in found.faults.items():
+            print(f"  skipped: {_fault_text(what, fault.count, fault.places)}", flush=True)
+    if found.not_stripped and found.stripped:
+        print(
+            f"  {found.not_stripped} rows lack the instruction and are taken as they are; it was taken off "
+            f"{found.stripped} rows",
+            flush=True,
+        )
+
+
+def _check_source(found: Collected, arguments: Arguments) -> None:
+    if found.faults and not arguments.skip_bad_rows:
+        lines = [
+            f"{_fault_text(what, fault.count, fault.places)}; {fault.fix}"
+            for what, fault in found.faults.items()
+        ]
+        raise PreparationError(
+            f"{found.bad_rows} of {found.rows} rows are no usable problem.\n  " + "\n  ".join(lines),
+            "Correct these rows, or leave them out with --bad-rows skip.",
+        )
+    if not found.problems:
+        raise PreparationError("The files hold no problem.", "Name files with problems.")
+    if arguments.instruction is not None and not found.stripped:
+        first = next(iter(found.problems.values()))
+        raise PreparationError(
+            "The instruction that is to be taken off is around no problem; the first one reads "
+            f"{first.question[:120]!r}.",
+            "Leave the option out, or correct its text.",
+        )
+
+
+def _fault_text(what: str, count: int, places: list[str]) -> str:
+    shown = ", ".join(places[:_SHOWN_PLACES]) + (", …" if count > _SHOWN_PLACES else "")
+    return f"{what}: {count} {'row' if count == 1 else 'rows'} ({shown}, counted from 0)"
+
+
+def _recorded_grades(
+    arguments: Arguments, config: DictConfig, found: Collected, facts: Facts
+) -> dict[str, ProblemGrades]:
+    assert arguments.from_answers is not None
+    with Graders(lambda: make_grader(config), arguments.graders) as graders:
+        recorded = read_recorded(
+            arguments.from_answers, found.problems, arguments.instruction, graders.grade_texts
+        )
+    if not recorded.grades:
+        raise PreparationError(
+            f"{arguments.from_answers}: it holds no answers to any of the {len(found.problems)} problems.",
+            "Name the problems by the same text, or by the hash in the field `problem`.",
+        )
+    facts.answer_settings = {
+        "recorded in": str(arguments.from_answers),
+        "settings on record": recorded.settings,
+        "lines about other problems": recorded.other_problems,
+        **grader_settings(config),
+    }
+    return recorded.grades
+
+
+def _sampled_grades(
+    arguments: Arguments, config: DictConfig, found: Collected, facts: Facts, make_generator: MakeGenerator
+) -> dict[str, ProblemGrades]:
+    facts.answer_settings = answer_settings(config, arguments.answers)
+    path = arguments.output / GRADES
+    with GradeLog(path, facts.answer_settings) as log:
+        for key, grades in log.grades.items():
+            if key in found.problems:
+                check_reference(grades.ground_truth, found.problems[key], f"{path}, problem {key}")
+        if log.dropped_tail:
+            print(f"{path}: an unfinished last line was taken off", flush=True)
+        missing = [problem for key, problem in found.problems.items() if key not in log.grades]
+        print(
+            f"{len(found.problems) - len(missing)} problems are answered, {len(missing)} are not", flush=True
+        )
+        if missing:
+            with chatter_to(arguments.output / LOG):
+                _answer_missing(missing, arguments, config, log, make_generator)
+        return dict(log.grades)
+
+
+def _answer_missing(
+    missing: list[SourceProblem],
+    arguments: Arguments,
+    config: DictConfig,
+    log: GradeLog,
+    make_generator: MakeGenerator,
+) -> None:
+    from marsrl_verl.verl_adapter.offline_engine import load_tokenizer
+
+    settings, sampling = typed_settings(config), solver_sampling(config)
+    print(
+        f"{config.actor_rollout_ref.model.path}: {arguments.answers} answers each, temperature "
+        f"{sampling.temperature:g}, at most {sampling.max_new_tokens} tokens, seed {settings.run.seed}; "
+        f"the engine's log: {arguments.output / LOG}",
+        file=terminal(),
+    )
+    generator = make_generator(config, sampling, settings.run.seed)
+    asking = Asking(
+        chat=chat_tokenizer(config, load_tokenizer(config)),
+        prompts=build_prompts(settings),
+        settings=sampling,
+        answers=arguments.answers,
+        keep_responses=arguments.keep_responses,
+    )
+    progress = _Progress(len(missing))
+    with Graders(lambda: make_grader(config), arguments.graders) as graders:
+        for grades in sample_and_grade(missing, generator, asking, graders):
+            log.append(grades)
+            progress.count(grades)
+
+
+class _Progress:
+    """A line now and then."""
+
+    def __init__(self, total: int) -> None:
+        self.total, self.done, self.right, self.answers = total, 0, 0, 0
+        self.started = self.said = time.monotonic()
+
+    def count(self, grades: ProblemGrades) -> None:
+        """One more problem is done."""
+        self.done += 1
+        self.right += grades.passes
+        self.answers += len(grades.grades)
+        now = time.monotonic()
+        if now - self.said >= _SECONDS_BETWEEN_LINES or self.done == self.total:
+            self.said = now
+            per_minute = 60 * self.done / max(now - self.started, 1e-9)
+            print(
+                f"{self.done} of {self.total} problems answered, {per_minute:.0f} a minute, "
+                f"{100 * self.right / self.answers:.0f} % of the answers right",
+                file=terminal(),
+            )

@@ -1,0 +1,218 @@
+"""The command line: `python -m recipe.marsrl.prepare_data --input FILE --output FOLDER model=…`."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NoReturn
+
+from marsrl_verl.data_preparation.errors import PreparationError
+from marsrl_verl.data_preparation.problems import ANSWER_COLUMN, DAPO_INSTRUCTION, Columns, Instruction
+from marsrl_verl.data_preparation.selection import PassRates
+
+PUBLISHED_MODEL = "qwen3_30b_a3b_thinking_2507"
+"""The option of group `model` whose settings are used when none is named."""
+ANSWERS = 8
+"""Answers per problem (UloRL, arXiv 2507.19766, §3.4)."""
+_SHORT_NAMES = {
+    # Option: the keys that it sets.
+    "model": ("actor_rollout_ref.model.path",),
+    "temperature": tuple(f"marsrl.roles.{role}.temperature" for role in ("solver", "verifier", "corrector")),
+    "max_tokens": ("marsrl.roles.solver.max_new_tokens",),
+    "tensor_parallel": ("actor_rollout_ref.rollout.tensor_model_parallel_size",),
+    "seed": ("marsrl.run.seed",),
+}
+_OF_A_MODEL = (
+    "model",
+    "answers_per_problem",
+    "temperature",
+    "max_tokens",
+    "tensor_parallel",
+    "keep_responses",
+)
+_OWN_KEYS = ("data", "data.train_files", "data.val_files", "name", "dry_run", "marsrl.dry_run")
+_DESCRIPTION = """\
+Remove duplicates from a set of problems, let the start model answer each of them k times, keep problems by
+their pass rate, and write verl's parquet files. The same command continues an interrupted preparation.
+
+The model is asked as the Solver is asked in training, and graded as in training: key=value and group=option
+are the words of the training command, and mean the same here (model=…, cluster=…, reward=…).
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """A parsed command line."""
+
+    inputs: tuple[Path, ...]
+    output: Path
+    columns: Columns
+    instruction: Instruction | None
+    skip_bad_rows: bool
+    answers: int
+    keep_responses: bool
+    graders: int
+    from_answers: Path | None
+    rates: PassRates
+    held_out: int
+    replace: bool
+    overrides: tuple[str, ...]
+    """Hydra overrides for the training configuration."""
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise PreparationError(
+            f"The command line can't be read: {message}.", "--help lists the options; settings are key=value."
+        )
+
+
+def parse_arguments(argv: Sequence[str]) -> Arguments:
+    """Read a command line; `--help` prints the options and ends the program.
+
+    Raises:
+        PreparationError: an option is unknown, lacks its value, or contradicts another.
+    """
+    found = build_parser().parse_intermixed_args(list(argv))
+    for option, least in (("answers_per_problem", 1), ("graders", 1), ("held_out", 0)):
+        value = getattr(found, option)
+        if value is not None and value < least:
+            raise PreparationError(
+                f"--{option.replace('_', '-')} is {value}, expected at least {least}.",
+                "Choose another number.",
+            )
+    _check_words(found)
+    return Arguments(
+        inputs=tuple(found.input),
+        output=found.output,
+        columns=Columns(
+            found.question_column, found.answer_column, found.answer_after, found.data_source or None
+        ),
+        instruction=_instruction(found),
+        skip_bad_rows=found.bad_rows == "skip",
+        answers=ANSWERS if found.answers_per_problem is None else found.answers_per_problem,
+        keep_responses=found.keep_responses,
+        graders=found.graders,
+        from_answers=found.from_answers,
+        rates=PassRates(found.min_pass_rate, found.max_pass_rate),
+        held_out=found.held_out,
+        replace=found.replace,
+        overrides=_overrides(found),
+    )
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of the options; every other word is an override."""
+    parser = _Parser(
+        prog="python -m recipe.marsrl.prepare_data",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("overrides", nargs="*", help="words of the training command")
+    add = parser.add_argument
+    add(
+        "--input",
+        "-i",
+        type=Path,
+        action="append",
+        required=True,
+        help="a .parquet, .jsonl or .json file; may be given several times",
+    )
+    add("--output", "-o", type=Path, required=True, help="folder for train.parquet, val.parquet, report.json")
+    rows = parser.add_argument_group("rows")
+    add = rows.add_argument
+    add("--question-column", help="a column of plain text (default: chat messages in `prompt`)")
+    add("--answer-column", default=ANSWER_COLUMN, help="default: %(default)s; a dot leads into fields")
+    add("--answer-after", metavar="MARK", help="the answer is what follows the last MARK, '####' in GSM8K")
+    add("--data-source", metavar="NAME", help="default: column data_source, or the file's name")
+    add("--strip-dapo", action="store_true", help="take off the instruction of DAPO-Math-17k's rows")
+    add("--strip-before", metavar="TEXT", default="", help="take off a fixed text before every problem")
+    add("--strip-after", metavar="TEXT", default="", help="take off a fixed text after every problem")
+    add(
+        "--bad-rows",
+        choices=["refuse", "skip"],
+        default="refuse",
+        help="rows without question or answer, and problems with two different answers (default: refuse)",
+    )
+    answers = parser.add_argument_group("answers")
+    add = answers.add_argument
+    add("--model", metavar="PATH", help="folder or hub id of the start model, with the settings of model=…")
+    add("--answers-per-problem", "-k", type=int, help=f"default: {ANSWERS}")
+    add("--temperature", type=float, help="default: the Solver's in training")
+    add("--max-tokens", type=int, help="longest response; default: the Solver's in training, all segments")
+    add("--tensor-parallel", type=int, help="GPUs that share one copy of the model")
+    add("--seed", type=int, help="of the answers and of the held-out part (default: marsrl.run.seed)")
+    add("--graders", type=int, default=2, help="answers that are graded at the same time")
+    add("--keep-responses", action="store_true", help="keep the texts in grades.jsonl")
+    add("--from-answers", type=Path, metavar="FILE", help="recorded answers or grades; no model is started")
+    selection = parser.add_argument_group("selection")
+    add = selection.add_argument
+    add("--min-pass-rate", type=float, default=0.0, help="default: %(default)s")
+    add("--max-pass-rate", type=float, help="default: below 1, what all answers solve is left out")
+    add("--held-out", type=int, default=0, metavar="N", help="problems for val.parquet (default: none)")
+    add("--replace", action="store_true", help="replace train.parquet and val.parquet; grades are kept")
+    return parser
+
+
+def _instruction(found: argparse.Namespace) -> Instruction | None:
+    own = Instruction(found.strip_before, found.strip_after)
+    if not found.strip_dapo:
+        return own if own != Instruction() else None
+    if own != Instruction():
+        raise PreparationError(
+            "--strip-dapo names the whole instruction.", "Leave --strip-before and --strip-after out."
+        )
+    return DAPO_INSTRUCTION
+
+
+def _check_words(found: argparse.Namespace) -> None:
+    """Refuse options that would have no effect, and keys that this command sets itself."""
+    if found.from_answers is not None:
+        inert = [option for option in _OF_A_MODEL if getattr(found, option) not in (None, False)]
+        if inert:
+            names = ", ".join(f"--{option.replace('_', '-')}" for option in inert)
+            raise PreparationError(
+                f"{names}: with --from-answers no model answers.",
+                "Leave it out, or leave --from-answers out.",
+            )
+    elif found.model is None and not any(word.startswith("model=") for word in found.overrides):
+        raise PreparationError(
+            "No start model is named.",
+            "Give model=… as in training, or --model PATH (with the settings of the published model), or "
+            "--from-answers FILE.",
+        )
+    own = [word for word in found.overrides if word.lstrip("+~").split("=")[0] in _OWN_KEYS]
+    if own:
+        raise PreparationError(
+            f"{' '.join(own)}: this command names its files and its folder by options.",
+            "Use --input and --output.",
+        )
+    wrong = [word for word in found.overrides if "=" not in word and not word.startswith("~")]
+    if wrong:
+        raise PreparationError(
+            f"{' '.join(wrong)}: expected options, or settings of the form key=value.",
+            "--input may be given several times; --help lists the options.",
+        )
+
+
+def _overrides(found: argparse.Namespace) -> tuple[str, ...]:
+    words = ["data=parquet"]
+    if not any(word.startswith("model=") for word in found.overrides):
+        words.append(f"model={PUBLISHED_MODEL}")
+    words += found.overrides
+    for option, keys in _SHORT_NAMES.items():
+        value = getattr(found, option)
+        if value is not None:
+            words += [f"{key}={_quoted(value)}" for key in keys]
+    return tuple(words)
+
+
+def _quoted(value: object) -> str:
+    """A value as Hydra reads it: paths may hold signs of its grammar."""
+    if not isinstance(value, str):
+        return str(value)
+    escaped = value.replace("\\", "\\\\").replace("'", "\\'")
+    return f"'{escaped}'"

@@ -1,0 +1,100 @@
+"""How often the start model solves a problem."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from marsrl_verl.core.types import FinishReason, Sample, is_correct
+
+_NOT_ASKED = (FinishReason.PROMPT_TOO_LONG.value, FinishReason.ERROR.value)
+
+
+@dataclass(frozen=True, slots=True)
+class Grade:
+    """The grade of one answer."""
+
+    reward: float
+    answer: str | None = None
+    """The final answer that the grader extracted."""
+    finish: str = FinishReason.STOP.value
+    """Why the response ended (`FinishReason`)."""
+    tokens: int | None = None
+    """Length of the response; None where it isn't known."""
+    error: str | None = None
+    graded: bool = True
+    """False where the grader itself failed (timeout); the reward then is 0, as in training."""
+
+    @classmethod
+    def of(cls, sample: Sample) -> Grade:
+        """The grade of a scored sample."""
+        outcome = sample.outcome
+        assert outcome is not None
+        return cls(
+            reward=outcome.reward,
+            answer=outcome.answer,
+            finish=sample.finish_reason.value,
+            tokens=len(sample.response_ids),
+            error=sample.error or outcome.error,
+            graded=outcome.graded,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemGrades:
+    """The grades of one problem's answers."""
+
+    key: str
+    """The problem's hash (`problem_key`)."""
+    grades: tuple[Grade, ...]
+    question: str = ""
+    ground_truth: str = ""
+    """What the answers were compared with."""
+    responses: tuple[str, ...] = ()
+    """The responses, where they are kept."""
+
+    @property
+    def passes(self) -> int:
+        """Right answers."""
+        return sum(is_correct(grade.reward) for grade in self.grades)
+
+    @property
+    def pass_rate(self) -> float:
+        """Share of right answers; cut off or ungraded ones count as wrong, as in training."""
+        return self.passes / len(self.grades)
+
+    @property
+    def not_asked(self) -> str | None:
+        """Why the model was never asked (prompt too long, chat template refuses it); None if it was."""
+        reasons = {grade.finish for grade in self.grades}
+        return reasons.pop() if len(reasons) == 1 and reasons <= set(_NOT_ASKED) else None
+
+    def to_json(self) -> dict[str, Any]:
+        """A line of the log."""
+        line: dict[str, Any] = {
+            "problem": self.key,
+            "question": self.question,
+            "ground_truth": self.ground_truth,
+            "grades": [asdict(grade) for grade in self.grades],
+        }
+        return line | ({"responses": list(self.responses)} if self.responses else {})
+
+    @classmethod
+    def from_json(cls, line: dict[str, Any]) -> ProblemGrades:
+        """A line of the log.
+
+        Raises:
+            KeyError, TypeError, ValueError: it is none.
+        """
+        grades = tuple(
+            Grade(**grade) if isinstance(grade, dict) else Grade(float(grade)) for grade in line["grades"]
+        )
+        if not grades:
+            raise ValueError("there are no grades")
+        return cls(
+            key=line["problem"],
+            grades=grades,
+            question=line.get("question", ""),
+            ground_truth=line.get("ground_truth", ""),
+            responses=tuple(line.get("responses", ())),
+        )

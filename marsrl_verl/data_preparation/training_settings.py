@@ -1,0 +1,79 @@
+"""What the preparation takes from the training configuration: model, prompts, sampling, grader."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from marsrl_verl.config.checks import run_checks
+from marsrl_verl.config.checks.context import Context
+from marsrl_verl.config.checks.context import typed_settings as checked_settings
+from marsrl_verl.config.command_line import parse_arguments
+from marsrl_verl.config.compose import compose_config
+from marsrl_verl.core.types import SOLVER, SamplingSettings
+from marsrl_verl.rewards.base import RoleReward
+from marsrl_verl.rewards.loading import load_class
+from marsrl_verl.verl_adapter.components import sampling_settings, typed_settings
+
+
+def training_config(overrides: tuple[str, ...]) -> DictConfig:
+    """The training configuration that the words of a training command give, composed and checked.
+
+    The checks are those of a dry run: this machine need not be the one that trains, and the data that
+    is being prepared isn't there yet.
+
+    Raises:
+        ConfigError: training would refuse it too.
+    """
+    composed = compose_config(parse_arguments(list(overrides)))
+    context = Context(
+        config=composed.config, raw=composed.raw, settings=checked_settings(composed.config), dry_run=True
+    )
+    run_checks(context)
+    return composed.config
+
+
+def solver_sampling(config: DictConfig) -> SamplingSettings:
+    """How the Solver's answers are drawn in training, in one piece: segments are a matter of training."""
+    return replace(sampling_settings(typed_settings(config))[SOLVER], segment_tokens=None)
+
+
+def make_grader(config: DictConfig) -> RoleReward:
+    """One object of the Solver's reward class."""
+    spec = typed_settings(config).reward.solver
+    return load_class(spec.target, spec.kwargs, RoleReward)
+
+
+def grader_settings(config: DictConfig) -> dict[str, Any]:
+    """What the grades depend on, by name."""
+    spec = typed_settings(config).reward.solver
+    return {"marsrl.reward.solver.target": spec.target, "marsrl.reward.solver.kwargs": spec.kwargs}
+
+
+def answer_settings(config: DictConfig, answers: int) -> dict[str, Any]:
+    """What answers and grades depend on, by name.
+
+    Where and how fast they are computed (tensor parallelism, batch sizes) is not among it.
+    """
+    settings, solver = typed_settings(config), solver_sampling(config)
+    model = config.actor_rollout_ref.model
+    template = OmegaConf.select(config, "data.apply_chat_template_kwargs")
+    return {
+        "answers per problem": answers,
+        "actor_rollout_ref.model.path": str(model.path),
+        "actor_rollout_ref.model.tokenizer_path": model.get("tokenizer_path"),
+        "actor_rollout_ref.model.custom_chat_template": model.get("custom_chat_template"),
+        "actor_rollout_ref.rollout.dtype": str(config.actor_rollout_ref.rollout.dtype),
+        "data.apply_chat_template_kwargs": OmegaConf.to_container(template) if template else {},
+        "marsrl.prompts.target": settings.prompts.target,
+        "marsrl.prompts.kwargs": settings.prompts.kwargs,
+        "marsrl.roles.solver.temperature": solver.temperature,
+        "marsrl.roles.solver.top_p": solver.top_p,
+        "marsrl.roles.solver.top_k": solver.top_k,
+        "marsrl.roles.solver.max_prompt_tokens": solver.max_prompt_tokens,
+        "marsrl.roles.solver.max_new_tokens": solver.max_new_tokens,
+        "marsrl.run.seed": settings.run.seed,
+        **grader_settings(config),
+    }

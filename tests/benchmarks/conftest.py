@@ -1,6 +1,0 @@
-"""Benchmarks are scripts, not part of the package."""
-
-import sys
-from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))

@@ -1,0 +1,16 @@
+"""Composing and checking a configuration takes seconds: the same words are composed once."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+
+from marsrl_verl.data_preparation import application
+
+composed_once = functools.lru_cache(maxsize=None)(application.training_config)
+
+
+@pytest.fixture(autouse=True)
+def compose_once(monkeypatch):
+    monkeypatch.setattr(application, "training_config", composed_once)

@@ -1,0 +1,332 @@
+"""The whole command, with a scripted generator in place of vLLM."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from preparing import (
+    MODEL,
+    ScriptedGenerator,
+    read_lines,
+    read_parquet,
+    right_times,
+    sums,
+    verl_row,
+    write_lines,
+)
+
+from marsrl_verl.config.application import main as train_main
+from marsrl_verl.config.data_files import read_report
+from marsrl_verl.core.types import FinishReason
+from marsrl_verl.data_preparation.application import main
+from marsrl_verl.data_preparation.problems import problem_key
+from marsrl_verl.demo.assets import model_path
+
+NEVER = ScriptedGenerator(lambda question, k: pytest.fail("the model was asked"))
+
+
+@pytest.fixture
+def source(tmp_path) -> Path:
+    return write_lines(tmp_path / "sums.jsonl", sums(9))
+
+
+def prepare(source: Path, output: Path, generator: ScriptedGenerator, *more: str) -> int:
+    return main(["--input", str(source), "--output", str(output), *more, *MODEL], generator)
+
+
+def questions(path: Path) -> list[str]:
+    return [row["prompt"][-1]["content"] for row in read_parquet(path)]
+
+
+def report_of(output: Path) -> dict:
+    return json.loads((output / "report.json").read_text())
+
+
+def test_problems_that_the_model_always_solves_are_left_out(tmp_path, source, capsys):
+    output = tmp_path / "out"
+    generator = ScriptedGenerator(right_times(lambda i: i - 1))
+    assert prepare(source, output, generator) == 0
+    assert questions(output / "train.parquet") == [f"Compute 1+{i}" for i in range(1, 9)]
+    report = report_of(output)
+    assert (report["selection"]["kept"], report["selection"]["too_easy"]) == (8, 1)
+    bars = report["answers"]["histogram"]
+    assert [(bar["right"], bar["problems"]) for bar in bars] == [(right, 1) for right in range(9)]
+    assert report["answers"]["by_finish_reason"] == {"stop": 72}
+    assert report["settings"]["answers per problem"] == 8
+    assert report["settings"]["actor_rollout_ref.model.path"] == model_path()
+    assert report["written"] == {"train": 8, "val": 0}
+    assert {"torch", "transformers"} <= set(report["versions"])
+    assert "8 kept, 1 too easy" in capsys.readouterr().out
+    rates = [row["extra_info"]["pass_rate"] for row in read_parquet(output / "train.parquet")]
+    assert rates == [right / 8 for right in range(8)]
+
+
+def test_the_model_is_asked_with_trainings_settings(tmp_path, source):
+    generator = ScriptedGenerator(right_times(lambda i: 1))
+    options = (
+        "--temperature",
+        "0.5",
+        "--max-tokens",
+        "40",
+        "--seed",
+        "7",
+        "-k",
+        "2",
+        "marsrl.roles.solver.top_k=9",
+    )
+    assert prepare(source, tmp_path / "out", generator, *options) == 0
+    config, settings, seed = generator.arguments
+    assert (settings.temperature, settings.max_new_tokens, settings.top_k, seed) == (0.5, 40, 9, 7)
+    assert config.actor_rollout_ref.model.path == model_path()
+    assert sorted(generator.asked) == sorted(f"Compute 1+{i}" for i in range(1, 10))
+
+
+def test_the_files_are_accepted_by_training_as_they_are(tmp_path, source, capsys, monkeypatch):
+    output = tmp_path / "out"
+    generator = ScriptedGenerator(right_times(lambda i: i % 3))
+    assert prepare(source, output, generator, "-k", "3", "--held-out", "4") == 0
+    for split in ("train", "val"):
+        report = read_report(
+            output / f"{split}.parquet", split, "prompt", ("prompt", "reward_model", "data_source")
+        )
+        assert (report.without_answer, report.without_question) == ([], [])
+    monkeypatch.chdir(tmp_path)
+    capsys.readouterr()
+    files = [f"data.{split}_files={output / split}.parquet" for split in ("train", "val")]
+    words = ["model=tiny", "cluster=cpu", "data=parquet", *files, "data.train_batch_size=4", "dry_run=true"]
+    status = train_main(words, lambda config: 1)
+    shown = capsys.readouterr()
+    assert (status, shown.err) == (0, "")
+    assert "train.parquet" in shown.out and "val.parquet" in shown.out
+
+
+def test_verls_own_dataset_reads_the_files(tmp_path, source):
+    datasets = pytest.importorskip("datasets")
+    output = tmp_path / "out"
+    assert prepare(source, output, ScriptedGenerator(right_times(lambda i: 1))) == 0
+    path = str(output / "train.parquet")
+    loaded = datasets.load_dataset("parquet", data_files=path, cache_dir=str(tmp_path / "cache"))["train"]
+    row = loaded[0]
+    assert row["prompt"] == [{"role": "user", "content": "Compute 1+1"}]
+    assert row["reward_model"] == {"style": "rule", "ground_truth": "2"}
+    assert row["extra_info"]["problem"] == problem_key("Compute 1+1")
+
+
+def test_the_held_out_part_shares_no_problem(tmp_path, source):
+    output = tmp_path / "out"
+    assert prepare(source, output, ScriptedGenerator(right_times(lambda i: 1)), "--held-out", "3") == 0
+    train, val = questions(output / "train.parquet"), questions(output / "val.parquet")
+    assert (len(train), len(val)) == (6, 3)
+    assert not set(train) & set(val)
+
+
+# --- going on after an interruption -------------------------------------------------------------------
+
+
+def test_an_interrupted_preparation_goes_on_where_it_stopped(tmp_path, source, capsys):
+    whole, output = tmp_path / "whole", tmp_path / "out"
+    script = right_times(lambda i: i % 9)
+    assert prepare(source, whole, ScriptedGenerator(script)) == 0
+    first = ScriptedGenerator(script, stop_after=4)
+    assert prepare(source, output, first) == 130
+    assert "goes on" in capsys.readouterr().err
+    assert not (output / "train.parquet").exists()
+    recorded = len(read_lines(output / "grades.jsonl")) - 1
+    assert recorded == 4
+    second = ScriptedGenerator(script)
+    assert prepare(source, output, second) == 0
+    assert sorted(first.asked + second.asked) == sorted(f"Compute 1+{i}" for i in range(1, 10))
+    assert questions(output / "train.parquet") == questions(whole / "train.parquet")
+    assert report_of(output)["answers"] == report_of(whole)["answers"]
+
+
+def test_what_is_answered_is_not_asked_again_for_another_filter(tmp_path, source):
+    output = tmp_path / "out"
+    assert prepare(source, output, ScriptedGenerator(right_times(lambda i: i - 1))) == 0
+    again = ("--replace", "--min-pass-rate", "0.5", "--max-pass-rate", "0.75")
+    assert prepare(source, output, NEVER, *again) == 0
+    assert questions(output / "train.parquet") == ["Compute 1+5", "Compute 1+6", "Compute 1+7"]
+
+
+def test_more_problems_may_be_added_to_a_finished_preparation(tmp_path, source):
+    output, more = tmp_path / "out", write_lines(tmp_path / "more.jsonl", sums(11))
+    assert prepare(source, output, ScriptedGenerator(right_times(lambda i: 1))) == 0
+    generator = ScriptedGenerator(right_times(lambda i: 1))
+    assert prepare(source, output, generator, "--input", str(more), "--replace") == 0
+    assert sorted(generator.asked) == ["Compute 1+10", "Compute 1+11"]
+    assert report_of(output)["source"]["duplicates"] == 9
+
+
+@pytest.mark.parametrize(
+    ("option", "named"),
+    [
+        (("--temperature", "0.3"), "marsrl.roles.solver.temperature was 1.0 and is 0.3"),
+        (("--seed", "5"), "marsrl.run.seed was 1 and is 5"),
+        (("-k", "4"), "answers per problem was 8 and is 4"),
+        (("marsrl.reward.solver.kwargs.allow_last_number=true",), "marsrl.reward.solver.kwargs was {}"),
+    ],
+)
+def test_a_changed_setting_is_refused_by_name(tmp_path, source, capsys, option, named):
+    output = tmp_path / "out"
+    assert prepare(source, output, ScriptedGenerator(right_times(lambda i: 1), stop_after=3)) == 130
+    assert prepare(source, output, NEVER, *option) == 2
+    assert named in capsys.readouterr().err
+
+
+def test_a_changed_answer_is_refused(tmp_path, source, capsys):
+    output = tmp_path / "out"
+    assert prepare(source, output, ScriptedGenerator(right_times(lambda i: 1))) == 0
+    rows = sums(9)
+    rows[2]["reward_model"]["ground_truth"] = "77"
+    assert prepare(write_lines(source, rows), output, NEVER, "--replace") == 2
+    shown = capsys.readouterr().err
+    assert "graded against '4'" in shown and "'77'" in shown and "row 2" in shown
+
+
+def test_finished_files_are_not_replaced_unasked(tmp_path, source, capsys):
+    output = tmp_path / "out"
+    assert prepare(source, output, ScriptedGenerator(right_times(lambda i: 1)), "--held-out", "2") == 0
+    before = (output / "train.parquet").read_bytes()
+    assert prepare(source, output, NEVER) == 2
+    assert "--replace" in capsys.readouterr().err
+    assert (output / "train.parquet").read_bytes() == before
+    assert prepare(source, output, NEVER, "--replace") == 0
+    assert not (output / "val.parquet").exists(), "a held-out part of an earlier selection would overlap"
+
+
+# --- answers that are no answers ------------------------------------------------------------------------
+
+
+def test_cut_off_answers_and_long_prompts_are_told_apart(tmp_path):
+    rows = [
+        verl_row("Compute 1+1", "2"),
+        verl_row("Compute " + "1+" * 40 + "1", "41"),
+        verl_row("Compute 1+3", "4"),
+    ]
+    source, output = write_lines(tmp_path / "a.jsonl", rows), tmp_path / "out"
+
+    def script(question: str, k: int) -> str | FinishReason:
+        return FinishReason.LENGTH if question.endswith("3") else "\\boxed{2}" if k else "\\boxed{7}"
+
+    generator = ScriptedGenerator(script)
+    assert prepare(source, output, generator, "--min-pass-rate", "0.1") == 0
+    assert len(generator.asked) == 2, "a prompt over the Solver's limit is never asked in training"
+    report = report_of(output)
+    assert report["answers"]["by_finish_reason"] == {"length": 8, "stop": 8}
+    assert {name: report["selection"][name] for name in ("kept", "too_hard", "prompt_too_long")} == {
+        "kept": 1,
+        "too_hard": 1,
+        "prompt_too_long": 1,
+    }
+
+
+def test_responses_are_kept_on_request(tmp_path, source):
+    generator = ScriptedGenerator(right_times(lambda i: 1))
+    assert prepare(source, tmp_path / "out", generator, "--keep-responses", "-k", "2") == 0
+    line = read_lines(tmp_path / "out" / "grades.jsonl")[-1]
+    assert line["responses"] == ["so \\boxed{2}", "so \\boxed{99}"]
+
+
+def test_trainings_math_grader_judges_in_its_own_process(tmp_path):
+    source = write_lines(
+        tmp_path / "a.jsonl", [verl_row("Compute 1+1", "1/2"), verl_row("Compute 1+2", "1/3")]
+    )
+    output = tmp_path / "out"
+    generator = ScriptedGenerator(lambda question, k: "\\boxed{2/4}")
+    words = ["--input", str(source), "--output", str(output), "-k", "2", "model=tiny", "cluster=cpu"]
+    assert main(words, generator) == 0
+    assert questions(output / "train.parquet") == ["Compute 1+2"]
+    assert report_of(output)["settings"]["marsrl.reward.solver.target"].endswith("MathVerifyReward")
+
+
+# --- bad rows -------------------------------------------------------------------------------------------
+
+
+def test_bad_rows_stop_the_command_before_anything_is_asked(tmp_path, capsys):
+    rows = [verl_row("Compute 1+1", "2"), verl_row("Compute 1+2", None), verl_row("Compute 1+3", "")]
+    source, output = write_lines(tmp_path / "a.jsonl", rows), tmp_path / "out"
+    assert prepare(source, output, NEVER) == 2
+    shown = capsys.readouterr().err
+    assert "2 of 3 rows" in shown and "row 1 (line 2)" in shown and "row 2 (line 3)" in shown
+    assert "--bad-rows skip" in shown
+    assert not output.exists()
+
+
+def test_bad_rows_are_skipped_on_request_and_stay_in_the_report(tmp_path, capsys):
+    rows = [verl_row("Compute 1+1", "2"), verl_row("Compute 1+2", None), *sums(2)]
+    source, output = write_lines(tmp_path / "a.jsonl", rows), tmp_path / "out"
+    assert prepare(source, output, ScriptedGenerator(right_times(lambda i: 1)), "--bad-rows", "skip") == 0
+    assert "row 1 (line 2)" in capsys.readouterr().out
+    (fault,) = report_of(output)["source"]["bad_rows"].values()
+    assert (fault["count"], fault["places"]) == (1, [f"{source} row 1 (line 2)"])
+    assert questions(output / "train.parquet") == ["Compute 1+1", "Compute 1+2"]
+
+
+def test_an_instruction_that_no_row_has_is_refused(tmp_path, source, capsys):
+    assert prepare(source, tmp_path / "out", NEVER, "--strip-dapo") == 2
+    assert "'Compute 1+1'" in capsys.readouterr().err
+
+
+def test_rows_without_the_instruction_are_told(tmp_path, capsys):
+    rows = [verl_row("Please: Compute 1+1", "2"), verl_row("Compute 1+2", "3")]
+    source, output = write_lines(tmp_path / "a.jsonl", rows), tmp_path / "out"
+    generator = ScriptedGenerator(right_times(lambda i: 1))
+    assert prepare(source, output, generator, "--strip-before", "Please:") == 0
+    assert "1 rows lack the instruction" in capsys.readouterr().out
+    assert questions(output / "train.parquet") == ["Compute 1+1", "Compute 1+2"]
+    source_counts = report_of(output)["source"]
+    assert (source_counts["instruction_taken_off"], source_counts["instruction_missing"]) == (1, 1)
+
+
+def test_nothing_kept_writes_nothing(tmp_path, source, capsys):
+    output = tmp_path / "out"
+    assert prepare(source, output, ScriptedGenerator(right_times(lambda i: 8))) == 2
+    assert "No problem is kept" in capsys.readouterr().err
+    assert not (output / "train.parquet").exists()
+
+
+# --- the command line -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ((), "No start model is named"),
+        (("model=tinny",), "model=tiny"),
+        (("model=tiny", "data=tiny"), "--input"),
+        (("model=tiny", "name=x"), "--output"),
+        (("model=tiny", "other.jsonl"), "--input may be given several times"),
+        (("model=tiny", "--graders", "0"), "at least 1"),
+        (("model=tiny", "--held-out", "-1"), "at least 0"),
+        (("model=tiny", "--min-pass-rate", "2"), "--min-pass-rate"),
+        (("model=tiny", "--tempperature", "1"), "--help"),
+        (("model=tiny", "--strip-dapo", "--strip-after", "x"), "--strip-before"),
+        (("--from-answers", "a.jsonl", "--model", "x"), "--model"),
+        (("--from-answers", "a.jsonl", "-k", "8"), "--answers-per-problem"),
+        (("model=tiny", "cluster=cpu", "--temperature", "0"), "temperature"),
+    ],
+)
+def test_a_wrong_command_line_says_what_to_do(tmp_path, source, capsys, words, hint):
+    status = main(["--input", str(source), "--output", str(tmp_path / "out"), *words], NEVER)
+    shown = capsys.readouterr()
+    assert status == 2
+    assert hint in shown.err and "fix:" in shown.err
+    assert "Traceback" not in shown.err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_model_without_a_preset_has_the_published_settings(tmp_path, source):
+    folder = Path(shutil.copytree(model_path(), tmp_path / "it's a model"))
+    shape = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**shape, "max_position_embeddings": 10**6}))
+    generator = ScriptedGenerator(right_times(lambda i: 1))
+    words = ["--input", str(source), "--output", str(tmp_path / "out"), "--model", str(folder)]
+    assert main([*words, "cluster=cpu"], generator) == 0
+    config, settings, _ = generator.arguments
+    assert config.actor_rollout_ref.model.path == str(folder)
+    assert config.marsrl.prompts.target == "marsrl_verl.algos.prompts:MathPrompts"
+    limits = (settings.max_prompt_tokens, settings.max_new_tokens, settings.segment_tokens)
+    assert (settings.temperature, limits) == (0.85, (32768, 65536, None))

@@ -1,0 +1,87 @@
+"""Filtering from answers or grades that are on record, without a model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from preparing import MODEL, ScriptedGenerator, read_parquet, right_times, sums, write_lines
+
+from marsrl_verl.data_preparation.application import main
+from marsrl_verl.data_preparation.problems import DAPO_INSTRUCTION, problem_key
+
+NEVER = ScriptedGenerator(lambda question, k: pytest.fail("the model was asked"))
+
+
+@pytest.fixture
+def source(tmp_path) -> Path:
+    return write_lines(tmp_path / "sums.jsonl", sums(4))
+
+
+def filtered(source: Path, answers: Path, *more: str) -> int:
+    output = source.parent / "out"
+    words = ["--input", str(source), "--output", str(output), "--from-answers", str(answers), "reward=exact"]
+    return main([*words, *more], NEVER)
+
+
+def kept(source: Path) -> dict[str, float]:
+    rows = read_parquet(source.parent / "out" / "train.parquet")
+    return {row["prompt"][-1]["content"]: row["extra_info"]["pass_rate"] for row in rows}
+
+
+def test_grades_and_responses_of_any_number_are_taken(tmp_path, source, capsys):
+    lines = [
+        {"question": " Compute  1+1", "grades": [1, 0, 0, 1]},
+        {"problem": problem_key("Compute 1+2"), "responses": ["<think>1</think>\\boxed{3}", "\\boxed{4}"]},
+        {"question": "Compute 1+2", "responses": ["I am at <think> \\boxed{3}", "\\boxed{3}"]},
+        {"question": "Compute 1+3", "grades": [1.0, {"reward": 1.0, "finish": "stop"}]},
+        {"question": "Compute 9+9", "grades": [1]},
+    ]
+    assert filtered(source, write_lines(tmp_path / "answers.jsonl", lines)) == 0
+    assert kept(source) == {"Compute 1+1": 0.5, "Compute 1+2": 0.5}
+    assert "2 kept, 1 too easy, 1 unanswered" in capsys.readouterr().out
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report["settings"]["lines about other problems"] == 1
+    bars = [(bar["right"], bar["answers"], bar["problems"]) for bar in report["answers"]["histogram"]]
+    assert bars == [(2, 4, 2), (2, 2, 1)]
+
+
+def test_a_grade_log_serves_as_a_record(tmp_path, source):
+    first = tmp_path / "first"
+    words = ["--input", str(source), "--output", str(first), *MODEL]
+    assert main(words, ScriptedGenerator(right_times(lambda i: i))) == 0
+    assert filtered(source, first / "grades.jsonl", "--min-pass-rate", "0.3") == 0
+    assert kept(source) == {"Compute 1+3": 0.375, "Compute 1+4": 0.5}
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report["settings"]["settings on record"]["answers per problem"] == 8
+
+
+def test_a_question_on_record_may_carry_the_instruction(tmp_path):
+    question = f"{DAPO_INSTRUCTION.before}\n\nCompute 1+1\n\n{DAPO_INSTRUCTION.after}"
+    source = write_lines(tmp_path / "a.jsonl", [{"question": question, "answer": "2"}])
+    answers = write_lines(tmp_path / "answers.jsonl", [{"question": question, "grades": [0, 1]}])
+    options = ("--strip-dapo", "--question-column", "question", "--answer-column", "answer")
+    assert filtered(source, answers, *options) == 0
+    assert kept(source) == {"Compute 1+1": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ({"grades": [1]}, "names no problem"),
+        ({"question": "Compute 1+1"}, "neither grades nor responses"),
+        ({"question": "Compute 1+1", "grades": []}, "neither grades nor responses"),
+        ({"question": "Compute 1+1", "responses": "\\boxed{2}"}, "neither grades nor responses"),
+        ({"question": "Compute 1+1", "grades": ["x"]}, "can't be read"),
+        ({"question": "Compute 1+1", "grades": [1], "ground_truth": "5"}, "graded against '5'"),
+        ({"question": "Compute 9+9", "grades": [1]}, "no answers to any of the 4 problems"),
+    ],
+)
+def test_an_unusable_record_is_refused(tmp_path, source, capsys, line, hint):
+    answers = write_lines(tmp_path / "answers.jsonl", [line])
+    assert filtered(source, answers) == 2
+    shown = capsys.readouterr().err
+    assert hint in shown and "fix:" in shown
+    assert str(answers) in shown
+    assert not (tmp_path / "out").exists()

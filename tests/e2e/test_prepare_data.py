@@ -1,0 +1,54 @@
+"""Data preparation with real vLLM on CPU and the tiny model."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+from training_runs import REPOSITORY
+
+from marsrl_verl.demo.problems import Split, generate, to_rows
+from marsrl_verl.rewards.extraction import last_boxed
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+
+PROBLEMS, ANSWERS = 60, 8
+
+
+def test_the_tiny_model_answers_and_its_easy_problems_go(tmp_path):
+    source, output = tmp_path / "sums.jsonl", tmp_path / "out"
+    rows = to_rows(generate(Split.TRAIN, PROBLEMS, seed=3), Split.TRAIN)
+    source.write_text("".join(json.dumps(row) + "\n" for row in [*rows, rows[0]]))
+    words = ["--input", str(source), "--output", str(output), "--held-out", "5", "--keep-responses"]
+    done = subprocess.run(
+        [sys.executable, "-m", "recipe.marsrl.prepare_data", *words, "model=tiny", "cluster=cpu"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+        timeout=800,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    report = json.loads((output / "report.json").read_text())
+    assert (report["source"]["duplicates"], report["source"]["problems"]) == (1, PROBLEMS)
+    bars = report["answers"]["histogram"]
+    assert sum(bar["problems"] for bar in bars) == PROBLEMS
+    # The Solver is right in about 55 % of its answers at temperature 1; a prompt or a grader that is not
+    # training's would leave next to nothing.
+    right = sum(bar["right"] * bar["problems"] for bar in bars) / (PROBLEMS * ANSWERS)
+    assert 0.35 < right < 0.75
+    kept = report["selection"]["kept"]
+    assert kept == PROBLEMS - sum(bar["problems"] for bar in bars if bar["right"] == ANSWERS)
+    assert report["written"] == {"train": kept - 5, "val": 5}
+    head, *lines = map(json.loads, (output / "grades.jsonl").read_text().splitlines())
+    assert head["settings"]["marsrl.roles.solver.temperature"] == 1.0
+    assert len(lines) == PROBLEMS
+    assert any(len(set(line["responses"])) > 1 for line in lines), "answers of a problem are drawn one by one"
+    for line in lines:
+        for grade, response in zip(line["grades"], line["responses"], strict=True):
+            boxed = last_boxed(response) == line["ground_truth"] and grade["finish"] == "stop"
+            assert grade["reward"] >= boxed
+            assert not grade["reward"] or line["ground_truth"] in response
+            assert "<|" not in response
