@@ -40,14 +40,19 @@ SEEDS ?= 3
 compare: $(STAMP)
 	$(PY) -m marsrl_verl.compare $(SUITE) --seeds $(SEEDS) $(ARGS)
 
+# Unit tests in several processes, a thread each; end-to-end tests one by one, since they use all cores.
+UNIT := OMP_NUM_THREADS=1 $(PY) -m pytest tests -m 'not e2e' -n auto --maxprocesses 8 --dist loadfile
+E2E := $(PY) -m pytest tests -m e2e
+
 test: $(STAMP)
-	$(PY) -m pytest tests
+	$(UNIT)
+	$(E2E)
 
 unit: $(STAMP)
-	$(PY) -m pytest tests -m 'not e2e'
+	$(UNIT)
 
 e2e: $(STAMP)
-	$(PY) -m pytest tests -m e2e
+	$(E2E)
 
 lint: $(STAMP)
 	$(VENV)/bin/ruff check .

@@ -39,7 +39,10 @@ class MarsRLvLLMServer(vLLMHttpServer):
         if await self._park_until_admitted(request_id) is not None:
             return []
         try:
-            params = SamplingParams(n=n, logprobs=0, output_kind=RequestOutputKind.FINAL_ONLY, **sampling)
+            # Only ids and log-probabilities are wanted; the rollout code makes the text of the ids.
+            params = SamplingParams(
+                n=n, logprobs=0, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY, **sampling
+            )
             collector = await self.engine.add_request(
                 request_id, TokensPrompt(prompt_token_ids=prompt_ids), params
             )
