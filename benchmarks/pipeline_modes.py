@@ -5,7 +5,9 @@
 
 Every mode trains the same method on the same problems until the same number of samples is trained; the
 time runs from the start of the first step, so filling the pipeline is part of it. The step in which the
-number is reached counts in part. Modes take turns, one process after another on the same machine.
+number is reached counts in part. Updates are computed with a learning rate of 0: a policy that improves
+leaves ever fewer groups to train, and the modes would not have the same work. Modes take turns, one process
+after another on the same machine.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ MODES: dict[str, tuple[str, ...]] = {
     "pipelined + segments + overlap": ("pipeline=overlapped", "marsrl.pipeline.max_segments=4"),
 }
 PHASES = ("gen", "old_log_prob", "update_actor", "update_weights")
-EXTRA_STEPS = 14
+EXTRA_STEPS = 9
 """Steps that a pipelined run is given beyond those of the sequential one: five stages of four segments fill
 slowly, and a budget that is too small is an error, not a result."""
 
@@ -77,6 +79,7 @@ def run(mode: str, problems: int, number: int, seed: int, sequential_steps: int,
         f"trainer.total_training_steps={count}",
         f"marsrl.run.seed={seed}",
         "trainer.save_freq=-1",
+        "actor_rollout_ref.actor.optim.lr=0.0",
         "marsrl.run.log_rollouts=false",
     )
     return steps(folder)
@@ -113,7 +116,7 @@ def main() -> None:
     )
     parser.add_argument("--problems", nargs="+", type=int, default=[4, 32], help="new problems per step")
     parser.add_argument("--repeat", type=int, default=2, help="runs per mode and size, interleaved")
-    parser.add_argument("--steps", type=int, default=12, help="steps of the sequential run")
+    parser.add_argument("--steps", type=int, default=6, help="steps of the sequential run")
     parser.add_argument("--json", type=Path, help="write the rows here")
     arguments = parser.parse_args()
     place = machine()
