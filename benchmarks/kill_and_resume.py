@@ -59,14 +59,14 @@ def recorded(folder: Path) -> int:
     )
 
 
-def kill_and_resume(root: Path, count: int, kills: int, longest: float, seed: int) -> Attempts:
+def kill_and_resume(root: Path, count: int, kills: int, moments: tuple[float, float], seed: int) -> Attempts:
     """Start and kill until `kills` kills are done, then let the run end.
 
     Args:
         root: where the run's folder lies.
         count: training steps.
         kills: how many.
-        longest: most seconds from a start to its kill.
+        moments: least and most seconds from a start to its kill.
         seed: of the moments.
 
     Raises:
@@ -90,7 +90,7 @@ def kill_and_resume(root: Path, count: int, kills: int, longest: float, seed: in
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
             )
-            wait = rng.uniform(1.0, longest) if found.kills < kills else None
+            wait = rng.uniform(*moments) if found.kills < kills else None
             try:
                 status = process.wait(timeout=wait)
             except subprocess.TimeoutExpired:
@@ -152,12 +152,14 @@ def main() -> None:
     )
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--steps", type=int, default=60)
-    parser.add_argument("--longest", type=float, default=40.0, help="most seconds from a start to its kill")
+    parser.add_argument("--earliest", type=float, default=1.0, help="least seconds from a start to its kill")
+    parser.add_argument("--latest", type=float, default=120.0, help="most; a start takes 30 to 50")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     print(machine(), flush=True)
     root = Path(tempfile.mkdtemp(prefix="marsrl-kills-"))
-    found = kill_and_resume(root, arguments.steps, arguments.kills, arguments.longest, arguments.seed)
+    moments = (arguments.earliest, arguments.latest)
+    found = kill_and_resume(root, arguments.steps, arguments.kills, moments, arguments.seed)
     counts = check(root / "killed", arguments.steps)
     print(
         f"{found.kills} kills in {found.starts} starts, {found.before_training} of them before the start "
