@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from marsrl_verl.config.errors import MAX_LINES
+import pytest
+
+from marsrl_verl.config.checks import run_checks
+from marsrl_verl.config.errors import MAX_LINES, ConfigError
 
 
 def assert_message(text: str, key: str, hint: str) -> None:
@@ -12,6 +15,17 @@ def assert_message(text: str, key: str, hint: str) -> None:
     assert "fix:" in text
     assert "Traceback" not in text
     assert len(text.splitlines()) <= MAX_LINES
+
+
+def assert_checks_refuse(checked, changes: dict[str, object], key: str, hint: str) -> None:
+    """The checks refuse the changed configuration and say so in one message.
+
+    Args:
+        checked: the fixture; it runs the first checks itself.
+    """
+    with pytest.raises(ConfigError) as refused:
+        run_checks(checked(changes))
+    assert_message(str(refused.value), key, hint)
 
 
 def assert_refused(done, key: str, hint: str) -> None:
