@@ -189,7 +189,9 @@ def test_a_stopped_comparison_ends_its_run(tmp_path, stop, status):
     suite = tmp_path / "pair.yaml"
     suite.write_text(SUITE)
     program = (
-        "import sys\n"
+        "import signal, sys\n"
+        # A shell that runs the tests in the background has them ignore Ctrl-C, and children inherit that.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from marsrl_verl.compare.application import end_on_sigterm, main\n"
         "end_on_sigterm()\n"
         f"sys.exit(main(sys.argv[1:], {FAKE!r}))"
