@@ -70,7 +70,7 @@ def kill_and_resume(root: Path, count: int, kills: int, moments: tuple[float, fl
         seed: of the moments.
 
     Raises:
-        RuntimeError: a start failed by itself.
+        RuntimeError: a start failed by itself, or the run ended before all kills were done.
     """
     rng, found, folder = random.Random(seed), Attempts(), root / "killed"
     while True:
@@ -106,6 +106,8 @@ def kill_and_resume(root: Path, count: int, kills: int, moments: tuple[float, fl
         if status != 0:
             end = log.read_text()[-4000:]
             raise RuntimeError(f"attempt {found.starts} ended with status {status}:\n{end}")
+        if found.kills < kills:
+            raise RuntimeError(f"the run ended after {found.kills} of {kills} kills: give it more --steps")
         return found
 
 
@@ -151,9 +153,9 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--earliest", type=float, default=1.0, help="least seconds from a start to its kill")
-    parser.add_argument("--latest", type=float, default=120.0, help="most; a start takes 30 to 50")
+    parser.add_argument("--latest", type=float, default=90.0, help="most; a start takes 30 to 50")
     parser.add_argument("--seed", type=int, default=1)
     arguments = parser.parse_args()
     print(machine(), flush=True)

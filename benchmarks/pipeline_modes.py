@@ -3,11 +3,11 @@
     python -m benchmarks.pipeline_modes                        # 4 and 32 problems per step, twice each
     python -m benchmarks.pipeline_modes --problems 4 --repeat 1 --json rows.json
 
-Every mode trains the same method on the same problems until the same number of samples is trained; the
-time runs from the start of the first step, so filling the pipeline is part of it. The step in which the
-number is reached counts in part. Updates are computed with a learning rate of 0: a policy that improves
-leaves ever fewer groups to train, and the modes would not have the same work. Modes take turns, one process
-after another on the same machine.
+Every mode trains the same method until the same number of samples is trained, whatever their stage: a
+pipeline that fills has trained more of the first stages, whose prompts are short. The time runs from the
+start of the first step, so filling the pipeline is part of it. The step in which the number is reached counts
+in part. Updates are computed with a learning rate of 0: a policy that improves leaves ever fewer groups to
+train. Modes take turns, one process after another on the same machine.
 """
 
 from __future__ import annotations

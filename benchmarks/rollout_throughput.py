@@ -26,10 +26,11 @@ import uuid
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from benchmarks.throughput.plan import PARTS, PLAN_VARIABLE, Piece, Plan, Row, Workload, read_results
+from benchmarks.throughput.plan import PLAN_VARIABLE, Piece, Plan, Row, Workload, read_results
 from benchmarks.throughput.processes import TAG
 from benchmarks.throughput.tables import piece_table, processor_table, progress, result_table, verdict
 from benchmarks.training_runs import machine
+from marsrl_verl.config.data_files import as_list
 from marsrl_verl.data_preparation.problems import Columns, collect
 from marsrl_verl.data_preparation.source import read_rows
 
@@ -54,13 +55,15 @@ def make_plan(arguments: argparse.Namespace, folder: Path) -> Plan:
     workloads = tuple(one for one in (natural, fixed) if one.problems > 0)
     plan = Plan(overrides, workloads, (), arguments.group_size, arguments.rounds, "")
     config = plan.config()
-    files = config.data.train_files
-    paths = [Path(one) for one in ([files] if isinstance(files, str) else files)]
+    paths = [Path(one) for one in as_list(config.data.train_files)]
     found = collect(read_rows(paths, Columns().names), Columns(), None)
-    needed = max(one.problems for one in workloads) * (arguments.rounds + 1) * PARTS
+    needed = sum(plan.needed(one) for one in workloads)
     problems = tuple(asdict(one.problem) for one in list(found.problems.values())[:needed])
-    if len(problems) < max(one.problems for one in workloads):
-        raise SystemExit(f"{files} hold {len(problems)} problems, a round takes more: lower --problems")
+    if len(problems) < needed:
+        raise SystemExit(
+            f"the training files hold {len(problems)} problems, {needed} are needed: lower --problems, "
+            "--fixed-problems or --rounds"
+        )
     return replace(plan, problems=problems)
 
 

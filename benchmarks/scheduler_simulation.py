@@ -12,8 +12,6 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import math
-import statistics
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -34,6 +32,7 @@ from benchmarks.simulation.driver import (
 )
 from benchmarks.simulation.engine_time import EngineModel
 from benchmarks.simulation.workload import EARLY, LATE, TOKENS_PER_UNIT, Responses, Workload
+from benchmarks.tables import table, with_interval
 from marsrl_verl.core.scheduler import Mode
 
 LENGTHS = {"early": EARLY, "late": LATE}
@@ -41,8 +40,6 @@ PUBLISHED_BATCH = 128
 PUBLISHED_SECONDS = {1: 1240, 2: 774, 4: 601}
 """Seconds per step by number of segments (UloRL, arXiv 2507.19766, Table 1): Qwen3-30B-A3B, 64k."""
 CALIBRATION_STEPS = 12
-T_QUANTILE = {1: 12.706, 2: 4.303, 3: 3.182, 4: 2.776, 5: 2.571, 6: 2.447, 7: 2.365, 8: 2.306, 9: 2.262}
-"""97.5 % quantile of Student's t by degrees of freedom."""
 
 COLUMNS = (
     # Figure, heading, digits, factor.
@@ -123,31 +120,6 @@ def calibrate(
         )
         found[segments] = figures(run[segments:], Cluster(engine, training))
     return found
-
-
-def interval(values: list[float]) -> tuple[float, float]:
-    """Mean and half width of its 95 % interval (Student's t; the normal quantile above 10 values)."""
-    mean = statistics.fmean(values)
-    if len(values) < 2:
-        return mean, math.nan
-    half = T_QUANTILE.get(len(values) - 1, 1.96) * statistics.stdev(values) / math.sqrt(len(values))
-    return mean, half
-
-
-def with_interval(values: list[float], digits: int, factor: float) -> str:
-    mean, half = interval([value * factor for value in values])
-    text = f"{mean:,.{digits}f}"
-    return text if math.isnan(half) else f"{text} ± {half:,.{digits}f}"
-
-
-def table(head: list[str], rows: list[list[str]]) -> str:
-    """A Markdown table with aligned columns."""
-    widths = [max(len(line[i]) for line in [head, *rows]) for i in range(len(head))]
-    lines = [
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |"
-        for line in [head, *rows]
-    ]
-    return "\n".join([lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]])
 
 
 def result_table(by_seed: dict[int, dict[str, dict[str, float]]]) -> str:

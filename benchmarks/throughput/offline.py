@@ -11,16 +11,17 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.throughput.plan import PLAIN, WITH_LOG_PROBS, Plan, Row, Workload, sampling_of, write_results
+from benchmarks.throughput.plan import OFFLINE, Plan, Row, Workload, sampling_of, write_results
+from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.core.types import SOLVER
 from marsrl_verl.verl_adapter.components import (
     build_prompts,
     chat_tokenizer,
     sampling_settings,
-    typed_settings,
 )
 from marsrl_verl.verl_adapter.environment import prepare_environment
 from marsrl_verl.verl_adapter.offline_engine import engine_arguments, load_tokenizer
+from marsrl_verl.verl_adapter.sampling import sampling_arguments
 
 
 def main() -> None:
@@ -39,16 +40,16 @@ def main() -> None:
     rows = []
     for workload in plan.workloads:
         for number in range(plan.rounds + 1):
-            for part, (variant, log_probs) in enumerate(((PLAIN, None), (WITH_LOG_PROBS, 0))):
+            for part, (variant, text, log_probs) in enumerate(OFFLINE):
                 problems = plan.round_problems(workload, number, part)
                 ids = [chat.prompt_ids(prompts.solver(problem)) for problem in problems]
-                params = sampling_params(workload, config, plan.group_size, log_probs)
+                params = sampling_params(workload, config, plan.group_size, text, log_probs)
                 row = measure(llm, ids, params, variant, workload, number)
                 rows.append(replace(row, threads=torch.get_num_threads()))
     write_results(plan.results, rows, [], {"engine": {key: str(value) for key, value in arguments.items()}})
 
 
-def sampling_params(workload: Workload, config: Any, n: int, log_probs: int | None) -> Any:
+def sampling_params(workload: Workload, config: Any, n: int, text: bool, log_probs: bool) -> Any:
     """vLLM's settings, drawn from the same configuration as the plugin's."""
     from vllm import SamplingParams
     from vllm.sampling_params import RequestOutputKind
@@ -56,12 +57,10 @@ def sampling_params(workload: Workload, config: Any, n: int, log_probs: int | No
     solver = sampling_of(workload, sampling_settings(typed_settings(config))[SOLVER])
     return SamplingParams(
         n=n,
-        temperature=solver.temperature,
-        top_p=solver.top_p,
-        top_k=solver.top_k,
-        max_tokens=solver.max_new_tokens,
+        **sampling_arguments(solver, solver.max_new_tokens),
         ignore_eos=workload.ignore_end,
-        logprobs=log_probs,
+        logprobs=0 if log_probs else None,
+        detokenize=text,
         output_kind=RequestOutputKind.FINAL_ONLY,
     )
 

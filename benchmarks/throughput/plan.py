@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,18 @@ PLAN_VARIABLE = "MARSRL_THROUGHPUT_PLAN"
 
 PLUGIN, SERVER = "plugin", "server alone"
 PLAIN, WITH_LOG_PROBS = "LLM.generate", "LLM.generate, log-probs"
-"""What is measured: `Row.variant`."""
-PARTS = 2
-"""Variants that one process measures."""
+NO_TEXT, SAME_WORK = "LLM.generate, no text", "LLM.generate, log-probs, no text"
+"""What is measured: `Row.variant`. The plugin asks for log-probabilities and makes the text itself, so
+`SAME_WORK` is what its engine does."""
+OFFLINE = (
+    (PLAIN, True, False),
+    (WITH_LOG_PROBS, True, True),
+    (NO_TEXT, False, False),
+    (SAME_WORK, False, True),
+)
+"""Variants of `LLM.generate`: whether it makes text, and whether it gives log-probabilities."""
+PARTS = len(OFFLINE)
+"""Most variants that one process measures."""
 
 
 @dataclass(frozen=True)
@@ -68,14 +77,21 @@ class Plan:
         """The composed training configuration."""
         return compose_config(parse_arguments(list(self.overrides))).config
 
+    def needed(self, workload: Workload) -> int:
+        """Problems of all rounds of a workload, the warm-up included."""
+        return workload.problems * (self.rounds + 1) * PARTS
+
     def round_problems(self, workload: Workload, number: int, part: int = 0) -> list[Problem]:
         """The problems of one round.
 
-        Both sides generate the same ones. No round repeats another's, and a process that measures two
-        variants gives them two parts, so that no cached prefix helps.
+        Both sides generate the same ones. No round repeats another's, of no workload, and a process that
+        measures several variants gives each a part, so that no cached prefix helps.
         """
-        start = ((number * PARTS + part) * workload.problems) % (len(self.problems) - workload.problems + 1)
+        before = self.workloads[: self.workloads.index(workload)]
+        start = sum(self.needed(one) for one in before) + (number * PARTS + part) * workload.problems
         chosen = self.problems[start : start + workload.problems]
+        if len(chosen) < workload.problems:
+            raise ValueError(f"{len(self.problems)} problems are too few: round {number} of {workload.name}")
         return [Problem(**{**one, "messages": tuple(one["messages"])}) for one in chosen]
 
 
@@ -138,10 +154,4 @@ def solver_input(problem: Problem, messages: tuple[Message, ...], n: int, name: 
 
 def sampling_of(workload: Workload, solver: SamplingSettings) -> SamplingSettings:
     """The Solver's settings with the workload's length."""
-    return SamplingSettings(
-        max_new_tokens=workload.max_tokens,
-        max_prompt_tokens=solver.max_prompt_tokens,
-        temperature=solver.temperature,
-        top_p=solver.top_p,
-        top_k=solver.top_k,
-    )
+    return replace(solver, max_new_tokens=workload.max_tokens, segment_tokens=None)

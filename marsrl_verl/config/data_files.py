@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from omegaconf import OmegaConf
+
 MAX_NAMED_ROWS = 5
 
 
@@ -50,6 +52,11 @@ def read_report(path: Path, split: str, prompt_key: str, required: tuple[str, ..
     if report.rows == 0:
         raise UnreadableFileError("the file has no rows")
     return report
+
+
+def as_list(value: Any) -> list[Any]:
+    """One value as a list of one; a list as it is."""
+    return list(value) if OmegaConf.is_list(value) or isinstance(value, list) else [value]
 
 
 def read_questions(path: Path, prompt_key: str, id_column: str | None) -> Iterator[tuple[str, str | None]]:

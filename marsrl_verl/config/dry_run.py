@@ -20,7 +20,7 @@ from marsrl_verl.config.memory import GIB, GPU_GIB, assumptions, estimate_memory
 from marsrl_verl.config.model_shapes import PUBLISHED, ModelShape, shape_from_config
 from marsrl_verl.config.pools import own_pool_gpus
 from marsrl_verl.config.prompt_budget import RoleBudget
-from marsrl_verl.core.types import ROLES, SOLVER
+from marsrl_verl.core.types import ROLES, SOLVER, segment_length
 
 PLAN_FOLDER = "plans"
 """Below `marsrl.run.output_root`: a plan must not make the run's own folder look used."""
@@ -117,7 +117,7 @@ def _segments(ctx: Context) -> list[str]:
     if rounds == 1:
         return []
     lengths = "  ".join(
-        f"{role} {-(-getattr(settings.roles, role).max_new_tokens // rounds):,}"
+        f"{role} {segment_length(getattr(settings.roles, role).max_new_tokens, rounds):,}"
         for role in ROLES
         if role != SOLVER or not ctx.external_solver
     )

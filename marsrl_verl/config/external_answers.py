@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
-from marsrl_verl.config.data_files import UnreadableFileError, read_questions
+from marsrl_verl.config.data_files import UnreadableFileError, as_list, read_questions
 from marsrl_verl.config.schema import AnswerFileConfig, EndpointConfig
 from marsrl_verl.rollout.external.answer_file import AnswerFile, AnswerFileError, FileSource, LineKey
 
@@ -62,10 +62,13 @@ def ids_by_question(rows: Iterable[Row]) -> dict[str, tuple[str, ...]]:
     return ids
 
 
-def open_source(
-    settings: AnswerFileConfig, seed: int, data_files: Iterable[Path], prompt_key: str
-) -> FileSource:
-    """Read the file of answers; where its lines have ids, also the data, which tells their questions.
+def open_source(settings: AnswerFileConfig, seed: int, rows: Iterable[Row]) -> FileSource:
+    """Read the file of answers.
+
+    Args:
+        settings: `marsrl.external_solver.jsonl`.
+        seed: the run's.
+        rows: of the data, which tell the questions where lines have ids; else not looked at.
 
     Raises:
         AnswerFileError: a file can't be used; the message says which line or row.
@@ -76,7 +79,6 @@ def open_source(
     file = AnswerFile.scan(Path(settings.path).expanduser(), key)
     if settings.id_column is None:
         return FileSource(file, seed)
-    rows = [row for path in data_files for row in data_rows(path, prompt_key, settings.id_column)]
     return FileSource(file, seed, ids_by_question(rows))
 
 
@@ -86,8 +88,7 @@ def data_names(config: DictConfig) -> list[str]:
 
 
 def _names(value: Any) -> list[str]:
-    some = list(value) if OmegaConf.is_list(value) else [value]
-    return [str(name) for name in some if name]
+    return [str(name) for name in as_list(value) if name]
 
 
 def make_paths_absolute(config: DictConfig) -> None:
@@ -104,9 +105,15 @@ def make_paths_absolute(config: DictConfig) -> None:
         config.data[key] = [str(Path(name).expanduser().absolute()) for name in names]
 
 
-def data_paths(config: DictConfig) -> list[Path]:
-    """The data files of both splits."""
-    return [Path(name).expanduser() for name in data_names(config)]
+def all_rows(config: DictConfig) -> Iterator[Row]:
+    """The rows of the data files of both splits.
+
+    Raises:
+        AnswerFileError: as `data_rows`, when the row is asked for.
+    """
+    column = config.marsrl.external_solver.jsonl.id_column
+    for name in data_names(config):
+        yield from data_rows(Path(name).expanduser(), str(config.data.prompt_key), column)
 
 
 def workers_part(config: DictConfig, settings: EndpointConfig) -> int:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from omegaconf import DictConfig, OmegaConf
 
+from marsrl_verl.algos.choices import Overlap
 from marsrl_verl.config.batching import world_size
 from marsrl_verl.config.model_shapes import ModelShape
 from marsrl_verl.config.pools import own_pool_gpus
@@ -51,6 +52,8 @@ class MemoryEstimate:
     """The engine frees its memory while the trainer works."""
     engine_apart: bool
     """The engine has GPUs of its own."""
+    overlap: bool
+    """The engine decodes while the trainer works."""
 
     @property
     def training(self) -> int:
@@ -61,9 +64,14 @@ class MemoryEstimate:
         return state + self.gathered + self.activations + self.logits + engine
 
     @property
+    def trainer_waits(self) -> bool:
+        """The training state moves to main memory while the engine decodes on the same GPUs."""
+        return self.trainer_offloaded and not self.overlap and not self.engine_apart
+
+    @property
     def decoding(self) -> int:
         """Most bytes while the engine decodes."""
-        waits = self.trainer_offloaded or self.trainer_on_host or self.engine_apart
+        waits = self.trainer_waits or self.trainer_on_host or self.engine_apart
         state = 0 if waits else self.train_weights + self.optimizer
         return state + self.engine_weights + self.kv_cache
 
@@ -102,6 +110,7 @@ def estimate_memory(config: DictConfig, shape: ModelShape) -> MemoryEstimate:
         trainer_on_host=bool(fsdp.offload_policy),
         engine_sleeps=bool(rollout.free_cache_engine),
         engine_apart=own_pool_gpus(rollout) > 0,
+        overlap=config.marsrl.pipeline.overlap == Overlap.ONE_STEP.value,
     )
 
 
@@ -127,7 +136,7 @@ def assumptions(config: DictConfig, estimate: MemoryEstimate) -> list[str]:
     ]
     if estimate.trainer_on_host:
         lines.append("offload_policy: the training state stays in main memory")
-    elif estimate.trainer_offloaded:
+    elif estimate.trainer_waits:
         lines.append("the training state moves to main memory while the engine decodes")
     if on_cpu:
         lines.append("main memory of one rank; key-value cache from VLLM_CPU_KVCACHE_SPACE")

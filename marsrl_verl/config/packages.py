@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -19,6 +20,11 @@ def installed(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return None
+
+
+def versions_of(names: Iterable[str]) -> dict[str, str]:
+    """The versions of those distributions that are installed."""
+    return {name: found for name in names if (found := installed(name)) is not None}
 
 
 def stand_in_version() -> str:

@@ -33,6 +33,17 @@ def policy_losses() -> tuple[str, ...]:
 
 
 @lru_cache(maxsize=1)
+def weight_syncs() -> tuple[str, ...]:
+    """Names that verl registers for `rollout.checkpoint_engine.backend`."""
+    folder = verl_folder() / "checkpoint_engine"
+    text = "".join(path.read_text(encoding="utf-8") for path in sorted(folder.glob("*.py")))
+    found = re.findall(r"^@CheckpointEngineRegistry\.register\(\"(\w+)\"\)", text, re.MULTILINE)
+    if "naive" not in found or "nccl" not in found:
+        raise UpstreamSourceError(f"{folder} registers no weight sync 'naive' and 'nccl' (found {found})")
+    return tuple(dict.fromkeys(found))
+
+
+@lru_cache(maxsize=1)
 def loggers() -> tuple[str, ...]:
     """Names that verl accepts in `trainer.logger`."""
     path = verl_folder() / "utils/tracking.py"

@@ -41,6 +41,8 @@ class FinishReason(str, Enum):
     """The prompt exceeds the limit of its role; nothing was generated."""
     ABORTED = "aborted"
     """The engine gave the request up."""
+    REFUSED = "refused"
+    """An external Solver's endpoint would not answer this request."""
     ERROR = "error"
     """The engine or a tool failed; `Sample.error` says how."""
 
@@ -230,6 +232,11 @@ class SamplingSettings:
         """How many tokens the next segment may have after so many."""
         rest = self.max_new_tokens - tokens_so_far
         return rest if self.segment_tokens is None else min(rest, self.segment_tokens)
+
+
+def segment_length(max_new_tokens: int, max_segments: int) -> int:
+    """Tokens of a segment: the response limit in `max_segments` parts (UloRL, arXiv 2507.19766, §3.1)."""
+    return -(-max_new_tokens // max_segments)
 
 
 class Engine(Protocol):

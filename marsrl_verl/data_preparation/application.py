@@ -11,6 +11,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
+from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.config.errors import EXIT_WRONG_CONFIGURATION, ConfigError
 from marsrl_verl.core.types import SamplingSettings
 from marsrl_verl.data_preparation.command_line import Arguments, parse_arguments
@@ -33,7 +34,7 @@ from marsrl_verl.data_preparation.training_settings import (
     training_config,
 )
 from marsrl_verl.reporting.files import write_json_atomic
-from marsrl_verl.verl_adapter.components import build_prompts, chat_tokenizer, typed_settings
+from marsrl_verl.verl_adapter.components import build_prompts, chat_tokenizer
 from marsrl_verl.verl_adapter.terminal import chatter_to, terminal
 
 MakeGenerator = Callable[[DictConfig, SamplingSettings, int], AnswerGenerator]
@@ -185,7 +186,7 @@ def _recorded_grades(
         "recorded in": str(arguments.from_answers),
         "settings on record": recorded.settings,
         "lines about other problems": recorded.other_problems,
-        **grader_settings(config),
+        **(grader_settings(config) if recorded.graded_here else {}),
     }
     return recorded.grades
 

@@ -32,6 +32,8 @@ _OF_A_MODEL = (
     "tensor_parallel",
     "keep_responses",
 )
+_OF_A_RECORD = ("reward=", "marsrl.reward.", "marsrl.run.seed=")
+"""Words of the training command that mean something without a model."""
 _OWN_KEYS = ("data", "data.train_files", "data.val_files", "name", "dry_run", "marsrl.dry_run")
 _DESCRIPTION = """\
 Remove duplicates from a set of problems, let the start model answer each of them k times, keep problems by
@@ -171,9 +173,11 @@ def _instruction(found: argparse.Namespace) -> Instruction | None:
 def _check_words(found: argparse.Namespace) -> None:
     """Refuse options that would have no effect, and keys that this command sets itself."""
     if found.from_answers is not None:
-        inert = [option for option in _OF_A_MODEL if getattr(found, option) not in (None, False)]
+        options = [option for option in _OF_A_MODEL if getattr(found, option) not in (None, False)]
+        inert = [f"--{option.replace('_', '-')}" for option in options]
+        inert += [word for word in found.overrides if not word.lstrip("+~").startswith(_OF_A_RECORD)]
         if inert:
-            names = ", ".join(f"--{option.replace('_', '-')}" for option in inert)
+            names = ", ".join(inert)
             raise PreparationError(
                 f"{names}: with --from-answers no model answers.",
                 "Leave it out, or leave --from-answers out.",

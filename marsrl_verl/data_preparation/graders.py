@@ -38,7 +38,9 @@ class Graders:
         """Score the responses of one problem in a thread."""
         return self._pool.submit(self._score, requests)
 
-    def grade_texts(self, problem: SourceProblem, responses: Sequence[str]) -> list[Grade]:
+    def grade_texts(
+        self, problem: SourceProblem, responses: Sequence[str], finish_reasons: Sequence[FinishReason]
+    ) -> list[Grade]:
         """Grade responses that are on record as whole texts; waits for the result."""
         requests = [
             ScoreRequest(
@@ -48,13 +50,13 @@ class Graders:
                 problem=problem.problem,
                 text=text,
                 final_text=final_text(text),
-                finish_reason=FinishReason.STOP,
+                finish_reason=reason,
             )
-            for k, text in enumerate(responses)
+            for k, (text, reason) in enumerate(zip(responses, finish_reasons, strict=True))
         ]
         return [
-            Grade(one.reward, answer=one.answer, error=one.error, graded=one.graded)
-            for one in self.submit(requests).result()
+            Grade(one.reward, answer=one.answer, finish=reason.value, error=one.error, graded=one.graded)
+            for one, reason in zip(self.submit(requests).result(), finish_reasons, strict=True)
         ]
 
     def close(self) -> None:

@@ -7,7 +7,7 @@ import json
 import math
 import re
 import unicodedata
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -74,7 +74,7 @@ class SourceProblem:
     """A problem of the source, once."""
 
     key: str
-    """Hash of the normalised question."""
+    """Hash of the normalised chat (`problem_key`)."""
     problem: Problem
     """`problem_id` is `key`; `messages` are what the dataset's chat will be."""
     ability: str
@@ -129,7 +129,7 @@ class Collected:
 def collect(rows: Iterable[Row], columns: Columns, instruction: Instruction | None) -> Collected:
     """Turn rows into problems and take every problem once.
 
-    Two rows are the same problem when their questions agree after `normalised`. Where their references
+    Two rows are the same problem when their chats agree after `normalised`. Where their references
     differ, neither can be trusted: the later rows count as bad, and the problem is left out.
     """
     found = Collected()
@@ -170,9 +170,17 @@ def normalised(question: str) -> str:
     return " ".join(unicodedata.normalize("NFC", question).split())
 
 
-def problem_key(question: str) -> str:
-    """The hash by which a problem is known, 32 hexadecimal digits."""
-    return hashlib.blake2b(normalised(question).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+def problem_key(question: str, others: Sequence[Message] = ()) -> str:
+    """The hash by which a problem is known, 32 hexadecimal digits.
+
+    Args:
+        question: the last user message.
+        others: the chat's other messages, a system message for example: they belong to the problem.
+    """
+    text = normalised(question)
+    if others:
+        text = json.dumps([text, *([one["role"], normalised(one["content"])] for one in others)])
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 _LOOKS_ONLY = re.compile(r"""[\s$\\{}().,;:!?'"`]+""")
@@ -196,7 +204,7 @@ def _problem(
     if not question:
         raise RowError("the question is empty", "give it a text")
     messages[last]["content"] = question
-    key = problem_key(question)
+    key = problem_key(question, messages[:last] + messages[last + 1 :])
     problem = Problem(
         problem_id=key,
         question=question,

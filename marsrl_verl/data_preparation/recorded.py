@@ -2,7 +2,8 @@
 
 JSON lines, one or more per problem. A line names its problem by `problem` (the hash that a grade log has)
 or by `question`, and holds `grades` (numbers, or the objects of a grade log) or `responses` (text, which
-is then graded). A line with `settings` alone, as a grade log begins with, goes into the report.
+is then graded), with `finish` how each response ended (`stop`, `length`; all `stop` where it is left out). A
+line with `settings` alone, as a grade log begins with, goes into the report.
 """
 
 from __future__ import annotations
@@ -12,13 +13,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from marsrl_verl.core.types import FinishReason
 from marsrl_verl.data_preparation.errors import PreparationError, RowError
 from marsrl_verl.data_preparation.grades import Grade, ProblemGrades
 from marsrl_verl.data_preparation.problems import Instruction, SourceProblem, problem_key
 from marsrl_verl.data_preparation.source import read_rows
 
-GradeTexts = Callable[[SourceProblem, list[str]], list[Grade]]
-"""Grades the responses of one problem."""
+GradeTexts = Callable[[SourceProblem, list[str], list[FinishReason]], list[Grade]]
+"""Grades the responses of one problem, given how each of them ended."""
 
 
 @dataclass(slots=True)
@@ -31,6 +33,8 @@ class Recorded:
     """Those that a grade log begins with."""
     other_problems: int = 0
     """Lines about problems that are not in the source."""
+    graded_here: bool = False
+    """Whether a line had responses, which the configured reward graded."""
 
 
 def read_recorded(
@@ -51,18 +55,24 @@ def read_recorded(
         PreparationError: a line is none of the kind, or was graded against another reference.
     """
     found = Recorded()
+    by_question: dict[str, list[str]] = {}
+    for one in problems.values():
+        by_question.setdefault(problem_key(one.question), []).append(one.key)
     parts: dict[str, list[Grade]] = {}
-    for row in read_rows([path], ("problem", "question", "ground_truth", "grades", "responses", "settings")):
+    for row in read_rows(
+        [path], ("problem", "question", "ground_truth", "grades", "responses", "finish", "settings")
+    ):
         if isinstance(row.data, RowError):
             raise PreparationError(f"{row.place}: {row.data.what}.", f"{row.data.fix}.")
         if isinstance(row.data.get("settings"), dict):
             found.settings = row.data["settings"]
             continue
-        problem = problems.get(_key(row.data, row.place, instruction))
+        problem = problems.get(_key(row.data, row.place, instruction, by_question))
         if problem is None:
             found.other_problems += 1
             continue
         _check_reference(row.data, row.place, problem)
+        found.graded_here |= not row.data.get("grades")
         parts.setdefault(problem.key, []).extend(_grades(row.data, row.place, problem, grade_texts))
     found.grades = {
         key: ProblemGrades(key, tuple(grades), problems[key].question, problems[key].problem.ground_truth)
@@ -71,14 +81,24 @@ def read_recorded(
     return found
 
 
-def _key(data: dict[str, Any], place: str, instruction: Instruction | None) -> str:
+def _key(
+    data: dict[str, Any], place: str, instruction: Instruction | None, by_question: dict[str, list[str]]
+) -> str:
+    """The problem's hash; that of the bare question where the source has no such problem."""
     key, question = data.get("problem"), data.get("question")
     if isinstance(key, str):
         return key
     if not isinstance(question, str):
         raise PreparationError(f"{place}: it names no problem.", "Give the line a `question` or a `problem`.")
     bare = instruction.strip(question) if instruction is not None else None
-    return problem_key(question if bare is None else bare)
+    named = problem_key(question if bare is None else bare)
+    keys = by_question.get(named, [named])
+    if len(keys) > 1:
+        raise PreparationError(
+            f"{place}: {len(keys)} problems of the source have this question, in different chats.",
+            f"Name the problem by its hash: `problem`, one of {', '.join(keys)}.",
+        )
+    return keys[0]
 
 
 def check_reference(recorded: str, problem: SourceProblem, where: str) -> None:
@@ -112,8 +132,21 @@ def _grades(
             ) from error
     responses = data.get("responses")
     if isinstance(responses, list) and responses and all(isinstance(text, str) for text in responses):
-        return grade_texts(problem, responses)
+        return grade_texts(problem, responses, _finish_reasons(data.get("finish"), len(responses), place))
     raise PreparationError(
         f"{place}: it holds neither grades nor responses.",
         "Give the line `grades` (numbers) or `responses` (text), as lists.",
     )
+
+
+def _finish_reasons(found: Any, count: int, place: str) -> list[FinishReason]:
+    """How the responses of a line ended."""
+    if found is None:
+        return [FinishReason.STOP] * count
+    known = [reason.value for reason in FinishReason]
+    if not isinstance(found, list) or len(found) != count or any(one not in known for one in found):
+        raise PreparationError(
+            f"{place}: `finish` is {found!r}, expected {count} of: {', '.join(known)}.",
+            "Give one for each of `responses`, or leave it out: all of them ended by themselves then.",
+        )
+    return [FinishReason(one) for one in found]

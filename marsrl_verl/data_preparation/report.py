@@ -6,10 +6,10 @@ import datetime
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from marsrl_verl.config.packages import versions_of
 from marsrl_verl.data_preparation.command_line import Arguments
 from marsrl_verl.data_preparation.grades import ProblemGrades
 from marsrl_verl.data_preparation.output import answer_counts, histogram
@@ -63,7 +63,7 @@ def report(
         "settings": {"columns": asdict(arguments.columns), **facts.answer_settings},
         "instruction": None if arguments.instruction is None else asdict(arguments.instruction),
         "seed": facts.seed,
-        "versions": _versions(),
+        "versions": {"python": platform.python_version(), **versions_of(_PACKAGES)},
     }
 
 
@@ -100,13 +100,3 @@ def summary(content: Mapping[str, Any], folder: Path) -> str:
 def _most(selection: Mapping[str, Any]) -> str:
     most = selection["max_pass_rate"]
     return most if isinstance(most, str) else f"{most:g}"
-
-
-def _versions() -> dict[str, str]:
-    found = {"python": platform.python_version()}
-    for package in _PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found

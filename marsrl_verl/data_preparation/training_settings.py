@@ -8,14 +8,13 @@ from typing import Any
 from omegaconf import DictConfig, OmegaConf
 
 from marsrl_verl.config.checks import run_checks
-from marsrl_verl.config.checks.context import Context
-from marsrl_verl.config.checks.context import typed_settings as checked_settings
+from marsrl_verl.config.checks.context import Context, typed_settings
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
 from marsrl_verl.core.types import SOLVER, SamplingSettings
 from marsrl_verl.rewards.base import RoleReward
 from marsrl_verl.rewards.loading import load_class
-from marsrl_verl.verl_adapter.components import sampling_settings, typed_settings
+from marsrl_verl.verl_adapter.components import sampling_settings
 
 
 def training_config(overrides: tuple[str, ...]) -> DictConfig:
@@ -29,7 +28,7 @@ def training_config(overrides: tuple[str, ...]) -> DictConfig:
     """
     composed = compose_config(parse_arguments(list(overrides)))
     context = Context(
-        config=composed.config, raw=composed.raw, settings=checked_settings(composed.config), dry_run=True
+        config=composed.config, raw=composed.raw, settings=typed_settings(composed.config), dry_run=True
     )
     run_checks(context)
     return composed.config
@@ -60,12 +59,14 @@ def answer_settings(config: DictConfig, answers: int) -> dict[str, Any]:
     settings, solver = typed_settings(config), solver_sampling(config)
     model = config.actor_rollout_ref.model
     template = OmegaConf.select(config, "data.apply_chat_template_kwargs")
+    engine = OmegaConf.select(config, "actor_rollout_ref.rollout.engine_kwargs.vllm")
     return {
         "answers per problem": answers,
         "actor_rollout_ref.model.path": str(model.path),
         "actor_rollout_ref.model.tokenizer_path": model.get("tokenizer_path"),
         "actor_rollout_ref.model.custom_chat_template": model.get("custom_chat_template"),
         "actor_rollout_ref.rollout.dtype": str(config.actor_rollout_ref.rollout.dtype),
+        "actor_rollout_ref.rollout.engine_kwargs.vllm": OmegaConf.to_container(engine) if engine else {},
         "data.apply_chat_template_kwargs": OmegaConf.to_container(template) if template else {},
         "marsrl.prompts.target": settings.prompts.target,
         "marsrl.prompts.kwargs": settings.prompts.kwargs,

@@ -39,9 +39,10 @@ def _segments(groups: list[Group]) -> dict[str, float]:
 
 
 def _group_wait(groups: list[Group]) -> dict[str, float]:
-    """Training steps that ended responses waited for the last one of their group.
+    """How long ended responses waited for the last one of their group, in policy versions.
 
-    A response's end is the policy version of its last segment, which rises by 1 per step. Responses that
+    A response's end is the policy version of its last segment, which rises by 1 per step, but not between
+    the first two rounds of a run with overlap. Responses that
     were trained before their group was complete did not wait; those without a token have no version.
     """
     waits: dict[str, list[int]] = {}

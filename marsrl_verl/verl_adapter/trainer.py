@@ -21,6 +21,7 @@ from verl.utils.py_functional import rename_dict
 from verl.utils.tracking import Tracking
 
 from marsrl_verl.algos.choices import Overlap
+from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.core.advantages import credit
 from marsrl_verl.core.scheduler import Scheduler, StepResult
 from marsrl_verl.core.types import Problem
@@ -33,7 +34,6 @@ from marsrl_verl.verl_adapter.components import (
     build_prompts,
     chat_tokenizer,
     sampling_settings,
-    typed_settings,
 )
 from marsrl_verl.verl_adapter.generation import Generation
 from marsrl_verl.verl_adapter.loss_inputs import (
@@ -132,7 +132,8 @@ class RayMarsRLTrainer(RayPPOTrainer):
         if self.global_steps > 0 and not self.observer.recorded(self.global_steps):
             # The run ended between the checkpoint and the record of its step.
             self._fit_validate()
-            self.timing.setdefault("step", sum(self.timing.values()))
+            phases = {name: seconds for name, seconds in self.timing.items() if name != "rollout"}
+            self.timing.setdefault("step", sum(phases.values()))  # the rounds' own time is not a phase
             self._fit_record()
         self.observer.phase("training")
 
@@ -392,6 +393,7 @@ class RayMarsRLTrainer(RayPPOTrainer):
         # verl's sleep waits for requests, of which there is none between rounds.
         if self.config.actor_rollout_ref.rollout.free_cache_engine:
             self.checkpoint_manager.sleep_replicas()
+            self.engine_version = None  # asleep it has no weights
 
     def _micro_batch_rows(self) -> int:
         # With a fixed micro-batch size verl wants every rank's rows to be a multiple of it.

@@ -6,11 +6,13 @@ import os
 import subprocess
 import sys
 import uuid
+from dataclasses import replace
 
 import pytest
 
+from benchmarks.processes import kind_of
 from benchmarks.throughput.plan import PARTS, PLAIN, PLUGIN, WITH_LOG_PROBS, Plan, Row, Workload
-from benchmarks.throughput.processes import TAG, kind_of, processor_seconds, spent
+from benchmarks.throughput.processes import KINDS, TAG, processor_seconds, spent
 from benchmarks.throughput.tables import processor_table, progress, rate, result_table, verdict
 
 NATURAL = Workload("natural", 48, False, 3)
@@ -68,11 +70,20 @@ def test_processor_time_is_told_per_sample():
 
 def test_no_round_repeats_the_prompts_of_another():
     problems = tuple(
-        {"problem_id": str(i), "question": str(i), "ground_truth": "1", "messages": []} for i in range(24)
+        {"problem_id": str(i), "question": str(i), "ground_truth": "1", "messages": []} for i in range(100)
     )
-    plan = Plan((), (NATURAL,), problems, 8, 3, "")
-    rounds = [plan.round_problems(NATURAL, number, part) for number in range(4) for part in range(PARTS)]
-    assert len({one.question for part in rounds for one in part}) == 24
+    fixed = replace(NATURAL, name="fixed", ignore_end=True, problems=2)
+    plan = Plan((), (NATURAL, fixed), problems, 8, 3, "")
+    rounds = [
+        plan.round_problems(workload, number, part)
+        for workload in plan.workloads
+        for number in range(4)
+        for part in range(PARTS)
+    ]
+    asked = [one.question for part in rounds for one in part]
+    assert len(asked) == len(set(asked)) == plan.needed(NATURAL) + plan.needed(fixed)
+    with pytest.raises(ValueError, match="too few"):
+        replace(plan, problems=problems[:49]).round_problems(fixed, 0)
 
 
 @pytest.mark.parametrize(
@@ -91,7 +102,7 @@ def test_no_round_repeats_the_prompts_of_another():
     ],
 )
 def test_processes_are_known_by_their_titles(title, kind):
-    assert kind_of(title) == kind
+    assert kind_of(title, KINDS) == kind
 
 
 def test_processor_time_of_a_tagged_process_is_found():

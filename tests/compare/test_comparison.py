@@ -201,8 +201,9 @@ def test_a_stopped_comparison_ends_its_run(tmp_path, stop, status):
     process = subprocess.Popen([sys.executable, "-c", program, *words], start_new_session=True)
     note = tmp_path / "out" / "runs" / "process_id"
     deadline = time.monotonic() + 60
-    while not (note.exists() and note.read_text()) and time.monotonic() < deadline:
-        time.sleep(0.05)
+    while not (note.exists() and note.read_text()):
+        assert process.poll() is None and time.monotonic() < deadline, "no run was started"
+        time.sleep(0.05)  # polling a file that another process writes
     if stop is signal.SIGINT:
         os.killpg(process.pid, stop)
     else:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from conftest import make_data
+from small_files import make_data
 
 
 def write_answers(path: Path, *rows: dict[str, object]) -> str:

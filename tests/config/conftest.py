@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import copy
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from omegaconf import DictConfig, OmegaConf
+from small_files import make_data, make_model
 
 from marsrl_verl.config.application import main
 from marsrl_verl.config.checks import run_checks
@@ -16,19 +16,6 @@ from marsrl_verl.config.checks.context import Context, typed_settings
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import Composed, compose_config, resolve
 from marsrl_verl.version import REQUIRED_VERL
-
-TEMPLATE = "{% for m in messages %}<{{ m.role }}> {{ m.content }} {% endfor %}<assistant>"
-SHAPE = {
-    "model_type": "qwen2",
-    "num_hidden_layers": 2,
-    "hidden_size": 64,
-    "num_attention_heads": 2,
-    "num_key_value_heads": 2,
-    "intermediate_size": 128,
-    "vocab_size": 50,
-    "tie_word_embeddings": True,
-    "max_position_embeddings": 4096,
-}
 
 
 @dataclass
@@ -39,34 +26,6 @@ class Outcome:
     out: str
     err: str
     launched: DictConfig | None
-
-
-def make_model(folder: Path) -> Path:
-    """A folder that looks like a small chat model: one token per word."""
-    from tokenizers import Tokenizer, models, pre_tokenizers
-
-    folder.mkdir(parents=True)
-    (folder / "config.json").write_text(json.dumps(SHAPE))
-    (folder / "model.safetensors").write_bytes(b"")
-    tokenizer = Tokenizer(models.WordLevel({"[UNK]": 0}, unk_token="[UNK]"))
-    tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    tokenizer.save(str(folder / "tokenizer.json"))
-    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": TEMPLATE}))
-    return folder
-
-
-def make_data(path: Path, answers: list[object], question: str = "1 + 1") -> Path:
-    """A data file in verl's format with one row per answer."""
-    rows = [
-        {
-            "prompt": [{"role": "user", "content": question}],
-            "data_source": "test",
-            "reward_model": {"style": "rule", "ground_truth": answer},
-        }
-        for answer in answers
-    ]
-    path.write_text("\n".join(json.dumps(row) for row in rows))
-    return path
 
 
 @pytest.fixture(scope="session")
@@ -120,7 +79,7 @@ def quiet_machine(tmp_path, monkeypatch):
     monkeypatch.setattr("marsrl_verl.config.compose.detect_cluster", lambda: "cpu")
     monkeypatch.setattr("marsrl_verl.config.ray_cluster._address_file", lambda config: tmp_path / "none")
     monkeypatch.setattr("marsrl_verl.config.checks.machine.count_gpus", lambda: 0)
-    versions = {"verl": REQUIRED_VERL, "vllm": "0.24.0", "flash-attn": "2.8.3"}
+    versions = {"verl": REQUIRED_VERL, "vllm": "0.24.0", "flash-attn": "2.8.3", "cupy-cuda13x": "14.0.1"}
     monkeypatch.setattr("marsrl_verl.config.checks.machine.installed", versions.get)
     monkeypatch.setattr("marsrl_verl.config.checks.machine.check_vllm_cpu", lambda: None)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from marsrl_verl.config.checks import run_checks
 from marsrl_verl.config.errors import MAX_LINES, ConfigError
 
 
@@ -21,10 +20,10 @@ def assert_checks_refuse(checked, changes: dict[str, object], key: str, hint: st
     """The checks refuse the changed configuration and say so in one message.
 
     Args:
-        checked: the fixture; it runs the first checks itself.
+        checked: the fixture, which runs the checks.
     """
     with pytest.raises(ConfigError) as refused:
-        run_checks(checked(changes))
+        checked(changes)
     assert_message(str(refused.value), key, hint)
 
 

@@ -10,7 +10,7 @@ from messages import assert_message, assert_refused
 from omegaconf import OmegaConf
 
 from marsrl_verl.config.errors import ConfigError
-from marsrl_verl.config.external_answers import data_paths, open_source
+from marsrl_verl.config.external_answers import all_rows, data_names, open_source
 from marsrl_verl.config.locations import config_folder, group_options
 from marsrl_verl.config.schema import AnswerFileConfig
 from marsrl_verl.rollout.external.solver import SolverSource
@@ -216,9 +216,9 @@ def test_workers_get_paths_that_hold_everywhere(run, tmp_path):
     assert (done.status, done.err) == (0, "")
     config = done.launched
     assert config.marsrl.external_solver.jsonl.path == str(tmp_path / "a.jsonl")
-    assert data_paths(config) == [Path(data)] * 2
+    assert data_names(config) == [str(data)] * 2
     settings = AnswerFileConfig(**OmegaConf.to_container(config.marsrl.external_solver.jsonl))
-    assert open_source(settings, 1, data_paths(config), "prompt").count("t3") == 1
+    assert open_source(settings, 1, all_rows(config)).count("t3") == 1
 
 
 def test_plan_of_an_endpoint(run, presets):

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import pytest
-from messages import assert_checks_refuse
+from messages import assert_checks_refuse, assert_refused
 
-from marsrl_verl.config import checks
 from marsrl_verl.config.memory import estimate_memory
 from marsrl_verl.config.model_shapes import PUBLISHED, shape_from_config
+from marsrl_verl.version import REQUIRED_VERL
 
 OVERLAP = "marsrl.pipeline.overlap"
 ROLLOUT = "actor_rollout_ref.rollout"
 SYNC = f"{ROLLOUT}.checkpoint_engine.backend"
+MODULE = f"{ROLLOUT}.checkpoint_engine.custom_backend_module"
+GLOO = {SYNC: "gloo", MODULE: "marsrl_verl.verl_adapter.cpu.weight_sync"}
 APART = {f"{ROLLOUT}.nnodes": 1, f"{ROLLOUT}.n_gpus_per_node": 1, "ray_kwargs.ray_init.num_gpus": 2}
 
 REFUSED = {
@@ -28,23 +30,28 @@ REFUSED = {
     ),
     "sync without a second pool": ({SYNC: "nccl"}, f"{SYNC} = nccl", "Leave it at naive"),
     "second pool without sync": (APART, f"{SYNC} = naive", "pipeline=overlapped_two_pools"),
-    "GPU sync on CPU": ({**APART, SYNC: "nccl"}, f"{SYNC} = nccl", "Set it to gloo"),
+    "GPU sync on CPU": ({**APART, SYNC: "nccl"}, f"{SYNC} = nccl", "which chooses gloo"),
+    "sync that the workers don't know": (
+        {**APART, SYNC: "gloo"},
+        f"{MODULE} = null",
+        "pipeline=overlapped_two_pools",
+    ),
     "second machine on CPU": (
-        {**APART, f"{ROLLOUT}.nnodes": 2, SYNC: "gloo", "ray_kwargs.ray_init.num_gpus": 3},
+        {**APART, **GLOO, f"{ROLLOUT}.nnodes": 2, "ray_kwargs.ray_init.num_gpus": 3},
         f"{ROLLOUT}.nnodes = 2",
         "one machine",
     ),
     "no nodes": ({f"{ROLLOUT}.nnodes": -1}, f"{ROLLOUT}.nnodes = -1", "at least 0"),
     "too few for both": (
-        {**APART, SYNC: "gloo", "ray_kwargs.ray_init.num_gpus": 1},
+        {**APART, **GLOO, "ray_kwargs.ray_init.num_gpus": 1},
         "ray_kwargs.ray_init.num_gpus = 1",
         "wait for them forever",
     ),
 }
 ACCEPTED = {
     "one pool": {OVERLAP: "one_step"},
-    "two pools": {**APART, SYNC: "gloo", OVERLAP: "one_step"},
-    "two pools in turn": {**APART, SYNC: "gloo"},
+    "two pools": {**APART, **GLOO, OVERLAP: "one_step"},
+    "two pools in turn": {**APART, **GLOO},
 }
 
 
@@ -56,7 +63,7 @@ def test_refused(checked, case):
 
 @pytest.mark.parametrize("case", ACCEPTED)
 def test_accepted(checked, case):
-    checks.run_checks(checked(ACCEPTED[case]))
+    checked(ACCEPTED[case])  # raises where a check refuses it
 
 
 def published(run, *overrides):
@@ -112,3 +119,40 @@ def test_two_pools_on_cpu_ask_ray_for_both(run):
     assert config.ray_kwargs.ray_init.num_gpus == 2
     module = config.actor_rollout_ref.rollout.checkpoint_engine.custom_backend_module
     assert module == "marsrl_verl.verl_adapter.cpu.weight_sync"
+
+
+@pytest.mark.parametrize(("pipeline", "refused"), [("overlapped_two_pools", True), ("overlapped", False)])
+def test_weights_over_nccl_need_cupy(run, monkeypatch, pipeline, refused):
+    versions = {"verl": REQUIRED_VERL, "vllm": "0.24.0", "flash-attn": "2.8.3"}
+    monkeypatch.setattr("marsrl_verl.config.checks.machine.installed", versions.get)
+    done = published(run, f"pipeline={pipeline}")
+    assert done.status == (2 if refused else 0)
+    assert ("cupy-cuda13x" in done.err) == refused
+
+
+@pytest.mark.parametrize(
+    ("found", "hint"),
+    [(8, "for example 4 each"), (1, "Use cluster=cpu here"), (0, "Use cluster=cpu here")],
+)
+def test_gpus_of_one_machine_are_shared_out(run, monkeypatch, found, hint):
+    monkeypatch.setattr("marsrl_verl.config.checks.machine.count_gpus", lambda: found)
+    done = run(
+        "model=qwen3_4b_thinking_2507",
+        "actor_rollout_ref.model.path=Qwen/Qwen3-4B-Thinking-2507",
+        "cluster=8xgpu",
+        "pipeline=overlapped_two_pools",
+    )
+    assert_refused(done, "trainer.n_gpus_per_node = 8", hint)
+
+
+def test_a_transport_that_verl_does_not_know(run):
+    done = published(run, "pipeline=overlapped_two_pools", f"{SYNC}=ncll")
+    assert_refused(done, f"{SYNC} = ncll", "Did you mean nccl?")
+
+
+def test_plan_does_not_say_that_the_trainer_waits_where_it_does_not(run):
+    moves = "the training state moves to main memory while the engine decodes"
+    modes = ("pipelined", "overlapped")
+    texts = {name: published(run, "dry_run=true", f"pipeline={name}").out for name in modes}
+    assert all("peak while decoding" in text for text in texts.values())
+    assert (moves in texts["pipelined"], moves in texts["overlapped"]) == (True, False)

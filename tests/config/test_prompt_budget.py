@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from conftest import TEMPLATE
+from small_files import TEMPLATE
 
 from marsrl_verl.algos.prompts import RolePrompts
 from marsrl_verl.config.prompt_budget import open_counter, plan_prompts

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import pytest
-from conftest import make_data
+from answer_files import write_answers
 from messages import assert_message
 from omegaconf import OmegaConf
+from small_files import make_data
 
 from marsrl_verl.config.checks.resume import data_bytes
 from marsrl_verl.config.errors import ConfigError
 
 MODE, PATH, LOCAL = "trainer.resume_mode", "trainer.resume_from_path", "trainer.default_local_dir"
+JSONL = "marsrl.external_solver.jsonl"
 RESUME = {"name": "old", "marsrl.run.existing": "resume"}
 
 
@@ -63,6 +65,35 @@ def test_what_a_checkpoint_is_bound_to(checked, old_run, key, value, hint):
 )
 def test_what_may_change(checked, old_run, changes):
     checked({**RESUME, **changes})
+
+
+@pytest.fixture
+def old_external_run(checked, tmp_path):
+    """The folder of a run behind a file of answers, and the settings that continue it."""
+    path = write_answers(tmp_path / "a.jsonl", {"question": "1 + 1", "answers": ["2"]})
+    settings = {
+        "name": "old",
+        "marsrl.algo.train_roles": ["verifier", "corrector"],
+        "marsrl.external_solver.source": "jsonl",
+        f"{JSONL}.path": path,
+    }
+    context = checked(settings)
+    folder = tmp_path / "outputs" / "old"
+    folder.mkdir(parents=True)
+    (folder / "run.json").write_text('{"format_version": 1}')
+    context.config.marsrl.run["data_bytes"] = data_bytes(context)
+    (folder / "config.yaml").write_text(OmegaConf.to_yaml(context.config))
+    return {**settings, **RESUME}
+
+
+def test_an_external_solver_stays_the_same(checked, old_external_run, tmp_path):
+    checked(old_external_run)
+    other = write_answers(tmp_path / "b.jsonl", {"question": "1 + 1", "answers": ["2"]})
+    refused(checked, {**old_external_run, f"{JSONL}.path": other}, f"{JSONL}.path", "a.jsonl")
+    own = {name: value for name, value in old_external_run.items() if "external" not in name}
+    refused(checked, own, "marsrl.external_solver.source", "has jsonl")
+    write_answers(tmp_path / "a.jsonl", {"question": "1 + 1", "answers": ["2", "3"]})
+    refused(checked, old_external_run, f"{JSONL}.path", "when the run began")
 
 
 def test_other_data_and_model(checked, old_run, tmp_path):

@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import make_data, make_model
 from messages import assert_message, assert_refused
+from small_files import make_data, make_model
 
 from marsrl_verl.config.errors import ConfigError
 from marsrl_verl.config.packages import PackageMismatchError

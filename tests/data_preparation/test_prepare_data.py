@@ -24,6 +24,8 @@ from marsrl_verl.core.types import FinishReason
 from marsrl_verl.data_preparation.application import main
 from marsrl_verl.data_preparation.problems import problem_key
 from marsrl_verl.demo.assets import model_path
+from marsrl_verl.rewards.base import RoleReward
+from marsrl_verl.rewards.grade_process import GradeFailure
 
 NEVER = ScriptedGenerator(lambda question, k: pytest.fail("the model was asked"))
 
@@ -141,6 +143,21 @@ def test_an_interrupted_preparation_goes_on_where_it_stopped(tmp_path, source, c
     assert sorted(first.asked + second.asked) == sorted(f"Compute 1+{i}" for i in range(1, 10))
     assert questions(output / "train.parquet") == questions(whole / "train.parquet")
     assert report_of(output)["answers"] == report_of(whole)["answers"]
+
+
+def test_what_an_interruption_may_have_cost_its_grader_is_answered_again(tmp_path, source, monkeypatch):
+    class Gone(RoleReward):
+        def score(self, request):
+            raise GradeFailure("its process ended")
+
+    monkeypatch.setattr("marsrl_verl.data_preparation.application.make_grader", lambda config: Gone())
+    stopped = ScriptedGenerator(right_times(lambda i: 1), stop_after=3)
+    assert prepare(source, tmp_path / "out", stopped, "-k", "2") == 130
+    assert len(stopped.asked) == 3
+    monkeypatch.undo()
+    again = ScriptedGenerator(right_times(lambda i: 1))
+    assert prepare(source, tmp_path / "out", again, "-k", "2") == 0
+    assert len(again.asked) == 9
 
 
 def test_what_is_answered_is_not_asked_again_for_another_filter(tmp_path, source):

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from preparing import MODEL, ScriptedGenerator, read_parquet, right_times, sums, write_lines
+from preparing import MODEL, ScriptedGenerator, read_parquet, right_times, sums, verl_row, write_lines
 
 from marsrl_verl.data_preparation.application import main
 from marsrl_verl.data_preparation.problems import DAPO_INSTRUCTION, problem_key
@@ -71,6 +71,7 @@ def test_a_question_on_record_may_carry_the_instruction(tmp_path):
     [
         ({"grades": [1]}, "names no problem"),
         ({"question": "Compute 1+1"}, "neither grades nor responses"),
+        ({"question": "Compute 1+1", "responses": ["2"], "finish": ["over"]}, "expected 1 of: stop, length"),
         ({"question": "Compute 1+1", "grades": []}, "neither grades nor responses"),
         ({"question": "Compute 1+1", "responses": "\\boxed{2}"}, "neither grades nor responses"),
         ({"question": "Compute 1+1", "grades": ["x"]}, "can't be read"),
@@ -85,3 +86,41 @@ def test_an_unusable_record_is_refused(tmp_path, source, capsys, line, hint):
     assert hint in shown and "fix:" in shown
     assert str(answers) in shown
     assert not (tmp_path / "out").exists()
+
+
+def test_a_response_that_was_cut_off_is_no_answer(tmp_path, source):
+    line = {
+        "question": "Compute 1+1",
+        "responses": ["We try \\boxed{2}", "\\boxed{2}"],
+        "finish": ["length", "stop"],
+    }
+    assert filtered(source, write_lines(tmp_path / "answers.jsonl", [line])) == 0
+    assert kept(source) == {"Compute 1+1": 0.5}
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert report["answers"]["by_finish_reason"] == {"length": 1, "stop": 1}
+
+
+def test_a_question_in_two_chats_is_named_by_its_hash(tmp_path, capsys):
+    rows = [verl_row("Compute 1+1", "2"), verl_row("Compute 1+1", "2")]
+    rows[1]["prompt"].insert(0, {"role": "system", "content": "Be brief"})
+    source = write_lines(tmp_path / "sums.jsonl", rows)
+    line = {"question": "Compute 1+1", "grades": [0, 1]}
+    assert filtered(source, write_lines(tmp_path / "answers.jsonl", [line])) == 2
+    assert "Name the problem by its hash" in capsys.readouterr().err
+    line = {"problem": problem_key("Compute 1+1"), "grades": [0, 1]}
+    assert filtered(source, write_lines(tmp_path / "answers.jsonl", [line])) == 0
+
+
+def test_the_report_names_a_grader_only_where_it_graded(tmp_path, source):
+    graded = {"question": "Compute 1+1", "grades": [0, 1]}
+    assert filtered(source, write_lines(tmp_path / "answers.jsonl", [graded])) == 0
+    report = json.loads((tmp_path / "out" / "report.json").read_text())
+    assert "marsrl.reward.solver.target" not in report["settings"]
+
+
+def test_words_without_effect_on_a_record_are_refused(tmp_path, source, capsys):
+    answers = write_lines(tmp_path / "answers.jsonl", [{"question": "Compute 1+1", "grades": [0, 1]}])
+    assert filtered(source, answers, "marsrl.roles.solver.temperature=0.5") == 2
+    assert (
+        "marsrl.roles.solver.temperature=0.5: with --from-answers no model answers" in capsys.readouterr().err
+    )

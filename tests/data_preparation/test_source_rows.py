@@ -219,3 +219,19 @@ def test_nothing_but_the_instruction_is_a_bad_row(tmp_path):
         write_lines(tmp_path / "a.jsonl", [verl_row(dapo(""), "2")]), instruction=DAPO_INSTRUCTION
     )
     assert "the question is empty" in found.faults
+
+
+def chat(system: str, answer: str) -> dict:
+    row = verl_row("Add 1 and 1", answer)
+    return {**row, "prompt": [{"role": "system", "content": system}, *row["prompt"]]}
+
+
+def test_the_same_question_in_another_chat_is_another_problem(tmp_path):
+    rows = [
+        chat("Use base 10", "2"),
+        chat("Use base 2", "10"),
+        chat("Use  base 10", "2"),
+        verl_row("Add 1 and 1", "2"),
+    ]
+    found = collected(write_lines(tmp_path / "a.jsonl", rows))
+    assert (len(found.problems), found.duplicates, found.bad_rows) == (3, 1, 0)

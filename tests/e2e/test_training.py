@@ -126,13 +126,10 @@ def test_segments_with_overlap_continue_with_newer_weights_and_survive_a_kill(tm
 
 
 def test_engines_on_their_own_pool_get_the_weights(tmp_path):
+    preset = "pipeline=overlapped_two_pools"
+    # First in turns, so that a step trains what the newest weights sampled and can compare.
     run = train(
-        tmp_path,
-        "two_pools",
-        "pipeline=overlapped_two_pools",
-        # In turns, so that a step trains what the newest weights sampled and can compare.
-        "marsrl.pipeline.overlap=none",
-        "trainer.total_training_steps=3",
+        tmp_path, "two_pools", preset, "marsrl.pipeline.overlap=none", "trainer.total_training_steps=3"
     )
     metrics = run.metrics()
     assert sorted(metrics) == [1, 2, 3]
@@ -140,3 +137,10 @@ def test_engines_on_their_own_pool_get_the_weights(tmp_path):
     assert len(gaps) >= 2
     assert max(gaps.values()) < 1e-3, gaps
     assert {row["policy_version"] for row in run.rollouts(3)} == {2}
+    # Then as the preset has it: step 5 decodes before step 4 trains, with the weights after step 3.
+    resumed = train(
+        tmp_path, "two_pools", preset, "trainer.total_training_steps=6", "marsrl.run.existing=resume"
+    )
+    assert sorted(resumed.metrics()) == list(range(1, 7))
+    newest = {step: max(row["policy_version"] for row in resumed.rollouts(step)) for step in (4, 5, 6)}
+    assert newest == {4: 3, 5: 3, 6: 4}

@@ -87,9 +87,23 @@ def test_one_problem_is_one_observation():
     assert (found.low, found.high) == wilson_interval(2 / 3, 1)
 
 
-@pytest.mark.parametrize(("freedom", "expected"), [(2, 4.303), (3, 3.182), (10, 2.228), (30, 2.042)])
-def test_student_quantile(freedom, expected):
-    assert student_quantile(0.95, freedom) == pytest.approx(expected, rel=0.01)
+# Student's t table, two-sided 95 %.
+@pytest.mark.parametrize(
+    ("freedom", "expected"),
+    [(1, 12.706), (2, 4.303), (3, 3.182), (4, 2.776), (9, 2.262), (10, 2.228), (30, 2.042)],
+)
+def test_student_quantiles_are_those_of_the_table(freedom, expected):
+    assert student_quantile(0.95, freedom) == pytest.approx(expected, rel=2e-3)
+
+
+def test_student_quantile_of_another_coverage():
+    assert student_quantile(0.99, 2) == pytest.approx(9.925, abs=1e-3)
+
+
+@pytest.mark.parametrize(("confidence", "freedom"), [(1.0, 2), (0.0, 2), (0.95, 0)])
+def test_impossible_student_quantiles_are_refused(confidence, freedom):
+    with pytest.raises(ValueError, match=r"confidence must lie between 0 and 1|1 degree of freedom or more"):
+        student_quantile(confidence, freedom)
 
 
 @pytest.mark.parametrize("bad", [0.0, 1.0, 95])

@@ -1,3 +1,5 @@
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -56,6 +58,25 @@ def test_a_worker_whose_parent_is_gone_ends(open_process):
     assert running.stdin is not None
     running.stdin.close()
     assert running.wait(timeout=60) == 0
+
+
+def test_ctrl_c_is_for_the_parent_alone():
+    # A grader that it ended would make a right answer count as wrong.
+    code = (
+        "import os, signal, threading\n"
+        "from marsrl_verl.rewards.grade_process import GradeProcess\n"
+        # Not SIG_IGN, which the grader would inherit.
+        "signal.signal(signal.SIGINT, lambda *_: None)\n"
+        "with_sleep = GradeProcess('time:sleep')\n"
+        "with_sleep.call(0)\n"
+        "threading.Timer(0.2, os.killpg, (0, signal.SIGINT)).start()\n"
+        "print('graded', with_sleep.call(0.6))\n"
+        "with_sleep.close()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, start_new_session=True
+    )
+    assert done.stdout == "graded None\n", done.stderr
 
 
 def test_what_goes_wrong_in_the_process_is_told(open_process):

@@ -179,14 +179,14 @@ def test_only_the_text_after_the_thinking_part_is_final(message, text, final):
     [
         ("stop", FinishReason.STOP),
         ("length", FinishReason.LENGTH),
-        ("content_filter", FinishReason.ABORTED),
+        ("content_filter", FinishReason.REFUSED),
         (None, FinishReason.ABORTED),
     ],
 )
 def test_finish_reasons(ending, reason):
     (sample,) = solve(Server(lambda number, body: completion("2", ending)), inputs=[stage_input(n=1)])
     assert sample.finish_reason is reason
-    assert (sample.error is not None) == (reason is FinishReason.ABORTED)
+    assert (sample.error is None) == (reason in (FinishReason.STOP, FinishReason.LENGTH))
     assert sample.error is None or repr(ending) in sample.error
 
 
@@ -219,14 +219,17 @@ def test_a_request_that_never_succeeds_is_a_sample_with_a_note():
     assert "attempt 3" in sample.error
 
 
-@pytest.mark.parametrize("status", [302, 400, 401, 404])
-def test_a_refused_request_is_not_repeated(status):
+@pytest.mark.parametrize(
+    ("status", "reason"),
+    [(302, "error"), (401, "error"), (404, "error"), (400, "refused"), (413, "refused"), (422, "refused")],
+)
+def test_a_refused_request_is_not_repeated(status, reason):
     server = Server(
         lambda number, body: web.Response(status=status, text=f"no {KEY}", headers={"Location": "/v1"})
     )
     (sample,) = solve(server, inputs=[stage_input(n=1)])
     assert len(server.bodies) == 1
-    assert sample.finish_reason is FinishReason.ERROR
+    assert sample.finish_reason.value == reason
     assert f"HTTP {status}: no [api key]" in sample.error, "the key stays out of logs"
 
 
@@ -235,9 +238,11 @@ def test_a_refused_request_is_not_repeated(status):
     [
         {"text": "<html>"},
         {"text": "[]"},
-        {"text": '{"error": "no such model"}'},
+        {"text": f'{{"error": "no such model for {KEY}"}}'},
         {"text": '{"choices": []}'},
         {"text": '{"choices": [{"message": {"content": ["2"]}, "finish_reason": "stop"}]}'},
+        {"text": f'{{"choices": [{{"message": {{"content": ["{KEY}"]}}}}]}}'},
+        {"text": "x" * 490 + KEY, "status": 404},
     ],
 )
 def test_something_else_than_a_completion_is_an_error(response):
@@ -245,12 +250,14 @@ def test_something_else_than_a_completion_is_an_error(response):
     (sample,) = solve(server, inputs=[stage_input(n=1)])
     assert (sample.finish_reason, len(server.bodies)) == (FinishReason.ERROR, 1)
     assert "/v1/chat/completions" in sample.error
+    assert KEY not in sample.error
+    assert "sk-" not in sample.error, "not a part of it either"
 
 
 def test_one_failure_leaves_the_others_of_the_group():
     server = Server(lambda number, body: web.Response(status=400) if number == 0 else completion())
     samples = solve(server, inputs=[stage_input(n=3)], concurrency=1)
-    assert [sample.finish_reason.value for sample in samples] == ["error", "stop", "stop"]
+    assert [sample.finish_reason.value for sample in samples] == ["refused", "stop", "stop"]
 
 
 def test_an_answer_that_takes_too_long_is_given_up():
@@ -347,6 +354,11 @@ def test_the_engine_is_judged_by_its_own_samples():
 
 
 def test_a_single_answer_keeps_the_run_going():
-    server = Server(lambda number, body: completion() if number else web.Response(status=400))
+    server = Server(lambda number, body: completion() if number else web.Response(status=404))
     refuse_failed_round(solve(server, concurrency=1))
     refuse_failed_round([])
+
+
+def test_what_is_refused_for_its_content_says_nothing_about_the_endpoint():
+    server = Server(lambda number, body: web.Response(status=400, text="longer than the context"))
+    refuse_failed_round(solve(server))

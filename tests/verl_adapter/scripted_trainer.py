@@ -47,17 +47,45 @@ class StartedInThread:
         return Round(self.future.result(), 0.0)
 
 
-class BackgroundEngine(ScriptedEngine):
-    """Answers in a thread, and counts rounds that were at work when weights arrived."""
+class OneNumber:
+    """Weights and optimizer in one: the steps whose updates they have seen."""
 
-    def __init__(self, **kwargs) -> None:
+    def __init__(self) -> None:
+        self.steps: list[int] = []
+
+    @property
+    def updates(self) -> int:
+        return len(self.steps)
+
+    def save_checkpoint(self, path, *_args, **_kwargs) -> None:
+        Path(path).mkdir(parents=True, exist_ok=True)
+        (Path(path) / "weights.json").write_text(json.dumps(self.steps))
+
+    def load_checkpoint(self, path, **_kwargs) -> None:
+        self.steps = json.loads((Path(path) / "weights.json").read_text())
+
+
+class BackgroundEngine(ScriptedEngine):
+    """Answers in a thread, refuses weights while a round is at work, and notes which weights it got.
+
+    Args:
+        weights: the trainer's, which every sync copies.
+    """
+
+    def __init__(self, weights: OneNumber, **kwargs) -> None:
         super().__init__(SkillModel(seed=5), **kwargs)
+        self.weights = weights
+        self.received: list[tuple[int, int]] = []
+        """Of every sync: the version that the trainer names, and the updates in the weights."""
         self.pool = ThreadPoolExecutor(1)
         self.at_work = 0
         self.versions: list[int] = []
         self.generated = 0
+        self.asleep = False
+        self.naps = 0
 
     def start(self, inputs, sampling) -> StartedInThread:
+        assert not self.asleep, "a round was started on an engine that sleeps"
         self.at_work += 1
         return StartedInThread(self.pool.submit(self._answer, inputs, sampling))
 
@@ -70,24 +98,17 @@ class BackgroundEngine(ScriptedEngine):
     def update_weights(self, version: int) -> None:
         assert self.at_work == 0, "weights arrived while a round was at work"
         self.versions.append(version)
+        self.received.append((version, self.weights.updates))
         self.policy_version = version
+        self.asleep = False
+
+    def sleep_replicas(self) -> None:
+        assert self.at_work == 0, "the engine was put to sleep while a round was at work"
+        self.asleep = True
+        self.naps += 1
 
 
-class OneNumber:
-    """Weights and optimizer in one: how many updates they have seen."""
-
-    def __init__(self) -> None:
-        self.updates = 0
-
-    def save_checkpoint(self, path, *_args, **_kwargs) -> None:
-        Path(path).mkdir(parents=True, exist_ok=True)
-        (Path(path) / "weights.json").write_text(json.dumps(self.updates))
-
-    def load_checkpoint(self, path, **_kwargs) -> None:
-        self.updates = json.loads((Path(path) / "weights.json").read_text())
-
-
-def trainer_config(folder: Path, *, save_freq: int):
+def trainer_config(folder: Path, *, save_freq: int, sleeps: bool):
     return OmegaConf.create(
         {
             "trainer": {
@@ -102,7 +123,7 @@ def trainer_config(folder: Path, *, save_freq: int):
             },
             "data": {"train_batch_size": BATCH_SIZE},
             "actor_rollout_ref": {
-                "rollout": {"free_cache_engine": False, "nnodes": 0},
+                "rollout": {"free_cache_engine": sleeps, "nnodes": 0},
                 "actor": {"checkpoint": {"async_save": False}},
             },
         }
@@ -117,6 +138,8 @@ class ScriptedTrainer(RayMarsRLTrainer):
         steps: how many.
         settings: changes to the default pipeline settings.
         engine_seed: the order in which samples come back; None: that of the inputs.
+        segments: whether responses take several rounds.
+        sleeps: whether the engine gives up its memory and weights between rounds.
     """
 
     def __init__(
@@ -129,10 +152,11 @@ class ScriptedTrainer(RayMarsRLTrainer):
         limit: int | None = None,
         engine_seed: int | None = 0,
         segments: bool = False,
+        sleeps: bool = False,
         **settings,
     ) -> None:
         self.folder = folder
-        self.config = trainer_config(folder, save_freq=save_freq)
+        self.config = trainer_config(folder, save_freq=save_freq, sleeps=sleeps)
         self.settings = MarsRLConfig()
         for name, value in settings.items():
             setattr(self.settings.pipeline, name, value)
@@ -161,9 +185,9 @@ class ScriptedTrainer(RayMarsRLTrainer):
             sampler=RandomSampler(ROWS, generator=generator),
         )
         self.problems = ProblemStream(self.train_dataloader)
-        self.async_rollout_manager = BackgroundEngine(seed=engine_seed)
-        self.checkpoint_manager = self.async_rollout_manager
         self.actor_rollout_wg = OneNumber()
+        self.async_rollout_manager = BackgroundEngine(self.actor_rollout_wg, seed=engine_seed)
+        self.checkpoint_manager = self.async_rollout_manager
         self.use_critic = False
         self.total_training_steps = steps
         self.observer = SimpleNamespace(
@@ -198,6 +222,13 @@ class ScriptedTrainer(RayMarsRLTrainer):
             stream.write(json.dumps(line).encode() + b"\n")  # one call, so that no kill cuts a line
         return "batch" if rows else None
 
+    def fit(self) -> None:
+        """As the trainer's; then the weights that the engine got must be those that it was told of."""
+        super().fit()
+        steps = self.actor_rollout_wg.steps
+        for version, updates in self.async_rollout_manager.received:
+            assert updates == sum(step <= version for step in steps), f"weights of version {version}"
+
     def _fit_compute_log_prob(self, batch):
         pass
 
@@ -205,7 +236,7 @@ class ScriptedTrainer(RayMarsRLTrainer):
         pass
 
     def _fit_update_actor(self, batch):
-        self.actor_rollout_wg.updates += 1
+        self.actor_rollout_wg.steps.append(self.global_steps)
 
     def _save_checkpoint(self):
         super()._save_checkpoint()

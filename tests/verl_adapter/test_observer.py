@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
+from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
 from marsrl_verl.core.scheduler import StepResult
 from marsrl_verl.core.scheduler_state import Ended, EndReason
 from marsrl_verl.core.types import FinishReason, Group, Outcome, Problem, Sample, StageInput
-from marsrl_verl.verl_adapter.components import typed_settings
 from marsrl_verl.verl_adapter.observer import TrainingObserver
 
 TIMINGS = {"rollout": 0.5, "step": 1.0}

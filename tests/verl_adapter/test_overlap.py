@@ -11,6 +11,8 @@ import time
 import pytest
 from scripted_trainer import ScriptedTrainer, batches
 
+from marsrl_verl.verl_adapter import checkpoint
+
 STEPS = 12
 PLAIN = {"overlap": "none"}
 OVERLAPPED = {"overlap": "one_step"}
@@ -50,6 +52,15 @@ def test_an_evaluation_sees_the_weights_of_its_step_and_changes_no_batch(tmp_pat
     assert trainer.evaluated == [("step_3", 3), ("step_6", 6), ("step_9", 9)]
     assert batches(tmp_path / "with") == batches(tmp_path / "without")
     assert trainer.generated_tokens == without.generated_tokens
+
+
+@pytest.mark.parametrize("settings", [PLAIN, OVERLAPPED])
+def test_an_engine_that_sleeps_is_woken_before_every_round(tmp_path, settings):
+    # It frees its memory between rounds (an engine on GPUs of its own may do so with overlap too).
+    run(tmp_path / "awake", **settings)
+    trainer = run(tmp_path / "sleepy", sleeps=True, every=3, **settings)
+    assert trainer.async_rollout_manager.naps == STEPS
+    assert batches(tmp_path / "sleepy") == batches(tmp_path / "awake")
 
 
 @pytest.mark.parametrize("settings", [PLAIN, OVERLAPPED, SEGMENTS])
@@ -97,17 +108,39 @@ def test_overlap_may_change_between_a_run_and_its_continuation(tmp_path, before,
     assert without_versions(batches(tmp_path / "a")) == without_versions(batches(tmp_path / "whole"))
 
 
+def test_a_step_recorded_late_counts_no_time_twice(tmp_path):
+    # The run ended between the checkpoint of a step and its record.
+    run(tmp_path, steps=2, **OVERLAPPED)
+    trainer = ScriptedTrainer(tmp_path, 3, **OVERLAPPED)
+    recorded: dict[int, dict[str, float]] = {}
+    trainer.observer.recorded = lambda step: False
+    trainer.observer.record = lambda step, metrics, timing: recorded.setdefault(step, dict(timing))
+    trainer._load_checkpoint()
+    trainer.timing = {"gen": 1.0, "rollout": 5.0, "update_actor": 2.0}
+    trainer._load_checkpoint = lambda: trainer.global_steps
+    trainer.fit()
+    assert recorded[2]["step"] == pytest.approx(3.0 + recorded[2]["update_weights"])
+
+
 def _attempt(folder, settings) -> None:
     trainer = ScriptedTrainer(folder, STEPS, save_freq=1, **settings)
     trainer.fit()
     (folder / "done").touch()
 
 
-def kill_at_random_moments(folder, settings, kills: int, seed: int) -> int:
-    """Run in child processes that are killed (-9) `kills` times, then once to the end."""
+def kill_at_random_moments(folder, settings, kills: int, seed: int) -> tuple[int, list[int]]:
+    """Run in child processes that are killed (-9) `kills` times, then once to the end.
+
+    Every attempt must go on from the newest checkpoint.
+
+    Returns:
+        The number of kills, and the steps of the checkpoints that attempts began from.
+    """
     fork, rng = multiprocessing.get_context("fork"), random.Random(seed)
-    done = 0
+    done, resumed = 0, []
     while not (folder / "done").exists():
+        newest = checkpoint.newest_sealed(folder / "checkpoints")
+        before = len(batches(folder)) if (folder / "batches.jsonl").exists() else 0
         child = fork.Process(target=_attempt, args=(folder, settings))
         child.start()
         if done < kills:
@@ -117,7 +150,11 @@ def kill_at_random_moments(folder, settings, kills: int, seed: int) -> int:
                 done += 1
         child.join()
         assert child.exitcode in (0, -signal.SIGKILL)
-    return done
+        written = batches(folder)[before:] if (folder / "batches.jsonl").exists() else []
+        if written:
+            assert written[0]["step"] == (newest or 0) + 1
+            resumed.append(newest or 0)
+    return done, resumed
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -126,16 +163,17 @@ def test_kills_at_twenty_random_moments_change_no_batch(tmp_path):
     run(whole, save_freq=1, **SEGMENTS)
     expected = {line["step"]: line for line in batches(whole)}
     assert sorted(expected) == list(range(1, STEPS + 1))
-    kills, attempt = 0, 0
+    kills, attempt, resumed = 0, 0, []
     started = time.monotonic()
     while kills < 20 and time.monotonic() - started < 120:
         folder = tmp_path / f"killed_{attempt}"
         folder.mkdir()
-        kills += kill_at_random_moments(folder, SEGMENTS, kills=20 - kills, seed=attempt)
-        attempt += 1
+        more, began = kill_at_random_moments(folder, SEGMENTS, kills=20 - kills, seed=attempt)
+        kills, attempt, resumed = kills + more, attempt + 1, resumed + began
         found = batches(folder)
         # A step whose checkpoint was not complete is repeated, with the same rows under the same weights.
         assert {line["step"] for line in found} == set(expected)
         for line in found:
             assert line == expected[line["step"]]
     assert kills == 20
+    assert len([step for step in resumed if step > 0]) >= 3, resumed

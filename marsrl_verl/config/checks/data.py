@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from omegaconf import OmegaConf
 
 from marsrl_verl.config.checks.context import Context
-from marsrl_verl.config.data_files import MAX_NAMED_ROWS, FileReport, UnreadableFileError, read_report
+from marsrl_verl.config.data_files import (
+    MAX_NAMED_ROWS,
+    FileReport,
+    UnreadableFileError,
+    as_list,
+    read_report,
+)
 from marsrl_verl.config.errors import Problem
 
 _FORMAT = "verl's format: columns `prompt` (chat messages), `data_source`, `reward_model` with `ground_truth`"
@@ -22,7 +27,7 @@ def check_data(ctx: Context) -> list[Problem]:
         if OmegaConf.is_missing(ctx.config.data, f"{split}_files") or ctx.get(key) in (None, "", []):
             problems += _unset(ctx, key)
             continue
-        names = _as_list(ctx.get(key))
+        names = as_list(ctx.get(key))
         if not names or not all(isinstance(name, str) for name in names):
             what = "Expected the path of a file, or a list of paths."
             problems.append(Problem(key, what, f"Write {key}=file.parquet or '{key}=[a,b]'.", ctx.get(key)))
@@ -87,7 +92,3 @@ def _nearby(path: Path) -> str:
         item.name for item in path.parent.iterdir() if item.suffix in (".parquet", ".jsonl", ".json")
     )
     return f"; its folder has {', '.join(names[:4])}" if names else ""
-
-
-def _as_list(value: Any) -> list[Any]:
-    return list(value) if OmegaConf.is_list(value) else [value]

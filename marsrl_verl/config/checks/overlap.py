@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from marsrl_verl.algos.choices import Overlap
 from marsrl_verl.config.checks.context import Context
-from marsrl_verl.config.checks.method import one_of
+from marsrl_verl.config.checks.method import at_least, one_of
 from marsrl_verl.config.errors import Problem
-from marsrl_verl.config.pools import CPU_SYNC, GPU_SYNC, SHARED_SYNC, own_pool_gpus
+from marsrl_verl.config.pools import CPU_SYNC, CPU_SYNC_MODULE, GPU_SYNC, SHARED_SYNC, own_pool_gpus
+from marsrl_verl.config.upstream_names import weight_syncs
 from marsrl_verl.core.scheduler import Mode
 
 _OVERLAP = "marsrl.pipeline.overlap"
 _ROLLOUT = "actor_rollout_ref.rollout"
 _NODES, _GPUS = f"{_ROLLOUT}.nnodes", f"{_ROLLOUT}.n_gpus_per_node"
 _SYNC = f"{_ROLLOUT}.checkpoint_engine.backend"
+_MODULE = f"{_ROLLOUT}.checkpoint_engine.custom_backend_module"
 _PRESET = "pipeline=overlapped_two_pools"
 
 
@@ -37,11 +39,10 @@ def check_overlap(ctx: Context) -> list[Problem]:
 def check_pools(ctx: Context) -> list[Problem]:
     """The engine's own GPUs, and the way of the weights to them."""
     rollout, sync = ctx.config.actor_rollout_ref.rollout, str(ctx.get(_SYNC))
-    problems: list[Problem] = []
-    for key, least in ((_NODES, 0), (_GPUS, 1)):
-        value = ctx.get(key)
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            problems.append(Problem(key, f"Expected a whole number of at least {least}.", "Mend it.", value))
+    problems = [
+        *at_least(_NODES, ctx.get(_NODES), 0, "0 is no node of the engine's own"),
+        *at_least(_GPUS, ctx.get(_GPUS), 1, "a node of the engine's has a GPU"),
+    ]
     if problems:
         return problems
     gpus = own_pool_gpus(rollout)
@@ -53,11 +54,25 @@ def check_pools(ctx: Context) -> list[Problem]:
     if ctx.on_cpu and rollout.nnodes > 1:
         what = "The CPU platform runs on one machine."
         problems.append(Problem(_NODES, what, "Set it to 1.", rollout.nnodes))
+    return problems + _check_sync(ctx, sync)
+
+
+def _check_sync(ctx: Context, sync: str) -> list[Problem]:
+    """The transport of weights between two pools: known where the workers look for it."""
+    module = ctx.get(_MODULE)
     if sync == SHARED_SYNC:
-        what = f"The engine has GPUs of its own ({_NODES} = {rollout.nnodes}): weights must travel."
-        fix = f"Set {_PRESET}, or {_SYNC}={CPU_SYNC if ctx.on_cpu else GPU_SYNC}."
-        problems.append(Problem(_SYNC, what, fix, sync))
-    elif ctx.on_cpu != (sync == CPU_SYNC):
+        what = f"The engine has GPUs of its own ({_NODES} = {ctx.get(_NODES)}): weights must travel."
+        return [Problem(_SYNC, what, f"Set {_PRESET}.", sync)]
+    if ctx.on_cpu:
+        if sync != CPU_SYNC:
+            what = "This weight sync does not run with trainer.device = cpu."
+            return [Problem(_SYNC, what, f"Set {_PRESET}, which chooses {CPU_SYNC}.", sync)]
+        if module != CPU_SYNC_MODULE:
+            what = f"{_SYNC} = {CPU_SYNC} is known to the workers only if they import its module."
+            return [Problem(_MODULE, what, f"Set {_PRESET}, or {_MODULE}={CPU_SYNC_MODULE}.", module)]
+        return []
+    if sync == CPU_SYNC:
         what = f"This weight sync does not run with trainer.device = {ctx.get('trainer.device')}."
-        problems.append(Problem(_SYNC, what, f"Set it to {CPU_SYNC if ctx.on_cpu else GPU_SYNC}.", sync))
-    return problems
+        return [Problem(_SYNC, what, f"Set {_PRESET}, which chooses {GPU_SYNC}.", sync)]
+    # A module of the user's may register a weight sync of its own.
+    return [] if module else one_of(_SYNC, sync, [name for name in weight_syncs() if name != SHARED_SYNC])

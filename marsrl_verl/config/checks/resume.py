@@ -39,10 +39,19 @@ BOUND_KEYS = (
     "data.custom_cls.path",
     "data.custom_cls.name",
     "actor_rollout_ref.model.path",
+    "marsrl.external_solver.source",
 )
-"""What a checkpoint is bound to: stages and pools, the position in the data, the model."""
-FOLDER_KEYS = ("data.val_files", "data.val_max_samples", "trainer.default_local_dir")
-"""What a run's folder is bound to beside: its first evaluation, and where its checkpoints lie."""
+"""What a checkpoint is bound to: stages and pools, the position in the data, the models."""
+FOLDER_KEYS = (
+    "data.val_files",
+    "data.val_max_samples",
+    "trainer.default_local_dir",
+    "marsrl.external_solver.endpoint.model",
+    "marsrl.external_solver.jsonl.path",
+    "marsrl.external_solver.jsonl.id_column",
+)
+"""What a run's folder is bound to beside: its first evaluation with the solutions in it, and where its
+checkpoints lie."""
 
 _MODE, _PATH, _LOCAL = "trainer.resume_mode", "trainer.resume_from_path", "trainer.default_local_dir"
 _TRACKER = "latest_checkpointed_iteration.txt"
@@ -154,20 +163,27 @@ def _compare_bytes(ctx: Context, old: DictConfig, record: Path) -> list[Problem]
     sizes = OmegaConf.select(old, "marsrl.run.data_bytes") or {}
     return [
         Problem(
-            f"data.{report.split}_files",
+            key,
             f"The file has {now} bytes; when the run began, it had {sizes[name]} ({record}).",
             "Put the old file back, or start anew under another name=….",
             name,
         )
-        for report in ctx.files
-        for name, now in [(str(report.path.absolute()), report.path.stat().st_size)]
+        for key, name, now in _files(ctx)
         if name in sizes and sizes[name] != now
     ]
 
 
+def _files(ctx: Context) -> list[tuple[str, str, int]]:
+    """Key, absolute path and bytes of each file that was looked at."""
+    files = [(f"data.{report.split}_files", report.path) for report in ctx.files]
+    if ctx.external_answers is not None:
+        files.append(("marsrl.external_solver.jsonl.path", ctx.external_answers.file.path))
+    return [(key, str(path.absolute()), path.stat().st_size) for key, path in files]
+
+
 def data_bytes(ctx: Context) -> dict[str, int]:
-    """Bytes of each data file that was looked at, by absolute path: a part of the record."""
-    return {str(report.path.absolute()): report.path.stat().st_size for report in ctx.files}
+    """Bytes of each file that was looked at, by absolute path: a part of the record."""
+    return {name: size for _, name, size in _files(ctx)}
 
 
 def _has(config: DictConfig, key: str) -> bool:

@@ -42,7 +42,11 @@ INERT_KEYS: tuple[Inert, ...] = (
     Inert("trainer.balance_batch", "Rows are always dealt out evenly.", "Leave it true."),
     Inert("trainer.v1", "The trainer extends verl's V0 trainer.", "Leave it out."),
     Inert("transfer_queue", "Batches travel through the driver, not through TransferQueue.", "Leave it out."),
-    Inert("actor_rollout_ref.hybrid_engine", "Training and decoding share the GPUs.", "Leave it true."),
+    Inert(
+        "actor_rollout_ref.hybrid_engine",
+        "Where the engine decodes is said by other keys.",
+        "Leave it true; for engines on GPUs of their own set pipeline=overlapped_two_pools.",
+    ),
     Inert("actor_rollout_ref.rollout.mode", "The engine always runs as a server.", "Leave it at async."),
     Inert("actor_rollout_ref.rollout.name", "Only vLLM is driven.", "Leave it at vllm."),
     Inert("actor_rollout_ref.rollout.n", "A group is sampled from one row.", "Set marsrl.algo.group_size."),

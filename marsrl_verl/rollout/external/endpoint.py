@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -15,6 +15,7 @@ import aiohttp
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.types import FinishReason, StageInput
 from marsrl_verl.rollout.external.solver import ExternalAnswer, failed
+from marsrl_verl.rollout.single_call import FINISH_REASONS
 
 if TYPE_CHECKING:
     from marsrl_verl.config.schema import EndpointConfig
@@ -24,11 +25,13 @@ LONGEST_PAUSE_S = 60.0
 CONNECT_S = 30.0
 """Most seconds until a connection is there."""
 
-_REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 _BUSY = frozenset({408, 429})
 """Statuses below 500 after which the same request may succeed."""
-_NOTE = 300
-"""Most characters of a server's message in a note."""
+_ABOUT_THE_REQUEST = frozenset({400, 413, 422})
+"""Statuses that speak of this request (too long, not accepted), not of the endpoint."""
+_FILTERED = "content_filter"
+_NOTE = 500
+"""Most characters of a note."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +83,12 @@ class EndpointSource:
             outcome = await self._attempt(session, body, first)
             for repeat in range(self._settings.retries):
                 if isinstance(outcome, ExternalAnswer):
-                    return outcome
+                    break
                 await asyncio.sleep(self._pause(f"{item.group_id}#{k}", repeat, outcome.wait_s))
                 outcome = await self._attempt(session, body, first + repeat + 1)
-        if isinstance(outcome, ExternalAnswer):
-            return outcome
-        return failed(f"{outcome.note} (attempt {self._settings.retries + 1}, the last)")
+        if isinstance(outcome, _TryAgain):
+            outcome = failed(f"{outcome.note} (attempt {self._settings.retries + 1}, the last)")
+        return self._without_key(outcome)
 
     async def _attempt(
         self, session: aiohttp.ClientSession, body: dict[str, Any], number: int
@@ -96,23 +99,27 @@ class EndpointSource:
             async with session.post(url, json=body, proxy=proxy_for(url), allow_redirects=False) as response:
                 if response.status == 200:
                     return read_completion(await response.json(content_type=None), url)
-                note = self._note(f"{url} answered HTTP {response.status}", await response.text())
+                note = f"{url} answered HTTP {response.status}: {await response.text()}"
                 if response.status in _BUSY or response.status >= 500:
                     return _TryAgain(note, _asked_to_wait(response.headers))
-                return failed(note)
+                return failed(
+                    note,
+                    FinishReason.REFUSED if response.status in _ABOUT_THE_REQUEST else FinishReason.ERROR,
+                )
         except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as error:
-            return _TryAgain(self._note(f"{url}: {type(error).__name__}", str(error)))
+            return _TryAgain(f"{url}: {type(error).__name__}: {error}")
         except asyncio.TimeoutError:
             limit = f"marsrl.external_solver.endpoint.timeout_s = {self._settings.timeout_s:g}"
             return failed(f"{url}: no answer in time ({limit})")
         except (aiohttp.ClientError, ValueError) as error:
-            return failed(self._note(f"{url}: {type(error).__name__}", str(error)))
+            return failed(f"{url}: {type(error).__name__}: {error}")
 
-    def _note(self, what: str, detail: str) -> str:
-        """A note for logs, which must not hold the key that a server may have quoted."""
-        if self._api_key:
-            detail = detail.replace(self._api_key, "[api key]")
-        return f"{what}: {detail[:_NOTE]}"
+    def _without_key(self, answer: ExternalAnswer) -> ExternalAnswer:
+        """Its note is for logs: without the key, which a server may have quoted, and not too long."""
+        if answer.error is None:
+            return answer
+        note = answer.error.replace(self._api_key, "[api key]") if self._api_key else answer.error
+        return replace(answer, error=note if len(note) <= _NOTE else f"{note[:_NOTE]}…")
 
     def _pause(self, sample_id: str, repeat: int, wait_s: float) -> float:
         """Doubled from attempt to attempt, by half at random, so that not all come back at once."""
@@ -139,12 +146,13 @@ def read_completion(body: Any, url: str) -> ExternalAnswer:
         reasoning = message.get("reasoning_content") or message.get("reasoning") or ""
         ending = choice.get("finish_reason")
     except (KeyError, IndexError, TypeError, AttributeError):
-        return failed(f"{url} answered no chat completion: {str(body)[:_NOTE]}")
+        return failed(f"{url} answered no chat completion: {body}")
     if not isinstance(content, str) or not isinstance(reasoning, str):
-        return failed(f"{url} answered something else than text: {str(message)[:_NOTE]}")
-    reason = _REASONS.get(ending)
+        return failed(f"{url} answered something else than text: {message}")
+    reason = FINISH_REASONS.get(ending)
     if reason is None:
-        return failed(f"{url} ended the answer with finish_reason {ending!r}", FinishReason.ABORTED)
+        kind = FinishReason.REFUSED if ending == _FILTERED else FinishReason.ABORTED
+        return failed(f"{url} ended the answer with finish_reason {ending!r}", kind)
     return ExternalAnswer(content, reasoning, reason)
 
 
