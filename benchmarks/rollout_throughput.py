@@ -89,7 +89,8 @@ def run(module: str, plan: Plan, folder: Path, repeat: int, variables: dict[str,
 
 
 def measure(arguments: argparse.Namespace) -> tuple[list[Row], list[Piece], dict[str, str]]:
-    """All repeats: the plugin, then `LLM.generate` with each number of threads."""
+    """All repeats: the plugin, `LLM.generate` with each number of threads, and once with vLLM's own
+    processes."""
     rows: list[Row] = []
     pieces: list[Piece] = []
     facts: dict[str, str] = {}
@@ -106,6 +107,11 @@ def measure(arguments: argparse.Namespace) -> tuple[list[Row], list[Piece], dict
                 rows += found
                 facts = engine["engine"]
                 print(progress(found), flush=True)
+            variables = {"OMP_NUM_THREADS": str(started["threads"])}
+            separate = replace(plan, own_processes=True)
+            found, _, _ = run("benchmarks.throughput.offline", separate, folder, repeat, variables)
+            rows += found
+            print(progress(found), flush=True)
     return rows, pieces, facts
 
 

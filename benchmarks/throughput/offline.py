@@ -11,7 +11,7 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from benchmarks.throughput.plan import OFFLINE, Plan, Row, Workload, sampling_of, write_results
+from benchmarks.throughput.plan import AS_STARTED, OFFLINE, Plan, Row, Workload, sampling_of, write_results
 from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.core.types import SOLVER
 from marsrl_verl.verl_adapter.components import (
@@ -38,9 +38,10 @@ def main() -> None:
     settings = typed_settings(config)
     chat, prompts = chat_tokenizer(config, load_tokenizer(config)), build_prompts(settings)
     rows = []
+    variants = ((AS_STARTED, True, False),) if plan.own_processes else OFFLINE
     for workload in plan.workloads:
         for number in range(plan.rounds + 1):
-            for part, (variant, text, log_probs) in enumerate(OFFLINE):
+            for part, (variant, text, log_probs) in enumerate(variants):
                 problems = plan.round_problems(workload, number, part)
                 ids = [chat.prompt_ids(prompts.solver(problem)) for problem in problems]
                 params = sampling_params(workload, config, plan.group_size, text, log_probs)

@@ -31,6 +31,11 @@ OFFLINE = (
     (SAME_WORK, False, True),
 )
 """Variants of `LLM.generate`: whether it makes text, and whether it gives log-probabilities."""
+AS_STARTED = "LLM.generate, vLLM's own processes"
+"""As `PLAIN`, with the engine in a process of its own: as vLLM starts it where nothing else is said, and as
+it has to be behind a server. The CPU cluster's environment keeps `LLM.generate` in one process."""
+OWN_PROCESSES = "ray_kwargs.ray_init.runtime_env.env_vars.VLLM_ENABLE_V1_MULTIPROCESSING='1'"
+"""The override that does it."""
 PARTS = len(OFFLINE)
 """Most variants that one process measures."""
 
@@ -61,6 +66,8 @@ class Plan:
     """Measured rounds of each workload; one more comes before, as a warm-up."""
     results: str
     """The file that the process writes."""
+    own_processes: bool = False
+    """`LLM.generate` with `OWN_PROCESSES`, and nothing else."""
 
     def write(self, path: Path) -> Path:
         path.write_text(json.dumps(asdict(self)))
@@ -75,7 +82,8 @@ class Plan:
 
     def config(self) -> DictConfig:
         """The composed training configuration."""
-        return compose_config(parse_arguments(list(self.overrides))).config
+        added = [OWN_PROCESSES] if self.own_processes else []
+        return compose_config(parse_arguments([*self.overrides, *added])).config
 
     def needed(self, workload: Workload) -> int:
         """Problems of all rounds of a workload, the warm-up included."""

@@ -9,24 +9,23 @@ batch is built.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import time
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import ray
 from omegaconf import DictConfig
 from verl import DataProto
 from verl.experimental.agent_loop.agent_loop import AgentLoopManager, AgentLoopWorker
 
-from marsrl_verl.core.types import SOLVER, FinishReason, Outcome, Sample, SamplingSettings, StageInput
+from marsrl_verl.core.types import SOLVER, FinishReason, Sample, SamplingSettings, StageInput
 from marsrl_verl.rewards.base import ScoreRequest
 from marsrl_verl.rollout.failed_round import refuse_failed_round
 from marsrl_verl.rollout.single_call import answer
 from marsrl_verl.verl_adapter.components import chat_tokenizer, external_solver
 from marsrl_verl.verl_adapter.generation import Round
 from marsrl_verl.verl_adapter.group_client import GroupClient
+from marsrl_verl.verl_adapter.scoring import GroupScorer
 
 
 class MarsRLAgentLoopWorker(AgentLoopWorker):
@@ -40,9 +39,7 @@ class MarsRLAgentLoopWorker(AgentLoopWorker):
         reward_loop_worker_handles: list[Any] | None = None,
     ) -> None:
         super().__init__(config, llm_client, teacher_client, reward_loop_worker_handles)
-        if not self.reward_loop_worker_handles:
-            raise ValueError("MarsRL scores samples in verl's reward loop, and no reward worker was started")
-        self._reward_workers = itertools.cycle(self.reward_loop_worker_handles)
+        self._scorer = GroupScorer(self.reward_loop_worker_handles or ())
         self._client = GroupClient(self.llm_client)
         self._chat = chat_tokenizer(config, self.tokenizer)
         self._external_solver = external_solver(config, self._chat)
@@ -64,11 +61,7 @@ class MarsRLAgentLoopWorker(AgentLoopWorker):
         ended = [sample for sample in samples if sample.finish_reason is not FinishReason.SEGMENT]
         if not ended:
             return samples
-        requests = np.empty(len(ended), dtype=object)
-        requests[:] = [ScoreRequest.of(stage_input, sample) for sample in ended]
-        batch = DataProto(non_tensor_batch={"score_request": requests})
-        result = await next(self._reward_workers).compute_score.remote(batch)
-        outcomes: list[Outcome] = result["reward_extra_info"]["outcomes"]
+        outcomes = await self._scorer.score([ScoreRequest.of(stage_input, sample) for sample in ended])
         for sample, outcome in zip(ended, outcomes, strict=True):
             sample.outcome = outcome
         return samples

@@ -41,7 +41,12 @@ class MarsRLvLLMServer(vLLMHttpServer):
         try:
             # Only ids and log-probabilities are wanted; the rollout code makes the text of the ids.
             params = SamplingParams(
-                n=n, logprobs=0, detokenize=False, output_kind=RequestOutputKind.FINAL_ONLY, **sampling
+                n=n,
+                logprobs=0,
+                flat_logprobs=True,
+                detokenize=False,
+                output_kind=RequestOutputKind.FINAL_ONLY,
+                **sampling,
             )
             collector = await self.engine.add_request(
                 request_id, TokensPrompt(prompt_token_ids=prompt_ids), params
@@ -60,10 +65,8 @@ class MarsRLvLLMServer(vLLMHttpServer):
         return [
             (
                 list(completion.token_ids),
-                [
-                    step[token].logprob
-                    for token, step in zip(completion.token_ids, completion.logprobs, strict=True)
-                ],
+                # `logprobs=0` gives one entry a position: that of the sampled token.
+                list(completion.logprobs.logprobs),
                 completion.finish_reason or "abort",
                 version,
             )

@@ -130,6 +130,7 @@ AT_LEAST: dict[str, set[str]] = {
         "top_k",
         "seed",
         "detokenize",
+        "flat_logprobs",
     },
     "vllm:EngineArgs": {
         "model",

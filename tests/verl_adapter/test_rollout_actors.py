@@ -13,6 +13,7 @@ pytest.importorskip("verl", reason="verl's agent loops")
 pytest.importorskip("vllm", reason="vLLM's sampling parameters")
 
 from ray.exceptions import ActorDiedError
+from vllm.logprobs import FlatLogprobs
 
 from marsrl_verl.core.types import FinishReason, Outcome, Problem, Sample, SamplingSettings, StageInput
 from marsrl_verl.rollout.single_call import EngineUnavailableError
@@ -162,8 +163,10 @@ def generate(made: SimpleNamespace, n: int = 2) -> list:
 
 
 def completion(tokens: list[int], reason: str | None) -> SimpleNamespace:
-    steps = [{token: SimpleNamespace(logprob=-token / 10), 99: None} for token in tokens]
-    return SimpleNamespace(token_ids=tuple(tokens), logprobs=steps, finish_reason=reason)
+    log_probs = FlatLogprobs()
+    for token in tokens:
+        log_probs.append_fast([token], [-token / 10], iter([1]), [None])
+    return SimpleNamespace(token_ids=tuple(tokens), logprobs=log_probs, finish_reason=reason)
 
 
 def test_the_server_samples_a_group_with_one_engine_request():
@@ -313,11 +316,27 @@ def test_samples_come_back_in_the_order_of_the_inputs_each_with_its_reward(worke
     assert [one.outcome.reward for one in samples] == [0, 1, 2, 0, 1, 0, 1]
 
 
-def test_groups_take_turns_at_the_reward_workers(worker_of):
+def test_groups_that_end_together_are_spread_over_the_reward_workers_in_one_call_each(worker_of):
     rewards = [RewardWorker(), RewardWorker()]
-    inputs = [stage_input(f"g{i}") for i in range(4)]
-    asyncio.run(worker_of(rewards).generate_samples(inputs, {"solver": SETTINGS}))
-    assert [len(one.seen) for one in rewards] == [2, 2]
+    inputs = [stage_input(f"g{i}") for i in range(1, 6)]
+    done = asyncio.run(worker_of(rewards).generate_samples(inputs, {"solver": SETTINGS}))
+    assert [one.seen for one in rewards] == [
+        [["g1#0", "g1#1", "g3#0", "g3#1", "g5#0", "g5#1"]],
+        [["g2#0", "g2#1", "g4#0", "g4#1"]],
+    ]
+    assert [one.outcome.reward for one in done.samples] == [0, 1] * 5
+
+
+def test_an_error_of_a_reward_worker_ends_the_round(worker_of):
+    class Broken:
+        def __init__(self):
+            self.compute_score = Method(self._score)
+
+        async def _score(self, data):
+            raise RuntimeError("the reward worker is gone")
+
+    with pytest.raises(RuntimeError, match="is gone"):
+        asyncio.run(worker_of([Broken()]).generate_samples([stage_input("g1")], {"solver": SETTINGS}))
 
 
 def test_a_worker_without_reward_workers_says_so(worker_of):
