@@ -23,6 +23,9 @@ class OffPolicyMode(str, Enum):
     """Those of the weights about to be updated, for all tokens."""
     SAIS = "sais"
     """Those of the weights that sampled each segment."""
+    RECORDED = "recorded"
+    """Token by token those of the trainer's weights that sampled it, where they were recorded in that step
+    (the first responses of a tree); for all others those of the weights about to be updated."""
     TIS = "tis"
     """As `pois`, with each token weighted by its truncated ratio to the weights that sampled it."""
 

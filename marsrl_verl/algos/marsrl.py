@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, TypeVar
 
-from marsrl_verl.algos.prompts import RolePrompts
-from marsrl_verl.core.algorithm import Stage
+from marsrl_verl.algos.prompts import PromptTokens, RolePrompts
+from marsrl_verl.core.advantages import RoleBalance, sample_advantages
+from marsrl_verl.core.algorithm import Algorithm, Credit, Stage
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.selection import Candidate, Strategy, choose
 from marsrl_verl.core.types import (
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
     from marsrl_verl.config.schema import AlgoConfig
 
 E = TypeVar("E", bound=Enum)
-
-PromptTokens = Callable[[tuple[Message, ...]], int]
-"""Number of tokens of a chat under the model's template, generation prompt included."""
 
 
 class SelectScope(str, Enum):
@@ -67,7 +65,7 @@ class Draft:
     solution_reward: float | None = None
 
 
-class MarsRL:
+class MarsRL(Algorithm):
     """The chain Solver, then (Verifier, Corrector) x rounds; stages after the last trained role are left
     out, since nothing would be learnt from them.
 
@@ -91,6 +89,9 @@ class MarsRL:
         scope: SelectScope | str = SelectScope.PROBLEM,
         train_roles: tuple[str, ...] = ROLES,
         limits: PromptLimits | None = None,
+        normalize_std: bool = True,
+        role_balance: RoleBalance | str = RoleBalance.TOKENS,
+        role_weights: Mapping[str, float] | None = None,
     ) -> None:
         for name, value, least in (
             ("group_size", group_size, 2),
@@ -107,6 +108,9 @@ class MarsRL:
         self.scope = SelectScope(scope)
         self.train_roles = frozenset(train_roles)
         self.limits = limits
+        self.normalize_std = normalize_std
+        self.role_balance = RoleBalance(role_balance)
+        self.role_weights = dict(role_weights or {})
         self.stages = _stages(correction_rounds, self.train_roles)
 
     @classmethod
@@ -149,6 +153,9 @@ class MarsRL:
             scope=_member(SelectScope, "select_scope", cfg.select_scope),
             train_roles=tuple(cfg.train_roles),
             limits=limits,
+            normalize_std=cfg.normalize_std,
+            role_balance=_member(RoleBalance, "role_balance", cfg.role_balance),
+            role_weights=cfg.role_weights,
         )
 
     def first_inputs(self, problem: Problem, step: int) -> list[StageInput]:
@@ -201,6 +208,17 @@ class MarsRL:
     def trains(self, group: Group) -> bool:
         """Whether the role is trained and the rewards are not all equal (0 < #correct < G)."""
         return group.input.role in self.train_roles and len(set(group.rewards)) > 1
+
+    def credit(self, groups: Sequence[Group]) -> Credit:
+        """Group-relative advantages, the same for all tokens of a sample (`core.advantages`)."""
+        found = sample_advantages(
+            groups,
+            normalize_std=self.normalize_std,
+            role_balance=self.role_balance,
+            role_weights=self.role_weights,
+        )
+        lengths = {sample.sample_id: len(sample.response_ids) for group in groups for sample in group.samples}
+        return {name: ((lengths[name], advantage),) for name, advantage in found.items()}
 
     def _draft(self, problem: Problem, role: str, group: Group, sample: Sample) -> Draft | None:
         """What `role` would be asked about a sample of the preceding stage; None if not eligible (its

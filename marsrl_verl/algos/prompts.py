@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 
 from marsrl_verl.core.types import Message, Problem
+
+PromptTokens = Callable[[tuple[Message, ...]], int]
+"""Number of tokens of a chat under the model's template, generation prompt included."""
 
 
 class RolePrompts(ABC):

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from marsrl_verl.algos.attnrl import AttnRL
 from marsrl_verl.algos.marsrl import MarsRL
+from marsrl_verl.core.algorithm import Algorithm
 
-ALGORITHMS: dict[str, type[MarsRL]] = {"marsrl": MarsRL}
+MARSRL, ATTNRL = "marsrl", "attnrl"
+ALGORITHMS: dict[str, type[Algorithm]] = {MARSRL: MarsRL, ATTNRL: AttnRL}
 
 
-def algorithm_class(name: str) -> type[MarsRL]:
+def algorithm_class(name: str) -> type[Algorithm]:
     """The class of a method.
 
     Raises:

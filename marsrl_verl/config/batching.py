@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from omegaconf import DictConfig
 
+from marsrl_verl.algos.attnrl import CONTINUATION, INITIAL, most_problems
+from marsrl_verl.algos.registry import ATTNRL
 from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER
 
@@ -20,6 +23,13 @@ class StagePlan:
     """Upper bound: fewer when no output is eligible as an input."""
     trained: bool
     """Whether its role enters the loss."""
+    group_size: int
+    """Responses of a group."""
+
+    @property
+    def samples_per_problem(self) -> int:
+        """Most responses to one problem at this stage."""
+        return self.groups_per_problem * self.group_size
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +38,7 @@ class BatchPlan:
 
     stages: tuple[StagePlan, ...]
     problems: int
-    """New problems per step."""
-    group_size: int
+    """New problems per step; where their number is adapted, the most there may be."""
     pipelined: bool
     updates: int
     """Optimizer updates per step."""
@@ -50,13 +59,26 @@ class BatchPlan:
     @property
     def samples(self) -> int:
         """Most responses sampled in a step."""
-        return self.groups * self.group_size
+        return self._most(self.stages, self.groups)
+
+    @property
+    def trained_groups(self) -> int:
+        """Most groups that enter the loss in a step."""
+        per_problem = sum(stage.groups_per_problem for stage in self.stages if stage.trained)
+        return min(self.groups, self.problems * per_problem)
 
     @property
     def trained_rows(self) -> int:
         """Most responses that enter the loss in a step."""
-        per_problem = sum(stage.groups_per_problem for stage in self.stages if stage.trained)
-        return min(self.groups, self.problems * per_problem) * self.group_size
+        return self._most([stage for stage in self.stages if stage.trained], self.groups)
+
+    def _most(self, stages: Sequence[StagePlan], groups: int) -> int:
+        """Most responses in so many groups of these stages: those of the largest groups."""
+        total = 0
+        for stage in sorted(stages, key=lambda stage: -stage.group_size):
+            count = min(groups, self.problems * stage.groups_per_problem)
+            total, groups = total + count * stage.group_size, groups - count
+        return total
 
     @property
     def ranks(self) -> int:
@@ -93,9 +115,16 @@ class BatchPlan:
 def stage_plans(settings: MarsRLConfig) -> tuple[StagePlan, ...]:
     """The stages of the configured method with the number of their groups per problem.
 
-    Per problem: 1 + K + K + …; per group: 1 + K + K² + … (K inputs per following stage).
+    Per problem: 1 + K + K + …; per group: 1 + K + K² + … (K inputs per following stage). AttnRL: 1 + G N, N
+    branch points in each of G responses.
     """
     algo = settings.algo
+    if algo.name == ATTNRL:
+        branches = algo.group_size * algo.attnrl.num_branch_points
+        return (
+            StagePlan(INITIAL, SOLVER, 1, True, algo.group_size),
+            StagePlan(CONTINUATION, SOLVER, branches, True, algo.attnrl.num_continuations),
+        )
     roles = [SOLVER] + [VERIFIER, CORRECTOR] * algo.correction_rounds
     while len(roles) > 1 and roles[-1] not in algo.train_roles:
         roles.pop()
@@ -107,7 +136,7 @@ def stage_plans(settings: MarsRLConfig) -> tuple[StagePlan, ...]:
             groups = algo.inputs_per_stage * (groups if algo.select_scope == "group" else 1)
         seen[role] = seen.get(role, 0) + 1
         name = role if role == SOLVER else f"{role}_{seen[role]}"
-        plans.append(StagePlan(name, role, groups, role in algo.train_roles))
+        plans.append(StagePlan(name, role, groups, role in algo.train_roles, algo.group_size))
     return tuple(plans)
 
 
@@ -122,8 +151,7 @@ def plan_batch(config: DictConfig, settings: MarsRLConfig) -> BatchPlan:
     fixed = None if actor.use_dynamic_bsz else int(actor.ppo_micro_batch_size_per_gpu)
     return BatchPlan(
         stages=stage_plans(settings),
-        problems=int(config.data.train_batch_size),
-        group_size=settings.algo.group_size,
+        problems=most_problems(settings.algo, int(config.data.train_batch_size)),
         pipelined=settings.pipeline.mode == "pipelined",
         updates=settings.pipeline.updates_per_step,
         world_size=world_size(config),

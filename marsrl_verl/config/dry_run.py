@@ -96,7 +96,7 @@ def _stages(plan: BatchPlan, external_solver: bool) -> list[str]:
                 stage.role,
                 stage.groups_per_problem,
                 f"{groups:,}",
-                f"{groups * plan.group_size:,}",
+                f"{groups * stage.group_size:,}",
                 trained,
             )
         )
@@ -109,6 +109,10 @@ def _stages(plan: BatchPlan, external_solver: bool) -> list[str]:
     elif len(plan.stages) > 1:
         lines.append(f"  sequential: {plan.rounds} generation rounds per step, one per stage")
     return lines
+
+
+def _per_group(plan: BatchPlan) -> str:
+    return " or ".join(str(size) for size in dict.fromkeys(stage.group_size for stage in plan.stages))
 
 
 def _segments(ctx: Context) -> list[str]:
@@ -156,7 +160,7 @@ def _batch(plan: BatchPlan, config: DictConfig) -> list[str]:
     facts = (
         ("new problems", f"{plan.problems:,}"),
         ("groups, at most", f"{plan.groups:,}{budget}"),
-        ("responses, at most", f"{plan.samples:,}  ({plan.group_size} per group)"),
+        ("responses, at most", f"{plan.samples:,}  ({_per_group(plan)} per group)"),
         ("trained, at most", f"{plan.trained_rows:,}  (groups whose rewards differ)"),
         ("optimizer updates", f"{plan.updates}"),
         ("ranks", f"{plan.ranks}  ({plan.world_size} in all, {plan.sequence_parallel} per sequence)"),

@@ -76,6 +76,68 @@ class MasteredTokensConfig:
 
 
 @dataclass
+class AdaptiveBatchConfig:
+    """How many problems a step asks for (AttnRL, arXiv 2509.26628, eq. 10)."""
+
+    enabled: bool = False
+    """Adapt the number of problems, so that about `target_samples` of them are worth training. Without it,
+    and in the first steps, it is `data.train_batch_size`."""
+    target_samples: int | None = None
+    """Samples to train per step (B'); null: `data.train_batch_size` problems with all responses expanded."""
+    smoothing: float = 0.9
+    """Weight of the number so far (λ)."""
+    min_problems: int = 1
+    """Fewest problems of a step."""
+    max_problems: int | None = None
+    """Most problems of a step; null: four times `data.train_batch_size`."""
+
+
+@dataclass
+class AttnRLConfig:
+    """Trees of responses (AttnRL, arXiv 2509.26628), with `marsrl.algo.name = attnrl`; `group_size` is the
+    number of first responses."""
+
+    delta: int = 4
+    """Least distance in steps from which attention counts as influence (Δ, eq. 6)."""
+    criterion: str = "fci"
+    """Where responses are continued: `fci` (the earliest steps of high influence), `entropy` (the least
+    probable tokens, TreeRL), `random`, `earliest` or `uniform` steps."""
+    num_branch_points: int = 2
+    """Branch points of an expanded response (N)."""
+    num_continuations: int = 2
+    """Continuations from each branch point (T)."""
+    top_share: float = 0.2
+    """Share of a response's steps that are candidates by their influence (ρ, eq. 7)."""
+    min_token_distance: int = 0
+    """Least tokens between the beginning and a branch point and between two of them. The paper has none; its
+    released code 512."""
+    shortfall: str = "fill"
+    """Where too few steps qualify: `fewer` points, `fill` with the earliest other ones, or `repeat` (as the
+    released code: any later step, then the same points again)."""
+    filter: str = "paper"
+    """Which problems are branched: `none` (all), `paper` (those with at least the mean influence, eq. 8),
+    `released` (of those whose first responses are all right, the ones above their mean; all others)."""
+    filter_mean: str = "cumulative"
+    """`cumulative`: over all problems so far. `ema`: an exponential moving average over steps."""
+    filter_decay: float = 0.9
+    """Weight of the past with `filter_mean=ema`."""
+    expansion: str = "round"
+    """How many responses are expanded, exp(-accuracy) x group_size (eq. 9): to the nearest (`round`), up
+    (`ceil`, released code), or `all` of them."""
+    tree_choice: str = "random"
+    """Which ones, where not all: at `random`, or the `minority` of right or wrong ones first (released
+    code)."""
+    keep_unbranched: bool = True
+    """Train first responses that are not expanded as well; the released code drops them."""
+    tree_credit: str = "attnrl"
+    """`attnrl` (eq. 2 and 3), or `treerl_original`, the formula of TreeRL's released code."""
+    fci_backend: str = "auto"
+    """What computes the influence: `triton`, `chunked` (plain torch) or the fitting one (`auto`)."""
+    adaptive_batch: AdaptiveBatchConfig = field(default_factory=AdaptiveBatchConfig)
+    """How many problems a step asks for."""
+
+
+@dataclass
 class AlgoConfig:
     """What is sampled and how it is credited (MarsRL, arXiv 2511.11373, §3)."""
 
@@ -102,6 +164,8 @@ class AlgoConfig:
     """Loss weight by role, 1 where absent."""
     mastered_tokens: MasteredTokensConfig = field(default_factory=MasteredTokensConfig)
     """Which tokens of correct responses are left out of the loss."""
+    attnrl: AttnRLConfig = field(default_factory=AttnRLConfig)
+    """Branching, sampling and credit of `name = attnrl`."""
 
 
 @dataclass
@@ -137,7 +201,9 @@ class OffPolicyConfig:
     mode: str = "pois"
     """`pois`: old log-probabilities are recomputed under the weights about to be updated, so the ratio of
     the first update is 1 (the paper's choice). `sais`: those of the weights that sampled each segment.
-    `tis`: as `pois`, each token weighted by its truncated ratio to the weights that sampled it."""
+    `tis`: as `pois`, each token weighted by its truncated ratio to the weights that sampled it. `recorded`:
+    the trainer's own log-probabilities from the step that sampled a tree's first responses, and `pois` for
+    their continuations (AttnRL)."""
     tis_threshold: float = 2.0
     """Where `tis` truncates a token's ratio."""
 

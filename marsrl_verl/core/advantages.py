@@ -73,7 +73,7 @@ def role_factors(
     return factors
 
 
-def credit(
+def sample_advantages(
     groups: Sequence[Group],
     *,
     normalize_std: bool = True,

@@ -20,7 +20,7 @@ from marsrl_verl.core.sample_checks import check_samples
 from marsrl_verl.core.scheduler_state import Ended, EndReason, SchedulerState, Visit
 from marsrl_verl.core.types import FinishReason, Group, Problem, Sample, StageInput
 
-STATE_VERSION = 2
+STATE_VERSION = 3
 
 
 class Mode(str, Enum):
@@ -104,6 +104,11 @@ class Scheduler:
             raise ValueError(f"min_group is {min_group}, expected at least 2 samples to compare, or null")
         if min_groups < 1:
             raise ValueError(f"min_groups is {min_groups}, expected at least 1")
+        if min_group is not None and algorithm.whole_problems:
+            raise ValueError(
+                f"min_group is {min_group}, but {type(algorithm).__name__} trains whole problems: set it to "
+                "null"
+            )
         self.min_group = min_group
         self.min_groups = min_groups
         self.algorithm = algorithm
@@ -143,6 +148,7 @@ class Scheduler:
         waited when the step started, up to the budget; afterwards empty.
         """
         step = self._require_open("next_round")
+        self._settle(step)
         if self.mode is Mode.PIPELINED and self._state.round_taken:
             return []
         self._state.round_taken = True
@@ -180,6 +186,7 @@ class Scheduler:
     def finish_step(self, *, last: bool = False) -> StepResult:
         """Close the step and hand out what completed in it; the `last` one holds nothing back."""
         step = self._require_open("finish_step")
+        self._settle(step)
         if self.mode is Mode.SEQUENTIAL and self._state.ready_step:
             raise RuntimeError(
                 f"finish_step: {len(self._state.ready_step)} inputs still wait in step {step}; in sequential "
@@ -212,7 +219,9 @@ class Scheduler:
 
     def _groups_to_train(self, completed: list[Group], least: int) -> list[Group]:
         """What enters the loss of this step; fewer groups than `least` are held back."""
-        groups = self._state.held + [group for group in completed if self.algorithm.trains(group)]
+        groups = list(self._state.held)
+        if not self.algorithm.whole_problems:  # else they are held since their problem ended
+            groups = groups + [group for group in completed if self.algorithm.trains(group)]
         if self.min_group is not None:
             for group_id in sorted(self._state.arrived):
                 members = self._state.arrived[group_id]
@@ -245,8 +254,8 @@ class Scheduler:
         )
 
     def idle(self) -> bool:
-        """True when nothing waits and nothing is in flight."""
-        return not self._state.ready_step and not self._state.arrived
+        """True when no problem is on its way: nothing waits, is in flight or is to be settled."""
+        return not self._state.visits
 
     def pending(self) -> list[Pending]:
         """Inputs being decoded with the samples that are missing: what to ask for again after a restart."""
@@ -272,7 +281,7 @@ class Scheduler:
             visit.dropped = True
             self._forget(visit, item.group_id)
         for visit in list(self._state.visits.values()):
-            if visit.dropped and len(visit.done) == len(visit.inputs):
+            if visit.dropped and visit.complete:
                 self._end(visit, EndReason.DROPPED)
         return dropped
 
@@ -335,14 +344,14 @@ class Scheduler:
         del self._state.asked[group_id]
         if not self._state.unfinished[group_id]:
             del self._state.unfinished[group_id]
-            self._complete_group(group_id, step)
+            self._complete_group(group_id)
             return
         visit = self._state.visits[self._state.owner[group_id]]
         if not visit.dropped:
             self._state.ready_step[group_id] = step + (self.mode is Mode.PIPELINED)
             return
         self._forget(visit, group_id)
-        if len(visit.done) == len(visit.inputs):
+        if visit.complete:
             self._end(visit, EndReason.DROPPED)
 
     def _forget(self, visit: Visit, group_id: str) -> None:
@@ -351,31 +360,56 @@ class Scheduler:
         for pool in (self._state.arrived, self._state.unfinished, self._state.trained):
             pool.pop(group_id, None)
 
-    def _complete_group(self, group_id: str, step: int) -> None:
+    def _complete_group(self, group_id: str) -> None:
         item, arrived = self._state.input(group_id), self._state.arrived.pop(group_id)
         trained_before = frozenset(self._state.trained.pop(group_id, ()))
         group = Group(item, [arrived[k] for k in sorted(arrived)], trained_before)
         self._state.completed.append(group)
-        visit = self._state.visits[item.problem.problem_id]
-        visit.done[group_id] = group
-        if len(visit.done) == len(visit.inputs):
+        self._state.visits[item.problem.problem_id].done[group_id] = group
+
+    def unsettled(self) -> list[Group]:
+        """Complete groups of problems whose stage is complete and whose next one is not chosen yet, by group
+        id. What the method wants to know of them can still be found out."""
+        groups = [group for visit in self._complete_visits() for group in visit.done.values()]
+        return sorted(groups, key=lambda group: group.input.group_id)
+
+    def _complete_visits(self) -> list[Visit]:
+        return [visit for visit in self._state.visits.values() if visit.complete]
+
+    def _settle(self, step: int) -> None:
+        """Every problem whose stage is complete goes on to its next stage, or out.
+
+        All at once, in the order of their arrival: what a method observes of several problems does not
+        depend on which of them was complete first.
+        """
+        visits = sorted(self._complete_visits(), key=lambda visit: visit.order)
+        by_stage: dict[int, list[list[Group]]] = {}
+        for visit in visits:
+            if not visit.dropped:
+                by_stage.setdefault(visit.stage_index, []).append(visit.groups())
+        for stage_index, problems in sorted(by_stage.items()):
+            self.algorithm.observe(stage_index, problems, step)
+        for visit in visits:
             self._leave_stage(visit, step)
 
     def _leave_stage(self, visit: Visit, step: int) -> None:
-        """All groups of the problem's stage are complete: on to the next stage, or out."""
         if visit.dropped:
             self._end(visit, EndReason.DROPPED)
             return
         if visit.stage_index + 1 == len(self.algorithm.stages):
             self._end(visit, EndReason.FINISHED)
             return
-        groups = [visit.done[group_id] for group_id in sorted(visit.done)]
+        groups = visit.groups()
         inputs = self.algorithm.next_inputs(visit.problem, visit.stage_index, groups, step)
+        if not inputs:
+            self._end(visit, EndReason.REJECTED if inputs is None else EndReason.NO_INPUTS)
+            return
         for group_id in visit.inputs:
             del self._state.owner[group_id]
+        if self.algorithm.whole_problems:
+            visit.passed += groups
         visit.inputs, visit.done = {}, {}
-        if inputs:
-            visit.stage_index += 1
+        visit.stage_index += 1
         self._enter_stage(visit, inputs, ready_step=step + (self.mode is Mode.PIPELINED))
 
     def _enter_stage(self, visit: Visit, inputs: list[StageInput], ready_step: int) -> None:
@@ -399,5 +433,9 @@ class Scheduler:
         for group_id in visit.inputs:
             del self._state.owner[group_id]
         del self._state.visits[visit.problem.problem_id]
+        if self.algorithm.whole_problems and reason is not EndReason.REJECTED:
+            groups = visit.passed + visit.groups()
+            if self.algorithm.problem_trains(groups):
+                self._state.held += groups
         stage = self.algorithm.stages[visit.stage_index]
         self._state.ended.append(Ended(visit.problem.problem_id, stage.name, reason))

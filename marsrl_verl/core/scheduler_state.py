@@ -24,6 +24,8 @@ class EndReason(str, Enum):
     """It passed the last stage."""
     NO_INPUTS = "no_inputs"
     """No output of its last stage was eligible for the next."""
+    REJECTED = "rejected"
+    """The method does not want to train on it."""
     DROPPED = "dropped"
     """Its waiting inputs were dropped."""
 
@@ -51,6 +53,17 @@ class Visit:
     """Completed groups of the current stage by group id."""
     dropped: bool = False
     """Its waiting inputs were dropped; it ends when what is in flight has come back."""
+    passed: list[Group] = field(default_factory=list)
+    """Groups of earlier stages, where the method trains whole problems."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether every group of the current stage is complete."""
+        return len(self.done) == len(self.inputs)
+
+    def groups(self) -> list[Group]:
+        """The completed groups of the current stage by group id."""
+        return [self.done[group_id] for group_id in sorted(self.done)]
 
 
 @dataclass(slots=True)
@@ -96,6 +109,7 @@ class SchedulerState:
         groups = {group.input.group_id: group for group in self.completed}
         for visit in self.visits.values():
             groups.update(visit.done)
+            groups.update({group.input.group_id: group for group in visit.passed})
         inputs = [item for visit in self.visits.values() for item in visit.inputs.values()]
         known = set(self.owner)
         for group in [*groups.values(), *self.held]:
@@ -121,6 +135,7 @@ class SchedulerState:
                     "inputs": list(visit.inputs),
                     "done": list(visit.done),
                     "dropped": visit.dropped,
+                    "passed": [group.input.group_id for group in visit.passed],
                 }
                 for visit in self.visits.values()
             ],
@@ -150,6 +165,7 @@ class SchedulerState:
                 inputs={group_id: inputs[group_id] for group_id in plain["inputs"]},
                 done={group_id: groups[group_id] for group_id in plain["done"]},
                 dropped=plain["dropped"],
+                passed=[groups[group_id] for group_id in plain["passed"]],
             )
             for plain in data["visits"]
         }

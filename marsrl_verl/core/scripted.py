@@ -33,7 +33,8 @@ class Reply:
 
 
 Script = Callable[[StageInput, int], Reply]
-"""The response number k to an input. A pure function: the same arguments give the same reply."""
+"""The response number k to an input, or what follows on the input's prefix. A pure function: the same
+arguments give the same reply."""
 
 Scorer = Callable[[StageInput, Sample], Outcome]
 """Scores a finished or unfinished response."""
@@ -136,6 +137,8 @@ class ScriptedEngine:
             reply = Reply("", FinishReason.PROMPT_TOO_LONG)
         else:
             reply = self.script(item, k)
+        if item.prefix is not None:
+            reply = Reply(bytes(item.prefix.response_ids).decode() + reply.text, reply.finish_reason)
         ids, reason, text = list(reply.text.encode()), reply.finish_reason, reply.text
         done = len(before.response_ids) if before else 0
         end = done + settings.room(done)
@@ -155,6 +158,7 @@ class ScriptedEngine:
             final_text=final_text(text),
             policy_version=self.policy_version,
             segments=[*earlier, (len(ids), self.policy_version)],
+            trainer_log_probs=before.trainer_log_probs if before else [],
         )
         if reason is not FinishReason.SEGMENT:
             sample.outcome = self.scorer(item, sample)
@@ -164,5 +168,5 @@ class ScriptedEngine:
 def _asked(item: StageInput) -> list[tuple[int, Sample | None]]:
     """The numbers of the samples that are asked for, with what there is of each already."""
     if not item.unfinished:
-        return [(k, None) for k in range(item.n)]
+        return [(k, item.prefix) for k in range(item.n)]
     return [(int(sample.sample_id.rpartition("#")[2]), sample) for sample in item.unfinished]

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Protocol
 
+from marsrl_verl.core.steps import Steps
+
 Message = dict[str, str]
 """A chat message: `{"role": "system" | "user" | "assistant", "content": …}`."""
 
@@ -96,13 +98,18 @@ class StageInput:
     it, and fix and break rates are measured with it."""
     created_step: int = 0
     """The training step in which this input came into being (staleness of inputs)."""
+    prefix: Sample | None = None
+    """The beginning of a response that all `n` samples share and continue (see `Sample.beginning`); None:
+    they begin at the prompt."""
     unfinished: tuple[Sample, ...] = ()
     """Samples whose next segment is asked for; empty: all `n` samples are asked for from the start."""
 
     @property
     def continued_tokens(self) -> int:
-        """Tokens of the unfinished samples' prompts and responses so far, each sample's counted for itself:
-        what an engine has to read again, unless it holds some of it in its cache."""
+        """Tokens of prompts and responses so far that are continued, each sample's counted for itself: what
+        an engine has to read again, unless it holds some of it in its cache."""
+        if self.prefix is not None and not self.unfinished:
+            return self.n * (len(self.prefix.prompt_ids) + len(self.prefix.response_ids))
         return sum(len(sample.prompt_ids) + len(sample.response_ids) for sample in self.unfinished)
 
 
@@ -122,6 +129,17 @@ class Outcome:
     graded: bool = True
     """False where the grader itself failed (timeout, exception), so that the reward 0 says nothing about
     the response. An answer that can't be parsed is graded: it is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """What the trainer's own forward pass found in a response."""
+
+    steps: Steps
+    log_probs: tuple[float, ...]
+    """Log-probability of each response token under the trainer's weights of that step, shape (T,)."""
+    influence: tuple[float, ...] = ()
+    """Forward Context Influence of each step; empty where it was not asked for."""
 
 
 @dataclass(slots=True)
@@ -152,6 +170,11 @@ class Sample:
     error: str | None = None
     external: bool = False
     """True where another model answered: there is its text, but no token of ours, and nothing to train."""
+    trainer_log_probs: list[float] = field(default_factory=list)
+    """Log-probabilities under the trainer's weights that sampled the first tokens of the response, as far as
+    they were computed when these weights were the newest; shape (up to T,)."""
+    marks: Marks | None = None
+    """Set by the trainer where the method asks for it (`Algorithm.marked_stages`)."""
 
     def __post_init__(self) -> None:
         if self.external and (self.prompt_ids or self.response_ids):
@@ -173,6 +196,34 @@ class Sample:
                 f"sample {self.sample_id}: response_ids, rollout_log_probs and response_mask must have "
                 f"one length, found {lengths}"
             )
+        if len(self.trainer_log_probs) > len(self.response_ids):
+            raise ValueError(
+                f"sample {self.sample_id}: {len(self.trainer_log_probs)} log-probabilities of the trainer "
+                f"for {len(self.response_ids)} tokens"
+            )
+
+    def beginning(self, tokens: int) -> Sample:
+        """The first tokens of this response as an unfinished, unscored sample that can be continued."""
+        if not 0 <= tokens <= len(self.response_ids):
+            raise ValueError(
+                f"sample {self.sample_id} of {len(self.response_ids)} tokens has no beginning of {tokens}"
+            )
+        kept = [(end, version) for end, version in self.segments if end < tokens]
+        last = next(version for end, version in self.segments if end >= tokens)
+        return Sample(
+            sample_id=self.sample_id,
+            group_id=self.group_id,
+            prompt_ids=self.prompt_ids,
+            response_ids=self.response_ids[:tokens],
+            rollout_log_probs=self.rollout_log_probs[:tokens],
+            finish_reason=FinishReason.SEGMENT,
+            text="",
+            final_text="",
+            response_mask=self.response_mask[:tokens],
+            policy_version=last,
+            segments=[*kept, (tokens, last)],
+            trainer_log_probs=self.trainer_log_probs[:tokens],
+        )
 
     @property
     def reward(self) -> float:

@@ -123,6 +123,8 @@ async def answer(
             _continue(stage_input, sample, settings, client, chat) for sample in stage_input.unfinished
         ]
         return list(await asyncio.gather(*continued))
+    if stage_input.prefix is not None:
+        return await _branch(stage_input, stage_input.prefix, settings, client, chat)
     # In the event loop on purpose: fast tokenizers must not be used from two threads at a time.
     try:
         prompt_ids = chat.prompt_ids(stage_input.messages)
@@ -145,6 +147,40 @@ async def answer(
     ]
     note = f"the engine returned {len(completions)} of {stage_input.n} completions"
     return samples + _empty(stage_input, prompt_ids, FinishReason.ABORTED, note)[len(samples) :]
+
+
+async def _branch(
+    stage_input: StageInput,
+    prefix: Sample,
+    settings: SamplingSettings,
+    client: CompletionClient,
+    chat: ChatTokenizer,
+) -> list[Sample]:
+    """`n` continuations of one beginning. The response limit holds for the whole response."""
+    begun = [
+        replace(prefix, sample_id=f"{stage_input.group_id}#{k}", group_id=stage_input.group_id)
+        for k in range(stage_input.n)
+    ]
+    try:
+        completions = await client.complete(
+            stage_input.group_id,
+            prefix.prompt_ids + prefix.response_ids,
+            settings,
+            settings.room(len(prefix.response_ids)),
+            stage_input.n,
+        )
+    except EngineUnavailableError:
+        raise
+    except Exception as error:  # as in `answer`
+        note = f"{type(error).__name__}: {error}"
+        return [_without_segment(sample, FinishReason.ERROR, note) for sample in begun]
+    note = f"the engine returned {len(completions)} of {stage_input.n} completions"
+    answered = [
+        _sample(before, completion, settings, chat)
+        for before, completion in zip(begun, completions, strict=False)
+    ]
+    missing = [_without_segment(sample, FinishReason.ABORTED, note) for sample in begun[len(answered) :]]
+    return answered + missing
 
 
 async def _continue(
@@ -205,6 +241,7 @@ def _sample(
         final_text=final_text(text, thinking_opened=opened),
         policy_version=completion.policy_version,
         segments=[*earlier, (len(response_ids), completion.policy_version)],
+        trainer_log_probs=before.trainer_log_probs,
     )
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from verl import DataProto
 
+from marsrl_verl.core.algorithm import Credit
 from marsrl_verl.core.types import Group, Sample
 
 
@@ -18,11 +19,11 @@ class TrainingRow:
     sample: Sample
     role: str
     stage: str
-    advantage: float
-    """The same for every token of the sample; role weighting included."""
+    advantages: tuple[tuple[int, float], ...]
+    """(end, advantage) of consecutive parts of the response."""
 
 
-def training_rows(groups: list[Group], advantages: dict[str, float]) -> list[TrainingRow]:
+def training_rows(groups: list[Group], advantages: Credit) -> list[TrainingRow]:
     """The samples that have an advantage, in the order of `groups`.
 
     Raises:
@@ -50,8 +51,9 @@ def build_batch(rows: list[TrainingRow], *, pad_token_id: int, row_multiple: int
 
     Returns:
         DataProto with `prompts` (B, P), `responses` (B, R), `input_ids`, `attention_mask`,
-        `position_ids` (B, P + R), `response_mask`, `rollout_log_probs`, `token_versions`, `advantages`,
-        `returns` (B, R), and the columns `uid` (group id), `sample_id`, `role`, `stage`, `is_padding`.
+        `position_ids` (B, P + R), `response_mask`, `rollout_log_probs`, `recorded_log_probs` (NaN where the
+        trainer recorded none), `token_versions`, `advantages`, `returns` (B, R), and the columns `uid`
+        (group id), `sample_id`, `role`, `stage`, `is_padding`.
     """
     if not rows:
         raise ValueError("a training batch needs at least one row, found none")
@@ -69,6 +71,7 @@ def build_batch(rows: list[TrainingRow], *, pad_token_id: int, row_multiple: int
     response_mask = torch.zeros(shape, dtype=torch.long)
     rollout_log_probs = torch.zeros(shape)
     token_versions = torch.zeros(shape, dtype=torch.int32)
+    recorded_log_probs = torch.full(shape, torch.nan)
     advantages = torch.zeros(shape)
     for i, row in enumerate(padded):
         prompt, response = row.sample.prompt_ids, row.sample.response_ids
@@ -80,7 +83,13 @@ def build_batch(rows: list[TrainingRow], *, pad_token_id: int, row_multiple: int
         response_mask[i, : len(response)] = torch.tensor(row.sample.response_mask)
         rollout_log_probs[i, : len(response)] = torch.tensor(row.sample.rollout_log_probs)
         token_versions[i, : len(response)] = torch.tensor(row.sample.token_versions, dtype=torch.int32)
-        advantages[i] = row.advantage * response_mask[i]
+        recorded = row.sample.trainer_log_probs
+        recorded_log_probs[i, : len(recorded)] = torch.tensor(recorded)
+        start = 0
+        for end, advantage in row.advantages:
+            advantages[i, start:end] = advantage
+            start = end
+        advantages[i] *= response_mask[i]
     tensors = {
         "prompts": prompts,
         "responses": responses,
@@ -89,6 +98,7 @@ def build_batch(rows: list[TrainingRow], *, pad_token_id: int, row_multiple: int
         "position_ids": (attention_mask.cumsum(dim=1) - 1).clamp(min=0) * attention_mask,
         "response_mask": response_mask,
         "rollout_log_probs": rollout_log_probs,
+        "recorded_log_probs": recorded_log_probs,
         "token_versions": token_versions,
         "advantages": advantages,
         "returns": advantages.clone(),

@@ -22,7 +22,7 @@ from marsrl_verl.reporting.files import write_atomic, write_bytes_atomic, write_
 FILE_NAME = "marsrl.pt"
 SEAL_NAME = "sealed.json"
 TRACKER_NAME = "latest_checkpointed_iteration.txt"
-STATE_VERSION = 2
+STATE_VERSION = 3
 _STEP_FOLDER = re.compile(r"global_step_(\d+)")
 _HASHED_BYTES = 16 * 2**20
 """Files up to this size are sealed with a checksum too; terabytes of weights are not read again."""

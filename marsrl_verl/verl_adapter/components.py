@@ -7,12 +7,16 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+from marsrl_verl.algos.attnrl import AttnRL, StepCutter
+from marsrl_verl.algos.marsrl import MarsRL
 from marsrl_verl.algos.prompts import RolePrompts
-from marsrl_verl.algos.registry import algorithm_class
+from marsrl_verl.algos.registry import ATTNRL
 from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.config.external_answers import all_rows, open_source, workers_part
 from marsrl_verl.config.schema import AlgoConfig, MarsRLConfig
 from marsrl_verl.core.algorithm import Algorithm
+from marsrl_verl.core.steps import TokenTexts
+from marsrl_verl.core.thinking import CLOSE
 from marsrl_verl.core.types import ROLES, SOLVER, Message, SamplingSettings, segment_length
 from marsrl_verl.rewards.loading import load_class
 from marsrl_verl.rollout.external.solver import ExternalSolver, SolverSource
@@ -40,19 +44,49 @@ def sampling_settings(settings: MarsRLConfig) -> dict[str, SamplingSettings]:
     return by_role
 
 
-def build_algorithm(settings: MarsRLConfig, prompts: RolePrompts, chat: ChatTokenizer) -> Algorithm:
-    """The method named by `marsrl.algo.name`, with prompt lengths measured by the model's tokenizer."""
+def build_algorithm(
+    settings: MarsRLConfig, prompts: RolePrompts, chat: ChatTokenizer, problems: int
+) -> Algorithm:
+    """The method named by `marsrl.algo.name`, with prompt lengths measured by the model's tokenizer.
+
+    Args:
+        settings: the `marsrl` node.
+        prompts: the roles' wording.
+        chat: the tokenizer.
+        problems: problems per step as configured (`data.train_batch_size`).
+    """
     algo: AlgoConfig = settings.algo
 
     def prompt_tokens(messages: tuple[Message, ...]) -> int:
         return len(chat.prompt_ids(messages))
 
     limits: dict[str, int | None] = {role: getattr(settings.roles, role).max_prompt_tokens for role in ROLES}
+    if algo.name == ATTNRL:
+        return AttnRL.from_config(
+            algo,
+            prompts,
+            settings.run.seed,
+            cutter=step_cutter(chat.tokenizer),
+            problems=problems,
+            prompt_tokens=prompt_tokens,
+            max_prompt_tokens=limits[SOLVER],
+        )
     if settings.external_solver.source != SolverSource.NONE.value:
         limits[SOLVER] = None  # its prompts are not ours to measure
-    return algorithm_class(algo.name).from_config(
+    return MarsRL.from_config(
         algo, prompts, settings.run.seed, prompt_tokens=prompt_tokens, max_prompt_tokens=limits
     )
+
+
+def step_cutter(tokenizer: Any) -> StepCutter:
+    """Cuts responses of this tokenizer into steps."""
+
+    def decode(token: int) -> str:
+        return str(tokenizer.decode([token], skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+    close = tokenizer.convert_tokens_to_ids(CLOSE)
+    known = isinstance(close, int) and close != tokenizer.unk_token_id
+    return StepCutter(TokenTexts(decode), frozenset([close] if known else []))
 
 
 def external_solver(config: DictConfig, chat: ChatTokenizer) -> ExternalSolver | None:

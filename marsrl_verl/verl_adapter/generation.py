@@ -7,7 +7,7 @@ synchronised; `Generation.in_flight` tells.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
@@ -61,11 +61,20 @@ class Generation:
         scheduler: the pools; a training step of it must be open.
         engine: answers the inputs.
         sampling: settings by role.
+        before_round: called when the engine is about to be asked.
+        after_round: called when a round's samples are with the scheduler.
     """
 
     def __init__(
-        self, scheduler: Scheduler, engine: RoundEngine, sampling: dict[str, SamplingSettings]
+        self,
+        scheduler: Scheduler,
+        engine: RoundEngine,
+        sampling: dict[str, SamplingSettings],
+        *,
+        before_round: Callable[[], None] = lambda: None,
+        after_round: Callable[[], None] = lambda: None,
     ) -> None:
+        self._before_round, self._after_round = before_round, after_round
         self._scheduler = scheduler
         self._engine = engine
         self._sampling = sampling
@@ -83,6 +92,7 @@ class Generation:
             raise RuntimeError("a generation round is in flight; collect it before starting another")
         inputs = self._scheduler.next_round()
         if inputs:
+            self._before_round()
             self._started = self._engine.start(inputs, self._sampling)
             self._counts.continued_tokens += sum(item.continued_tokens for item in inputs)
         return bool(inputs)
@@ -98,6 +108,7 @@ class Generation:
         self._counts.samples += len(done.samples)
         self._counts.tokens += sum(sample.new_tokens for sample in done.samples)
         self._counts.seconds += done.seconds
+        self._after_round()
 
     def finish(self) -> RoundCounts:
         """Collect what is in flight, run the step's remaining rounds, and return the step's counts."""

@@ -69,13 +69,14 @@ def correct_off_policy(batch: DataProto, settings: OffPolicyConfig, version: int
     (`rollout/log_prob_gap_*`) is numerical, anything more is a weight sync that failed.
 
     Args:
-        batch: with `old_log_probs` under the weights about to be updated; `token_versions` is taken out.
+        batch: with `old_log_probs` under the weights about to be updated; `token_versions` and
+            `recorded_log_probs` are taken out.
         settings: `marsrl.off_policy`.
         version: the policy version about to be updated.
     """
     mask = batch.batch["response_mask"]
     current, sampled = batch.batch["old_log_probs"], batch.batch["rollout_log_probs"]
-    versions = batch.batch.pop("token_versions")
+    versions, recorded = batch.batch.pop("token_versions"), batch.batch.pop("recorded_log_probs")
     metrics = staleness_metrics(current, sampled, versions, mask, version)
     gaps = (current - sampled).abs()[mask.bool() & (versions == version)]
     if gaps.numel():
@@ -84,6 +85,8 @@ def correct_off_policy(batch: DataProto, settings: OffPolicyConfig, version: int
     mode = OffPolicyMode(settings.mode)
     if mode is OffPolicyMode.SAIS:
         batch.batch["old_log_probs"] = sampled.clone()
+    elif mode is OffPolicyMode.RECORDED:
+        batch.batch["old_log_probs"] = torch.where(recorded.isnan(), current, recorded)
     elif mode is OffPolicyMode.TIS:
         weights, found = compute_rollout_correction_weights(
             current - sampled, mask, rollout_is="token", rollout_is_threshold=settings.tis_threshold

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from marsrl_verl.core.serialize import problem_from_plain, problem_to_plain
 from marsrl_verl.core.types import Message, Problem
 
-STATE_VERSION = 1
+STATE_VERSION = 2
 
 
 def question_of(messages: list[Message]) -> str:
@@ -50,9 +51,9 @@ def problems_of(batch: dict[str, Any], first_number: int, prefix: str) -> list[P
 
 
 class ProblemStream:
-    """An endless sequence of problem batches.
+    """An endless sequence of problems.
 
-    A problem's number counts the problems handed out so far, so it is unique for the whole run.
+    A problem's number counts the problems read so far, so it is unique for the whole run.
     """
 
     def __init__(self, dataloader: Any) -> None:
@@ -60,8 +61,16 @@ class ProblemStream:
         self._iterator: Iterator[Any] | None = None
         self.epoch = 0
         self.taken = 0
+        self._buffer: list[Problem] = []
 
-    def next_batch(self) -> list[Problem]:
+    def take(self, count: int) -> list[Problem]:
+        """The next so many problems, whatever the size of the dataloader's batches."""
+        while len(self._buffer) < count:
+            self._buffer += self._next_batch()
+        problems, self._buffer = self._buffer[:count], self._buffer[count:]
+        return problems
+
+    def _next_batch(self) -> list[Problem]:
         """The next dataloader batch; starts a new epoch where the last one ended."""
         if self._iterator is None:
             self._iterator = iter(self._dataloader)
@@ -82,6 +91,7 @@ class ProblemStream:
             "version": STATE_VERSION,
             "epoch": self.epoch,
             "taken": self.taken,
+            "buffer": [problem_to_plain(problem) for problem in self._buffer],
             "dataloader": self._dataloader.state_dict() if self._iterator is not None else None,
         }
 
@@ -93,6 +103,7 @@ class ProblemStream:
             )
         self.epoch = state["epoch"]
         self.taken = state["taken"]
+        self._buffer = [problem_from_plain(plain) for plain in state["buffer"]]
         self._iterator = None
         if state["dataloader"] is not None:
             self._dataloader.load_state_dict(state["dataloader"])

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 from verl import DataProto
-from verl.trainer.ppo.ray_trainer import RayPPOTrainer, left_right_2_no_padding
+from verl.trainer.ppo.ray_trainer import RayPPOTrainer, left_right_2_no_padding, no_padding_2_padding
 from verl.utils import tensordict_utils as tu
 from verl.utils.metric import reduce_metrics
 from verl.utils.py_functional import rename_dict
@@ -22,13 +22,13 @@ from verl.utils.tracking import Tracking
 
 from marsrl_verl.algos.choices import Overlap
 from marsrl_verl.config.checks.context import typed_settings
-from marsrl_verl.core.advantages import credit
 from marsrl_verl.core.scheduler import Scheduler, StepResult
+from marsrl_verl.core.scheduler_state import EndReason
 from marsrl_verl.core.types import Problem
 from marsrl_verl.evaluation.suite import AFTER, BEFORE
 from marsrl_verl.verl_adapter import checkpoint
 from marsrl_verl.verl_adapter.arrangement import arrange_rows
-from marsrl_verl.verl_adapter.batch import build_batch, training_rows
+from marsrl_verl.verl_adapter.batch import TrainingRow, build_batch, training_rows
 from marsrl_verl.verl_adapter.components import (
     build_algorithm,
     build_prompts,
@@ -41,6 +41,7 @@ from marsrl_verl.verl_adapter.loss_inputs import (
     entropy_metrics,
     mask_mastered_tokens,
 )
+from marsrl_verl.verl_adapter.marking import add_step_columns, rows_to_mark, set_marks
 from marsrl_verl.verl_adapter.observer import TrainingObserver
 from marsrl_verl.verl_adapter.problem_stream import ProblemStream, problems_of
 from marsrl_verl.verl_adapter.rollout_pool import engines_placed
@@ -58,7 +59,7 @@ class RayMarsRLTrainer(RayPPOTrainer):
         self.prompts = build_prompts(self.settings)
         self.sampling = sampling_settings(self.settings)
         chat = chat_tokenizer(config, tokenizer)
-        self.algorithm = build_algorithm(self.settings, self.prompts, chat)
+        self.algorithm = build_algorithm(self.settings, self.prompts, chat, self._batch_size())
         self.scheduler = Scheduler(
             self.algorithm,
             mode=self.settings.pipeline.mode,
@@ -117,7 +118,14 @@ class RayMarsRLTrainer(RayPPOTrainer):
         self._fit_record()
 
     def _fit_begin(self) -> None:
-        self.generation = Generation(self.scheduler, self.async_rollout_manager, self.sampling)
+        self.generation = Generation(
+            self.scheduler,
+            self.async_rollout_manager,
+            self.sampling,
+            # A sleeping engine is woken by its weights; one that has them is left alone.
+            before_round=lambda: self._fit_update_weights(self.global_steps - 1),
+            after_round=self._fit_mark_samples,
+        )
         self._load_checkpoint()
         self.observer.begin(self.global_steps)
         self.tracking = Tracking(
@@ -149,15 +157,18 @@ class RayMarsRLTrainer(RayPPOTrainer):
         """Open `step`: new problems join the first stage, unless enough of them still wait there."""
         if self.scheduler.open_step == step:
             return  # opened in the step before, by overlap
-        waiting = self.scheduler.waiting_problems()
-        new = [] if waiting >= self.config.data.train_batch_size else self.problems.next_batch()
-        self.scheduler.start_step(step, new)
+        wanted = self.algorithm.problems_per_step(self._batch_size())
+        enough = self.scheduler.waiting_problems() >= wanted
+        self.scheduler.start_step(step, [] if enough else self.problems.take(wanted))
 
     def _fit_generate(self) -> None:
         """Decode rounds until the scheduler asks for none, then let the engine sleep."""
+        inner = self._time_of("mark", "update_weights")
         with self._timed("gen"):
             counts = self.generation.finish()
             self._sleep_engine()
+        # What the trainer does between two rounds is not generation.
+        self.timing["gen"] -= self._time_of("mark", "update_weights") - inner
         self.timing["rollout"] = counts.seconds
         self.generated_tokens += counts.tokens
         self.metrics["rollout/rounds"] = counts.rounds
@@ -178,19 +189,49 @@ class RayMarsRLTrainer(RayPPOTrainer):
         with self._timed("gen"):
             self.generation.collect()
 
+    def _fit_mark_samples(self) -> None:
+        """Have the trainer look at the samples whose stage the method chooses from by what it finds."""
+        stages = self.algorithm.marked_stages()
+        groups = [group for group in self.scheduler.unsettled() if group.input.stage in stages]
+        samples = [one for group in groups for one in group.samples if one.marks is None]
+        if not samples or not any(sample.response_ids for sample in samples):
+            return
+        self._sleep_engine()  # the pass needs the memory
+        with self._timed("mark"):
+            rows = rows_to_mark(samples, groups[0].input.role, groups[0].input.stage)
+            batch = self._arranged_batch(rows, updates=1)
+            steps_of = {row.sample.sample_id: self.algorithm.cut(row.sample.response_ids) for row in rows}
+            add_step_columns(batch, steps_of)
+            data = left_right_2_no_padding(batch.to_tensordict())
+            delta = self.algorithm.influence_delta()
+            tu.assign_non_tensor(
+                data,
+                calculate_entropy=False,
+                compute_loss=False,
+                fci_delta=delta or 0,
+                fci_backend=self.settings.algo.attnrl.fci_backend,
+            )
+            output = self.actor_rollout_wg.compute_log_prob(data)
+            found = {
+                name: no_padding_2_padding(tu.get(output, name), data).float()
+                for name in ("log_probs", *(("influence",) if delta else ()))
+            }
+            set_marks(samples, batch, steps_of, found["log_probs"], found.get("influence"))
+
     def _fit_build_batch(self, result: StepResult) -> DataProto | None:
         """The step's training batch with advantages, balanced over ranks; None when nothing trains."""
-        algo = self.settings.algo
-        advantages = credit(
-            result.trained,
-            normalize_std=algo.normalize_std,
-            role_balance=algo.role_balance,
-            role_weights=algo.role_weights,
-        )
-        rows = training_rows(result.trained, advantages)
+        rows = training_rows(result.trained, self.algorithm.credit(result.trained))
+        finished = sum(end.reason is EndReason.FINISHED for end in result.ended)
+        self.metrics.update(self.algorithm.observe_step(result.trained, len(rows), finished))
         if not rows:
             return None
-        updates = min(self.settings.pipeline.updates_per_step, len(rows))
+        batch = self._arranged_batch(rows, min(self.settings.pipeline.updates_per_step, len(rows)))
+        self.metrics["batch/rows"] = len(rows)
+        self.metrics["batch/padding_rows"] = len(batch) - len(rows)
+        return batch
+
+    def _arranged_batch(self, rows: list[TrainingRow], updates: int) -> DataProto:
+        """Rows as a batch that ranks and mini-batches can share evenly."""
         ranks = self._get_dp_size(self.actor_rollout_wg, "actor")
         batch = build_batch(
             rows, pad_token_id=self._pad_token_id(), row_multiple=ranks * updates * self._micro_batch_rows()
@@ -208,8 +249,6 @@ class RayMarsRLTrainer(RayPPOTrainer):
         batch.meta_info["global_token_num"] = [lengths[row] for row in order]
         batch.meta_info["temperature"] = self.config.actor_rollout_ref.rollout.temperature
         batch.meta_info["updates"] = updates
-        self.metrics["batch/rows"] = len(rows)
-        self.metrics["batch/padding_rows"] = len(batch) - len(rows)
         return batch
 
     def _fit_compute_log_prob(self, batch: DataProto) -> None:
@@ -340,6 +379,7 @@ class RayMarsRLTrainer(RayPPOTrainer):
                 "generated_tokens": self.generated_tokens,
                 "generation": self.generation.state_dict(),
                 "scheduler": self.scheduler.state_dict(),
+                "algorithm": self.algorithm.state_dict(),
                 "problems": self.problems.state_dict(),
                 "metrics": self.metrics,
                 "timing": self.timing,
@@ -361,6 +401,7 @@ class RayMarsRLTrainer(RayPPOTrainer):
         folder = self._resumed_folder()
         state = checkpoint.load_state(folder)
         self.scheduler.load_state_dict(state["scheduler"])
+        self.algorithm.load_state_dict(state["algorithm"])
         self.generation.load_state_dict(state["generation"])
         self.problems.load_state_dict(state["problems"])
         self.metrics, self.timing = state["metrics"], state["timing"]
@@ -391,7 +432,8 @@ class RayMarsRLTrainer(RayPPOTrainer):
     def _sleep_engine(self) -> None:
         # With free_cache_engine the engine gives its memory to the trainer and loses its weights;
         # verl's sleep waits for requests, of which there is none between rounds.
-        if self.config.actor_rollout_ref.rollout.free_cache_engine:
+        awake = self.engine_version is not None
+        if self.config.actor_rollout_ref.rollout.free_cache_engine and awake:
             self.checkpoint_manager.sleep_replicas()
             self.engine_version = None  # asleep it has no weights
 
@@ -403,6 +445,12 @@ class RayMarsRLTrainer(RayPPOTrainer):
     def _pad_token_id(self) -> int:
         pad = self.tokenizer.pad_token_id
         return int(pad if pad is not None else self.tokenizer.eos_token_id)
+
+    def _batch_size(self) -> int:
+        return int(self.config.data.train_batch_size)
+
+    def _time_of(self, *names: str) -> float:
+        return sum(self.timing.get(name, 0.0) for name in names)
 
     @contextmanager
     def _timed(self, name: str) -> Any:

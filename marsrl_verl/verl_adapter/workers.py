@@ -22,6 +22,10 @@ class MarsRLTrainingWorker(TrainingWorker):
 
             initialize_gloo()
             use_whole_batch_log_probs()
+        else:
+            from marsrl_verl.verl_adapter.fci_engine import register_on_cuda
+
+            register_on_cuda()
         super().__init__(config)
 
 

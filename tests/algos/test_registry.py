@@ -10,5 +10,5 @@ def test_the_default_method_is_known():
 
 
 def test_an_unknown_method_is_answered_with_the_known_ones():
-    with pytest.raises(ValueError, match=r"algo.name is 'mars', known methods: marsrl"):
+    with pytest.raises(ValueError, match=r"algo.name is 'mars', known methods: attnrl, marsrl"):
         algorithm_class("mars")

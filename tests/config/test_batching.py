@@ -18,7 +18,6 @@ def test_published_step_holds_9216_responses():
     plan = BatchPlan(
         stages=stage_plans(settings()),
         problems=128,
-        group_size=8,
         pipelined=True,
         updates=1,
         world_size=32,
@@ -50,22 +49,30 @@ def test_stages_are_those_of_the_method(rounds, roles):
 
 def test_untrained_stages_add_no_rows():
     stages = stage_plans(settings(train_roles=["verifier"], correction_rounds=1))
-    plan = BatchPlan(stages, 4, 8, False, 1, 1, 1, None)
+    plan = BatchPlan(stages, 4, False, 1, 1, 1, None)
     assert plan.samples == 4 * 3 * 8
     assert plan.trained_rows == 4 * 2 * 8
     assert plan.rounds == 2
 
 
+def test_trees_have_a_stage_of_responses_and_one_of_continuations():
+    stages = stage_plans(settings(name="attnrl", group_size=6))
+    plan = BatchPlan(stages, 64, True, 10, 8, 1, None)
+    assert [(one.groups_per_problem, one.group_size) for one in plan.stages] == [(1, 6), (12, 2)]
+    assert plan.samples == plan.trained_rows == 64 * 30
+    assert BatchPlan(stages, 64, True, 10, 8, 1, 100).samples == 64 * 6 + 36 * 2
+
+
 def test_padding_fills_ranks_and_updates():
-    plan = BatchPlan((StagePlan("solver", "solver", 1, True),), 5, 3, True, 2, 2, 1, None)
+    plan = BatchPlan((StagePlan("solver", "solver", 1, True, 3),), 5, True, 2, 2, 1, None)
     assert (plan.trained_rows, plan.row_multiple, plan.padded_rows) == (15, 4, 16)
     assert (plan.rows_per_update, plan.rows_per_rank) == (8, 4)
 
 
 def test_budget_limits_a_pipelined_step_only():
     stages = stage_plans(settings())
-    assert BatchPlan(stages, 10, 8, True, 1, 1, 1, 50).groups == 50
-    assert BatchPlan(stages, 10, 8, False, 1, 1, 1, 50).groups == 90
+    assert BatchPlan(stages, 10, True, 1, 1, 1, 50).groups == 50
+    assert BatchPlan(stages, 10, False, 1, 1, 1, 50).groups == 90
 
 
 def test_plan_of_a_composed_configuration(checked):

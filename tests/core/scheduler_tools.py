@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from marsrl_verl.algos.marsrl import MarsRL
 from marsrl_verl.algos.prompts import RolePrompts
-from marsrl_verl.core.algorithm import Stage
+from marsrl_verl.core.algorithm import Algorithm, Stage
 from marsrl_verl.core.scheduler import Scheduler, StepResult
 from marsrl_verl.core.scripted import ScriptedEngine, SkillModel
 from marsrl_verl.core.types import (
@@ -37,7 +37,7 @@ class ShortPrompts(RolePrompts):
         return ({"role": "user", "content": f"{problem.question} Repair: {solution} Report: {report}"},)
 
 
-class TwoStages:
+class TwoStages(Algorithm):
     """Every problem has `fan[0]` groups at stage a and, if any reward is 1, `fan[1]` groups at stage b."""
 
     stages = (Stage("a", "a"), Stage("b", "b"))
@@ -63,6 +63,13 @@ class TwoStages:
 
     def trains(self, group: Group) -> bool:
         return len(set(group.rewards)) > 1
+
+    def credit(self, groups):
+        return {
+            sample.sample_id: ((len(sample.response_ids), sample.reward),)
+            for group in groups
+            for sample in group.samples
+        }
 
 
 def answers(item: StageInput, rewards: Iterable[float] = (1.0, 0.0)) -> list[Sample]:

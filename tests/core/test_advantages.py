@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scheduler_tools import TwoStages, answers, problems
 
-from marsrl_verl.core.advantages import credit, group_advantages, role_factors
+from marsrl_verl.core.advantages import group_advantages, role_factors, sample_advantages
 from marsrl_verl.core.types import FinishReason, Group, Outcome, Sample, StageInput
 
 
@@ -75,7 +75,7 @@ def test_credit_leaves_out_equal_groups_and_samples_without_tokens():
         group("g1", "solver", [1, 0, 0, 0], [3, 0, 2, 1]),
         group("g2", "solver", [1, 1, 1, 1], [9, 9, 9, 9]),
     ]
-    assert credit(groups, eps=0.0) == {"g1#0": 1.5, "g1#2": -0.5, "g1#3": -0.5}
+    assert sample_advantages(groups, eps=0.0) == {"g1#0": 1.5, "g1#2": -0.5, "g1#3": -0.5}
 
 
 def test_masked_tokens_do_not_count_as_tokens_of_a_role():
@@ -83,7 +83,7 @@ def test_masked_tokens_do_not_count_as_tokens_of_a_role():
     for sample in solver.samples:
         sample.response_mask = [1, 1, 0, 0]
     verifier = group("g2", "verifier", [1, 0], [2, 2])
-    weights = credit([solver, verifier], role_balance="roles", normalize_std=False)
+    weights = sample_advantages([solver, verifier], role_balance="roles", normalize_std=False)
     assert weights == pytest.approx({"g1#0": 0.5, "g1#1": -0.5, "g2#0": 0.5, "g2#1": -0.5})
 
 
@@ -92,7 +92,7 @@ def test_an_unscored_sample_is_refused_by_id():
     samples = answers(item)
     samples[1].outcome = None
     with pytest.raises(ValueError, match="p0/a/0#1 has not been scored"):
-        credit([Group(item, samples)])
+        sample_advantages([Group(item, samples)])
 
 
 # --- the loss they are meant for, on a small policy ------------------------------------------------
@@ -125,24 +125,26 @@ def gradient(advantages: dict[str, float], parts: list[list[str]]) -> torch.Tens
 def test_order_and_micro_batches_do_not_change_the_gradient(order, cuts):
     edges = [0, *sorted(cuts), len(order)]
     parts = [order[i:j] for i, j in pairwise(edges) if i < j]
-    advantages = credit(GROUPS, role_balance="roles")
+    advantages = sample_advantages(GROUPS, role_balance="roles")
     whole = gradient(advantages, [list(SAMPLES)])
     assert torch.allclose(gradient(advantages, parts), whole, atol=1e-12)
 
 
 def test_balancing_the_roles_is_the_mean_of_their_own_gradients():
-    balanced = gradient(credit(GROUPS, role_balance="roles"), [list(SAMPLES)])
-    plain = credit(GROUPS)
+    balanced = gradient(sample_advantages(GROUPS, role_balance="roles"), [list(SAMPLES)])
+    plain = sample_advantages(GROUPS)
     own = [gradient(plain, [[sample.sample_id for sample in one.samples]]) for one in GROUPS]
     assert torch.allclose(balanced, sum(own) / 3, atol=1e-12)
 
 
 def test_a_role_of_weight_zero_has_no_gradient():
-    advantages = credit(GROUPS, role_weights={"solver": 0.0, "corrector": 0.0})
+    advantages = sample_advantages(GROUPS, role_weights={"solver": 0.0, "corrector": 0.0})
     verifier = [sample.sample_id for sample in GROUPS[1].samples]
     share = sum(len(SAMPLES[name].response_ids) for name in verifier) / sum(
         len(sample.response_ids) for sample in SAMPLES.values()
     )
     assert torch.allclose(
-        gradient(advantages, [list(SAMPLES)]), share * gradient(credit(GROUPS), [verifier]), atol=1e-12
+        gradient(advantages, [list(SAMPLES)]),
+        share * gradient(sample_advantages(GROUPS), [verifier]),
+        atol=1e-12,
     )

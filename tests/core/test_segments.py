@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from scheduler_tools import SAMPLING, TwoStages, answers, drive, marsrl, problems
 from test_scheduler_properties import few, modes, shuffled_portions, worlds
 
-from marsrl_verl.core.advantages import credit
+from marsrl_verl.core.advantages import sample_advantages
 from marsrl_verl.core.scheduler import Scheduler
 from marsrl_verl.core.scripted import Reply, ScriptedEngine
 from marsrl_verl.core.types import FinishReason, Group, Outcome, Sample
@@ -22,7 +22,7 @@ def run(world, mode, **options):
 
 def trained_ids(result) -> list[str]:
     """Ids of the samples that enter a loss, over all steps."""
-    return [name for step in result.results for name in credit(step.trained)]
+    return [name for step in result.results for name in sample_advantages(step.trained)]
 
 
 @given(worlds(), modes, segments, st.none() | st.integers(1, 6))
@@ -161,7 +161,7 @@ def test_parts_are_compared_with_all_that_has_ended():
     (item,) = TwoStages(n=4).first_inputs(problems(1)[0], 0)
     samples = answers(item, (1.0, 0.0, 1.0, 1.0))
     group = Group(item, samples, trained_before=frozenset({"p0/a/0#0", "p0/a/0#1"}))
-    advantages = credit([group], normalize_std=False)
+    advantages = sample_advantages([group], normalize_std=False)
     assert advantages == {"p0/a/0#2": pytest.approx(0.25), "p0/a/0#3": pytest.approx(0.25)}
 
 

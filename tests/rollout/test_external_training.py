@@ -14,7 +14,7 @@ import pytest
 from marsrl_verl.algos.marsrl import MarsRL
 from marsrl_verl.algos.prompts import MathPrompts
 from marsrl_verl.config.schema import AlgoConfig
-from marsrl_verl.core.advantages import credit
+from marsrl_verl.core.advantages import sample_advantages
 from marsrl_verl.core.scheduler import Mode, Scheduler, StepResult
 from marsrl_verl.core.scripted import ScriptedEngine, SkillModel, score_by_box
 from marsrl_verl.core.types import SOLVER, Group, Problem, Sample, SamplingSettings, StageInput
@@ -108,7 +108,7 @@ def test_verifier_and_corrector_are_trained_and_the_solver_is_not(answers, mode)
     groups = [group for result in results for group in result.trained]
     assert {group.input.role for group in groups} == {"verifier", "corrector"}
     assert not any(sample.external for group in groups for sample in group.samples)
-    assert any(advantage != 0.0 for advantage in credit(groups).values())
+    assert any(advantage != 0.0 for advantage in sample_advantages(groups).values())
     solved = [group for result in results for group in result.completed if group.input.role == SOLVER]
     assert len(solved) == len(PROBLEMS)
     assert all(sample.external and sample.new_tokens == 0 for group in solved for sample in group.samples)

@@ -27,7 +27,7 @@ def sample(name: str, prompt: list[int], response: list[int], mask: list[int] | 
 
 
 def row(name: str, prompt: list[int], response: list[int], advantage: float = 1.0) -> TrainingRow:
-    return TrainingRow(sample(name, prompt, response), "solver", "solver", advantage)
+    return TrainingRow(sample(name, prompt, response), "solver", "solver", ((len(response), advantage),))
 
 
 def test_prompts_are_left_padded_and_responses_right_padded():
@@ -45,10 +45,21 @@ def test_prompts_are_left_padded_and_responses_right_padded():
 
 
 def test_tokens_of_tools_carry_no_advantage():
-    item = TrainingRow(sample("a#0", [1], [2, 3, 4], mask=[1, 0, 1]), "solver", "solver", -2.0)
+    item = TrainingRow(sample("a#0", [1], [2, 3, 4], mask=[1, 0, 1]), "solver", "solver", ((3, -2.0),))
     batch = build_batch([item], pad_token_id=PAD, row_multiple=1)
     assert batch.batch["advantages"].tolist() == [[-2.0, 0.0, -2.0]]
     assert batch.batch["response_mask"].tolist() == [[1, 0, 1]]
+
+
+def test_parts_of_a_response_have_their_own_advantages_and_recorded_log_probs():
+    one = sample("a#0", [1], [2, 3, 4, 5])
+    one.trainer_log_probs = [-0.25, -0.75]
+    rows = [TrainingRow(one, "solver", "solver", ((1, 0.5), (3, -1.0), (4, 2.0))), row("a#1", [1], [9])]
+    batch = build_batch(rows, pad_token_id=PAD, row_multiple=1).batch
+    assert batch["advantages"].tolist() == [[0.5, -1.0, -1.0, 2.0], [1.0, 0.0, 0.0, 0.0]]
+    recorded = batch["recorded_log_probs"]
+    assert recorded[0, :2].tolist() == [-0.25, -0.75]
+    assert recorded.isnan().sum() == 6
 
 
 def test_padding_rows_add_nothing_to_loss_or_normaliser():
@@ -69,7 +80,7 @@ def test_samples_without_advantage_are_not_rows():
     problem = Problem("p0", "1+1", "2")
     stage_input = StageInput("g", problem, "first", 0, "solver", (), n=2)
     group = Group(stage_input, [sample("g#0", [1], [2]), sample("g#1", [1], [])])
-    rows = training_rows([group], {"g#0": 0.5})
+    rows = training_rows([group], {"g#0": ((1, 0.5),)})
     assert [(one.sample.sample_id, one.role, one.stage) for one in rows] == [("g#0", "solver", "first")]
 
 

@@ -197,7 +197,7 @@ def solver_group() -> Group:
 def test_another_models_answers_never_enter_a_batch():
     group = solver_group()
     with pytest.raises(ValueError, match="not to be trained"):
-        training_rows([group], {sample.sample_id: 1.0 for sample in group.samples})
+        training_rows([group], {sample.sample_id: ((0, 1.0),) for sample in group.samples})
 
 
 def test_the_rollout_log_has_its_text_and_no_tokens():

@@ -31,6 +31,7 @@ def batch(probabilities=PROBABILITIES, sampled=PROBABILITIES, versions=None, mas
         "old_log_probs": torch.log(torch.tensor(probabilities)),
         "rollout_log_probs": torch.log(torch.tensor(sampled)),
         "token_versions": torch.tensor(versions or [[7] * 3] * 4, dtype=torch.int32),
+        "recorded_log_probs": torch.tensor([[-3.0, math.nan, math.nan]] + [[math.nan] * 3] * 3),
     }
     columns = {"role": np.array(ROLES, dtype=object), "stage": np.array(STAGES, dtype=object)}
     return DataProto.from_dict(tensors=tensors, non_tensors=columns)
@@ -105,7 +106,7 @@ VERSIONS = [[7, 5, 7], [6, 7, 7], [7, 7, 7], [7, 7, 7]]
 def corrected(**settings) -> tuple[DataProto, dict[str, float]]:
     one = batch(NOW, THEN, VERSIONS)
     found = correct_off_policy(one, OffPolicyConfig(**settings), version=7)
-    assert "token_versions" not in one.batch
+    assert "token_versions" not in one.batch and "recorded_log_probs" not in one.batch
     assert torch.equal(one.batch["rollout_log_probs"], torch.log(torch.tensor(THEN)))
     return one, found
 
@@ -137,6 +138,15 @@ def test_sais_compares_with_the_weights_that_sampled():
     assert one.batch["rollout_log_probs"][0, 0] != 0.0, "two tensors, not two names of one"
     assert "rollout_is_weights" not in one.batch
     assert found["rollout/log_prob_gap_max"] == pytest.approx(math.log(8)), "measured before the exchange"
+
+
+def test_recorded_log_probs_go_before_recomputed_ones():
+    one, found = corrected(mode="recorded")
+    now = torch.log(torch.tensor(NOW))
+    assert one.batch["old_log_probs"][0, 0] == -3.0
+    now[0, 0] = -3.0
+    assert torch.equal(one.batch["old_log_probs"], now)
+    assert found["off_policy/staleness_mean"] == pytest.approx(3 / 7), "measured with the recomputed ones"
 
 
 def test_tis_weights_every_token_with_its_truncated_ratio():

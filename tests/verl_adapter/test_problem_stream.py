@@ -34,7 +34,7 @@ def stream(seed: int = 3) -> ProblemStream:
 
 
 def take(source: ProblemStream, count: int) -> list[list[tuple[str, str]]]:
-    return [[(p.problem_id, p.question) for p in source.next_batch()] for _ in range(count)]
+    return [[(p.problem_id, p.question) for p in source.take(3)] for _ in range(count)]
 
 
 def test_problem_ids_are_unique_across_epochs():
@@ -60,6 +60,18 @@ def test_resume_continues_with_the_batch_that_would_have_come(before):
         assert resumed.taken == 0
         return
     assert take(resumed, 14 - before) == whole[before:]
+
+
+@pytest.mark.parametrize("sizes", [[1, 2, 5, 4], [7, 1, 1, 3], [4, 4, 4]])
+def test_any_number_of_problems_can_be_taken_also_after_a_resume(sizes):
+    whole = [name for batch in take(stream(), 4) for name in batch]
+    source, taken = stream(), []
+    for size in sizes:
+        taken += [(p.problem_id, p.question) for p in source.take(size)]
+        state = source.state_dict()
+        source = stream(seed=99)
+        source.load_state_dict(state)
+    assert taken == whole
 
 
 def test_state_of_another_version_is_refused():

@@ -92,7 +92,9 @@ def rows(count: int = 11, seed: int = 5) -> list[TrainingRow]:
             final_text="",
             response_mask=[k % 2 for k in range(response)] if i == 5 else [],
         )
-        made.append(TrainingRow(sample, "solver", "solver", float(torch.randn((), generator=generator))))
+        first, second = torch.randn(2, generator=generator).tolist()
+        parts = ((response // 2, first), (response, second)) if i % 2 else ((response, first),)
+        made.append(TrainingRow(sample, "solver", "solver", parts))
     return made
 
 

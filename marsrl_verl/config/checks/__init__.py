@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from marsrl_verl.config.checks import (
+    attnrl,
     batch,
     classes,
     data,
@@ -36,6 +37,7 @@ ROUNDS: tuple[tuple[Check, ...], ...] = (
         method.check_choices,
         method.check_ranges,
         method.check_name,
+        attnrl.check_attnrl,
         batch.check_sizes,
         engine.check_numbers,
         engine.check_names,
@@ -54,6 +56,7 @@ ROUNDS: tuple[tuple[Check, ...], ...] = (
         overlap.check_overlap,
         overlap.check_pools,
         pipeline.check_off_policy,
+        attnrl.check_attnrl_run,
         pipeline.check_mastered_tokens,
         method.check_train_roles,
         external_solver.check_external_source,

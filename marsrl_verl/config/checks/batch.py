@@ -78,12 +78,12 @@ def check_parallelism(ctx: Context) -> list[Problem]:
 def check_updates(ctx: Context) -> list[Problem]:
     """Optimizer updates per step against what a step can hold."""
     plan = plan_batch(ctx.config, ctx.settings)
-    if plan.updates * plan.group_size <= plan.trained_rows:
+    if plan.updates <= plan.trained_groups:
         return []
     return [
         Problem(
             "marsrl.pipeline.updates_per_step",
-            f"A step trains at most {plan.trained_rows // plan.group_size} groups ({plan.trained_rows} "
+            f"A step trains at most {plan.trained_groups} groups ({plan.trained_rows} "
             "responses), fewer than one per update.",
             "Lower it, or raise data.train_batch_size.",
             plan.updates,

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from verl.workers.engine.base import EngineRegistry
-from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
+
+from marsrl_verl.verl_adapter.fci_engine import FciFSDPEngine
 
 
 @EngineRegistry.register(model_type="language_model", backend="fsdp2", device="cpu")
-class CPUFSDPEngineWithLMHead(FSDPEngineWithLMHead):
+class CPUFSDPEngineWithLMHead(FciFSDPEngine):
     """FSDP2 on CPU. Upstream behaviour: the engine is registered for cuda and npu only."""

@@ -1,0 +1,199 @@
+"""AttnRL's adaptive sampling: which problems are branched, how often, and how many are asked for.
+
+arXiv 2509.26628, §3.3: an attention-based filter (eq. 8), a number of trees by difficulty (eq. 9), and a
+number of problems by the share of samples that are worth training (eq. 10). Paper and released code
+differ in each; both can be chosen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+
+class FilterRule(str, Enum):
+    """Which problems go on to branching."""
+
+    NONE = "none"
+    """All of them."""
+    PAPER = "paper"
+    """Those whose mean influence is at least the mean of all problems (eq. 8)."""
+    RELEASED = "released"
+    """Of those whose first responses are all right, the ones whose influence is above the mean of such
+    problems; all others."""
+
+
+class FilterMean(str, Enum):
+    """What a problem's influence is compared with."""
+
+    CUMULATIVE = "cumulative"
+    """The mean over all problems so far, the current ones included."""
+    EMA = "ema"
+    """An exponential moving average over the steps, which forgets old weights."""
+
+
+class ExpansionRounding(str, Enum):
+    """How exp(-z) * G becomes a number of trees."""
+
+    ROUND = "round"
+    """To the nearest (paper)."""
+    CEIL = "ceil"
+    """Up (released code)."""
+    ALL = "all"
+    """Every response is expanded, whatever the difficulty."""
+
+
+class TreeChoice(str, Enum):
+    """Which of the first responses are expanded where not all are."""
+
+    RANDOM = "random"
+    """Any (the paper does not say)."""
+    MINORITY = "minority"
+    """All of the rarer kind, right or wrong, then others at random; where all are right, the first ones
+    (released code)."""
+
+
+@dataclass(slots=True)
+class RunningMean:
+    """The mean that the filter compares with."""
+
+    kind: FilterMean = FilterMean.CUMULATIVE
+    decay: float = 0.9
+    """Weight of the past in an EMA."""
+    value: float | None = None
+    count: int = 0
+
+    def update(self, found: Sequence[float]) -> None:
+        """Take in the figures of one step's problems, whose order does not matter."""
+        if not found:
+            return
+        mean = math.fsum(found) / len(found)
+        self.count += len(found)
+        if self.value is None:
+            self.value = mean
+        elif self.kind is FilterMean.EMA:
+            self.value = self.decay * self.value + (1 - self.decay) * mean
+        else:
+            self.value += (mean - self.value) * len(found) / self.count
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint holds."""
+        return {"value": self.value, "count": self.count}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue with a saved mean."""
+        self.value, self.count = state["value"], state["count"]
+
+
+@dataclass(frozen=True, slots=True)
+class ProblemStanding:
+    """What the first responses to a problem say about it."""
+
+    correct: int
+    responses: int
+    influence: float
+    """(1/G) sum_i (1/K_i) sum_k y_ik: mean influence of a step, over the responses."""
+
+    @property
+    def accuracy(self) -> float:
+        """z: the share of right responses."""
+        return self.correct / self.responses
+
+    @property
+    def all_correct(self) -> bool:
+        return self.correct == self.responses
+
+
+def in_filter(standing: ProblemStanding, rule: FilterRule) -> bool:
+    """Whether the rule judges this problem, so that its influence enters the running mean."""
+    return rule is FilterRule.PAPER or (rule is FilterRule.RELEASED and standing.all_correct)
+
+
+def passes_filter(standing: ProblemStanding, rule: FilterRule, mean: float | None) -> bool:
+    """Whether the problem goes on. `mean` already has the current step's problems in it."""
+    if not in_filter(standing, rule) or mean is None:
+        return True
+    if rule is FilterRule.PAPER:
+        # A running mean of equal numbers may differ from them in its last digits.
+        return standing.influence >= mean or math.isclose(standing.influence, mean, rel_tol=1e-9)
+    return standing.influence > mean and not math.isclose(standing.influence, mean, rel_tol=1e-9)
+
+
+def trees_to_expand(standing: ProblemStanding, rounding: ExpansionRounding) -> int:
+    """exp(-z) * G, at least 1 and at most G (eq. 9): hard problems get more trees."""
+    if rounding is ExpansionRounding.ALL:
+        return standing.responses
+    exact = math.exp(-standing.accuracy) * standing.responses
+    # Halves go up: Python's own rounding would send 2.5 and 3.5 to different sides.
+    number = math.floor(exact + 0.5) if rounding is ExpansionRounding.ROUND else math.ceil(exact)
+    return min(max(number, 1), standing.responses)
+
+
+def choose_trees(
+    rewards_right: Sequence[bool], number: int, choice: TreeChoice, rng: np.random.Generator
+) -> list[int]:
+    """The responses to expand, by their numbers, rising.
+
+    Args:
+        rewards_right: whether each response is right.
+        number: how many to expand.
+        choice: by which rule.
+        rng: where chance comes from.
+    """
+    everyone = list(range(len(rewards_right)))
+    if number >= len(everyone):
+        return everyone
+    if choice is TreeChoice.RANDOM:
+        return sorted(rng.choice(len(everyone), size=number, replace=False).tolist())
+    right = [at for at in everyone if rewards_right[at]]
+    wrong = [at for at in everyone if not rewards_right[at]]
+    if not right or not wrong:
+        return everyone[:number]
+    rare, common = (wrong, right) if len(right) >= len(wrong) else (right, wrong)
+    if len(rare) >= number:
+        return sorted(rng.permutation(rare)[:number].tolist())
+    others = rng.choice(common, size=number - len(rare), replace=False).tolist()
+    return sorted([*rare, *others])
+
+
+@dataclass(slots=True)
+class BatchController:
+    """How many problems to ask for, so that about a target number of samples is worth training.
+
+    B_m = round(lambda B_{m-1} + (1 - lambda) B' / B'' B_{m-1}) (eq. 10), with B' the target and B'' what
+    was trained last; kept between `least` and `most`.
+    """
+
+    target_samples: int
+    """B'."""
+    problems: float
+    """B_m, unrounded, so that small changes add up."""
+    least: int
+    most: int
+    smoothing: float = 0.9
+    """lambda."""
+
+    def number(self) -> int:
+        """Problems of the next step."""
+        return min(max(math.floor(self.problems + 0.5), self.least), self.most)
+
+    def observe(self, trained_samples: int) -> None:
+        """Take in how many samples a step's problems left to train."""
+        # No sample at all asks for the most there may be, and never divides by zero.
+        ratio = self.target_samples / trained_samples if trained_samples else math.inf
+        wanted = min(ratio * self.problems, float(self.most))
+        smoothed = self.smoothing * self.problems + (1 - self.smoothing) * wanted
+        self.problems = min(max(smoothed, float(self.least)), float(self.most))
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint holds."""
+        return {"problems": self.problems}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue with a saved number, inside this run's limits."""
+        self.problems = min(max(float(state["problems"]), float(self.least)), float(self.most))

@@ -1,0 +1,479 @@
+"""AttnRL: a tree of responses that branches where attention says the reasoning turns (arXiv 2509.26628).
+
+Stage `initial`: G responses from the prompt. Stage `continuation`: from every branch point of the expanded
+ones, some more. A problem's responses and continuations are one tree, trained together, each segment with
+the tree's advantage. In pipelined mode a step has one generation round, with new problems' first responses
+beside the continuations of the step before: the paper's one-step off-policy training.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from marsrl_verl.algos.adaptive_sampling import (
+    BatchController,
+    ExpansionRounding,
+    FilterMean,
+    FilterRule,
+    ProblemStanding,
+    RunningMean,
+    TreeChoice,
+    choose_trees,
+    in_filter,
+    passes_filter,
+    trees_to_expand,
+)
+from marsrl_verl.algos.branch_points import (
+    BranchCriterion,
+    BranchPoint,
+    BranchRule,
+    ResponseMarks,
+    Shortfall,
+    check_rule,
+    choose_branch_points,
+)
+from marsrl_verl.algos.prompts import PromptTokens, RolePrompts
+from marsrl_verl.core.algorithm import Algorithm, Credit, Stage
+from marsrl_verl.core.seeding import derive_generator
+from marsrl_verl.core.steps import Steps, TokenTexts, split_steps
+from marsrl_verl.core.tree import Path, Tree, build_tree, tree_advantages, treerl_advantages, values
+from marsrl_verl.core.types import (
+    SOLVER,
+    FinishReason,
+    Group,
+    Problem,
+    Sample,
+    StageInput,
+    is_correct,
+)
+
+if TYPE_CHECKING:
+    from marsrl_verl.config.schema import AlgoConfig
+
+INITIAL = "initial"
+CONTINUATION = "continuation"
+FINAL_WORDS = ("answer", "conclusion")
+"""TreeRL does not branch from a token with one of these words on (arXiv 2506.11902, released code)."""
+
+
+class TreeCredit(str, Enum):
+    """How rewards become advantages."""
+
+    ATTNRL = "attnrl"
+    """arXiv 2509.26628, eq. 2 and 3."""
+    TREERL_ORIGINAL = "treerl_original"
+    """TreeRL's released code."""
+
+
+@dataclass(frozen=True, slots=True)
+class Expansion:
+    """What becomes of a problem's first responses; the defaults are the paper's."""
+
+    continuations: int = 2
+    """T: continuations from each branch point."""
+    filter: FilterRule = FilterRule.PAPER
+    rounding: ExpansionRounding = ExpansionRounding.ROUND
+    choice: TreeChoice = TreeChoice.RANDOM
+    keep_unbranched: bool = True
+    """Train first responses that were not expanded too; they count in the root's value either way."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepCutter:
+    """Cuts responses into steps with the model's tokenizer."""
+
+    texts: TokenTexts
+    close_ids: frozenset[int] = frozenset()
+    separators: tuple[str, ...] = ("\n\n", "\n")
+
+    def cut(self, response_ids: Sequence[int]) -> Steps:
+        """See `split_steps`."""
+        return split_steps(response_ids, self.texts, close_ids=self.close_ids, separators=self.separators)
+
+    def first_final_word(self, response_ids: Sequence[int]) -> int | None:
+        """The first token that contains one of `FINAL_WORDS`."""
+        for at, token in enumerate(response_ids):
+            if any(word in self.texts[token].lower() for word in FINAL_WORDS):
+                return at
+        return None
+
+
+@dataclass(slots=True)
+class _StepCounts:
+    """What happened to the problems of a step, for its metrics."""
+
+    problems: int = 0
+    filtered: int = 0
+    all_correct: int = 0
+    none_correct: int = 0
+    trees: int = 0
+    branch_points: int = 0
+    branch_tokens: int = 0
+    influence: list[float] = field(default_factory=list)
+
+
+class AttnRL(Algorithm):
+    """Initial responses, then continuations from their branch points.
+
+    Args:
+        prompts: the Solver's wording.
+        cutter: cuts responses into steps.
+        seed: all choices derive from it and from ids.
+        group_size: G, first responses of a problem.
+        delta: least distance in steps from which later attention counts (eq. 6).
+        branching: where responses are continued.
+        expansion: which of them, and how often.
+        mean: what the filter compares with.
+        controller: adapts the number of problems; None: it is the configured one.
+        tree_credit: how rewards become advantages.
+        max_prompt_tokens: longer prompts are left out; None: all are taken.
+        prompt_tokens: measures a chat.
+    """
+
+    whole_problems = True
+
+    def __init__(
+        self,
+        prompts: RolePrompts,
+        cutter: StepCutter,
+        *,
+        seed: int,
+        group_size: int = 6,
+        delta: int = 4,
+        branching: BranchRule | None = None,
+        expansion: Expansion | None = None,
+        mean: RunningMean | None = None,
+        controller: BatchController | None = None,
+        tree_credit: TreeCredit = TreeCredit.ATTNRL,
+        max_prompt_tokens: int | None = None,
+        prompt_tokens: PromptTokens | None = None,
+    ) -> None:
+        if group_size < 2:
+            raise ValueError(f"algo.group_size is {group_size}, expected at least 2")
+        self.prompts, self.cutter, self.seed = prompts, cutter, seed
+        self.group_size = group_size
+        self.branching = branching or BranchRule()
+        self.expansion = expansion or Expansion()
+        check_rule(self.branching)
+        if delta < 1:
+            raise ValueError(f"algo.attnrl.delta is {delta}, expected at least 1")
+        self.delta = delta
+        if self.expansion.continuations < 1:
+            raise ValueError(f"num_continuations is {self.expansion.continuations}, expected at least 1")
+        self.mean = mean or RunningMean()
+        self.controller = controller
+        self.tree_credit = tree_credit
+        self.max_prompt_tokens, self.prompt_tokens = max_prompt_tokens, prompt_tokens
+        self.stages = (Stage(INITIAL, SOLVER), Stage(CONTINUATION, SOLVER))
+        self._counts = _StepCounts()
+
+    @classmethod
+    def from_config(
+        cls,
+        cfg: AlgoConfig,
+        prompts: RolePrompts,
+        seed: int,
+        *,
+        cutter: StepCutter,
+        problems: int,
+        prompt_tokens: PromptTokens | None = None,
+        max_prompt_tokens: int | None = None,
+    ) -> AttnRL:
+        """Build the method from the `marsrl.algo` node.
+
+        Args:
+            cfg: the node.
+            prompts: the Solver's wording.
+            seed: the run's seed.
+            cutter: cuts responses into steps.
+            problems: problems per step as configured.
+            prompt_tokens, max_prompt_tokens: measure a chat and limit it; both or neither.
+
+        Raises:
+            ValueError: a setting is out of range or unknown.
+        """
+        one = cfg.attnrl
+        return cls(
+            prompts,
+            cutter,
+            seed=seed,
+            group_size=cfg.group_size,
+            delta=one.delta,
+            branching=BranchRule(
+                criterion=BranchCriterion(one.criterion),
+                count=one.num_branch_points,
+                top_share=one.top_share,
+                min_token_distance=one.min_token_distance,
+                shortfall=Shortfall(one.shortfall),
+            ),
+            expansion=Expansion(
+                continuations=one.num_continuations,
+                filter=FilterRule(one.filter),
+                rounding=ExpansionRounding(one.expansion),
+                choice=TreeChoice(one.tree_choice),
+                keep_unbranched=one.keep_unbranched,
+            ),
+            mean=RunningMean(FilterMean(one.filter_mean), one.filter_decay),
+            controller=_controller(cfg, problems),
+            tree_credit=TreeCredit(one.tree_credit),
+            prompt_tokens=prompt_tokens,
+            max_prompt_tokens=max_prompt_tokens,
+        )
+
+    # --- stages -------------------------------------------------------------------------------
+
+    def first_inputs(self, problem: Problem, step: int) -> list[StageInput]:
+        """One group of first responses; none when the prompt is too long."""
+        messages = self.prompts.solver(problem)
+        measure, most = self.prompt_tokens, self.max_prompt_tokens
+        if measure is not None and most is not None and measure(messages) > most:
+            return []
+        name = f"{problem.problem_id}/{INITIAL}/0"
+        return [StageInput(name, problem, INITIAL, 0, SOLVER, messages, self.group_size, created_step=step)]
+
+    def influence_delta(self) -> int | None:
+        """The distance, where branch points or the filter look at FCI."""
+        by_influence = self.branching.criterion is BranchCriterion.FCI
+        return self.delta if by_influence or self.expansion.filter is not FilterRule.NONE else None
+
+    def cut(self, response_ids: Sequence[int]) -> Steps:
+        """See `StepCutter`."""
+        return self.cutter.cut(response_ids)
+
+    def marked_stages(self) -> frozenset[str]:
+        """First responses: their log-probabilities under the weights that sampled them, and their FCI."""
+        return frozenset({INITIAL})
+
+    def observe(self, stage_index: int, problems: Sequence[Sequence[Group]], step: int) -> None:
+        """Bring the filter's mean up to date with all problems of the step."""
+        if stage_index:
+            return
+        standings = [self._standing(groups[0]) for groups in problems]
+        self.mean.update(sorted(one.influence for one in standings if in_filter(one, self.expansion.filter)))
+
+    def next_inputs(
+        self, problem: Problem, stage_index: int, groups: list[Group], step: int
+    ) -> list[StageInput] | None:
+        """The continuations of a problem that passes the filter; None where it does not."""
+        group = groups[0]
+        standing = self._standing(group)
+        counts = self._counts
+        counts.problems += 1
+        counts.influence.append(standing.influence)
+        counts.all_correct += standing.all_correct
+        counts.none_correct += standing.correct == 0
+        if not passes_filter(standing, self.expansion.filter, self.mean.value):
+            counts.filtered += 1
+            return None
+        rng = derive_generator(self.seed, "trees", problem.problem_id)
+        number = trees_to_expand(standing, self.expansion.rounding)
+        right = [is_correct(sample.reward) for sample in group.samples]
+        inputs: list[StageInput] = []
+        for at in choose_trees(right, number, self.expansion.choice, rng):
+            points = self._points(group.samples[at], problem)
+            counts.trees += bool(points)
+            inputs += [self._continuation(group, at, point, step) for point in points]
+        return inputs
+
+    def _points(self, sample: Sample, problem: Problem) -> list[BranchPoint]:
+        if not sample.response_ids or sample.finish_reason in (FinishReason.ERROR, FinishReason.ABORTED):
+            return []
+        steps = self.cutter.cut(sample.response_ids) if sample.marks is None else sample.marks.steps
+        by_entropy = self.branching.criterion is BranchCriterion.ENTROPY
+        log_probs = sample.rollout_log_probs if sample.marks is None else sample.marks.log_probs
+        marks = ResponseMarks(
+            steps,
+            len(sample.prompt_ids),
+            influence=self._influence(sample) if self.branching.criterion is BranchCriterion.FCI else (),
+            surprise=[-value for value in log_probs] if by_entropy else (),
+            last_token=self.cutter.first_final_word(sample.response_ids) if by_entropy else None,
+        )
+        rng = derive_generator(self.seed, "branch points", sample.sample_id)
+        points = choose_branch_points(marks, self.branching, rng)
+        self._counts.branch_points += sum(point.times for point in points)
+        self._counts.branch_tokens += sum(point.token * point.times for point in points)
+        return points
+
+    def _continuation(self, group: Group, at: int, point: BranchPoint, step: int) -> StageInput:
+        parent, problem = group.samples[at], group.input.problem
+        return StageInput(
+            group_id=f"{problem.problem_id}/{CONTINUATION}/{at:03d}-{point.token:06d}",
+            problem=problem,
+            stage=CONTINUATION,
+            stage_index=1,
+            role=SOLVER,
+            messages=group.input.messages,
+            n=self.expansion.continuations * point.times,
+            parent_id=parent.sample_id,
+            created_step=step,
+            prefix=parent.beginning(point.token),
+        )
+
+    def _standing(self, group: Group) -> ProblemStanding:
+        means = []
+        if self.expansion.filter is not FilterRule.NONE:
+            for sample in group.samples:
+                influence = self._influence(sample) if sample.response_ids else ()
+                means.append(float(np.mean(influence)) if influence else 0.0)
+        correct = sum(is_correct(reward) for reward in group.rewards)
+        return ProblemStanding(correct, len(group.samples), float(np.mean(means)) if means else 0.0)
+
+    @staticmethod
+    def _influence(sample: Sample) -> tuple[float, ...]:
+        if sample.marks is None or len(sample.marks.influence) != len(sample.marks.steps):
+            raise ValueError(
+                f"sample {sample.sample_id}: its Forward Context Influence was not computed, which this "
+                "method's branching or filter needs"
+            )
+        return sample.marks.influence
+
+    # --- credit -------------------------------------------------------------------------------
+
+    def trains(self, group: Group) -> bool:
+        """Whether the group by itself could be compared; what counts is `problem_trains`."""
+        return len(set(group.rewards)) > 1
+
+    def problem_trains(self, groups: Sequence[Group]) -> bool:
+        """Whether the rewards of a problem's leaves are not all equal: else every advantage is 0."""
+        return len({reward for group in groups for reward in group.rewards}) > 1
+
+    def credit(self, groups: Sequence[Group]) -> Credit:
+        """The tree's advantages, segment by segment (arXiv 2509.26628, eq. 3)."""
+        found: Credit = {}
+        for problem_groups in by_problem(groups).values():
+            tree, samples = problem_tree(problem_groups)
+            numbers = (
+                tree_advantages(tree) if self.tree_credit is TreeCredit.ATTNRL else treerl_advantages(tree)
+            )
+            branched = {group.input.parent_id for group in problem_groups}
+            for at, sample in enumerate(samples):
+                initial = sample.group_id.split("/")[-2] == INITIAL
+                dropped = initial and not self.expansion.keep_unbranched and sample.sample_id not in branched
+                if not dropped and sample.response_ids:
+                    found[sample.sample_id] = tuple(
+                        (end, float(numbers[node])) for end, node in tree.segments_of(at) if end
+                    )
+        order = [sample.sample_id for group in groups for sample in group.samples]
+        return {name: found[name] for name in order if name in found}
+
+    # --- state and metrics --------------------------------------------------------------------
+
+    def problems_per_step(self, configured: int) -> int:
+        """B_m where it is adapted (eq. 10)."""
+        return configured if self.controller is None else self.controller.number()
+
+    def observe_step(
+        self, trained: Sequence[Group], trained_samples: int, finished_problems: int
+    ) -> dict[str, float]:
+        """Adapt the number of problems; the step's figures of trees, branching and filter."""
+        # While a pipeline fills, nothing could be trained yet: that says nothing about the problems.
+        if self.controller is not None and (trained_samples or finished_problems):
+            self.controller.observe(trained_samples)
+        counts, self._counts = self._counts, _StepCounts()
+        metrics = tree_metrics(trained)
+        if counts.problems:
+            metrics |= {
+                "attnrl/problems": counts.problems,
+                "attnrl/filtered_share": counts.filtered / counts.problems,
+                "attnrl/all_correct_share": counts.all_correct / counts.problems,
+                "attnrl/none_correct_share": counts.none_correct / counts.problems,
+                "attnrl/trees_per_problem": counts.trees / counts.problems,
+                "attnrl/branch_points": counts.branch_points,
+            }
+            if self.expansion.filter is not FilterRule.NONE:
+                metrics["attnrl/influence_mean"] = float(np.mean(counts.influence))
+        if counts.branch_points:
+            metrics["attnrl/branch_token_mean"] = counts.branch_tokens / counts.branch_points
+        if self.controller is not None:
+            metrics["attnrl/next_problems"] = self.controller.number()
+        return metrics
+
+    def state_dict(self) -> dict[str, Any]:
+        """The filter's mean and the controller."""
+        state: dict[str, Any] = {"mean": self.mean.state_dict()}
+        if self.controller is not None:
+            state["controller"] = self.controller.state_dict()
+        return state
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue with a saved state."""
+        self.mean.load_state_dict(state["mean"])
+        if self.controller is not None and "controller" in state:
+            self.controller.load_state_dict(state["controller"])
+
+
+def samples_per_problem(cfg: AlgoConfig) -> int:
+    """Samples of a problem whose responses are all expanded: G (1 + N T)."""
+    return cfg.group_size * (1 + cfg.attnrl.num_branch_points * cfg.attnrl.num_continuations)
+
+
+def _controller(cfg: AlgoConfig, problems: int) -> BatchController | None:
+    batch = cfg.attnrl.adaptive_batch
+    if not batch.enabled:
+        return None
+    return BatchController(
+        target_samples=batch.target_samples or problems * samples_per_problem(cfg),
+        problems=float(problems),
+        least=batch.min_problems,
+        most=batch.max_problems or most_problems(cfg, problems),
+        smoothing=batch.smoothing,
+    )
+
+
+def most_problems(cfg: AlgoConfig, problems: int) -> int:
+    """Most problems of a step: `problems` unless their number is adapted."""
+    batch = cfg.attnrl.adaptive_batch
+    return (batch.max_problems or 4 * problems) if batch.enabled else problems
+
+
+def by_problem(groups: Sequence[Group]) -> dict[str, list[Group]]:
+    """Groups by their problem, the first responses before their continuations."""
+    found: dict[str, list[Group]] = {}
+    for group in sorted(groups, key=lambda group: (group.input.stage_index, group.input.group_id)):
+        found.setdefault(group.input.problem.problem_id, []).append(group)
+    return found
+
+
+def problem_tree(groups: Sequence[Group]) -> tuple[Tree, list[Sample]]:
+    """The tree of one problem and the samples of its paths."""
+    paths: list[Path] = []
+    samples: list[Sample] = []
+    for group in sorted(groups, key=lambda group: group.input.stage_index):
+        prefix = group.input.prefix
+        for sample in group.samples:
+            paths.append(
+                Path(
+                    sample.sample_id,
+                    len(sample.response_ids),
+                    sample.reward,
+                    group.input.parent_id,
+                    0 if prefix is None else len(prefix.response_ids),
+                )
+            )
+            samples.append(sample)
+    return build_tree(paths), samples
+
+
+def tree_metrics(groups: Sequence[Group]) -> dict[str, float]:
+    """Figures of the trees that a step trains: mean value of the root, leaves and rewards by stage."""
+    problems = list(by_problem(groups).values())
+    if not problems:
+        return {}
+    trees = [problem_tree(one)[0] for one in problems]
+    shared = sum(
+        len(group.input.prefix.response_ids) * len(group.samples)
+        for group in groups
+        if group.input.prefix is not None
+    )
+    tokens = sum(len(sample.response_ids) for group in groups for sample in group.samples)
+    return {
+        "attnrl/trained_problems": len(problems),
+        "attnrl/leaves_per_problem": float(np.mean([len(tree.leaf) for tree in trees])),
+        "attnrl/root_value_mean": float(np.mean([values(tree)[0] for tree in trees])),
+        "attnrl/shared_token_share": shared / tokens if tokens else 0.0,
+    }

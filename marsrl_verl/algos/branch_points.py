@@ -1,0 +1,188 @@
+"""Where a response is continued anew: attention-based tree branching and what it is compared with.
+
+AttnRL (arXiv 2509.26628, §3.2, eq. 7) branches at the N earliest of the steps whose Forward Context
+Influence is in the top rho. TreeRL (arXiv 2506.11902, §3.1) branches at the N tokens that were least
+probable when they were sampled.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from marsrl_verl.core.steps import Steps
+
+
+class BranchCriterion(str, Enum):
+    """By what branch points are chosen."""
+
+    FCI = "fci"
+    """The earliest steps whose influence is in the top share."""
+    ENTROPY = "entropy"
+    """The tokens with the largest -log p, which need not begin a step."""
+    RANDOM = "random"
+    """Steps at random."""
+    EARLIEST = "earliest"
+    """The earliest steps: FCI's rule without FCI."""
+    UNIFORM = "uniform"
+    """Steps spread evenly over the response."""
+
+
+class Shortfall(str, Enum):
+    """What happens where fewer points than asked for satisfy the rule."""
+
+    FEWER = "fewer"
+    """There are fewer."""
+    FILL = "fill"
+    """The earliest other thinking steps join, whatever their score and distance."""
+    REPEAT = "repeat"
+    """As `fill` with any step but the first, also of the answer; then the points found are taken again, so
+    that each response has as many continuations (released code)."""
+
+
+@dataclass(frozen=True, slots=True)
+class BranchRule:
+    """How branch points are chosen; the defaults are the paper's."""
+
+    criterion: BranchCriterion = BranchCriterion.FCI
+    count: int = 2
+    """N: branch points of a response."""
+    top_share: float = 0.2
+    """rho: share of the steps that are candidates, by influence."""
+    min_token_distance: int = 0
+    """Least tokens between the beginning of the sequence (prompt included) and a branch point, and between
+    a chosen step's end and the next chosen one's start. The paper has none; its released code 512."""
+    shortfall: Shortfall = Shortfall.FILL
+
+
+@dataclass(frozen=True, slots=True)
+class BranchPoint:
+    """A place in a response where new continuations begin."""
+
+    token: int
+    """Tokens of the response that are kept; what followed is sampled anew."""
+    times: int = 1
+    """How often the point was taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseMarks:
+    """What is known of a response when its branch points are chosen."""
+
+    steps: Steps
+    prompt_tokens: int
+    influence: Sequence[float] = ()
+    """FCI of every step; needed by `fci`."""
+    surprise: Sequence[float] = ()
+    """-log p of every token; needed by `entropy`."""
+    last_token: int | None = None
+    """The first token that must not be branched at nor after it (a token that names the answer, TreeRL);
+    None: no such limit."""
+
+
+def choose_branch_points(
+    marks: ResponseMarks, rule: BranchRule, rng: np.random.Generator
+) -> list[BranchPoint]:
+    """The points of one response, by position.
+
+    The first step is never chosen, nor one that closes the thinking part or comes after it.
+
+    Returns:
+        At most `rule.count` points, counted with `times`; none for a response of one step.
+    """
+    if rule.criterion is BranchCriterion.ENTROPY:
+        tokens = _least_probable_tokens(marks, rule)
+        return [BranchPoint(token) for token in sorted(tokens)]
+    eligible = range(1, marks.steps.thinking)
+    spaced = _spaced(marks, _ordered(marks, rule, eligible, rng), rule)
+    chosen = _completed(marks, spaced, rule, eligible)
+    times: dict[int, int] = {}
+    for step in chosen:
+        times[step] = times.get(step, 0) + 1
+    return [BranchPoint(marks.steps.start(step), times[step]) for step in sorted(times)]
+
+
+def _ordered(marks: ResponseMarks, rule: BranchRule, eligible: range, rng: np.random.Generator) -> list[int]:
+    """Candidates in the order in which they are tried."""
+    if rule.criterion is BranchCriterion.FCI:
+        return _most_influential(marks, rule, eligible)
+    if rule.criterion is BranchCriterion.RANDOM:
+        return [int(step) for step in rng.permutation(np.array(eligible, dtype=np.int64))]
+    if rule.criterion is BranchCriterion.UNIFORM and len(eligible) > rule.count:
+        places = (np.arange(rule.count) + 0.5) * len(eligible) / rule.count
+        return [eligible[int(place)] for place in places]
+    return list(eligible)
+
+
+def _most_influential(marks: ResponseMarks, rule: BranchRule, eligible: range) -> list[int]:
+    """Steps at or above the quantile, by position. The quantile is over all steps of the response, those
+    that are not measured included with 0; where it is 0, any influence will do."""
+    influence = np.asarray(marks.influence, dtype=np.float64)
+    if len(influence) != len(marks.steps):
+        raise ValueError(f"{len(influence)} values of influence for {len(marks.steps)} steps")
+    if not (influence > 0).any():
+        return []
+    threshold = np.quantile(influence, 1.0 - rule.top_share)
+    if threshold <= 0:
+        threshold = influence[influence > 0].min()
+    return [step for step in eligible if influence[step] >= threshold]
+
+
+def _spaced(marks: ResponseMarks, candidates: Sequence[int], rule: BranchRule) -> list[int]:
+    """The first candidates that keep the distance to the beginning and to one another."""
+    chosen: list[int] = []
+    for step in candidates:
+        if len(chosen) == rule.count:
+            break
+        far = marks.prompt_tokens + marks.steps.start(step) >= rule.min_token_distance
+        if far and all(_gap(marks.steps, step, other) >= rule.min_token_distance for other in chosen):
+            chosen.append(step)
+    return chosen
+
+
+def _gap(steps: Steps, one: int, other: int) -> int:
+    """Tokens between the end of the earlier step and the start of the later one."""
+    early, late = min(one, other), max(one, other)
+    return steps.start(late) - steps.ends[early]
+
+
+def _completed(marks: ResponseMarks, chosen: list[int], rule: BranchRule, eligible: range) -> list[int]:
+    if rule.shortfall is Shortfall.FEWER or len(chosen) == rule.count:
+        return chosen
+    others = eligible if rule.shortfall is Shortfall.FILL else range(1, len(marks.steps))
+    chosen = [*chosen, *(step for step in others if step not in chosen)][: rule.count]
+    if rule.shortfall is Shortfall.REPEAT and chosen:
+        chosen = [chosen[at % len(chosen)] for at in range(rule.count)]
+    return chosen
+
+
+def _least_probable_tokens(marks: ResponseMarks, rule: BranchRule) -> list[int]:
+    """The N tokens with the largest -log p, the larger first; ties by position. The first token would be
+    the prompt's own continuation."""
+    if len(marks.surprise) != (marks.steps.ends[-1] if len(marks.steps) else 0):
+        raise ValueError(f"{len(marks.surprise)} values of surprise for steps that end at {marks.steps.ends}")
+    last = marks.steps.ends[marks.steps.thinking - 1] if marks.steps.thinking else 0
+    if marks.last_token is not None:
+        last = min(last, marks.last_token)
+    chosen: list[int] = []
+    for token in sorted(range(1, last), key=lambda token: (-marks.surprise[token], token)):
+        if len(chosen) == rule.count:
+            break
+        far = marks.prompt_tokens + token >= rule.min_token_distance
+        if far and all(abs(token - other) >= rule.min_token_distance for other in chosen):
+            chosen.append(token)
+    return chosen
+
+
+def check_rule(rule: BranchRule) -> None:
+    """Raise ValueError, naming the setting, if a number is out of range."""
+    if rule.count < 1:
+        raise ValueError(f"num_branch_points is {rule.count}, expected at least 1")
+    if not 0 < rule.top_share <= 1 or not math.isfinite(rule.top_share):
+        raise ValueError(f"top_share is {rule.top_share}, expected above 0 and at most 1")
+    if rule.min_token_distance < 0:
+        raise ValueError(f"min_token_distance is {rule.min_token_distance}, expected 0 or more")

@@ -1,0 +1,96 @@
+"""Which blocks of queries and keys the Triton kernels have to visit; worked out once for all layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from marsrl_verl.attention.layout import NEVER, StepLayout
+
+
+@dataclass(frozen=True, slots=True)
+class KeyBlocks:
+    """Blocks of keys with at least one measured token and one query that counts for it; (P,) int32 each."""
+
+    key_start: torch.Tensor
+    """First key of the block."""
+    key_end: torch.Tensor
+    """One past its last key; a block ends with its sequence."""
+    query_start: torch.Tensor
+    """First query that counts for a key of the block."""
+    query_end: torch.Tensor
+    """One past the last query of the sequence."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueryBlocks:
+    """Blocks of queries that count for some measured key; (P,) int32 each."""
+
+    query_start: torch.Tensor
+    query_end: torch.Tensor
+    key_start: torch.Tensor
+    """First token of the sequence: a softmax runs over all of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class VisitPlan:
+    """What the two kernels visit for one layout."""
+
+    keys: KeyBlocks
+    queries: QueryBlocks
+
+
+def plan_visits(layout: StepLayout, *, key_block: int, query_block: int) -> VisitPlan:
+    """Cut every sequence into blocks and leave out those that add nothing.
+
+    Args:
+        layout: sequences and steps.
+        key_block: keys of a program of the column sums.
+        query_block: queries of a program of the log-sum-exp.
+    """
+    device = layout.query_steps.device
+    all_steps, all_keys = layout.query_steps.cpu(), layout.key_steps.cpu()
+    keys: list[tuple[int, int, int, int]] = []
+    queries: list[tuple[int, int, int]] = []
+    for start, end in zip(layout.starts, layout.ends, strict=True):
+        steps, key_steps = all_steps[start:end].contiguous(), all_keys[start:end]
+        first_of_all = end
+        for low in range(start, end, key_block):
+            high = min(low + key_block, end)
+            least = int(key_steps[low - start : high - start].min())
+            if least == NEVER:
+                continue
+            query = start + int(torch.searchsorted(steps, least + layout.delta))
+            if query < end:
+                keys.append((low, high, query, end))
+                first_of_all = min(first_of_all, query)
+        queries += [
+            (low, min(low + query_block, end), start) for low in range(first_of_all, end, query_block)
+        ]
+    return VisitPlan(
+        KeyBlocks(*_columns(keys, 4, device)),
+        QueryBlocks(*_columns(queries, 3, device)),
+    )
+
+
+def _columns(rows: Sequence[tuple[int, ...]], width: int, device: torch.device) -> list[torch.Tensor]:
+    table = torch.tensor(rows, dtype=torch.int32).reshape(-1, width)
+    return [table[:, column].contiguous().to(device) for column in range(width)]
+
+
+def check_token_axis(query: torch.Tensor, key: torch.Tensor, layout: StepLayout) -> None:
+    """Raise ValueError unless queries, keys and layout fit together."""
+    if query.dim() != 3 or key.dim() != 3 or query.shape[0] != key.shape[0]:
+        raise ValueError(
+            f"queries have shape {tuple(query.shape)}, keys {tuple(key.shape)}; expected (N, H, D) and "
+            "(N, H_kv, D)"
+        )
+    if query.shape[2] != key.shape[2] or query.shape[1] % key.shape[1]:
+        raise ValueError(
+            f"{query.shape[1]} query heads of size {query.shape[2]} do not share {key.shape[1]} key heads of "
+            f"size {key.shape[2]} evenly"
+        )
+    if query.shape[0] != layout.total:
+        raise ValueError(f"queries have {query.shape[0]} tokens, the layout {layout.total}")

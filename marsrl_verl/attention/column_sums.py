@@ -1,0 +1,92 @@
+"""FCI of one layer with whatever computes it best on the device."""
+
+from __future__ import annotations
+
+import importlib.util
+from enum import Enum
+
+import torch
+
+from marsrl_verl.attention.blocks import VisitPlan, check_token_axis, plan_visits
+from marsrl_verl.attention.chunked import chunked_column_sums
+from marsrl_verl.attention.layout import StepLayout
+
+
+class FciBackend(str, Enum):
+    """How the column sums are computed."""
+
+    AUTO = "auto"
+    """Triton on an NVIDIA GPU where it is installed and has a kernel for the head size, else chunked."""
+    TRITON = "triton"
+    CHUNKED = "chunked"
+
+
+class ColumnSums:
+    """The column sums of all layers of one forward pass.
+
+    Args:
+        layout: sequences and steps, on the device of the model.
+        backend: what computes them.
+    """
+
+    def __init__(self, layout: StepLayout, backend: FciBackend | str = FciBackend.AUTO) -> None:
+        self.layout = layout
+        self.backend = FciBackend(backend)
+        self._plan: VisitPlan | None = None
+
+    def __call__(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        scale: float,
+        *,
+        lse: torch.Tensor | None = None,
+        window: int | None = None,
+    ) -> torch.Tensor:
+        """(H, N) weighted column sums.
+
+        Args:
+            query: (N, H, D) after the position embedding.
+            key: (N, H_kv, D).
+            scale: factor of the scores.
+            lse: (H, N) log-sum-exp of the scores, if the attention returned it.
+            window: length of a sliding window; None: every earlier token is seen.
+        """
+        check_token_axis(query, key, self.layout)
+        if not self._uses_triton(query):
+            return chunked_column_sums(query, key, self.layout, scale, window=window)
+        from marsrl_verl.attention.kernel import KEY_BLOCK, triton_column_sums
+        from marsrl_verl.attention.lse_kernel import LSE_QUERY_BLOCK, triton_lse
+
+        if self._plan is None:
+            self._plan = plan_visits(self.layout, key_block=KEY_BLOCK, query_block=LSE_QUERY_BLOCK)
+        query, key = _with_contiguous_heads(query), _with_contiguous_heads(key)
+        if lse is None:
+            lse = triton_lse(query, key, self._plan.queries, scale, window=window)
+        return triton_column_sums(query, key, lse, self.layout, self._plan.keys, scale, window=window)
+
+    def _uses_triton(self, query: torch.Tensor) -> bool:
+        if self.backend is not FciBackend.AUTO:
+            return self.backend is FciBackend.TRITON
+        known = query.shape[2] in (16, 32, 64, 128, 256) and query.dtype != torch.float64
+        return known and query.is_cuda and importlib.util.find_spec("triton") is not None
+
+
+def step_influence(sums: torch.Tensor, layout: StepLayout) -> torch.Tensor:
+    """Mean over each step's tokens, then the largest over the heads (arXiv 2509.26628, eq. 6).
+
+    Args:
+        sums: (H, N) column sums of one layer.
+        layout: the steps.
+
+    Returns:
+        (S,) for the S steps of all sequences.
+    """
+    inside = sums.index_select(1, layout.token_index).T.contiguous()
+    # A reduction over fixed segments adds in a fixed order, as index_add on a GPU would not.
+    means = torch.segment_reduce(inside, "mean", lengths=layout.step_lengths, axis=0)
+    return means.amax(dim=1)
+
+
+def _with_contiguous_heads(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor if tensor.stride(2) == 1 else tensor.contiguous()

@@ -1,0 +1,121 @@
+"""The log-sum-exp of causal attention scores as a Triton kernel, for attentions that do not return theirs.
+
+flash-attention has this number from its own forward pass. torch's scaled-dot-product attention keeps it to
+itself, so that it is computed again: the causal half of QK^T once more, without values.
+"""
+
+from __future__ import annotations
+
+import torch
+import triton
+import triton.language as tl
+
+from marsrl_verl.attention.blocks import QueryBlocks
+from marsrl_verl.attention.kernel import LOG2_E, _check_last_axis
+
+LSE_QUERY_BLOCK = 128
+LSE_KEY_BLOCK = 64
+
+
+@triton.jit
+def _lse_kernel(
+    query_ptr,
+    key_ptr,
+    lse_ptr,
+    query_start_ptr,
+    query_end_ptr,
+    key_start_ptr,
+    stride_qn,
+    stride_qh,
+    stride_kn,
+    stride_kh,
+    stride_lh,
+    scale_log2,
+    window,
+    GROUP: tl.constexpr,
+    HEAD: tl.constexpr,
+    QUERIES: tl.constexpr,
+    KEYS: tl.constexpr,
+    WINDOWED: tl.constexpr,
+):
+    block = tl.program_id(0)
+    head = tl.program_id(1).to(tl.int64)
+    query_low = tl.load(query_start_ptr + block)
+    query_high = tl.load(query_end_ptr + block)
+    key_low = tl.load(key_start_ptr + block)
+    if WINDOWED:
+        key_low = tl.maximum(key_low, query_low - window + 1)
+    size = tl.arange(0, HEAD)
+    query_at = query_low + tl.arange(0, QUERIES)
+    query_real = query_at < query_high
+    rows = query_at.to(tl.int64)
+    queries = tl.load(
+        query_ptr + rows[:, None] * stride_qn + head * stride_qh + size[None, :],
+        mask=query_real[:, None],
+        other=0.0,
+    )
+    highest = tl.full([QUERIES], -1.0e30, dtype=tl.float32)
+    total = tl.zeros([QUERIES], dtype=tl.float32)
+    for low in range(key_low, query_high, KEYS):
+        key_at = low + tl.arange(0, KEYS)
+        columns = key_at.to(tl.int64)
+        keys = tl.load(
+            key_ptr + columns[None, :] * stride_kn + (head // GROUP) * stride_kh + size[:, None],
+            mask=(key_at < query_high)[None, :],
+            other=0.0,
+        )
+        scores = tl.dot(queries, keys) * scale_log2
+        seen = key_at[None, :] <= query_at[:, None]
+        if WINDOWED:
+            seen = seen & (query_at[:, None] - key_at[None, :] < window)
+        scores = tl.where(seen, scores, -1.0e30)
+        raised = tl.maximum(highest, tl.max(scores, axis=1))
+        # A row that sees nothing of this block keeps its sum: the masked terms are taken out by hand.
+        terms = tl.where(seen, tl.exp2(scores - raised[:, None]), 0.0)
+        total = total * tl.exp2(highest - raised) + tl.sum(terms, axis=1)
+        highest = raised
+    lse = (highest + tl.log2(total)) * 0.6931471805599453
+    tl.store(lse_ptr + head * stride_lh + query_at, lse, mask=query_real)
+
+
+def triton_lse(
+    query: torch.Tensor, key: torch.Tensor, blocks: QueryBlocks, scale: float, *, window: int | None = None
+) -> torch.Tensor:
+    """The natural log-sum-exp of every planned query's scores, (H, N) float32; 0 for other queries.
+
+    Args:
+        query: (N, H, D), last axis contiguous.
+        key: (N, H_kv, D) of the same type, last axis contiguous.
+        blocks: the queries that are needed, from `plan_visits(…, query_block=LSE_QUERY_BLOCK)`.
+        scale: factor of the scores.
+        window: length of a sliding window; None: every earlier token is seen.
+    """
+    _check_last_axis(query, key)
+    total, heads, size = query.shape
+    lse = torch.zeros(heads, total, dtype=torch.float32, device=query.device)
+    count = blocks.query_start.numel()
+    if not count:
+        return lse
+    _lse_kernel[(count, heads)](
+        query,
+        key,
+        lse,
+        blocks.query_start,
+        blocks.query_end,
+        blocks.key_start,
+        query.stride(0),
+        query.stride(1),
+        key.stride(0),
+        key.stride(1),
+        lse.stride(0),
+        scale * LOG2_E,
+        window or 0,
+        GROUP=heads // key.shape[1],
+        HEAD=size,
+        QUERIES=LSE_QUERY_BLOCK,
+        KEYS=LSE_KEY_BLOCK,
+        WINDOWED=window is not None,
+        num_warps=8 if size > 64 else 4,
+        num_stages=3,
+    )
+    return lse

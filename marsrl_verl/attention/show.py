@@ -1,0 +1,203 @@
+"""A page that shows where later reasoning looks back: steps coloured by influence, branch points marked.
+
+    python -m marsrl_verl.attention.show --model Qwen/Qwen3-0.6B --question "…" --text response.txt
+
+`--text` is a file with a response, or the response itself; `--question` is put into the model's chat template
+before it. Writes an HTML file and prints the branch points.
+"""
+
+from __future__ import annotations
+
+import argparse
+import html
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from marsrl_verl.algos.branch_points import (
+    BranchCriterion,
+    BranchRule,
+    ResponseMarks,
+    Shortfall,
+    choose_branch_points,
+)
+from marsrl_verl.attention.collector import collect_influence
+from marsrl_verl.attention.column_sums import FciBackend
+from marsrl_verl.attention.layout import build_layout
+from marsrl_verl.core.steps import Steps, TokenTexts, split_steps
+from marsrl_verl.core.thinking import CLOSE
+
+
+@dataclass(frozen=True, slots=True)
+class ShownResponse:
+    """A response with what was found in it."""
+
+    texts: tuple[str, ...]
+    """Text of every step."""
+    steps: Steps
+    influence: tuple[float, ...]
+    log_probs: tuple[float, ...]
+    """By token."""
+    branch_tokens: tuple[int, ...]
+    prompt_tokens: int
+
+
+def measure_response(
+    model: Any, prompt_ids: list[int], response_ids: list[int], steps: Steps, delta: int, backend: str
+) -> tuple[list[float], list[float]]:
+    """FCI of each step and log-probability of each token, from one forward pass.
+
+    Args:
+        model: a transformers model whose attention comes from the registry.
+        prompt_ids: what the response answers; at least one token.
+        response_ids: at least one token.
+        steps: the response's steps.
+        delta: least distance in steps from which attention counts.
+        backend: see `FciBackend`.
+    """
+    ids = torch.tensor([prompt_ids + response_ids], device=model.device)
+    step_ids = torch.tensor([0] * len(prompt_ids) + [step + 1 for step in steps.step_ids()])
+    measured = (step_ids > 1) & (step_ids <= steps.thinking)
+    layout = build_layout(step_ids, measured, delta=delta).to(model.device)
+    with torch.no_grad(), collect_influence(model, layout, backend) as collector:
+        logits = model(ids, use_cache=False).logits[0, len(prompt_ids) - 1 : -1]
+    chosen = torch.tensor(response_ids, device=logits.device)[:, None]
+    log_probs = logits.float().log_softmax(-1).gather(1, chosen)[:, 0]
+    return collector.by_step()[1:].tolist(), log_probs.tolist()  # the prompt is step 0
+
+
+def look_at(
+    model: Any,
+    tokenizer: Any,
+    question: str | None,
+    response: str,
+    rule: BranchRule,
+    delta: int,
+    backend: str,
+) -> ShownResponse:
+    """Tokenise, measure and choose branch points."""
+    prompt = question or ""
+    if question is not None and tokenizer.chat_template:
+        prompt = tokenizer.apply_chat_template(
+            [{"role": "user", "content": question}], add_generation_prompt=True, tokenize=False
+        )
+    prompt_ids = tokenizer.encode(prompt, add_special_tokens=False)
+    if not prompt_ids:
+        start = tokenizer.bos_token_id if tokenizer.bos_token_id is not None else tokenizer.eos_token_id
+        prompt_ids = [start]
+    response_ids = tokenizer.encode(response, add_special_tokens=False)
+    if not response_ids:
+        raise ValueError("the response is empty: --text needs at least one token")
+
+    def decode(token: int) -> str:
+        return str(tokenizer.decode([token], clean_up_tokenization_spaces=False))
+
+    close = tokenizer.convert_tokens_to_ids(CLOSE)
+    known = isinstance(close, int) and close != tokenizer.unk_token_id
+    steps = split_steps(response_ids, TokenTexts(decode), close_ids=frozenset([close] if known else []))
+    influence, log_probs = measure_response(model, prompt_ids, response_ids, steps, delta, backend)
+    marks = ResponseMarks(steps, len(prompt_ids), influence, [-value for value in log_probs])
+    points = choose_branch_points(marks, rule, np.random.default_rng(0))
+    texts = tuple(
+        str(tokenizer.decode(response_ids[steps.start(step) : steps.ends[step]]))
+        for step in range(len(steps))
+    )
+    return ShownResponse(
+        texts,
+        steps,
+        tuple(influence),
+        tuple(log_probs),
+        tuple(point.token for point in points),
+        len(prompt_ids),
+    )
+
+
+_STYLE = """
+body { font: 15px/1.5 sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
+.step { border-left: 4px solid #ddd; margin: 2px 0; padding: 2px 10px; white-space: pre-wrap }
+.branch { border-left-color: #c0392b }
+.branch::before { content: "branch point"; color: #c0392b; font-size: 75%; display: block }
+.figures { color: #777; font-size: 80%; font-variant-numeric: tabular-nums }
+"""
+
+
+def page(shown: ShownResponse, title: str) -> str:
+    """The HTML page. The darker a step, the larger its influence; grey steps are not measured."""
+    largest = max(shown.influence, default=0.0) or 1.0
+    parts = []
+    for step, text in enumerate(shown.texts):
+        start, end = shown.steps.start(step), shown.steps.ends[step]
+        inside = [token for token in shown.branch_tokens if start <= token < end]
+        measured = 0 < step < shown.steps.thinking
+        share = shown.influence[step] / largest
+        colour = f"rgba(41, 128, 185, {0.75 * share:.3f})" if measured else "#f4f4f4"
+        surprise = -sum(shown.log_probs[start:end]) / (end - start)
+        influence = f"influence {shown.influence[step]:.4f}"
+        figures = f"step {step}, tokens {start} to {end}, {influence}, -log p {surprise:.3f}"
+        name = "step branch" if inside else "step"
+        parts.append(
+            f'<div class="{name}" style="background: {colour}"><span class="figures">{figures}</span>\n'
+            f"{html.escape(text)}</div>"
+        )
+    head = f"<title>{html.escape(title)}</title><meta charset=utf-8><style>{_STYLE}</style>"
+    summary = (
+        f"<h1>{html.escape(title)}</h1><p>{len(shown.steps)} steps, {shown.steps.ends[-1]} tokens after a "
+        f"prompt of {shown.prompt_tokens}. Influence: the largest mean attention that later steps pay to a "
+        "step, over layers and heads. Grey: not measured.</p>"
+    )
+    return f"<!doctype html><html><head>{head}</head><body>{summary}{''.join(parts)}</body></html>\n"
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command."""
+    parser = argparse.ArgumentParser(
+        prog="python -m marsrl_verl.attention.show",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("--model", required=True, help="folder or name of a transformers model")
+    add("--text", required=True, help="the response, or a file that holds it")
+    add("--question", help="what it answers")
+    add("--output", type=Path, default=Path("attention.html"))
+    add("--delta", type=int, default=4, help="least distance in steps from which attention counts")
+    add("--criterion", choices=[one.value for one in BranchCriterion], default=BranchCriterion.FCI.value)
+    add("--branch-points", type=int, default=2)
+    add("--top-share", type=float, default=0.2)
+    add("--min-token-distance", type=int, default=0)
+    add("--backend", choices=[one.value for one in FciBackend], default=FciBackend.AUTO.value)
+    add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    one = parser.parse_args(arguments)
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    path = Path(one.text)
+    text = path.read_text(encoding="utf-8") if len(one.text) < 1000 and path.is_file() else one.text
+    tokenizer = AutoTokenizer.from_pretrained(one.model)
+    model = AutoModelForCausalLM.from_pretrained(one.model, attn_implementation="sdpa", dtype="auto")
+    rule = BranchRule(
+        BranchCriterion(one.criterion),
+        one.branch_points,
+        one.top_share,
+        one.min_token_distance,
+        Shortfall.FEWER,
+    )
+    try:
+        shown = look_at(
+            model.to(one.device).eval(), tokenizer, one.question, text, rule, one.delta, one.backend
+        )
+    except ValueError as error:
+        print(f"attention.show: {error}", file=sys.stderr)
+        return 2
+    one.output.write_text(page(shown, f"Influence of steps, {one.model}"), encoding="utf-8")
+    points = ", ".join(str(token) for token in shown.branch_tokens) or "none"
+    print(f"{len(shown.steps)} steps, {shown.steps.ends[-1]} tokens; branch points after tokens: {points}")
+    print(f"wrote {one.output}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

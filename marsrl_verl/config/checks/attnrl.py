@@ -1,0 +1,170 @@
+"""Checks of `marsrl.algo.attnrl`: choices, ranges, and what goes together."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+from marsrl_verl.algos.adaptive_sampling import ExpansionRounding, FilterMean, FilterRule, TreeChoice
+from marsrl_verl.algos.attnrl import TreeCredit
+from marsrl_verl.algos.branch_points import BranchCriterion, Shortfall
+from marsrl_verl.algos.choices import OffPolicyMode, Overlap
+from marsrl_verl.algos.registry import ATTNRL
+from marsrl_verl.attention.column_sums import FciBackend
+from marsrl_verl.config.checks.context import Context
+from marsrl_verl.config.checks.method import at_least, one_of
+from marsrl_verl.config.errors import Problem
+from marsrl_verl.config.schema import AdaptiveBatchConfig, AlgoConfig, AttnRLConfig
+from marsrl_verl.core.types import SOLVER
+
+_ALGO = "marsrl.algo"
+_KEY = "marsrl.algo.attnrl"
+_BATCH = f"{_KEY}.adaptive_batch"
+_CHOICES: dict[str, type[Enum]] = {
+    "criterion": BranchCriterion,
+    "shortfall": Shortfall,
+    "filter": FilterRule,
+    "filter_mean": FilterMean,
+    "expansion": ExpansionRounding,
+    "tree_choice": TreeChoice,
+    "tree_credit": TreeCredit,
+    "fci_backend": FciBackend,
+}
+
+
+def check_attnrl(ctx: Context) -> list[Problem]:
+    """The node's own values, or, with another method, that they were left alone."""
+    algo = ctx.settings.algo
+    if algo.name != ATTNRL:
+        return _untouched(algo)
+    problems = [
+        problem
+        for name, choices in _CHOICES.items()
+        for problem in one_of(f"{_KEY}.{name}", getattr(algo.attnrl, name), [one.value for one in choices])
+    ]
+    return problems or [*_ranges(algo.attnrl), *_inert(algo.attnrl), *_other_method(algo)]
+
+
+def check_attnrl_run(ctx: Context) -> list[Problem]:
+    """What AttnRL needs of pipeline, off-policy mode and parallelism."""
+    algo, pipeline = ctx.settings.algo, ctx.settings.pipeline
+    mode = ctx.settings.off_policy.mode
+    if algo.name != ATTNRL:
+        if mode != OffPolicyMode.RECORDED.value:
+            return []
+        what = "Only AttnRL records log-probabilities of the trainer when samples come back."
+        return [Problem("marsrl.off_policy.mode", what, "Use pois, sais or tis.", mode)]
+    problems = []
+    if pipeline.overlap != Overlap.NONE.value:
+        what = "Branch points are chosen by the trainer's forward pass, between two rounds of generation."
+        problems.append(Problem("marsrl.pipeline.overlap", what, "Set it to none.", pipeline.overlap))
+    if pipeline.min_group is not None:
+        what = "A problem's tree is trained as a whole."
+        problems.append(Problem("marsrl.pipeline.min_group", what, "Leave it at null.", pipeline.min_group))
+    if ctx.external_solver:
+        what = "A tree's responses are trained, and another model's can't be."
+        problems.append(
+            Problem(
+                "marsrl.external_solver.source",
+                what,
+                "Set it to none.",
+                ctx.get("marsrl.external_solver.source"),
+            )
+        )
+    key = "actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size"
+    if int(ctx.get(key) or 1) > 1:
+        what = "Under sequence parallelism each rank sees a part of the heads, FCI needs all of them."
+        problems.append(Problem(key, what, "Set it to 1.", ctx.get(key)))
+    fused = "actor_rollout_ref.model.use_fused_kernels"
+    if ctx.get(fused):
+        what = "FCI was not tried with fused kernels."
+        problems.append(Problem(fused, what, "Set it to false.", True))
+    return problems
+
+
+def _untouched(algo: AlgoConfig) -> list[Problem]:
+    if algo.attnrl == AttnRLConfig():
+        return []
+    usual = AttnRLConfig()
+    changed = [name for name in vars(usual) if getattr(algo.attnrl, name) != getattr(usual, name)]
+    what = f"It has no effect with {_ALGO}.name = {algo.name}."
+    return [
+        Problem(f"{_KEY}.{name}", what, "Leave it out, or use algo=attnrl.", getattr(algo.attnrl, name))
+        for name in changed
+    ]
+
+
+def _ranges(one: AttnRLConfig) -> list[Problem]:
+    batch = one.adaptive_batch
+    problems = [
+        *at_least(f"{_KEY}.delta", one.delta, 1, "a step does not influence itself"),
+        *at_least(f"{_KEY}.num_branch_points", one.num_branch_points, 1, "a tree branches"),
+        *at_least(f"{_KEY}.num_continuations", one.num_continuations, 1, "a branch has a continuation"),
+        *at_least(f"{_KEY}.min_token_distance", one.min_token_distance, 0, "0 is no distance"),
+        *at_least(
+            f"{_BATCH}.target_samples", batch.target_samples, 1, "null is that of all expanded problems"
+        ),
+        *at_least(f"{_BATCH}.min_problems", batch.min_problems, 1, "a step has a problem"),
+        *at_least(
+            f"{_BATCH}.max_problems", batch.max_problems, batch.min_problems, "it is not below min_problems"
+        ),
+    ]
+    for key, value in (
+        (f"{_KEY}.top_share", one.top_share),
+        (f"{_KEY}.filter_decay", one.filter_decay),
+        (f"{_BATCH}.smoothing", batch.smoothing),
+    ):
+        if not 0.0 < value <= 1.0:
+            problems.append(
+                Problem(key, "Expected a number above 0 and at most 1.", "See its default.", value)
+            )
+    return problems
+
+
+def _inert(one: AttnRLConfig) -> list[Problem]:
+    """Settings that another one takes the effect of."""
+    usual = AttnRLConfig()
+    without_influence = one.criterion != BranchCriterion.FCI.value and one.filter == FilterRule.NONE.value
+    cases = [
+        ("delta", without_influence, "criterion=fci or a filter"),
+        ("fci_backend", without_influence, "criterion=fci or a filter"),
+        ("top_share", one.criterion != BranchCriterion.FCI.value, "criterion=fci"),
+        ("filter_mean", one.filter == FilterRule.NONE.value, "another filter"),
+        ("filter_decay", one.filter_mean != FilterMean.EMA.value, "filter_mean=ema"),
+        ("tree_choice", one.expansion == ExpansionRounding.ALL.value, "another expansion"),
+    ]
+    problems = [
+        Problem(
+            f"{_KEY}.{name}",
+            "It has no effect with the settings beside it.",
+            f"Leave it out, or set {wanted}.",
+            getattr(one, name),
+        )
+        for name, without_effect, wanted in cases
+        if without_effect and getattr(one, name) != getattr(usual, name)
+    ]
+    quiet = AdaptiveBatchConfig()
+    if not one.adaptive_batch.enabled and one.adaptive_batch != quiet:
+        what = f"It has no effect with {_BATCH}.enabled = false."
+        problems.append(Problem(_BATCH, what, f"Leave it out, or set {_BATCH}.enabled=true."))
+    return problems
+
+
+def _other_method(algo: AlgoConfig) -> list[Problem]:
+    """Settings of MarsRL that a tree has no use for."""
+    problems = []
+    if algo.correction_rounds != 0 or list(algo.train_roles) != [SOLVER]:
+        what = "AttnRL has the Solver alone."
+        problems.append(
+            Problem(
+                f"{_ALGO}.correction_rounds", what, "Use algo=attnrl, which sets it.", algo.correction_rounds
+            )
+        )
+    if algo.normalize_std:
+        what = "A tree's advantages are not divided by a standard deviation."
+        problems.append(Problem(f"{_ALGO}.normalize_std", what, "Set it to false.", True))
+    usual = AlgoConfig()
+    for name in ("role_balance", "role_weights"):
+        if getattr(algo, name) != getattr(usual, name):
+            what = "With one role there is nothing to balance."
+            problems.append(Problem(f"{_ALGO}.{name}", what, "Leave it out.", getattr(algo, name)))
+    return problems

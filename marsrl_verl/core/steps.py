@@ -1,0 +1,125 @@
+"""A response cut into reasoning steps, on token ids.
+
+A step ends with a line break: a blank line where the response has one, else any line break. The cut is made
+on the ids that were sampled, never on re-tokenised text; a separator may be spread over several tokens.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+BLANK_LINE = "\n\n"
+LINE_BREAK = "\n"
+SEPARATORS = (BLANK_LINE, LINE_BREAK)
+"""In the order in which they are tried (arXiv 2509.26628 splits at blank lines; its code falls back to line
+breaks)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Consecutive parts of a response that cover all of its tokens."""
+
+    ends: tuple[int, ...]
+    """One past the last token of every step, rising; the last one is the response's length. Empty for an
+    empty response."""
+    thinking: int
+    """How many steps lie wholly before the one that closes the thinking part; all of them where nothing
+    closes it."""
+
+    def __post_init__(self) -> None:
+        if any(later <= earlier for earlier, later in zip((0, *self.ends), self.ends, strict=False)):
+            raise ValueError(f"steps end at {self.ends}, expected rising ends above 0")
+        if not 0 <= self.thinking <= len(self.ends):
+            raise ValueError(f"{self.thinking} of {len(self.ends)} steps are said to be thinking")
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def start(self, step: int) -> int:
+        """First token of a step, counted from 0."""
+        return self.ends[step - 1] if step else 0
+
+    def step_ids(self) -> list[int]:
+        """The step of every token, from 0."""
+        return [step for step in range(len(self)) for _ in range(self.ends[step] - self.start(step))]
+
+
+@dataclass(slots=True)
+class TokenTexts:
+    """What each token id adds to a text, looked up once."""
+
+    decode: Callable[[int], str]
+    """The text of one token. A token that holds a part of a character may give any text without a line
+    break."""
+    _texts: dict[int, str] = field(default_factory=dict)
+
+    def __getitem__(self, token: int) -> str:
+        text = self._texts.get(token)
+        if text is None:
+            text = self._texts[token] = self.decode(token)
+        return text
+
+
+def split_steps(
+    response_ids: Sequence[int],
+    texts: TokenTexts,
+    *,
+    close_ids: frozenset[int] = frozenset(),
+    separators: Sequence[str] = SEPARATORS,
+) -> Steps:
+    """Cut a response after each separator; the first kind that cuts it somewhere is used.
+
+    A step ends after the token in which the run of line breaks that holds a separator ends, so that a break
+    of three lines, or one in two tokens, ends one step only. A run without text before it (at the
+    beginning of a response) ends no step. What follows the last separator is a step of its own.
+
+    Args:
+        response_ids: T ids.
+        texts: what each of them adds to the text.
+        close_ids: ids that close the thinking part (`</think>`); the last one counts.
+        separators: strings of line breaks, tried in order. Without any, the response is one step.
+
+    Returns:
+        The steps; none for an empty response.
+    """
+    length = len(response_ids)
+    if not length:
+        return Steps((), 0)
+    runs = _runs_of_breaks([texts[token] for token in response_ids])
+    ends: list[int] = []
+    for separator in separators:
+        ends = [end for end, breaks in runs if breaks >= len(separator) and end < length]
+        if ends:
+            break
+    steps = Steps((*ends, length), len(ends) + 1)
+    closing = max((at for at, token in enumerate(response_ids) if token in close_ids), default=None)
+    if closing is None:
+        return steps
+    return Steps(steps.ends, sum(end <= closing for end in steps.ends))
+
+
+def _runs_of_breaks(pieces: Sequence[str]) -> list[tuple[int, int]]:
+    """(one past the token in which it ends, number of line breaks) of every run of line breaks after some
+    text. Blanks between two breaks belong to the run."""
+    runs: list[tuple[int, int]] = []
+    breaks, end, text_before = 0, 0, False
+    for at, piece in enumerate(pieces):
+        for character in piece:
+            if character == LINE_BREAK:
+                breaks, end = breaks + 1, at + 1
+            elif not character.isspace():
+                if breaks and text_before:
+                    runs.append((end, breaks))
+                breaks, text_before = 0, True
+    if breaks and text_before:
+        runs.append((end, breaks))
+    return _without_shared_tokens(runs)
+
+
+def _without_shared_tokens(runs: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Two runs that end in one token are one end, with the longer of the two."""
+    longest: dict[int, int] = {}
+    for end, breaks in runs:
+        longest[end] = max(breaks, longest.get(end, 0))
+    return sorted(longest.items())

@@ -1,0 +1,70 @@
+"""Steps of responses into the trainer's batch, and what its forward pass found back onto the samples."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from verl import DataProto
+
+from marsrl_verl.core.steps import Steps
+from marsrl_verl.core.types import Marks, Sample
+from marsrl_verl.verl_adapter.batch import TrainingRow
+
+
+def rows_to_mark(samples: Sequence[Sample], role: str, stage: str) -> list[TrainingRow]:
+    """Rows without credit for the samples that have tokens."""
+    return [
+        TrainingRow(sample, role, stage, ((len(sample.response_ids), 0.0),))
+        for sample in samples
+        if sample.response_ids
+    ]
+
+
+def add_step_columns(batch: DataProto, steps_of: Mapping[str, Steps]) -> None:
+    """Give the batch `step_ids` and `step_measured`, (B, R).
+
+    The first step is not measured, nor one that closes the thinking part or comes after it (AttnRL, arXiv
+    2509.26628, released code).
+    """
+    shape = batch.batch["responses"].shape
+    step_ids = torch.full(shape, -1, dtype=torch.int64)
+    measured = torch.zeros(shape, dtype=torch.bool)
+    for row, name in enumerate(batch.non_tensor_batch["sample_id"]):
+        steps = steps_of[name]
+        ids = torch.tensor(steps.step_ids())
+        step_ids[row, : len(ids)] = ids
+        measured[row, : len(ids)] = (ids > 0) & (ids < steps.thinking)
+    batch.batch["step_ids"], batch.batch["step_measured"] = step_ids, measured
+
+
+def set_marks(
+    samples: Sequence[Sample],
+    batch: DataProto,
+    steps_of: Mapping[str, Steps],
+    log_probs: torch.Tensor,
+    influence: torch.Tensor | None,
+) -> None:
+    """Set `marks` and `trainer_log_probs` of the samples in the batch.
+
+    Args:
+        samples: those that were marked.
+        batch: the batch, in any order, with rows of padding.
+        steps_of: steps by sample id.
+        log_probs: (B, R).
+        influence: (B, R) the influence of each token's step; None: not computed.
+    """
+    padding = batch.non_tensor_batch["is_padding"]
+    row_of = {name: row for row, name in enumerate(batch.non_tensor_batch["sample_id"]) if not padding[row]}
+    for sample in samples:
+        row = row_of.get(sample.sample_id)
+        if row is None:
+            continue
+        steps = steps_of[sample.sample_id]
+        found = log_probs[row, : len(sample.response_ids)].tolist()
+        by_step: tuple[float, ...] = ()
+        if influence is not None:
+            first = torch.tensor([steps.start(step) for step in range(len(steps))])
+            by_step = tuple(influence[row, first].tolist())
+        sample.trainer_log_probs = found
+        sample.marks = Marks(steps, tuple(found), by_step)

@@ -1,0 +1,150 @@
+"""Branch points, worked out by hand."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from marsrl_verl.algos.branch_points import (
+    BranchCriterion,
+    BranchPoint,
+    BranchRule,
+    ResponseMarks,
+    Shortfall,
+    check_rule,
+    choose_branch_points,
+)
+from marsrl_verl.core.steps import Steps
+
+
+def marks(lengths: list[int], *, thinking: int | None = None, prompt: int = 10, **known) -> ResponseMarks:
+    """Steps of these lengths."""
+    steps = Steps(tuple(np.cumsum(lengths).tolist()), len(lengths) if thinking is None else thinking)
+    return ResponseMarks(steps, prompt, **known)
+
+
+def chosen(one: ResponseMarks, seed: int = 0, **rule) -> list[int]:
+    """Kept tokens of each point, repeated as often as the point was taken."""
+    points = choose_branch_points(one, BranchRule(**rule), np.random.default_rng(seed))
+    assert points == sorted(points, key=lambda point: point.token)
+    return [point.token for point in points for _ in range(point.times)]
+
+
+TEN = [5] * 10
+INFLUENCE = [0, 0.1, 0.9, 0.2, 0.8, 0.7, 0.1, 0, 0, 0]
+"""The quantile 0.8 of these ten is 0.72 (between 0.7 and 0.8), so that steps 2 and 4 are candidates."""
+
+
+def test_the_earliest_of_the_most_influential_steps():
+    assert np.quantile(INFLUENCE, 0.8) == pytest.approx(0.72)
+    assert chosen(marks(TEN, influence=INFLUENCE)) == [10, 20]
+    assert chosen(marks(TEN, influence=INFLUENCE), count=1) == [10]
+
+
+def test_more_steps_qualify_with_a_larger_share():
+    assert chosen(marks(TEN, influence=INFLUENCE), top_share=0.6, count=3) == [5, 10, 15]
+
+
+def test_few_positive_values_make_any_of_them_a_candidate():
+    few = [0, 0, 0, 0.3, 0, 0, 0, 0, 0.1, 0]
+    assert np.quantile(few, 0.8) < 0.1
+    assert chosen(marks(TEN, influence=few)) == [15, 40]
+
+
+@pytest.mark.parametrize(
+    ("distance", "points"),
+    [
+        (0, [10, 20]),
+        (5, [10, 20]),  # between the end of step 2 (token 15) and the start of step 4 are 5 tokens
+        (6, [5, 10]),  # step 4 is too near; the earliest other step fills up
+        (21, [5, 20]),  # prompt (10) and response so far: step 2 begins at 20, step 4 at 30
+        (31, [5, 10]),  # nothing is far enough from the beginning
+    ],
+)
+def test_distances_count_the_prompt_and_end_where_a_step_starts(distance, points):
+    assert chosen(marks(TEN, influence=INFLUENCE), min_token_distance=distance) == points
+
+
+def test_what_fills_up_when_too_few_steps_qualify():
+    one = marks(TEN, influence=[0, 0, 0.5, 0, 0, 0, 0, 0, 0, 0], thinking=3)
+    assert chosen(one, shortfall=Shortfall.FEWER) == [10]
+    assert chosen(one, shortfall=Shortfall.FILL, count=3) == [5, 10]  # steps 3… are not thinking
+    assert chosen(one, shortfall=Shortfall.REPEAT, count=3) == [5, 10, 15]
+    short = marks([5, 5], influence=[0, 0.5])
+    assert choose_branch_points(
+        short, BranchRule(count=3, shortfall=Shortfall.REPEAT), np.random.default_rng(0)
+    ) == [BranchPoint(5, 3)]
+
+
+@pytest.mark.parametrize("criterion", [one for one in BranchCriterion if one is not BranchCriterion.ENTROPY])
+@pytest.mark.parametrize("lengths", [[], [4]])
+def test_a_response_of_one_step_or_none_is_not_branched(criterion, lengths):
+    one = marks(lengths, influence=[0.0] * len(lengths))
+    for shortfall in Shortfall:
+        assert chosen(one, criterion=criterion, shortfall=shortfall) == []
+
+
+def test_earliest_random_and_uniform_steps():
+    one = marks(TEN)
+    assert chosen(one, criterion=BranchCriterion.EARLIEST) == [5, 10]
+    assert chosen(one, criterion=BranchCriterion.EARLIEST, min_token_distance=25) == [15, 45]
+    assert chosen(one, criterion=BranchCriterion.UNIFORM) == [15, 35]  # steps 3 and 7 of 1 … 9
+    drawn = {tuple(chosen(one, seed, criterion=BranchCriterion.RANDOM)) for seed in range(40)}
+    assert len(drawn) > 15 and all(5 <= token <= 45 for pair in drawn for token in pair)
+
+
+def test_the_least_probable_tokens_before_the_answer():
+    surprise = [9.0, 0.1, 0.5, 0.4, 8.0, 0.2]
+    rule = {"criterion": BranchCriterion.ENTROPY}
+    assert chosen(marks([3, 3], surprise=surprise), **rule) == [2, 4]  # token 0 is the prompt's own
+    assert chosen(marks([3, 3], surprise=surprise, thinking=1), **rule) == [1, 2]
+    assert chosen(marks([3, 3], surprise=surprise, last_token=3), **rule) == [1, 2]
+    assert chosen(marks([3, 3], surprise=surprise), min_token_distance=3, **rule) == [1, 4]
+    assert chosen(marks([], surprise=[]), **rule) == []
+
+
+def test_missing_figures_are_refused():
+    with pytest.raises(ValueError, match="0 values of influence for 10 steps"):
+        chosen(marks(TEN))
+    with pytest.raises(ValueError, match="surprise"):
+        chosen(marks([3], surprise=[1.0]), criterion=BranchCriterion.ENTROPY)
+
+
+@pytest.mark.parametrize(
+    ("rule", "message"),
+    [
+        ({"count": 0}, "num_branch_points"),
+        ({"top_share": 0.0}, "top_share"),
+        ({"top_share": float("nan")}, "top_share"),
+        ({"min_token_distance": -1}, "min_token_distance"),
+    ],
+)
+def test_rules_out_of_range_are_refused(rule, message):
+    with pytest.raises(ValueError, match=message):
+        check_rule(BranchRule(**rule))
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 30), st.floats(0, 1)), min_size=1, max_size=20),
+    st.sampled_from(BranchCriterion),
+    st.sampled_from(Shortfall),
+    st.integers(1, 4),
+    st.integers(0, 40),
+    st.integers(0, 20),
+)
+def test_points_are_inside_the_response_and_at_steps(steps, criterion, shortfall, count, distance, thinking):
+    lengths = [length for length, _ in steps]
+    total = sum(lengths)
+    one = marks(
+        lengths,
+        thinking=min(thinking, len(lengths)),
+        influence=[value for _, value in steps],
+        surprise=np.random.default_rng(0).random(total).tolist(),
+    )
+    rule = BranchRule(criterion, count, 0.2, distance, shortfall)
+    points = choose_branch_points(one, rule, np.random.default_rng(1))
+    assert sum(point.times for point in points) <= count
+    assert all(0 < point.token < total for point in points)
+    assert len({point.token for point in points}) == len(points)
+    if criterion is not BranchCriterion.ENTROPY:
+        assert {point.token for point in points} <= {one.steps.start(step) for step in range(1, len(lengths))}

@@ -1,0 +1,92 @@
+"""Steps of responses, with characters or longer pieces as tokens."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from marsrl_verl.core.steps import Steps, TokenTexts, split_steps
+
+CLOSE = 7
+
+
+def pieces(*texts: str) -> tuple[list[int], TokenTexts]:
+    """Each text as a token of its own; `</think>` has the id CLOSE."""
+    table: dict[int, str] = {CLOSE: "</think>"}
+    ids = []
+    for at, text in enumerate(texts):
+        ids.append(CLOSE if text == "</think>" else 100 + at)
+        table[ids[-1]] = text
+    return ids, TokenTexts(table.__getitem__)
+
+
+def split(*texts: str, close: bool = True, **options) -> Steps:
+    ids, table = pieces(*texts)
+    return split_steps(ids, table, close_ids=frozenset([CLOSE] if close else []), **options)
+
+
+@pytest.mark.parametrize(
+    ("texts", "ends"),
+    [
+        ((), ()),
+        (("<eos>",), (1,)),
+        (("a", "b", "c"), (3,)),
+        (("a", "\n\n", "b", "c", "\n\n", "d"), (2, 5, 6)),
+        (("a", "\n", "\n", "b"), (3, 4)),  # a separator in two tokens
+        (("a.\n", "\nb", "c"), (2, 3)),  # … that hold text as well
+        (("a", "\n\n\n", "\n", "b"), (3, 4)),  # one long break is one end
+        (("a", "\n", "b", "\n\n", "c"), (4, 5)),  # blank lines win over line breaks
+        (("a", "\n", "b", "\n", "c"), (2, 4, 5)),  # … which count where there is none
+        (("\n\n", "a", "\n\n", "b"), (3, 4)),  # a break before all text ends nothing
+        (("a", "b", "\n\n"), (3,)),  # nor does one at the very end
+        (("a\n\nb\n\nc", "d"), (1, 2)),  # two ends in one token are one
+        (("a", " \n \n ", "b"), (2, 3)),  # blanks inside a break
+    ],
+)
+def test_where_steps_end(texts, ends):
+    assert split(*texts).ends == ends
+
+
+def test_one_kind_of_separator_alone():
+    assert split("a", "\n", "b", separators=("\n\n",)).ends == (3,)
+    assert split("a", "\n\n", "b", "\n", "c", separators=("\n",)).ends == (2, 4, 5)
+    assert split("a", "\n\n", "b", separators=()).ends == (3,)
+
+
+def test_the_step_that_closes_the_thinking_part():
+    steps = split("a", "\n\n", "b", "\n\n", "</think>", "c", "\n\n", "d")
+    assert steps.ends == (2, 4, 7, 8) and steps.thinking == 2
+    assert split("a", "\n\n", "b").thinking == 2
+    assert split("</think>", "\n\n", "b").thinking == 0
+    assert split("a", "\n\n", "</think>", "b", close=False).thinking == 2
+
+
+def test_the_last_closing_tag_counts():
+    assert split("a", "\n\n", "</think>", "\n\n", "b", "\n\n", "</think>").thinking == 3
+
+
+def test_starts_and_ids():
+    steps = Steps((2, 3), 2)
+    assert [steps.start(0), steps.start(1)] == [0, 2]
+    assert steps.step_ids() == [0, 0, 1]
+
+
+@pytest.mark.parametrize(("ends", "thinking"), [((0,), 0), ((3, 3), 0), ((2, 1), 0), ((2,), 2)])
+def test_impossible_steps_are_refused(ends, thinking):
+    with pytest.raises(ValueError, match="steps"):
+        Steps(ends, thinking)
+
+
+@given(st.lists(st.sampled_from(["a", "\n", "\n\n", " ", "b\n", "</think>", ".\n\n", "c\n\nd"]), max_size=30))
+def test_every_token_is_in_one_step(texts):
+    steps = split(*texts)
+    assert len(steps.step_ids()) == len(texts)
+    assert (steps.ends[-1] if texts else 0) == len(texts)
+    assert steps.thinking <= len(steps)
+
+
+@given(st.text("ab\n ", max_size=40), st.integers(1, 5))
+def test_the_tokenizer_hardly_matters(text, size):
+    """In whatever pieces a text comes, there are at most as many steps as with single characters."""
+    single = split(*text, close=False)
+    parts = [text[at : at + size] for at in range(0, len(text), size)]
+    assert len(split(*parts, close=False)) <= max(len(single), 1)

@@ -1,0 +1,86 @@
+"""AttnRL with real Ray, FSDP2 on gloo and vLLM, on CPU with the tiny model."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from training_runs import TrainingRun, train, train_and_kill
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500)]
+
+STEPS = 4
+SETTINGS = (
+    "algo=attnrl",
+    "marsrl.algo.group_size=6",
+    "data.train_batch_size=8",
+    "marsrl.algo.attnrl.delta=1",
+    f"trainer.total_training_steps={STEPS}",
+)
+
+
+@pytest.fixture(scope="module")
+def killed_and_resumed(tmp_path_factory) -> TrainingRun:
+    """Pipelined; killed once step 2 is written, then continued."""
+    root = tmp_path_factory.mktemp("attnrl")
+    train_and_kill(root, "trees", 2, *SETTINGS)
+    return train(root, "trees", *SETTINGS, "marsrl.run.existing=resume")
+
+
+def test_continuations_share_the_round_of_the_next_problems(killed_and_resumed):
+    metrics = killed_and_resumed.metrics()
+    assert sorted(metrics) == list(range(1, STEPS + 1))
+    assert {one["rollout/rounds"] for one in metrics.values()} == {1}
+    assert {row["stage"] for row in killed_and_resumed.rollouts(1)} == {"initial"}
+    assert {row["stage"] for row in killed_and_resumed.rollouts(2)} == {"initial", "continuation"}
+    assert not metrics[1]["training/updated"] and metrics[2]["training/updated"]
+
+
+def test_continuations_begin_with_their_parents_tokens(killed_and_resumed):
+    rows = [row for step in range(1, STEPS + 1) for row in killed_and_resumed.rollouts(step)]
+    by_name = {row["sample"]: row for row in rows}
+    continued = [row for row in rows if row["stage"] == "continuation"]
+    assert len(continued) > 20 and len(by_name) == len(rows)
+    for row in continued:
+        parent = by_name[row["parent"]]
+        kept = int(row["group"].rsplit("-", 1)[1])
+        assert 0 < kept < len(parent["token_ids"])
+        assert row["token_ids"][:kept] == parent["token_ids"][:kept]
+        (end, sampled), (length, continued_by) = row["segments"]
+        assert (end, length) == (kept, len(row["token_ids"])) and continued_by == sampled + 1
+
+
+def test_the_trainers_and_the_engines_log_probs_agree(killed_and_resumed):
+    metrics = killed_and_resumed.metrics()
+    gaps = [one["rollout/log_prob_gap_max"] for one in metrics.values() if "rollout/log_prob_gap_max" in one]
+    assert gaps and max(gaps) < 1e-3
+
+
+def test_influence_is_measured_and_the_trees_are_trained(killed_and_resumed):
+    metrics = killed_and_resumed.metrics()
+    assert all(one["attnrl/influence_mean"] > 0 for one in metrics.values())
+    trained = [one for one in metrics.values() if one["training/updated"]]
+    assert all(one["attnrl/leaves_per_problem"] > 6 for one in trained)
+    assert all(one["actor/grad_norm"] > 0 for one in trained)
+
+
+def test_the_checkpoint_holds_beginnings_and_the_filters_mean(killed_and_resumed):
+    path = killed_and_resumed.folder / f"checkpoints/global_step_{STEPS}/marsrl.pt"
+    state = torch.load(path, weights_only=False)
+    assert state["algorithm"]["mean"]["count"] >= 8
+    waiting = [one for one in state["scheduler"]["state"]["inputs"] if one["stage"] == "continuation"]
+    assert waiting and all(one["prefix"]["trainer_log_probs"] for one in waiting)
+
+
+def test_two_ranks_train_trees_inside_a_step(tmp_path):
+    run = train(
+        tmp_path,
+        "two_ranks",
+        *SETTINGS,
+        "pipeline=sequential",
+        "trainer.n_gpus_per_node=2",
+        "trainer.total_training_steps=2",
+    )
+    metrics = run.metrics()
+    assert {one["rollout/rounds"] for one in metrics.values()} == {2}
+    assert all(one["training/updated"] for one in metrics.values())
+    assert max(one["rollout/log_prob_gap_max"] for one in metrics.values()) < 1e-3
