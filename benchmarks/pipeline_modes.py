@@ -2,6 +2,8 @@
 
     python -m benchmarks.pipeline_modes                        # 4 and 32 problems per step, twice each
     python -m benchmarks.pipeline_modes --problems 4 --repeat 1 --json rows.json
+    python -m benchmarks.pipeline_modes --modes sequential pipelined -- algo=attnrl \
+        marsrl.algo.attnrl.delta=1 marsrl.algo.attnrl.adaptive_batch.enabled=false
 
 Every mode trains the same method until the same number of samples is trained, whatever their stage: a
 pipeline that fills has trained more of the first stages, whose prompts are short. The time runs from the
@@ -28,7 +30,7 @@ MODES: dict[str, tuple[str, ...]] = {
     "pipelined + segments": ("pipeline=pipelined", "marsrl.pipeline.max_segments=4"),
     "pipelined + segments + overlap": ("pipeline=overlapped", "marsrl.pipeline.max_segments=4"),
 }
-PHASES = ("gen", "old_log_prob", "update_actor", "update_weights")
+PHASES = ("gen", "mark", "old_log_prob", "update_actor", "update_weights")
 EXTRA_STEPS = 9
 """Steps that a pipelined run is given beyond those of the sequential one: five stages of four segments fill
 slowly, and a budget that is too small is an error, not a result."""
@@ -68,7 +70,9 @@ def until(recorded: list[Step], samples: int) -> tuple[float, float, dict[str, f
     raise ValueError(f"the run trained {trained:.0f} samples in {len(recorded)} steps, {samples} are needed")
 
 
-def run(mode: str, problems: int, number: int, seed: int, sequential_steps: int, root: Path) -> list[Step]:
+def run(
+    mode: str, problems: int, number: int, sequential_steps: int, root: Path, overrides: list[str]
+) -> list[Step]:
     """The steps of one training run; rollouts and checkpoints are not written."""
     count = sequential_steps + (0 if mode == "sequential" else EXTRA_STEPS)
     folder = train(
@@ -77,10 +81,11 @@ def run(mode: str, problems: int, number: int, seed: int, sequential_steps: int,
         *MODES[mode],
         f"data.train_batch_size={problems}",
         f"trainer.total_training_steps={count}",
-        f"marsrl.run.seed={seed}",
+        f"marsrl.run.seed={1 + number}",
         "trainer.save_freq=-1",
         "actor_rollout_ref.actor.optim.lr=0.0",
         "marsrl.run.log_rollouts=false",
+        *overrides,
     )
     return steps(folder)
 
@@ -102,7 +107,9 @@ def table(rows: list[Row]) -> str:
             ratios = [base[row.repeat] / row.seconds for row in mine]
             shown = ", ".join(f"{ratio:.2f}" for ratio in ratios)
             phases = "  ".join(
-                f"{phase} {statistics.median(row.phases[phase] for row in mine):.1f}" for phase in PHASES
+                f"{phase} {statistics.median(row.phases[phase] for row in mine):.1f}"
+                for phase in PHASES
+                if any(row.phases[phase] for row in mine)
             )
             seconds = statistics.median(row.seconds for row in mine)
             count = statistics.median(row.steps for row in mine)
@@ -118,7 +125,11 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=2, help="runs per mode and size, interleaved")
     parser.add_argument("--steps", type=int, default=6, help="steps of the sequential run")
     parser.add_argument("--json", type=Path, help="write the rows here")
-    arguments = parser.parse_args()
+    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES), help="sequential first")
+    arguments, overrides = parser.parse_known_args()
+    overrides = [one for one in overrides if one != "--"]
+    if arguments.modes[0] != "sequential":
+        parser.error("--modes: the sequential run comes first, it says how many samples the others train")
     place = machine()
     print(place, flush=True)
     rows: list[Row] = []
@@ -127,8 +138,8 @@ def main() -> None:
         for problems in arguments.problems:
             for number in range(arguments.repeat):
                 samples = 0
-                for mode in MODES:  # the sequential run is the first: it says how many samples
-                    recorded = run(mode, problems, number, 1 + number, arguments.steps, root)
+                for mode in arguments.modes:
+                    recorded = run(mode, problems, number, arguments.steps, root, overrides)
                     if mode == "sequential":
                         samples = int(sum(step.metrics.get("batch/rows", 0.0) for step in recorded))
                     seconds, count, phases = until(recorded, samples)

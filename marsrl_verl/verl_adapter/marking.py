@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from verl import DataProto
+from verl.trainer.ppo.ray_trainer import left_right_2_no_padding, no_padding_2_padding
+from verl.utils import tensordict_utils as tu
 
+from marsrl_verl.core.algorithm import Algorithm
 from marsrl_verl.core.steps import Steps
 from marsrl_verl.core.types import Marks, Sample
 from marsrl_verl.verl_adapter.batch import TrainingRow
@@ -19,6 +23,35 @@ def rows_to_mark(samples: Sequence[Sample], role: str, stage: str) -> list[Train
         for sample in samples
         if sample.response_ids
     ]
+
+
+def mark_samples(
+    samples: Sequence[Sample],
+    batch: DataProto,
+    algorithm: Algorithm,
+    compute_log_prob: Callable[[Any], Any],
+    backend: str,
+) -> None:
+    """Run the trainer's forward pass over a batch and keep what it finds on the samples.
+
+    Args:
+        samples: those that are marked, where they have tokens.
+        batch: their rows, arranged for the ranks.
+        algorithm: cuts steps, and says whether their influence is wanted.
+        compute_log_prob: the workers' method.
+        backend: what computes the influence.
+    """
+    steps_of = {one.sample_id: algorithm.cut(one.response_ids) for one in samples if one.response_ids}
+    add_step_columns(batch, steps_of)
+    data = left_right_2_no_padding(batch.to_tensordict())
+    delta = algorithm.influence_delta()
+    tu.assign_non_tensor(
+        data, calculate_entropy=False, compute_loss=False, fci_delta=delta or 0, fci_backend=backend
+    )
+    output = compute_log_prob(data)
+    names = ("log_probs", "influence") if delta else ("log_probs",)
+    found = {name: no_padding_2_padding(tu.get(output, name), data).float() for name in names}
+    set_marks(samples, batch, steps_of, found["log_probs"], found.get("influence"))
 
 
 def add_step_columns(batch: DataProto, steps_of: Mapping[str, Steps]) -> None:

@@ -62,6 +62,8 @@ class ProblemStream:
         self.epoch = 0
         self.taken = 0
         self._buffer: list[Problem] = []
+        self._loaded: dict[str, Any] | None = None
+        """The dataloader's saved state, until it is asked for the first time after a resume."""
 
     def take(self, count: int) -> list[Problem]:
         """The next so many problems, whatever the size of the dataloader's batches."""
@@ -92,7 +94,7 @@ class ProblemStream:
             "epoch": self.epoch,
             "taken": self.taken,
             "buffer": [problem_to_plain(problem) for problem in self._buffer],
-            "dataloader": self._dataloader.state_dict() if self._iterator is not None else None,
+            "dataloader": self._loaded if self._iterator is None else self._dataloader.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -105,5 +107,6 @@ class ProblemStream:
         self.taken = state["taken"]
         self._buffer = [problem_from_plain(plain) for plain in state["buffer"]]
         self._iterator = None
-        if state["dataloader"] is not None:
-            self._dataloader.load_state_dict(state["dataloader"])
+        self._loaded = state["dataloader"]
+        if self._loaded is not None:
+            self._dataloader.load_state_dict(self._loaded)

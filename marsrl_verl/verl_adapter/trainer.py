@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from omegaconf import DictConfig, OmegaConf
 from verl import DataProto
-from verl.trainer.ppo.ray_trainer import RayPPOTrainer, left_right_2_no_padding, no_padding_2_padding
+from verl.trainer.ppo.ray_trainer import RayPPOTrainer, left_right_2_no_padding
 from verl.utils import tensordict_utils as tu
 from verl.utils.metric import reduce_metrics
 from verl.utils.py_functional import rename_dict
@@ -41,7 +41,7 @@ from marsrl_verl.verl_adapter.loss_inputs import (
     entropy_metrics,
     mask_mastered_tokens,
 )
-from marsrl_verl.verl_adapter.marking import add_step_columns, rows_to_mark, set_marks
+from marsrl_verl.verl_adapter.marking import mark_samples, rows_to_mark
 from marsrl_verl.verl_adapter.observer import TrainingObserver
 from marsrl_verl.verl_adapter.problem_stream import ProblemStream, problems_of
 from marsrl_verl.verl_adapter.rollout_pool import engines_placed
@@ -200,23 +200,8 @@ class RayMarsRLTrainer(RayPPOTrainer):
         with self._timed("mark"):
             rows = rows_to_mark(samples, groups[0].input.role, groups[0].input.stage)
             batch = self._arranged_batch(rows, updates=1)
-            steps_of = {row.sample.sample_id: self.algorithm.cut(row.sample.response_ids) for row in rows}
-            add_step_columns(batch, steps_of)
-            data = left_right_2_no_padding(batch.to_tensordict())
-            delta = self.algorithm.influence_delta()
-            tu.assign_non_tensor(
-                data,
-                calculate_entropy=False,
-                compute_loss=False,
-                fci_delta=delta or 0,
-                fci_backend=self.settings.algo.attnrl.fci_backend,
-            )
-            output = self.actor_rollout_wg.compute_log_prob(data)
-            found = {
-                name: no_padding_2_padding(tu.get(output, name), data).float()
-                for name in ("log_probs", *(("influence",) if delta else ()))
-            }
-            set_marks(samples, batch, steps_of, found["log_probs"], found.get("influence"))
+            backend = self.settings.algo.attnrl.fci_backend
+            mark_samples(samples, batch, self.algorithm, self.actor_rollout_wg.compute_log_prob, backend)
 
     def _fit_build_batch(self, result: StepResult) -> DataProto | None:
         """The step's training batch with advantages, balanced over ranks; None when nothing trains."""

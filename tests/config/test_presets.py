@@ -23,6 +23,9 @@ HUB_IDS = {
     "qwen3_4b_thinking_2507": "Qwen/Qwen3-4B-Thinking-2507",
 }
 
+TREES = {"attnrl", "attnrl_released", "treerl"}
+SEQUENCE_PARALLEL = "actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size"
+
 
 def test_all_groups_are_covered():
     groups = {"algo", "reward", "model", "data", "cluster", "pipeline", "external_solver", "model_engine"}
@@ -35,7 +38,11 @@ def test_all_groups_are_covered():
 @pytest.mark.parametrize(("name", "cluster", "algo", "source", "reward", "pipeline"), PAIRS)
 def test_options_compose_and_pass_the_checks(run, model, name, cluster, algo, source, reward, pipeline):
     path = HUB_IDS.get(name, model)
+    trees = algo in TREES
+    if trees and pipeline.startswith("overlapped"):
+        pipeline = "pipelined"  # branch points need the trainer between two rounds
     done = run(
+        *([f"{SEQUENCE_PARALLEL}=1"] if trees else []),
         f"model={name}",
         f"cluster={cluster}",
         f"algo={algo}",

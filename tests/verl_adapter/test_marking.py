@@ -9,6 +9,7 @@ pytest.importorskip("verl", reason="batches are verl's")
 
 from tensordict import TensorDict
 from verl.trainer.ppo.ray_trainer import left_right_2_no_padding, no_padding_2_padding
+from verl.utils import tensordict_utils as tu
 
 from marsrl_verl.attention.layout import NEVER, OUTSIDE
 from marsrl_verl.core.steps import Steps
@@ -53,7 +54,9 @@ def test_step_columns():
 def test_the_layout_of_a_micro_batch(packed):
     _, batch = marked_batch()
     data = left_right_2_no_padding(batch.to_tensordict())
-    layout = micro_batch_layout(data[:2], 1, packed=packed, padding=3 if packed else 0)
+    layout = micro_batch_layout(
+        tu.index_select_tensor_dict(data, [0, 1]), 1, packed=packed, padding=3 if packed else 0
+    )
     first = [0, 0, 0, 1, 1, 2, 3, 3]
     second = [0, 0, 1, 2, 3, 3]
     outside = [OUTSIDE] * (3 if packed else 2)

@@ -28,7 +28,7 @@ from marsrl_verl.verl_adapter import trainer as trainer_module
 from marsrl_verl.verl_adapter.generation import Round
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
-SETTINGS = (
+COMMON = (
     "cluster=cpu",
     "marsrl.run.progress=false",
     "data.train_batch_size=4",
@@ -42,12 +42,16 @@ SETTINGS = (
     # Scripted tokens are bytes: a Solver's answer takes two segments, now and then one.
     *(f"marsrl.roles.{role}.max_prompt_tokens=2000" for role in ("solver", "verifier", "corrector")),
     *(f"marsrl.roles.{role}.max_new_tokens=90" for role in ("solver", "verifier", "corrector")),
+    "actor_rollout_ref.actor.use_kl_loss=true",
+    "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=4",
+)
+TREES = ("algo=attnrl", "marsrl.algo.group_size=4", "marsrl.algo.attnrl.delta=1")
+SETTINGS = (
+    *COMMON,
     "marsrl.pipeline.max_segments=2",
     "marsrl.pipeline.min_group=2",
     "marsrl.off_policy.mode=tis",
     "marsrl.algo.mastered_tokens.enabled=true",
-    "actor_rollout_ref.actor.use_kl_loss=true",
-    "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=4",
 )
 OF_VERL = {
     "pg_loss": [0.1], "pg_clipfrac": [0.0], "ppo_kl": [0.0], "loss": [0.1], "grad_norm": [1.0],
@@ -84,6 +88,8 @@ class Workers:
         offsets = data["input_ids"].offsets()
         entropies = torch.cat([torch.full((int(n),), 0.1 * (i % 4)) for i, n in enumerate(offsets.diff())])
         values = {"log_probs": torch.full_like(entropies, -0.005), "entropy": entropies}
+        if tu.get_non_tensor_data(data=data, key="fci_delta", default=0):
+            values["influence"] = torch.linspace(0.0, 1.0, len(entropies))
         nested = {k: torch.nested.nested_tensor_from_jagged(v, offsets) for k, v in values.items()}
         return tu.get_tensordict(tensor_dict=nested, non_tensor_dict={"metrics": {"mfu": 0.0}})
 
@@ -108,11 +114,17 @@ class Recorder:
         self.logged |= data
 
 
-@pytest.fixture(scope="module")
-def run(tmp_path_factory) -> Path:
-    """The folder of a run; `Recorder.logged` has every name that went to the loggers."""
-    folder = tmp_path_factory.mktemp("metrics") / "run"
-    config = compose_config(parse_arguments([*SETTINGS, f"marsrl.run.output_dir={folder}"])).config
+@dataclass(frozen=True)
+class Logged:
+    """What a run left behind."""
+
+    folder: Path
+    names: dict[str, float]
+    """Everything that went to the loggers."""
+
+
+def train(folder: Path, *settings: str) -> Logged:
+    config = compose_config(parse_arguments([*settings, f"marsrl.run.output_dir={folder}"])).config
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trainer_module, "Tracking", Recorder)
         patch.setattr(task_runner, "register_replica", lambda: None)  # it would stay for other tests
@@ -122,7 +134,18 @@ def run(tmp_path_factory) -> Path:
         trainer.actor_rollout_wg = trainer.ref_policy_wg = workers
         trainer.fit()
         trainer.close()
-    return folder
+    return Logged(folder, Recorder.logged)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory) -> list[Logged]:
+    """A run of MarsRL and one of AttnRL."""
+    folder = tmp_path_factory.mktemp("metrics")
+    return [train(folder / "marsrl", *SETTINGS), train(folder / "attnrl", *COMMON, *TREES)]
+
+
+def all_names(runs: list[Logged]) -> list[str]:
+    return sorted({name for run in runs for name in run.names})
 
 
 def documented() -> list[str]:
@@ -147,13 +170,13 @@ def rows_for(name: str) -> list[str]:
     return rows if is_verls(name) else [row for row in rows if "*" not in row]
 
 
-def test_every_logged_metric_has_one_row(run):
-    found = {name: rows_for(name) for name in sorted(Recorder.logged)}
+def test_every_logged_metric_has_one_row(runs):
+    found = {name: rows_for(name) for name in all_names(runs)}
     assert {name: rows for name, rows in found.items() if len(rows) != 1} == {}
 
 
-def test_every_row_is_of_a_metric_that_is_logged(run):
-    names = {row for name in Recorder.logged for row in rows_for(name)}
+def test_every_row_is_of_a_metric_that_is_logged(runs):
+    names = {row for name in all_names(runs) for row in rows_for(name)}
     assert [row for row in documented() if row not in names] == []
 
 
@@ -161,17 +184,19 @@ def test_no_row_stands_twice():
     assert sorted(documented()) == sorted(set(documented()))
 
 
-def test_the_runs_folder_holds_the_same(run):
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+@pytest.mark.parametrize("number", [0, 1])
+def test_the_runs_folder_holds_the_same(runs, number):
+    folder = runs[number].folder
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     in_folder = {name for line in lines for name in line["metrics"]}
     in_folder |= {f"timing_s/{name}" for line in lines for name in line["timings"]}
-    evaluations = [json.loads(path.read_text()) for path in (run / "evaluations").iterdir()]
+    evaluations = [json.loads(path.read_text()) for path in (folder / "evaluations").iterdir()]
     for one in evaluations:
         for part in ("estimates", "effort"):
             in_folder |= {f"val/{name}" for name, item in one[part].items() if item["mean"] is not None}
             assert all(item["low"] <= item["mean"] <= item["high"] for item in one[part].values())
-    assert in_folder == set(Recorder.logged)
+    assert in_folder == set(runs[number].names)
 
 
-def test_every_number_is_finite(run):
-    assert all(abs(float(value)) < float("inf") for value in Recorder.logged.values())
+def test_every_number_is_finite(runs):
+    assert all(abs(float(value)) < float("inf") for run in runs for value in run.names.values())

@@ -1,0 +1,104 @@
+"""AttnRL's settings: what is refused, what the presets say."""
+
+from __future__ import annotations
+
+import pytest
+from messages import assert_checks_refuse, assert_refused
+
+ALGO = "marsrl.algo"
+KEY = "marsrl.algo.attnrl"
+BATCH = f"{KEY}.adaptive_batch"
+TREE = {
+    f"{ALGO}.name": "attnrl",
+    f"{ALGO}.correction_rounds": 0,
+    f"{ALGO}.train_roles": ["solver"],
+    f"{ALGO}.normalize_std": False,
+}
+
+REFUSED = {
+    "another method": ({f"{KEY}.delta": 2}, f"{KEY}.delta = 2", "algo=attnrl"),
+    "unknown criterion": ({**TREE, f"{KEY}.criterion": "entropi"}, f"{KEY}.criterion = entropi", "entropy"),
+    "unknown filter": ({**TREE, f"{KEY}.filter": "hard"}, f"{KEY}.filter = hard", "released"),
+    "no distance": ({**TREE, f"{KEY}.delta": 0}, f"{KEY}.delta = 0", "at least 1"),
+    "no branch": ({**TREE, f"{KEY}.num_branch_points": 0}, f"{KEY}.num_branch_points = 0", "at least 1"),
+    "no continuation": ({**TREE, f"{KEY}.num_continuations": 0}, f"{KEY}.num_continuations = 0", "least 1"),
+    "no share": ({**TREE, f"{KEY}.top_share": 0.0}, f"{KEY}.top_share = 0.0", "above 0"),
+    "share without FCI": (
+        {**TREE, f"{KEY}.criterion": "earliest", f"{KEY}.top_share": 0.5},
+        f"{KEY}.top_share = 0.5",
+        "criterion=fci",
+    ),
+    "delta without FCI": (
+        {**TREE, f"{KEY}.criterion": "earliest", f"{KEY}.filter": "none", f"{KEY}.delta": 2},
+        f"{KEY}.delta = 2",
+        "criterion=fci",
+    ),
+    "decay without a moving mean": ({**TREE, f"{KEY}.filter_decay": 0.5}, f"{KEY}.filter_decay = 0.5", "ema"),
+    "choice among all": (
+        {**TREE, f"{KEY}.expansion": "all", f"{KEY}.tree_choice": "minority"},
+        f"{KEY}.tree_choice = minority",
+        "expansion",
+    ),
+    "batch that does not adapt": ({**TREE, f"{BATCH}.max_problems": 9}, BATCH, f"{BATCH}.enabled=true"),
+    "limits that cross": (
+        {**TREE, f"{BATCH}.enabled": True, f"{BATCH}.min_problems": 9, f"{BATCH}.max_problems": 8},
+        f"{BATCH}.max_problems = 8",
+        "min_problems",
+    ),
+    "other roles": ({**TREE, f"{ALGO}.correction_rounds": 1}, f"{ALGO}.correction_rounds = 1", "algo=attnrl"),
+    "standard deviation": (
+        {**TREE, f"{ALGO}.normalize_std": True},
+        f"{ALGO}.normalize_std = True",
+        "Set it to false",
+    ),
+    "balance of one role": (
+        {**TREE, f"{ALGO}.role_balance": "roles"},
+        f"{ALGO}.role_balance = roles",
+        "Leave it out",
+    ),
+    "overlap": (
+        {**TREE, "marsrl.pipeline.overlap": "one_step"},
+        "marsrl.pipeline.overlap = one_step",
+        "none",
+    ),
+    "parts of a tree": (
+        {**TREE, "marsrl.pipeline.max_segments": 2, "marsrl.pipeline.min_group": 2},
+        "marsrl.pipeline.min_group = 2",
+        "null",
+    ),
+    "recorded without trees": (
+        {"marsrl.off_policy.mode": "recorded"},
+        "marsrl.off_policy.mode = recorded",
+        "pois",
+    ),
+}
+
+
+@pytest.mark.parametrize(("changes", "named", "said"), REFUSED.values(), ids=REFUSED)
+def test_refused(checked, changes, named, said):
+    assert_checks_refuse(checked, changes, named, said)
+
+
+def test_an_external_solver_is_refused(run):
+    done = run(
+        "algo=attnrl",
+        "external_solver=endpoint",
+        "marsrl.external_solver.endpoint.base_urls=[http://host:8000/v1]",
+        "marsrl.external_solver.endpoint.model=m",
+    )
+    assert_refused(done, "marsrl.external_solver.source = endpoint", "Set it to none")
+
+
+def test_the_plan_of_a_step(run):
+    done = run("algo=attnrl", "cluster=cpu", "data.train_batch_size=64", "dry_run=true")
+    assert done.status == 0
+    lines = [line.split() for line in done.out.splitlines()]
+    assert ["initial", "solver", "1", "256", "1,536", "yes"] in lines, "four times 64 problems at most"
+    assert ["continuation", "solver", "12", "3,072", "6,144", "yes"] in lines
+
+
+@pytest.mark.parametrize("preset", ["attnrl", "attnrl_released", "treerl", "grpo_30"])
+@pytest.mark.parametrize("pipeline", ["pipelined", "sequential"])
+def test_presets_are_accepted(run, preset, pipeline):
+    done = run(f"algo={preset}", f"pipeline={pipeline}", "cluster=cpu", "dry_run=true")
+    assert (done.status, done.err) == (0, "")
