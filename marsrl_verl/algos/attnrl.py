@@ -171,6 +171,8 @@ class AttnRL(Algorithm):
         self.max_prompt_tokens, self.prompt_tokens = max_prompt_tokens, prompt_tokens
         self.stages = (Stage(INITIAL, SOLVER), Stage(CONTINUATION, SOLVER))
         self._counts = _StepCounts()
+        self._filled = False
+        """Whether a problem has passed the last stage."""
 
     @classmethod
     def from_config(
@@ -371,8 +373,9 @@ class AttnRL(Algorithm):
         self, trained: Sequence[Group], trained_samples: int, finished_problems: int
     ) -> dict[str, float]:
         """Adapt the number of problems; the step's figures of trees, branching and filter."""
-        # While a pipeline fills, nothing could be trained yet: that says nothing about the problems.
-        if self.controller is not None and (trained_samples or finished_problems):
+        # While a pipeline fills there are no continuations to train: that says nothing about the problems.
+        self._filled = self._filled or finished_problems > 0
+        if self.controller is not None and self._filled:
             self.controller.observe(trained_samples)
         counts, self._counts = self._counts, _StepCounts()
         metrics = tree_metrics(trained)
@@ -395,7 +398,7 @@ class AttnRL(Algorithm):
 
     def state_dict(self) -> dict[str, Any]:
         """The filter's mean and the controller."""
-        state: dict[str, Any] = {"mean": self.mean.state_dict()}
+        state: dict[str, Any] = {"mean": self.mean.state_dict(), "filled": self._filled}
         if self.controller is not None:
             state["controller"] = self.controller.state_dict()
         return state
@@ -403,6 +406,7 @@ class AttnRL(Algorithm):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue with a saved state."""
         self.mean.load_state_dict(state["mean"])
+        self._filled = bool(state["filled"])
         if self.controller is not None and "controller" in state:
             self.controller.load_state_dict(state["controller"])
 

@@ -47,6 +47,26 @@ PUBLISHED: dict[str, dict[str, Any]] = {
         "vocab_size": 151936,
         "tie_word_embeddings": True,
     },
+    "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": {
+        "model_type": "qwen2",
+        "num_hidden_layers": 28,
+        "hidden_size": 1536,
+        "num_attention_heads": 12,
+        "num_key_value_heads": 2,
+        "intermediate_size": 8960,
+        "vocab_size": 151936,
+        "tie_word_embeddings": False,
+    },
+    "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B": {
+        "model_type": "qwen2",
+        "num_hidden_layers": 28,
+        "hidden_size": 3584,
+        "num_attention_heads": 28,
+        "num_key_value_heads": 4,
+        "intermediate_size": 18944,
+        "vocab_size": 152064,
+        "tie_word_embeddings": False,
+    },
 }
 """Sizes of the models that our presets name, for plans made where the model is not."""
 

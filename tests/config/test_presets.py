@@ -21,6 +21,8 @@ PAIRS = [
 HUB_IDS = {
     "qwen3_30b_a3b_thinking_2507": "Qwen/Qwen3-30B-A3B-Thinking-2507",
     "qwen3_4b_thinking_2507": "Qwen/Qwen3-4B-Thinking-2507",
+    "r1_distill_qwen_1_5b": "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B",
+    "r1_distill_qwen_7b": "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B",
 }
 
 TREES = {"attnrl", "attnrl_released", "treerl"}

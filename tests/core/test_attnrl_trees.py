@@ -268,7 +268,8 @@ def test_the_batch_controller_waits_for_the_pipeline_to_fill():
     algorithm = method(controller=controller)
     assert algorithm.problems_per_step(2) == 2
     run(algorithm, steps=1)
-    assert "attnrl/next_problems" in algorithm.observe_step([], 0, 0) and controller.problems == 2.0
+    # Six responses of problems that cannot be branched are trained at once.
+    assert "attnrl/next_problems" in algorithm.observe_step([], 6, 0) and controller.problems == 2.0
     algorithm.observe_step([], 10, 2)
     assert controller.problems == pytest.approx(0.9 * 2 + 0.1 * 4 * 2)
     assert method().problems_per_step(7) == 7

@@ -32,7 +32,8 @@ def test_continuations_share_the_round_of_the_next_problems(killed_and_resumed):
     assert {one["rollout/rounds"] for one in metrics.values()} == {1}
     assert {row["stage"] for row in killed_and_resumed.rollouts(1)} == {"initial"}
     assert {row["stage"] for row in killed_and_resumed.rollouts(2)} == {"initial", "continuation"}
-    assert not metrics[1]["training/updated"] and metrics[2]["training/updated"]
+    # In step 1 only problems without a step to branch at can be trained, each with its six responses.
+    assert metrics[1].get("attnrl/leaves_per_problem", 6) == 6 < metrics[2]["attnrl/leaves_per_problem"]
 
 
 def test_continuations_begin_with_their_parents_tokens(killed_and_resumed):

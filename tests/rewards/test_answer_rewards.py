@@ -3,6 +3,7 @@ from reward_tools import request
 
 from marsrl_verl.core.types import FinishReason, Outcome
 from marsrl_verl.rewards.exact import ExactAnswerReward
+from marsrl_verl.rewards.hybrid import HybridReward
 from marsrl_verl.rewards.math_grading import grade
 from marsrl_verl.rewards.math_verify import MathVerifyReward
 
@@ -37,6 +38,17 @@ def test_unfinished_and_empty_answers_are_not_graded(reward):
             assert reward.score(request(right, reason=reason)) == Outcome(0.0)
     # The box stands in the reasoning, which never ended.
     assert reward.score(request("<think>" + right, final_text="")) == Outcome(0.0)
+
+
+def test_the_hybrid_asks_math_verify_only_where_texts_differ():
+    # A grader that does not exist would fail; equal texts never reach it.
+    assert HybridReward(grader="builtins:undefined").score(request(r"\boxed{2}")).reward == 1.0
+    reward = HybridReward()
+    try:
+        assert reward.score(request(r"\boxed{2^{10}}", "1024")).reward == 1.0
+        assert reward.score(request(r"\boxed{1023}", "1024")).reward == 0.0
+    finally:
+        reward.close()
 
 
 def test_an_empty_ground_truth_is_an_error():

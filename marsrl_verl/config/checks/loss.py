@@ -67,7 +67,7 @@ def check_clip(ctx: Context) -> list[Problem]:
         key = f"{_ACTOR}.clip_ratio_c"
         return [Problem(key, "verl's loss expects a number above 1.", "3.0 is the default.", ctx.get(key))]
     updates = ctx.settings.pipeline.updates_per_step * int(actor.ppo_epochs)
-    own_ratio = ctx.settings.off_policy.mode == OffPolicyMode.SAIS.value
+    own_ratio = ctx.settings.off_policy.mode in (OffPolicyMode.SAIS.value, OffPolicyMode.RECORDED.value)
     if updates > 1 or own_ratio or actor.policy_loss.loss_mode != "vanilla":
         return []
     return [
