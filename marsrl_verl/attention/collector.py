@@ -15,7 +15,8 @@ from typing import Any
 import torch
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-from marsrl_verl.attention.column_sums import ColumnSums, FciBackend, step_influence
+from marsrl_verl.attention.choices import FciBackend
+from marsrl_verl.attention.column_sums import ColumnSums, step_influence
 from marsrl_verl.attention.layout import StepLayout
 
 _UNSUPPORTED = ("softcap", "s_aux")

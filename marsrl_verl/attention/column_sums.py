@@ -3,22 +3,13 @@
 from __future__ import annotations
 
 import importlib.util
-from enum import Enum
 
 import torch
 
 from marsrl_verl.attention.blocks import VisitPlan, check_token_axis, plan_visits
+from marsrl_verl.attention.choices import FciBackend
 from marsrl_verl.attention.chunked import chunked_column_sums
 from marsrl_verl.attention.layout import StepLayout
-
-
-class FciBackend(str, Enum):
-    """How the column sums are computed."""
-
-    AUTO = "auto"
-    """Triton on an NVIDIA GPU where it is installed and has a kernel for the head size, else chunked."""
-    TRITON = "triton"
-    CHUNKED = "chunked"
 
 
 class ColumnSums:

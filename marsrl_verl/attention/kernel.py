@@ -47,6 +47,7 @@ def _column_sum_kernel(
     KEYS: tl.constexpr,
     QUERIES: tl.constexpr,
     WINDOWED: tl.constexpr,
+    UPCAST: tl.constexpr,
 ):
     block = tl.program_id(0)
     head = tl.program_id(1).to(tl.int64)
@@ -63,6 +64,8 @@ def _column_sum_kernel(
         mask=key_real[:, None],
         other=0.0,
     )
+    if UPCAST:
+        keys = keys.to(tl.float32)
     key_steps = tl.load(key_steps_ptr + key_at, mask=key_real, other=1073741824)
     sums = tl.zeros([KEYS], dtype=tl.float32)
     for low in range(query_low, query_high, QUERIES):
@@ -78,6 +81,8 @@ def _column_sum_kernel(
         lse = tl.load(lse_ptr + head * stride_lh + query_at, mask=query_real, other=0.0)
         weights = tl.load(weights_ptr + query_at, mask=query_real, other=0.0)
         query_steps = tl.load(query_steps_ptr + query_at, mask=query_real, other=-1073741824)
+        if UPCAST:
+            queries = queries.to(tl.float32)
         scores = tl.dot(keys, queries)
         attention = tl.exp2(scores * scale_log2 - lse[None, :] * 1.4426950408889634)
         counted = query_steps[None, :] - key_steps[:, None] >= delta
@@ -145,10 +150,16 @@ def triton_column_sums(
         KEYS=KEY_BLOCK,
         QUERIES=QUERY_BLOCK,
         WINDOWED=window is not None,
+        UPCAST=is_interpreted(query),
         num_warps=8 if size > 64 else 4,
         num_stages=3,
     )
     return sums
+
+
+def is_interpreted(query: torch.Tensor) -> bool:
+    """Whether the kernel runs in Triton's interpreter, whose products take bf16 for integers."""
+    return not query.is_cuda
 
 
 def _check_last_axis(query: torch.Tensor, key: torch.Tensor) -> None:

@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 
 from marsrl_verl.attention.blocks import QueryBlocks
-from marsrl_verl.attention.kernel import LOG2_E, _check_last_axis
+from marsrl_verl.attention.kernel import LOG2_E, _check_last_axis, is_interpreted
 
 LSE_QUERY_BLOCK = 128
 LSE_KEY_BLOCK = 64
@@ -37,6 +37,7 @@ def _lse_kernel(
     QUERIES: tl.constexpr,
     KEYS: tl.constexpr,
     WINDOWED: tl.constexpr,
+    UPCAST: tl.constexpr,
 ):
     block = tl.program_id(0)
     head = tl.program_id(1).to(tl.int64)
@@ -54,6 +55,8 @@ def _lse_kernel(
         mask=query_real[:, None],
         other=0.0,
     )
+    if UPCAST:
+        queries = queries.to(tl.float32)
     highest = tl.full([QUERIES], -1.0e30, dtype=tl.float32)
     total = tl.zeros([QUERIES], dtype=tl.float32)
     for low in range(key_low, query_high, KEYS):
@@ -64,6 +67,8 @@ def _lse_kernel(
             mask=(key_at < query_high)[None, :],
             other=0.0,
         )
+        if UPCAST:
+            keys = keys.to(tl.float32)
         scores = tl.dot(queries, keys) * scale_log2
         seen = key_at[None, :] <= query_at[:, None]
         if WINDOWED:
@@ -115,6 +120,7 @@ def triton_lse(
         QUERIES=LSE_QUERY_BLOCK,
         KEYS=LSE_KEY_BLOCK,
         WINDOWED=window is not None,
+        UPCAST=is_interpreted(query),
         num_warps=8 if size > 64 else 4,
         num_stages=3,
     )

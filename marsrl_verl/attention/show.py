@@ -25,8 +25,8 @@ from marsrl_verl.algos.branch_points import (
     Shortfall,
     choose_branch_points,
 )
+from marsrl_verl.attention.choices import FciBackend
 from marsrl_verl.attention.collector import collect_influence
-from marsrl_verl.attention.column_sums import FciBackend
 from marsrl_verl.attention.layout import build_layout
 from marsrl_verl.core.steps import Steps, TokenTexts, split_steps
 from marsrl_verl.core.thinking import CLOSE

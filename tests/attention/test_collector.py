@@ -106,7 +106,7 @@ def test_a_packed_row_agrees_with_its_sequences_alone():
     positions = torch.cat([torch.arange(len(ids)) for ids in alone])
     with torch.no_grad(), collect_influence(model, layout) as collector:
         # Positions that begin anew tell transformers' mask where a sequence ends.
-        model(torch.cat(alone)[None], position_ids=positions[None], attention_mask=None)
+        model(torch.cat(alone)[None], position_ids=positions[None], attention_mask=None, use_cache=False)
     torch.testing.assert_close(collector.by_step(), wanted, rtol=1e-5, atol=1e-7)
 
 

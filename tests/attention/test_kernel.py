@@ -56,7 +56,7 @@ def test_packed_sequences_of_uneven_lengths():
     agrees(random_case([[2, 3, 70, 4, 90], [1, 1, 1, 1], [5], [10, 20, 130, 6, 9]], heads=2, kv_heads=1))
 
 
-@pytest.mark.parametrize("window", [1, 40, 10_000])
+@pytest.mark.parametrize("window", [15, 40, 10_000])
 def test_sliding_window(window):
     case = random_case([[10, 20, 90, 40, 30]], delta=1, heads=1, kv_heads=1)
     agrees(case, window)

@@ -87,6 +87,16 @@ SIGNATURES: dict[str, list[str]] = {
         "self", "config", "role", "distillation_config", "kwargs",
     ],
     "verl.workers.engine_workers:ActorRolloutRefWorker.update_actor": ["self", "data"],
+    "verl.workers.engine.fsdp.transformer_impl:FSDPEngineWithLMHead.forward_step": [
+        "self", "micro_batch", "loss_function", "forward_only",
+    ],
+    "verl.workers.engine.fsdp.transformer_impl:FSDPEngineWithLMHead.prepare_model_outputs": [
+        "self", "output", "output_args", "micro_batch", "logits_processor_func",
+    ],
+    "verl.workers.engine.fsdp.transformer_impl:FSDPEngine._get_packed_pad_size": ["self", "packed_length"],
+    "verl.trainer.ppo.ray_trainer:no_padding_2_padding": ["tensor", "data"],
+    "verl.utils.tensordict_utils:get_non_tensor_data": ["data", "key", "default"],
+    "verl.utils.device:get_device_id": [],
     "verl.workers.engine.base:EngineRegistry.register": ["model_type", "backend", "device", "vendor"],
     "verl.utils.distributed:initialize_global_process_group_ray": ["timeout_second", "backend"],
     "verl.utils.torch_functional:logprobs_from_logits_v2": ["logits", "labels"],

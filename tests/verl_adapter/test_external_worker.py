@@ -121,7 +121,7 @@ def test_the_solvers_prompt_has_no_limit_of_ours():
     long = Problem("p", "x" * 9_999, "2", messages=({"role": "user", "content": "x" * 9_999},))
     for words, expected in (((), 0), (SERVED, 1)):
         settings = typed_settings(composed(*words))
-        algorithm = build_algorithm(settings, build_prompts(settings), CHAT)
+        algorithm = build_algorithm(settings, build_prompts(settings), CHAT, 4)
         assert len(algorithm.first_inputs(long, 0)) == expected
 
 

@@ -190,7 +190,10 @@ def test_gradient_is_the_token_mean_of_the_advantages(whole):
     for row in rows():
         logs = model.response_log_probs(row.sample)
         mask = torch.tensor(row.sample.response_mask or [1] * len(logs), dtype=torch.float64)
-        weighted = weighted + row.advantage * (logs * mask).sum()
+        values, start = torch.zeros_like(logs), 0
+        for end, advantage in row.advantages:
+            values[start:end], start = advantage, end
+        weighted = weighted + (values * logs * mask).sum()
         tokens += int(mask.sum())
     (-weighted / tokens).backward()
     expected = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])

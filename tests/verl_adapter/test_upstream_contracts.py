@@ -31,7 +31,7 @@ LISTED = {*SIGNATURES, *AT_LEAST, *PRESENT}
 ADAPTER = "marsrl_verl.verl_adapter"
 MODULES_WITH_CLASSES = (
     "trainer", "task_runner", "workers", "vllm_server", "rollout_manager", "reward_manager",
-    "cpu.fsdp_engine", "cpu.platform", "cpu.weight_sync", "rollout_pool",
+    "fci_engine", "cpu.fsdp_engine", "cpu.platform", "cpu.weight_sync", "rollout_pool",
 )  # fmt: skip
 
 
@@ -147,6 +147,24 @@ def test_tracker_file_is_the_last_thing_a_checkpoint_writes():
     text = source("verl.trainer.ppo.ray_trainer:RayPPOTrainer._save_checkpoint")
     tracker = text.index("latest_checkpointed_iteration.txt")
     assert tracker > max(text.rindex("save_checkpoint("), text.rindex("torch.save("))
+
+
+def test_an_engine_of_device_and_vendor_goes_before_that_of_the_device():
+    text = source("verl.workers.engine.base:EngineRegistry.get_engine_cls")
+    assert text.index("if vendor_key in registry") < text.index("if device in registry")
+
+
+def test_outputs_of_the_engine_are_put_together_whatever_their_names():
+    text = source("verl.workers.engine.utils:postprocess_batch_func")
+    assert 'for key, val in o["model_output"].items():' in text
+    assert "restore_dynamic_batch(model_output[key], indices)" in text
+
+
+def test_transformers_registry_keeps_its_own_entries_apart():
+    from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+    assert ALL_ATTENTION_FUNCTIONS._local_mapping == {}
+    assert ALL_ATTENTION_FUNCTIONS["sdpa"] is ALL_ATTENTION_FUNCTIONS._global_mapping["sdpa"]
 
 
 def test_platform_interface_is_the_one_the_cpu_platform_answers():

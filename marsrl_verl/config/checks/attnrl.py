@@ -9,7 +9,7 @@ from marsrl_verl.algos.attnrl import TreeCredit
 from marsrl_verl.algos.branch_points import BranchCriterion, Shortfall
 from marsrl_verl.algos.choices import OffPolicyMode, Overlap
 from marsrl_verl.algos.registry import ATTNRL
-from marsrl_verl.attention.column_sums import FciBackend
+from marsrl_verl.attention.choices import FciBackend
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.checks.method import at_least, one_of
 from marsrl_verl.config.errors import Problem

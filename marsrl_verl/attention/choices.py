@@ -1,0 +1,14 @@
+"""Settings with a closed set of values, apart from the tensor code that they choose in."""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class FciBackend(str, Enum):
+    """How the column sums are computed."""
+
+    AUTO = "auto"
+    """Triton on an NVIDIA GPU where it is installed and has a kernel for the head size, else chunked."""
+    TRITON = "triton"
+    CHUNKED = "chunked"
