@@ -1,13 +1,13 @@
 """Kill a real training run with segments and overlap at random moments, and check what its resumes leave.
 
-    python -m benchmarks.kill_and_resume                # 20 kills -9
+    python -m benchmarks.kill_and_resume                # 20 kills -9, half an hour
     python -m benchmarks.kill_and_resume --kills 3 --steps 8
 
 The whole process group (trainer, Ray, vLLM) is killed some seconds after its start, at times before it has
 resumed; then it is started again. In the end every step must be recorded once; every sample must be there
 once, in a whole group; and every problem that was taken from the data must have its Solver group among the
 completed ones or in the last checkpoint. That the batches are those of an uninterrupted run is tested with
-a scripted engine, token by token (`tests/verl_adapter/test_overlap.py`).
+a scripted engine, sample by sample (`tests/verl_adapter/test_overlap.py`).
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--steps", type=int, default=900)
     parser.add_argument("--earliest", type=float, default=1.0, help="least seconds from a start to its kill")
     parser.add_argument("--latest", type=float, default=90.0, help="most; a start takes 30 to 50")
     parser.add_argument("--seed", type=int, default=1)
