@@ -171,8 +171,8 @@ class AttnRL(Algorithm):
         self.max_prompt_tokens, self.prompt_tokens = max_prompt_tokens, prompt_tokens
         self.stages = (Stage(INITIAL, SOLVER), Stage(CONTINUATION, SOLVER))
         self._counts = _StepCounts()
-        self._filled = False
-        """Whether a problem has passed the last stage."""
+        self._trained = 0
+        """Samples trained since a problem last passed the last stage."""
 
     @classmethod
     def from_config(
@@ -255,7 +255,7 @@ class AttnRL(Algorithm):
         """Bring the filter's mean up to date with all problems of the step."""
         if stage_index:
             return
-        standings = [self._standing(groups[0]) for groups in problems]
+        standings = [self._standing(groups[0]) for groups in problems if any(map(is_leaf, groups[0].samples))]
         self.mean.update(sorted(one.influence for one in standings if in_filter(one, self.expansion.filter)))
 
     def next_inputs(
@@ -263,6 +263,8 @@ class AttnRL(Algorithm):
     ) -> list[StageInput] | None:
         """The continuations of a problem that passes the filter; None where it does not."""
         group = groups[0]
+        if not any(is_leaf(sample) for sample in group.samples):
+            return []
         standing = self._standing(group)
         counts = self._counts
         counts.problems += 1
@@ -274,16 +276,20 @@ class AttnRL(Algorithm):
             return None
         rng = derive_generator(self.seed, "trees", problem.problem_id)
         number = trees_to_expand(standing, self.expansion.rounding)
-        right = [is_correct(sample.reward) for sample in group.samples]
+        points = {at: self._points(sample) for at, sample in enumerate(group.samples) if is_leaf(sample)}
+        able = [at for at, found in points.items() if found]
+        right = [is_correct(group.samples[at].reward) for at in able]
         inputs: list[StageInput] = []
-        for at in choose_trees(right, number, self.expansion.choice, rng):
-            points = self._points(group.samples[at], problem)
-            counts.trees += bool(points)
-            inputs += [self._continuation(group, at, point, step) for point in points]
+        for place in choose_trees(right, number, self.expansion.choice, rng):
+            at = able[place]
+            counts.trees += 1
+            counts.branch_points += sum(point.times for point in points[at])
+            counts.branch_tokens += sum(point.token * point.times for point in points[at])
+            inputs += [self._continuation(group, at, point, step) for point in points[at]]
         return inputs
 
-    def _points(self, sample: Sample, problem: Problem) -> list[BranchPoint]:
-        if not sample.response_ids or sample.finish_reason in (FinishReason.ERROR, FinishReason.ABORTED):
+    def _points(self, sample: Sample) -> list[BranchPoint]:
+        if not sample.response_ids:
             return []
         steps = self.cutter.cut(sample.response_ids) if sample.marks is None else sample.marks.steps
         by_entropy = self.branching.criterion is BranchCriterion.ENTROPY
@@ -296,10 +302,7 @@ class AttnRL(Algorithm):
             last_token=self.cutter.first_final_word(sample.response_ids) if by_entropy else None,
         )
         rng = derive_generator(self.seed, "branch points", sample.sample_id)
-        points = choose_branch_points(marks, self.branching, rng)
-        self._counts.branch_points += sum(point.times for point in points)
-        self._counts.branch_tokens += sum(point.token * point.times for point in points)
-        return points
+        return choose_branch_points(marks, self.branching, rng)
 
     def _continuation(self, group: Group, at: int, point: BranchPoint, step: int) -> StageInput:
         parent, problem = group.samples[at], group.input.problem
@@ -318,12 +321,13 @@ class AttnRL(Algorithm):
 
     def _standing(self, group: Group) -> ProblemStanding:
         means = []
+        leaves = [sample for sample in group.samples if is_leaf(sample)]
         if self.expansion.filter is not FilterRule.NONE:
-            for sample in group.samples:
+            for sample in leaves:
                 influence = self._influence(sample) if sample.response_ids else ()
                 means.append(float(np.mean(influence)) if influence else 0.0)
-        correct = sum(is_correct(reward) for reward in group.rewards)
-        return ProblemStanding(correct, len(group.samples), float(np.mean(means)) if means else 0.0)
+        correct = sum(is_correct(sample.reward) for sample in leaves)
+        return ProblemStanding(correct, len(leaves), float(np.mean(means)) if means else 0.0)
 
     @staticmethod
     def _influence(sample: Sample) -> tuple[float, ...]:
@@ -342,7 +346,8 @@ class AttnRL(Algorithm):
 
     def problem_trains(self, groups: Sequence[Group]) -> bool:
         """Whether the rewards of a problem's leaves are not all equal: else every advantage is 0."""
-        return len({reward for group in groups for reward in group.rewards}) > 1
+        samples = [sample for group in groups for sample in group.samples]
+        return len({sample.reward for sample in samples if is_leaf(sample)}) > 1
 
     def credit(self, groups: Sequence[Group]) -> Credit:
         """The tree's advantages, segment by segment (arXiv 2509.26628, eq. 3)."""
@@ -373,10 +378,13 @@ class AttnRL(Algorithm):
         self, trained: Sequence[Group], trained_samples: int, finished_problems: int
     ) -> dict[str, float]:
         """Adapt the number of problems; the step's figures of trees, branching and filter."""
-        # While a pipeline fills there are no continuations to train: that says nothing about the problems.
-        self._filled = self._filled or finished_problems > 0
-        if self.controller is not None and self._filled:
-            self.controller.observe(trained_samples)
+        # A step in which no tree was completed (a pipeline that fills, a small budget) says nothing about the
+        # problems; what it trained counts with the next one.
+        self._trained += trained_samples
+        if finished_problems:
+            if self.controller is not None:
+                self.controller.observe(self._trained)
+            self._trained = 0
         counts, self._counts = self._counts, _StepCounts()
         metrics = tree_metrics(trained)
         if counts.problems:
@@ -398,7 +406,7 @@ class AttnRL(Algorithm):
 
     def state_dict(self) -> dict[str, Any]:
         """The filter's mean and the controller."""
-        state: dict[str, Any] = {"mean": self.mean.state_dict(), "filled": self._filled}
+        state: dict[str, Any] = {"mean": self.mean.state_dict(), "trained": self._trained}
         if self.controller is not None:
             state["controller"] = self.controller.state_dict()
         return state
@@ -406,7 +414,7 @@ class AttnRL(Algorithm):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue with a saved state."""
         self.mean.load_state_dict(state["mean"])
-        self._filled = bool(state["filled"])
+        self._trained = int(state["trained"])
         if self.controller is not None and "controller" in state:
             self.controller.load_state_dict(state["controller"])
 
@@ -435,6 +443,12 @@ def most_problems(cfg: AlgoConfig, problems: int) -> int:
     return (batch.max_problems or 4 * problems) if batch.enabled else problems
 
 
+def is_leaf(sample: Sample) -> bool:
+    """Whether a sample's reward says something about its text: neither its request nor its grading failed."""
+    failed = sample.finish_reason in (FinishReason.ERROR, FinishReason.ABORTED)
+    return not failed and sample.outcome is not None and sample.outcome.graded
+
+
 def by_problem(groups: Sequence[Group]) -> dict[str, list[Group]]:
     """Groups by their problem, the first responses before their continuations."""
     found: dict[str, list[Group]] = {}
@@ -444,12 +458,13 @@ def by_problem(groups: Sequence[Group]) -> dict[str, list[Group]]:
 
 
 def problem_tree(groups: Sequence[Group]) -> tuple[Tree, list[Sample]]:
-    """The tree of one problem and the samples of its paths."""
+    """The tree of one problem and the samples of its paths; failed ones are left out, and none of them has
+    continuations."""
     paths: list[Path] = []
     samples: list[Sample] = []
     for group in sorted(groups, key=lambda group: group.input.stage_index):
         prefix = group.input.prefix
-        for sample in group.samples:
+        for sample in filter(is_leaf, group.samples):
             paths.append(
                 Path(
                     sample.sample_id,

@@ -112,9 +112,16 @@ def _ordered(marks: ResponseMarks, rule: BranchRule, eligible: range, rng: np.ra
         return _most_influential(marks, rule, eligible)
     if rule.criterion is BranchCriterion.RANDOM:
         return [int(step) for step in rng.permutation(np.array(eligible, dtype=np.int64))]
-    if rule.criterion is BranchCriterion.UNIFORM and len(eligible) > rule.count:
-        places = (np.arange(rule.count) + 0.5) * len(eligible) / rule.count
-        return [eligible[int(place)] for place in places]
+    if rule.criterion is BranchCriterion.UNIFORM:
+        far = [
+            step
+            for step in eligible
+            if marks.prompt_tokens + marks.steps.start(step) >= rule.min_token_distance
+        ]
+        if len(far) > rule.count:
+            places = (np.arange(rule.count) + 0.5) * len(far) / rule.count
+            return [far[int(place)] for place in places]
+        return far
     return list(eligible)
 
 
@@ -125,7 +132,8 @@ def _most_influential(marks: ResponseMarks, rule: BranchRule, eligible: range) -
     if len(influence) != len(marks.steps):
         raise ValueError(f"{len(influence)} values of influence for {len(marks.steps)} steps")
     if not (influence > 0).any():
-        return []
+        # The released code's threshold then is 0, which every step but the first reaches.
+        return list(range(1, len(marks.steps))) if rule.shortfall is Shortfall.REPEAT else []
     threshold = np.quantile(influence, 1.0 - rule.top_share)
     if threshold <= 0:
         threshold = influence[influence > 0].min()

@@ -24,8 +24,8 @@ class OffPolicyMode(str, Enum):
     SAIS = "sais"
     """Those of the weights that sampled each segment."""
     RECORDED = "recorded"
-    """Token by token those of the trainer's weights that sampled it, where they were recorded in that step
-    (the first responses of a tree); for all others those of the weights about to be updated."""
+    """Token by token those of the weights that sampled it: the trainer's where they were recorded in that
+    step (the first responses of a tree) or are the ones about to be updated, otherwise the engine's."""
     TIS = "tis"
     """As `pois`, with each token weighted by its truncated ratio to the weights that sampled it."""
 

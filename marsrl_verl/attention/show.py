@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import html
+import os
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -174,8 +175,8 @@ def main(arguments: list[str] | None = None) -> int:
     one = parser.parse_args(arguments)
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    path = Path(one.text)
-    text = path.read_text(encoding="utf-8") if len(one.text) < 1000 and path.is_file() else one.text
+    # os.path takes a text that is too long for a name for no file; pathlib raises.
+    text = Path(one.text).read_text(encoding="utf-8") if os.path.isfile(one.text) else one.text
     tokenizer = AutoTokenizer.from_pretrained(one.model)
     model = AutoModelForCausalLM.from_pretrained(one.model, attn_implementation="sdpa", dtype="auto")
     rule = BranchRule(

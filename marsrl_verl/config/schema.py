@@ -202,8 +202,8 @@ class OffPolicyConfig:
     """`pois`: old log-probabilities are recomputed under the weights about to be updated, so the ratio of
     the first update is 1 (the paper's choice). `sais`: those of the weights that sampled each segment.
     `tis`: as `pois`, each token weighted by its truncated ratio to the weights that sampled it. `recorded`:
-    the trainer's own log-probabilities from the step that sampled a tree's first responses, and `pois` for
-    their continuations (AttnRL)."""
+    as `sais`, with the trainer's own log-probabilities instead of the engine's wherever the weights that
+    sampled a token were the newest when the trainer looked at it (AttnRL)."""
     tis_threshold: float = 2.0
     """Where `tis` truncates a token's ratio."""
 

@@ -22,7 +22,8 @@ def check_samples(state: SchedulerState, samples: list[Sample]) -> list[int]:
         if sample.sample_id in seen or number not in state.asked[sample.group_id]:
             raise ValueError(f"sample {sample.sample_id}: came twice, or its next segment was not asked for")
         _check_content(sample)
-        _check_prefix(sample, state.unfinished.get(sample.group_id, {}).get(number))
+        begun = state.unfinished.get(sample.group_id, {}).get(number)
+        _check_prefix(sample, begun or state.input(sample.group_id).prefix)
         seen.add(sample.sample_id)
         numbers.append(number)
     return numbers

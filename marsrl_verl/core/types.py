@@ -171,8 +171,8 @@ class Sample:
     external: bool = False
     """True where another model answered: there is its text, but no token of ours, and nothing to train."""
     trainer_log_probs: list[float] = field(default_factory=list)
-    """Log-probabilities under the trainer's weights that sampled the first tokens of the response, as far as
-    they were computed when these weights were the newest; shape (up to T,)."""
+    """Log-probabilities under the trainer's weights that sampled the first tokens of the response, computed
+    when these weights were the newest; NaN where they were not. Shape (up to T,)."""
     marks: Marks | None = None
     """Set by the trainer where the method asks for it (`Algorithm.marked_stages`)."""
 

@@ -86,7 +86,8 @@ def correct_off_policy(batch: DataProto, settings: OffPolicyConfig, version: int
     if mode is OffPolicyMode.SAIS:
         batch.batch["old_log_probs"] = sampled.clone()
     elif mode is OffPolicyMode.RECORDED:
-        batch.batch["old_log_probs"] = torch.where(recorded.isnan(), current, recorded)
+        known = torch.where(versions < version, sampled, current)
+        batch.batch["old_log_probs"] = torch.where(recorded.isnan(), known, recorded)
     elif mode is OffPolicyMode.TIS:
         weights, found = compute_rollout_correction_weights(
             current - sampled, mask, rollout_is="token", rollout_is_threshold=settings.tis_threshold

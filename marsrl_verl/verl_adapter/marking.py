@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -30,7 +31,9 @@ def mark_samples(
     batch: DataProto,
     algorithm: Algorithm,
     compute_log_prob: Callable[[Any], Any],
+    *,
     backend: str,
+    version: int,
 ) -> None:
     """Run the trainer's forward pass over a batch and keep what it finds on the samples.
 
@@ -40,6 +43,7 @@ def mark_samples(
         algorithm: cuts steps, and says whether their influence is wanted.
         compute_log_prob: the workers' method.
         backend: what computes the influence.
+        version: the policy version of the workers' weights.
     """
     steps_of = {one.sample_id: algorithm.cut(one.response_ids) for one in samples if one.response_ids}
     add_step_columns(batch, steps_of)
@@ -50,8 +54,13 @@ def mark_samples(
     )
     output = compute_log_prob(data)
     names = ("log_probs", "influence") if delta else ("log_probs",)
+    if delta and tu.get(output, "influence") is None:
+        raise RuntimeError(
+            "the workers returned no influence: FCI needs our engine, which is registered for NVIDIA GPUs "
+            "and for the processor (verl_adapter/fci_engine.py)"
+        )
     found = {name: no_padding_2_padding(tu.get(output, name), data).float() for name in names}
-    set_marks(samples, batch, steps_of, found["log_probs"], found.get("influence"))
+    set_marks(samples, batch, steps_of, found["log_probs"], found.get("influence"), version)
 
 
 def add_step_columns(batch: DataProto, steps_of: Mapping[str, Steps]) -> None:
@@ -77,8 +86,12 @@ def set_marks(
     steps_of: Mapping[str, Steps],
     log_probs: torch.Tensor,
     influence: torch.Tensor | None,
+    version: int,
 ) -> None:
     """Set `marks` and `trainer_log_probs` of the samples in the batch.
+
+    Recorded are the log-probabilities of the tokens that these very weights sampled; of a response of several
+    segments the earlier ones were sampled by others, and have NaN.
 
     Args:
         samples: those that were marked.
@@ -86,6 +99,7 @@ def set_marks(
         steps_of: steps by sample id.
         log_probs: (B, R).
         influence: (B, R) the influence of each token's step; None: not computed.
+        version: the policy version that computed them.
     """
     padding = batch.non_tensor_batch["is_padding"]
     row_of = {name: row for row, name in enumerate(batch.non_tensor_batch["sample_id"]) if not padding[row]}
@@ -99,5 +113,8 @@ def set_marks(
         if influence is not None:
             first = torch.tensor([steps.start(step) for step in range(len(steps))])
             by_step = tuple(influence[row, first].tolist())
-        sample.trainer_log_probs = found
+        sample.trainer_log_probs = [
+            value if sampled_by == version else math.nan
+            for value, sampled_by in zip(found, sample.token_versions, strict=True)
+        ]
         sample.marks = Marks(steps, tuple(found), by_step)

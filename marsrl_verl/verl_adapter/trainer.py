@@ -200,8 +200,14 @@ class RayMarsRLTrainer(RayPPOTrainer):
         with self._timed("mark"):
             rows = rows_to_mark(samples, groups[0].input.role, groups[0].input.stage)
             batch = self._arranged_batch(rows, updates=1)
-            backend = self.settings.algo.attnrl.fci_backend
-            mark_samples(samples, batch, self.algorithm, self.actor_rollout_wg.compute_log_prob, backend)
+            mark_samples(
+                samples,
+                batch,
+                self.algorithm,
+                self.actor_rollout_wg.compute_log_prob,
+                backend=self.settings.algo.attnrl.fci_backend,
+                version=self.global_steps - 1,
+            )
 
     def _fit_build_batch(self, result: StepResult) -> DataProto | None:
         """The step's training batch with advantages, balanced over ranks; None when nothing trains."""

@@ -93,6 +93,17 @@ def test_earliest_random_and_uniform_steps():
     assert len(drawn) > 15 and all(5 <= token <= 45 for pair in drawn for token in pair)
 
 
+def test_uniform_steps_keep_their_distance_from_the_beginning():
+    one = marks([10] * 20, prompt=50)
+    assert chosen(one, criterion=BranchCriterion.UNIFORM, min_token_distance=60) == [50, 150]
+
+
+def test_without_any_influence_the_released_code_takes_spaced_steps():
+    one = marks([600, 600, 600, 600, 10], influence=[0.0] * 5, prompt=50)
+    assert chosen(one, min_token_distance=512, shortfall=Shortfall.REPEAT) == [600, 1800]
+    assert chosen(one, min_token_distance=512, shortfall=Shortfall.FEWER) == []
+
+
 def test_the_least_probable_tokens_before_the_answer():
     surprise = [9.0, 0.1, 0.5, 0.4, 8.0, 0.2]
     rule = {"criterion": BranchCriterion.ENTROPY}

@@ -29,7 +29,7 @@ from marsrl_verl.core.scheduler import Scheduler
 from marsrl_verl.core.scheduler_state import EndReason
 from marsrl_verl.core.scripted import Reply, ScriptedEngine
 from marsrl_verl.core.steps import TokenTexts
-from marsrl_verl.core.types import Marks, SamplingSettings, StageInput
+from marsrl_verl.core.types import FinishReason, Marks, Outcome, SamplingSettings, StageInput
 
 SAMPLING = {"solver": SamplingSettings(200, 200)}
 CUTTER = StepCutter(TokenTexts(lambda token: bytes([token]).decode(errors="replace")))
@@ -271,7 +271,7 @@ def test_the_batch_controller_waits_for_the_pipeline_to_fill():
     # Six responses of problems that cannot be branched are trained at once.
     assert "attnrl/next_problems" in algorithm.observe_step([], 6, 0) and controller.problems == 2.0
     algorithm.observe_step([], 10, 2)
-    assert controller.problems == pytest.approx(0.9 * 2 + 0.1 * 4 * 2)
+    assert controller.problems == pytest.approx(0.9 * 2 + 0.1 * (40 / 16) * 2), "6 and 10 samples"
     assert method().problems_per_step(7) == 7
 
 
@@ -296,6 +296,49 @@ def test_the_original_credit_of_treerl_is_another():
     usual = method().credit(results[1].trained)
     other = method(tree_credit=TreeCredit.TREERL_ORIGINAL).credit(results[1].trained)
     assert set(usual) == set(other) and usual != other
+
+
+def failed(sample, way):
+    """The sample as an engine or a grader that failed leaves it."""
+    if way == "request":
+        return replace(sample, finish_reason=FinishReason.ERROR)
+    return replace(sample, outcome=Outcome(0.0, error="timeout", graded=False))
+
+
+@pytest.mark.parametrize("way", ["request", "grading"])
+def test_a_failed_sample_is_no_leaf(way):
+    algorithm = method()
+    results, _ = run(algorithm, count=1)
+    groups = results[1].trained
+    whole = tree_metrics(groups)
+    index = next(i for i, group in enumerate(groups) if group.input.stage == CONTINUATION)
+    bad = groups[index].samples[0]
+    groups[index] = replace(groups[index], samples=[failed(bad, way), *groups[index].samples[1:]])
+    assert bad.reward == 1.0
+    found = tree_metrics(groups)
+    assert found["attnrl/leaves_per_problem"] == whole["attnrl/leaves_per_problem"] - 1 == 19
+    assert found["attnrl/root_value_mean"] == pytest.approx(9 / 19)
+    assert bad.sample_id not in algorithm.credit(groups)
+
+
+def test_failed_samples_make_no_difference_worth_training():
+    algorithm = method()
+    results, _ = run(algorithm, answers=always(True), count=1, steps=1)
+    (group,) = results[0].completed
+    group.samples[0] = failed(group.samples[0], "request")
+    assert not algorithm.problem_trains([group])
+
+
+def test_trees_are_drawn_among_responses_that_can_branch():
+    def answers(item, k):
+        one = Reply(f"\\boxed{{{item.problem.ground_truth}}}")
+        return one if item.stage == INITIAL and k < 3 else script(item, k)
+
+    expansion = Expansion(filter=FilterRule.NONE)
+    for seed in range(6):
+        results, _ = run(method(seed=seed, expansion=expansion), answers=answers, count=1, steps=2)
+        parents = {group.input.parent_id for group in results[1].trained} - {None}
+        assert parents == {"p10/initial/0#3"}
 
 
 def test_minority_first_chooses_the_wrong_responses_of_a_problem_that_is_mostly_right():

@@ -86,7 +86,8 @@ def test_every_token_is_in_one_step(texts):
 
 @given(st.text("ab\n ", max_size=40), st.integers(1, 5))
 def test_the_tokenizer_hardly_matters(text, size):
-    """In whatever pieces a text comes, there are at most as many steps as with single characters."""
-    single = split(*text, close=False)
+    """In whatever pieces a text comes, there are at most as many steps as with single characters: two ends
+    in one token are one."""
+    options = {"close": False, "separators": ("\n",)}
     parts = [text[at : at + size] for at in range(0, len(text), size)]
-    assert len(split(*parts, close=False)) <= max(len(single), 1)
+    assert len(split(*parts, **options)) <= max(len(split(*text, **options)), 1)

@@ -140,12 +140,12 @@ def test_sais_compares_with_the_weights_that_sampled():
     assert found["rollout/log_prob_gap_max"] == pytest.approx(math.log(8)), "measured before the exchange"
 
 
-def test_recorded_log_probs_go_before_recomputed_ones():
+def test_recorded_log_probs_go_before_the_engines_and_those_before_recomputed_ones():
     one, found = corrected(mode="recorded")
-    now = torch.log(torch.tensor(NOW))
-    assert one.batch["old_log_probs"][0, 0] == -3.0
-    now[0, 0] = -3.0
-    assert torch.equal(one.batch["old_log_probs"], now)
+    expected = torch.log(torch.tensor(NOW))
+    expected[0, 0] = -3.0  # recorded
+    expected[0, 1], expected[1, 0] = math.log(0.2), math.log(0.4)  # of older weights
+    torch.testing.assert_close(one.batch["old_log_probs"], expected)
     assert found["off_policy/staleness_mean"] == pytest.approx(3 / 7), "measured with the recomputed ones"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import Enum
 
 from marsrl_verl.algos.adaptive_sampling import ExpansionRounding, FilterMean, FilterRule, TreeChoice
-from marsrl_verl.algos.attnrl import TreeCredit
+from marsrl_verl.algos.attnrl import TreeCredit, most_problems
 from marsrl_verl.algos.branch_points import BranchCriterion, Shortfall
 from marsrl_verl.algos.choices import OffPolicyMode, Overlap
 from marsrl_verl.algos.registry import ATTNRL
@@ -14,6 +14,7 @@ from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.checks.method import at_least, one_of
 from marsrl_verl.config.errors import Problem
 from marsrl_verl.config.schema import AdaptiveBatchConfig, AlgoConfig, AttnRLConfig
+from marsrl_verl.core.scheduler import Mode
 from marsrl_verl.core.types import SOLVER
 
 _ALGO = "marsrl.algo"
@@ -54,6 +55,15 @@ def check_attnrl_run(ctx: Context) -> list[Problem]:
         what = "Only AttnRL records log-probabilities of the trainer when samples come back."
         return [Problem("marsrl.off_policy.mode", what, "Use pois, sais or tis.", mode)]
     problems = []
+    batch, most = algo.attnrl.adaptive_batch, most_problems(algo, int(ctx.config.data.train_batch_size))
+    if batch.enabled and batch.min_problems > most:
+        what = f"It is above the most problems of a step, {most}."
+        fix = f"Lower it, or set {_BATCH}.max_problems."
+        problems.append(Problem(f"{_BATCH}.min_problems", what, fix, batch.min_problems))
+    if pipeline.step_prompt_budget is not None and pipeline.mode == Mode.SEQUENTIAL.value:
+        what = "The filter compares the problems of a step, which a budget would cut into several rounds."
+        fix = "Leave it at null, or set pipeline=pipelined."
+        problems.append(Problem("marsrl.pipeline.step_prompt_budget", what, fix, pipeline.step_prompt_budget))
     if pipeline.overlap != Overlap.NONE.value:
         what = "Branch points are chosen by the trainer's forward pass, between two rounds of generation."
         problems.append(Problem("marsrl.pipeline.overlap", what, "Set it to none.", pipeline.overlap))
@@ -128,6 +138,7 @@ def _inert(one: AttnRLConfig) -> list[Problem]:
         ("delta", without_influence, "criterion=fci or a filter"),
         ("fci_backend", without_influence, "criterion=fci or a filter"),
         ("top_share", one.criterion != BranchCriterion.FCI.value, "criterion=fci"),
+        ("shortfall", one.criterion == BranchCriterion.ENTROPY.value, "another criterion"),
         ("filter_mean", one.filter == FilterRule.NONE.value, "another filter"),
         ("filter_decay", one.filter_mean != FilterMean.EMA.value, "filter_mean=ema"),
         ("tree_choice", one.expansion == ExpansionRounding.ALL.value, "another expansion"),
