@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-
 import pytest
 import torch
 
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")
 pytest.importorskip("triton", reason="Triton is not installed")
 
 from attention_cases import Case, packed_layout, random_case
@@ -18,6 +14,8 @@ from marsrl_verl.attention.chunked import chunked_column_sums
 from marsrl_verl.attention.column_sums import ColumnSums
 from marsrl_verl.attention.kernel import KEY_BLOCK
 from marsrl_verl.attention.lse_kernel import LSE_QUERY_BLOCK, triton_lse
+
+pytestmark = pytest.mark.usefixtures("interpreter")
 
 DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
 TOLERANCE = {

@@ -188,7 +188,9 @@ class Bench:
         self.gradients = []
         trainer = self.trainer
         trainer.metrics, trainer.timing, trainer.global_steps = {}, {}, 3
-        batch = trainer._fit_build_batch(SimpleNamespace(trained=trained_groups(partial=case.partial)))
+        batch = trainer._fit_build_batch(
+            SimpleNamespace(trained=trained_groups(partial=case.partial), ended=[])
+        )
         trainer._fit_compute_log_prob(batch)
         parts = 1 if case.rows is None else len(batch) // torch.distributed.get_world_size() // case.rows
         self.worker.set_loss_fn(functools.partial(own_mean, self.loss, parts) if case.own_mean else self.loss)
