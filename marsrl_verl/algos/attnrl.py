@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,13 +37,13 @@ from marsrl_verl.algos.branch_points import (
     choose_branch_points,
 )
 from marsrl_verl.algos.prompts import PromptTokens, RolePrompts
+from marsrl_verl.algos.response_trees import TreeCredit, by_problem, is_leaf, problem_tree, tree_metrics
 from marsrl_verl.core.algorithm import Algorithm, Credit, Stage
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.steps import Steps, TokenTexts, split_steps
-from marsrl_verl.core.tree import Path, Tree, build_tree, tree_advantages, treerl_advantages, values
+from marsrl_verl.core.tree import tree_advantages, treerl_advantages
 from marsrl_verl.core.types import (
     SOLVER,
-    FinishReason,
     Group,
     Problem,
     Sample,
@@ -59,15 +58,6 @@ INITIAL = "initial"
 CONTINUATION = "continuation"
 FINAL_WORDS = ("answer", "conclusion")
 """TreeRL does not branch from a token with one of these words on (arXiv 2506.11902, released code)."""
-
-
-class TreeCredit(str, Enum):
-    """How rewards become advantages."""
-
-    ATTNRL = "attnrl"
-    """arXiv 2509.26628, eq. 2 and 3."""
-    TREERL_ORIGINAL = "treerl_original"
-    """TreeRL's released code."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -441,58 +431,3 @@ def most_problems(cfg: AlgoConfig, problems: int) -> int:
     """Most problems of a step: `problems` unless their number is adapted."""
     batch = cfg.attnrl.adaptive_batch
     return (batch.max_problems or 4 * problems) if batch.enabled else problems
-
-
-def is_leaf(sample: Sample) -> bool:
-    """Whether a sample's reward says something about its text: neither its request nor its grading failed."""
-    failed = sample.finish_reason in (FinishReason.ERROR, FinishReason.ABORTED)
-    return not failed and sample.outcome is not None and sample.outcome.graded
-
-
-def by_problem(groups: Sequence[Group]) -> dict[str, list[Group]]:
-    """Groups by their problem, the first responses before their continuations."""
-    found: dict[str, list[Group]] = {}
-    for group in sorted(groups, key=lambda group: (group.input.stage_index, group.input.group_id)):
-        found.setdefault(group.input.problem.problem_id, []).append(group)
-    return found
-
-
-def problem_tree(groups: Sequence[Group]) -> tuple[Tree, list[Sample]]:
-    """The tree of one problem and the samples of its paths; failed ones are left out, and none of them has
-    continuations."""
-    paths: list[Path] = []
-    samples: list[Sample] = []
-    for group in sorted(groups, key=lambda group: group.input.stage_index):
-        prefix = group.input.prefix
-        for sample in filter(is_leaf, group.samples):
-            paths.append(
-                Path(
-                    sample.sample_id,
-                    len(sample.response_ids),
-                    sample.reward,
-                    group.input.parent_id,
-                    0 if prefix is None else len(prefix.response_ids),
-                )
-            )
-            samples.append(sample)
-    return build_tree(paths), samples
-
-
-def tree_metrics(groups: Sequence[Group]) -> dict[str, float]:
-    """Figures of the trees that a step trains: mean value of the root, leaves and rewards by stage."""
-    problems = list(by_problem(groups).values())
-    if not problems:
-        return {}
-    trees = [problem_tree(one)[0] for one in problems]
-    shared = sum(
-        len(group.input.prefix.response_ids) * len(group.samples)
-        for group in groups
-        if group.input.prefix is not None
-    )
-    tokens = sum(len(sample.response_ids) for group in groups for sample in group.samples)
-    return {
-        "attnrl/trained_problems": len(problems),
-        "attnrl/leaves_per_problem": float(np.mean([len(tree.leaf) for tree in trees])),
-        "attnrl/root_value_mean": float(np.mean([values(tree)[0] for tree in trees])),
-        "attnrl/shared_token_share": shared / tokens if tokens else 0.0,
-    }

@@ -59,7 +59,8 @@ class RayMarsRLTrainer(RayPPOTrainer):
         self.prompts = build_prompts(self.settings)
         self.sampling = sampling_settings(self.settings)
         chat = chat_tokenizer(config, tokenizer)
-        self.algorithm = build_algorithm(self.settings, self.prompts, chat, self._batch_size())
+        problems = int(config.data.train_batch_size)
+        self.algorithm = build_algorithm(self.settings, self.prompts, chat, problems)
         self.scheduler = Scheduler(
             self.algorithm,
             mode=self.settings.pipeline.mode,
@@ -157,7 +158,7 @@ class RayMarsRLTrainer(RayPPOTrainer):
         """Open `step`: new problems join the first stage, unless enough of them still wait there."""
         if self.scheduler.open_step == step:
             return  # opened in the step before, by overlap
-        wanted = self.algorithm.problems_per_step(self._batch_size())
+        wanted = self.algorithm.problems_per_step(int(self.config.data.train_batch_size))
         enough = self.scheduler.waiting_problems() >= wanted
         self.scheduler.start_step(step, [] if enough else self.problems.take(wanted))
 
@@ -436,9 +437,6 @@ class RayMarsRLTrainer(RayPPOTrainer):
     def _pad_token_id(self) -> int:
         pad = self.tokenizer.pad_token_id
         return int(pad if pad is not None else self.tokenizer.eos_token_id)
-
-    def _batch_size(self) -> int:
-        return int(self.config.data.train_batch_size)
 
     def _time_of(self, *names: str) -> float:
         return sum(self.timing.get(name, 0.0) for name in names)

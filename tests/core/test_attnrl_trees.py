@@ -19,12 +19,9 @@ from marsrl_verl.algos.attnrl import (
     AttnRL,
     Expansion,
     StepCutter,
-    TreeCredit,
-    by_problem,
-    problem_tree,
-    tree_metrics,
 )
 from marsrl_verl.algos.branch_points import BranchCriterion, BranchRule, Shortfall
+from marsrl_verl.algos.response_trees import TreeCredit, by_problem, problem_tree, tree_metrics
 from marsrl_verl.core.scheduler import Scheduler
 from marsrl_verl.core.scheduler_state import EndReason
 from marsrl_verl.core.scripted import Reply, ScriptedEngine

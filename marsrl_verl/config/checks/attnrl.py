@@ -5,10 +5,11 @@ from __future__ import annotations
 from enum import Enum
 
 from marsrl_verl.algos.adaptive_sampling import ExpansionRounding, FilterMean, FilterRule, TreeChoice
-from marsrl_verl.algos.attnrl import TreeCredit, most_problems
+from marsrl_verl.algos.attnrl import most_problems
 from marsrl_verl.algos.branch_points import BranchCriterion, Shortfall
 from marsrl_verl.algos.choices import OffPolicyMode, Overlap
 from marsrl_verl.algos.registry import ATTNRL
+from marsrl_verl.algos.response_trees import TreeCredit
 from marsrl_verl.attention.choices import FciBackend
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.checks.method import at_least, one_of
