@@ -25,9 +25,10 @@ from typing import Any
 import torch
 
 from benchmarks.tables import table, with_interval
+from marsrl_verl.algos.step_cutter import step_cutter
 from marsrl_verl.attention.show import measure_response
 from marsrl_verl.core.seeding import derive_generator
-from marsrl_verl.core.steps import Steps, TokenTexts, split_steps
+from marsrl_verl.core.steps import Steps
 from marsrl_verl.demo.assets import model_path
 from marsrl_verl.demo.problems import Split, generate
 from marsrl_verl.rewards.extraction import last_boxed, same_answer
@@ -138,7 +139,7 @@ def cuts_of(
 def study(model: Any, tokenizer: Any, problems: int, samples: int, delta: int, seed: int) -> list[Row]:
     """All rows of one seed."""
     end = tokenizer.eos_token_id
-    texts = TokenTexts(lambda token: str(tokenizer.decode([token], clean_up_tokenization_spaces=False)))
+    cutter = step_cutter(tokenizer)
     chains = generate(Split.HELD_OUT, problems, seed)
     prompts = [
         tokenizer.apply_chat_template(
@@ -158,7 +159,7 @@ def study(model: Any, tokenizer: Any, problems: int, samples: int, delta: int, s
     cuts: list[Cut] = []
     for number, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
         if right(number, response):
-            steps = split_steps(response, texts)
+            steps = cutter.cut(response)
             cuts += cuts_of(number, list(prompt), response, steps, model, delta, seed)
     random.Random(seed).shuffle(cuts)
     rows = []

@@ -38,9 +38,10 @@ from marsrl_verl.algos.branch_points import (
 )
 from marsrl_verl.algos.prompts import PromptTokens, RolePrompts
 from marsrl_verl.algos.response_trees import TreeCredit, by_problem, is_leaf, problem_tree, tree_metrics
+from marsrl_verl.algos.step_cutter import StepCutter
 from marsrl_verl.core.algorithm import Algorithm, Credit, Stage
 from marsrl_verl.core.seeding import derive_generator
-from marsrl_verl.core.steps import Steps, TokenTexts, split_steps
+from marsrl_verl.core.steps import Steps
 from marsrl_verl.core.tree import tree_advantages, treerl_advantages
 from marsrl_verl.core.types import (
     SOLVER,
@@ -56,8 +57,6 @@ if TYPE_CHECKING:
 
 INITIAL = "initial"
 CONTINUATION = "continuation"
-FINAL_WORDS = ("answer", "conclusion")
-"""TreeRL does not branch from a token with one of these words on (arXiv 2506.11902, released code)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,26 +70,6 @@ class Expansion:
     choice: TreeChoice = TreeChoice.RANDOM
     keep_unbranched: bool = True
     """Train first responses that were not expanded too; they count in the root's value either way."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepCutter:
-    """Cuts responses into steps with the model's tokenizer."""
-
-    texts: TokenTexts
-    close_ids: frozenset[int] = frozenset()
-    separators: tuple[str, ...] = ("\n\n", "\n")
-
-    def cut(self, response_ids: Sequence[int]) -> Steps:
-        """See `split_steps`."""
-        return split_steps(response_ids, self.texts, close_ids=self.close_ids, separators=self.separators)
-
-    def first_final_word(self, response_ids: Sequence[int]) -> int | None:
-        """The first token that contains one of `FINAL_WORDS`."""
-        for at, token in enumerate(response_ids):
-            if any(word in self.texts[token].lower() for word in FINAL_WORDS):
-                return at
-        return None
 
 
 @dataclass(slots=True)

@@ -26,11 +26,11 @@ from marsrl_verl.algos.branch_points import (
     Shortfall,
     choose_branch_points,
 )
+from marsrl_verl.algos.step_cutter import step_cutter
 from marsrl_verl.attention.choices import FciBackend
 from marsrl_verl.attention.collector import collect_influence
 from marsrl_verl.attention.layout import build_layout
-from marsrl_verl.core.steps import Steps, TokenTexts, split_steps
-from marsrl_verl.core.thinking import CLOSE
+from marsrl_verl.core.steps import Steps
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,12 +94,7 @@ def look_at(
     if not response_ids:
         raise ValueError("the response is empty: --text needs at least one token")
 
-    def decode(token: int) -> str:
-        return str(tokenizer.decode([token], clean_up_tokenization_spaces=False))
-
-    close = tokenizer.convert_tokens_to_ids(CLOSE)
-    known = isinstance(close, int) and close != tokenizer.unk_token_id
-    steps = split_steps(response_ids, TokenTexts(decode), close_ids=frozenset([close] if known else []))
+    steps = step_cutter(tokenizer).cut(response_ids)
     influence, log_probs = measure_response(model, prompt_ids, response_ids, steps, delta, backend)
     marks = ResponseMarks(steps, len(prompt_ids), influence, [-value for value in log_probs])
     points = choose_branch_points(marks, rule, np.random.default_rng(0))

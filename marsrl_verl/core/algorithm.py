@@ -76,7 +76,7 @@ class Algorithm(ABC):
 
     def cut(self, response_ids: Sequence[int]) -> Steps:
         """The steps of a response, where samples are marked."""
-        raise NotImplementedError(f"{type(self).__name__} marks no samples")
+        raise RuntimeError(f"{type(self).__name__} marks no samples: marked_stages() is empty")
 
     def problems_per_step(self, configured: int) -> int:
         """How many problems the next step should have; `configured` unless the method adapts it."""

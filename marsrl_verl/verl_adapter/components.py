@@ -7,16 +7,15 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from marsrl_verl.algos.attnrl import AttnRL, StepCutter
+from marsrl_verl.algos.attnrl import AttnRL
 from marsrl_verl.algos.marsrl import MarsRL
 from marsrl_verl.algos.prompts import RolePrompts
 from marsrl_verl.algos.registry import ATTNRL
+from marsrl_verl.algos.step_cutter import step_cutter
 from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.config.external_answers import all_rows, open_source, workers_part
 from marsrl_verl.config.schema import AlgoConfig, MarsRLConfig
 from marsrl_verl.core.algorithm import Algorithm
-from marsrl_verl.core.steps import TokenTexts
-from marsrl_verl.core.thinking import CLOSE
 from marsrl_verl.core.types import ROLES, SOLVER, Message, SamplingSettings, segment_length
 from marsrl_verl.rewards.loading import load_class
 from marsrl_verl.rollout.external.solver import ExternalSolver, SolverSource
@@ -76,17 +75,6 @@ def build_algorithm(
     return MarsRL.from_config(
         algo, prompts, settings.run.seed, prompt_tokens=prompt_tokens, max_prompt_tokens=limits
     )
-
-
-def step_cutter(tokenizer: Any) -> StepCutter:
-    """Cuts responses of this tokenizer into steps."""
-
-    def decode(token: int) -> str:
-        return str(tokenizer.decode([token], skip_special_tokens=False, clean_up_tokenization_spaces=False))
-
-    close = tokenizer.convert_tokens_to_ids(CLOSE)
-    known = isinstance(close, int) and close != tokenizer.unk_token_id
-    return StepCutter(TokenTexts(decode), frozenset([close] if known else []))
 
 
 def external_solver(config: DictConfig, chat: ChatTokenizer) -> ExternalSolver | None:

@@ -39,7 +39,7 @@ class FciFSDPEngine(FSDPEngineWithLMHead):
         if not delta:
             return super().forward_step(micro_batch, loss_function, forward_only)
         if self.use_ulysses_sp:
-            raise NotImplementedError(
+            raise ValueError(
                 "FCI with Ulysses sequence parallelism: each rank sees a part of the heads, and their "
                 "largest influence is not put together; set ulysses_sequence_parallel_size=1"
             )

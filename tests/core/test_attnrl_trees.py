@@ -18,10 +18,10 @@ from marsrl_verl.algos.attnrl import (
     INITIAL,
     AttnRL,
     Expansion,
-    StepCutter,
 )
 from marsrl_verl.algos.branch_points import BranchCriterion, BranchRule, Shortfall
 from marsrl_verl.algos.response_trees import TreeCredit, by_problem, problem_tree, tree_metrics
+from marsrl_verl.algos.step_cutter import StepCutter
 from marsrl_verl.core.scheduler import Scheduler
 from marsrl_verl.core.scheduler_state import EndReason
 from marsrl_verl.core.scripted import Reply, ScriptedEngine
@@ -365,6 +365,5 @@ def test_settings_out_of_range_are_refused(settings, message):
 def test_a_prompt_that_is_too_long_is_left_out():
     algorithm = method(prompt_tokens=len, max_prompt_tokens=0)
     assert algorithm.first_inputs(problems(1)[0], 1) == []
-    assert replace(problems(1)[0]) and method(prompt_tokens=len, max_prompt_tokens=1).first_inputs(
-        problems(1)[0], 1
-    )
+    fits = method(prompt_tokens=len, max_prompt_tokens=1)
+    assert len(fits.first_inputs(problems(1)[0], 1)) == 1
