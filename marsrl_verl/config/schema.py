@@ -189,9 +189,22 @@ class PipelineConfig:
     min_group: int | None = None
     """Train a group's ended samples as soon as there are so many, while others still take segments; the
     others are trained when they end. null: groups train complete."""
+    max_input_staleness: int | None = None
+    """Drop inputs of later stages that are older than so many steps when their turn comes; with
+    `step_prompt_budget`, which makes inputs wait. 1 keeps those that the step before left. null: keep all."""
     min_groups: int = 1
     """Fewer groups than this make no update and are trained with the next step's. Keep it small: a large
     floor makes small and large updates take turns."""
+
+
+@dataclass
+class TrainingConfig:
+    """How the trainer computes; what it computes does not change."""
+
+    share_prefixes: bool = False
+    """Compute tokens that rows have in common at their beginning once: the prompt of a group, and what the
+    continuations of a response share with it (AttnRL). Rows of one prompt then go to one rank, and
+    micro-batches are cut by tokens (`ppo_max_token_len_per_gpu`), each shared one counted once."""
 
 
 @dataclass
@@ -344,6 +357,8 @@ class MarsRLConfig:
     """Limits and sampling by role."""
     pipeline: PipelineConfig = field(default_factory=PipelineConfig)
     """What is decoded when."""
+    training: TrainingConfig = field(default_factory=TrainingConfig)
+    """How the trainer computes."""
     off_policy: OffPolicyConfig = field(default_factory=OffPolicyConfig)
     """Which probabilities the loss compares the current ones with."""
     external_solver: ExternalSolverConfig = field(default_factory=ExternalSolverConfig)

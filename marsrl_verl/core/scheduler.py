@@ -11,16 +11,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 from typing import Any
 
 from marsrl_verl.core.algorithm import Algorithm
 from marsrl_verl.core.sample_checks import check_samples
 from marsrl_verl.core.scheduler_state import Ended, EndReason, SchedulerState, Visit
+from marsrl_verl.core.step_result import Pending, StepResult
 from marsrl_verl.core.types import FinishReason, Group, Problem, Sample, StageInput
 
-STATE_VERSION = 3
+STATE_VERSION = 4
 
 
 class Mode(str, Enum):
@@ -31,42 +32,6 @@ class Mode(str, Enum):
     PIPELINED = "pipelined"
     """A step has one generation round; it holds what waits at every stage (MarsRL, arXiv 2511.11373,
     §3.3). What becomes eligible in a step is decoded in the next one."""
-
-
-@dataclass(frozen=True, slots=True)
-class Pending:
-    """An input that was handed out and not fully answered yet."""
-
-    input: StageInput
-    missing: tuple[int, ...]
-    """The numbers k of the samples that have not come back."""
-
-
-@dataclass(slots=True)
-class StepResult:
-    """What one training step produced; every list is sorted by id."""
-
-    step: int
-    trained: list[Group]
-    """Groups that enter the loss: complete ones, with `min_group` also parts. `trained_before` names the
-    samples that entered an earlier loss."""
-    completed: list[Group]
-    """All groups that completed in this step."""
-    ended: list[Ended]
-    """Problems that left in this step."""
-    waiting: dict[str, int]
-    """Inputs that wait for a coming round, by stage (every stage is listed)."""
-    in_flight: int
-    """Inputs that were handed out and are not fully answered."""
-    unfinished: int
-    """Samples that wait for their next segment."""
-    held: int
-    """Groups to train that wait until there are enough for an update."""
-    oldest_waiting: dict[str, int]
-    """Age in steps of the oldest waiting input, by stage; 0 where none waits."""
-    input_ages: dict[str, float]
-    """Mean age in steps of the inputs of the completed groups, by stage with such groups: how old the
-    text is that the newest weights answered."""
 
 
 class Scheduler:
@@ -85,6 +50,8 @@ class Scheduler:
             take their next segments; these are trained when they end. None: groups train complete.
         min_groups: fewer groups than this make no update: they are trained with the next step's. A small
             number; a large one makes small and large updates take turns.
+        max_input_staleness: inputs of later stages that are older than so many steps when their turn comes
+            are dropped: newer weights would be asked about what is no longer theirs. None: never.
     """
 
     def __init__(
@@ -95,6 +62,7 @@ class Scheduler:
         step_prompt_budget: int | None = None,
         min_group: int | None = None,
         min_groups: int = 1,
+        max_input_staleness: int | None = None,
     ) -> None:
         if step_prompt_budget is not None and step_prompt_budget < 1:
             raise ValueError(
@@ -104,11 +72,17 @@ class Scheduler:
             raise ValueError(f"min_group is {min_group}, expected at least 2 samples to compare, or null")
         if min_groups < 1:
             raise ValueError(f"min_groups is {min_groups}, expected at least 1")
-        if min_group is not None and algorithm.whole_problems:
+        if max_input_staleness is not None and max_input_staleness < 1:
             raise ValueError(
-                f"min_group is {min_group}, but {type(algorithm).__name__} trains whole problems: set it to "
-                "null"
+                f"max_input_staleness is {max_input_staleness}, expected at least 1 (an input's first turn "
+                "is the step after the one that made it), or null"
             )
+        for name, value in (("min_group", min_group), ("max_input_staleness", max_input_staleness)):
+            if value is not None and algorithm.whole_problems:
+                raise ValueError(
+                    f"{name} is {value}, but {type(algorithm).__name__} trains whole problems: set it to null"
+                )
+        self.max_input_staleness = max_input_staleness
         self.min_group = min_group
         self.min_groups = min_groups
         self.algorithm = algorithm
@@ -152,8 +126,23 @@ class Scheduler:
         if self.mode is Mode.PIPELINED and self._state.round_taken:
             return []
         self._state.round_taken = True
+        self._drop_stale(step)
         ready = [item for item in self._waiting_inputs() if self._state.ready_step[item.group_id] <= step]
         return [self._hand_out(item) for item in ready[: self.step_prompt_budget]]
+
+    def _drop_stale(self, step: int) -> None:
+        if self.max_input_staleness is None:
+            return
+        for item in self._waiting_inputs():
+            old = step - item.created_step > self.max_input_staleness
+            # A problem does not age, and what is begun is finished.
+            if old and item.stage_index > 0 and item.group_id not in self._state.arrived:
+                del self._state.ready_step[item.group_id]
+                visit = self._state.visits[item.problem.problem_id]
+                self._forget(visit, item.group_id)
+                self._state.stale += 1
+                if not visit.inputs:
+                    self._end(visit, EndReason.STALE)
 
     def _hand_out(self, item: StageInput) -> StageInput:
         del self._state.ready_step[item.group_id]
@@ -195,6 +184,7 @@ class Scheduler:
         completed = sorted(self._state.completed, key=lambda group: group.input.group_id)
         trained = self._groups_to_train(completed, 1 if last else self.min_groups)
         ended = sorted(self._state.ended, key=lambda end: end.problem_id)
+        stale, self._state.stale = self._state.stale, 0
         self._state.completed, self._state.ended, self._state.open = [], [], False
         waiting = self._waiting_inputs()
         names = [stage.name for stage in self.algorithm.stages]
@@ -210,6 +200,7 @@ class Scheduler:
             in_flight=len(self._state.arrived),
             unfinished=sum(len(members) for members in self._state.unfinished.values()),
             held=len(self._state.held),
+            stale=stale,
             oldest_waiting={
                 name: max((step - item.created_step for item in waiting if item.stage == name), default=0)
                 for name in names

@@ -28,6 +28,8 @@ class EndReason(str, Enum):
     """The method does not want to train on it."""
     DROPPED = "dropped"
     """Its waiting inputs were dropped."""
+    STALE = "stale"
+    """All inputs of its stage had waited too long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +98,8 @@ class SchedulerState:
     """Groups that completed in the open step."""
     held: list[Group] = field(default_factory=list)
     """Groups to train that wait for others, so that an update is not too small."""
+    stale: int = 0
+    """Inputs that were dropped in the open step, because they had waited too long."""
     ended: list[Ended] = field(default_factory=list)
     """Problems that left since the last `finish_step`."""
 
@@ -123,6 +127,7 @@ class SchedulerState:
             "open": self.open,
             "round_taken": self.round_taken,
             "next_order": self.next_order,
+            "stale": self.stale,
             "problems": [problem_to_plain(problem) for problem in problems.values()],
             "inputs": [input_to_plain(item) for item in inputs],
             "groups": {group_id: _group_to_plain(group) for group_id, group in groups.items()},
@@ -174,6 +179,7 @@ class SchedulerState:
             open=data["open"],
             round_taken=data["round_taken"],
             next_order=data["next_order"],
+            stale=data["stale"],
             visits=visits,
             ready_step=dict(data["ready_step"]),
             arrived=_numbered_from_plain(data["arrived"]),

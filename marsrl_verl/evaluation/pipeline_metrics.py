@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from marsrl_verl.core.scheduler import StepResult
+from marsrl_verl.core.step_result import StepResult
 from marsrl_verl.core.types import Group
 
 
@@ -18,6 +18,7 @@ def _pools(result: StepResult) -> dict[str, float]:
         "pipeline/in_flight": result.in_flight,
         "pipeline/unfinished_samples": result.unfinished,
         "pipeline/held_groups": result.held,
+        "pipeline/stale_inputs": result.stale,
     }
     metrics.update({f"pipeline/waiting/{stage}": count for stage, count in result.waiting.items()})
     metrics.update({f"pipeline/oldest_waiting/{stage}": age for stage, age in result.oldest_waiting.items()})

@@ -12,10 +12,10 @@ from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
 from verl.utils.device import get_device_id
 from verl.workers.engine.base import EngineRegistry
-from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
 from marsrl_verl.attention.collector import InfluenceCollector, collect_influence
 from marsrl_verl.attention.layout import OUTSIDE, StepLayout, build_layout
+from marsrl_verl.verl_adapter.shared_prefix_engine import SharedPrefixFSDPEngine, sharing
 
 DELTA_KEY = "fci_delta"
 """Least distance in steps; 0 or absent: no influence is computed."""
@@ -27,7 +27,7 @@ INFLUENCE_KEY = "influence"
 """The output: the influence of every token's step, laid out as `log_probs` is."""
 
 
-class FciFSDPEngine(FSDPEngineWithLMHead):
+class FciFSDPEngine(SharedPrefixFSDPEngine):
     """Upstream behaviour: `forward_step` returns log-probabilities and entropies only. While a measured pass
     runs, the model's attention function is wrapped (`attention.collector`)."""
 
@@ -38,6 +38,8 @@ class FciFSDPEngine(FSDPEngineWithLMHead):
         delta = int(tu.get_non_tensor_data(data=micro_batch, key=DELTA_KEY, default=0))
         if not delta:
             return super().forward_step(micro_batch, loss_function, forward_only)
+        if sharing(micro_batch):
+            raise ValueError("FCI reads whole rows, and this batch has share_prefixes: set one of them only")
         if self.use_ulysses_sp:
             raise ValueError(
                 "FCI with Ulysses sequence parallelism: each rank sees a part of the heads, and their "

@@ -12,7 +12,7 @@ from marsrl_verl.algos.prompts import RolePrompts
 from marsrl_verl.config.external_plan import solver_source
 from marsrl_verl.config.packages import versions_of
 from marsrl_verl.config.schema import MarsRLConfig
-from marsrl_verl.core.scheduler import StepResult
+from marsrl_verl.core.step_result import StepResult
 from marsrl_verl.core.types import ROLES, Engine, Problem, SamplingSettings
 from marsrl_verl.evaluation.pipeline_metrics import pipeline_metrics
 from marsrl_verl.evaluation.suite import AFTER, EvaluationResult, evaluate

@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import torch
 from omegaconf import DictConfig, OmegaConf
 from verl import DataProto
 from verl.trainer.ppo.ray_trainer import RayPPOTrainer, left_right_2_no_padding
@@ -22,13 +21,14 @@ from verl.utils.tracking import Tracking
 
 from marsrl_verl.algos.choices import Overlap
 from marsrl_verl.config.checks.context import typed_settings
-from marsrl_verl.core.scheduler import Scheduler, StepResult
+from marsrl_verl.core.scheduler import Scheduler
 from marsrl_verl.core.scheduler_state import EndReason
+from marsrl_verl.core.step_result import StepResult
 from marsrl_verl.core.types import Problem
 from marsrl_verl.evaluation.suite import AFTER, BEFORE
 from marsrl_verl.verl_adapter import checkpoint
-from marsrl_verl.verl_adapter.arrangement import arrange_rows
-from marsrl_verl.verl_adapter.batch import TrainingRow, build_batch, training_rows
+from marsrl_verl.verl_adapter.arranged_batch import BatchPlan, arranged_batch
+from marsrl_verl.verl_adapter.batch import TrainingRow, training_rows
 from marsrl_verl.verl_adapter.components import (
     build_algorithm,
     build_prompts,
@@ -45,6 +45,7 @@ from marsrl_verl.verl_adapter.marking import mark_samples, rows_to_mark
 from marsrl_verl.verl_adapter.observer import TrainingObserver
 from marsrl_verl.verl_adapter.problem_stream import ProblemStream, problems_of
 from marsrl_verl.verl_adapter.rollout_pool import engines_placed
+from marsrl_verl.verl_adapter.shared_prefix_engine import COMPUTED_TOKENS
 
 
 class RayMarsRLTrainer(RayPPOTrainer):
@@ -67,6 +68,7 @@ class RayMarsRLTrainer(RayPPOTrainer):
             step_prompt_budget=self.settings.pipeline.step_prompt_budget,
             min_group=self.settings.pipeline.min_group,
             min_groups=self.settings.pipeline.min_groups,
+            max_input_staleness=self.settings.pipeline.max_input_staleness,
         )
         self.problems = ProblemStream(self.train_dataloader)
         self.observer = TrainingObserver(config, self.settings, self.total_training_steps)
@@ -200,7 +202,7 @@ class RayMarsRLTrainer(RayPPOTrainer):
         self._sleep_engine()  # the pass needs the memory
         with self._timed("mark"):
             rows = rows_to_mark(samples, groups[0].input.role, groups[0].input.stage)
-            batch = self._arranged_batch(rows, updates=1)
+            batch = self._arranged_batch(rows, 1, share=False)
             mark_samples(
                 samples,
                 batch,
@@ -217,31 +219,24 @@ class RayMarsRLTrainer(RayPPOTrainer):
         self.metrics.update(self.algorithm.observe_step(result.trained, len(rows), finished))
         if not rows:
             return None
-        batch = self._arranged_batch(rows, min(self.settings.pipeline.updates_per_step, len(rows)))
+        updates = min(self.settings.pipeline.updates_per_step, len(rows))
+        batch = self._arranged_batch(rows, updates, share=self.settings.training.share_prefixes)
         self.metrics["batch/rows"] = len(rows)
         self.metrics["batch/padding_rows"] = len(batch) - len(rows)
+        self.metrics["batch/tokens"] = sum(
+            len(row.sample.prompt_ids) + len(row.sample.response_ids) for row in rows
+        )
         return batch
 
-    def _arranged_batch(self, rows: list[TrainingRow], updates: int) -> DataProto:
-        """Rows as a batch that ranks and mini-batches can share evenly."""
-        ranks = self._get_dp_size(self.actor_rollout_wg, "actor")
-        batch = build_batch(
-            rows, pad_token_id=self._pad_token_id(), row_multiple=ranks * updates * self._micro_batch_rows()
-        )
-        lengths = batch.meta_info["global_token_num"]
-        order = arrange_rows(
-            lengths,
-            ranks=ranks,
+    def _arranged_batch(self, rows: list[TrainingRow], updates: int, *, share: bool) -> DataProto:
+        plan = BatchPlan(
+            ranks=self._get_dp_size(self.actor_rollout_wg, "actor"),
             updates=updates,
             seed=self.settings.run.seed,
             step=self.global_steps,
-            padding_rows=len(batch) - len(rows),
+            share_prefixes=share,
         )
-        batch.reorder(torch.tensor(order))
-        batch.meta_info["global_token_num"] = [lengths[row] for row in order]
-        batch.meta_info["temperature"] = self.config.actor_rollout_ref.rollout.temperature
-        batch.meta_info["updates"] = updates
-        return batch
+        return arranged_batch(rows, plan, self.config, self.tokenizer)
 
     def _fit_compute_log_prob(self, batch: DataProto) -> None:
         """Log-probabilities of the batch under the weights about to be updated (POIS), and entropy."""
@@ -262,7 +257,10 @@ class RayMarsRLTrainer(RayPPOTrainer):
     def _fit_update_actor(self, batch: DataProto) -> None:
         with self._timed("update_actor"):
             output = self._update_actor(batch)
-        self.metrics.update(reduce_metrics(output.meta_info["metrics"]))
+        metrics = reduce_metrics(output.meta_info["metrics"])
+        if (tokens := metrics.pop(f"actor/{COMPUTED_TOKENS}", None)) is not None:  # a mean over updates
+            self.metrics["batch/computed_tokens"] = tokens * batch.meta_info["updates"]
+        self.metrics.update(metrics)
 
     def _update_actor(self, batch: DataProto) -> DataProto:
         """verl's update with the mini-batches given as a count.
@@ -428,15 +426,6 @@ class RayMarsRLTrainer(RayPPOTrainer):
         if self.config.actor_rollout_ref.rollout.free_cache_engine and awake:
             self.checkpoint_manager.sleep_replicas()
             self.engine_version = None  # asleep it has no weights
-
-    def _micro_batch_rows(self) -> int:
-        # With a fixed micro-batch size verl wants every rank's rows to be a multiple of it.
-        actor = self.config.actor_rollout_ref.actor
-        return 1 if actor.use_dynamic_bsz else int(actor.ppo_micro_batch_size_per_gpu)
-
-    def _pad_token_id(self) -> int:
-        pad = self.tokenizer.pad_token_id
-        return int(pad if pad is not None else self.tokenizer.eos_token_id)
 
     def _time_of(self, *names: str) -> float:
         return sum(self.timing.get(name, 0.0) for name in names)

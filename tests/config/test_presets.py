@@ -30,7 +30,17 @@ SEQUENCE_PARALLEL = "actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parall
 
 
 def test_all_groups_are_covered():
-    groups = {"algo", "reward", "model", "data", "cluster", "pipeline", "external_solver", "model_engine"}
+    groups = {
+        "algo",
+        "reward",
+        "model",
+        "data",
+        "cluster",
+        "pipeline",
+        "external_solver",
+        "training",
+        "model_engine",
+    }
     assert set(OPTIONS) == groups
     covered = [{row[i] for row in PAIRS} for i in range(2, 6)]
     for group, found in zip(DEALT, covered, strict=True):

@@ -43,6 +43,11 @@ COMMANDS = {
 
 # What is set -> the key that the message names, a part of what it says.
 SETTINGS = {
+    "shared prefixes in fixed micro-batches": (
+        {"marsrl.training.share_prefixes": True},
+        f"{ACTOR}.use_dynamic_bsz = False",
+        "training=shared_prefixes",
+    ),
     "null tokens": ({f"{ACTOR}.ppo_max_token_len_per_gpu": None}, "len_per_gpu = null", "a whole number"),
     "null ranks": ({f"{ROLLOUT}.tensor_model_parallel_size": None}, "_size = null", "a whole number"),
     "null epochs": ({f"{ACTOR}.ppo_epochs": None}, f"{ACTOR}.ppo_epochs = null", "a whole number"),

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field, replace
 from marsrl_verl.algos.marsrl import MarsRL
 from marsrl_verl.algos.prompts import RolePrompts
 from marsrl_verl.core.algorithm import Algorithm, Stage
-from marsrl_verl.core.scheduler import Scheduler, StepResult
+from marsrl_verl.core.scheduler import Scheduler
 from marsrl_verl.core.scripted import ScriptedEngine, SkillModel
+from marsrl_verl.core.step_result import StepResult
 from marsrl_verl.core.types import (
     FinishReason,
     Group,
@@ -143,6 +144,7 @@ def drive(
     segment: int | None = None,
     min_group: int | None = None,
     min_groups: int = 1,
+    staleness: int | None = None,
     skill: SkillModel | None = None,
     deliver: Deliver = lambda samples: [samples],
     checkpoint: bool = False,
@@ -153,7 +155,12 @@ def drive(
 
     def new_scheduler() -> Scheduler:
         return Scheduler(
-            algorithm, mode, step_prompt_budget=budget, min_group=min_group, min_groups=min_groups
+            algorithm,
+            mode,
+            step_prompt_budget=budget,
+            min_group=min_group,
+            min_groups=min_groups,
+            max_input_staleness=staleness,
         )
 
     scheduler = new_scheduler()

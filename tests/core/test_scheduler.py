@@ -1,9 +1,12 @@
+from __future__ import annotations
+
 import json
 
 import pytest
 from scheduler_tools import TwoStages, answers, drive, marsrl, problems
 
-from marsrl_verl.core.scheduler import Ended, EndReason, Scheduler
+from marsrl_verl.core.scheduler import Scheduler
+from marsrl_verl.core.scheduler_state import Ended, EndReason
 
 
 def started(mode: str = "pipelined", count: int = 1, **settings) -> Scheduler:
@@ -105,6 +108,72 @@ def test_a_younger_problem_that_waits_longer_overtakes_an_older_one():
     scheduler.finish_step()
     scheduler.start_step(2, [])
     assert ids(scheduler.next_round()) == ["p1/b/1"]
+
+
+def with_limit(max_input_staleness, fan=(1, 2)):
+    """Two problems left four inputs of stage b at step 0; a round decodes one input."""
+    scheduler = Scheduler(
+        TwoStages(fan=fan), "pipelined", step_prompt_budget=2, max_input_staleness=max_input_staleness
+    )
+    scheduler.start_step(0, problems(2))
+    absorb_round(scheduler)
+    scheduler.finish_step()
+    scheduler.step_prompt_budget = 1
+    return scheduler
+
+
+def one_step(scheduler, step, new=()):
+    scheduler.start_step(step, new)
+    return absorb_round(scheduler), scheduler.finish_step()
+
+
+def test_inputs_of_later_stages_are_dropped_when_they_are_too_old():
+    scheduler = with_limit(2)
+    assert one_step(scheduler, 1)[0] == ["p0/b/0"]
+    names, result = one_step(scheduler, 2)
+    assert names == ["p0/b/1"] and result.stale == 0, "two steps old: just young enough"
+    assert [group.input.group_id for group in result.completed] == ["p0/b/1"]
+    names, result = one_step(scheduler, 3, problems(1, first=2))
+    assert names == ["p2/a/0"], "the turn goes on to what is left"
+    assert result.stale == 2 and result.ended == [Ended("p1", "b", EndReason.STALE)]
+    assert one_step(scheduler, 4)[1].stale == 0
+
+
+def test_a_problem_goes_on_with_the_groups_that_were_not_too_old():
+    scheduler = with_limit(1)
+    assert one_step(scheduler, 1)[0] == ["p0/b/0"]
+    names, result = one_step(scheduler, 2)
+    assert names == [] and result.stale == 3
+    assert result.ended == [Ended("p0", "b", EndReason.FINISHED), Ended("p1", "b", EndReason.STALE)]
+    assert scheduler.idle()
+
+
+def test_neither_problems_nor_what_is_begun_grow_too_old():
+    scheduler = Scheduler(TwoStages(), "pipelined", step_prompt_budget=1, max_input_staleness=1)
+    scheduler.start_step(0, problems(2))
+    (first,) = scheduler.next_round()
+    early, late = answers(first)
+    scheduler.absorb([early])
+    assert scheduler.finish_step().stale == 0
+    scheduler.start_step(5, [])
+    assert ids(scheduler.next_round()) == ["p1/a/0"], "a problem waits as long as it takes"
+    scheduler.absorb([late])
+    assert scheduler.finish_step().stale == 0
+
+
+def test_dropped_inputs_are_counted_over_a_restart():
+    scheduler = with_limit(1)
+    scheduler.start_step(3, [])
+    assert scheduler.next_round() == []
+    again = Scheduler(TwoStages(), "pipelined", step_prompt_budget=1, max_input_staleness=1)
+    again.load_state_dict(json.loads(json.dumps(scheduler.state_dict())))
+    assert again.finish_step().stale == 4
+
+
+@pytest.mark.parametrize("value", [0, -1])
+def test_a_limit_below_the_first_turn_is_refused(value):
+    with pytest.raises(ValueError, match="max_input_staleness"):
+        Scheduler(TwoStages(), "pipelined", max_input_staleness=value)
 
 
 def test_the_budget_holds_for_every_sequential_round():
@@ -298,7 +367,7 @@ def test_a_state_of_another_version_mode_or_method_is_refused():
     with pytest.raises(ValueError, match="saved version is 99"):
         Scheduler(TwoStages(), "pipelined").load_state_dict({**saved, "version": 99})
     with pytest.raises(ValueError, match="'stages' is missing"):
-        Scheduler(TwoStages(), "pipelined").load_state_dict({"version": 3, "mode": "pipelined"})
+        Scheduler(TwoStages(), "pipelined").load_state_dict({"version": 4, "mode": "pipelined"})
 
 
 def test_a_half_answered_group_is_saved():

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scheduler_tools import Run, drive, marsrl, problems
 
-from marsrl_verl.core.scheduler import EndReason
+from marsrl_verl.core.scheduler_state import EndReason
 from marsrl_verl.core.scripted import SkillModel
 from marsrl_verl.core.seeding import derive_generator
 
@@ -130,3 +130,17 @@ def test_a_restart_keeps_samples_that_come_back_later(world):
     plain = run(world, "pipelined", deliver=shuffled_portions(3, hold_back=0.3))
     restarted = run(world, "pipelined", checkpoint=True, deliver=shuffled_portions(3, hold_back=0.3))
     assert plain.results == restarted.results
+
+
+@given(worlds(), st.integers(1, 4), st.integers(1, 3), st.integers(0, 100))
+@few
+def test_what_is_too_old_is_dropped_whatever_the_order_and_the_restarts(world, budget, staleness, seed):
+    limits = {"budget": budget, "staleness": staleness}
+    expected = run(world, "pipelined", **limits)
+    deliver = shuffled_portions(seed)
+    found = run(world, "pipelined", deliver=deliver, checkpoint=True, **limits)
+    assert found.trained == expected.trained and found.ended == expected.ended
+    never = run(world, "pipelined", budget=budget, staleness=10_000)
+    assert never.results == run(world, "pipelined", budget=budget).results
+    ids = {problem.problem_id for batch in world["batches"] for problem in batch}
+    assert sorted(expected.ended) == sorted(ids), "every problem ends once"

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from marsrl_verl.core.scheduler import StepResult
 from marsrl_verl.core.scheduler_state import Ended, EndReason
+from marsrl_verl.core.step_result import StepResult
 from marsrl_verl.core.types import FinishReason, Group, Outcome, Problem, Sample, StageInput
 from marsrl_verl.evaluation.pipeline_metrics import pipeline_metrics
 
@@ -42,6 +42,7 @@ def metrics(*groups: Group, ended: tuple[Ended, ...] = ()) -> dict[str, float]:
             in_flight=2,
             unfinished=3,
             held=4,
+            stale=6,
             oldest_waiting={"solver": 5, "verifier_1": 0},
             input_ages={"verifier_1": 1.5},
         )
@@ -54,6 +55,7 @@ def test_pools_and_ends():
         "pipeline/in_flight": 2,
         "pipeline/unfinished_samples": 3,
         "pipeline/held_groups": 4,
+        "pipeline/stale_inputs": 6,
         "pipeline/waiting/solver": 1,
         "pipeline/waiting/verifier_1": 0,
         "pipeline/oldest_waiting/solver": 5,

@@ -15,8 +15,9 @@ from marsrl_verl.algos.marsrl import MarsRL
 from marsrl_verl.algos.prompts import MathPrompts
 from marsrl_verl.config.schema import AlgoConfig
 from marsrl_verl.core.advantages import sample_advantages
-from marsrl_verl.core.scheduler import Mode, Scheduler, StepResult
+from marsrl_verl.core.scheduler import Mode, Scheduler
 from marsrl_verl.core.scripted import ScriptedEngine, SkillModel, score_by_box
+from marsrl_verl.core.step_result import StepResult
 from marsrl_verl.core.types import SOLVER, Group, Problem, Sample, SamplingSettings, StageInput
 from marsrl_verl.evaluation.system import evaluate_system
 from marsrl_verl.rollout.external.answer_file import AnswerFile, FileSource, LineKey

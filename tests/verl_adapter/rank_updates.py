@@ -38,6 +38,9 @@ class Case:
     updates: int = 1
     partial: bool = True
     masked: bool = True
+    share: bool = False
+    """Whether tokens that rows have in common are computed once."""
+    attention: str = "sdpa"
     own_mean: bool = False
     """The control: each micro-batch is divided by its own tokens."""
 
@@ -53,7 +56,14 @@ CASES: dict[str, Case] = {
     "two updates, two rows": Case(rows=2, updates=2),
     "two updates, few tokens": Case(tokens=40, updates=2),
     "two updates, all tokens": Case(updates=2),
+    "shared, few tokens": Case(tokens=40, share=True),
+    "shared, more tokens": Case(tokens=90, share=True),
+    "shared, all tokens": Case(share=True),
+    "shared, packed": Case(share=True, attention="no_mask"),
+    "two updates, shared, few tokens": Case(tokens=60, updates=2, share=True),
+    "two updates, shared, all tokens": Case(updates=2, share=True),
     "complete groups": Case(partial=False),
+    "complete groups, shared": Case(partial=False, share=True),
     "nothing masked": Case(masked=False),
     "own mean, two rows": Case(rows=2, own_mean=True),
     "own mean, all tokens": Case(own_mean=True),
@@ -112,12 +122,34 @@ def trained_groups(*, partial: bool) -> list[Any]:
         samples = [sample(name, k, prompt, reward) for k, reward in enumerate(rewards)]
         return Group(stage_input, samples, frozenset(f"{name}#{k}" for k in before if partial))
 
+    branched = group("p4/solver/0", "solver", (0.0, 1.0, 1.0, 0.0))
+    trunk = max(branched.samples, key=lambda one: len(one.response_ids)).response_ids
+    for one in branched.samples:  # continuations of one response
+        kept = min(len(trunk), len(one.response_ids)) * 2 // 3
+        one.response_ids[:kept] = trunk[:kept]
     return [
+        branched,
         group("p0/solver/0", "solver", (1.0, 0.0, 0.0, 1.0)),
         group("p1/solver/0", "solver", (1.0, 0.0), before=(0,)),
         group("p2/verifier_1/0", "verifier", (0.0, 1.0, 0.0), before=(1,)),
         group("p3/verifier_1/0", "verifier", (0.0, 1.0, 1.0, 1.0), before=(0, 3)),
     ]
+
+
+def attention_without_masks(*_: Any, **__: Any) -> Any:
+    """Stands for flash attention, which takes no mask of a tree."""
+    raise AssertionError("it was called, and flex attention should have been")
+
+
+def written_out_flex_attention(
+    module: Any, query: Any, key: Any, value: Any, attention_mask: Any, scaling: Any = None, **_: Any
+) -> Any:
+    """What flex attention computes: on a processor it has no backward pass."""
+    groups, place = query.shape[1] // key.shape[1], torch.arange(query.shape[2])
+    key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
+    sees = attention_mask.mask_mod(torch.tensor(0), torch.tensor(0), place[:, None], place[None, :])
+    out = torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=sees, scale=scaling)
+    return out.transpose(1, 2).contiguous(), None
 
 
 class Ranks:
@@ -163,6 +195,8 @@ class Bench:
     """A trainer and this rank's worker."""
 
     def __init__(self, config: Any) -> None:
+        from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
         from marsrl_verl.verl_adapter.task_runner import MarsRLTaskRunner
         from marsrl_verl.verl_adapter.workers import MarsRLActorRolloutRefWorker
 
@@ -175,6 +209,8 @@ class Bench:
         self.module = self.worker.actor.engine.module
         self.start = {name: one.detach().clone() for name, one in self.module.named_parameters()}
         self.gradients: list[dict[str, torch.Tensor]] = []
+        ALL_ATTENTION_FUNCTIONS["no_mask"] = attention_without_masks
+        ALL_ATTENTION_FUNCTIONS["flex_attention"] = written_out_flex_attention
         # verl's worker drops them when its update is over.
         self.worker.actor.engine.optimizer.register_step_pre_hook(lambda *_: self._keep_gradients())
 
@@ -206,6 +242,8 @@ class Bench:
 
     def _cut(self, case: Case) -> None:
         self.trainer.settings.pipeline.updates_per_step = case.updates
+        self.trainer.settings.training.share_prefixes = case.share
+        self.module.config._attn_implementation = case.attention
         self.trainer.settings.algo.mastered_tokens.enabled = case.masked
         dynamic, rows = case.rows is None, case.rows or 1
         engine, actor = self.worker.actor.engine_config, self.config.actor_rollout_ref.actor

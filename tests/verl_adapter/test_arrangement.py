@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marsrl_verl.verl_adapter.arrangement import arrange_rows
+from marsrl_verl.verl_adapter.arrangement import arrange_families, arrange_rows
 
 
 def test_two_ranks_get_rows_in_serpentine_order():
@@ -65,3 +65,44 @@ def test_no_mini_batch_is_padding_alone(real, updates, ranks, seed):
 def test_more_mini_batches_than_rows_are_refused():
     with pytest.raises(ValueError, match="at most 1"):
         arrange_rows([5, 5], ranks=1, updates=2, seed=0, step=1, padding_rows=1)
+
+
+def parts_of(order, ranks, updates):
+    """The rows of each (rank, mini-batch)."""
+    size = len(order) // (ranks * updates)
+    return [order[start : start + size] for start in range(0, len(order), size)]
+
+
+def test_families_stay_together_and_the_largest_are_dealt_first():
+    # family b has 9 tokens, a 6, c 3 (c and a together as many as b)
+    order = arrange_families("aabbbc", [3, 3, 3, 3, 3, 3], ranks=2, updates=1, seed=0, step=1)
+    assert order == [2, 3, 4, 0, 1, 5]
+
+
+def test_a_family_without_room_is_cut():
+    order = arrange_families("aaab", [1, 1, 1, 1], ranks=2, updates=1, seed=0, step=1)
+    assert [sorted(part) for part in parts_of(order, 2, 1)] == [[0, 1], [2, 3]]
+
+
+@given(st.data(), st.integers(1, 4), st.integers(1, 3), st.integers(1, 40), st.integers(0, 99))
+def test_families_fill_every_part_and_cut_few(data, ranks, updates, real, seed):
+    updates = min(updates, real)
+    padding = -real % (ranks * updates)
+    families = data.draw(st.lists(st.integers(0, 6), min_size=real, max_size=real))
+    lengths = data.draw(st.lists(st.integers(1, 50), min_size=real, max_size=real)) + [1] * padding
+    cut = {"ranks": ranks, "updates": updates, "seed": seed, "padding_rows": padding}
+    order = arrange_families(families, lengths, step=1, **cut)
+    assert order == arrange_families(families, lengths, step=1, **cut)
+    assert sorted(order) == list(range(real + padding))
+    parts = parts_of(order, ranks, updates)
+    for update in range(updates):
+        assert any(row < real for part in parts[update::updates] for row in part), "not padding alone"
+    pieces = sum(len({families[row] for row in part if row < real}) for part in parts)
+    assert pieces <= len(set(families)) + ranks * updates - 1, "a border cuts one family at most"
+
+
+def test_families_refuse_what_rows_refuse():
+    with pytest.raises(ValueError, match="5 rows"):
+        arrange_families([0] * 5, [1] * 5, ranks=2, updates=1, seed=0, step=1)
+    with pytest.raises(ValueError, match="at most 1"):
+        arrange_families([0], [5, 5], ranks=1, updates=2, seed=0, step=1, padding_rows=1)

@@ -15,7 +15,7 @@ pytest.importorskip("verl", reason="verl's agent loops")
 from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
-from marsrl_verl.core.scheduler import StepResult
+from marsrl_verl.core.step_result import StepResult
 from marsrl_verl.core.types import FinishReason, Group, Outcome, Problem, Sample, SamplingSettings, StageInput
 from marsrl_verl.evaluation.system import Call
 from marsrl_verl.reporting.rollout_log import rollout_line
@@ -223,6 +223,7 @@ def step_result(group: Group) -> StepResult:
         in_flight=0,
         unfinished=0,
         held=0,
+        stale=0,
         oldest_waiting={},
         input_ages={},
     )

@@ -76,7 +76,9 @@ def test_gradient_is_the_same_however_the_update_is_cut(results, world, name):
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.updates == 2])
 def test_both_mini_batches_are_the_same_however_they_are_cut(results, world, name):
-    expected, found = results[1]["two updates, all tokens"], results[world][name]
+    # Sharing keeps families together, so its mini-batches are others.
+    usual = "two updates, shared, all tokens" if CASES[name].share else "two updates, all tokens"
+    expected, found = results[1][usual], results[world][name]
     assert len(found["gradients"]) == len(expected["gradients"]) == 2
     for one, other in zip(found["gradients"], expected["gradients"], strict=True):
         assert distance(one, other) < TOLERANCE
@@ -85,13 +87,34 @@ def test_both_mini_batches_are_the_same_however_they_are_cut(results, world, nam
 
 def test_the_batch_is_as_mixed_as_it_is_meant_to_be(results):
     metrics = results[1][WHOLE]["metrics"]
-    assert metrics["batch/rows"] == 9, "13 responses, 4 of them trained before"
-    assert results[1]["complete groups"]["metrics"]["batch/rows"] == 13
+    assert metrics["batch/rows"] == 13, "17 responses, 4 of them trained before"
+    assert results[1]["complete groups"]["metrics"]["batch/rows"] == 17
     assert 0 < metrics["actor/masked_token_share"] < metrics["actor/mastered_token_share"] < 1
     assert 0 < metrics["off_policy/older_than/0"] < 1
     assert metrics["off_policy/tis/max"] == 2.0, "truncated"
     padding = {name: results[2][name]["metrics"]["batch/padding_rows"] for name in CASES if one_update(name)}
-    assert {1, 3, 7, 11} <= set(padding.values())
+    assert {1, 3, 7} <= set(padding.values())
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_shared_tokens_are_computed_once(results, world):
+    """Rows of one prompt are on one rank and in one micro-batch where there is room."""
+    for name in ("shared, all tokens", "shared, packed"):
+        metrics = results[world][name]["metrics"]
+        assert metrics["batch/tokens"] == results[1][WHOLE]["metrics"]["batch/tokens"]
+        assert metrics["batch/computed_tokens"] < metrics["batch/tokens"]
+    whole, cut = (
+        results[world][f"shared, {name}"]["metrics"]["batch/computed_tokens"]
+        for name in ("all tokens", "few tokens")
+    )
+    assert whole < cut, "a tree that is cut has its beginning in both parts"
+    assert "batch/computed_tokens" not in results[world][WHOLE]["metrics"]
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_shared_and_complete_groups_have_the_gradient_of_complete_groups(results, world):
+    expected, found = results[1]["complete groups"], results[world]["complete groups, shared"]
+    assert distance(found["gradients"][0], expected["gradients"][0]) < TOLERANCE
 
 
 @pytest.mark.parametrize("name", ["complete groups", "nothing masked"])

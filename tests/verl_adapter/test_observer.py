@@ -10,8 +10,8 @@ import pytest
 from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
-from marsrl_verl.core.scheduler import StepResult
 from marsrl_verl.core.scheduler_state import Ended, EndReason
+from marsrl_verl.core.step_result import StepResult
 from marsrl_verl.core.types import FinishReason, Group, Outcome, Problem, Sample, StageInput
 from marsrl_verl.verl_adapter.observer import TrainingObserver
 
@@ -61,6 +61,7 @@ def result(step: int) -> StepResult:
         in_flight=3,
         unfinished=5,
         held=6,
+        stale=0,
         oldest_waiting={"solver": 0, "verifier_1": 2},
         input_ages={"solver": 0.0},
     )

@@ -24,6 +24,7 @@ from marsrl_verl.config.checks import (
     pipeline,
     prompt_room,
     resume,
+    training,
     upstream,
 )
 from marsrl_verl.config.checks.context import Context
@@ -58,6 +59,7 @@ ROUNDS: tuple[tuple[Check, ...], ...] = (
         pipeline.check_off_policy,
         attnrl.check_attnrl_run,
         pipeline.check_mastered_tokens,
+        training.check_share_prefixes,
         method.check_train_roles,
         external_solver.check_external_source,
         lengths.check_role_limits,

@@ -71,6 +71,10 @@ def check_attnrl_run(ctx: Context) -> list[Problem]:
     if pipeline.min_group is not None:
         what = "A problem's tree is trained as a whole."
         problems.append(Problem("marsrl.pipeline.min_group", what, "Leave it at null.", pipeline.min_group))
+    if pipeline.max_input_staleness is not None:
+        key = "marsrl.pipeline.max_input_staleness"
+        what = "A problem's tree is trained as a whole, and a part of it would be missing."
+        problems.append(Problem(key, what, "Leave it at null.", pipeline.max_input_staleness))
     if ctx.external_solver:
         what = "A tree's responses are trained, and another model's can't be."
         problems.append(

@@ -6,7 +6,7 @@ from marsrl_verl.algos.choices import EntropyScope, OffPolicyMode
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.checks.method import at_least, one_of
 from marsrl_verl.config.errors import Problem
-from marsrl_verl.config.schema import MasteredTokensConfig, OffPolicyConfig
+from marsrl_verl.config.schema import MasteredTokensConfig, OffPolicyConfig, PipelineConfig
 from marsrl_verl.core.scheduler import Mode
 
 _SEGMENTS = "marsrl.pipeline.max_segments"
@@ -22,6 +22,7 @@ def check_segments(ctx: Context) -> list[Problem]:
         *at_least(_MIN_GROUP, pipeline.min_group, 2, "advantages compare samples; null is the whole group"),
         *at_least("marsrl.pipeline.min_groups", pipeline.min_groups, 1, "1 is no floor"),
     ]
+    problems += _check_staleness(pipeline)
     if pipeline.max_segments > 1 and pipeline.mode == Mode.SEQUENTIAL.value:
         what = "In sequential mode a step waits for all of a response, so segments would only cost time."
         fix = f"Set pipeline=pipelined, or {_SEGMENTS}=1."
@@ -36,6 +37,18 @@ def check_segments(ctx: Context) -> list[Problem]:
         what = f"A group has {size} samples (marsrl.algo.group_size)."
         problems.append(Problem(_MIN_GROUP, what, f"Set it to at most {size}.", pipeline.min_group))
     return problems
+
+
+def _check_staleness(pipeline: PipelineConfig) -> list[Problem]:
+    key, value = "marsrl.pipeline.max_input_staleness", pipeline.max_input_staleness
+    problems = at_least(key, value, 1, "an input's first turn is the step after the one that made it")
+    if value is None or problems:
+        return problems
+    if pipeline.step_prompt_budget is None or pipeline.mode == Mode.SEQUENTIAL.value:
+        what = "Nothing waits longer than one step: every round decodes all inputs there are."
+        fix = "Leave it out, or use pipeline=pipelined with marsrl.pipeline.step_prompt_budget."
+        return [Problem(key, what, fix, value)]
+    return []
 
 
 def check_off_policy(ctx: Context) -> list[Problem]:

@@ -1,0 +1,144 @@
+"""One forward pass over a prefix tree: every token that sequences share is computed once.
+
+A node attends to itself and its ancestors. That is causal attention over each of the sequences through it,
+so logits, and with them every gradient, are those of the sequences one by one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch.nn.attention.flex_attention import BlockMask
+from torch.utils.checkpoint import checkpoint
+
+from marsrl_verl.core.prefix_tree import PrefixTree
+
+BLOCK = 128
+"""Tokens of a block of flex attention's mask."""
+_CHUNK = 2048
+"""Nodes whose full distributions are held in float32 at a time."""
+
+
+@dataclass(frozen=True, slots=True)
+class TreeLayout:
+    """Where the nodes of a prefix tree stand in a model's input of B rows of T places."""
+
+    input_ids: torch.Tensor
+    """(B, T)."""
+    position_ids: torch.Tensor
+    """(B, T) each token's position in its sequences."""
+    ends: torch.Tensor
+    """(B, T) one after the last descendant's place, in the row's own places; padding ends at once."""
+    places: torch.Tensor
+    """(N,) each node's place in the flattened input."""
+
+    def to(self, device: torch.device | str | int) -> TreeLayout:
+        """The layout on a device."""
+        return TreeLayout(
+            *(x.to(device) for x in (self.input_ids, self.position_ids, self.ends, self.places))
+        )
+
+
+def packed_layout(tree: PrefixTree, *, pad_token_id: int = 0) -> TreeLayout:
+    """All trees end to end in one row, padded to whole blocks: for flex attention, which skips what a
+    node does not see."""
+    return _layout(tree, np.zeros(1, dtype=np.int64), -(-len(tree.tokens) // BLOCK) * BLOCK, pad_token_id)
+
+
+def padded_layout(tree: PrefixTree, *, pad_token_id: int = 0) -> TreeLayout:
+    """A row for every tree that shares nothing with the others: for attention with a dense mask, whose
+    cost is the square of the row's length."""
+    starts = tree.roots
+    return _layout(tree, starts, int(np.diff([*starts, len(tree.tokens)]).max()), pad_token_id)
+
+
+def _layout(tree: PrefixTree, starts: np.ndarray, width: int, pad_token_id: int) -> TreeLayout:
+    nodes = np.arange(len(tree.tokens))
+    row = np.searchsorted(starts, nodes, side="right") - 1
+    column = nodes - starts[row]
+    shape = (len(starts), width)
+    ids = np.full(shape, pad_token_id, dtype=np.int64)
+    positions = np.zeros(shape, dtype=np.int64)
+    ends = np.broadcast_to(np.arange(1, width + 1), shape).copy()
+    ids[row, column], positions[row, column] = tree.tokens, tree.positions
+    ends[row, column] = tree.ends - starts[row]
+    arrays = (ids, positions, ends, row * width + column)
+    return TreeLayout(*(torch.from_numpy(array) for array in arrays))
+
+
+def dense_mask(layout: TreeLayout) -> torch.Tensor:
+    """(B, 1, T, T) boolean: whether a place (row) attends to another (column). Padding attends to itself."""
+    place = torch.arange(layout.ends.shape[1], device=layout.ends.device)
+    seen = place[None, None, :] <= place[None, :, None]
+    return (seen & (place[None, :, None] < layout.ends[:, None, :])).unsqueeze(1)
+
+
+def block_mask(layout: TreeLayout) -> BlockMask:
+    """The same mask for flex attention, from the blocks' extremes: nothing of size T x T is made.
+
+    Raises:
+        ValueError: the layout has several rows, or not whole blocks (`packed_layout` has neither).
+    """
+    rows, width = layout.ends.shape
+    if rows != 1 or width % BLOCK:
+        raise ValueError(f"a block mask needs one row of whole blocks of {BLOCK}, found {rows} of {width}")
+    ends = layout.ends[0]
+    count = width // BLOCK
+    first = torch.arange(count, device=ends.device) * BLOCK
+    latest, earliest = ends.view(count, BLOCK).amax(1), ends.view(count, BLOCK).amin(1)
+    query, key = first[:, None], first[None, :]
+    some = (key <= query) & (latest[None, :] > query)
+    # Full: all keys before the first query, and none that ends before the last.
+    full = (key < query) & (earliest[None, :] >= query + BLOCK)
+
+    def sees(batch: torch.Tensor, head: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        return (k <= q) & (q < ends[k])
+
+    part_counts, part_blocks = _listed(some & ~full)
+    full_counts, full_blocks = _listed(full)
+    return BlockMask.from_kv_blocks(
+        part_counts, part_blocks, full_counts, full_blocks, BLOCK_SIZE=BLOCK, mask_mod=sees
+    )
+
+
+def _listed(chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """(1, 1, blocks) how many key blocks each query block has, and (1, 1, blocks, blocks) which, first."""
+    counts = chosen.sum(1, dtype=torch.int32)
+    blocks = torch.argsort(chosen.int(), dim=1, descending=True, stable=True).to(torch.int32)
+    return counts[None, None], blocks[None, None].contiguous()
+
+
+def node_values(
+    logits: torch.Tensor, tree_tokens: torch.Tensor, parents: torch.Tensor, *, entropy: bool
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Log-probability of every node's token after its ancestors, and the entropy of what follows a node.
+
+    Args:
+        logits: (N, V) of the nodes, divided by the temperature.
+        tree_tokens: (N,) the nodes' tokens.
+        parents: (N,) their parents, -1 for a first token.
+        entropy: whether entropies are wanted.
+
+    Returns:
+        (N,) log-probabilities in nats, float32, 0 for a first token; (N,) entropies in nats, or None.
+    """
+    normalisers, entropies = [], []
+    for start in range(0, len(logits), _CHUNK):
+        # Recomputed in the backward pass, so that no second copy of all logits is kept.
+        found = checkpoint(_statistics, logits[start : start + _CHUNK], entropy, use_reentrant=False)
+        normalisers.append(found[0])
+        entropies.append(found[1])
+    before = parents.clamp(min=0)
+    log_probs = logits[before, tree_tokens].float() - torch.cat(normalisers)[before]
+    return log_probs * (parents >= 0), torch.cat(entropies) if entropy else None
+
+
+def _statistics(logits: torch.Tensor, entropy: bool) -> tuple[torch.Tensor, torch.Tensor]:
+    exact = logits.float()
+    normaliser = torch.logsumexp(exact, dim=-1)
+    if not entropy:
+        return normaliser, normaliser
+    mean = (torch.softmax(exact, dim=-1) * exact).sum(dim=-1)
+    return normaliser, normaliser - mean

@@ -1,0 +1,138 @@
+"""Sequences with common beginnings as a tree in which every shared token occurs once."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+from numpy.typing import NDArray
+
+Tokens = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixTree:
+    """The prefix tree (trie) of R sequences, with N nodes in preorder: a node's descendants follow it, and
+    its ancestors are the tokens that precede it in every sequence that passes through it."""
+
+    tokens: Tokens
+    """(N,) the token of each node."""
+    parents: Tokens
+    """(N,) the node of the token before; -1 for a first token."""
+    positions: Tokens
+    """(N,) the token's position in its sequences."""
+    ends: Tokens
+    """(N,) one after the node's last descendant: node j precedes or is node i iff j <= i < ends[j]."""
+    rows: tuple[Tokens, ...]
+    """The nodes of each sequence, token by token, in the order in which the sequences were given."""
+
+    @property
+    def roots(self) -> Tokens:
+        """(K,) the first nodes, one for each set of sequences that share at least a token."""
+        return np.flatnonzero(self.parents < 0)
+
+
+def prefix_order(rows: Sequence[Tokens]) -> list[int]:
+    """Indices of the sequences in the order of their tokens, so that common beginnings are neighbours."""
+    # Big-endian bytes compare like the numbers; one comparison of bytes is far quicker than of lists.
+    keys = [np.asarray(row).astype(">u4").tobytes() for row in rows]
+    return sorted(range(len(rows)), key=lambda index: (keys[index], index))
+
+
+def common_prefix(first: Tokens, second: Tokens) -> int:
+    """How many tokens two sequences have in common at their beginning."""
+    shorter = min(len(first), len(second))
+    differs = np.flatnonzero(first[:shorter] != second[:shorter])
+    return int(differs[0]) if len(differs) else shorter
+
+
+def shared_with_previous(rows: Sequence[Tokens], order: Sequence[int]) -> list[int]:
+    """For the sequences in `order`: the length of the beginning that each has in common with the one before,
+    0 for the first. In `prefix_order` their sum is the number of tokens that need not be computed."""
+    common = [common_prefix(rows[before], rows[this]) for before, this in pairwise(order)]
+    return [0, *common][: len(order)]
+
+
+def build_prefix_tree(rows: Sequence[Tokens]) -> PrefixTree:
+    """The prefix tree of sequences of at least one token each. Time and memory are linear in their tokens.
+
+    Raises:
+        ValueError: there is no sequence, or an empty one.
+    """
+    if not rows or any(len(row) == 0 for row in rows):
+        raise ValueError("a prefix tree needs at least one sequence, each of at least one token")
+    order = prefix_order(rows)
+    shared = shared_with_previous(rows, order)
+    total = sum(len(rows[index]) for index in order) - sum(shared)
+    tokens, parents, positions, ends = (np.zeros(total, dtype=np.int64) for _ in range(4))
+    nodes: list[Tokens] = [np.zeros(0, dtype=np.int64)] * len(rows)
+    path, count = np.zeros(0, dtype=np.int64), 0
+    for index, common in zip(order, shared, strict=True):
+        row = np.asarray(rows[index])
+        fresh = np.arange(count, count + len(row) - common)
+        ends[path[common:]] = count  # the branch that is left here is complete
+        path = np.concatenate([path[:common], fresh])
+        tokens[fresh], positions[fresh] = row[common:], np.arange(common, len(row))
+        parents[fresh] = np.concatenate([[-1], path])[common : len(row)]
+        nodes[index] = path
+        count += len(fresh)
+    ends[path] = count
+    return PrefixTree(tokens, parents, positions, ends, tuple(nodes))
+
+
+def packed_cost(tree_sizes: Sequence[int]) -> int:
+    """Places of several trees end to end."""
+    return sum(tree_sizes)
+
+
+def padded_cost(tree_sizes: Sequence[int]) -> int:
+    """Places of several trees as rows of one length."""
+    return len(tree_sizes) * max(tree_sizes)
+
+
+def split_rows(
+    rows: Sequence[Tokens],
+    limit: int,
+    *,
+    cost: Callable[[Sequence[int]], int] = packed_cost,
+    least: int = 1,
+) -> list[list[int]]:
+    """Cut sequences into parts of at most `limit` places that share as much as they can.
+
+    Neighbours in `prefix_order` stay together; a tree over the limit is cut, and its beginning is then in
+    both parts. A sequence longer than the limit is a part of its own.
+
+    Args:
+        rows: the sequences.
+        limit: most places of a part.
+        cost: places of a part, from the sizes of its trees in nodes.
+        least: fewest parts; the parts with most sequences are halved until there are so many.
+
+    Returns:
+        Indices of `rows`, every one once.
+
+    Raises:
+        ValueError: there are fewer sequences than `least`.
+    """
+    if least > len(rows):
+        raise ValueError(f"{len(rows)} sequences cannot be cut into {least} parts")
+    order = prefix_order(rows)
+    parts: list[list[int]] = []
+    sizes: list[int] = []
+    for index, common in zip(order, shared_with_previous(rows, order), strict=True):
+        length = len(rows[index])
+        if parts:
+            grown = [*sizes[:-1], sizes[-1] + length - common] if common else [*sizes, length]
+            if cost(grown) <= limit:
+                parts[-1].append(index)
+                sizes = grown
+                continue
+        parts.append([index])
+        sizes = [length]
+    while len(parts) < least:
+        place = max(range(len(parts)), key=lambda number: len(parts[number]))
+        half = len(parts[place]) // 2
+        parts[place : place + 1] = [parts[place][:half], parts[place][half:]]
+    return parts

@@ -1,0 +1,204 @@
+"""verl's FSDP engine with shared-prefix training: tokens that rows of a micro-batch have in common at their
+beginning are computed once.
+
+Asked for by the batch itself (`share_prefixes`), so that every other pass runs as upstream.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from tensordict import TensorDict
+from torch.nn.attention.flex_attention import BlockMask
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from verl.utils import tensordict_utils as tu
+from verl.utils.device import get_device_id
+from verl.utils.metric import AggregationType, Metric
+from verl.workers.engine.fsdp import transformer_impl
+from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
+
+from marsrl_verl.attention.shared_prefix import (
+    TreeLayout,
+    block_mask,
+    dense_mask,
+    node_values,
+    packed_layout,
+    padded_layout,
+)
+from marsrl_verl.core.prefix_tree import (
+    build_prefix_tree,
+    packed_cost,
+    padded_cost,
+    split_rows,
+)
+
+SHARE_KEY = "share_prefixes"
+"""The batch's switch."""
+COMPUTED_TOKENS = "computed_tokens"
+"""Metric of an update: tokens that went through the model, on all ranks, padding of the layout apart."""
+_TREE = "prefix_tree"
+_FLEX = "flex_attention"
+
+
+class SharedPrefixFSDPEngine(FSDPEngineWithLMHead):
+    """Upstream behaviour: every row is computed from its first token on, whatever other rows begin with."""
+
+    _computed_tokens: int = 0
+    """Of the micro-batch at hand."""
+
+    def forward_backward_batch(self, data: TensorDict, loss_function: Any, forward_only: bool = False) -> Any:
+        """As upstream; with `share_prefixes`, rows with a common beginning are in one micro-batch."""
+        if not sharing(data):
+            return super().forward_backward_batch(data, loss_function, forward_only)
+        self._refuse_what_shares_nothing()
+        # Micro-batches are cut by tokens, and verl puts the rows back in order where it knows that.
+        tu.assign_non_tensor(data, use_dynamic_bsz=True)
+        with _micro_batches_by_prefix(padded_cost if self._dense() else packed_cost):
+            return super().forward_backward_batch(data, loss_function, forward_only)
+
+    def prepare_model_inputs(self, micro_batch: TensorDict) -> Any:
+        """As upstream, or the prefix tree of the rows."""
+        if not sharing(micro_batch):
+            return super().prepare_model_inputs(micro_batch)
+        tree = build_prefix_tree(_token_rows(micro_batch))
+        self._computed_tokens = len(tree.tokens)
+        layout = (padded_layout if self._dense() else packed_layout)(tree).to(get_device_id())
+        inputs = {
+            "input_ids": layout.input_ids,
+            "position_ids": layout.position_ids,
+            # transformers leaves a mask of four dimensions as it is.
+            "attention_mask": dense_mask(layout) if self._dense() else block_mask(layout),
+        }
+        return inputs, {_TREE: (tree, layout)}
+
+    def prepare_model_outputs(
+        self, output: Any, output_args: Any, micro_batch: TensorDict, logits_processor_func: Any
+    ) -> dict[str, Any]:
+        """As upstream: nested `log_probs`, and `entropy` where asked for, a value per token of each row."""
+        if _TREE not in output_args:
+            return super().prepare_model_outputs(output, output_args, micro_batch, logits_processor_func)
+        tree, layout = output_args[_TREE]
+        entropy = bool(tu.get_non_tensor_data(data=micro_batch, key="calculate_entropy", default=False))
+        logits = _node_logits(output.logits, layout) / _temperature(micro_batch)
+        device = logits.device
+        log_probs, entropies = node_values(
+            logits,
+            torch.from_numpy(tree.tokens).to(device),
+            torch.from_numpy(tree.parents).to(device),
+            entropy=entropy,
+        )
+        offsets = micro_batch["input_ids"].offsets()
+        nodes = torch.from_numpy(np.concatenate(tree.rows)).to(device)
+        # A log-probability stands one place to the left of its token; the row's last place has none.
+        following = torch.from_numpy(np.concatenate([np.append(row[1:], row[0]) for row in tree.rows]))
+        result = {"log_probs": log_probs[following.to(device)]}
+        if entropies is not None:
+            result["entropy"] = entropies[nodes]
+        return {k: torch.nested.nested_tensor_from_jagged(v, offsets) for k, v in result.items()}
+
+    def forward_step(self, micro_batch: TensorDict, loss_function: Any, forward_only: bool) -> Any:
+        """As upstream; an update's metrics count the tokens that were computed and those of the rows."""
+        loss, output = super().forward_step(micro_batch, loss_function, forward_only)
+        if sharing(micro_batch) and loss_function is not None:
+            ranks = self.get_data_parallel_size()  # verl takes the mean over them
+            count = Metric(AggregationType.SUM, self._computed_tokens * ranks)
+            output["metrics"][COMPUTED_TOKENS] = count
+        return loss, output
+
+    def _dense(self) -> bool:
+        """Whether the model's attention takes a dense mask; flash attention takes none, and flex attention
+        stands in for it."""
+        name = _model_config(self)._attn_implementation
+        if name == "sdpa":
+            return True
+        _let_flex_attention_take_block_masks(name)
+        return False
+
+    def _refuse_what_shares_nothing(self) -> None:
+        config = _model_config(self)
+        others = {kind for kind in getattr(config, "layer_types", None) or () if kind != "full_attention"}
+        if others:
+            raise ValueError(
+                f"marsrl.training.share_prefixes: {type(config).__name__} has layers of {sorted(others)}, "
+                "for which there is no mask of a prefix tree; set it to false"
+            )
+
+
+def sharing(data: TensorDict) -> bool:
+    return bool(tu.get_non_tensor_data(data=data, key=SHARE_KEY, default=False))
+
+
+def _model_config(engine: FSDPEngineWithLMHead) -> Any:
+    return getattr(engine.module, "module", engine.module).config  # FSDP1 keeps the model below
+
+
+def _token_rows(data: TensorDict) -> list[np.ndarray]:
+    return [row.cpu().numpy() for row in data["input_ids"].unbind()]
+
+
+def _node_logits(logits: torch.Tensor, layout: TreeLayout) -> torch.Tensor:
+    """(N, V) of the nodes, from (B, T, V)."""
+    flat = logits.flatten(0, 1)
+    # Packed, the nodes stand at the beginning: no copy.
+    return flat[: len(layout.places)] if len(logits) == 1 else flat[layout.places]
+
+
+def _temperature(micro_batch: TensorDict) -> float:
+    value = micro_batch["temperature"]
+    values = set(value.flatten().tolist()) if isinstance(value, torch.Tensor) else {float(value)}
+    if len(values) != 1:
+        raise ValueError(f"shared prefixes need one temperature for all rows, found {sorted(values)}")
+    return float(values.pop())
+
+
+@contextmanager
+def _micro_batches_by_prefix(cost: Any) -> Iterator[None]:
+    """Have `forward_backward_batch` cut the batch by prefixes.
+
+    Upstream behaviour: it calls its module's `prepare_micro_batches`, which balances rows by their lengths,
+    and has no hook to cut them otherwise.
+    """
+
+    def cut(data: TensorDict, dp_group: Any = None, **_: Any) -> tuple[list[Any], list[list[int]]]:
+        limit = int(data["max_token_len_per_gpu"])
+        rows = _token_rows(data)
+        parts = split_rows(rows, limit, cost=cost)
+        # Every rank passes through the model equally often.
+        most = torch.tensor([len(parts)], device=get_device_id())
+        torch.distributed.all_reduce(most, op=torch.distributed.ReduceOp.MAX, group=dp_group)
+        parts = split_rows(rows, limit, cost=cost, least=int(most.item()))
+        return [tu.index_select_tensor_dict(data, part) for part in parts], parts
+
+    upstream = transformer_impl.prepare_micro_batches
+    transformer_impl.prepare_micro_batches = cut
+    try:
+        yield
+    finally:
+        transformer_impl.prepare_micro_batches = upstream
+
+
+def _let_flex_attention_take_block_masks(name: str) -> None:
+    """Let the attention function `name` leave calls with a block mask to flex attention.
+
+    For good and not for the length of a pass: activation checkpointing calls it again in the backward pass.
+    """
+    if name not in ALL_ATTENTION_FUNCTIONS:
+        raise ValueError(
+            f"marsrl.training.share_prefixes: attention {name!r} is not in transformers' registry and takes "
+            "no mask of a prefix tree; use sdpa or flash_attention_2"
+        )
+    original = ALL_ATTENTION_FUNCTIONS[name]
+    if name == _FLEX or getattr(original, "takes_block_masks", False):
+        return
+    flex = ALL_ATTENTION_FUNCTIONS[_FLEX]
+
+    def attention(module: Any, query: Any, key: Any, value: Any, attention_mask: Any, **kwargs: Any) -> Any:
+        function = flex if isinstance(attention_mask, BlockMask) else original
+        return function(module, query, key, value, attention_mask, **kwargs)
+
+    attention.takes_block_masks = True  # type: ignore[attr-defined]
+    ALL_ATTENTION_FUNCTIONS[name] = attention

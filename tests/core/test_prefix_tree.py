@@ -1,0 +1,96 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from marsrl_verl.core.prefix_tree import (
+    build_prefix_tree,
+    common_prefix,
+    packed_cost,
+    padded_cost,
+    prefix_order,
+    shared_with_previous,
+    split_rows,
+)
+
+sequences = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=7), min_size=1, max_size=9)
+
+
+def arrays(rows: list[list[int]]) -> list[np.ndarray]:
+    return [np.array(row, dtype=np.int64) for row in rows]
+
+
+def prefixes(rows: list[list[int]]) -> set[tuple[int, ...]]:
+    return {tuple(row[:end]) for row in rows for end in range(1, len(row) + 1)}
+
+
+def test_golden_tree():
+    """Two continuations of 5 6, a sequence that ends there, and one of its own."""
+    tree = build_prefix_tree(arrays([[5, 6, 8], [5, 6], [9], [5, 6, 7, 7]]))
+    #            nodes:      0  1  2  3  4  5
+    assert tree.tokens.tolist() == [5, 6, 7, 7, 8, 9]
+    assert tree.parents.tolist() == [-1, 0, 1, 2, 1, -1]
+    assert tree.positions.tolist() == [0, 1, 2, 3, 2, 0]
+    assert tree.ends.tolist() == [5, 5, 4, 4, 5, 6]
+    assert [row.tolist() for row in tree.rows] == [[0, 1, 4], [0, 1], [5], [0, 1, 2, 3]]
+    assert tree.roots.tolist() == [0, 5]
+
+
+@given(sequences)
+def test_tree_holds_every_prefix_once_and_sees_what_precedes(rows):
+    tree = build_prefix_tree(arrays(rows))
+    assert len(tree.tokens) == len(prefixes(rows))
+    for row, nodes in zip(rows, tree.rows, strict=True):
+        assert tree.tokens[nodes].tolist() == row
+        assert tree.positions[nodes].tolist() == list(range(len(row)))
+        assert tree.parents[nodes].tolist() == [-1, *nodes[:-1].tolist()]
+        for place, node in enumerate(nodes):
+            seen = [j for j in range(len(tree.tokens)) if j <= node < tree.ends[j]]
+            assert seen == nodes[: place + 1].tolist()
+
+
+@given(sequences)
+def test_order_and_common_beginnings_count_the_distinct_tokens(rows):
+    given_rows = arrays(rows)
+    order = prefix_order(given_rows)
+    assert [rows[index] for index in order] == sorted(rows)
+    shared = shared_with_previous(given_rows, order)
+    assert sum(map(len, rows)) - sum(shared) == len(prefixes(rows))
+
+
+def test_large_tokens_keep_their_order():
+    assert prefix_order(arrays([[70_000], [256], [255], [151_643]])) == [2, 1, 0, 3]
+
+
+def test_common_prefix_of_a_sequence_and_its_beginning():
+    assert common_prefix(np.array([1, 2]), np.array([1, 2, 3])) == 2
+
+
+@pytest.mark.parametrize("rows", [[], [[]], [[1], []]])
+def test_empty_sequences_are_refused(rows):
+    with pytest.raises(ValueError, match="at least one token"):
+        build_prefix_tree(arrays(rows))
+
+
+@given(sequences, st.integers(1, 25), st.sampled_from([packed_cost, padded_cost]), st.data())
+def test_parts_keep_to_the_limit_and_hold_every_row_once(rows, limit, cost, data):
+    least = data.draw(st.integers(1, len(rows)))
+    parts = split_rows(arrays(rows), limit, cost=cost, least=least)
+    assert sorted(index for part in parts for index in part) == list(range(len(rows)))
+    assert len(parts) >= least
+    for part in parts:
+        tree = build_prefix_tree(arrays([rows[index] for index in part]))
+        sizes = np.diff([*tree.roots, len(tree.tokens)]).tolist()
+        assert len(part) == 1 or cost(sizes) <= limit
+
+
+def test_relatives_stay_together():
+    rows = arrays([[1, 2, 3, 4], [7, 8], [1, 2, 3, 5], [7, 9]])
+    assert split_rows(rows, 5) == [[0, 2], [1, 3]]
+
+
+def test_more_parts_than_rows_are_refused():
+    with pytest.raises(ValueError, match="2 sequences cannot be cut into 3 parts"):
+        split_rows(arrays([[1], [2]]), 9, least=3)
