@@ -153,6 +153,10 @@ class AlgoConfig:
     """`random`, `balanced` or `adaptive` (§3.4)."""
     select_scope: str = "problem"
     """`problem`: K inputs per problem and stage, pooled over its groups; `group`: K per group."""
+    distinct_answers: bool = False
+    """Of the solutions with the same final answer (as the reward class reports it) only one, drawn at random,
+    is a candidate for the Verifier's inputs; those without a readable answer count as one answer. Fewer
+    answers than K give fewer inputs. Off in the paper (§3.4)."""
     train_roles: list[str] = field(default_factory=lambda: ["solver", "verifier", "corrector"])
     """Roles whose samples enter the loss."""
     normalize_std: bool = True
