@@ -73,7 +73,8 @@ class MarsRL(Algorithm):
       answers with verdict Wrong, together with the solution they judged. An input whose prompt is
       too long is not eligible. Without an eligible output the problem ends.
     - K inputs per problem and stage, chosen by `strategy`. For a Verifier, incorrect solutions are the
-      preferred class; for a Corrector, verdicts that are right (reward 1) (§3.4).
+      preferred class; for a Corrector, verdicts that are right (reward 1) (§3.4). With `distinct_answers` a
+      Verifier is shown one solution of each final answer at most.
     - A group whose rewards are all equal is not trained, but still feeds the next stage.
     """
 
@@ -87,6 +88,7 @@ class MarsRL(Algorithm):
         correction_rounds: int = 2,
         strategy: Strategy | str = Strategy.ADAPTIVE,
         scope: SelectScope | str = SelectScope.PROBLEM,
+        distinct_answers: bool = False,
         train_roles: tuple[str, ...] = ROLES,
         limits: PromptLimits | None = None,
         normalize_std: bool = True,
@@ -106,6 +108,7 @@ class MarsRL(Algorithm):
         self.inputs_per_stage = inputs_per_stage
         self.strategy = Strategy(strategy)
         self.scope = SelectScope(scope)
+        self.distinct_answers = distinct_answers
         self.train_roles = frozenset(train_roles)
         self.limits = limits
         self.normalize_std = normalize_std
@@ -151,6 +154,7 @@ class MarsRL(Algorithm):
             correction_rounds=cfg.correction_rounds,
             strategy=_member(Strategy, "selection", cfg.selection),
             scope=_member(SelectScope, "select_scope", cfg.select_scope),
+            distinct_answers=cfg.distinct_answers,
             train_roles=tuple(cfg.train_roles),
             limits=limits,
             normalize_std=cfg.normalize_std,
@@ -178,8 +182,7 @@ class MarsRL(Algorithm):
                     draft = self._draft(problem, stage.role, group, sample)
                     if draft is not None:
                         drafts[sample.sample_id] = draft
-                        preferred = _preferred(stage.role, sample)
-                        candidates.append(Candidate(sample.sample_id, group.input.group_id, preferred))
+                        candidates.append(_candidate(stage.role, group, sample))
             names = [problem.problem_id, stage.name]
             if self.scope is SelectScope.GROUP:
                 names.append(pool[0].input.group_id)
@@ -197,7 +200,8 @@ class MarsRL(Algorithm):
         """
         while True:
             rng = derive_generator(self.seed, *names)
-            picks = choose(candidates, self.inputs_per_stage, self.strategy, rng)
+            distinct = self.distinct_answers and role == VERIFIER
+            picks = choose(candidates, self.inputs_per_stage, self.strategy, rng, distinct_answers=distinct)
             too_long = {
                 pick.sample_id for pick in picks if not self._fits(role, drafts[pick.sample_id].messages)
             }
@@ -291,9 +295,12 @@ def _without_repeats(samples: list[Sample]) -> list[Sample]:
     return kept
 
 
-def _preferred(role: str, sample: Sample) -> bool:
-    """§3.4: incorrect solutions for the Verifier, rightly found errors for the Corrector."""
-    return not is_correct(sample.reward) if role == VERIFIER else is_correct(sample.reward)
+def _candidate(role: str, group: Group, sample: Sample) -> Candidate:
+    """For the inputs of `role`; preferred (§3.4) are incorrect solutions for the Verifier, rightly found
+    errors for the Corrector."""
+    preferred = not is_correct(sample.reward) if role == VERIFIER else is_correct(sample.reward)
+    answer = sample.outcome.answer if sample.outcome is not None else None
+    return Candidate(sample.sample_id, group.input.group_id, preferred, answer)
 
 
 def _member(enum: type[E], key: str, value: str) -> E:

@@ -28,7 +28,9 @@ ROOT = "marsrl"
 """The root configuration that is composed unless another is named."""
 AUTO = "auto"
 """The option of group `cluster` that stands for "look at the machine"."""
-_OWN_GROUPS = ("algo", "reward", "model", "data", "cluster", "pipeline", "external_solver", "training")
+_OWN_GROUPS = (
+    "algo", "reward", "model", "data", "cluster", "pipeline", "external_solver", "evaluation", "training",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

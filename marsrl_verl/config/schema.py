@@ -153,6 +153,10 @@ class AlgoConfig:
     """`random`, `balanced` or `adaptive` (§3.4)."""
     select_scope: str = "problem"
     """`problem`: K inputs per problem and stage, pooled over its groups; `group`: K per group."""
+    distinct_answers: bool = False
+    """Of the solutions with the same final answer (as the reward class reports it) only one, drawn at random,
+    is a candidate for the Verifier's inputs; those without a readable answer count as one answer. Fewer
+    answers than K give fewer inputs. Off in the paper (§3.4)."""
     train_roles: list[str] = field(default_factory=lambda: ["solver", "verifier", "corrector"])
     """Roles whose samples enter the loss."""
     normalize_std: bool = True
@@ -300,7 +304,18 @@ class EvaluationConfig:
     greedy: bool = True
     """Evaluate at temperature 0 too."""
     correction_rounds: int = 2
-    """Verify–correct rounds of the evaluated system."""
+    """Most verify–correct rounds of the evaluated system; 0 for the Solver alone. A round is one judgement
+    and, after Wrong, a correction."""
+    accept_passes: int = 1
+    """Correct verdicts in a row on one solution that accept it and end the run; each takes a round. The
+    greedy pass accepts at the first one."""
+    reject_fails: int | None = None
+    """Wrong verdicts in a row, on whatever solutions, after which a run is given up; null: no number of
+    them."""
+    fallback: str = "last"
+    """The answer of a run in which nothing was accepted: the `last` solution; the one with the most Correct
+    verdicts (`passes`; without any the Solver's); the same, without any the most frequent answer
+    (`majority`); or by the published evaluation script's rule, on accepted runs too (`released`)."""
     confidence: float = 0.95
     """Coverage of the reported intervals."""
 

@@ -30,12 +30,22 @@ class Candidate:
     parent_id: str
     """The input it answers (its group): chosen candidates come from different ones where possible."""
     in_preferred_class: bool
+    answer: str | None = None
+    """The final answer of a solution; None: none could be read."""
 
 
 def choose(
-    candidates: Sequence[Candidate], k: int, strategy: Strategy | str, rng: np.random.Generator
+    candidates: Sequence[Candidate],
+    k: int,
+    strategy: Strategy | str,
+    rng: np.random.Generator,
+    *,
+    distinct_answers: bool = False,
 ) -> list[Candidate]:
     """Choose `k` candidates without replacement, or all of them when there are fewer.
+
+    With `distinct_answers` only one candidate of each answer, drawn uniformly, takes part; those without a
+    readable answer count as one answer.
 
     Each class is drawn from uniformly. A class that is too small is filled up from the other. The
     classes come first; within what they leave open, the choice has as many different parents as
@@ -51,6 +61,8 @@ def choose(
     if k < 0:
         raise ValueError(f"selection: cannot choose {k} candidates, expected 0 or more")
     ordered = sorted(candidates, key=lambda candidate: candidate.sample_id)
+    if distinct_answers:
+        ordered = _one_per_answer(ordered, rng)
     shuffled = [ordered[i] for i in rng.permutation(len(ordered))]
     if Strategy(strategy) is Strategy.RANDOM:
         return _spread([shuffled] * min(k, len(shuffled)))
@@ -58,6 +70,14 @@ def choose(
     others = [candidate for candidate in shuffled if not candidate.in_preferred_class]
     first, second = quotas(k, len(preferred), len(others), Strategy(strategy))
     return _spread([preferred] * first + [others] * second)
+
+
+def _one_per_answer(ordered: list[Candidate], rng: np.random.Generator) -> list[Candidate]:
+    """One candidate of each answer, in their order: a drawn order would put frequent answers first."""
+    drawn: dict[str | None, Candidate] = {}
+    for i in rng.permutation(len(ordered)):
+        drawn.setdefault(ordered[i].answer, ordered[i])
+    return sorted(drawn.values(), key=lambda candidate: candidate.sample_id)
 
 
 def quotas(k: int, preferred: int, others: int, strategy: Strategy) -> tuple[int, int]:

@@ -10,7 +10,8 @@ from marsrl_verl.evaluation.estimators import Estimate, Observations, estimate, 
 from marsrl_verl.evaluation.system import RunEnd, SystemEvaluation, SystemRun
 
 EFFORT_METRICS: dict[str, str] = {
-    "accepted_share": "share of runs that ended with verdict Correct",
+    "accepted_share": "share of runs in which a solution was accepted",
+    "rejected_share": "share of runs that were given up after Wrong verdicts in a row",
     "iterations": "verify–correct rounds that a run entered",
     "calls": "model calls of a run",
     "tokens": "tokens that all roles generated in a run",
@@ -21,8 +22,10 @@ EFFORT_METRICS: dict[str, str] = {
 def effort(evaluation: SystemEvaluation, confidence: float = 0.95) -> dict[str, Estimate]:
     """The mean of each of `EFFORT_METRICS` over the runs, with an interval clustered by problem."""
     runs = evaluation.runs
-    accepted = Observations.of((run.end is RunEnd.ACCEPTED, run.problem.problem_id) for run in runs)
-    found = {"accepted_share": estimate(accepted, confidence)}
+    found = {}
+    for name, end in (("accepted_share", RunEnd.ACCEPTED), ("rejected_share", RunEnd.REJECTED)):
+        ended = Observations.of((run.end is end, run.problem.problem_id) for run in runs)
+        found[name] = estimate(ended, confidence)
     for name, measure in (("iterations", _iterations), ("calls", _calls), ("tokens", _tokens)):
         pairs = [(float(measure(run)), run.problem.problem_id) for run in runs]
         found[name] = mean_estimate(pairs, confidence)

@@ -56,6 +56,9 @@ EVALUATION_METRICS: dict[str, MetricInfo] = {
 }
 """The metrics of an evaluation; with the suffix `_greedy` at temperature 0."""
 
+VERIFIER_F1 = "verifier_f1"
+"""No share of observations, so it is none of the metrics above; `f1_estimates` derives it from them."""
+
 GREEDY_SUFFIX = "_greedy"
 
 
@@ -85,19 +88,31 @@ def estimates(observations: dict[str, Observations], confidence: float = 0.95) -
     return {name: estimate(items, confidence) for name, items in observations.items()}
 
 
+def f1_estimates(observations: dict[str, Observations], confidence: float = 0.95) -> dict[str, Estimate]:
+    """`verifier_f1` and `verifier_f1_greedy` by name, where recall and precision were observed."""
+    found = {}
+    for suffix in ("", GREEDY_SUFFIX):
+        recall, precision = (observations.get(f"verifier_{one}{suffix}") for one in ("recall", "precision"))
+        if recall is not None and precision is not None:
+            found[VERIFIER_F1 + suffix] = _f1_estimate(recall, precision, confidence)
+    return found
+
+
 def verifier_f1(calls: Iterable[Call], confidence: float = 0.95) -> Estimate:
-    """F1 of finding incorrect solutions.
+    """F1 of finding incorrect solutions, the harmonic mean of the Verifier's precision and recall.
 
     F1 = 2J / (1 + J) with J = TP / (TP + FP + FN), which is a proportion; its interval is mapped through
-    this increasing function.
+    this increasing function. n = TP + FP + FN.
     """
-    pairs = []
-    for call in calls:
-        if call.input.role == VERIFIER:
-            incorrect, verdict = not _truth(call), verdict_of(call.sample)
-            if incorrect or verdict is Verdict.WRONG:
-                pairs.append((incorrect and verdict is Verdict.WRONG, call.input.problem.problem_id))
-    found = estimate(Observations.of(pairs), confidence)
+    observed = role_observations(calls)
+    return _f1_estimate(observed["verifier_recall"], observed["verifier_precision"], confidence)
+
+
+def _f1_estimate(recall: Observations, precision: Observations, confidence: float) -> Estimate:
+    """From the observations of recall (TP and FN) and, of those of precision, the false positives."""
+    false_alarms = [(False, problem) for hit, problem in precision.pairs() if not hit]
+    judged = Observations.of([*zip(recall.outcomes, recall.problems, strict=True), *false_alarms])
+    found = estimate(judged, confidence)
     return Estimate(_f1(found.mean), _f1(found.low), _f1(found.high), found.n)
 
 

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from marsrl_verl.core.types import Engine, Problem, SamplingSettings
 from marsrl_verl.evaluation.effort import effort
 from marsrl_verl.evaluation.estimators import Estimate, Observations
-from marsrl_verl.evaluation.role_metrics import GREEDY_SUFFIX, estimates, system_observations
+from marsrl_verl.evaluation.loop_rules import Fallback
+from marsrl_verl.evaluation.role_metrics import GREEDY_SUFFIX, estimates, f1_estimates, system_observations
 from marsrl_verl.evaluation.system import StageCallback, SystemEvaluation, evaluate_system
 
 if TYPE_CHECKING:
@@ -40,11 +41,16 @@ class EvaluationRecord:
     """By metric name; greedy ones carry the suffix `_greedy`."""
     effort: dict[str, Estimate] = field(default_factory=dict)
     """Of `EFFORT_METRICS`, by metric name as above; empty in records that do not hold it."""
+    accept_passes: int = 1
+    """Of the sampled pass; the greedy one accepts at the first Correct verdict."""
+    reject_fails: int | None = None
+    fallback: str = Fallback.LAST.value
 
     @property
     def estimates(self) -> dict[str, Estimate]:
-        """Mean and interval by metric name."""
-        return estimates(self.observations, self.confidence)
+        """Mean and interval by metric name; `verifier_f1` is derived from the other metrics' observations."""
+        found = estimates(self.observations, self.confidence)
+        return found | f1_estimates(self.observations, self.confidence)
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object; `from_json` reads it back."""
@@ -59,13 +65,18 @@ class EvaluationRecord:
 
     @classmethod
     def from_json(cls, plain: dict[str, Any]) -> EvaluationRecord:
-        """Read what `to_json` wrote."""
+        """Read what `to_json` wrote; fields with a default may be absent.
+
+        Raises:
+            KeyError, TypeError: another one is.
+        """
         observations = {
             name: Observations(tuple(bool(x) for x in items["outcomes"]), tuple(items["problems"]))
             for name, items in plain["observations"].items()
         }
         costs = {name: Estimate(**item) for name, item in plain.get("effort", {}).items()}
-        return cls(**{name: plain[name] for name in _plain_fields()}, observations=observations, effort=costs)
+        kept = {name: plain[name] for name in _plain_fields() if name in plain}
+        return cls(**kept, observations=observations, effort=costs)
 
 
 def _plain_fields() -> list[str]:
@@ -93,6 +104,9 @@ def evaluate(
     temperature: float = 1.0,
     greedy: bool = True,
     correction_rounds: int = 2,
+    accept_passes: int = 1,
+    reject_fails: int | None = None,
+    fallback: Fallback | str = Fallback.LAST,
     samples_per_problem: int = 1,
     confidence: float = 0.95,
     on_stage: StageCallback | None = None,
@@ -104,6 +118,10 @@ def evaluate(
         sampling: settings by role; their token limits and, for the sampled pass, `top_p` and `top_k`
             are kept, the temperature is replaced; responses are not cut into segments. The greedy pass
             uses temperature 0 alone.
+        accept_passes: as in `evaluate_system`, for the sampled pass. At temperature 0 a Verifier that is
+            asked again about one solution repeats itself, so the greedy pass accepts at the first Correct
+            verdict.
+        reject_fails, fallback: as in `evaluate_system`, for both passes.
         tag: `BEFORE`, `AFTER` or any other name that occurs once in a run, e.g. `step_20`.
         on_stage: called before each stage with its name and number of inputs.
 
@@ -119,6 +137,9 @@ def evaluate(
         prompts,
         warm,
         correction_rounds=correction_rounds,
+        accept_passes=accept_passes,
+        reject_fails=reject_fails,
+        fallback=fallback,
         samples_per_problem=samples_per_problem,
         tag=tag,
         step=step,
@@ -134,6 +155,8 @@ def evaluate(
             prompts,
             cold,
             correction_rounds=correction_rounds,
+            reject_fails=reject_fails,
+            fallback=fallback,
             samples_per_problem=1,
             tag=f"{tag}{GREEDY_SUFFIX}",
             step=step,
@@ -153,5 +176,8 @@ def evaluate(
         generated_tokens=sampled.generated_tokens + (cold_run.generated_tokens if cold_run else 0),
         observations=observations,
         effort=costs,
+        accept_passes=accept_passes,
+        reject_fails=reject_fails,
+        fallback=Fallback(fallback).value,
     )
     return EvaluationResult(record, sampled, cold_run)

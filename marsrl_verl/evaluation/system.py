@@ -2,16 +2,18 @@
 
 The Solver answers every problem; in each round the Verifier judges the current solution and, where the
 verdict is Wrong, the Corrector rewrites it. All runs advance together, so that each stage is one call of
-the engine with everything that waits there. Rules:
+the engine with everything that waits there. Rules (settings and choice of the answer: `loop_rules`):
 
-- verdict Correct: accepted, the run ends;
+- verdict Correct: the solution is accepted and the run ends, or, with `accept_passes` above 1, the next round
+  judges the same solution again until it has so many in a row;
+- verdict Wrong: the Corrector rewrites the solution; the `reject_fails`-th in a row ends the run instead;
 - verdict INVALID (none readable, or cut off): the Verifier is asked a second time; INVALID again counts as
   Wrong, and what the Verifier wrote is the report. Without any text there is nothing to correct by, and the
-  run ends with the current solution;
+  run ends;
 - an unfinished or empty Solver solution has reward 0 and is not shown to the Verifier;
 - a Corrector's text replaces the current solution only if it is finished and not empty; otherwise the next
   round judges the kept solution again;
-- after the last correction nobody verifies: a verdict would not change the answer.
+- after the last correction nobody verifies; where an unjudged correction can't be the answer, it is not made.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from marsrl_verl.core.types import (
     is_correct,
 )
 from marsrl_verl.evaluation.judgement import answer_reward, is_usable, report_of, verdict_of
+from marsrl_verl.evaluation.loop_rules import Decision, Fallback, LoopRules, Streak, choose_answer
 
 if TYPE_CHECKING:
     from marsrl_verl.algos.prompts import RolePrompts
@@ -47,13 +50,18 @@ class RunEnd(str, Enum):
     """Why a run of the system ended."""
 
     ACCEPTED = "accepted"
-    """The Verifier judged the current solution Correct."""
+    """The Verifier judged the current solution Correct, as often in a row as it takes."""
+    REJECTED = "rejected"
+    """The Verifier said Wrong so often in a row that the run was given up."""
     NO_SOLUTION = "no_solution"
     """The Solver's solution was unfinished or empty."""
     NO_VERDICT = "no_verdict"
     """The Verifier's verdict was INVALID twice, the second time without any text."""
     ROUNDS_USED = "rounds_used"
     """All verify–correct rounds were used (with 0 rounds: after the Solver)."""
+
+
+_ENDS = {Decision.ACCEPT: RunEnd.ACCEPTED, Decision.REJECT: RunEnd.REJECTED}
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +82,14 @@ class SystemRun:
     """In the order of the stages; `call.input.parent_id` names the sample that each was built from."""
     solution: Sample | None = None
     """The current solution: the Solver's or the last usable Corrector's; None without a usable one."""
+    answer: Sample | None = None
+    """The solution that the run answered with once it has ended; None without a usable one."""
     solver_reward: float = 0.0
     """Reward of the answer after the Solver."""
     final_reward: float = 0.0
     """Reward of the answer at the end of the run."""
     end: RunEnd = RunEnd.ROUNDS_USED
+    streak: Streak = field(default_factory=Streak)
 
     @property
     def verdicts(self) -> list[Verdict]:
@@ -118,6 +129,9 @@ def evaluate_system(
     correction_rounds: int,
     samples_per_problem: int,
     tag: str,
+    accept_passes: int = 1,
+    reject_fails: int | None = None,
+    fallback: Fallback | str = Fallback.LAST,
     step: int = 0,
     on_stage: StageCallback | None = None,
 ) -> SystemEvaluation:
@@ -131,6 +145,9 @@ def evaluate_system(
         correction_rounds: verify–correct rounds, 0 for the Solver alone.
         samples_per_problem: independent runs per problem.
         tag: names this evaluation in the group ids; must differ between evaluations of a training run.
+        accept_passes: Correct verdicts in a row that accept a solution; at most the number of rounds, or 1.
+        reject_fails: Wrong verdicts in a row that end a run; None: no number of them.
+        fallback: which solution is the answer where none was accepted.
         step: the training step whose weights answer.
         on_stage: progress callback.
 
@@ -138,14 +155,18 @@ def evaluate_system(
         ValueError: on arguments that cannot be evaluated, or when the engine returns other samples than
             one per input.
     """
+    rules = LoopRules(correction_rounds, accept_passes, reject_fails, fallback)
     _check(problems, sampling, correction_rounds, samples_per_problem)
     runs = [SystemRun(problem, repeat) for problem in problems for repeat in range(samples_per_problem)]
-    rounds = _Rounds(engine, prompts, sampling, tag, step, on_stage)
+    rounds = _Rounds(engine, prompts, sampling, rules, tag, step, on_stage)
     active = rounds.solve(runs)
     for number in range(1, correction_rounds + 1):
-        flagged = rounds.verify(active, number)
-        rounds.correct(flagged, number)
-        active = flagged
+        decided = list(zip(active, rounds.verify(active, number), strict=True))
+        rounds.correct([run for run, decision in decided if decision is Decision.CORRECT], number)
+        active = [run for run, decision in decided if decision in (Decision.CORRECT, Decision.JUDGE_AGAIN)]
+    for run in runs:
+        run.answer = choose_answer(run.calls, rules.fallback, accepted=run.end is RunEnd.ACCEPTED)
+        run.final_reward = run.answer.reward if run.answer else 0.0
     return SystemEvaluation(tag, runs)
 
 
@@ -156,6 +177,7 @@ class _Rounds:
     engine: Engine
     prompts: RolePrompts
     sampling: dict[str, SamplingSettings]
+    rules: LoopRules
     tag: str
     step: int
     on_stage: StageCallback | None
@@ -164,28 +186,29 @@ class _Rounds:
         """Ask the Solver; returns the runs with a usable solution."""
         prompts = [self.prompts.solver(run.problem) for run in runs]
         for run, sample in zip(runs, self._ask(runs, prompts, SOLVER, SOLVER, 0), strict=True):
-            run.solver_reward = run.final_reward = answer_reward(sample)
+            run.solver_reward = answer_reward(sample)
             if is_usable(sample):
                 run.solution = sample
             else:
                 run.end = RunEnd.NO_SOLUTION
         return [run for run in runs if run.solution is not None]
 
-    def verify(self, runs: list[SystemRun], number: int) -> list[SystemRun]:
-        """Ask the Verifier about the current solutions; returns the runs that go to the Corrector."""
+    def verify(self, runs: list[SystemRun], number: int) -> list[Decision]:
+        """Ask the Verifier about the current solutions; returns what follows for each run."""
         verdicts = self._judge(runs, f"{VERIFIER}_{number}", number)
         again = [run for run, verdict in zip(runs, verdicts, strict=True) if verdict is Verdict.INVALID]
         self._judge(again, f"{VERIFIER}_{number}_again", number)
-        flagged = []
-        for run in runs:
-            verdict, report = run.verdicts[-1], report_of(run.calls[-1].sample)
-            if verdict is Verdict.CORRECT:
-                run.end = RunEnd.ACCEPTED
-            elif verdict is Verdict.WRONG or report.strip():
-                flagged.append(run)
-            else:
-                run.end = RunEnd.NO_VERDICT
-        return flagged
+        return [self._decide(run, number) for run in runs]
+
+    def _decide(self, run: SystemRun, number: int) -> Decision:
+        judgement = run.calls[-1].sample
+        verdict = verdict_of(judgement)
+        if verdict is Verdict.INVALID and not report_of(judgement).strip():
+            run.end = RunEnd.NO_VERDICT
+            return Decision.STOP
+        decision = run.streak.decide(self.rules, verdict, number, run.calls)
+        run.end = _ENDS.get(decision, run.end)
+        return decision
 
     def _judge(self, runs: list[SystemRun], stage: str, number: int) -> list[Verdict]:
         prompts = [self.prompts.verifier(run.problem, _text(run)) for run in runs]
@@ -200,7 +223,6 @@ class _Rounds:
         for run, sample in zip(runs, self._ask(runs, prompts, CORRECTOR, stage, 2 * number), strict=True):
             if is_usable(sample):
                 run.solution = sample
-                run.final_reward = sample.reward
 
     def _ask(
         self, runs: list[SystemRun], prompts: list[tuple[Message, ...]], role: str, stage: str, index: int
@@ -232,7 +254,7 @@ class _Rounds:
             n=1,
             parent_id=_parent_id(run, role),
             solution=run.solution.final_text if run.solution else None,
-            solution_reward=run.final_reward if run.solution else None,
+            solution_reward=run.solution.reward if run.solution else None,
             created_step=self.step,
         )
 
@@ -272,8 +294,6 @@ def _check(
 ) -> None:
     if not problems:
         raise ValueError("there is no problem to evaluate; give at least one")
-    if correction_rounds < 0:
-        raise ValueError(f"correction_rounds must be 0 or more, found {correction_rounds}")
     if repeats < 1:
         raise ValueError(f"samples_per_problem must be 1 or more, found {repeats}")
     seen: set[str] = set()

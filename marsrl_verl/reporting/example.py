@@ -55,13 +55,15 @@ def story_of(run: SystemRun) -> Story:
     if run.end is RunEnd.NO_SOLUTION:
         return Story.UNFINISHED
     verdicts, solved_at_once = run.verdicts, is_correct(run.solver_reward)
-    if solved_at_once and verdicts == [Verdict.CORRECT]:
+    accepted = run.end is RunEnd.ACCEPTED
+    if solved_at_once and accepted and set(verdicts) == {Verdict.CORRECT}:
         return Story.ACCEPTED
     if solved_at_once or not verdicts or verdicts[0] is not Verdict.WRONG:
         return Story.OTHER
     if not run.solved:
-        return Story.FOUND
-    return Story.REPAIRED_AND_ACCEPTED if run.end is RunEnd.ACCEPTED else Story.REPAIRED
+        repaired = run.solution is not None and is_correct(run.solution.reward)
+        return Story.OTHER if repaired else Story.FOUND  # a repair that was not chosen did not fail
+    return Story.REPAIRED_AND_ACCEPTED if accepted and run.answer is run.solution else Story.REPAIRED
 
 
 def pick_example(evaluation: SystemEvaluation) -> Example | None:
@@ -124,7 +126,11 @@ def outcome_of(call: Call) -> str:
 
 
 def _result(run: SystemRun) -> str:
-    return f"{'correct' if run.solved else 'incorrect'} ({run.end.value.replace('_', ' ')})"
+    end = run.end.value.replace("_", " ")
+    if run.answer is not run.solution:
+        # The answer is not the last solution, so the reader has to be told which one it is.
+        end += f"; answer: {next(_name(call) for call in run.calls if call.sample is run.answer)}"
+    return f"{'correct' if run.solved else 'incorrect'} ({end})"
 
 
 def _name(call: Call) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from marsrl_verl.evaluation.loop_rules import Fallback
 from marsrl_verl.evaluation.role_metrics import EVALUATION_METRICS
 from marsrl_verl.evaluation.suite import AFTER, BEFORE, EvaluationRecord
 from marsrl_verl.evaluation.system import SystemEvaluation
@@ -89,13 +90,13 @@ def _method(record: EvaluationRecord | None) -> str:
     text = "\n".join(lines)
     if record is None:
         return text
-    rounds = record.correction_rounds
     text += (
         f"\n\nEach of {record.problems} held-out problems was run through the system "
         f"{record.samples_per_problem} time(s) at temperature {record.temperature:g} and, in the greedy "
-        f"rows, once at temperature 0: Solver, then up to {rounds} verify–correct round(s). A solution with "
-        "verdict Correct is accepted; an unreadable verdict leaves the solution as it is; a Corrector's "
-        "text counts only if it is finished. An unfinished answer is incorrect. "
+        "rows, once at temperature 0: Solver, then up to "
+        f"{record.correction_rounds} verify–correct round(s). {_loop(record)} An unreadable verdict is asked "
+        "for once more and then counts as Wrong; a Corrector's text counts only if it is finished. An "
+        "unfinished answer is incorrect. "
         "The Verifier and the Corrector are measured on what the system showed them in this evaluation, all "
         "rounds together: after training that is other text than before, from a better or worse Solver.\n\n"
         "Intervals: Wilson's score interval where every problem gives one observation, else at the effective "
@@ -104,3 +105,31 @@ def _method(record: EvaluationRecord | None) -> str:
         "inputs the selection of the method shifts; it is no accuracy on held-out problems."
     )
     return text
+
+
+_ANSWERS = {
+    Fallback.LAST.value: "the last one is the answer",
+    Fallback.PASSES.value: "the one with the most Correct verdicts is the answer",
+    Fallback.MAJORITY.value: "the one with the most Correct verdicts is the answer, and without any such "
+    "verdict the most frequent final answer",
+}
+
+
+def _loop(record: EvaluationRecord) -> str:
+    """When the evaluated system stops, and what it answers."""
+    accepted = "A solution with verdict Correct is accepted"
+    if record.accept_passes > 1:
+        passes = record.accept_passes
+        accepted = (
+            f"A solution with {passes} Correct verdicts in a row is accepted (in the greedy rows with one)"
+        )
+    parts = [accepted]
+    if record.reject_fails is not None:
+        parts.append(f"after {record.reject_fails} Wrong verdict(s) in a row the run ends")
+    if record.fallback == Fallback.RELEASED.value:
+        parts.append(
+            "the answer is the solution that was judged most often, accepted or not (the released rule)"
+        )
+    else:
+        parts.append(f"where none is, {_ANSWERS[record.fallback]}")
+    return "; ".join(parts) + "."

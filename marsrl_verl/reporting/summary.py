@@ -2,10 +2,11 @@
 
     {"before": {metric: {mean, low, high, n}}, "after": {…}, "change": {…}, "run": {…}}
 
-`before` and `after` hold the eight metrics of `EVALUATION_METRICS` at the evaluation's temperature and,
-with the suffix `_greedy`, greedily; `change` the paired differences after - before on the problems that
-both measured (its `n`). A metric without an observation has n = 0 and null values; an evaluation that was
-not done is null. `run` holds the run's facts, and for each evaluation what a run of the system cost.
+`before` and `after` hold the eight metrics of `EVALUATION_METRICS` and `verifier_f1` at the evaluation's
+temperature and, with the suffix `_greedy`, greedily; `change` the paired differences after - before on the
+problems that both measured (its `n`), without `verifier_f1`, which is no share of observations. A metric
+without an observation has n = 0 and null values; an evaluation that was not done is null. `run` holds the
+run's facts, and for each evaluation what a run of the system cost.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ def _values(record: EvaluationRecord | None) -> dict[str, Any] | None:
 def _facts(record: EvaluationRecord) -> dict[str, Any]:
     names = (
         "tag", "step", "temperature", "confidence", "problems", "samples_per_problem", "correction_rounds",
-        "seconds", "generated_tokens",
+        "accept_passes", "reject_fails", "fallback", "seconds", "generated_tokens",
     )  # fmt: skip
     effort = {name: item.to_json() for name, item in record.effort.items()}
     return {**{name: getattr(record, name) for name in names}, "effort": effort}

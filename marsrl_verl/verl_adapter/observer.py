@@ -116,6 +116,9 @@ class TrainingObserver:
             temperature=settings.temperature,
             greedy=settings.greedy,
             correction_rounds=settings.correction_rounds,
+            accept_passes=settings.accept_passes,
+            reject_fails=settings.reject_fails,
+            fallback=settings.fallback,
             samples_per_problem=settings.samples_per_problem,
             confidence=settings.confidence,
         )

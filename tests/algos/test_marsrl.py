@@ -236,6 +236,56 @@ def test_inputs_are_counted_per_problem_or_per_group():
         assert {item.parent_id.split("#")[0] for item in inputs} == {"p/verifier_1/0", "p/verifier_1/1"}
 
 
+def answers_shown(answers: list[str | None], **settings) -> list[str]:
+    """The texts that Verifiers get of incorrect solutions with these answers."""
+    algorithm = build(**settings)
+    [item] = algorithm.first_inputs(PROBLEM, 0)
+    group = answered(item, [Outcome(0.0, answer=answer) for answer in answers])
+    return [one.solution for one in algorithm.next_inputs(PROBLEM, 0, [group], 0)]
+
+
+def test_verifiers_get_distinct_answers():
+    assert len(answers_shown(["7", "7", "7", "7"])) == 2
+    assert len(answers_shown(["7", "7", "7", "7"], distinct_answers=True)) == 1
+    for seed in range(20):
+        shown = answers_shown(["7", "7", "7", None], distinct_answers=True, seed=seed)
+        assert "text p/solver/0 3" in shown and len(shown) == 2
+
+
+def test_a_solution_that_does_not_fit_gives_way_to_another_with_its_answer():
+    def tokens(messages) -> int:
+        return 10_001 if "solver/0 0" in messages[-1]["content"] else 10_000
+
+    for seed in range(20):
+        shown = answers_shown(["7", "7"], distinct_answers=True, seed=seed, prompt_tokens=tokens)
+        assert shown == ["text p/solver/0 1"]
+
+
+def test_distinct_answers_concern_verifiers_only():
+    algorithm = build(distinct_answers=True)
+    inputs = algorithm.next_inputs(PROBLEM, 0, [solutions(algorithm, [0.0] * 4)], 0)
+    assert len(inputs) == 1  # none of the four has a readable answer
+    assert len(algorithm.next_inputs(PROBLEM, 1, [answered(inputs[0], [flagged(1.0)] * 4)], 0)) == 2
+
+
+def test_distinct_answers_are_counted_over_the_groups_of_a_stage():
+    for scope, expected in (("problem", 1), ("group", 2)):
+        algorithm = build(distinct_answers=True, select_scope=scope)
+        judged = algorithm.next_inputs(
+            PROBLEM,
+            0,
+            [answered(algorithm.first_inputs(PROBLEM, 0)[0], [Outcome(0.0, answer=a) for a in "78"])],
+            0,
+        )
+        flags = [answered(item, [flagged(1.0)]) for item in judged]
+        repaired = [
+            answered(item, [Outcome(1.0, answer="2")] * 2)
+            for item in algorithm.next_inputs(PROBLEM, 1, flags, 0)
+        ]
+        assert len(repaired) == 2
+        assert len(algorithm.next_inputs(PROBLEM, 2, repaired, 0)) == expected
+
+
 def test_choices_differ_between_seeds_and_problems_and_not_between_steps():
     def parents(seed: int, name: str, step: int) -> tuple:
         algorithm = build(seed=seed, group_size=8)

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
+from marsrl_verl.config.checks.context import typed_settings
+from marsrl_verl.config.command_line import parse_arguments
+from marsrl_verl.config.compose import compose_config
 from marsrl_verl.config.locations import config_folder, group_options
+from marsrl_verl.config.schema import EvaluationConfig
 
 OPTIONS = group_options([config_folder()])
 MODELS, CLUSTERS = OPTIONS["model"], OPTIONS["cluster"]
 # The groups whose settings meet in the same keys are crossed; the others are dealt out over these.
 CROSSED = [(model, cluster) for model in MODELS for cluster in CLUSTERS]
-DEALT = ("algo", "data", "reward", "pipeline")
+DEALT = ("algo", "data", "reward", "pipeline", "evaluation")
 PAIRS = [
     (
         *pair,
@@ -30,25 +36,17 @@ SEQUENCE_PARALLEL = "actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parall
 
 
 def test_all_groups_are_covered():
-    groups = {
-        "algo",
-        "reward",
-        "model",
-        "data",
-        "cluster",
-        "pipeline",
-        "external_solver",
-        "training",
-        "model_engine",
-    }
-    assert set(OPTIONS) == groups
-    covered = [{row[i] for row in PAIRS} for i in range(2, 6)]
+    groups = {"algo", "reward", "model", "data", "cluster", "pipeline", "external_solver", "evaluation"}
+    assert set(OPTIONS) == groups | {"training", "model_engine"}
+    covered = [{row[i] for row in PAIRS} for i in range(2, 7)]
     for group, found in zip(DEALT, covered, strict=True):
         assert found == set(OPTIONS[group])
 
 
-@pytest.mark.parametrize(("name", "cluster", "algo", "source", "reward", "pipeline"), PAIRS)
-def test_options_compose_and_pass_the_checks(run, model, name, cluster, algo, source, reward, pipeline):
+@pytest.mark.parametrize(("name", "cluster", "algo", "source", "reward", "pipeline", "evaluation"), PAIRS)
+def test_options_compose_and_pass_the_checks(
+    run, model, name, cluster, algo, source, reward, pipeline, evaluation
+):
     path = HUB_IDS.get(name, model)
     trees = algo in TREES
     if trees and pipeline.startswith("overlapped"):
@@ -61,6 +59,7 @@ def test_options_compose_and_pass_the_checks(run, model, name, cluster, algo, so
         f"data={source}",
         f"reward={reward}",
         f"pipeline={pipeline}",
+        f"evaluation={evaluation}",
         f"actor_rollout_ref.model.path={path}",
         "dry_run=true",
     )
@@ -101,6 +100,52 @@ def test_published_setting(run):
     assert (actor.use_kl_loss, actor.clip_ratio, config.marsrl.pipeline.updates_per_step) == (False, 0.2, 1)
     assert config.marsrl.reward.solver.target.endswith(":MathVerifyReward")
     assert config.trainer.nnodes * config.trainer.n_gpus_per_node == 32
+
+
+def evaluated(*overrides: str) -> EvaluationConfig:
+    """The evaluation's settings of a command line, as composed."""
+    return typed_settings(compose_config(parse_arguments([*overrides, "cluster=cpu"])).config).evaluation
+
+
+LOOPS = {
+    "marsrl": EvaluationConfig(
+        samples_per_problem=32,
+        temperature=0.6,
+        greedy=False,
+        correction_rounds=10,
+        accept_passes=5,
+        reject_fails=10,
+        fallback="passes",
+    ),
+    "marsrl_released": EvaluationConfig(
+        samples_per_problem=32,
+        temperature=0.6,
+        greedy=False,
+        correction_rounds=10,
+        accept_passes=4,
+        reject_fails=10,
+        fallback="released",
+    ),
+}
+
+
+def test_published_evaluations():
+    assert set(LOOPS) | {"in_training"} == set(OPTIONS["evaluation"])
+    # Every method with one of them.
+    for number, algo in enumerate(OPTIONS["algo"]):
+        name = tuple(LOOPS)[number % len(LOOPS)]
+        assert evaluated(f"algo={algo}", f"evaluation={name}") == LOOPS[name], (algo, name)
+
+
+def test_the_usual_evaluation_is_that_of_the_schema_and_the_model():
+    assert evaluated() == evaluated("evaluation=in_training") == EvaluationConfig()
+    path = "actor_rollout_ref.model.path=x"
+    own = evaluated("model=r1_distill_qwen_1_5b", path)
+    assert own == EvaluationConfig(temperature=0.6, greedy=False)
+    greedy = evaluated(
+        "model=r1_distill_qwen_1_5b", path, "evaluation=marsrl", "marsrl.evaluation.greedy=true"
+    )
+    assert greedy == replace(LOOPS["marsrl"], greedy=True)
 
 
 def test_cpu_preset_holds_what_the_platform_needs(checked):

@@ -12,6 +12,7 @@ from marsrl_verl.config.upstream_names import LOSS_MEANS, loggers, policy_losses
 MODEL, ROLLOUT, ACTOR = (f"actor_rollout_ref.{node}" for node in ("model", "rollout", "actor"))
 REF = "actor_rollout_ref.ref"
 ONE_STAGE = {"marsrl.algo.correction_rounds": 0, "marsrl.algo.train_roles": ["solver"]}
+LOOP = "marsrl.evaluation"
 GPUS = {"trainer.device": "cuda"}
 
 # What is typed -> the key that the message names, a part of what it says.
@@ -166,6 +167,44 @@ SETTINGS = {
         "marsrl.algo.inputs_per_stage = 4",
         "Leave it at 2",
     ),
+    "answers of nothing": (
+        {**ONE_STAGE, "marsrl.algo.distinct_answers": True},
+        "marsrl.algo.distinct_answers = True",
+        "the only stage",
+    ),
+    "answers nobody judges": (
+        {"marsrl.algo.train_roles": ["solver"], "marsrl.algo.distinct_answers": True},
+        "marsrl.algo.distinct_answers = True",
+        "the Solver alone",
+    ),
+    "accepted by nothing": ({f"{LOOP}.accept_passes": 0}, f"{LOOP}.accept_passes = 0", "at least 1"),
+    "rejected by nothing": ({f"{LOOP}.reject_fails": 0}, f"{LOOP}.reject_fails = 0", "null is no number"),
+    "unknown fallback": ({f"{LOOP}.fallback": "pass"}, f"{LOOP}.fallback = pass", "Did you mean passes?"),
+    "more passes than rounds": (
+        {f"{LOOP}.accept_passes": 3},
+        f"{LOOP}.accept_passes = 3",
+        f"at most {LOOP}.correction_rounds = 2",
+    ),
+    "more fails than rounds": (
+        {f"{LOOP}.reject_fails": 3},
+        f"{LOOP}.reject_fails = 3",
+        f"at most {LOOP}.correction_rounds = 2",
+    ),
+    "passes of nobody": (
+        {f"{LOOP}.correction_rounds": 0, f"{LOOP}.accept_passes": 2},
+        f"{LOOP}.accept_passes = 2",
+        "nobody judges",
+    ),
+    "fails of nobody": (
+        {f"{LOOP}.correction_rounds": 0, f"{LOOP}.reject_fails": 1},
+        f"{LOOP}.reject_fails = 1",
+        "nobody judges",
+    ),
+    "choice of one": (
+        {f"{LOOP}.correction_rounds": 0, f"{LOOP}.fallback": "passes"},
+        f"{LOOP}.fallback = passes",
+        "nobody judges",
+    ),
 }
 
 
@@ -199,6 +238,14 @@ def test_refused_setting(checked, case):
         {"trainer.n_gpus_per_node": 2, "ray_kwargs.ray_init.num_gpus": 2},
         {f"{ACTOR}.optim.lr": 0},
         {f"{ROLLOUT}.max_num_batched_tokens": 4096},
+        {"marsrl.algo.distinct_answers": True},
+        {f"{LOOP}.correction_rounds": 0},
+        {
+            f"{LOOP}.correction_rounds": 3,
+            f"{LOOP}.accept_passes": 3,
+            f"{LOOP}.reject_fails": 3,
+            f"{LOOP}.fallback": "majority",
+        },
     ],
 )
 def test_settings_that_act_are_accepted(checked, changes):

@@ -1,4 +1,5 @@
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -88,6 +89,80 @@ def test_candidates_given_twice_are_refused():
     pool = candidates({"a": 1}, {})
     with pytest.raises(ValueError, match="a#\\+0"):
         choose(pool + pool, 1, "random", rng())
+
+
+# --- distinct answers ------------------------------------------------------------------------------
+
+
+def answered(*answers: str | None) -> list[Candidate]:
+    """Candidates of one parent and class, by answer."""
+    return [Candidate(f"a#{i}", "a", True, answer) for i, answer in enumerate(answers)]
+
+
+def test_one_candidate_of_each_answer():
+    chosen = choose(answered("7", "7", "8", None, None), 9, "adaptive", rng(), distinct_answers=True)
+    assert sorted(str(candidate.answer) for candidate in chosen) == ["7", "8", "None"]
+    assert len(choose(answered("7", "7", "7"), 2, "random", rng(), distinct_answers=True)) == 1
+    assert len(choose(answered(None, None), 2, "random", rng(), distinct_answers=True)) == 1
+    assert choose([], 2, "random", rng(), distinct_answers=True) == []
+
+
+def test_solutions_of_an_answer_are_drawn_uniformly_and_frequent_answers_do_not_win():
+    pool = answered("7", "7", "7", "8")
+    counts = Counter(
+        choose(pool, 1, "random", rng(seed), distinct_answers=True)[0].sample_id for seed in range(6000)
+    )
+    assert counts["a#3"] / 6000 == pytest.approx(1 / 2, abs=0.03)
+    assert [counts[f"a#{i}"] / 6000 for i in range(3)] == pytest.approx([1 / 6] * 3, abs=0.02)
+
+
+def test_answers_play_no_part_without_the_option():
+    plain = candidates({"a": 4, "b": 2}, {"a": 3})
+    same = [replace(candidate, answer="7") for candidate in plain]
+    for seed in range(50):
+        for strategy in Strategy:
+            ids = [candidate.sample_id for candidate in choose(plain, 3, strategy, rng(seed))]
+            assert [candidate.sample_id for candidate in choose(same, 3, strategy, rng(seed))] == ids
+
+
+def test_choices_of_a_seed_stay():
+    """Every training run hangs on these random numbers."""
+    pool = candidates({"a": 4, "b": 2}, {"a": 3})
+    assert [candidate.sample_id for candidate in choose(pool, 3, "adaptive", rng(5))] == [
+        "b#+0",
+        "a#+1",
+        "a#+2",
+    ]
+    assert [candidate.sample_id for candidate in choose(pool, 3, "balanced", rng(5))] == [
+        "b#+0",
+        "a#+1",
+        "a#-0",
+    ]
+    assert [candidate.sample_id for candidate in choose(pool, 3, "random", rng(5))] == [
+        "b#+0",
+        "a#+1",
+        "a#-0",
+    ]
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("ab"), st.booleans(), st.sampled_from(["7", "8", "9", None])), max_size=9
+    ),
+    st.integers(0, 5),
+    st.sampled_from(list(Strategy)),
+    st.integers(0, 50),
+    st.randoms(),
+)
+def test_distinct_answers_in_any_order(rows, k, strategy, seed, shuffler):
+    pool = [Candidate(f"{parent}#{i}", parent, good, answer) for i, (parent, good, answer) in enumerate(rows)]
+    chosen = choose(pool, k, strategy, rng(seed), distinct_answers=True)
+    answers = [candidate.answer for candidate in chosen]
+    assert len(answers) == len(set(answers)) == min(k, len({answer for _, _, answer in rows}))
+    assert set(chosen) <= set(pool)
+    shuffled = list(pool)
+    shuffler.shuffle(shuffled)
+    assert choose(shuffled, k, strategy, rng(seed), distinct_answers=True) == chosen
 
 
 pools = st.builds(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
-
 from marsrl_verl.core.types import (
     CORRECTOR,
     SOLVER,
@@ -43,13 +41,22 @@ def test_effort_by_hand():
             call(VERIFIER, 3, 1),
         ),
         run("c", RunEnd.ACCEPTED, call(SOLVER, 0, 5), call(VERIFIER, 1, 1)),
+        run(
+            "d",
+            RunEnd.REJECTED,
+            call(SOLVER, 0, 5),
+            call(VERIFIER, 1, 2),
+            call(CORRECTOR, 2, 4),
+            call(VERIFIER, 3, 1),
+        ),
     ]
     found = effort(SystemEvaluation("t", runs))
     assert list(found) == list(EFFORT_METRICS)
     assert {name: (item.mean, item.n) for name, item in found.items()} == {
-        "accepted_share": (2 / 3, 3),
-        "iterations": (1.0, 3),
-        "calls": (pytest.approx(8 / 3), 3),
-        "tokens": (10.0, 3),
+        "accepted_share": (2 / 4, 4),
+        "rejected_share": (1 / 4, 4),
+        "iterations": (5 / 4, 4),
+        "calls": (3.0, 4),
+        "tokens": (42 / 4, 4),
     }
     assert all(item.low < item.mean < item.high for item in found.values())

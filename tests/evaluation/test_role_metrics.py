@@ -16,6 +16,7 @@ from marsrl_verl.evaluation.role_metrics import (
     EVALUATION_METRICS,
     ROLE_METRICS,
     estimates,
+    f1_estimates,
     role_observations,
     system_observations,
     verifier_f1,
@@ -83,6 +84,18 @@ def test_f1_by_hand():
     assert found.low < found.mean < found.high
     assert found.n == 5
     assert verifier_f1([]).mean is None
+
+
+def test_f1_is_derived_from_kept_observations():
+    kept = role_observations(CONFUSION)
+    greedy = {f"{name}_greedy": items for name, items in role_observations(CONFUSION[:4]).items()}
+    found = f1_estimates(kept | greedy, confidence=0.8)
+    assert found == {
+        "verifier_f1": verifier_f1(CONFUSION, 0.8),
+        "verifier_f1_greedy": verifier_f1(CONFUSION[:4], 0.8),
+    }
+    assert found["verifier_f1_greedy"].mean == pytest.approx(2 / 3)  # TP 2, FN 2
+    assert f1_estimates({"solver_accuracy": kept["solver_accuracy"]}) == {}
 
 
 def test_a_cut_off_verdict_is_none():

@@ -8,6 +8,7 @@ from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER, Problem, Samplin
 from marsrl_verl.evaluation.effort import EFFORT_METRICS
 from marsrl_verl.evaluation.role_metrics import EVALUATION_METRICS
 from marsrl_verl.evaluation.suite import EvaluationRecord, evaluate
+from marsrl_verl.evaluation.system import RunEnd
 
 SAMPLING = {
     role: SamplingSettings(500, 9000, temperature=0.6, top_p=0.9) for role in (SOLVER, VERIFIER, CORRECTOR)
@@ -74,6 +75,7 @@ def test_a_known_engine_gives_known_accuracies():
         "verifier_accuracy": 1.0,
         "verifier_recall": 1.0,
         "verifier_precision": 1.0,
+        "verifier_f1": 1.0,
         "verifier_false_alarm_rate": 0.0,
         "corrector_fix_rate": pytest.approx(5 / 25),  # 5 of 15 at once, 10 tried again in vain
         "corrector_break_rate": None,
@@ -86,6 +88,10 @@ def test_record_round_trip():
     again = EvaluationRecord.from_json(json.loads(json.dumps(record.to_json())))
     assert again == record
     assert again.estimates == record.estimates
+    assert set(again.estimates) == {
+        f"{m}{s}" for m in (*EVALUATION_METRICS, "verifier_f1") for s in ("", "_greedy")
+    }
+    assert again.estimates["verifier_f1"].low < again.estimates["verifier_f1"].mean < 1
     assert again.effort["tokens"].high > again.effort["tokens"].mean > 0
 
 
@@ -93,3 +99,52 @@ def test_a_record_without_effort_is_still_read():
     plain = run(ScriptedEngine(SkillModel(seed=2))).record.to_json()
     del plain["effort"]
     assert EvaluationRecord.from_json(plain).effort == {}
+
+
+def test_a_record_from_before_the_loops_settings_is_still_read():
+    record = run(ScriptedEngine(SkillModel(seed=2))).record
+    plain = record.to_json()
+    for name in ("accept_passes", "reject_fails", "fallback"):
+        del plain[name]
+    assert EvaluationRecord.from_json(plain) == record
+    del plain["confidence"]
+    with pytest.raises(TypeError, match="confidence"):
+        EvaluationRecord.from_json(plain)
+
+
+def test_the_loops_settings_are_used_and_recorded():
+    """Solver always wrong, Verifier satisfied in even rounds, Corrector right from round 2 on."""
+
+    def script(item, k):
+        number = int(item.stage.split("_")[1]) if "_" in item.stage else 0
+        if item.role == VERIFIER:
+            return Reply(f"**Correctness**: {'Wrong' if number % 2 else 'Correct'}")
+        right = item.role == CORRECTOR and number > 1
+        return Reply(f"\\boxed{{{item.problem.ground_truth if right else 'no'}}}")
+
+    settings = {"correction_rounds": 6, "accept_passes": 2, "reject_fails": 2, "fallback": "passes"}
+    result = run(ScriptedEngine(script), **settings)
+    record = EvaluationRecord.from_json(json.loads(json.dumps(result.record.to_json())))
+    assert {name: getattr(record, name) for name in settings} == settings
+    # In six rounds never two in a row: three solutions have one Correct verdict each, the latest wins.
+    assert {len(one.calls) for one in result.sampled.runs} == {1 + 6 + 3}
+    assert (record.effort["accepted_share"].mean, record.estimates["system_accuracy"].mean) == (0.0, 1.0)
+    # Greedily the first Correct verdict accepts.
+    assert {len(one.calls) for one in result.greedy.runs} == {1 + 2 + 1}
+    assert record.effort["accepted_share_greedy"].mean == 1.0
+
+
+def test_greedy_runs_are_rejected_and_answered_by_the_same_rules():
+    def script(item, k):
+        if item.role == VERIFIER:
+            return Reply("**Correctness**: Wrong")
+        return Reply(f"\\boxed{{{item.problem.ground_truth if item.role == SOLVER else 'no'}}}")
+
+    result = run(
+        ScriptedEngine(script), correction_rounds=5, accept_passes=3, reject_fails=2, fallback="passes"
+    )
+    for evaluation in (result.sampled, result.greedy):
+        assert {(len(one.calls), one.end, one.final_reward) for one in evaluation.runs} == {
+            (4, RunEnd.REJECTED, 1.0)
+        }
+    assert result.record.effort["rejected_share_greedy"].mean == 1.0

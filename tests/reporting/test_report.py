@@ -12,7 +12,7 @@ from marsrl_verl.evaluation.estimators import Estimate, Observations
 from marsrl_verl.evaluation.suite import EvaluationRecord, evaluate
 from marsrl_verl.evaluation.system import SystemEvaluation
 from marsrl_verl.reporting.curve import HEIGHT, WIDTH, draw_learning_curve, smooth
-from marsrl_verl.reporting.example import Story, example_markdown, example_text, pick_example
+from marsrl_verl.reporting.example import Story, example_markdown, example_text, pick_example, story_of
 from marsrl_verl.reporting.metrics_log import StepMetrics
 from marsrl_verl.reporting.report import finish_run
 from marsrl_verl.reporting.run_folder import RunFolder
@@ -53,12 +53,19 @@ def test_summary_has_exactly_the_promised_keys():
     summary = json.loads(json.dumps(build_summary(before, after, FACTS)))
     assert set(summary) == {"before", "after", "change", "run"}
     for side in ("before", "after"):
-        assert set(summary[side]) == KEYS | {f"{key}_greedy" for key in KEYS}
+        assert set(summary[side]) == {
+            f"{key}{end}" for key in (*KEYS, "verifier_f1") for end in ("", "_greedy")
+        }
         assert all(set(value) == {"mean", "low", "high", "n"} for value in summary[side].values())
     solver = summary["after"]["solver_accuracy"]
     assert solver["mean"] == pytest.approx(after.observations["solver_accuracy"].mean)
     change = summary["change"]["solver_accuracy"]
     assert change["mean"] == pytest.approx(solver["mean"] - summary["before"]["solver_accuracy"]["mean"])
+    assert set(summary["change"]) == KEYS | {f"{key}_greedy" for key in KEYS}
+    loop = {
+        key: summary["run"]["evaluations"][1][key] for key in ("accept_passes", "reject_fails", "fallback")
+    }
+    assert loop == {"accept_passes": 1, "reject_fails": None, "fallback": "last"}
     assert summary["run"]["seed"] == 1 and summary["run"]["versions"] == {"verl": "0.9.1"}
 
 
@@ -126,7 +133,7 @@ def test_curve_has_its_size_with_and_without_data(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty.png", "full.png"]
 
 
-def told(*wanted):
+def told(*wanted, **rules):
     """One sampled evaluation in which problem p<i> goes the i-th way: (solver, verdicts, corrections)."""
 
     def script(item, k):
@@ -147,6 +154,7 @@ def told(*wanted):
         tag="after",
         step=9,
         greedy=False,
+        **rules,
     )
     return result.sampled
 
@@ -173,6 +181,27 @@ BROKEN = (True, ["Wrong", "Correct"], [False])
 def test_the_most_telling_example_is_chosen(ways, chosen, story):
     example = pick_example(told(*ways))
     assert (example.run.problem.problem_id, example.story) == (f"p{chosen}", story)
+
+
+def test_examples_of_a_longer_loop():
+    """Acceptance takes two verdicts; where it fails, the Solver's solution may be the answer."""
+    rules = {"correction_rounds": 3, "accept_passes": 2, "fallback": "passes"}
+    accepted = (True, ["Correct", "Correct"], [])
+    repaired = (False, ["Wrong", "Correct", "Correct"], [True])
+    passed_once = (False, ["Wrong", "Correct", "Wrong"], [True, False])
+    not_chosen = (False, ["Wrong", "Wrong", "Wrong"], [False, True])
+    failed = (False, ["Wrong", "Wrong", "Wrong"], [False, False])
+    ways = [accepted, repaired, passed_once, not_chosen, failed]
+    assert [story_of(run) for run in told(*ways, **rules).runs] == [
+        Story.ACCEPTED,
+        Story.REPAIRED_AND_ACCEPTED,
+        Story.REPAIRED,
+        Story.OTHER,
+        Story.FOUND,
+    ]
+    text = example_text(pick_example(told(not_chosen, **rules)))
+    assert text.endswith("Result: incorrect (rounds used; answer: Solver)")
+    assert example_text(pick_example(told(repaired, **rules))).endswith("Result: correct (accepted)")
 
 
 def test_no_runs_no_example():
@@ -225,11 +254,32 @@ def test_finish_run_writes_everything(tmp_path):
         "| verl version | 0.9.1 |",
         "| ranks | 2 |",
         "Each of 40 held-out problems",
+        "up to 2 verify–correct round(s). A solution with verdict Correct is accepted; where none is, the",
         "Wilson",
     ):
         assert expected in report
     assert finished.after == result.record
     assert {row.name for row in finished.changes} == KEYS | {f"{key}_greedy" for key in KEYS}
+
+
+@pytest.mark.parametrize(
+    ("fallback", "said"),
+    [
+        ("passes", "where none is, the one with the most Correct verdicts is the answer."),
+        ("majority", "without any such verdict the most frequent final answer."),
+        ("released", "judged most often, accepted or not (the released rule)."),
+    ],
+)
+def test_the_report_says_how_the_loop_ended(tmp_path, fallback, said):
+    folder = RunFolder.create(tmp_path)
+    rules = {"correction_rounds": 4, "accept_passes": 3, "reject_fails": 2, "fallback": fallback}
+    folder.write_evaluation(evaluated("after", 12, greedy=False, **rules))
+    finish_run(folder, FACTS, None)
+    report = folder.report_path.read_text()
+    assert (
+        "3 Correct verdicts in a row" in report and "after 2 Wrong verdict(s) in a row the run ends" in report
+    )
+    assert said in report
 
 
 def test_finish_run_without_evaluations(tmp_path):

@@ -93,6 +93,15 @@ SIGNATURES: dict[str, list[str]] = {
     "verl.workers.engine.fsdp.transformer_impl:FSDPEngineWithLMHead.prepare_model_outputs": [
         "self", "output", "output_args", "micro_batch", "logits_processor_func",
     ],
+    "verl.workers.engine.fsdp.transformer_impl:FSDPEngineWithLMHead.prepare_model_inputs": [
+        "self", "micro_batch",
+    ],
+    "verl.workers.engine.fsdp.transformer_impl:FSDPEngine.forward_backward_batch": [
+        "self", "data", "loss_function", "forward_only",
+    ],
+    "verl.workers.engine.fsdp.transformer_impl:FSDPEngine.get_data_parallel_size": ["self"],
+    "verl.utils.tensordict_utils:index_select_tensor_dict": ["batch", "indices"],
+    "verl.utils.metric:Metric.__init__": ["self", "aggregation", "value"],
     "verl.workers.engine.fsdp.transformer_impl:FSDPEngine._get_packed_pad_size": ["self", "packed_length"],
     "verl.trainer.ppo.ray_trainer:no_padding_2_padding": ["tensor", "data"],
     "verl.utils.tensordict_utils:get_non_tensor_data": ["data", "key", "default"],
@@ -165,6 +174,8 @@ AT_LEAST: dict[str, set[str]] = {
 """Parameters that must be among those of a function."""
 
 PRESENT: dict[str, type] = {
+    "verl.utils.metric:AggregationType.SUM": object,
+    "verl.workers.engine.fsdp.transformer_impl:prepare_micro_batches": object,
     "verl.checkpoint_engine.base:TensorMeta": type,
     "verl.trainer.ppo.ray_trainer:LLMServerManager": type,
     "verl.single_controller.ray:RayWorkerGroup": type,

@@ -27,6 +27,7 @@ from marsrl_verl.core.types import StageInput
 from marsrl_verl.verl_adapter import task_runner
 from marsrl_verl.verl_adapter import trainer as trainer_module
 from marsrl_verl.verl_adapter.generation import Round
+from marsrl_verl.verl_adapter.shared_prefix_engine import COMPUTED_TOKENS, SHARE_KEY
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 COMMON = (
@@ -46,7 +47,13 @@ COMMON = (
     "actor_rollout_ref.actor.use_kl_loss=true",
     "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=4",
 )
-TREES = ("algo=attnrl", "marsrl.algo.group_size=4", "marsrl.algo.attnrl.delta=1")
+TREES = (
+    "algo=attnrl",
+    "marsrl.algo.group_size=4",
+    "marsrl.algo.attnrl.delta=1",
+    "training=shared_prefixes",
+    "~actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu",
+)
 SETTINGS = (
     *COMMON,
     "marsrl.pipeline.max_segments=2",
@@ -97,7 +104,10 @@ class Workers:
     compute_ref_log_prob = compute_log_prob
 
     def update_actor(self, data):
-        return tu.get_tensordict(tensor_dict={}, non_tensor_dict={"metrics": dict(OF_VERL)})
+        found = dict(OF_VERL)
+        if tu.get_non_tensor_data(data=data, key=SHARE_KEY, default=False):
+            found[COMPUTED_TOKENS] = 100
+        return tu.get_tensordict(tensor_dict={}, non_tensor_dict={"metrics": found})
 
     def save_checkpoint(self, path, *_args, **_kwargs) -> None:
         Path(path).mkdir(parents=True)

@@ -31,7 +31,7 @@ LISTED = {*SIGNATURES, *AT_LEAST, *PRESENT}
 ADAPTER = "marsrl_verl.verl_adapter"
 MODULES_WITH_CLASSES = (
     "trainer", "task_runner", "workers", "vllm_server", "rollout_manager", "reward_manager",
-    "fci_engine", "cpu.fsdp_engine", "cpu.platform", "cpu.weight_sync", "rollout_pool",
+    "fci_engine", "shared_prefix_engine", "cpu.fsdp_engine", "cpu.platform", "cpu.weight_sync", "rollout_pool",
 )  # fmt: skip
 
 
@@ -108,6 +108,39 @@ def test_hybrid_worker_has_swappable_training_workers():
 
     assert ActorRolloutRefWorker.actor_worker_cls is TrainingWorker
     assert ActorRolloutRefWorker.ref_worker_cls is TrainingWorker
+
+
+def test_a_pass_cuts_micro_batches_by_its_modules_function_and_puts_rows_back_by_their_indices():
+    name = "verl.workers.engine.fsdp.transformer_impl:FSDPEngine.forward_backward_batch"
+    assert "micro_batches, indices = prepare_micro_batches(" in source(name)
+    assert "data=data, dp_group=self.get_data_parallel_group(), same_micro_num_in_dp=True" in source(name)
+    assert "postprocess_batch_func(output_lst=output_lst, indices=indices, data=data)" in source(name)
+    restored = source("verl.workers.engine.utils:postprocess_batch_func")
+    assert 'key="use_dynamic_bsz", default=True' in restored and "restore_dynamic_batch" in restored
+
+
+def test_a_forward_step_hands_the_inputs_arguments_to_the_outputs():
+    step = source("verl.workers.engine.fsdp.transformer_impl:FSDPEngineWithLMHead.forward_step")
+    assert "model_inputs, output_args = self.prepare_model_inputs(micro_batch=micro_batch)" in step
+    assert "output=raw_output, output_args=output_args" in step
+
+
+def test_a_sum_is_averaged_over_ranks():
+    from verl.utils.metric import AggregationType, Metric
+
+    ranks = [Metric(AggregationType.SUM, [6, 2]), Metric(AggregationType.SUM, [4, 0])]
+    assert Metric.aggregate_dp(ranks) == 6
+
+
+def test_a_mask_of_four_dimensions_is_left_as_it_is():
+    from transformers.masking_utils import create_causal_mask
+
+    mask = torch.ones(1, 1, 3, 3, dtype=torch.bool)
+    arguments = {"config": Qwen3Config(), "attention_mask": mask, "past_key_values": None}
+    known = inspect.signature(create_causal_mask).parameters
+    embeddings = {"inputs_embeds" if "inputs_embeds" in known else "input_embeds": torch.zeros(1, 3, 4)}
+    extra = {"cache_position": torch.arange(3)} if "cache_position" in known else {}
+    assert create_causal_mask(**arguments, **embeddings, **extra) is mask
 
 
 def test_replica_class_is_looked_up_by_name_when_servers_start():
@@ -224,7 +257,7 @@ def test_modules_with_inheriting_classes_are_all_looked_at():
         text = path.read_text()
         if adapter in path.parents and "\nclass " in text and re.search(r"^from (verl|vllm)\b", text, re.M):
             importing.add(".".join(path.relative_to(adapter).with_suffix("").parts))
-    alone = {"batch", "scoring"}
+    alone = {"arranged_batch", "batch", "scoring"}
     assert importing - set(MODULES_WITH_CLASSES) <= alone, "these have classes of their own only"
 
 

@@ -13,6 +13,7 @@ from marsrl_verl.config.schema import AlgoConfig
 from marsrl_verl.core.advantages import RoleBalance
 from marsrl_verl.core.scheduler import Mode
 from marsrl_verl.core.selection import Strategy
+from marsrl_verl.core.types import SOLVER
 from marsrl_verl.reporting.run_folder import Existing
 
 METHODS = tuple(ALGORITHMS)
@@ -97,17 +98,27 @@ def check_selection(ctx: Context) -> list[Problem]:
     algo = ctx.settings.algo
     if algo.correction_rounds == 0:
         return _check_single_stage(algo)
-    if algo.inputs_per_stage <= algo.group_size:
-        return []
-    return [
-        Problem(
-            "marsrl.algo.inputs_per_stage",
-            f"The Solver's one group per problem has {algo.group_size} responses, so no more of them can be "
-            "chosen as inputs of the next stage.",
-            f"Set it to at most marsrl.algo.group_size = {algo.group_size}.",
-            algo.inputs_per_stage,
+    problems = []
+    if algo.inputs_per_stage > algo.group_size:
+        problems.append(
+            Problem(
+                "marsrl.algo.inputs_per_stage",
+                f"The Solver's one group per problem has {algo.group_size} responses, so no more of them can "
+                "be chosen as inputs of the next stage.",
+                f"Set it to at most marsrl.algo.group_size = {algo.group_size}.",
+                algo.inputs_per_stage,
+            )
         )
-    ]
+    if algo.distinct_answers and set(algo.train_roles) == {SOLVER}:
+        problems.append(
+            Problem(
+                "marsrl.algo.distinct_answers",
+                "It concerns the Verifier's inputs, and none are chosen where the Solver alone is trained.",
+                "Leave it out, or add a role to marsrl.algo.train_roles.",
+                algo.distinct_answers,
+            )
+        )
+    return problems
 
 
 def _check_single_stage(algo: AlgoConfig) -> list[Problem]:
@@ -121,7 +132,7 @@ def _check_single_stage(algo: AlgoConfig) -> list[Problem]:
             f"Leave it at {getattr(usual, name)}, or raise marsrl.algo.correction_rounds.",
             getattr(algo, name),
         )
-        for name in ("selection", "select_scope", "inputs_per_stage")
+        for name in ("selection", "select_scope", "inputs_per_stage", "distinct_answers")
         if getattr(algo, name) != getattr(usual, name)
     ]
 
