@@ -43,6 +43,7 @@ from marsrl_verl.verl_adapter.loss_inputs import (
 )
 from marsrl_verl.verl_adapter.marking import mark_samples, rows_to_mark
 from marsrl_verl.verl_adapter.observer import TrainingObserver
+from marsrl_verl.verl_adapter.prefill_counters import keeps_statistics
 from marsrl_verl.verl_adapter.problem_stream import ProblemStream, problems_of
 from marsrl_verl.verl_adapter.rollout_pool import engines_placed
 
@@ -81,6 +82,9 @@ class RayMarsRLTrainer(RayPPOTrainer):
         """verl's, with the engines on the trainer's GPUs or on their own."""
         with engines_placed(self.config):
             super().init_workers()
+        if keeps_statistics(self.config.actor_rollout_ref.rollout):
+            replicas = self.llm_server_manager.get_replicas()
+            self.async_rollout_manager.measure_prefill([replica.server_handle for replica in replicas])
 
     # --- the loop -----------------------------------------------------------------------------
 
@@ -172,12 +176,7 @@ class RayMarsRLTrainer(RayPPOTrainer):
         self.timing["gen"] -= self._time_of("mark", "update_weights") - inner
         self.timing["rollout"] = counts.seconds
         self.generated_tokens += counts.tokens
-        self.metrics["rollout/rounds"] = counts.rounds
-        self.metrics["rollout/samples"] = counts.samples
-        self.metrics["rollout/generated_tokens"] = counts.tokens
-        self.metrics["rollout/continued_tokens"] = counts.continued_tokens
-        if counts.seconds > 0:
-            self.metrics["perf/generated_tokens_per_second"] = counts.tokens / counts.seconds
+        self.metrics.update(counts.metrics())
 
     def _fit_start_next_round(self) -> None:
         """Bring the weights of the last update to the idle engine and start the next step's round."""
