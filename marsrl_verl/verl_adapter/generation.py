@@ -59,9 +59,9 @@ class RoundCounts:
     seconds: float = 0.0
     """The rounds' own time, hidden behind training or not."""
     prompt_tokens: int = 0
+    """See `PrefillCounters`. This and what follows is 0 where the engine keeps no statistics."""
     cached_tokens: int = 0
     prefill_seconds: float = 0.0
-    """See `PrefillCounters`; this and what follows is 0 where the engine keeps no statistics."""
     shared_prompt_tokens: int = 0
     shared_cached_tokens: int = 0
     """Cached tokens, of each round at most as many as its prompts shared."""

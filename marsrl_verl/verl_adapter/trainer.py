@@ -79,7 +79,8 @@ class RayMarsRLTrainer(RayPPOTrainer):
         self.timing: dict[str, float] = {}
 
     def init_workers(self) -> None:
-        """verl's, with the engines on the trainer's GPUs or on their own."""
+        """verl's, with the engines on the trainer's GPUs or on their own. Those that keep statistics are made
+        known to the rollout manager, to which verl gives a client only."""
         with engines_placed(self.config):
             super().init_workers()
         if keeps_statistics(self.config.actor_rollout_ref.rollout):
