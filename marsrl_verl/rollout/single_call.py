@@ -42,7 +42,8 @@ class CompletionClient(Protocol):
     async def complete(
         self, request_id: str, prompt_ids: list[int], settings: SamplingSettings, max_tokens: int, n: int
     ) -> list[Completion]:
-        """Sample `n` completions of at most `max_tokens` tokens each."""
+        """Sample `n` completions of at most `max_tokens` tokens each. Calls with one `request_id` go to one
+        server."""
         ...
 
 
@@ -135,7 +136,7 @@ async def answer(
         return _empty(stage_input, prompt_ids, FinishReason.PROMPT_TOO_LONG, note)
     try:
         completions = await client.complete(
-            stage_input.group_id, prompt_ids, settings, settings.room(0), stage_input.n
+            _route(stage_input), prompt_ids, settings, settings.room(0), stage_input.n
         )
     except EngineUnavailableError:
         raise
@@ -163,7 +164,7 @@ async def _branch(
     ]
     try:
         completions = await client.complete(
-            stage_input.group_id,
+            _route(stage_input),
             prefix.prompt_ids + prefix.response_ids,
             settings,
             settings.room(len(prefix.response_ids)),
@@ -190,11 +191,10 @@ async def _continue(
     client: CompletionClient,
     chat: ChatTokenizer,
 ) -> Sample:
-    """The sample with its next segment. Asked under the group's id, so that one server holds the group's
-    common prefix."""
+    """The sample with its next segment."""
     try:
         completions = await client.complete(
-            stage_input.group_id,
+            _route(stage_input),
             sample.prompt_ids + sample.response_ids,
             settings,
             settings.room(len(sample.response_ids)),
@@ -209,6 +209,13 @@ async def _continue(
         note = "the engine returned no next segment"
         return _without_segment(sample, FinishReason.ABORTED, note)
     return _sample(sample, completions[0], settings, chat)
+
+
+def _route(stage_input: StageInput) -> str:
+    """The id under which one server is asked for all requests that begin alike, since it holds their common
+    beginning in its cache: the group's, or that of the response which several groups continue from different
+    places."""
+    return stage_input.group_id if stage_input.prefix is None else stage_input.prefix.sample_id
 
 
 def _without_segment(sample: Sample, reason: FinishReason, note: str) -> Sample:

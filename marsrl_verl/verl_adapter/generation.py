@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from marsrl_verl.core.scheduler import Scheduler
 from marsrl_verl.core.types import Sample, SamplingSettings, StageInput
+from marsrl_verl.verl_adapter.prefill_counters import PrefillCounters
 
 
 @dataclass(slots=True)
@@ -22,6 +23,11 @@ class Round:
     samples: list[Sample]
     seconds: float
     """From the start of the round to the end of its last group."""
+    prefill: PrefillCounters | None = None
+    """What the engine read in it; None where it keeps no statistics."""
+    shared_prompt_tokens: int = 0
+    """Of the tokens that the engine was given to read, those after a beginning that an earlier one had
+    (`core.shared_prefix`); 0 where it keeps no statistics."""
 
 
 class StartedRound(Protocol):
@@ -52,6 +58,46 @@ class RoundCounts:
     """Tokens of prompts and responses so far that the engine was given to continue."""
     seconds: float = 0.0
     """The rounds' own time, hidden behind training or not."""
+    prompt_tokens: int = 0
+    """See `PrefillCounters`. This and what follows is 0 where the engine keeps no statistics."""
+    cached_tokens: int = 0
+    prefill_seconds: float = 0.0
+    shared_prompt_tokens: int = 0
+    shared_cached_tokens: int = 0
+    """Cached tokens, of each round at most as many as its prompts shared."""
+
+    def add(self, done: Round) -> None:
+        """Count a round that is over."""
+        self.rounds += 1
+        self.samples += len(done.samples)
+        self.tokens += sum(sample.new_tokens for sample in done.samples)
+        self.seconds += done.seconds
+        if done.prefill is not None:
+            self.prompt_tokens += done.prefill.prompt_tokens
+            self.cached_tokens += done.prefill.cached_tokens
+            self.prefill_seconds += done.prefill.seconds
+            self.shared_prompt_tokens += done.shared_prompt_tokens
+            self.shared_cached_tokens += min(done.prefill.cached_tokens, done.shared_prompt_tokens)
+
+    def metrics(self) -> dict[str, float]:
+        """The `rollout/` metrics of the step; what was not observed is absent."""
+        found: dict[str, float] = {
+            "rollout/rounds": self.rounds,
+            "rollout/samples": self.samples,
+            "rollout/generated_tokens": self.tokens,
+            "rollout/continued_tokens": self.continued_tokens,
+        }
+        if self.seconds > 0:
+            found["perf/generated_tokens_per_second"] = self.tokens / self.seconds
+        if self.prefill_seconds > 0:
+            found["rollout/prefill_seconds"] = self.prefill_seconds
+        if self.prompt_tokens:
+            found["rollout/prompt_tokens"] = self.prompt_tokens
+            found["rollout/prefix_cache_hit_share"] = self.cached_tokens / self.prompt_tokens
+            found["rollout/shared_prompt_tokens"] = self.shared_prompt_tokens
+        if self.prompt_tokens and self.shared_prompt_tokens:
+            found["rollout/shared_prefix_hit_share"] = self.shared_cached_tokens / self.shared_prompt_tokens
+        return found
 
 
 class Generation:
@@ -104,10 +150,7 @@ class Generation:
         done = self._started.wait()
         self._started = None
         self._scheduler.absorb(done.samples)
-        self._counts.rounds += 1
-        self._counts.samples += len(done.samples)
-        self._counts.tokens += sum(sample.new_tokens for sample in done.samples)
-        self._counts.seconds += done.seconds
+        self._counts.add(done)
         self._after_round()
 
     def finish(self) -> RoundCounts:
@@ -125,5 +168,5 @@ class Generation:
         return asdict(self._counts)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue with saved counts."""
+        """Continue with saved counts; those that an older state lacks begin at 0."""
         self._counts = RoundCounts(**state)

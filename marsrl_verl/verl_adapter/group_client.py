@@ -34,7 +34,8 @@ class GroupClient:
         sampling = sampling_arguments(settings, max_tokens)
         server_id, server = await self.llm_client._acquire_server(request_id, prompt_ids=prompt_ids)
         try:
-            # A fresh engine id: the same group is asked again after a resume.
+            # A fresh engine id: groups that continue one response share the request id, and a group is asked
+            # again after a resume.
             answers = await server.generate_group.remote(
                 prompt_ids, sampling, f"{request_id}:{uuid.uuid4().hex[:8]}", n
             )

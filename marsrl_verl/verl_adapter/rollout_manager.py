@@ -10,21 +10,25 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import ray
 from omegaconf import DictConfig
+from ray.exceptions import ActorDiedError, ActorUnavailableError
 from verl import DataProto
 from verl.experimental.agent_loop.agent_loop import AgentLoopManager, AgentLoopWorker
 
+from marsrl_verl.core.shared_prefix import prompts_sent, shared_tokens
 from marsrl_verl.core.types import SOLVER, FinishReason, Sample, SamplingSettings, StageInput
 from marsrl_verl.rewards.base import ScoreRequest
 from marsrl_verl.rollout.failed_round import refuse_failed_round
-from marsrl_verl.rollout.single_call import answer
+from marsrl_verl.rollout.single_call import EngineUnavailableError, answer
 from marsrl_verl.verl_adapter.components import chat_tokenizer, external_solver
 from marsrl_verl.verl_adapter.generation import Round
 from marsrl_verl.verl_adapter.group_client import GroupClient
+from marsrl_verl.verl_adapter.prefill_counters import PrefillCounters
 from marsrl_verl.verl_adapter.scoring import GroupScorer
 
 
@@ -73,6 +77,10 @@ class _WorkersRound:
 
     shares: list[Any]
     """Ray references to each worker's `Round`."""
+    servers: Sequence[Any] = ()
+    """Handles of the servers whose statistics tell what the round read; none: nobody asks."""
+    before: PrefillCounters | None = None
+    """What they had read when the round began."""
 
     def wait(self) -> Round:
         """See `generation.StartedRound`.
@@ -84,35 +92,67 @@ class _WorkersRound:
         rounds: list[Round] = ray.get(self.shares)
         samples = [sample for one in rounds for sample in one.samples]
         refuse_failed_round(samples)
-        return Round(samples, max((one.seconds for one in rounds), default=0.0))
+        seconds = max((one.seconds for one in rounds), default=0.0)
+        after = _read(self.servers)
+        if self.before is None or after is None:
+            return Round(samples, seconds)
+        return Round(samples, seconds, after - self.before, shared_tokens(prompts_sent(samples)))
+
+
+def _read(servers: Sequence[Any]) -> PrefillCounters | None:
+    """What all servers have read since they started; None without servers, or without statistics."""
+    if not servers:
+        return None
+    try:
+        counted = ray.get([server.prefill_counters.remote() for server in servers])
+    except (ActorDiedError, ActorUnavailableError) as error:
+        raise EngineUnavailableError(f"a vLLM server is gone: {error}") from error
+    return None if None in counted else sum(counted, PrefillCounters())
 
 
 class MarsRLAgentLoopManager(AgentLoopManager):
     """Spreads stage inputs over the workers. Implements `marsrl_verl.core.types.Engine`."""
 
+    _measured_servers: Sequence[Any] = ()
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.agent_loop_workers_class = ray.remote(MarsRLAgentLoopWorker)
         super().__init__(*args, **kwargs)
 
+    def measure_prefill(self, servers: Sequence[Any]) -> None:
+        """From now on, tell of every started round what these servers read in it.
+
+        Args:
+            servers: handles of all `MarsRLvLLMServer`s with an engine.
+        """
+        self._measured_servers = tuple(servers)
+
     def start(self, inputs: list[StageInput], sampling: dict[str, SamplingSettings]) -> _WorkersRound:
-        """Begin a generation round; `wait` on what this returns ends it."""
+        """Begin a generation round; `wait` on what this returns ends it.
+
+        Raises:
+            EngineUnavailableError: a server whose statistics are wanted is gone.
+        """
+        servers = self._measured_servers
+        before = _read(servers)
+        return _WorkersRound(self._share_out(inputs, sampling), servers, before)
+
+    def _share_out(self, inputs: list[StageInput], sampling: dict[str, SamplingSettings]) -> list[Any]:
         workers = self.agent_loop_workers
         shares = [inputs[start :: len(workers)] for start in range(len(workers))]
-        return _WorkersRound(
-            [
-                worker.generate_samples.remote(share, sampling)
-                for worker, share in zip(workers, shares, strict=True)
-                if share
-            ]
-        )
+        return [
+            worker.generate_samples.remote(share, sampling)
+            for worker, share in zip(workers, shares, strict=True)
+            if share
+        ]
 
     def generate(self, inputs: list[StageInput], sampling: dict[str, SamplingSettings]) -> list[Sample]:
-        """Answer and score all inputs in one generation round.
+        """Answer and score all inputs in one generation round, whose statistics nobody asks for.
 
         Raises:
             EngineUnavailableError: not one request was answered.
         """
-        return self.start(inputs, sampling).wait().samples
+        return _WorkersRound(self._share_out(inputs, sampling)).wait().samples
 
     def generate_sequences(self, prompts: DataProto) -> DataProto:
         """Refused: rows of this trainer are stage inputs."""

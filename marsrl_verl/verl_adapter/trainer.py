@@ -43,6 +43,7 @@ from marsrl_verl.verl_adapter.loss_inputs import (
 )
 from marsrl_verl.verl_adapter.marking import mark_samples, rows_to_mark
 from marsrl_verl.verl_adapter.observer import TrainingObserver
+from marsrl_verl.verl_adapter.prefill_counters import keeps_statistics
 from marsrl_verl.verl_adapter.problem_stream import ProblemStream, problems_of
 from marsrl_verl.verl_adapter.rollout_pool import engines_placed
 from marsrl_verl.verl_adapter.shared_prefix_engine import COMPUTED_TOKENS
@@ -80,9 +81,13 @@ class RayMarsRLTrainer(RayPPOTrainer):
         self.timing: dict[str, float] = {}
 
     def init_workers(self) -> None:
-        """verl's, with the engines on the trainer's GPUs or on their own."""
+        """verl's, with the engines on the trainer's GPUs or on their own. Those that keep statistics are made
+        known to the rollout manager, to which verl gives a client only."""
         with engines_placed(self.config):
             super().init_workers()
+        if keeps_statistics(self.config.actor_rollout_ref.rollout):
+            replicas = self.llm_server_manager.get_replicas()
+            self.async_rollout_manager.measure_prefill([replica.server_handle for replica in replicas])
 
     # --- the loop -----------------------------------------------------------------------------
 
@@ -174,12 +179,7 @@ class RayMarsRLTrainer(RayPPOTrainer):
         self.timing["gen"] -= self._time_of("mark", "update_weights") - inner
         self.timing["rollout"] = counts.seconds
         self.generated_tokens += counts.tokens
-        self.metrics["rollout/rounds"] = counts.rounds
-        self.metrics["rollout/samples"] = counts.samples
-        self.metrics["rollout/generated_tokens"] = counts.tokens
-        self.metrics["rollout/continued_tokens"] = counts.continued_tokens
-        if counts.seconds > 0:
-            self.metrics["perf/generated_tokens_per_second"] = counts.tokens / counts.seconds
+        self.metrics.update(counts.metrics())
 
     def _fit_start_next_round(self) -> None:
         """Bring the weights of the last update to the idle engine and start the next step's round."""

@@ -1,4 +1,4 @@
-"""verl's vLLM server with one addition: a whole group in one call.
+"""verl's vLLM server with two additions: a whole group in one call, and the count of what it read.
 
 Upstream behaviour: `vLLMHttpServer.generate` answers one sample a call, streams every token through
 the event loop, and reports neither `stop` nor `length`. A group of G samples shares its prompt, so
@@ -15,6 +15,8 @@ from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, 
 from vllm import SamplingParams
 from vllm.inputs import TokensPrompt
 from vllm.sampling_params import RequestOutputKind
+
+from marsrl_verl.verl_adapter.prefill_counters import PrefillCounters, read_counters
 
 
 class MarsRLvLLMServer(vLLMHttpServer):
@@ -72,6 +74,14 @@ class MarsRLvLLMServer(vLLMHttpServer):
             )
             for completion in output.outputs
         ]
+
+    async def prefill_counters(self) -> PrefillCounters | None:
+        """vLLM's count of the prompts read so far; None where the engine keeps no statistics.
+
+        All requests that were answered are in it: `AsyncLLM`'s output handler, a task of this event loop,
+        counts what an engine step did before anybody else's turn comes to see that step's last outputs.
+        """
+        return read_counters()
 
 
 class MarsRLvLLMReplica(vLLMReplica):

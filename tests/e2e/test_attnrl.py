@@ -15,6 +15,9 @@ SETTINGS = (
     "data.train_batch_size=8",
     "marsrl.algo.attnrl.delta=1",
     f"trainer.total_training_steps={STEPS}",
+    # vLLM counts what it reads; blocks of its cache as small as they can be on CPU.
+    "actor_rollout_ref.rollout.disable_log_stats=false",
+    "+actor_rollout_ref.rollout.engine_kwargs.vllm.block_size=16",
 )
 
 
@@ -56,6 +59,26 @@ def test_the_trainers_and_the_engines_log_probs_agree(killed_and_resumed):
     assert gaps and max(gaps) < 1e-3
 
 
+def check_what_the_engine_read(run: TrainingRun) -> None:
+    """vLLM's count of a step's prompts is that of the samples, to the token, and it finds some of them."""
+    for step, one in run.metrics().items():
+        asked = [row["prompt_tokens"] + kept_tokens(row) for row in run.rollouts(step)]
+        assert one["rollout/prompt_tokens"] == sum(asked)
+        assert sum(asked) / 2 < one["rollout/shared_prompt_tokens"] < sum(asked)
+        assert 0 <= one["rollout/prefix_cache_hit_share"] <= one["rollout/shared_prefix_hit_share"]
+        assert one["rollout/prefill_seconds"] > 0
+    assert any(0 < one["rollout/shared_prefix_hit_share"] <= 1 for one in run.metrics().values())
+
+
+def kept_tokens(row: dict) -> int:
+    """Response tokens that were there before the last segment."""
+    return row["segments"][-2][0] if len(row["segments"]) > 1 else 0
+
+
+def test_the_engine_tells_what_it_read_and_what_its_cache_held(killed_and_resumed):
+    check_what_the_engine_read(killed_and_resumed)
+
+
 def test_influence_is_measured_and_the_trees_are_trained(killed_and_resumed):
     metrics = killed_and_resumed.metrics()
     assert all(one["attnrl/influence_mean"] > 0 for one in metrics.values())
@@ -85,3 +108,4 @@ def test_two_ranks_train_trees_inside_a_step(tmp_path):
     assert {one["rollout/rounds"] for one in metrics.values()} == {2}
     assert all(one["training/updated"] for one in metrics.values())
     assert max(one["rollout/log_prob_gap_max"] for one in metrics.values()) < 1e-3
+    check_what_the_engine_read(run)

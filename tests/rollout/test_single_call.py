@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marsrl_verl.core.types import FinishReason, Problem, SamplingSettings, StageInput
+from marsrl_verl.core.types import FinishReason, Problem, Sample, SamplingSettings, StageInput
 from marsrl_verl.rollout.single_call import ChatTokenizer, Completion, EngineUnavailableError, answer
 
 END = 3
@@ -210,3 +210,25 @@ def test_a_refused_segment_keeps_what_was_sampled():
     assert (failed.finish_reason, len(failed.response_ids)) == (FinishReason.ERROR, 5)
     assert "too long" in failed.error
     assert failed.new_tokens == 0
+
+
+def continuation(parent: str, tokens: int) -> StageInput:
+    """The group that continues a response after so many tokens."""
+    response = [ord("a") + k for k in range(8)]
+    whole = Sample(parent, "p1/initial/0", [ord("?")], response, [-0.1] * 8, FinishReason.STOP, "", "")
+    return replace(INPUT, group_id=f"{parent}/after-{tokens}", prefix=whole.beginning(tokens))
+
+
+def asked_under(item: StageInput) -> set[str]:
+    client = ScriptedClient(["x", "y"])
+    asyncio.run(answer(item, SETTINGS, client, ChatTokenizer(CharacterTokenizer())))
+    return {request_id for request_id, *_ in client.calls}
+
+
+def test_all_that_continues_one_response_is_asked_under_its_id():
+    early, late, other = continuation("r#0", 2), continuation("r#0", 6), continuation("r#1", 2)
+    assert asked_under(early) == asked_under(late) == {"r#0"}
+    assert asked_under(other) == {"r#1"}
+    half = replace(late, unfinished=(late.prefix, late.prefix))
+    assert asked_under(half) == {"r#0"}, "the next segments too"
+    assert asked_under(INPUT) == {"p1/solver.0"}

@@ -11,6 +11,8 @@ from marsrl_verl.core.scripted import Reply, ScriptedEngine
 from marsrl_verl.core.types import Problem, SamplingSettings
 from marsrl_verl.verl_adapter.generation import Generation, Round
 
+COUNTED = ("rounds", "samples", "tokens", "continued_tokens", "seconds")
+
 
 @dataclass
 class Done:
@@ -35,7 +37,9 @@ def test_a_long_answer_is_counted_segment_by_segment():
     counts = []
     for step in (1, 2, 3):
         scheduler.start_step(step, [problem] if step == 1 else [])
-        counts.append(asdict(generation.finish()))
+        found = asdict(generation.finish())
+        counts.append({name: found[name] for name in COUNTED})
+        assert not any(found[name] for name in found if name not in COUNTED), "no engine told what it read"
         scheduler.finish_step()
     assert counts == [
         {"rounds": 1, "samples": 2, "tokens": 40, "continued_tokens": 0, "seconds": 0.25},

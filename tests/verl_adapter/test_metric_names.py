@@ -27,6 +27,7 @@ from marsrl_verl.core.types import StageInput
 from marsrl_verl.verl_adapter import task_runner
 from marsrl_verl.verl_adapter import trainer as trainer_module
 from marsrl_verl.verl_adapter.generation import Round
+from marsrl_verl.verl_adapter.prefill_counters import PrefillCounters
 from marsrl_verl.verl_adapter.shared_prefix_engine import COMPUTED_TOKENS, SHARE_KEY
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
@@ -74,7 +75,7 @@ class Done:
     samples: list
 
     def wait(self) -> Round:
-        return Round(self.samples, 0.5)
+        return Round(self.samples, 0.5, PrefillCounters(100, 60, 0.25), shared_prompt_tokens=80)
 
 
 class Engine(ScriptedEngine):

@@ -170,6 +170,26 @@ def test_an_admitted_request_is_counted_until_its_caller_gives_it_back():
     assert leaving._admitting == 0, "a refused request is not counted"
 
 
+def test_requests_under_one_id_go_to_one_server():
+    from verl.workers.rollout.router import GlobalRequestLoadBalancer
+
+    balancer = GlobalRequestLoadBalancer({name: name.upper() for name in "abcd"})
+    (first, handle), (second, _) = balancer.acquire_server("r"), balancer.acquire_server("other")
+    assert handle == first.upper() and second != first
+    # The least busy server would be another one each time.
+    assert {balancer.acquire_server("r")[0] for _ in range(8)} == {first}
+
+
+def test_the_trainer_keeps_the_manager_of_its_servers():
+    text = source("verl.trainer.ppo.ray_trainer:RayPPOTrainer.init_workers")
+    assert "self.llm_server_manager = LLMServerManager.create(" in text
+
+
+def test_the_engine_is_told_whether_to_keep_statistics():
+    text = source("verl.workers.rollout.vllm_rollout.vllm_async_server:vLLMHttpServer.launch_server")
+    assert text.index('"disable_log_stats": self.config.disable_log_stats') < text.index("**engine_kwargs,")
+
+
 def test_a_process_group_that_exists_is_left_alone():
     assert "if not torch.distributed.is_initialized():" in source(
         "verl.utils.distributed:initialize_global_process_group_ray"

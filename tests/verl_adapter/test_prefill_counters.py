@@ -1,0 +1,230 @@
+"""What vLLM counts of the prompts it read, from its registry to a step's metrics."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import asdict
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import MagicMock
+
+import pytest
+
+pytest.importorskip("verl", reason="verl's agent loops")
+pytest.importorskip("vllm", reason="vLLM's statistics")
+
+from omegaconf import OmegaConf
+from ray.exceptions import ActorDiedError
+
+from marsrl_verl.core.types import FinishReason, Problem, Sample, StageInput
+from marsrl_verl.rollout.single_call import EngineUnavailableError
+from marsrl_verl.verl_adapter import rollout_manager
+from marsrl_verl.verl_adapter.generation import Generation, Round, RoundCounts
+from marsrl_verl.verl_adapter.prefill_counters import PrefillCounters, keeps_statistics, read_counters
+from marsrl_verl.verl_adapter.rollout_manager import MarsRLAgentLoopManager
+from marsrl_verl.verl_adapter.vllm_server import MarsRLvLLMServer
+
+# --- vLLM's registry ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def logger_of_two_engines():
+    """vLLM's own logger, as a front end with two engines behind it has it."""
+    from vllm import EngineArgs
+    from vllm.v1.metrics.loggers import PrometheusStatLogger
+    from vllm.v1.metrics.prometheus import unregister_vllm_metrics
+
+    from marsrl_verl.config.tiny_files import tiny_model
+
+    yield PrometheusStatLogger(EngineArgs(model=tiny_model()).create_engine_config(), [0, 1])
+    unregister_vllm_metrics()
+
+
+def test_vllms_counters_are_added_up_over_its_engines(logger_of_two_engines):
+    from vllm.v1.engine import FinishReason as VLLMFinishReason
+    from vllm.v1.metrics.stats import FinishedRequestStats, IterationStats, PrefixCacheStats, SchedulerStats
+
+    assert read_counters() == PrefillCounters()
+    for engine, hits, seconds in ((0, 64, 0.5), (1, 16, 0.25)):
+        cache, ended = PrefixCacheStats(), IterationStats()
+        cache.record(100, hits, preempted=False)
+        request = FinishedRequestStats(finish_reason=VLLMFinishReason.STOP, prefill_time=seconds)
+        ended.finished_requests = [request]
+        logger_of_two_engines.record(SchedulerStats(prefix_cache_stats=cache), ended, engine_idx=engine)
+    found = PrefillCounters(prompt_tokens=200, cached_tokens=80, seconds=0.75)
+    assert read_counters() == found
+    assert asyncio.run(MarsRLvLLMServer.prefill_counters(SimpleNamespace())) == found
+
+
+def test_without_statistics_there_is_nothing_to_read():
+    assert read_counters() is None
+
+
+def test_an_answer_is_seen_after_its_step_was_counted():
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    async def counted_when_the_caller_wakes() -> list[str]:
+        events, answered, steps = [], asyncio.Event(), asyncio.Queue()
+
+        def process(*_args: Any) -> SimpleNamespace:
+            answered.set()
+            return SimpleNamespace(request_outputs=[], reqs_to_abort=[])
+
+        engine = MagicMock(output_handler=None, log_stats=True)
+        engine.engine_core.get_output_async = steps.get
+        engine.output_processor.process_outputs = process
+        engine.logger_manager.record = lambda **_stats: events.append("counted")
+        AsyncLLM._run_output_handler(engine)
+        waiting = asyncio.create_task(answered.wait())
+        await steps.put(MagicMock(outputs=["the last output of the round"]))
+        await waiting
+        engine.output_handler.cancel()
+        return list(events)
+
+    assert asyncio.run(counted_when_the_caller_wakes()) == ["counted"]
+
+
+@pytest.mark.parametrize(
+    ("verls", "own", "kept"),
+    [
+        (True, {}, False),
+        (False, {}, True),
+        (True, {"vllm": {"disable_log_stats": False}}, True),
+        (False, {"vllm": {"disable_log_stats": True}}, False),
+        (False, {"vllm": {"disable_log_stats": None}}, True),
+        (False, {"vllm": None}, True),
+    ],
+)
+def test_statistics_are_kept_where_the_engine_is_told_to(verls, own, kept):
+    assert keeps_statistics(OmegaConf.create({"disable_log_stats": verls, "engine_kwargs": own})) is kept
+
+
+# --- the manager ----------------------------------------------------------------------------------
+
+
+class Server:
+    """A server whose engine reads a prompt of 10 tokens in each round, 4 of them from its cache."""
+
+    def __init__(self, statistics: bool = True) -> None:
+        self.statistics, self.readings = statistics, 0
+        self.prefill_counters = SimpleNamespace(remote=self._read)
+
+    def _read(self) -> PrefillCounters | None:
+        self.readings += 1
+        return PrefillCounters(10, 4, 0.5) if self.statistics and self.readings % 2 == 0 else self._idle()
+
+    def _idle(self) -> PrefillCounters | None:
+        return PrefillCounters() if self.statistics else None
+
+
+def sample(k: int) -> Sample:
+    return Sample(f"g#{k}", "g", [1, 2, 3], [4], [0.0], FinishReason.STOP, "", "")
+
+
+INPUTS = [StageInput("g", Problem("p", "1+1", "2"), "solver", 0, "solver", (), n=2)]
+
+
+@pytest.fixture
+def manager(monkeypatch) -> MarsRLAgentLoopManager:
+    """A manager with a worker that answers every round with two samples of one prompt."""
+    monkeypatch.setattr(rollout_manager.ray, "get", list)
+    made = MarsRLAgentLoopManager.__new__(MarsRLAgentLoopManager)
+    answer = SimpleNamespace(remote=lambda *_: Round([sample(0), sample(1)], 1.0))
+    made.agent_loop_workers = [SimpleNamespace(generate_samples=answer)]
+    return made
+
+
+def test_a_round_tells_what_all_servers_read_in_it(manager):
+    manager.measure_prefill([Server(), Server()])
+    done = manager.start(INPUTS, {}).wait()
+    assert done.prefill == PrefillCounters(20, 8, 1.0)
+    assert done.shared_prompt_tokens == 3
+
+
+def test_servers_are_read_before_the_round_is_given_out(manager):
+    server = Server()
+    manager.measure_prefill([server])
+    given_out_after = []
+    remote = manager.agent_loop_workers[0].generate_samples.remote
+
+    def give_out(*arguments):
+        given_out_after.append(server.readings)
+        return remote(*arguments)
+
+    manager.agent_loop_workers[0].generate_samples.remote = give_out
+    manager.start(INPUTS, {}).wait()
+    assert (given_out_after, server.readings) == ([1], 2)
+
+
+def test_nobody_asks_for_an_evaluations_statistics(manager):
+    server = Server()
+    manager.measure_prefill([server])
+    assert len(manager.generate(INPUTS, {})) == 2
+    assert server.readings == 0
+
+
+def test_without_servers_nothing_is_read_or_counted(manager, monkeypatch):
+    asked = []
+    monkeypatch.setattr(rollout_manager.ray, "get", lambda refs: asked.append(refs) or list(refs))
+    monkeypatch.setattr(rollout_manager, "shared_tokens", lambda prompts: pytest.fail("prompts were counted"))
+    assert manager.start(INPUTS, {}).wait().prefill is None
+    assert len(asked) == 1, "for the samples alone"
+
+
+def test_one_server_without_statistics_leaves_the_round_without(manager):
+    manager.measure_prefill([Server(), Server(statistics=False)])
+    done = manager.start(INPUTS, {}).wait()
+    assert (done.prefill, done.shared_prompt_tokens) == (None, 0)
+
+
+def test_a_server_that_is_gone_is_an_engine_that_is_gone(manager, monkeypatch):
+    manager.measure_prefill([Server()])
+
+    def gone(_refs):
+        raise ActorDiedError()
+
+    monkeypatch.setattr(rollout_manager.ray, "get", gone)
+    with pytest.raises(EngineUnavailableError, match="gone"):
+        manager.start(INPUTS, {})
+
+
+# --- a step's counts ------------------------------------------------------------------------------
+
+
+def counts_of(*rounds: Round) -> RoundCounts:
+    counts = RoundCounts()
+    for one in rounds:
+        counts.add(one)
+    return counts
+
+
+def test_hits_beyond_what_a_rounds_prompts_share_make_up_for_no_other_round():
+    missed = Round([], 1.0, PrefillCounters(100, 10, 0.5), shared_prompt_tokens=40)
+    from_before = Round([], 1.0, PrefillCounters(100, 90, 0.5), shared_prompt_tokens=60)
+    metrics = counts_of(missed, from_before).metrics()
+    assert metrics["rollout/prompt_tokens"] == 200
+    assert metrics["rollout/prefix_cache_hit_share"] == 100 / 200
+    assert metrics["rollout/shared_prompt_tokens"] == 100
+    assert metrics["rollout/shared_prefix_hit_share"] == (10 + 60) / 100
+    assert metrics["rollout/prefill_seconds"] == 1.0
+
+
+def test_what_was_not_observed_is_absent():
+    new = {"prefill_seconds", "prompt_tokens", "prefix_cache_hit_share", "shared_prompt_tokens",
+           "shared_prefix_hit_share"}  # fmt: skip
+
+    def found(one: Round) -> set[str]:
+        return {name.removeprefix("rollout/") for name in counts_of(one).metrics()} & new
+
+    assert found(Round([], 1.0)) == set()
+    assert found(Round([], 1.0, PrefillCounters(0, 0, 0.5), 40)) == {"prefill_seconds"}, "the cache is off"
+    assert found(Round([], 1.0, PrefillCounters(50, 0, 0.5), 0)) == new - {"shared_prefix_hit_share"}
+    assert found(Round([], 1.0, PrefillCounters(50, 0, 0.5), 40)) == new
+
+
+def test_a_state_that_was_written_without_these_counts_is_continued():
+    older = {"rounds": 2, "samples": 9, "tokens": 70, "continued_tokens": 5, "seconds": 0.5}
+    generation = Generation(MagicMock(), MagicMock(), {})
+    generation.load_state_dict(older)
+    assert generation.state_dict() == {**asdict(RoundCounts()), **older}
+    generation.load_state_dict(generation.state_dict())
