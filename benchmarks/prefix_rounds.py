@@ -18,7 +18,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from marsrl_verl.core.shared_prefix import distinct_tokens, prompts_sent
+from marsrl_verl.core.prefix_tree import distinct_tokens
+from marsrl_verl.core.sent_prompts import prompts_sent
 from marsrl_verl.core.types import SOLVER, Group, Problem, Sample, StageInput
 
 if TYPE_CHECKING:

@@ -35,9 +35,18 @@ class PrefixTree:
 
 
 def prefix_order(rows: Sequence[Tokens]) -> list[int]:
-    """Indices of the sequences in the order of their tokens, so that common beginnings are neighbours."""
+    """Indices of the sequences in the order of their tokens, so that common beginnings are neighbours.
+
+    Raises:
+        ValueError: a number is no token id.
+    """
+    for row in rows:
+        if len(row) and not 0 <= int(row.min()) <= int(row.max()) < 2**32:
+            raise ValueError(
+                f"token ids are from 0 to 2**32 - 1, found {int(row.min())} to {int(row.max())} in a sequence"
+            )
     # Big-endian bytes compare like the numbers; one comparison of bytes is far quicker than of lists.
-    keys = [np.asarray(row).astype(">u4").tobytes() for row in rows]
+    keys = [row.astype(">u4").tobytes() for row in rows]
     return sorted(range(len(rows)), key=lambda index: (keys[index], index))
 
 
@@ -53,6 +62,13 @@ def shared_with_previous(rows: Sequence[Tokens], order: Sequence[int]) -> list[i
     0 for the first. In `prefix_order` their sum is the number of tokens that need not be computed."""
     common = [common_prefix(rows[before], rows[this]) for before, this in pairwise(order)]
     return [0, *common][: len(order)]
+
+
+def distinct_tokens(sequences: Sequence[Sequence[int]]) -> int:
+    """Nodes of the sequences' prefix tree: tokens that stand after a beginning which no other sequence has,
+    or the first of those that have it. Linear in the number of tokens, but for sorting."""
+    rows = [np.asarray(sequence, dtype=np.int64) for sequence in sequences]
+    return sum(map(len, rows)) - sum(shared_with_previous(rows, prefix_order(rows)))
 
 
 def build_prefix_tree(rows: Sequence[Tokens]) -> PrefixTree:

@@ -20,7 +20,7 @@ from ray.exceptions import ActorDiedError, ActorUnavailableError
 from verl import DataProto
 from verl.experimental.agent_loop.agent_loop import AgentLoopManager, AgentLoopWorker
 
-from marsrl_verl.core.shared_prefix import prompts_sent, shared_tokens
+from marsrl_verl.core.sent_prompts import prompts_sent, shared_tokens
 from marsrl_verl.core.types import SOLVER, FinishReason, Sample, SamplingSettings, StageInput
 from marsrl_verl.rewards.base import ScoreRequest
 from marsrl_verl.rollout.failed_round import refuse_failed_round

@@ -53,7 +53,6 @@ TREES = (
     "marsrl.algo.group_size=4",
     "marsrl.algo.attnrl.delta=1",
     "training=shared_prefixes",
-    "~actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu",
 )
 SETTINGS = (
     *COMMON,

@@ -31,7 +31,8 @@ LISTED = {*SIGNATURES, *AT_LEAST, *PRESENT}
 ADAPTER = "marsrl_verl.verl_adapter"
 MODULES_WITH_CLASSES = (
     "trainer", "task_runner", "workers", "vllm_server", "rollout_manager", "reward_manager",
-    "fci_engine", "shared_prefix_engine", "cpu.fsdp_engine", "cpu.platform", "cpu.weight_sync", "rollout_pool",
+    "fci_engine", "shared_prefix_engine", "cpu.fsdp_engine", "cpu.platform", "cpu.weight_sync",
+    "rollout_pool",
 )  # fmt: skip
 
 
@@ -128,11 +129,15 @@ def test_a_forward_step_hands_the_inputs_arguments_to_the_outputs():
 def test_a_sum_is_averaged_over_ranks():
     from verl.utils.metric import AggregationType, Metric
 
-    ranks = [Metric(AggregationType.SUM, [6, 2]), Metric(AggregationType.SUM, [4, 0])]
+    ranks = [Metric(AggregationType.SUM), Metric(AggregationType.SUM)]
+    for rank, values in zip(ranks, ([6, 2], [4, 0]), strict=True):
+        rank.extend(values)
     assert Metric.aggregate_dp(ranks) == 6
 
 
 def test_a_mask_of_four_dimensions_is_left_as_it_is():
+    import torch
+    from transformers import Qwen3Config
     from transformers.masking_utils import create_causal_mask
 
     mask = torch.ones(1, 1, 3, 3, dtype=torch.bool)

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marsrl_verl.core.shared_prefix import distinct_tokens, prompts_sent, shared_tokens
+from marsrl_verl.core.prefix_tree import distinct_tokens
+from marsrl_verl.core.sent_prompts import prompts_sent, shared_tokens
 from marsrl_verl.core.types import FinishReason, Sample
 
 
@@ -40,7 +41,7 @@ def test_the_count_is_that_of_the_tries_nodes(prompts):
 
 @pytest.mark.parametrize("token", [-1, 2**32])
 def test_a_number_that_is_no_token_id_is_refused(token):
-    with pytest.raises(OverflowError):
+    with pytest.raises(ValueError, match="token ids are from 0"):
         distinct_tokens([[token]])
 
 
