@@ -101,10 +101,14 @@ def test_two_ranks_train_trees_inside_a_step(tmp_path):
         "two_ranks",
         *SETTINGS,
         "pipeline=sequential",
+        "training=shared_prefixes",
         "trainer.n_gpus_per_node=2",
         "trainer.total_training_steps=2",
     )
     metrics = run.metrics()
+    # Each tree's prompt and beginnings once; log-probabilities are the engine's nevertheless.
+    for one in metrics.values():
+        assert one["batch/computed_tokens"] < 0.8 * one["batch/tokens"]
     assert {one["rollout/rounds"] for one in metrics.values()} == {2}
     assert all(one["training/updated"] for one in metrics.values())
     assert max(one["rollout/log_prob_gap_max"] for one in metrics.values()) < 1e-3
