@@ -13,7 +13,7 @@ import torch
 from torch.nn.attention.flex_attention import BlockMask
 from torch.utils.checkpoint import checkpoint
 
-from marsrl_verl.core.prefix_tree import PrefixTree
+from marsrl_verl.core.prefix_tree import PrefixTree, shelve
 
 BLOCK = 128
 """Tokens of a block of flex attention's mask."""
@@ -44,26 +44,30 @@ class TreeLayout:
 def packed_layout(tree: PrefixTree, *, pad_token_id: int = 0) -> TreeLayout:
     """All trees end to end in one row, padded to whole blocks: for flex attention, which skips what a
     node does not see."""
-    return _layout(tree, np.zeros(1, dtype=np.int64), -(-len(tree.tokens) // BLOCK) * BLOCK, pad_token_id)
+    zeros = np.zeros(len(tree.tokens), dtype=np.int64)
+    return _layout(tree, zeros, zeros, -(-len(tree.tokens) // BLOCK) * BLOCK, pad_token_id)
 
 
 def padded_layout(tree: PrefixTree, *, pad_token_id: int = 0) -> TreeLayout:
-    """A row for every tree that shares nothing with the others: for attention with a dense mask, whose
-    cost is the square of the row's length."""
-    starts = tree.roots
-    return _layout(tree, starts, int(np.diff([*starts, len(tree.tokens)]).max()), pad_token_id)
+    """Rows as long as the largest tree (`core.prefix_tree.shelve`): for attention with a dense mask, whose
+    cost is the square of the rows' length."""
+    sizes = np.diff([*tree.roots, len(tree.tokens)])
+    shelves = np.array(shelve(sizes.tolist()))
+    row, shift = (np.repeat(column, sizes) for column in (shelves[:, 0], shelves[:, 1] - tree.roots))
+    return _layout(tree, row, shift, int(sizes.max()), pad_token_id)
 
 
-def _layout(tree: PrefixTree, starts: np.ndarray, width: int, pad_token_id: int) -> TreeLayout:
-    nodes = np.arange(len(tree.tokens))
-    row = np.searchsorted(starts, nodes, side="right") - 1
-    column = nodes - starts[row]
-    shape = (len(starts), width)
+def _layout(
+    tree: PrefixTree, row: np.ndarray, shift: np.ndarray, width: int, pad_token_id: int
+) -> TreeLayout:
+    """`row` (N,) and `shift` (N,): node n stands in its row at place n + shift."""
+    column = np.arange(len(tree.tokens)) + shift
+    shape = (int(row.max()) + 1, width)
     ids = np.full(shape, pad_token_id, dtype=np.int64)
     positions = np.zeros(shape, dtype=np.int64)
     ends = np.broadcast_to(np.arange(1, width + 1), shape).copy()
     ids[row, column], positions[row, column] = tree.tokens, tree.positions
-    ends[row, column] = tree.ends - starts[row]
+    ends[row, column] = tree.ends + shift
     arrays = (ids, positions, ends, row * width + column)
     return TreeLayout(*(torch.from_numpy(array) for array in arrays))
 
@@ -111,28 +115,31 @@ def _listed(chosen: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def node_values(
-    logits: torch.Tensor, tree_tokens: torch.Tensor, parents: torch.Tensor, *, entropy: bool
+    logits: torch.Tensor, layout: TreeLayout, tree: PrefixTree, *, entropy: bool
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
     """Log-probability of every node's token after its ancestors, and the entropy of what follows a node.
 
     Args:
-        logits: (N, V) of the nodes, divided by the temperature.
-        tree_tokens: (N,) the nodes' tokens.
-        parents: (N,) their parents, -1 for a first token.
+        logits: (B, T, V) of the layout's places, divided by the temperature.
+        layout: where the nodes stand.
+        tree: the nodes.
         entropy: whether entropies are wanted.
 
     Returns:
         (N,) log-probabilities in nats, float32, 0 for a first token; (N,) entropies in nats, or None.
     """
+    flat, device = logits.flatten(0, 1), logits.device
     normalisers, entropies = [], []
-    for start in range(0, len(logits), _CHUNK):
+    for start in range(0, len(flat), _CHUNK):
         # Recomputed in the backward pass, so that no second copy of all logits is kept.
-        found = checkpoint(_statistics, logits[start : start + _CHUNK], entropy, use_reentrant=False)
+        found = checkpoint(_statistics, flat[start : start + _CHUNK], entropy, use_reentrant=False)
         normalisers.append(found[0])
         entropies.append(found[1])
-    before = parents.clamp(min=0)
-    log_probs = logits[before, tree_tokens].float() - torch.cat(normalisers)[before]
-    return log_probs * (parents >= 0), torch.cat(entropies) if entropy else None
+    parents = torch.from_numpy(tree.parents).to(device)
+    before = layout.places[parents.clamp(min=0)]
+    chosen = flat[before, torch.from_numpy(tree.tokens).to(device)].float()
+    log_probs = (chosen - torch.cat(normalisers)[before]) * (parents >= 0)
+    return log_probs, torch.cat(entropies)[layout.places] if entropy else None
 
 
 def _statistics(logits: torch.Tensor, entropy: bool) -> tuple[torch.Tensor, torch.Tensor]:

@@ -10,6 +10,30 @@ import numpy as np
 from numpy.typing import NDArray
 
 Tokens = NDArray[np.int64]
+Joins = Callable[[int, int, int], bool]
+"""Whether a sequence joins the tree before it, from the tree's size in nodes, the sequence's length and what
+it has in common with the tree; otherwise it begins a tree of its own."""
+
+
+def always_joins(size: int, length: int, common: int) -> bool:
+    """Every common beginning is shared."""
+    return True
+
+
+def joins_where_cheaper(hidden_size: int) -> Joins:
+    """For attention with a dense mask, which computes every pair of a tree's tokens, seen or not: a sequence
+    joins where that is less work than computing it alone with a causal mask, which is half of the pairs.
+
+    With hidden size d and a feed-forward layer four times as wide, a layer takes 24 d² operations for a token
+    and 4 d for a pair: N tokens cost as N + N² / 6d in a tree, and L tokens as L + L² / 12d alone.
+    """
+
+    def joins(size: int, length: int, common: int) -> bool:
+        fresh = length - common
+        together = fresh + ((size + fresh) ** 2 - size**2) / (6 * hidden_size)
+        return together <= length + length**2 / (12 * hidden_size)
+
+    return joins
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +95,12 @@ def distinct_tokens(sequences: Sequence[Sequence[int]]) -> int:
     return sum(map(len, rows)) - sum(shared_with_previous(rows, prefix_order(rows)))
 
 
-def build_prefix_tree(rows: Sequence[Tokens]) -> PrefixTree:
+def build_prefix_tree(rows: Sequence[Tokens], joins: Joins = always_joins) -> PrefixTree:
     """The prefix tree of sequences of at least one token each. Time and memory are linear in their tokens.
+
+    Args:
+        rows: the sequences.
+        joins: which of them share a tree. Beginnings that two trees have in common are in both.
 
     Raises:
         ValueError: there is no sequence, or an empty one.
@@ -80,7 +108,7 @@ def build_prefix_tree(rows: Sequence[Tokens]) -> PrefixTree:
     if not rows or any(len(row) == 0 for row in rows):
         raise ValueError("a prefix tree needs at least one sequence, each of at least one token")
     order = prefix_order(rows)
-    shared = shared_with_previous(rows, order)
+    shared = _shared_in_trees(rows, order, joins)
     total = sum(len(rows[index]) for index in order) - sum(shared)
     tokens, parents, positions, ends = (np.zeros(total, dtype=np.int64) for _ in range(4))
     nodes: list[Tokens] = [np.zeros(0, dtype=np.int64)] * len(rows)
@@ -98,14 +126,40 @@ def build_prefix_tree(rows: Sequence[Tokens]) -> PrefixTree:
     return PrefixTree(tokens, parents, positions, ends, tuple(nodes))
 
 
+def _shared_in_trees(rows: Sequence[Tokens], order: Sequence[int], joins: Joins) -> list[int]:
+    """As `shared_with_previous`, 0 where a tree begins."""
+    found, size = [], 0
+    for index, common in zip(order, shared_with_previous(rows, order), strict=True):
+        length = len(rows[index])
+        kept = common if common and joins(size, length, common) else 0
+        size = size + length - kept if kept else length
+        found.append(kept)
+    return found
+
+
 def packed_cost(tree_sizes: Sequence[int]) -> int:
     """Places of several trees end to end."""
     return sum(tree_sizes)
 
 
+def shelve(tree_sizes: Sequence[int]) -> list[tuple[int, int]]:
+    """Place trees in rows as long as the largest one, several to a row where they fit (first fit, the largest
+    first): (row, first place) of each."""
+    width, filled = max(tree_sizes), list[int]()
+    places = [(0, 0)] * len(tree_sizes)
+    for tree in sorted(range(len(tree_sizes)), key=lambda one: -tree_sizes[one]):
+        size = tree_sizes[tree]
+        row = next((row for row, used in enumerate(filled) if used + size <= width), len(filled))
+        if row == len(filled):
+            filled.append(0)
+        places[tree] = (row, filled[row])
+        filled[row] += size
+    return places
+
+
 def padded_cost(tree_sizes: Sequence[int]) -> int:
-    """Places of several trees as rows of one length."""
-    return len(tree_sizes) * max(tree_sizes)
+    """Places of several trees in rows of one length."""
+    return (1 + max(row for row, _ in shelve(tree_sizes))) * max(tree_sizes)
 
 
 def split_rows(
@@ -113,6 +167,7 @@ def split_rows(
     limit: int,
     *,
     cost: Callable[[Sequence[int]], int] = packed_cost,
+    joins: Joins = always_joins,
     least: int = 1,
 ) -> list[list[int]]:
     """Cut sequences into parts of at most `limit` places that share as much as they can.
@@ -124,6 +179,7 @@ def split_rows(
         rows: the sequences.
         limit: most places of a part.
         cost: places of a part, from the sizes of its trees in nodes.
+        joins: which sequences share a tree.
         least: fewest parts; the parts with most sequences are halved until there are so many.
 
     Returns:
@@ -140,7 +196,8 @@ def split_rows(
     for index, common in zip(order, shared_with_previous(rows, order), strict=True):
         length = len(rows[index])
         if parts:
-            grown = [*sizes[:-1], sizes[-1] + length - common] if common else [*sizes, length]
+            joined = common and joins(sizes[-1], length, common)
+            grown = [*sizes[:-1], sizes[-1] + length - common] if joined else [*sizes, length]
             if cost(grown) <= limit:
                 parts[-1].append(index)
                 sizes = grown

@@ -22,7 +22,6 @@ from verl.workers.engine.fsdp import transformer_impl
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
 from marsrl_verl.attention.shared_prefix import (
-    TreeLayout,
     block_mask,
     dense_mask,
     node_values,
@@ -30,7 +29,10 @@ from marsrl_verl.attention.shared_prefix import (
     padded_layout,
 )
 from marsrl_verl.core.prefix_tree import (
+    Joins,
+    always_joins,
     build_prefix_tree,
+    joins_where_cheaper,
     packed_cost,
     padded_cost,
     split_rows,
@@ -57,14 +59,14 @@ class SharedPrefixFSDPEngine(FSDPEngineWithLMHead):
         self._refuse_what_shares_nothing()
         # Micro-batches are cut by tokens, and verl puts the rows back in order where it knows that.
         tu.assign_non_tensor(data, use_dynamic_bsz=True)
-        with _micro_batches_by_prefix(padded_cost if self._dense() else packed_cost):
+        with _micro_batches_by_prefix(padded_cost if self._dense() else packed_cost, self._joins()):
             return super().forward_backward_batch(data, loss_function, forward_only)
 
     def prepare_model_inputs(self, micro_batch: TensorDict) -> Any:
         """As upstream, or the prefix tree of the rows."""
         if not sharing(micro_batch):
             return super().prepare_model_inputs(micro_batch)
-        tree = build_prefix_tree(_token_rows(micro_batch))
+        tree = build_prefix_tree(_token_rows(micro_batch), self._joins())
         self._computed_tokens = len(tree.tokens)
         layout = (padded_layout if self._dense() else packed_layout)(tree).to(get_device_id())
         inputs = {
@@ -83,14 +85,11 @@ class SharedPrefixFSDPEngine(FSDPEngineWithLMHead):
             return super().prepare_model_outputs(output, output_args, micro_batch, logits_processor_func)
         tree, layout = output_args[_TREE]
         entropy = bool(tu.get_non_tensor_data(data=micro_batch, key="calculate_entropy", default=False))
-        logits = _node_logits(output.logits, layout) / _temperature(micro_batch)
-        device = logits.device
-        log_probs, entropies = node_values(
-            logits,
-            torch.from_numpy(tree.tokens).to(device),
-            torch.from_numpy(tree.parents).to(device),
-            entropy=entropy,
-        )
+        temperature, logits = _temperature(micro_batch), output.logits
+        if temperature != 1.0:
+            logits = logits / temperature
+        log_probs, entropies = node_values(logits, layout, tree, entropy=entropy)
+        device = log_probs.device
         offsets = micro_batch["input_ids"].offsets()
         nodes = torch.from_numpy(np.concatenate(tree.rows)).to(device)
         # A log-probability stands one place to the left of its token; the row's last place has none.
@@ -118,6 +117,9 @@ class SharedPrefixFSDPEngine(FSDPEngineWithLMHead):
         _let_flex_attention_take_block_masks(name)
         return False
 
+    def _joins(self) -> Joins:
+        return joins_where_cheaper(_model_config(self).hidden_size) if self._dense() else always_joins
+
     def _refuse_what_shares_nothing(self) -> None:
         config = _model_config(self)
         others = {kind for kind in getattr(config, "layer_types", None) or () if kind != "full_attention"}
@@ -140,13 +142,6 @@ def _token_rows(data: TensorDict) -> list[np.ndarray]:
     return [row.cpu().numpy() for row in data["input_ids"].unbind()]
 
 
-def _node_logits(logits: torch.Tensor, layout: TreeLayout) -> torch.Tensor:
-    """(N, V) of the nodes, from (B, T, V)."""
-    flat = logits.flatten(0, 1)
-    # Packed, the nodes stand at the beginning: no copy.
-    return flat[: len(layout.places)] if len(logits) == 1 else flat[layout.places]
-
-
 def _temperature(micro_batch: TensorDict) -> float:
     value = micro_batch["temperature"]
     values = set(value.flatten().tolist()) if isinstance(value, torch.Tensor) else {float(value)}
@@ -156,7 +151,7 @@ def _temperature(micro_batch: TensorDict) -> float:
 
 
 @contextmanager
-def _micro_batches_by_prefix(cost: Any) -> Iterator[None]:
+def _micro_batches_by_prefix(cost: Any, joins: Joins) -> Iterator[None]:
     """Have `forward_backward_batch` cut the batch by prefixes.
 
     Upstream behaviour: it calls its module's `prepare_micro_batches`, which balances rows by their lengths,
@@ -166,11 +161,11 @@ def _micro_batches_by_prefix(cost: Any) -> Iterator[None]:
     def cut(data: TensorDict, dp_group: Any = None, **_: Any) -> tuple[list[Any], list[list[int]]]:
         limit = int(data["max_token_len_per_gpu"])
         rows = _token_rows(data)
-        parts = split_rows(rows, limit, cost=cost)
+        parts = split_rows(rows, limit, cost=cost, joins=joins)
         # Every rank passes through the model equally often.
         most = torch.tensor([len(parts)], device=get_device_id())
         torch.distributed.all_reduce(most, op=torch.distributed.ReduceOp.MAX, group=dp_group)
-        parts = split_rows(rows, limit, cost=cost, least=int(most.item()))
+        parts = split_rows(rows, limit, cost=cost, joins=joins, least=int(most.item()))
         return [tu.index_select_tensor_dict(data, part) for part in parts], parts
 
     upstream = transformer_impl.prepare_micro_batches

@@ -20,7 +20,7 @@ from marsrl_verl.attention.shared_prefix import (
     packed_layout,
     padded_layout,
 )
-from marsrl_verl.core.prefix_tree import PrefixTree, build_prefix_tree
+from marsrl_verl.core.prefix_tree import PrefixTree, build_prefix_tree, joins_where_cheaper
 
 VOCABULARY = 50
 TEMPERATURE = 0.7
@@ -81,10 +81,8 @@ def from_tree(
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
     out = net(
         input_ids=layout.input_ids, position_ids=layout.position_ids, attention_mask=mask(layout)
-    ).logits.flatten(0, 1)[layout.places]
-    log_probs, entropy = node_values(
-        out / TEMPERATURE, torch.from_numpy(tree.tokens), torch.from_numpy(tree.parents), entropy=True
-    )
+    ).logits
+    log_probs, entropy = node_values(out / TEMPERATURE, layout, tree, entropy=True)
     assert entropy is not None
     return [(log_probs[row[1:]], entropy[row]) for row in map(torch.from_numpy, tree.rows)]
 
@@ -189,7 +187,15 @@ def test_block_mask_of_several_rows_is_refused():
 
 
 def test_without_entropy_none_is_computed():
-    values, entropy = node_values(
-        torch.randn(2, 5), torch.tensor([1, 2]), torch.tensor([-1, 0]), entropy=False
-    )
+    tree = build_prefix_tree([np.array([1, 2])])
+    values, entropy = node_values(torch.randn(1, 2, 5), padded_layout(tree), tree, entropy=False)
     assert entropy is None and values[0] == 0
+
+
+def test_trees_that_share_a_short_beginning_only_may_stand_apart():
+    net, rows = model("Qwen3"), branching_rows()
+    tree = build_prefix_tree(rows, joins_where_cheaper(1))
+    assert len(tree.roots) > 2
+    found = from_tree(net, tree, padded_layout(tree), dense_mask)
+    for (own, _), (alone, _) in zip(found, one_by_one(net, rows), strict=True):
+        torch.testing.assert_close(own.double(), alone, rtol=1e-5, atol=1e-5)

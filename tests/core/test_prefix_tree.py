@@ -6,16 +6,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from marsrl_verl.core.prefix_tree import (
+    always_joins,
     build_prefix_tree,
     common_prefix,
+    joins_where_cheaper,
     packed_cost,
     padded_cost,
     prefix_order,
     shared_with_previous,
+    shelve,
     split_rows,
 )
 
 sequences = st.lists(st.lists(st.integers(0, 2), min_size=1, max_size=7), min_size=1, max_size=9)
+rules = st.sampled_from([always_joins, joins_where_cheaper(1), lambda size, length, common: common > 2])
 
 
 def arrays(rows: list[list[int]]) -> list[np.ndarray]:
@@ -36,6 +40,28 @@ def test_golden_tree():
     assert tree.ends.tolist() == [5, 5, 4, 4, 5, 6]
     assert [row.tolist() for row in tree.rows] == [[0, 1, 4], [0, 1], [5], [0, 1, 2, 3]]
     assert tree.roots.tolist() == [0, 5]
+
+
+@given(sequences, rules)
+def test_sequences_that_do_not_join_have_trees_of_their_own(rows, joins):
+    tree = build_prefix_tree(arrays(rows), joins)
+    assert len(prefixes(rows)) <= len(tree.tokens) <= sum(map(len, rows))
+    for row, nodes in zip(rows, tree.rows, strict=True):
+        assert tree.tokens[nodes].tolist() == row
+        for place, node in enumerate(nodes):
+            seen = [j for j in range(len(tree.tokens)) if j <= node < tree.ends[j]]
+            assert seen == nodes[: place + 1].tolist()
+
+
+def test_a_short_common_beginning_is_not_worth_a_large_tree():
+    joins = joins_where_cheaper(hidden_size=10)
+    # Alone 40 + 40² / 120 = 53.3. With 30 in common, 10 fresh after 40: 10 + (50² - 40²) / 60 = 25.
+    assert joins(40, 40, 30)
+    # With 5 in common, 35 fresh after 200: 35 + (235² - 200²) / 60 = 288.8.
+    assert not joins(200, 40, 5)
+    rows = arrays([[1, 2, *range(9, 40)], [1, 3, *range(40, 70)], [1, 3, *range(40, 69), 80]])
+    tree = build_prefix_tree(rows, joins)
+    assert tree.roots.tolist() == [0, 33], "the last two share, the first stands alone"
 
 
 @given(sequences)
@@ -74,14 +100,14 @@ def test_empty_sequences_are_refused(rows):
         build_prefix_tree(arrays(rows))
 
 
-@given(sequences, st.integers(1, 25), st.sampled_from([packed_cost, padded_cost]), st.data())
-def test_parts_keep_to_the_limit_and_hold_every_row_once(rows, limit, cost, data):
-    least = data.draw(st.integers(1, len(rows)))
-    parts = split_rows(arrays(rows), limit, cost=cost, least=least)
+@given(sequences, st.integers(1, 25), st.sampled_from([packed_cost, padded_cost]), rules, st.integers(1, 9))
+def test_parts_keep_to_the_limit_and_hold_every_row_once(rows, limit, cost, joins, least):
+    least = min(least, len(rows))
+    parts = split_rows(arrays(rows), limit, cost=cost, joins=joins, least=least)
     assert sorted(index for part in parts for index in part) == list(range(len(rows)))
     assert len(parts) >= least
     for part in parts:
-        tree = build_prefix_tree(arrays([rows[index] for index in part]))
+        tree = build_prefix_tree(arrays([rows[index] for index in part]), joins)
         sizes = np.diff([*tree.roots, len(tree.tokens)]).tolist()
         assert len(part) == 1 or cost(sizes) <= limit
 
@@ -94,3 +120,20 @@ def test_relatives_stay_together():
 def test_more_parts_than_rows_are_refused():
     with pytest.raises(ValueError, match="2 sequences cannot be cut into 3 parts"):
         split_rows(arrays([[1], [2]]), 9, least=3)
+
+
+def test_small_trees_share_a_row():
+    assert shelve([3, 10, 4, 3, 5]) == [(2, 0), (0, 0), (1, 5), (2, 3), (1, 0)]
+    assert padded_cost([3, 10, 4, 3, 5]) == 30
+
+
+@given(st.lists(st.integers(1, 30), min_size=1, max_size=12))
+def test_trees_in_a_row_do_not_overlap(sizes):
+    taken = {
+        (row, place)
+        for (row, start), size in zip(shelve(sizes), sizes, strict=True)
+        for place in range(start, start + size)
+    }
+    assert len(taken) == sum(sizes)
+    assert max(place for _, place in taken) < max(sizes)
+    assert sum(sizes) <= padded_cost(sizes) <= max(2 * sum(sizes), max(sizes))
