@@ -63,7 +63,7 @@ CASES: dict[str, Case] = {
     "two updates, shared, few tokens": Case(tokens=60, updates=2, share=True),
     "two updates, shared, all tokens": Case(updates=2, share=True),
     "complete groups": Case(partial=False),
-    "complete groups, shared": Case(partial=False, share=True),
+    "complete groups, shared": Case(partial=False, share=True, attention="no_mask"),
     "nothing masked": Case(masked=False),
     "own mean, two rows": Case(rows=2, own_mean=True),
     "own mean, all tokens": Case(own_mean=True),

@@ -17,7 +17,9 @@ from typing import Any
 import pytest
 import torch
 from fresh_python import clean_environment
-from rank_updates import CASES, WORLDS
+from rank_updates import CASES, WORLDS, trained_groups
+
+from marsrl_verl.core.prefix_tree import distinct_tokens
 
 # Looked for, not imported: the program imports them, once is enough.
 pytestmark = pytest.mark.skipif(
@@ -115,6 +117,12 @@ def test_shared_tokens_are_computed_once(results, world):
 def test_shared_and_complete_groups_have_the_gradient_of_complete_groups(results, world):
     expected, found = results[1]["complete groups"], results[world]["complete groups, shared"]
     assert distance(found["gradients"][0], expected["gradients"][0]) < TOLERANCE
+    samples = [sample for group in trained_groups(partial=False) for sample in group.samples]
+    rows = [sample.prompt_ids + sample.response_ids for sample in samples]
+    assert found["metrics"]["batch/tokens"] == sum(map(len, rows))
+    least, computed = distinct_tokens(rows), found["metrics"]["batch/computed_tokens"]
+    # Two ranks may cut a family, and its beginning is then on both, as that of a padding row.
+    assert computed == least if world == 1 else least <= computed <= least + 60, (least, computed)
 
 
 @pytest.mark.parametrize("name", ["complete groups", "nothing masked"])
