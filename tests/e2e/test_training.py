@@ -137,10 +137,19 @@ def test_engines_on_their_own_pool_get_the_weights(tmp_path):
     assert len(gaps) >= 2
     assert max(gaps.values()) < 1e-3, gaps
     assert {row["policy_version"] for row in run.rollouts(3)} == {2}
-    # Then as the preset has it: step 5 decodes before step 4 trains, with the weights after step 3.
+    # Then as the preset has it: step 5 decodes before step 4 trains, with the weights after step 3. Old
+    # log-probabilities are the engine's (sais), so tokens of older weights have a ratio of their own.
     resumed = train(
-        tmp_path, "two_pools", preset, "trainer.total_training_steps=6", "marsrl.run.existing=resume"
+        tmp_path,
+        "two_pools",
+        preset,
+        "trainer.total_training_steps=6",
+        "marsrl.off_policy.mode=sais",
+        "marsrl.run.existing=resume",
     )
-    assert sorted(resumed.metrics()) == list(range(1, 7))
+    later = resumed.metrics()
+    assert sorted(later) == list(range(1, 7))
+    stale = [one for one in later.values() if one.get("off_policy/older_than/0", 0) > 0]
+    assert stale and all(one["actor/ppo_kl"] != 0 for one in stale)
     newest = {step: max(row["policy_version"] for row in resumed.rollouts(step)) for step in (4, 5, 6)}
     assert newest == {4: 3, 5: 3, 6: 4}
