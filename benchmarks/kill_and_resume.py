@@ -5,7 +5,8 @@
 
 The whole process group (trainer, Ray, vLLM) is killed some seconds after its start, at times before it has
 resumed; then it is started again. In the end every step must be recorded once; every sample must be there
-once, in a whole group; and every problem that was taken from the data must have its Solver group among the
+once, in a whole group; every sample of a group with unlike rewards must have been trained once, and no other
+one; and every problem that was taken from the data must have its Solver group among the
 completed ones or in the last checkpoint. That the batches are those of an uninterrupted run is tested with
 a scripted engine, sample by sample (`tests/verl_adapter/test_overlap.py`).
 """
@@ -121,11 +122,15 @@ def check(folder: Path, count: int) -> dict[str, int]:
     assert numbers == list(range(1, count + 1)), f"recorded steps: {numbers}"
     samples: Counter[str] = Counter()
     members: Counter[str] = Counter()
+    trained: Counter[str] = Counter()
+    rewards: dict[str, dict[str, float]] = {}
     parents: set[str] = set()
     for number in numbers:
+        trained.update(json.loads((folder / f"trained/step_{number}.json").read_text()))
         for line in (folder / f"rollouts/step_{number}.jsonl").read_text().splitlines():
             row = json.loads(line)
             samples[row["sample"]] += 1
+            rewards.setdefault(row["group"], {})[row["sample"]] = row["reward"]
             members[row["group"]] += 1
             parents |= {row["parent"]} if row["parent"] else set()
             ends = [end for end, _ in row["segments"]]
@@ -141,11 +146,23 @@ def check(folder: Path, count: int) -> dict[str, int]:
     open_groups = set(pools["ready_step"]) | set(pools["arrived"])
     both = sorted(open_groups & set(members))
     assert not both, f"groups that are completed and waiting: {both[:5]}"
+    again = [name for name, times in trained.items() if times > 1]
+    assert not again, f"samples that were trained twice: {again[:5]}"
+    # Parts of groups that are still open were trained ahead of them.
+    complete = {name for name in trained if name.rpartition("#")[0] in members}
+    wanted = {name for group in rewards.values() if len(set(group.values())) > 1 for name in group}
+    assert complete == wanted, f"trained and not to be, or the reverse: {sorted(complete ^ wanted)[:5]}"
     taken = state["problems"]["taken"]
     there = {name.partition("/")[0] for name in [*members, *open_groups] if "/solver/" in name}
     missing = [number for number in range(taken) if f"p{number:08d}" not in there]
     assert not missing, f"problems that were taken and are nowhere: {missing[:5]}"
-    return {"steps": count, "samples": len(samples), "groups": len(members), "problems": taken}
+    return {
+        "steps": count,
+        "samples": len(samples),
+        "trained": len(trained),
+        "groups": len(members),
+        "problems": taken,
+    }
 
 
 def main() -> None:
@@ -166,7 +183,8 @@ def main() -> None:
     print(
         f"{found.kills} kills in {found.starts} starts, {found.before_training} of them before the start "
         f"had trained a step\n{counts['steps']} steps, each recorded once; {counts['problems']} problems "
-        f"taken, all there; {counts['samples']} samples in {counts['groups']} whole groups, none twice"
+        f"taken, all there; {counts['samples']} samples in {counts['groups']} whole groups, "
+        f"none twice; {counts['trained']} samples trained, each once"
     )
 
 

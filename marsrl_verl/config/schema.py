@@ -342,7 +342,8 @@ class RunConfig:
     """Size of each data file by its path. The launcher writes it, so that the `config.yaml` in the run's
     folder shows a resumed run whether the data is still the same."""
     log_rollouts: bool = True
-    """Write every sample to `rollouts/step_N.jsonl`."""
+    """Write every sample to `rollouts/step_N.jsonl`, and which of them a step trained to
+    `trained/step_N.json`."""
     progress: bool = True
     """Show live progress on the terminal."""
     worker_logs: bool = True

@@ -5,6 +5,7 @@ config.yaml              the resolved configuration
 metrics.jsonl            one line per training step (metrics_log)
 metrics.replaced.jsonl   lines that a resumed run made obsolete
 rollouts/step_N.jsonl    every sample of step N (rollout_log)
+trained/step_N.json      ids of the samples that entered the loss of step N
 rollouts/eval_TAG.jsonl  every call of an evaluation
 evaluations/TAG.json     an evaluation's record
 replaced/                rollouts and evaluations that a resumed run made obsolete
@@ -37,7 +38,8 @@ from marsrl_verl.reporting.rollout_log import (
 
 MARKER = "run.json"
 FORMAT_VERSION = 1
-_STEP_FILE = re.compile(r"step_(\d+)\.jsonl")
+_STEP_FILE = re.compile(r"step_(\d+)\.jsonl?")
+_TRAINED_FOLDER = "trained"
 
 
 class Existing(str, Enum):
@@ -175,6 +177,12 @@ class RunFolder:
         """Write every sample of the step's groups to `rollouts/step_N.jsonl`."""
         return write_step_rollouts(self.path, step, groups)
 
+    def write_trained(self, step: int, samples: Iterable[str]) -> Path:
+        """Write the ids of the samples that entered the step's loss to `trained/step_N.json`."""
+        path = self.path / _TRAINED_FOLDER / f"step_{step}.json"
+        write_json_atomic(path, sorted(samples))
+        return path
+
     def write_evaluation(self, result: EvaluationResult, *, rollouts: bool = True) -> None:
         """Keep an evaluation's record and, if asked, its calls."""
         record = result.record
@@ -194,7 +202,8 @@ class RunFolder:
         Later metric lines move to `metrics.replaced.jsonl`; rollouts and evaluations of later steps move
         into `replaced/`. Returns the number of metric lines moved.
         """
-        for path in sorted((self.path / ROLLOUT_FOLDER).glob("step_*.jsonl")):
+        folders = (self.path / ROLLOUT_FOLDER, self.path / _TRAINED_FOLDER)
+        for path in sorted(path for folder in folders for path in folder.glob("step_*")):
             match = _STEP_FILE.fullmatch(path.name)
             if match and int(match.group(1)) > step:
                 self._set_aside(path)

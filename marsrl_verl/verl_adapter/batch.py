@@ -40,6 +40,15 @@ def training_rows(groups: list[Group], advantages: Credit) -> list[TrainingRow]:
     ]
 
 
+def trained_samples(batch: DataProto | None) -> list[str]:
+    """Ids of the samples in a training batch, padding rows apart; none without a batch."""
+    if batch is None:
+        return []
+    columns = batch.non_tensor_batch
+    pairs = zip(columns["sample_id"], columns["is_padding"], strict=True)
+    return [str(name) for name, padding in pairs if not padding]
+
+
 def build_batch(rows: list[TrainingRow], *, pad_token_id: int, row_multiple: int) -> DataProto:
     """Pad rows to the longest prompt (left) and the longest response (right) among them.
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -62,10 +63,12 @@ class TrainingObserver:
         for line in self.folder.read_metrics():
             self._tokens += int(line.metrics.get("rollout/generated_tokens") or 0)
 
-    def rollouts(self, step: int, result: StepResult) -> None:
-        """Write the samples of a step's completed groups, if the run keeps them."""
+    def rollouts(self, step: int, result: StepResult, trained: Iterable[str]) -> None:
+        """Write the samples of a step's completed groups and the ids of those that it trained, if the run
+        keeps them."""
         if self._settings.run.log_rollouts:
             self.folder.write_rollouts(step, result.completed)
+            self.folder.write_trained(step, trained)
 
     def describe(self, result: StepResult) -> dict[str, float]:
         """The role and stage metrics of a step."""

@@ -28,7 +28,7 @@ from marsrl_verl.core.types import Problem
 from marsrl_verl.evaluation.suite import AFTER, BEFORE
 from marsrl_verl.verl_adapter import checkpoint
 from marsrl_verl.verl_adapter.arranged_batch import BatchPlan, arranged_batch
-from marsrl_verl.verl_adapter.batch import TrainingRow, training_rows
+from marsrl_verl.verl_adapter.batch import TrainingRow, trained_samples, training_rows
 from marsrl_verl.verl_adapter.components import (
     build_algorithm,
     build_prompts,
@@ -117,7 +117,7 @@ class RayMarsRLTrainer(RayPPOTrainer):
                 self._fit_compute_log_prob(batch)
                 self._fit_compute_ref_log_prob(batch)
                 self._fit_update_actor(batch)
-            self.observer.rollouts(self.global_steps, result)
+            self.observer.rollouts(self.global_steps, result, trained_samples(batch))
             self._fit_describe(result, batch)
             self._fit_save_checkpoint()
             if not self.overlaps:

@@ -69,7 +69,7 @@ def result(step: int) -> StepResult:
 
 def take_step(observer: TrainingObserver, step: int, tokens: int = 10) -> None:
     one = result(step)
-    observer.rollouts(step, one)
+    observer.rollouts(step, one, ["p0/solver/0#1", "p0/solver/0#0"])
     observer.record(step, {"rollout/generated_tokens": tokens, **observer.describe(one)}, TIMINGS)
 
 
@@ -95,6 +95,8 @@ def test_a_recorded_step_is_in_the_folder_at_once(tmp_path):
     assert observer.recorded(1) and not observer.recorded(2)
     assert steps_in(tmp_path / "run" / "metrics.jsonl") == [1]
     assert (tmp_path / "run" / "rollouts" / "step_1.jsonl").is_file()
+    trained = json.loads((tmp_path / "run" / "trained" / "step_1.json").read_text())
+    assert trained == ["p0/solver/0#0", "p0/solver/0#1"]
     assert (tmp_path / "run" / "config.yaml").is_file()
 
 
@@ -103,6 +105,7 @@ def test_rollouts_are_kept_only_where_the_run_wants_them(tmp_path):
     take_step(observer, 1)
     assert observer.recorded(1)
     assert not list((tmp_path / "run").glob("rollouts/*"))
+    assert not list((tmp_path / "run").glob("trained/*"))
 
 
 def test_a_resumed_run_sets_later_steps_aside_and_takes_them_again(tmp_path):
@@ -119,6 +122,7 @@ def test_a_resumed_run_sets_later_steps_aside_and_takes_them_again(tmp_path):
     assert steps_in(folder / "metrics.jsonl") == [1, 2]
     assert steps_in(folder / "metrics.replaced.jsonl") == [2, 3]
     assert sorted(path.name for path in (folder / "rollouts").iterdir()) == ["step_1.jsonl", "step_2.jsonl"]
+    assert sorted(path.name for path in (folder / "trained").iterdir()) == ["step_1.json", "step_2.json"]
 
 
 @pytest.mark.parametrize("interrupted", [False, True])
