@@ -6,14 +6,15 @@ A metric's full name is `role/<role>/<name>` or `stage/<stage>/<name>`, with `<n
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
-from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER, FinishReason, Group, Verdict
+from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER, FinishReason, Group, Verdict, is_correct
 from marsrl_verl.evaluation.judgement import verdict_of
 from marsrl_verl.evaluation.role_metrics import ROLE_METRICS, role_observations, verifier_f1
 from marsrl_verl.evaluation.system import Call
+from marsrl_verl.evaluation.text_metrics import TextFigures, text_figures
 
 TRAINING_METRICS: dict[str, str] = {
     "reward_mean": "mean reward of the samples",
@@ -23,6 +24,11 @@ TRAINING_METRICS: dict[str, str] = {
     "response_length_mean": "mean length of the responses, tokens",
     "response_length_p95": "95th percentile of the length of the responses, tokens",
     "response_length_max": "longest response, tokens",
+    "response_length_mean_right": "mean length of the responses with the full reward, tokens",
+    "response_length_mean_wrong": "mean length of the others, tokens",
+    "repetition_share": "share of a response's 20-grams of tokens that stood in it before, mean",
+    "distinct_4_share": "share of a response's 4-grams of tokens that differ from each other, mean",
+    "reflection_words": "words such as wait, however, check in a response, mean",
     "truncation_share": "share of samples that reached the token limit",
     "failed_share": "share of samples without a regular end: prompt too long, refused, aborted, error",
     "grading_error_share": "share of samples whose grading failed (reward 0)",
@@ -52,17 +58,26 @@ def _known(name: str) -> str:
 
 def training_metrics(groups: Iterable[Group]) -> dict[str, float]:
     """All metrics of the groups that a step trains or completes; their samples must be scored."""
+    groups = list(groups)
+    figures = {
+        sample.sample_id: text_figures(sample.response_ids, sample.text)
+        for group in groups
+        for sample in group.samples
+    }
     by_role: dict[str, list[Group]] = {}
     by_stage: dict[str, list[Group]] = {}
     for group in groups:
         by_role.setdefault(group.input.role, []).append(group)
         by_stage.setdefault(group.input.stage, []).append(group)
-    metrics = {role_metric(role, k): v for role, some in by_role.items() for k, v in _measure(some).items()}
-    metrics |= {stage_metric(st, k): v for st, some in by_stage.items() for k, v in _measure(some).items()}
+    metrics: dict[str, float] = {}
+    for role, some in by_role.items():
+        metrics |= {role_metric(role, name): value for name, value in _measure(some, figures).items()}
+    for stage, some in by_stage.items():
+        metrics |= {stage_metric(stage, name): value for name, value in _measure(some, figures).items()}
     return metrics
 
 
-def _measure(groups: list[Group]) -> dict[str, float]:
+def _measure(groups: list[Group], figures: Mapping[str, TextFigures]) -> dict[str, float]:
     calls = [Call(group.input, sample) for group in groups for sample in group.samples]
     metrics = {
         "groups": float(len(groups)),
@@ -79,7 +94,7 @@ def _measure(groups: list[Group]) -> dict[str, float]:
         "failed_share": sum(ending not in regular for ending in endings) / len(calls),
         "grading_error_share": sum(_grading_failed(call) for call in calls) / len(calls),
     }
-    return metrics | _lengths(calls) | _judgements(calls)
+    return metrics | _lengths(calls) | _texts(calls, figures) | _judgements(calls)
 
 
 def _lengths(calls: list[Call]) -> dict[str, float]:
@@ -87,11 +102,30 @@ def _lengths(calls: list[Call]) -> dict[str, float]:
     found = [len(call.sample.response_ids) for call in calls if not call.sample.external]
     if not found:
         return {}
-    return {
+    metrics = {
         "response_length_mean": float(np.mean(found)),
         "response_length_p95": float(np.percentile(found, 95)),
         "response_length_max": float(max(found)),
     }
+    own = [call.sample for call in calls if not call.sample.external]
+    for name, right in (("right", True), ("wrong", False)):
+        some = [len(sample.response_ids) for sample in own if is_correct(sample.reward) is right]
+        if some:
+            metrics[f"response_length_mean_{name}"] = float(np.mean(some))
+    return metrics
+
+
+def _texts(calls: list[Call], figures: Mapping[str, TextFigures]) -> dict[str, float]:
+    """How the responses are written; an external Solver's answers have no tokens of ours, but words."""
+    found = [figures[call.sample.sample_id] for call in calls]
+    metrics = {"reflection_words": float(np.mean([one.reflection_words for one in found]))}
+    for name, values in (
+        ("repetition_share", [one.repetition for one in found if one.repetition is not None]),
+        ("distinct_4_share", [one.distinct for one in found if one.distinct is not None]),
+    ):
+        if values:
+            metrics[name] = float(np.mean(values))
+    return metrics
 
 
 def _grading_failed(call: Call) -> bool:

@@ -181,6 +181,11 @@ def test_training_metrics_by_hand():
         "response_length_mean": 15,
         "response_length_p95": pytest.approx(28.5),
         "response_length_max": 30,
+        "response_length_mean_right": 10,
+        "response_length_mean_wrong": pytest.approx(50 / 3),
+        "repetition_share": 0,
+        "distinct_4_share": 1,
+        "reflection_words": 0,
         "truncation_share": 0.25,
         "failed_share": 0.25,
         "grading_error_share": 0.25,
@@ -196,7 +201,7 @@ def test_training_metrics_by_hand():
 
 def test_every_metric_is_documented_and_finite():
     groups = [
-        group_of("s", SOLVER, [sample("s", 0, 1.0)]),
+        group_of("s", SOLVER, [sample("s", 0, 1.0, tokens=30), sample("s", 1, 0.0)]),
         group_of("v", VERIFIER, [sample("v", 0, 1.0, NO)], 0.0, "verifier_1"),
         group_of("w", VERIFIER, [sample("w", 0, 1.0, YES)], 1.0, "verifier_1"),
         group_of("c", CORRECTOR, [sample("c", 0, 1.0)], 0.0, "corrector_1"),
