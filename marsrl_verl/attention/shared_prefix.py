@@ -11,14 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 from torch.nn.attention.flex_attention import BlockMask
-from torch.utils.checkpoint import checkpoint
 
+from marsrl_verl.attention.node_values import NodeValues
 from marsrl_verl.core.prefix_tree import PrefixTree, shelve
 
 BLOCK = 128
 """Tokens of a block of flex attention's mask."""
-_CHUNK = 2048
-"""Nodes whose full distributions are held in float32 at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,26 +124,14 @@ def node_values(
         entropy: whether entropies are wanted.
 
     Returns:
-        (N,) log-probabilities in nats, float32, 0 for a first token; (N,) entropies in nats, or None.
+        (N,) log-probabilities in nats, 0 for a first token; (N,) entropies in nats, or None. Both are
+        float32, or double as the logits.
     """
-    flat, device = logits.flatten(0, 1), logits.device
-    normalisers, entropies = [], []
-    for start in range(0, len(flat), _CHUNK):
-        # Recomputed in the backward pass, so that no second copy of all logits is kept.
-        found = checkpoint(_statistics, flat[start : start + _CHUNK], entropy, use_reentrant=False)
-        normalisers.append(found[0])
-        entropies.append(found[1])
+    device = logits.device
     parents = torch.from_numpy(tree.parents).to(device)
-    before = layout.places[parents.clamp(min=0)]
-    chosen = flat[before, torch.from_numpy(tree.tokens).to(device)].float()
-    log_probs = (chosen - torch.cat(normalisers)[before]) * (parents >= 0)
-    return log_probs, torch.cat(entropies)[layout.places] if entropy else None
-
-
-def _statistics(logits: torch.Tensor, entropy: bool) -> tuple[torch.Tensor, torch.Tensor]:
-    exact = logits.float()
-    normaliser = torch.logsumexp(exact, dim=-1)
-    if not entropy:
-        return normaliser, normaliser
-    mean = (torch.softmax(exact, dim=-1) * exact).sum(dim=-1)
-    return normaliser, normaliser - mean
+    known = parents >= 0
+    before = layout.places[parents[known]]
+    tokens = torch.from_numpy(tree.tokens).to(device)[known]
+    values, entropies = NodeValues.apply(logits.flatten(0, 1), before, tokens, entropy)
+    log_probs = values.new_zeros(len(parents)).masked_scatter(known, values)
+    return log_probs, entropies[layout.places] if entropy else None

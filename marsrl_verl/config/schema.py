@@ -203,7 +203,7 @@ class PipelineConfig:
 
 @dataclass
 class TrainingConfig:
-    """How the trainer computes; what it computes does not change."""
+    """How the trainer computes. Gradients of a mini-batch are the same up to rounding."""
 
     share_prefixes: bool = False
     """Compute tokens that rows have in common at their beginning once: the prompt of a group, and what the

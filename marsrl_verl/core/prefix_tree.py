@@ -22,16 +22,16 @@ def always_joins(size: int, length: int, common: int) -> bool:
 
 def joins_where_cheaper(hidden_size: int) -> Joins:
     """For attention with a dense mask, which computes every pair of a tree's tokens, seen or not: a sequence
-    joins where that is less work than computing it alone with a causal mask, which is half of the pairs.
+    joins where that is less work than a tree of its own.
 
     With hidden size d and a feed-forward layer four times as wide, a layer takes 24 d² operations for a token
-    and 4 d for a pair: N tokens cost as N + N² / 6d in a tree, and L tokens as L + L² / 12d alone.
+    and 4 d for a pair, so a tree of N tokens costs as N + N² / 6d.
     """
 
     def joins(size: int, length: int, common: int) -> bool:
         fresh = length - common
         together = fresh + ((size + fresh) ** 2 - size**2) / (6 * hidden_size)
-        return together <= length + length**2 / (12 * hidden_size)
+        return together <= length + length**2 / (6 * hidden_size)
 
     return joins
 

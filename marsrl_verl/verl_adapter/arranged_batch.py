@@ -45,9 +45,8 @@ def arranged_batch(rows: list[TrainingRow], plan: BatchPlan, config: DictConfig,
     cut = {"ranks": plan.ranks, "updates": plan.updates, "seed": plan.seed, "step": plan.step}
     if plan.share_prefixes:
         families = [tuple(row.sample.prompt_ids) for row in rows]
-        order = arrange_families(
-            families, _computed_tokens(rows) + [1] * padding, padding_rows=padding, **cut
-        )
+        costs = [*_computed_tokens(rows), *lengths[len(rows) :]]  # a padding row may be alone where it goes
+        order = arrange_families(families, costs, padding_rows=padding, **cut)
     else:
         order = arrange_rows(lengths, padding_rows=padding, **cut)
     batch.reorder(torch.tensor(order))

@@ -66,8 +66,11 @@ class SharedPrefixFSDPEngine(FSDPEngineWithLMHead):
         """As upstream, or the prefix tree of the rows."""
         if not sharing(micro_batch):
             return super().prepare_model_inputs(micro_batch)
-        tree = build_prefix_tree(_token_rows(micro_batch), self._joins())
+        rows = _token_rows(micro_batch)
+        tree = build_prefix_tree(rows, self._joins())
         self._computed_tokens = len(tree.tokens)
+        if self._computed_tokens == sum(map(len, rows)):  # nothing to share, and a mask would cost more
+            return super().prepare_model_inputs(micro_batch)
         layout = (padded_layout if self._dense() else packed_layout)(tree).to(get_device_id())
         inputs = {
             "input_ids": layout.input_ids,
@@ -123,11 +126,34 @@ class SharedPrefixFSDPEngine(FSDPEngineWithLMHead):
     def _refuse_what_shares_nothing(self) -> None:
         config = _model_config(self)
         others = {kind for kind in getattr(config, "layer_types", None) or () if kind != "full_attention"}
+        # Older architectures name the window only, and some of these have a switch for it.
+        window = getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)
+        if getattr(config, "layer_types", None) is None and window:
+            others.add("sliding_window")
+        if getattr(config, "attention_chunk_size", None):
+            others.add("attention_chunk_size")
         if others:
             raise ValueError(
                 f"marsrl.training.share_prefixes: {type(config).__name__} has layers of {sorted(others)}, "
                 "for which there is no mask of a prefix tree; set it to false"
             )
+
+
+def computed_tokens(metrics: dict[str, Any], updates: int) -> float:
+    """Take the computed tokens of a step out of an update's metrics, and verl's utilisation with them, which
+    counts the tokens of whole rows.
+
+    Raises:
+        RuntimeError: there are none, so the rows were computed one by one.
+    """
+    mean = metrics.pop(f"actor/{COMPUTED_TOKENS}", None)
+    if mean is None:
+        raise RuntimeError(
+            "marsrl.training.share_prefixes: the workers shared nothing. It needs our engine, which is "
+            "registered for NVIDIA GPUs and for the processor (verl_adapter/fci_engine.py)"
+        )
+    metrics.pop("perf/mfu/actor", None)
+    return float(mean) * updates
 
 
 def sharing(data: TensorDict) -> bool:

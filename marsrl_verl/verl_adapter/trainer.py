@@ -46,7 +46,7 @@ from marsrl_verl.verl_adapter.observer import TrainingObserver
 from marsrl_verl.verl_adapter.prefill_counters import keeps_statistics
 from marsrl_verl.verl_adapter.problem_stream import ProblemStream, problems_of
 from marsrl_verl.verl_adapter.rollout_pool import engines_placed
-from marsrl_verl.verl_adapter.shared_prefix_engine import COMPUTED_TOKENS
+from marsrl_verl.verl_adapter.shared_prefix_engine import computed_tokens
 
 
 class RayMarsRLTrainer(RayPPOTrainer):
@@ -223,9 +223,7 @@ class RayMarsRLTrainer(RayPPOTrainer):
         batch = self._arranged_batch(rows, updates, share=self.settings.training.share_prefixes)
         self.metrics["batch/rows"] = len(rows)
         self.metrics["batch/padding_rows"] = len(batch) - len(rows)
-        self.metrics["batch/tokens"] = sum(
-            len(row.sample.prompt_ids) + len(row.sample.response_ids) for row in rows
-        )
+        self.metrics["batch/tokens"] = sum(batch.meta_info["global_token_num"])
         return batch
 
     def _arranged_batch(self, rows: list[TrainingRow], updates: int, *, share: bool) -> DataProto:
@@ -258,8 +256,8 @@ class RayMarsRLTrainer(RayPPOTrainer):
         with self._timed("update_actor"):
             output = self._update_actor(batch)
         metrics = reduce_metrics(output.meta_info["metrics"])
-        if (tokens := metrics.pop(f"actor/{COMPUTED_TOKENS}", None)) is not None:  # a mean over updates
-            self.metrics["batch/computed_tokens"] = tokens * batch.meta_info["updates"]
+        if batch.meta_info["share_prefixes"]:
+            self.metrics["batch/computed_tokens"] = computed_tokens(metrics, batch.meta_info["updates"])
         self.metrics.update(metrics)
 
     def _update_actor(self, batch: DataProto) -> DataProto:

@@ -44,6 +44,30 @@ COMMANDS = {
 
 # What is set -> the key that the message names, a part of what it says.
 SETTINGS = {
+    "rows shuffled by the workers": ({f"{ACTOR}.shuffle": True}, f"{ACTOR}.shuffle = True", "Leave it false"),
+    "stale inputs that nothing makes wait": (
+        {"marsrl.pipeline.max_input_staleness": 2},
+        "marsrl.pipeline.max_input_staleness = 2",
+        "step_prompt_budget",
+    ),
+    "staleness below an input's first turn": (
+        {"marsrl.pipeline.max_input_staleness": 0, "marsrl.pipeline.step_prompt_budget": 4},
+        "marsrl.pipeline.max_input_staleness = 0",
+        "first turn",
+    ),
+    "shared prefixes with fused kernels": (
+        {"marsrl.training.share_prefixes": True, f"{MODEL}.use_fused_kernels": True},
+        f"{MODEL}.use_fused_kernels = True",
+        "a branch has several",
+    ),
+    "shared prefixes with eager attention": (
+        {
+            "marsrl.training.share_prefixes": True,
+            f"{MODEL}.override_config": {"attn_implementation": "eager"},
+        },
+        "attn_implementation = eager",
+        "flash_attention_2",
+    ),
     "shared prefixes in fixed micro-batches": (
         {"marsrl.training.share_prefixes": True},
         f"{ACTOR}.use_dynamic_bsz = False",

@@ -55,7 +55,7 @@ def test_sequences_that_do_not_join_have_trees_of_their_own(rows, joins):
 
 def test_a_short_common_beginning_is_not_worth_a_large_tree():
     joins = joins_where_cheaper(hidden_size=10)
-    # Alone 40 + 40² / 120 = 53.3. With 30 in common, 10 fresh after 40: 10 + (50² - 40²) / 60 = 25.
+    # Alone 40 + 40² / 60 = 66.7. With 30 in common, 10 fresh after 40: 10 + (50² - 40²) / 60 = 25.
     assert joins(40, 40, 30)
     # With 5 in common, 35 fresh after 200: 35 + (235² - 200²) / 60 = 288.8.
     assert not joins(200, 40, 5)

@@ -35,6 +35,12 @@ def check_share_prefixes(ctx: Context) -> list[Problem]:
             "Fused kernels take a row's next token for the one to predict; a branch has several.",
             "Set it to false.",
         ),
+        (
+            f"{_ACTOR}.fsdp_config.pad_to_length",
+            False,
+            "The length of a prefix tree is not padded to it.",
+            "Set it to false.",
+        ),
     ):
         if (value := ctx.get(key)) not in (wanted, None):
             problems.append(Problem(key, f"{what} ({_SHARE} = true)", fix, value))

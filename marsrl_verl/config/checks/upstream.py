@@ -47,6 +47,11 @@ INERT_KEYS: tuple[Inert, ...] = (
         "Where the engine decodes is said by other keys.",
         "Leave it true; for engines on GPUs of their own set pipeline=overlapped_two_pools.",
     ),
+    Inert(
+        "actor_rollout_ref.actor.shuffle",
+        "The trainer draws rows into mini-batches, by the run's seed and evenly over ranks.",
+        "Leave it false.",
+    ),
     Inert("actor_rollout_ref.rollout.mode", "The engine always runs as a server.", "Leave it at async."),
     Inert("actor_rollout_ref.rollout.name", "Only vLLM is driven.", "Leave it at vllm."),
     Inert("actor_rollout_ref.rollout.n", "A group is sampled from one row.", "Set marsrl.algo.group_size."),

@@ -1,0 +1,80 @@
+"""What shared-prefix training refuses, and how its tokens are counted (gradients: test_gradient_invariance)."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+pytest.importorskip("verl", reason="the engine is verl's")
+
+from transformers import LlamaConfig, MistralConfig, Qwen2Config, Qwen3Config
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+
+from marsrl_verl.attention.shared_prefix import block_mask, packed_layout
+from marsrl_verl.core.prefix_tree import build_prefix_tree
+from marsrl_verl.verl_adapter.shared_prefix_engine import (
+    SharedPrefixFSDPEngine,
+    _let_flex_attention_take_block_masks,
+    _temperature,
+    computed_tokens,
+)
+
+
+def refuse(config) -> None:
+    SharedPrefixFSDPEngine._refuse_what_shares_nothing(SimpleNamespace(module=SimpleNamespace(config=config)))
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        MistralConfig(sliding_window=4),
+        Qwen2Config(use_sliding_window=True, sliding_window=4, max_window_layers=0, num_hidden_layers=2),
+    ],
+    ids=["without layer types", "with layer types"],
+)
+def test_sliding_windows_are_refused(config):
+    with pytest.raises(ValueError, match=r"share_prefixes: .* has layers of \['sliding"):
+        refuse(config)
+
+
+@pytest.mark.parametrize(
+    "config", [Qwen2Config(), Qwen3Config(), LlamaConfig(), MistralConfig(sliding_window=None)], ids=str
+)
+def test_full_attention_is_taken(config):
+    refuse(config)
+
+
+def test_attention_outside_of_the_registry_is_refused():
+    with pytest.raises(ValueError, match="attention 'eager' is not in transformers' registry"):
+        _let_flex_attention_take_block_masks("eager")
+
+
+def test_block_masks_go_to_flex_attention_and_everything_else_where_it_went(monkeypatch):
+    entries = ALL_ATTENTION_FUNCTIONS._local_mapping
+    monkeypatch.setitem(entries, "flash_like", lambda *args, **_: ("flash", args[4]))
+    monkeypatch.setitem(entries, "flex_attention", lambda *args, **_: ("flex", args[4]))
+    for _ in range(2):  # once is enough, twice does no harm
+        _let_flex_attention_take_block_masks("flash_like")
+    mask = block_mask(packed_layout(build_prefix_tree([torch.arange(3).numpy()])))
+    attention = ALL_ATTENTION_FUNCTIONS["flash_like"]
+    assert attention(None, 1, 2, 3, None) == ("flash", None)
+    assert attention(None, 1, 2, 3, mask) == ("flex", mask)
+
+
+def test_one_temperature_for_all_rows():
+    assert _temperature({"temperature": torch.tensor([0.5, 0.5])}) == 0.5
+    with pytest.raises(ValueError, match=r"one temperature for all rows, found \[0.5, 1.0\]"):
+        _temperature({"temperature": torch.tensor([0.5, 1.0])})
+
+
+def test_computed_tokens_are_those_of_all_updates_and_replace_verls_utilisation():
+    metrics = {"actor/computed_tokens": 30.0, "perf/mfu/actor": 0.4, "actor/loss": 1.0}
+    assert computed_tokens(metrics, updates=2) == 60.0
+    assert metrics == {"actor/loss": 1.0}
+
+
+def test_workers_that_share_nothing_are_found_out():
+    with pytest.raises(RuntimeError, match="the workers shared nothing"):
+        computed_tokens({"actor/loss": 1.0}, updates=1)
