@@ -88,7 +88,7 @@ def shared_with_previous(rows: Sequence[Tokens], order: Sequence[int]) -> list[i
     return [0, *common][: len(order)]
 
 
-def distinct_tokens(sequences: Sequence[Sequence[int]]) -> int:
+def distinct_tokens(sequences: Sequence[Sequence[int] | Tokens]) -> int:
     """Nodes of the sequences' prefix tree: tokens that stand after a beginning which no other sequence has,
     or the first of those that have it. Linear in the number of tokens, but for sorting."""
     rows = [np.asarray(sequence, dtype=np.int64) for sequence in sequences]
