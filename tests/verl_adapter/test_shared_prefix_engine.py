@@ -1,4 +1,4 @@
-"""What shared-prefix training refuses, and how its tokens are counted. Gradients: test_gradient_invariance."""
+"""What shared-prefix training refuses, and how tokens are counted. Gradients: test_gradient_invariance."""
 
 from __future__ import annotations
 
