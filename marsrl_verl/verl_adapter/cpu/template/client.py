@@ -96,6 +96,8 @@ def main(argv: "list[str]") -> None:
         # leave in shared memory when they are killed.
         _become_interpreter(argv)
     descriptors = open_descriptors()
+    # A signal that comes when the fork runs and its number is not known yet would end this process only.
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED)
     try:
         connection = connect(os.environ[SOCKET_VARIABLE])
         send_request(connection, argv, descriptors)
@@ -103,11 +105,13 @@ def main(argv: "list[str]") -> None:
     except OSError:
         reply = None
     if reply is None:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         _become_interpreter(argv)
         return
     pid = reply[1]
     for number in FORWARDED:
         signal.signal(number, lambda received, _frame: os.kill(pid, received))
+    signal.pthread_sigmask(signal.SIG_SETMASK, before)
     # The fork holds them now. Without this, a reader would wait for this process's copies too.
     for descriptor in descriptors:
         if descriptor > 2:
