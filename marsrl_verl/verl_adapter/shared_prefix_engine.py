@@ -103,7 +103,7 @@ class SharedPrefixFSDPEngine(FSDPEngineWithLMHead):
         return {k: torch.nested.nested_tensor_from_jagged(v, offsets) for k, v in result.items()}
 
     def forward_step(self, micro_batch: TensorDict, loss_function: Any, forward_only: bool) -> Any:
-        """As upstream; an update's metrics count the tokens that were computed and those of the rows."""
+        """As upstream; an update's metrics count the tokens that were computed."""
         loss, output = super().forward_step(micro_batch, loss_function, forward_only)
         if sharing(micro_batch) and loss_function is not None:
             ranks = self.get_data_parallel_size()  # verl takes the mean over them
