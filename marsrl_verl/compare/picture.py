@@ -44,6 +44,16 @@ def draw_comparison(path: Path, suite: Suite, finished: Sequence[Finished], conf
     final, training = figure.subplots(1, 2)
     _draw_final(final, suite, finished, confidence)
     _draw_training(training, suite, finished)
+    # One legend below both, where it hides no point: a method has one colour.
+    named = {
+        label: mark
+        for axes in (training, final)
+        for mark, label in zip(*axes.get_legend_handles_labels(), strict=True)
+    }
+    if named:
+        figure.legend(
+            named.values(), named.keys(), fontsize=11, loc="outside lower center", ncols=8, frameon=False
+        )
     picture = io.BytesIO()
     canvas.print_png(picture)
     write_bytes_atomic(path, picture.getvalue())
@@ -133,8 +143,6 @@ def _dress(axes: Axes, title: str, ylabel: str) -> None:
 
 
 def _finish(axes: Axes, empty: str) -> None:
-    """A legend below the axes, where it hides no point; or a word where nothing was drawn."""
-    if axes.get_legend_handles_labels()[1]:
-        axes.legend(fontsize=11, loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=5, frameon=False)
-    else:
+    """A word where nothing was drawn."""
+    if not axes.get_legend_handles_labels()[1]:
         axes.text(0.5, 0.5, empty, transform=axes.transAxes, ha="center", fontsize=14, color="#777777")
