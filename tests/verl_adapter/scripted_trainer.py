@@ -195,7 +195,7 @@ class ScriptedTrainer(RayMarsRLTrainer):
             recorded=lambda step: True,
             evaluated=lambda tag: False,
             phase=lambda name: None,
-            rollouts=lambda step, result: None,
+            rollouts=lambda step, result, trained: None,
             describe=lambda result: {},
             record=lambda step, metrics, timing: None,
             finish=lambda steps, extra: None,
@@ -213,14 +213,27 @@ class ScriptedTrainer(RayMarsRLTrainer):
         self.told_last.append(self._is_last_step())
         self.tokens_by_step[self.global_steps] = self.generated_tokens
         rows = [
-            [sample.sample_id, sample.text, sample.segments, sample.sample_id in group.trained_before]
+            [
+                sample.sample_id,
+                sample.text,
+                sample.segments,
+                sample.sample_id in group.trained_before,
+                sample.prompt_ids,
+                sample.response_ids,
+                sample.rollout_log_probs,
+                sample.reward,
+                sample.finish_reason.value,
+            ]
             for group in result.trained
             for sample in group.samples
         ]
         line = {"step": result.step, "updates": self.actor_rollout_wg.updates, "rows": rows}
         with (self.folder / "batches.jsonl").open("ab", buffering=0) as stream:
             stream.write(json.dumps(line).encode() + b"\n")  # one call, so that no kill cuts a line
-        return "batch" if rows else None
+        if not rows:
+            return None
+        columns = {"sample_id": [row[0] for row in rows], "is_padding": [False] * len(rows)}
+        return SimpleNamespace(non_tensor_batch=columns)
 
     def fit(self) -> None:
         """As the trainer's; then the weights that the engine got must be those that it was told of."""
