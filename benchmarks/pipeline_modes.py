@@ -2,6 +2,7 @@
 
     python -m benchmarks.pipeline_modes                        # 4 and 32 problems per step, twice each
     python -m benchmarks.pipeline_modes --problems 4 --repeat 1 --json rows.json
+    python -m benchmarks.pipeline_modes --problems 4 --steps 12 --uneven 2.8     # long, uneven responses
     python -m benchmarks.pipeline_modes --modes sequential pipelined -- algo=attnrl \
         marsrl.algo.attnrl.delta=1 marsrl.algo.attnrl.adaptive_batch.enabled=false
 
@@ -22,7 +23,9 @@ import tempfile
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from benchmarks import uneven_lengths
 from benchmarks.training_runs import Step, machine, steps, train
+from marsrl_verl.config.tiny_files import tiny_model
 
 MODES: dict[str, tuple[str, ...]] = {
     "sequential": ("pipeline=sequential",),
@@ -124,6 +127,12 @@ def main() -> None:
     parser.add_argument("--problems", nargs="+", type=int, default=[4, 32], help="new problems per step")
     parser.add_argument("--repeat", type=int, default=2, help="runs per mode and size, interleaved")
     parser.add_argument("--steps", type=int, default=6, help="steps of the sequential run")
+    parser.add_argument(
+        "--uneven",
+        type=float,
+        metavar="TEMPERATURE",
+        help="sample at this temperature with room for long responses (benchmarks/uneven_lengths.py)",
+    )
     parser.add_argument("--json", type=Path, help="write the rows here")
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES), help="sequential first")
     arguments, overrides = parser.parse_known_args()
@@ -135,6 +144,9 @@ def main() -> None:
     rows: list[Row] = []
     root = Path(tempfile.mkdtemp(prefix="marsrl-modes-"))
     try:
+        if arguments.uneven is not None:
+            model = uneven_lengths.write_rambling_model(Path(tiny_model()), root / "model", arguments.uneven)
+            overrides = [*uneven_lengths.overrides(model), *overrides]
         for problems in arguments.problems:
             for number in range(arguments.repeat):
                 samples = 0

@@ -184,6 +184,8 @@ def _check_key(key: str, groups: dict[str, list[str]]) -> Problem | None:
     unknown = find_unknown(key)
     if unknown is None:
         return None
+    if find_unknown(own := f"marsrl.{key}") is None:
+        return Problem(key=key, what="There is no such key.", fix=f"Did you mean {own}?")
     return unknown_key_problem(unknown.key, unknown.siblings, tuple(groups))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -143,17 +144,22 @@ def packed_cost(tree_sizes: Sequence[int]) -> int:
 
 
 def shelve(tree_sizes: Sequence[int]) -> list[tuple[int, int]]:
-    """Place trees in rows as long as the largest one, several to a row where they fit (first fit, the largest
-    first): (row, first place) of each."""
-    width, filled = max(tree_sizes), list[int]()
+    """Place trees in rows as long as the largest one, several to a row where they fit (best fit, the largest
+    first): (row, first place) of each. K trees take O(K log K) steps."""
+    width = max(tree_sizes)
     places = [(0, 0)] * len(tree_sizes)
+    # (free places, row), sorted, so that the tightest row that fits is found at once.
+    rooms: list[tuple[int, int]] = []
+    rows = 0
     for tree in sorted(range(len(tree_sizes)), key=lambda one: -tree_sizes[one]):
         size = tree_sizes[tree]
-        row = next((row for row, used in enumerate(filled) if used + size <= width), len(filled))
-        if row == len(filled):
-            filled.append(0)
-        places[tree] = (row, filled[row])
-        filled[row] += size
+        found = bisect_left(rooms, (size, 0))
+        if found < len(rooms):
+            free, row = rooms.pop(found)
+        else:
+            free, row, rows = width, rows, rows + 1
+        places[tree] = (row, width - free)
+        insort(rooms, (free - size, row))
     return places
 
 
@@ -168,7 +174,6 @@ def split_rows(
     *,
     cost: Callable[[Sequence[int]], int] = packed_cost,
     joins: Joins = always_joins,
-    least: int = 1,
 ) -> list[list[int]]:
     """Cut sequences into parts of at most `limit` places that share as much as they can.
 
@@ -180,16 +185,10 @@ def split_rows(
         limit: most places of a part.
         cost: places of a part, from the sizes of its trees in nodes.
         joins: which sequences share a tree.
-        least: fewest parts; the parts with most sequences are halved until there are so many.
 
     Returns:
         Indices of `rows`, every one once.
-
-    Raises:
-        ValueError: there are fewer sequences than `least`.
     """
-    if least > len(rows):
-        raise ValueError(f"{len(rows)} sequences cannot be cut into {least} parts")
     order = prefix_order(rows)
     parts: list[list[int]] = []
     sizes: list[int] = []
@@ -204,8 +203,20 @@ def split_rows(
                 continue
         parts.append([index])
         sizes = [length]
-    while len(parts) < least:
-        place = max(range(len(parts)), key=lambda number: len(parts[number]))
-        half = len(parts[place]) // 2
-        parts[place : place + 1] = [parts[place][:half], parts[place][half:]]
     return parts
+
+
+def halve_until(parts: Sequence[list[int]], least: int) -> list[list[int]]:
+    """At least so many parts: the one with most sequences is halved as long as there are fewer.
+
+    Raises:
+        ValueError: there are fewer sequences than `least`.
+    """
+    result, count = list(parts), sum(map(len, parts))
+    if least > count:
+        raise ValueError(f"{count} sequences cannot be cut into {least} parts")
+    while len(result) < least:
+        place = max(range(len(result)), key=lambda number: len(result[number]))
+        half = len(result[place]) // 2
+        result[place : place + 1] = [result[place][:half], result[place][half:]]
+    return result

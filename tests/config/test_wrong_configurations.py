@@ -28,6 +28,11 @@ COMMANDS = {
         f"{ROLLOUT}.enable_sleep_mode?",
     ),
     "key in the wrong place": ("group_size=4", "group_size", "marsrl.algo.group_size?"),
+    "our key without its first part": (
+        "evaluation.accept_passes=3",
+        "evaluation.accept_passes",
+        "Did you mean marsrl.evaluation.accept_passes?",
+    ),
     "misspelt group": ("modle=tiny", "modle", "Did you mean model?"),
     "misspelt option": ("algo=marsl", "algo = marsl", "algo=marsrl?"),
     "no key=value": ("group_size 4", "group_size 4", "key=value"),
@@ -120,7 +125,22 @@ SETTINGS = {
     "greedy training": (
         {f"marsrl.roles.{role}.temperature": 0.0 for role in ROLES},
         "marsrl.roles.solver.temperature",
-        "above 0",
+        "nothing can be learnt",
+    ),
+    "a temperature that vLLM refuses": (
+        {f"marsrl.roles.{role}.temperature": 2.5 for role in ROLES},
+        "marsrl.roles.solver.temperature = 2.5",
+        "from 0.01 to 2",
+    ),
+    "a temperature that vLLM would raise": (
+        {f"marsrl.roles.{role}.temperature": 0.005 for role in ROLES},
+        "marsrl.roles.solver.temperature = 0.005",
+        "from 0.01 to 2",
+    ),
+    "greedy evaluation as a temperature": (
+        {"marsrl.evaluation.temperature": 0.0},
+        "marsrl.evaluation.temperature = 0.0",
+        "marsrl.evaluation.greedy=true",
     ),
     "top-p": ({"marsrl.roles.solver.top_p": 1.5}, "marsrl.roles.solver.top_p = 1.5", "at most 1"),
     "reward arguments": (

@@ -9,6 +9,7 @@ from marsrl_verl.core.prefix_tree import (
     always_joins,
     build_prefix_tree,
     common_prefix,
+    halve_until,
     joins_where_cheaper,
     packed_cost,
     padded_cost,
@@ -103,7 +104,7 @@ def test_empty_sequences_are_refused(rows):
 @given(sequences, st.integers(1, 25), st.sampled_from([packed_cost, padded_cost]), rules, st.integers(1, 9))
 def test_parts_keep_to_the_limit_and_hold_every_row_once(rows, limit, cost, joins, least):
     least = min(least, len(rows))
-    parts = split_rows(arrays(rows), limit, cost=cost, joins=joins, least=least)
+    parts = halve_until(split_rows(arrays(rows), limit, cost=cost, joins=joins), least)
     assert sorted(index for part in parts for index in part) == list(range(len(rows)))
     assert len(parts) >= least
     for part in parts:
@@ -119,7 +120,7 @@ def test_relatives_stay_together():
 
 def test_more_parts_than_rows_are_refused():
     with pytest.raises(ValueError, match="2 sequences cannot be cut into 3 parts"):
-        split_rows(arrays([[1], [2]]), 9, least=3)
+        halve_until([[0], [1]], 3)
 
 
 def test_small_trees_share_a_row():

@@ -25,6 +25,7 @@ from contracts import (
     VLLM_FINGERPRINTS,
 )
 
+from marsrl_verl.config.checks.lengths import HIGHEST_TEMPERATURE, LOWEST_TEMPERATURE
 from marsrl_verl.verl_adapter.environment import stand_in_version
 
 LISTED = {*SIGNATURES, *AT_LEAST, *PRESENT}
@@ -183,6 +184,18 @@ def test_requests_under_one_id_go_to_one_server():
     assert handle == first.upper() and second != first
     # The least busy server would be another one each time.
     assert {balancer.acquire_server("r")[0] for _ in range(8)} == {first}
+
+
+def test_vllm_takes_the_temperatures_that_the_configuration_allows():
+    """Higher ones fail at the first request, lower ones become 0.01 in silence."""
+    from vllm import SamplingParams
+    from vllm.exceptions import VLLMValidationError
+
+    for temperature in (LOWEST_TEMPERATURE, HIGHEST_TEMPERATURE):
+        assert SamplingParams(temperature=temperature).temperature == temperature
+    with pytest.raises(VLLMValidationError, match="temperature"):
+        SamplingParams(temperature=HIGHEST_TEMPERATURE + 0.01)
+    assert SamplingParams(temperature=LOWEST_TEMPERATURE / 2).temperature == LOWEST_TEMPERATURE
 
 
 def test_the_trainer_keeps_the_manager_of_its_servers():

@@ -9,6 +9,24 @@ from marsrl_verl.config.errors import Problem
 from marsrl_verl.config.schema import RoleSampling
 
 _ROLLOUT = "actor_rollout_ref.rollout"
+LOWEST_TEMPERATURE, HIGHEST_TEMPERATURE = 0.01, 2.0
+"""vLLM refuses higher ones at the first request, and raises lower ones to 0.01 without telling, so that
+log-probabilities would belong to another policy."""
+
+
+def temperature_problems(key: str, value: float, why_not_zero: str) -> list[Problem]:
+    """A sampling temperature above 0 that the engine takes as it is."""
+    if LOWEST_TEMPERATURE <= value <= HIGHEST_TEMPERATURE:
+        return []
+    limits = f"vLLM samples at {LOWEST_TEMPERATURE:g} to {HIGHEST_TEMPERATURE:g}."
+    return [
+        Problem(
+            key,
+            why_not_zero if value == 0 else limits,
+            f"Set a number from {LOWEST_TEMPERATURE:g} to {HIGHEST_TEMPERATURE:g}.",
+            value,
+        )
+    ]
 
 
 def role_sampling(ctx: Context) -> dict[str, RoleSampling]:
@@ -41,15 +59,11 @@ def check_role_limits(ctx: Context) -> list[Problem]:
                     f"{base}.top_k", "Expected -1 or at least 1.", "-1 keeps the whole vocabulary.", one.top_k
                 )
             )
-        if one.temperature <= 0.0:
-            problems.append(
-                Problem(
-                    f"{base}.temperature",
-                    "At temperature 0 all responses of a group are equal, and nothing can be learnt.",
-                    "Set a temperature above 0.",
-                    one.temperature,
-                )
-            )
+        problems += temperature_problems(
+            f"{base}.temperature",
+            one.temperature,
+            "At temperature 0 all responses of a group are equal, and nothing can be learnt.",
+        )
     return problems
 
 

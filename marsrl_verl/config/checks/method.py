@@ -8,6 +8,7 @@ from typing import Any
 from marsrl_verl.algos.marsrl import SelectScope
 from marsrl_verl.algos.registry import ALGORITHMS
 from marsrl_verl.config.checks.context import ROLES, Context
+from marsrl_verl.config.checks.lengths import temperature_problems
 from marsrl_verl.config.errors import Problem, did_you_mean
 from marsrl_verl.config.schema import AlgoConfig
 from marsrl_verl.core.advantages import RoleBalance
@@ -81,15 +82,11 @@ def check_ranges(ctx: Context) -> list[Problem]:
                 evaluation.confidence,
             )
         )
-    if evaluation.temperature <= 0.0:
-        problems.append(
-            Problem(
-                "marsrl.evaluation.temperature",
-                "Expected a number above 0; greedy decoding is evaluated beside it.",
-                "Set it to 1.0, and marsrl.evaluation.greedy=true for temperature 0.",
-                evaluation.temperature,
-            )
-        )
+    problems += temperature_problems(
+        "marsrl.evaluation.temperature",
+        evaluation.temperature,
+        "Greedy decoding is evaluated beside it (marsrl.evaluation.greedy=true).",
+    )
     return problems
 
 
