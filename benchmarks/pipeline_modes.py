@@ -10,13 +10,17 @@ Every mode trains the same method until the same number of samples is trained, w
 pipeline that fills has trained more of the first stages, whose prompts are short. The time runs from the
 start of the first step, so filling the pipeline is part of it. The step in which the number is reached counts
 in part. Updates are computed with a learning rate of 0: a policy that improves leaves ever fewer groups to
-train. Modes take turns, one process after another on the same machine.
+train. Modes take turns, one process after another on the same machine, every other repetition in reverse.
+
+A pipeline with segments completes short groups first, so that equal numbers of samples are not equal numbers
+of tokens: the second ratio compares trained tokens per second.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import shutil
 import statistics
 import tempfile
@@ -24,6 +28,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks import uneven_lengths
+from benchmarks.tables import with_interval
 from benchmarks.training_runs import Step, machine, steps, train
 from marsrl_verl.config.tiny_files import tiny_model
 
@@ -34,14 +39,11 @@ MODES: dict[str, tuple[str, ...]] = {
     "pipelined + segments + overlap": ("pipeline=overlapped", "marsrl.pipeline.max_segments=4"),
 }
 PHASES = ("gen", "mark", "old_log_prob", "update_actor", "update_weights")
-EXTRA_STEPS = 9
-"""Steps that a pipelined run is given beyond those of the sequential one: five stages of four segments fill
-slowly, and a budget that is too small is an error, not a result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One run."""
+    """One run, up to the point at which its work was done."""
 
     mode: str
     problems: int
@@ -50,34 +52,67 @@ class Row:
     """Trained samples at which the clock stops."""
     seconds: float
     steps: float
+    tokens: float
+    """Trained tokens up to there, prompts included."""
     phases: dict[str, float]
-    """Seconds by phase up to that point; with overlap `gen` is the time that training waited."""
+    """Seconds by phase; with overlap `gen` is the time that training waited."""
+    work: dict[str, float]
+    """What completed in these steps: samples by stage, and of each role the mean and largest length of its
+    responses, the share that reached the limit and, of the Verifier, the share without a readable verdict."""
 
 
-def until(recorded: list[Step], samples: int) -> tuple[float, float, dict[str, float]]:
-    """Seconds, steps and seconds by phase until `samples` were trained.
+def until(recorded: list[Step], samples: int) -> tuple[float, float, float, dict[str, float]]:
+    """Seconds, steps, trained tokens and seconds by phase until `samples` were trained.
 
     Raises:
         ValueError: the run trained fewer.
     """
-    seconds, trained, phases = 0.0, 0.0, dict.fromkeys(PHASES, 0.0)
+    seconds, trained, tokens, phases = 0.0, 0.0, 0.0, dict.fromkeys(PHASES, 0.0)
     for count, step in enumerate(recorded):
         rows = step.metrics.get("batch/rows", 0.0)
         part = min(1.0, (samples - trained) / rows) if rows else 1.0
         seconds += part * step.timings["step"]
+        tokens += part * step.metrics.get("batch/tokens", 0.0)
         for phase in PHASES:
             phases[phase] += part * step.timings.get(phase, 0.0)
         trained += part * rows
         if trained >= samples:
-            return seconds, count + part, phases
-    raise ValueError(f"the run trained {trained:.0f} samples in {len(recorded)} steps, {samples} are needed")
+            return seconds, count + part, tokens, phases
+    raise ValueError(
+        f"the run trained {trained:.0f} samples in {len(recorded)} steps, {samples} are needed; raise "
+        "--extra-steps"
+    )
 
 
-def run(
-    mode: str, problems: int, number: int, sequential_steps: int, root: Path, overrides: list[str]
-) -> list[Step]:
+def work_of(recorded: list[Step]) -> dict[str, float]:
+    """Figures of what these steps completed (`Row.work`), means over the samples."""
+    found: dict[str, float] = {}
+    weights: dict[str, float] = {}
+    for step in recorded:
+        for name, value in step.metrics.items():
+            kind, _, rest = name.partition("/")
+            who, _, figure = rest.partition("/")
+            count = step.metrics.get(f"role/{who}/samples", 0.0)
+            if kind == "stage" and figure == "samples":
+                found[f"{who} samples"] = found.get(f"{who} samples", 0.0) + value
+            elif kind == "role" and figure == "response_length_max":
+                found[f"{who} longest"] = max(found.get(f"{who} longest", 0.0), value)
+            elif kind == "role" and figure in _MEANS:
+                key = f"{who} {_MEANS[figure]}"
+                found[key] = found.get(key, 0.0) + value * count
+                weights[key] = weights.get(key, 0.0) + count
+    return {key: value / weights[key] if key in weights else value for key, value in sorted(found.items())}
+
+
+_MEANS = {
+    "response_length_mean": "mean length",
+    "truncation_share": "at the limit",
+    "invalid_verdict_share": "without a verdict",
+}
+
+
+def run(mode: str, problems: int, number: int, count: int, root: Path, overrides: list[str]) -> list[Step]:
     """The steps of one training run; rollouts and checkpoints are not written."""
-    count = sequential_steps + (0 if mode == "sequential" else EXTRA_STEPS)
     folder = train(
         root,
         f"{mode.replace(' ', '')}-{problems}-{number}",
@@ -93,31 +128,58 @@ def run(
     return steps(folder)
 
 
+def rows_of(runs: dict[str, list[Step]], problems: int, repeat: int) -> list[Row]:
+    """One repetition's runs, each up to the number of samples that the sequential one trained."""
+    samples = int(sum(step.metrics.get("batch/rows", 0.0) for step in runs["sequential"]))
+    rows = []
+    for mode in MODES:
+        if mode in runs:
+            seconds, count, tokens, phases = until(runs[mode], samples)
+            work = work_of(runs[mode][: math.ceil(count)])
+            rows.append(Row(mode, problems, repeat, samples, seconds, count, tokens, phases, work))
+    return rows
+
+
 def table(rows: list[Row]) -> str:
-    """Median seconds and the ratio to the sequential run of the same repetition, by size and mode."""
+    """Seconds and the ratios to the sequential run of the same repetition, by size and mode."""
     lines = []
     for problems in sorted({row.problems for row in rows}):
         some = [row for row in rows if row.problems == problems]
-        base = {row.repeat: row.seconds for row in some if row.mode == "sequential"}
+        base = {row.repeat: row for row in some if row.mode == "sequential"}
+        counts = ", ".join(str(row.samples) for row in base.values())
         lines += [
-            f"{problems} problems per step, {some[0].samples} trained samples",
-            f"  {'mode':32s} {'seconds':>8s} {'x faster':>16s} {'steps':>6s}  seconds by phase",
+            f"{problems} problems per step, {counts} trained samples",
+            "  times faster: by the time for as many trained samples; by trained tokens per second",
         ]
         for mode in MODES:
             mine = [row for row in some if row.mode == mode]
             if not mine:
                 continue
-            ratios = [base[row.repeat] / row.seconds for row in mine]
-            shown = ", ".join(f"{ratio:.2f}" for ratio in ratios)
+            by_samples = [base[row.repeat].seconds / row.seconds for row in mine]
+            rates = [base[row.repeat].tokens / base[row.repeat].seconds for row in mine]
+            by_tokens = [row.tokens / row.seconds / rate for row, rate in zip(mine, rates, strict=True)]
             phases = "  ".join(
                 f"{phase} {statistics.median(row.phases[phase] for row in mine):.1f}"
                 for phase in PHASES
                 if any(row.phases[phase] for row in mine)
             )
-            seconds = statistics.median(row.seconds for row in mine)
-            count = statistics.median(row.steps for row in mine)
-            lines.append(f"  {mode:32s} {seconds:8.1f} {shown:>16s} {count:6.1f}  {phases}")
+            lines += [
+                f"  {mode}",
+                f"    seconds {_listed([row.seconds for row in mine], 1)}; "
+                f"steps {_listed([row.steps for row in mine], 1)}",
+                f"    times faster {_listed(by_samples, 2)}; {_listed(by_tokens, 2)}",
+                f"    seconds by phase, median: {phases}",
+                "    " + "; ".join(f"{name} {value:.3g}" for name, value in mine[0].work.items()),
+            ]
     return "\n".join(lines)
+
+
+def _listed(values: list[float], digits: int) -> str:
+    """Every value and, from three on, their mean with half of the 95 % t interval."""
+    shown = ", ".join(f"{value:.{digits}f}" for value in values)
+    if len(values) < 3:
+        return shown
+    return f"{shown} ({with_interval(values, digits, 1.0)})"
 
 
 def main() -> None:
@@ -133,12 +195,25 @@ def main() -> None:
         metavar="TEMPERATURE",
         help="sample at this temperature with room for long responses (benchmarks/uneven_lengths.py)",
     )
+    parser.add_argument(
+        "--extra-steps",
+        type=int,
+        help="steps of the other runs beyond those of the sequential one; a run that trains too little is an "
+        "error, not a result (default: 9, with --uneven as many again and 12)",
+    )
     parser.add_argument("--json", type=Path, help="write the rows here")
-    parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES), help="sequential first")
+    parser.add_argument(
+        "--modes", nargs="+", choices=MODES, default=list(MODES), help="sequential among them"
+    )
     arguments, overrides = parser.parse_known_args()
     overrides = [one for one in overrides if one != "--"]
-    if arguments.modes[0] != "sequential":
-        parser.error("--modes: the sequential run comes first, it says how many samples the others train")
+    if "sequential" not in arguments.modes:
+        parser.error("--modes: sequential is needed, it says how many samples the others train")
+    extra = arguments.extra_steps
+    if extra is None:
+        # Five stages fill slowly; four segments of long responses fill four times as slowly.
+        extra = 9 if arguments.uneven is None else arguments.steps + 12
+    settings = {key: value for key, value in vars(arguments).items() if key != "json"}
     place = machine()
     print(place, flush=True)
     rows: list[Row] = []
@@ -149,21 +224,23 @@ def main() -> None:
             overrides = [*uneven_lengths.overrides(model), *overrides]
         for problems in arguments.problems:
             for number in range(arguments.repeat):
-                samples = 0
-                for mode in arguments.modes:
-                    recorded = run(mode, problems, number, arguments.steps, root, overrides)
-                    if mode == "sequential":
-                        samples = int(sum(step.metrics.get("batch/rows", 0.0) for step in recorded))
-                    seconds, count, phases = until(recorded, samples)
-                    rows.append(Row(mode, problems, number, samples, seconds, count, phases))
-                    print(f"{problems} problems, {mode}: {seconds:.1f} s, {count:.1f} steps", flush=True)
+                runs: dict[str, list[Step]] = {}
+                # Every other repetition in reverse, so that no mode always comes first.
+                for mode in arguments.modes if number % 2 == 0 else arguments.modes[::-1]:
+                    count = arguments.steps + (0 if mode == "sequential" else extra)
+                    runs[mode] = run(mode, problems, number, count, root, overrides)
+                    print(f"{problems} problems, repetition {number + 1}: {mode} is done", flush=True)
+                rows += rows_of(runs, problems, number)
+                if arguments.json:
+                    record = {
+                        "machine": place,
+                        "settings": settings | {"extra_steps": extra, "overrides": overrides},
+                        "rows": [asdict(row) for row in rows],
+                    }
+                    arguments.json.write_text(json.dumps(record, indent=1))
     finally:
         shutil.rmtree(root)
     print(table(rows))
-    if arguments.json:
-        arguments.json.write_text(
-            json.dumps({"machine": place, "rows": [asdict(row) for row in rows]}, indent=1)
-        )
 
 
 if __name__ == "__main__":

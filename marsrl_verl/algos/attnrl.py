@@ -9,7 +9,7 @@ beside the continuations of the step before: the paper's one-step off-policy tra
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,6 +39,7 @@ from marsrl_verl.algos.branch_points import (
 from marsrl_verl.algos.prompts import PromptTokens, RolePrompts
 from marsrl_verl.algos.response_trees import TreeCredit, by_problem, is_leaf, problem_tree, tree_metrics
 from marsrl_verl.algos.step_cutter import StepCutter
+from marsrl_verl.algos.tree_figures import TreeFigures
 from marsrl_verl.core.algorithm import Algorithm, Credit, Stage
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.steps import Steps
@@ -70,20 +71,6 @@ class Expansion:
     choice: TreeChoice = TreeChoice.RANDOM
     keep_unbranched: bool = True
     """Train first responses that were not expanded too; they count in the root's value either way."""
-
-
-@dataclass(slots=True)
-class _StepCounts:
-    """What happened to the problems of a step, for its metrics."""
-
-    problems: int = 0
-    filtered: int = 0
-    all_correct: int = 0
-    none_correct: int = 0
-    trees: int = 0
-    branch_points: int = 0
-    branch_tokens: int = 0
-    influence: list[float] = field(default_factory=list)
 
 
 class AttnRL(Algorithm):
@@ -139,7 +126,7 @@ class AttnRL(Algorithm):
         self.tree_credit = tree_credit
         self.max_prompt_tokens, self.prompt_tokens = max_prompt_tokens, prompt_tokens
         self.stages = (Stage(INITIAL, SOLVER), Stage(CONTINUATION, SOLVER))
-        self._counts = _StepCounts()
+        self._figures = TreeFigures()
         self._trained = 0
         """Samples trained since a problem last passed the last stage."""
 
@@ -223,6 +210,8 @@ class AttnRL(Algorithm):
     def observe(self, stage_index: int, problems: Sequence[Sequence[Group]], step: int) -> None:
         """Bring the filter's mean up to date with all problems of the step."""
         if stage_index:
+            for groups in problems:
+                self._figures.continuations(groups)
             return
         standings = [self._standing(groups[0]) for groups in problems if any(map(is_leaf, groups[0].samples))]
         self.mean.update(sorted(one.influence for one in standings if in_filter(one, self.expansion.filter)))
@@ -235,13 +224,9 @@ class AttnRL(Algorithm):
         if not any(is_leaf(sample) for sample in group.samples):
             return []
         standing = self._standing(group)
-        counts = self._counts
-        counts.problems += 1
-        counts.influence.append(standing.influence)
-        counts.all_correct += standing.all_correct
-        counts.none_correct += standing.correct == 0
+        self._figures.standings.append(standing)
         if not passes_filter(standing, self.expansion.filter, self.mean.value):
-            counts.filtered += 1
+            self._figures.filtered += 1
             return None
         rng = derive_generator(self.seed, "trees", problem.problem_id)
         number = trees_to_expand(standing, self.expansion.rounding)
@@ -251,9 +236,7 @@ class AttnRL(Algorithm):
         inputs: list[StageInput] = []
         for place in choose_trees(right, number, self.expansion.choice, rng):
             at = able[place]
-            counts.trees += 1
-            counts.branch_points += sum(point.times for point in points[at])
-            counts.branch_tokens += sum(point.token * point.times for point in points[at])
+            self._figures.branched(points[at])
             inputs += [self._continuation(group, at, point, step) for point in points[at]]
         return inputs
 
@@ -354,21 +337,10 @@ class AttnRL(Algorithm):
             if self.controller is not None:
                 self.controller.observe(self._trained)
             self._trained = 0
-        counts, self._counts = self._counts, _StepCounts()
-        metrics = tree_metrics(trained)
-        if counts.problems:
-            metrics |= {
-                "attnrl/problems": counts.problems,
-                "attnrl/filtered_share": counts.filtered / counts.problems,
-                "attnrl/all_correct_share": counts.all_correct / counts.problems,
-                "attnrl/none_correct_share": counts.none_correct / counts.problems,
-                "attnrl/trees_per_problem": counts.trees / counts.problems,
-                "attnrl/branch_points": counts.branch_points,
-            }
-            if self.expansion.filter is not FilterRule.NONE:
-                metrics["attnrl/influence_mean"] = float(np.mean(counts.influence))
-        if counts.branch_points:
-            metrics["attnrl/branch_token_mean"] = counts.branch_tokens / counts.branch_points
+        figures, self._figures = self._figures, TreeFigures()
+        metrics = tree_metrics(trained) | figures.metrics(
+            influence=self.expansion.filter is not FilterRule.NONE
+        )
         if self.controller is not None:
             metrics["attnrl/next_problems"] = self.controller.number()
         return metrics

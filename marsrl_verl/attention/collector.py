@@ -17,6 +17,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from marsrl_verl.attention.choices import FciBackend
 from marsrl_verl.attention.column_sums import ColumnSums, step_influence
+from marsrl_verl.attention.flash_lse import FlashLse, tapped_flash_attention
 from marsrl_verl.attention.layout import StepLayout
 
 _UNSUPPORTED = ("softcap", "s_aux")
@@ -33,13 +34,31 @@ class InfluenceCollector:
         self._largest: torch.Tensor | None = None
 
     def add_layer(
-        self, query: torch.Tensor, key: torch.Tensor, scale: float, window: int | None = None
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        scale: float,
+        window: int | None = None,
+        flash: FlashLse | None = None,
     ) -> None:
         """Take in one layer's queries (B, H, T, D) and keys (B, H_kv, T, D), both after the position
-        embedding; B x T is the layout's axis of tokens."""
+        embedding; B x T is the layout's axis of tokens.
+
+        Args:
+            query: the queries.
+            key: the keys.
+            scale: factor of the scores.
+            window: length of a sliding window; None: every earlier token is seen.
+            flash: what flash-attention said of its softmax. Not used where it ran on other tokens, as on
+                padded rows, from which transformers takes the padding first.
+        """
+        lse = None
         # Under autocast the products would be taken in half precision.
         with torch.no_grad(), torch.autocast(query.device.type, enabled=False):
-            sums = self._column_sums(_token_first(query), _token_first(key), scale, window=window)
+            queries, keys = _token_first(query), _token_first(key)
+            if flash is not None and flash.values.shape == (queries.shape[1], queries.shape[0]):
+                lse, queries, keys = flash.values, queries.to(flash.dtype), keys.to(flash.dtype)
+            sums = self._column_sums(queries, keys, scale, lse=lse, window=window)
             influence = step_influence(sums, self.layout)
             self._largest = influence if self._largest is None else torch.maximum(self._largest, influence)
             self.layers += 1
@@ -104,10 +123,10 @@ def collect_influence(
             )
         scale = kwargs.get("scaling")
         scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
-        collector.add_layer(query, key, scale, _window(kwargs))
+        collector.add_layer(query, key, scale, _window(kwargs), tap.take())
         return result
 
-    with _registered(name, measured):
+    with tapped_flash_attention() as tap, _registered(name, measured):
         yield collector
 
 

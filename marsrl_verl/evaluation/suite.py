@@ -12,6 +12,7 @@ from marsrl_verl.evaluation.effort import effort
 from marsrl_verl.evaluation.estimators import Estimate, Observations
 from marsrl_verl.evaluation.loop_rules import Fallback
 from marsrl_verl.evaluation.role_metrics import GREEDY_SUFFIX, estimates, f1_estimates, system_observations
+from marsrl_verl.evaluation.solver_at_k import MAJORITY_AT_K, PASS_AT_K, majority_at_k, pass_at_k
 from marsrl_verl.evaluation.system import StageCallback, SystemEvaluation, evaluate_system
 
 if TYPE_CHECKING:
@@ -48,8 +49,12 @@ class EvaluationRecord:
 
     @property
     def estimates(self) -> dict[str, Estimate]:
-        """Mean and interval by metric name; `verifier_f1` is derived from the other metrics' observations."""
-        found = estimates(self.observations, self.confidence)
+        """Mean and interval by metric name; `verifier_f1` and, with several samples per problem,
+        `solver_pass_at_k` are derived from the other metrics' observations."""
+        observations = dict(self.observations)
+        if self.samples_per_problem > 1 and (answers := observations.get("solver_accuracy")) is not None:
+            observations[PASS_AT_K] = pass_at_k(answers)
+        found = estimates(observations, self.confidence)
         return found | f1_estimates(self.observations, self.confidence)
 
     def to_json(self) -> dict[str, Any]:
@@ -146,6 +151,8 @@ def evaluate(
         on_stage=on_stage,
     )
     observations, costs = system_observations(sampled), effort(sampled, confidence)
+    if samples_per_problem > 1:
+        observations[MAJORITY_AT_K] = majority_at_k(sampled.calls)
     cold_run = None
     if greedy:
         cold = {role: replace(item, temperature=0.0, top_p=1.0, top_k=-1) for role, item in whole.items()}

@@ -25,6 +25,7 @@ from marsrl_verl.core.scheduler import Scheduler
 from marsrl_verl.core.scheduler_state import EndReason
 from marsrl_verl.core.step_result import StepResult
 from marsrl_verl.core.types import Problem
+from marsrl_verl.evaluation.credit_metrics import credit_metrics
 from marsrl_verl.evaluation.suite import AFTER, BEFORE
 from marsrl_verl.verl_adapter import checkpoint
 from marsrl_verl.verl_adapter.arranged_batch import BatchPlan, arranged_batch
@@ -180,6 +181,7 @@ class RayMarsRLTrainer(RayPPOTrainer):
         self.timing["rollout"] = counts.seconds
         self.generated_tokens += counts.tokens
         self.metrics.update(counts.metrics())
+        self.metrics["rollout/generated_tokens_total"] = self.generated_tokens
 
     def _fit_start_next_round(self) -> None:
         """Bring the weights of the last update to the idle engine and start the next step's round."""
@@ -214,9 +216,11 @@ class RayMarsRLTrainer(RayPPOTrainer):
 
     def _fit_build_batch(self, result: StepResult) -> DataProto | None:
         """The step's training batch with advantages, balanced over ranks; None when nothing trains."""
-        rows = training_rows(result.trained, self.algorithm.credit(result.trained))
+        credit = self.algorithm.credit(result.trained)
+        rows = training_rows(result.trained, credit)
         finished = sum(end.reason is EndReason.FINISHED for end in result.ended)
         self.metrics.update(self.algorithm.observe_step(result.trained, len(rows), finished))
+        self.metrics.update(credit_metrics(credit))
         if not rows:
             return None
         updates = min(self.settings.pipeline.updates_per_step, len(rows))

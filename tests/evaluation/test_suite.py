@@ -39,7 +39,16 @@ def test_sampled_and_greedy_metrics_with_their_settings():
     engine = NotingEngine(SkillModel(seed=1))
     result = run(engine, temperature=1.0, samples_per_problem=2)
     record = result.record
-    assert set(record.observations) == {f"{m}{s}" for m in EVALUATION_METRICS for s in ("", "_greedy")}
+    names = {f"{m}{s}" for m in EVALUATION_METRICS for s in ("", "_greedy")}
+    assert set(record.observations) == {*names, "solver_majority_at_k"}
+    assert set(record.estimates) - names == {
+        "verifier_f1",
+        "verifier_f1_greedy",
+        "solver_majority_at_k",
+        "solver_pass_at_k",
+    }
+    assert record.estimates["solver_pass_at_k"].n == record.estimates["solver_majority_at_k"].n == 30
+    assert record.estimates["solver_accuracy"].mean < record.estimates["solver_pass_at_k"].mean
     assert set(record.effort) == {f"{m}{s}" for m in EFFORT_METRICS for s in ("", "_greedy")}
     assert (record.effort["calls"].n, record.effort["calls_greedy"].n) == (60, 30)
     assert record.effort["calls"].mean == len(result.sampled.calls) / 60

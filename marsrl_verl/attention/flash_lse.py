@@ -1,0 +1,79 @@
+"""Take the log-sum-exp of the attention scores from flash-attention's own forward pass.
+
+flash-attention computes it anyway and returns it when asked; transformers asks for the output alone. For the
+length of a `with` block transformers is given flash-attention's functions with that question added. Taking the
+number from there spares the pass over the scores that `lse_kernel.py` needs.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from transformers import modeling_flash_attention_utils as flash_utils
+
+_ASKED_BY = "return_attn_probs"
+"""flash-attention's name for "return more than the output". Without dropout the probabilities themselves are
+not written, so asking costs nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlashLse:
+    """What one call of flash-attention had as its softmax's normaliser."""
+
+    values: torch.Tensor
+    """(H, N) float32, natural logarithm; N is the call's axis of tokens, several rows end to end."""
+    dtype: torch.dtype
+    """Of the queries and keys that were multiplied. Weights from others would not sum to one."""
+
+
+class LseTap:
+    """Keeps the log-sum-exp of the latest call until it is taken."""
+
+    def __init__(self) -> None:
+        self._latest: FlashLse | None = None
+
+    def take(self) -> FlashLse | None:
+        """That of the latest call, once; None where no flash-attention ran or it does not tell."""
+        latest, self._latest = self._latest, None
+        return latest
+
+    def listen(self, function: Callable[..., Any] | None) -> Callable[..., Any] | None:
+        """`function` with its log-sum-exp kept here. Functions that do not take the question, such as those
+        of other devices, are left as they are."""
+        if function is None or _ASKED_BY not in inspect.signature(function).parameters:
+            return function
+
+        def asked(query: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            output, lse, *_ = function(query, *args, **{**kwargs, _ASKED_BY: True})
+            # (H, N) for sequences end to end, (B, H, T) for equally long rows.
+            values = lse if lse.dim() == 2 else lse.transpose(0, 1).flatten(1)
+            self._latest = FlashLse(values, query.dtype)
+            return output
+
+        return asked
+
+
+@contextmanager
+def tapped_flash_attention() -> Iterator[LseTap]:
+    """Keep the log-sum-exp of every call of flash-attention that transformers makes inside the block.
+
+    Upstream behaviour: `_flash_attention_forward` looks its functions up anew at every call
+    (`lazy_import_flash_attention`), calls them without asking and drops all but the output.
+    """
+    tap = LseTap()
+    upstream = flash_utils.lazy_import_flash_attention
+
+    def importing(*args: Any, **kwargs: Any) -> Any:
+        (dense, packed, *others), process = upstream(*args, **kwargs)
+        return (tap.listen(dense), tap.listen(packed), *others), process
+
+    flash_utils.lazy_import_flash_attention = importing
+    try:
+        yield tap
+    finally:
+        flash_utils.lazy_import_flash_attention = upstream

@@ -1,0 +1,188 @@
+"""The log-sum-exp that flash-attention gives stands in for the one that is computed again.
+
+flash-attention runs on NVIDIA GPUs only. Here functions with its arguments and its results stand in for it,
+called by transformers' own `_flash_attention_forward`.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+pytest.importorskip("triton", reason="Triton is not installed")
+
+from attention_cases import packed_layout
+from test_collector import FIRST, SECOND, model_of, tokens
+from transformers import modeling_flash_attention_utils as flash_utils
+
+from marsrl_verl.attention import lse_kernel
+from marsrl_verl.attention.collector import collect_influence
+from marsrl_verl.attention.flash_lse import tapped_flash_attention
+from marsrl_verl.attention.layout import OUTSIDE, build_layout
+
+pytestmark = pytest.mark.usefixtures("interpreter")
+
+
+def attend(q, k, v, scale, window):
+    """(T, H, D) and the log-sum-exp (H, T) of one sequence; grouped keys, causal."""
+    with torch.autocast("cpu", enabled=False):  # the GPU's kernel adds up in float32
+        return attend_in_float32(q, k, v, scale, window)
+
+
+def attend_in_float32(q, k, v, scale, window):
+    k, v = (one.repeat_interleave(q.shape[1] // k.shape[1], dim=1) for one in (k, v))
+    scores = torch.einsum("qhd,khd->hqk", q.float(), k.float()) * scale
+    distance = torch.arange(len(q))[:, None] - torch.arange(len(q))[None]
+    seen = distance >= 0 if window < 0 else (distance >= 0) & (distance <= window)
+    scores = scores.masked_fill(~seen, float("-inf"))
+    output = torch.einsum("hqk,khd->qhd", scores.softmax(-1), v.float())
+    return output.to(q.dtype), scores.logsumexp(-1)
+
+
+def flash_attn_func(
+    q, k, v, dropout_p=0.0, softmax_scale=None, causal=False, window_size=(-1, -1), return_attn_probs=False
+):
+    assert causal and dropout_p == 0.0
+    scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
+    rows = [attend(*row, scale, window_size[0]) for row in zip(q, k, v, strict=True)]
+    output, lse = (torch.stack(part) for part in zip(*rows, strict=True))
+    return (output, lse, None) if return_attn_probs else output
+
+
+def flash_attn_varlen_func(
+    q,
+    k,
+    v,
+    cu_seqlens_q,
+    cu_seqlens_k,
+    max_seqlen_q,
+    max_seqlen_k,
+    dropout_p=0.0,
+    softmax_scale=None,
+    causal=False,
+    window_size=(-1, -1),
+    return_attn_probs=False,
+):
+    assert causal and dropout_p == 0.0
+    lengths = cu_seqlens_q.diff().tolist()
+    scale = q.shape[-1] ** -0.5 if softmax_scale is None else softmax_scale
+    rows = [
+        attend(*row, scale, window_size[0])
+        for row in zip(*(one.split(lengths) for one in (q, k, v)), strict=True)
+    ]
+    output, lse = torch.cat([row[0] for row in rows]), torch.cat([row[1] for row in rows], dim=1)
+    return (output, lse, None) if return_attn_probs else output
+
+
+def give_transformers(monkeypatch, dense, packed) -> None:
+    functions = (dense, packed, None, flash_utils._pad_input, flash_utils._unpad_input)
+    process = flash_utils._lazy_define_process_function(packed)
+    monkeypatch.setattr(flash_utils, "lazy_import_flash_attention", lambda *_, **__: (functions, process))
+
+
+@pytest.fixture
+def flash(monkeypatch):
+    give_transformers(monkeypatch, flash_attn_func, flash_attn_varlen_func)
+
+
+@pytest.fixture
+def no_second_pass(monkeypatch):
+    """The log-sum-exp must not be computed again."""
+
+    def computed_again(*args, **kwargs):
+        raise AssertionError("the log-sum-exp was computed a second time")
+
+    monkeypatch.setattr(lse_kernel, "triton_lse", computed_again)
+
+
+def influence(attention: str, layout, ids, backend: str = "triton", **inputs) -> torch.Tensor:
+    model = model_of("qwen3", head_dim=16, **inputs.pop("model", {}))
+    model.config._attn_implementation = attention
+    with torch.no_grad(), collect_influence(model, layout, backend) as collector:
+        model(ids, use_cache=False, **inputs)
+    assert collector.layers == 3
+    return collector.by_step()
+
+
+@pytest.mark.usefixtures("flash", "no_second_pass")
+@pytest.mark.parametrize("window", [None, 6])
+def test_one_row(window):
+    layout, ids = packed_layout([FIRST], delta=2), tokens(sum(FIRST), 1)[None]
+    windowed = {"use_sliding_window": True, "sliding_window": window, "max_window_layers": 0}
+    model = windowed if window else {}
+    wanted = influence("sdpa", layout, ids, "chunked", model=dict(model))
+    found = influence("flash_attention_2", layout, ids, model=dict(model))
+    assert (wanted > 0).any()
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.usefixtures("flash", "no_second_pass")
+def test_a_packed_row():
+    lengths = (FIRST, SECOND)
+    layout = packed_layout(list(lengths), delta=2)
+    ids = torch.cat([tokens(sum(one), seed) for seed, one in enumerate(lengths, 1)])[None]
+    positions = torch.cat([torch.arange(sum(one)) for one in lengths])[None]
+    wanted = influence("sdpa", layout, ids, "chunked", position_ids=positions)
+    found = influence("flash_attention_2", layout, ids, position_ids=positions)
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.usefixtures("flash")
+def test_padded_rows_are_computed_again(monkeypatch):
+    """transformers takes the padding out before it calls flash-attention, so its tokens are others."""
+    calls = []
+    again = lse_kernel.triton_lse
+    monkeypatch.setattr(lse_kernel, "triton_lse", lambda *a, **k: calls.append(1) or again(*a, **k))
+    long, short = sum(SECOND), sum(FIRST)
+    ids, mask = torch.zeros(2, long + 2, dtype=torch.long), torch.zeros(2, long + 2, dtype=torch.long)
+    steps = torch.full((2, long + 2), OUTSIDE)
+    for row, (count, lengths) in enumerate(((short, FIRST), (long, SECOND))):
+        ids[row, :count], mask[row, :count] = tokens(count, row), 1
+        steps[row, :count] = packed_layout([lengths], delta=2).query_steps.long()
+    layout = build_layout(steps, steps > 1, delta=2)
+    wanted = influence("sdpa", layout, ids, "chunked", attention_mask=mask)
+    found = influence("flash_attention_2", layout, ids, attention_mask=mask)
+    torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-6)
+    assert len(calls) == 3
+
+
+@pytest.mark.usefixtures("flash", "no_second_pass")
+def test_the_queries_are_those_that_were_multiplied():
+    """A float32 model under autocast: flash-attention multiplies bfloat16, and so do the column sums."""
+    layout, ids = packed_layout([FIRST], delta=1), tokens(sum(FIRST), 1)[None]
+    with torch.autocast("cpu", torch.bfloat16):
+        found = influence("flash_attention_2", layout, ids)
+    assert found.dtype == torch.float32
+    whole = influence("sdpa", layout, ids, "chunked")
+    torch.testing.assert_close(found, whole, rtol=0.1, atol=0.02)
+
+
+def test_functions_that_cannot_be_asked_are_called_as_they_are(monkeypatch):
+    def packed(
+        q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, softmax_scale=None, causal=False
+    ):
+        return flash_attn_varlen_func(
+            q, k, v, cu_seqlens_q, cu_seqlens_k, max_seqlen_q, max_seqlen_k, 0.0, softmax_scale, causal
+        )
+
+    give_transformers(monkeypatch, None, packed)
+    with tapped_flash_attention() as tap:
+        (dense, ours, *_), _ = flash_utils.lazy_import_flash_attention("flash_attention_2")
+        assert dense is None and ours is packed
+        assert tap.take() is None
+
+
+@pytest.mark.usefixtures("flash")
+def test_a_value_is_taken_once_and_the_functions_are_put_back():
+    before = flash_utils.lazy_import_flash_attention
+    q = torch.randn(2, 5, 4, 16)
+    with tapped_flash_attention() as tap:
+        (dense, *_), _ = flash_utils.lazy_import_flash_attention("flash_attention_2")
+        output = dense(q, q, q, causal=True)
+        lse = tap.take()
+        assert tap.take() is None
+    assert torch.equal(output, flash_attn_func(q, q, q, causal=True))
+    assert lse.values.shape == (4, 10) and lse.dtype == torch.float32
+    # Rows end to end: token 7 is the third of the second row.
+    torch.testing.assert_close(lse.values[:, 7], attend(q[1], q[1], q[1], 0.25, -1)[1][:, 2])
+    assert flash_utils.lazy_import_flash_attention is before
