@@ -37,7 +37,7 @@ from marsrl_verl.algos.branch_points import (
     choose_branch_points,
 )
 from marsrl_verl.algos.prompts import PromptTokens, RolePrompts
-from marsrl_verl.algos.response_trees import TreeCredit, by_problem, is_leaf, problem_tree, tree_metrics
+from marsrl_verl.algos.response_trees import TreeCredit, by_problem, problem_tree, tree_metrics
 from marsrl_verl.algos.step_cutter import StepCutter
 from marsrl_verl.algos.tree_figures import TreeFigures
 from marsrl_verl.core.algorithm import Algorithm, Credit, Stage
@@ -213,7 +213,7 @@ class AttnRL(Algorithm):
             for groups in problems:
                 self._figures.continuations(groups)
             return
-        standings = [self._standing(groups[0]) for groups in problems if any(map(is_leaf, groups[0].samples))]
+        standings = [self._standing(groups[0]) for groups in problems if groups[0].comparable]
         self.mean.update(sorted(one.influence for one in standings if in_filter(one, self.expansion.filter)))
 
     def next_inputs(
@@ -221,7 +221,7 @@ class AttnRL(Algorithm):
     ) -> list[StageInput] | None:
         """The continuations of a problem that passes the filter; None where it does not."""
         group = groups[0]
-        if not any(is_leaf(sample) for sample in group.samples):
+        if not group.comparable:
             return []
         standing = self._standing(group)
         self._figures.standings.append(standing)
@@ -230,7 +230,7 @@ class AttnRL(Algorithm):
             return None
         rng = derive_generator(self.seed, "trees", problem.problem_id)
         number = trees_to_expand(standing, self.expansion.rounding)
-        points = {at: self._points(sample) for at, sample in enumerate(group.samples) if is_leaf(sample)}
+        points = {at: self._points(sample) for at, sample in enumerate(group.samples) if sample.comparable}
         able = [at for at, found in points.items() if found]
         right = [is_correct(group.samples[at].reward) for at in able]
         inputs: list[StageInput] = []
@@ -273,7 +273,7 @@ class AttnRL(Algorithm):
 
     def _standing(self, group: Group) -> ProblemStanding:
         means = []
-        leaves = [sample for sample in group.samples if is_leaf(sample)]
+        leaves = group.comparable
         if self.expansion.filter is not FilterRule.NONE:
             for sample in leaves:
                 influence = self._influence(sample) if sample.response_ids else ()
@@ -298,8 +298,7 @@ class AttnRL(Algorithm):
 
     def problem_trains(self, groups: Sequence[Group]) -> bool:
         """Whether the rewards of a problem's leaves are not all equal: else every advantage is 0."""
-        samples = [sample for group in groups for sample in group.samples]
-        return len({sample.reward for sample in samples if is_leaf(sample)}) > 1
+        return len({reward for group in groups for reward in group.rewards}) > 1
 
     def credit(self, groups: Sequence[Group]) -> Credit:
         """The tree's advantages, segment by segment (arXiv 2509.26628, eq. 3)."""

@@ -237,8 +237,7 @@ class MarsRL(Algorithm):
         judged, outcome = group.input, sample.outcome
         if outcome is None or outcome.verdict is not Verdict.WRONG or judged.solution is None:
             return None
-        # A verdict without a word of explanation is still something to tell the Corrector.
-        report = outcome.report or sample.final_text
+        report = sample.final_text if outcome.report is None else outcome.report
         messages = self.prompts.corrector(problem, judged.solution, report)
         return Draft(messages, sample.sample_id, judged.solution, judged.solution_reward)
 

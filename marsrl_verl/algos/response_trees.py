@@ -8,7 +8,7 @@ from enum import Enum
 import numpy as np
 
 from marsrl_verl.core.tree import Path, Tree, build_tree, values
-from marsrl_verl.core.types import FinishReason, Group, Sample
+from marsrl_verl.core.types import Group, Sample
 
 
 class TreeCredit(str, Enum):
@@ -20,12 +20,6 @@ class TreeCredit(str, Enum):
     """TreeRL's released code."""
 
 
-def is_leaf(sample: Sample) -> bool:
-    """Whether a sample's reward says something about its text: neither its request nor its grading failed."""
-    failed = sample.finish_reason in (FinishReason.ERROR, FinishReason.ABORTED)
-    return not failed and sample.outcome is not None and sample.outcome.graded
-
-
 def by_problem(groups: Sequence[Group]) -> dict[str, list[Group]]:
     """Groups by their problem, the first responses before their continuations."""
     found: dict[str, list[Group]] = {}
@@ -35,13 +29,13 @@ def by_problem(groups: Sequence[Group]) -> dict[str, list[Group]]:
 
 
 def problem_tree(groups: Sequence[Group]) -> tuple[Tree, list[Sample]]:
-    """The tree of one problem and the samples of its paths; failed ones are left out, and none of them has
-    continuations."""
+    """The tree of one problem and the samples of its paths; those that are not comparable are left out, and
+    none of them has continuations."""
     paths: list[Path] = []
     samples: list[Sample] = []
     for group in sorted(groups, key=lambda group: group.input.stage_index):
         prefix = group.input.prefix
-        for sample in filter(is_leaf, group.samples):
+        for sample in group.comparable:
             paths.append(
                 Path(
                     sample.sample_id,

@@ -10,7 +10,6 @@ import numpy as np
 
 from marsrl_verl.algos.adaptive_sampling import ProblemStanding
 from marsrl_verl.algos.branch_points import BranchPoint
-from marsrl_verl.algos.response_trees import is_leaf
 from marsrl_verl.core.types import Group, is_correct
 
 
@@ -37,7 +36,7 @@ class TreeFigures:
 
     def continuations(self, groups: Sequence[Group]) -> None:
         """The continuations of one problem are complete."""
-        right = [is_correct(sample.reward) for group in groups for sample in group.samples if is_leaf(sample)]
+        right = [is_correct(reward) for group in groups for reward in group.rewards]
         if right:
             self.continued += 1
             self.continued_all_correct += all(right)

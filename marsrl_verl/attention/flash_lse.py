@@ -1,8 +1,8 @@
 """Take the log-sum-exp of the attention scores from flash-attention's own forward pass.
 
 flash-attention computes it anyway and returns it when asked; transformers asks for the output alone. For the
-length of a `with` block transformers is given flash-attention's functions with that question added. Taking the
-number from there spares the pass over the scores that `lse_kernel.py` needs.
+length of a `with` block transformers is given flash-attention's functions with that question added. This
+spares the pass over the scores that `lse_kernel.py` needs.
 """
 
 from __future__ import annotations

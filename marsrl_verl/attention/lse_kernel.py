@@ -1,7 +1,7 @@
 """The log-sum-exp of causal attention scores as a Triton kernel, for attentions that do not return theirs.
 
-flash-attention gives its own (`flash_lse.py`). torch's scaled-dot-product attention keeps it to itself, so that
-it is computed again: the causal half of QK^T once more, without values.
+flash-attention gives its own (`flash_lse.py`). torch's scaled-dot-product attention keeps it to itself, so
+that it is computed again: the causal half of QK^T once more, without values.
 """
 
 from __future__ import annotations

@@ -191,8 +191,8 @@ class PipelineConfig:
     `max_new_tokens / max_segments` tokens at most, so a step never waits for the longest response.
     1: no segments."""
     min_group: int | None = None
-    """Train a group's ended samples as soon as there are so many, while others still take segments; the
-    others are trained when they end. null: groups train complete."""
+    """Train a group's ended samples as soon as so many of them have not been trained yet, while others still
+    take segments; the rest is trained when the group is complete. null: groups train complete."""
     max_input_staleness: int | None = None
     """Drop inputs of later stages that are older than so many steps when their turn comes; with
     `step_prompt_budget`, which makes inputs wait. 1 keeps those that the step before left. null: keep all."""
@@ -301,6 +301,8 @@ class EvaluationConfig:
     """Independent system runs per problem at temperature `temperature`."""
     temperature: float = 1.0
     """Sampling temperature of the evaluation, above 0."""
+    top_p: float | None = None
+    """Smallest probability mass that is kept in the evaluation's sampled pass; null: the roles' own."""
     greedy: bool = True
     """Evaluate at temperature 0 too."""
     correction_rounds: int = 2

@@ -83,8 +83,9 @@ def sample_advantages(
 ) -> dict[str, float]:
     """The advantage of every sample that enters the loss, role factor included.
 
-    Groups whose rewards are all equal say nothing and are left out, as are samples without a token of
-    their own and those that were trained before (their rewards do count in their group's mean). The tokens
+    Samples whose request or grading failed say nothing: they are left out and count in no mean. Groups whose
+    rewards are all equal are left out, as are samples without a token of their own and those that were
+    trained before (their rewards do count in their group's mean). The tokens
     of a sample are those with `response_mask` 1; the normaliser of the loss is the sum of them over the
     returned samples.
 
@@ -99,7 +100,7 @@ def sample_advantages(
             continue
         role = group.input.role
         advantages = group_advantages(rewards, normalize_std=normalize_std, eps=eps)
-        for sample, advantage in zip(group.samples, advantages, strict=True):
+        for sample, advantage in zip(group.comparable, advantages, strict=True):
             tokens = sum(sample.response_mask)
             if tokens and sample.sample_id not in group.trained_before:
                 rows.append((role, sample, advantage))

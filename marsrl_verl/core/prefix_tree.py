@@ -145,7 +145,7 @@ def packed_cost(tree_sizes: Sequence[int]) -> int:
 
 def shelve(tree_sizes: Sequence[int]) -> list[tuple[int, int]]:
     """Place trees in rows as long as the largest one, several to a row where they fit (best fit, the largest
-    first): (row, first place) of each. K trees take O(K log K) steps."""
+    first): (row, first place) of each."""
     width = max(tree_sizes)
     places = [(0, 0)] * len(tree_sizes)
     # (free places, row), sorted, so that the tightest row that fits is found at once.
@@ -206,8 +206,30 @@ def split_rows(
     return parts
 
 
-def halve_until(parts: Sequence[list[int]], least: int) -> list[list[int]]:
-    """At least so many parts: the one with most sequences is halved as long as there are fewer.
+def part_cost(
+    rows: Sequence[Tokens], *, cost: Callable[[Sequence[int]], int] = packed_cost, joins: Joins = always_joins
+) -> int:
+    """Places that the trees of these sequences take."""
+    order = prefix_order(rows)
+    sizes: list[int] = []
+    for index, common in zip(order, _shared_in_trees(rows, order, joins), strict=True):
+        if common:
+            sizes[-1] += len(rows[index]) - common
+        else:
+            sizes.append(len(rows[index]))
+    return cost(sizes)
+
+
+def halve_until(parts: Sequence[list[int]], least: int, fits: Callable[[list[int]], bool]) -> list[list[int]]:
+    """At least so many parts: the one with most sequences is cut in two as long as there are fewer.
+
+    It is cut in the middle, or behind it: sequences that begin a part anew may join other trees than before
+    and take more room. A part of one sequence is never refused.
+
+    Args:
+        parts: as `split_rows` returns them.
+        least: fewest parts.
+        fits: whether some of a part's last sequences are within its limit; its first ones are.
 
     Raises:
         ValueError: there are fewer sequences than `least`.
@@ -217,6 +239,8 @@ def halve_until(parts: Sequence[list[int]], least: int) -> list[list[int]]:
         raise ValueError(f"{count} sequences cannot be cut into {least} parts")
     while len(result) < least:
         place = max(range(len(result)), key=lambda number: len(result[number]))
-        half = len(result[place]) // 2
-        result[place : place + 1] = [result[place][:half], result[place][half:]]
+        part = result[place]
+        last = len(part) - 1
+        cut = next((at for at in range(len(part) // 2, last) if fits(part[at:])), last)
+        result[place : place + 1] = [part[:cut], part[cut:]]
     return result

@@ -123,7 +123,7 @@ class Outcome:
     verdict: Verdict | None = None
     """The parsed judgement (Verifier)."""
     report: str | None = None
-    """The bug report to hand to the Corrector (Verifier)."""
+    """The bug report to hand to the Corrector (Verifier); None: the Verifier's whole final text."""
     error: str | None = None
     """Why grading failed (timeout, unparsable answer), for the log; the reward then is 0."""
     graded: bool = True
@@ -233,6 +233,16 @@ class Sample:
         return self.outcome.reward
 
     @property
+    def comparable(self) -> bool:
+        """Whether its reward says something about its text: neither its request nor its grading failed.
+        Others must not count as wrong. An unscored sample raises."""
+        if self.finish_reason in (FinishReason.ERROR, FinishReason.ABORTED):
+            return False
+        if self.outcome is None:
+            raise ValueError(f"sample {self.sample_id} has not been scored yet")
+        return self.outcome.graded
+
+    @property
     def token_versions(self) -> list[int]:
         """The policy version that sampled each token, shape (T,)."""
         versions: list[int] = []
@@ -261,9 +271,14 @@ class Group:
     """Ids of samples that entered an earlier step's loss; they only count for the group's mean."""
 
     @property
+    def comparable(self) -> list[Sample]:
+        """The samples whose reward says something about their text (`Sample.comparable`)."""
+        return [sample for sample in self.samples if sample.comparable]
+
+    @property
     def rewards(self) -> list[float]:
-        """Rewards in the order of `samples`."""
-        return [sample.reward for sample in self.samples]
+        """Rewards in the order of `comparable`."""
+        return [sample.reward for sample in self.comparable]
 
 
 @dataclass(frozen=True, slots=True)

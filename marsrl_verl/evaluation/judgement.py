@@ -27,8 +27,8 @@ def verdict_of(sample: Sample) -> Verdict:
 
 
 def report_of(sample: Sample) -> str:
-    """The bug report for the Corrector: what the scorer extracted, else the Verifier's final text, so that
-    a report is never lost between the two roles."""
-    if sample.outcome is not None and sample.outcome.report:
+    """The bug report for the Corrector: what the scorer extracted, which is empty where the released rule
+    loses it; the Verifier's final text where the scorer says nothing of a report."""
+    if sample.outcome is not None and sample.outcome.report is not None:
         return sample.outcome.report
     return sample.final_text

@@ -1,4 +1,4 @@
-"""What a Solver with several tries at a problem reaches: any of its k answers, or the one given most often."""
+"""What a Solver with k tries at a problem reaches: with any of its answers, or with the most frequent one."""
 
 from __future__ import annotations
 

@@ -46,6 +46,8 @@ class EvaluationRecord:
     """Of the sampled pass; the greedy one accepts at the first Correct verdict."""
     reject_fails: int | None = None
     fallback: str = Fallback.LAST.value
+    top_p: float | None = None
+    """Of the sampled pass; None: the roles' own."""
 
     @property
     def estimates(self) -> dict[str, Estimate]:
@@ -107,6 +109,7 @@ def evaluate(
     tag: str,
     step: int,
     temperature: float = 1.0,
+    top_p: float | None = None,
     greedy: bool = True,
     correction_rounds: int = 2,
     accept_passes: int = 1,
@@ -123,6 +126,7 @@ def evaluate(
         sampling: settings by role; their token limits and, for the sampled pass, `top_p` and `top_k`
             are kept, the temperature is replaced; responses are not cut into segments. The greedy pass
             uses temperature 0 alone.
+        top_p: of the sampled pass, in place of the roles'; None: theirs.
         accept_passes: as in `evaluate_system`, for the sampled pass. At temperature 0 a Verifier that is
             asked again about one solution repeats itself, so the greedy pass accepts at the first Correct
             verdict.
@@ -135,7 +139,10 @@ def evaluate(
     """
     start = clock()
     whole = {role: replace(item, segment_tokens=None) for role, item in sampling.items()}
-    warm = {role: replace(item, temperature=temperature) for role, item in whole.items()}
+    warm = {
+        role: replace(item, temperature=temperature, top_p=item.top_p if top_p is None else top_p)
+        for role, item in whole.items()
+    }
     sampled = evaluate_system(
         engine,
         problems,
@@ -186,5 +193,6 @@ def evaluate(
         accept_passes=accept_passes,
         reject_fails=reject_fails,
         fallback=Fallback(fallback).value,
+        top_p=top_p,
     )
     return EvaluationResult(record, sampled, cold_run)

@@ -20,7 +20,7 @@ TRAINING_METRICS: dict[str, str] = {
     "reward_mean": "mean reward of the samples",
     "samples": "number of samples",
     "groups": "number of completed groups",
-    "equal_reward_groups": "groups whose samples all have one reward (no learning signal)",
+    "equal_reward_groups": "groups without two samples of unlike rewards (no learning signal)",
     "response_length_mean": "mean length of the responses, tokens",
     "response_length_p95": "95th percentile of the length of the responses, tokens",
     "response_length_max": "longest response, tokens",
@@ -81,7 +81,7 @@ def _measure(groups: list[Group], figures: Mapping[str, TextFigures]) -> dict[st
     calls = [Call(group.input, sample) for group in groups for sample in group.samples]
     metrics = {
         "groups": float(len(groups)),
-        "equal_reward_groups": float(sum(len(set(group.rewards)) == 1 for group in groups)),
+        "equal_reward_groups": float(sum(len(set(group.rewards)) < 2 for group in groups)),
         "samples": float(len(calls)),
     }
     if not calls:

@@ -36,5 +36,9 @@ class VerdictReward(RoleReward):
             # The published script reads a response that never stopped thinking in full.
             text = request.text.rpartition(CLOSE)[2]
         parsed = parse_verdict(text, request.finish_reason, self.parser)
+        report = parsed.report
+        if self.parser is VerdictParser.STRICT:
+            # A verdict without a word of explanation is still something to tell the Corrector.
+            report = report or text
         truth = Verdict.CORRECT if is_correct(request.solution_reward) else Verdict.WRONG
-        return Outcome(float(parsed.verdict is truth), verdict=parsed.verdict, report=parsed.report)
+        return Outcome(float(parsed.verdict is truth), verdict=parsed.verdict, report=report)

@@ -117,6 +117,7 @@ class TrainingObserver:
             tag=tag,
             step=step,
             temperature=settings.temperature,
+            top_p=settings.top_p,
             greedy=settings.greedy,
             correction_rounds=settings.correction_rounds,
             accept_passes=settings.accept_passes,

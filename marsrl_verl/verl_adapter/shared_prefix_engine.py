@@ -36,6 +36,7 @@ from marsrl_verl.core.prefix_tree import (
     joins_where_cheaper,
     packed_cost,
     padded_cost,
+    part_cost,
     split_rows,
 )
 
@@ -187,11 +188,16 @@ def _micro_batches_by_prefix(cost: Any, joins: Joins) -> Iterator[None]:
 
     def cut(data: TensorDict, dp_group: Any = None, **_: Any) -> tuple[list[Any], list[list[int]]]:
         limit = int(data["max_token_len_per_gpu"])
-        parts = split_rows(_token_rows(data), limit, cost=cost, joins=joins)
+        rows = _token_rows(data)
+        parts = split_rows(rows, limit, cost=cost, joins=joins)
         # Every rank passes through the model equally often.
         most = torch.tensor([len(parts)], device=get_device_id())
         torch.distributed.all_reduce(most, op=torch.distributed.ReduceOp.MAX, group=dp_group)
-        parts = halve_until(parts, int(most.item()))
+        parts = halve_until(
+            parts,
+            int(most.item()),
+            lambda part: part_cost([rows[index] for index in part], cost=cost, joins=joins) <= limit,
+        )
         return [tu.index_select_tensor_dict(data, part) for part in parts], parts
 
     upstream = transformer_impl.prepare_micro_batches

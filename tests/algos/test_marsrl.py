@@ -38,7 +38,7 @@ def solutions(algorithm: MarsRL, rewards: list[float], **options) -> Group:
     return answered(item, [Outcome(reward) for reward in rewards], **options)
 
 
-def flagged(reward: float, report: str = "a gap") -> Outcome:
+def flagged(reward: float, report: str | None = "a gap") -> Outcome:
     return Outcome(reward, verdict=Verdict.WRONG, report=report)
 
 
@@ -102,12 +102,20 @@ def test_correctors_get_the_judged_solution_and_the_report():
     assert item.messages[2]["content"].endswith("step 2 is false")
 
 
-def test_the_corrector_hears_something_even_without_a_report():
+def test_a_verifier_whose_scorer_says_nothing_of_a_report_is_shown_whole():
+    algorithm = build(inputs_per_stage=1)
+    [judged] = algorithm.next_inputs(PROBLEM, 0, [solutions(algorithm, [0.0] * 4)], 0)
+    verdicts = answered(judged, [PASSED, PASSED, PASSED, flagged(1.0, None)], texts=["", "", "", "Wrong!"])
+    [item] = algorithm.next_inputs(PROBLEM, 1, [verdicts], 0)
+    assert item.messages[2]["content"].endswith("Wrong!")
+
+
+def test_a_report_that_the_released_rule_lost_stays_lost():
     algorithm = build(inputs_per_stage=1)
     [judged] = algorithm.next_inputs(PROBLEM, 0, [solutions(algorithm, [0.0] * 4)], 0)
     verdicts = answered(judged, [PASSED, PASSED, PASSED, flagged(1.0, "")], texts=["", "", "", "Wrong!"])
     [item] = algorithm.next_inputs(PROBLEM, 1, [verdicts], 0)
-    assert item.messages[2]["content"].endswith("Wrong!")
+    assert "Wrong!" not in item.messages[2]["content"]
 
 
 def test_the_second_verifier_judges_the_corrector():

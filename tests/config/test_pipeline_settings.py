@@ -34,6 +34,21 @@ REFUSED = {
         f"{OFF_POLICY}.tis_threshold = 0.5",
         "at least 1",
     ),
+    "ratios of a cut distribution": (
+        {f"{OFF_POLICY}.mode": "tis", "marsrl.roles.verifier.top_p": 0.95},
+        "marsrl.roles.verifier.top_p = 0.95",
+        "marsrl.off_policy.mode=pois",
+    ),
+    "ratios of a cut vocabulary": (
+        {f"{OFF_POLICY}.mode": "sais", "marsrl.roles.solver.top_k": 20},
+        "marsrl.roles.solver.top_k = 20",
+        "Set it to -1",
+    ),
+    "log-probabilities at another temperature": (
+        {"actor_rollout_ref.rollout.logprobs_mode": "raw_logprobs"},
+        "rollout.logprobs_mode = raw_logprobs",
+        "processed_logprobs",
+    ),
     "unknown scope": ({f"{MASTERED}.scope": "token"}, f"{MASTERED}.scope = token", "sequence, batch, role"),
     "no probability": (
         {f"{MASTERED}.enabled": True, f"{MASTERED}.probability": 0.0},
@@ -50,6 +65,9 @@ REFUSED = {
 
 ACCEPTED = {
     "segments and parts": {**SEGMENTS, f"{PIPELINE}.min_group": 4, f"{PIPELINE}.min_groups": 8},
+    "a cut distribution whose ratios are not used": {
+        f"marsrl.roles.{role}.top_p": 0.95 for role in ("solver", "verifier", "corrector")
+    },
     "truncated ratios": {f"{OFF_POLICY}.mode": "tis", f"{OFF_POLICY}.tis_threshold": 3.0},
     "clipping of true ratios": {
         f"{OFF_POLICY}.mode": "sais",

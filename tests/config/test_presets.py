@@ -111,6 +111,7 @@ LOOPS = {
     "marsrl": EvaluationConfig(
         samples_per_problem=32,
         temperature=0.6,
+        top_p=0.95,
         greedy=False,
         correction_rounds=10,
         accept_passes=5,
@@ -120,6 +121,7 @@ LOOPS = {
     "marsrl_released": EvaluationConfig(
         samples_per_problem=32,
         temperature=0.6,
+        top_p=0.95,
         greedy=False,
         correction_rounds=10,
         accept_passes=4,

@@ -137,6 +137,11 @@ SETTINGS = {
         "marsrl.roles.solver.temperature = 0.005",
         "from 0.01 to 2",
     ),
+    "an evaluation that keeps nothing": (
+        {"marsrl.evaluation.top_p": 0.0},
+        "marsrl.evaluation.top_p = 0.0",
+        "at most 1",
+    ),
     "greedy evaluation as a temperature": (
         {"marsrl.evaluation.temperature": 0.0},
         "marsrl.evaluation.temperature = 0.0",

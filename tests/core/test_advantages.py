@@ -38,6 +38,27 @@ def test_advantages_by_hand():
     assert group_advantages([1, 0], eps=0.0) == pytest.approx([math.sqrt(0.5), -math.sqrt(0.5)])
 
 
+@pytest.mark.parametrize("kind", ["grading", "request", "aborted"])
+def test_a_failure_is_no_wrong_answer(kind):
+    """The failed sample is not trained, and the others' mean is as if it had not been asked for."""
+    found, without = (
+        group("g", "solver", [1, 0, 1, 0], [2, 2, 2, 2]),
+        group("g", "solver", [1, 0, 1], [2, 2, 2]),
+    )
+    failed = found.samples[3]
+    if kind == "grading":
+        failed.outcome = Outcome(0.0, error="timeout", graded=False)
+    else:
+        failed.finish_reason = FinishReason.ERROR if kind == "request" else FinishReason.ABORTED
+    assert sample_advantages([found]) == sample_advantages([without])
+
+
+def test_a_group_whose_difference_is_a_failure_says_nothing():
+    found = group("g", "solver", [1, 1, 0], [2, 2, 2])
+    found.samples[2].outcome = Outcome(0.0, error="timeout", graded=False)
+    assert sample_advantages([found]) == {} and found.rewards == [1, 1]
+
+
 def test_rewards_of_one_and_minus_one_give_the_advantages_of_one_and_zero():
     zero_one = group_advantages([1, 0, 1, 1], eps=0.0)
     plus_minus = group_advantages([1, -1, 1, 1], eps=0.0)

@@ -13,8 +13,10 @@ class Block(importlib.abc.MetaPathFinder):
 
 sys.meta_path.insert(0, Block())
 import marsrl_verl.attention, marsrl_verl.core, marsrl_verl.algos, marsrl_verl.rewards
-# Two that need a model, and two that need Triton.
-APART = {f"marsrl_verl.attention.{name}" for name in ("collector", "show", "kernel", "lse_kernel")}
+# Three that need a model, and two that need Triton.
+APART = {
+    f"marsrl_verl.attention.{name}" for name in ("collector", "flash_lse", "show", "kernel", "lse_kernel")
+}
 for package in (marsrl_verl.attention, marsrl_verl.core, marsrl_verl.algos, marsrl_verl.rewards):
     for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
         if module.name in APART:

@@ -13,6 +13,7 @@ from marsrl_verl.core.prefix_tree import (
     joins_where_cheaper,
     packed_cost,
     padded_cost,
+    part_cost,
     prefix_order,
     shared_with_previous,
     shelve,
@@ -104,12 +105,18 @@ def test_empty_sequences_are_refused(rows):
 @given(sequences, st.integers(1, 25), st.sampled_from([packed_cost, padded_cost]), rules, st.integers(1, 9))
 def test_parts_keep_to_the_limit_and_hold_every_row_once(rows, limit, cost, joins, least):
     least = min(least, len(rows))
-    parts = halve_until(split_rows(arrays(rows), limit, cost=cost, joins=joins), least)
+
+    def room(part):
+        return part_cost(arrays([rows[index] for index in part]), cost=cost, joins=joins)
+
+    parts = split_rows(arrays(rows), limit, cost=cost, joins=joins)
+    parts = halve_until(parts, least, lambda part: room(part) <= limit)
     assert sorted(index for part in parts for index in part) == list(range(len(rows)))
     assert len(parts) >= least
     for part in parts:
         tree = build_prefix_tree(arrays([rows[index] for index in part]), joins)
         sizes = np.diff([*tree.roots, len(tree.tokens)]).tolist()
+        assert room(part) == cost(sizes)
         assert len(part) == 1 or cost(sizes) <= limit
 
 
@@ -118,9 +125,14 @@ def test_relatives_stay_together():
     assert split_rows(rows, 5) == [[0, 2], [1, 3]]
 
 
+def test_a_part_is_cut_behind_its_middle_where_its_second_half_would_not_fit():
+    assert halve_until([[0, 1, 2, 3]], 2, lambda part: len(part) < 2) == [[0, 1, 2], [3]]
+    assert halve_until([[0, 1, 2, 3]], 2, lambda part: True) == [[0, 1], [2, 3]]
+
+
 def test_more_parts_than_rows_are_refused():
     with pytest.raises(ValueError, match="2 sequences cannot be cut into 3 parts"):
-        halve_until([[0], [1]], 3)
+        halve_until([[0], [1]], 3, lambda part: True)
 
 
 def test_small_trees_share_a_row():

@@ -62,6 +62,16 @@ def test_sampled_and_greedy_metrics_with_their_settings():
     }
 
 
+def test_an_evaluation_with_a_mass_of_its_own():
+    engine = NotingEngine(SkillModel(seed=1))
+    record = run(engine, top_p=0.5).record
+    assert record.top_p == 0.5
+    assert {(tag, s.top_p) for tag, s in engine.settings} == {
+        ("eval-before", 0.5),
+        ("eval-before_greedy", 1.0),
+    }
+
+
 def test_without_greedy():
     result = run(ScriptedEngine(SkillModel(seed=1)), greedy=False)
     assert result.greedy is None

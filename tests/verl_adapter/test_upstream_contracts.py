@@ -187,7 +187,7 @@ def test_requests_under_one_id_go_to_one_server():
 
 
 def test_vllm_takes_the_temperatures_that_the_configuration_allows():
-    """Higher ones fail at the first request, lower ones become 0.01 in silence."""
+    """Higher ones fail at the first request, lower ones become 0.01."""
     from vllm import SamplingParams
     from vllm.exceptions import VLLMValidationError
 

@@ -10,7 +10,7 @@ from marsrl_verl.config.schema import RoleSampling
 
 _ROLLOUT = "actor_rollout_ref.rollout"
 LOWEST_TEMPERATURE, HIGHEST_TEMPERATURE = 0.01, 2.0
-"""vLLM refuses higher ones at the first request, and raises lower ones to 0.01 without telling, so that
+"""vLLM refuses higher ones at the first request, and raises lower ones to 0.01 with a warning only, so that
 log-probabilities would belong to another policy."""
 
 

@@ -82,6 +82,11 @@ def check_ranges(ctx: Context) -> list[Problem]:
                 evaluation.confidence,
             )
         )
+    if evaluation.top_p is not None and not 0.0 < evaluation.top_p <= 1.0:
+        what = "Expected a number above 0, at most 1."
+        problems.append(
+            Problem("marsrl.evaluation.top_p", what, "null takes the roles' own.", evaluation.top_p)
+        )
     problems += temperature_problems(
         "marsrl.evaluation.temperature",
         evaluation.temperature,

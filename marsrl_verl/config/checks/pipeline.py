@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from marsrl_verl.algos.choices import EntropyScope, OffPolicyMode
-from marsrl_verl.config.checks.context import Context
+from marsrl_verl.config.checks.context import ROLES, Context
 from marsrl_verl.config.checks.method import at_least, one_of
 from marsrl_verl.config.errors import Problem
 from marsrl_verl.config.schema import MasteredTokensConfig, OffPolicyConfig, PipelineConfig
@@ -61,6 +61,33 @@ def check_off_policy(ctx: Context) -> list[Problem]:
         what = f"It has no effect with marsrl.off_policy.mode = {settings.mode}."
         fix = "Leave it out, or set marsrl.off_policy.mode=tis."
         problems.append(Problem(key, what, fix, settings.tis_threshold))
+    return problems + _check_sampled_log_probs(ctx)
+
+
+def _check_sampled_log_probs(ctx: Context) -> list[Problem]:
+    """The engine's log-probabilities are of the distribution it sampled from, at the roles' temperature; the
+    trainer's are always of the whole vocabulary."""
+    key = "actor_rollout_ref.rollout.logprobs_mode"
+    found = ctx.get(key)
+    if found is not None and found != "processed_logprobs":
+        what = (
+            "The engine's log-probabilities have to be those at the sampling temperature, as the trainer's."
+        )
+        return [Problem(key, what, "Leave it out: it is processed_logprobs.", found)]
+    mode = ctx.settings.off_policy.mode
+    if mode == OffPolicyMode.POIS.value:
+        return []
+    problems = []
+    for role in ROLES:
+        one = getattr(ctx.settings.roles, role)
+        for name, value, whole in (("top_p", one.top_p, 1.0), ("top_k", one.top_k, -1)):
+            if value != whole:
+                what = (
+                    "The engine's log-probabilities are those after the cut, the trainer's before it, so the "
+                    f"ratios that marsrl.off_policy.mode={mode} is made of would be wrong."
+                )
+                fix = f"Set it to {whole:g}, or marsrl.off_policy.mode=pois."
+                problems.append(Problem(f"marsrl.roles.{role}.{name}", what, fix, value))
     return problems
 
 
