@@ -3,7 +3,8 @@
     python -m benchmarks.kill_and_resume                # 20 kills -9, half an hour
     python -m benchmarks.kill_and_resume --kills 3 --steps 8
 
-The whole process group (trainer, Ray, vLLM) is killed some seconds after its start, at times before it has
+The command's process group is killed some seconds after its start (workers and engine, which have sessions of
+their own, get the same signal from the kernel when their parent dies), at times before it has
 resumed; then it is started again. In the end every step must be recorded once; every sample must be there
 once, in a whole group; every sample of a group with unlike rewards must have been trained once, and no other
 one; and every problem that was taken from the data must have its Solver group among the

@@ -1,6 +1,7 @@
 """SIMULATION: what agent pipeline, segments and overlap save at the published lengths. Nothing is measured.
 
     python -m benchmarks.scheduler_simulation                    # lengths at the start of training
+    python -m benchmarks.scheduler_simulation --bound            # rounds without any waiting
     python -m benchmarks.scheduler_simulation --lengths late --seeds 5 --json rows.json
 
 The scheduler and the method are those of the package; engine and trainer are models of their time, responses
@@ -30,8 +31,8 @@ from benchmarks.simulation.driver import (
     solver_only,
     split,
 )
-from benchmarks.simulation.engine_time import EngineModel
-from benchmarks.simulation.workload import EARLY, LATE, TOKENS_PER_UNIT, Responses, Workload
+from benchmarks.simulation.engine_time import EngineModel, run_round
+from benchmarks.simulation.workload import EARLY, LATE, TOKENS_PER_UNIT, Responses, SimulatedEngine, Workload
 from benchmarks.tables import table, with_interval
 from marsrl_verl.core.scheduler import Mode
 
@@ -100,6 +101,35 @@ def simulate_seed(
         row["speedup"] = row["samples_per_hour"] / base["samples_per_hour"]
         row["same_samples_speedup"] = base["same_samples_h"] / row["same_samples_h"]
     return rows
+
+
+def without_barriers(
+    seed: int, load: Workload, engine: EngineModel, training: TrainingModel, *, problems: int, steps: int
+) -> dict[str, float]:
+    """The sequential run's requests decoded as one queue, as if no round had to wait for another one: what
+    keeping the replicas full would give. Training and sync take as long as before."""
+    responses = Responses(load, seed)
+    simulated = SimulatedEngine(responses, engine)
+    cluster = Cluster(engine, training)
+    run = simulate(
+        VARIANTS[0],
+        responses,
+        marsrl(seed),
+        cluster,
+        problems=problems,
+        stop=lambda done: len(done) >= steps,
+        engine=simulated,
+    )
+    sequential = figures(run, cluster)
+    queue = run_round(simulated.requests, engine)
+    step_s = queue.makespan / steps + sequential["training_s"] + training.sync_s
+    return {
+        "sequential_tokens_per_s": sum(one.decoded for one in run) / sum(one.generation_s for one in run),
+        "tokens_per_s": queue.decoded / queue.makespan,
+        "generation_s": queue.makespan / steps,
+        "step_s": step_s,
+        "speedup": sequential["step_s"] / step_s,
+    }
 
 
 def calibrate(
@@ -181,6 +211,9 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--replicas", type=int, default=EngineModel.replicas, help="replicas for 128 problems per step"
     )
+    parser.add_argument(
+        "--bound", action="store_true", help="only what rounds without any waiting would reach"
+    )
     parser.add_argument("--json", type=Path, help="write rows: lengths, seed, variant, metric, value")
     arguments = parser.parse_args(argv)
     if min(arguments.seeds, arguments.steps, arguments.problems, arguments.replicas) < 1:
@@ -197,6 +230,16 @@ def main(argv: list[str] | None = None) -> None:
     print("\n".join(f"  {key}: {value}" for key, value in stated.items()), flush=True)
 
     seeds = range(arguments.seeds)
+    if arguments.bound:
+        found = [
+            without_barriers(seed, load, engine, training, problems=problems, steps=arguments.steps)
+            for seed in seeds
+        ]
+        print("\nSIMULATION: the sequential requests as one queue; tokens per second and replica")
+        for name in found[0]:
+            factor = 1 / replicas if name.endswith("tokens_per_s") else 1.0
+            print(f"  {name}: {with_interval([one[name] for one in found], 2, factor)}")
+        return
     calibration = {seed: calibrate(seed, engine, training, problems) for seed in seeds}
     print("\nSIMULATION, check: Solver only, seconds per step against UloRL's Table 1")
     print(calibration_table(calibration), flush=True)

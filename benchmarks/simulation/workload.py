@@ -170,6 +170,8 @@ class SimulatedEngine:
         self.policy_version = 0
         self.rounds: list[Round] = []
         """What every generation round took."""
+        self.requests: list[Request] = []
+        """Of all rounds, in their order."""
 
     def generate(self, inputs: list[StageInput], sampling: dict[str, SamplingSettings]) -> list[Sample]:
         """Answer or continue; limits are in units."""
@@ -181,6 +183,7 @@ class SimulatedEngine:
                 done = len(before.response_ids) if before else 0
                 prefix = self.responses.workload.prompts[item.role] + done * TOKENS_PER_UNIT
                 requests.append(Request(prefix, (len(sample.response_ids) - done) * TOKENS_PER_UNIT))
+        self.requests += requests
         self.rounds.append(run_round(requests, self.model))
         return samples
 

@@ -207,3 +207,10 @@ def test_command(tmp_path, capsys):
     speedups = [row["value"] for row in content["rows"] if row["metric"] == "speedup"]
     assert speedups[0] == 1.0
     assert len(speedups) == len(VARIANTS)
+
+
+def test_one_queue_is_no_slower_than_rounds():
+    found = scheduler_simulation.without_barriers(0, EARLY, SMALL, TrainingModel(), problems=2, steps=2)
+    assert found["tokens_per_s"] > found["sequential_tokens_per_s"]
+    assert found["speedup"] > 1
+    assert found["step_s"] > found["generation_s"] + TrainingModel().sync_s
