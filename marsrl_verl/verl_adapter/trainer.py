@@ -7,11 +7,12 @@ can be read side by side.
 from __future__ import annotations
 
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, OmegaConf, open_dict
 from verl import DataProto
 from verl.trainer.ppo.ray_trainer import RayPPOTrainer, left_right_2_no_padding
 from verl.utils import tensordict_utils as tu
@@ -135,6 +136,8 @@ class RayMarsRLTrainer(RayPPOTrainer):
             after_round=self._fit_mark_samples,
         )
         self._load_checkpoint()
+        # Before the metrics: a kill in between must not leave a checkpoint that is newer than they are.
+        checkpoint.set_aside_after(Path(self.config.trainer.default_local_dir), self.global_steps)
         self.observer.begin(self.global_steps)
         self.tracking = Tracking(
             project_name=self.config.trainer.project_name,
@@ -358,8 +361,13 @@ class RayMarsRLTrainer(RayPPOTrainer):
     # --- checkpoints --------------------------------------------------------------------------
 
     def _save_checkpoint(self) -> None:
-        """verl's checkpoint with the plugin's state in it, sealed when all of it is written."""
-        folder = Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
+        """verl's checkpoint with the plugin's state in it, sealed when all of it is written.
+
+        Older ones are deleted after that, by `trainer.max_actor_ckpt_to_keep`.
+        """
+        root = Path(self.config.trainer.default_local_dir)
+        folder = root / f"global_step_{self.global_steps}"
+        checkpoint.unseal(folder)
         checkpoint.save_state(
             folder,
             {
@@ -373,16 +381,42 @@ class RayMarsRLTrainer(RayPPOTrainer):
                 "timing": self.timing,
             },
         )
-        super()._save_checkpoint()
-        checkpoint.seal(folder)
+        with self._verl_deletes_nothing() as keep:
+            super()._save_checkpoint()
+        checkpoint.seal(folder, self._shards)
+        checkpoint.keep_newest(root, keep)
+
+    @contextmanager
+    def _verl_deletes_nothing(self) -> Iterator[int | None]:
+        """Hide `trainer.max_actor_ckpt_to_keep` from verl, and yield it.
+
+        Upstream behaviour: verl deletes older weights as soon as the new ones are written, when data state
+        and seal are still missing; a kill at that moment would leave no complete checkpoint.
+        """
+        settings = self.config.trainer
+        keep = settings.get("max_actor_ckpt_to_keep")
+        with open_dict(settings):
+            settings.max_actor_ckpt_to_keep = None
+        try:
+            yield keep
+        finally:
+            settings.max_actor_ckpt_to_keep = keep
+
+    def _shards(self, folder: Path) -> dict[str, checkpoint.Facts]:
+        """Size and checksum of the ranks' files: each rank reads what it wrote, on its own node."""
+        found: dict[str, checkpoint.Facts] = {}
+        for files in self.actor_rollout_wg.describe_shards(str(folder.absolute())):
+            found.update(files)
+        return found
 
     def _load_checkpoint(self) -> int:
         """Restore verl's part, then the scheduler and the problem stream, if there is a checkpoint."""
         self.global_steps = 0
         if self.config.trainer.resume_mode == "resume_path":
-            checkpoint.check_seal(self._resumed_folder())
+            checkpoint.check_seal(self._resumed_folder(), self._shards)
         elif self.config.trainer.resume_mode == "auto":
-            checkpoint.point_tracker_at_newest(Path(self.config.trainer.default_local_dir))
+            root = Path(self.config.trainer.default_local_dir)
+            checkpoint.point_tracker_at_newest(root, self._shards)
         super()._load_checkpoint()
         if self.global_steps == 0:
             return 0

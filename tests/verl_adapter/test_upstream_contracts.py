@@ -112,6 +112,19 @@ def test_hybrid_worker_has_swappable_training_workers():
     assert ActorRolloutRefWorker.ref_worker_cls is TrainingWorker
 
 
+def test_every_rank_puts_its_number_into_the_names_of_its_files():
+    saved = source("verl.utils.checkpoint.fsdp_checkpoint_manager:FSDPCheckpointManager.save_checkpoint")
+    for kind in ("model", "optim", "extra_state"):
+        assert f"{kind}_world_size_{{self.world_size}}_rank_{{self.rank}}.pt" in saved
+
+
+def test_a_call_of_all_ranks_gives_a_list():
+    from verl.single_controller.base.decorator import Dispatch, get_predefined_dispatch_fn
+
+    collect = get_predefined_dispatch_fn(Dispatch.ONE_TO_ALL)["collect_fn"]
+    assert collect(None, [{"a": 1}, {"b": 2}]) == [{"a": 1}, {"b": 2}]
+
+
 def test_a_pass_cuts_micro_batches_by_its_modules_function_and_puts_rows_back_by_their_indices():
     name = "verl.workers.engine.fsdp.transformer_impl:FSDPEngine.forward_backward_batch"
     assert "micro_batches, indices = prepare_micro_batches(" in source(name)
