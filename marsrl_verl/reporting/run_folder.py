@@ -9,6 +9,7 @@ trained/step_N.json      ids of the samples that entered the loss of step N
 rollouts/eval_TAG.jsonl  every call of an evaluation
 evaluations/TAG.json     an evaluation's record
 replaced/                rollouts and evaluations that a resumed run made obsolete
+checkpoints/             global_step_N, unless trainer.default_local_dir says otherwise; below it replaced/
 summary.json             before, after, change and the run's facts
 learning_curve.png, report.md
 """
