@@ -68,7 +68,9 @@ SIGNATURES: dict[str, list[str]] = {
     "verl:DataProto.union": ["self", "other"],
     "verl:DataProto.to_tensordict": ["self"],
     # What the task runner builds.
-    "verl.single_controller.base.decorator:register": ["dispatch_mode", "blocking"],
+    "verl.single_controller.base.decorator:register": [
+        "dispatch_mode", "execute_mode", "blocking", "materialize_futures",
+    ],
     f"{RUNNER}.__init__": ["self"],
     f"{RUNNER}.add_actor_rollout_worker": ["self", "config"],
     f"{RUNNER}.init_resource_pool_mgr": ["self", "config"],

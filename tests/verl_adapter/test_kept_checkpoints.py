@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from types import SimpleNamespace
 
 import pytest
 from scripted_trainer import WEIGHTS, ScriptedTrainer, batches
@@ -113,3 +114,19 @@ def test_a_damaged_file_of_a_rank_is_refused_on_resume(tmp_path):
         ScriptedTrainer(tmp_path, 8).fit()
     with pytest.raises(checkpoint.CheckpointError, match=f"{WEIGHTS} is damaged"):
         ScriptedTrainer(tmp_path, 8, resume_from=tmp_path / "checkpoints" / "global_step_4").fit()
+
+
+def test_a_worker_describes_the_files_of_its_rank(tmp_path):
+    from verl.single_controller.base.decorator import MAGIC_ATTR, Dispatch
+
+    from marsrl_verl.verl_adapter.workers import MarsRLActorRolloutRefWorker
+
+    for rank in range(2):
+        (tmp_path / f"model_world_size_2_rank_{rank}.pt").write_bytes(b"weights")
+    call = MarsRLActorRolloutRefWorker.describe_shards
+    found = call(SimpleNamespace(rank=1), str(tmp_path))
+    assert (
+        list(found) == ["model_world_size_2_rank_1.pt"]
+        and found["model_world_size_2_rank_1.pt"]["bytes"] == 7
+    )
+    assert getattr(call, MAGIC_ATTR)["dispatch_mode"] == Dispatch.ONE_TO_ALL
