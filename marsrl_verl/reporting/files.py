@@ -39,6 +39,14 @@ def _write_atomic(path: Path, parts: Iterable[bytes]) -> None:
         raise
 
 
+def free_name(folder: Path, stem: str, suffix: str) -> Path:
+    """The first of `stem.1.suffix`, `stem.2.suffix`, … that does not exist."""
+    number = 1
+    while (path := folder / f"{stem}.{number}{suffix}").exists():
+        number += 1
+    return path
+
+
 def write_json_atomic(path: Path, value: Any) -> None:
     """Write an indented JSON file."""
     write_atomic(path, to_json(value, indent=2) + "\n")

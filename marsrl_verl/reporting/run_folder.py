@@ -9,6 +9,7 @@ trained/step_N.json      ids of the samples that entered the loss of step N
 rollouts/eval_TAG.jsonl  every call of an evaluation
 evaluations/TAG.json     an evaluation's record
 replaced/                rollouts and evaluations that a resumed run made obsolete
+checkpoints/             global_step_N, unless trainer.default_local_dir says otherwise; below it replaced/
 summary.json             before, after, change and the run's facts
 learning_curve.png, report.md
 """
@@ -27,7 +28,7 @@ from pathlib import Path
 from marsrl_verl.core.types import Group
 from marsrl_verl.evaluation.role_metrics import GREEDY_SUFFIX
 from marsrl_verl.evaluation.suite import EvaluationRecord, EvaluationResult
-from marsrl_verl.reporting.files import write_atomic, write_json_atomic
+from marsrl_verl.reporting.files import free_name, write_atomic, write_json_atomic
 from marsrl_verl.reporting.metrics_log import MetricsLog, StepMetrics, read_metrics
 from marsrl_verl.reporting.rollout_log import (
     ROLLOUT_FOLDER,
@@ -157,9 +158,15 @@ class RunFolder:
         return self.path / "report.md"
 
     def write_config(self, yaml: str) -> Path:
-        """Write the resolved configuration; a resumed run's earlier one is kept as `config.N.yaml`."""
-        if self.config_path.exists() and self.config_path.read_text(encoding="utf-8") != yaml:
-            os.replace(self.config_path, _free_name(self.path, "config", ".yaml"))
+        """Write the resolved configuration; a resumed run's earlier one is kept as `config.N.yaml`.
+
+        There is a `config.yaml` at every moment: a resume compares its settings with it.
+        """
+        if self.config_path.exists():
+            earlier = self.config_path.read_text(encoding="utf-8")
+            if earlier == yaml:
+                return self.config_path
+            write_atomic(free_name(self.path, "config", ".yaml"), earlier)
         write_atomic(self.config_path, yaml)
         return self.config_path
 
@@ -200,7 +207,8 @@ class RunFolder:
         """Put the folder into the state after `step`, the checkpoint that a run resumes from.
 
         Later metric lines move to `metrics.replaced.jsonl`; rollouts and evaluations of later steps move
-        into `replaced/`. Returns the number of metric lines moved.
+        into `replaced/`. Returns the number of metric lines moved. Checkpoints are set aside before, by
+        `verl_adapter.checkpoint.set_aside_after`: they need not lie in this folder.
         """
         folders = (self.path / ROLLOUT_FOLDER, self.path / _TRAINED_FOLDER)
         for path in sorted(path for folder in folders for path in folder.glob("step_*")):
@@ -219,16 +227,8 @@ class RunFolder:
     def _set_aside(self, path: Path) -> None:
         target = self.path / "replaced"
         target.mkdir(exist_ok=True)
-        os.replace(path, _free_name(target, path.stem, path.suffix))
+        os.replace(path, free_name(target, path.stem, path.suffix))
 
 
 def _read_record(path: Path) -> EvaluationRecord:
     return EvaluationRecord.from_json(json.loads(path.read_text(encoding="utf-8")))
-
-
-def _free_name(folder: Path, stem: str, suffix: str) -> Path:
-    """The first of `stem.1.suffix`, `stem.2.suffix`, … that does not exist."""
-    number = 1
-    while (path := folder / f"{stem}.{number}{suffix}").exists():
-        number += 1
-    return path

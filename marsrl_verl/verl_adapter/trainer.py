@@ -13,7 +13,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 from verl import DataProto
-from verl.trainer.ppo.ray_trainer import RayPPOTrainer, left_right_2_no_padding
+from verl.trainer.ppo.ray_trainer import left_right_2_no_padding
 from verl.utils import tensordict_utils as tu
 from verl.utils.metric import reduce_metrics
 from verl.utils.py_functional import rename_dict
@@ -47,10 +47,11 @@ from marsrl_verl.verl_adapter.observer import TrainingObserver
 from marsrl_verl.verl_adapter.prefill_counters import keeps_statistics
 from marsrl_verl.verl_adapter.problem_stream import ProblemStream, problems_of
 from marsrl_verl.verl_adapter.rollout_pool import engines_placed
+from marsrl_verl.verl_adapter.sealed_trainer import SealedCheckpointTrainer
 from marsrl_verl.verl_adapter.shared_prefix_engine import computed_tokens
 
 
-class RayMarsRLTrainer(RayPPOTrainer):
+class RayMarsRLTrainer(SealedCheckpointTrainer):
     """Trains the stages of `marsrl.algo` on verl's workers.
 
     The constructor's arguments are `RayPPOTrainer`'s.
@@ -136,6 +137,8 @@ class RayMarsRLTrainer(RayPPOTrainer):
             after_round=self._fit_mark_samples,
         )
         self._load_checkpoint()
+        # Before the metrics: a kill in between must not leave a checkpoint that is newer than they are.
+        checkpoint.set_aside_after(Path(self.config.trainer.default_local_dir), self.global_steps)
         self.observer.begin(self.global_steps)
         self.tracking = Tracking(
             project_name=self.config.trainer.project_name,
@@ -361,49 +364,27 @@ class RayMarsRLTrainer(RayPPOTrainer):
 
     # --- checkpoints --------------------------------------------------------------------------
 
-    def _save_checkpoint(self) -> None:
-        """verl's checkpoint with the plugin's state in it, sealed when all of it is written."""
-        folder = Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
-        checkpoint.save_state(
-            folder,
-            {
-                "step": self.global_steps,
-                "generated_tokens": self.generated_tokens,
-                "generation": self.generation.state_dict(),
-                "scheduler": self.scheduler.state_dict(),
-                "algorithm": self.algorithm.state_dict(),
-                "problems": self.problems.state_dict(),
-                "metrics": self.metrics,
-                "timing": self.timing,
-            },
-        )
-        super()._save_checkpoint()
-        checkpoint.seal(folder)
+    def plugin_state(self) -> dict[str, Any]:
+        """What a checkpoint holds beside verl's part."""
+        return {
+            "step": self.global_steps,
+            "generated_tokens": self.generated_tokens,
+            "generation": self.generation.state_dict(),
+            "scheduler": self.scheduler.state_dict(),
+            "algorithm": self.algorithm.state_dict(),
+            "problems": self.problems.state_dict(),
+            "metrics": self.metrics,
+            "timing": self.timing,
+        }
 
-    def _load_checkpoint(self) -> int:
-        """Restore verl's part, then the scheduler and the problem stream, if there is a checkpoint."""
-        self.global_steps = 0
-        if self.config.trainer.resume_mode == "resume_path":
-            checkpoint.check_seal(self._resumed_folder())
-        elif self.config.trainer.resume_mode == "auto":
-            checkpoint.point_tracker_at_newest(Path(self.config.trainer.default_local_dir))
-        super()._load_checkpoint()
-        if self.global_steps == 0:
-            return 0
-        folder = self._resumed_folder()
-        state = checkpoint.load_state(folder)
+    def load_plugin_state(self, state: dict[str, Any]) -> None:
+        """Continue with a saved state."""
         self.scheduler.load_state_dict(state["scheduler"])
         self.algorithm.load_state_dict(state["algorithm"])
         self.generation.load_state_dict(state["generation"])
         self.problems.load_state_dict(state["problems"])
         self.metrics, self.timing = state["metrics"], state["timing"]
         self.generated_tokens = state["generated_tokens"]
-        return self.global_steps
-
-    def _resumed_folder(self) -> Path:
-        if self.config.trainer.resume_mode == "resume_path":
-            return Path(self.config.trainer.resume_from_path)
-        return Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"
 
     # --- small things -------------------------------------------------------------------------
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
+from verl.single_controller.base.decorator import Dispatch, register
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
 from marsrl_verl.config.pools import own_pool_gpus
+from marsrl_verl.verl_adapter import checkpoint
 from marsrl_verl.verl_adapter.platform_choice import on_cpu_platform
 
 
@@ -41,3 +44,8 @@ class MarsRLActorRolloutRefWorker(ActorRolloutRefWorker):
             # Upstream behaviour: `init_model` of the hybrid role prepares an engine of this process, and
             # asks that the trainer's ranks are a multiple of the engine's.
             self.role = role.replace("_rollout", "")
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def describe_shards(self, folder: str) -> dict[str, checkpoint.Facts]:
+        """Size and checksum of the files that this rank wrote into a checkpoint's folder."""
+        return checkpoint.describe_shards(Path(folder), self.rank)

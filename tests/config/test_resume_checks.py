@@ -128,6 +128,20 @@ def test_run_that_ended_before_its_record(checked, old_run):
     checked({**RESUME, "data.train_batch_size": 16})
 
 
+def test_checkpoints_without_a_record(checked, old_run, tmp_path):
+    (old_run / "config.yaml").rename(old_run / "config.1.yaml")
+    step = old_run / "checkpoints" / "global_step_4"
+    step.mkdir(parents=True)
+    refused(checked, RESUME, "outputs/old/config.yaml", "config.N.yaml")
+    refused(checked, {"name": "fork", MODE: "resume_path", PATH: str(step)}, "config.yaml", "missing")
+    elsewhere = tmp_path / "place"
+    step.parent.rename(elsewhere)
+    refused(checked, {**RESUME, LOCAL: str(elsewhere)}, "outputs/old/config.yaml", "config.N.yaml")
+    checked({"name": "fork", MODE: "resume_path", PATH: str(elsewhere / step.name)})
+    (old_run / "config.1.yaml").rename(old_run / "config.yaml")
+    checked(RESUME)
+
+
 def test_record_has_the_sizes_of_data(run, data):
     done = run("cluster=cpu")
     assert dict(done.launched.marsrl.run.data_bytes) == {str(data): data.stat().st_size}
@@ -168,7 +182,11 @@ def test_folder_with_checkpoints_of_another_run(checked, old_run, tmp_path):
         checked, {"name": "old", "marsrl.run.existing": "replace", LOCAL: str(place)}, LOCAL, "another run"
     )
     refused(checked, {**RESUME, LOCAL: str(place)}, LOCAL, "outputs/old")
+    refused(checked, {LOCAL: str(place), MODE: "disable"}, LOCAL, "name an empty folder")
+    (place / "latest_checkpointed_iteration.txt").unlink()
     checked({LOCAL: str(place), MODE: "disable"})
+    (place / "global_step_4").mkdir()
+    refused(checked, {LOCAL: str(place), MODE: "disable"}, LOCAL, "another run")
 
 
 def test_folder_outside_that_is_the_runs_own(checked, old_run, tmp_path):

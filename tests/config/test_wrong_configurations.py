@@ -27,6 +27,11 @@ COMMANDS = {
         f"{ROLLOUT}.enable_sleep_mod",
         f"{ROLLOUT}.enable_sleep_mode?",
     ),
+    "verl's older key": (
+        "+trainer.remove_previous_ckpt_in_save=true",
+        "trainer.remove_previous_ckpt_in_save",
+        "There is no such",
+    ),
     "key in the wrong place": ("group_size=4", "group_size", "marsrl.algo.group_size?"),
     "our key without its first part": (
         "evaluation.accept_passes=3",

@@ -120,6 +120,21 @@ SETTINGS = {
         f"{ACTOR}.checkpoint.async_save = True",
         "as a whole",
     ),
+    "checkpoint deleted when it is read": (
+        {"trainer.del_local_ckpt_after_load": True},
+        "trainer.del_local_ckpt_after_load = True",
+        "trainer.max_actor_ckpt_to_keep=N",
+    ),
+    "no checkpoint kept": (
+        {"trainer.max_actor_ckpt_to_keep": 0},
+        "trainer.max_actor_ckpt_to_keep = 0",
+        "leave it out to keep all",
+    ),
+    "text for checkpoints kept": (
+        {"trainer.max_actor_ckpt_to_keep": "two"},
+        "trainer.max_actor_ckpt_to_keep = two",
+        "a whole number",
+    ),
     "checkpoint far away": (
         {"trainer.default_hdfs_dir": "hdfs://x"},
         "trainer.default_hdfs_dir = hdfs://x",

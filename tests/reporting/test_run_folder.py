@@ -1,4 +1,5 @@
 import json
+import os
 
 import numpy as np
 import pytest
@@ -244,6 +245,24 @@ def test_an_earlier_config_is_kept(tmp_path):
     assert folder.config_path.read_text() == "a: 2\n"
     assert (tmp_path / "config.1.yaml").read_text() == "a: 1\n"
     assert not (tmp_path / "config.2.yaml").exists()
+
+
+@pytest.mark.parametrize("kill_at", [1, 2])
+def test_a_kill_while_the_config_changes_leaves_one(tmp_path, monkeypatch, kill_at):
+    folder = RunFolder.create(tmp_path)
+    folder.write_config("a: 1\n")
+    replace, calls = os.replace, []
+
+    def killed(*args):
+        calls.append(args)
+        if len(calls) == kill_at:
+            raise KeyboardInterrupt
+        replace(*args)
+
+    monkeypatch.setattr(os, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        folder.write_config("a: 2\n")
+    assert folder.config_path.read_text() == "a: 1\n"
 
 
 def test_a_failed_write_leaves_the_old_file(tmp_path):

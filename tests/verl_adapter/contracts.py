@@ -68,6 +68,9 @@ SIGNATURES: dict[str, list[str]] = {
     "verl:DataProto.union": ["self", "other"],
     "verl:DataProto.to_tensordict": ["self"],
     # What the task runner builds.
+    "verl.single_controller.base.decorator:register": [
+        "dispatch_mode", "execute_mode", "blocking", "materialize_futures",
+    ],
     f"{RUNNER}.__init__": ["self"],
     f"{RUNNER}.add_actor_rollout_worker": ["self", "config"],
     f"{RUNNER}.init_resource_pool_mgr": ["self", "config"],
@@ -180,6 +183,7 @@ PRESENT: dict[str, type] = {
     "verl.checkpoint_engine.base:TensorMeta": type,
     "verl.trainer.ppo.ray_trainer:LLMServerManager": type,
     "verl.single_controller.ray:RayWorkerGroup": type,
+    "verl.single_controller.base.decorator:Dispatch.ONE_TO_ALL": object,
     "verl.trainer.ppo.ray_trainer:Role.ActorRollout": object,
     "verl.trainer.ppo.ray_trainer:Role.ActorRolloutRef": object,
     "verl.workers.config:HFModelConfig.tokenizer": object,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +20,12 @@ from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.core.scheduler import Scheduler
 from marsrl_verl.core.scripted import ScriptedEngine, SkillModel
 from marsrl_verl.core.types import SamplingSettings
+from marsrl_verl.verl_adapter.checkpoint import describe_shards
 from marsrl_verl.verl_adapter.generation import Generation, Round
 from marsrl_verl.verl_adapter.problem_stream import ProblemStream
 from marsrl_verl.verl_adapter.trainer import RayMarsRLTrainer
 
+WEIGHTS = "model_world_size_1_rank_0.pt"
 SEGMENT_TOKENS = 40
 BATCH_SIZE = 3
 ROWS = [
@@ -52,17 +55,25 @@ class OneNumber:
 
     def __init__(self) -> None:
         self.steps: list[int] = []
+        self.saved_paths: list[str] = []
 
     @property
     def updates(self) -> int:
         return len(self.steps)
 
-    def save_checkpoint(self, path, *_args, **_kwargs) -> None:
+    def save_checkpoint(self, path, *_args, max_ckpt_to_keep=None) -> None:
+        """As verl's manager: older weights go as soon as the new ones are there."""
         Path(path).mkdir(parents=True, exist_ok=True)
-        (Path(path) / "weights.json").write_text(json.dumps(self.steps))
+        (Path(path) / WEIGHTS).write_text(json.dumps(self.steps))
+        self.saved_paths.append(path)
+        while max_ckpt_to_keep and len(self.saved_paths) > max_ckpt_to_keep:
+            shutil.rmtree(self.saved_paths.pop(0))
 
     def load_checkpoint(self, path, **_kwargs) -> None:
-        self.steps = json.loads((Path(path) / "weights.json").read_text())
+        self.steps = json.loads((Path(path) / WEIGHTS).read_text())
+
+    def describe_shards(self, folder):
+        return [describe_shards(Path(folder), rank) for rank in range(1)]
 
 
 class BackgroundEngine(ScriptedEngine):
@@ -137,6 +148,8 @@ class ScriptedTrainer(RayMarsRLTrainer):
         folder: of the run; a checkpoint in it is continued.
         steps: how many.
         settings: changes to the default pipeline settings.
+        keep: as trainer.max_actor_ckpt_to_keep.
+        resume_from: as trainer.resume_from_path; None: the newest checkpoint.
         engine_seed: the order in which samples come back; None: that of the inputs.
         segments: whether responses take several rounds.
         sleeps: whether the engine gives up its memory and weights between rounds.
@@ -150,6 +163,8 @@ class ScriptedTrainer(RayMarsRLTrainer):
         save_freq: int = 2,
         every: int = 0,
         limit: int | None = None,
+        keep: int | None = None,
+        resume_from: Path | None = None,
         engine_seed: int | None = 0,
         segments: bool = False,
         sleeps: bool = False,
@@ -157,6 +172,10 @@ class ScriptedTrainer(RayMarsRLTrainer):
     ) -> None:
         self.folder = folder
         self.config = trainer_config(folder, save_freq=save_freq, sleeps=sleeps)
+        self.config.trainer.max_actor_ckpt_to_keep = keep
+        if resume_from is not None:
+            self.config.trainer.resume_mode = "resume_path"
+            self.config.trainer.resume_from_path = str(resume_from)
         self.settings = MarsRLConfig()
         for name, value in settings.items():
             setattr(self.settings.pipeline, name, value)

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import os
+import shutil
+
 import pytest
 
+from marsrl_verl.verl_adapter import checkpoint
 from marsrl_verl.verl_adapter.checkpoint import (
     SEAL_NAME,
     TRACKER_NAME,
     CheckpointError,
     check_seal,
+    describe_shards,
+    keep_newest,
     newest_sealed,
     point_tracker_at_newest,
     save_state,
     seal,
+    set_aside_after,
 )
 
 
@@ -64,11 +72,63 @@ def test_a_damaged_file_is_named(tmp_path, name, damage):
         point_tracker_at_newest(tmp_path)
 
 
-def test_a_large_file_is_compared_by_its_size(tmp_path, monkeypatch):
-    monkeypatch.setattr("marsrl_verl.verl_adapter.checkpoint._HASHED_BYTES", 4)
+def test_a_large_file_is_checked_whole(tmp_path):
     folder = written(tmp_path, 4)
-    (folder / "data.pt").write_bytes(b"POSITION")
+    weights = folder / "actor" / "model_world_size_1_rank_0.pt"
+    with weights.open("wb") as file:
+        file.truncate(40 * 2**20)
+    seal(folder)
     check_seal(folder)
+    with weights.open("r+b") as file:
+        file.seek(39 * 2**20)
+        file.write(b"!")
+    with pytest.raises(CheckpointError, match=rf"{weights.name} is damaged"):
+        check_seal(folder)
+
+
+def test_each_rank_reads_its_own_files_and_the_trainer_the_others(tmp_path, monkeypatch):
+    folder = written(tmp_path, 4)
+    for rank in (1, 12):
+        (folder / "actor" / f"optim_world_size_16_rank_{rank}.pt").write_bytes(b"moments")
+    assert list(describe_shards(folder, 1)) == ["actor/optim_world_size_16_rank_1.pt"]
+    read = []
+    facts = checkpoint._facts
+    monkeypatch.setattr(checkpoint, "_facts", lambda path: (read.append(path.name), facts(path))[1])
+
+    def shards(folder):
+        return {name: facts for rank in range(16) for name, facts in describe_shards(folder, rank).items()}
+
+    for act in (seal, check_seal):
+        read.clear()
+        act(folder, shards)
+        files = [path.name for path in folder.rglob("*") if path.is_file() and path.name != SEAL_NAME]
+        assert sorted(read) == sorted(files), "every file is read once"
+
+
+def test_files_that_only_their_rank_sees_are_sealed_too(tmp_path):
+    here, there = written(tmp_path / "here", 4), written(tmp_path / "there", 4)
+    (there / "actor" / "model_world_size_2_rank_1.pt").write_bytes(b"of the other node")
+
+    def shards(_folder):
+        return describe_shards(here, 0) | describe_shards(there, 1)
+
+    seal(here, shards)
+    check_seal(here, shards)
+    (there / "actor" / "model_world_size_2_rank_1.pt").write_bytes(b"OF THE OTHER NODE")
+    with pytest.raises(CheckpointError, match=r"rank_1\.pt is damaged"):
+        check_seal(here, shards)
+    (there / "actor" / "model_world_size_2_rank_1.pt").unlink()
+    with pytest.raises(CheckpointError, match="no such file"):
+        check_seal(here, shards)
+
+
+def test_a_seal_of_an_earlier_version_is_read_and_what_it_lacks_is_said(tmp_path, caplog):
+    folder = written(tmp_path, 4)
+    recorded = json.loads((folder / SEAL_NAME).read_text())
+    del recorded["files"]["data.pt"]["sha256"]
+    (folder / SEAL_NAME).write_text(json.dumps(recorded))
+    check_seal(folder)
+    assert "the size alone of data.pt" in caplog.text
     (folder / "data.pt").write_bytes(b"POSITIO")
     with pytest.raises(CheckpointError, match=r"data\.pt is damaged"):
         check_seal(folder)
@@ -79,9 +139,12 @@ def test_a_folder_without_a_seal_is_refused(tmp_path):
         check_seal(written(tmp_path, 1, sealed=False))
 
 
-def test_a_damaged_seal_is_refused(tmp_path):
+@pytest.mark.parametrize(
+    "content", ["{", "{}", "[]", '{"files": ["data.pt"]}', '{"files": {"data.pt": {"crc": 1}}}']
+)
+def test_a_damaged_seal_is_refused(tmp_path, content):
     folder = written(tmp_path, 1)
-    (folder / SEAL_NAME).write_text("{")
+    (folder / SEAL_NAME).write_text(content)
     with pytest.raises(CheckpointError, match="damaged"):
         check_seal(folder)
 
@@ -91,3 +154,85 @@ def test_other_folders_are_no_checkpoints(tmp_path):
         (tmp_path / name).mkdir()
         seal(tmp_path / name)
     assert newest_sealed(tmp_path) is None
+
+
+def names(root) -> set[str]:
+    return {path.name for path in root.iterdir()}
+
+
+def test_the_newest_are_kept(tmp_path):
+    for step in (1, 2, 3, 10):
+        written(tmp_path, step)
+    keep_newest(tmp_path, None)
+    keep_newest(tmp_path, 4)
+    assert len(names(tmp_path)) == 4
+    keep_newest(tmp_path, 2)
+    assert names(tmp_path) == {"global_step_3", "global_step_10"}
+
+
+def test_only_complete_ones_count_and_interrupted_older_ones_go(tmp_path):
+    written(tmp_path, 1)
+    written(tmp_path, 2, sealed=False)
+    written(tmp_path, 3)
+    written(tmp_path, 4, sealed=False)
+    (tmp_path / "global_step_1_copy").mkdir()
+    keep_newest(tmp_path, 1)
+    assert names(tmp_path) == {"global_step_3", "global_step_4", "global_step_1_copy"}
+    (tmp_path / "b").mkdir()
+    written(tmp_path / "b", 1, sealed=False)
+    keep_newest(tmp_path / "b", 1)
+    assert names(tmp_path / "b") == {"global_step_1"}, "nothing is sealed, so nothing goes"
+
+
+def test_an_interrupted_deletion_leaves_no_seal_and_is_finished_later(tmp_path, monkeypatch, caplog):
+    for step in (1, 2):
+        written(tmp_path, step)
+
+    def killed(path, **_kwargs):
+        (path / "data.pt").unlink()
+        raise OSError("busy")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", killed)
+        keep_newest(tmp_path, 1)
+    assert (tmp_path / "global_step_1").exists() and not (tmp_path / "global_step_1" / SEAL_NAME).exists()
+    assert "global_step_1 can't be deleted as a whole (busy)" in caplog.text
+    keep_newest(tmp_path, 1)
+    assert names(tmp_path) == {"global_step_2"}
+
+
+def test_later_ones_are_set_aside(tmp_path, caplog):
+    for step in (10, 20, 30, 40):
+        written(tmp_path, step)
+    written(tmp_path, 50, sealed=False)
+    (tmp_path / TRACKER_NAME).write_text("40")
+    assert set_aside_after(tmp_path, 20) == [
+        tmp_path / "replaced" / "global_step_40.1",
+        tmp_path / "replaced" / "global_step_30.1",
+    ]
+    assert newest_sealed(tmp_path) == 20 and (tmp_path / TRACKER_NAME).read_text() == "20"
+    assert f"{tmp_path}/global_step_40 is now {tmp_path}/replaced/global_step_40.1" in caplog.text
+    check_seal(tmp_path / "replaced" / "global_step_40.1")
+    written(tmp_path, 40)
+    set_aside_after(tmp_path, 0)
+    assert names(tmp_path) == {"replaced", "global_step_50"}
+    assert (tmp_path / "replaced" / "global_step_40.2").exists()
+    assert set_aside_after(tmp_path, 0) == []
+    assert set_aside_after(tmp_path / "nowhere", 3) == []
+
+
+def test_a_kill_while_later_ones_are_set_aside_leaves_no_gap(tmp_path, monkeypatch):
+    for step in (10, 20, 30):
+        written(tmp_path, step)
+    replace, moved = os.replace, []
+
+    def killed(*args):
+        if moved:
+            raise KeyboardInterrupt
+        moved.append(args)
+        replace(*args)
+
+    monkeypatch.setattr(os, "replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        set_aside_after(tmp_path, 10)
+    assert newest_sealed(tmp_path) == 20

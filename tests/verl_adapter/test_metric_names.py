@@ -26,6 +26,7 @@ from marsrl_verl.core.scripted import Reply, Script, ScriptedEngine, SkillModel
 from marsrl_verl.core.types import StageInput
 from marsrl_verl.verl_adapter import task_runner
 from marsrl_verl.verl_adapter import trainer as trainer_module
+from marsrl_verl.verl_adapter.checkpoint import describe_shards
 from marsrl_verl.verl_adapter.generation import Round
 from marsrl_verl.verl_adapter.prefill_counters import PrefillCounters
 from marsrl_verl.verl_adapter.shared_prefix_engine import COMPUTED_TOKENS, SHARE_KEY
@@ -111,6 +112,9 @@ class Workers:
 
     def save_checkpoint(self, path, *_args, **_kwargs) -> None:
         Path(path).mkdir(parents=True)
+
+    def describe_shards(self, folder):
+        return [describe_shards(Path(folder), 0)]
 
 
 class Recorder:

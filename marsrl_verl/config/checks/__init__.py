@@ -76,6 +76,7 @@ ROUNDS: tuple[tuple[Check, ...], ...] = (
         engine.check_cpu,
         engine.check_ray_resources,
         resume.check_resume_mode,
+        resume.check_kept,
     ),
     (
         batch.check_updates,

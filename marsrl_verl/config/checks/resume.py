@@ -54,6 +54,7 @@ FOLDER_KEYS = (
 checkpoints lie."""
 
 _MODE, _PATH, _LOCAL = "trainer.resume_mode", "trainer.resume_from_path", "trainer.default_local_dir"
+_KEEP = "trainer.max_actor_ckpt_to_keep"
 _TRACKER = "latest_checkpointed_iteration.txt"
 _STEP_FOLDER = re.compile(r"global_step_\d+")
 
@@ -74,6 +75,15 @@ def check_resume_mode(ctx: Context) -> list[Problem]:
     return []
 
 
+def check_kept(ctx: Context) -> list[Problem]:
+    """How many checkpoints stay."""
+    keep = ctx.get(_KEEP)
+    if keep is None or (isinstance(keep, int) and not isinstance(keep, bool) and keep >= 1):
+        return []
+    what = "Expected a whole number, at least 1: so many of the newest checkpoints are kept."
+    return [Problem(_KEEP, what, "Set it to 1 or more, or leave it out to keep all.", keep)]
+
+
 def _check_path(ctx: Context, path: Any) -> list[Problem]:
     example = f"Set {_PATH}=folder/of/the/run/checkpoints/global_step_N."
     if not isinstance(path, str) or not path:
@@ -91,11 +101,14 @@ def _check_path(ctx: Context, path: Any) -> list[Problem]:
 
 
 def check_checkpoints(ctx: Context) -> list[Problem]:
-    """A folder of checkpoints outside the run's own may hold those of another run."""
+    """A folder of checkpoints outside the run's own may hold those of another run.
+
+    This run would continue from them, overwrite them, or delete them as older ones.
+    """
     local, run = Path(str(ctx.get(_LOCAL))).expanduser(), ctx.settings.run
-    if ctx.dry_run or ctx.get(_MODE) != "auto" or _inside(local, Path(run.output_dir)):
+    if ctx.dry_run or _inside(local, Path(run.output_dir)):
         return []
-    if not (local / _TRACKER).is_file():
+    if not (local / _TRACKER).is_file() and not _holds_checkpoints(local):
         return []
     continues = run.existing == Existing.RESUME.value and (Path(run.output_dir) / MARKER).exists()
     if continues:
@@ -103,11 +116,15 @@ def check_checkpoints(ctx: Context) -> list[Problem]:
     return [
         Problem(
             _LOCAL,
-            "The folder holds the checkpoints of another run, and this one would continue from them.",
-            "Leave it out, name an empty folder, or set trainer.resume_mode=disable.",
+            "The folder holds the checkpoints of another run; this one would take them for its own.",
+            "Leave it out, or name an empty folder.",
             local,
         )
     ]
+
+
+def _holds_checkpoints(folder: Path) -> bool:
+    return any(_STEP_FOLDER.fullmatch(path.name) for path in folder.glob("global_step_*"))
 
 
 def check_record(ctx: Context) -> list[Problem]:
@@ -115,17 +132,31 @@ def check_record(ctx: Context) -> list[Problem]:
     run, mode = ctx.settings.run, ctx.get(_MODE)
     problems: list[Problem] = []
     if run.existing == Existing.RESUME.value:
-        problems += _compare(ctx, Path(run.output_dir) / "config.yaml", (*BOUND_KEYS, *FOLDER_KEYS))
+        folder = Path(run.output_dir)
+        places = [folder / "checkpoints", Path(str(ctx.get(_LOCAL))).expanduser()]
+        problems += _compare(ctx, folder, (*BOUND_KEYS, *FOLDER_KEYS), places)
     if mode == "resume_path" and not problems:
-        record = Path(str(ctx.get(_PATH))).expanduser().parent.parent / "config.yaml"
-        problems += _compare(ctx, record, BOUND_KEYS)
+        place = Path(str(ctx.get(_PATH))).expanduser().parent
+        problems += _compare(ctx, place.parent, BOUND_KEYS, [place])
     return problems
 
 
-def _compare(ctx: Context, record: Path, keys: tuple[str, ...]) -> list[Problem]:
-    """Settings against a run's record; a run that ended before it wrote one has no checkpoint either."""
+def _compare(ctx: Context, run: Path, keys: tuple[str, ...], places: list[Path]) -> list[Problem]:
+    """Settings against the record of a run.
+
+    A run that ended before it wrote one has no checkpoint either. A folder that is no run's has none.
+
+    Args:
+        run: the run's folder.
+        places: where its checkpoints may lie.
+    """
+    record = run / "config.yaml"
     if not record.is_file():
-        return []
+        if not (run / MARKER).is_file() or not any(_holds_checkpoints(place) for place in places):
+            return []
+        what = "The record of the run's settings is missing: whether its checkpoints fit these can't be told."
+        fix = f"Put it back ({run}/config.N.yaml are earlier ones), or start anew under another name=…."
+        return [Problem(str(record), what, fix)]
     try:
         old = OmegaConf.load(record)
     except (OSError, yaml.YAMLError, OmegaConfBaseException) as error:

@@ -169,6 +169,11 @@ FIXED_KEYS: tuple[Inert, ...] = (
         "Leave it false.",
     ),
     Inert(
+        "trainer.del_local_ckpt_after_load",
+        "Until the next checkpoint is sealed, a run that stops has only the one that it resumed from.",
+        "Leave it false; trainer.max_actor_ckpt_to_keep=N deletes older checkpoints after each save.",
+    ),
+    Inert(
         "trainer.default_hdfs_dir",
         "A run is only resumed from a folder.",
         "Leave it out; trainer.default_local_dir may lie on a mounted file system.",

@@ -1,0 +1,82 @@
+"""verl's trainer with checkpoints that a kill at any moment cannot spoil."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from omegaconf import open_dict
+from verl.trainer.ppo.ray_trainer import RayPPOTrainer
+
+from marsrl_verl.verl_adapter import checkpoint
+
+
+class SealedCheckpointTrainer(RayPPOTrainer):
+    """Upstream behaviour: verl writes weights, optimizer and data state one after another, marks the step as
+    the newest last, and deletes older weights in between."""
+
+    @abstractmethod
+    def plugin_state(self) -> dict[str, Any]:
+        """What a checkpoint holds beside verl's part."""
+
+    @abstractmethod
+    def load_plugin_state(self, state: dict[str, Any]) -> None:
+        """Continue with a saved state."""
+
+    def _save_checkpoint(self) -> None:
+        """verl's checkpoint with the plugin's state in it, sealed when all of it is written.
+
+        Older ones are deleted after that, by `trainer.max_actor_ckpt_to_keep`.
+        """
+        root = Path(self.config.trainer.default_local_dir)
+        folder = root / f"global_step_{self.global_steps}"
+        checkpoint.unseal(folder)
+        checkpoint.save_state(folder, self.plugin_state())
+        with self._verl_deletes_nothing() as keep:
+            super()._save_checkpoint()
+        checkpoint.seal(folder, self._shards)
+        checkpoint.keep_newest(root, keep)
+
+    @contextmanager
+    def _verl_deletes_nothing(self) -> Iterator[int | None]:
+        """Hide `trainer.max_actor_ckpt_to_keep` from verl, and yield it.
+
+        Upstream behaviour: verl deletes older weights as soon as the new ones are written, when data state
+        and seal are still missing; a kill at that moment would leave no complete checkpoint.
+        """
+        settings = self.config.trainer
+        keep = settings.get("max_actor_ckpt_to_keep")
+        with open_dict(settings):
+            settings.max_actor_ckpt_to_keep = None
+        try:
+            yield keep
+        finally:
+            settings.max_actor_ckpt_to_keep = keep
+
+    def _shards(self, folder: Path) -> dict[str, checkpoint.Facts]:
+        """Size and checksum of the ranks' files: each rank reads what it wrote, on its own node."""
+        found: dict[str, checkpoint.Facts] = {}
+        for files in self.actor_rollout_wg.describe_shards(str(folder.absolute())):
+            found.update(files)
+        return found
+
+    def _load_checkpoint(self) -> int:
+        """Restore verl's part, then the plugin's, if there is a checkpoint."""
+        self.global_steps = 0
+        if self.config.trainer.resume_mode == "resume_path":
+            checkpoint.check_seal(self._resumed_folder(), self._shards)
+        elif self.config.trainer.resume_mode == "auto":
+            root = Path(self.config.trainer.default_local_dir)
+            checkpoint.point_tracker_at_newest(root, self._shards)
+        super()._load_checkpoint()
+        if self.global_steps:
+            self.load_plugin_state(checkpoint.load_state(self._resumed_folder()))
+        return self.global_steps
+
+    def _resumed_folder(self) -> Path:
+        if self.config.trainer.resume_mode == "resume_path":
+            return Path(self.config.trainer.resume_from_path)
+        return Path(self.config.trainer.default_local_dir) / f"global_step_{self.global_steps}"

@@ -1,0 +1,131 @@
+"""Which checkpoints a run leaves: with a number to keep, when it is killed, and when it is rewound."""
+
+from __future__ import annotations
+
+import shutil
+from types import SimpleNamespace
+
+import pytest
+import torch
+from scripted_trainer import WEIGHTS, ScriptedTrainer, batches
+
+from marsrl_verl.verl_adapter import checkpoint
+
+
+class Killed(BaseException):
+    """As kill -9: nothing after it runs."""
+
+
+def steps_in(folder) -> set[str]:
+    return {path.name for path in (folder / "checkpoints").glob("global_step_*")}
+
+
+def usable(folder) -> int:
+    """The step that a resume would go on from; its files are checked."""
+    step = checkpoint.point_tracker_at_newest(folder / "checkpoints")
+    assert step is not None, "no checkpoint is left"
+    return step
+
+
+@pytest.mark.parametrize(("keep", "left"), [(None, {2, 4, 6, 8}), (1, {8}), (2, {6, 8}), (9, {2, 4, 6, 8})])
+def test_the_newest_are_kept(tmp_path, keep, left):
+    trainer = ScriptedTrainer(tmp_path, 8, keep=keep)
+    trainer.fit()
+    assert steps_in(tmp_path) == {f"global_step_{step}" for step in left}
+    assert trainer.config.trainer.max_actor_ckpt_to_keep == keep
+
+
+def test_those_of_the_run_before_count(tmp_path):
+    ScriptedTrainer(tmp_path, 4).fit()
+    ScriptedTrainer(tmp_path, 8, keep=2).fit()
+    assert steps_in(tmp_path) == {"global_step_6", "global_step_8"}
+
+
+@pytest.mark.parametrize("place", ["unseal", "save_state", "data.pt", "seal", "keep_newest", "rmtree"])
+@pytest.mark.parametrize("keep", [1, 2])
+def test_a_kill_at_any_moment_of_a_save_leaves_one(tmp_path, monkeypatch, place, keep):
+    trainer = ScriptedTrainer(tmp_path, 8, keep=keep)
+    owner, name = {"rmtree": (shutil, "rmtree"), "data.pt": (torch, "save")}.get(place, (checkpoint, place))
+    original = getattr(owner, name)
+
+    def killed(*args, **kwargs):
+        dies = trainer.global_steps == 6 and (place != "data.pt" or str(args[-1]).endswith(place))
+        if dies and place == "rmtree":
+            (args[0] / "actor" / WEIGHTS).unlink()
+        if dies:
+            raise Killed
+        return original(*args, **kwargs)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(owner, name, killed)
+        with pytest.raises(Killed):
+            trainer.fit()
+    assert usable(tmp_path) == (6 if place in ("keep_newest", "rmtree") else 4)
+    ScriptedTrainer(tmp_path, 8, keep=keep).fit()
+    assert len(steps_in(tmp_path)) == keep and usable(tmp_path) == 8
+
+
+def test_a_rewound_run_is_not_continued_from_what_it_gave_up(tmp_path):
+    ScriptedTrainer(tmp_path, 8).fit()
+    given_up = tmp_path / "checkpoints" / "global_step_4"
+    first = ScriptedTrainer(tmp_path, 6, resume_from=given_up, save_freq=-1)
+    first.fit()
+    assert first.global_steps == 6
+    assert steps_in(tmp_path) == {"global_step_2", "global_step_4"}
+    before = len(batches(tmp_path))
+    ScriptedTrainer(tmp_path, 8).fit()
+    assert batches(tmp_path)[before]["step"] == 5
+    aside = tmp_path / "checkpoints" / "replaced"
+    assert {path.name for path in aside.iterdir()} == {"global_step_6.1", "global_step_8.1"}
+
+
+def test_the_checkpoints_go_aside_before_the_metrics(tmp_path):
+    ScriptedTrainer(tmp_path, 4).fit()
+    trainer = ScriptedTrainer(tmp_path, 4, resume_from=tmp_path / "checkpoints" / "global_step_2")
+
+    def killed(_step):
+        raise Killed
+
+    trainer.observer.begin = killed
+    with pytest.raises(Killed):
+        trainer.fit()
+    assert usable(tmp_path) == 2
+
+
+def test_a_folder_that_is_written_again_loses_its_seal_first(tmp_path, monkeypatch):
+    trainer = ScriptedTrainer(tmp_path, 4)
+    trainer.fit()
+
+    def killed(*_args):
+        raise Killed
+
+    monkeypatch.setattr(checkpoint, "save_state", killed)
+    with pytest.raises(Killed):
+        trainer._save_checkpoint()
+    assert usable(tmp_path) == 2
+
+
+def test_a_damaged_file_of_a_rank_is_refused_on_resume(tmp_path):
+    ScriptedTrainer(tmp_path, 4).fit()
+    weights = tmp_path / "checkpoints" / "global_step_4" / "actor" / WEIGHTS
+    weights.write_text(weights.read_text().replace("1", "9"))
+    with pytest.raises(checkpoint.CheckpointError, match=f"{WEIGHTS} is damaged"):
+        ScriptedTrainer(tmp_path, 8).fit()
+    with pytest.raises(checkpoint.CheckpointError, match=f"{WEIGHTS} is damaged"):
+        ScriptedTrainer(tmp_path, 8, resume_from=tmp_path / "checkpoints" / "global_step_4").fit()
+
+
+def test_a_worker_describes_the_files_of_its_rank(tmp_path):
+    from verl.single_controller.base.decorator import MAGIC_ATTR, Dispatch
+
+    from marsrl_verl.verl_adapter.workers import MarsRLActorRolloutRefWorker
+
+    for rank in range(2):
+        (tmp_path / f"model_world_size_2_rank_{rank}.pt").write_bytes(b"weights")
+    call = MarsRLActorRolloutRefWorker.describe_shards
+    found = call(SimpleNamespace(rank=1), str(tmp_path))
+    assert (
+        list(found) == ["model_world_size_2_rank_1.pt"]
+        and found["model_world_size_2_rank_1.pt"]["bytes"] == 7
+    )
+    assert getattr(call, MAGIC_ATTR)["dispatch_mode"] == Dispatch.ONE_TO_ALL
