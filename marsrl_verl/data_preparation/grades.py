@@ -60,7 +60,7 @@ class ProblemGrades:
 
     @property
     def pass_rate(self) -> float:
-        """Share of right answers; cut off or ungraded ones count as wrong, as in training."""
+        """Share of right answers; cut off or ungraded ones count as wrong."""
         return self.passes / len(self.grades)
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from pathlib import Path
 
 import pytest
@@ -146,12 +147,23 @@ def test_an_interrupted_preparation_goes_on_where_it_stopped(tmp_path, source, c
 
 
 def test_what_an_interruption_may_have_cost_its_grader_is_answered_again(tmp_path, source, monkeypatch):
+    interrupted = threading.Event()
+
     class Gone(RoleReward):
         def score(self, request):
+            assert interrupted.wait(60)  # a failure before the interruption would be on record
             raise GradeFailure("its process ended")
 
+    class Stopped(ScriptedGenerator):
+        def generate(self, prompts, n):
+            try:
+                yield from super().generate(prompts, n)
+            except KeyboardInterrupt:
+                interrupted.set()
+                raise
+
     monkeypatch.setattr("marsrl_verl.data_preparation.application.make_grader", lambda config: Gone())
-    stopped = ScriptedGenerator(right_times(lambda i: 1), stop_after=3)
+    stopped = Stopped(right_times(lambda i: 1), stop_after=3)
     assert prepare(source, tmp_path / "out", stopped, "-k", "2") == 130
     assert len(stopped.asked) == 3
     monkeypatch.undo()
