@@ -4,11 +4,11 @@
     python -m benchmarks.kill_and_resume --kills 3 --steps 8
 
 The command's process group is killed some seconds after its start (workers and engine, which have sessions of
-their own, get the same signal from the kernel when their parent dies), at times before it has
-resumed; then it is started again. In the end every step must be recorded once; every sample must be there
-once, in a whole group; every sample of a group with unlike rewards must have been trained once, and no other
-one; and every problem that was taken from the data must have its Solver group among the
-completed ones or in the last checkpoint. That the batches are those of an uninterrupted run is tested with
+their own, get the same signal from the kernel when their parent dies), at times before it has resumed; then
+it is started again. In the end every step must be recorded once; every sample must be there once, in a whole
+group; every sample of a group with unlike rewards must have been trained once, and no other one; and every
+problem that was taken from the data must have its Solver group among the completed ones or in the last
+checkpoint. That the batches are those of an uninterrupted run is tested with
 a scripted engine, sample by sample (`tests/verl_adapter/test_overlap.py`).
 """
 
@@ -131,7 +131,8 @@ def check(folder: Path, count: int) -> dict[str, int]:
         for line in (folder / f"rollouts/step_{number}.jsonl").read_text().splitlines():
             row = json.loads(line)
             samples[row["sample"]] += 1
-            rewards.setdefault(row["group"], {})[row["sample"]] = row["reward"]
+            if row["finish_reason"] not in ("error", "aborted"):  # these are neither trained nor compared
+                rewards.setdefault(row["group"], {})[row["sample"]] = row["reward"]
             members[row["group"]] += 1
             parents |= {row["parent"]} if row["parent"] else set()
             ends = [end for end, _ in row["segments"]]

@@ -169,7 +169,8 @@ def table(rows: list[Row]) -> str:
                 f"steps {_listed([row.steps for row in mine], 1)}",
                 f"    times faster {_listed(by_samples, 2)}; {_listed(by_tokens, 2)}",
                 f"    seconds by phase, median: {phases}",
-                "    " + "; ".join(f"{name} {value:.3g}" for name, value in mine[0].work.items()),
+                "    first repetition: "
+                + "; ".join(f"{name} {value:.3g}" for name, value in mine[0].work.items()),
             ]
     return "\n".join(lines)
 

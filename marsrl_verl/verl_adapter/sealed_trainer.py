@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,13 +17,13 @@ class SealedCheckpointTrainer(RayPPOTrainer):
     """Upstream behaviour: verl writes weights, optimizer and data state one after another, marks the step as
     the newest last, and deletes older weights in between."""
 
-    @abstractmethod
     def plugin_state(self) -> dict[str, Any]:
         """What a checkpoint holds beside verl's part."""
+        raise NotImplementedError
 
-    @abstractmethod
     def load_plugin_state(self, state: dict[str, Any]) -> None:
         """Continue with a saved state."""
+        raise NotImplementedError
 
     def _save_checkpoint(self) -> None:
         """verl's checkpoint with the plugin's state in it, sealed when all of it is written.
