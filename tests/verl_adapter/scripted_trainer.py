@@ -142,7 +142,7 @@ def trainer_config(folder: Path, *, save_freq: int, sleeps: bool):
 
 
 class ScriptedTrainer(RayMarsRLTrainer):
-    """Writes what every step trains to `folder/batches.jsonl`.
+    """Writes what every step trains to `folder/batches`.
 
     Args:
         folder: of the run; a checkpoint in it is continued.
@@ -247,8 +247,7 @@ class ScriptedTrainer(RayMarsRLTrainer):
             for sample in group.samples
         ]
         line = {"step": result.step, "updates": self.actor_rollout_wg.updates, "rows": rows}
-        with (self.folder / "batches.jsonl").open("ab", buffering=0) as stream:
-            stream.write(json.dumps(line).encode() + b"\n")  # one call, so that no kill cuts a line
+        _append_batch(self.folder / "batches", line)
         if not rows:
             return None
         columns = {"sample_id": [row[0] for row in rows], "is_padding": [False] * len(rows)}
@@ -281,6 +280,17 @@ class ScriptedTrainer(RayMarsRLTrainer):
         return {}
 
 
+def _append_batch(folder: Path, line: dict) -> None:
+    """Write one line as a file of its own, moved into place, so that a kill leaves all of it or nothing.
+
+    Lines at the end of one file do not do: a kill may end a `write` between two pages of the file.
+    """
+    folder.mkdir(exist_ok=True)
+    unfinished = folder / "unfinished"
+    unfinished.write_text(json.dumps(line))
+    unfinished.rename(folder / f"{len(list(folder.glob('*.json'))):06d}.json")
+
+
 def batches(folder: Path) -> list[dict]:
-    """The lines of a run, also those that a killed attempt wrote."""
-    return [json.loads(line) for line in (folder / "batches.jsonl").read_text().splitlines()]
+    """The lines of a run in the order of writing, also those of killed attempts; none before the first."""
+    return [json.loads(path.read_text()) for path in sorted((folder / "batches").glob("*.json"))]

@@ -140,7 +140,7 @@ def kill_at_random_moments(folder, settings, kills: int, seed: int) -> tuple[int
     done, resumed = 0, []
     while not (folder / "done").exists():
         newest = checkpoint.newest_sealed(folder / "checkpoints")
-        before = len(batches(folder)) if (folder / "batches.jsonl").exists() else 0
+        before = len(batches(folder))
         child = fork.Process(target=_attempt, args=(folder, settings))
         child.start()
         if done < kills:
@@ -150,7 +150,7 @@ def kill_at_random_moments(folder, settings, kills: int, seed: int) -> tuple[int
                 done += 1
         child.join()
         assert child.exitcode in (0, -signal.SIGKILL)
-        written = batches(folder)[before:] if (folder / "batches.jsonl").exists() else []
+        written = batches(folder)[before:]
         if written:
             assert written[0]["step"] == (newest or 0) + 1
             resumed.append(newest or 0)
