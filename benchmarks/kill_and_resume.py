@@ -8,8 +8,10 @@ their own, get the same signal from the kernel when their parent dies), at times
 it is started again. In the end every step must be recorded once; every sample must be there once, in a whole
 group; every sample of a group with unlike rewards must have been trained once, and no other one; and every
 problem that was taken from the data must have its Solver group among the completed ones or in the last
-checkpoint. That the batches are those of an uninterrupted run is tested with
-a scripted engine, sample by sample (`tests/verl_adapter/test_overlap.py`).
+checkpoint. The same run without a kill follows, and the two are compared token by token
+(`marsrl.run.seeded_tokens=all`). They may part where rounding tips a draw: the engine's last digits depend on
+which requests decode together. With a scripted engine that cannot happen, and the same is a test
+(`tests/verl_adapter/test_overlap.py`).
 """
 
 from __future__ import annotations
@@ -25,10 +27,11 @@ import time
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import torch
 
-from benchmarks.training_runs import command, machine, steps
+from benchmarks.training_runs import command, machine, steps, train
 
 SETTINGS = (
     "pipeline=overlapped",
@@ -36,7 +39,10 @@ SETTINGS = (
     "marsrl.pipeline.min_group=2",
     "data.train_batch_size=4",
     "trainer.save_freq=1",
+    "marsrl.run.seeded_tokens=all",
 )
+_COMPARED = ("group", "parent", "prompt", "token_ids", "segments", "finish_reason", "reward", "problem")
+"""What two rows of one sample must have in common: all but times and the engine's last digits."""
 
 
 @dataclass(slots=True)
@@ -167,6 +173,33 @@ def check(folder: Path, count: int) -> dict[str, int]:
     }
 
 
+def first_difference(one: Path, other: Path, count: int) -> tuple[int, str] | None:
+    """The first step in which two runs differ, and in what; None if in nothing.
+
+    Samples are compared by id, and which of them were trained.
+    """
+    for number in range(1, count + 1):
+        left, right = (_rows(folder, number) for folder in (one, other))
+        if left.keys() != right.keys():
+            return number, f"samples {sorted(left.keys() ^ right.keys())[:3]}"
+        for name, row in left.items():
+            unlike = [key for key in _COMPARED if row[key] != right[name][key]]
+            if unlike:
+                return number, f"{', '.join(unlike)} of {name}"
+        trained = [
+            sorted(json.loads((folder / f"trained/step_{number}.json").read_text()))
+            for folder in (one, other)
+        ]
+        if trained[0] != trained[1]:
+            return number, "which samples were trained"
+    return None
+
+
+def _rows(folder: Path, number: int) -> dict[str, dict[str, Any]]:
+    lines = (folder / f"rollouts/step_{number}.jsonl").read_text().splitlines()
+    return {row["sample"]: row for row in map(json.loads, lines)}
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -186,8 +219,16 @@ def main() -> None:
         f"{found.kills} kills in {found.starts} starts, {found.before_training} of them before the start "
         f"had trained a step\n{counts['steps']} steps, each recorded once; {counts['problems']} problems "
         f"taken, all there; {counts['samples']} samples in {counts['groups']} whole groups, "
-        f"none twice; {counts['trained']} samples trained, each once"
+        f"none twice; {counts['trained']} samples trained, each once",
+        flush=True,
     )
+    whole = train(root, "whole", *SETTINGS, f"trainer.total_training_steps={arguments.steps}")
+    parting = first_difference(root / "killed", whole, arguments.steps)
+    if parting is None:
+        print("an uninterrupted run has the same samples in the same steps, token by token")
+    else:
+        number, what = parting
+        print(f"an uninterrupted run has the same samples until step {number - 1}; then they part: {what}")
 
 
 if __name__ == "__main__":

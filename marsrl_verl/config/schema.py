@@ -336,7 +336,12 @@ class RunConfig:
     """What to do when `output_dir` already holds a run: `fail` (stop with a message), `resume`
     (continue from its last checkpoint), `replace` (delete it and start anew)."""
     seed: int = 1
-    """Every random choice derives from it."""
+    """Every random choice derives from it, and the tokens that `seeded_tokens` names."""
+    seeded_tokens: str = "evaluation"
+    """Which responses have a generator of their own, derived from `seed` and the response's id: `all`, those
+    of the `evaluation`, or `none`. The others' tokens are drawn by the engine's one generator, in the order
+    in which requests come, which differs from run to run. Generators of their own keep vLLM from fused
+    samplers and cost it a call for each response and token."""
     max_generated_tokens: int | None = None
     """Training ends after the step in which so many tokens were generated, earlier steps' included; null:
     `trainer.total_training_steps` alone decides. With a number here that one is the upper bound."""

@@ -8,10 +8,11 @@ inputs of the next stage.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Protocol
 
+from marsrl_verl.core.seeding import derive_seed
 from marsrl_verl.core.steps import Steps
 
 Message = dict[str, str]
@@ -293,6 +294,20 @@ class SamplingSettings:
     top_k: int = -1
     segment_tokens: int | None = None
     """Most tokens of one generation round (UloRL, arXiv 2507.19766, §3.1); None: no segments."""
+    seed: int | None = None
+    """What the generators of single requests are derived from (`for_request`); None: the engine draws all
+    requests from one generator of its own, in the order in which they come."""
+
+    def for_request(self, name: str, begins_at: int) -> SamplingSettings:
+        """The settings of one request, with a seed of its own if there is one to derive it from.
+
+        Args:
+            name: of the group, or of the sample whose next segment is asked for.
+            begins_at: tokens of the response that are there already.
+        """
+        if self.seed is None:
+            return self
+        return replace(self, seed=derive_seed(self.seed, "tokens", name, begins_at))
 
     def room(self, tokens_so_far: int) -> int:
         """How many tokens the next segment may have after so many."""

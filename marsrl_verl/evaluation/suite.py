@@ -117,6 +117,7 @@ def evaluate(
     fallback: Fallback | str = Fallback.LAST,
     samples_per_problem: int = 1,
     confidence: float = 0.95,
+    seed: int | None = None,
     on_stage: StageCallback | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> EvaluationResult:
@@ -131,6 +132,8 @@ def evaluate(
             asked again about one solution repeats itself, so the greedy pass accepts at the first Correct
             verdict.
         reject_fails, fallback: as in `evaluate_system`, for both passes.
+        seed: of the sampled pass's tokens, so that they do not depend on the order of requests; None: the
+            engine's own generator draws them.
         tag: `BEFORE`, `AFTER` or any other name that occurs once in a run, e.g. `step_20`.
         on_stage: called before each stage with its name and number of inputs.
 
@@ -140,7 +143,7 @@ def evaluate(
     start = clock()
     whole = {role: replace(item, segment_tokens=None) for role, item in sampling.items()}
     warm = {
-        role: replace(item, temperature=temperature, top_p=item.top_p if top_p is None else top_p)
+        role: replace(item, temperature=temperature, top_p=item.top_p if top_p is None else top_p, seed=seed)
         for role, item in whole.items()
     }
     sampled = evaluate_system(

@@ -136,7 +136,11 @@ async def answer(
         return _empty(stage_input, prompt_ids, FinishReason.PROMPT_TOO_LONG, note)
     try:
         completions = await client.complete(
-            _route(stage_input), prompt_ids, settings, settings.room(0), stage_input.n
+            _route(stage_input),
+            prompt_ids,
+            settings.for_request(stage_input.group_id, 0),
+            settings.room(0),
+            stage_input.n,
         )
     except EngineUnavailableError:
         raise
@@ -166,7 +170,7 @@ async def _branch(
         completions = await client.complete(
             _route(stage_input),
             prefix.prompt_ids + prefix.response_ids,
-            settings,
+            settings.for_request(stage_input.group_id, len(prefix.response_ids)),
             settings.room(len(prefix.response_ids)),
             stage_input.n,
         )
@@ -196,7 +200,7 @@ async def _continue(
         completions = await client.complete(
             _route(stage_input),
             sample.prompt_ids + sample.response_ids,
-            settings,
+            settings.for_request(sample.sample_id, len(sample.response_ids)),
             settings.room(len(sample.response_ids)),
             1,
         )

@@ -30,6 +30,7 @@ def build_prompts(settings: MarsRLConfig) -> RolePrompts:
 def sampling_settings(settings: MarsRLConfig) -> dict[str, SamplingSettings]:
     """Sampling settings by role."""
     by_role, rounds = {}, settings.pipeline.max_segments
+    seed = settings.run.seed if settings.run.seeded_tokens == "all" else None
     for role in ROLES:
         one = getattr(settings.roles, role)
         by_role[role] = SamplingSettings(
@@ -39,6 +40,7 @@ def sampling_settings(settings: MarsRLConfig) -> dict[str, SamplingSettings]:
             top_p=one.top_p,
             top_k=one.top_k,
             segment_tokens=None if rounds == 1 else segment_length(one.max_new_tokens, rounds),
+            seed=seed,
         )
     return by_role
 

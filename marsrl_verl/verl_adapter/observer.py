@@ -107,7 +107,7 @@ class TrainingObserver:
         step: int,
     ) -> dict[str, float]:
         """Evaluate the system, keep the record, and return the means by metric name."""
-        settings = self._settings.evaluation
+        settings, run = self._settings.evaluation, self._settings.run
         self.phase("evaluating", f"{len(problems)} held-out problems, {tag.replace('_', ' ')}")
         result = evaluate(
             engine,
@@ -125,6 +125,7 @@ class TrainingObserver:
             fallback=settings.fallback,
             samples_per_problem=settings.samples_per_problem,
             confidence=settings.confidence,
+            seed=None if run.seeded_tokens == "none" else run.seed,
         )
         self.folder.write_evaluation(result, rollouts=self._settings.run.log_rollouts)
         self._last_evaluation = result

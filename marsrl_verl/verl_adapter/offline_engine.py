@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -14,8 +15,6 @@ from marsrl_verl.rollout.single_call import FINISH_REASONS, Completion
 from marsrl_verl.verl_adapter.environment import prepare_environment
 from marsrl_verl.verl_adapter.sampling import sampling_arguments
 
-_SEED_RANGE = 2**62
-"""vLLM's seeds are signed 64-bit numbers, and the n-th completion of a prompt adds n."""
 _QUEUED_PER_SLOT = 2
 """Completions that are handed to vLLM for each it can decode at once, so that no slot waits for the next."""
 
@@ -42,6 +41,7 @@ def engine_arguments(config: DictConfig, max_model_len: int) -> dict[str, Any]:
     model, rollout = config.actor_rollout_ref.model, config.actor_rollout_ref.rollout
     extra = OmegaConf.to_container(rollout.engine_kwargs.get("vllm") or OmegaConf.create({}))
     assert isinstance(extra, dict)
+    on_cpu = str(config.trainer.device) == "cpu"
     return {
         "model": str(model.path),
         "tokenizer": model.get("tokenizer_path"),
@@ -50,8 +50,9 @@ def engine_arguments(config: DictConfig, max_model_len: int) -> dict[str, Any]:
         "tensor_parallel_size": int(rollout.tensor_model_parallel_size),
         "max_model_len": max_model_len,
         "max_num_seqs": int(rollout.max_num_seqs),
-        "max_num_batched_tokens": int(rollout.max_num_batched_tokens),
-        "enable_chunked_prefill": bool(rollout.enable_chunked_prefill),
+        # Every request has a seed of its own, and with one vLLM's CPU engine cannot read a prompt in parts.
+        "max_num_batched_tokens": max(int(rollout.max_num_batched_tokens), max_model_len if on_cpu else 0),
+        "enable_chunked_prefill": bool(rollout.enable_chunked_prefill) and not on_cpu,
         "enable_prefix_caching": bool(rollout.enable_prefix_caching),
         "enforce_eager": bool(rollout.enforce_eager),
         "seed": int(rollout.seed),
@@ -114,10 +115,10 @@ class OfflineEngine:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
+        settings = replace(self.settings, seed=derive_seed(self.seed, "answers", key))
         return SamplingParams(
             n=n,
-            **sampling_arguments(self.settings, self.settings.max_new_tokens),
-            seed=derive_seed(self.seed, "answers", key) % _SEED_RANGE,
+            **sampling_arguments(settings, settings.max_new_tokens),
             detokenize=False,  # as in training, the text is made of the token ids by the rollout code
             output_kind=RequestOutputKind.FINAL_ONLY,
         )

@@ -69,6 +69,11 @@ SETTINGS = {
     "unknown balance": ({"marsrl.algo.role_balance": "role"}, "role_balance = role", "Did you mean roles?"),
     "unknown mode": ({"marsrl.pipeline.mode": "async"}, "marsrl.pipeline.mode = async", "sequential"),
     "unknown policy": ({"marsrl.run.existing": "keep"}, "marsrl.run.existing = keep", "resume"),
+    "unknown tokens": (
+        {"marsrl.run.seeded_tokens": "eval"},
+        "seeded_tokens = eval",
+        "Did you mean evaluation?",
+    ),
     "too many inputs": ({"marsrl.algo.inputs_per_stage": 9}, "marsrl.algo.inputs_per_stage = 9", "at most"),
     "unknown role": ({"marsrl.algo.train_roles": ["solvr"]}, "marsrl.algo.train_roles = solvr", "solver?"),
     "no role": ({"marsrl.algo.train_roles": []}, "marsrl.algo.train_roles", "solver, verifier, corrector"),
@@ -108,6 +113,16 @@ SETTINGS = {
     "micro-batch too short": (
         {f"{ACTOR}.ppo_max_token_len_per_gpu": 9},
         f"{ACTOR}.ppo_max_token_len_per_gpu = 9",
+        "Set it to at least",
+    ),
+    "prompts in parts": (
+        {f"{ROLLOUT}.enable_chunked_prefill": True},
+        f"{ROLLOUT}.enable_chunked_prefill = True",
+        "seeded_tokens=none",
+    ),
+    "prompts whole": (
+        {f"{ROLLOUT}.max_num_batched_tokens": 99},
+        f"{ROLLOUT}.max_num_batched_tokens = 99",
         "Set it to at least",
     ),
     "engine too short": ({f"{ROLLOUT}.max_model_len": 9}, f"{ROLLOUT}.max_model_len = 9", "prompt +"),

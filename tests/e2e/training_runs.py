@@ -43,14 +43,6 @@ class TrainingRun:
         """The samples of one step."""
         return [json.loads(line) for line in (self.folder / f"rollouts/step_{step}.jsonl").open()]
 
-    def solver_problems(self, step: int) -> set[tuple[str, str]]:
-        """Id and question of the problems that entered the first stage in a step."""
-        return {
-            (row["problem"]["id"], row["problem"]["question"])
-            for row in self.rollouts(step)
-            if row["stage"] == "solver"
-        }
-
 
 def checkpoint_log_probs(folder: Path, step: int, rows: list[dict]) -> list[torch.Tensor]:
     """Log-probabilities of the rows' sampled tokens under the weights of a one-rank checkpoint."""

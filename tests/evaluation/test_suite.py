@@ -72,6 +72,13 @@ def test_an_evaluation_with_a_mass_of_its_own():
     }
 
 
+@pytest.mark.parametrize("seed", [None, 5])
+def test_the_sampled_tokens_have_the_evaluations_seed(seed):
+    engine = NotingEngine(SkillModel(seed=1))
+    run(engine, seed=seed)
+    assert {s.seed for tag, s in engine.settings if tag == "eval-before"} == {seed}
+
+
 def test_without_greedy():
     result = run(ScriptedEngine(SkillModel(seed=1)), greedy=False)
     assert result.greedy is None

@@ -232,3 +232,55 @@ def test_all_that_continues_one_response_is_asked_under_its_id():
     half = replace(late, unfinished=(late.prefix, late.prefix))
     assert asked_under(half) == {"r#0"}, "the next segments too"
     assert asked_under(INPUT) == {"p1/solver.0"}
+
+
+class SeedClient(ContinuingClient):
+    """Keeps the seed of every request under the tokens that it begins with."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seeds: list[int | None] = []
+
+    async def complete(self, request_id, prompt_ids, settings, max_tokens, n):
+        self.seeds.append(settings.seed)
+        return await super().complete(request_id, prompt_ids, settings, max_tokens, n)
+
+
+def seeds_of(*items: StageInput, seed: int | None = 1) -> list[int | None]:
+    client, chat = SeedClient(), ChatTokenizer(CharacterTokenizer())
+    settings = SamplingSettings(max_new_tokens=50, max_prompt_tokens=40, segment_tokens=5, seed=seed)
+    for item in items:
+        asyncio.run(answer(item, settings, client, chat))
+    return client.seeds
+
+
+def every_kind_of_request() -> list[StageInput]:
+    """Two groups, the next two segments of the first, and two continuations of one response."""
+    client, chat = ContinuingClient(), ChatTokenizer(CharacterTokenizer())
+    settings = SamplingSettings(max_new_tokens=50, max_prompt_tokens=40, segment_tokens=5)
+    begun = asyncio.run(answer(INPUT, settings, client, chat))
+    later = asyncio.run(answer(replace(INPUT, unfinished=tuple(begun)), settings, client, chat))
+    return [
+        INPUT,
+        replace(INPUT, group_id="p1/solver.1"),
+        replace(INPUT, unfinished=tuple(begun)),
+        replace(INPUT, unfinished=tuple(later)),
+        continuation("r#0", 2),
+        continuation("r#0", 6),
+    ]
+
+
+def test_every_request_has_a_seed_of_its_own():
+    seeds = seeds_of(*every_kind_of_request())
+    assert len(seeds) == 8, "a request for each segment of each sample"
+    assert len(set(seeds)) == 8
+    assert not set(seeds) & set(seeds_of(*every_kind_of_request(), seed=2))
+
+
+def test_the_seeds_do_not_depend_on_the_order_of_requests():
+    there, back = every_kind_of_request(), every_kind_of_request()[::-1]
+    assert sorted(seeds_of(*there)) == sorted(seeds_of(*back))
+
+
+def test_without_a_seed_the_engine_draws():
+    assert set(seeds_of(*every_kind_of_request(), seed=None)) == {None}

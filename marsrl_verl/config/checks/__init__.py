@@ -74,6 +74,7 @@ ROUNDS: tuple[tuple[Check, ...], ...] = (
         batch.check_micro_batches,
         engine.check_engine_split,
         engine.check_cpu,
+        engine.check_reading,
         engine.check_ray_resources,
         resume.check_resume_mode,
         resume.check_kept,

@@ -13,6 +13,7 @@ from marsrl_verl.config.ray_cluster import joins_cluster
 from marsrl_verl.config.upstream_names import loggers
 
 _ROLLOUT, _ACTOR = "actor_rollout_ref.rollout", "actor_rollout_ref.actor"
+_CHUNKED = f"{_ROLLOUT}.enable_chunked_prefill"
 _ENGINE_TYPES = ("auto", "half", "float16", "bfloat16", "float", "float32")
 _TRAINER_TYPES = ("fp32", "bf16", "fp16", "float32", "bfloat16", "float16")
 _MOST_CPU_RANKS = 2
@@ -96,11 +97,23 @@ def check_engine_split(ctx: Context) -> list[Problem]:
     return problems
 
 
+def check_reading(ctx: Context) -> list[Problem]:
+    """How many prompt tokens the engine reads at once, where prompts are read whole."""
+    key, least = f"{_ROLLOUT}.max_num_batched_tokens", ctx.get(f"{_ROLLOUT}.max_model_len")
+    if ctx.get(_CHUNKED) or ctx.get(key) >= least:
+        return []
+    what = f"Prompts are read whole ({_CHUNKED} = False), and the longest sequence has {least} tokens."
+    return [Problem(key, what, f"Set it to at least {least}, or {_CHUNKED}=true.", ctx.get(key))]
+
+
 def check_cpu(ctx: Context) -> list[Problem]:
     """What the processor cannot do."""
     if not ctx.on_cpu:
         return []
     problems: list[Problem] = []
+    if ctx.get(_CHUNKED) and ctx.settings.run.seeded_tokens != "none":
+        what = "vLLM's CPU engine dies when it reads a prompt in parts for a request with a seed of its own."
+        problems.append(Problem(_CHUNKED, what, "Set it to false, or marsrl.run.seeded_tokens=none.", True))
     if ctx.get(_PLATFORM) != "cpu":
         what = "The CPU needs more settings than this one: engine, number formats, variables of the workers."
         problems.append(Problem("trainer.device", what, "Leave it out and choose cluster=cpu.", "cpu"))

@@ -23,6 +23,7 @@ SCOPES = tuple(item.value for item in SelectScope)
 BALANCES = tuple(item.value for item in RoleBalance)
 MODES = tuple(item.value for item in Mode)
 EXISTING = tuple(item.value for item in Existing)
+SEEDED_TOKENS = ("none", "evaluation", "all")
 
 
 def one_of(key: str, value: Any, known: Iterable[str]) -> list[Problem]:
@@ -52,6 +53,7 @@ def check_choices(ctx: Context) -> list[Problem]:
         *one_of("marsrl.algo.role_balance", algo.role_balance, BALANCES),
         *one_of("marsrl.pipeline.mode", ctx.settings.pipeline.mode, MODES),
         *one_of("marsrl.run.existing", run.existing, EXISTING),
+        *one_of("marsrl.run.seeded_tokens", run.seeded_tokens, SEEDED_TOKENS),
     ]
 
 

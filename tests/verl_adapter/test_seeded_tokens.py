@@ -1,0 +1,92 @@
+"""Whose tokens have generators of their own: from the setting to vLLM's sampling parameters."""
+
+from __future__ import annotations
+
+import inspect
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+pytest.importorskip("verl", reason="the trainer's observer")
+pytest.importorskip("vllm", reason="vLLM's sampling parameters")
+
+from hypothesis import given
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+from vllm import SamplingParams
+
+from marsrl_verl.config.schema import MarsRLConfig
+from marsrl_verl.core.types import SamplingSettings
+from marsrl_verl.verl_adapter import observer
+from marsrl_verl.verl_adapter.components import sampling_settings
+from marsrl_verl.verl_adapter.offline_engine import engine_arguments
+from marsrl_verl.verl_adapter.sampling import sampling_arguments
+
+
+def settings_with(seeded_tokens: str) -> MarsRLConfig:
+    settings = MarsRLConfig()
+    settings.run.seed, settings.run.seeded_tokens = 7, seeded_tokens
+    return settings
+
+
+@pytest.mark.parametrize(("choice", "seed"), [("none", None), ("evaluation", None), ("all", 7)])
+def test_rounds_of_training(choice, seed):
+    assert {one.seed for one in sampling_settings(settings_with(choice)).values()} == {seed}
+
+
+@pytest.mark.parametrize(("choice", "seed"), [("none", None), ("evaluation", 7), ("all", 7)])
+def test_evaluation(choice, seed, monkeypatch):
+    asked: dict = {}
+
+    def evaluate(*_, **arguments):
+        asked.update(arguments)
+        return SimpleNamespace(record=SimpleNamespace(estimates={}, effort={}))
+
+    monkeypatch.setattr(observer, "evaluate", evaluate)
+    watching = object.__new__(observer.TrainingObserver)
+    watching._settings = settings_with(choice)
+    watching.folder = SimpleNamespace(write_evaluation=lambda *_, **__: None)
+    watching.phase = lambda *_: None
+    watching.evaluate(None, [], None, {}, "before", 0)
+    assert asked["seed"] == seed
+
+
+@given(seed=st.integers(0, 2**64 - 1), name=st.text(), begins_at=st.integers(0, 2**20), n=st.integers(1, 512))
+def test_vllm_takes_the_seed_of_every_completion(seed, name, begins_at, n):
+    """vLLM gives the k-th completion the seed plus k and holds it in a signed 64-bit number."""
+    settings = SamplingSettings(8, 8, seed=seed).for_request(name, begins_at)
+    params = SamplingParams(n=n, **sampling_arguments(settings, 8))
+    assert params.seed is not None
+    assert 0 <= params.seed < 2**63 - n
+
+
+def test_a_generator_of_the_processor_still_has_no_offset():
+    """Contract: vLLM turns a generator back by its offset when a prompt is read in parts, which a generator
+    of the processor refuses, so `cluster=cpu` reads prompts whole. Where this fails, it need not any more."""
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    assert "get_offset()" in inspect.getsource(GPUModelRunner._bookkeeping_sync)
+    with pytest.raises(RuntimeError):
+        torch.Generator("cpu").get_offset()
+
+
+@pytest.mark.parametrize(("device", "chunked", "batched"), [("cpu", False, 900), ("cuda", True, 100)])
+def test_the_data_scripts_engine_reads_prompts_whole_on_the_processor(device, chunked, batched):
+    rollout = {
+        "dtype": "float32",
+        "tensor_model_parallel_size": 1,
+        "max_num_seqs": 4,
+        "max_num_batched_tokens": 100,
+        "enable_chunked_prefill": True,
+        "enable_prefix_caching": True,
+        "enforce_eager": True,
+        "seed": 0,
+        "engine_kwargs": {},
+    }
+    config = OmegaConf.create(
+        {"trainer": {"device": device}, "actor_rollout_ref": {"model": {"path": "m"}, "rollout": rollout}}
+    )
+    arguments = engine_arguments(config, max_model_len=900)
+    found = (arguments["enable_chunked_prefill"], arguments["max_num_batched_tokens"])
+    assert found == (chunked, batched)
