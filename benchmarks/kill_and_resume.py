@@ -32,6 +32,7 @@ from typing import Any
 import torch
 
 from benchmarks.training_runs import command, machine, steps, train
+from marsrl_verl.core.types import FinishReason
 
 SETTINGS = (
     "pipeline=overlapped",
@@ -137,7 +138,7 @@ def check(folder: Path, count: int) -> dict[str, int]:
         for line in (folder / f"rollouts/step_{number}.jsonl").read_text().splitlines():
             row = json.loads(line)
             samples[row["sample"]] += 1
-            if row["finish_reason"] not in ("error", "aborted"):  # these are neither trained nor compared
+            if not FinishReason(row["finish_reason"]).failed:  # failed ones are neither trained nor compared
                 rewards.setdefault(row["group"], {})[row["sample"]] = row["reward"]
             members[row["group"]] += 1
             parents |= {row["parent"]} if row["parent"] else set()

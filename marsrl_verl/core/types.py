@@ -49,6 +49,11 @@ class FinishReason(str, Enum):
     ERROR = "error"
     """The engine or a tool failed; `Sample.error` says how."""
 
+    @property
+    def failed(self) -> bool:
+        """Whether the request got no answer, so that the text says nothing about the model."""
+        return self in (FinishReason.ERROR, FinishReason.ABORTED)
+
 
 class Verdict(str, Enum):
     """A Verifier's judgement of a solution."""
@@ -237,7 +242,7 @@ class Sample:
     def comparable(self) -> bool:
         """Whether its reward says something about its text: neither its request nor its grading failed.
         Others must not count as wrong. An unscored sample raises."""
-        if self.finish_reason in (FinishReason.ERROR, FinishReason.ABORTED):
+        if self.finish_reason.failed:
             return False
         if self.outcome is None:
             raise ValueError(f"sample {self.sample_id} has not been scored yet")

@@ -23,7 +23,7 @@ class Grade:
     """Length of the response; None where it isn't known."""
     error: str | None = None
     graded: bool = True
-    """False where the grader itself failed (timeout); the reward then is 0, as in training."""
+    """False where the grader itself failed (timeout); the reward then is 0."""
 
     @classmethod
     def of(cls, sample: Sample) -> Grade:

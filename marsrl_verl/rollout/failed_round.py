@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from marsrl_verl.core.types import FinishReason, Sample
+from marsrl_verl.core.types import Sample
 from marsrl_verl.rollout.single_call import EngineUnavailableError
-
-_FAILED = frozenset({FinishReason.ERROR, FinishReason.ABORTED})
 
 
 def refuse_failed_round(samples: Iterable[Sample]) -> None:
@@ -20,7 +18,7 @@ def refuse_failed_round(samples: Iterable[Sample]) -> None:
     for sample in samples:
         by_source.setdefault(sample.external, []).append(sample)
     for external, some in by_source.items():
-        if all(sample.finish_reason in _FAILED for sample in some):
+        if all(sample.finish_reason.failed for sample in some):
             whose = " of the external Solver (marsrl.external_solver)" if external else ""
             raise EngineUnavailableError(
                 f"all {len(some)} samples{whose} of a round failed, the first: {some[0].error}"
