@@ -12,14 +12,9 @@ python -m recipe.marsrl.main_marsrl \
   reward=hybrid \
   pipeline=pipelined \
   cluster=8xgpu \
+  training=attnrl_published \
   name="${NAME:-attnrl-r1-distill-1.5b}" \
   data.train_files="$TRAIN_FILES" \
   data.val_files="$VAL_FILES" \
-  data.train_batch_size=64 \
-  marsrl.pipeline.updates_per_step=10 \
-  actor_rollout_ref.actor.use_kl_loss=true \
-  actor_rollout_ref.actor.kl_loss_coef=0.001 \
-  actor_rollout_ref.actor.kl_loss_type=low_var_kl \
-  actor_rollout_ref.actor.fsdp_config.offload_policy=false \
   marsrl.run.output_root="${OUTPUT_ROOT:-$PWD/outputs}" \
   "$@"

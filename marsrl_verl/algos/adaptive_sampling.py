@@ -182,7 +182,7 @@ class BatchController:
         """Problems of the next step."""
         return min(max(math.floor(self.problems + 0.5), self.least), self.most)
 
-    def observe(self, trained_samples: int) -> None:
+    def observe(self, trained_samples: float) -> None:
         """Take in how many samples a step's problems left to train."""
         # No sample at all asks for the most there may be, and never divides by zero.
         ratio = self.target_samples / trained_samples if trained_samples else math.inf

@@ -89,6 +89,8 @@ class AttnRL(Algorithm):
         tree_credit: how rewards become advantages.
         max_prompt_tokens: longer prompts are left out; None: all are taken.
         prompt_tokens: measures a chat.
+        record_log_probs: whether the loss takes the trainer's log-probabilities of the first responses under
+            the weights that sampled them.
     """
 
     whole_problems = True
@@ -108,6 +110,7 @@ class AttnRL(Algorithm):
         tree_credit: TreeCredit = TreeCredit.ATTNRL,
         max_prompt_tokens: int | None = None,
         prompt_tokens: PromptTokens | None = None,
+        record_log_probs: bool = True,
     ) -> None:
         if group_size < 2:
             raise ValueError(f"algo.group_size is {group_size}, expected at least 2")
@@ -127,8 +130,11 @@ class AttnRL(Algorithm):
         self.max_prompt_tokens, self.prompt_tokens = max_prompt_tokens, prompt_tokens
         self.stages = (Stage(INITIAL, SOLVER), Stage(CONTINUATION, SOLVER))
         self._figures = TreeFigures()
+        self.record_log_probs = record_log_probs
         self._trained = 0
-        """Samples trained since a problem last passed the last stage."""
+        """Samples trained since the controller was last told."""
+        self._completing_steps = 0
+        """Steps since then in which a problem passed the last stage."""
 
     @classmethod
     def from_config(
@@ -141,6 +147,7 @@ class AttnRL(Algorithm):
         problems: int,
         prompt_tokens: PromptTokens | None = None,
         max_prompt_tokens: int | None = None,
+        record_log_probs: bool = True,
     ) -> AttnRL:
         """Build the method from the `marsrl.algo` node.
 
@@ -151,6 +158,7 @@ class AttnRL(Algorithm):
             cutter: cuts responses into steps.
             problems: problems per step as configured.
             prompt_tokens, max_prompt_tokens: measure a chat and limit it; both or neither.
+            record_log_probs: whether the loss takes recorded log-probabilities (`off_policy.mode=recorded`).
 
         Raises:
             ValueError: a setting is out of range or unknown.
@@ -181,6 +189,7 @@ class AttnRL(Algorithm):
             tree_credit=TreeCredit(one.tree_credit),
             prompt_tokens=prompt_tokens,
             max_prompt_tokens=max_prompt_tokens,
+            record_log_probs=record_log_probs,
         )
 
     # --- stages -------------------------------------------------------------------------------
@@ -204,14 +213,14 @@ class AttnRL(Algorithm):
         return self.cutter.cut(response_ids)
 
     def marked_stages(self) -> frozenset[str]:
-        """First responses: their log-probabilities under the weights that sampled them, and their FCI."""
-        return frozenset({INITIAL})
+        """First responses: their log-probabilities under the weights that sampled them, and their FCI. None
+        where neither is needed: entropies for branching are also known from the engine."""
+        needed = self.record_log_probs or self.influence_delta() is not None
+        return frozenset({INITIAL} if needed else ())
 
     def observe(self, stage_index: int, problems: Sequence[Sequence[Group]], step: int) -> None:
         """Bring the filter's mean up to date with all problems of the step."""
         if stage_index:
-            for groups in problems:
-                self._figures.continuations(groups)
             return
         standings = [self._standing(groups[0]) for groups in problems if groups[0].comparable]
         self.mean.update(sorted(one.influence for one in standings if in_filter(one, self.expansion.filter)))
@@ -274,7 +283,7 @@ class AttnRL(Algorithm):
     def _standing(self, group: Group) -> ProblemStanding:
         means = []
         leaves = group.comparable
-        if self.expansion.filter is not FilterRule.NONE:
+        if self.influence_delta() is not None:
             for sample in leaves:
                 influence = self._influence(sample) if sample.response_ids else ()
                 means.append(float(np.mean(influence)) if influence else 0.0)
@@ -289,6 +298,10 @@ class AttnRL(Algorithm):
                 "method's branching or filter needs"
             )
         return sample.marks.influence
+
+    def observe_problem(self, groups: Sequence[Group]) -> None:
+        """Count how a whole tree did."""
+        self._figures.ended(groups, trains=self.problem_trains(groups))
 
     # --- credit -------------------------------------------------------------------------------
 
@@ -326,27 +339,35 @@ class AttnRL(Algorithm):
         return configured if self.controller is None else self.controller.number()
 
     def observe_step(
-        self, trained: Sequence[Group], trained_samples: int, finished_problems: int
+        self,
+        trained: Sequence[Group],
+        trained_samples: int,
+        finished_problems: int,
+        held_groups: int = 0,
     ) -> dict[str, float]:
         """Adapt the number of problems; the step's figures of trees, branching and filter."""
         # A step in which no tree was completed (a pipeline that fills, a small budget) says nothing about the
-        # problems; what it trained counts with the next one.
+        # problems; what it trained counts with the next one. Neither does one whose trees are held back for
+        # a larger update: they count in the step that trains them, as those of two steps.
         self._trained += trained_samples
-        if finished_problems:
+        self._completing_steps += finished_problems > 0
+        if self._completing_steps and not held_groups:
             if self.controller is not None:
-                self.controller.observe(self._trained)
-            self._trained = 0
+                self.controller.observe(self._trained / self._completing_steps)
+            self._trained = self._completing_steps = 0
         figures, self._figures = self._figures, TreeFigures()
-        metrics = tree_metrics(trained) | figures.metrics(
-            influence=self.expansion.filter is not FilterRule.NONE
-        )
+        metrics = tree_metrics(trained) | figures.metrics(influence=self.influence_delta() is not None)
         if self.controller is not None:
             metrics["attnrl/next_problems"] = self.controller.number()
         return metrics
 
     def state_dict(self) -> dict[str, Any]:
         """The filter's mean and the controller."""
-        state: dict[str, Any] = {"mean": self.mean.state_dict(), "trained": self._trained}
+        state: dict[str, Any] = {
+            "mean": self.mean.state_dict(),
+            "trained": self._trained,
+            "completing_steps": self._completing_steps,
+        }
         if self.controller is not None:
             state["controller"] = self.controller.state_dict()
         return state
@@ -355,6 +376,7 @@ class AttnRL(Algorithm):
         """Continue with a saved state."""
         self.mean.load_state_dict(state["mean"])
         self._trained = int(state["trained"])
+        self._completing_steps = int(state["completing_steps"])
         if self.controller is not None and "controller" in state:
             self.controller.load_state_dict(state["controller"])
 

@@ -5,12 +5,39 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from enum import Enum
 
 import numpy as np
 
 from marsrl_verl.algos.adaptive_sampling import ProblemStanding
 from marsrl_verl.algos.branch_points import BranchPoint
 from marsrl_verl.core.types import Group, is_correct
+
+
+class Rightness(Enum):
+    """How many of some responses are right."""
+
+    ALL = "all"
+    SOME = "some"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class TreeOutcome:
+    """How the responses of one problem did; None where there are none."""
+
+    first: Rightness | None
+    continuations: Rightness | None
+    leaves: Rightness | None
+    """First responses and continuations together."""
+    trains: bool
+    """Whether the tree enters a loss: its leaves do not all have one reward."""
+
+
+def _rightness(right: Sequence[bool]) -> Rightness | None:
+    if not right:
+        return None
+    return Rightness.ALL if all(right) else Rightness.SOME if any(right) else Rightness.NONE
 
 
 @dataclass(slots=True)
@@ -23,10 +50,8 @@ class TreeFigures:
     trees: int = 0
     branch_points: int = 0
     branch_tokens: int = 0
-    continued: int = 0
-    """Problems whose continuations are complete, one of them graded at least."""
-    continued_all_correct: int = 0
-    continued_none_correct: int = 0
+    outcomes: list[TreeOutcome] = field(default_factory=list)
+    """Of the problems that ended, those with a graded response."""
 
     def branched(self, points: Sequence[BranchPoint]) -> None:
         """One more response was expanded at these points."""
@@ -34,13 +59,21 @@ class TreeFigures:
         self.branch_points += sum(point.times for point in points)
         self.branch_tokens += sum(point.token * point.times for point in points)
 
-    def continuations(self, groups: Sequence[Group]) -> None:
-        """The continuations of one problem are complete."""
-        right = [is_correct(reward) for group in groups for reward in group.rewards]
-        if right:
-            self.continued += 1
-            self.continued_all_correct += all(right)
-            self.continued_none_correct += not any(right)
+    def ended(self, groups: Sequence[Group], *, trains: bool) -> None:
+        """A problem ended with these groups; `trains` tells whether its tree enters a loss."""
+        first, later = (
+            [
+                is_correct(reward)
+                for group in groups
+                if (group.input.stage_index > 0) is after
+                for reward in group.rewards
+            ]
+            for after in (False, True)
+        )
+        if first or later:
+            self.outcomes.append(
+                TreeOutcome(_rightness(first), _rightness(later), _rightness(first + later), trains)
+            )
 
     def metrics(self, *, influence: bool) -> dict[str, float]:
         """The figures by their names; what was not observed is absent.
@@ -68,10 +101,34 @@ class TreeFigures:
                     found["attnrl/influence_all_correct_mean"] = float(np.mean(of_these))
         if self.branch_points:
             found["attnrl/branch_token_mean"] = self.branch_tokens / self.branch_points
-        if self.continued:
-            found |= {
-                "attnrl/continued_problems": self.continued,
-                "attnrl/continuations_all_correct_share": self.continued_all_correct / self.continued,
-                "attnrl/continuations_none_correct_share": self.continued_none_correct / self.continued,
-            }
+        found |= self._ends()
         return found
+
+    def _ends(self) -> dict[str, float]:
+        """What became of the trees."""
+        if not self.outcomes:
+            return {}
+        leaves = [one.leaves for one in self.outcomes]
+        found: dict[str, float] = {
+            "attnrl/ended_problems": len(leaves),
+            "attnrl/discarded_problems": sum(not one.trains for one in self.outcomes),
+            "attnrl/leaves_all_correct_share": _share(leaves, Rightness.ALL),
+            "attnrl/leaves_none_correct_share": _share(leaves, Rightness.NONE),
+        }
+        continued = [one for one in self.outcomes if one.continuations is not None]
+        if continued:
+            later = [one.continuations for one in continued]
+            found |= {
+                "attnrl/continued_problems": len(later),
+                "attnrl/continuations_all_correct_share": _share(later, Rightness.ALL),
+                "attnrl/continuations_none_correct_share": _share(later, Rightness.NONE),
+            }
+        for name, kind in (("all", Rightness.ALL), ("none", Rightness.NONE)):
+            later = [one.continuations for one in continued if one.first is kind]
+            if later:
+                found[f"attnrl/stays_{name}_correct_share"] = _share(later, kind)
+        return found
+
+
+def _share(found: Sequence[Rightness | None], wanted: Rightness) -> float:
+    return sum(one is wanted for one in found) / len(found)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from omegaconf import DictConfig
 
 from marsrl_verl.algos.attnrl import CONTINUATION, INITIAL, most_problems
 from marsrl_verl.algos.registry import ATTNRL
-from marsrl_verl.config.schema import MarsRLConfig
+from marsrl_verl.config.schema import MarsRLConfig, PipelineConfig
 from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER
 
 
@@ -41,12 +42,14 @@ class BatchPlan:
     """New problems per step; where their number is adapted, the most there may be."""
     pipelined: bool
     updates: int
-    """Optimizer updates per step."""
+    """Optimizer updates per step; with `samples_per_update` those of the largest batch."""
     world_size: int
     sequence_parallel: int
     prompt_budget: int | None
     micro_batch_rows: int | None = None
     """Rows of a micro-batch where its size is fixed; None: it is cut by tokens."""
+    samples_per_update: int | None = None
+    """Samples that an update should have where the number of updates follows from it."""
 
     @property
     def groups(self) -> int:
@@ -149,7 +152,7 @@ def plan_batch(config: DictConfig, settings: MarsRLConfig) -> BatchPlan:
     """The arithmetic of a checked configuration."""
     actor = config.actor_rollout_ref.actor
     fixed = None if actor.use_dynamic_bsz else int(actor.ppo_micro_batch_size_per_gpu)
-    return BatchPlan(
+    plan = BatchPlan(
         stages=stage_plans(settings),
         problems=most_problems(settings.algo, int(config.data.train_batch_size)),
         pipelined=settings.pipeline.mode == "pipelined",
@@ -158,4 +161,20 @@ def plan_batch(config: DictConfig, settings: MarsRLConfig) -> BatchPlan:
         sequence_parallel=int(actor.fsdp_config.ulysses_sequence_parallel_size),
         prompt_budget=settings.pipeline.step_prompt_budget,
         micro_batch_rows=fixed,
+        samples_per_update=settings.pipeline.samples_per_update,
     )
+    return replace(plan, updates=optimizer_updates(settings.pipeline, plan.trained_rows))
+
+
+def optimizer_updates(pipeline: PipelineConfig, samples: int) -> int:
+    """Updates of a step that trains so many samples, at least one and at most one for each.
+
+    Args:
+        pipeline: the `marsrl.pipeline` node.
+        samples: at least 1.
+    """
+    wanted = pipeline.updates_per_step
+    if pipeline.samples_per_update is not None:
+        # Halves go up: Python's own rounding would send 2.5 and 3.5 to different sides.
+        wanted = max(1, math.floor(samples / pipeline.samples_per_update + 0.5))
+    return min(wanted, samples)

@@ -156,13 +156,15 @@ def _batch(plan: BatchPlan, config: DictConfig) -> list[str]:
     unit = "ranks x updates" if plan.micro_batch_rows is None else "ranks x updates x micro-batch"
     budget = f"  (marsrl.pipeline.step_prompt_budget = {plan.prompt_budget})" if plan.prompt_budget else ""
     steps = config.trainer.total_training_steps
+    each = plan.samples_per_update
+    updates = f"{plan.updates}" if each is None else f"{plan.updates:,} at most, one for {each:,} responses"
     length = f"{steps} steps" if steps is not None else f"{config.trainer.total_epochs} epochs"
     facts = (
         ("new problems", f"{plan.problems:,}"),
         ("groups, at most", f"{plan.groups:,}{budget}"),
         ("responses, at most", f"{plan.samples:,}  ({_per_group(plan)} per group)"),
         ("trained, at most", f"{plan.trained_rows:,}  (groups whose rewards differ)"),
-        ("optimizer updates", f"{plan.updates}"),
+        ("optimizer updates", updates),
         ("ranks", f"{plan.ranks}  ({plan.world_size} in all, {plan.sequence_parallel} per sequence)"),
         (
             "mini-batch",

@@ -12,6 +12,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from marsrl_verl.algos.choices import Overlap
+from marsrl_verl.config.asked_roles import asked_roles
 from marsrl_verl.config.pools import CPU_SYNC, CPU_SYNC_MODULE, GPU_SYNC
 from marsrl_verl.config.tiny_files import tiny_data, tiny_model
 
@@ -20,16 +21,23 @@ def _ceil_div(numerator: int, denominator: int) -> int:
     return -(-int(numerator) // max(1, int(denominator)))
 
 
-def _longest_prompt(roles: Mapping[str, Any]) -> int:
-    return max(int(role["max_prompt_tokens"]) for role in roles.values())
+def _limits(marsrl: Mapping[str, Any]) -> list[tuple[int, int]]:
+    """Prompt and response limits of the roles that the run asks."""
+    asked = asked_roles(marsrl["algo"]["correction_rounds"], marsrl["evaluation"]["correction_rounds"])
+    roles = [marsrl["roles"][role] for role in asked]
+    return [(int(role["max_prompt_tokens"]), int(role["max_new_tokens"])) for role in roles]
 
 
-def _longest_response(roles: Mapping[str, Any]) -> int:
-    return max(int(role["max_new_tokens"]) for role in roles.values())
+def _longest_prompt(marsrl: Mapping[str, Any]) -> int:
+    return max(prompt for prompt, _ in _limits(marsrl))
 
 
-def _longest_sequence(roles: Mapping[str, Any]) -> int:
-    return max(int(role["max_prompt_tokens"]) + int(role["max_new_tokens"]) for role in roles.values())
+def _longest_response(marsrl: Mapping[str, Any]) -> int:
+    return max(response for _, response in _limits(marsrl))
+
+
+def _longest_sequence(marsrl: Mapping[str, Any]) -> int:
+    return max(prompt + response for prompt, response in _limits(marsrl))
 
 
 def _smallest(*numbers: int) -> int:

@@ -186,6 +186,9 @@ class PipelineConfig:
     """Most stage inputs decoded in one generation round, backlog first; null: no limit."""
     updates_per_step: int = 1
     """Optimizer updates per training step. 1 keeps the importance ratio at exactly 1."""
+    samples_per_update: int | None = None
+    """About so many samples in each update, however many a step trains: the number of updates follows, at
+    least one. In place of `updates_per_step`; null: that number."""
     max_segments: int = 1
     """Generation rounds that one response may take (UloRL, arXiv 2507.19766, §3.1): each round adds
     `max_new_tokens / max_segments` tokens at most, so a step never waits for the longest response.

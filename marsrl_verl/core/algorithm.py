@@ -82,11 +82,25 @@ class Algorithm(ABC):
         """How many problems the next step should have; `configured` unless the method adapts it."""
         return configured
 
+    def observe_problem(self, groups: Sequence[Group]) -> None:  # noqa: B027
+        """See all groups of a problem that has ended, where whole problems are trained; not those of one that
+        `next_inputs` rejected."""
+
     def observe_step(
-        self, trained: Sequence[Group], trained_samples: int, finished_problems: int
+        self,
+        trained: Sequence[Group],
+        trained_samples: int,
+        finished_problems: int,
+        held_groups: int = 0,
     ) -> dict[str, float]:
-        """See what a step trains: its groups, how many samples of them have credit, and how many problems
-        have passed the last stage. Returns the method's own metrics of the step."""
+        """See what a step trains. Returns the method's own metrics of the step.
+
+        Args:
+            trained: its groups.
+            trained_samples: how many samples of them have credit.
+            finished_problems: problems that have passed the last stage in this step.
+            held_groups: groups that are kept for a later step's update.
+        """
         return {}
 
     def state_dict(self) -> dict[str, Any]:

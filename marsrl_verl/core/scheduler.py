@@ -426,6 +426,7 @@ class Scheduler:
         del self._state.visits[visit.problem.problem_id]
         if self.algorithm.whole_problems and reason is not EndReason.REJECTED:
             groups = visit.passed + visit.groups()
+            self.algorithm.observe_problem(groups)
             if self.algorithm.problem_trains(groups):
                 self._state.held += groups
         stage = self.algorithm.stages[visit.stage_index]

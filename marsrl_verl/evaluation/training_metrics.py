@@ -29,6 +29,11 @@ TRAINING_METRICS: dict[str, str] = {
     "repetition_share": "share of a response's 20-grams of tokens that stood in it before, mean",
     "distinct_4_share": "share of a response's 4-grams of tokens that differ from each other, mean",
     "reflection_words": "words such as wait, however, check in a response, mean",
+    **{
+        f"{name}_{suffix}": f"the same of the responses {which} the full reward"
+        for name in ("repetition_share", "distinct_4_share", "reflection_words")
+        for suffix, which in (("right", "with"), ("wrong", "without"))
+    },
     "truncation_share": "share of samples that reached the token limit",
     "failed_share": "share of samples without a regular end: prompt too long, refused, aborted, error",
     "grading_error_share": "share of samples whose grading failed (reward 0)",
@@ -90,6 +95,11 @@ def _measure(groups: list[Group], figures: Mapping[str, TextFigures]) -> dict[st
     regular = (FinishReason.STOP, FinishReason.LENGTH)
     metrics |= {
         "reward_mean": float(np.mean([call.sample.reward for call in calls])),
+        **{
+            f"{name}_{suffix}": f"the same of the responses {which} the full reward"
+            for name in ("repetition_share", "distinct_4_share", "reflection_words")
+            for suffix, which in (("right", "with"), ("wrong", "without"))
+        },
         "truncation_share": endings.count(FinishReason.LENGTH) / len(calls),
         "failed_share": sum(ending not in regular for ending in endings) / len(calls),
         "grading_error_share": sum(_grading_failed(call) for call in calls) / len(calls),
@@ -116,15 +126,18 @@ def _lengths(calls: list[Call]) -> dict[str, float]:
 
 
 def _texts(calls: list[Call], figures: Mapping[str, TextFigures]) -> dict[str, float]:
-    """How the responses are written; an external Solver's answers have no tokens of ours, but words."""
-    found = [figures[call.sample.sample_id] for call in calls]
-    metrics = {"reflection_words": float(np.mean([one.reflection_words for one in found]))}
-    for name, values in (
-        ("repetition_share", [one.repetition for one in found if one.repetition is not None]),
-        ("distinct_4_share", [one.distinct for one in found if one.distinct is not None]),
-    ):
-        if values:
-            metrics[name] = float(np.mean(values))
+    """How the responses are written, all of them and those with and without the full reward; an external
+    Solver's answers have no tokens of ours, but words."""
+    metrics: dict[str, float] = {}
+    for suffix, wanted in (("", (True, False)), ("_right", (True,)), ("_wrong", (False,))):
+        found = [figures[call.sample.sample_id] for call in calls if is_correct(call.sample.reward) in wanted]
+        for name, values in (
+            ("reflection_words", [float(one.reflection_words) for one in found]),
+            ("repetition_share", [one.repetition for one in found if one.repetition is not None]),
+            ("distinct_4_share", [one.distinct for one in found if one.distinct is not None]),
+        ):
+            if values:
+                metrics[name + suffix] = float(np.mean(values))
     return metrics
 
 

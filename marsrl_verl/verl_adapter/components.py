@@ -8,6 +8,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from marsrl_verl.algos.attnrl import AttnRL
+from marsrl_verl.algos.choices import OffPolicyMode
 from marsrl_verl.algos.marsrl import MarsRL
 from marsrl_verl.algos.prompts import RolePrompts
 from marsrl_verl.algos.registry import ATTNRL
@@ -71,6 +72,7 @@ def build_algorithm(
             problems=problems,
             prompt_tokens=prompt_tokens,
             max_prompt_tokens=limits[SOLVER],
+            record_log_probs=settings.off_policy.mode == OffPolicyMode.RECORDED.value,
         )
     if settings.external_solver.source != SolverSource.NONE.value:
         limits[SOLVER] = None  # its prompts are not ours to measure

@@ -20,6 +20,7 @@ from verl.utils.py_functional import rename_dict
 from verl.utils.tracking import Tracking
 
 from marsrl_verl.algos.choices import Overlap
+from marsrl_verl.config.batching import optimizer_updates
 from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.core.scheduler import Scheduler
 from marsrl_verl.core.scheduler_state import EndReason
@@ -222,13 +223,16 @@ class RayMarsRLTrainer(SealedCheckpointTrainer):
         credit = self.algorithm.credit(result.trained)
         rows = training_rows(result.trained, credit)
         finished = sum(end.reason is EndReason.FINISHED for end in result.ended)
-        self.metrics.update(self.algorithm.observe_step(result.trained, len(rows), finished))
+        self.metrics.update(
+            self.algorithm.observe_step(result.trained, len(rows), finished, held_groups=result.held)
+        )
         self.metrics.update(credit_metrics(credit))
         if not rows:
             return None
-        updates = min(self.settings.pipeline.updates_per_step, len(rows))
+        updates = optimizer_updates(self.settings.pipeline, len(rows))
         batch = self._arranged_batch(rows, updates, share=self.settings.training.share_prefixes)
         self.metrics["batch/rows"] = len(rows)
+        self.metrics["batch/updates"] = updates * int(self.config.actor_rollout_ref.actor.ppo_epochs)
         self.metrics["batch/padding_rows"] = len(batch) - len(rows)
         self.metrics["batch/tokens"] = sum(batch.meta_info["global_token_num"])
         return batch

@@ -34,6 +34,21 @@ REFUSED = {
         "criterion=fci",
     ),
     "decay without a moving mean": ({**TREE, f"{KEY}.filter_decay": 0.5}, f"{KEY}.filter_decay = 0.5", "ema"),
+    "a mean that never moves": (
+        {**TREE, f"{KEY}.filter_mean": "ema", f"{KEY}.filter_decay": 1.0},
+        f"{KEY}.filter_decay = 1.0",
+        "nothing ever changes",
+    ),
+    "a batch that never moves": (
+        {**TREE, f"{BATCH}.enabled": True, f"{BATCH}.smoothing": 1.0},
+        f"{BATCH}.smoothing = 1.0",
+        "nothing ever changes",
+    ),
+    "a distance that no response has": (
+        {**TREE, f"{KEY}.min_token_distance": 100_000},
+        f"{KEY}.min_token_distance = 100000",
+        "at most",
+    ),
     "choice among all": (
         {**TREE, f"{KEY}.expansion": "all", f"{KEY}.tree_choice": "minority"},
         f"{KEY}.tree_choice = minority",
@@ -100,5 +115,6 @@ def test_the_plan_of_a_step(run):
 @pytest.mark.parametrize("preset", ["attnrl", "attnrl_released", "treerl", "grpo_30"])
 @pytest.mark.parametrize("pipeline", ["pipelined", "sequential"])
 def test_presets_are_accepted(run, preset, pipeline):
-    done = run(f"algo={preset}", f"pipeline={pipeline}", "cluster=cpu", "dry_run=true")
+    near = ["marsrl.algo.attnrl.min_token_distance=8"] if preset == "attnrl_released" else []
+    done = run(f"algo={preset}", f"pipeline={pipeline}", "cluster=cpu", "dry_run=true", *near)
     assert (done.status, done.err) == (0, "")

@@ -6,8 +6,8 @@ import pytest
 
 from marsrl_verl.algos.marsrl import MarsRL
 from marsrl_verl.algos.prompts import MathPrompts
-from marsrl_verl.config.batching import BatchPlan, StagePlan, plan_batch, stage_plans
-from marsrl_verl.config.schema import AlgoConfig, MarsRLConfig
+from marsrl_verl.config.batching import BatchPlan, StagePlan, optimizer_updates, plan_batch, stage_plans
+from marsrl_verl.config.schema import AlgoConfig, MarsRLConfig, PipelineConfig
 
 
 def settings(**algo) -> MarsRLConfig:
@@ -79,3 +79,15 @@ def test_plan_of_a_composed_configuration(checked):
     context = checked({"data.train_batch_size": 16, "trainer.n_gpus_per_node": 2})
     plan = plan_batch(context.config, context.settings)
     assert (plan.problems, plan.groups, plan.ranks) == (16, 144, 2)
+
+
+@pytest.mark.parametrize(
+    ("samples", "updates"), [(1, 1), (95, 1), (287, 1), (288, 2), (1920, 10), (2016, 11), (2015, 10)]
+)
+def test_updates_follow_the_samples(samples, updates):
+    assert optimizer_updates(PipelineConfig(samples_per_update=192), samples) == updates
+
+
+def test_a_step_has_no_more_updates_than_samples():
+    assert optimizer_updates(PipelineConfig(updates_per_step=10), 3) == 3
+    assert optimizer_updates(PipelineConfig(updates_per_step=10), 300) == 10

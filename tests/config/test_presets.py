@@ -49,10 +49,12 @@ def test_options_compose_and_pass_the_checks(
 ):
     path = HUB_IDS.get(name, model)
     trees = algo in TREES
+    near = algo == "attnrl_released" and name == "tiny"  # its branch points are farther apart than that
     if trees and pipeline.startswith("overlapped"):
         pipeline = "pipelined"  # branch points need the trainer between two rounds
     done = run(
         *([f"{SEQUENCE_PARALLEL}=1"] if trees else []),
+        *(["marsrl.algo.attnrl.min_token_distance=8"] if near else []),
         f"model={name}",
         f"cluster={cluster}",
         f"algo={algo}",
@@ -100,6 +102,67 @@ def test_published_setting(run):
     assert (actor.use_kl_loss, actor.clip_ratio, config.marsrl.pipeline.updates_per_step) == (False, 0.2, 1)
     assert config.marsrl.reward.solver.target.endswith(":MathVerifyReward")
     assert config.trainer.nnodes * config.trainer.n_gpus_per_node == 32
+
+
+@pytest.mark.parametrize(
+    ("name", "nodes"), [("r1_distill_qwen_1_5b", 1), ("r1_distill_qwen_7b", 3)], ids=["1.5B", "7B"]
+)
+def test_published_setting_of_attnrl(run, name, nodes):
+    """arXiv 2509.26628 and its launch script."""
+    done = run(
+        "algo=attnrl",
+        f"model={name}",
+        f"actor_rollout_ref.model.path={HUB_IDS[name]}",
+        "data=parquet",
+        "reward=hybrid",
+        "cluster=8xgpu",
+        f"trainer.nnodes={nodes}",
+        "training=attnrl_published",
+        "ray_kwargs.ray_init.address=auto",
+    )
+    assert done.err == ""
+    config = done.launched
+    actor, rollout, algo = (
+        config.actor_rollout_ref.actor,
+        config.actor_rollout_ref.rollout,
+        config.marsrl.algo,
+    )
+    assert (config.data.train_batch_size, algo.group_size) == (64, 6)
+    tree = algo.attnrl
+    assert (tree.num_branch_points, tree.num_continuations, tree.delta, tree.top_share) == (2, 2, 4, 0.2)
+    assert (tree.filter, tree.expansion, tree.adaptive_batch.smoothing) == ("paper", "round", 0.9)
+    solver = config.marsrl.roles.solver
+    assert (solver.max_prompt_tokens, solver.max_new_tokens) == (1024, 8192)
+    assert (solver.temperature, solver.top_p, solver.top_k) == (1.0, 1.0, -1)
+    assert (rollout.max_model_len, config.data.max_response_length) == (9216, 8192), "no other role is asked"
+    assert (actor.use_kl_loss, actor.kl_loss_coef, actor.kl_loss_type) == (True, 0.001, "low_var_kl")
+    assert (actor.clip_ratio_low, actor.clip_ratio_high, actor.loss_agg_mode) == (0.2, 0.28, "token-mean")
+    assert (actor.optim.lr, actor.optim.lr_scheduler_type, actor.optim.weight_decay) == (
+        1e-6,
+        "constant",
+        0.01,
+    )
+    assert (actor.optim.clip_grad, actor.entropy_coeff, actor.ppo_epochs) == (1.0, 0, 1)
+    assert (actor.ppo_max_token_len_per_gpu, rollout.log_prob_max_token_len_per_gpu) == (36864, 36864)
+    assert (rollout.max_num_seqs, rollout.max_num_batched_tokens) == (4096, 36864)
+    assert (rollout.gpu_memory_utilization, rollout.tensor_model_parallel_size) == (0.85, 1)
+    assert config.marsrl.pipeline.samples_per_update == 192
+    assert (config.marsrl.evaluation.temperature, config.marsrl.evaluation.every) == (0.6, 20)
+    assert (config.trainer.save_freq, config.trainer.total_training_steps) == (10, 500)
+    assert config.trainer.nnodes * config.trainer.n_gpus_per_node == 8 * nodes
+
+
+def test_the_clip_range_of_trees_is_the_one_that_the_check_knows(run):
+    done = run("algo=attnrl", "pipeline=sequential", "cluster=cpu", "dry_run=true")
+    assert done.status == 0
+    refused = run(
+        "algo=attnrl",
+        "pipeline=sequential",
+        "cluster=cpu",
+        "dry_run=true",
+        "actor_rollout_ref.actor.clip_ratio_high=0.3",
+    )
+    assert refused.status != 0 and "nothing is ever clipped" in refused.err
 
 
 def evaluated(*overrides: str) -> EvaluationConfig:

@@ -90,6 +90,11 @@ SETTINGS = {
     ),
     "empty budget": ({"marsrl.pipeline.step_prompt_budget": 0}, "step_prompt_budget = 0", "null is no limit"),
     "confidence": ({"marsrl.evaluation.confidence": 95}, "marsrl.evaluation.confidence = 95", "0.95"),
+    "two numbers of updates": (
+        {"marsrl.pipeline.updates_per_step": 2, "marsrl.pipeline.samples_per_update": 8},
+        "marsrl.pipeline.updates_per_step = 2",
+        "one of the two",
+    ),
     "too many updates": (
         {"marsrl.pipeline.updates_per_step": 300},
         "marsrl.pipeline.updates_per_step = 300",
@@ -241,6 +246,7 @@ def test_what_the_cases_start_from_is_right(checked):
     "changes",
     [
         {f"{ACTOR}.clip_ratio_high": 0.28, "marsrl.pipeline.updates_per_step": 2},
+        {f"{ACTOR}.clip_ratio_high": 0.28, "marsrl.pipeline.samples_per_update": 8},
         {f"{ACTOR}.clip_ratio_high": 0.28, f"{ACTOR}.ppo_epochs": 2},
         {"marsrl.algo.role_weights": {"verifier": 2.0}},
         {"trainer.logger": ["wandb"], "trainer.max_actor_ckpt_to_keep": 2},

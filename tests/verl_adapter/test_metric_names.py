@@ -143,9 +143,10 @@ LINE_BREAK = "\x14"
 
 
 def in_lines(item: StageInput, k: int) -> Reply:
-    """A skilled reply after two lines, so that a response has steps."""
+    """A skilled reply after two lines, so that a response has steps. Every third problem is too hard."""
     reply = SkillModel(seed=2)(item, k)
-    return replace(reply, text=f"one{LINE_BREAK}two{LINE_BREAK}{reply.text}")
+    hopeless = sum(item.problem.question.encode()) % 3 == 0
+    return replace(reply, text=f"one{LINE_BREAK}two{LINE_BREAK}{'' if hopeless else reply.text}")
 
 
 def train(folder: Path, script: Script, *settings: str) -> Logged:

@@ -55,7 +55,7 @@ def check_attnrl_run(ctx: Context) -> list[Problem]:
             return []
         what = "Only AttnRL records log-probabilities of the trainer when samples come back."
         return [Problem("marsrl.off_policy.mode", what, "Use pois, sais or tis.", mode)]
-    problems = []
+    problems = _distance(ctx)
     batch, most = algo.attnrl.adaptive_batch, most_problems(algo, int(ctx.config.data.train_batch_size))
     if batch.enabled and batch.min_problems > most:
         what = f"It is above the most problems of a step, {most}."
@@ -96,6 +96,19 @@ def check_attnrl_run(ctx: Context) -> list[Problem]:
     return problems
 
 
+def _distance(ctx: Context) -> list[Problem]:
+    """A distance that leaves no room for a branch point."""
+    solver, distance = ctx.settings.roles.solver, ctx.settings.algo.attnrl.min_token_distance
+    room = solver.max_prompt_tokens + solver.max_new_tokens
+    if distance < room:
+        return []
+    what = (
+        f"No branch point is so far from the beginning: prompt and response have at most {room:,} tokens, so "
+        f"{_KEY}.shortfall would choose all of them."
+    )
+    return [Problem(f"{_KEY}.min_token_distance", what, "Lower it; 0 is no distance.", distance)]
+
+
 def _untouched(algo: AlgoConfig) -> list[Problem]:
     if algo.attnrl == AttnRLConfig():
         return []
@@ -123,15 +136,15 @@ def _ranges(one: AttnRLConfig) -> list[Problem]:
             f"{_BATCH}.max_problems", batch.max_problems, batch.min_problems, "it is not below min_problems"
         ),
     ]
-    for key, value in (
-        (f"{_KEY}.top_share", one.top_share),
-        (f"{_KEY}.filter_decay", one.filter_decay),
-        (f"{_BATCH}.smoothing", batch.smoothing),
-    ):
-        if not 0.0 < value <= 1.0:
-            problems.append(
-                Problem(key, "Expected a number above 0 and at most 1.", "See its default.", value)
+    if not 0.0 < one.top_share <= 1.0:
+        what = "Expected a number above 0 and at most 1."
+        problems.append(Problem(f"{_KEY}.top_share", what, "0.2 is the paper's.", one.top_share))
+    for key, value in ((f"{_KEY}.filter_decay", one.filter_decay), (f"{_BATCH}.smoothing", batch.smoothing)):
+        if not 0.0 <= value < 1.0:
+            what = (
+                "Expected a number from 0 to below 1: with a weight of 1 for the past nothing ever changes."
             )
+            problems.append(Problem(key, what, "0.9 is the default.", value))
     return problems
 
 

@@ -77,8 +77,14 @@ def check_parallelism(ctx: Context) -> list[Problem]:
 
 def check_updates(ctx: Context) -> list[Problem]:
     """Optimizer updates per step against what a step can hold."""
-    plan = plan_batch(ctx.config, ctx.settings)
-    if plan.updates <= plan.trained_groups:
+    plan, pipeline = plan_batch(ctx.config, ctx.settings), ctx.settings.pipeline
+    if pipeline.samples_per_update is not None:
+        if pipeline.updates_per_step == 1:
+            return []
+        what = "marsrl.pipeline.samples_per_update says how many updates a step has."
+        fix = "Set one of the two."
+        return [Problem("marsrl.pipeline.updates_per_step", what, fix, pipeline.updates_per_step)]
+    if pipeline.updates_per_step <= plan.trained_groups:
         return []
     return [
         Problem(
@@ -86,7 +92,7 @@ def check_updates(ctx: Context) -> list[Problem]:
             f"A step trains at most {plan.trained_groups} groups ({plan.trained_rows} "
             "responses), fewer than one per update.",
             "Lower it, or raise data.train_batch_size.",
-            plan.updates,
+            pipeline.updates_per_step,
         )
     ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
+from marsrl_verl.config.asked_roles import asked_roles
 from marsrl_verl.config.checks.context import ROLES, Context
 from marsrl_verl.config.errors import Problem
 from marsrl_verl.config.schema import RoleSampling
@@ -32,6 +33,12 @@ def temperature_problems(key: str, value: float, why_not_zero: str) -> list[Prob
 def role_sampling(ctx: Context) -> dict[str, RoleSampling]:
     """Sampling settings by role."""
     return {role: getattr(ctx.settings.roles, role) for role in ROLES}
+
+
+def _asked(ctx: Context) -> dict[str, RoleSampling]:
+    """The same of the roles that the run asks: nothing needs room for the others."""
+    asked = asked_roles(ctx.settings.algo.correction_rounds, ctx.settings.evaluation.correction_rounds)
+    return {role: one for role, one in role_sampling(ctx).items() if role in asked}
 
 
 def check_role_limits(ctx: Context) -> list[Problem]:
@@ -97,7 +104,7 @@ def check_temperatures(ctx: Context) -> list[Problem]:
 
 def check_engine_lengths(ctx: Context) -> list[Problem]:
     """The engine and the trainer must take the longest sequence of any role."""
-    roles = role_sampling(ctx)
+    roles = _asked(ctx)
     longest_role = max(roles, key=lambda role: roles[role].max_prompt_tokens + roles[role].max_new_tokens)
     longest = roles[longest_role].max_prompt_tokens + roles[longest_role].max_new_tokens
     problems: list[Problem] = []
@@ -130,7 +137,7 @@ def check_engine_lengths(ctx: Context) -> list[Problem]:
 
 def check_copies(ctx: Context) -> list[Problem]:
     """verl's own length and sampling keys follow the roles; set alone they would say something else."""
-    roles = role_sampling(ctx)
+    roles = _asked(ctx)
     prompt = max(one.max_prompt_tokens for one in roles.values())
     response = max(one.max_new_tokens for one in roles.values())
     expected = {

@@ -10,9 +10,12 @@ from marsrl_verl.config.checks.method import one_of
 from marsrl_verl.config.checks.upstream import changed
 from marsrl_verl.config.errors import Problem
 from marsrl_verl.config.upstream_names import LOSS_MEANS, policy_losses
+from marsrl_verl.core.scheduler import Mode
 
 _ACTOR = "actor_rollout_ref.actor"
 _CLIPS = ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c")
+_TREE_CLIPS = {"clip_ratio_low": 0.2, "clip_ratio_high": 0.28}
+"""What the preset algo=attnrl sets for runs with several updates or stale tokens; others do without."""
 _KL = ("kl_loss_coef", "kl_loss_type")
 _KL_TYPES = ("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3")
 """What verl's `kl_penalty` computes; each also with `+` for the straight-through gradient."""
@@ -66,19 +69,23 @@ def check_clip(ctx: Context) -> list[Problem]:
     if actor.clip_ratio_c <= 1.0:
         key = f"{_ACTOR}.clip_ratio_c"
         return [Problem(key, "verl's loss expects a number above 1.", "3.0 is the default.", ctx.get(key))]
-    updates = ctx.settings.pipeline.updates_per_step * int(actor.ppo_epochs)
-    own_ratio = ctx.settings.off_policy.mode in (OffPolicyMode.SAIS.value, OffPolicyMode.RECORDED.value)
-    if updates > 1 or own_ratio or actor.policy_loss.loss_mode != "vanilla":
+    pipeline, mode = ctx.settings.pipeline, ctx.settings.off_policy.mode
+    several = pipeline.updates_per_step > 1 or pipeline.samples_per_update is not None
+    # In sequential mode all of a step's tokens are of the weights that record their log-probabilities.
+    stale = mode == OffPolicyMode.RECORDED.value and pipeline.mode != Mode.SEQUENTIAL.value
+    own_ratio = mode == OffPolicyMode.SAIS.value or stale
+    if several or int(actor.ppo_epochs) > 1 or own_ratio or actor.policy_loss.loss_mode != "vanilla":
         return []
     return [
         Problem(
             key,
             "With one update per step the importance ratio is exactly 1, so nothing is ever clipped.",
-            "Leave it out, or raise marsrl.pipeline.updates_per_step or actor_rollout_ref.actor.ppo_epochs, "
-            "or set marsrl.off_policy.mode=sais.",
+            "Leave it out, or raise marsrl.pipeline.updates_per_step (or set samples_per_update) or "
+            "actor_rollout_ref.actor.ppo_epochs, or set marsrl.off_policy.mode=sais.",
             value,
         )
         for key, value in changed(ctx, _ACTOR, _CLIPS)
+        if mode != OffPolicyMode.RECORDED.value or value != _TREE_CLIPS.get(key.rpartition(".")[2])
     ]
 
 

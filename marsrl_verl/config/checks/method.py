@@ -68,6 +68,7 @@ def check_ranges(ctx: Context) -> list[Problem]:
         *at_least("marsrl.algo.inputs_per_stage", algo.inputs_per_stage, 1, "a stage needs an input"),
         *at_least("marsrl.algo.correction_rounds", algo.correction_rounds, 0, "0 is the Solver alone"),
         *at_least("marsrl.pipeline.updates_per_step", pipeline.updates_per_step, 1, "a step has an update"),
+        *at_least("marsrl.pipeline.samples_per_update", pipeline.samples_per_update, 1, "null is no number"),
         *at_least("marsrl.pipeline.step_prompt_budget", pipeline.step_prompt_budget, 1, "null is no limit"),
         *at_least("marsrl.run.max_generated_tokens", most_tokens, 1, "null is no limit"),
         *at_least("marsrl.evaluation.every", evaluation.every, 0, "0 is never in between"),

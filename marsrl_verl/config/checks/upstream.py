@@ -88,7 +88,7 @@ INERT_KEYS: tuple[Inert, ...] = (
     Inert(
         "actor_rollout_ref.actor.ppo_mini_batch_size",
         "Mini-batches are cut by number, since the rows of a step vary.",
-        "Set marsrl.pipeline.updates_per_step.",
+        "Set marsrl.pipeline.updates_per_step or samples_per_update.",
     ),
     Inert(
         "actor_rollout_ref.actor.grad_clip",
