@@ -134,7 +134,7 @@ def check(folder: Path, count: int) -> dict[str, int]:
     rewards: dict[str, dict[str, float]] = {}
     parents: set[str] = set()
     for number in numbers:
-        trained.update(json.loads((folder / f"trained/step_{number}.json").read_text()))
+        trained.update(list(json.loads((folder / f"trained/step_{number}.json").read_text())))
         for line in (folder / f"rollouts/step_{number}.jsonl").read_text().splitlines():
             row = json.loads(line)
             samples[row["sample"]] += 1
@@ -188,11 +188,10 @@ def first_difference(one: Path, other: Path, count: int) -> tuple[int, str] | No
             if unlike:
                 return number, f"{', '.join(unlike)} of {name}"
         trained = [
-            sorted(json.loads((folder / f"trained/step_{number}.json").read_text()))
-            for folder in (one, other)
+            json.loads((folder / f"trained/step_{number}.json").read_text()) for folder in (one, other)
         ]
         if trained[0] != trained[1]:
-            return number, "which samples were trained"
+            return number, "what was trained"
     return None
 
 

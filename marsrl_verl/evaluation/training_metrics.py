@@ -95,11 +95,6 @@ def _measure(groups: list[Group], figures: Mapping[str, TextFigures]) -> dict[st
     regular = (FinishReason.STOP, FinishReason.LENGTH)
     metrics |= {
         "reward_mean": float(np.mean([call.sample.reward for call in calls])),
-        **{
-            f"{name}_{suffix}": f"the same of the responses {which} the full reward"
-            for name in ("repetition_share", "distinct_4_share", "reflection_words")
-            for suffix, which in (("right", "with"), ("wrong", "without"))
-        },
         "truncation_share": endings.count(FinishReason.LENGTH) / len(calls),
         "failed_share": sum(ending not in regular for ending in endings) / len(calls),
         "grading_error_share": sum(_grading_failed(call) for call in calls) / len(calls),
@@ -131,11 +126,12 @@ def _texts(calls: list[Call], figures: Mapping[str, TextFigures]) -> dict[str, f
     metrics: dict[str, float] = {}
     for suffix, wanted in (("", (True, False)), ("_right", (True,)), ("_wrong", (False,))):
         found = [figures[call.sample.sample_id] for call in calls if is_correct(call.sample.reward) in wanted]
-        for name, values in (
-            ("reflection_words", [float(one.reflection_words) for one in found]),
-            ("repetition_share", [one.repetition for one in found if one.repetition is not None]),
-            ("distinct_4_share", [one.distinct for one in found if one.distinct is not None]),
-        ):
+        by_name: dict[str, list[float]] = {
+            "reflection_words": [float(one.reflection_words) for one in found],
+            "repetition_share": [one.repetition for one in found if one.repetition is not None],
+            "distinct_4_share": [one.distinct for one in found if one.distinct is not None],
+        }
+        for name, values in by_name.items():
             if values:
                 metrics[name + suffix] = float(np.mean(values))
     return metrics

@@ -25,6 +25,10 @@ Keys of a line, schema version 1:
     policy_version   training step whose weights sampled the last segment
     segments         [end, policy version] of every segment: tokens up to `end` came from that version
     error            why generation or grading failed, or null
+    prefix_tokens    tokens of the response that are the beginning of its parent, which it continues (AttnRL),
+                     else 0
+    steps            ends in tokens of the response's steps, where the trainer looked at it (AttnRL), or null
+    influence        Forward Context Influence of each of these steps, or null where it was not computed
 """
 
 from __future__ import annotations
@@ -43,7 +47,7 @@ ROLLOUT_FOLDER = "rollouts"
 
 def rollout_line(step: int, stage_input: StageInput, sample: Sample) -> dict[str, Any]:
     """One sample in the schema above; the sample must be scored."""
-    problem, outcome, reward = stage_input.problem, sample.outcome, sample.reward
+    problem, outcome, reward, marks = stage_input.problem, sample.outcome, sample.reward, sample.marks
     assert outcome is not None
     return {
         "schema_version": SCHEMA_VERSION,
@@ -74,6 +78,9 @@ def rollout_line(step: int, stage_input: StageInput, sample: Sample) -> dict[str
         "policy_version": None if sample.external else sample.policy_version,
         "segments": [] if sample.external else [list(segment) for segment in sample.segments],
         "error": sample.error or outcome.error,
+        "prefix_tokens": 0 if stage_input.prefix is None else len(stage_input.prefix.response_ids),
+        "steps": None if marks is None else list(marks.steps.ends),
+        "influence": None if marks is None or not marks.influence else list(marks.influence),
     }
 
 

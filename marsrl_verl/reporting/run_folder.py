@@ -5,7 +5,7 @@ config.yaml              the resolved configuration
 metrics.jsonl            one line per training step (metrics_log)
 metrics.replaced.jsonl   lines that a resumed run made obsolete
 rollouts/step_N.jsonl    every sample of step N (rollout_log)
-trained/step_N.json      ids of the samples that entered the loss of step N
+trained/step_N.json      advantages of the samples that entered the loss of step N, by their ids
 rollouts/eval_TAG.jsonl  every call of an evaluation
 evaluations/TAG.json     an evaluation's record
 replaced/                rollouts and evaluations that a resumed run made obsolete
@@ -25,10 +25,11 @@ from collections.abc import Iterable, Mapping
 from enum import Enum
 from pathlib import Path
 
+from marsrl_verl.core.algorithm import Credit
 from marsrl_verl.core.types import Group
 from marsrl_verl.evaluation.role_metrics import GREEDY_SUFFIX
 from marsrl_verl.evaluation.suite import EvaluationRecord, EvaluationResult
-from marsrl_verl.reporting.files import free_name, write_atomic, write_json_atomic
+from marsrl_verl.reporting.files import free_name, to_json, write_atomic, write_json_atomic
 from marsrl_verl.reporting.metrics_log import MetricsLog, StepMetrics, read_metrics
 from marsrl_verl.reporting.rollout_log import (
     ROLLOUT_FOLDER,
@@ -184,10 +185,11 @@ class RunFolder:
         """Write every sample of the step's groups to `rollouts/step_N.jsonl`."""
         return write_step_rollouts(self.path, step, groups)
 
-    def write_trained(self, step: int, samples: Iterable[str]) -> Path:
-        """Write the ids of the samples that entered the step's loss to `trained/step_N.json`."""
+    def write_trained(self, step: int, credit: Credit) -> Path:
+        """Write the advantages of the samples that entered the step's loss to `trained/step_N.json`, by their
+        ids: lists of [end, advantage] of consecutive parts of the response, in tokens."""
         path = self.path / _TRAINED_FOLDER / f"step_{step}.json"
-        write_json_atomic(path, sorted(samples))
+        write_atomic(path, to_json(dict(sorted(credit.items()))) + "\n")
         return path
 
     def write_evaluation(self, result: EvaluationResult, *, rollouts: bool = True) -> None:

@@ -31,7 +31,7 @@ from marsrl_verl.reporting.files import free_name, write_atomic, write_bytes_ato
 FILE_NAME = "marsrl.pt"
 SEAL_NAME = "sealed.json"
 TRACKER_NAME = "latest_checkpointed_iteration.txt"
-STATE_VERSION = 3
+STATE_VERSION = 4
 SET_ASIDE = "replaced"
 """Folder beside the checkpoints; `auto` never looks into it."""
 _STEP_FOLDER = re.compile(r"global_step_(\d+)")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 import time
-from collections.abc import Iterable
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -13,6 +12,7 @@ from marsrl_verl.algos.prompts import RolePrompts
 from marsrl_verl.config.external_plan import solver_source
 from marsrl_verl.config.packages import versions_of
 from marsrl_verl.config.schema import MarsRLConfig
+from marsrl_verl.core.algorithm import Credit
 from marsrl_verl.core.step_result import StepResult
 from marsrl_verl.core.types import ROLES, Engine, Problem, SamplingSettings
 from marsrl_verl.evaluation.pipeline_metrics import pipeline_metrics
@@ -63,9 +63,9 @@ class TrainingObserver:
         for line in self.folder.read_metrics():
             self._tokens += int(line.metrics.get("rollout/generated_tokens") or 0)
 
-    def rollouts(self, step: int, result: StepResult, trained: Iterable[str]) -> None:
-        """Write the samples of a step's completed groups and the ids of those that it trained, if the run
-        keeps them."""
+    def rollouts(self, step: int, result: StepResult, trained: Credit) -> None:
+        """Write the samples of a step's completed groups and the advantages of those that it trained, if the
+        run keeps them."""
         if self._settings.run.log_rollouts:
             self.folder.write_rollouts(step, result.completed)
             self.folder.write_trained(step, trained)

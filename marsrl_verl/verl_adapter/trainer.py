@@ -22,6 +22,7 @@ from verl.utils.tracking import Tracking
 from marsrl_verl.algos.choices import Overlap
 from marsrl_verl.config.batching import optimizer_updates
 from marsrl_verl.config.checks.context import typed_settings
+from marsrl_verl.core.algorithm import Credit
 from marsrl_verl.core.scheduler import Scheduler
 from marsrl_verl.core.scheduler_state import EndReason
 from marsrl_verl.core.step_result import StepResult
@@ -80,6 +81,9 @@ class RayMarsRLTrainer(SealedCheckpointTrainer):
         self.global_steps = 0
         self.engine_version: int | None = None
         self.generated_tokens = 0
+        self.samples = 0
+        self.credit: Credit = {}
+        """Advantages of the samples that the current step trains."""
         self.metrics: dict[str, float] = {}
         self.timing: dict[str, float] = {}
 
@@ -120,7 +124,8 @@ class RayMarsRLTrainer(SealedCheckpointTrainer):
                 self._fit_compute_log_prob(batch)
                 self._fit_compute_ref_log_prob(batch)
                 self._fit_update_actor(batch)
-            self.observer.rollouts(self.global_steps, result, trained_samples(batch))
+            trained = {name: self.credit[name] for name in trained_samples(batch)}
+            self.observer.rollouts(self.global_steps, result, trained)
             self._fit_describe(result, batch)
             self._fit_save_checkpoint()
             if not self.overlaps:
@@ -185,7 +190,9 @@ class RayMarsRLTrainer(SealedCheckpointTrainer):
         self.timing["rollout"] = counts.seconds
         self.generated_tokens += counts.tokens
         self.metrics.update(counts.metrics())
+        self.samples += counts.samples
         self.metrics["rollout/generated_tokens_total"] = self.generated_tokens
+        self.metrics["rollout/samples_total"] = self.samples
 
     def _fit_start_next_round(self) -> None:
         """Bring the weights of the last update to the idle engine and start the next step's round."""
@@ -220,13 +227,13 @@ class RayMarsRLTrainer(SealedCheckpointTrainer):
 
     def _fit_build_batch(self, result: StepResult) -> DataProto | None:
         """The step's training batch with advantages, balanced over ranks; None when nothing trains."""
-        credit = self.algorithm.credit(result.trained)
-        rows = training_rows(result.trained, credit)
+        self.credit = self.algorithm.credit(result.trained)
+        rows = training_rows(result.trained, self.credit)
         finished = sum(end.reason is EndReason.FINISHED for end in result.ended)
         self.metrics.update(
             self.algorithm.observe_step(result.trained, len(rows), finished, held_groups=result.held)
         )
-        self.metrics.update(credit_metrics(credit))
+        self.metrics.update(credit_metrics(self.credit))
         if not rows:
             return None
         updates = optimizer_updates(self.settings.pipeline, len(rows))
@@ -373,6 +380,7 @@ class RayMarsRLTrainer(SealedCheckpointTrainer):
         return {
             "step": self.global_steps,
             "generated_tokens": self.generated_tokens,
+            "samples": self.samples,
             "generation": self.generation.state_dict(),
             "scheduler": self.scheduler.state_dict(),
             "algorithm": self.algorithm.state_dict(),
@@ -388,7 +396,7 @@ class RayMarsRLTrainer(SealedCheckpointTrainer):
         self.generation.load_state_dict(state["generation"])
         self.problems.load_state_dict(state["problems"])
         self.metrics, self.timing = state["metrics"], state["timing"]
-        self.generated_tokens = state["generated_tokens"]
+        self.generated_tokens, self.samples = state["generated_tokens"], state["samples"]
 
     # --- small things -------------------------------------------------------------------------
 

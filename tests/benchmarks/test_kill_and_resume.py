@@ -32,7 +32,7 @@ def write_run(folder: Path, second: list[dict], trained: list[str]) -> Path:
         lines = "".join(json.dumps(one) + "\n" for one in rows)
         (folder / f"rollouts/step_{number}.jsonl").write_text(lines)
         names = ["a#1", "a#0"] if number == 1 else trained
-        (folder / f"trained/step_{number}.json").write_text(json.dumps(names))
+        (folder / f"trained/step_{number}.json").write_text(json.dumps({name: [[4, 0.5]] for name in names}))
     return folder
 
 
@@ -42,7 +42,7 @@ CHANGES = {
     "the weights of a segment": ([row("b#0", segments=[[2, 1]]), row("b#1")], ["b#0"], "segments of b#0"),
     "another sample": ([row("b#0"), row("c#1")], ["b#0"], "samples ['b#1', 'c#1']"),
     "a sample too few": ([row("b#0")], ["b#0"], "samples ['b#1']"),
-    "what was trained": ([row("b#0"), row("b#1")], ["b#1"], "which samples were trained"),
+    "what was trained": ([row("b#0"), row("b#1")], ["b#1"], "what was trained"),
 }
 
 

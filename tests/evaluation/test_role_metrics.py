@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from marsrl_verl.core.types import (
@@ -186,12 +188,18 @@ def test_training_metrics_by_hand():
         "repetition_share": 0,
         "distinct_4_share": 1,
         "reflection_words": 0,
+        "distinct_4_share_right": 1,
+        "reflection_words_right": 0,
+        "repetition_share_wrong": 0,
+        "distinct_4_share_wrong": 1,
+        "reflection_words_wrong": 0,
         "truncation_share": 0.25,
         "failed_share": 0.25,
         "grading_error_share": 0.25,
         "missing_answer_share": 0.75,
         "solver_accuracy": 0.25,
     }
+    assert "repetition_share_right" not in solver, "the right response has ten tokens, a 20-gram twenty"
     assert found[role_metric("verifier", "verifier_recall")] == 0.5
     assert found[stage_metric("verifier_1", "invalid_verdict_share")] == 0.5
     assert found[stage_metric("verifier_1", "verifier_f1")] == pytest.approx(2 / 3)
@@ -201,7 +209,7 @@ def test_training_metrics_by_hand():
 
 def test_every_metric_is_documented_and_finite():
     groups = [
-        group_of("s", SOLVER, [sample("s", 0, 1.0, tokens=30), sample("s", 1, 0.0)]),
+        group_of("s", SOLVER, [sample("s", 0, 1.0, tokens=30), sample("s", 1, 0.0, tokens=30)]),
         group_of("v", VERIFIER, [sample("v", 0, 1.0, NO)], 0.0, "verifier_1"),
         group_of("w", VERIFIER, [sample("w", 0, 1.0, YES)], 1.0, "verifier_1"),
         group_of("c", CORRECTOR, [sample("c", 0, 1.0)], 0.0, "corrector_1"),
@@ -220,3 +228,17 @@ def test_no_groups_no_metrics():
 def test_unknown_metric_names_are_refused():
     with pytest.raises(ValueError, match="'rewards'"):
         role_metric("solver", "rewards")
+
+
+def test_text_figures_of_right_and_wrong_responses_are_told_apart():
+    """The right response says one word of reflection, the wrong one three and repeats itself."""
+    right = replace(sample("s", 0, 1.0), text="wait", response_ids=list(range(30)))
+    wrong = replace(sample("s", 1, 0.0), text="wait, hmm, however", response_ids=[7] * 30)
+    found = training_metrics([group_of("s", SOLVER, [right, wrong])])
+    assert found["role/solver/reflection_words"] == 2.0
+    assert found["role/solver/reflection_words_right"] == 1.0
+    assert found["role/solver/reflection_words_wrong"] == 3.0
+    assert found["role/solver/repetition_share_right"] == 0.0
+    assert found["role/solver/repetition_share_wrong"] == pytest.approx(10 / 11)
+    assert found["role/solver/distinct_4_share_right"] == 1.0
+    assert found["role/solver/distinct_4_share_wrong"] == pytest.approx(1 / 27)

@@ -185,6 +185,9 @@ def test_rollouts(tmp_path):
             "policy_version": 7,
             "segments": [[3, 7]],
             "error": None,
+            "prefix_tokens": 0,
+            "steps": None,
+            "influence": None,
         }
     ]
 

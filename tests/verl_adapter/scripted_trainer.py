@@ -221,6 +221,7 @@ class ScriptedTrainer(RayMarsRLTrainer):
         )
         self.generation = Generation(self.scheduler, self.async_rollout_manager, self.sampling)
         self.global_steps, self.generated_tokens, self.engine_version = 0, 0, None
+        self.samples, self.credit = 0, {}
         self.metrics, self.timing = {}, {}
         self.evaluated: list[tuple[str, int]] = []
         self.told_last: list[bool] = []
@@ -248,6 +249,7 @@ class ScriptedTrainer(RayMarsRLTrainer):
         ]
         line = {"step": result.step, "updates": self.actor_rollout_wg.updates, "rows": rows}
         _append_batch(self.folder / "batches", line)
+        self.credit = {row[0]: () for row in rows}
         if not rows:
             return None
         columns = {"sample_id": [row[0] for row in rows], "is_padding": [False] * len(rows)}

@@ -69,7 +69,8 @@ def result(step: int) -> StepResult:
 
 def take_step(observer: TrainingObserver, step: int, tokens: int = 10) -> None:
     one = result(step)
-    observer.rollouts(step, one, ["p0/solver/0#1", "p0/solver/0#0"])
+    parts = {"p0/solver/0#1": ((1, -0.5), (2, 0.25)), "p0/solver/0#0": ((2, 0.5),)}
+    observer.rollouts(step, one, parts)
     observer.record(step, {"rollout/generated_tokens": tokens, **observer.describe(one)}, TIMINGS)
 
 
@@ -96,7 +97,7 @@ def test_a_recorded_step_is_in_the_folder_at_once(tmp_path):
     assert steps_in(tmp_path / "run" / "metrics.jsonl") == [1]
     assert (tmp_path / "run" / "rollouts" / "step_1.jsonl").is_file()
     trained = json.loads((tmp_path / "run" / "trained" / "step_1.json").read_text())
-    assert trained == ["p0/solver/0#0", "p0/solver/0#1"]
+    assert trained == {"p0/solver/0#0": [[2, 0.5]], "p0/solver/0#1": [[1, -0.5], [2, 0.25]]}
     assert (tmp_path / "run" / "config.yaml").is_file()
 
 
