@@ -5,7 +5,13 @@ from __future__ import annotations
 import platform
 from collections.abc import Sequence
 
-from marsrl_verl.compare.results import Finished, over_seeds, start_over_seeds
+from marsrl_verl.compare.results import (
+    TRAINED_METRIC,
+    UPDATES_METRIC,
+    Finished,
+    over_seeds,
+    start_over_seeds,
+)
 from marsrl_verl.compare.runner import Failed, duration
 from marsrl_verl.compare.statistics import t_interval
 from marsrl_verl.compare.suite import Suite
@@ -89,14 +95,17 @@ def _quality(finished: Sequence[Finished], seeds: int, confidence: float) -> str
 
 def _cost(finished: Sequence[Finished], seeds: int, confidence: float) -> str:
     lines = [
-        "| | steps | generated tokens | tool calls | seconds of training steps | seconds in all |",
-        "|---|---:|---:|---:|---:|---:|",
+        "| | steps | updates | trained samples | generated tokens | tool calls | seconds of training steps "
+        "| seconds in all |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for method in dict.fromkeys(one.run.method for one in finished):
         some = [one for one in finished if one.run.method == method]
         ends = [one.rows[-1] for one in some]  # rows after training come last
-        columns: list[list[float]] = [
+        columns: list[Sequence[float | None]] = [
             [len(one.steps) for one in some],
+            [one.total(UPDATES_METRIC) for one in some],
+            [one.total(TRAINED_METRIC) for one in some],
             [one.generated_tokens for one in some],
             [end.executed_tool_calls for end in ends],
             [end.seconds for end in ends],

@@ -19,6 +19,9 @@ TOOL_CALLS_METRIC = "rollout/executed_tool_calls"
 """Per step; methods without tools do not log it, which counts as 0."""
 
 
+UPDATES_METRIC, TRAINED_METRIC = "batch/updates", "batch/rows"
+
+
 class ResultError(ValueError):
     """A run's folder that does not hold what a finished run leaves."""
 
@@ -53,6 +56,12 @@ class Finished:
     problems: int | None
     """Held-out problems of the evaluation after training."""
     versions: dict[str, str]
+
+    def total(self, metric: str) -> float | None:
+        """The sum of a metric of `metrics.jsonl` over the training steps; None where no step has it."""
+        found = [step.metrics.get(metric) for step in self.steps]
+        known = [value for value in found if value is not None]
+        return sum(known) if known else None
 
     def value(self, metric: str) -> float | None:
         """The value of one metric, None where it is absent or was not observed."""

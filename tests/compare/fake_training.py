@@ -37,7 +37,12 @@ def write_run(folder: Path, tokens: int, solver: float, recall: float | None = N
     steps = [
         {
             "step": step,
-            "metrics": {"rollout/generated_tokens": tokens / 2, "role/solver/solver_accuracy": 0.3 * step},
+            "metrics": {
+                "rollout/generated_tokens": tokens / 2,
+                "role/solver/solver_accuracy": 0.3 * step,
+                "batch/updates": step,
+                "batch/rows": 90 * step,
+            },
             "timings": {"step": 1.5},
         }
         for step in (1, 2)

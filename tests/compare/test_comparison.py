@@ -83,7 +83,7 @@ def test_report_and_picture(compare, tmp_path):
     # Seeds 1, 2, 3 give 0.6, 0.7, 0.8; half width 4.30265 x 0.1 / sqrt(3) = 0.248.
     assert "| Solver accuracy | 40.0 % [40.0, 40.0] | 70.0 % [45.2, 94.8] | 70.0 % [45.2, 94.8] |" in report
     assert "| Verifier recall | – | – | – |" in report
-    assert "| one | 2 ± 0 | 1,000 ± 0 | 0 ± 0 | 3 ± 0 |" in report
+    assert "| one | 2 ± 0 | 3 ± 0 | 270 ± 0 | 1,000 ± 0 | 0 ± 0 | 3 ± 0 |" in report
     assert "n = 3 seeds" in report and "40 held-out problems" in report and "A note." in report
     assert "![Two methods](comparison.png)" in report
     assert (tmp_path / "out" / "comparison.png").read_bytes().startswith(b"\x89PNG")

@@ -232,8 +232,8 @@ def test_unknown_metric_names_are_refused():
 
 def test_text_figures_of_right_and_wrong_responses_are_told_apart():
     """The right response says one word of reflection, the wrong one three and repeats itself."""
-    right = replace(sample("s", 0, 1.0), text="wait", response_ids=list(range(30)))
-    wrong = replace(sample("s", 1, 0.0), text="wait, hmm, however", response_ids=[7] * 30)
+    right = sample("s", 0, 1.0, tokens=30, text="wait")
+    wrong = replace(sample("s", 1, 0.0, tokens=30, text="wait, hmm, however"), response_ids=[7] * 30)
     found = training_metrics([group_of("s", SOLVER, [right, wrong])])
     assert found["role/solver/reflection_words"] == 2.0
     assert found["role/solver/reflection_words_right"] == 1.0
