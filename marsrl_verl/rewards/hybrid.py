@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from marsrl_verl.core.types import Outcome
 from marsrl_verl.rewards.answer import AnswerReward
+from marsrl_verl.rewards.bare_answer import same_bare_answer
 from marsrl_verl.rewards.exact import ExactAnswerReward
 from marsrl_verl.rewards.math_verify import MATH_GRADER, MathVerifyReward
 
 
 class HybridReward(AnswerReward):
-    """1 where the exact comparison or math-verify accepts the answer. Most right answers never reach the
-    slower one.
+    """1 where the exact comparison, the one without units and percent signs, or math-verify accepts the
+    answer. Most right answers never reach the slowest one.
+
+    The released verifier grades a response without a closing tag as a whole, and one that was cut off; here
+    both have reward 0, as with every reward for an answer.
 
     Args:
         timeout_s, memory_mb, grader: of `MathVerifyReward`.
@@ -21,9 +25,14 @@ class HybridReward(AnswerReward):
         self.equivalent = MathVerifyReward(timeout_s, memory_mb, grader)
 
     def grade(self, final_text: str, references: list[str]) -> Outcome:
-        """The exact comparison decides what is right, math-verify what is wrong."""
+        """The comparisons of text decide what is right, math-verify what is wrong."""
         found = self.exact.grade(final_text, references)
-        return found if found.reward else self.equivalent.grade(final_text, references)
+        if found.reward:
+            return found
+        answer = found.answer
+        if answer is not None and any(same_bare_answer(answer, one) for one in references):
+            return Outcome(1.0, answer=answer)
+        return self.equivalent.grade(final_text, references)
 
     def close(self) -> None:
         """End math-verify's process."""
