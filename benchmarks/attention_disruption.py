@@ -1,13 +1,21 @@
-"""Does hiding a step that later reasoning attends to hurt more than hiding another one?
+r"""Does hiding a step that later reasoning attends to hurt more than hiding another one?
 
-    python -m benchmarks.attention_disruption                          # the tiny model on held-out problems
-    python -m benchmarks.attention_disruption --problems 200 --samples 4 --seeds 1 2 3
+    python -m benchmarks.attention_disruption        # the tiny model on held-out problems of the tiny world
+    python -m benchmarks.attention_disruption --model deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B \
+        --data aime24.parquet --temperature 0.6 --json rows.json \
+        --instruction "Let's think step by step and output the final answer within \boxed{}."
 
 As in AttnRL's Fig. 3 (arXiv 2509.26628): responses are sampled, a step of each is hidden from every later
 token (its column of the attention, in all heads and layers), and the rest of the response is sampled anew.
-The accuracy of the answers tells how much the step mattered. A response takes part where it is right and
-each kind of step can be chosen in it: the one of the largest influence (FCI), the one of the largest mean
--log p, and one of the others at random. `nothing hidden` samples the rest anew from the same places.
+The accuracy of the answers tells how much the step mattered. The kinds of steps: one at random from the top
+share by influence (FCI), one from the top share by mean -log p that is not in the first, one of the others.
+Steps are thinking steps before `</think>`, never the first one, and `--delta` steps or more follow. Figures
+are also split by whether the step lies in the first or the second half of the response's tokens.
+
+A response takes part where it is right, so that there is an answer to lose (one that is cut off is wrong),
+and has a step of each kind. `nothing hidden` samples the rest anew from the same places with the same random
+numbers. Without `--data` the problems are the tiny world's, other ones for each seed. A file has verl's
+format or plain columns (`docs/data.md`), and its problems are the same for all seeds.
 """
 
 from __future__ import annotations
@@ -16,200 +24,203 @@ import argparse
 import datetime
 import json
 import platform
-import random
-from collections.abc import Sequence
+import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.tables import table, with_interval
-from marsrl_verl.algos.step_cutter import step_cutter
-from marsrl_verl.attention.show import measure_response
-from marsrl_verl.core.seeding import derive_generator
-from marsrl_verl.core.steps import Steps
+from benchmarks.disruption.problems import REWARDS, AnswerCheck, read_problems, tiny_problems
+from benchmarks.disruption.sampling import Decoding
+from benchmarks.disruption.statistics import as_table, summarise
+from benchmarks.disruption.study import Found, Plan, Study
+from marsrl_verl.algos.prompts import MathPrompts
+from marsrl_verl.data_preparation.errors import PreparationError
+from marsrl_verl.data_preparation.problems import ANSWER_COLUMN, Columns
 from marsrl_verl.demo.assets import model_path
-from marsrl_verl.demo.problems import Split, generate
-from marsrl_verl.rewards.extraction import last_boxed, same_answer
+from marsrl_verl.rewards.loading import ClassLoadError
+from marsrl_verl.rollout.single_call import ChatTokenizer
 
-KINDS = ("influence", "surprise", "other")
-
-
-@dataclass(frozen=True)
-class Cut:
-    """A place in a right response: a step to hide, and where the rest is sampled anew."""
-
-    problem: int
-    kind: str
-    ids: tuple[int, ...]
-    """Prompt and response up to the end of the hidden step."""
-    hidden: tuple[int, int]
-    """First and one past the last hidden token. The line break that ends the step stays, and does not see the
-    others either: what follows is sampled from its place."""
+ATTENTION_LAYERS = {"full_attention", "sliding_attention"}
+"""In others a token leaves a trace beside its column of the attention."""
 
 
-@dataclass
-class Row:
-    """Accuracy of one kind of step."""
+@dataclass(frozen=True, slots=True)
+class Defaults:
+    """Defaults that differ between the tiny world and a file of problems."""
 
-    seed: int
-    kind: str
-    hidden: bool
-    answers: int
-    accuracy: float
-
-
-@torch.no_grad()
-def sample_rest(
-    model: Any,
-    ids: Sequence[Sequence[int]],
-    hidden: Sequence[tuple[int, int]],
-    most: int,
-    end: int,
-    seed: int,
-) -> list[list[int]]:
-    """Sample on from each row at temperature 1; `hidden` tokens are seen by no other token."""
-    from transformers import DynamicCache
-
-    generator = torch.Generator().manual_seed(seed)
-    width = max(map(len, ids))
-    tokens = torch.full((len(ids), width), end)
-    mask = torch.zeros(len(ids), width, dtype=torch.long)
-    for row, (one, (start, stop)) in enumerate(zip(ids, hidden, strict=True)):
-        shift = width - len(one)
-        tokens[row, shift:] = torch.tensor(one)
-        mask[row, shift:] = 1
-        mask[row, shift + start : shift + stop] = 0
-    # Positions count hidden tokens too: what follows stays where it was.
-    lengths = torch.tensor([len(one) for one in ids])
-    positions = (torch.arange(width)[None] - (width - lengths)[:, None]).clamp(min=0)
-    cache = DynamicCache()
-    found: list[list[int]] = [[] for _ in ids]
-    done = torch.zeros(len(ids), dtype=torch.bool)
-    for _ in range(most):
-        logits = model(
-            input_ids=tokens,
-            attention_mask=mask,
-            position_ids=positions,
-            past_key_values=cache,
-            use_cache=True,
-            logits_to_keep=1,
-        ).logits[:, -1]
-        chosen = torch.multinomial(logits.float().softmax(-1), 1, generator=generator)
-        for row in range(len(ids)):
-            if not done[row]:
-                found[row].append(int(chosen[row]))
-        done |= chosen[:, 0] == end
-        if bool(done.all()):
-            break
-        tokens, positions = chosen, positions[:, -1:] + 1
-        mask = torch.cat([mask, torch.ones(len(ids), 1, dtype=torch.long)], dim=1)
-    return found
+    problems: int | None
+    samples: int
+    max_new_tokens: int
+    delta: int
+    reward: str
+    seeds: tuple[int, ...]
 
 
-def cuts_of(
-    problem: int, prompt: list[int], response: list[int], steps: Steps, model: Any, delta: int, seed: int
-) -> list[Cut]:
-    """One cut of each kind; none where the kinds cannot be told apart."""
-    # Neither the first step nor the last two: something must follow that can look back.
-    places = list(range(1, len(steps) - 1))
-    if len(places) < len(KINDS):
-        return []
-    influence, log_probs = measure_response(model, prompt, response, steps, delta, "chunked")
-    surprise = [
-        -sum(log_probs[steps.start(step) : steps.ends[step]]) / (steps.ends[step] - steps.start(step))
-        for step in range(len(steps))
-    ]
-    most_influential = max(places, key=lambda step: influence[step])
-    most_surprising = max((step for step in places if step != most_influential), key=lambda s: surprise[s])
-    others = [step for step in places if step not in (most_influential, most_surprising)]
-    other = others[int(derive_generator(seed, "other", problem).integers(len(others)))]
-    return [
-        Cut(
-            problem,
-            kind,
-            tuple(prompt + response[: steps.ends[step]]),
-            (len(prompt) + steps.start(step), len(prompt) + steps.ends[step] - 1),
-        )
-        for kind, step in zip(KINDS, (most_influential, most_surprising, other), strict=True)
-    ]
+TINY = Defaults(problems=400, samples=4, max_new_tokens=48, delta=1, reward="exact", seeds=(1, 2, 3))
+FILE = Defaults(problems=None, samples=8, max_new_tokens=8192, delta=4, reward="hybrid", seeds=(1,))
+"""Samples and delta are the paper's, the length is that of its training."""
 
 
-def study(model: Any, tokenizer: Any, problems: int, samples: int, delta: int, seed: int) -> list[Row]:
-    """All rows of one seed."""
-    end = tokenizer.eos_token_id
-    cutter = step_cutter(tokenizer)
-    chains = generate(Split.HELD_OUT, problems, seed)
-    prompts = [
-        tokenizer.apply_chat_template(
-            [{"role": "user", "content": chain.question}], add_generation_prompt=True, return_dict=False
-        )
-        for chain in chains
-        for _ in range(samples)
-    ]
-    answers = [str(chain.answer) for chain in chains for _ in range(samples)]
-    nothing = [(0, 0)] * len(prompts)
-    responses = sample_rest(model, prompts, nothing, 48, end, seed)
-
-    def right(number: int, ids: Sequence[int]) -> bool:
-        box = last_boxed(tokenizer.decode(ids, skip_special_tokens=True))
-        return box is not None and same_answer(box, answers[number])
-
-    cuts: list[Cut] = []
-    for number, (prompt, response) in enumerate(zip(prompts, responses, strict=True)):
-        if right(number, response):
-            steps = cutter.cut(response)
-            cuts += cuts_of(number, list(prompt), response, steps, model, delta, seed)
-    random.Random(seed).shuffle(cuts)
-    rows = []
-    for hide in (False, True):
-        spans = [cut.hidden if hide else (0, 0) for cut in cuts]
-        rest = sample_rest(model, [cut.ids for cut in cuts], spans, 48, end, seed + 1)
-        for kind in KINDS:
-            found = [
-                right(cut.problem, [*cut.ids, *more])
-                for cut, more in zip(cuts, rest, strict=True)
-                if cut.kind == kind
-            ]
-            rows.append(Row(seed, kind, hide, len(found), sum(found) / max(len(found), 1)))
-    return rows
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    result = argparse.ArgumentParser(
+        prog="python -m benchmarks.attention_disruption",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "--model", default=str(model_path()), help="a model that speaks the tiny world's protocol"
+    add = result.add_argument
+
+    def differing(name: str, help_text: str, **kwargs: Any) -> None:
+        values = [getattr(one, name) for one in (TINY, FILE)]
+        shown = ["all" if value is None else value for value in values]
+        option = "--" + name.replace("_", "-")
+        add(option, help=f"{help_text} (default {shown[0]}, with --data {shown[1]})", **kwargs)
+
+    add(
+        "--model",
+        default=str(model_path()),
+        help="folder or name of a transformers model with a chat template",
     )
-    parser.add_argument("--problems", type=int, default=400)
-    parser.add_argument("--samples", type=int, default=4)
-    parser.add_argument("--delta", type=int, default=1)
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--json", type=Path, help="write the rows here")
-    arguments = parser.parse_args()
+    add("--data", type=Path, help="problems: a parquet, JSON-lines or JSON file")
+    add("--question-column", help="a column of text; without it chat messages in the column prompt")
+    add("--answer-column", default=ANSWER_COLUMN, help="default %(default)s")
+    add("--instruction", default="", help="appended to each question, after an empty line")
+    differing("problems", "how many; of a file the first ones", type=int)
+    differing("samples", "responses to each problem", type=int)
+    differing("max_new_tokens", "most tokens of a response", type=int)
+    add("--temperature", type=float, default=1.0)
+    add("--top-p", type=float, default=1.0)
+    add(
+        "--top-share",
+        type=float,
+        default=0.2,
+        help="share of a response's steps that is on top (%(default)s)",
+    )
+    differing("delta", "least distance in steps from which attention counts", type=int)
+    differing("reward", "how answers are checked", choices=sorted(REWARDS))
+    differing("seeds", "the study is made once with each", type=int, nargs="+")
+    add("--batch-size", type=int, default=64, help="rows sampled at once (%(default)s)")
+    add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    add(
+        "--dtype",
+        default="auto",
+        choices=["auto", "float32", "bfloat16", "float16"],
+        help="auto: the model's own",
+    )
+    add("--json", type=Path, help="write settings, figures and every answer here, after each seed")
+    return result
+
+
+def settings_of(words: list[str] | None) -> argparse.Namespace:
+    """The options with their defaults filled in."""
+    options = parser()
+    one = options.parse_args(words)
+    for name, value in asdict(TINY if one.data is None else FILE).items():
+        if getattr(one, name) is None:
+            setattr(one, name, value)
+    if one.problems is not None and one.problems < 1:
+        options.error(f"--problems is {one.problems}, expected 1 or more")
+    if one.data is None and (one.question_column is not None or one.answer_column != ANSWER_COLUMN):
+        options.error("--question-column and --answer-column name columns of a file: give --data too")
+    if len(set(one.seeds)) < len(one.seeds):
+        options.error(f"--seeds {' '.join(map(str, one.seeds))}: expected each once")
+    if one.json is not None and not one.json.absolute().parent.is_dir():
+        options.error(f"--json {one.json}: there is no such folder; make it first")
+    return one
+
+
+def load(one: argparse.Namespace) -> tuple[Any, ChatTokenizer]:
+    """The model and its tokenizer, which knows all of the model's end tokens.
+
+    Raises:
+        ValueError: the tokenizer has no chat template, no end token is known, or the model has layers in
+            which no token can be hidden.
+    """
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(arguments.model)
-    model = AutoModelForCausalLM.from_pretrained(arguments.model, attn_implementation="sdpa").eval()
-    head = f"{datetime.date.today()}, {platform.machine()}, torch {torch.__version__}, {arguments.model}"
-    print(head, flush=True)
-    rows: list[Row] = []
-    for seed in arguments.seeds:
-        rows += study(model, tokenizer, arguments.problems, arguments.samples, arguments.delta, seed)
-    lines = []
-    for kind in KINDS:
-        of_kind = [row for row in rows if row.kind == kind]
-        shown = [[row.accuracy for row in of_kind if row.hidden is hide] for hide in (False, True)]
-        lost = [before - after for before, after in zip(*shown, strict=True)]
-        answers = sum(row.answers for row in of_kind) // 2
-        lines.append([kind, str(answers), *(with_interval(values, 1, 100) for values in (*shown, lost))])
-    print(table(["hidden step", "answers", "nothing hidden, %", "hidden, %", "lost, points"], lines))
-    if arguments.json is not None:
-        content = {"machine": head, "rows": [asdict(row) for row in rows]}
-        arguments.json.write_text(json.dumps(content, indent=1) + "\n")
+    tokenizer = AutoTokenizer.from_pretrained(one.model)
+    if not tokenizer.chat_template:
+        raise ValueError(
+            f"{one.model}: its tokenizer has no chat template; choose a model that answers chats"
+        )
+    # sdpa takes a mask with holes, and unlike eager attention is in the registry, which FCI needs.
+    model = AutoModelForCausalLM.from_pretrained(one.model, attn_implementation="sdpa", dtype=one.dtype)
+    other = set(getattr(model.config, "layer_types", None) or ()) - ATTENTION_LAYERS
+    if other:
+        raise ValueError(
+            f"{one.model}: it has layers of type {', '.join(sorted(other))}, which hide no token"
+        )
+    ends = model.generation_config.eos_token_id
+    named = [] if ends is None else [ends] if isinstance(ends, int) else ends
+    own = [] if tokenizer.eos_token_id is None else [tokenizer.eos_token_id]
+    if not (named or own):
+        raise ValueError(f"{one.model}: neither generation config nor tokenizer names an end token")
+    return model.to(one.device).eval(), ChatTokenizer(tokenizer, end_ids=frozenset([*named, *own]))
+
+
+def run(one: argparse.Namespace) -> int:
+    """The study with all seeds; 1 where no response took part."""
+    plan = Plan(
+        one.samples,
+        one.max_new_tokens,
+        one.delta,
+        one.top_share,
+        Decoding(one.temperature, one.top_p, one.batch_size),
+    )
+    columns = Columns(question=one.question_column, answer=one.answer_column)
+    of_file = None if one.data is None else read_problems(one.data, columns, one.problems)
+    model, chat = load(one)
+    device = torch.cuda.get_device_name(model.device) if model.device.type == "cuda" else platform.machine()
+    machine = f"{datetime.date.today()}, {device}, torch {torch.__version__}, {one.model}, {model.dtype}"
+    print(machine, flush=True)
+    check, found = AnswerCheck(one.reward, chat), Found()
+    study = Study(model, chat, MathPrompts(one.instruction), check, plan, _say)
+    try:
+        for seed in one.seeds:
+            found += study.run(of_file or tiny_problems(one.problems, seed), seed)
+            if one.json is not None:
+                _write(one.json, machine, one, found)
+    finally:
+        check.close()
+    print(", ".join(f"{count} {what}" for what, count in found.counts.items()))
+    if not found.disrupted:
+        print(
+            "attention_disruption: no response took part, so there are no figures. A response must be right "
+            f"and have 3 steps or more that can be hidden, each with {plan.delta} steps or more after it.",
+            file=sys.stderr,
+        )
+        return 1
+    print(as_table(summarise(found.disrupted)))
+    return 0
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
+
+
+def _write(path: Path, machine: str, one: argparse.Namespace, found: Found) -> None:
+    settings = {name: str(value) if isinstance(value, Path) else value for name, value in vars(one).items()}
+    content = {
+        "machine": machine,
+        "settings": settings,
+        "responses": found.counts,
+        "lines": [line.to_json() for line in summarise(found.disrupted)],
+        "answers": [asdict(answer) for answer in found.disrupted],
+    }
+    path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def main(words: list[str] | None = None) -> int:
+    """The command."""
+    one = settings_of(words)
+    try:
+        return run(one)
+    except (ValueError, PreparationError, ClassLoadError) as error:
+        print(f"attention_disruption: {error}", file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

@@ -32,6 +32,9 @@ from marsrl_verl.attention.collector import collect_influence
 from marsrl_verl.attention.layout import build_layout
 from marsrl_verl.core.steps import Steps
 
+_LOGITS_AT_ONCE = 1024
+"""Tokens."""
+
 
 @dataclass(frozen=True, slots=True)
 class ShownResponse:
@@ -67,7 +70,9 @@ def measure_response(
     with torch.no_grad(), collect_influence(model, layout, backend) as collector:
         logits = model(ids, use_cache=False).logits[0, len(prompt_ids) - 1 : -1]
     chosen = torch.tensor(response_ids, device=logits.device)[:, None]
-    log_probs = logits.float().log_softmax(-1).gather(1, chosen)[:, 0]
+    # In pieces: in float32 a large vocabulary takes more memory than the model.
+    pieces = zip(logits.split(_LOGITS_AT_ONCE), chosen.split(_LOGITS_AT_ONCE), strict=True)
+    log_probs = torch.cat([rows.float().log_softmax(-1).gather(1, ids)[:, 0] for rows, ids in pieces])
     return collector.by_step()[1:].tolist(), log_probs.tolist()  # the prompt is step 0
 
 

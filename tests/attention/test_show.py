@@ -7,8 +7,12 @@ import subprocess
 import sys
 
 import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from marsrl_verl.attention import show as show_module
 from marsrl_verl.attention.show import main
+from marsrl_verl.core.steps import Steps
 from marsrl_verl.demo.assets import model_path
 
 RESPONSE = "7+5=12\n12-3=9\n9+8=17\n17-2=15\n\\boxed{15}"
@@ -38,6 +42,18 @@ def test_a_file_and_markup_in_it(tmp_path):
     path.write_text("1<2\n2+2=4\n")
     status, page = show(tmp_path, "--text", str(path), "--delta", "1", "--criterion", "earliest")
     assert status == 0 and "1&lt;2" in page and "1<2" not in page
+
+
+def test_log_probabilities_are_taken_in_pieces(monkeypatch):
+    model = AutoModelForCausalLM.from_pretrained(model_path(), attn_implementation="sdpa")
+    response = AutoTokenizer.from_pretrained(model_path()).encode(RESPONSE, add_special_tokens=False)
+    steps = Steps((len(response),), 1)
+    monkeypatch.setattr(show_module, "_LOGITS_AT_ONCE", 4)
+    _, log_probs = show_module.measure_response(model, [5, 6], response, steps, 1, "chunked")
+    ids = torch.tensor([[5, 6, *response]])
+    with torch.no_grad():
+        expected = model(ids).logits[0].log_softmax(-1)[range(1, ids.shape[1] - 1), response]
+    torch.testing.assert_close(torch.tensor(log_probs), expected)
 
 
 def test_an_empty_response_is_refused(tmp_path, capsys):
