@@ -22,7 +22,7 @@ _AFTER_NUMBER = r"(?<=[\d})])(?:\s|~|\\[ ,;])*"
 _PERCENT = re.compile(_AFTER_NUMBER + r"\\?%\s*$")
 _TEXT_UNIT = re.compile(
     _AFTER_NUMBER
-    + r"(?:\\[ ,;]|~)*\\(?:text|mathrm|mbox)\s*\{[^{}\d]*"
+    + r"\\(?:text|mathrm|mbox)\s*\{[^{}\d]*"
     + _POWER
     + r"\s*\}"
     + _POWER
