@@ -2,8 +2,9 @@
 
 No model file is edited: for the length of a `with` block, the attention function that the model is
 configured with is wrapped by one that calls it and then reads the same queries and keys. Any architecture
-that takes its attention from the registry works. Outside of the block nothing is registered and nothing is
-paid for.
+works whose layers all take their attention from the registry and let a token see the earlier ones of its
+sequence, or a window of them; another one is refused. Outside of the block nothing is registered and nothing
+is paid for.
 """
 
 from __future__ import annotations
@@ -18,18 +19,27 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from marsrl_verl.attention.choices import FciBackend
 from marsrl_verl.attention.column_sums import ColumnSums, step_influence
 from marsrl_verl.attention.flash_lse import FlashLse, tapped_flash_attention
+from marsrl_verl.attention.layer_kinds import MEASURED, hidden_layers, without_influence
 from marsrl_verl.attention.layout import StepLayout
+from marsrl_verl.attention.masks import MaskCheck
 
-_UNSUPPORTED = ("softcap", "s_aux")
-"""Arguments of attention functions that change the softmax: FCI without them would be another attention's."""
+_UNSUPPORTED = ("softcap", "s_aux", "indices")
+"""Arguments of attention functions that change the softmax or choose keys: FCI without them would be another
+attention's."""
+_WITHOUT_MASK_CAUSAL = "sdpa"
+"""The attention function that, without a mask, lets tokens see the whole row before them; flash-attention is
+told of sequences and windows by arguments."""
 
 
 class InfluenceCollector:
     """The largest influence of every step over the layers and heads seen so far."""
 
-    def __init__(self, layout: StepLayout, backend: FciBackend | str = FciBackend.AUTO) -> None:
+    def __init__(
+        self, layout: StepLayout, model_layers: int, backend: FciBackend | str = FciBackend.AUTO
+    ) -> None:
         self.layout = layout
         self.layers = 0
+        self._model_layers = model_layers
         self._column_sums = ColumnSums(layout, backend)
         self._largest: torch.Tensor | None = None
 
@@ -67,12 +77,19 @@ class InfluenceCollector:
         """(S,) FCI of the steps of all sequences in order; 0 where a step is not measured.
 
         Raises:
-            RuntimeError: no layer was seen, so the model's attention does not come from the registry.
+            RuntimeError: not all layers of the model were seen, so that the attention of some does not come
+                from the registry.
         """
         if self._largest is None:
             raise RuntimeError(
                 "no attention was seen in the forward pass: the model does not take its attention function "
                 "from transformers' registry, so FCI cannot be computed for it"
+            )
+        if self.layers % self._model_layers:  # several passes have as many times the layers
+            raise RuntimeError(
+                f"the attention of {self.layers} layers was seen, but the model has {self._model_layers} "
+                "(num_hidden_layers): the others do not take it from transformers' registry, and the largest "
+                "influence over a part of the layers is not FCI"
             )
         return self._largest
 
@@ -99,12 +116,16 @@ def collect_influence(
         backend: what computes the column sums.
 
     Raises:
-        ValueError: the model's attention function is not in the registry; the message names it.
+        ValueError: the model's attention function is not in the registry, or some of its layers are of a kind
+            without FCI; the message names them. In the block: a layer's attention is not the causal one that
+            FCI is computed from.
     """
     config: Any = model.config
     name = str(config._attn_implementation)
     original = _function(name, config)
-    collector = InfluenceCollector(layout, backend)
+    _refuse_other_layers(config)
+    collector = InfluenceCollector(layout, hidden_layers(config), backend)
+    check_mask = MaskCheck(layout)
 
     def measured(
         module: torch.nn.Module,
@@ -116,14 +137,15 @@ def collect_influence(
         **kwargs: Any,
     ) -> Any:
         result = original(module, query, key, value, attention_mask, *args, **kwargs)
-        changed = [key for key in _UNSUPPORTED if kwargs.get(key) is not None]
-        if changed:
-            raise ValueError(
-                f"{type(module).__name__} calls its attention with {changed}: FCI has no form for it"
-            )
-        scale = kwargs.get("scaling")
+        _refuse_other_attention(module, query, key, kwargs)
+        scale, window = kwargs.get("scaling"), _window(kwargs)
         scale = query.shape[-1] ** -0.5 if scale is None else float(scale)
-        collector.add_layer(query, key, scale, _window(kwargs), tap.take())
+        collector.add_layer(query, key, scale, window, tap.take())
+        length = query.shape[2]
+        if isinstance(attention_mask, torch.Tensor) and attention_mask.dim() == 4:
+            check_mask(attention_mask, length, window)
+        elif attention_mask is None and name == _WITHOUT_MASK_CAUSAL:
+            check_mask.without_mask(length, window)
         return result
 
     with tapped_flash_attention() as tap, _registered(name, measured):
@@ -142,6 +164,32 @@ def _function(name: str, config: Any) -> Callable[..., Any]:
             f"attention function {name!r} is not in transformers' registry, found {sorted(registry)}"
         )
     return registry[name]
+
+
+def _refuse_other_layers(config: Any) -> None:
+    if others := without_influence(config):
+        raise ValueError(
+            f"{type(config).__name__} (model type {config.model_type}) has layers of {others}: FCI is "
+            f"computed for {sorted(MEASURED)} only, and the largest influence over a part of the layers is "
+            "not FCI"
+        )
+
+
+def _refuse_other_attention(
+    module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, kwargs: dict[str, Any]
+) -> None:
+    """Refuse what no mask tells: as in the attention functions, the argument goes before the module's own."""
+    who = type(module).__name__
+    if changed := [name for name in _UNSUPPORTED if kwargs.get(name) is not None]:
+        raise ValueError(f"{who} calls its attention with {changed}: FCI has no form for it")
+    causal = kwargs.get("is_causal")
+    if not (getattr(module, "is_causal", True) if causal is None else causal):
+        raise ValueError(f"{who} is not causal: FCI is how much later steps attend to earlier ones")
+    if query.shape[2] != key.shape[2]:
+        raise ValueError(
+            f"{who} has {query.shape[2]} queries and {key.shape[2]} keys: FCI needs whole sequences in one "
+            "pass, without a key-value cache and without cross-attention"
+        )
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from verl.utils.metric import AggregationType, Metric
 from verl.workers.engine.fsdp import transformer_impl
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
+from marsrl_verl.attention.layer_kinds import FULL, layer_kinds
 from marsrl_verl.attention.shared_prefix import (
     block_mask,
     dense_mask,
@@ -127,13 +128,7 @@ class SharedPrefixFSDPEngine(FSDPEngineWithLMHead):
 
     def _refuse_what_shares_nothing(self) -> None:
         config = _model_config(self)
-        others = {kind for kind in getattr(config, "layer_types", None) or () if kind != "full_attention"}
-        # Older architectures name the window only, and some of these have a switch for it.
-        window = getattr(config, "sliding_window", None) and getattr(config, "use_sliding_window", True)
-        if getattr(config, "layer_types", None) is None and window:
-            others.add("sliding_window")
-        if getattr(config, "attention_chunk_size", None):
-            others.add("attention_chunk_size")
+        others = layer_kinds(config) - {FULL}
         if others:
             raise ValueError(
                 f"marsrl.training.share_prefixes: {type(config).__name__} has layers of {sorted(others)}, "

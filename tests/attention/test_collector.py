@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import pytest
 import torch
 from attention_cases import packed_layout
@@ -110,8 +112,10 @@ def test_a_packed_row_agrees_with_its_sequences_alone():
     torch.testing.assert_close(collector.by_step(), wanted, rtol=1e-5, atol=1e-7)
 
 
-def test_a_sliding_window_is_seen():
-    model = model_of("qwen2", use_sliding_window=True, sliding_window=6, max_window_layers=0)
+@pytest.mark.parametrize("first_window_layer", [0, 2], ids=["all layers", "the last layer"])
+def test_a_sliding_window_is_seen(first_window_layer):
+    model = model_of("qwen2", use_sliding_window=True, sliding_window=6, max_window_layers=first_window_layer)
+    assert model.config.layer_types.count("sliding_attention") == 3 - first_window_layer
     layout, ids = packed_layout([FIRST], delta=1), tokens(sum(FIRST), 1)
     with torch.no_grad(), collect_influence(model, layout) as collector:
         model(ids[None])
@@ -168,3 +172,112 @@ def test_an_attention_with_another_softmax_is_refused():
     ids = tokens(sum(FIRST), 1)
     with torch.no_grad(), collect_influence(model, layout), pytest.raises(ValueError, match="softcap"):
         model(ids[None], softcap=30.0)
+
+
+CHUNKED = {
+    "num_local_experts": 2,
+    "moe_layers": [0],
+    "intermediate_size_mlp": 48,
+    "attention_chunk_size": 5,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+
+
+def test_chunked_attention_is_refused():
+    """Llama 4 attends inside chunks, which neither an argument nor `is_causal` tells."""
+    model, layout = model_of("llama4_text", **CHUNKED), packed_layout([FIRST], delta=1)
+    ids = tokens(sum(FIRST), 1)
+    said = r"Llama4TextConfig \(model type llama4_text\) has layers of \['chunked_attention'\]"
+    with pytest.raises(ValueError, match=said), collect_influence(model, layout):
+        raise AssertionError("it was let in")
+    model.config = copy.deepcopy(model.config)  # had it not said so
+    model.config.layer_types = ["full_attention"] * 3
+    with pytest.raises(ValueError, match="False in the mask at query 5, key 0, expected every earlier token"):
+        run_pass(model, layout, ids[None])
+
+
+def run_pass(model, layout, ids, **inputs) -> torch.Tensor:
+    with torch.no_grad(), collect_influence(model, layout) as collector:
+        model(ids, **inputs)
+    return collector.by_step()
+
+
+def dense_masks() -> dict[str, torch.Tensor]:
+    """Masks of one sequence that transformers gives on as they are."""
+    place = torch.arange(sum(FIRST))
+    distance = place[:, None] - place
+    causal, least = distance >= 0, torch.finfo(torch.float32).min
+    return {
+        "causal": causal,
+        "causal, added": torch.where(causal, 0.0, least),
+        "chunks": causal & (place[:, None] // 5 == place // 5),
+        "window": causal & (distance < 6),
+        "both ways": torch.ones_like(causal),
+        "prefix": causal | (place < 5),
+        "bias by distance": torch.where(causal, -0.1 * distance, least),
+        "hidden by little": torch.where(causal, 0.0, -5.0),
+    }
+
+
+@pytest.mark.parametrize("name", dense_masks())
+def test_dense_masks_are_looked_at(name):
+    """What the mask shows is what FCI takes to be seen, or the pass is refused."""
+    model, layout, ids = model_of("qwen3"), packed_layout([FIRST], delta=1), tokens(sum(FIRST), 1)
+    mask = {"attention_mask": dense_masks()[name][None, None]}
+    if name.startswith("causal"):
+        found = run_pass(model, layout, ids[None], **mask)
+        torch.testing.assert_close(found, expected(model, ids, layout), rtol=1e-5, atol=1e-7)
+    else:
+        with pytest.raises(ValueError, match=r"not the one that FCI measures.* in the mask at"):
+            run_pass(model, layout, ids[None], **mask)
+
+
+def test_sequences_that_see_one_another_are_refused():
+    """Without positions that begin anew a packed row is one sequence to the model."""
+    model, layout = model_of("qwen3"), packed_layout([FIRST, SECOND], delta=2)
+    ids = tokens(sum(FIRST) + sum(SECOND), 1)[None]
+    with pytest.raises(ValueError, match="sees all earlier tokens of the row"):
+        run_pass(model, layout, ids)
+    mask = torch.ones(1, 1, ids.shape[1], ids.shape[1], dtype=torch.bool).tril()
+    with pytest.raises(ValueError, match="of its sequence, which begins at 23"):
+        run_pass(model, layout, ids, attention_mask=mask)
+
+
+def test_a_window_that_the_mask_does_not_have_is_refused():
+    model, layout = model_of("qwen3"), packed_layout([FIRST], delta=2)
+    ids = tokens(sum(FIRST), 1)[None]
+    for layer in model.model.layers:
+        layer.self_attn.sliding_window = 6
+    with pytest.raises(ValueError, match="expected the last 6"):
+        run_pass(model, layout, ids)
+    for layer in model.model.layers:
+        layer.self_attn.sliding_window = sum(FIRST)  # all of the sequence
+    assert run_pass(model, layout, ids).max() > 0
+
+
+def test_attention_that_is_not_causal_is_refused():
+    model, layout = model_of("qwen2"), packed_layout([FIRST], delta=2)
+    model.model.layers[1].self_attn.is_causal = False
+    with pytest.raises(ValueError, match="Qwen2Attention is not causal"):
+        run_pass(model, layout, tokens(sum(FIRST), 1)[None])
+    with pytest.raises(ValueError, match="Qwen2Attention is not causal"):
+        run_pass(model_of("qwen2"), layout, tokens(sum(FIRST), 1)[None], is_causal=False)
+
+
+def test_keys_of_an_earlier_pass_are_refused():
+    model, layout = model_of("qwen2"), packed_layout([FIRST], delta=2)
+    ids = tokens(sum(FIRST) + 4, 1)[None]
+    with torch.no_grad():
+        cache = model(ids[:, :4], use_cache=True).past_key_values
+    with pytest.raises(ValueError, match="has 23 queries and 27 keys"):
+        run_pass(model, layout, ids[:, 4:], past_key_values=cache)
+
+
+def test_a_layer_without_the_registry_is_missed():
+    """The largest influence over a part of the layers would pass for FCI."""
+    model, layout = model_of("qwen2"), packed_layout([FIRST], delta=2)
+    model.model.layers[1].forward = lambda hidden_states, **_: hidden_states
+    with pytest.raises(RuntimeError, match="of 2 layers was seen, but the model has 3"):
+        run_pass(model, layout, tokens(sum(FIRST), 1)[None])
