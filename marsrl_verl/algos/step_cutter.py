@@ -1,4 +1,4 @@
-"""Steps of a model's responses: the cut of `core.steps` with a tokenizer's texts and its closing tag."""
+"""Steps of a model's responses: the cut of `core.steps` with a tokenizer's texts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from marsrl_verl.core.steps import Steps, TokenTexts, split_steps
-from marsrl_verl.core.thinking import CLOSE
 
 FINAL_WORDS = ("answer", "conclusion")
 """TreeRL does not branch from a token with one of these words on (arXiv 2506.11902, released code)."""
@@ -18,12 +17,11 @@ class StepCutter:
     """Cuts responses into steps with the model's tokenizer."""
 
     texts: TokenTexts
-    close_ids: frozenset[int] = frozenset()
     separators: tuple[str, ...] = ("\n\n", "\n")
 
     def cut(self, response_ids: Sequence[int]) -> Steps:
         """See `split_steps`."""
-        return split_steps(response_ids, self.texts, close_ids=self.close_ids, separators=self.separators)
+        return split_steps(response_ids, self.texts, separators=self.separators)
 
     def first_final_word(self, response_ids: Sequence[int]) -> int | None:
         """The first token that contains one of `FINAL_WORDS`."""
@@ -39,6 +37,4 @@ def step_cutter(tokenizer: Any) -> StepCutter:
     def decode(token: int) -> str:
         return str(tokenizer.decode([token], skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
-    close = tokenizer.convert_tokens_to_ids(CLOSE)
-    known = isinstance(close, int) and close != tokenizer.unk_token_id
-    return StepCutter(TokenTexts(decode), frozenset([close] if known else []))
+    return StepCutter(TokenTexts(decode))

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from marsrl_verl.core.thinking import closing_token
+
 BLANK_LINE = "\n\n"
 LINE_BREAK = "\n"
 SEPARATORS = (BLANK_LINE, LINE_BREAK)
@@ -65,19 +67,18 @@ def split_steps(
     response_ids: Sequence[int],
     texts: TokenTexts,
     *,
-    close_ids: frozenset[int] = frozenset(),
     separators: Sequence[str] = SEPARATORS,
 ) -> Steps:
     """Cut a response after each separator; the first kind that cuts it somewhere is used.
 
     A step ends after the token in which the run of line breaks that holds a separator ends, so that a break
     of three lines, or one in two tokens, ends one step only. A run without text before it (at the
-    beginning of a response) ends no step. What follows the last separator is a step of its own.
+    beginning of a response) ends no step. What follows the last separator is a step of its own. The thinking
+    part is closed by the step in which the last `</think>` ends (arXiv 2509.26628, released code).
 
     Args:
         response_ids: T ids.
         texts: what each of them adds to the text.
-        close_ids: ids that close the thinking part (`</think>`); the last one counts.
         separators: strings of line breaks, tried in order. Without any, the response is one step.
 
     Returns:
@@ -86,14 +87,15 @@ def split_steps(
     length = len(response_ids)
     if not length:
         return Steps((), 0)
-    runs = _runs_of_breaks([texts[token] for token in response_ids])
+    pieces = [texts[token] for token in response_ids]
+    runs = _runs_of_breaks(pieces)
     ends: list[int] = []
     for separator in separators:
         ends = [end for end, breaks in runs if breaks >= len(separator) and end < length]
         if ends:
             break
     steps = Steps((*ends, length), len(ends) + 1)
-    closing = max((at for at, token in enumerate(response_ids) if token in close_ids), default=None)
+    closing = closing_token(pieces)
     if closing is None:
         return steps
     return Steps(steps.ends, sum(end <= closing for end in steps.ends))

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections.abc import Sequence
+from itertools import accumulate
+
 OPEN = "<think>"
 CLOSE = "</think>"
 
@@ -21,3 +25,19 @@ def final_text(text: str, thinking_opened: bool = False) -> str:
     if OPEN in tail or (thinking_opened and not closed):
         return ""
     return tail.strip()
+
+
+def closing_token(pieces: Sequence[str]) -> int | None:
+    """The token in which the last `</think>` ends, however many tokens spell it.
+
+    Args:
+        pieces: what each token of the response adds to the text.
+
+    Returns:
+        Its index; None where nothing closes the thinking part.
+    """
+    at = "".join(pieces).rfind(CLOSE)
+    if at < 0:
+        return None
+    end = at + len(CLOSE)
+    return bisect_left(list(accumulate(map(len, pieces))), end)

@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from marsrl_verl.core.steps import Steps, TokenTexts, split_steps
+from marsrl_verl.core.thinking import closing_token
 
 CLOSE = 7
 
@@ -19,9 +20,8 @@ def pieces(*texts: str) -> tuple[list[int], TokenTexts]:
     return ids, TokenTexts(table.__getitem__)
 
 
-def split(*texts: str, close: bool = True, **options) -> Steps:
-    ids, table = pieces(*texts)
-    return split_steps(ids, table, close_ids=frozenset([CLOSE] if close else []), **options)
+def split(*texts: str, **options) -> Steps:
+    return split_steps(*pieces(*texts), **options)
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,32 @@ def test_the_step_that_closes_the_thinking_part():
     assert steps.ends == (2, 4, 7, 8) and steps.thinking == 2
     assert split("a", "\n\n", "b").thinking == 2
     assert split("</think>", "\n\n", "b").thinking == 0
-    assert split("a", "\n\n", "</think>", "b", close=False).thinking == 2
+
+
+@pytest.mark.parametrize(
+    "tag",
+    [
+        ("</", "think", ">"),
+        ("</", "think", ">\n"),
+        ("<", "/", "t", "h", "i", "n", "k", ">"),
+        ("b</", "think>c"),
+        ("", "</thi", "", "nk>", ""),
+        ("</think", "</thi", "nk>"),
+    ],
+    ids="|".join,
+)
+def test_a_closing_tag_of_several_tokens(tag):
+    steps = split("a", "\n\n", "b", "\n\n", *tag, "c", "\n\n", "d", "\n\n", "e")
+    assert steps.ends[:2] == (2, 4) and len(steps) == 5
+    assert steps.thinking == 2
+    assert split("a", "\n\n", *tag, "\n\n", "b", "\n\n", *tag, "c").thinking == 3, "the last one counts"
+    assert split("a", "\n\n", "b", *tag[:-2], "\n\n", "c").thinking == 3, "a part of it closes nothing"
+
+
+def test_a_closing_tag_that_begins_in_the_token_of_a_line_break():
+    """The step in which it ends; what begins it has ended the step before."""
+    steps = split("a", "\n\n", "b", ".\n\n</", "think", ">", "c")
+    assert steps.ends == (2, 4, 7) and steps.thinking == 2
 
 
 def test_the_last_closing_tag_counts():
@@ -88,6 +113,36 @@ def test_every_token_is_in_one_step(texts):
 def test_the_tokenizer_hardly_matters(text, size):
     """In whatever pieces a text comes, there are at most as many steps as with single characters: two ends
     in one token are one."""
-    options = {"close": False, "separators": ("\n",)}
+    options = {"separators": ("\n",)}
     parts = [text[at : at + size] for at in range(0, len(text), size)]
     assert len(split(*parts, **options)) <= max(len(split(*text, **options)), 1)
+
+
+@given(st.lists(st.sampled_from(["a", "\n", "\n\n", " ", "b\n", "</think>", "think>", "<"]), max_size=30))
+def test_a_tag_of_one_token_closes_as_its_id_does(texts):
+    steps = split(*texts)
+    closing = [at for at, text in enumerate(texts) if text == "</think>"]
+    ids = steps.step_ids()
+    assert steps.thinking == (ids[closing[-1]] if closing else len(steps))
+
+
+@given(
+    st.lists(st.sampled_from(["</think>", "a", "\n\n", "<", "</", "think"]), max_size=12).map("".join),
+    st.data(),
+)
+def test_where_a_tag_ends_does_not_depend_on_the_tokens(text, data):
+    """The token with the tag's last character, whatever the pieces."""
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=20)))
+    parts = [text[low:high] for low, high in zip([0, *cuts], [*cuts, len(text)], strict=True)]
+    closing, found = text.rfind("</think>"), closing_token(parts)
+    if closing < 0:
+        assert found is None
+    else:
+        before = sum(map(len, parts[:found]))
+        assert before < closing + len("</think>") <= before + len(parts[found])
+
+
+def test_a_long_response_of_single_characters():
+    text = "<" * 9_000 + "\n\n" + "</think" * 3_000 + "\n\nb</think>\n\nc"
+    steps = split(*text)
+    assert len(steps) == 4 and steps.thinking == 2

@@ -1,0 +1,49 @@
+"""Steps of the ids of real tokenizers: the closing tag as one token and as several."""
+
+from __future__ import annotations
+
+import pytest
+from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from marsrl_verl.algos.step_cutter import step_cutter
+from marsrl_verl.demo.tokenizer import build_tokenizer
+
+TEXT = "7+5=12\n\nso 12-3=9</think>9\n\n\\boxed{9}"
+
+
+def with_tag():
+    """The tiny world's tokenizer with `</think>` as an added token, as reasoning models have it."""
+    tokenizer = build_tokenizer()
+    tokenizer.add_tokens([AddedToken("</think>", normalized=False)])
+    return tokenizer
+
+
+def spread():
+    """A tokenizer that takes the tag apart and joins its end to what follows."""
+    words = ["?", "</", "think", ">9", ">", "\n\n", *"0123456789+-=so \\boxed{}<"]
+    tokenizer = Tokenizer(models.WordLevel({w: i for i, w in enumerate(dict.fromkeys(words))}, unk_token="?"))
+    pieces = Regex(r"</|think|>9|\n\n|[\s\S]")
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(pieces, behavior="isolated")
+    tokenizer.decoder = decoders.Fuse()
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="?")
+
+
+@pytest.mark.parametrize(
+    ("build", "tokens"),
+    [(with_tag, 1), (build_tokenizer, 8), (spread, 3)],
+    ids=["one", "characters", "three"],
+)
+def test_the_step_that_closes_the_thinking_part(build, tokens):
+    tokenizer = build()
+    ids = tokenizer.encode(TEXT, add_special_tokens=False)
+    assert len(tokenizer.encode("</think>", add_special_tokens=False)) == tokens
+    steps = step_cutter(tokenizer).cut(ids)
+    assert [tokenizer.decode(ids[steps.start(at) : steps.ends[at]]) for at in range(len(steps))] == [
+        "7+5=12\n\n",
+        "so 12-3=9</think>9\n\n",
+        "\\boxed{9}",
+    ]
+    assert steps.thinking == 1
+    unclosed = tokenizer.encode(TEXT.replace("</think>", "</thin>"), add_special_tokens=False)
+    assert step_cutter(tokenizer).cut(unclosed).thinking == 3
