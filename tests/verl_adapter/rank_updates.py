@@ -254,9 +254,7 @@ class Bench:
 
 
 def run_rank(config: Any, folder: Path, rank: int, world: int, port: int) -> None:
-    torch.set_num_threads(1)
-    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    os.environ["DIST_INIT_METHOD"] = f"tcp://127.0.0.1:{port}"
+    join_ranks(rank, world, port)
     config.marsrl.run.output_dir = str(folder / f"run_{world}_{rank}")
     bench = Bench(config)
     results = {name: bench.run(case) for name, case in CASES.items()}
@@ -269,6 +267,29 @@ def free_port() -> int:
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])
+
+
+def fork_ranks(world: int, run: Callable[[int, int], None]) -> None:
+    """`run(rank, port)` in a fork of this process for every rank; ends the program if one of them fails."""
+    port, children = free_port(), []
+    for rank in range(world):
+        if (child := os.fork()) == 0:
+            try:
+                run(rank, port)
+            except BaseException:
+                sys.excepthook(*sys.exc_info())
+                os._exit(1)
+            os._exit(0)
+        children.append(child)
+    if failed := [rank for rank, child in enumerate(children) if os.waitpid(child, 0)[1]]:
+        sys.exit(f"with {world} ranks, rank {failed} failed")
+
+
+def join_ranks(rank: int, world: int, port: int) -> None:
+    """The variables by which verl's workers find one another."""
+    torch.set_num_threads(1)
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world), MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
+    os.environ["DIST_INIT_METHOD"] = f"tcp://127.0.0.1:{port}"
 
 
 def main(folder: Path) -> None:
@@ -289,18 +310,7 @@ def main(folder: Path) -> None:
     import marsrl_verl.verl_adapter.task_runner  # noqa: F401
 
     for world in WORLDS:
-        port, children = free_port(), []
-        for rank in range(world):
-            if (child := os.fork()) == 0:
-                try:
-                    run_rank(config, folder, rank, world, port)
-                except BaseException:
-                    sys.excepthook(*sys.exc_info())
-                    os._exit(1)
-                os._exit(0)
-            children.append(child)
-        if failed := [rank for rank, child in enumerate(children) if os.waitpid(child, 0)[1]]:
-            sys.exit(f"with {world} ranks, rank {failed} failed")
+        fork_ranks(world, lambda rank, port, world=world: run_rank(config, folder, rank, world, port))
 
 
 if __name__ == "__main__":

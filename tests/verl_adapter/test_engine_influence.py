@@ -1,0 +1,118 @@
+"""FCI as it comes out of verl's own workers, against the attention matrices of each row alone.
+
+`rank_influence.py` is the program: the trainer's hook, verl's batches, micro-batches, FSDP2 engine and nested
+outputs, on one rank and on two, with padding and without. The reference is the definition (arXiv 2509.26628,
+eq. 5 and 6) on the weights that eager attention returns.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from importlib.util import find_spec
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fresh_python import clean_environment
+from rank_influence import CASES, DELTA, Response, responses
+from rank_updates import WORLDS
+
+# Looked for, not imported: the program imports them, once is enough.
+pytestmark = pytest.mark.skipif(
+    find_spec("verl") is None or find_spec("vllm") is None, reason="the trainer and its workers are verl's"
+)
+PROGRAM = Path(__file__).with_name("rank_influence.py")
+ROWS = {one.name: one for one in responses()}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("influence")
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), str(folder)],
+        env={**clean_environment(), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-5000:]
+    return folder
+
+
+@pytest.fixture(scope="module")
+def results(folder) -> dict[int, dict[str, dict[str, Any]]]:
+    """The samples' marks by number of ranks, case and sample."""
+    return {world: torch.load(folder / f"ranks_{world}.pt", weights_only=False) for world in WORLDS}
+
+
+def by_definition(attentions: tuple[torch.Tensor, ...], row: Response) -> list[float]:
+    """For each step of the response the largest sum over layers and heads, one block at a time."""
+    ends = torch.tensor([len(row.prompt), *map(len, row.steps)]).cumsum(0).tolist()
+    spans = [slice(low, high) for low, high in pairwise(ends)]
+    found = [0.0] * len(spans)
+    for k in range(1, row.thinking):
+        for layer in attentions:
+            for matrix in layer[0].double():
+                total = sum(float(matrix[span, spans[k]].mean()) for span in spans[k + DELTA :])
+                found[k] = max(found[k], total)
+    return found
+
+
+@pytest.fixture(scope="module")
+def reference(folder) -> dict[str, tuple[list[float], list[float]]]:
+    """Influence by step and log-probability by token of each response, its row alone."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(folder / "model", attn_implementation="eager").eval()
+    found = {}
+    for name, row in ROWS.items():
+        ids = torch.tensor([[*row.prompt, *row.ids]])
+        with torch.no_grad():
+            output = model(ids, output_attentions=True, use_cache=False)
+        log_probs = output.logits[0, len(row.prompt) - 1 : -1].log_softmax(-1)
+        of_ids = log_probs.gather(1, torch.tensor(row.ids)[:, None])[:, 0]
+        found[name] = by_definition(output.attentions, row), of_ids.tolist()
+    return found
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.influence])
+def test_influence_is_that_of_the_row_alone(results, reference, world, name):
+    marks = results[world][name]
+    assert marks.keys() == {*ROWS, "empty"} and marks["empty"] is None, "nothing to look at"
+    for one, row in ROWS.items():
+        assert marks[one].steps.ends == tuple(torch.tensor([*map(len, row.steps)]).cumsum(0).tolist())
+        assert marks[one].steps.thinking == row.thinking
+        assert marks[one].influence == pytest.approx(reference[one][0], rel=1e-4, abs=1e-7), one
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("name", CASES)
+def test_log_probabilities_are_those_of_the_row_alone(results, reference, world, name):
+    for one in ROWS:
+        assert results[world][name][one].log_probs == pytest.approx(reference[one][1], rel=1e-4, abs=1e-4)
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if not case.influence])
+def test_the_same_pass_without_influence(results, world, name):
+    """It changes no log-probability."""
+    measured = results[world][name.removesuffix(", no influence")]
+    for one in ROWS:
+        assert results[world][name][one].influence == ()
+        assert results[world][name][one].log_probs == measured[one].log_probs
+
+
+def test_a_shift_by_a_token_or_a_row_would_show(reference):
+    """Control: steps beside one another have other values, and so have rows."""
+    for one, row in ROWS.items():
+        values = reference[one][0]
+        measured = range(1, min(row.thinking, len(row.steps) - DELTA))
+        assert [value > 0 for value in values] == [step in measured for step in range(len(values))]
+        assert all(abs(values[k] - values[k + 1]) > 1e-3 for k in measured), one
+    firsts = [values[1] for values, _ in reference.values() if len(values) > 1 and values[1] > 0]
+    assert len(firsts) == 4 and len({round(value, 3) for value in firsts}) == 4
