@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 from messages import assert_checks_refuse, assert_refused
+from small_files import SHAPE, make_model
 
 ALGO = "marsrl.algo"
 KEY = "marsrl.algo.attnrl"
 BATCH = f"{KEY}.adaptive_batch"
+OVERRIDES = "actor_rollout_ref.model.override_config"
 TREE = {
     f"{ALGO}.name": "attnrl",
     f"{ALGO}.correction_rounds": 0,
@@ -81,6 +86,21 @@ REFUSED = {
         "marsrl.pipeline.min_group = 2",
         "null",
     ),
+    "a kernel on the processor": (
+        {**TREE, f"{KEY}.fci_backend": "triton"},
+        f"{KEY}.fci_backend = triton",
+        "Use auto or chunked",
+    ),
+    "FCI of eager attention": (
+        {**TREE, OVERRIDES: {"attn_implementation": "eager"}},
+        f"{OVERRIDES}.attn_implementation = eager",
+        "Use sdpa or flash_attention_2",
+    ),
+    "a filter by FCI of eager attention": (
+        {**TREE, f"{KEY}.criterion": "entropy", OVERRIDES: {"attn_implementation": "eager"}},
+        f"{OVERRIDES}.attn_implementation = eager",
+        "not in it",
+    ),
     "recorded without trees": (
         {"marsrl.off_policy.mode": "recorded"},
         "marsrl.off_policy.mode = recorded",
@@ -102,6 +122,67 @@ def test_an_external_solver_is_refused(run):
         "marsrl.external_solver.endpoint.model=m",
     )
     assert_refused(done, "marsrl.external_solver.source = endpoint", "Set it to none")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {**TREE, f"{KEY}.fci_backend": "chunked"},
+        {**TREE, OVERRIDES: {}},
+        # Without FCI nothing reads the attention.
+        {
+            **TREE,
+            f"{KEY}.criterion": "entropy",
+            f"{KEY}.filter": "none",
+            OVERRIDES: {"attn_implementation": "eager"},
+        },
+        {OVERRIDES: {"attn_implementation": "eager"}},
+    ],
+    ids=["chunked", "verl's default", "trees without FCI", "another method"],
+)
+def test_accepted(checked, changes):
+    checked(changes)
+
+
+def test_a_kernel_is_accepted_on_gpus(run):
+    done = run("algo=attnrl", "cluster=1xgpu", f"{KEY}.fci_backend=triton", "dry_run=true")
+    assert (done.status, done.err) == (0, "")
+
+
+LAYERS = {
+    "named": ({"layer_types": ["chunked_attention", "full_attention"]}, "layers of chunked_attention"),
+    "a hybrid": ({"layer_types": ["linear_attention", "full_attention"]}, "layers of linear_attention"),
+    "in the text part": (
+        {"model_type": "llama4", "text_config": {"attention_chunk_size": 8192, "num_hidden_layers": 2}},
+        "(type llama4) has layers of chunked_attention",
+    ),
+}
+
+
+def model_with(folder: Path, layers: dict[str, object]) -> Path:
+    make_model(folder)
+    (folder / "config.json").write_text(json.dumps({**SHAPE, **layers}))
+    return folder
+
+
+@pytest.mark.parametrize(("layers", "said"), LAYERS.values(), ids=LAYERS)
+def test_a_model_whose_layers_have_no_fci_is_refused(run, tmp_path, layers, said):
+    path = f"actor_rollout_ref.model.path={model_with(tmp_path / 'model', layers)}"
+    for more in ((), ("dry_run=true",)):
+        assert_refused(run("algo=attnrl", "cluster=cpu", path, *more), "actor_rollout_ref.model.path", said)
+    assert run("algo=treerl", "cluster=cpu", path, "dry_run=true").status == 0, "it branches without FCI"
+    assert run("cluster=cpu", path, "dry_run=true").status == 0
+
+
+def test_a_model_with_a_sliding_window_has_fci(run, tmp_path):
+    folder = model_with(tmp_path / "model", {"layer_types": ["sliding_attention", "full_attention"]})
+    done = run("algo=attnrl", "cluster=cpu", f"actor_rollout_ref.model.path={folder}", "dry_run=true")
+    assert (done.status, done.err) == (0, "")
+
+
+def test_overridden_layers_count(checked):
+    changes = {**TREE, OVERRIDES: {"layer_types": ["conv", "full_attention"]}}
+    assert_checks_refuse(checked, changes, "actor_rollout_ref.model.path", "layers of conv")
 
 
 def test_the_plan_of_a_step(run):

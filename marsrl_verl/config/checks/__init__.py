@@ -85,6 +85,7 @@ ROUNDS: tuple[tuple[Check, ...], ...] = (
         classes.check_rewards,
         model.check_model_folder,
         model.check_model_shape,
+        attnrl.check_attnrl_model,
         data.check_data,
         external_solver.check_external_answers,
         batch.check_data_size,

@@ -11,8 +11,11 @@ from marsrl_verl.algos.choices import OffPolicyMode, Overlap
 from marsrl_verl.algos.registry import ATTNRL
 from marsrl_verl.algos.response_trees import TreeCredit
 from marsrl_verl.attention.choices import FciBackend
+from marsrl_verl.attention.layer_kinds import MEASURED, without_influence
+from marsrl_verl.config import hf_folder
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.checks.method import at_least, one_of
+from marsrl_verl.config.checks.model import model_folder
 from marsrl_verl.config.errors import Problem
 from marsrl_verl.config.schema import AdaptiveBatchConfig, AlgoConfig, AttnRLConfig
 from marsrl_verl.core.scheduler import Mode
@@ -21,6 +24,7 @@ from marsrl_verl.core.types import SOLVER
 _ALGO = "marsrl.algo"
 _KEY = "marsrl.algo.attnrl"
 _BATCH = f"{_KEY}.adaptive_batch"
+_OVERRIDES = "actor_rollout_ref.model.override_config"
 _CHOICES: dict[str, type[Enum]] = {
     "criterion": BranchCriterion,
     "shortfall": Shortfall,
@@ -93,6 +97,23 @@ def check_attnrl_run(ctx: Context) -> list[Problem]:
     if ctx.get(fused):
         what = "FCI was not tried with fused kernels."
         problems.append(Problem(fused, what, "Set it to false.", True))
+    return problems + _influence_run(ctx)
+
+
+def _influence_run(ctx: Context) -> list[Problem]:
+    """What computes FCI, and the attention that it is taken from."""
+    one = ctx.settings.algo.attnrl
+    if not _needs_influence(one):
+        return []
+    problems = []
+    if ctx.on_cpu and one.fci_backend == FciBackend.TRITON.value:
+        what = "Triton's kernels need a GPU, and this run trains on the processor."
+        problems.append(Problem(f"{_KEY}.fci_backend", what, "Use auto or chunked.", one.fci_backend))
+    attention = (ctx.get(_OVERRIDES) or {}).get("attn_implementation")
+    if attention == "eager":
+        what = "FCI is taken from transformers' registry of attention functions, and eager is not in it."
+        fix = "Use sdpa or flash_attention_2."
+        problems.append(Problem(f"{_OVERRIDES}.attn_implementation", what, fix, attention))
     return problems
 
 
@@ -107,6 +128,34 @@ def _distance(ctx: Context) -> list[Problem]:
         f"{_KEY}.shortfall would choose all of them."
     )
     return [Problem(f"{_KEY}.min_token_distance", what, "Lower it; 0 is no distance.", distance)]
+
+
+def check_attnrl_model(ctx: Context) -> list[Problem]:
+    """Layers of a local model for which there is no FCI; `check_model_shape` reports a file that can't be
+    read."""
+    algo, folder = ctx.settings.algo, model_folder(ctx)
+    if algo.name != ATTNRL or not _needs_influence(algo.attnrl):
+        return []
+    if folder is None or not (folder / "config.json").is_file():
+        return []
+    try:
+        written = hf_folder.read_config(folder)
+    except ValueError:
+        return []
+    others = without_influence({**written, **(ctx.get(_OVERRIDES) or {})})
+    if not others:
+        return []
+    key = "actor_rollout_ref.model.path"
+    what = (
+        f"The model (type {written.get('model_type')}) has layers of {', '.join(others)}; there is FCI for "
+        f"{' and '.join(sorted(MEASURED))} only."
+    )
+    fix = f"Use another model, or {_KEY}.criterion=entropy with {_KEY}.filter=none."
+    return [Problem(key, what, fix, ctx.get(key))]
+
+
+def _needs_influence(one: AttnRLConfig) -> bool:
+    return one.criterion == BranchCriterion.FCI.value or one.filter != FilterRule.NONE.value
 
 
 def _untouched(algo: AlgoConfig) -> list[Problem]:
@@ -151,10 +200,10 @@ def _ranges(one: AttnRLConfig) -> list[Problem]:
 def _inert(one: AttnRLConfig) -> list[Problem]:
     """Settings that another one takes the effect of."""
     usual = AttnRLConfig()
-    without_influence = one.criterion != BranchCriterion.FCI.value and one.filter == FilterRule.NONE.value
+    no_influence = not _needs_influence(one)
     cases = [
-        ("delta", without_influence, "criterion=fci or a filter"),
-        ("fci_backend", without_influence, "criterion=fci or a filter"),
+        ("delta", no_influence, "criterion=fci or a filter"),
+        ("fci_backend", no_influence, "criterion=fci or a filter"),
         ("top_share", one.criterion != BranchCriterion.FCI.value, "criterion=fci"),
         ("shortfall", one.criterion == BranchCriterion.ENTROPY.value, "another criterion"),
         ("filter_mean", one.filter == FilterRule.NONE.value, "another filter"),
