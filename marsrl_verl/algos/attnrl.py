@@ -58,6 +58,8 @@ if TYPE_CHECKING:
 
 INITIAL = "initial"
 CONTINUATION = "continuation"
+DELTA = 4
+"""Least distance in steps from which attention counts (arXiv 2509.26628, eq. 6)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,7 @@ class AttnRL(Algorithm):
         *,
         seed: int,
         group_size: int = 6,
-        delta: int = 4,
+        delta: int = DELTA,
         branching: BranchRule | None = None,
         expansion: Expansion | None = None,
         mean: RunningMean | None = None,

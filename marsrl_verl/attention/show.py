@@ -3,7 +3,8 @@
     python -m marsrl_verl.attention.show --model Qwen/Qwen3-0.6B --question "…" --text response.txt
 
 `--text` is a file with a response, or the response itself; `--question` is put into the model's chat template
-before it. Writes an HTML file and prints the branch points.
+before it. Writes an HTML file and prints the branch points. Unless told otherwise they are chosen as in
+training with `algo=attnrl`.
 """
 
 from __future__ import annotations
@@ -19,11 +20,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from marsrl_verl.algos.attnrl import DELTA
 from marsrl_verl.algos.branch_points import (
     BranchCriterion,
     BranchRule,
     ResponseMarks,
     Shortfall,
+    check_rule,
     choose_branch_points,
 )
 from marsrl_verl.algos.step_cutter import step_cutter
@@ -85,7 +88,12 @@ def look_at(
     delta: int,
     backend: str,
 ) -> ShownResponse:
-    """Tokenise, measure and choose branch points."""
+    """Tokenise, measure and choose branch points, as training does.
+
+    Raises:
+        ValueError: the rule is out of range, the response is empty or the model has no FCI.
+    """
+    check_rule(rule)
     prompt = question or ""
     if question is not None and tokenizer.chat_template:
         prompt = tokenizer.apply_chat_template(
@@ -99,9 +107,17 @@ def look_at(
     if not response_ids:
         raise ValueError("the response is empty: --text needs at least one token")
 
-    steps = step_cutter(tokenizer).cut(response_ids)
+    cutter = step_cutter(tokenizer)
+    steps = cutter.cut(response_ids)
     influence, log_probs = measure_response(model, prompt_ids, response_ids, steps, delta, backend)
-    marks = ResponseMarks(steps, len(prompt_ids), influence, [-value for value in log_probs])
+    by_entropy = rule.criterion is BranchCriterion.ENTROPY
+    marks = ResponseMarks(
+        steps,
+        len(prompt_ids),
+        influence,
+        [-value for value in log_probs],
+        last_token=cutter.first_final_word(response_ids) if by_entropy else None,
+    )
     points = choose_branch_points(marks, rule, np.random.default_rng(0))
     texts = tuple(
         str(tokenizer.decode(response_ids[steps.start(step) : steps.ends[step]]))
@@ -160,16 +176,23 @@ def main(arguments: list[str] | None = None) -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    usual = BranchRule()
     add = parser.add_argument
     add("--model", required=True, help="folder or name of a transformers model")
     add("--text", required=True, help="the response, or a file that holds it")
     add("--question", help="what it answers")
     add("--output", type=Path, default=Path("attention.html"))
-    add("--delta", type=int, default=4, help="least distance in steps from which attention counts")
-    add("--criterion", choices=[one.value for one in BranchCriterion], default=BranchCriterion.FCI.value)
-    add("--branch-points", type=int, default=2)
-    add("--top-share", type=float, default=0.2)
-    add("--min-token-distance", type=int, default=0)
+    add("--delta", type=int, default=DELTA, help="least distance in steps from which attention counts")
+    add("--criterion", choices=[one.value for one in BranchCriterion], default=usual.criterion.value)
+    add("--branch-points", type=int, default=usual.count)
+    add("--top-share", type=float, default=usual.top_share)
+    add("--min-token-distance", type=int, default=usual.min_token_distance)
+    add(
+        "--shortfall",
+        choices=[one.value for one in Shortfall],
+        default=usual.shortfall.value,
+        help="where too few steps qualify: %(default)s unless told otherwise",
+    )
     add("--backend", choices=[one.value for one in FciBackend], default=FciBackend.AUTO.value)
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     one = parser.parse_args(arguments)
@@ -184,7 +207,7 @@ def main(arguments: list[str] | None = None) -> int:
         one.branch_points,
         one.top_share,
         one.min_token_distance,
-        Shortfall.FEWER,
+        Shortfall(one.shortfall),
     )
     try:
         shown = look_at(

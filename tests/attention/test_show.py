@@ -10,8 +10,11 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from marsrl_verl.algos.attnrl import DELTA
+from marsrl_verl.algos.branch_points import BranchRule, Shortfall
 from marsrl_verl.attention import show as show_module
 from marsrl_verl.attention.show import main
+from marsrl_verl.config.schema import AttnRLConfig
 from marsrl_verl.core.steps import Steps
 from marsrl_verl.demo.assets import model_path
 
@@ -26,15 +29,53 @@ def show(tmp_path, *more: str) -> tuple[int, str]:
     return status, page.read_text() if page.exists() else ""
 
 
+def marked(page: str) -> list[int]:
+    """The steps with a branch point."""
+    names = re.findall(r'<div class="(step[^"]*)"', page)
+    return [step for step, name in enumerate(names) if "branch" in name]
+
+
 def test_steps_are_coloured_and_branch_points_marked(tmp_path, capsys):
-    status, page = show(tmp_path, "--text", RESPONSE, "--delta", "1")
+    status, page = show(tmp_path, "--text", RESPONSE, "--delta", "1", "--shortfall", "fewer")
     assert status == 0
     assert len(re.findall(r'<div class="step', page)) == 5
     values = [float(value) for value in re.findall(r"influence ([\d.]+),", page)]
     assert values[0] == values[4] == 0.0 and all(value > 0 for value in values[1:4])
-    marked = [i for i, name in enumerate(re.findall(r'<div class="(step[^"]*)"', page)) if "branch" in name]
-    assert marked == [values.index(max(values))], "the top fifth of five steps is one"
+    assert marked(page) == [values.index(max(values))], "the top fifth of five steps is one"
     assert "branch points after tokens:" in capsys.readouterr().out
+
+
+def test_points_are_chosen_as_in_training(tmp_path):
+    """Where too few steps qualify, the earliest other ones join."""
+    rule, run = BranchRule(), AttnRLConfig()
+    assert (rule.criterion.value, rule.count, rule.top_share) == (
+        run.criterion, run.num_branch_points, run.top_share,
+    )  # fmt: skip
+    assert (rule.min_token_distance, rule.shortfall.value) == (run.min_token_distance, run.shortfall)
+    assert (DELTA, rule.shortfall, rule.count) == (run.delta, Shortfall.FILL, 2)
+    one = marked(show(tmp_path, "--text", RESPONSE, "--delta", "1", "--shortfall", "fewer")[1])
+    filled = marked(show(tmp_path, "--text", RESPONSE, "--delta", "1")[1])
+    assert filled == sorted({*one, next(step for step in (1, 2) if step not in one)})
+    # Four steps later there is one for the first step alone, which is not measured.
+    assert marked(show(tmp_path, "--text", RESPONSE)[1]) == [1, 2]
+    assert marked(show(tmp_path, "--text", RESPONSE, "--branch-points", "3")[1]) == [1, 2, 3]
+
+
+def test_a_token_that_names_the_answer_ends_the_choice_by_entropy(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("marsrl_verl.algos.step_cutter.FINAL_WORDS", ("ok",))  # a token of the tiny world
+    more = ("--criterion", "entropy", "--branch-points", "50")
+
+    def points(text: str) -> str:
+        assert show(tmp_path, "--text", text, *more)[0] == 0
+        return capsys.readouterr().out.splitlines()[0].partition("after tokens: ")[2]
+
+    assert points("7+5=12\n12") == "1, 2, 3, 4, 5"
+    assert points("7+5 ok\n12") == "1"
+
+
+def test_a_rule_out_of_range_is_refused(tmp_path, capsys):
+    assert show(tmp_path, "--text", RESPONSE, "--top-share", "0")[0] == 2
+    assert "top_share is 0.0" in capsys.readouterr().err
 
 
 def test_a_file_and_markup_in_it(tmp_path):
