@@ -21,12 +21,7 @@ _POWER = r"(?:\s*\^\s*(?:\d|\{\s*\d\s*\}))?"
 _AFTER_NUMBER = r"(?<=[\d})])(?:\s|~|\\[ ,;])*"
 _PERCENT = re.compile(_AFTER_NUMBER + r"\\?%\s*$")
 _TEXT_UNIT = re.compile(
-    _AFTER_NUMBER
-    + r"\\(?:text|mathrm|mbox)\s*\{[^{}\d]*"
-    + _POWER
-    + r"\s*\}"
-    + _POWER
-    + r"\s*$"
+    _AFTER_NUMBER + r"\\(?:text|mathrm|mbox)\s*\{[^{}\d]*" + _POWER + r"\s*\}" + _POWER + r"\s*$"
 )
 _WORD_UNIT = re.compile(_AFTER_NUMBER + rf"(?:square\s+|cubic\s+)?(?:{_UNITS})" + _POWER + r"\s*$")
 _MIXED = re.compile(r"([+-]?)\s*(\d+)\s*(?:\\[dt]?frac\s*\{(\d+)\}\s*\{(\d+)\}|\s(\d+)\s*/\s*(\d+))")
