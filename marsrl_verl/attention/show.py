@@ -5,15 +5,18 @@
 `--text` is a file with a response, or the response itself; `--question` is put into the model's chat template
 before it. Writes an HTML file and prints the branch points. Unless told otherwise they are chosen as in
 training with `algo=attnrl`.
+
+    python -m marsrl_verl.attention.show --run outputs/default --sample train-3-1/initial/0#2
+
+shows a first response of a run as its trainer saw it: its influence, the branch points that were chosen with
+what their continuations earned, and its advantages. It needs no model, only the tokenizer.
 """
 
 from __future__ import annotations
 
 import argparse
-import html
 import os
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -33,24 +36,12 @@ from marsrl_verl.algos.step_cutter import step_cutter
 from marsrl_verl.attention.choices import FciBackend
 from marsrl_verl.attention.collector import collect_influence
 from marsrl_verl.attention.layout import build_layout
+from marsrl_verl.attention.page import ShownResponse, page, step_texts
+from marsrl_verl.attention.recorded import recorded_response
 from marsrl_verl.core.steps import Steps
 
 _LOGITS_AT_ONCE = 1024
 """Tokens."""
-
-
-@dataclass(frozen=True, slots=True)
-class ShownResponse:
-    """A response with what was found in it."""
-
-    texts: tuple[str, ...]
-    """Text of every step."""
-    steps: Steps
-    influence: tuple[float, ...]
-    log_probs: tuple[float, ...]
-    """By token."""
-    branch_tokens: tuple[int, ...]
-    prompt_tokens: int
 
 
 def measure_response(
@@ -119,58 +110,63 @@ def look_at(
         last_token=cutter.first_final_word(response_ids) if by_entropy else None,
     )
     points = choose_branch_points(marks, rule, np.random.default_rng(0))
-    texts = tuple(
-        str(tokenizer.decode(response_ids[steps.start(step) : steps.ends[step]]))
-        for step in range(len(steps))
-    )
+    texts = step_texts(tokenizer, response_ids, steps)
     return ShownResponse(
         texts,
         steps,
         tuple(influence),
-        tuple(log_probs),
-        tuple(point.token for point in points),
+        {point.token: "branch point" for point in points},
         len(prompt_ids),
+        log_probs=tuple(log_probs),
     )
-
-
-_STYLE = """
-body { font: 15px/1.5 sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222 }
-.step { border-left: 4px solid #ddd; margin: 2px 0; padding: 2px 10px; white-space: pre-wrap }
-.branch { border-left-color: #c0392b }
-.branch::before { content: "branch point"; color: #c0392b; font-size: 75%; display: block }
-.figures { color: #777; font-size: 80%; font-variant-numeric: tabular-nums }
-"""
-
-
-def page(shown: ShownResponse, title: str) -> str:
-    """The HTML page. The darker a step, the larger its influence; grey steps are not measured."""
-    largest = max(shown.influence, default=0.0) or 1.0
-    parts = []
-    for step, text in enumerate(shown.texts):
-        start, end = shown.steps.start(step), shown.steps.ends[step]
-        inside = [token for token in shown.branch_tokens if start <= token < end]
-        measured = 0 < step < shown.steps.thinking
-        share = shown.influence[step] / largest
-        colour = f"rgba(41, 128, 185, {0.75 * share:.3f})" if measured else "#f4f4f4"
-        surprise = -sum(shown.log_probs[start:end]) / (end - start)
-        influence = f"influence {shown.influence[step]:.4f}"
-        figures = f"step {step}, tokens {start} to {end}, {influence}, -log p {surprise:.3f}"
-        name = "step branch" if inside else "step"
-        parts.append(
-            f'<div class="{name}" style="background: {colour}"><span class="figures">{figures}</span>\n'
-            f"{html.escape(text)}</div>"
-        )
-    head = f"<title>{html.escape(title)}</title><meta charset=utf-8><style>{_STYLE}</style>"
-    summary = (
-        f"<h1>{html.escape(title)}</h1><p>{len(shown.steps)} steps, {shown.steps.ends[-1]} tokens after a "
-        f"prompt of {shown.prompt_tokens}. Influence: the largest mean attention that later steps pay to a "
-        "step, over layers and heads. Grey: not measured.</p>"
-    )
-    return f"<!doctype html><html><head>{head}</head><body>{summary}{''.join(parts)}</body></html>\n"
 
 
 def main(arguments: list[str] | None = None) -> int:
     """The command."""
+    parser = _parser()
+    one = parser.parse_args(arguments)
+    if (one.run is None) != (one.sample is None):
+        parser.error("--run and --sample belong together")
+    if one.run is None and (one.model is None or one.text is None):
+        parser.error("--model and --text are needed, or --run and --sample")
+    if one.run is not None and one.text is not None:
+        parser.error("--text is another response than that of --run")
+    try:
+        shown, title = _recorded(one) if one.run is not None else _measured(one)
+    except (OSError, ValueError) as error:
+        print(f"attention.show: {error}", file=sys.stderr)
+        return 2
+    one.output.write_text(page(shown, title), encoding="utf-8")
+    points = ", ".join(str(token) for token in sorted(shown.branches)) or "none"
+    print(f"{len(shown.steps)} steps, {shown.steps.ends[-1]} tokens; branch points after tokens: {points}")
+    print(f"wrote {one.output}")
+    return 0
+
+
+def _measured(one: argparse.Namespace) -> tuple[ShownResponse, str]:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    # os.path takes a text that is too long for a name for no file; pathlib raises.
+    text = Path(one.text).read_text(encoding="utf-8") if os.path.isfile(one.text) else one.text
+    rule = BranchRule(
+        BranchCriterion(one.criterion),
+        one.branch_points,
+        one.top_share,
+        one.min_token_distance,
+        Shortfall(one.shortfall),
+    )
+    tokenizer = AutoTokenizer.from_pretrained(one.model)
+    model = AutoModelForCausalLM.from_pretrained(one.model, attn_implementation="sdpa", dtype="auto")
+    model = model.to(one.device).eval()
+    shown = look_at(model, tokenizer, one.question, text, rule, one.delta, one.backend)
+    return shown, f"Influence of steps, {one.model}"
+
+
+def _recorded(one: argparse.Namespace) -> tuple[ShownResponse, str]:
+    return recorded_response(one.run, one.sample, one.model), f"{one.sample} of {one.run}"
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m marsrl_verl.attention.show",
         description=__doc__,
@@ -178,8 +174,10 @@ def main(arguments: list[str] | None = None) -> int:
     )
     usual = BranchRule()
     add = parser.add_argument
-    add("--model", required=True, help="folder or name of a transformers model")
-    add("--text", required=True, help="the response, or a file that holds it")
+    add("--model", help="folder or name of a transformers model; with --run the one whose tokenizer it had")
+    add("--text", help="the response, or a file that holds it")
+    add("--run", type=Path, help="folder of a run")
+    add("--sample", help="id of a first response of it, as in rollouts/step_N.jsonl")
     add("--question", help="what it answers")
     add("--output", type=Path, default=Path("attention.html"))
     add("--delta", type=int, default=DELTA, help="least distance in steps from which attention counts")
@@ -195,32 +193,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     add("--backend", choices=[one.value for one in FciBackend], default=FciBackend.AUTO.value)
     add("--device", default="cuda" if torch.cuda.is_available() else "cpu")
-    one = parser.parse_args(arguments)
-    from transformers import AutoModelForCausalLM, AutoTokenizer
-
-    # os.path takes a text that is too long for a name for no file; pathlib raises.
-    text = Path(one.text).read_text(encoding="utf-8") if os.path.isfile(one.text) else one.text
-    tokenizer = AutoTokenizer.from_pretrained(one.model)
-    model = AutoModelForCausalLM.from_pretrained(one.model, attn_implementation="sdpa", dtype="auto")
-    rule = BranchRule(
-        BranchCriterion(one.criterion),
-        one.branch_points,
-        one.top_share,
-        one.min_token_distance,
-        Shortfall(one.shortfall),
-    )
-    try:
-        shown = look_at(
-            model.to(one.device).eval(), tokenizer, one.question, text, rule, one.delta, one.backend
-        )
-    except ValueError as error:
-        print(f"attention.show: {error}", file=sys.stderr)
-        return 2
-    one.output.write_text(page(shown, f"Influence of steps, {one.model}"), encoding="utf-8")
-    points = ", ".join(str(token) for token in shown.branch_tokens) or "none"
-    print(f"{len(shown.steps)} steps, {shown.steps.ends[-1]} tokens; branch points after tokens: {points}")
-    print(f"wrote {one.output}")
-    return 0
+    return parser
 
 
 if __name__ == "__main__":

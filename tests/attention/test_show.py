@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from marsrl_verl.algos.attnrl import DELTA
 from marsrl_verl.algos.branch_points import BranchRule, Shortfall
+from marsrl_verl.algos.step_cutter import step_cutter
 from marsrl_verl.attention import show as show_module
 from marsrl_verl.attention.show import main
 from marsrl_verl.config.schema import AttnRLConfig
@@ -100,6 +102,69 @@ def test_log_probabilities_are_taken_in_pieces(monkeypatch):
 def test_an_empty_response_is_refused(tmp_path, capsys):
     assert show(tmp_path, "--text", "")[0] == 2
     assert "at least one token" in capsys.readouterr().err
+
+
+@pytest.fixture
+def run_folder(tmp_path):
+    """A run with a first response, two continuations of it in the next step, and their tree's advantages."""
+    tokenizer = AutoTokenizer.from_pretrained(model_path())
+    ids = tokenizer.encode(RESPONSE, add_special_tokens=False)
+    ends = list(step_cutter(tokenizer).cut(ids).ends)
+    first = {
+        "sample": "p/initial/0#1", "parent": None, "step": 3, "reward": 0.0, "token_ids": ids, "steps": ends,
+        "influence": [0.0, 0.25, 0.5, 0.125, 0.0], "prefix_tokens": 0, "prompt_tokens": 9,
+    }  # fmt: skip
+    others = [
+        {**first, "sample": f"p/continuation/001#{k}", "parent": "p/initial/0#1", "step": 4, "reward": reward,
+         "prefix_tokens": ends[1], "steps": None, "influence": None}
+        for k, reward in enumerate((1.0, 0.0))
+    ]  # fmt: skip
+    run = tmp_path / "run"
+    for step, lines in ((3, [first]), (4, others)):
+        path = run / "rollouts" / f"step_{step}.jsonl"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (run / "trained").mkdir()
+    (run / "trained/step_3.json").write_text("{}")
+    (run / "trained/step_4.json").write_text(
+        json.dumps({"p/initial/0#1": [[ends[1], 0.25], [ends[-1], -0.75]]})
+    )
+    (run / "config.yaml").write_text(f"actor_rollout_ref:\n  model:\n    path: {model_path()}\n")
+    return run
+
+
+def test_a_response_of_a_run_is_shown_as_its_trainer_saw_it(run_folder, tmp_path, capsys):
+    output = tmp_path / "page.html"
+    assert main(["--run", str(run_folder), "--sample", "p/initial/0#1", "--output", str(output)]) == 0
+    page = output.read_text()
+    assert [float(value) for value in re.findall(r"influence ([\d.]+),", page)] == [0, 0.25, 0.5, 0.125, 0]
+    assert re.findall(r"advantage ([+-][\d.]+)", page) == ["+0.250", "+0.250", "-0.750", "-0.750", "-0.750"]
+    assert marked(page) == [2] and "2 continuations, 1 right" in page
+    assert "Reward 0, sampled in step 3, trained in step 4" in page and "-log p" not in page
+    assert "branch points after tokens: 10" in capsys.readouterr().out
+
+
+def test_responses_without_influence_and_unknown_ones_are_refused(run_folder, capsys):
+    assert main(["--run", str(run_folder), "--sample", "p/continuation/001#0"]) == 2
+    assert "(it continues p/initial/0#1) has no influence" in capsys.readouterr().err
+    assert main(["--run", str(run_folder), "--sample", "q"]) == 2
+    assert "has no sample 'q'" in capsys.readouterr().err
+
+
+def test_a_tokenizer_that_cuts_other_steps_is_refused(run_folder, capsys):
+    path = run_folder / "rollouts/step_3.jsonl"
+    path.write_text(path.read_text().replace('"steps": [', '"steps": [1, '))
+    assert main(["--run", str(run_folder), "--sample", "p/initial/0#1"]) == 2
+    assert "name the run's model with --model" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--run", "x"], ["--run", "x", "--sample", "y", "--text", "z"], ["--model", "x"]]
+)
+def test_arguments_that_do_not_go_together(arguments):
+    with pytest.raises(SystemExit) as raised:
+        main(arguments)
+    assert raised.value.code == 2
 
 
 @pytest.mark.parametrize("missing", ["--model", "--text"])
