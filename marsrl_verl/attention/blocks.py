@@ -20,6 +20,8 @@ class KeyBlocks:
     """One past its last key; a block ends with its sequence."""
     query_start: torch.Tensor
     """First query that counts for a key of the block."""
+    full_start: torch.Tensor
+    """First query that counts for all measured keys of the block; `query_end` where there is none."""
     query_end: torch.Tensor
     """One past the last query of the sequence."""
 
@@ -52,30 +54,32 @@ def plan_visits(layout: StepLayout, *, key_block: int, query_block: int) -> Visi
     """
     device = layout.query_steps.device
     all_steps, all_keys = layout.query_steps.cpu(), layout.key_steps.cpu()
-    keys: list[tuple[int, int, int, int]] = []
+    keys: list[list[int]] = []
     queries: list[tuple[int, int, int]] = []
     for start, end in zip(layout.starts, layout.ends, strict=True):
         steps, key_steps = all_steps[start:end].contiguous(), all_keys[start:end]
-        first_of_all = end
-        for low in range(start, end, key_block):
-            high = min(low + key_block, end)
-            least = int(key_steps[low - start : high - start].min())
-            if least == NEVER:
-                continue
-            query = start + int(torch.searchsorted(steps, least + layout.delta))
-            if query < end:
-                keys.append((low, high, query, end))
-                first_of_all = min(first_of_all, query)
+        padding = -(end - start) % key_block
+        blocks = torch.nn.functional.pad(key_steps, (0, padding), value=NEVER).view(-1, key_block)
+        least = blocks.amin(1)
+        most = torch.where(blocks == NEVER, -1, blocks).amax(1)
+        first = start + torch.searchsorted(steps, least + layout.delta)
+        full = start + torch.searchsorted(steps, most + layout.delta)
+        lows = torch.arange(start, end, key_block)
+        highs = (lows + key_block).clamp(max=end)
+        # Where nothing is measured, `least` is NEVER and no query comes after it.
+        kept = first < end
+        keys += torch.stack([lows, highs, first, full, torch.full_like(lows, end)], dim=1)[kept].tolist()
+        first_of_all = int(first.min())
         queries += [
             (low, min(low + query_block, end), start) for low in range(first_of_all, end, query_block)
         ]
     return VisitPlan(
-        KeyBlocks(*_columns(keys, 4, device)),
+        KeyBlocks(*_columns(keys, 5, device)),
         QueryBlocks(*_columns(queries, 3, device)),
     )
 
 
-def _columns(rows: Sequence[tuple[int, ...]], width: int, device: torch.device) -> list[torch.Tensor]:
+def _columns(rows: Sequence[Sequence[int]], width: int, device: torch.device) -> list[torch.Tensor]:
     table = torch.tensor(rows, dtype=torch.int32).reshape(-1, width)
     return [table[:, column].contiguous().to(device) for column in range(width)]
 

@@ -4,40 +4,97 @@ Given the log-sum-exp of every query's scores, a column sum needs no second pass
 queries are walked from the first one that counts, in steps of a block, and every attention weight is used
 where it stands. Accumulation is in float32, there are no atomics, and the memory is that of the result,
 (H, N). The work is the part of QK^T below the diagonal, once.
+
+There is no causal mask: steps never fall inside a sequence, a block of keys ends with its sequence, and a
+query that counts is at least one step later than the key, so that it stands behind it.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 
 from marsrl_verl.attention.blocks import KeyBlocks, check_token_axis
-from marsrl_verl.attention.layout import StepLayout
+from marsrl_verl.attention.layout import NEVER, StepLayout
 
 KEY_BLOCK = 128
-QUERY_BLOCK = 64
 LOG2_E = 1.4426950408889634
+_NEVER = tl.constexpr(NEVER)
+
+
+@triton.jit
+def _add_queries(
+    sums,
+    keys,
+    key_at,
+    key_steps,
+    query_ptr,
+    offset_ptr,
+    query_steps_ptr,
+    stride_qn,
+    low,
+    high,
+    scale_log2,
+    delta,
+    window,
+    HEAD: tl.constexpr,
+    QUERIES: tl.constexpr,
+    WINDOWED: tl.constexpr,
+    MASKED: tl.constexpr,
+    UPCAST: tl.constexpr,
+    PRECISION: tl.constexpr,
+):
+    """`sums` and what queries `low` to `high` add. Without a mask all of them count for all keys, and they
+    are whole blocks."""
+    size = tl.arange(0, HEAD)
+    place = tl.arange(0, QUERIES)
+    far_place = place.to(tl.int64)
+    for at in range(low, high, QUERIES):
+        # Read as (HEAD, QUERIES), so that the product needs no transposition.
+        query_ptrs = query_ptr + (at + far_place)[None, :] * stride_qn + size[:, None]
+        offset_ptrs = offset_ptr + (at + far_place)
+        if MASKED:
+            real = at + place < high
+            queries = tl.load(query_ptrs, mask=real[None, :], other=0.0)
+            offsets = tl.load(offset_ptrs, mask=real, other=0.0)
+            query_steps = tl.load(query_steps_ptr + (at + far_place), mask=real, other=-_NEVER)
+        else:
+            queries = tl.load(query_ptrs)
+            offsets = tl.load(offset_ptrs)
+        if UPCAST:
+            queries = queries.to(tl.float32)
+        scores = tl.dot(keys, queries, input_precision=PRECISION)
+        terms = tl.exp2(scores * scale_log2 + offsets[None, :])
+        if MASKED:
+            counted = query_steps[None, :] - key_steps[:, None] >= delta
+            if WINDOWED:
+                counted = counted & ((at + place)[None, :] - key_at[:, None] < window)
+            terms = tl.where(counted, terms, 0.0)
+        sums += tl.sum(terms, axis=1)
+    return sums
 
 
 @triton.jit
 def _column_sum_kernel(
     query_ptr,
     key_ptr,
-    lse_ptr,
+    offset_ptr,
     query_steps_ptr,
     key_steps_ptr,
-    weights_ptr,
     sums_ptr,
     key_start_ptr,
     key_end_ptr,
     query_start_ptr,
+    full_start_ptr,
     query_end_ptr,
     stride_qn,
     stride_qh,
     stride_kn,
     stride_kh,
-    stride_lh,
+    stride_oh,
     stride_sh,
     scale_log2,
     delta,
@@ -48,6 +105,7 @@ def _column_sum_kernel(
     QUERIES: tl.constexpr,
     WINDOWED: tl.constexpr,
     UPCAST: tl.constexpr,
+    PRECISION: tl.constexpr,
 ):
     block = tl.program_id(0)
     head = tl.program_id(1).to(tl.int64)
@@ -55,6 +113,16 @@ def _column_sum_kernel(
     key_high = tl.load(key_end_ptr + block)
     query_low = tl.load(query_start_ptr + block)
     query_high = tl.load(query_end_ptr + block)
+    full_low = tl.load(full_start_ptr + block)
+    full_high = query_high
+    if WINDOWED:
+        # The last key is seen up to `query_high`, and up to `full_high` the first one is seen too.
+        query_high = tl.minimum(query_high, key_high - 1 + window)
+        full_high = tl.maximum(tl.minimum(query_high, key_low + window), query_low)
+    # Between `full_low` and `full_high` every pair counts. The whole blocks that fit there, laid against its
+    # end, need no mask, which is most of the work.
+    main_low = full_high - tl.maximum(full_high - full_low, 0) // QUERIES * QUERIES
+
     size = tl.arange(0, HEAD)
     key_at = key_low + tl.arange(0, KEYS)
     key_real = key_at < key_high
@@ -66,30 +134,25 @@ def _column_sum_kernel(
     )
     if UPCAST:
         keys = keys.to(tl.float32)
-    key_steps = tl.load(key_steps_ptr + key_at, mask=key_real, other=1073741824)
+    key_steps = tl.load(key_steps_ptr + key_at, mask=key_real, other=_NEVER)
+    query_ptr += head * stride_qh
+    offset_ptr += head * stride_oh
     sums = tl.zeros([KEYS], dtype=tl.float32)
-    for low in range(query_low, query_high, QUERIES):
-        query_at = low + tl.arange(0, QUERIES)
-        query_real = query_at < query_high
-        columns = query_at.to(tl.int64)
-        # Loaded as (HEAD, QUERIES), so that the product needs no transposition.
-        queries = tl.load(
-            query_ptr + columns[None, :] * stride_qn + head * stride_qh + size[:, None],
-            mask=query_real[None, :],
-            other=0.0,
-        )
-        lse = tl.load(lse_ptr + head * stride_lh + query_at, mask=query_real, other=0.0)
-        weights = tl.load(weights_ptr + query_at, mask=query_real, other=0.0)
-        query_steps = tl.load(query_steps_ptr + query_at, mask=query_real, other=-1073741824)
-        if UPCAST:
-            queries = queries.to(tl.float32)
-        scores = tl.dot(keys, queries)
-        attention = tl.exp2(scores * scale_log2 - lse[None, :] * 1.4426950408889634)
-        counted = query_steps[None, :] - key_steps[:, None] >= delta
-        if WINDOWED:
-            counted = counted & (query_at[None, :] - key_at[:, None] < window)
-        sums += tl.sum(tl.where(counted, attention * weights[None, :], 0.0), axis=1)
-    tl.store(sums_ptr + head * stride_sh + key_at, sums, mask=key_real)
+    sums = _add_queries(
+        sums, keys, key_at, key_steps, query_ptr, offset_ptr, query_steps_ptr, stride_qn, query_low, main_low,
+        scale_log2, delta, window, HEAD, QUERIES, WINDOWED, True, UPCAST, PRECISION
+    )  # fmt: skip
+    sums = _add_queries(
+        sums, keys, key_at, key_steps, query_ptr, offset_ptr, query_steps_ptr, stride_qn, main_low, full_high,
+        scale_log2, delta, window, HEAD, QUERIES, WINDOWED, False, UPCAST, PRECISION
+    )  # fmt: skip
+    if WINDOWED:
+        sums = _add_queries(
+            sums, keys, key_at, key_steps, query_ptr, offset_ptr, query_steps_ptr, stride_qn, full_high,
+            query_high, scale_log2, delta, window, HEAD, QUERIES, WINDOWED, True, UPCAST, PRECISION
+        )  # fmt: skip
+    # Keys that are not measured were summed too where there was no mask.
+    tl.store(sums_ptr + head * stride_sh + key_at, sums, mask=key_steps < _NEVER)
 
 
 def triton_column_sums(
@@ -124,23 +187,25 @@ def triton_column_sums(
     count = blocks.key_start.numel()
     if not count:
         return sums
+    # w_q * exp(score - lse_q) as one power of two: a query needs a single number in the kernel.
+    offsets = torch.sub(layout.weights.log2(), lse, alpha=LOG2_E).contiguous()
     _column_sum_kernel[(count, heads)](
         query,
         key,
-        lse,
+        offsets,
         layout.query_steps,
         layout.key_steps,
-        layout.weights,
         sums,
         blocks.key_start,
         blocks.key_end,
         blocks.query_start,
+        blocks.full_start,
         blocks.query_end,
         query.stride(0),
         query.stride(1),
         key.stride(0),
         key.stride(1),
-        lse.stride(0),
+        offsets.stride(0),
         sums.stride(0),
         scale * LOG2_E,
         layout.delta,
@@ -148,18 +213,35 @@ def triton_column_sums(
         GROUP=heads // key.shape[1],
         HEAD=size,
         KEYS=KEY_BLOCK,
-        QUERIES=QUERY_BLOCK,
+        QUERIES=walked_block(query.dtype),
         WINDOWED=window is not None,
-        UPCAST=is_interpreted(query),
-        num_warps=8 if size > 64 else 4,
-        num_stages=3,
+        **launch_options(query.dtype, size, interpreted=not query.is_cuda),
     )
     return sums
 
 
-def is_interpreted(query: torch.Tensor) -> bool:
-    """Whether the kernel runs in Triton's interpreter, whose products take bf16 for integers."""
-    return not query.is_cuda
+def walked_block(dtype: torch.dtype) -> int:
+    """Tokens that a program reads at a time: fewer of float32, which takes more memory and registers."""
+    return 32 if dtype == torch.float32 else 64
+
+
+def launch_options(dtype: torch.dtype, size: int, *, interpreted: bool) -> dict[str, Any]:
+    """How a kernel is built for queries and keys of a type and head size.
+
+    By default float32 would be rounded to TF32, which has ten bits. "ieee" leaves the tensor cores and does
+    not fit into the registers; three products of TF32 ("tf32x3") are about as exact. Half precision is
+    multiplied exactly in any case.
+    """
+    single = dtype == torch.float32
+    return {
+        # The interpreter's products take bf16 for integers.
+        "UPCAST": interpreted,
+        "PRECISION": "tf32x3" if single else "ieee",
+        "num_warps": 8 if size > 64 else 4,
+        "num_stages": 2 if single else 3,
+        # As it always was; Triton 3.10 is to round between a product and a sum unless told so.
+        "enable_fp_fusion": True,
+    }
 
 
 def _check_last_axis(query: torch.Tensor, key: torch.Tensor) -> None:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 
-from marsrl_verl.attention.layout import StepLayout, build_layout
+from marsrl_verl.attention.layout import OUTSIDE, StepLayout, build_layout
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,18 @@ def packed_layout(
     return build_layout(step_ids, measured, delta=delta, sequence_ids=torch.tensor(owners))
 
 
+def padded_layout(
+    rows: list[list[int]], *, width: int, delta: int, left: bool = False, unmeasured: tuple[int, ...] = (0, 1)
+) -> StepLayout:
+    """Rows of equal width, padded on the right or on the left. `rows` holds the step lengths of each."""
+    ids = torch.full((len(rows), width), OUTSIDE)
+    for row, lengths in enumerate(rows):
+        steps = torch.arange(len(lengths)).repeat_interleave(torch.tensor(lengths))
+        start = width - len(steps) if left else 0
+        ids[row, start : start + len(steps)] = steps
+    return build_layout(ids, ~torch.isin(ids, torch.tensor((OUTSIDE, *unmeasured))), delta=delta)
+
+
 def random_case(
     sequences: list[list[int]],
     *,
@@ -44,8 +56,21 @@ def random_case(
     seed: int = 0,
     unmeasured: tuple[int, ...] = (0, 1),
 ) -> Case:
-    """Normal queries and keys, sharp enough that attention is far from uniform."""
+    """A packed row of sequences. Normal queries and keys, sharp enough that attention is far from uniform."""
     layout = packed_layout(sequences, delta=delta, unmeasured=unmeasured)
+    return case_of(layout, heads=heads, kv_heads=kv_heads, size=size, dtype=dtype, seed=seed)
+
+
+def case_of(
+    layout: StepLayout,
+    *,
+    heads: int = 4,
+    kv_heads: int = 2,
+    size: int = 16,
+    dtype: torch.dtype = torch.float32,
+    seed: int = 0,
+) -> Case:
+    """The same for any layout; gaps have queries and keys too."""
     generator = torch.Generator().manual_seed(seed)
     query = torch.randn(layout.total, heads, size, generator=generator, dtype=torch.float64)
     key = torch.randn(layout.total, kv_heads, size, generator=generator, dtype=torch.float64)

@@ -7,36 +7,17 @@ import torch
 
 pytest.importorskip("triton", reason="Triton is not installed")
 
-from attention_cases import Case, packed_layout, random_case
+from attention_cases import case_of, packed_layout, padded_layout, random_case
+from kernel_cases import DEVICE, agrees, expected_lse, lse_agrees, plan_of, sums_of
 
-from marsrl_verl.attention.blocks import plan_visits
-from marsrl_verl.attention.chunked import chunked_column_sums
 from marsrl_verl.attention.column_sums import ColumnSums
-from marsrl_verl.attention.kernel import KEY_BLOCK
-from marsrl_verl.attention.lse_kernel import LSE_QUERY_BLOCK, triton_lse
+from marsrl_verl.attention.kernel import triton_column_sums
+from marsrl_verl.attention.layout import OUTSIDE, build_layout
 
 pytestmark = pytest.mark.usefixtures("interpreter")
 
-DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
-TOLERANCE = {
-    torch.float32: {"rtol": 2e-5, "atol": 1e-7} if DEVICE == "cpu" else {"rtol": 1e-2, "atol": 1e-4},
-    torch.bfloat16: {"rtol": 2e-4, "atol": 1e-6},
-    torch.float16: {"rtol": 2e-4, "atol": 1e-6},
-}
 LONG = [[40, 5, 30, 60, 2, 50, 33, 1, 21]]
 """242 tokens: more than a block of keys and several of queries."""
-
-
-def sums_of(case: Case, window: int | None = None) -> torch.Tensor:
-    layout = case.layout.to(DEVICE)
-    query, key = case.query.to(DEVICE), case.key.to(DEVICE)
-    return ColumnSums(layout, "triton")(query, key, case.scale, window=window).cpu()
-
-
-def agrees(case: Case, window: int | None = None) -> None:
-    expected = chunked_column_sums(case.query, case.key, case.layout, case.scale, window=window)
-    assert expected.any()
-    torch.testing.assert_close(sums_of(case, window), expected, **TOLERANCE[case.query.dtype])
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32])
@@ -71,24 +52,61 @@ def test_nothing_to_measure():
 
 def test_blocks_that_add_nothing_are_not_visited():
     layout = packed_layout([[300, 10, 100, 100, 100]], delta=2)
-    plan = plan_visits(layout, key_block=KEY_BLOCK, query_block=LSE_QUERY_BLOCK)
+    plan = plan_of(layout)
     # The first measured step is 2 (tokens 310 to 410), its first query is in step 4, at token 510.
     assert plan.keys.key_start.tolist() == [256, 384]
     assert plan.keys.query_start.tolist() == [510, 510]
+    # Keys of the second block are of steps 2 and 3, and for those of step 3 no query counts.
+    assert plan.keys.full_start.tolist() == [510, 610]
+    assert plan.keys.query_end.tolist() == [610, 610]
     assert plan.queries.query_start.tolist() == [510]
 
 
 def test_log_sum_exp():
-    case = random_case([[2, 3, 70, 4, 90]], delta=1, heads=2, kv_heads=1, unmeasured=())
-    plan = plan_visits(case.layout, key_block=KEY_BLOCK, query_block=LSE_QUERY_BLOCK)
-    blocks = type(plan.queries)(
-        *(getattr(plan.queries, name).to(DEVICE) for name in ("query_start", "query_end", "key_start"))
-    )
-    lse = triton_lse(case.query.to(DEVICE), case.key.to(DEVICE), blocks, case.scale).cpu()
-    scores = torch.einsum("qhd,kd->hqk", case.query, case.key[:, 0]) * case.scale
-    total = case.layout.total
-    scores = scores.masked_fill(torch.ones(total, total).triu(1).bool(), float("-inf"))
-    torch.testing.assert_close(lse[:, 2:], scores.logsumexp(-1)[:, 2:], rtol=1e-5, atol=1e-5)
+    lse_agrees(random_case([[2, 3, 70, 4, 90]], delta=1, heads=2, kv_heads=1, unmeasured=()))
+
+
+def test_log_sum_exp_of_several_blocks():
+    lse_agrees(random_case([[20, 300, 10, 100]], delta=1, heads=2, kv_heads=1, unmeasured=()))
+
+
+UNEVEN = [[5, 9, 140, 20, 130], [7], [3, 2, 30, 4, 20, 6], [40, 1, 1, 1, 1, 150]]
+"""Rows of 304, 7, 65 and 194 tokens: more than a block of queries and less than one."""
+
+
+@pytest.mark.parametrize("left", [False, True])
+def test_padded_rows_with_gaps_between_them(left):
+    case = case_of(padded_layout(UNEVEN, width=310, delta=1, left=left), heads=2, kv_heads=1)
+    agrees(case)
+    lse_agrees(case)
+
+
+def test_a_packed_row_with_padding_behind_it():
+    packed = packed_layout(UNEVEN, delta=1)
+    padding = torch.full((33,), OUTSIDE)
+    owner = torch.arange(4).repeat_interleave(torch.tensor([304, 7, 65, 194]))
+    steps = torch.cat([packed.query_steps.long(), padding])
+    layout = build_layout(steps, steps > 1, delta=1, sequence_ids=torch.cat([owner, torch.full((33,), 4)]))
+    case = case_of(layout, heads=2, kv_heads=1)
+    agrees(case)
+    lse_agrees(case)
+
+
+def test_what_is_in_the_padding_does_not_matter():
+    layout = padded_layout(UNEVEN, width=310, delta=1)
+    case = case_of(layout, heads=2, kv_heads=1)
+    expected = sums_of(case)
+    gaps = layout.query_steps == OUTSIDE
+    case.query[gaps], case.key[gaps] = float("nan"), float("nan")
+    assert torch.equal(sums_of(case), expected)
+
+
+def test_the_log_sum_exp_may_lie_query_by_query_in_memory():
+    case = random_case(LONG, heads=2, kv_heads=1)
+    lse = expected_lse(case).T.contiguous().T.to(DEVICE)
+    query, key, layout = case.query.to(DEVICE), case.key.to(DEVICE), case.layout.to(DEVICE)
+    sums = triton_column_sums(query, key, lse, layout, plan_of(case.layout).keys, case.scale)
+    torch.testing.assert_close(sums, ColumnSums(layout, "triton")(query, key, case.scale))
 
 
 def test_repeated_runs_are_equal_bit_by_bit():
