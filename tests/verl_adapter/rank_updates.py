@@ -225,7 +225,7 @@ class Bench:
         trainer = self.trainer
         trainer.metrics, trainer.timing, trainer.global_steps = {}, {}, 3
         batch = trainer._fit_build_batch(
-            SimpleNamespace(trained=trained_groups(partial=case.partial), ended=[])
+            SimpleNamespace(trained=trained_groups(partial=case.partial), ended=[], held=0)
         )
         trainer._fit_compute_log_prob(batch)
         parts = 1 if case.rows is None else len(batch) // torch.distributed.get_world_size() // case.rows
