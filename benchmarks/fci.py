@@ -6,26 +6,24 @@
 Variants: `definition` (the whole matrix, a pair of steps at a time), `materialised` (the whole matrix of the
 layer, then its column sums), `chunked` (plain torch), `triton` (the kernel, given the log-sum-exp of the
 attention), `triton + lse` (with the kernel that computes it) and, beside them, `attention` (the forward pass
-of torch's scaled-dot-product attention). Needs torch, on a GPU also Triton; nothing else of the project's
-dependencies. The kernels take bf16 on a GPU; the processor computes in float32.
+of torch's scaled-dot-product attention) and, where flash-attn is installed, `flash attention` (its own).
+Needs torch, on a GPU also Triton; nothing else of the project's dependencies. The kernels take bf16 on a GPU;
+the processor computes in float32. `benchmarks.fci_forward` measures whole forward passes.
 """
 
 from __future__ import annotations
 
 import argparse
-import ctypes
-import datetime
+import importlib.util
 import json
-import platform
-import statistics
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 
+from benchmarks.timing import machine, measured
 from marsrl_verl.attention.blocks import plan_visits
 from marsrl_verl.attention.chunked import chunked_column_sums
 from marsrl_verl.attention.column_sums import step_influence
@@ -52,15 +50,16 @@ class Row:
     milliseconds: float
     """Median."""
     peak_mib: float | None
-    """Memory beyond the inputs; None on the processor, where torch does not count it."""
+    """Memory beyond the inputs; None where the system does not tell."""
     of_attention: float | None = None
     """Time over that of the attention's forward pass."""
 
 
-def layout_of(tokens: int, device: str) -> StepLayout:
-    """One sequence: a prompt, then steps of even length; all but the first step are measured."""
-    steps = torch.zeros(tokens, dtype=torch.int64)
-    steps[PROMPT:] = torch.arange(tokens - PROMPT) // STEP + 1
+def layout_of(tokens: int, device: str, sequences: int = 1) -> StepLayout:
+    """A packed row of equally long sequences: a prompt, then steps of even length; all but the first step are
+    measured."""
+    steps = torch.zeros(sequences, tokens, dtype=torch.int64)
+    steps[:, PROMPT:] = torch.arange(tokens - PROMPT) // STEP + 1
     return build_layout(steps, steps > 1, delta=DELTA).to(device)
 
 
@@ -78,54 +77,6 @@ def attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> to
     )
 
 
-def resident_peak(work: Callable[[], object]) -> float | None:
-    """By how much resident memory rises while `work` runs, MiB; None where the kernel does not tell."""
-    status, reset = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-
-    def kilobytes(name: str) -> int:
-        (found,) = (line for line in status.read_text().splitlines() if line.startswith(f"{name}:"))
-        return int(found.split()[1])
-
-    try:
-        ctypes.CDLL(None).malloc_trim(0)  # freed memory that is kept would hide what `work` takes
-        reset.write_text("5")  # the peak is the present size from here on
-    except (AttributeError, OSError):
-        return None
-    before = kilobytes("VmRSS")
-    work()
-    return (kilobytes("VmHWM") - before) / 1024
-
-
-def measured(work: Callable[[], object], device: str, repeats: int) -> tuple[float, float | None]:
-    """Median milliseconds and peak memory beyond what was allocated before, MiB.
-
-    On the processor that is resident memory, pages of the process, where the system tells its peak (Linux).
-    """
-    work()
-    if device == "cpu":
-        peak, seconds = resident_peak(work), []
-        for _ in range(repeats):
-            start = time.perf_counter()
-            work()
-            seconds.append(time.perf_counter() - start)
-        return 1000 * statistics.median(seconds), peak
-    torch.cuda.synchronize()
-    before = torch.cuda.memory_allocated()
-    torch.cuda.reset_peak_memory_stats()
-    work()
-    torch.cuda.synchronize()
-    peak = (torch.cuda.max_memory_allocated() - before) / 2**20
-    times = []
-    for _ in range(repeats):
-        begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-        begin.record()
-        work()
-        end.record()
-        torch.cuda.synchronize()
-        times.append(begin.elapsed_time(end))
-    return statistics.median(times), peak
-
-
 def variants(shape: str, tokens: int, device: str) -> dict[str, Callable[[], object]]:
     """What is measured at one size."""
     heads, kv_heads, size = SHAPES[shape]
@@ -138,6 +89,10 @@ def variants(shape: str, tokens: int, device: str) -> dict[str, Callable[[], obj
     layout, scale = layout_of(tokens, device), size**-0.5
     batched = [tensor.transpose(0, 1)[None] for tensor in (query, key, value)]
     work: dict[str, Callable[[], object]] = {"attention": lambda: attention(*batched)}
+    if device != "cpu" and importlib.util.find_spec("flash_attn") is not None:
+        from flash_attn import flash_attn_func
+
+        work["flash attention"] = lambda: flash_attn_func(query[None], key[None], value[None], causal=True)
     if tokens <= MOST_BY_DEFINITION:
         work["definition"] = lambda: influence_by_definition(query.float(), key.float(), layout, scale)
     if 12 * heads * tokens * tokens <= MOST_MATERIALISED_BYTES:
@@ -183,7 +138,7 @@ def line(row: Row) -> str:
     """A row as text."""
     peak = "" if row.peak_mib is None else f"{row.peak_mib:10,.1f} MiB"
     share = "" if row.of_attention is None else f"{row.of_attention:8.2f} x attention"
-    return f"{row.shape:5s} {row.tokens:7,d} {row.variant:14s} {row.milliseconds:11,.3f} ms {share} {peak}"
+    return f"{row.shape:5s} {row.tokens:7,d} {row.variant:15s} {row.milliseconds:11,.3f} ms {share} {peak}"
 
 
 def main() -> None:
@@ -198,10 +153,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5 if device == "cpu" else 20)
     parser.add_argument("--json", type=Path, help="write the rows here")
     arguments = parser.parse_args()
-    name = platform.processor() or platform.machine()
-    if device == "cuda":
-        name = torch.cuda.get_device_name()
-    head = f"{datetime.date.today()}, {name}, torch {torch.__version__}, {torch.get_num_threads()} threads"
+    head = machine(device)
     print(f"{head}; prompt {PROMPT}, steps of {STEP} tokens, delta {DELTA}", flush=True)
     rows = measure(arguments.shapes, arguments.lengths, device, arguments.repeats)
     if arguments.json is not None:

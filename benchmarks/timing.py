@@ -1,0 +1,90 @@
+"""What the benchmarks of tensor code share: time, peak memory, and where it was measured."""
+
+from __future__ import annotations
+
+import ctypes
+import datetime
+import platform
+import re
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from benchmarks.training_runs import commit
+from marsrl_verl.config.packages import installed
+
+
+def machine(device: str) -> str:
+    """Date, commit, device and versions in one line."""
+    versions = (
+        f"{name} {found}" if (found := installed(name)) else f"no {name}"
+        for name in ("torch", "triton", "transformers")
+    )
+    parts = [f"{datetime.date.today()}", f"commit {commit()}", device_name(device), *versions]
+    return ", ".join([*parts, f"{torch.get_num_threads()} threads"])
+
+
+def device_name(device: str) -> str:
+    """The GPU's name, or the processor's where the system tells it."""
+    if device != "cpu":
+        return torch.cuda.get_device_name(device)
+    known = Path("/proc/cpuinfo")
+    model = re.search(r"model name\s*:\s*(.*)", known.read_text()) if known.exists() else None
+    return model.group(1) if model else platform.processor() or platform.machine()
+
+
+def milliseconds(work: Callable[[], object], device: str) -> float:
+    """Time of one call; on a GPU between two events on its stream."""
+    if device == "cpu":
+        start = time.perf_counter()
+        work()
+        return 1000 * (time.perf_counter() - start)
+    begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    begin.record()
+    work()
+    end.record()
+    torch.cuda.synchronize()
+    return begin.elapsed_time(end)
+
+
+def peak_memory(work: Callable[[], object], device: str) -> float | None:
+    """Peak memory of one call beyond what was taken before, MiB.
+
+    On the processor that is resident memory, pages of the process, where the system tells its peak (Linux).
+    """
+    if device == "cpu":
+        return resident_peak(work)
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    work()
+    torch.cuda.synchronize()
+    return (torch.cuda.max_memory_allocated() - before) / 2**20
+
+
+def measured(work: Callable[[], object], device: str, repeats: int) -> tuple[float, float | None]:
+    """Median milliseconds and peak memory, after one call that is not measured."""
+    work()
+    peak = peak_memory(work, device)
+    return statistics.median(milliseconds(work, device) for _ in range(repeats)), peak
+
+
+def resident_peak(work: Callable[[], object]) -> float | None:
+    """By how much resident memory rises while `work` runs, MiB; None where the kernel does not tell."""
+    status, reset = Path("/proc/self/status"), Path("/proc/self/clear_refs")
+
+    def kilobytes(name: str) -> int:
+        (found,) = (line for line in status.read_text().splitlines() if line.startswith(f"{name}:"))
+        return int(found.split()[1])
+
+    try:
+        ctypes.CDLL(None).malloc_trim(0)  # freed memory that is kept would hide what `work` takes
+        reset.write_text("5")  # the peak is the present size from here on
+    except (AttributeError, OSError):
+        return None
+    before = kilobytes("VmRSS")
+    work()
+    return (kilobytes("VmHWM") - before) / 1024
