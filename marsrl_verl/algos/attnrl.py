@@ -137,6 +137,8 @@ class AttnRL(Algorithm):
         """Samples trained since the controller was last told."""
         self._completing_steps = 0
         """Steps since then in which a problem passed the last stage."""
+        self._other_steps = 0
+        """Steps since then in which problems ended, all of them before the last stage."""
 
     @classmethod
     def from_config(
@@ -237,7 +239,7 @@ class AttnRL(Algorithm):
         standing = self._standing(group)
         self._figures.standings.append(standing)
         if not passes_filter(standing, self.expansion.filter, self.mean.value):
-            self._figures.filtered += 1
+            self._figures.filtered.append(standing)
             return None
         rng = derive_generator(self.seed, "trees", problem.problem_id)
         number = trees_to_expand(standing, self.expansion.rounding)
@@ -247,7 +249,7 @@ class AttnRL(Algorithm):
         inputs: list[StageInput] = []
         for place in choose_trees(right, number, self.expansion.choice, rng):
             at = able[place]
-            self._figures.branched(points[at])
+            self._figures.branched(problem.problem_id, points[at])
             inputs += [self._continuation(group, at, point, step) for point in points[at]]
         return inputs
 
@@ -345,23 +347,34 @@ class AttnRL(Algorithm):
         trained: Sequence[Group],
         trained_samples: int,
         finished_problems: int,
+        ended_problems: int = 0,
         held_groups: int = 0,
     ) -> dict[str, float]:
         """Adapt the number of problems; the step's figures of trees, branching and filter."""
-        # A step in which no tree was completed (a pipeline that fills, a small budget) says nothing about the
-        # problems; what it trained counts with the next one. Neither does one whose trees are held back for
-        # a larger update: they count in the step that trains them, as those of two steps.
         self._trained += trained_samples
         self._completing_steps += finished_problems > 0
-        if self._completing_steps and not held_groups:
-            if self.controller is not None:
-                self.controller.observe(self._trained / self._completing_steps)
-            self._trained = self._completing_steps = 0
+        self._other_steps += finished_problems == 0 and ended_problems > 0
+        self._tell_controller(held_groups)
         figures, self._figures = self._figures, TreeFigures()
         metrics = tree_metrics(trained) | figures.metrics(influence=self.influence_delta() is not None)
         if self.controller is not None:
             metrics["attnrl/next_problems"] = self.controller.number()
         return metrics
+
+    def _tell_controller(self, held_groups: int) -> None:
+        """Tell the controller how many samples a step trains, where the steps since it was told last say so.
+
+        A step in which no tree was completed (a pipeline that fills, a small budget) says little; what it
+        trained counts with the next one. After two of them there may never be one: no response can be
+        branched, or the filter lets none through. Trees that are held back for a larger update count in the
+        step that trains them, as those of several steps.
+        """
+        steps = self._completing_steps or (self._other_steps if self._other_steps > 1 else 0)
+        if not steps or held_groups:
+            return
+        if self.controller is not None:
+            self.controller.observe(self._trained / steps)
+        self._trained = self._completing_steps = self._other_steps = 0
 
     def state_dict(self) -> dict[str, Any]:
         """The filter's mean and the controller."""
@@ -369,6 +382,7 @@ class AttnRL(Algorithm):
             "mean": self.mean.state_dict(),
             "trained": self._trained,
             "completing_steps": self._completing_steps,
+            "other_steps": self._other_steps,
         }
         if self.controller is not None:
             state["controller"] = self.controller.state_dict()
@@ -379,6 +393,7 @@ class AttnRL(Algorithm):
         self.mean.load_state_dict(state["mean"])
         self._trained = int(state["trained"])
         self._completing_steps = int(state["completing_steps"])
+        self._other_steps = int(state["other_steps"])
         if self.controller is not None and "controller" in state:
             self.controller.load_state_dict(state["controller"])
 

@@ -46,16 +46,18 @@ class TreeFigures:
 
     standings: list[ProblemStanding] = field(default_factory=list)
     """Of the problems whose first responses were looked at."""
-    filtered: int = 0
-    trees: int = 0
+    filtered: list[ProblemStanding] = field(default_factory=list)
+    """Of these, the ones that the filter left out."""
+    trees: Counter[str] = field(default_factory=Counter)
+    """Expanded responses by problem; problems without any are absent."""
     branch_points: int = 0
     branch_tokens: int = 0
     outcomes: list[TreeOutcome] = field(default_factory=list)
     """Of the problems that ended, those with a graded response."""
 
-    def branched(self, points: Sequence[BranchPoint]) -> None:
-        """One more response was expanded at these points."""
-        self.trees += 1
+    def branched(self, problem_id: str, points: Sequence[BranchPoint]) -> None:
+        """One more response of a problem was expanded at these points."""
+        self.trees[problem_id] += 1
         self.branch_points += sum(point.times for point in points)
         self.branch_tokens += sum(point.token * point.times for point in points)
 
@@ -85,13 +87,17 @@ class TreeFigures:
         if count := len(self.standings):
             right = Counter(one.correct for one in self.standings)
             all_correct = [one for one in self.standings if one.all_correct]
+            numbers = Counter(self.trees.values())
             found |= {
                 "attnrl/problems": count,
-                "attnrl/filtered_share": self.filtered / count,
+                "attnrl/filtered_share": len(self.filtered) / count,
+                "attnrl/filtered_all_correct": sum(one.all_correct for one in self.filtered),
+                "attnrl/filtered_none_correct": sum(one.correct == 0 for one in self.filtered),
                 "attnrl/all_correct_share": len(all_correct) / count,
                 "attnrl/none_correct_share": right[0] / count,
                 **{f"attnrl/correct_responses/{number}": times for number, times in sorted(right.items())},
-                "attnrl/trees_per_problem": self.trees / count,
+                "attnrl/trees_per_problem": self.trees.total() / count,
+                **{f"attnrl/trees/{number}": times for number, times in sorted(numbers.items())},
                 "attnrl/branch_points": self.branch_points,
             }
             if influence:

@@ -18,7 +18,7 @@ class ShownResponse:
     """Text of every step."""
     steps: Steps
     influence: tuple[float, ...]
-    """By step."""
+    """By step; empty where it was not measured."""
     branches: Mapping[int, str]
     """What to say of a branch point, by the tokens that come before it."""
     prompt_tokens: int
@@ -59,8 +59,8 @@ def page(shown: ShownResponse, title: str) -> str:
     for step, text in enumerate(shown.texts):
         start, end = shown.steps.start(step), shown.steps.ends[step]
         points = [said for token, said in sorted(shown.branches.items()) if start <= token < end]
-        measured = 0 < step < shown.steps.thinking
-        share = shown.influence[step] / largest
+        measured = bool(shown.influence) and 0 < step < shown.steps.thinking
+        share = shown.influence[step] / largest if measured else 0.0
         colour = f"rgba(41, 128, 185, {0.75 * share:.3f})" if measured else "#f4f4f4"
         marks = "".join(f'<span class="point">{html.escape(said)}</span>' for said in points)
         name = "step branch" if points else "step"
@@ -79,7 +79,9 @@ def page(shown: ShownResponse, title: str) -> str:
 
 def _figures(shown: ShownResponse, step: int) -> str:
     start, end = shown.steps.start(step), shown.steps.ends[step]
-    figures = [f"step {step}", f"tokens {start} to {end}", f"influence {shown.influence[step]:.4f}"]
+    figures = [f"step {step}", f"tokens {start} to {end}"]
+    if shown.influence:
+        figures.append(f"influence {shown.influence[step]:.4f}")
     if shown.log_probs:
         figures.append(f"-log p {-sum(shown.log_probs[start:end]) / (end - start):.3f}")
     advantage = shown.advantage_of(step)

@@ -1,4 +1,4 @@
-"""A first response of a run, with what its trainer found in it, read from the run's folder."""
+"""A response of a run, with what its trainer found in it, read from the run's folder."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from marsrl_verl.algos.step_cutter import step_cutter
 from marsrl_verl.attention.page import ShownResponse, step_texts
 from marsrl_verl.core.types import is_correct
 
+_ENDS = ("right", "wrong", "failed")
 _STEP = re.compile(r"step_(\d+)\.jsonl?")
 
 
@@ -24,36 +25,38 @@ def recorded_response(run: Path, sample: str, model: str | None = None) -> Shown
         model: folder or name of a model with the run's tokenizer; None: what the run's configuration names.
 
     Raises:
-        ValueError: there is no such response, or the trainer did not look at its influence.
+        ValueError: there is no such response, it has no tokens, or files or tokenizer do not fit it.
     """
     line = next((one for one in _lines(run) if one["sample"] == sample), None)
     if line is None:
         raise ValueError(f"{run} has no sample {sample!r} in rollouts/step_N.jsonl (key `sample`)")
-    if not line.get("influence"):
-        continues = f" (it continues {line['parent']})" if line.get("prefix_tokens") else ""
-        raise ValueError(
-            f"sample {sample}{continues} has no influence: the trainer computes that of AttnRL's first "
-            "responses, where criterion or filter need it"
-        )
+    if not line["token_ids"]:
+        raise ValueError(f"sample {sample} has no tokens: {line['error'] or line['finish_reason']}")
     tokenizer = _tokenizer(run, model)
     ids = line["token_ids"]
     steps = step_cutter(tokenizer).cut(ids)
-    if list(steps.ends) != line["steps"]:
+    if line.get("steps") and list(steps.ends) != line["steps"]:
         raise ValueError(
             f"sample {sample}: its steps end at {line['steps'][:5]}…, with this tokenizer at "
             f"{list(steps.ends[:5])}…; name the run's model with --model"
         )
-    step, parts = _trained(run, sample)
-    trained = f"trained in step {step}" if step else "not trained"
     return ShownResponse(
         step_texts(tokenizer, ids, steps),
         steps,
-        tuple(line["influence"]),
+        tuple(line.get("influence") or ()),
         _branches(run, sample),
         line["prompt_tokens"],
-        advantages=parts,
-        note=f"Reward {line['reward']:g}, sampled in step {line['step']}, {trained}.",
+        advantages=_trained(run, sample)[1],
+        note=_note(line, _trained(run, sample)[0]),
     )
+
+
+def _note(line: dict[str, Any], trained_in: int | None) -> str:
+    reward = f"Failed ({line['error']})" if line["error"] else f"Reward {line['reward']:g}"
+    prefix = line.get("prefix_tokens")
+    begins = f", the first {prefix} tokens are those of {line['parent']}" if prefix else ""
+    trained = f"trained in step {trained_in}" if trained_in else "not trained"
+    return f"{reward}, sampled in step {line['step']}{begins}, {trained}."
 
 
 def _files(folder: Path) -> list[tuple[int, Path]]:
@@ -70,19 +73,26 @@ def _lines(run: Path) -> Iterator[dict[str, Any]]:
 
 def _branches(run: Path, sample: str) -> dict[int, str]:
     """What was continued, by the tokens that were kept."""
-    rewards: dict[int, list[float]] = {}
+    ends: dict[int, list[str]] = {}
     for line in _lines(run):
         if line["parent"] == sample and line.get("prefix_tokens"):
-            rewards.setdefault(line["prefix_tokens"], []).append(line["reward"])
+            end = "failed" if line["error"] else "right" if is_correct(line["reward"]) else "wrong"
+            ends.setdefault(line["prefix_tokens"], []).append(end)
+    said = {
+        token: [f"{found.count(end)} {end}" for end in _ENDS if end in found] for token, found in ends.items()
+    }
     return {
-        token: f"branch point: {len(found)} continuations, {sum(map(is_correct, found))} right"
-        for token, found in rewards.items()
+        token: f"branch point: {len(ends[token])} continuations, {', '.join(parts)}"
+        for token, parts in said.items()
     }
 
 
 def _trained(run: Path, sample: str) -> tuple[int | None, tuple[tuple[int, float], ...]]:
     for step, path in _files(run / "trained"):
-        parts = json.loads(path.read_text(encoding="utf-8")).get(sample)
+        credit = json.loads(path.read_text(encoding="utf-8"))
+        if not isinstance(credit, dict):
+            raise ValueError(f"{path} holds no advantages: it is of an earlier version of this program")
+        parts = credit.get(sample)
         if parts is not None:
             return step, tuple((int(end), float(value)) for end, value in parts)
     return None, ()

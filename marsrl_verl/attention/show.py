@@ -8,7 +8,7 @@ training with `algo=attnrl`.
 
     python -m marsrl_verl.attention.show --run outputs/default --sample train-3-1/initial/0#2
 
-shows a first response of a run as its trainer saw it: its influence, the branch points that were chosen with
+shows a response of a run as its trainer saw it: its influence, the branch points that were chosen with
 what their continuations earned, and its advantages. It needs no model, only the tokenizer.
 """
 
@@ -177,7 +177,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--model", help="folder or name of a transformers model; with --run the one whose tokenizer it had")
     add("--text", help="the response, or a file that holds it")
     add("--run", type=Path, help="folder of a run")
-    add("--sample", help="id of a first response of it, as in rollouts/step_N.jsonl")
+    add("--sample", help="id of a response of it, as in rollouts/step_N.jsonl")
     add("--question", help="what it answers")
     add("--output", type=Path, default=Path("attention.html"))
     add("--delta", type=int, default=DELTA, help="least distance in steps from which attention counts")

@@ -91,6 +91,7 @@ class Algorithm(ABC):
         trained: Sequence[Group],
         trained_samples: int,
         finished_problems: int,
+        ended_problems: int = 0,
         held_groups: int = 0,
     ) -> dict[str, float]:
         """See what a step trains. Returns the method's own metrics of the step.
@@ -99,6 +100,7 @@ class Algorithm(ABC):
             trained: its groups.
             trained_samples: how many samples of them have credit.
             finished_problems: problems that have passed the last stage in this step.
+            ended_problems: these and the ones that ended before it, rejected ones included.
             held_groups: groups that are kept for a later step's update.
         """
         return {}

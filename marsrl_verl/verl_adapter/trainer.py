@@ -231,7 +231,13 @@ class RayMarsRLTrainer(SealedCheckpointTrainer):
         rows = training_rows(result.trained, self.credit)
         finished = sum(end.reason is EndReason.FINISHED for end in result.ended)
         self.metrics.update(
-            self.algorithm.observe_step(result.trained, len(rows), finished, held_groups=result.held)
+            self.algorithm.observe_step(
+                result.trained,
+                len(rows),
+                finished,
+                ended_problems=sum(end.reason is not EndReason.DROPPED for end in result.ended),
+                held_groups=result.held,
+            )
         )
         self.metrics.update(credit_metrics(self.credit))
         if not rows:

@@ -113,11 +113,12 @@ def run_folder(tmp_path):
     first = {
         "sample": "p/initial/0#1", "parent": None, "step": 3, "reward": 0.0, "token_ids": ids, "steps": ends,
         "influence": [0.0, 0.25, 0.5, 0.125, 0.0], "prefix_tokens": 0, "prompt_tokens": 9,
+        "error": None, "finish_reason": "stop",
     }  # fmt: skip
     others = [
         {**first, "sample": f"p/continuation/001#{k}", "parent": "p/initial/0#1", "step": 4, "reward": reward,
-         "prefix_tokens": ends[1], "steps": None, "influence": None}
-        for k, reward in enumerate((1.0, 0.0))
+         "prefix_tokens": ends[1], "steps": None, "influence": None, "error": "no grade" if k == 2 else None}
+        for k, reward in enumerate((1.0, 0.0, 0.0))
     ]  # fmt: skip
     run = tmp_path / "run"
     for step, lines in ((3, [first]), (4, others)):
@@ -139,16 +140,30 @@ def test_a_response_of_a_run_is_shown_as_its_trainer_saw_it(run_folder, tmp_path
     page = output.read_text()
     assert [float(value) for value in re.findall(r"influence ([\d.]+),", page)] == [0, 0.25, 0.5, 0.125, 0]
     assert re.findall(r"advantage ([+-][\d.]+)", page) == ["+0.250", "+0.250", "-0.750", "-0.750", "-0.750"]
-    assert marked(page) == [2] and "2 continuations, 1 right" in page
+    assert marked(page) == [2] and "3 continuations, 1 right, 1 wrong, 1 failed" in page
     assert "Reward 0, sampled in step 3, trained in step 4" in page and "-log p" not in page
     assert "branch points after tokens: 10" in capsys.readouterr().out
 
 
-def test_responses_without_influence_and_unknown_ones_are_refused(run_folder, capsys):
-    assert main(["--run", str(run_folder), "--sample", "p/continuation/001#0"]) == 2
-    assert "(it continues p/initial/0#1) has no influence" in capsys.readouterr().err
+def test_a_response_without_influence_is_shown_too(run_folder, tmp_path):
+    """A continuation, or a response of a method that does not measure any."""
+    output = tmp_path / "page.html"
+    assert main(["--run", str(run_folder), "--sample", "p/continuation/001#2", "--output", str(output)]) == 0
+    page = output.read_text()
+    assert "Failed (no grade), sampled in step 4, the first 10 tokens are those of p/initial/0#1" in page
+    assert "not trained" in page and not re.search(r"influence \d", page) and marked(page) == []
+
+
+def test_unknown_responses_empty_ones_and_older_runs_are_refused(run_folder, capsys):
     assert main(["--run", str(run_folder), "--sample", "q"]) == 2
     assert "has no sample 'q'" in capsys.readouterr().err
+    (run_folder / "trained/step_3.json").write_text('["p/initial/0#1"]')
+    assert main(["--run", str(run_folder), "--sample", "p/initial/0#1"]) == 2
+    assert "an earlier version" in capsys.readouterr().err
+    path = run_folder / "rollouts/step_3.jsonl"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "token_ids": [], "error": "refused"}))
+    assert main(["--run", str(run_folder), "--sample", "p/initial/0#1"]) == 2
+    assert "has no tokens: refused" in capsys.readouterr().err
 
 
 def test_a_tokenizer_that_cuts_other_steps_is_refused(run_folder, capsys):

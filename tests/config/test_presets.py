@@ -153,8 +153,15 @@ def test_published_setting_of_attnrl(run, name, nodes):
 
 
 def test_the_clip_range_of_trees_is_the_one_that_the_check_knows(run):
-    done = run("algo=attnrl", "pipeline=sequential", "cluster=cpu", "dry_run=true")
-    assert done.status == 0
+    for mode in ("recorded", "pois", "tis"):
+        done = run(
+            "algo=attnrl",
+            "pipeline=sequential",
+            "cluster=cpu",
+            "dry_run=true",
+            f"marsrl.off_policy.mode={mode}",
+        )
+        assert (done.status, done.err) == (0, "")
     refused = run(
         "algo=attnrl",
         "pipeline=sequential",

@@ -90,6 +90,11 @@ SETTINGS = {
     ),
     "empty budget": ({"marsrl.pipeline.step_prompt_budget": 0}, "step_prompt_budget = 0", "null is no limit"),
     "confidence": ({"marsrl.evaluation.confidence": 95}, "marsrl.evaluation.confidence = 95", "0.95"),
+    "samples that no step has": (
+        {"marsrl.pipeline.samples_per_update": 1_000_000},
+        "marsrl.pipeline.samples_per_update = 1000000",
+        "always have one update",
+    ),
     "two numbers of updates": (
         {"marsrl.pipeline.updates_per_step": 2, "marsrl.pipeline.samples_per_update": 8},
         "marsrl.pipeline.updates_per_step = 2",

@@ -204,6 +204,8 @@ def test_filtered_problems_leave_with_all_they_have():
     assert not any(item.stage == CONTINUATION for one in engine.rounds for item in one)
     metrics = algorithm.observe_step([], 0, 0)
     assert metrics["attnrl/filtered_share"] == 1.0 and metrics["attnrl/all_correct_share"] == 1.0
+    assert metrics["attnrl/filtered_all_correct"] == metrics["attnrl/problems"] == 6
+    assert metrics["attnrl/filtered_none_correct"] == 0
 
 
 def test_figures_of_whole_trees():
@@ -222,6 +224,7 @@ def test_figures_of_whole_trees():
     assert found["attnrl/continuations_all_correct_share"] == 0.5
     assert found["attnrl/continuations_none_correct_share"] == 0.5
     assert "attnrl/stays_all_correct_share" not in found, "no problem was solved by all first responses"
+    assert found["attnrl/trees/4"] == 4, "of two steps' two problems all four responses"
     assert "attnrl/ended_problems" not in algorithm.observe_step([], 0, 0), "told once"
 
 
@@ -345,6 +348,25 @@ def test_held_trees_are_told_to_the_batch_controller_when_they_train():
     assert controller.problems == pytest.approx(2.0), "80 samples of two steps are 40 a step, the target"
     algorithm.observe_step([], 20, 2)
     assert controller.problems == pytest.approx(0.9 * 2 + 0.1 * (40 / 20) * 2)
+
+
+def test_the_batch_controller_hears_of_steps_in_which_no_problem_reaches_the_last_stage():
+    """Responses of one step cannot be branched: their problems are trained and end at the first stage."""
+    controller = BatchController(target_samples=40, problems=2.0, least=1, most=8)
+    algorithm = method(controller=controller)
+    algorithm.observe_step([], 10, 0, ended_problems=2)
+    assert controller.problems == 2.0, "the pipeline may be filling"
+    algorithm.observe_step([], 10, 0, ended_problems=2)
+    assert controller.problems == pytest.approx(0.9 * 2 + 0.1 * (40 / 10) * 2), "ten samples a step"
+    before = controller.problems
+    algorithm.observe_step([], 0, 0)
+    algorithm.observe_step([], 0, 0)
+    assert controller.problems == before, "no problem ended"
+    for _ in range(2):
+        algorithm.observe_step([], 0, 0, ended_problems=2)
+    assert controller.problems == pytest.approx(0.9 * before + 0.1 * 8), (
+        "all are rejected: the most there may be"
+    )
 
 
 def test_the_state_is_restored():

@@ -79,11 +79,15 @@ def check_updates(ctx: Context) -> list[Problem]:
     """Optimizer updates per step against what a step can hold."""
     plan, pipeline = plan_batch(ctx.config, ctx.settings), ctx.settings.pipeline
     if pipeline.samples_per_update is not None:
-        if pipeline.updates_per_step == 1:
-            return []
-        what = "marsrl.pipeline.samples_per_update says how many updates a step has."
-        fix = "Set one of the two."
-        return [Problem("marsrl.pipeline.updates_per_step", what, fix, pipeline.updates_per_step)]
+        if pipeline.updates_per_step != 1:
+            what = "marsrl.pipeline.samples_per_update says how many updates a step has."
+            fix = "Set one of the two."
+            return [Problem("marsrl.pipeline.updates_per_step", what, fix, pipeline.updates_per_step)]
+        if pipeline.samples_per_update > plan.trained_rows:
+            key, most = "marsrl.pipeline.samples_per_update", plan.trained_rows
+            what = f"A step trains at most {most:,} responses, so it would always have one update."
+            return [Problem(key, what, "Lower it, or leave it at null.", pipeline.samples_per_update)]
+        return []
     if pipeline.updates_per_step <= plan.trained_groups:
         return []
     return [

@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from marsrl_verl.algos.choices import OffPolicyMode
+from marsrl_verl.algos.registry import ATTNRL
+from marsrl_verl.config.batching import plan_batch
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.checks.method import one_of
 from marsrl_verl.config.checks.upstream import changed
@@ -70,7 +72,7 @@ def check_clip(ctx: Context) -> list[Problem]:
         key = f"{_ACTOR}.clip_ratio_c"
         return [Problem(key, "verl's loss expects a number above 1.", "3.0 is the default.", ctx.get(key))]
     pipeline, mode = ctx.settings.pipeline, ctx.settings.off_policy.mode
-    several = pipeline.updates_per_step > 1 or pipeline.samples_per_update is not None
+    several = plan_batch(ctx.config, ctx.settings).updates > 1
     # In sequential mode all of a step's tokens are of the weights that record their log-probabilities.
     stale = mode == OffPolicyMode.RECORDED.value and pipeline.mode != Mode.SEQUENTIAL.value
     own_ratio = mode == OffPolicyMode.SAIS.value or stale
@@ -85,7 +87,7 @@ def check_clip(ctx: Context) -> list[Problem]:
             value,
         )
         for key, value in changed(ctx, _ACTOR, _CLIPS)
-        if mode != OffPolicyMode.RECORDED.value or value != _TREE_CLIPS.get(key.rpartition(".")[2])
+        if ctx.settings.algo.name != ATTNRL or value != _TREE_CLIPS.get(key.rpartition(".")[2])
     ]
 
 
