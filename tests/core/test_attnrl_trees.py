@@ -5,80 +5,24 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from scheduler_tools import ShortPrompts, problems
+from attnrl_tools import SAMPLING, always, method, run, script
+from scheduler_tools import problems
 
 from marsrl_verl.algos.adaptive_sampling import (
-    BatchController,
-    ExpansionRounding,
     FilterRule,
     TreeChoice,
 )
 from marsrl_verl.algos.attnrl import (
     CONTINUATION,
     INITIAL,
-    AttnRL,
     Expansion,
 )
 from marsrl_verl.algos.branch_points import BranchCriterion, BranchRule, Shortfall
 from marsrl_verl.algos.response_trees import TreeCredit, by_problem, problem_tree, tree_metrics
-from marsrl_verl.algos.step_cutter import StepCutter
 from marsrl_verl.core.scheduler import Scheduler
 from marsrl_verl.core.scheduler_state import EndReason
 from marsrl_verl.core.scripted import Reply, ScriptedEngine
-from marsrl_verl.core.steps import TokenTexts
-from marsrl_verl.core.types import FinishReason, Marks, Outcome, SamplingSettings, StageInput
-
-SAMPLING = {"solver": SamplingSettings(200, 200)}
-CUTTER = StepCutter(TokenTexts(lambda token: bytes([token]).decode(errors="replace")))
-LINES = "first line\nsecond line\nthird line\nfourth line\n"
-
-
-def script(item: StageInput, k: int) -> Reply:
-    """Four lines and an answer. The first responses 0 and 1 are right, of continuations the even ones."""
-    right = k < 2 if item.stage == INITIAL else k % 2 == 0
-    answer = item.problem.ground_truth if right else "wrong"
-    lines = LINES if item.prefix is None else "again\n"
-    return Reply(f"{lines}\\boxed{{{answer}}}")
-
-
-def method(**settings) -> AttnRL:
-    usual = {
-        "seed": 1,
-        "group_size": 4,
-        "branching": BranchRule(count=2),
-        "expansion": Expansion(filter=FilterRule.NONE, rounding=ExpansionRounding.ALL),
-    }
-    return AttnRL(ShortPrompts(), CUTTER, **{**usual, **settings})
-
-
-def mark(algorithm: AttnRL, scheduler: Scheduler, influence=None) -> None:
-    """What the trainer does between two rounds, with an influence that the test chooses."""
-    for group in scheduler.unsettled():
-        if group.input.stage in algorithm.marked_stages():
-            for sample in group.samples:
-                steps = algorithm.cut(sample.response_ids)
-                values = influence or [0.0, 0.1, 0.9, 0.2, 0.3]
-                sample.trainer_log_probs = [-0.5] * len(sample.response_ids)
-                sample.marks = Marks(steps, tuple(sample.trainer_log_probs), tuple(values[: len(steps)]))
-
-
-def run(algorithm: AttnRL, mode="pipelined", steps=3, answers=script, count=2, influence=None):
-    """Results by step."""
-    scheduler = Scheduler(algorithm, mode)
-    engine = ScriptedEngine(answers, seed=3)
-    results = []
-    for step in range(1, steps + 1):
-        engine.policy_version = step - 1
-        scheduler.start_step(step, problems(count, first=10 * step))
-        while inputs := scheduler.next_round():
-            scheduler.absorb(engine.generate(inputs, SAMPLING))
-            mark(algorithm, scheduler, influence)
-        # What a checkpoint holds is enough to go on.
-        state = scheduler.state_dict()
-        scheduler = Scheduler(algorithm, mode)
-        scheduler.load_state_dict(state)
-        results.append(scheduler.finish_step())
-    return results, engine
+from marsrl_verl.core.types import FinishReason, Marks, Outcome
 
 
 def test_a_problem_is_one_tree_trained_in_the_step_of_its_continuations():
@@ -174,13 +118,6 @@ def test_unexpanded_responses_are_trained_or_dropped_and_count_in_the_root_eithe
     assert {name: kept[name] for name in dropped} == dropped
 
 
-def always(right: bool):
-    def answers(item, k):
-        return Reply(f"{LINES}\\boxed{{{item.problem.ground_truth if right else 'no'}}}")
-
-    return answers
-
-
 @pytest.mark.parametrize("right", [True, False])
 def test_problems_without_a_difference_are_not_trained(right):
     results, _ = run(method(), answers=always(right))
@@ -206,67 +143,6 @@ def test_filtered_problems_leave_with_all_they_have():
     assert metrics["attnrl/filtered_share"] == 1.0 and metrics["attnrl/all_correct_share"] == 1.0
     assert metrics["attnrl/filtered_all_correct"] == metrics["attnrl/problems"] == 6
     assert metrics["attnrl/filtered_none_correct"] == 0
-
-
-def test_figures_of_whole_trees():
-    """First responses 0 and 1 are right; problem 0's continuations are all right, problem 1's none."""
-
-    def answers(item, k):
-        right = k < 2 if item.stage == INITIAL else item.problem.problem_id == "p10"
-        return Reply(f"{LINES}\\boxed{{{item.problem.ground_truth if right else 'wrong'}}}")
-
-    algorithm = method()
-    run(algorithm, steps=2, answers=answers)
-    found = algorithm.observe_step([], 0, 0)
-    assert found["attnrl/ended_problems"] == 2 and found["attnrl/discarded_problems"] == 0
-    assert found["attnrl/leaves_all_correct_share"] == found["attnrl/leaves_none_correct_share"] == 0.0
-    assert found["attnrl/continued_problems"] == 2
-    assert found["attnrl/continuations_all_correct_share"] == 0.5
-    assert found["attnrl/continuations_none_correct_share"] == 0.5
-    assert "attnrl/stays_all_correct_share" not in found, "no problem was solved by all first responses"
-    assert found["attnrl/trees/4"] == 4, "of two steps' two problems all four responses"
-    assert "attnrl/ended_problems" not in algorithm.observe_step([], 0, 0), "told once"
-
-
-@pytest.mark.parametrize(("right", "name", "other"), [(True, "all", "none"), (False, "none", "all")])
-def test_trees_without_a_difference_are_counted_as_discarded(right, name, other):
-    algorithm = method()
-    run(algorithm, steps=2, answers=always(right))
-    found = algorithm.observe_step([], 0, 0)
-    assert found["attnrl/ended_problems"] == found["attnrl/discarded_problems"] == 2
-    assert found[f"attnrl/leaves_{name}_correct_share"] == found[f"attnrl/stays_{name}_correct_share"] == 1.0
-    assert found[f"attnrl/leaves_{other}_correct_share"] == 0.0
-    assert f"attnrl/stays_{other}_correct_share" not in found
-
-
-def test_the_mean_influence_is_told_without_a_filter_too():
-    algorithm = method()
-    run(algorithm, steps=1, influence=[0.0, 0.1, 0.9, 0.2, 0.3])
-    assert algorithm.observe_step([], 0, 0)["attnrl/influence_mean"] == pytest.approx(0.3)
-
-
-@pytest.mark.parametrize(
-    ("criterion", "filter_rule", "recorded", "marked"),
-    [
-        (BranchCriterion.EARLIEST, FilterRule.NONE, False, False),
-        (BranchCriterion.ENTROPY, FilterRule.NONE, False, False),
-        (BranchCriterion.EARLIEST, FilterRule.NONE, True, True),
-        (BranchCriterion.EARLIEST, FilterRule.PAPER, False, True),
-        (BranchCriterion.FCI, FilterRule.NONE, False, True),
-    ],
-)
-def test_the_trainer_looks_at_responses_only_where_something_needs_it(
-    criterion, filter_rule, recorded, marked
-):
-    algorithm = method(
-        branching=BranchRule(criterion=criterion),
-        expansion=Expansion(filter=filter_rule),
-        record_log_probs=recorded,
-    )
-    assert algorithm.marked_stages() == ({INITIAL} if marked else set())
-    if not marked:
-        results, _ = run(algorithm)
-        assert results[1].trained, "branch points come from the engine's log-probabilities"
 
 
 def test_the_filters_mean_does_not_depend_on_the_order_of_completion():
@@ -321,68 +197,6 @@ def test_missing_marks_are_an_error_that_names_the_sample():
     scheduler.absorb(ScriptedEngine(script).generate(scheduler.next_round(), SAMPLING))
     with pytest.raises(ValueError, match="p0/initial/0#0: its Forward Context Influence was not computed"):
         scheduler.finish_step()
-
-
-def test_the_batch_controller_waits_for_the_pipeline_to_fill():
-    controller = BatchController(target_samples=40, problems=2.0, least=1, most=8)
-    algorithm = method(controller=controller)
-    assert algorithm.problems_per_step(2) == 2
-    run(algorithm, steps=1)
-    # Six responses of problems that cannot be branched are trained at once.
-    assert "attnrl/next_problems" in algorithm.observe_step([], 6, 0) and controller.problems == 2.0
-    algorithm.observe_step([], 10, 2)
-    assert controller.problems == pytest.approx(0.9 * 2 + 0.1 * (40 / 16) * 2), "6 and 10 samples"
-    assert method().problems_per_step(7) == 7
-
-
-def test_held_trees_are_told_to_the_batch_controller_when_they_train():
-    """With `min_groups` a step may train nothing although trees were completed."""
-    controller = BatchController(target_samples=40, problems=2.0, least=1, most=8)
-    algorithm = method(controller=controller)
-    algorithm.observe_step([], 0, 2, held_groups=5)
-    assert controller.problems == 2.0, "nothing is known yet"
-    saved = algorithm.state_dict()
-    algorithm = method(controller=controller)
-    algorithm.load_state_dict(saved)
-    algorithm.observe_step([], 80, 2)
-    assert controller.problems == pytest.approx(2.0), "80 samples of two steps are 40 a step, the target"
-    algorithm.observe_step([], 20, 2)
-    assert controller.problems == pytest.approx(0.9 * 2 + 0.1 * (40 / 20) * 2)
-
-
-def test_the_batch_controller_hears_of_steps_in_which_no_problem_reaches_the_last_stage():
-    """Responses of one step cannot be branched: their problems are trained and end at the first stage."""
-    controller = BatchController(target_samples=40, problems=2.0, least=1, most=8)
-    algorithm = method(controller=controller)
-    algorithm.observe_step([], 10, 0, ended_problems=2)
-    assert controller.problems == 2.0, "the pipeline may be filling"
-    algorithm.observe_step([], 10, 0, ended_problems=2)
-    assert controller.problems == pytest.approx(0.9 * 2 + 0.1 * (40 / 10) * 2), "ten samples a step"
-    before = controller.problems
-    algorithm.observe_step([], 0, 0)
-    algorithm.observe_step([], 0, 0)
-    assert controller.problems == before, "no problem ended"
-    for _ in range(2):
-        algorithm.observe_step([], 0, 0, ended_problems=2)
-    assert controller.problems == pytest.approx(0.9 * before + 0.1 * 8), (
-        "all are rejected: the most there may be"
-    )
-
-
-def test_the_state_is_restored():
-    algorithm = method(
-        expansion=Expansion(filter=FilterRule.PAPER),
-        controller=BatchController(target_samples=40, problems=2.0, least=1, most=8),
-    )
-    run(algorithm)
-    algorithm.observe_step([], 10, 2)
-    again = method(
-        expansion=Expansion(filter=FilterRule.PAPER),
-        controller=BatchController(target_samples=40, problems=2.0, least=1, most=8),
-    )
-    again.load_state_dict(algorithm.state_dict())
-    assert again.state_dict() == algorithm.state_dict()
-    assert again.mean.count == 6
 
 
 def test_the_original_credit_of_treerl_is_another():

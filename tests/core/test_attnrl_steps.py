@@ -1,0 +1,140 @@
+"""What a step of AttnRL tells: figures of its trees, the adaptive batch, stages to mark, its state."""
+
+from __future__ import annotations
+
+import pytest
+from attnrl_tools import LINES, always, method, run
+
+from marsrl_verl.algos.adaptive_sampling import (
+    BatchController,
+    FilterRule,
+)
+from marsrl_verl.algos.attnrl import (
+    INITIAL,
+    Expansion,
+)
+from marsrl_verl.algos.branch_points import BranchCriterion, BranchRule
+from marsrl_verl.core.scripted import Reply
+
+
+def test_figures_of_whole_trees():
+    """First responses 0 and 1 are right; problem 0's continuations are all right, problem 1's none."""
+
+    def answers(item, k):
+        right = k < 2 if item.stage == INITIAL else item.problem.problem_id == "p10"
+        return Reply(f"{LINES}\\boxed{{{item.problem.ground_truth if right else 'wrong'}}}")
+
+    algorithm = method()
+    run(algorithm, steps=2, answers=answers)
+    found = algorithm.observe_step([], 0, 0)
+    assert found["attnrl/ended_problems"] == 2 and found["attnrl/discarded_problems"] == 0
+    assert found["attnrl/leaves_all_correct_share"] == found["attnrl/leaves_none_correct_share"] == 0.0
+    assert found["attnrl/continued_problems"] == 2
+    assert found["attnrl/continuations_all_correct_share"] == 0.5
+    assert found["attnrl/continuations_none_correct_share"] == 0.5
+    assert "attnrl/stays_all_correct_share" not in found, "no problem was solved by all first responses"
+    assert found["attnrl/trees/4"] == 4, "of two steps' two problems all four responses"
+    assert "attnrl/ended_problems" not in algorithm.observe_step([], 0, 0), "told once"
+
+
+@pytest.mark.parametrize(("right", "name", "other"), [(True, "all", "none"), (False, "none", "all")])
+def test_trees_without_a_difference_are_counted_as_discarded(right, name, other):
+    algorithm = method()
+    run(algorithm, steps=2, answers=always(right))
+    found = algorithm.observe_step([], 0, 0)
+    assert found["attnrl/ended_problems"] == found["attnrl/discarded_problems"] == 2
+    assert found[f"attnrl/leaves_{name}_correct_share"] == found[f"attnrl/stays_{name}_correct_share"] == 1.0
+    assert found[f"attnrl/leaves_{other}_correct_share"] == 0.0
+    assert f"attnrl/stays_{other}_correct_share" not in found
+
+
+def test_the_mean_influence_is_told_without_a_filter_too():
+    algorithm = method()
+    run(algorithm, steps=1, influence=[0.0, 0.1, 0.9, 0.2, 0.3])
+    assert algorithm.observe_step([], 0, 0)["attnrl/influence_mean"] == pytest.approx(0.3)
+
+
+@pytest.mark.parametrize(
+    ("criterion", "filter_rule", "recorded", "marked"),
+    [
+        (BranchCriterion.EARLIEST, FilterRule.NONE, False, False),
+        (BranchCriterion.ENTROPY, FilterRule.NONE, False, False),
+        (BranchCriterion.EARLIEST, FilterRule.NONE, True, True),
+        (BranchCriterion.EARLIEST, FilterRule.PAPER, False, True),
+        (BranchCriterion.FCI, FilterRule.NONE, False, True),
+    ],
+)
+def test_the_trainer_looks_at_responses_only_where_something_needs_it(
+    criterion, filter_rule, recorded, marked
+):
+    algorithm = method(
+        branching=BranchRule(criterion=criterion),
+        expansion=Expansion(filter=filter_rule),
+        record_log_probs=recorded,
+    )
+    assert algorithm.marked_stages() == ({INITIAL} if marked else set())
+    if not marked:
+        results, _ = run(algorithm)
+        assert results[1].trained, "branch points come from the engine's log-probabilities"
+
+
+def test_the_batch_controller_waits_for_the_pipeline_to_fill():
+    controller = BatchController(target_samples=40, problems=2.0, least=1, most=8)
+    algorithm = method(controller=controller)
+    assert algorithm.problems_per_step(2) == 2
+    run(algorithm, steps=1)
+    # Six responses of problems that cannot be branched are trained at once.
+    assert "attnrl/next_problems" in algorithm.observe_step([], 6, 0) and controller.problems == 2.0
+    algorithm.observe_step([], 10, 2)
+    assert controller.problems == pytest.approx(0.9 * 2 + 0.1 * (40 / 16) * 2), "6 and 10 samples"
+    assert method().problems_per_step(7) == 7
+
+
+def test_held_trees_are_told_to_the_batch_controller_when_they_train():
+    """With `min_groups` a step may train nothing although trees were completed."""
+    controller = BatchController(target_samples=40, problems=2.0, least=1, most=8)
+    algorithm = method(controller=controller)
+    algorithm.observe_step([], 0, 2, held_groups=5)
+    assert controller.problems == 2.0, "nothing is known yet"
+    saved = algorithm.state_dict()
+    algorithm = method(controller=controller)
+    algorithm.load_state_dict(saved)
+    algorithm.observe_step([], 80, 2)
+    assert controller.problems == pytest.approx(2.0), "80 samples of two steps are 40 a step, the target"
+    algorithm.observe_step([], 20, 2)
+    assert controller.problems == pytest.approx(0.9 * 2 + 0.1 * (40 / 20) * 2)
+
+
+def test_the_batch_controller_hears_of_steps_in_which_no_problem_reaches_the_last_stage():
+    """Responses of one step cannot be branched: their problems are trained and end at the first stage."""
+    controller = BatchController(target_samples=40, problems=2.0, least=1, most=8)
+    algorithm = method(controller=controller)
+    algorithm.observe_step([], 10, 0, ended_problems=2)
+    assert controller.problems == 2.0, "the pipeline may be filling"
+    algorithm.observe_step([], 10, 0, ended_problems=2)
+    assert controller.problems == pytest.approx(0.9 * 2 + 0.1 * (40 / 10) * 2), "ten samples a step"
+    before = controller.problems
+    algorithm.observe_step([], 0, 0)
+    algorithm.observe_step([], 0, 0)
+    assert controller.problems == before, "no problem ended"
+    for _ in range(2):
+        algorithm.observe_step([], 0, 0, ended_problems=2)
+    assert controller.problems == pytest.approx(0.9 * before + 0.1 * 8), (
+        "all are rejected: the most there may be"
+    )
+
+
+def test_the_state_is_restored():
+    algorithm = method(
+        expansion=Expansion(filter=FilterRule.PAPER),
+        controller=BatchController(target_samples=40, problems=2.0, least=1, most=8),
+    )
+    run(algorithm)
+    algorithm.observe_step([], 10, 2)
+    again = method(
+        expansion=Expansion(filter=FilterRule.PAPER),
+        controller=BatchController(target_samples=40, problems=2.0, least=1, most=8),
+    )
+    again.load_state_dict(algorithm.state_dict())
+    assert again.state_dict() == algorithm.state_dict()
+    assert again.mean.count == 6
