@@ -50,6 +50,7 @@ def _run(argv: list[str], launch: Launch) -> int:
         raw=composed.raw,
         settings=typed_settings(composed.config),
         dry_run=bool(composed.config.marsrl.dry_run),
+        estimator_named=composed.estimator_named,
     )
     run_checks(context)
     if context.dry_run:
@@ -59,6 +60,8 @@ def _run(argv: list[str], launch: Launch) -> int:
         print(
             f"cluster={composed.choices['cluster']} (picked from the machine; name one to choose)", flush=True
         )
+    for line in composed.verl_notes:
+        print(line, flush=True)
     with open_dict(composed.config):
         composed.config.marsrl.run.data_bytes = data_bytes(context)
         make_paths_absolute(composed.config)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from marsrl_verl.config.kinds import kind_problems
 from marsrl_verl.config.locations import config_folder, group_options, verl_search_path
 from marsrl_verl.config.reference import unknown_keys
 from marsrl_verl.config.schema import MarsRLConfig
+from marsrl_verl.config.verl_keys import translate
 
 ROOT = "marsrl"
 """The root configuration that is composed unless another is named."""
@@ -45,6 +46,10 @@ class Composed:
     """The option chosen in each of our groups."""
     cluster_detected: bool
     """True when nobody named a cluster and the machine was looked at."""
+    verl_notes: tuple[str, ...] = ()
+    """What verl's keys on the command line set here, a line each."""
+    estimator_named: bool = False
+    """Whether the command line asks for group-relative advantages by verl's name."""
 
 
 def available_groups(arguments: Arguments) -> dict[str, list[str]]:
@@ -63,6 +68,8 @@ def compose_config(arguments: Arguments) -> Composed:
     """
     arguments = check_overrides(arguments, available_groups(arguments))
     resolvers.register()
+    translated = translate(arguments.overrides)
+    arguments = replace(arguments, overrides=translated.overrides)
     overrides = [text for text in arguments.overrides if text != f"cluster={AUTO}"]
     named = any(text.startswith("cluster=") for text in overrides)
     # Our own root configuration names no cluster; one of the user's may, and has to be composed first.
@@ -84,7 +91,14 @@ def compose_config(arguments: Arguments) -> Composed:
             raise ConfigError(problems)
     except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
         raise ConfigError([explain(error, _OWN_GROUPS)]) from error
-    return Composed(config=config, raw=tree, choices=choices, cluster_detected=detected)
+    return Composed(
+        config=config,
+        raw=tree,
+        choices=choices,
+        cluster_detected=detected,
+        verl_notes=translated.notes,
+        estimator_named=translated.estimator_named,
+    )
 
 
 def _compose(arguments: Arguments, overrides: list[str]) -> tuple[DictConfig, dict[str, str]]:
@@ -147,7 +161,6 @@ def refuse_unknown(raw: DictConfig) -> dict[str, Any]:
 _WHO_NAMES = {
     # The fix for a key, by how the key begins.
     "marsrl.reward": "Choose a group: reward=exact or reward=math_verify, or name a class of yours.",
-    "marsrl.prompts": "Choose a group: model=…, or name marsrl_verl.algos.prompts:MathPrompts.",
 }
 
 
@@ -155,14 +168,16 @@ def missing_problems(config: DictConfig) -> list[Problem]:
     """Keys of ours that have no default and that nobody gave a value."""
     return [
         Problem(
-            key=f"marsrl.{key}",
+            key=key,
             what="Nothing names a value for it.",
-            fix=next(
-                (fix for start, fix in _WHO_NAMES.items() if f"marsrl.{key}".startswith(start)), "Set it."
-            ),
+            fix=next((fix for start, fix in _WHO_NAMES.items() if key.startswith(start)), "Set it."),
         )
-        for key in sorted(OmegaConf.missing_keys(config.marsrl))
+        for key in sorted(f"marsrl.{name.removeprefix('marsrl.')}" for name in _missing(config))
     ]
+
+
+def _missing(config: DictConfig) -> set[str]:
+    return OmegaConf.missing_keys(config.marsrl)
 
 
 def resolve(config: DictConfig) -> DictConfig:

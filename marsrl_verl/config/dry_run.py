@@ -76,9 +76,20 @@ def _head(ctx: Context, composed: Composed) -> list[str]:
     return [
         f"Plan of run {ctx.settings.run.name!r}: nothing is started.",
         f"  {chosen}{detected}",
+        *(f"  {line}" for line in composed.verl_notes),
         f"  model {ctx.get('actor_rollout_ref.model.path')}",
+        f"  prompts {ctx.settings.prompts.target}",
+        *_rewards(ctx),
         f"  output {ctx.settings.run.output_dir}",
     ]
+
+
+def _rewards(ctx: Context) -> list[str]:
+    """The reward classes; roles with the same one share a line."""
+    roles: dict[str, list[str]] = {}
+    for role in ROLES:
+        roles.setdefault(getattr(ctx.settings.reward, role).target, []).append(role)
+    return [f"  reward {target} ({', '.join(names)})" for target, names in roles.items()]
 
 
 def _stages(plan: BatchPlan, external_solver: bool) -> list[str]:

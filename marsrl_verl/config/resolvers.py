@@ -48,6 +48,10 @@ def _largest(*numbers: int) -> int:
     return max(int(number) for number in numbers)
 
 
+def _sum(*numbers: int) -> int:
+    return sum(int(number) for number in numbers)
+
+
 def _absolute(path: str) -> str:
     """Workers do not share the launcher's working folder."""
     return str(Path(path).expanduser().absolute())
@@ -79,6 +83,7 @@ def register() -> None:
         "ceil_div": _ceil_div,
         "min": _smallest,
         "max": _largest,
+        "sum": _sum,
         "longest_prompt": _longest_prompt,
         "longest_response": _longest_response,
         "longest_sequence": _longest_sequence,

@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+MATH_PROMPTS = "marsrl_verl.algos.prompts:MathPrompts"
+
 
 @dataclass
 class ClassSpec:
@@ -375,7 +377,7 @@ class MarsRLConfig:
     """Files, seed, name."""
     algo: AlgoConfig = field(default_factory=AlgoConfig)
     """The method."""
-    prompts: ClassSpec = field(default_factory=ClassSpec)
+    prompts: ClassSpec = field(default_factory=lambda: ClassSpec(MATH_PROMPTS))
     """The class that words the roles' prompts (`marsrl_verl.algos.prompts.RolePrompts`)."""
     reward: RewardConfig = field(default_factory=RewardConfig)
     """How responses are scored."""

@@ -25,6 +25,7 @@ PAIRS = [
     for number, pair in enumerate(CROSSED)
 ]
 HUB_IDS = {
+    "custom": "our-lab/our-model",
     "qwen3_30b_a3b_thinking_2507": "Qwen/Qwen3-30B-A3B-Thinking-2507",
     "qwen3_4b_thinking_2507": "Qwen/Qwen3-4B-Thinking-2507",
     "r1_distill_qwen_1_5b": "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B",

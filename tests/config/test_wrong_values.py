@@ -303,13 +303,6 @@ def test_logger_that_is_not_installed(checked, monkeypatch):
         checked({"trainer.logger": ["console", "swanlab"]})
 
 
-def test_prompts_that_nobody_names(run, tmp_path):
-    (tmp_path / "model").mkdir()
-    (tmp_path / "model" / "bare.yaml").write_text("# @package _global_\ntrainer: {total_epochs: 2}\n")
-    done = run("--config-dir", str(tmp_path), "model=bare", "cluster=cpu")
-    assert_refused(done, "marsrl.prompts.target", "Nothing names a value")
-
-
 def broken_check(ctx):
     raise ZeroDivisionError("division by zero")
 

@@ -18,6 +18,7 @@ from marsrl_verl.config.checks.method import at_least, one_of
 from marsrl_verl.config.checks.model import model_folder
 from marsrl_verl.config.errors import Problem
 from marsrl_verl.config.schema import AdaptiveBatchConfig, AlgoConfig, AttnRLConfig
+from marsrl_verl.config.verl_keys import ESTIMATOR, GROUP_RELATIVE
 from marsrl_verl.core.scheduler import Mode
 from marsrl_verl.core.types import SOLVER
 
@@ -48,6 +49,14 @@ def check_attnrl(ctx: Context) -> list[Problem]:
         for problem in one_of(f"{_KEY}.{name}", getattr(algo.attnrl, name), [one.value for one in choices])
     ]
     return problems or [*_ranges(algo.attnrl), *_inert(algo.attnrl), *_other_method(algo)]
+
+
+def check_estimator(ctx: Context) -> list[Problem]:
+    """Whether verl's name for group-relative advantages is what is done."""
+    if not ctx.estimator_named or ctx.settings.algo.name != ATTNRL:
+        return []
+    what = "Trees have advantages of their own (marsrl.algo.attnrl.tree_credit)."
+    return [Problem(ESTIMATOR, what, "Leave it out.", GROUP_RELATIVE)]
 
 
 def check_attnrl_run(ctx: Context) -> list[Problem]:

@@ -28,6 +28,8 @@ class Context:
     """The `marsrl` node as dataclasses."""
     dry_run: bool
     """Only a plan is wanted: this machine need not be the one that trains."""
+    estimator_named: bool = False
+    """Whether the command line asks for group-relative advantages by verl's name."""
     files: list[FileReport] = field(default_factory=list)
     """What the data check found, for the plan."""
     notes: list[str] = field(default_factory=list)

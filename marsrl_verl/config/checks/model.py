@@ -12,6 +12,8 @@ from marsrl_verl.config.errors import Problem
 
 _KEY = "actor_rollout_ref.model.path"
 _SMALLEST_CPU_HEAD = 32
+_TINY_PROMPTS = "marsrl_verl.demo.prompts:TinyPrompts"
+_LARGEST_TINY_VOCABULARY = 1000
 
 
 def model_folder(ctx: Context) -> Path | None:
@@ -102,6 +104,30 @@ def _check_hub(ctx: Context, hub_id: str) -> list[Problem]:
         f"{hub_id} is not here yet: its files are downloaded when the run starts, not checked now."
     )
     return []
+
+
+def check_tiny_world(ctx: Context) -> list[Problem]:
+    """The tiny world's prompts and lengths belong to models with its few dozen tokens."""
+    if ctx.settings.prompts.target != _TINY_PROMPTS:
+        return []
+    folder = model_folder(ctx)
+    if folder is not None and (folder / "config.json").is_file():
+        try:
+            vocabulary = hf_folder.read_config(folder).get("vocab_size")
+        except ValueError:
+            return []  # reported by the check of the model's shape
+        if isinstance(vocabulary, int) and vocabulary <= _LARGEST_TINY_VOCABULARY:
+            return []
+    longest = ctx.settings.roles.solver.max_new_tokens
+    return [
+        Problem(
+            _KEY,
+            f"It would be asked with the tiny world's prompts (the Verifier's instructions are one word) and "
+            f"have {longest} tokens for a solution.",
+            "Add model=custom, data.max_prompt_length=… and data.max_response_length=… (docs/own_model.md).",
+            ctx.get(_KEY),
+        )
+    ]
 
 
 def check_model_shape(ctx: Context) -> list[Problem]:

@@ -1,0 +1,110 @@
+"""verl's keys that have a clear meaning here."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from marsrl_verl.config.checks.upstream import FIXED_KEYS, INERT_KEYS
+from marsrl_verl.config.errors import ConfigError
+from marsrl_verl.config.reference import find_unknown
+from marsrl_verl.config.verl_keys import ESTIMATOR, VERL_KEYS, translate
+
+DOCS = Path(__file__).parents[2] / "docs" / "coming_from_verl.md"
+
+
+def test_the_group_size_is_verls_n():
+    found = translate(("actor_rollout_ref.rollout.n=16",))
+    assert found.overrides == ("marsrl.algo.group_size=16",)
+    assert found.notes == ("actor_rollout_ref.rollout.n=16 is taken as marsrl.algo.group_size=16",)
+
+
+def test_one_temperature_for_all_roles():
+    found = translate(("+actor_rollout_ref.rollout.temperature=0.7", "name=x"))
+    roles = ("solver", "verifier", "corrector")
+    assert found.overrides == (*(f"marsrl.roles.{role}.temperature=0.7" for role in roles), "name=x")
+
+
+@pytest.mark.parametrize(("written", "every"), [("-1", "0"), ("0", "0"), ("5", "5")])
+def test_a_test_frequency_below_zero_is_never(written, every):
+    assert translate((f"trainer.test_freq={written}",)).overrides == (f"marsrl.evaluation.every={every}",)
+
+
+def test_the_same_value_twice_is_no_contradiction():
+    both = ("actor_rollout_ref.rollout.n=4", "marsrl.algo.group_size=4")
+    assert set(translate(both).overrides) == {"marsrl.algo.group_size=4"}
+
+
+def test_two_values_for_one_setting_are_refused():
+    with pytest.raises(ConfigError) as caught:
+        translate(("actor_rollout_ref.rollout.n=4", "marsrl.algo.group_size=8"))
+    (problem,) = caught.value.problems
+    assert (problem.key, problem.value) == ("actor_rollout_ref.rollout.n", "4")
+    assert "marsrl.algo.group_size" in problem.what and "8" in problem.what
+
+
+def test_of_verls_estimators_grpo_alone_is_taken():
+    found = translate((f"{ESTIMATOR}=grpo",))
+    assert found.overrides == () and found.estimator_named
+    assert not translate(()).estimator_named
+    with pytest.raises(ConfigError, match="gae"):
+        translate((f"{ESTIMATOR}=gae",))
+
+
+def test_every_key_exists():
+    for one in VERL_KEYS:
+        assert find_unknown(one.key) is None, one.key
+        for ours in one.ours:
+            assert find_unknown(ours) is None, ours
+
+
+def test_a_verl_command_line_composes(run):
+    done = run(
+        "algo=grpo",
+        "cluster=cpu",
+        "dry_run=true",
+        "algorithm.adv_estimator=grpo",
+        "actor_rollout_ref.rollout.n=16",
+        "data.max_prompt_length=30",
+        "data.max_response_length=40",
+        "trainer.test_freq=-1",
+        "trainer.val_before_train=False",
+    )
+    assert done.status == 0, done.err
+    assert "(16 per group)" in done.out
+    assert "actor_rollout_ref.rollout.n=16 is taken as marsrl.algo.group_size=16" in done.out
+
+
+def test_what_was_taken_is_said_at_start(run):
+    done = run("algo=grpo", "cluster=cpu", "data.max_response_length=40", "trainer.val_before_train=False")
+    assert done.status == 0, done.err
+    assert "trainer.val_before_train=False is taken as marsrl.evaluation.before=False" in done.out
+    assert done.launched.marsrl.evaluation.before is False
+    assert done.launched.data.max_response_length == 40
+    assert done.launched.marsrl.roles.solver.max_new_tokens == 40
+
+
+def test_trees_are_not_grpo(run):
+    done = run("algo=attnrl", "cluster=cpu", "dry_run=true", "algorithm.adv_estimator=grpo")
+    assert done.status == 2
+    assert "algorithm.adv_estimator = grpo" in done.err
+
+
+def test_the_documentation_has_every_key_in_one_of_its_tables():
+    text = DOCS.read_text(encoding="utf-8")
+    for one in VERL_KEYS:
+        assert f"`{one.key}`" in text, one.key
+        for ours in one.ours:
+            name = (
+                ours.replace("solver", "<role>").replace("verifier", "<role>").replace("corrector", "<role>")
+            )
+            assert f"`{ours}`" in text or f"`{name}`" in text, ours
+
+
+def test_no_key_is_both_taken_and_refused_as_useless():
+    """A node may be refused as a whole while a key in it is taken: the command line's is replaced before."""
+    taken = {one.key for one in VERL_KEYS}
+    exactly = {one.key for one in (*INERT_KEYS, *FIXED_KEYS)}
+    only_in_files = {"actor_rollout_ref.rollout.n", "trainer.test_freq", "trainer.val_before_train"}
+    assert taken & exactly == only_in_files
