@@ -22,6 +22,8 @@ BEFORE = "before"
 """Tag of the evaluation before the first training step."""
 AFTER = "after"
 """Tag of the evaluation after the last training step."""
+ALONE = "alone"
+"""Tag of the evaluation of a run that does nothing else."""
 
 
 @dataclass(frozen=True, slots=True)

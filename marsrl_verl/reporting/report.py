@@ -12,8 +12,8 @@ from marsrl_verl.reporting.curve import draw_learning_curve
 from marsrl_verl.reporting.example import Example, example_markdown, pick_example
 from marsrl_verl.reporting.files import write_atomic, write_json_atomic
 from marsrl_verl.reporting.run_folder import RunFolder
-from marsrl_verl.reporting.summary import Change, RunFacts, build_summary, changes
-from marsrl_verl.reporting.tables import markdown_table
+from marsrl_verl.reporting.summary import Change, RunFacts, build_summary, changes, evaluation_summary
+from marsrl_verl.reporting.tables import evaluation_markdown, markdown_table
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,21 @@ def finish_run(folder: RunFolder, facts: RunFacts, runs_after: SystemEvaluation 
     text = report_markdown(rows, before, after, facts, example, folder.curve_path.name)
     write_atomic(folder.report_path, text)
     return RunResult(rows, example, after)
+
+
+def finish_evaluation(folder: RunFolder, facts: RunFacts, record: EvaluationRecord) -> None:
+    """Write summary and report of a run that is one evaluation."""
+    write_json_atomic(folder.summary_path, evaluation_summary(record, facts))
+    sections = [
+        f"# Evaluation: {facts.name}",
+        evaluation_markdown(record),
+        f"Mean and {100 * record.confidence:g} % interval.",
+        "## The run",
+        _facts(facts),
+        "## What was measured, and how",
+        _method(record),
+    ]
+    write_atomic(folder.report_path, "\n\n".join(sections) + "\n")
 
 
 def report_markdown(

@@ -94,6 +94,12 @@ def build_summary(
     }
 
 
+def evaluation_summary(record: EvaluationRecord, facts: RunFacts) -> dict[str, Any]:
+    """The content of `summary.json` of a run that is one evaluation:
+    {"evaluation": {metric: {mean, low, high, n}}, "run": {…}}."""
+    return {"evaluation": _values(record), "run": {**asdict(facts), "evaluations": [_facts(record)]}}
+
+
 def _values(record: EvaluationRecord | None) -> dict[str, Any] | None:
     if record is None:
         return None

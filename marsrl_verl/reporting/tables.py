@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from marsrl_verl.evaluation.estimators import Estimate
+from marsrl_verl.evaluation.role_metrics import EVALUATION_METRICS, GREEDY_SUFFIX
 from marsrl_verl.reporting.summary import Change
 
 if TYPE_CHECKING:
     from rich.table import Table
+
+    from marsrl_verl.evaluation.suite import EvaluationRecord
 
 _FLAGS = {1: "better", -1: "WORSE", 0: ""}
 _STYLES = {1: "bold green", -1: "bold red", 0: ""}
@@ -76,3 +79,49 @@ def markdown_table(rows: list[Change], temperature: float = 1.0) -> str:
             cells = (row.info.label, percent(row.before), percent(row.after), points(row.delta), flag(row))
             lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def evaluation_table(record: EvaluationRecord) -> Table:
+    """One evaluation as a rich renderable: sampled rows, then greedy ones."""
+    from rich import box
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(
+        title=f"Evaluation, mean and {100 * record.confidence:g} % interval",
+        box=box.SIMPLE_HEAD,
+        title_style="bold",
+    )
+    table.add_column("", no_wrap=True)
+    for name in ("value", "cases"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for title, rows in _blocks(record):
+        table.add_row(Text(title, style="bold cyan"))
+        for label, value in rows:
+            table.add_row(f"  {label}", percent(value), str(value.n))
+        table.add_section()
+    return table
+
+
+def evaluation_markdown(record: EvaluationRecord) -> str:
+    """The same table as Markdown."""
+    lines = ["| | value | cases |", "|---|---:|---:|"]
+    for title, rows in _blocks(record):
+        lines.append(f"| **{title}** | | |")
+        lines += [f"| {label} | {percent(value)} | {value.n} |" for label, value in rows]
+    return "\n".join(lines)
+
+
+def _blocks(record: EvaluationRecord) -> list[tuple[str, list[tuple[str, Estimate]]]]:
+    """Label and estimate of what was measured, sampled and greedily."""
+    found, blocks = record.estimates, []
+    for greedy in (False, True):
+        suffix = GREEDY_SUFFIX if greedy else ""
+        rows = [
+            (info.label, found[name + suffix])
+            for name, info in EVALUATION_METRICS.items()
+            if name + suffix in found
+        ]
+        if rows:
+            blocks.append((heading(greedy, record.temperature), rows))
+    return blocks

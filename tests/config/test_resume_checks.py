@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from answer_files import write_answers
 from messages import assert_message
@@ -197,3 +199,29 @@ def test_folder_outside_that_is_the_runs_own(checked, old_run, tmp_path):
     record.trainer.default_local_dir = str(place)
     (old_run / "config.yaml").write_text(OmegaConf.to_yaml(record))
     checked({**RESUME, LOCAL: str(place)})
+
+
+@pytest.fixture
+def checkpoint(tmp_path):
+    """A checkpoint of a run of another method and data."""
+    folder = tmp_path / "outputs" / "trained"
+    step = folder / "checkpoints" / "global_step_3"
+    step.mkdir(parents=True)
+    (folder / "run.json").write_text("{}")
+    record = {"marsrl": {"algo": {"correction_rounds": 0}}, "data": {"train_batch_size": 7}}
+    (folder / "config.yaml").write_text(json.dumps(record))
+    return step
+
+
+def test_an_evaluation_needs_nothing_of_a_run_but_its_weights(run, checkpoint):
+    where = ("cluster=cpu", "trainer.resume_mode=resume_path", f"trainer.resume_from_path={checkpoint}")
+    done = run(*where)
+    assert done.status == 2 and "marsrl.algo.correction_rounds" in done.err
+    done = run(*where, "trainer.val_only=true")
+    assert done.status == 0, done.err
+
+
+def test_an_evaluation_has_a_folder_of_its_own(run):
+    done = run("cluster=cpu", "trainer.val_only=true", "marsrl.run.existing=resume")
+    assert done.status == 2
+    assert "marsrl.run.existing = resume" in done.err and "folder of its own" in done.err

@@ -218,6 +218,7 @@ class ScriptedTrainer(RayMarsRLTrainer):
             describe=lambda result: {},
             record=lambda step, metrics, timing: None,
             finish=lambda steps, extra: None,
+            finish_evaluation=lambda step: self.evaluated.append(("finished", step)),
         )
         self.generation = Generation(self.scheduler, self.async_rollout_manager, self.sampling)
         self.global_steps, self.generated_tokens, self.engine_version = 0, 0, None

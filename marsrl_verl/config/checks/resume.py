@@ -54,6 +54,7 @@ FOLDER_KEYS = (
 checkpoints lie."""
 
 _MODE, _PATH, _LOCAL = "trainer.resume_mode", "trainer.resume_from_path", "trainer.default_local_dir"
+_MODEL, _ALONE = "actor_rollout_ref.model.path", "trainer.val_only"
 _KEEP = "trainer.max_actor_ckpt_to_keep"
 _TRACKER = "latest_checkpointed_iteration.txt"
 _STEP_FOLDER = re.compile(r"global_step_\d+")
@@ -64,6 +65,10 @@ def check_resume_mode(ctx: Context) -> list[Problem]:
     mode, path = str(ctx.get(_MODE)), ctx.get(_PATH)
     if problems := one_of(_MODE, mode, ("auto", "disable", "resume_path")):
         return problems
+    if ctx.get(_ALONE) and ctx.settings.run.existing == Existing.RESUME.value:
+        what = "An evaluation alone (trainer.val_only) is a run with a folder of its own."
+        fix = f"Give it another name=…, with {_MODE}=resume_path {_PATH}=… to evaluate a checkpoint."
+        return [Problem("marsrl.run.existing", what, fix, ctx.settings.run.existing)]
     if mode == "resume_path":
         return _check_path(ctx, path)
     if path is not None:
@@ -137,7 +142,9 @@ def check_record(ctx: Context) -> list[Problem]:
         problems += _compare(ctx, folder, (*BOUND_KEYS, *FOLDER_KEYS), places)
     if mode == "resume_path" and not problems:
         place = Path(str(ctx.get(_PATH))).expanduser().parent
-        problems += _compare(ctx, place.parent, BOUND_KEYS, [place])
+        # An evaluation takes nothing but the weights.
+        keys = (_MODEL,) if ctx.get(_ALONE) else BOUND_KEYS
+        problems += _compare(ctx, place.parent, keys, [place])
     return problems
 
 
@@ -170,7 +177,8 @@ def _compare(ctx: Context, run: Path, keys: tuple[str, ...], places: list[Path])
         for key in keys
         if _has(old, key) and _plain(OmegaConf.select(old, key)) != _plain(ctx.get(key))
     ]
-    return problems + _compare_ranks(ctx, old, record) + _compare_bytes(ctx, old, record)
+    problems += _compare_ranks(ctx, old, record)
+    return problems if ctx.get(_ALONE) else problems + _compare_bytes(ctx, old, record)
 
 
 def _changed(key: str, new: Any, old: Any, record: Path) -> Problem:

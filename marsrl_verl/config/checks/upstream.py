@@ -121,7 +121,6 @@ INERT_KEYS: tuple[Inert, ...] = (
     Inert("data.tool_config_path", "A stage is one model call without tools.", "Leave it out."),
     Inert("data.function_tool_path", "A stage is one model call without tools.", "Leave it out."),
     Inert("trainer.val_before_train", _EVALUATION, _EVALUATION_FIX),
-    Inert("trainer.val_only", _EVALUATION, _EVALUATION_FIX),
     Inert("trainer.test_freq", _EVALUATION, _EVALUATION_FIX),
     Inert("trainer.log_val_generations", _ROLLOUTS, "Leave it out; see marsrl.run.log_rollouts."),
     Inert("trainer.rollout_data_dir", _ROLLOUTS, "Leave it out; see marsrl.run.log_rollouts."),
