@@ -27,6 +27,8 @@ def recorded_response(run: Path, sample: str, model: str | None = None) -> Shown
     Raises:
         ValueError: there is no such response, it has no tokens, or files or tokenizer do not fit it.
     """
+    if not (run / "rollouts").is_dir():
+        raise ValueError(f"{run} holds no rollouts/: give the folder of a run, e.g. outputs/NAME")
     line = next((one for one in _lines(run) if one["sample"] == sample), None)
     if line is None:
         raise ValueError(f"{run} has no sample {sample!r} in rollouts/step_N.jsonl (key `sample`)")

@@ -75,6 +75,7 @@ def _head(ctx: Context, composed: Composed) -> list[str]:
     detected = "  (cluster picked from the machine)" if composed.cluster_detected else ""
     return [
         f"Plan of run {ctx.settings.run.name!r}: nothing is started.",
+        *(["  evaluates alone (trainer.val_only): nothing of what is trained below"] if _alone(ctx) else []),
         f"  {chosen}{detected}",
         *(f"  {line}" for line in composed.verl_notes),
         f"  model {ctx.get('actor_rollout_ref.model.path')}",
@@ -82,6 +83,10 @@ def _head(ctx: Context, composed: Composed) -> list[str]:
         *_rewards(ctx),
         f"  output {ctx.settings.run.output_dir}",
     ]
+
+
+def _alone(ctx: Context) -> bool:
+    return bool(ctx.config.trainer.val_only)
 
 
 def _rewards(ctx: Context) -> list[str]:

@@ -154,6 +154,11 @@ def test_a_response_without_influence_is_shown_too(run_folder, tmp_path):
     assert "not trained" in page and not re.search(r"influence \d", page) and marked(page) == []
 
 
+def test_a_folder_that_is_no_runs_is_named(tmp_path, capsys):
+    assert main(["--run", str(tmp_path / "absent"), "--sample", "q"]) == 2
+    assert f"{tmp_path / 'absent'} holds no rollouts/" in capsys.readouterr().err
+
+
 def test_unknown_responses_empty_ones_and_older_runs_are_refused(run_folder, capsys):
     assert main(["--run", str(run_folder), "--sample", "q"]) == 2
     assert "has no sample 'q'" in capsys.readouterr().err

@@ -85,6 +85,13 @@ def test_the_plan_names_the_reward_classes(run):
     assert "reward marsrl_verl.rewards.exact:ExactAnswerReward (corrector)" in done.out
 
 
+def test_no_steps_points_to_the_evaluation_alone(run):
+    done = run("cluster=cpu", "trainer.total_training_steps=0")
+    assert done.status == 2 and "trainer.val_only=true" in done.err
+    plan = run("cluster=cpu", "trainer.val_only=true", "dry_run=true")
+    assert plan.status == 0 and "evaluates alone" in plan.out
+
+
 def test_a_missing_value_is_named_once(run, tmp_path):
     (tmp_path / "conf" / "reward").mkdir(parents=True)
     (tmp_path / "conf" / "reward" / "mine.yaml").write_text("# @package _global_\nmarsrl: {run: {seed: 2}}\n")

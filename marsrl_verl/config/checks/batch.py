@@ -22,6 +22,15 @@ def _whole(key: str, value: Any, least: int = 1) -> list[Problem]:
     ]
 
 
+def _steps(value: Any) -> list[Problem]:
+    key = "trainer.total_training_steps"
+    if value != 0:
+        return _whole(key, value)
+    return [
+        Problem(key, "A run trains at least one step.", "To evaluate alone set trainer.val_only=true.", 0)
+    ]
+
+
 def check_sizes(ctx: Context) -> list[Problem]:
     """Numbers of problems, nodes, GPUs and steps."""
     config = ctx.config
@@ -32,7 +41,7 @@ def check_sizes(ctx: Context) -> list[Problem]:
         *_whole("trainer.total_epochs", config.trainer.total_epochs),
     ]
     if config.trainer.total_training_steps is not None:
-        problems += _whole("trainer.total_training_steps", config.trainer.total_training_steps)
+        problems += _steps(config.trainer.total_training_steps)
     return problems
 
 
