@@ -182,7 +182,7 @@ class MarsRL(Algorithm):
                     draft = self._draft(problem, stage.role, group, sample)
                     if draft is not None:
                         drafts[sample.sample_id] = draft
-                        candidates.append(_candidate(stage.role, group, sample))
+                        candidates.append(_candidate(stage.role, sample))
             names = [problem.problem_id, stage.name]
             if self.scope is SelectScope.GROUP:
                 names.append(pool[0].input.group_id)
@@ -294,12 +294,12 @@ def _without_repeats(samples: list[Sample]) -> list[Sample]:
     return kept
 
 
-def _candidate(role: str, group: Group, sample: Sample) -> Candidate:
+def _candidate(role: str, sample: Sample) -> Candidate:
     """For the inputs of `role`; preferred (§3.4) are incorrect solutions for the Verifier, rightly found
     errors for the Corrector."""
     preferred = not is_correct(sample.reward) if role == VERIFIER else is_correct(sample.reward)
     answer = sample.outcome.answer if sample.outcome is not None else None
-    return Candidate(sample.sample_id, group.input.group_id, preferred, answer)
+    return Candidate(sample.sample_id, preferred, answer)
 
 
 def _member(enum: type[E], key: str, value: str) -> E:

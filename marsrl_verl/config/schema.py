@@ -152,7 +152,9 @@ class AlgoConfig:
     correction_rounds: int = 2
     """Verifier–Corrector rounds after the Solver; 2 gives the paper's five stages, 0 the Solver alone."""
     selection: str = "adaptive"
-    """`random`, `balanced` or `adaptive` (§3.4)."""
+    """How the inputs of the next stage are chosen (§3.4): `random` (uniformly over all eligible outputs of
+    the stage), `balanced` (half from each reward class) or `adaptive` (incorrect solutions and rightly found
+    errors first). Which input an output answers plays no part."""
     select_scope: str = "problem"
     """`problem`: K inputs per problem and stage, pooled over its groups; `group`: K per group."""
     distinct_answers: bool = False

@@ -232,6 +232,22 @@ def test_what_correctors_are_given():
     assert corrector_classes([1, 1, 0, 0], selection="balanced") == [0, 1]
 
 
+def test_random_corrector_inputs_are_uniform_over_both_verifier_groups():
+    """Eight false alarms about one solution, one error found in the other: both inputs are false alarms in
+    C(8, 2) / C(9, 2) of the seeds."""
+    shares = []
+    for seed in range(600):
+        algorithm = build(seed, selection="random", group_size=8)
+        first, second = algorithm.next_inputs(PROBLEM, 0, [solutions(algorithm, [1, 0, *[0] * 6])], 1)
+        groups = [
+            answered(first, [flagged(0.0)] * 8),
+            answered(second, [flagged(1.0)] + [PASSED] * 7),
+        ]
+        inputs = algorithm.next_inputs(PROBLEM, 1, groups, 2)
+        shares.append(all(item.parent_id.startswith(first.group_id) for item in inputs))
+    assert sum(shares) / len(shares) == pytest.approx(28 / 36, abs=0.06)  # standard error 0.017
+
+
 def test_inputs_are_counted_per_problem_or_per_group():
     for scope, expected in (("problem", 2), ("group", 4)):
         algorithm = build(select_scope=scope)

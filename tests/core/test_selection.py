@@ -1,3 +1,5 @@
+import itertools
+import math
 from collections import Counter
 from dataclasses import replace
 
@@ -10,9 +12,9 @@ from marsrl_verl.core.selection import Candidate, Strategy, choose, quotas
 
 
 def candidates(preferred: dict[str, int], others: dict[str, int]) -> list[Candidate]:
-    """So many candidates by parent in either class."""
+    """So many candidates of each parent in either class."""
     return [
-        Candidate(f"{parent}#{'+' if good else '-'}{i}", parent, good)
+        Candidate(f"{parent}#{'+' if good else '-'}{i}", good)
         for good, sizes in ((True, preferred), (False, others))
         for parent, size in sizes.items()
         for i in range(size)
@@ -61,28 +63,34 @@ def test_a_class_is_drawn_from_uniformly():
     assert max(counts.values()) / min(counts.values()) < 1.25
 
 
-def test_different_parents_are_preferred_within_a_class():
-    for strategy in Strategy:
-        for seed in range(20):
-            chosen = choose(candidates({"a": 6, "b": 1}, {}), 2, strategy, rng(seed))
-            assert {candidate.parent_id for candidate in chosen} == {"a", "b"}
+class Orders:
+    """A generator's `permutation`, one given order after another."""
+
+    def __init__(self, size: int) -> None:
+        self.orders = itertools.permutations(range(size))
+
+    def permutation(self, size: int) -> tuple[int, ...]:
+        return next(self.orders)
 
 
-def test_an_earlier_choice_moves_when_only_that_makes_parents_differ():
-    # The one candidate of the other class comes from a, so the preferred one must come from b.
-    for seed in range(20):
-        chosen = choose(candidates({"a": 5, "b": 1}, {"a": 1}), 2, "balanced", rng(seed))
-        assert [candidate.parent_id for candidate in chosen] == ["b", "a"]
+@pytest.mark.parametrize(("size", "k"), [(5, 1), (5, 2), (5, 3), (6, 2)])
+def test_random_makes_every_set_equally_likely_over_all_orders(size, k):
+    pool = candidates({"a": size - 1}, {"b": 1})
+    orders = Orders(size)
+    drawn = Counter(
+        frozenset(one.sample_id for one in choose(pool, k, "random", orders))
+        for _ in range(math.factorial(size))
+    )
+    assert len(drawn) == math.comb(size, k)
+    assert set(drawn.values()) == {math.factorial(size) // math.comb(size, k)}
 
 
-def test_the_class_matters_more_than_the_parent():
-    chosen = choose(candidates({"a": 2}, {"b": 5}), 2, "adaptive", rng())
-    assert [candidate.parent_id for candidate in chosen] == ["a", "a"]
-
-
-def test_parents_are_used_evenly_when_there_are_too_few():
-    chosen = choose(candidates({"a": 5, "b": 5}, {}), 4, "adaptive", rng())
-    assert Counter(candidate.parent_id for candidate in chosen) == {"a": 2, "b": 2}
+def test_random_does_not_favour_the_other_parent():
+    """Eight wrong outputs of one parent, one right of another: two wrong in C(8, 2) / C(9, 2) of the draws."""
+    pool = candidates({"a": 8}, {"b": 1})
+    generator = rng(3)
+    both_wrong = [preferred_count(choose(pool, 2, "random", generator)) == 2 for _ in range(6000)]
+    assert np.mean(both_wrong) == pytest.approx(28 / 36, abs=0.02)  # standard error 0.005
 
 
 def test_candidates_given_twice_are_refused():
@@ -96,7 +104,7 @@ def test_candidates_given_twice_are_refused():
 
 def answered(*answers: str | None) -> list[Candidate]:
     """Candidates of one parent and class, by answer."""
-    return [Candidate(f"a#{i}", "a", True, answer) for i, answer in enumerate(answers)]
+    return [Candidate(f"a#{i}", True, answer) for i, answer in enumerate(answers)]
 
 
 def test_one_candidate_of_each_answer():
@@ -128,21 +136,12 @@ def test_answers_play_no_part_without_the_option():
 def test_choices_of_a_seed_stay():
     """Every training run hangs on these random numbers."""
     pool = candidates({"a": 4, "b": 2}, {"a": 3})
-    assert [candidate.sample_id for candidate in choose(pool, 3, "adaptive", rng(5))] == [
-        "b#+0",
-        "a#+1",
-        "a#+2",
-    ]
-    assert [candidate.sample_id for candidate in choose(pool, 3, "balanced", rng(5))] == [
-        "b#+0",
-        "a#+1",
-        "a#-0",
-    ]
-    assert [candidate.sample_id for candidate in choose(pool, 3, "random", rng(5))] == [
-        "b#+0",
-        "a#+1",
-        "a#-0",
-    ]
+    chosen = {name: [one.sample_id for one in choose(pool, 3, name, rng(5))] for name in Strategy}
+    assert chosen == {
+        Strategy.ADAPTIVE: ["a#+1", "a#+2", "a#+3"],
+        Strategy.BALANCED: ["a#+1", "a#+2", "a#-0"],
+        Strategy.RANDOM: ["a#+1", "a#-0", "a#+2"],
+    }
 
 
 @given(
@@ -155,7 +154,7 @@ def test_choices_of_a_seed_stay():
     st.randoms(),
 )
 def test_distinct_answers_in_any_order(rows, k, strategy, seed, shuffler):
-    pool = [Candidate(f"{parent}#{i}", parent, good, answer) for i, (parent, good, answer) in enumerate(rows)]
+    pool = [Candidate(f"{parent}#{i}", good, answer) for i, (parent, good, answer) in enumerate(rows)]
     chosen = choose(pool, k, strategy, rng(seed), distinct_answers=True)
     answers = [candidate.answer for candidate in chosen]
     assert len(answers) == len(set(answers)) == min(k, len({answer for _, _, answer in rows}))
@@ -183,8 +182,17 @@ def test_always_k_or_all_of_them_no_duplicates_any_order(pool, k, strategy, seed
     assert choose(shuffled, k, strategy, rng(seed)) == chosen
 
 
-@given(pools, st.integers(0, 6), st.integers(0, 50))
-def test_random_uses_as_many_parents_as_it_can(pool, k, seed):
-    chosen = choose(pool, k, "random", rng(seed))
-    parents = {candidate.parent_id for candidate in pool}
-    assert len({candidate.parent_id for candidate in chosen}) == min(k, len(parents))
+@given(pools, st.integers(0, 6), st.integers(0, 50), st.randoms())
+def test_random_is_blind_to_the_class(pool, k, seed, shuffler):
+    relabelled = [replace(one, in_preferred_class=shuffler.random() < 0.5) for one in pool]
+    ids = [one.sample_id for one in choose(pool, k, "random", rng(seed))]
+    assert [one.sample_id for one in choose(relabelled, k, "random", rng(seed))] == ids
+
+
+@given(pools, st.integers(0, 6), st.sampled_from(list(Strategy)), st.integers(0, 50))
+def test_parents_play_no_part(pool, k, strategy, seed):
+    """Ids in one order, whatever the parents are called: the same places are chosen."""
+    ordered = sorted(pool, key=lambda one: one.sample_id)
+    renamed = [replace(one, sample_id=f"{i:03}") for i, one in enumerate(ordered)]
+    chosen = [ordered.index(one) for one in choose(pool, k, strategy, rng(seed))]
+    assert [renamed.index(one) for one in choose(renamed, k, strategy, rng(seed))] == chosen
