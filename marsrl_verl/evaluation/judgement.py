@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from marsrl_verl.core.types import Sample, Verdict
+from marsrl_verl.core.types import FinishReason, Sample, Verdict
 
 
 def is_usable(sample: Sample) -> bool:
@@ -18,12 +18,16 @@ def answer_reward(sample: Sample) -> float:
 
 
 def verdict_of(sample: Sample) -> Verdict:
-    """The Verifier's verdict; INVALID when the sample was cut off or none could be read."""
+    """The Verifier's verdict as its scorer read it; INVALID where it read none, or where there is no answer.
+
+    What an answer that was cut off says is the scorer's to decide: INVALID for the strict parser, while the
+    released one reads it like any other.
+    """
     if sample.outcome is None:
         raise ValueError(f"sample {sample.sample_id} has not been scored yet")
-    if not sample.finished or sample.outcome.verdict is None:
-        return Verdict.INVALID
-    return sample.outcome.verdict
+    answered = sample.finish_reason in (FinishReason.STOP, FinishReason.LENGTH)
+    verdict = sample.outcome.verdict
+    return verdict if answered and verdict is not None else Verdict.INVALID
 
 
 def report_of(sample: Sample) -> str:

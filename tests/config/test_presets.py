@@ -194,9 +194,9 @@ LOOPS = {
         temperature=0.6,
         top_p=0.95,
         greedy=False,
-        correction_rounds=10,
+        correction_rounds=11,
         accept_passes=4,
-        reject_fails=10,
+        reject_fails=11,
         fallback="released",
     ),
 }

@@ -100,9 +100,14 @@ def test_f1_is_derived_from_kept_observations():
     assert f1_estimates({"solver_accuracy": kept["solver_accuracy"]}) == {}
 
 
-def test_a_cut_off_verdict_is_none():
-    cut = judged(0.0, NO, end=FinishReason.LENGTH)
-    observations = role_observations([cut])
+def test_what_a_cut_off_answer_says_is_the_scorers_word():
+    read, unread = judged(0.0, NO, end=FinishReason.LENGTH), judged(0.0, ODD, end=FinishReason.LENGTH)
+    assert role_observations([read, unread])["verifier_accuracy"].outcomes == (True, False)
+
+
+@pytest.mark.parametrize("end", [FinishReason.ERROR, FinishReason.PROMPT_TOO_LONG])
+def test_a_verdict_without_an_answer_is_none(end):
+    observations = role_observations([judged(0.0, NO, end=end)])
     assert observations["verifier_accuracy"].outcomes == (False,)
     assert observations["verifier_recall"].outcomes == (False,)
     assert observations["verifier_precision"].n == 0
