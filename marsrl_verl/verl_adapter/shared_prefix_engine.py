@@ -40,6 +40,7 @@ from marsrl_verl.core.prefix_tree import (
     part_cost,
     split_rows,
 )
+from marsrl_verl.verl_adapter.warmup_engine import WarmupFSDPEngine
 
 SHARE_KEY = "share_prefixes"
 """The batch's switch."""
@@ -49,7 +50,7 @@ _TREE = "prefix_tree"
 _FLEX = "flex_attention"
 
 
-class SharedPrefixFSDPEngine(FSDPEngineWithLMHead):
+class SharedPrefixFSDPEngine(WarmupFSDPEngine):
     """Upstream behaviour: every row is computed from its first token on, whatever other rows begin with."""
 
     _computed_tokens: int = 0

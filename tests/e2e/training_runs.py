@@ -21,7 +21,7 @@ SMALL = (
     "marsrl.evaluation.before=false",
     "marsrl.evaluation.after=false",
     "trainer.save_freq=1",
-    # From the first update on: with verl's warm-up the first one would change nothing.
+    # The whole rate from the first update on, so that few steps change enough.
     "actor_rollout_ref.actor.optim.lr_warmup_steps=0",
 )
 START_TIMEOUT_S = 420.0

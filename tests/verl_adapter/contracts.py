@@ -103,6 +103,8 @@ SIGNATURES: dict[str, list[str]] = {
         "self", "data", "loss_function", "forward_only",
     ],
     "verl.workers.engine.fsdp.transformer_impl:FSDPEngine.get_data_parallel_size": ["self"],
+    "verl.workers.engine.fsdp.transformer_impl:FSDPEngine._build_lr_scheduler": ["self", "optimizer"],
+    "verl.workers.engine.fsdp.transformer_impl:FSDPEngine.lr_scheduler_step": ["self"],
     "verl.utils.tensordict_utils:index_select_tensor_dict": ["batch", "indices"],
     "verl.utils.metric:Metric.__init__": ["self", "aggregation", "value"],
     "verl.workers.engine.fsdp.transformer_impl:FSDPEngine._get_packed_pad_size": ["self", "packed_length"],

@@ -32,7 +32,7 @@ LISTED = {*SIGNATURES, *AT_LEAST, *PRESENT}
 ADAPTER = "marsrl_verl.verl_adapter"
 MODULES_WITH_CLASSES = (
     "trainer", "sealed_trainer", "task_runner", "workers", "vllm_server", "rollout_manager", "reward_manager",
-    "fci_engine", "shared_prefix_engine", "cpu.fsdp_engine", "cpu.platform", "cpu.weight_sync",
+    "fci_engine", "shared_prefix_engine", "warmup_engine", "cpu.fsdp_engine", "cpu.platform", "cpu.weight_sync",
     "rollout_pool",
 )  # fmt: skip
 
@@ -138,6 +138,16 @@ def test_a_forward_step_hands_the_inputs_arguments_to_the_outputs():
     step = source("verl.workers.engine.fsdp.transformer_impl:FSDPEngineWithLMHead.forward_step")
     assert "model_inputs, output_args = self.prepare_model_inputs(micro_batch=micro_batch)" in step
     assert "output=raw_output, output_args=output_args" in step
+
+
+def test_a_warm_up_begins_at_rate_zero_and_the_next_rate_is_reported():
+    """What `warmup_engine` answers; where this fails, it may no longer be needed."""
+    schedule = source("verl.utils.torch_functional:get_constant_schedule_with_warmup")
+    assert "return float(current_step) / float(max(1.0, num_warmup_steps))" in schedule
+    step = source("verl.workers.engine.fsdp.transformer_impl:FSDPEngine.lr_scheduler_step")
+    assert step.index("self.lr_scheduler.step()") < step.index("self.lr_scheduler.get_last_lr()[0]")
+    reported = source("verl.workers.engine_workers:TrainingWorker.train_batch")
+    assert "lr = self.engine.lr_scheduler_step()" in reported and 'output["metrics"]["lr"] = lr' in reported
 
 
 def test_a_sum_is_averaged_over_ranks():
