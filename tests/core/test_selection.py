@@ -86,7 +86,7 @@ def test_random_makes_every_set_equally_likely_over_all_orders(size, k):
 
 
 def test_random_does_not_favour_the_other_parent():
-    """Eight wrong outputs of one parent, one right of another: two wrong in C(8, 2) / C(9, 2) of the draws."""
+    """Eight wrong outputs of one parent, one right of another: two wrong in C(8, 2) / C(9, 2) of draws."""
     pool = candidates({"a": 8}, {"b": 1})
     generator = rng(3)
     both_wrong = [preferred_count(choose(pool, 2, "random", generator)) == 2 for _ in range(6000)]

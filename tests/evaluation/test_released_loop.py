@@ -1,5 +1,5 @@
-"""The preset evaluation=marsrl_released against the loop of MarsRL's published evaluation script, written down
-once more from its description: all sequences of verdicts that it can read."""
+"""The preset evaluation=marsrl_released against the loop of MarsRL's published evaluation script, written
+down once more from its description: all sequences of verdicts that it can read."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 import pytest
 
-from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.checks.context import typed_settings
+from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
 from marsrl_verl.core.scripted import Reply, ScriptedEngine
 from marsrl_verl.core.types import (
@@ -46,8 +46,8 @@ class Played:
 
 def published(passes: tuple[bool, ...]) -> Played:
     """The script: one verdict, then up to ten times a correction where the last verdict was a failure, and a
-    verdict. Four passes of one solution accept, ten failures in a row end it. Each solution counts the verdicts
-    about it, whatever they said; the first of those with the most is the answer."""
+    verdict. Four passes of one solution accept, ten failures in a row end it. Each solution counts the
+    verdicts about it, whatever they said; the first of those with the most is the answer."""
     counts = [1]
     read, corrections = 1, 0
     good, in_a_row, errors = passes[0], 1, 0

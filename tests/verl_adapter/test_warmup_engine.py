@@ -9,6 +9,8 @@ import torch
 from marsrl_verl.verl_adapter.fci_engine import FciFSDPEngine
 from marsrl_verl.verl_adapter.warmup_engine import WarmupFSDPEngine
 
+COSINE = {"lr_scheduler_type": "cosine"}
+
 
 class Engine(WarmupFSDPEngine):
     """The schedule of a real engine on one parameter, without a model."""
@@ -45,9 +47,9 @@ class Engine(WarmupFSDPEngine):
         ({"lr_warmup_steps_ratio": 0.2}, [1.5, 3.0, 3.0]),
         ({}, [3.0, 3.0]),
         # A half period of the cosine over the eight steps after the warm-up.
-        ({"lr_warmup_steps": 2, "lr_scheduler_type": "cosine"}, [1.5, 3.0, 2.8858]),
-        ({"lr_warmup_steps": 2, "lr_scheduler_type": "cosine", "zero_indexed_step": False}, [1.5, 3.0, 2.8858]),
-        ({"lr_scheduler_type": "cosine"}, [3.0, 2.9266]),
+        ({**COSINE, "lr_warmup_steps": 2}, [1.5, 3.0, 2.8858]),
+        ({**COSINE, "lr_warmup_steps": 2, "zero_indexed_step": False}, [1.5, 3.0, 2.8858]),
+        (COSINE, [3.0, 2.9266]),
     ],
 )
 def test_every_update_moves_by_the_rate_that_is_reported(optim, rates):
