@@ -8,7 +8,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from marsrl_verl.algos.choices import Overlap
+from marsrl_verl.algos.choices import OffPolicyMode, Overlap
 from marsrl_verl.config import hf_folder
 from marsrl_verl.config.batching import BatchPlan, plan_batch, world_size
 from marsrl_verl.config.checks.context import Context
@@ -151,9 +151,13 @@ def _overlap(ctx: Context) -> list[str]:
     """Where and when the engine works beside the trainer; nothing where they take turns on one pool."""
     lines = []
     if ctx.settings.pipeline.overlap == Overlap.ONE_STEP.value:
-        lines.append(
-            "  overlap: the round of step t+1 is decoded while step t trains, with the weights after step t-1"
-        )
+        mode = ctx.settings.off_policy.mode
+        lines += [
+            "  overlap: the round of step t+1 is decoded while step t trains, with the weights after step t-1",
+            f"  every trained token is at least one version old: marsrl.off_policy.mode={mode}",
+        ]
+        if mode == OffPolicyMode.POIS.value:
+            lines.append("  ! pois: a ratio of 1 for each of them, whoever sampled it; tis corrects that")
     rollout = ctx.config.actor_rollout_ref.rollout
     if apart := own_pool_gpus(rollout):
         place, training = "rank" if ctx.on_cpu else "GPU", world_size(ctx.config)

@@ -11,7 +11,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from marsrl_verl.algos.choices import Overlap
+from marsrl_verl.algos.choices import OffPolicyMode, Overlap
 from marsrl_verl.config.asked_roles import asked_roles
 from marsrl_verl.config.pools import CPU_SYNC, CPU_SYNC_MODULE, GPU_SYNC
 from marsrl_verl.config.tiny_files import tiny_data, tiny_model
@@ -62,6 +62,12 @@ def _engine_sleeps(overlap: str, rollout_nodes: int) -> bool:
     return overlap == Overlap.NONE.value and int(rollout_nodes) == 0
 
 
+def _off_policy_mode(overlap: str) -> str:
+    """How the loss treats older tokens by default. With overlap there are no others, and with `pois` each
+    would count as if the weights that are updated had sampled it."""
+    return (OffPolicyMode.POIS if overlap == Overlap.NONE.value else OffPolicyMode.TIS).value
+
+
 def _pool_sync(device: str) -> str:
     return CPU_SYNC if device == "cpu" else GPU_SYNC
 
@@ -88,6 +94,7 @@ def register() -> None:
         "longest_response": _longest_response,
         "longest_sequence": _longest_sequence,
         "engine_sleeps": _engine_sleeps,
+        "off_policy_mode": _off_policy_mode,
         "pool_sync": _pool_sync,
         "pool_sync_module": _pool_sync_module,
         "logical_gpus": _logical_gpus,

@@ -5,6 +5,9 @@ from __future__ import annotations
 import pytest
 from messages import assert_checks_refuse, assert_refused
 
+from marsrl_verl.config.checks.context import typed_settings
+from marsrl_verl.config.command_line import parse_arguments
+from marsrl_verl.config.compose import compose_config
 from marsrl_verl.config.memory import estimate_memory
 from marsrl_verl.config.model_shapes import PUBLISHED, shape_from_config
 from marsrl_verl.version import REQUIRED_VERL
@@ -112,6 +115,31 @@ def test_plan_names_overlap_and_pools(run):
     assert "the round of step t+1 is decoded while step t trains" in text
     assert "two pools: 1 rank trains, 1 other decodes; weights travel by gloo" in text
     assert "overlap:" not in run("dry_run=true").out
+
+
+@pytest.mark.parametrize(
+    ("overrides", "mode"),
+    [
+        (["pipeline=pipelined"], "pois"),
+        (["pipeline=sequential"], "pois"),
+        (["pipeline=overlapped"], "tis"),
+        (["pipeline=overlapped_two_pools"], "tis"),
+        ([f"{OVERLAP}=one_step"], "tis"),
+        (["pipeline=overlapped", "marsrl.off_policy.mode=sais"], "sais"),
+        (["pipeline=overlapped", "marsrl.off_policy.mode=pois"], "pois"),
+        (["algo=attnrl", "pipeline=sequential"], "recorded"),
+    ],
+)
+def test_the_loss_corrects_for_older_weights_where_there_are_no_others(overrides, mode):
+    arguments = parse_arguments([*overrides, "cluster=cpu"])
+    assert typed_settings(compose_config(arguments).config).off_policy.mode == mode
+
+
+def test_the_plan_marks_a_ratio_of_one_for_older_tokens(run):
+    assert "marsrl.off_policy.mode=tis\n" in run("pipeline=overlapped", "dry_run=true").out
+    text = run("pipeline=overlapped", "marsrl.off_policy.mode=pois", "dry_run=true").out
+    assert "! pois: a ratio of 1 for each of them" in text
+    assert "at least one version old" not in run("dry_run=true").out
 
 
 def test_two_pools_on_cpu_ask_ray_for_both(run):
