@@ -103,7 +103,7 @@ class MathPrompts(RolePrompts):
 
     Args:
         solver_instruction: appended to the problem, that is to the last user message of the dataset's
-            chat; the published setting appends nothing.
+            chat, for Solver and Corrector; the published setting appends nothing.
     """
 
     def __init__(self, solver_instruction: str = "") -> None:
@@ -124,9 +124,10 @@ class MathPrompts(RolePrompts):
         return ({"role": "system", "content": VERIFIER_SYSTEM}, {"role": "user", "content": user})
 
     def corrector(self, problem: Problem, solution: str, report: str) -> tuple[Message, ...]:
-        """The solution as the assistant's own turn, then the request with the report."""
+        """What the Solver was asked, system message and instruction included, the solution as the answer to it,
+        then the request with the report."""
         return (
-            {"role": "user", "content": problem.question},
+            *self.solver(problem),
             {"role": "assistant", "content": solution},
             {"role": "user", "content": CORRECTOR_REQUEST.format(report=report)},
         )

@@ -52,6 +52,17 @@ def test_the_corrector_sees_its_solution_as_its_own_turn():
     assert request["content"].endswith("the root {-2} is missing")
 
 
+def test_the_corrector_is_asked_in_the_solvers_chat():
+    """Its answer has to have the form that the Solver was told: the system message, the boxed answer."""
+    chat = ({"role": "system", "content": "Answer in French."}, {"role": "user", "content": "1 + 1 = ?"})
+    prompts = MathPrompts(solver_instruction="Box it.")
+    problem = Problem("p", "1 + 1 = ?", "2", messages=chat)
+    asked = prompts.corrector(problem, "3", "it is not 3")
+    assert asked[:-2] == prompts.solver(problem)
+    assert [message["role"] for message in asked] == ["system", "user", "assistant", "user"]
+    assert asked[1]["content"] == "1 + 1 = ?\n\nBox it."
+
+
 def test_prompts_must_word_all_roles():
     class Partial(RolePrompts):
         def solver(self, problem):
