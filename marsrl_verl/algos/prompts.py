@@ -124,8 +124,8 @@ class MathPrompts(RolePrompts):
         return ({"role": "system", "content": VERIFIER_SYSTEM}, {"role": "user", "content": user})
 
     def corrector(self, problem: Problem, solution: str, report: str) -> tuple[Message, ...]:
-        """What the Solver was asked, system message and instruction included, the solution as the answer to it,
-        then the request with the report."""
+        """What the Solver was asked, system message and instruction included, the solution as the answer to
+        it, then the request with the report."""
         return (
             *self.solver(problem),
             {"role": "assistant", "content": solution},

@@ -152,10 +152,10 @@ def _overlap(ctx: Context) -> list[str]:
     lines = []
     if ctx.settings.pipeline.overlap == Overlap.ONE_STEP.value:
         mode = ctx.settings.off_policy.mode
-        lines += [
-            "  overlap: the round of step t+1 is decoded while step t trains, with the weights after step t-1",
-            f"  every trained token is at least one version old: marsrl.off_policy.mode={mode}",
-        ]
+        lines.append(
+            "  overlap: the round of step t+1 is decoded while step t trains, with the weights after step t-1"
+        )
+        lines.append(f"  every trained token is at least one version old: marsrl.off_policy.mode={mode}")
         if mode == OffPolicyMode.POIS.value:
             lines.append("  ! pois: a ratio of 1 for each of them, whoever sampled it; tis corrects that")
     rollout = ctx.config.actor_rollout_ref.rollout

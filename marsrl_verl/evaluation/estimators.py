@@ -118,6 +118,24 @@ def estimate(observations: Observations, confidence: float = 0.95) -> Estimate:
     return Estimate(mean, low, high, observations.n)
 
 
+def share_estimate(values: Mapping[str, float], most: int, confidence: float = 0.95) -> Estimate:
+    """Mean of one number between 0 and 1 for each problem, with Wilson's interval at the effective sample
+    size of `estimate`.
+
+    Args:
+        values: by problem.
+        most: observations behind them, which the effective size never exceeds.
+    """
+    if not values:
+        return Estimate(None, None, None, 0)
+    pairs = [(value, problem) for problem, value in values.items()]
+    mean = math.fsum(values.values()) / len(values)
+    plain = set(values.values()) <= {0.0, 1.0}
+    size = len(values) if plain else _clustered_size(pairs, mean, most, confidence)
+    low, high = wilson_interval(mean, size, confidence)
+    return Estimate(mean, low, high, len(values))
+
+
 def mean_estimate(values: Iterable[tuple[float, str]], confidence: float = 0.95) -> Estimate:
     """The mean of (number, problem id) pairs with Student's interval, clustered by problem.
 
@@ -140,12 +158,18 @@ def _effective_size(observations: Observations, mean: float, confidence: float) 
     n, problems = observations.n, len(set(observations.problems))
     if problems == n:
         return n
+    return _clustered_size(observations.pairs(), mean, n, confidence)
+
+
+def _clustered_size(values: Sequence[tuple[float, str]], mean: float, most: int, confidence: float) -> float:
+    """The size of a sample of independent observations whose mean would vary as much, at most `most`."""
+    problems = len({problem for _, problem in values})
     if problems == 1 or mean in (0.0, 1.0):
         return problems
-    variance = _clustered_variance(_influence(observations.pairs(), mean))
+    variance = _clustered_variance(_influence(values, mean))
     shrink = (normal_quantile(confidence) / student_quantile(confidence, problems - 1)) ** 2
-    size = mean * (1 - mean) / variance * shrink if variance > 0 else n
-    return min(float(n), max(1.0, size))
+    size = mean * (1 - mean) / variance * shrink if variance > 0 else most
+    return min(float(most), max(1.0, size))
 
 
 def _influence(values: Sequence[tuple[float, str]], mean: float) -> dict[str, float]:

@@ -2,25 +2,52 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Iterable
 
 from marsrl_verl.core.types import SOLVER, is_correct
-from marsrl_verl.evaluation.estimators import Observations
+from marsrl_verl.evaluation.estimators import Estimate, Observations, share_estimate
 from marsrl_verl.evaluation.judgement import answer_reward
 from marsrl_verl.evaluation.system import Call
 
-PASS_AT_K = "solver_pass_at_k"
+PASS_AT = "solver_pass_at_"
+"""With the number of tries."""
 MAJORITY_AT_K = "solver_majority_at_k"
 
 
-def pass_at_k(answers: Observations) -> Observations:
-    """From the observations of single answers, k of a problem: whether any of them is correct, one
-    observation a problem."""
-    solved: dict[str, bool] = {}
-    for correct, problem in zip(answers.outcomes, answers.problems, strict=True):
-        solved[problem] = solved.get(problem, False) or correct
-    return Observations.of((correct, problem) for problem, correct in solved.items())
+def pass_at_k(answers: int, correct: int, k: int) -> float:
+    """The chance that k answers, drawn from so many without replacement, hold a correct one:
+    1 - C(answers - correct, k) / C(answers, k), unbiased for any k up to their number (Chen et al. 2021,
+    arXiv 2107.03374, eq. 1).
+
+    Raises:
+        ValueError: on numbers that no problem can have; the message names them.
+    """
+    if not 1 <= k <= answers or not 0 <= correct <= answers:
+        raise ValueError(
+            f"pass@{k} of {answers} answers, {correct} of them correct: expected 1 <= k <= answers and "
+            "0 <= correct <= answers"
+        )
+    return 1 - math.comb(answers - correct, k) / math.comb(answers, k)
+
+
+def pass_at_k_estimates(answers: Observations, confidence: float = 0.95) -> dict[str, Estimate]:
+    """`solver_pass_at_<k>` for k = 2, 4, 8, … and for all answers of a problem: the mean over problems.
+
+    Args:
+        answers: whether each of a problem's answers is correct; the problem with the fewest limits k.
+    """
+    right: dict[str, list[bool]] = {}
+    for outcome, problem in zip(answers.outcomes, answers.problems, strict=True):
+        right.setdefault(problem, []).append(outcome)
+    most = min((len(outcomes) for outcomes in right.values()), default=0)
+    found = {}
+    for k in sorted({2**power for power in range(1, most.bit_length())} | {most}):
+        if 1 < k <= most:
+            values = {name: pass_at_k(len(one), sum(one), k) for name, one in right.items()}
+            found[f"{PASS_AT}{k}"] = share_estimate(values, answers.n, confidence)
+    return found
 
 
 def majority_at_k(calls: Iterable[Call]) -> Observations:

@@ -12,7 +12,7 @@ from marsrl_verl.evaluation.effort import effort
 from marsrl_verl.evaluation.estimators import Estimate, Observations
 from marsrl_verl.evaluation.loop_rules import Fallback
 from marsrl_verl.evaluation.role_metrics import GREEDY_SUFFIX, estimates, f1_estimates, system_observations
-from marsrl_verl.evaluation.solver_at_k import MAJORITY_AT_K, PASS_AT_K, majority_at_k, pass_at_k
+from marsrl_verl.evaluation.solver_at_k import MAJORITY_AT_K, majority_at_k, pass_at_k_estimates
 from marsrl_verl.evaluation.system import StageCallback, SystemEvaluation, evaluate_system
 
 if TYPE_CHECKING:
@@ -54,11 +54,11 @@ class EvaluationRecord:
     @property
     def estimates(self) -> dict[str, Estimate]:
         """Mean and interval by metric name; `verifier_f1` and, with several samples per problem,
-        `solver_pass_at_k` are derived from the other metrics' observations."""
-        observations = dict(self.observations)
-        if self.samples_per_problem > 1 and (answers := observations.get("solver_accuracy")) is not None:
-            observations[PASS_AT_K] = pass_at_k(answers)
-        found = estimates(observations, self.confidence)
+        `solver_pass_at_<k>` are derived from the other metrics' observations."""
+        found = estimates(self.observations, self.confidence)
+        answers = self.observations.get("solver_accuracy")
+        if self.samples_per_problem > 1 and answers is not None:
+            found |= pass_at_k_estimates(answers, self.confidence)
         return found | f1_estimates(self.observations, self.confidence)
 
     def to_json(self) -> dict[str, Any]:

@@ -45,10 +45,10 @@ def test_sampled_and_greedy_metrics_with_their_settings():
         "verifier_f1",
         "verifier_f1_greedy",
         "solver_majority_at_k",
-        "solver_pass_at_k",
+        "solver_pass_at_2",
     }
-    assert record.estimates["solver_pass_at_k"].n == record.estimates["solver_majority_at_k"].n == 30
-    assert record.estimates["solver_accuracy"].mean < record.estimates["solver_pass_at_k"].mean
+    assert record.estimates["solver_pass_at_2"].n == record.estimates["solver_majority_at_k"].n == 30
+    assert record.estimates["solver_accuracy"].mean < record.estimates["solver_pass_at_2"].mean
     assert set(record.effort) == {f"{m}{s}" for m in EFFORT_METRICS for s in ("", "_greedy")}
     assert (record.effort["calls"].n, record.effort["calls_greedy"].n) == (60, 30)
     assert record.effort["calls"].mean == len(result.sampled.calls) / 60
