@@ -227,9 +227,8 @@ class OffPolicyConfig:
     the first update is 1 (the paper's choice; the default without overlap). `sais`: those of the weights
     that sampled each segment. `tis`: as `pois`, each token weighted by its truncated ratio to the weights
     that sampled it (the default with `marsrl.pipeline.overlap=one_step`, where no token is of the newest
-    weights). `recorded`:
-    as `sais`, with the trainer's own log-probabilities instead of the engine's wherever the weights that
-    sampled a token were the newest when the trainer looked at it (AttnRL)."""
+    weights). `recorded`: as `sais`, with the trainer's own log-probabilities instead of the engine's
+    wherever the weights that sampled a token were the newest when the trainer looked at it (AttnRL)."""
     tis_threshold: float = 2.0
     """Where `tis` truncates a token's ratio."""
 

@@ -12,6 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
+FEW = 30
+"""A rate of fewer observations is shown with their number and is never called better or worse."""
+
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
@@ -26,6 +29,18 @@ class Estimate:
     def to_json(self) -> dict[str, float | int | None]:
         """`{mean, low, high, n}`."""
         return {"mean": self.mean, "low": self.low, "high": self.high, "n": self.n}
+
+    @property
+    def few(self) -> bool:
+        """Whether it rests on something, but on too little for a verdict."""
+        return 0 < self.n < FEW
+
+    @property
+    def sign(self) -> int:
+        """Of a difference: 1 or -1 where its interval lies above or below 0, else 0."""
+        if self.low is None or self.high is None:
+            return 0
+        return int(self.low > 0) - int(self.high < 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,10 +237,3 @@ def _correlation(first: dict[str, float], second: dict[str, float]) -> float:
     norm = math.sqrt(sum(x * x for x in first.values()) * sum(x * x for x in second.values()))
     product = sum(value * second.get(problem, 0.0) for problem, value in first.items())
     return max(-1.0, min(1.0, product / norm)) if norm > 0 else 0.0
-
-
-def intervals_overlap(first: Estimate, second: Estimate) -> bool:
-    """Whether two intervals share a point; an empty estimate overlaps everything."""
-    if first.low is None or first.high is None or second.low is None or second.high is None:
-        return True
-    return first.low <= second.high and second.low <= first.high

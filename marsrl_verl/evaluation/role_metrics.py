@@ -23,6 +23,9 @@ class MetricInfo:
     label: str
     meaning: str
     higher_is_better: bool = True
+    follows_errors: bool = False
+    """Whether it depends on how many and which errors there are to find and repair. Two models' figures are
+    then of different inputs, and their difference says little about the role."""
 
 
 ROLE_METRICS: dict[str, MetricInfo] = {
@@ -32,18 +35,21 @@ ROLE_METRICS: dict[str, MetricInfo] = {
     ),
     "verifier_recall": MetricInfo("Verifier recall", "share of incorrect solutions with verdict Wrong"),
     "verifier_precision": MetricInfo(
-        "Verifier precision", "share of Wrong verdicts whose solution is incorrect"
+        "Verifier precision", "share of Wrong verdicts whose solution is incorrect", follows_errors=True
     ),
     "verifier_false_alarm_rate": MetricInfo(
         "Verifier false alarms", "share of correct solutions with verdict Wrong", higher_is_better=False
     ),
     "corrector_fix_rate": MetricInfo(
-        "Corrector fix rate", "share of incorrect solutions that are correct after the Corrector"
+        "Corrector fix rate",
+        "share of incorrect solutions that are correct after the Corrector",
+        follows_errors=True,
     ),
     "corrector_break_rate": MetricInfo(
         "Corrector break rate",
         "share of correct solutions that are incorrect after the Corrector",
         higher_is_better=False,
+        follows_errors=True,
     ),
 }
 """Proportions that single role calls give, in the order in which they are shown."""

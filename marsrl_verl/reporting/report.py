@@ -13,7 +13,7 @@ from marsrl_verl.reporting.example import Example, example_markdown, pick_exampl
 from marsrl_verl.reporting.files import write_atomic, write_json_atomic
 from marsrl_verl.reporting.run_folder import RunFolder
 from marsrl_verl.reporting.summary import Change, RunFacts, build_summary, changes, evaluation_summary
-from marsrl_verl.reporting.tables import evaluation_markdown, markdown_table
+from marsrl_verl.reporting.tables import evaluation_markdown, markdown_table, verdict_rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,8 +81,7 @@ def _result(rows: list[Change], record: EvaluationRecord | None) -> str:
     if record is None:
         return "This run was not evaluated."
     note = (
-        f"Mean and {100 * record.confidence:g} % interval; the change is paired by problem. `better` and "
-        "`WORSE` mark changes whose two intervals do not overlap."
+        f"Mean and {100 * record.confidence:g} % interval; the change is paired by problem. {verdict_rule()}"
     )
     return f"{markdown_table(rows, record.temperature)}\n\n{note}"
 
@@ -113,7 +112,9 @@ def _method(record: EvaluationRecord | None) -> str:
         "for once more and then counts as Wrong; a Corrector's text counts only if it is finished. An "
         "unfinished answer is incorrect. "
         "The Verifier and the Corrector are measured on what the system showed them in this evaluation, all "
-        "rounds together: after training that is other text than before, from a better or worse Solver.\n\n"
+        "rounds together: after training that is other text than before, from a better or worse Solver. "
+        "Fewer incorrect solutions alone lower the Verifier's precision, and leave the Corrector the harder "
+        "ones.\n\n"
         "Intervals: Wilson's score interval where every problem gives one observation, else at the effective "
         "sample size of observations clustered by problem. Changes: Newcombe's hybrid score interval for "
         "paired proportions, clustered by problem. The training curve shows training samples, whose mix of "

@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from marsrl_verl.evaluation.estimators import Estimate, difference, intervals_overlap
+from marsrl_verl.evaluation.estimators import Estimate, difference
 from marsrl_verl.evaluation.role_metrics import EVALUATION_METRICS, GREEDY_SUFFIX, MetricInfo
 from marsrl_verl.evaluation.suite import AFTER, BEFORE, EvaluationRecord
 
@@ -54,10 +54,12 @@ class Change:
 
     @property
     def direction(self) -> int:
-        """1 if it is better after, -1 if worse, 0 if the two intervals overlap."""
-        if intervals_overlap(self.before, self.after) or self.delta.mean is None:
+        """1 if it is better after, -1 if worse: the interval of the paired difference leaves out 0. 0 where
+        it does not, where a side rests on few observations, and for figures that follow the errors there are.
+        """
+        if self.before.few or self.after.few or self.info.follows_errors:
             return 0
-        return 1 if (self.delta.mean > 0) == self.info.higher_is_better else -1
+        return self.delta.sign if self.info.higher_is_better else -self.delta.sign
 
 
 def changes(before: EvaluationRecord | None, after: EvaluationRecord | None) -> list[Change]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from marsrl_verl.evaluation.estimators import Estimate
+from marsrl_verl.evaluation.estimators import FEW, Estimate
 from marsrl_verl.evaluation.role_metrics import EVALUATION_METRICS, GREEDY_SUFFIX
 from marsrl_verl.reporting.summary import Change
 
@@ -18,10 +18,11 @@ _STYLES = {1: "bold green", -1: "bold red", 0: ""}
 
 
 def percent(value: Estimate) -> str:
-    """`41.2 % [37.0, 45.6]`, or a dash when nothing was observed."""
+    """`41.2 % [37.0, 45.6]`, with `n=12` where these are few; or a dash when nothing was observed."""
     if value.mean is None or value.low is None or value.high is None:
         return "–"
-    return f"{100 * value.mean:.1f} % [{100 * value.low:.1f}, {100 * value.high:.1f}]"
+    count = f" n={value.n}" if value.few else ""
+    return f"{100 * value.mean:.1f} % [{100 * value.low:.1f}, {100 * value.high:.1f}]{count}"
 
 
 def points(value: Estimate) -> str:
@@ -31,8 +32,17 @@ def points(value: Estimate) -> str:
     return f"{100 * value.mean:+.1f} [{100 * value.low:+.1f}, {100 * value.high:+.1f}]"
 
 
+def verdict_rule() -> str:
+    """When a change is called better or worse."""
+    unjudged = [info.label for info in EVALUATION_METRICS.values() if info.follows_errors]
+    return (
+        f"better/WORSE: its interval leaves out 0. Not judged: rates of fewer than {FEW} cases (n=…), and "
+        f"{', '.join(unjudged)}, which follow how many and which errors are left."
+    )
+
+
 def flag(change: Change) -> str:
-    """`better` or `WORSE` where the two intervals do not overlap, else empty."""
+    """`better` or `WORSE` by the change's interval, else empty."""
     return _FLAGS[change.direction]
 
 
@@ -44,7 +54,7 @@ def terminal_table(rows: list[Change], temperature: float = 1.0, confidence: flo
 
     table = Table(
         title=f"Before → after training, mean and {100 * confidence:g} % interval",
-        caption="Change in percentage points, paired by problem. better/WORSE: the intervals do not overlap.",
+        caption="Change in percentage points, paired by problem. " + verdict_rule(),
         box=box.SIMPLE_HEAD,
         title_style="bold",
     )

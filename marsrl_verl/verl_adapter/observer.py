@@ -177,7 +177,7 @@ class TrainingObserver:
 
         console = Console(file=terminal())
         if not console.is_terminal:
-            console.width = 110  # a log has no width of its own, and the table needs this much
+            console.width = 120  # a log has no width of its own, and the table needs this much
         return console
 
     def _show(self, result: RunResult) -> None:

@@ -8,7 +8,6 @@ from marsrl_verl.evaluation.estimators import (
     Observations,
     difference,
     estimate,
-    intervals_overlap,
     mean_estimate,
     student_quantile,
     wilson_interval,
@@ -183,11 +182,15 @@ def test_difference_coverage():
     assert 0.93 <= held / trials <= 0.975
 
 
-def test_overlap():
-    low, middle, high = (Estimate(m, m - 0.1, m + 0.1, 9) for m in (0.2, 0.35, 0.6))
-    assert intervals_overlap(low, middle)
-    assert not intervals_overlap(low, high)
-    assert intervals_overlap(low, Estimate(None, None, None, 0))
+@pytest.mark.parametrize(
+    ("low", "high", "sign"), [(0.1, 0.3, 1), (-0.3, -0.1, -1), (-0.1, 0.2, 0), (0.0, 0.2, 0), (None, None, 0)]
+)
+def test_the_sign_of_a_difference(low, high, sign):
+    assert Estimate(0.1, low, high, 40).sign == sign
+
+
+def test_few_observations():
+    assert [Estimate(0.5, 0.4, 0.6, n).few for n in (0, 1, 29, 30)] == [False, True, True, False]
 
 
 def test_lengths_must_agree():

@@ -17,7 +17,7 @@ from marsrl_verl.reporting.metrics_log import StepMetrics
 from marsrl_verl.reporting.report import finish_run
 from marsrl_verl.reporting.run_folder import RunFolder
 from marsrl_verl.reporting.summary import RunFacts, build_summary, changes
-from marsrl_verl.reporting.tables import markdown_table, percent, points, terminal_table
+from marsrl_verl.reporting.tables import markdown_table, percent, points, terminal_table, verdict_rule
 
 SAMPLING = {role: SamplingSettings(600, 9000) for role in (SOLVER, VERIFIER, CORRECTOR)}
 PROBLEMS = [Problem(f"p{i}", f"What is {i}?", str(i)) for i in range(40)]
@@ -75,18 +75,20 @@ def test_an_evaluation_that_was_not_done_is_null():
     assert summary["change"]["solver_accuracy"] == {"mean": None, "low": None, "high": None, "n": 0}
 
 
-def test_only_changes_without_overlap_are_flagged():
+def test_changes_are_judged_by_the_paired_difference():
     before = record(
         0, solver_accuracy=(10, 50), verifier_accuracy=(30, 50), verifier_false_alarm_rate=(2, 50)
     )
     after = record(
         9, solver_accuracy=(40, 50), verifier_accuracy=(33, 50), verifier_false_alarm_rate=(30, 50)
     )
-    directions = {row.name: row.direction for row in changes(before, after)}
-    assert directions["solver_accuracy"] == 1
-    assert directions["verifier_accuracy"] == 0
-    assert directions["verifier_false_alarm_rate"] == -1  # more is worse
-    assert directions["corrector_fix_rate"] == 0  # nothing observed
+    rows = {row.name: row for row in changes(before, after)}
+    assert rows["solver_accuracy"].direction == 1
+    # 30 and 33 of 50, all 30 among the 33: the intervals overlap, and still no problem got worse.
+    assert rows["verifier_accuracy"].before.high > rows["verifier_accuracy"].after.low
+    assert rows["verifier_accuracy"].direction == 0  # three problems are not enough
+    assert rows["verifier_false_alarm_rate"].direction == -1  # more is worse
+    assert rows["corrector_fix_rate"].direction == 0  # nothing observed
     text = markdown_table(changes(before, after))
     assert "| Solver accuracy | 20.0 % [11.2, 33.0] | 80.0 % [67.0, 88.8] | +60.0 [" in text
     assert "| better |" in text and "| WORSE |" in text
@@ -94,8 +96,40 @@ def test_only_changes_without_overlap_are_flagged():
     assert "greedy" not in text
 
 
+def test_intervals_may_overlap_where_the_paired_difference_is_clear():
+    [row] = [
+        row
+        for row in changes(record(0, solver_accuracy=(25, 50)), record(9, solver_accuracy=(33, 50)))
+        if row.name == "solver_accuracy"
+    ]
+    assert row.before.high > row.after.low
+    assert row.delta.low > 0
+    assert row.direction == 1
+
+
+@pytest.mark.parametrize(("cases", "direction"), [(29, 0), (30, 1)])
+def test_few_cases_are_counted_and_not_judged(cases, direction):
+    rows = changes(record(0, verifier_recall=(5, 50)), record(9, verifier_recall=(cases, cases)))
+    [row] = [row for row in rows if row.name == "verifier_recall"]
+    assert row.delta.low > 0
+    assert row.direction == direction
+    assert (f"n={cases}" in markdown_table(rows)) == (direction == 0)
+
+
+def test_figures_that_follow_the_errors_are_not_judged():
+    """Precision falls when fewer solutions are incorrect, however good the Verifier is."""
+    names = ("verifier_precision", "corrector_fix_rate", "corrector_break_rate")
+    rows = changes(record(0, **dict.fromkeys(names, (45, 50))), record(9, **dict.fromkeys(names, (5, 50))))
+    judged = {row.name: row.direction for row in rows if row.name in names}
+    assert all(row.delta.high < 0 for row in rows if row.name in names)
+    assert judged == dict.fromkeys(names, 0)
+    for word in ("Verifier precision", "Corrector fix rate", "Corrector break rate", "fewer than 30 cases"):
+        assert word in verdict_rule()
+
+
 def test_figures():
-    assert percent(Estimate(0.4125, 0.3, 0.5, 8)) == "41.2 % [30.0, 50.0]"
+    assert percent(Estimate(0.4125, 0.3, 0.5, 80)) == "41.2 % [30.0, 50.0]"
+    assert percent(Estimate(0.4125, 0.3, 0.5, 8)) == "41.2 % [30.0, 50.0] n=8"
     assert points(Estimate(-0.1, -0.25, 0.05, 8)) == "-10.0 [-25.0, +5.0]"
     assert percent(Estimate(None, None, None, 0)) == "–"
 
