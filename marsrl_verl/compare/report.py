@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Sequence
 
+from marsrl_verl.compare.differences import differences_table, fewest_cases
 from marsrl_verl.compare.results import (
     TRAINED_METRIC,
     UPDATES_METRIC,
@@ -15,7 +16,7 @@ from marsrl_verl.compare.results import (
 from marsrl_verl.compare.runner import Failed, duration
 from marsrl_verl.compare.statistics import t_interval
 from marsrl_verl.compare.suite import Suite
-from marsrl_verl.evaluation.estimators import Estimate
+from marsrl_verl.evaluation.estimators import FEW, Estimate
 from marsrl_verl.evaluation.role_metrics import EVALUATION_METRICS, GREEDY_SUFFIX, MetricInfo
 from marsrl_verl.evaluation.suite import AFTER
 
@@ -38,6 +39,7 @@ def report_markdown(
         sections.append(f"![{suite.title}]({picture})")
     if finished:
         sections += ["## After training", _quality(finished, seeds, confidence)]
+        sections += ["## Differences", _differences(finished, confidence)]
         sections += ["## What it took", _cost(finished, seeds, confidence)]
     if failed:
         sections += ["## Runs without a result", _failures(failed)]
@@ -75,22 +77,42 @@ def _about(suite: Suite, seeds: int, finished: Sequence[Finished], confidence: f
         f"Every run ends after the training step that reaches {suite.generated_tokens:,} generated tokens. "
         f"Mean over n = {seeds} seed{'s' if seeds > 1 else ''} with the {100 * confidence:g} % t interval "
         f"(n - 1 degrees of freedom, not cut at 0 and 100 %), measured on {count} held-out problems, which "
-        "are the same in all runs: the intervals speak of repeated training, not of other problems."
+        "are the same in all runs: the intervals speak of repeated training, not of other problems. Where a "
+        f"run has fewer than {FEW} cases behind its figure, the fewest of them stand beside it."
     )
     return f"{text}\n\n{suite.note}" if suite.note else text
 
 
 def _quality(finished: Sequence[Finished], seeds: int, confidence: float) -> str:
     methods = list(dict.fromkeys(one.run.method for one in finished))
+    rows = [row for one in finished for row in one.rows]
     lines = [f"| | start | {' | '.join(methods)} |", "|---|---:|" + "---:|" * len(methods)]
     for greedy in (False, True):
         lines.append(f"| **{'greedy' if greedy else 'sampled'}** |" + " |" * (len(methods) + 1))
         for base, info in EVALUATION_METRICS.items():
             name = base + GREEDY_SUFFIX if greedy else base
-            cells = [start_over_seeds(finished, name, confidence)]
-            cells += over_seeds(finished, f"{AFTER}/{name}", confidence).values()
-            lines.append(f"| {info.label} | {' | '.join(percent(cell, seeds) for cell in cells)} |")
+            cells = [percent(start_over_seeds(finished, name, confidence), seeds)]
+            for method, value in over_seeds(finished, f"{AFTER}/{name}", confidence).items():
+                fewest = fewest_cases(rows, f"{AFTER}/{name}", method)
+                few = f", {fewest} cases" if fewest is not None and fewest < FEW else ""
+                cells.append(percent(value, seeds) + few)
+            lines.append(f"| {info.label} | {' | '.join(cells)} |")
     return "\n".join(lines)
+
+
+def _differences(finished: Sequence[Finished], confidence: float) -> str:
+    rows = [row for one in finished for row in one.rows]
+    methods = list(dict.fromkeys(row.method for row in rows))
+    if len(methods) < 2:
+        return "There is one method."
+    unlike = ", ".join(info.label for info in EVALUATION_METRICS.values() if info.follows_errors)
+    return (
+        f"{differences_table(rows, confidence)}\n\nPercentage points after training, less {methods[0]} of "
+        f"the same seed: mean, {100 * confidence:g} % t interval of these differences, and p of the exact "
+        f"permutation test (two-sided). Bold where the interval leaves out 0 and every figure rests on {FEW} "
+        f"cases or more; of so many differences some do by chance. {unlike} follow how many and which errors "
+        "each method's own Solver leaves."
+    )
 
 
 def _cost(finished: Sequence[Finished], seeds: int, confidence: float) -> str:

@@ -41,6 +41,8 @@ class Row:
     executed_tool_calls: int
     seconds: float
     """Of the training steps until the measurement; start-up and evaluations are not in it."""
+    cases: int | None = None
+    """Observations behind the value; None in rows of earlier versions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +104,7 @@ def read_finished(run: Run, wall_seconds: float | None = None) -> Finished:
         )
     costs = {BEFORE: (0, 0, 0.0), AFTER: (tokens, _tool_calls(steps), _training_seconds(steps))}
     rows = tuple(
-        Row(run.method, run.seed, f"{tag}/{name}", estimate["mean"], *costs[tag])
+        Row(run.method, run.seed, f"{tag}/{name}", estimate["mean"], *costs[tag], cases=estimate["n"])
         for tag, values in measured.items()
         for name, estimate in values.items()
     )

@@ -67,6 +67,7 @@ def test_rows_of_every_method_seed_and_metric(compare, tmp_path):
         "generated_tokens": 0,
         "executed_tool_calls": 0,
         "seconds": 0.0,
+        "cases": 40,
     }
     after = [row for row in found if row["method"] == "two" and row["metric"] == "after/system_accuracy"]
     assert [(row["seed"], row["value"]) for row in after] == [
