@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Sequence
+from dataclasses import astuple
 from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
@@ -15,12 +16,14 @@ from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.checks.model import model_folder
 from marsrl_verl.config.checks.prompt_room import prompt_budgets
 from marsrl_verl.config.compose import Composed
+from marsrl_verl.config.evaluation_plan import evaluation_cost
 from marsrl_verl.config.external_plan import plan_lines
 from marsrl_verl.config.memory import GIB, GPU_GIB, assumptions, estimate_memory
 from marsrl_verl.config.model_shapes import PUBLISHED, ModelShape, shape_from_config
 from marsrl_verl.config.pools import own_pool_gpus
 from marsrl_verl.config.prompt_budget import RoleBudget
 from marsrl_verl.core.types import ROLES, SOLVER, segment_length
+from marsrl_verl.evaluation.suite import AFTER, BEFORE
 
 PLAN_FOLDER = "plans"
 """Below `marsrl.run.output_root`: a plan must not make the run's own folder look used."""
@@ -35,6 +38,7 @@ def report(ctx: Context, composed: Composed) -> str:
         [*_stages(plan, ctx.external_solver), *_segments(ctx), *_overlap(ctx)],
         plan_lines(ctx.config, ctx.settings, ctx.external_answers),
         _batch(plan, ctx.config),
+        _evaluations(ctx),
         _prompts(prompt_budgets(ctx)),
         _memory(ctx),
         _files(ctx, plan),
@@ -196,6 +200,25 @@ def _batch(plan: BatchPlan, config: DictConfig) -> list[str]:
         ("length of the run", length),
     )
     return ["Batch of one step", *(f"  {name:<19} {value}" for name, value in facts)]
+
+
+def _evaluations(ctx: Context) -> list[str]:
+    """When the run evaluates, and how much that generates at most."""
+    one = ctx.settings.evaluation
+    times = ((one.before, BEFORE, "before step 1"), (one.every > 0, "between", f"every {one.every} steps"))
+    chosen = [
+        (tag, when) for wanted, tag, when in (*times, (one.after, AFTER, "after the last step")) if wanted
+    ]
+    if not chosen:
+        return ["Evaluation: none"]
+    held_out = sum(report.rows for report in ctx.files if report.split == "val")
+    if not held_out:
+        return ["Evaluation", *(f"  {when}" for _, when in chosen), "  no validation file was read"]
+    rows: list[Sequence[object]] = [("when", "problems", "runs", "responses", "tokens")]
+    for tag, when in chosen:
+        cost = evaluation_cost(ctx.settings, tag, held_out, external_solver=ctx.external_solver)
+        rows.append((when, *(f"{number:,}" for number in astuple(cost))))
+    return ["Evaluation (upper bounds: runs that are accepted end early)", *_table(rows)]
 
 
 def _prompts(budgets: list[RoleBudget]) -> list[str]:

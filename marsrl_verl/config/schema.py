@@ -294,6 +294,19 @@ class ExternalSolverConfig:
 
 
 @dataclass
+class InBetweenConfig:
+    """Evaluations in between (`marsrl.evaluation.every`): like the others but for these."""
+
+    problems: int | None = None
+    """Use the first so many of `marsrl.evaluation.problems`; null: all of these."""
+    samples_per_problem: int | None = None
+    """Runs per problem; null: as many as the others."""
+    solver_only: bool = False
+    """Evaluate the Solver alone: one generation round, where the whole system takes two or three for each
+    verify–correct round."""
+
+
+@dataclass
 class EvaluationConfig:
     """Evaluation of the roles and of the whole system on the held-out problems."""
 
@@ -303,6 +316,8 @@ class EvaluationConfig:
     """Evaluate after the last step."""
     every: int = 0
     """Evaluate every so many steps; 0: never in between."""
+    in_between: InBetweenConfig = field(default_factory=InBetweenConfig)
+    """How evaluations in between differ."""
     problems: int | None = None
     """Use the first so many held-out problems; null: all."""
     samples_per_problem: int = 1

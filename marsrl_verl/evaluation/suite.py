@@ -162,7 +162,7 @@ def evaluate(
         step=step,
         on_stage=on_stage,
     )
-    observations, costs = system_observations(sampled), effort(sampled, confidence)
+    observations, costs = _measured(sampled, correction_rounds, confidence)
     if samples_per_problem > 1:
         observations[MAJORITY_AT_K] = majority_at_k(sampled.calls)
     cold_run = None
@@ -181,8 +181,9 @@ def evaluate(
             step=step,
             on_stage=on_stage,
         )
-        observations |= {f"{k}{GREEDY_SUFFIX}": v for k, v in system_observations(cold_run).items()}
-        costs |= {f"{k}{GREEDY_SUFFIX}": v for k, v in effort(cold_run, confidence).items()}
+        cold_observations, cold_costs = _measured(cold_run, correction_rounds, confidence)
+        observations |= {f"{k}{GREEDY_SUFFIX}": v for k, v in cold_observations.items()}
+        costs |= {f"{k}{GREEDY_SUFFIX}": v for k, v in cold_costs.items()}
     record = EvaluationRecord(
         tag=tag,
         step=step,
@@ -201,3 +202,15 @@ def evaluate(
         top_p=top_p,
     )
     return EvaluationResult(record, sampled, cold_run)
+
+
+def _measured(
+    evaluation: SystemEvaluation, rounds: int, confidence: float
+) -> tuple[dict[str, Observations], dict[str, Estimate]]:
+    """Observations and costs; without rounds there is no system to say anything about."""
+    observations, costs = system_observations(evaluation), effort(evaluation, confidence)
+    if not rounds:
+        observations.pop("system_accuracy")
+        for name in ("accepted_share", "rejected_share", "iterations"):
+            costs.pop(name)
+    return observations, costs

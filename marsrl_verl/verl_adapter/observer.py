@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from omegaconf import DictConfig, OmegaConf
 
 from marsrl_verl.algos.prompts import RolePrompts
+from marsrl_verl.config.evaluation_plan import evaluation_at
 from marsrl_verl.config.external_plan import solver_source
 from marsrl_verl.config.packages import versions_of
 from marsrl_verl.config.schema import MarsRLConfig
@@ -110,7 +111,8 @@ class TrainingObserver:
         step: int,
     ) -> dict[str, float]:
         """Evaluate the system, keep the record, and return the means by metric name."""
-        settings, run = self._settings.evaluation, self._settings.run
+        settings, run = evaluation_at(self._settings.evaluation, tag), self._settings.run
+        problems = problems[: settings.problems]
         self.phase("evaluating", f"{len(problems)} held-out problems, {tag.replace('_', ' ')}")
         result = evaluate(
             engine,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 from answer_files import numbered, write_answers
-from messages import assert_message, assert_refused
+from messages import assert_checks_refuse, assert_message, assert_refused
 from omegaconf import OmegaConf
 
 from marsrl_verl.config.errors import ConfigError
@@ -150,6 +150,12 @@ def test_settings_that_act_are_accepted(checked):
             f"{ENDPOINT}.max_tokens": 1_000_000,
         }
     )
+
+
+def test_evaluations_in_between_of_the_solver_alone_are_refused(checked):
+    key = "marsrl.evaluation.in_between.solver_only"
+    changes = {**SERVED, "marsrl.evaluation.every": 5, key: True}
+    assert_checks_refuse(checked, changes, f"{key} = True", "marsrl.evaluation.every=0")
 
 
 def test_an_evaluation_that_never_happens_is_no_evaluation_of_the_solver(checked):

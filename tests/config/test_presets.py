@@ -10,7 +10,7 @@ from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
 from marsrl_verl.config.locations import config_folder, group_options
-from marsrl_verl.config.schema import EvaluationConfig
+from marsrl_verl.config.schema import EvaluationConfig, InBetweenConfig
 
 OPTIONS = group_options([config_folder()])
 MODELS, CLUSTERS = OPTIONS["model"], OPTIONS["cluster"]
@@ -202,8 +202,14 @@ LOOPS = {
 }
 
 
+BIG = "model=qwen3_30b_a3b_thinking_2507"
+PUBLISHED = replace(  # hours on 32 GPUs: none before step 1, and in between the Solver alone
+    LOOPS["marsrl"], before=False, every=20, in_between=InBetweenConfig(32, 4, True)
+)
+
+
 def test_published_evaluations():
-    assert set(LOOPS) | {"in_training"} == set(OPTIONS["evaluation"])
+    assert set(LOOPS) | {"preset", "in_training", "solver"} == set(OPTIONS["evaluation"])
     # Every method with one of them.
     for number, algo in enumerate(OPTIONS["algo"]):
         name = tuple(LOOPS)[number % len(LOOPS)]
@@ -211,7 +217,9 @@ def test_published_evaluations():
 
 
 def test_the_usual_evaluation_is_that_of_the_schema_and_the_model():
-    assert evaluated() == evaluated("evaluation=in_training") == EvaluationConfig()
+    assert evaluated() == evaluated("evaluation=preset") == EvaluationConfig()
+    assert evaluated("evaluation=in_training") == EvaluationConfig()
+    assert evaluated("evaluation=solver") == EvaluationConfig(correction_rounds=0)
     path = "actor_rollout_ref.model.path=x"
     own = evaluated("model=r1_distill_qwen_1_5b", path)
     assert own == EvaluationConfig(temperature=0.6, greedy=False)
@@ -219,6 +227,31 @@ def test_the_usual_evaluation_is_that_of_the_schema_and_the_model():
         "model=r1_distill_qwen_1_5b", path, "evaluation=marsrl", "marsrl.evaluation.greedy=true"
     )
     assert greedy == replace(LOOPS["marsrl"], greedy=True)
+
+
+def test_the_published_model_is_evaluated_as_in_its_paper():
+    path = "actor_rollout_ref.model.path=x"
+    assert evaluated(BIG, path) == PUBLISHED
+    released = replace(PUBLISHED, correction_rounds=11, accept_passes=4, reject_fails=11, fallback="released")
+    assert evaluated(BIG, path, "evaluation=marsrl_released") == released
+    cheap = EvaluationConfig(
+        before=False,
+        every=20,
+        in_between=InBetweenConfig(problems=32),
+        temperature=0.6,
+        top_p=0.95,
+        greedy=False,
+    )
+    assert evaluated(BIG, path, "evaluation=in_training") == cheap
+    alone = evaluated(BIG, path, "algo=grpo", "evaluation=solver")
+    assert (alone.samples_per_problem, alone.correction_rounds, alone.accept_passes) == (32, 0, 1)
+    small = evaluated("model=qwen3_4b_thinking_2507", path)
+    assert small == EvaluationConfig(temperature=0.6, top_p=0.95, greedy=False)
+
+
+def test_an_external_solver_is_not_evaluated_alone():
+    served = evaluated(BIG, "actor_rollout_ref.model.path=x", "external_solver=endpoint")
+    assert (served.every, served.in_between.solver_only) == (0, False)
 
 
 def test_cpu_preset_holds_what_the_platform_needs(checked):

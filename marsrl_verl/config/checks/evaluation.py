@@ -20,7 +20,25 @@ def check_loop(ctx: Context) -> list[Problem]:
         *at_least(f"{_KEY}.accept_passes", one.accept_passes, 1, "a solution is accepted by a verdict"),
         *at_least(f"{_KEY}.reject_fails", one.reject_fails, 1, "null is no number of them"),
         *one_of(f"{_KEY}.fallback", one.fallback, FALLBACKS),
+        *_check_in_between(one),
     ]
+
+
+def _check_in_between(one: EvaluationConfig) -> list[Problem]:
+    """Evaluations in between are a part of the others."""
+    own, key = one.in_between, f"{_KEY}.in_between"
+    problems = [
+        *at_least(f"{key}.problems", own.problems, 1, "null is as many as the others"),
+        *at_least(f"{key}.samples_per_problem", own.samples_per_problem, 1, "null is as many as the others"),
+    ]
+    if own.problems is not None and one.problems is not None and own.problems > one.problems:
+        what = f"Evaluations use the first {one.problems} problems ({_KEY}.problems), those in between too."
+        problems.append(
+            Problem(
+                f"{key}.problems", what, f"Set it to at most {one.problems}, or raise that.", own.problems
+            )
+        )
+    return problems
 
 
 def check_loop_rounds(ctx: Context) -> list[Problem]:
@@ -50,7 +68,7 @@ def _check_no_rounds(one: EvaluationConfig) -> list[Problem]:
         Problem(
             f"{_KEY}.{name}",
             f"With {_ROUNDS} = 0 nobody judges the Solver's solution, so it has no effect.",
-            f"Leave it out, or raise {_ROUNDS}.",
+            f"Set evaluation=solver, or leave it out, or raise {_ROUNDS}.",
             getattr(one, name),
         )
         for name in ("accept_passes", "reject_fails", "fallback")

@@ -92,9 +92,12 @@ def _check_roles(ctx: Context) -> list[Problem]:
 
 def _check_evaluation(ctx: Context) -> list[Problem]:
     evaluation = ctx.settings.evaluation
+    what = "Only the external Solver would be evaluated, and training does not change it."
+    if evaluation.every > 0 and evaluation.in_between.solver_only:
+        key = "marsrl.evaluation.in_between.solver_only"
+        return [Problem(key, what, "Set it to false, or marsrl.evaluation.every=0.", True)]
     if evaluation.correction_rounds > 0 or not _evaluates(ctx):
         return []
-    what = "Only the external Solver would be evaluated, and training does not change it."
     fix = "Set it to 1 or more, or switch the evaluation off (marsrl.evaluation.before, after, every)."
     return [Problem("marsrl.evaluation.correction_rounds", what, fix, evaluation.correction_rounds)]
 

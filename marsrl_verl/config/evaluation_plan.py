@@ -1,0 +1,62 @@
+"""What each evaluation of a run does, and what it costs at most."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from marsrl_verl.config.schema import EvaluationConfig, MarsRLConfig
+from marsrl_verl.evaluation.suite import AFTER, BEFORE
+
+
+def evaluation_at(settings: EvaluationConfig, tag: str) -> EvaluationConfig:
+    """The settings of one evaluation: as they are before and after training, with `in_between` else."""
+    if tag in (BEFORE, AFTER):
+        return settings
+    own, usual = settings.in_between, EvaluationConfig()
+    changed = replace(
+        settings,
+        problems=settings.problems if own.problems is None else own.problems,
+        samples_per_problem=own.samples_per_problem or settings.samples_per_problem,
+    )
+    if not own.solver_only:
+        return changed
+    return replace(
+        changed,
+        correction_rounds=0,
+        accept_passes=usual.accept_passes,
+        reject_fails=usual.reject_fails,
+        fallback=usual.fallback,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluationCost:
+    """Upper bounds of one evaluation, the greedy pass included."""
+
+    problems: int
+    runs: int
+    responses: int
+    tokens: int
+    """That the trained model generates."""
+
+
+def evaluation_cost(
+    settings: MarsRLConfig, tag: str, held_out: int, *, external_solver: bool = False
+) -> EvaluationCost:
+    """What an evaluation generates if no run ends early, every verdict has to be asked for twice and every
+    response is as long as its role may write.
+
+    Args:
+        tag: as in `evaluation_at`.
+        held_out: problems in the validation files.
+        external_solver: the Solver's answers are not generated here.
+    """
+    one, roles = evaluation_at(settings.evaluation, tag), settings.roles
+    problems = held_out if one.problems is None else min(held_out, one.problems)
+    runs = problems * (one.samples_per_problem + one.greedy)
+    solver = 0 if external_solver else 1
+    responses = solver + 3 * one.correction_rounds
+    tokens = solver * roles.solver.max_new_tokens + one.correction_rounds * (
+        2 * roles.verifier.max_new_tokens + roles.corrector.max_new_tokens
+    )
+    return EvaluationCost(problems, runs, runs * responses, runs * tokens)

@@ -1,0 +1,96 @@
+"""What each evaluation of a run does, what it costs at most, and what the plan says of it."""
+
+from __future__ import annotations
+
+import pytest
+from messages import assert_checks_refuse
+
+from marsrl_verl.config.evaluation_plan import EvaluationCost, evaluation_at, evaluation_cost
+from marsrl_verl.config.schema import (
+    EvaluationConfig,
+    InBetweenConfig,
+    MarsRLConfig,
+    RoleSampling,
+    RolesConfig,
+)
+
+BETWEEN = "marsrl.evaluation.in_between"
+
+
+def system(**changes) -> EvaluationConfig:
+    """The published loop on 100 problems, with changes."""
+    loop = {"correction_rounds": 10, "accept_passes": 5, "reject_fails": 10, "fallback": "passes"}
+    return EvaluationConfig(
+        **{"problems": 100, "samples_per_problem": 32, "greedy": False, **loop, **changes}
+    )
+
+
+def settings(evaluation: EvaluationConfig) -> MarsRLConfig:
+    roles = RolesConfig(
+        solver=RoleSampling(max_new_tokens=100),
+        verifier=RoleSampling(max_new_tokens=10),
+        corrector=RoleSampling(max_new_tokens=1),
+    )
+    return MarsRLConfig(evaluation=evaluation, roles=roles)
+
+
+@pytest.mark.parametrize("tag", ["before", "after"])
+def test_before_and_after_are_as_they_are_set(tag):
+    one = system(in_between=InBetweenConfig(8, 2, True))
+    assert evaluation_at(one, tag) == one
+
+
+def test_those_in_between_have_settings_of_their_own():
+    assert evaluation_at(system(), "step_20") == system()
+    fewer = evaluation_at(system(in_between=InBetweenConfig(8, 2)), "step_20")
+    assert (fewer.problems, fewer.samples_per_problem, fewer.correction_rounds) == (8, 2, 10)
+
+
+def test_the_solver_alone_has_a_loop_that_the_evaluation_takes():
+    alone = evaluation_at(system(in_between=InBetweenConfig(solver_only=True)), "step_20")
+    usual = {"accept_passes": 1, "reject_fails": None, "fallback": "last"}
+    assert alone == system(correction_rounds=0, in_between=InBetweenConfig(solver_only=True), **usual)
+
+
+def test_costs_by_hand():
+    one = settings(system(in_between=InBetweenConfig(8, 2, True)))
+    # 31 responses of a run: the Solver, ten rounds of two verdicts and a correction; 100 + 10 x 21 tokens.
+    assert evaluation_cost(one, "after", 130) == EvaluationCost(100, 3200, 99_200, 992_000)
+    assert evaluation_cost(one, "step_20", 130) == EvaluationCost(8, 16, 16, 1600)
+    assert evaluation_cost(one, "after", 30).problems == 30
+    # Greedily once more; an external Solver's answers are not ours.
+    plain = settings(EvaluationConfig(correction_rounds=1))
+    assert evaluation_cost(plain, "before", 10) == EvaluationCost(10, 20, 80, 20 * 121)
+    assert evaluation_cost(plain, "before", 10, external_solver=True) == EvaluationCost(10, 20, 60, 20 * 21)
+
+
+REFUSED = {
+    "no problem": ({f"{BETWEEN}.problems": 0}, f"{BETWEEN}.problems = 0", "at least 1"),
+    "no run": ({f"{BETWEEN}.samples_per_problem": 0}, f"{BETWEEN}.samples_per_problem = 0", "at least 1"),
+    "more than the others": (
+        {f"{BETWEEN}.problems": 30, "marsrl.evaluation.problems": 20},
+        f"{BETWEEN}.problems = 30",
+        "Set it to at most 20",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(checked, case):
+    changes, key, hint = REFUSED[case]
+    assert_checks_refuse(checked, changes, key, hint)
+
+
+def test_the_plan_names_every_evaluation_and_its_cost(run):
+    done = run(
+        "dry_run=true",
+        "marsrl.evaluation.every=5",
+        f"{BETWEEN}.problems=20",
+        f"{BETWEEN}.solver_only=true",
+        "marsrl.evaluation.before=false",
+    )
+    text = " ".join(done.out.split())
+    assert "every 5 steps 20 40 40 1,920 after the last step 256 512 3,584 204,800" in text
+    assert "before step 1" not in text
+    off = ("marsrl.evaluation.before=false", "marsrl.evaluation.after=false")
+    assert "Evaluation: none" in run("dry_run=true", *off).out
