@@ -62,6 +62,13 @@ def test_sampled_and_greedy_metrics_with_their_settings():
     }
 
 
+def test_of_the_solver_alone_there_is_no_system():
+    record = run(NotingEngine(SkillModel(seed=1)), correction_rounds=0).record
+    assert record.estimates["solver_accuracy"].n == record.estimates["solver_accuracy_greedy"].n == 30
+    assert not {"system_accuracy", "system_accuracy_greedy"} & set(record.observations)
+    assert set(record.effort) == {"calls", "tokens", "calls_greedy", "tokens_greedy"}
+
+
 def test_an_evaluation_with_a_mass_of_its_own():
     engine = NotingEngine(SkillModel(seed=1))
     record = run(engine, top_p=0.5).record

@@ -7,12 +7,23 @@ from pathlib import Path
 
 import pytest
 
+from marsrl_verl.algos.prompts import MathPrompts
 from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
 from marsrl_verl.core.scheduler_state import Ended, EndReason
+from marsrl_verl.core.scripted import ScriptedEngine, SkillModel
 from marsrl_verl.core.step_result import StepResult
-from marsrl_verl.core.types import FinishReason, Group, Outcome, Problem, Sample, StageInput
+from marsrl_verl.core.types import (
+    ROLES,
+    FinishReason,
+    Group,
+    Outcome,
+    Problem,
+    Sample,
+    SamplingSettings,
+    StageInput,
+)
 from marsrl_verl.verl_adapter.observer import TrainingObserver
 
 TIMINGS = {"rollout": 0.5, "step": 1.0}
@@ -141,3 +152,19 @@ def test_the_summary_counts_tokens_of_the_whole_run_once(tmp_path, interrupted):
     facts = json.loads((folder / "summary.json").read_text())
     assert facts["run"]["training_tokens"] == 111
     assert facts["run"]["steps"] == 2
+
+
+def test_evaluations_in_between_are_as_they_are_set(tmp_path):
+    own = "marsrl.evaluation.in_between"
+    words = (f"{own}.problems=3", f"{own}.samples_per_problem=2", f"{own}.solver_only=true")
+    observer = start(tmp_path / "run", "marsrl.evaluation.greedy=false", *words)
+    problems = [Problem(f"v{i}", "question", "42") for i in range(5)]
+    sampling = {role: SamplingSettings(500, 5000) for role in ROLES}
+    engine = ScriptedEngine(SkillModel(seed=1))
+    runs = {}
+    for tag, step in (("before", 0), ("step_2", 2)):
+        means = observer.evaluate(engine, problems, MathPrompts(), sampling, tag, step)
+        [record] = [one for one in observer.folder.read_evaluations() if one.tag == tag]
+        runs[tag] = (record.problems, record.samples_per_problem, record.correction_rounds)
+        assert ("system_accuracy" in means) == (tag == "before")
+    assert runs == {"before": (5, 1, 2), "step_2": (3, 2, 0)}
