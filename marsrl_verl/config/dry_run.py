@@ -23,7 +23,7 @@ from marsrl_verl.config.model_shapes import PUBLISHED, ModelShape, shape_from_co
 from marsrl_verl.config.pools import own_pool_gpus
 from marsrl_verl.config.prompt_budget import RoleBudget
 from marsrl_verl.core.types import ROLES, SOLVER, segment_length
-from marsrl_verl.evaluation.suite import AFTER, BEFORE
+from marsrl_verl.evaluation.suite import AFTER, ALONE, BEFORE
 
 PLAN_FOLDER = "plans"
 """Below `marsrl.run.output_root`: a plan must not make the run's own folder look used."""
@@ -205,10 +205,14 @@ def _batch(plan: BatchPlan, config: DictConfig) -> list[str]:
 def _evaluations(ctx: Context) -> list[str]:
     """When the run evaluates, and how much that generates at most."""
     one = ctx.settings.evaluation
-    times = ((one.before, BEFORE, "before step 1"), (one.every > 0, "between", f"every {one.every} steps"))
-    chosen = [
-        (tag, when) for wanted, tag, when in (*times, (one.after, AFTER, "after the last step")) if wanted
-    ]
+    times = (
+        (one.before, BEFORE, "before step 1"),
+        (one.every > 0, "in between", f"every {one.every} steps"),
+        (one.after, AFTER, "after the last step"),
+    )
+    chosen = [(tag, when) for wanted, tag, when in times if wanted]
+    if _alone(ctx):
+        chosen = [(ALONE, "alone")]
     if not chosen:
         return ["Evaluation: none"]
     held_out = sum(report.rows for report in ctx.files if report.split == "val")

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from marsrl_verl.config.schema import EvaluationConfig, MarsRLConfig
-from marsrl_verl.evaluation.suite import AFTER, BEFORE
+from marsrl_verl.evaluation.suite import AFTER, ALONE, BEFORE
 
 
 def evaluation_at(settings: EvaluationConfig, tag: str) -> EvaluationConfig:
-    """The settings of one evaluation: as they are before and after training, with `in_between` else."""
-    if tag in (BEFORE, AFTER):
+    """The settings of one evaluation: with `in_between` during training, else as they are."""
+    if tag in (BEFORE, AFTER, ALONE):
         return settings
     own, usual = settings.in_between, EvaluationConfig()
     changed = replace(

@@ -34,7 +34,7 @@ def settings(evaluation: EvaluationConfig) -> MarsRLConfig:
     return MarsRLConfig(evaluation=evaluation, roles=roles)
 
 
-@pytest.mark.parametrize("tag", ["before", "after"])
+@pytest.mark.parametrize("tag", ["before", "after", "alone"])
 def test_before_and_after_are_as_they_are_set(tag):
     one = system(in_between=InBetweenConfig(8, 2, True))
     assert evaluation_at(one, tag) == one
@@ -92,5 +92,7 @@ def test_the_plan_names_every_evaluation_and_its_cost(run):
     text = " ".join(done.out.split())
     assert "every 5 steps 20 40 40 1,920 after the last step 256 512 3,584 204,800" in text
     assert "before step 1" not in text
+    alone = " ".join(run("dry_run=true", "trainer.val_only=true").out.split())
+    assert "tokens alone 256 512 3,584 204,800" in alone and "after the last step" not in alone
     off = ("marsrl.evaluation.before=false", "marsrl.evaluation.after=false")
     assert "Evaluation: none" in run("dry_run=true", *off).out
