@@ -159,7 +159,9 @@ def _overlap(ctx: Context) -> list[str]:
         lines.append(
             "  overlap: the round of step t+1 is decoded while step t trains, with the weights after step t-1"
         )
-        lines.append(f"  every trained token is at least one version old: marsrl.off_policy.mode={mode}")
+        lines.append(
+            f"  from step 2 on every token is at least one version old: marsrl.off_policy.mode={mode}"
+        )
         if mode == OffPolicyMode.POIS.value:
             lines.append("  ! pois: a ratio of 1 for each of them, whoever sampled it; tis corrects that")
     rollout = ctx.config.actor_rollout_ref.rollout
