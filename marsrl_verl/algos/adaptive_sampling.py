@@ -17,15 +17,21 @@ import numpy as np
 
 
 class FilterRule(str, Enum):
-    """Which problems go on to branching."""
+    """Which problems are expanded. Of the others the first responses are trained all the same, where their
+    rewards differ; a problem that is always solved is rejected.
+
+    The paper's text gives one reason to leave a problem out, that it is "too easy" for a wrong response to be
+    sampled, and its code judges such problems only; read literally, its eq. 8 judges all of them. The published
+    growth of the batch (from 75 to 175 problems) fits the code, so that is the default.
+    """
 
     NONE = "none"
     """All of them."""
-    PAPER = "paper"
-    """Those whose mean influence is at least the mean of all problems (eq. 8)."""
     RELEASED = "released"
     """Of those whose first responses are all right, the ones whose influence is above the mean of such
-    problems; all others."""
+    problems; all others (text and released code)."""
+    PAPER = "paper"
+    """Those whose mean influence is at least the mean of all problems (eq. 8 to the letter)."""
 
 
 class FilterMean(str, Enum):
@@ -115,7 +121,7 @@ def in_filter(standing: ProblemStanding, rule: FilterRule) -> bool:
 
 
 def passes_filter(standing: ProblemStanding, rule: FilterRule, mean: float | None) -> bool:
-    """Whether the problem goes on. `mean` already has the current step's problems in it."""
+    """Whether the problem is expanded. `mean` already has the current step's problems in it."""
     if not in_filter(standing, rule) or mean is None:
         return True
     if rule is FilterRule.PAPER:

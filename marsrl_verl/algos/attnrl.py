@@ -64,11 +64,11 @@ DELTA = 4
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """What becomes of a problem's first responses; the defaults are the paper's."""
+    """What becomes of a problem's first responses; the defaults are the paper's (`FilterRule`)."""
 
     continuations: int = 2
     """T: continuations from each branch point."""
-    filter: FilterRule = FilterRule.PAPER
+    filter: FilterRule = FilterRule.RELEASED
     rounding: ExpansionRounding = ExpansionRounding.ROUND
     choice: TreeChoice = TreeChoice.RANDOM
     keep_unbranched: bool = True
@@ -232,7 +232,8 @@ class AttnRL(Algorithm):
     def next_inputs(
         self, problem: Problem, stage_index: int, groups: list[Group], step: int
     ) -> list[StageInput] | None:
-        """The continuations of a problem that passes the filter; None where it does not."""
+        """The continuations of a problem that passes the filter, none of another one: its first responses are
+        a tree too. None, which rejects the problem, only where all of these are right."""
         group = groups[0]
         if not group.comparable:
             return []
@@ -240,7 +241,7 @@ class AttnRL(Algorithm):
         self._figures.standings.append(standing)
         if not passes_filter(standing, self.expansion.filter, self.mean.value):
             self._figures.filtered.append(standing)
-            return None
+            return None if standing.all_correct else []
         rng = derive_generator(self.seed, "trees", problem.problem_id)
         number = trees_to_expand(standing, self.expansion.rounding)
         points = {at: self._points(sample) for at, sample in enumerate(group.samples) if sample.comparable}
@@ -314,8 +315,10 @@ class AttnRL(Algorithm):
         return len(set(group.rewards)) > 1
 
     def problem_trains(self, groups: Sequence[Group]) -> bool:
-        """Whether the rewards of a problem's leaves are not all equal: else every advantage is 0."""
-        return len({reward for group in groups for reward in group.rewards}) > 1
+        """Whether some leaf enters the loss: their rewards are not all equal, else every advantage is 0, and
+        there are others than unexpanded responses where these are dropped."""
+        kept = self.expansion.keep_unbranched or any(group.input.stage == CONTINUATION for group in groups)
+        return kept and len({reward for group in groups for reward in group.rewards}) > 1
 
     def credit(self, groups: Sequence[Group]) -> Credit:
         """The tree's advantages, segment by segment (arXiv 2509.26628, eq. 3)."""

@@ -116,9 +116,10 @@ class AttnRLConfig:
     shortfall: str = "fill"
     """Where too few steps qualify: `fewer` points, `fill` with the earliest other ones, or `repeat` (as the
     released code: any later step, then the same points again)."""
-    filter: str = "paper"
-    """Which problems are branched: `none` (all), `paper` (those with at least the mean influence, eq. 8),
-    `released` (of those whose first responses are all right, the ones above their mean; all others)."""
+    filter: str = "released"
+    """Which problems are expanded: `released` (of those whose first responses are all right, the ones above
+    their mean influence; all others), `paper` (those with at least the mean influence of all, eq. 8 to the
+    letter), `none` (all). First responses of the others are trained, unless they are all right."""
     filter_mean: str = "cumulative"
     """`cumulative`: over all problems so far. `ema`: an exponential moving average over steps."""
     filter_decay: float = 0.9
