@@ -21,8 +21,8 @@ class FilterRule(str, Enum):
     rewards differ; a problem that is always solved is rejected.
 
     The paper's text gives one reason to leave a problem out, that it is "too easy" for a wrong response to be
-    sampled, and its code judges such problems only; read literally, its eq. 8 judges all of them. The published
-    growth of the batch (from 75 to 175 problems) fits the code, so that is the default.
+    sampled, and its code judges such problems only; read literally, its eq. 8 judges all of them. The
+    published growth of the batch (from 75 to 175 problems) fits the code, so that is the default.
     """
 
     NONE = "none"
@@ -104,6 +104,8 @@ class ProblemStanding:
     responses: int
     influence: float
     """(1/G) sum_i (1/K_i) sum_k y_ik: mean influence of a step, over the responses."""
+    without_influence: int = 0
+    """Responses none of whose steps has any: they are too short for the distance from which it counts."""
 
     @property
     def accuracy(self) -> float:

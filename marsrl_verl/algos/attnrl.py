@@ -58,7 +58,7 @@ if TYPE_CHECKING:
 
 INITIAL = "initial"
 CONTINUATION = "continuation"
-DELTA = 4
+DELTA = RolePrompts.step_distance
 """Least distance in steps from which attention counts (arXiv 2509.26628, eq. 6)."""
 
 
@@ -173,7 +173,7 @@ class AttnRL(Algorithm):
             cutter,
             seed=seed,
             group_size=cfg.group_size,
-            delta=one.delta,
+            delta=prompts.step_distance if one.delta is None else one.delta,
             branching=BranchRule(
                 criterion=BranchCriterion(one.criterion),
                 count=one.num_branch_points,
@@ -293,7 +293,8 @@ class AttnRL(Algorithm):
                 influence = self._influence(sample) if sample.response_ids else ()
                 means.append(float(np.mean(influence)) if influence else 0.0)
         correct = sum(is_correct(sample.reward) for sample in leaves)
-        return ProblemStanding(correct, len(leaves), float(np.mean(means)) if means else 0.0)
+        mean = float(np.mean(means)) if means else 0.0
+        return ProblemStanding(correct, len(leaves), mean, sum(not value for value in means))
 
     @staticmethod
     def _influence(sample: Sample) -> tuple[float, ...]:

@@ -102,6 +102,10 @@ class TreeFigures:
             }
             if influence:
                 found["attnrl/influence_mean"] = float(np.mean([one.influence for one in self.standings]))
+                without = sum(one.without_influence for one in self.standings)
+                found["attnrl/without_influence_share"] = without / sum(
+                    one.responses for one in self.standings
+                )
                 if all_correct:
                     of_these = [one.influence for one in all_correct]
                     found["attnrl/influence_all_correct_mean"] = float(np.mean(of_these))

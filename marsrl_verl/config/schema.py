@@ -99,8 +99,9 @@ class AttnRLConfig:
     """Trees of responses (AttnRL, arXiv 2509.26628), with `marsrl.algo.name = attnrl`; `group_size` is the
     number of first responses."""
 
-    delta: int = 4
-    """Least distance in steps from which attention counts as influence (Δ, eq. 6)."""
+    delta: int | None = None
+    """Least distance in steps from which attention counts as influence (Δ, eq. 6); null: what the class of
+    the prompts names, 4 as in the paper, and 1 in the tiny world, whose responses have five steps at most."""
     criterion: str = "fci"
     """Where responses are continued: `fci` (the earliest steps of high influence), `entropy` (the least
     probable tokens, TreeRL), `random`, `earliest` or `uniform` steps."""

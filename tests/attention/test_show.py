@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from marsrl_verl.algos.attnrl import DELTA
 from marsrl_verl.algos.branch_points import BranchRule, Shortfall
+from marsrl_verl.algos.prompts import MathPrompts
 from marsrl_verl.algos.step_cutter import step_cutter
 from marsrl_verl.attention import show as show_module
 from marsrl_verl.attention.show import main
@@ -54,7 +55,8 @@ def test_points_are_chosen_as_in_training(tmp_path):
         run.criterion, run.num_branch_points, run.top_share,
     )  # fmt: skip
     assert (rule.min_token_distance, rule.shortfall.value) == (run.min_token_distance, run.shortfall)
-    assert (DELTA, rule.shortfall, rule.count) == (run.delta, Shortfall.FILL, 2)
+    assert run.delta is None and DELTA == MathPrompts.step_distance == 4
+    assert (rule.shortfall, rule.count) == (Shortfall.FILL, 2)
     one = marked(show(tmp_path, "--text", RESPONSE, "--delta", "1", "--shortfall", "fewer")[1])
     filled = marked(show(tmp_path, "--text", RESPONSE, "--delta", "1")[1])
     assert filled == sorted({*one, next(step for step in (1, 2) if step not in one)})

@@ -25,6 +25,11 @@ REFUSED = {
     "unknown criterion": ({**TREE, f"{KEY}.criterion": "entropi"}, f"{KEY}.criterion = entropi", "entropy"),
     "unknown filter": ({**TREE, f"{KEY}.filter": "hard"}, f"{KEY}.filter = hard", "released"),
     "no distance": ({**TREE, f"{KEY}.delta": 0}, f"{KEY}.delta = 0", "at least 1"),
+    "a distance that the tiny world's responses do not have": (
+        {**TREE, f"{KEY}.delta": 4},
+        f"{KEY}.delta = 4",
+        "at most 5 steps",
+    ),
     "no branch": ({**TREE, f"{KEY}.num_branch_points": 0}, f"{KEY}.num_branch_points = 0", "at least 1"),
     "no continuation": ({**TREE, f"{KEY}.num_continuations": 0}, f"{KEY}.num_continuations = 0", "least 1"),
     "no share": ({**TREE, f"{KEY}.top_share": 0.0}, f"{KEY}.top_share = 0.0", "above 0"),
@@ -191,6 +196,23 @@ def test_the_plan_of_a_step(run):
     lines = [line.split() for line in done.out.splitlines()]
     assert ["initial", "solver", "1", "256", "1,536", "yes"] in lines, "four times 64 problems at most"
     assert ["continuation", "solver", "12", "3,072", "6,144", "yes"] in lines
+
+
+@pytest.mark.parametrize(
+    ("more", "distance"),
+    [
+        ((), "1 step later"),
+        (("marsrl.algo.attnrl.delta=3",), "3 steps later"),
+        (("marsrl.prompts.target=marsrl_verl.algos.prompts:MathPrompts",), "4 steps later"),
+    ],
+    ids=["tiny world", "named", "other prompts"],
+)
+def test_the_plan_names_the_distance_from_which_attention_counts(run, more, distance):
+    prompts = ["marsrl.roles.solver.max_prompt_tokens=200"] if "target" in str(more) else []
+    done = run("algo=attnrl", "cluster=cpu", "dry_run=true", *more, *prompts)
+    assert (done.status, done.err) == (0, "")
+    assert f"attention to a step counts from {distance} on" in done.out
+    assert "influence:" not in run("algo=treerl", "cluster=cpu", "dry_run=true").out
 
 
 @pytest.mark.parametrize("preset", ["attnrl", "attnrl_released", "treerl", "grpo_30"])

@@ -54,6 +54,13 @@ def test_the_mean_influence_is_told_without_a_filter_too():
     assert algorithm.observe_step([], 0, 0)["attnrl/influence_mean"] == pytest.approx(0.3)
 
 
+@pytest.mark.parametrize(("influence", "share"), [([0.0] * 5, 1.0), ([0.0, 0.1, 0.0, 0.0, 0.0], 0.0)])
+def test_responses_without_any_influence_are_counted(influence, share):
+    algorithm = method()
+    run(algorithm, steps=1, influence=influence)
+    assert algorithm.observe_step([], 0, 0)["attnrl/without_influence_share"] == share
+
+
 @pytest.mark.parametrize(
     ("criterion", "filter_rule", "recorded", "marked"),
     [

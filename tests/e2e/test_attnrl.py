@@ -13,7 +13,6 @@ SETTINGS = (
     "algo=attnrl",
     "marsrl.algo.group_size=6",
     "data.train_batch_size=8",
-    "marsrl.algo.attnrl.delta=1",
     f"trainer.total_training_steps={STEPS}",
     # vLLM counts what it reads; blocks of its cache as small as they can be on CPU.
     "actor_rollout_ref.rollout.disable_log_stats=false",

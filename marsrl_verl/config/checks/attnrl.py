@@ -13,6 +13,7 @@ from marsrl_verl.algos.response_trees import TreeCredit
 from marsrl_verl.attention.choices import FciBackend
 from marsrl_verl.attention.layer_kinds import MEASURED, without_influence
 from marsrl_verl.config import hf_folder
+from marsrl_verl.config.checks.classes import load_prompts
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.checks.method import at_least, one_of
 from marsrl_verl.config.checks.model import model_folder
@@ -137,6 +138,31 @@ def _distance(ctx: Context) -> list[Problem]:
         f"{_KEY}.shortfall would choose all of them."
     )
     return [Problem(f"{_KEY}.min_token_distance", what, "Lower it; 0 is no distance.", distance)]
+
+
+def check_attnrl_delta(ctx: Context) -> list[Problem]:
+    """A distance that no two steps of a response have. The check of the classes comes before this one."""
+    one = ctx.settings.algo.attnrl
+    if ctx.settings.algo.name != ATTNRL or not _needs_influence(one) or one.delta is None:
+        return []
+    prompts = load_prompts(ctx)
+    # The first step is not measured.
+    if prompts.most_steps is None or 1 + one.delta < prompts.most_steps:
+        return []
+    what = (
+        f"Responses to {ctx.settings.prompts.target} have at most {prompts.most_steps} steps, the first of "
+        "which is not measured: all influence would be 0."
+    )
+    return [Problem(f"{_KEY}.delta", what, f"Leave it out; {prompts.step_distance} suits them.", one.delta)]
+
+
+def influence_plan(ctx: Context) -> list[str]:
+    """The line of the plan that names the distance which a run will use; none without influence."""
+    one = ctx.settings.algo.attnrl
+    if ctx.settings.algo.name != ATTNRL or not _needs_influence(one):
+        return []
+    distance = load_prompts(ctx).step_distance if one.delta is None else one.delta
+    return [f"  influence: attention to a step counts from {distance} step{'s'[: distance > 1]} later on"]
 
 
 def check_attnrl_model(ctx: Context) -> list[Problem]:
