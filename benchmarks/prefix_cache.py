@@ -110,7 +110,7 @@ def rounds(arguments: argparse.Namespace, block: int, root: Path) -> list[Row]:
         overrides=(
             "cluster=cpu",
             *METHOD,
-            "marsrl.algo.attnrl.criterion=entropy",
+            "marsrl.algo.attnrl.criterion=surprisal",
             "marsrl.algo.attnrl.filter=none",
             "marsrl.algo.attnrl.adaptive_batch.enabled=false",
             STATISTICS,

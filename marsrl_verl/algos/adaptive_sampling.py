@@ -11,9 +11,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from marsrl_verl.config.schema import AlgoConfig
 
 
 class FilterRule(str, Enum):
@@ -205,3 +208,28 @@ class BatchController:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue with a saved number, inside this run's limits."""
         self.problems = min(max(float(state["problems"]), float(self.least)), float(self.most))
+
+
+def samples_per_problem(cfg: AlgoConfig) -> int:
+    """Samples of a problem whose responses are all expanded: G (1 + N T)."""
+    return cfg.group_size * (1 + cfg.attnrl.num_branch_points * cfg.attnrl.num_continuations)
+
+
+def batch_controller(cfg: AlgoConfig, problems: int) -> BatchController | None:
+    """What adapts the number of problems, `problems` at the beginning; None where it stays as it is."""
+    batch = cfg.attnrl.adaptive_batch
+    if not batch.enabled:
+        return None
+    return BatchController(
+        target_samples=batch.target_samples or problems * samples_per_problem(cfg),
+        problems=float(problems),
+        least=batch.min_problems,
+        most=batch.max_problems or most_problems(cfg, problems),
+        smoothing=batch.smoothing,
+    )
+
+
+def most_problems(cfg: AlgoConfig, problems: int) -> int:
+    """Most problems of a step: `problems` unless their number is adapted."""
+    batch = cfg.attnrl.adaptive_batch
+    return (batch.max_problems or 4 * problems) if batch.enabled else problems

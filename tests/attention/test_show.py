@@ -67,7 +67,7 @@ def test_points_are_chosen_as_in_training(tmp_path):
 
 def test_a_token_that_names_the_answer_ends_the_choice_by_entropy(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("marsrl_verl.algos.step_cutter.FINAL_WORDS", ("ok",))  # a token of the tiny world
-    more = ("--criterion", "entropy", "--branch-points", "50")
+    more = ("--criterion", "surprisal", "--branch-points", "50")
 
     def points(text: str) -> str:
         assert show(tmp_path, "--text", text, *more)[0] == 0
@@ -94,7 +94,7 @@ def test_log_probabilities_are_taken_in_pieces(monkeypatch):
     response = AutoTokenizer.from_pretrained(model_path()).encode(RESPONSE, add_special_tokens=False)
     steps = Steps((len(response),), 1)
     monkeypatch.setattr(show_module, "_LOGITS_AT_ONCE", 4)
-    _, log_probs = show_module.measure_response(model, [5, 6], response, steps, 1, "chunked")
+    _, log_probs, _ = show_module.measure_response(model, [5, 6], response, steps, 1, "chunked")
     ids = torch.tensor([[5, 6, *response]])
     with torch.no_grad():
         expected = model(ids).logits[0].log_softmax(-1)[range(1, ids.shape[1] - 1), response]

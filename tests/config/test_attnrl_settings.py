@@ -22,7 +22,11 @@ TREE = {
 
 REFUSED = {
     "another method": ({f"{KEY}.delta": 2}, f"{KEY}.delta = 2", "algo=attnrl"),
-    "unknown criterion": ({**TREE, f"{KEY}.criterion": "entropi"}, f"{KEY}.criterion = entropi", "entropy"),
+    "unknown criterion": (
+        {**TREE, f"{KEY}.criterion": "entropi"},
+        f"{KEY}.criterion = entropi",
+        "surprisal, entropy",
+    ),
     "unknown filter": ({**TREE, f"{KEY}.filter": "hard"}, f"{KEY}.filter = hard", "released"),
     "no distance": ({**TREE, f"{KEY}.delta": 0}, f"{KEY}.delta = 0", "at least 1"),
     "a distance that the tiny world's responses do not have": (
@@ -42,6 +46,22 @@ REFUSED = {
         {**TREE, f"{KEY}.criterion": "earliest", f"{KEY}.filter": "none", f"{KEY}.delta": 2},
         f"{KEY}.delta = 2",
         "criterion=fci",
+    ),
+    "aggregation without FCI": (
+        {
+            **TREE,
+            f"{KEY}.criterion": "earliest",
+            f"{KEY}.filter": "none",
+            f"{KEY}.fci_aggregation": "mean",
+        },
+        f"{KEY}.fci_aggregation = mean",
+        "criterion=fci",
+    ),
+    "unknown cut": ({**TREE, f"{KEY}.step_ends": "lines"}, f"{KEY}.step_ends = lines", "breaks, tokens"),
+    "shortfall of tokens": (
+        {**TREE, f"{KEY}.criterion": "entropy", f"{KEY}.shortfall": "apart"},
+        f"{KEY}.shortfall = apart",
+        "chooses steps",
     ),
     "decay without a moving mean": ({**TREE, f"{KEY}.filter_decay": 0.5}, f"{KEY}.filter_decay = 0.5", "ema"),
     "a mean that never moves": (
@@ -102,7 +122,7 @@ REFUSED = {
         "Use sdpa or flash_attention_2",
     ),
     "a filter by FCI of eager attention": (
-        {**TREE, f"{KEY}.criterion": "entropy", OVERRIDES: {"attn_implementation": "eager"}},
+        {**TREE, f"{KEY}.criterion": "surprisal", OVERRIDES: {"attn_implementation": "eager"}},
         f"{OVERRIDES}.attn_implementation = eager",
         "not in it",
     ),
@@ -215,7 +235,7 @@ def test_the_plan_names_the_distance_from_which_attention_counts(run, more, dist
     assert "influence:" not in run("algo=treerl", "cluster=cpu", "dry_run=true").out
 
 
-@pytest.mark.parametrize("preset", ["attnrl", "attnrl_released", "treerl", "grpo_30"])
+@pytest.mark.parametrize("preset", ["attnrl", "attnrl_released", "treerl", "treerl_baseline", "grpo_30"])
 @pytest.mark.parametrize("pipeline", ["pipelined", "sequential"])
 def test_presets_are_accepted(run, preset, pipeline):
     near = ["marsrl.algo.attnrl.min_token_distance=8"] if preset == "attnrl_released" else []

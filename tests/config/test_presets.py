@@ -32,7 +32,7 @@ HUB_IDS = {
     "r1_distill_qwen_7b": "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B",
 }
 
-TREES = {"attnrl", "attnrl_released", "treerl"}
+TREES = {"attnrl", "attnrl_released", "treerl", "treerl_baseline"}
 SEQUENCE_PARALLEL = "actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size"
 
 

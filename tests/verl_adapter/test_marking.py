@@ -75,23 +75,25 @@ def test_figures_come_back_to_their_tokens_whatever_the_order(reverse):
     ids = data["input_ids"]
     flat = torch.nested.nested_tensor_from_jagged((ids.values().float() / 100).roll(-1), ids.offsets())
     by_token = no_padding_2_padding(flat, data)
-    set_marks(samples, batch, STEPS, -by_token, by_token, 0)
+    found = {"log_probs": -by_token, "influence": by_token, "entropy": 2 * by_token}
+    set_marks(samples, batch, STEPS, found, 0)
     for one in samples[:3]:
         assert one.trainer_log_probs == pytest.approx([-token / 100 for token in one.response_ids])
         assert one.marks.log_probs == tuple(one.trainer_log_probs)
         steps = STEPS[one.sample_id]
         firsts = [one.response_ids[steps.start(step)] / 100 for step in range(len(steps))]
         assert one.marks.influence == pytest.approx(firsts)
+        assert one.marks.entropies == pytest.approx([2 * token / 100 for token in one.response_ids])
     assert samples[3].marks is None
-    set_marks(samples[:1], batch, STEPS, -by_token, None, 0)
-    assert samples[0].marks.influence == ()
+    set_marks(samples[:1], batch, STEPS, {"log_probs": -by_token}, 0)
+    assert samples[0].marks.influence == samples[0].marks.entropies == ()
 
 
 def test_tokens_of_older_weights_are_not_recorded():
     samples, batch = marked_batch()
     samples[0].segments = [(2, 3), (5, 4)]
     log_probs = torch.full((4, 5), -0.5)
-    set_marks(samples[:1], batch, STEPS, log_probs, None, 4)
+    set_marks(samples[:1], batch, STEPS, {"log_probs": log_probs}, 4)
     recorded = torch.tensor(samples[0].trainer_log_probs)
     assert recorded.isnan().tolist() == [True, True, False, False, False]
     assert samples[0].marks.log_probs == (-0.5,) * 5

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 from enum import Enum
 
-from marsrl_verl.algos.adaptive_sampling import ExpansionRounding, FilterMean, FilterRule, TreeChoice
-from marsrl_verl.algos.attnrl import most_problems
-from marsrl_verl.algos.branch_points import BranchCriterion, Shortfall
+from marsrl_verl.algos.adaptive_sampling import (
+    ExpansionRounding,
+    FilterMean,
+    FilterRule,
+    TreeChoice,
+    most_problems,
+)
+from marsrl_verl.algos.branch_points import BY_TOKEN, BranchCriterion, FciAggregation, Shortfall
 from marsrl_verl.algos.choices import OffPolicyMode, Overlap
 from marsrl_verl.algos.registry import ATTNRL
 from marsrl_verl.algos.response_trees import TreeCredit
+from marsrl_verl.algos.step_cutter import StepEnds
 from marsrl_verl.attention.choices import FciBackend
 from marsrl_verl.attention.layer_kinds import MEASURED, without_influence
 from marsrl_verl.config import hf_folder
@@ -29,6 +35,8 @@ _BATCH = f"{_KEY}.adaptive_batch"
 _OVERRIDES = "actor_rollout_ref.model.override_config"
 _CHOICES: dict[str, type[Enum]] = {
     "criterion": BranchCriterion,
+    "fci_aggregation": FciAggregation,
+    "step_ends": StepEnds,
     "shortfall": Shortfall,
     "filter": FilterRule,
     "filter_mean": FilterMean,
@@ -185,7 +193,7 @@ def check_attnrl_model(ctx: Context) -> list[Problem]:
         f"The model (type {written.get('model_type')}) has layers of {', '.join(others)}; there is FCI for "
         f"{' and '.join(sorted(MEASURED))} only."
     )
-    fix = f"Use another model, or {_KEY}.criterion=entropy with {_KEY}.filter=none."
+    fix = f"Use another model, or {_KEY}.criterion=surprisal with {_KEY}.filter=none."
     return [Problem(key, what, fix, ctx.get(key))]
 
 
@@ -239,8 +247,9 @@ def _inert(one: AttnRLConfig) -> list[Problem]:
     cases = [
         ("delta", no_influence, "criterion=fci or a filter"),
         ("fci_backend", no_influence, "criterion=fci or a filter"),
+        ("fci_aggregation", no_influence, "criterion=fci or a filter"),
         ("top_share", one.criterion != BranchCriterion.FCI.value, "criterion=fci"),
-        ("shortfall", one.criterion == BranchCriterion.ENTROPY.value, "another criterion"),
+        ("shortfall", one.criterion in {which.value for which in BY_TOKEN}, "a criterion that chooses steps"),
         ("filter_mean", one.filter == FilterRule.NONE.value, "another filter"),
         ("filter_decay", one.filter_mean != FilterMean.EMA.value, "filter_mean=ema"),
         ("tree_choice", one.expansion == ExpansionRounding.ALL.value, "another expansion"),
