@@ -230,8 +230,8 @@ class AttnRL(Algorithm):
         return frozenset({INITIAL} if needed else ())
 
     def marks_entropies(self) -> bool:
-        """Where branch points are chosen by them."""
-        return self.branching.criterion is BranchCriterion.ENTROPY
+        """Where branch points are chosen by them, or recorded log-probabilities spare a later pass."""
+        return self.record_log_probs or self.branching.criterion is BranchCriterion.ENTROPY
 
     def observe(self, stage_index: int, problems: Sequence[Sequence[Group]], step: int) -> None:
         """Bring the filter's mean up to date with all problems of the step."""

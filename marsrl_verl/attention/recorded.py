@@ -104,7 +104,8 @@ def _step_ends(run: Path) -> StepEnds:
     # `attention` is importable with torch alone.
     from omegaconf import OmegaConf
 
-    return StepEnds(OmegaConf.select(OmegaConf.load(run / "config.yaml"), "marsrl.algo.attnrl.step_ends"))
+    config = OmegaConf.load(run / "config.yaml")
+    return StepEnds(OmegaConf.select(config, "marsrl.algo.attnrl.step_ends") or StepEnds.BREAKS)
 
 
 def _tokenizer(run: Path, model: str | None) -> Any:

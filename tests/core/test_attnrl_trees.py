@@ -201,7 +201,7 @@ def test_missing_marks_are_an_error_that_names_the_sample():
 
 def test_missing_entropies_are_an_error_that_names_the_sample():
     algorithm = method(branching=BranchRule(BranchCriterion.ENTROPY))
-    assert algorithm.marks_entropies() and not method().marks_entropies()
+    assert algorithm.marks_entropies() and not method(record_log_probs=False).marks_entropies()
     scheduler = Scheduler(algorithm, "pipelined")
     scheduler.start_step(1, problems(1))
     scheduler.absorb(ScriptedEngine(script).generate(scheduler.next_round(), SAMPLING))
