@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -18,6 +21,7 @@ from marsrl_verl.verl_adapter.arrangement import arrange_rows
 from marsrl_verl.verl_adapter.batch import build_batch
 from marsrl_verl.verl_adapter.fci_engine import micro_batch_layout
 from marsrl_verl.verl_adapter.marking import add_step_columns, rows_to_mark, set_marks
+from marsrl_verl.verl_adapter.trainer import RayMarsRLTrainer
 
 STEPS = {"a#0": Steps((2, 3, 5), 3), "a#1": Steps((1, 2, 4), 2), "a#2": Steps((3,), 1)}
 
@@ -105,3 +109,30 @@ def test_rows_of_padding_can_be_arranged():
         batch.meta_info["global_token_num"], ranks=2, updates=1, seed=1, step=1, padding_rows=1
     )
     assert sorted(order) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("sharing", [True, False])
+@pytest.mark.parametrize("delta", [None, 1])
+def test_the_pass_is_cut_as_the_update_is_where_no_row_must_be_whole(sharing, delta):
+    """In half precision two cuts differ in their last digits, which the ratio to recorded ones would show."""
+    asked: list[bool] = []
+    group = SimpleNamespace(input=SimpleNamespace(stage="initial", role="solver"), samples=[sample("a#0", 3)])
+
+    class Found(Exception):
+        """The batch was asked for."""
+
+    def arranged(rows, updates, *, share):
+        asked.append(share)
+        raise Found
+
+    trainer = SimpleNamespace(
+        algorithm=SimpleNamespace(marked_stages=lambda: {"initial"}, influence_delta=lambda: delta),
+        scheduler=SimpleNamespace(unsettled=lambda: [group]),
+        settings=SimpleNamespace(training=SimpleNamespace(share_prefixes=sharing)),
+        _sleep_engine=lambda: None,
+        _timed=lambda name: nullcontext(),
+        _arranged_batch=arranged,
+    )
+    with pytest.raises(Found):
+        RayMarsRLTrainer._fit_mark_samples(trainer)
+    assert asked == [sharing and delta is None]
