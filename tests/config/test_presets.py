@@ -179,6 +179,9 @@ def evaluated(*overrides: str) -> EvaluationConfig:
 
 
 LOOPS = {
+    "attnrl_published": EvaluationConfig(
+        samples_per_problem=32, temperature=0.6, top_p=1.0, greedy=False, correction_rounds=0
+    ),
     "marsrl": EvaluationConfig(
         samples_per_problem=32,
         temperature=0.6,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 from training_runs import TrainingRun, train, train_and_kill
@@ -86,10 +88,34 @@ def test_influence_is_measured_and_the_trees_are_trained(killed_and_resumed):
     assert all(one["actor/grad_norm"] > 0 for one in trained)
 
 
+def test_first_responses_take_no_second_pass(killed_and_resumed):
+    for step, one in killed_and_resumed.metrics().items():
+        if one["training/updated"]:
+            credit = json.loads((killed_and_resumed.folder / f"trained/step_{step}.json").read_text())
+            continued = sum("/continuation/" in name for name in credit)
+            assert continued <= one["batch/recomputed_rows"] <= continued + 1 < one["batch/rows"]
+
+
+def test_unexpanded_responses_are_trained(killed_and_resumed):
+    rows = [row for step in range(1, STEPS + 1) for row in killed_and_resumed.rollouts(step)]
+    parents = {row["parent"] for row in rows}
+    trained = [
+        name
+        for step in range(1, STEPS + 1)
+        for name in json.loads((killed_and_resumed.folder / f"trained/step_{step}.json").read_text())
+    ]
+    unexpanded = [name for name in trained if "/initial/" in name and name not in parents]
+    assert unexpanded and len(unexpanded) < sum("/initial/" in name for name in trained)
+
+
 def test_the_checkpoint_holds_beginnings_and_the_filters_mean(killed_and_resumed):
     path = killed_and_resumed.folder / f"checkpoints/global_step_{STEPS}/marsrl.pt"
     state = torch.load(path, weights_only=False)
-    assert state["algorithm"]["mean"]["count"] >= 8
+    solved = sum(
+        one["attnrl/problems"] * one["attnrl/all_correct_share"]
+        for one in killed_and_resumed.metrics().values()
+    )
+    assert state["algorithm"]["mean"]["count"] == pytest.approx(solved), "the filter judges these alone"
     waiting = [one for one in state["scheduler"]["state"]["inputs"] if one["stage"] == "continuation"]
     assert waiting and all(one["prefix"]["trainer_log_probs"] for one in waiting)
 
