@@ -286,8 +286,8 @@ class AttnRL(Algorithm):
         """The points that the same rule chooses without the criterion."""
         steps = self.cutter.cut(sample.response_ids) if sample.marks is None else sample.marks.steps
         rule = replace(self.branching, criterion=BranchCriterion.EARLIEST)
-        marks = ResponseMarks(steps, len(sample.prompt_ids))
-        return choose_branch_points(marks, rule, derive_generator(self.seed, "unused"))
+        rng = derive_generator(self.seed, "branch points", sample.sample_id)
+        return choose_branch_points(ResponseMarks(steps, len(sample.prompt_ids)), rule, rng)
 
     def _token_scores(self, sample: Sample) -> Sequence[float]:
         """What a criterion that chooses tokens ranks them by."""

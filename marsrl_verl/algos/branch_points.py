@@ -212,7 +212,9 @@ def _most_apart(
             continue
         room = [*chosen, step]
         for other in eligible:
-            if len(room) < most and _keeps_distance(marks, other, room, rule):
+            if len(room) == most:
+                break
+            if _keeps_distance(marks, other, room, rule):
                 room.append(other)
         if len(room) == most:
             chosen.append(step)
