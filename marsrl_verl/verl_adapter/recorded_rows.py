@@ -20,14 +20,20 @@ def fully_recorded(batch: DataProto) -> torch.Tensor:
     return ~(missing & tensors["response_mask"].bool()).any(1)
 
 
-def rows_to_compute(recorded: Sequence[bool], ranks: int) -> list[int]:
+def rows_to_compute(recorded: Sequence[bool], ranks: int, multiple: int = 1) -> list[int]:
     """The rows that are not recorded, as many for every rank: recorded ones of a rank fill up its part.
 
     verl cuts the batch into `ranks` equal consecutive parts, so that the rows of a part are its rank's.
+
+    Args:
+        recorded: of each row, a multiple of `ranks * multiple` in all.
+        ranks: data-parallel ranks.
+        multiple: of which a rank's number of rows has to be one.
     """
     size = len(recorded) // ranks
     parts = [range(rank * size, (rank + 1) * size) for rank in range(ranks)]
     most = max(sum(not recorded[row] for row in part) for part in parts)
+    most += -most % multiple
     chosen: list[int] = []
     for part in parts:
         needed_first = sorted(part, key=lambda row: recorded[row])
@@ -36,7 +42,12 @@ def rows_to_compute(recorded: Sequence[bool], ranks: int) -> list[int]:
 
 
 def old_log_probs(
-    batch: DataProto, compute: Callable[[DataProto], DataProto], ranks: int, *, reuse: bool
+    batch: DataProto,
+    compute: Callable[[DataProto], DataProto],
+    *,
+    ranks: int,
+    multiple: int = 1,
+    reuse: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Give the batch `old_log_probs`, (B, R): of each row those under the weights about to be updated, or the
     recorded ones, which the loss takes for it.
@@ -44,7 +55,7 @@ def old_log_probs(
     Args:
         batch: arranged for the ranks; `recorded_entropies` are taken out.
         compute: the workers' pass over some rows: `old_log_probs` and `entropys`.
-        ranks: data-parallel ranks.
+        ranks, multiple: see `rows_to_compute`.
         reuse: whether recorded rows are left out of the pass.
 
     Returns:
@@ -53,7 +64,7 @@ def old_log_probs(
     computed = torch.ones(len(batch), dtype=torch.bool)
     recorded = fully_recorded(batch) if reuse else ~computed
     entropies = batch.batch.pop(ENTROPIES)
-    rows = rows_to_compute(recorded.tolist(), ranks)
+    rows = rows_to_compute(recorded.tolist(), ranks, multiple)
     if len(rows) == len(batch):
         output = compute(batch)
         entropies = output.batch.pop("entropys")

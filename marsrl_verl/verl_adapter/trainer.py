@@ -273,18 +273,16 @@ class RayMarsRLTrainer(SealedCheckpointTrainer):
     def _fit_compute_log_prob(self, batch: DataProto) -> None:
         """Log-probabilities of the batch under the weights about to be updated (POIS), and entropy. Rows for
         which the loss takes recorded ones are not computed again."""
-        actor, mode = self.config.actor_rollout_ref.actor, self.settings.off_policy.mode
-        # With a fixed micro-batch size a rank's rows must stay a multiple of it.
-        by_tokens = actor.use_dynamic_bsz or batch.meta_info["share_prefixes"]
-        recorded = mode == OffPolicyMode.RECORDED.value and by_tokens
+        recorded = self.settings.off_policy.mode == OffPolicyMode.RECORDED.value
         with self._timed("old_log_prob"):
             entropies, computed = old_log_probs(
                 batch,
                 lambda rows: self._compute_old_log_prob(rows)[0],
-                self._get_dp_size(self.actor_rollout_wg, "actor"),
+                ranks=self._get_dp_size(self.actor_rollout_wg, "actor"),
+                multiple=batch.meta_info["micro_batch_rows"],
                 reuse=recorded and not self.settings.algo.mastered_tokens.enabled,
             )
-        if mode == OffPolicyMode.RECORDED.value:
+        if recorded:
             self.metrics["batch/recomputed_rows"] = int(computed.sum())
         self.metrics.update(entropy_metrics(batch, entropies))
         self.metrics.update(mask_mastered_tokens(batch, entropies, self.settings.algo.mastered_tokens))

@@ -56,7 +56,7 @@ class Pass:
 def test_recorded_rows_are_left_out_of_the_pass():
     batch, workers = build_batch(ROWS, pad_token_id=0, row_multiple=6), Pass()
     assert fully_recorded(batch).tolist() == [True, False, False, True, False, True]
-    entropies, computed = old_log_probs(batch, workers, 1, reuse=True)
+    entropies, computed = old_log_probs(batch, workers, ranks=1, reuse=True)
     assert workers.rows == [["continued", "without entropies", "segment before"]]
     assert computed.tolist() == [False, True, True, False, True, False]
     assert batch.batch["old_log_probs"][:, 0].tolist() == [-1.0, -2.0, -2.0, -1.0, -2.0, 0.0]
@@ -66,7 +66,7 @@ def test_recorded_rows_are_left_out_of_the_pass():
 
 def test_every_rank_has_equally_many_rows():
     batch, workers = build_batch(ROWS, pad_token_id=0, row_multiple=6), Pass()
-    _, computed = old_log_probs(batch, workers, 2, reuse=True)
+    _, computed = old_log_probs(batch, workers, ranks=2, reuse=True)
     # The parts are the first three rows and the last three; a recorded row fills the second one up.
     assert workers.rows == [["continued", "without entropies", "other first", "segment before"]]
     assert computed.tolist() == [False, True, True, True, True, False]
@@ -74,14 +74,14 @@ def test_every_rank_has_equally_many_rows():
 
 def test_all_rows_are_computed_where_none_is_reused():
     batch, workers = build_batch(ROWS, pad_token_id=0, row_multiple=6), Pass()
-    entropies, computed = old_log_probs(batch, workers, 1, reuse=False)
+    entropies, computed = old_log_probs(batch, workers, ranks=1, reuse=False)
     assert len(workers.rows[0]) == 6 and computed.all()
     assert (batch.batch["old_log_probs"] == -2).all() and (entropies == 1.5).all()
 
 
 def test_nothing_is_computed_where_all_is_recorded():
     batch, workers = build_batch([ROWS[0], ROWS[3]], pad_token_id=0, row_multiple=2), Pass()
-    entropies, computed = old_log_probs(batch, workers, 2, reuse=True)
+    entropies, computed = old_log_probs(batch, workers, ranks=2, reuse=True)
     assert workers.rows == [] and not computed.any()
     assert batch.batch["old_log_probs"].tolist() == [[-1, -1, -1], [-1, -1, 0]]
     assert entropies.tolist() == [[0.5, 0.5, 0.5], [0.5, 0.5, 0.0]]
@@ -94,12 +94,19 @@ def test_a_token_of_older_weights_has_its_row_computed():
     assert fully_recorded(batch).tolist() == [False]
 
 
-@given(st.lists(st.booleans(), min_size=1, max_size=40), st.integers(1, 4))
-def test_each_missing_row_is_computed_once_on_its_own_rank(recorded, ranks):
-    recorded = recorded * ranks
-    rows = rows_to_compute(recorded, ranks)
+def test_a_fixed_micro_batch_size_is_filled_up():
+    recorded = [True, False, True, True, True, True, True, True]
+    assert rows_to_compute(recorded, 1, 4) == [0, 1, 2, 3]
+    assert rows_to_compute(recorded, 2, 2) == [0, 1, 4, 5]
+    assert rows_to_compute([True] * 8, 2, 2) == []
+
+
+@given(st.lists(st.booleans(), min_size=1, max_size=40), st.integers(1, 4), st.integers(1, 3))
+def test_each_missing_row_is_computed_once_on_its_own_rank(recorded, ranks, multiple):
+    recorded = recorded * ranks * multiple
+    rows = rows_to_compute(recorded, ranks, multiple)
     size = len(recorded) // ranks
     assert rows == sorted(set(rows)) and len(rows) % ranks == 0
     assert {at for at, known in enumerate(recorded) if not known} <= set(rows)
     per_rank = [sum(at // size == rank for at in rows) for rank in range(ranks)]
-    assert len(set(per_rank)) == 1
+    assert len(set(per_rank)) == 1 and per_rank[0] % multiple == 0
