@@ -86,7 +86,8 @@ def test_influence_is_measured_and_the_trees_are_trained(killed_and_resumed):
     metrics = killed_and_resumed.metrics()
     assert all(one["attnrl/influence_mean"] > 0 for one in metrics.values())
     trained = [one for one in metrics.values() if one["training/updated"]]
-    assert all(one["attnrl/leaves_per_problem"] > 6 for one in trained)
+    # In step 1 only problems none of whose responses can be continued are trained.
+    assert all(one["attnrl/leaves_per_problem"] > 6 for step, one in metrics.items() if step > 1)
     assert all(one["actor/grad_norm"] > 0 for one in trained)
 
 
