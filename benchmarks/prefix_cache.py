@@ -33,7 +33,7 @@ from marsrl_verl.config.tiny_files import tiny_model
 ROOT = Path(__file__).resolve().parents[1]
 GOAL = 0.95
 STATISTICS = "actor_rollout_ref.rollout.disable_log_stats=false"
-METHOD = ("algo=attnrl", "marsrl.algo.group_size=6", "marsrl.algo.attnrl.delta=1")
+METHOD = ("algo=attnrl", "marsrl.algo.group_size=6")
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ def rounds(arguments: argparse.Namespace, block: int, root: Path) -> list[Row]:
         overrides=(
             "cluster=cpu",
             *METHOD,
-            "marsrl.algo.attnrl.criterion=entropy",
+            "marsrl.algo.attnrl.criterion=surprisal",
             "marsrl.algo.attnrl.filter=none",
             "marsrl.algo.attnrl.adaptive_batch.enabled=false",
             STATISTICS,

@@ -194,7 +194,7 @@ class Study:
         eligible = eligible_steps(steps, plan.delta)
         if len(eligible) < len(KINDS):
             return []
-        influence, log_probs = measure_response(
+        influence, log_probs, _ = measure_response(
             self.model,
             list(response.prompt),
             list(response.ids),

@@ -11,21 +11,30 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+if TYPE_CHECKING:
+    from marsrl_verl.config.schema import AlgoConfig
+
 
 class FilterRule(str, Enum):
-    """Which problems go on to branching."""
+    """Which problems are expanded. Of the others the first responses are trained all the same, where their
+    rewards differ; a problem that is always solved is rejected.
+
+    The paper's text gives one reason to leave a problem out, that it is "too easy" for a wrong response to be
+    sampled, and its code judges such problems only; read literally, its eq. 8 judges all of them. The
+    published growth of the batch (from 75 to 175 problems) fits the code, so that is the default.
+    """
 
     NONE = "none"
     """All of them."""
-    PAPER = "paper"
-    """Those whose mean influence is at least the mean of all problems (eq. 8)."""
     RELEASED = "released"
     """Of those whose first responses are all right, the ones whose influence is above the mean of such
-    problems; all others."""
+    problems; all others (text and released code)."""
+    PAPER = "paper"
+    """Those whose mean influence is at least the mean of all problems (eq. 8 to the letter)."""
 
 
 class FilterMean(str, Enum):
@@ -98,6 +107,8 @@ class ProblemStanding:
     responses: int
     influence: float
     """(1/G) sum_i (1/K_i) sum_k y_ik: mean influence of a step, over the responses."""
+    without_influence: int = 0
+    """Responses none of whose steps has any: they are too short for the distance from which it counts."""
 
     @property
     def accuracy(self) -> float:
@@ -115,7 +126,7 @@ def in_filter(standing: ProblemStanding, rule: FilterRule) -> bool:
 
 
 def passes_filter(standing: ProblemStanding, rule: FilterRule, mean: float | None) -> bool:
-    """Whether the problem goes on. `mean` already has the current step's problems in it."""
+    """Whether the problem is expanded. `mean` already has the current step's problems in it."""
     if not in_filter(standing, rule) or mean is None:
         return True
     if rule is FilterRule.PAPER:
@@ -197,3 +208,28 @@ class BatchController:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue with a saved number, inside this run's limits."""
         self.problems = min(max(float(state["problems"]), float(self.least)), float(self.most))
+
+
+def samples_per_problem(cfg: AlgoConfig) -> int:
+    """Samples of a problem whose responses are all expanded: G (1 + N T)."""
+    return cfg.group_size * (1 + cfg.attnrl.num_branch_points * cfg.attnrl.num_continuations)
+
+
+def batch_controller(cfg: AlgoConfig, problems: int) -> BatchController | None:
+    """What adapts the number of problems, `problems` at the beginning; None where it stays as it is."""
+    batch = cfg.attnrl.adaptive_batch
+    if not batch.enabled:
+        return None
+    return BatchController(
+        target_samples=batch.target_samples or problems * samples_per_problem(cfg),
+        problems=float(problems),
+        least=batch.min_problems,
+        most=batch.max_problems or most_problems(cfg, problems),
+        smoothing=batch.smoothing,
+    )
+
+
+def most_problems(cfg: AlgoConfig, problems: int) -> int:
+    """Most problems of a step: `problems` unless their number is adapted."""
+    batch = cfg.attnrl.adaptive_batch
+    return (batch.max_problems or 4 * problems) if batch.enabled else problems

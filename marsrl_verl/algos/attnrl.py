@@ -9,7 +9,7 @@ beside the continuations of the step before: the paper's one-step off-policy tra
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,17 +22,21 @@ from marsrl_verl.algos.adaptive_sampling import (
     ProblemStanding,
     RunningMean,
     TreeChoice,
+    batch_controller,
     choose_trees,
     in_filter,
     passes_filter,
     trees_to_expand,
 )
 from marsrl_verl.algos.branch_points import (
+    BY_TOKEN,
     BranchCriterion,
     BranchPoint,
     BranchRule,
+    FciAggregation,
     ResponseMarks,
     Shortfall,
+    aggregated_influence,
     check_rule,
     choose_branch_points,
 )
@@ -58,17 +62,17 @@ if TYPE_CHECKING:
 
 INITIAL = "initial"
 CONTINUATION = "continuation"
-DELTA = 4
+DELTA = RolePrompts.step_distance
 """Least distance in steps from which attention counts (arXiv 2509.26628, eq. 6)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Expansion:
-    """What becomes of a problem's first responses; the defaults are the paper's."""
+    """What becomes of a problem's first responses; the defaults are the paper's (`FilterRule`)."""
 
     continuations: int = 2
     """T: continuations from each branch point."""
-    filter: FilterRule = FilterRule.PAPER
+    filter: FilterRule = FilterRule.RELEASED
     rounding: ExpansionRounding = ExpansionRounding.ROUND
     choice: TreeChoice = TreeChoice.RANDOM
     keep_unbranched: bool = True
@@ -84,6 +88,7 @@ class AttnRL(Algorithm):
         seed: all choices derive from it and from ids.
         group_size: G, first responses of a problem.
         delta: least distance in steps from which later attention counts (eq. 6).
+        aggregation: how it is put together.
         branching: where responses are continued.
         expansion: which of them, and how often.
         mean: what the filter compares with.
@@ -105,6 +110,7 @@ class AttnRL(Algorithm):
         seed: int,
         group_size: int = 6,
         delta: int = DELTA,
+        aggregation: FciAggregation = FciAggregation.SUM,
         branching: BranchRule | None = None,
         expansion: Expansion | None = None,
         mean: RunningMean | None = None,
@@ -123,7 +129,7 @@ class AttnRL(Algorithm):
         check_rule(self.branching)
         if delta < 1:
             raise ValueError(f"algo.attnrl.delta is {delta}, expected at least 1")
-        self.delta = delta
+        self.delta, self.aggregation = delta, aggregation
         if self.expansion.continuations < 1:
             raise ValueError(f"num_continuations is {self.expansion.continuations}, expected at least 1")
         self.mean = mean or RunningMean()
@@ -173,7 +179,8 @@ class AttnRL(Algorithm):
             cutter,
             seed=seed,
             group_size=cfg.group_size,
-            delta=one.delta,
+            delta=prompts.step_distance if one.delta is None else one.delta,
+            aggregation=FciAggregation(one.fci_aggregation),
             branching=BranchRule(
                 criterion=BranchCriterion(one.criterion),
                 count=one.num_branch_points,
@@ -189,7 +196,7 @@ class AttnRL(Algorithm):
                 keep_unbranched=one.keep_unbranched,
             ),
             mean=RunningMean(FilterMean(one.filter_mean), one.filter_decay),
-            controller=_controller(cfg, problems),
+            controller=batch_controller(cfg, problems),
             tree_credit=TreeCredit(one.tree_credit),
             prompt_tokens=prompt_tokens,
             max_prompt_tokens=max_prompt_tokens,
@@ -217,10 +224,14 @@ class AttnRL(Algorithm):
         return self.cutter.cut(response_ids)
 
     def marked_stages(self) -> frozenset[str]:
-        """First responses: their log-probabilities under the weights that sampled them, and their FCI. None
-        where neither is needed: entropies for branching are also known from the engine."""
-        needed = self.record_log_probs or self.influence_delta() is not None
+        """First responses: their log-probabilities under the weights that sampled them, their FCI and their
+        entropies. None where nothing of it is needed: log-probabilities are also known from the engine."""
+        needed = self.record_log_probs or self.influence_delta() is not None or self.marks_entropies()
         return frozenset({INITIAL} if needed else ())
+
+    def marks_entropies(self) -> bool:
+        """Where branch points are chosen by them, or recorded log-probabilities spare a later pass."""
+        return self.record_log_probs or self.branching.criterion is BranchCriterion.ENTROPY
 
     def observe(self, stage_index: int, problems: Sequence[Sequence[Group]], step: int) -> None:
         """Bring the filter's mean up to date with all problems of the step."""
@@ -232,7 +243,8 @@ class AttnRL(Algorithm):
     def next_inputs(
         self, problem: Problem, stage_index: int, groups: list[Group], step: int
     ) -> list[StageInput] | None:
-        """The continuations of a problem that passes the filter; None where it does not."""
+        """The continuations of a problem that passes the filter, none of another one: its first responses are
+        a tree too. None, which rejects the problem, only where all of these are right."""
         group = groups[0]
         if not group.comparable:
             return []
@@ -240,7 +252,7 @@ class AttnRL(Algorithm):
         self._figures.standings.append(standing)
         if not passes_filter(standing, self.expansion.filter, self.mean.value):
             self._figures.filtered.append(standing)
-            return None
+            return None if standing.all_correct else []
         rng = derive_generator(self.seed, "trees", problem.problem_id)
         number = trees_to_expand(standing, self.expansion.rounding)
         points = {at: self._points(sample) for at, sample in enumerate(group.samples) if sample.comparable}
@@ -249,7 +261,9 @@ class AttnRL(Algorithm):
         inputs: list[StageInput] = []
         for place in choose_trees(right, number, self.expansion.choice, rng):
             at = able[place]
-            self._figures.branched(problem.problem_id, points[at])
+            self._figures.branched(problem.problem_id, points[at], len(group.samples[at].response_ids))
+            if self.branching.criterion not in BY_TOKEN:
+                self._figures.compared(points[at] == self._earliest_points(group.samples[at]))
             inputs += [self._continuation(group, at, point, step) for point in points[at]]
         return inputs
 
@@ -257,17 +271,37 @@ class AttnRL(Algorithm):
         if not sample.response_ids:
             return []
         steps = self.cutter.cut(sample.response_ids) if sample.marks is None else sample.marks.steps
-        by_entropy = self.branching.criterion is BranchCriterion.ENTROPY
-        log_probs = sample.rollout_log_probs if sample.marks is None else sample.marks.log_probs
+        by_surprisal = self.branching.criterion is BranchCriterion.SURPRISAL
         marks = ResponseMarks(
             steps,
             len(sample.prompt_ids),
             influence=self._influence(sample) if self.branching.criterion is BranchCriterion.FCI else (),
-            surprise=[-value for value in log_probs] if by_entropy else (),
-            last_token=self.cutter.first_final_word(sample.response_ids) if by_entropy else None,
+            token_scores=self._token_scores(sample),
+            answer_token=self.cutter.first_final_word(sample.response_ids) if by_surprisal else None,
         )
         rng = derive_generator(self.seed, "branch points", sample.sample_id)
         return choose_branch_points(marks, self.branching, rng)
+
+    def _earliest_points(self, sample: Sample) -> list[BranchPoint]:
+        """The points that the same rule chooses without the criterion."""
+        steps = self.cutter.cut(sample.response_ids) if sample.marks is None else sample.marks.steps
+        rule = replace(self.branching, criterion=BranchCriterion.EARLIEST)
+        rng = derive_generator(self.seed, "branch points", sample.sample_id)
+        return choose_branch_points(ResponseMarks(steps, len(sample.prompt_ids)), rule, rng)
+
+    def _token_scores(self, sample: Sample) -> Sequence[float]:
+        """What a criterion that chooses tokens ranks them by."""
+        if self.branching.criterion is BranchCriterion.SURPRISAL:
+            log_probs = sample.rollout_log_probs if sample.marks is None else sample.marks.log_probs
+            return [-value for value in log_probs]
+        if self.branching.criterion is BranchCriterion.ENTROPY:
+            if sample.marks is None or len(sample.marks.entropies) != len(sample.response_ids):
+                raise ValueError(
+                    f"sample {sample.sample_id}: its entropies were not computed, which criterion=entropy "
+                    "needs"
+                )
+            return sample.marks.entropies
+        return ()
 
     def _continuation(self, group: Group, at: int, point: BranchPoint, step: int) -> StageInput:
         parent, problem = group.samples[at], group.input.problem
@@ -292,16 +326,16 @@ class AttnRL(Algorithm):
                 influence = self._influence(sample) if sample.response_ids else ()
                 means.append(float(np.mean(influence)) if influence else 0.0)
         correct = sum(is_correct(sample.reward) for sample in leaves)
-        return ProblemStanding(correct, len(leaves), float(np.mean(means)) if means else 0.0)
+        mean = float(np.mean(means)) if means else 0.0
+        return ProblemStanding(correct, len(leaves), mean, sum(not value for value in means))
 
-    @staticmethod
-    def _influence(sample: Sample) -> tuple[float, ...]:
+    def _influence(self, sample: Sample) -> tuple[float, ...]:
         if sample.marks is None or len(sample.marks.influence) != len(sample.marks.steps):
             raise ValueError(
                 f"sample {sample.sample_id}: its Forward Context Influence was not computed, which this "
                 "method's branching or filter needs"
             )
-        return sample.marks.influence
+        return aggregated_influence(sample.marks.influence, self.delta, self.aggregation)
 
     def observe_problem(self, groups: Sequence[Group]) -> None:
         """Count how a whole tree did."""
@@ -314,8 +348,10 @@ class AttnRL(Algorithm):
         return len(set(group.rewards)) > 1
 
     def problem_trains(self, groups: Sequence[Group]) -> bool:
-        """Whether the rewards of a problem's leaves are not all equal: else every advantage is 0."""
-        return len({reward for group in groups for reward in group.rewards}) > 1
+        """Whether some leaf enters the loss: their rewards are not all equal, else every advantage is 0, and
+        there are others than unexpanded responses where these are dropped."""
+        kept = self.expansion.keep_unbranched or any(group.input.stage == CONTINUATION for group in groups)
+        return kept and len({reward for group in groups for reward in group.rewards}) > 1
 
     def credit(self, groups: Sequence[Group]) -> Credit:
         """The tree's advantages, segment by segment (arXiv 2509.26628, eq. 3)."""
@@ -396,27 +432,3 @@ class AttnRL(Algorithm):
         self._other_steps = int(state["other_steps"])
         if self.controller is not None and "controller" in state:
             self.controller.load_state_dict(state["controller"])
-
-
-def samples_per_problem(cfg: AlgoConfig) -> int:
-    """Samples of a problem whose responses are all expanded: G (1 + N T)."""
-    return cfg.group_size * (1 + cfg.attnrl.num_branch_points * cfg.attnrl.num_continuations)
-
-
-def _controller(cfg: AlgoConfig, problems: int) -> BatchController | None:
-    batch = cfg.attnrl.adaptive_batch
-    if not batch.enabled:
-        return None
-    return BatchController(
-        target_samples=batch.target_samples or problems * samples_per_problem(cfg),
-        problems=float(problems),
-        least=batch.min_problems,
-        most=batch.max_problems or most_problems(cfg, problems),
-        smoothing=batch.smoothing,
-    )
-
-
-def most_problems(cfg: AlgoConfig, problems: int) -> int:
-    """Most problems of a step: `problems` unless their number is adapted."""
-    batch = cfg.attnrl.adaptive_batch
-    return (batch.max_problems or 4 * problems) if batch.enabled else problems

@@ -2,7 +2,8 @@
 
 AttnRL (arXiv 2509.26628, §3.2, eq. 7) branches at the N earliest of the steps whose Forward Context
 Influence is in the top rho. TreeRL (arXiv 2506.11902, §3.1) branches at the N tokens that were least
-probable when they were sampled.
+probable when they were sampled, which it calls entropy; the TreeRL of AttnRL's authors takes the entropy of
+the distribution.
 """
 
 from __future__ import annotations
@@ -22,14 +23,42 @@ class BranchCriterion(str, Enum):
 
     FCI = "fci"
     """The earliest steps whose influence is in the top share."""
+    SURPRISAL = "surprisal"
+    """The tokens with the largest -log p, which need not begin a step, before one that names the answer
+    (TreeRL's paper and code)."""
     ENTROPY = "entropy"
-    """The tokens with the largest -log p, which need not begin a step."""
+    """The tokens that were drawn from the distributions of largest entropy, anywhere in the response but for
+    its first and last token (TreeRL in the code of AttnRL's authors, which may choose the first one too)."""
     RANDOM = "random"
     """Steps at random."""
     EARLIEST = "earliest"
     """The earliest steps: FCI's rule without FCI."""
     UNIFORM = "uniform"
     """Steps spread evenly over the response."""
+
+
+BY_TOKEN = frozenset({BranchCriterion.SURPRISAL, BranchCriterion.ENTROPY})
+"""Criteria that choose tokens; the others choose steps."""
+
+
+class FciAggregation(str, Enum):
+    """How the attention that later steps pay to a step becomes its influence."""
+
+    SUM = "sum"
+    """Their sum (arXiv 2509.26628, eq. 5), to which more steps add the earlier the step is."""
+    MEAN = "mean"
+    """Their mean, which does not favour a step for being early."""
+
+
+def aggregated_influence(
+    influence: Sequence[float], delta: int, aggregation: FciAggregation
+) -> tuple[float, ...]:
+    """Influence of the steps of a whole response from their sums over the steps at least `delta` later. Every
+    head and layer of a step is divided by the same number, so that their largest value may be, too."""
+    if aggregation is FciAggregation.SUM:
+        return tuple(influence)
+    steps = len(influence)
+    return tuple(value / max(steps - step - delta, 1) for step, value in enumerate(influence))
 
 
 class Shortfall(str, Enum):
@@ -39,6 +68,10 @@ class Shortfall(str, Enum):
     """There are fewer."""
     FILL = "fill"
     """The earliest other thinking steps join, whatever their score and distance."""
+    APART = "apart"
+    """Other thinking steps that keep the distance join, the most influential ones first, and a step that
+    would leave room for fewer is passed over. A response then has as many points as can stand apart (at most
+    N) by every criterion, so that criteria can be compared."""
     REPEAT = "repeat"
     """As `fill` with any step but the first, also of the answer; then the points found are taken again, so
     that each response has as many continuations (released code)."""
@@ -77,11 +110,11 @@ class ResponseMarks:
     prompt_tokens: int
     influence: Sequence[float] = ()
     """FCI of every step; needed by `fci`."""
-    surprise: Sequence[float] = ()
-    """-log p of every token; needed by `entropy`."""
-    last_token: int | None = None
-    """The first token that must not be branched at nor after it (a token that names the answer, TreeRL);
-    None: no such limit."""
+    token_scores: Sequence[float] = ()
+    """-log p of every token, needed by `surprisal`, or the entropy of the distribution that it was drawn
+    from, needed by `entropy`."""
+    answer_token: int | None = None
+    """The first token that names the answer: `surprisal` branches before it; None: there is none."""
 
 
 def choose_branch_points(
@@ -89,17 +122,20 @@ def choose_branch_points(
 ) -> list[BranchPoint]:
     """The points of one response, by position.
 
-    The first step is never chosen, nor one that closes the thinking part or comes after it.
+    The first step is never chosen, nor one that closes the thinking part or comes after it; by `entropy`
+    any token but the first and the last one may be.
 
     Returns:
         At most `rule.count` points, counted with `times`; none for a response of one step.
     """
-    if rule.criterion is BranchCriterion.ENTROPY:
-        tokens = _least_probable_tokens(marks, rule)
-        return [BranchPoint(token) for token in sorted(tokens)]
+    if rule.criterion in BY_TOKEN:
+        return [BranchPoint(token) for token in sorted(_highest_tokens(marks, rule))]
     eligible = range(1, marks.steps.thinking)
-    spaced = _spaced(marks, _ordered(marks, rule, eligible, rng), rule)
-    chosen = _completed(marks, spaced, rule, eligible)
+    candidates = _ordered(marks, rule, eligible, rng)
+    if rule.shortfall is Shortfall.APART:
+        chosen = _most_apart(marks, candidates, rule, eligible)
+    else:
+        chosen = _completed(marks, _spaced(marks, candidates, rule), rule, eligible)
     times: dict[int, int] = {}
     for step in chosen:
         times[step] = times.get(step, 0) + 1
@@ -146,8 +182,41 @@ def _spaced(marks: ResponseMarks, candidates: Sequence[int], rule: BranchRule) -
     for step in candidates:
         if len(chosen) == rule.count:
             break
-        far = marks.prompt_tokens + marks.steps.start(step) >= rule.min_token_distance
-        if far and all(_gap(marks.steps, step, other) >= rule.min_token_distance for other in chosen):
+        if _keeps_distance(marks, step, chosen, rule):
+            chosen.append(step)
+    return chosen
+
+
+def _keeps_distance(marks: ResponseMarks, step: int, chosen: Sequence[int], rule: BranchRule) -> bool:
+    far = marks.prompt_tokens + marks.steps.start(step) >= rule.min_token_distance
+    return far and all(_gap(marks.steps, step, other) >= rule.min_token_distance for other in chosen)
+
+
+def _most_apart(
+    marks: ResponseMarks, candidates: Sequence[int], rule: BranchRule, eligible: range
+) -> list[int]:
+    """As many steps as can stand apart, at most N: candidates in their order, then the other steps, the most
+    influential first where that is known.
+
+    Taking the earliest step that fits, again and again, gives the most steps, also between steps that are
+    fixed; so a step is taken where it leaves room for as many.
+    """
+    most = len(_spaced(marks, eligible, rule))
+    scores = marks.influence or [0.0] * len(marks.steps)
+    others = sorted(set(eligible) - set(candidates), key=lambda step: (-scores[step], step))
+    chosen: list[int] = []
+    for step in [*candidates, *others]:
+        if len(chosen) == most:
+            break
+        if not _keeps_distance(marks, step, chosen, rule):
+            continue
+        room = [*chosen, step]
+        for other in eligible:
+            if len(room) == most:
+                break
+            if _keeps_distance(marks, other, room, rule):
+                room.append(other)
+        if len(room) == most:
             chosen.append(step)
     return chosen
 
@@ -168,16 +237,22 @@ def _completed(marks: ResponseMarks, chosen: list[int], rule: BranchRule, eligib
     return chosen
 
 
-def _least_probable_tokens(marks: ResponseMarks, rule: BranchRule) -> list[int]:
-    """The N tokens with the largest -log p, the larger first; ties by position. The first token would be
+def _highest_tokens(marks: ResponseMarks, rule: BranchRule) -> list[int]:
+    """The N tokens with the highest scores, the higher first; ties by position. The first token would be
     the prompt's own continuation."""
-    if len(marks.surprise) != (marks.steps.ends[-1] if len(marks.steps) else 0):
-        raise ValueError(f"{len(marks.surprise)} values of surprise for steps that end at {marks.steps.ends}")
-    last = marks.steps.ends[marks.steps.thinking - 1] if marks.steps.thinking else 0
-    if marks.last_token is not None:
-        last = min(last, marks.last_token)
+    scores, length = marks.token_scores, marks.steps.ends[-1] if len(marks.steps) else 0
+    if len(scores) != length:
+        raise ValueError(
+            f"criterion {rule.criterion.value}: {len(scores)} scores for the {length} tokens of a response"
+        )
+    if rule.criterion is BranchCriterion.ENTROPY:
+        end = length - 1
+    else:
+        end = marks.steps.ends[marks.steps.thinking - 1] if marks.steps.thinking else 0
+        if marks.answer_token is not None:
+            end = min(end, marks.answer_token)
     chosen: list[int] = []
-    for token in sorted(range(1, last), key=lambda token: (-marks.surprise[token], token)):
+    for token in sorted(range(1, end), key=lambda token: (-scores[token], token)):
         if len(chosen) == rule.count:
             break
         far = marks.prompt_tokens + token >= rule.min_token_distance

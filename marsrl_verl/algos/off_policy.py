@@ -14,33 +14,39 @@ OLDEST = 3
 
 def staleness_metrics(
     log_probs: torch.Tensor,
-    rollout_log_probs: torch.Tensor,
+    behaviour_log_probs: torch.Tensor,
     token_versions: torch.Tensor,
     response_mask: torch.Tensor,
     version: int,
+    is_current: torch.Tensor | None = None,
 ) -> dict[str, float]:
     """Age of the trained tokens and their true importance ratio; empty without a token.
 
     Args:
         log_probs: under the weights about to be updated, (B, T).
-        rollout_log_probs: under the weights that sampled the token, (B, T).
+        behaviour_log_probs: under the weights that sampled the token, (B, T): where the loss compares with
+            such ones, those.
         token_versions: the policy version that sampled the token, (B, T).
         response_mask: 1 where the model sampled the token, (B, T).
         version: the policy version about to be updated.
+        is_current: (B, T) where `log_probs` are under those weights; other tokens have an age but no ratio.
+            None: everywhere.
     """
     mask = response_mask.bool()
     if not mask.any():
         return {}
     ages = (version - token_versions)[mask].float()
-    log_ratios = (log_probs - rollout_log_probs)[mask].float()
-    stale = ages > 0
     metrics = {
         "off_policy/staleness_mean": ages.mean().item(),
         "off_policy/staleness_max": ages.max().item(),
         **{f"off_policy/older_than/{age}": (ages > age).float().mean().item() for age in range(OLDEST + 1)},
-        **_ratio_metrics("off_policy", log_ratios),
-        **_log_ratios_by_age(ages, log_ratios),
     }
+    known = mask if is_current is None else mask & is_current
+    ages = (version - token_versions)[known].float()
+    log_ratios = (log_probs - behaviour_log_probs)[known].float()
+    if log_ratios.numel():
+        metrics |= _ratio_metrics("off_policy", log_ratios) | _log_ratios_by_age(ages, log_ratios)
+    stale = ages > 0
     if stale.any():
         metrics |= _ratio_metrics("off_policy/stale", log_ratios[stale])
     return metrics

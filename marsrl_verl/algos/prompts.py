@@ -18,6 +18,12 @@ class RolePrompts(ABC):
     part. A subclass takes its settings as keyword arguments (`marsrl.prompts.kwargs`).
     """
 
+    step_distance: int = 4
+    """Least distance in steps from which attention to a step counts as influence in responses to these
+    prompts (arXiv 2509.26628, eq. 6), where `marsrl.algo.attnrl.delta` names none."""
+    most_steps: int | None = None
+    """Most steps of such a response; None: there is no limit."""
+
     @abstractmethod
     def solver(self, problem: Problem) -> tuple[Message, ...]:
         """Ask for a solution."""

@@ -4,12 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 from typing import Any
 
-from marsrl_verl.core.steps import Steps, TokenTexts, split_steps
+from marsrl_verl.core.steps import Steps, TokenTexts, split_after_tokens, split_steps
 
 FINAL_WORDS = ("answer", "conclusion")
 """TreeRL does not branch from a token with one of these words on (arXiv 2506.11902, released code)."""
+
+
+class StepEnds(str, Enum):
+    """Where a step ends."""
+
+    BREAKS = "breaks"
+    """After a run of line breaks, however many tokens spell it (`split_steps`)."""
+    TOKENS = "tokens"
+    """After every token that holds a separator (`split_after_tokens`, AttnRL's released code)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,11 +27,12 @@ class StepCutter:
     """Cuts responses into steps with the model's tokenizer."""
 
     texts: TokenTexts
-    separators: tuple[str, ...] = ("\n\n", "\n")
+    ends: StepEnds = StepEnds.BREAKS
 
     def cut(self, response_ids: Sequence[int]) -> Steps:
-        """See `split_steps`."""
-        return split_steps(response_ids, self.texts, separators=self.separators)
+        """See `StepEnds`."""
+        split = split_steps if self.ends is StepEnds.BREAKS else split_after_tokens
+        return split(response_ids, self.texts)
 
     def first_final_word(self, response_ids: Sequence[int]) -> int | None:
         """The first token that contains one of `FINAL_WORDS`."""
@@ -31,10 +42,10 @@ class StepCutter:
         return None
 
 
-def step_cutter(tokenizer: Any) -> StepCutter:
+def step_cutter(tokenizer: Any, ends: StepEnds = StepEnds.BREAKS) -> StepCutter:
     """Cuts responses of a Hugging Face tokenizer's ids."""
 
     def decode(token: int) -> str:
         return str(tokenizer.decode([token], skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
-    return StepCutter(TokenTexts(decode))
+    return StepCutter(TokenTexts(decode), ends)

@@ -47,19 +47,31 @@ class TreeFigures:
     standings: list[ProblemStanding] = field(default_factory=list)
     """Of the problems whose first responses were looked at."""
     filtered: list[ProblemStanding] = field(default_factory=list)
-    """Of these, the ones that the filter left out."""
+    """Of these, the ones that the filter did not let expand."""
     trees: Counter[str] = field(default_factory=Counter)
     """Expanded responses by problem; problems without any are absent."""
     branch_points: int = 0
     branch_tokens: int = 0
+    branch_positions: float = 0.0
+    """Sum of the points' places in their responses, from 0 to 1."""
+    compared_responses: int = 0
+    like_earliest: int = 0
+    """Of these, the ones with the points that the earliest steps would give."""
     outcomes: list[TreeOutcome] = field(default_factory=list)
     """Of the problems that ended, those with a graded response."""
 
-    def branched(self, problem_id: str, points: Sequence[BranchPoint]) -> None:
-        """One more response of a problem was expanded at these points."""
+    def branched(self, problem_id: str, points: Sequence[BranchPoint], length: int) -> None:
+        """One more response of a problem, of so many tokens, was expanded at these points."""
         self.trees[problem_id] += 1
         self.branch_points += sum(point.times for point in points)
-        self.branch_tokens += sum(point.token * point.times for point in points)
+        tokens = sum(point.token * point.times for point in points)
+        self.branch_tokens += tokens
+        self.branch_positions += tokens / length
+
+    def compared(self, like_earliest: bool) -> None:
+        """Whether that response's points are those that the earliest steps would give."""
+        self.compared_responses += 1
+        self.like_earliest += like_earliest
 
     def ended(self, groups: Sequence[Group], *, trains: bool) -> None:
         """A problem ended with these groups; `trains` tells whether its tree enters a loss."""
@@ -102,11 +114,18 @@ class TreeFigures:
             }
             if influence:
                 found["attnrl/influence_mean"] = float(np.mean([one.influence for one in self.standings]))
+                without = sum(one.without_influence for one in self.standings)
+                found["attnrl/without_influence_share"] = without / sum(
+                    one.responses for one in self.standings
+                )
                 if all_correct:
                     of_these = [one.influence for one in all_correct]
                     found["attnrl/influence_all_correct_mean"] = float(np.mean(of_these))
         if self.branch_points:
             found["attnrl/branch_token_mean"] = self.branch_tokens / self.branch_points
+            found["attnrl/branch_position_mean"] = self.branch_positions / self.branch_points
+        if self.compared_responses:
+            found["attnrl/earliest_points_share"] = self.like_earliest / self.compared_responses
         found |= self._ends()
         return found
 

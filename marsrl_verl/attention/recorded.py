@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from marsrl_verl.algos.step_cutter import step_cutter
+from marsrl_verl.algos.step_cutter import StepEnds, step_cutter
 from marsrl_verl.attention.page import ShownResponse, step_texts
 from marsrl_verl.core.types import is_correct
 
@@ -36,7 +36,7 @@ def recorded_response(run: Path, sample: str, model: str | None = None) -> Shown
         raise ValueError(f"sample {sample} has no tokens: {line['error'] or line['finish_reason']}")
     tokenizer = _tokenizer(run, model)
     ids = line["token_ids"]
-    steps = step_cutter(tokenizer).cut(ids)
+    steps = step_cutter(tokenizer, _step_ends(run)).cut(ids)
     if line.get("steps") and list(steps.ends) != line["steps"]:
         raise ValueError(
             f"sample {sample}: its steps end at {line['steps'][:5]}…, with this tokenizer at "
@@ -98,6 +98,14 @@ def _trained(run: Path, sample: str) -> tuple[int | None, tuple[tuple[int, float
         if parts is not None:
             return step, tuple((int(end), float(value)) for end, value in parts)
     return None, ()
+
+
+def _step_ends(run: Path) -> StepEnds:
+    # `attention` is importable with torch alone.
+    from omegaconf import OmegaConf
+
+    config = OmegaConf.load(run / "config.yaml")
+    return StepEnds(OmegaConf.select(config, "marsrl.algo.attnrl.step_ends") or StepEnds.BREAKS)
 
 
 def _tokenizer(run: Path, model: str | None) -> Any:

@@ -27,12 +27,14 @@ from marsrl_verl.algos.attnrl import DELTA
 from marsrl_verl.algos.branch_points import (
     BranchCriterion,
     BranchRule,
+    FciAggregation,
     ResponseMarks,
     Shortfall,
+    aggregated_influence,
     check_rule,
     choose_branch_points,
 )
-from marsrl_verl.algos.step_cutter import step_cutter
+from marsrl_verl.algos.step_cutter import StepEnds, step_cutter
 from marsrl_verl.attention.choices import FciBackend
 from marsrl_verl.attention.collector import collect_influence
 from marsrl_verl.attention.layout import build_layout
@@ -46,8 +48,9 @@ _LOGITS_AT_ONCE = 1024
 
 def measure_response(
     model: Any, prompt_ids: list[int], response_ids: list[int], steps: Steps, delta: int, backend: str
-) -> tuple[list[float], list[float]]:
-    """FCI of each step and log-probability of each token, from one forward pass.
+) -> tuple[list[float], list[float], list[float]]:
+    """FCI of each step, and of each token its log-probability and the entropy of what it was drawn from, from
+    one forward pass.
 
     Args:
         model: a transformers model whose attention comes from the registry.
@@ -66,8 +69,12 @@ def measure_response(
     chosen = torch.tensor(response_ids, device=logits.device)[:, None]
     # In pieces: in float32 a large vocabulary takes more memory than the model.
     pieces = zip(logits.split(_LOGITS_AT_ONCE), chosen.split(_LOGITS_AT_ONCE), strict=True)
-    log_probs = torch.cat([rows.float().log_softmax(-1).gather(1, ids)[:, 0] for rows, ids in pieces])
-    return collector.by_step()[1:].tolist(), log_probs.tolist()  # the prompt is step 0
+    log_probs, entropies = [], []
+    for rows, drawn in pieces:
+        every = rows.float().log_softmax(-1)
+        log_probs += every.gather(1, drawn)[:, 0].tolist()
+        entropies += (-(every.exp() * every).sum(-1)).tolist()
+    return collector.by_step()[1:].tolist(), log_probs, entropies  # the prompt is step 0
 
 
 def look_at(
@@ -78,6 +85,8 @@ def look_at(
     rule: BranchRule,
     delta: int,
     backend: str,
+    aggregation: FciAggregation = FciAggregation.SUM,
+    ends: StepEnds = StepEnds.BREAKS,
 ) -> ShownResponse:
     """Tokenise, measure and choose branch points, as training does.
 
@@ -98,23 +107,23 @@ def look_at(
     if not response_ids:
         raise ValueError("the response is empty: --text needs at least one token")
 
-    cutter = step_cutter(tokenizer)
+    cutter = step_cutter(tokenizer, ends)
     steps = cutter.cut(response_ids)
-    influence, log_probs = measure_response(model, prompt_ids, response_ids, steps, delta, backend)
-    by_entropy = rule.criterion is BranchCriterion.ENTROPY
+    sums, log_probs, entropies = measure_response(model, prompt_ids, response_ids, steps, delta, backend)
+    influence = aggregated_influence(sums, delta, aggregation)
     marks = ResponseMarks(
         steps,
         len(prompt_ids),
         influence,
-        [-value for value in log_probs],
-        last_token=cutter.first_final_word(response_ids) if by_entropy else None,
+        entropies if rule.criterion is BranchCriterion.ENTROPY else [-value for value in log_probs],
+        answer_token=cutter.first_final_word(response_ids),
     )
     points = choose_branch_points(marks, rule, np.random.default_rng(0))
     texts = step_texts(tokenizer, response_ids, steps)
     return ShownResponse(
         texts,
         steps,
-        tuple(influence),
+        influence,
         {point.token: "branch point" for point in points},
         len(prompt_ids),
         log_probs=tuple(log_probs),
@@ -158,7 +167,17 @@ def _measured(one: argparse.Namespace) -> tuple[ShownResponse, str]:
     tokenizer = AutoTokenizer.from_pretrained(one.model)
     model = AutoModelForCausalLM.from_pretrained(one.model, attn_implementation="sdpa", dtype="auto")
     model = model.to(one.device).eval()
-    shown = look_at(model, tokenizer, one.question, text, rule, one.delta, one.backend)
+    shown = look_at(
+        model,
+        tokenizer,
+        one.question,
+        text,
+        rule,
+        one.delta,
+        one.backend,
+        FciAggregation(one.fci_aggregation),
+        StepEnds(one.step_ends),
+    )
     return shown, f"Influence of steps, {one.model}"
 
 
@@ -182,6 +201,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--output", type=Path, default=Path("attention.html"))
     add("--delta", type=int, default=DELTA, help="least distance in steps from which attention counts")
     add("--criterion", choices=[one.value for one in BranchCriterion], default=usual.criterion.value)
+    add("--fci-aggregation", choices=[one.value for one in FciAggregation], default=FciAggregation.SUM.value)
+    add("--step-ends", choices=[one.value for one in StepEnds], default=StepEnds.BREAKS.value)
     add("--branch-points", type=int, default=usual.count)
     add("--top-share", type=float, default=usual.top_share)
     add("--min-token-distance", type=int, default=usual.min_token_distance)

@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from marsrl_verl.algos.choices import OffPolicyMode, Overlap
 from marsrl_verl.config import hf_folder
 from marsrl_verl.config.batching import BatchPlan, plan_batch, world_size
+from marsrl_verl.config.checks.attnrl import influence_plan
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.checks.model import model_folder
 from marsrl_verl.config.checks.prompt_room import prompt_budgets
@@ -35,7 +36,7 @@ def report(ctx: Context, composed: Composed) -> str:
     path = write_resolved(ctx.config)
     sections = [
         _head(ctx, composed),
-        [*_stages(plan, ctx.external_solver), *_segments(ctx), *_overlap(ctx)],
+        [*_stages(plan, ctx.external_solver), *influence_plan(ctx), *_segments(ctx), *_overlap(ctx)],
         plan_lines(ctx.config, ctx.settings, ctx.external_answers),
         _batch(plan, ctx.config),
         _evaluations(ctx),

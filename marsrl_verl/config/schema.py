@@ -99,26 +99,36 @@ class AttnRLConfig:
     """Trees of responses (AttnRL, arXiv 2509.26628), with `marsrl.algo.name = attnrl`; `group_size` is the
     number of first responses."""
 
-    delta: int = 4
-    """Least distance in steps from which attention counts as influence (Δ, eq. 6)."""
+    delta: int | None = None
+    """Least distance in steps from which attention counts as influence (Δ, eq. 6); null: what the class of
+    the prompts names, 4 as in the paper, and 1 in the tiny world, whose responses have five steps at most."""
     criterion: str = "fci"
-    """Where responses are continued: `fci` (the earliest steps of high influence), `entropy` (the least
-    probable tokens, TreeRL), `random`, `earliest` or `uniform` steps."""
+    """Where responses are continued: `fci` (the earliest steps of high influence), `surprisal` (the least
+    probable tokens before the answer is named, TreeRL), `entropy` (the tokens drawn from the distributions of
+    largest entropy, TreeRL in the code of AttnRL's authors), `random`, `earliest` or `uniform` steps."""
     num_branch_points: int = 2
     """Branch points of an expanded response (N)."""
     num_continuations: int = 2
     """Continuations from each branch point (T)."""
     top_share: float = 0.2
     """Share of a response's steps that are candidates by their influence (ρ, eq. 7)."""
+    fci_aggregation: str = "sum"
+    """What later steps' attention to a step amounts to: its `sum` (eq. 5), which grows with the number of
+    later steps and so favours early ones, or its `mean`."""
+    step_ends: str = "breaks"
+    """Where a step ends: `breaks` (after the line breaks between two lines, however many tokens spell them),
+    or `tokens` (after each single token with a blank line, released code)."""
     min_token_distance: int = 0
     """Least tokens between the beginning and a branch point and between two of them. The paper has none; its
     released code 512."""
     shortfall: str = "fill"
-    """Where too few steps qualify: `fewer` points, `fill` with the earliest other ones, or `repeat` (as the
-    released code: any later step, then the same points again)."""
-    filter: str = "paper"
-    """Which problems are branched: `none` (all), `paper` (those with at least the mean influence, eq. 8),
-    `released` (of those whose first responses are all right, the ones above their mean; all others)."""
+    """Where too few steps qualify: `fewer` points; `fill` with the earliest other ones; `apart`, with the
+    most influential other ones that keep the distance, so that every criterion has equally many points;
+    `repeat` (as the released code: any later step, then the same points again)."""
+    filter: str = "released"
+    """Which problems are expanded: `released` (of those whose first responses are all right, the ones above
+    their mean influence; all others), `paper` (those with at least the mean influence of all, eq. 8 to the
+    letter), `none` (all). First responses of the others are trained, unless they are all right."""
     filter_mean: str = "cumulative"
     """`cumulative`: over all problems so far. `ema`: an exponential moving average over steps."""
     filter_decay: float = 0.9

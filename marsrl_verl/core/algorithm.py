@@ -74,6 +74,10 @@ class Algorithm(ABC):
         """Least distance in steps of the Forward Context Influence that marks hold; None: they hold none."""
         return None
 
+    def marks_entropies(self) -> bool:
+        """Whether marks hold the entropies of the tokens' distributions."""
+        return False
+
     def cut(self, response_ids: Sequence[int]) -> Steps:
         """The steps of a response, where samples are marked."""
         raise RuntimeError(f"{type(self).__name__} marks no samples: marked_stages() is empty")

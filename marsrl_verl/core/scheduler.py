@@ -21,7 +21,7 @@ from marsrl_verl.core.scheduler_state import Ended, EndReason, SchedulerState, V
 from marsrl_verl.core.step_result import Pending, StepResult
 from marsrl_verl.core.types import FinishReason, Group, Problem, Sample, StageInput
 
-STATE_VERSION = 4
+STATE_VERSION = 5
 
 
 class Mode(str, Enum):

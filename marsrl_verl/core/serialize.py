@@ -67,12 +67,13 @@ def _marks_to_plain(marks: Marks) -> PlainData:
         "thinking": marks.steps.thinking,
         "log_probs": list(marks.log_probs),
         "influence": list(marks.influence),
+        "entropies": list(marks.entropies),
     }
 
 
 def _marks_from_plain(data: PlainData) -> Marks:
     steps = Steps(tuple(data["ends"]), data["thinking"])
-    return Marks(steps, tuple(data["log_probs"]), tuple(data["influence"]))
+    return Marks(steps, tuple(data["log_probs"]), tuple(data["influence"]), tuple(data["entropies"]))
 
 
 def _outcome_to_plain(outcome: Outcome) -> PlainData:

@@ -146,6 +146,9 @@ class Marks:
     """Log-probability of each response token under the trainer's weights of that step, shape (T,)."""
     influence: tuple[float, ...] = ()
     """Forward Context Influence of each step; empty where it was not asked for."""
+    entropies: tuple[float, ...] = ()
+    """Entropy of the distribution that each token was drawn from, nats, shape (T,); empty where it was not
+    asked for."""
 
 
 @dataclass(slots=True)

@@ -16,6 +16,10 @@ class TinyPrompts(RolePrompts):
     solution as its own earlier turn, then the request with the bug report.
     """
 
+    # A line for each of up to four operations, then the answer: at a distance of four nothing is left.
+    step_distance = 1
+    most_steps = 5
+
     def solver(self, problem: Problem) -> tuple[Message, ...]:
         """The problem alone."""
         return ({"role": "user", "content": problem.question},)

@@ -53,6 +53,7 @@ def arranged_batch(rows: list[TrainingRow], plan: BatchPlan, config: DictConfig,
     batch.meta_info["global_token_num"] = [lengths[row] for row in order]
     batch.meta_info["temperature"] = config.actor_rollout_ref.rollout.temperature
     batch.meta_info["updates"] = plan.updates
+    batch.meta_info["micro_batch_rows"] = micro_batch_rows
     batch.meta_info["share_prefixes"] = plan.share_prefixes
     return batch
 

@@ -10,6 +10,7 @@ from verl import DataProto
 
 from marsrl_verl.core.algorithm import Credit
 from marsrl_verl.core.types import Group, Sample
+from marsrl_verl.verl_adapter.recorded_rows import ENTROPIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +61,9 @@ def build_batch(rows: list[TrainingRow], *, pad_token_id: int, row_multiple: int
 
     Returns:
         DataProto with `prompts` (B, P), `responses` (B, R), `input_ids`, `attention_mask`,
-        `position_ids` (B, P + R), `response_mask`, `rollout_log_probs`, `recorded_log_probs` (NaN where the
-        trainer recorded none), `token_versions`, `advantages`, `returns` (B, R), and the columns `uid`
-        (group id), `sample_id`, `role`, `stage`, `is_padding`.
+        `position_ids` (B, P + R), `response_mask`, `rollout_log_probs`, `recorded_log_probs` and
+        `recorded_entropies` (NaN where the trainer recorded none), `token_versions`, `advantages`, `returns`
+        (B, R), and the columns `uid` (group id), `sample_id`, `role`, `stage`, `is_padding`.
     """
     if not rows:
         raise ValueError("a training batch needs at least one row, found none")
@@ -81,6 +82,7 @@ def build_batch(rows: list[TrainingRow], *, pad_token_id: int, row_multiple: int
     rollout_log_probs = torch.zeros(shape)
     token_versions = torch.zeros(shape, dtype=torch.int32)
     recorded_log_probs = torch.full(shape, torch.nan)
+    recorded_entropies = torch.full(shape, torch.nan)
     advantages = torch.zeros(shape)
     for i, row in enumerate(padded):
         prompt, response = row.sample.prompt_ids, row.sample.response_ids
@@ -94,6 +96,8 @@ def build_batch(rows: list[TrainingRow], *, pad_token_id: int, row_multiple: int
         token_versions[i, : len(response)] = torch.tensor(row.sample.token_versions, dtype=torch.int32)
         recorded = row.sample.trainer_log_probs
         recorded_log_probs[i, : len(recorded)] = torch.tensor(recorded)
+        entropies = () if row.sample.marks is None else row.sample.marks.entropies
+        recorded_entropies[i, : len(entropies)] = torch.tensor(entropies)
         start = 0
         for end, advantage in row.advantages:
             advantages[i, start:end] = advantage
@@ -108,6 +112,7 @@ def build_batch(rows: list[TrainingRow], *, pad_token_id: int, row_multiple: int
         "response_mask": response_mask,
         "rollout_log_probs": rollout_log_probs,
         "recorded_log_probs": recorded_log_probs,
+        ENTROPIES: recorded_entropies,
         "token_versions": token_versions,
         "advantages": advantages,
         "returns": advantages.clone(),

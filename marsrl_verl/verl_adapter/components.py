@@ -12,7 +12,7 @@ from marsrl_verl.algos.choices import OffPolicyMode
 from marsrl_verl.algos.marsrl import MarsRL
 from marsrl_verl.algos.prompts import RolePrompts
 from marsrl_verl.algos.registry import ATTNRL
-from marsrl_verl.algos.step_cutter import step_cutter
+from marsrl_verl.algos.step_cutter import StepEnds, step_cutter
 from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.config.external_answers import all_rows, open_source, workers_part
 from marsrl_verl.config.schema import AlgoConfig, MarsRLConfig
@@ -68,7 +68,7 @@ def build_algorithm(
             algo,
             prompts,
             settings.run.seed,
-            cutter=step_cutter(chat.tokenizer),
+            cutter=step_cutter(chat.tokenizer, StepEnds(algo.attnrl.step_ends)),
             problems=problems,
             prompt_tokens=prompt_tokens,
             max_prompt_tokens=limits[SOLVER],

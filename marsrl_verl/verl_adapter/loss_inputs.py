@@ -62,7 +62,9 @@ def _token_means(batch: DataProto, name: str, values_BT: torch.Tensor) -> dict[s
     return metrics
 
 
-def correct_off_policy(batch: DataProto, settings: OffPolicyConfig, version: int) -> dict[str, float]:
+def correct_off_policy(
+    batch: DataProto, settings: OffPolicyConfig, version: int, computed: torch.Tensor | None = None
+) -> dict[str, float]:
     """Set what the loss compares the current probabilities with; returns staleness and ratios.
 
     Tokens of the newest weights were sampled by the very weights that compute `old_log_probs`: their gap
@@ -73,21 +75,26 @@ def correct_off_policy(batch: DataProto, settings: OffPolicyConfig, version: int
             `recorded_log_probs` are taken out.
         settings: `marsrl.off_policy`.
         version: the policy version about to be updated.
+        computed: (B,) rows whose `old_log_probs` were computed; those of the others are recorded, which of
+            tokens of older weights tells nothing about the current ones. None: all of them.
     """
-    mask = batch.batch["response_mask"]
+    mask, mode = batch.batch["response_mask"], OffPolicyMode(settings.mode)
     current, sampled = batch.batch["old_log_probs"], batch.batch["rollout_log_probs"]
     versions, recorded = batch.batch.pop("token_versions"), batch.batch.pop("recorded_log_probs")
-    metrics = staleness_metrics(current, sampled, versions, mask, version)
+    behaviour = sampled
+    if mode is OffPolicyMode.RECORDED:
+        known = torch.where(versions < version, sampled, current)
+        behaviour = torch.where(recorded.isnan(), known, recorded)
+    is_current = None if computed is None else computed[:, None] | (versions == version)
+    metrics = staleness_metrics(current, behaviour, versions, mask, version, is_current)
     gaps = (current - sampled).abs()[mask.bool() & (versions == version)]
     if gaps.numel():
         metrics["rollout/log_prob_gap_mean"] = gaps.mean().item()
         metrics["rollout/log_prob_gap_max"] = gaps.max().item()
-    mode = OffPolicyMode(settings.mode)
     if mode is OffPolicyMode.SAIS:
         batch.batch["old_log_probs"] = sampled.clone()
     elif mode is OffPolicyMode.RECORDED:
-        known = torch.where(versions < version, sampled, current)
-        batch.batch["old_log_probs"] = torch.where(recorded.isnan(), known, recorded)
+        batch.batch["old_log_probs"] = behaviour
     elif mode is OffPolicyMode.TIS:
         weights, found = compute_rollout_correction_weights(
             current - sampled, mask, rollout_is="token", rollout_is_threshold=settings.tis_threshold

@@ -50,17 +50,22 @@ def mark_samples(
     data = left_right_2_no_padding(batch.to_tensordict())
     delta = algorithm.influence_delta()
     tu.assign_non_tensor(
-        data, calculate_entropy=False, compute_loss=False, fci_delta=delta or 0, fci_backend=backend
+        data,
+        calculate_entropy=algorithm.marks_entropies(),
+        compute_loss=False,
+        fci_delta=delta or 0,
+        fci_backend=backend,
     )
     output = compute_log_prob(data)
-    names = ("log_probs", "influence") if delta else ("log_probs",)
+    wanted = {"log_probs": True, "influence": bool(delta), "entropy": algorithm.marks_entropies()}
     if delta and tu.get(output, "influence") is None:
         raise RuntimeError(
             "the workers returned no influence: FCI needs our engine, which is registered for NVIDIA GPUs "
             "and for the processor (verl_adapter/fci_engine.py)"
         )
+    names = [name for name, asked in wanted.items() if asked]
     found = {name: no_padding_2_padding(tu.get(output, name), data).float() for name in names}
-    set_marks(samples, batch, steps_of, found["log_probs"], found.get("influence"), version)
+    set_marks(samples, batch, steps_of, found, version)
 
 
 def add_step_columns(batch: DataProto, steps_of: Mapping[str, Steps]) -> None:
@@ -84,8 +89,7 @@ def set_marks(
     samples: Sequence[Sample],
     batch: DataProto,
     steps_of: Mapping[str, Steps],
-    log_probs: torch.Tensor,
-    influence: torch.Tensor | None,
+    found: Mapping[str, torch.Tensor],
     version: int,
 ) -> None:
     """Set `marks` and `trainer_log_probs` of the samples in the batch.
@@ -97,8 +101,8 @@ def set_marks(
         samples: those that were marked.
         batch: the batch, in any order, with rows of padding.
         steps_of: steps by sample id.
-        log_probs: (B, R).
-        influence: (B, R) the influence of each token's step; None: not computed.
+        found: (B, R) each: `log_probs`, and where they were computed `influence`, that of each token's step,
+            and `entropy`.
         version: the policy version that computed them.
     """
     padding = batch.non_tensor_batch["is_padding"]
@@ -108,13 +112,17 @@ def set_marks(
         if row is None:
             continue
         steps = steps_of[sample.sample_id]
-        found = log_probs[row, : len(sample.response_ids)].tolist()
+        length = len(sample.response_ids)
+        log_probs = found["log_probs"][row, :length].tolist()
         by_step: tuple[float, ...] = ()
-        if influence is not None:
+        entropies: tuple[float, ...] = ()
+        if "influence" in found:
             first = torch.tensor([steps.start(step) for step in range(len(steps))])
-            by_step = tuple(influence[row, first].tolist())
+            by_step = tuple(found["influence"][row, first].tolist())
+        if "entropy" in found:
+            entropies = tuple(found["entropy"][row, :length].tolist())
         sample.trainer_log_probs = [
             value if sampled_by == version else math.nan
-            for value, sampled_by in zip(found, sample.token_versions, strict=True)
+            for value, sampled_by in zip(log_probs, sample.token_versions, strict=True)
         ]
-        sample.marks = Marks(steps, tuple(found), by_step)
+        sample.marks = Marks(steps, tuple(log_probs), by_step, entropies)

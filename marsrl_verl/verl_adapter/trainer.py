@@ -19,7 +19,7 @@ from verl.utils.metric import reduce_metrics
 from verl.utils.py_functional import rename_dict
 from verl.utils.tracking import Tracking
 
-from marsrl_verl.algos.choices import Overlap
+from marsrl_verl.algos.choices import OffPolicyMode, Overlap
 from marsrl_verl.config.batching import optimizer_updates
 from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.core.algorithm import Credit
@@ -48,6 +48,7 @@ from marsrl_verl.verl_adapter.marking import mark_samples, rows_to_mark
 from marsrl_verl.verl_adapter.observer import TrainingObserver
 from marsrl_verl.verl_adapter.prefill_counters import keeps_statistics
 from marsrl_verl.verl_adapter.problem_stream import ProblemStream, problems_of
+from marsrl_verl.verl_adapter.recorded_rows import old_log_probs
 from marsrl_verl.verl_adapter.rollout_pool import engines_placed
 from marsrl_verl.verl_adapter.sealed_trainer import SealedCheckpointTrainer
 from marsrl_verl.verl_adapter.shared_prefix_engine import computed_tokens
@@ -222,7 +223,9 @@ class RayMarsRLTrainer(SealedCheckpointTrainer):
         self._sleep_engine()  # the pass needs the memory
         with self._timed("mark"):
             rows = rows_to_mark(samples, groups[0].input.role, groups[0].input.stage)
-            batch = self._arranged_batch(rows, 1, share=False)
+            # FCI reads whole rows. Without it the pass is cut as the update is, so that both compute alike.
+            share = self.settings.training.share_prefixes and self.algorithm.influence_delta() is None
+            batch = self._arranged_batch(rows, 1, share=share)
             mark_samples(
                 samples,
                 batch,
@@ -268,15 +271,23 @@ class RayMarsRLTrainer(SealedCheckpointTrainer):
         return arranged_batch(rows, plan, self.config, self.tokenizer)
 
     def _fit_compute_log_prob(self, batch: DataProto) -> None:
-        """Log-probabilities of the batch under the weights about to be updated (POIS), and entropy."""
+        """Log-probabilities of the batch under the weights about to be updated (POIS), and entropy. Rows for
+        which the loss takes recorded ones are not computed again."""
+        recorded = self.settings.off_policy.mode == OffPolicyMode.RECORDED.value
         with self._timed("old_log_prob"):
-            output, _ = self._compute_old_log_prob(batch)
-        entropies = output.batch.pop("entropys")
-        batch.union(output)
+            entropies, computed = old_log_probs(
+                batch,
+                lambda rows: self._compute_old_log_prob(rows)[0],
+                ranks=self._get_dp_size(self.actor_rollout_wg, "actor"),
+                multiple=batch.meta_info["micro_batch_rows"],
+                reuse=recorded and not self.settings.algo.mastered_tokens.enabled,
+            )
+        if recorded:
+            self.metrics["batch/recomputed_rows"] = int(computed.sum())
         self.metrics.update(entropy_metrics(batch, entropies))
         self.metrics.update(mask_mastered_tokens(batch, entropies, self.settings.algo.mastered_tokens))
         version = self.global_steps - 1
-        self.metrics.update(correct_off_policy(batch, self.settings.off_policy, version))
+        self.metrics.update(correct_off_policy(batch, self.settings.off_policy, version, computed))
 
     def _fit_compute_ref_log_prob(self, batch: DataProto) -> None:
         if self.use_reference_policy:

@@ -1,16 +1,21 @@
 """Branch points, worked out by hand."""
 
+from itertools import combinations, pairwise
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from marsrl_verl.algos.branch_points import (
+    BY_TOKEN,
     BranchCriterion,
     BranchPoint,
     BranchRule,
+    FciAggregation,
     ResponseMarks,
     Shortfall,
+    aggregated_influence,
     check_rule,
     choose_branch_points,
 )
@@ -76,7 +81,7 @@ def test_what_fills_up_when_too_few_steps_qualify():
     ) == [BranchPoint(5, 3)]
 
 
-@pytest.mark.parametrize("criterion", [one for one in BranchCriterion if one is not BranchCriterion.ENTROPY])
+@pytest.mark.parametrize("criterion", [one for one in BranchCriterion if one not in BY_TOKEN])
 @pytest.mark.parametrize("lengths", [[], [4]])
 def test_a_response_of_one_step_or_none_is_not_branched(criterion, lengths):
     one = marks(lengths, influence=[0.0] * len(lengths))
@@ -105,20 +110,58 @@ def test_without_any_influence_the_released_code_takes_spaced_steps():
 
 
 def test_the_least_probable_tokens_before_the_answer():
-    surprise = [9.0, 0.1, 0.5, 0.4, 8.0, 0.2]
+    surprisal = [9.0, 0.1, 0.5, 0.4, 8.0, 0.2]
+    rule = {"criterion": BranchCriterion.SURPRISAL}
+    assert chosen(marks([3, 3], token_scores=surprisal), **rule) == [2, 4]  # token 0 is the prompt's own
+    assert chosen(marks([3, 3], token_scores=surprisal, thinking=1), **rule) == [1, 2]
+    assert chosen(marks([3, 3], token_scores=surprisal, answer_token=3), **rule) == [1, 2]
+    assert chosen(marks([3, 3], token_scores=surprisal), min_token_distance=3, **rule) == [1, 4]
+    assert chosen(marks([], token_scores=[]), **rule) == []
+
+
+def test_the_tokens_of_most_entropy_are_anywhere_but_at_the_ends():
+    entropies = [9.0, 0.1, 0.5, 0.4, 0.2, 8.0]
     rule = {"criterion": BranchCriterion.ENTROPY}
-    assert chosen(marks([3, 3], surprise=surprise), **rule) == [2, 4]  # token 0 is the prompt's own
-    assert chosen(marks([3, 3], surprise=surprise, thinking=1), **rule) == [1, 2]
-    assert chosen(marks([3, 3], surprise=surprise, last_token=3), **rule) == [1, 2]
-    assert chosen(marks([3, 3], surprise=surprise), min_token_distance=3, **rule) == [1, 4]
-    assert chosen(marks([], surprise=[]), **rule) == []
+    assert chosen(marks([3, 3], token_scores=entropies), **rule) == [2, 3]
+    assert chosen(marks([3, 3], token_scores=entropies, thinking=1, answer_token=1), **rule) == [2, 3]
+    assert chosen(marks([3, 3], token_scores=entropies), min_token_distance=2, **rule) == [2, 4]
+    assert chosen(marks([1], token_scores=[1.0]), **rule) == chosen(marks([], token_scores=[]), **rule) == []
+
+
+def test_the_mean_takes_away_what_an_early_step_has_for_being_early():
+    """Five steps, and every later one pays each of them 0.1: at a distance of 1 four, three, two, one and no
+    step add up. What an even attention gives says nothing, so the one step with more is all there is."""
+    sums = [0.4, 0.3, 0.2, 0.1, 0.0]
+    assert aggregated_influence(sums, 1, FciAggregation.SUM) == tuple(sums)
+    mean = aggregated_influence(sums, 1, FciAggregation.MEAN)
+    assert mean == pytest.approx([0.1, 0.1, 0.1, 0.1, 0.0])
+    assert aggregated_influence(sums, 3, FciAggregation.MEAN) == pytest.approx([0.2, 0.3, 0.2, 0.1, 0.0])
+    later = [0.0, 0.8, 0.7, 0.6, 0.5, 0.9, 0.3, 0.2, 0.1, 0.0]
+    """Of ten steps; divided by 9, 8, …, 1 later ones, step 5 has 0.225, and no other one above 0.1."""
+    found = aggregated_influence(later, 1, FciAggregation.MEAN)
+    assert found == pytest.approx([0, 0.1, 0.1, 0.1, 0.1, 0.225, 0.1, 0.1, 0.1, 0.0])
+    assert chosen(marks(TEN, influence=later), count=1) == [5]
+    assert chosen(marks(TEN, influence=found), count=1, top_share=0.1) == [25]
+
+
+def test_other_steps_stand_apart_from_the_chosen_ones():
+    one = marks(TEN, influence=[0, 0.1, 0.9, 0.2, 0.3, 0.4, 0.1, 0, 0, 0])
+    # At a distance of 15 from step 2 (tokens 10 to 14) only steps from 6 (token 30) on are free.
+    rule = {"min_token_distance": 15, "shortfall": Shortfall.APART}
+    assert chosen(one, **rule) == [10, 30]
+    assert chosen(one, count=3, **rule) == [5, 25, 45], "three fit only without step 2"
+    # Step 2 alone would be further away than all others, but the response has room for two points.
+    tight = marks([5] * 4, prompt=20, influence=[0, 0.1, 0.9, 0.1])
+    assert chosen(tight, min_token_distance=5, shortfall=Shortfall.APART) == [5, 15]
+    assert chosen(tight, min_token_distance=5, shortfall=Shortfall.FEWER) == [10]
 
 
 def test_missing_figures_are_refused():
     with pytest.raises(ValueError, match="0 values of influence for 10 steps"):
         chosen(marks(TEN))
-    with pytest.raises(ValueError, match="surprise"):
-        chosen(marks([3], surprise=[1.0]), criterion=BranchCriterion.ENTROPY)
+    for criterion in BY_TOKEN:
+        with pytest.raises(ValueError, match=f"{criterion.value}: 1 scores for the 3 tokens"):
+            chosen(marks([3], token_scores=[1.0]), criterion=criterion)
 
 
 @pytest.mark.parametrize(
@@ -150,12 +193,58 @@ def test_points_are_inside_the_response_and_at_steps(steps, criterion, shortfall
         lengths,
         thinking=min(thinking, len(lengths)),
         influence=[value for _, value in steps],
-        surprise=np.random.default_rng(0).random(total).tolist(),
+        token_scores=np.random.default_rng(0).random(total).tolist(),
     )
     rule = BranchRule(criterion, count, 0.2, distance, shortfall)
     points = choose_branch_points(one, rule, np.random.default_rng(1))
     assert sum(point.times for point in points) <= count
     assert all(0 < point.token < total for point in points)
     assert len({point.token for point in points}) == len(points)
-    if criterion is not BranchCriterion.ENTROPY:
+    if criterion not in BY_TOKEN:
         assert {point.token for point in points} <= {one.steps.start(step) for step in range(1, len(lengths))}
+
+
+STEPS = st.lists(st.tuples(st.integers(1, 30), st.sampled_from([0.0, 0.1, 0.2, 0.5, 0.9])), max_size=20)
+
+
+@given(
+    STEPS, st.integers(1, 4), st.integers(0, 60), st.integers(0, 60), st.integers(0, 20), st.integers(0, 9)
+)
+def test_criteria_have_equally_many_points_where_they_stand_apart(
+    steps, count, distance, prompt, thinking, seed
+):
+    """Whatever a criterion prefers: as many as the earliest steps, which are the most that fit."""
+    one = marks(
+        [length for length, _ in steps],
+        thinking=min(thinking, len(steps)),
+        prompt=prompt,
+        influence=[value for _, value in steps],
+    )
+    rule = {"count": count, "min_token_distance": distance, "shortfall": Shortfall.APART}
+    found = {
+        criterion: chosen(one, seed, criterion=criterion, **rule)
+        for criterion in BranchCriterion
+        if criterion not in BY_TOKEN
+    }
+    assert {len(points) for points in found.values()} == {len(found[BranchCriterion.EARLIEST])}
+    ends = {one.steps.start(step): one.steps.ends[step] for step in range(len(one.steps))}
+    for points in found.values():
+        assert all(prompt + point >= distance for point in points)
+        assert all(late - ends[early] >= distance for early, late in pairwise(points))
+
+
+@given(STEPS, st.integers(1, 4), st.integers(0, 60))
+def test_no_more_steps_stand_apart_than_are_found(steps, count, distance):
+    """Control, by trying all sets of steps."""
+    one = marks([length for length, _ in steps[:9]], influence=[value for _, value in steps[:9]])
+
+    def fits(places: tuple[int, ...]) -> bool:
+        apart = all(
+            one.steps.start(late) - one.steps.ends[early] >= distance for early, late in pairwise(places)
+        )
+        return apart and all(10 + one.steps.start(place) >= distance for place in places)
+
+    able = range(1, len(one.steps))
+    most = max(size for size in range(count + 1) if any(fits(one) for one in combinations(able, size)))
+    found = chosen(one, count=count, min_token_distance=distance, shortfall=Shortfall.APART)
+    assert len(found) == most

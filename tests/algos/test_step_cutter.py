@@ -6,7 +6,7 @@ import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from marsrl_verl.algos.step_cutter import step_cutter
+from marsrl_verl.algos.step_cutter import StepEnds, step_cutter
 from marsrl_verl.demo.tokenizer import build_tokenizer
 
 TEXT = "7+5=12\n\nso 12-3=9</think>9\n\n\\boxed{9}"
@@ -47,3 +47,10 @@ def test_the_step_that_closes_the_thinking_part(build, tokens):
     assert steps.thinking == 1
     unclosed = tokenizer.encode(TEXT.replace("</think>", "</thin>"), add_special_tokens=False)
     assert step_cutter(tokenizer).cut(unclosed).thinking == 3
+
+
+def test_the_released_cut_is_another():
+    tokenizer = build_tokenizer()
+    ids = tokenizer.encode("7+5=12\n\n12-3=9", add_special_tokens=False)
+    assert len(step_cutter(tokenizer).cut(ids)) == 2
+    assert len(step_cutter(tokenizer, StepEnds.TOKENS).cut(ids)) == 3, "two tokens of one line break each"

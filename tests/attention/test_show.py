@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from marsrl_verl.algos.attnrl import DELTA
 from marsrl_verl.algos.branch_points import BranchRule, Shortfall
+from marsrl_verl.algos.prompts import MathPrompts
 from marsrl_verl.algos.step_cutter import step_cutter
 from marsrl_verl.attention import show as show_module
 from marsrl_verl.attention.show import main
@@ -54,7 +55,8 @@ def test_points_are_chosen_as_in_training(tmp_path):
         run.criterion, run.num_branch_points, run.top_share,
     )  # fmt: skip
     assert (rule.min_token_distance, rule.shortfall.value) == (run.min_token_distance, run.shortfall)
-    assert (DELTA, rule.shortfall, rule.count) == (run.delta, Shortfall.FILL, 2)
+    assert run.delta is None and DELTA == MathPrompts.step_distance == 4
+    assert (rule.shortfall, rule.count) == (Shortfall.FILL, 2)
     one = marked(show(tmp_path, "--text", RESPONSE, "--delta", "1", "--shortfall", "fewer")[1])
     filled = marked(show(tmp_path, "--text", RESPONSE, "--delta", "1")[1])
     assert filled == sorted({*one, next(step for step in (1, 2) if step not in one)})
@@ -65,7 +67,7 @@ def test_points_are_chosen_as_in_training(tmp_path):
 
 def test_a_token_that_names_the_answer_ends_the_choice_by_entropy(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr("marsrl_verl.algos.step_cutter.FINAL_WORDS", ("ok",))  # a token of the tiny world
-    more = ("--criterion", "entropy", "--branch-points", "50")
+    more = ("--criterion", "surprisal", "--branch-points", "50")
 
     def points(text: str) -> str:
         assert show(tmp_path, "--text", text, *more)[0] == 0
@@ -92,7 +94,7 @@ def test_log_probabilities_are_taken_in_pieces(monkeypatch):
     response = AutoTokenizer.from_pretrained(model_path()).encode(RESPONSE, add_special_tokens=False)
     steps = Steps((len(response),), 1)
     monkeypatch.setattr(show_module, "_LOGITS_AT_ONCE", 4)
-    _, log_probs = show_module.measure_response(model, [5, 6], response, steps, 1, "chunked")
+    _, log_probs, _ = show_module.measure_response(model, [5, 6], response, steps, 1, "chunked")
     ids = torch.tensor([[5, 6, *response]])
     with torch.no_grad():
         expected = model(ids).logits[0].log_softmax(-1)[range(1, ids.shape[1] - 1), response]

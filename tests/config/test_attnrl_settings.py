@@ -22,9 +22,18 @@ TREE = {
 
 REFUSED = {
     "another method": ({f"{KEY}.delta": 2}, f"{KEY}.delta = 2", "algo=attnrl"),
-    "unknown criterion": ({**TREE, f"{KEY}.criterion": "entropi"}, f"{KEY}.criterion = entropi", "entropy"),
+    "unknown criterion": (
+        {**TREE, f"{KEY}.criterion": "entropi"},
+        f"{KEY}.criterion = entropi",
+        "surprisal, entropy",
+    ),
     "unknown filter": ({**TREE, f"{KEY}.filter": "hard"}, f"{KEY}.filter = hard", "released"),
     "no distance": ({**TREE, f"{KEY}.delta": 0}, f"{KEY}.delta = 0", "at least 1"),
+    "a distance that the tiny world's responses do not have": (
+        {**TREE, f"{KEY}.delta": 4},
+        f"{KEY}.delta = 4",
+        "at most 5 steps",
+    ),
     "no branch": ({**TREE, f"{KEY}.num_branch_points": 0}, f"{KEY}.num_branch_points = 0", "at least 1"),
     "no continuation": ({**TREE, f"{KEY}.num_continuations": 0}, f"{KEY}.num_continuations = 0", "least 1"),
     "no share": ({**TREE, f"{KEY}.top_share": 0.0}, f"{KEY}.top_share = 0.0", "above 0"),
@@ -37,6 +46,22 @@ REFUSED = {
         {**TREE, f"{KEY}.criterion": "earliest", f"{KEY}.filter": "none", f"{KEY}.delta": 2},
         f"{KEY}.delta = 2",
         "criterion=fci",
+    ),
+    "aggregation without FCI": (
+        {
+            **TREE,
+            f"{KEY}.criterion": "earliest",
+            f"{KEY}.filter": "none",
+            f"{KEY}.fci_aggregation": "mean",
+        },
+        f"{KEY}.fci_aggregation = mean",
+        "criterion=fci",
+    ),
+    "unknown cut": ({**TREE, f"{KEY}.step_ends": "lines"}, f"{KEY}.step_ends = lines", "breaks, tokens"),
+    "shortfall of tokens": (
+        {**TREE, f"{KEY}.criterion": "entropy", f"{KEY}.shortfall": "apart"},
+        f"{KEY}.shortfall = apart",
+        "chooses steps",
     ),
     "decay without a moving mean": ({**TREE, f"{KEY}.filter_decay": 0.5}, f"{KEY}.filter_decay = 0.5", "ema"),
     "a mean that never moves": (
@@ -97,7 +122,7 @@ REFUSED = {
         "Use sdpa or flash_attention_2",
     ),
     "a filter by FCI of eager attention": (
-        {**TREE, f"{KEY}.criterion": "entropy", OVERRIDES: {"attn_implementation": "eager"}},
+        {**TREE, f"{KEY}.criterion": "surprisal", OVERRIDES: {"attn_implementation": "eager"}},
         f"{OVERRIDES}.attn_implementation = eager",
         "not in it",
     ),
@@ -193,7 +218,24 @@ def test_the_plan_of_a_step(run):
     assert ["continuation", "solver", "12", "3,072", "6,144", "yes"] in lines
 
 
-@pytest.mark.parametrize("preset", ["attnrl", "attnrl_released", "treerl", "grpo_30"])
+@pytest.mark.parametrize(
+    ("more", "distance"),
+    [
+        ((), "1 step later"),
+        (("marsrl.algo.attnrl.delta=3",), "3 steps later"),
+        (("marsrl.prompts.target=marsrl_verl.algos.prompts:MathPrompts",), "4 steps later"),
+    ],
+    ids=["tiny world", "named", "other prompts"],
+)
+def test_the_plan_names_the_distance_from_which_attention_counts(run, more, distance):
+    prompts = ["marsrl.roles.solver.max_prompt_tokens=200"] if "target" in str(more) else []
+    done = run("algo=attnrl", "cluster=cpu", "dry_run=true", *more, *prompts)
+    assert (done.status, done.err) == (0, "")
+    assert f"attention to a step counts from {distance} on" in done.out
+    assert "influence:" not in run("algo=treerl", "cluster=cpu", "dry_run=true").out
+
+
+@pytest.mark.parametrize("preset", ["attnrl", "attnrl_released", "treerl", "treerl_baseline", "grpo_30"])
 @pytest.mark.parametrize("pipeline", ["pipelined", "sequential"])
 def test_presets_are_accepted(run, preset, pipeline):
     near = ["marsrl.algo.attnrl.min_token_distance=8"] if preset == "attnrl_released" else []

@@ -32,7 +32,7 @@ HUB_IDS = {
     "r1_distill_qwen_7b": "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B",
 }
 
-TREES = {"attnrl", "attnrl_released", "treerl"}
+TREES = {"attnrl", "attnrl_released", "treerl", "treerl_baseline"}
 SEQUENCE_PARALLEL = "actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size"
 
 
@@ -130,8 +130,8 @@ def test_published_setting_of_attnrl(run, name, nodes):
     )
     assert (config.data.train_batch_size, algo.group_size) == (64, 6)
     tree = algo.attnrl
-    assert (tree.num_branch_points, tree.num_continuations, tree.delta, tree.top_share) == (2, 2, 4, 0.2)
-    assert (tree.filter, tree.expansion, tree.adaptive_batch.smoothing) == ("paper", "round", 0.9)
+    assert (tree.num_branch_points, tree.num_continuations, tree.delta, tree.top_share) == (2, 2, None, 0.2)
+    assert (tree.filter, tree.expansion, tree.adaptive_batch.smoothing) == ("released", "round", 0.9)
     solver = config.marsrl.roles.solver
     assert (solver.max_prompt_tokens, solver.max_new_tokens) == (1024, 8192)
     assert (solver.temperature, solver.top_p, solver.top_k) == (1.0, 1.0, -1)
@@ -179,6 +179,9 @@ def evaluated(*overrides: str) -> EvaluationConfig:
 
 
 LOOPS = {
+    "attnrl_published": EvaluationConfig(
+        samples_per_problem=32, temperature=0.6, top_p=1.0, greedy=False, correction_rounds=0
+    ),
     "marsrl": EvaluationConfig(
         samples_per_problem=32,
         temperature=0.6,

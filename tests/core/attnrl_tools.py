@@ -51,7 +51,11 @@ def mark(algorithm: AttnRL, scheduler: Scheduler, influence=None) -> None:
                 steps = algorithm.cut(sample.response_ids)
                 values = influence or [0.0, 0.1, 0.9, 0.2, 0.3]
                 sample.trainer_log_probs = [-0.5] * len(sample.response_ids)
-                sample.marks = Marks(steps, tuple(sample.trainer_log_probs), tuple(values[: len(steps)]))
+                # Entropy grows towards the end.
+                entropies = tuple(0.01 * at for at in range(len(sample.response_ids)))
+                sample.marks = Marks(
+                    steps, tuple(sample.trainer_log_probs), tuple(values[: len(steps)]), entropies
+                )
 
 
 def run(algorithm: AttnRL, mode="pipelined", steps=3, answers=script, count=2, influence=None):

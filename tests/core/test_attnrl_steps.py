@@ -13,7 +13,7 @@ from marsrl_verl.algos.attnrl import (
     INITIAL,
     Expansion,
 )
-from marsrl_verl.algos.branch_points import BranchCriterion, BranchRule
+from marsrl_verl.algos.branch_points import BranchCriterion, BranchRule, FciAggregation
 from marsrl_verl.core.scripted import Reply
 
 
@@ -54,11 +54,19 @@ def test_the_mean_influence_is_told_without_a_filter_too():
     assert algorithm.observe_step([], 0, 0)["attnrl/influence_mean"] == pytest.approx(0.3)
 
 
+@pytest.mark.parametrize(("influence", "share"), [([0.0] * 5, 1.0), ([0.0, 0.1, 0.0, 0.0, 0.0], 0.0)])
+def test_responses_without_any_influence_are_counted(influence, share):
+    algorithm = method()
+    run(algorithm, steps=1, influence=influence)
+    assert algorithm.observe_step([], 0, 0)["attnrl/without_influence_share"] == share
+
+
 @pytest.mark.parametrize(
     ("criterion", "filter_rule", "recorded", "marked"),
     [
         (BranchCriterion.EARLIEST, FilterRule.NONE, False, False),
-        (BranchCriterion.ENTROPY, FilterRule.NONE, False, False),
+        (BranchCriterion.SURPRISAL, FilterRule.NONE, False, False),
+        (BranchCriterion.ENTROPY, FilterRule.NONE, False, True),
         (BranchCriterion.EARLIEST, FilterRule.NONE, True, True),
         (BranchCriterion.EARLIEST, FilterRule.PAPER, False, True),
         (BranchCriterion.FCI, FilterRule.NONE, False, True),
@@ -76,6 +84,38 @@ def test_the_trainer_looks_at_responses_only_where_something_needs_it(
     if not marked:
         results, _ = run(algorithm)
         assert results[1].trained, "branch points come from the engine's log-probabilities"
+
+
+@pytest.mark.parametrize(
+    ("influence", "share"),
+    # The lines end at 11, 23, 34 and 46 of 56 tokens. Without a step that stands out the earliest are taken.
+    [([0.0, 0.9, 0.0, 0.0, 0.0], 1.0), ([0.0, 0.0, 0.0, 0.9, 0.0], 0.0)],
+)
+def test_how_often_the_points_are_the_earliest_steps(influence, share):
+    algorithm = method(branching=BranchRule(count=1))
+    run(algorithm, steps=1, influence=influence)
+    found = algorithm.observe_step([], 0, 0)
+    assert found["attnrl/earliest_points_share"] == share
+    assert found["attnrl/branch_token_mean"] == (11 if share else 34)
+    kept = found["attnrl/branch_token_mean"]
+    assert kept / 60 < found["attnrl/branch_position_mean"] < kept / 55, "answers differ in length"
+
+
+def test_criteria_that_choose_tokens_are_not_compared_with_steps():
+    algorithm = method(branching=BranchRule(BranchCriterion.ENTROPY, count=1))
+    run(algorithm, steps=1)
+    found = algorithm.observe_step([], 0, 0)
+    assert "attnrl/earliest_points_share" not in found
+    assert found["attnrl/branch_position_mean"] > 0.9, "the last token but one"
+
+
+def test_influence_per_later_step_is_what_branching_and_filter_see():
+    """Sums of 0.4, 0.3, 0.2 and 0.1 over four to one later steps are means of 0.1."""
+    algorithm = method(aggregation=FciAggregation.MEAN, delta=1, branching=BranchRule(count=1, top_share=0.1))
+    run(algorithm, steps=1, influence=[0.0, 0.3, 0.2, 0.11, 0.0])
+    found = algorithm.observe_step([], 0, 0)
+    assert found["attnrl/influence_mean"] == pytest.approx((0.1 + 0.1 + 0.11) / 5)
+    assert found["attnrl/branch_token_mean"] == 34, "the fourth step, the third by its sum"
 
 
 def test_the_batch_controller_waits_for_the_pipeline_to_fill():

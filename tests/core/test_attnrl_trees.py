@@ -199,6 +199,16 @@ def test_missing_marks_are_an_error_that_names_the_sample():
         scheduler.finish_step()
 
 
+def test_missing_entropies_are_an_error_that_names_the_sample():
+    algorithm = method(branching=BranchRule(BranchCriterion.ENTROPY))
+    assert algorithm.marks_entropies() and not method(record_log_probs=False).marks_entropies()
+    scheduler = Scheduler(algorithm, "pipelined")
+    scheduler.start_step(1, problems(1))
+    scheduler.absorb(ScriptedEngine(script).generate(scheduler.next_round(), SAMPLING))
+    with pytest.raises(ValueError, match="p0/initial/0#0: its entropies were not computed"):
+        scheduler.finish_step()
+
+
 def test_the_original_credit_of_treerl_is_another():
     results, _ = run(method(), count=1)
     usual = method().credit(results[1].trained)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 from training_runs import TrainingRun, train, train_and_kill
@@ -9,11 +11,12 @@ from training_runs import TrainingRun, train, train_and_kill
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500)]
 
 STEPS = 4
+MICRO_BATCH = 32
+"""Rows of one on CPU; whole ones are computed."""
 SETTINGS = (
     "algo=attnrl",
     "marsrl.algo.group_size=6",
     "data.train_batch_size=8",
-    "marsrl.algo.attnrl.delta=1",
     f"trainer.total_training_steps={STEPS}",
     # vLLM counts what it reads; blocks of its cache as small as they can be on CPU.
     "actor_rollout_ref.rollout.disable_log_stats=false",
@@ -83,14 +86,39 @@ def test_influence_is_measured_and_the_trees_are_trained(killed_and_resumed):
     metrics = killed_and_resumed.metrics()
     assert all(one["attnrl/influence_mean"] > 0 for one in metrics.values())
     trained = [one for one in metrics.values() if one["training/updated"]]
-    assert all(one["attnrl/leaves_per_problem"] > 6 for one in trained)
+    # In step 1 only problems none of whose responses can be continued are trained.
+    assert all(one["attnrl/leaves_per_problem"] > 6 for step, one in metrics.items() if step > 1)
     assert all(one["actor/grad_norm"] > 0 for one in trained)
+
+
+def test_first_responses_take_no_second_pass(killed_and_resumed):
+    for step, one in killed_and_resumed.metrics().items():
+        if one["training/updated"]:
+            credit = json.loads((killed_and_resumed.folder / f"trained/step_{step}.json").read_text())
+            continued = sum("/continuation/" in name for name in credit)
+            assert one["batch/recomputed_rows"] == -(-continued // MICRO_BATCH) * MICRO_BATCH
+
+
+def test_unexpanded_responses_are_trained(killed_and_resumed):
+    rows = [row for step in range(1, STEPS + 1) for row in killed_and_resumed.rollouts(step)]
+    parents = {row["parent"] for row in rows}
+    trained = [
+        name
+        for step in range(1, STEPS + 1)
+        for name in json.loads((killed_and_resumed.folder / f"trained/step_{step}.json").read_text())
+    ]
+    unexpanded = [name for name in trained if "/initial/" in name and name not in parents]
+    assert unexpanded and len(unexpanded) < sum("/initial/" in name for name in trained)
 
 
 def test_the_checkpoint_holds_beginnings_and_the_filters_mean(killed_and_resumed):
     path = killed_and_resumed.folder / f"checkpoints/global_step_{STEPS}/marsrl.pt"
     state = torch.load(path, weights_only=False)
-    assert state["algorithm"]["mean"]["count"] >= 8
+    solved = sum(
+        one["attnrl/problems"] * one["attnrl/all_correct_share"]
+        for one in killed_and_resumed.metrics().values()
+    )
+    assert state["algorithm"]["mean"]["count"] == pytest.approx(solved), "the filter judges these alone"
     waiting = [one for one in state["scheduler"]["state"]["inputs"] if one["stage"] == "continuation"]
     assert waiting and all(one["prefix"]["trainer_log_probs"] for one in waiting)
 

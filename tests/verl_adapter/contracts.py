@@ -65,6 +65,7 @@ SIGNATURES: dict[str, list[str]] = {
     "verl:DataProto.from_dict": ["tensors", "non_tensors", "meta_info", "num_batch_dims", "auto_padding"],
     "verl:DataProto.from_single_dict": ["data", "meta_info", "auto_padding"],
     "verl:DataProto.reorder": ["self", "indices"],
+    "verl:DataProto.select_idxs": ["self", "idxs"],
     "verl:DataProto.union": ["self", "other"],
     "verl:DataProto.to_tensordict": ["self"],
     # What the task runner builds.

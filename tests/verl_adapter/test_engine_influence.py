@@ -63,8 +63,8 @@ def by_definition(attentions: tuple[torch.Tensor, ...], row: Response) -> list[f
 
 
 @pytest.fixture(scope="module")
-def reference(folder) -> dict[str, tuple[list[float], list[float]]]:
-    """Influence by step and log-probability by token of each response, its row alone."""
+def reference(folder) -> dict[str, tuple[list[float], list[float], list[float]]]:
+    """Influence by step, log-probability and entropy by token of each response, its row alone."""
     from transformers import AutoModelForCausalLM
 
     model = AutoModelForCausalLM.from_pretrained(folder / "model", attn_implementation="eager").eval()
@@ -75,7 +75,8 @@ def reference(folder) -> dict[str, tuple[list[float], list[float]]]:
             output = model(ids, output_attentions=True, use_cache=False)
         log_probs = output.logits[0, len(row.prompt) - 1 : -1].log_softmax(-1)
         of_ids = log_probs.gather(1, torch.tensor(row.ids)[:, None])[:, 0]
-        found[name] = by_definition(output.attentions, row), of_ids.tolist()
+        entropies = torch.distributions.Categorical(logits=log_probs).entropy()
+        found[name] = by_definition(output.attentions, row), of_ids.tolist(), entropies.tolist()
     return found
 
 
@@ -98,6 +99,13 @@ def test_log_probabilities_are_those_of_the_row_alone(results, reference, world,
 
 
 @pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("name", CASES)
+def test_entropies_are_those_of_the_row_alone(results, reference, world, name):
+    for one in ROWS:
+        assert results[world][name][one].entropies == pytest.approx(reference[one][2], rel=1e-4, abs=1e-4)
+
+
+@pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if not case.influence])
 def test_the_same_pass_without_influence(results, world, name):
     """It changes no log-probability."""
@@ -114,5 +122,5 @@ def test_a_shift_by_a_token_or_a_row_would_show(reference):
         measured = range(1, min(row.thinking, len(row.steps) - DELTA))
         assert [value > 0 for value in values] == [step in measured for step in range(len(values))]
         assert all(abs(values[k] - values[k + 1]) > 1e-3 for k in measured), one
-    firsts = [values[1] for values, _ in reference.values() if len(values) > 1 and values[1] > 0]
+    firsts = [values[1] for values, *_ in reference.values() if len(values) > 1 and values[1] > 0]
     assert len(firsts) == 4 and len({round(value, 3) for value in firsts}) == 4

@@ -146,7 +146,30 @@ def test_recorded_log_probs_go_before_the_engines_and_those_before_recomputed_on
     expected[0, 0] = -3.0  # recorded
     expected[0, 1], expected[1, 0] = math.log(0.2), math.log(0.4)  # of older weights
     torch.testing.assert_close(one.batch["old_log_probs"], expected)
-    assert found["off_policy/staleness_mean"] == pytest.approx(3 / 7), "measured with the recomputed ones"
+    assert found["off_policy/staleness_mean"] == pytest.approx(3 / 7)
+
+
+def test_ratios_by_age_are_those_of_the_loss():
+    """Where the loss compares with recorded log-probabilities, so do the metrics."""
+    one = batch(NOW, THEN, [[6, 5, 7], *VERSIONS[1:]])
+    found = correct_off_policy(one, OffPolicyConfig(mode="recorded"), version=7)
+    current = torch.log(torch.tensor(NOW))
+    ratios = (current - one.batch["old_log_probs"])[0, 0].item(), math.log(0.2 / 0.4)
+    assert ratios[0] == pytest.approx(math.log(0.8) + 3.0), "recorded: -3"
+    assert found["off_policy/age/1/log_ratio_mean"] == pytest.approx(sum(ratios) / 2)
+    assert found["off_policy/age/0/log_ratio_abs_mean"] == 0.0, "new tokens are compared with themselves"
+    one = batch(NOW, THEN, [[6, 5, 7], *VERSIONS[1:]])
+    found = correct_off_policy(one, OffPolicyConfig(), version=7)
+    assert found["off_policy/age/1/log_ratio_mean"] == pytest.approx((math.log(8 / 8) + ratios[1]) / 2)
+
+
+def test_rows_that_were_not_computed_have_a_ratio_at_their_new_tokens_only():
+    one = batch(NOW, THEN, VERSIONS)
+    computed = torch.tensor([False, True, True, True])
+    found = correct_off_policy(one, OffPolicyConfig(mode="recorded"), 7, computed)
+    assert "off_policy/age/2/log_ratio_mean" not in found
+    assert found["off_policy/age/1/log_ratio_mean"] == pytest.approx(math.log(0.5))
+    assert found["off_policy/older_than/1"] == pytest.approx(1 / 7), "their age is known"
 
 
 def test_tis_weights_every_token_with_its_truncated_ratio():

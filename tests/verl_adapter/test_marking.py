@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -18,6 +21,7 @@ from marsrl_verl.verl_adapter.arrangement import arrange_rows
 from marsrl_verl.verl_adapter.batch import build_batch
 from marsrl_verl.verl_adapter.fci_engine import micro_batch_layout
 from marsrl_verl.verl_adapter.marking import add_step_columns, rows_to_mark, set_marks
+from marsrl_verl.verl_adapter.trainer import RayMarsRLTrainer
 
 STEPS = {"a#0": Steps((2, 3, 5), 3), "a#1": Steps((1, 2, 4), 2), "a#2": Steps((3,), 1)}
 
@@ -75,23 +79,25 @@ def test_figures_come_back_to_their_tokens_whatever_the_order(reverse):
     ids = data["input_ids"]
     flat = torch.nested.nested_tensor_from_jagged((ids.values().float() / 100).roll(-1), ids.offsets())
     by_token = no_padding_2_padding(flat, data)
-    set_marks(samples, batch, STEPS, -by_token, by_token, 0)
+    found = {"log_probs": -by_token, "influence": by_token, "entropy": 2 * by_token}
+    set_marks(samples, batch, STEPS, found, 0)
     for one in samples[:3]:
         assert one.trainer_log_probs == pytest.approx([-token / 100 for token in one.response_ids])
         assert one.marks.log_probs == tuple(one.trainer_log_probs)
         steps = STEPS[one.sample_id]
         firsts = [one.response_ids[steps.start(step)] / 100 for step in range(len(steps))]
         assert one.marks.influence == pytest.approx(firsts)
+        assert one.marks.entropies == pytest.approx([2 * token / 100 for token in one.response_ids])
     assert samples[3].marks is None
-    set_marks(samples[:1], batch, STEPS, -by_token, None, 0)
-    assert samples[0].marks.influence == ()
+    set_marks(samples[:1], batch, STEPS, {"log_probs": -by_token}, 0)
+    assert samples[0].marks.influence == samples[0].marks.entropies == ()
 
 
 def test_tokens_of_older_weights_are_not_recorded():
     samples, batch = marked_batch()
     samples[0].segments = [(2, 3), (5, 4)]
     log_probs = torch.full((4, 5), -0.5)
-    set_marks(samples[:1], batch, STEPS, log_probs, None, 4)
+    set_marks(samples[:1], batch, STEPS, {"log_probs": log_probs}, 4)
     recorded = torch.tensor(samples[0].trainer_log_probs)
     assert recorded.isnan().tolist() == [True, True, False, False, False]
     assert samples[0].marks.log_probs == (-0.5,) * 5
@@ -103,3 +109,30 @@ def test_rows_of_padding_can_be_arranged():
         batch.meta_info["global_token_num"], ranks=2, updates=1, seed=1, step=1, padding_rows=1
     )
     assert sorted(order) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("sharing", [True, False])
+@pytest.mark.parametrize("delta", [None, 1])
+def test_the_pass_is_cut_as_the_update_is_where_no_row_must_be_whole(sharing, delta):
+    """In half precision two cuts differ in their last digits, which the ratio to recorded ones would show."""
+    asked: list[bool] = []
+    group = SimpleNamespace(input=SimpleNamespace(stage="initial", role="solver"), samples=[sample("a#0", 3)])
+
+    class Found(Exception):
+        """The batch was asked for."""
+
+    def arranged(rows, updates, *, share):
+        asked.append(share)
+        raise Found
+
+    trainer = SimpleNamespace(
+        algorithm=SimpleNamespace(marked_stages=lambda: {"initial"}, influence_delta=lambda: delta),
+        scheduler=SimpleNamespace(unsettled=lambda: [group]),
+        settings=SimpleNamespace(training=SimpleNamespace(share_prefixes=sharing)),
+        _sleep_engine=lambda: None,
+        _timed=lambda name: nullcontext(),
+        _arranged_batch=arranged,
+    )
+    with pytest.raises(Found):
+        RayMarsRLTrainer._fit_mark_samples(trainer)
+    assert asked == [sharing and delta is None]

@@ -52,7 +52,6 @@ COMMON = (
 TREES = (
     "algo=attnrl",
     "marsrl.algo.group_size=4",
-    "marsrl.algo.attnrl.delta=1",
     "training=shared_prefixes",
 )
 SETTINGS = (

@@ -88,6 +88,7 @@ ROUNDS: tuple[tuple[Check, ...], ...] = (
         model.check_tiny_world,
         model.check_model_shape,
         attnrl.check_attnrl_model,
+        attnrl.check_attnrl_delta,
         data.check_data,
         external_solver.check_external_answers,
         batch.check_data_size,

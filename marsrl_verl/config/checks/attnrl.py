@@ -4,15 +4,22 @@ from __future__ import annotations
 
 from enum import Enum
 
-from marsrl_verl.algos.adaptive_sampling import ExpansionRounding, FilterMean, FilterRule, TreeChoice
-from marsrl_verl.algos.attnrl import most_problems
-from marsrl_verl.algos.branch_points import BranchCriterion, Shortfall
+from marsrl_verl.algos.adaptive_sampling import (
+    ExpansionRounding,
+    FilterMean,
+    FilterRule,
+    TreeChoice,
+    most_problems,
+)
+from marsrl_verl.algos.branch_points import BY_TOKEN, BranchCriterion, FciAggregation, Shortfall
 from marsrl_verl.algos.choices import OffPolicyMode, Overlap
 from marsrl_verl.algos.registry import ATTNRL
 from marsrl_verl.algos.response_trees import TreeCredit
+from marsrl_verl.algos.step_cutter import StepEnds
 from marsrl_verl.attention.choices import FciBackend
 from marsrl_verl.attention.layer_kinds import MEASURED, without_influence
 from marsrl_verl.config import hf_folder
+from marsrl_verl.config.checks.classes import load_prompts
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.checks.method import at_least, one_of
 from marsrl_verl.config.checks.model import model_folder
@@ -28,6 +35,8 @@ _BATCH = f"{_KEY}.adaptive_batch"
 _OVERRIDES = "actor_rollout_ref.model.override_config"
 _CHOICES: dict[str, type[Enum]] = {
     "criterion": BranchCriterion,
+    "fci_aggregation": FciAggregation,
+    "step_ends": StepEnds,
     "shortfall": Shortfall,
     "filter": FilterRule,
     "filter_mean": FilterMean,
@@ -139,6 +148,31 @@ def _distance(ctx: Context) -> list[Problem]:
     return [Problem(f"{_KEY}.min_token_distance", what, "Lower it; 0 is no distance.", distance)]
 
 
+def check_attnrl_delta(ctx: Context) -> list[Problem]:
+    """A distance that no two steps of a response have. The check of the classes comes before this one."""
+    one = ctx.settings.algo.attnrl
+    if ctx.settings.algo.name != ATTNRL or not _needs_influence(one) or one.delta is None:
+        return []
+    prompts = load_prompts(ctx)
+    # The first step is not measured.
+    if prompts.most_steps is None or 1 + one.delta < prompts.most_steps:
+        return []
+    what = (
+        f"Responses to {ctx.settings.prompts.target} have at most {prompts.most_steps} steps, the first of "
+        "which is not measured: all influence would be 0."
+    )
+    return [Problem(f"{_KEY}.delta", what, f"Leave it out; {prompts.step_distance} suits them.", one.delta)]
+
+
+def influence_plan(ctx: Context) -> list[str]:
+    """The line of the plan that names the distance which a run will use; none without influence."""
+    one = ctx.settings.algo.attnrl
+    if ctx.settings.algo.name != ATTNRL or not _needs_influence(one):
+        return []
+    distance = load_prompts(ctx).step_distance if one.delta is None else one.delta
+    return [f"  influence: attention to a step counts from {distance} step{'s'[: distance > 1]} later on"]
+
+
 def check_attnrl_model(ctx: Context) -> list[Problem]:
     """Layers of a local model for which there is no FCI; `check_model_shape` reports a file that can't be
     read."""
@@ -159,7 +193,7 @@ def check_attnrl_model(ctx: Context) -> list[Problem]:
         f"The model (type {written.get('model_type')}) has layers of {', '.join(others)}; there is FCI for "
         f"{' and '.join(sorted(MEASURED))} only."
     )
-    fix = f"Use another model, or {_KEY}.criterion=entropy with {_KEY}.filter=none."
+    fix = f"Use another model, or {_KEY}.criterion=surprisal with {_KEY}.filter=none."
     return [Problem(key, what, fix, ctx.get(key))]
 
 
@@ -213,8 +247,9 @@ def _inert(one: AttnRLConfig) -> list[Problem]:
     cases = [
         ("delta", no_influence, "criterion=fci or a filter"),
         ("fci_backend", no_influence, "criterion=fci or a filter"),
+        ("fci_aggregation", no_influence, "criterion=fci or a filter"),
         ("top_share", one.criterion != BranchCriterion.FCI.value, "criterion=fci"),
-        ("shortfall", one.criterion == BranchCriterion.ENTROPY.value, "another criterion"),
+        ("shortfall", one.criterion in {which.value for which in BY_TOKEN}, "a criterion that chooses steps"),
         ("filter_mean", one.filter == FilterRule.NONE.value, "another filter"),
         ("filter_decay", one.filter_mean != FilterMean.EMA.value, "filter_mean=ema"),
         ("tree_choice", one.expansion == ExpansionRounding.ALL.value, "another expansion"),

@@ -1,0 +1,92 @@
+"""Who is expanded, who is trained as it is and who is rejected, by each rule of the filter, side by side."""
+
+from __future__ import annotations
+
+import pytest
+from attnrl_tools import LINES, SAMPLING, method
+from scheduler_tools import problems
+
+from marsrl_verl.algos.adaptive_sampling import ExpansionRounding, FilterRule
+from marsrl_verl.algos.attnrl import CONTINUATION, Expansion
+from marsrl_verl.core.scheduler import Scheduler
+from marsrl_verl.core.scheduler_state import EndReason
+from marsrl_verl.core.scripted import Reply, ScriptedEngine
+from marsrl_verl.core.types import Marks
+
+RIGHT = {"p0": 3, "p1": 1, "p2": 3, "p3": 6, "p4": 6, "p5": 0}
+"""First responses of six that are right."""
+INFLUENCE = {"p0": 0.1, "p1": 0.2, "p2": 0.6, "p3": 0.3, "p4": 0.7, "p5": 0.2}
+"""Mean influence of a step. Of all problems the mean is 0.35, of the two that are always solved 0.5."""
+EXPANDED, AS_IT_IS, NOTHING, REJECTED = "expanded", "first responses", "no difference", "rejected"
+
+
+def became(rule: FilterRule, keep_unbranched: bool = True) -> dict[str, str]:
+    """What becomes of each problem, from the round of first responses to the one of continuations."""
+
+    def answers(item, k):
+        right = k < RIGHT[item.problem.problem_id] if item.prefix is None else k == 0
+        return Reply(f"{LINES}\\boxed{{{item.problem.ground_truth if right else 'no'}}}")
+
+    expansion = Expansion(filter=rule, rounding=ExpansionRounding.ALL, keep_unbranched=keep_unbranched)
+    algorithm = method(group_size=6, expansion=expansion)
+    scheduler, engine = Scheduler(algorithm, "pipelined"), ScriptedEngine(answers)
+    scheduler.start_step(1, problems(6))
+    scheduler.absorb(engine.generate(scheduler.next_round(), SAMPLING))
+    for group in scheduler.unsettled():
+        for sample in group.samples:
+            steps = algorithm.cut(sample.response_ids)
+            value = INFLUENCE[group.input.problem.problem_id]
+            sample.marks = Marks(steps, (), (value,) * len(steps))
+    result = scheduler.finish_step()
+    ended = {end.problem_id: end.reason for end in result.ended}
+    trained = {group.input.problem.problem_id: group for group in result.trained}
+    found = {}
+    for name in RIGHT:
+        if name not in ended:
+            found[name] = EXPANDED
+        elif name in trained:
+            found[name] = AS_IT_IS
+            credited = algorithm.credit([trained[name]])
+            assert sorted(credited) == [sample.sample_id for sample in trained[name].samples]
+            assert all(value for parts in credited.values() for _, value in parts)
+        else:
+            found[name] = REJECTED if ended[name] is EndReason.REJECTED else NOTHING
+    scheduler.start_step(2, [])
+    continued = {item.problem.problem_id for item in scheduler.next_round() if item.stage == CONTINUATION}
+    assert continued == {name for name, fate in found.items() if fate == EXPANDED}
+    return found
+
+
+RULES = {
+    FilterRule.NONE: dict.fromkeys(RIGHT, EXPANDED),
+    FilterRule.RELEASED: dict.fromkeys(RIGHT, EXPANDED) | {"p3": REJECTED},
+    FilterRule.PAPER: {
+        "p0": AS_IT_IS,
+        "p1": AS_IT_IS,
+        "p2": EXPANDED,
+        "p3": REJECTED,
+        "p4": EXPANDED,
+        "p5": NOTHING,
+    },
+}
+
+
+@pytest.mark.parametrize("rule", FilterRule)
+def test_the_rules_side_by_side(rule):
+    assert became(rule) == RULES[rule]
+
+
+def test_the_default_rejects_only_what_is_always_solved():
+    assert became(Expansion().filter) == RULES[FilterRule.RELEASED]
+
+
+def test_without_unexpanded_responses_only_expanded_problems_are_trained():
+    found = became(FilterRule.PAPER, keep_unbranched=False)
+    assert found == {
+        "p0": NOTHING,
+        "p1": NOTHING,
+        "p2": EXPANDED,
+        "p3": REJECTED,
+        "p4": EXPANDED,
+        "p5": NOTHING,
+    }
