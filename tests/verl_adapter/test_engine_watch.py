@@ -78,7 +78,7 @@ def test_a_dead_engine_is_seen_at_once(ray, error):
     watch = EngineWatch([Server(), server], LIMIT, ray.clock)
     watch.check()
     server.error = error
-    with pytest.raises(EngineUnavailableError, match="vLLM server 1 is gone: .*(died|dead)"):
+    with pytest.raises(EngineUnavailableError, match=r"vLLM server 1 is gone: .*(died|dead)"):
         look_for(ray, 10, watch.look)
 
 

@@ -321,7 +321,7 @@ def test_one_sample_without_an_engine_ends_the_round(manager_of):
     manager = manager_of(2)
     broken = fake_ray.Method(lambda *_: Answer(error=through_ray(EngineUnavailableError("server 0 is gone"))))
     manager.agent_loop_workers[1].generate_samples = broken
-    with pytest.raises(EngineUnavailableError, match="^server 0 is gone$"):
+    with pytest.raises(EngineUnavailableError, match=r"^server 0 is gone$"):
         manager.generate([stage_input("a"), stage_input("b")], {"solver": SETTINGS})
 
 

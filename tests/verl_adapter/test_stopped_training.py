@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT, and engines that are gone, at every moment of a step: what is saved, and what follows."""
+"""SIGTERM, SIGINT and engines that are gone, at every moment of a step: what is saved, and what follows."""
 
 from __future__ import annotations
 

@@ -31,9 +31,9 @@ from marsrl_verl.verl_adapter.environment import stand_in_version
 LISTED = {*SIGNATURES, *AT_LEAST, *PRESENT}
 ADAPTER = "marsrl_verl.verl_adapter"
 MODULES_WITH_CLASSES = (
-    "trainer", "engine_trainer", "sealed_trainer", "task_runner", "workers", "vllm_server", "rollout_manager", "reward_manager",
-    "fci_engine", "shared_prefix_engine", "cpu.fsdp_engine", "cpu.platform", "cpu.weight_sync",
-    "rollout_pool", "warmup_engine",
+    "trainer", "engine_trainer", "sealed_trainer", "task_runner", "workers", "vllm_server", "rollout_manager",
+    "reward_manager", "fci_engine", "shared_prefix_engine", "cpu.fsdp_engine", "cpu.platform",
+    "cpu.weight_sync", "rollout_pool", "warmup_engine",
 )  # fmt: skip
 
 
