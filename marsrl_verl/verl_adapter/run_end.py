@@ -75,7 +75,7 @@ def _how_to_go_on(config: DictConfig) -> list[str]:
     if config.trainer.save_freq <= 0:
         why = f"Nothing is saved, as trainer.save_freq = {config.trainer.save_freq} says."
         return [why, "To start again:", f"  {command}"]
-    return ["Nothing was trained that could be saved.", "To start again:", f"  {command}"]
+    return ["There is no checkpoint yet.", "To start again:", f"  {command}"]
 
 
 def resume_command(words: Sequence[str], saved: bool) -> str:

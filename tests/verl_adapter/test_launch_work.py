@@ -94,7 +94,7 @@ def test_a_signal_has_its_own_status_and_no_traceback(
 def test_a_run_without_a_checkpoint_says_so(config, train_with, tmp_path, capsys):
     (tmp_path / "checkpoints/global_step_4/sealed.json").unlink()
     train_with(config, StopRequested(15))
-    assert "Nothing was trained that could be saved.\nTo start again:" in capsys.readouterr().out
+    assert "There is no checkpoint yet.\nTo start again:" in capsys.readouterr().out
     config.trainer.save_freq = -1
     train_with(config, StopRequested(15))
     assert "trainer.save_freq = -1" in capsys.readouterr().out
