@@ -11,13 +11,16 @@ from typing import Any
 import ray
 
 from marsrl_verl.config.schema import MarsRLConfig
-from marsrl_verl.verl_adapter.engine_watch import EngineGuard, EngineWatch, Limits, reason
+from marsrl_verl.verl_adapter.engine_watch import EngineGuard, EngineWatch, Limits, reason, within
 from marsrl_verl.verl_adapter.generation import Generation
 from marsrl_verl.verl_adapter.prefill_counters import keeps_statistics
 from marsrl_verl.verl_adapter.rollout_pool import engines_placed
 from marsrl_verl.verl_adapter.sealed_trainer import SealedCheckpointTrainer
 from marsrl_verl.verl_adapter.stop_signals import StopRequested
 from marsrl_verl.verl_adapter.terminal import terminal
+
+SILENCE_SECONDS = 10.0
+"""For the engines to drop their round: a run that was told to end has little time."""
 
 _log = logging.getLogger(__name__)
 
@@ -99,14 +102,19 @@ class EngineTrainer(SealedCheckpointTrainer):
         """
         if self.engines.left_behind:
             raise RuntimeError("the trainer's processes are in the midst of a weight sync that does not end")
-        if not stopped:
-            self.engines.watch.kill()  # one of them is broken, and may hold what the trainer needs
-            return
-        self.engines.run(
-            "dropping the round in flight",
-            lambda: self.checkpoint_manager.abort_replicas(reject_request=True),
-        )
-        self._sleep_engine()
+        if stopped:
+            try:
+                within(SILENCE_SECONDS, "the engines did not drop their round", self._drop_round)
+                return
+            except Exception:
+                _log.exception("the engines are killed")
+        # One of them is broken, and may hold what the trainer needs.
+        self.engines.watch.kill()
+
+    def _drop_round(self) -> None:
+        self.checkpoint_manager.abort_replicas(reject_request=True)
+        if self.config.actor_rollout_ref.rollout.free_cache_engine and self.engine_version is not None:
+            self.checkpoint_manager.sleep_replicas()
 
     def kill_workers(self) -> None:
         """End the trainer's processes and the engines, whatever they wait for."""

@@ -240,7 +240,9 @@ class EngineGuard:
             self.left_behind = not over.is_set()
 
 
-def within(seconds: float, too_late: str, work: Callable[[], T], look: Callable[[], object]) -> T:
+def within(
+    seconds: float, too_late: str, work: Callable[[], T], look: Callable[[], object] = lambda: None
+) -> T:
     """The result of `work`, done in a thread.
 
     Args:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 
 import pytest
+from fake_ray import FakeRay, actor
 from scripted_trainer import ScriptedTrainer, batches
 
 from marsrl_verl.rollout.single_call import EngineUnavailableError
-from marsrl_verl.verl_adapter import checkpoint, stop_signals
+from marsrl_verl.verl_adapter import checkpoint, engine_trainer, engine_watch, stop_signals
+from marsrl_verl.verl_adapter.engine_watch import EngineGuard, EngineWatch, Limits
 from marsrl_verl.verl_adapter.stop_signals import StopRequested, stop_on_signals
 
 STEPS, STOPPED_IN = 7, 4
@@ -110,6 +113,22 @@ def test_the_engine_drops_its_round_and_sleeps_before_the_trainer_saves(tmp_path
     trainer = stop(tmp_path, "_fit_get_batch", save_freq=100, sleeps=True, **PLAIN)
     assert trainer.async_rollout_manager.told_to_drop == 1
     assert trainer.async_rollout_manager.asleep
+
+
+def test_an_engine_that_does_not_drop_its_round_is_killed(tmp_path, monkeypatch):
+    monkeypatch.setattr(engine_trainer, "SILENCE_SECONDS", 0.0)
+    monkeypatch.setattr(engine_watch, "POLL_S", 0.01)
+    ray = FakeRay()
+    monkeypatch.setattr(engine_watch, "ray", ray)
+    trainer = FaultyTrainer(tmp_path, "_fit_get_batch", send(signal.SIGTERM), save_freq=100, **PLAIN)
+    hanging, release = actor(pulse=lambda through_core: (0, 0)), threading.Event()
+    trainer.engines = EngineGuard(EngineWatch([hanging], 60.0, ray.clock), Limits(60.0, 60.0, 60.0))
+    trainer.checkpoint_manager.abort_replicas = lambda reject_request: release.wait()
+    with stop_on_signals(), pytest.raises(StopRequested):
+        trainer.fit()
+    release.set()
+    assert ray.killed == [hanging]
+    assert trainer.saved[-1] == STOPPED_IN - 1
 
 
 def test_a_state_that_cannot_be_saved_changes_nothing_about_the_end(tmp_path, capsys):
