@@ -27,7 +27,6 @@ from marsrl_verl.core.step_result import StepResult
 from marsrl_verl.core.types import Problem
 from marsrl_verl.evaluation.credit_metrics import credit_metrics
 from marsrl_verl.evaluation.suite import AFTER, ALONE, BEFORE
-from marsrl_verl.rollout.single_call import EngineUnavailableError
 from marsrl_verl.verl_adapter import checkpoint, stop_signals
 from marsrl_verl.verl_adapter.arranged_batch import BatchPlan, arranged_batch
 from marsrl_verl.verl_adapter.batch import TrainingRow, trained_samples, training_rows
@@ -47,7 +46,7 @@ from marsrl_verl.verl_adapter.loss_inputs import (
 from marsrl_verl.verl_adapter.marking import mark_samples, rows_to_mark
 from marsrl_verl.verl_adapter.observer import TrainingObserver
 from marsrl_verl.verl_adapter.problem_stream import ProblemStream, problems_of
-from marsrl_verl.verl_adapter.round_watch import RoundStalledError
+from marsrl_verl.verl_adapter.round_watch import NOTHING_TO_TRAIN_ON
 from marsrl_verl.verl_adapter.shared_prefix_engine import computed_tokens
 from marsrl_verl.verl_adapter.stop_signals import StopRequested
 
@@ -94,14 +93,14 @@ class RayMarsRLTrainer(EngineTrainer):
 
         Raises:
             StopRequested: the run was told to end.
-            EngineUnavailableError, RoundStalledError: there is nothing to train on any more.
+            NOTHING_TO_TRAIN_ON: the engines are gone, or a round does not go on.
 
         Before any of them comes out, the state at the end of the last step is saved.
         """
         with stop_signals.deferred():
             try:
                 self._fit_steps()
-            except (StopRequested, EngineUnavailableError, RoundStalledError) as end:
+            except (StopRequested, *NOTHING_TO_TRAIN_ON) as end:
                 self._fit_save_last_state(end)
                 raise
 
