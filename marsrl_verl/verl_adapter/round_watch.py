@@ -16,8 +16,8 @@ class RoundStalledError(RuntimeError):
 
 
 NOTHING_TO_TRAIN_ON = (EngineUnavailableError, RoundStalledError)
-"""Errors of generation that end the run. The trainer and its weights are well, so the last state can be saved;
-their messages are made for users."""
+"""Errors of generation that end the run. The trainer is well, so the last state can be saved; their messages
+are made for users."""
 
 
 @dataclass(slots=True)
