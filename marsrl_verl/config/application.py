@@ -64,5 +64,13 @@ def _run(argv: list[str], launch: Launch) -> int:
         print(line, flush=True)
     with open_dict(composed.config):
         composed.config.marsrl.run.data_bytes = data_bytes(context)
+        composed.config.marsrl.run.command = _command(argv)
         make_paths_absolute(composed.config)
     return launch(composed.config)
+
+
+def _command(argv: list[str]) -> list[str]:
+    """The whole command line of this process, as it was typed."""
+    started = sys.orig_argv
+    own = started[len(started) - len(argv) :] == argv
+    return list(started) if own else ["python", "-m", "recipe.marsrl.main_marsrl", *argv]

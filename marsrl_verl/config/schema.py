@@ -381,6 +381,17 @@ class RunConfig:
     data_bytes: dict[str, int] = field(default_factory=dict)
     """Size of each data file by its path. The launcher writes it, so that the `config.yaml` in the run's
     folder shows a resumed run whether the data is still the same."""
+    command: list[str] = field(default_factory=list)
+    """The words of the command line that started the run. The launcher writes them: a run that ends early
+    says how to continue it."""
+    engine_timeout_s: float = 300.0
+    """Seconds that an engine may leave a sign of life unanswered, in a generation round and before a weight
+    sync; then the run ends. A working engine answers between two of its steps."""
+    sync_timeout_s: float = 600.0
+    """Most seconds of a weight sync; then the run ends."""
+    progress_timeout_s: float = 3600.0
+    """Seconds of a generation round without a new token, an answer or a score; then the run ends. A round may
+    take as long as it likes, and an external Solver its own `timeout_s`, which must be shorter."""
     log_rollouts: bool = True
     """Write every sample to `rollouts/step_N.jsonl`, and which of them a step trained to
     `trained/step_N.json`."""

@@ -42,7 +42,8 @@ def sample_to_plain(sample: Sample) -> PlainData:
     """A sample as plain data, scored or not."""
     data = _shallow(sample)
     for name in ("prompt_ids", "response_ids", "rollout_log_probs", "response_mask", "trainer_log_probs"):
-        data[name] = list(data[name])
+        # Shared, not copied: a state is taken in every step, and nobody changes a sample's tokens in place.
+        data[name] = data[name] if isinstance(data[name], list) else list(data[name])
     data["segments"] = [list(segment) for segment in sample.segments]
     data["finish_reason"] = sample.finish_reason.value
     data["outcome"] = None if sample.outcome is None else _outcome_to_plain(sample.outcome)

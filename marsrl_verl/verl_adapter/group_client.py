@@ -6,10 +6,11 @@ import uuid
 from dataclasses import dataclass
 from typing import Any
 
-from ray.exceptions import ActorDiedError, ActorUnavailableError
+from ray.exceptions import RayError
 
 from marsrl_verl.core.types import FinishReason, SamplingSettings
 from marsrl_verl.rollout.single_call import FINISH_REASONS, Completion, EngineUnavailableError
+from marsrl_verl.verl_adapter.engine_watch import is_refusal, reason
 from marsrl_verl.verl_adapter.sampling import sampling_arguments
 
 
@@ -29,7 +30,7 @@ class GroupClient:
         """See `marsrl_verl.rollout.single_call.CompletionClient`.
 
         Raises:
-            EngineUnavailableError: the server actor is gone.
+            EngineUnavailableError: the server or its engine is gone.
         """
         sampling = sampling_arguments(settings, max_tokens)
         server_id, server = await self.llm_client._acquire_server(request_id, prompt_ids=prompt_ids)
@@ -39,8 +40,10 @@ class GroupClient:
             answers = await server.generate_group.remote(
                 prompt_ids, sampling, f"{request_id}:{uuid.uuid4().hex[:8]}", n
             )
-        except (ActorDiedError, ActorUnavailableError) as error:
-            raise EngineUnavailableError(f"vLLM server {server_id} is gone: {error}") from error
+        except RayError as error:
+            if is_refusal(error):
+                raise
+            raise EngineUnavailableError(f"vLLM server {server_id} is gone: {reason(error)}") from error
         finally:
             self.llm_client._release_server(server_id, request_id=request_id)
         if not answers:

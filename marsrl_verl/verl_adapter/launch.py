@@ -5,22 +5,28 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import threading
 import warnings
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any, cast
 
 from omegaconf import DictConfig, OmegaConf
 
 from marsrl_verl.config.ray_cluster import LOCAL, joins_cluster
+from marsrl_verl.verl_adapter import stop_signals
 from marsrl_verl.verl_adapter.environment import prepare_environment
 from marsrl_verl.verl_adapter.platform_choice import on_cpu_platform
+from marsrl_verl.verl_adapter.stop_signals import StopRequested
 from marsrl_verl.verl_adapter.terminal import chatter_to
 
+END_SECONDS = 30.0
+"""Seconds that a run which did not finish has to end in order."""
 TRAIN = "marsrl_verl.verl_adapter.launch:train"
 
 
 def run(config: DictConfig, work: str = TRAIN) -> int:
-    """Start Ray unless this process already belongs to a cluster job, train, and return 0.
+    """Start Ray unless this process already belongs to a cluster job, train, and return the exit status.
 
     The trainer runs in this process: under `ray job submit` that is the job's entry point on the
     cluster, locally it saves a process that would import everything once more.
@@ -28,6 +34,14 @@ def run(config: DictConfig, work: str = TRAIN) -> int:
     Args:
         work: `package.module:function` with the arguments of `train`; what is done once Ray is there.
     """
+    with stop_signals.stop_on_signals():
+        try:
+            return _run(config, work)
+        except StopRequested as stop:  # while Ray starts
+            return _report_end(config, stop)
+
+
+def _run(config: DictConfig, work: str) -> int:
     env_vars = prepare_environment(config)
     quiet_third_parties(own_cluster=not joins_cluster(config))
     settings = ray_settings(config, env_vars)
@@ -40,7 +54,8 @@ def run(config: DictConfig, work: str = TRAIN) -> int:
     if ray.is_initialized():
         do(work, config)
     else:
-        context = ray.init(**settings)
+        with stop_signals.while_ray_starts():
+            context = ray.init(**settings)
         do(work, config, Path(context.address_info["session_dir"]))
     return 0
 
@@ -57,12 +72,37 @@ def train(config: DictConfig, session: Path | None = None) -> None:
     Args:
         session: Ray's session folder; unless `marsrl.run.worker_logs` is set, this process logs there
             as Ray's workers do, and the terminal shows the run's own output alone.
+
+    Raises:
+        SystemExit: the run did not finish; why is said on the terminal.
     """
+    with stop_signals.stop_on_signals(), _chatter(config, session):
+        try:
+            _train(config)
+        except (Exception, StopRequested) as error:
+            status = _report_end(config, error)
+            _end_after(END_SECONDS, status)
+            raise SystemExit(status) from None
+
+
+def _chatter(config: DictConfig, session: Path | None) -> AbstractContextManager[None]:
     if session is None or config.marsrl.run.worker_logs:
-        _train(config)
-        return
-    with chatter_to(session / "logs" / f"marsrl-driver-{os.getpid()}.log"):
-        _train(config)
+        return nullcontext()
+    return chatter_to(session / "logs" / f"marsrl-driver-{os.getpid()}.log")
+
+
+def _report_end(config: DictConfig, error: BaseException) -> int:
+    from marsrl_verl.verl_adapter.run_end import report_end
+
+    return report_end(config, error)
+
+
+def _end_after(seconds: float, status: int) -> threading.Timer:
+    """End this process in any case: what ends it in order may wait for threads and processes that hang."""
+    timer = threading.Timer(seconds, os._exit, [status])
+    timer.daemon = True
+    timer.start()
+    return timer
 
 
 def _train(config: DictConfig) -> None:

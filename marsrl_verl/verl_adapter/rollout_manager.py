@@ -9,14 +9,15 @@ batch is built.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import ray
 from omegaconf import DictConfig
-from ray.exceptions import ActorDiedError, ActorUnavailableError
+from ray.exceptions import RayActorError
 from verl import DataProto
 from verl.experimental.agent_loop.agent_loop import AgentLoopManager, AgentLoopWorker
 
@@ -26,9 +27,11 @@ from marsrl_verl.rewards.base import ScoreRequest
 from marsrl_verl.rollout.failed_round import refuse_failed_round
 from marsrl_verl.rollout.single_call import EngineUnavailableError, answer
 from marsrl_verl.verl_adapter.components import chat_tokenizer, external_solver
+from marsrl_verl.verl_adapter.engine_watch import EngineWatch, reason, results
 from marsrl_verl.verl_adapter.generation import Round
 from marsrl_verl.verl_adapter.group_client import GroupClient
 from marsrl_verl.verl_adapter.prefill_counters import PrefillCounters
+from marsrl_verl.verl_adapter.round_watch import GroupCounts, RoundWatch
 from marsrl_verl.verl_adapter.scoring import GroupScorer
 
 
@@ -47,6 +50,11 @@ class MarsRLAgentLoopWorker(AgentLoopWorker):
         self._client = GroupClient(self.llm_client)
         self._chat = chat_tokenizer(config, self.tokenizer)
         self._external_solver = external_solver(config, self._chat)
+        self._done = GroupCounts()
+
+    async def counts(self) -> GroupCounts:
+        """The groups since this worker started."""
+        return self._done
 
     async def generate_samples(
         self, inputs: list[StageInput], sampling: dict[str, SamplingSettings]
@@ -58,17 +66,25 @@ class MarsRLAgentLoopWorker(AgentLoopWorker):
         return Round(samples, time.monotonic() - started)
 
     async def _answer_and_score(self, stage_input: StageInput, settings: SamplingSettings) -> list[Sample]:
+        self._done.asked += 1
+        samples = await self._answer(stage_input, settings)
+        self._done.answered += 1
+        await self._score(stage_input, samples)
+        self._done.scored += 1
+        return samples
+
+    async def _answer(self, stage_input: StageInput, settings: SamplingSettings) -> list[Sample]:
         if self._external_solver is not None and stage_input.role == SOLVER:
-            samples = await self._external_solver.answer(stage_input)
-        else:
-            samples = await answer(stage_input, settings, self._client, self._chat)
+            return await self._external_solver.answer(stage_input)
+        return await answer(stage_input, settings, self._client, self._chat)
+
+    async def _score(self, stage_input: StageInput, samples: list[Sample]) -> None:
         ended = [sample for sample in samples if sample.finish_reason is not FinishReason.SEGMENT]
         if not ended:
-            return samples
+            return
         outcomes = await self._scorer.score([ScoreRequest.of(stage_input, sample) for sample in ended])
         for sample, outcome in zip(ended, outcomes, strict=True):
             sample.outcome = outcome
-        return samples
 
 
 @dataclass(slots=True)
@@ -81,32 +97,36 @@ class _WorkersRound:
     """Handles of the servers whose statistics tell what the round read; none: nobody asks."""
     before: PrefillCounters | None = None
     """What they had read when the round began."""
+    look: Callable[[], object] = lambda: None
+    """Called every second while something is waited for; see `RoundWatch`."""
 
     def wait(self) -> Round:
         """See `generation.StartedRound`.
 
         Raises:
-            EngineUnavailableError: not one request was answered. A failed request is data; a round
-                of nothing else is a broken engine.
+            EngineUnavailableError: the engine is gone, or not one request was answered. A failed request is
+                data; a round of nothing else is a broken engine.
+            RoundStalledError: the round does not go on.
+            StopRequested: the run is told to end.
         """
-        rounds: list[Round] = ray.get(self.shares)
+        rounds: list[Round] = results(self.shares, self.look)
         samples = [sample for one in rounds for sample in one.samples]
         refuse_failed_round(samples)
         seconds = max((one.seconds for one in rounds), default=0.0)
-        after = _read(self.servers)
+        after = _read(self.servers, self.look)
         if self.before is None or after is None:
             return Round(samples, seconds)
         return Round(samples, seconds, after - self.before, shared_tokens(prompts_sent(samples)))
 
 
-def _read(servers: Sequence[Any]) -> PrefillCounters | None:
+def _read(servers: Sequence[Any], look: Callable[[], object]) -> PrefillCounters | None:
     """What all servers have read since they started; None without servers, or without statistics."""
     if not servers:
         return None
     try:
-        counted = ray.get([server.prefill_counters.remote() for server in servers])
-    except (ActorDiedError, ActorUnavailableError) as error:
-        raise EngineUnavailableError(f"a vLLM server is gone: {error}") from error
+        counted = results([server.prefill_counters.remote() for server in servers], look)
+    except RayActorError as error:
+        raise EngineUnavailableError(f"a vLLM server is gone: {reason(error)}") from error
     return None if None in counted else sum(counted, PrefillCounters())
 
 
@@ -114,6 +134,8 @@ class MarsRLAgentLoopManager(AgentLoopManager):
     """Spreads stage inputs over the workers. Implements `marsrl_verl.core.types.Engine`."""
 
     _measured_servers: Sequence[Any] = ()
+    _engines: EngineWatch | None = None
+    _progress_limit_s = math.inf
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.agent_loop_workers_class = ray.remote(MarsRLAgentLoopWorker)
@@ -127,15 +149,26 @@ class MarsRLAgentLoopManager(AgentLoopManager):
         """
         self._measured_servers = tuple(servers)
 
+    def watch(self, engines: EngineWatch, progress_limit_s: float) -> None:
+        """From now on, end a round whose engines show no sign of life, or in which nothing happens."""
+        self._engines, self._progress_limit_s = engines, progress_limit_s
+
     def start(self, inputs: list[StageInput], sampling: dict[str, SamplingSettings]) -> _WorkersRound:
         """Begin a generation round; `wait` on what this returns ends it.
 
         Raises:
             EngineUnavailableError: a server whose statistics are wanted is gone.
         """
+        look = self._watched()
         servers = self._measured_servers
-        before = _read(servers)
-        return _WorkersRound(self._share_out(inputs, sampling), servers, before)
+        before = _read(servers, look)
+        return _WorkersRound(self._share_out(inputs, sampling), servers, before, look)
+
+    def _watched(self) -> Callable[[], object]:
+        """What looks after a new round."""
+        if self._engines is None:
+            return lambda: None
+        return RoundWatch(self._engines, self.agent_loop_workers, self._progress_limit_s).look
 
     def _share_out(self, inputs: list[StageInput], sampling: dict[str, SamplingSettings]) -> list[Any]:
         workers = self.agent_loop_workers
@@ -150,9 +183,9 @@ class MarsRLAgentLoopManager(AgentLoopManager):
         """Answer and score all inputs in one generation round, whose statistics nobody asks for.
 
         Raises:
-            EngineUnavailableError: not one request was answered.
+            EngineUnavailableError, RoundStalledError, StopRequested: as `_WorkersRound.wait`.
         """
-        return _WorkersRound(self._share_out(inputs, sampling)).wait().samples
+        return _WorkersRound(self._share_out(inputs, sampling), look=self._watched()).wait().samples
 
     def generate_sequences(self, prompts: DataProto) -> DataProto:
         """Refused: rows of this trainer are stage inputs."""

@@ -25,18 +25,25 @@ class SealedCheckpointTrainer(RayPPOTrainer):
         """Continue with a saved state."""
         raise NotImplementedError
 
-    def _save_checkpoint(self) -> None:
+    sealed_step: int | None = None
+    """The step of the checkpoint that was written or loaded last."""
+
+    def _save_checkpoint(self, state: dict[str, Any] | None = None) -> None:
         """verl's checkpoint with the plugin's state in it, sealed when all of it is written.
 
         Older ones are deleted after that, by `trainer.max_actor_ckpt_to_keep`.
+
+        Args:
+            state: the plugin's state at the end of step `global_steps`; None: as it is now.
         """
         root = Path(self.config.trainer.default_local_dir)
         folder = root / f"global_step_{self.global_steps}"
         checkpoint.unseal(folder)
-        checkpoint.save_state(folder, self.plugin_state())
+        checkpoint.save_state(folder, self.plugin_state() if state is None else state)
         with self._verl_deletes_nothing() as keep:
             super()._save_checkpoint()
         checkpoint.seal(folder, self._shards)
+        self.sealed_step = self.global_steps
         checkpoint.keep_newest(root, keep)
 
     @contextmanager
@@ -73,6 +80,7 @@ class SealedCheckpointTrainer(RayPPOTrainer):
         super()._load_checkpoint()
         if self.global_steps:
             self.load_plugin_state(checkpoint.load_state(self._resumed_folder()))
+            self.sealed_step = self.global_steps
         return self.global_steps
 
     def _resumed_folder(self) -> Path:

@@ -41,6 +41,11 @@ class MarsRLTaskRunner(BaseTaskRunner):
         try:
             trainer.init_workers()
             trainer.fit()
+        except BaseException:
+            # Some may wait for ever, and threads of this process for them. The others end with this process:
+            # a Ray of our own does, and one that was joined ends what a driver that is gone had started.
+            trainer.kill_workers()
+            raise
         finally:
             trainer.close()
 

@@ -6,8 +6,6 @@ can be read side by side.
 
 from __future__ import annotations
 
-import time
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +27,7 @@ from marsrl_verl.core.step_result import StepResult
 from marsrl_verl.core.types import Problem
 from marsrl_verl.evaluation.credit_metrics import credit_metrics
 from marsrl_verl.evaluation.suite import AFTER, ALONE, BEFORE
-from marsrl_verl.verl_adapter import checkpoint
+from marsrl_verl.verl_adapter import checkpoint, stop_signals
 from marsrl_verl.verl_adapter.arranged_batch import BatchPlan, arranged_batch
 from marsrl_verl.verl_adapter.batch import TrainingRow, trained_samples, training_rows
 from marsrl_verl.verl_adapter.components import (
@@ -38,6 +36,7 @@ from marsrl_verl.verl_adapter.components import (
     chat_tokenizer,
     sampling_settings,
 )
+from marsrl_verl.verl_adapter.engine_trainer import EngineTrainer
 from marsrl_verl.verl_adapter.generation import Generation
 from marsrl_verl.verl_adapter.loss_inputs import (
     correct_off_policy,
@@ -46,15 +45,14 @@ from marsrl_verl.verl_adapter.loss_inputs import (
 )
 from marsrl_verl.verl_adapter.marking import mark_samples, rows_to_mark
 from marsrl_verl.verl_adapter.observer import TrainingObserver
-from marsrl_verl.verl_adapter.prefill_counters import keeps_statistics
 from marsrl_verl.verl_adapter.problem_stream import ProblemStream, problems_of
 from marsrl_verl.verl_adapter.recorded_rows import old_log_probs
-from marsrl_verl.verl_adapter.rollout_pool import engines_placed
-from marsrl_verl.verl_adapter.sealed_trainer import SealedCheckpointTrainer
+from marsrl_verl.verl_adapter.round_watch import NOTHING_TO_TRAIN_ON
 from marsrl_verl.verl_adapter.shared_prefix_engine import computed_tokens
+from marsrl_verl.verl_adapter.stop_signals import StopRequested
 
 
-class RayMarsRLTrainer(SealedCheckpointTrainer):
+class RayMarsRLTrainer(EngineTrainer):
     """Trains the stages of `marsrl.algo` on verl's workers.
 
     The constructor's arguments are `RayPPOTrainer`'s.
@@ -88,20 +86,26 @@ class RayMarsRLTrainer(SealedCheckpointTrainer):
         self.metrics: dict[str, float] = {}
         self.timing: dict[str, float] = {}
 
-    def init_workers(self) -> None:
-        """verl's, with the engines on the trainer's GPUs or on their own. Those that keep statistics are made
-        known to the rollout manager, to which verl gives a client only."""
-        with engines_placed(self.config):
-            super().init_workers()
-        if keeps_statistics(self.config.actor_rollout_ref.rollout):
-            replicas = self.llm_server_manager.get_replicas()
-            self.async_rollout_manager.measure_prefill([replica.server_handle for replica in replicas])
-
     # --- the loop -----------------------------------------------------------------------------
 
     def fit(self) -> None:
         """Train until the step or token limit, evaluating before and after as configured; with
-        `trainer.val_only` evaluate alone."""
+        `trainer.val_only` evaluate alone.
+
+        Raises:
+            StopRequested: the run was told to end.
+            NOTHING_TO_TRAIN_ON: the engines are gone, or a round does not go on.
+
+        Before any of them comes out, the state at the end of the last step is saved.
+        """
+        with stop_signals.deferred():
+            try:
+                self._fit_steps()
+            except (StopRequested, *NOTHING_TO_TRAIN_ON) as end:
+                self._fit_save_last_state(end)
+                raise
+
+    def _fit_steps(self) -> None:
         self._fit_begin()
         if self.evaluates_only:
             self._evaluate(ALONE)
@@ -117,23 +121,30 @@ class RayMarsRLTrainer(SealedCheckpointTrainer):
 
         With overlap the step's round was started in the step before, and the next one's starts here, with
         the weights as they are before this step's update.
+
+        A signal to end is heeded where the weights are those of a step's end and so is `self.last_state`: all
+        the time but from an update to the end of its step.
         """
         self.metrics, self.timing = {}, {}
         with self._timed("step"):
             self._fit_get_batch(self.global_steps)
             self._fit_generate()
             result = self.scheduler.finish_step(last=self._is_last_step())
+            pools = self._pools_state()  # without the next step's round
             if self.overlaps and not self._is_last_step():
                 self._fit_start_next_round()
             batch = self._fit_build_batch(result)
             if batch is not None:
                 self._fit_compute_log_prob(batch)
                 self._fit_compute_ref_log_prob(batch)
+                stop_signals.check()
                 self._fit_update_actor(batch)
             trained = {name: self.credit[name] for name in trained_samples(batch)}
             self.observer.rollouts(self.global_steps, result, trained)
             self._fit_describe(result, batch)
+            self.last_state = {**pools, **self._step_state()}
             self._fit_save_checkpoint()
+            stop_signals.check()
             if not self.overlaps:
                 self._fit_update_weights(self.global_steps)
             self._fit_validate()
@@ -149,6 +160,7 @@ class RayMarsRLTrainer(SealedCheckpointTrainer):
             after_round=self._fit_mark_samples,
         )
         self._load_checkpoint()
+        stop_signals.check()
         # Before the metrics: a kill in between must not leave a checkpoint that is newer than they are.
         checkpoint.set_aside_after(Path(self.config.trainer.default_local_dir), self.global_steps)
         self.observer.begin(self.global_steps)
@@ -327,23 +339,6 @@ class RayMarsRLTrainer(SealedCheckpointTrainer):
         output["perf/mfu/actor"] = output.pop("actor/mfu")
         return DataProto.from_single_dict(data={}, meta_info={"metrics": output})
 
-    def _fit_update_weights(self, version: int) -> None:
-        """Bring the trainer's weights to the engine, which drops what it cached under older ones.
-
-        Args:
-            version: the training step after which the trainer's weights are as they are now.
-        """
-        if self.engine_version == version:
-            return
-        if self.generation.in_flight:
-            raise RuntimeError(
-                f"weights of step {version}: a generation round is in flight, and its samples would come "
-                "from two sets of weights; collect it first"
-            )
-        with self._timed("update_weights"):
-            self.checkpoint_manager.update_weights(version)
-        self.engine_version = version
-
     def _fit_validate(self) -> None:
         every = self.settings.evaluation.every
         if every > 0 and self.global_steps % every == 0 and not self._is_last_step():
@@ -401,16 +396,25 @@ class RayMarsRLTrainer(SealedCheckpointTrainer):
 
     def plugin_state(self) -> dict[str, Any]:
         """What a checkpoint holds beside verl's part."""
+        return {**self._pools_state(), **self._step_state()}
+
+    def _pools_state(self) -> dict[str, Any]:
+        """What waits between two steps."""
+        return {
+            "generation": self.generation.state_dict(),
+            "scheduler": self.scheduler.state_dict(),
+            "problems": self.problems.state_dict(),
+        }
+
+    def _step_state(self) -> dict[str, Any]:
+        """What is known when a step has trained."""
         return {
             "step": self.global_steps,
             "generated_tokens": self.generated_tokens,
             "samples": self.samples,
-            "generation": self.generation.state_dict(),
-            "scheduler": self.scheduler.state_dict(),
             "algorithm": self.algorithm.state_dict(),
-            "problems": self.problems.state_dict(),
-            "metrics": self.metrics,
-            "timing": self.timing,
+            "metrics": dict(self.metrics),
+            "timing": dict(self.timing),
         }
 
     def load_plugin_state(self, state: dict[str, Any]) -> None:
@@ -444,22 +448,3 @@ class RayMarsRLTrainer(SealedCheckpointTrainer):
         """End the observer's files and the dump threads, also after an error."""
         self.observer.close()
         self._shutdown_dump_executor()
-
-    def _sleep_engine(self) -> None:
-        # With free_cache_engine the engine gives its memory to the trainer and loses its weights;
-        # verl's sleep waits for requests, of which there is none between rounds.
-        awake = self.engine_version is not None
-        if self.config.actor_rollout_ref.rollout.free_cache_engine and awake:
-            self.checkpoint_manager.sleep_replicas()
-            self.engine_version = None  # asleep it has no weights
-
-    def _time_of(self, *names: str) -> float:
-        return sum(self.timing.get(name, 0.0) for name in names)
-
-    @contextmanager
-    def _timed(self, name: str) -> Any:
-        start = time.monotonic()
-        try:
-            yield
-        finally:
-            self.timing[name] = self.timing.get(name, 0.0) + time.monotonic() - start

@@ -7,6 +7,8 @@ one request with `n=G` and only the final output saves G-1 round trips and every
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import ray
@@ -15,8 +17,19 @@ from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, 
 from vllm import SamplingParams
 from vllm.inputs import TokensPrompt
 from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine.exceptions import EngineDeadError
 
+from marsrl_verl.rollout.single_call import EngineUnavailableError
 from marsrl_verl.verl_adapter.prefill_counters import PrefillCounters, read_counters
+
+
+@contextmanager
+def _dead_engine_named() -> Iterator[None]:
+    """Raise our own error for vLLM's of a dead engine: callers must tell it from a refused request."""
+    try:
+        yield
+    except EngineDeadError as error:
+        raise EngineUnavailableError("the engine's process has ended; its log says why") from error
 
 
 class MarsRLvLLMServer(vLLMHttpServer):
@@ -37,7 +50,16 @@ class MarsRLvLLMServer(vLLMHttpServer):
             For each completion: token ids, their log-probabilities under the sampling distribution,
             vLLM's finish reason, and the training step whose weights sampled it. Empty where the
             engine aborted the request.
+
+        Raises:
+            EngineUnavailableError: the engine has died.
         """
+        with _dead_engine_named():
+            return await self._generate_group(prompt_ids, sampling, request_id, n)
+
+    async def _generate_group(
+        self, prompt_ids: list[int], sampling: dict[str, Any], request_id: str, n: int
+    ) -> list[tuple[list[int], list[float], str, int]]:
         if await self._park_until_admitted(request_id) is not None:
             return []
         try:
@@ -74,6 +96,29 @@ class MarsRLvLLMServer(vLLMHttpServer):
             )
             for completion in output.outputs
         ]
+
+    async def pulse(self, through_core: bool) -> tuple[int, int]:
+        """A sign of life of the engine.
+
+        Upstream behaviour: `AsyncLLM` marks itself as broken when its core's process ends. That a core hangs
+        shows by a question that it leaves open; it answers one between two of its steps.
+
+        Args:
+            through_core: ask the core too.
+
+        Returns:
+            How many requests are in the engine, and how many tokens they have so far. While it works on them,
+            one of the two changes.
+
+        Raises:
+            EngineUnavailableError: the engine has died.
+        """
+        with _dead_engine_named():
+            await self.engine.check_health()
+            if through_core:
+                await self.engine.is_sleeping()
+        states = list(self.engine.output_processor.request_states.values())
+        return len(states), sum(state.detokenizer.num_output_tokens() for state in states)
 
     async def prefill_counters(self) -> PrefillCounters | None:
         """vLLM's count of the prompts read so far; None where the engine keeps no statistics.

@@ -76,6 +76,11 @@ REFUSED = {
     "top-p": ({**SERVED, f"{ENDPOINT}.top_p": 0.0}, f"{ENDPOINT}.top_p = 0.0", "at most 1"),
     "no token": ({**SERVED, f"{ENDPOINT}.max_tokens": 0}, f"{ENDPOINT}.max_tokens = 0", "at least 1"),
     "no time": ({**SERVED, f"{ENDPOINT}.timeout_s": 0.0}, f"{ENDPOINT}.timeout_s = 0.0", "above 0"),
+    "time beyond a round's patience": (
+        {**SERVED, f"{ENDPOINT}.timeout_s": 3600.0},
+        f"{ENDPOINT}.timeout_s = 3600.0",
+        "marsrl.run.progress_timeout_s above 3600",
+    ),
     "negative retries": ({**SERVED, f"{ENDPOINT}.retries": -1}, f"{ENDPOINT}.retries = -1", "at least 0"),
     "pause without retries": (
         {**SERVED, f"{ENDPOINT}.retries": 0, f"{ENDPOINT}.backoff_s": 3.0},

@@ -44,6 +44,21 @@ COMMANDS = {
 
 # What is set -> the key that the message names, a part of what it says.
 SETTINGS = {
+    "no patience with engines": (
+        {"marsrl.run.engine_timeout_s": 0.5},
+        "marsrl.run.engine_timeout_s = 0.5",
+        "at least 10",
+    ),
+    "no patience with a sync": (
+        {"marsrl.run.sync_timeout_s": 0},
+        "marsrl.run.sync_timeout_s = 0",
+        "at least 10",
+    ),
+    "no patience with a round": (
+        {"marsrl.run.progress_timeout_s": -1},
+        "marsrl.run.progress_timeout_s = -1",
+        "at least 10",
+    ),
     "rows shuffled by the workers": ({f"{ACTOR}.shuffle": True}, f"{ACTOR}.shuffle = True", "Leave it false"),
     "stale inputs that nothing makes wait": (
         {"marsrl.pipeline.max_input_staleness": 2},

@@ -177,6 +177,7 @@ AT_LEAST: dict[str, set[str]] = {
     "vllm.v1.engine.llm_engine:LLMEngine.add_request": {"request_id", "prompt", "params"},
     "vllm.v1.engine.async_llm:AsyncLLM.add_request": {"request_id", "prompt", "params"},
     "vllm.v1.engine.async_llm:AsyncLLM.abort": {"request_id"},
+    "verl.checkpoint_engine.base:CheckpointEngineManager.abort_replicas": {"reject_request"},
 }
 """Parameters that must be among those of a function."""
 
@@ -198,6 +199,11 @@ PRESENT: dict[str, type] = {
     "vllm.sampling_params:RequestOutputKind.FINAL_ONLY": object,
     "vllm.v1.engine.output_processor:RequestOutputCollector.get": object,
     "vllm.v1.engine.llm_engine:LLMEngine.step": object,
+    "vllm.v1.engine.exceptions:EngineDeadError": type,
+    "vllm.v1.engine.async_llm:AsyncLLM.check_health": object,
+    "vllm.v1.engine.async_llm:AsyncLLM.is_sleeping": object,
+    "vllm.v1.engine.detokenizer:IncrementalDetokenizer.num_output_tokens": object,
+    "verl.single_controller.ray:RayWorkerGroup.workers": property,
 }
 """Classes and attributes without parameters to compare."""
 

@@ -20,7 +20,9 @@ from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.core.scheduler import Scheduler
 from marsrl_verl.core.scripted import ScriptedEngine, SkillModel
 from marsrl_verl.core.types import SamplingSettings
+from marsrl_verl.verl_adapter import stop_signals
 from marsrl_verl.verl_adapter.checkpoint import describe_shards
+from marsrl_verl.verl_adapter.engine_watch import EngineGuard, EngineWatch, Limits
 from marsrl_verl.verl_adapter.generation import Generation, Round
 from marsrl_verl.verl_adapter.problem_stream import ProblemStream
 from marsrl_verl.verl_adapter.trainer import RayMarsRLTrainer
@@ -47,7 +49,9 @@ class StartedInThread:
     future: Future
 
     def wait(self) -> Round:
-        return Round(self.future.result(), 0.0)
+        samples = self.future.result()
+        stop_signals.check()  # as what waits for real workers does
+        return Round(samples, 0.0)
 
 
 class OneNumber:
@@ -94,6 +98,7 @@ class BackgroundEngine(ScriptedEngine):
         self.generated = 0
         self.asleep = False
         self.naps = 0
+        self.told_to_drop = 0
 
     def start(self, inputs, sampling) -> StartedInThread:
         assert not self.asleep, "a round was started on an engine that sleeps"
@@ -112,6 +117,11 @@ class BackgroundEngine(ScriptedEngine):
         self.received.append((version, self.weights.updates))
         self.policy_version = version
         self.asleep = False
+
+    def abort_replicas(self, reject_request: bool) -> None:
+        assert reject_request, "late requests would wait for ever"
+        self.told_to_drop += 1
+        self.pool.shutdown()
 
     def sleep_replicas(self) -> None:
         assert self.at_work == 0, "the engine was put to sleep while a round was at work"
@@ -207,6 +217,7 @@ class ScriptedTrainer(RayMarsRLTrainer):
         self.actor_rollout_wg = OneNumber()
         self.async_rollout_manager = BackgroundEngine(self.actor_rollout_wg, seed=engine_seed)
         self.checkpoint_manager = self.async_rollout_manager
+        self.engines = EngineGuard(EngineWatch((), 60.0), Limits(60.0, 60.0, 60.0))
         self.use_critic = False
         self.total_training_steps = steps
         self.observer = SimpleNamespace(
@@ -272,8 +283,8 @@ class ScriptedTrainer(RayMarsRLTrainer):
     def _fit_update_actor(self, batch):
         self.actor_rollout_wg.steps.append(self.global_steps)
 
-    def _save_checkpoint(self):
-        super()._save_checkpoint()
+    def _save_checkpoint(self, state=None):
+        super()._save_checkpoint(state)
         self.saved.append(self.global_steps)
 
     def _evaluate(self, tag):

@@ -12,6 +12,8 @@ import pytest
 
 pytest.importorskip("verl", reason="verl's agent loops")
 
+import fake_ray
+
 from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
@@ -22,7 +24,7 @@ from marsrl_verl.reporting.rollout_log import rollout_line
 from marsrl_verl.rollout.external.answer_file import AnswerFileError, FileSource
 from marsrl_verl.rollout.external.endpoint import EndpointSource
 from marsrl_verl.rollout.single_call import ChatTokenizer, EngineUnavailableError
-from marsrl_verl.verl_adapter import rollout_manager
+from marsrl_verl.verl_adapter import engine_watch, rollout_manager
 from marsrl_verl.verl_adapter.batch import training_rows
 from marsrl_verl.verl_adapter.components import (
     build_algorithm,
@@ -177,9 +179,9 @@ def test_a_round_without_a_solution_stops_although_the_engine_answers(monkeypatc
             sample.external = sample.group_id.startswith("p/solver")
         return rollout_manager.Round(samples, 1.0)
 
-    monkeypatch.setattr(rollout_manager.ray, "get", list)
+    monkeypatch.setattr(engine_watch, "ray", fake_ray.FakeRay())
     manager = MarsRLAgentLoopManager.__new__(MarsRLAgentLoopManager)
-    manager.agent_loop_workers = [SimpleNamespace(generate_samples=SimpleNamespace(remote=generate))]
+    manager.agent_loop_workers = [SimpleNamespace(generate_samples=fake_ray.Method(generate))]
     inputs = [stage_input("solver"), stage_input("verifier")]
     with pytest.raises(EngineUnavailableError, match=r"all 2 samples of the external Solver.*HTTP 500"):
         manager.generate(inputs, {item.role: SETTINGS for item in inputs})

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from marsrl_verl.verl_adapter import launch
+import pytest
+from omegaconf import OmegaConf
+
+from marsrl_verl.rollout.single_call import EngineUnavailableError
+from marsrl_verl.verl_adapter import launch, run_end
+from marsrl_verl.verl_adapter.stop_signals import StopRequested
 
 seen: list[tuple] = []
 
@@ -23,3 +28,96 @@ def test_a_run_trains_unless_other_work_is_named(monkeypatch):
 def test_other_work_gets_configuration_and_session():
     launch.do(f"{__name__}:note", {"a": 1}, Path("/session"))
     assert seen == [({"a": 1}, Path("/session"))]
+
+
+# --- a run that does not finish -------------------------------------------------------------------------
+
+COMMAND = ["python", "-m", "recipe.marsrl.main_marsrl", "name=a b", "marsrl.run.existing=fail"]
+
+
+@pytest.fixture
+def config(tmp_path):
+    """Of a run whose folder is there, with a checkpoint after step 4."""
+    (tmp_path / "run.json").write_text("{}")
+    sealed = tmp_path / "checkpoints/global_step_4"
+    sealed.mkdir(parents=True)
+    (sealed / "sealed.json").write_text("{}")
+    run = {"output_dir": str(tmp_path), "command": COMMAND, "worker_logs": True}
+    trainer = {"default_local_dir": str(tmp_path / "checkpoints"), "save_freq": 2}
+    return OmegaConf.create({"marsrl": {"run": run}, "trainer": trainer})
+
+
+@pytest.fixture
+def train_with(monkeypatch):
+    """The status of a run that an error ends."""
+    monkeypatch.setattr(launch, "END_SECONDS", 3600.0)
+
+    def train(config, error) -> int:
+        def fail(_config):
+            raise error
+
+        monkeypatch.setattr(launch, "_train", fail)
+        with pytest.raises(SystemExit) as end:
+            launch.train(config)
+        return end.value.code
+
+    return train
+
+
+def test_an_error_is_a_sentence_and_the_traceback_is_in_the_runs_folder(config, train_with, tmp_path, capsys):
+    assert train_with(config, EngineUnavailableError("vLLM server 0 is gone")) == 1
+    said = capsys.readouterr()
+    assert "The run ended: vLLM server 0 is gone\n" in said.out
+    assert "Traceback (most" not in said.out + said.err
+    assert "To go on from step 4:\n  python -m recipe.marsrl.main_marsrl 'name=a b' " in said.out
+    assert "marsrl.run.existing=resume" in said.out
+    log = (tmp_path / "error.log").read_text()
+    assert "Traceback (most recent call last)" in log and "EngineUnavailableError" in log
+
+
+def test_an_unexpected_error_is_named(config, train_with, capsys):
+    assert train_with(config, ZeroDivisionError("division by zero\nsecond line")) == 1
+    assert "The run ended: ZeroDivisionError: division by zero\n" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("number", "name", "status"), [(15, "SIGTERM", 143), (2, "SIGINT", 130)])
+def test_a_signal_has_its_own_status_and_no_traceback(
+    config, train_with, tmp_path, capsys, number, name, status
+):
+    assert train_with(config, StopRequested(number)) == status
+    said = capsys.readouterr().out
+    assert f"The run was ended by {name}." in said
+    assert "To go on from step 4" in said
+    assert not (tmp_path / "error.log").exists()
+
+
+def test_a_run_without_a_checkpoint_says_so(config, train_with, tmp_path, capsys):
+    (tmp_path / "checkpoints/global_step_4/sealed.json").unlink()
+    train_with(config, StopRequested(15))
+    assert "There is no checkpoint yet.\nTo start again:" in capsys.readouterr().out
+    config.trainer.save_freq = -1
+    train_with(config, StopRequested(15))
+    assert "trainer.save_freq = -1" in capsys.readouterr().out
+
+
+def test_before_the_runs_folder_is_there_the_traceback_goes_to_the_log(config, train_with, tmp_path, capsys):
+    (tmp_path / "run.json").unlink()
+    train_with(config, ValueError("no model"))
+    said = capsys.readouterr()
+    assert "Traceback (most recent call last)" in said.err
+    assert not (tmp_path / "error.log").exists()
+
+
+def test_a_process_that_cannot_end_in_order_is_ended(monkeypatch):
+    ended = []
+    monkeypatch.setattr(launch.os, "_exit", ended.append)
+    launch._end_after(0.0, 7).join(10)
+    assert ended == [7]
+
+
+def test_the_command_that_goes_on_leaves_out_where_the_run_began():
+    words = [*COMMAND, "trainer.resume_mode=resume_path", "+trainer.resume_from_path=/a/global_step_2"]
+    own = run_end.resume_command(words, saved=True)
+    assert "resume_mode" not in own and "resume_from_path" not in own
+    assert own.count("marsrl.run.existing=") == 1
+    assert "resume_from_path=/a/global_step_2" in run_end.resume_command(words, saved=False)

@@ -13,12 +13,13 @@ import pytest
 pytest.importorskip("verl", reason="verl's agent loops")
 pytest.importorskip("vllm", reason="vLLM's statistics")
 
+import fake_ray
 from omegaconf import OmegaConf
 from ray.exceptions import ActorDiedError
 
 from marsrl_verl.core.types import FinishReason, Problem, Sample, StageInput
 from marsrl_verl.rollout.single_call import EngineUnavailableError
-from marsrl_verl.verl_adapter import rollout_manager
+from marsrl_verl.verl_adapter import engine_watch, rollout_manager
 from marsrl_verl.verl_adapter.generation import Generation, Round, RoundCounts
 from marsrl_verl.verl_adapter.prefill_counters import PrefillCounters, keeps_statistics, read_counters
 from marsrl_verl.verl_adapter.rollout_manager import MarsRLAgentLoopManager
@@ -107,7 +108,7 @@ class Server:
 
     def __init__(self, statistics: bool = True) -> None:
         self.statistics, self.readings = statistics, 0
-        self.prefill_counters = SimpleNamespace(remote=self._read)
+        self.prefill_counters = fake_ray.Method(self._read)
 
     def _read(self) -> PrefillCounters | None:
         self.readings += 1
@@ -127,9 +128,9 @@ INPUTS = [StageInput("g", Problem("p", "1+1", "2"), "solver", 0, "solver", (), n
 @pytest.fixture
 def manager(monkeypatch) -> MarsRLAgentLoopManager:
     """A manager with a worker that answers every round with two samples of one prompt."""
-    monkeypatch.setattr(rollout_manager.ray, "get", list)
+    monkeypatch.setattr(engine_watch, "ray", fake_ray.FakeRay())
     made = MarsRLAgentLoopManager.__new__(MarsRLAgentLoopManager)
-    answer = SimpleNamespace(remote=lambda *_: Round([sample(0), sample(1)], 1.0))
+    answer = fake_ray.Method(lambda *_: Round([sample(0), sample(1)], 1.0))
     made.agent_loop_workers = [SimpleNamespace(generate_samples=answer)]
     return made
 
@@ -164,11 +165,8 @@ def test_nobody_asks_for_an_evaluations_statistics(manager):
 
 
 def test_without_servers_nothing_is_read_or_counted(manager, monkeypatch):
-    asked = []
-    monkeypatch.setattr(rollout_manager.ray, "get", lambda refs: asked.append(refs) or list(refs))
     monkeypatch.setattr(rollout_manager, "shared_tokens", lambda prompts: pytest.fail("prompts were counted"))
     assert manager.start(INPUTS, {}).wait().prefill is None
-    assert len(asked) == 1, "for the samples alone"
 
 
 def test_one_server_without_statistics_leaves_the_round_without(manager):
@@ -177,13 +175,12 @@ def test_one_server_without_statistics_leaves_the_round_without(manager):
     assert (done.prefill, done.shared_prompt_tokens) == (None, 0)
 
 
-def test_a_server_that_is_gone_is_an_engine_that_is_gone(manager, monkeypatch):
-    manager.measure_prefill([Server()])
+def gone() -> PrefillCounters:
+    raise ActorDiedError()
 
-    def gone(_refs):
-        raise ActorDiedError()
 
-    monkeypatch.setattr(rollout_manager.ray, "get", gone)
+def test_a_server_that_is_gone_is_an_engine_that_is_gone(manager):
+    manager.measure_prefill([SimpleNamespace(prefill_counters=fake_ray.Method(gone))])
     with pytest.raises(EngineUnavailableError, match="gone"):
         manager.start(INPUTS, {})
 

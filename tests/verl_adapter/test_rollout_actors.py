@@ -12,15 +12,21 @@ import pytest
 pytest.importorskip("verl", reason="verl's agent loops")
 pytest.importorskip("vllm", reason="vLLM's sampling parameters")
 
-from ray.exceptions import ActorDiedError
+import fake_ray
+from fake_ray import Answer, FakeRay
+from ray.exceptions import ActorDiedError, NodeDiedError, RayTaskError
 from vllm.logprobs import FlatLogprobs
+from vllm.v1.engine.detokenizer import IncrementalDetokenizer
+from vllm.v1.engine.exceptions import EngineDeadError
 
 from marsrl_verl.core.types import FinishReason, Outcome, Problem, Sample, SamplingSettings, StageInput
 from marsrl_verl.rollout.single_call import EngineUnavailableError
-from marsrl_verl.verl_adapter import rollout_manager
+from marsrl_verl.verl_adapter import engine_watch, rollout_manager
+from marsrl_verl.verl_adapter.engine_watch import EngineWatch
 from marsrl_verl.verl_adapter.generation import Round
 from marsrl_verl.verl_adapter.group_client import GroupClient
 from marsrl_verl.verl_adapter.rollout_manager import MarsRLAgentLoopManager, MarsRLAgentLoopWorker
+from marsrl_verl.verl_adapter.round_watch import GroupCounts
 from marsrl_verl.verl_adapter.vllm_server import MarsRLvLLMServer
 
 SETTINGS = SamplingSettings(max_new_tokens=8, max_prompt_tokens=99, temperature=0.7, top_p=0.9, top_k=5)
@@ -106,8 +112,20 @@ def test_an_unknown_finish_reason_counts_as_aborted():
     assert completion.finish_reason is FinishReason.ABORTED
 
 
+def through_ray(error: Exception, method: str = "generate_group") -> Exception:
+    """As the caller of an actor sees what a method of it raised."""
+    return RayTaskError(method, "Traceback: …", error).as_instanceof_cause()
+
+
 @pytest.mark.parametrize(
-    ("error", "expected"), [(ActorDiedError(), EngineUnavailableError), (ValueError("no"), ValueError)]
+    ("error", "expected"),
+    [
+        (ActorDiedError(), EngineUnavailableError),
+        (NodeDiedError("the node is gone"), EngineUnavailableError),
+        (through_ray(EngineUnavailableError("the engine's process has ended")), EngineUnavailableError),
+        (through_ray(ValueError("no")), ValueError),
+        (ValueError("no"), ValueError),
+    ],
 )
 def test_a_server_is_released_whatever_it_raises(error, expected):
     def fails(n):
@@ -127,6 +145,8 @@ class Engine:
 
     def __init__(self, outputs: list[Any], refusal: Exception | None = None) -> None:
         self.outputs, self.refusal, self.aborted, self.added = list(outputs), refusal, [], []
+        self.dead, self.core_answered = False, 0
+        self.output_processor = SimpleNamespace(request_states={})
 
     async def add_request(self, request_id, prompt, params):
         if self.refusal is not None:
@@ -143,6 +163,14 @@ class Engine:
     async def abort(self, request_id):
         self.aborted.append(request_id)
 
+    async def check_health(self):
+        if self.dead:
+            raise EngineDeadError()
+
+    async def is_sleeping(self):
+        self.core_answered += 1
+        return False
+
 
 def server(engine: Engine, admitted: bool = True) -> SimpleNamespace:
     made = SimpleNamespace(engine=engine, global_steps=6, _admitting=0)
@@ -154,6 +182,7 @@ def server(engine: Engine, admitted: bool = True) -> SimpleNamespace:
         return None
 
     made._park_until_admitted = admit
+    made._generate_group = lambda *arguments: MarsRLvLLMServer._generate_group(made, *arguments)
     return made
 
 
@@ -201,6 +230,34 @@ def test_a_cancelled_call_ends_its_request_in_the_engine():
     assert engine.aborted == ["r"]
 
 
+@pytest.mark.parametrize("engine", [Engine([], refusal=EngineDeadError()), Engine([EngineDeadError()])])
+def test_a_dead_engine_is_told_from_a_refused_request(engine):
+    with pytest.raises(EngineUnavailableError, match="has ended"):
+        generate(server(engine))
+
+
+def decoded(tokens: int) -> SimpleNamespace:
+    detokenizer = IncrementalDetokenizer()
+    detokenizer.update(list(range(tokens)), stop_terminated=False)
+    return SimpleNamespace(detokenizer=detokenizer)
+
+
+def test_a_pulse_tells_requests_and_tokens_so_far():
+    engine = Engine([])
+    engine.output_processor.request_states = {"a": decoded(3), "b": decoded(4)}
+    assert asyncio.run(MarsRLvLLMServer.pulse(server(engine), True)) == (2, 7)
+    assert engine.core_answered == 1
+    assert asyncio.run(MarsRLvLLMServer.pulse(server(engine), False)) == (2, 7)
+    assert engine.core_answered == 1, "the core is at something else"
+
+
+def test_a_pulse_of_a_dead_engine_is_an_error():
+    engine = Engine([])
+    engine.dead = True
+    with pytest.raises(EngineUnavailableError, match="has ended"):
+        asyncio.run(MarsRLvLLMServer.pulse(server(engine), False))
+
+
 # --- the manager ----------------------------------------------------------------------------------
 
 
@@ -210,7 +267,7 @@ class Worker:
     def __init__(self, reasons: Callable[[str, int], FinishReason]) -> None:
         self.shares: list[list[str]] = []
         self.reasons = reasons
-        self.generate_samples = Method(self._generate)
+        self.generate_samples = fake_ray.Method(self._generate)
 
     def _generate(self, inputs, sampling):
         self.shares.append([one.group_id for one in inputs])
@@ -221,7 +278,7 @@ class Worker:
 @pytest.fixture
 def manager_of(monkeypatch):
     """A manager with the given number of workers."""
-    monkeypatch.setattr(rollout_manager.ray, "get", list)
+    monkeypatch.setattr(engine_watch, "ray", FakeRay())
 
     def make(count: int, reasons=lambda name, k: FinishReason.STOP) -> MarsRLAgentLoopManager:
         manager = MarsRLAgentLoopManager.__new__(MarsRLAgentLoopManager)
@@ -258,6 +315,26 @@ def test_a_round_without_a_single_answer_is_a_broken_engine(manager_of):
     one_answer = manager_of(2, lambda name, k: FinishReason.STOP if name == "b" else FinishReason.ERROR)
     samples = one_answer.generate([stage_input("a"), stage_input("b")], {"solver": SETTINGS})
     assert len(samples) == 4
+
+
+def test_one_sample_without_an_engine_ends_the_round(manager_of):
+    manager = manager_of(2)
+    broken = fake_ray.Method(lambda *_: Answer(error=through_ray(EngineUnavailableError("server 0 is gone"))))
+    manager.agent_loop_workers[1].generate_samples = broken
+    with pytest.raises(EngineUnavailableError, match=r"^server 0 is gone$"):
+        manager.generate([stage_input("a"), stage_input("b")], {"solver": SETTINGS})
+
+
+def test_a_round_is_watched_while_it_lasts(manager_of, monkeypatch):
+    ray = FakeRay()
+    monkeypatch.setattr(engine_watch, "ray", ray)
+    manager = manager_of(1)
+    manager.agent_loop_workers[0].generate_samples = fake_ray.Method(lambda *_: Answer(silent=True))
+    manager.agent_loop_workers[0].counts = fake_ray.Method(lambda: GroupCounts(1, 0, 0))
+    stopped = fake_ray.actor(pulse=lambda through_core: Answer(silent=True))
+    manager.watch(EngineWatch([stopped], 20.0, ray.clock), 500.0)
+    with pytest.raises(EngineUnavailableError, match="no sign of life for 20 s"):
+        manager.generate([stage_input("a")], {"solver": SETTINGS})
 
 
 def test_prompts_that_are_too_long_are_no_broken_engine(manager_of):

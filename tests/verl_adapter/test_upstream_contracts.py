@@ -31,9 +31,9 @@ from marsrl_verl.verl_adapter.environment import stand_in_version
 LISTED = {*SIGNATURES, *AT_LEAST, *PRESENT}
 ADAPTER = "marsrl_verl.verl_adapter"
 MODULES_WITH_CLASSES = (
-    "trainer", "sealed_trainer", "task_runner", "workers", "vllm_server", "rollout_manager", "reward_manager",
-    "fci_engine", "shared_prefix_engine", "cpu.fsdp_engine", "cpu.platform", "cpu.weight_sync",
-    "rollout_pool", "warmup_engine",
+    "trainer", "engine_trainer", "sealed_trainer", "task_runner", "workers", "vllm_server", "rollout_manager",
+    "reward_manager", "fci_engine", "shared_prefix_engine", "cpu.fsdp_engine", "cpu.platform",
+    "cpu.weight_sync", "rollout_pool", "warmup_engine",
 )  # fmt: skip
 
 
@@ -229,6 +229,27 @@ def test_the_trainer_keeps_the_manager_of_its_servers():
 def test_the_engine_is_told_whether_to_keep_statistics():
     text = source("verl.workers.rollout.vllm_rollout.vllm_async_server:vLLMHttpServer.launch_server")
     assert text.index('"disable_log_stats": self.config.disable_log_stats') < text.index("**engine_kwargs,")
+
+
+def test_an_engine_counts_the_tokens_of_every_request_it_holds():
+    """`MarsRLvLLMServer.pulse` reads both; without text, tokens are counted all the same."""
+    from vllm.v1.engine.detokenizer import IncrementalDetokenizer
+
+    text = source("vllm.v1.engine.output_processor:OutputProcessor.__init__")
+    assert "self.request_states: dict[str, RequestState] = {}" in text
+    assert "detokenizer=detokenizer" in source(
+        "vllm.v1.engine.output_processor:RequestState.from_new_request"
+    )
+    counter = IncrementalDetokenizer()
+    counter.update([5, 6], stop_terminated=False)
+    assert counter.num_output_tokens() == 2
+
+
+def test_an_engine_whose_core_has_died_knows_it():
+    """Before a sync and while it lasts, its front end is asked; the core answers nothing while it loads."""
+    assert "engine_dead" in inspect.getsource(uses.resolve("vllm.v1.engine.async_llm:AsyncLLM.errored").fget)
+    assert "self.errored" in source("vllm.v1.engine.async_llm:AsyncLLM.check_health")
+    assert "call_utility_async" in source("vllm.v1.engine.core_client:AsyncMPClient.is_sleeping_async")
 
 
 def test_a_process_group_that_exists_is_left_alone():

@@ -10,7 +10,7 @@ import re
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import marsrl_verl
 
@@ -100,15 +100,20 @@ def read_from_self(cls: type) -> set[str]:
     read: set[str] = set()
     stored: set[str] = set()
     for node in ast.walk(tree):
-        if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute):
+        if isinstance(node, ast.AugAssign) and _is_of_self(node.target):
             read.add(node.target.attr)  # counts up or down what was there
-        elif isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self":
+        elif _is_of_self(node):
             if isinstance(node.ctx, ast.Load):
                 read.add(node.attr)
             elif not _is_counted(tree, node):
                 stored.add(node.attr)
-    own = set(vars(cls)) | {name for name in stored if not sets_on_self(cls, name)}
+    declared = set(vars(cls).get("__annotations__", ()))  # made by a class of ours below it
+    own = set(vars(cls)) | declared | {name for name in stored if not sets_on_self(cls, name)}
     return read - own
+
+
+def _is_of_self(node: ast.AST) -> TypeGuard[ast.Attribute]:
+    return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
 
 
 def _is_counted(tree: ast.AST, attribute: ast.Attribute) -> bool:

@@ -38,6 +38,11 @@ def check_external_numbers(ctx: Context) -> list[Problem]:
     if one.timeout_s <= 0:
         what = "Expected a time above 0 seconds."
         problems.append(Problem(f"{_ENDPOINT}.timeout_s", what, "1800 is the default.", one.timeout_s))
+    still = ctx.settings.run.progress_timeout_s
+    if settings.source == SolverSource.ENDPOINT.value and one.timeout_s >= still:
+        what = f"A round that only waits for the endpoint would be ended after {still:g} s."
+        fix = f"Set marsrl.run.progress_timeout_s above {one.timeout_s:g}."
+        problems.append(Problem(f"{_ENDPOINT}.timeout_s", what, fix, one.timeout_s))
     if one.top_p is not None and not 0.0 < one.top_p <= 1.0:
         what = "Expected a number above 0, at most 1."
         problems.append(Problem(f"{_ENDPOINT}.top_p", what, "null leaves it to the endpoint.", one.top_p))

@@ -10,7 +10,7 @@ from marsrl_verl.algos.registry import ALGORITHMS
 from marsrl_verl.config.checks.context import ROLES, Context
 from marsrl_verl.config.checks.lengths import temperature_problems
 from marsrl_verl.config.errors import Problem, did_you_mean
-from marsrl_verl.config.schema import AlgoConfig
+from marsrl_verl.config.schema import AlgoConfig, RunConfig
 from marsrl_verl.core.advantages import RoleBalance
 from marsrl_verl.core.scheduler import Mode
 from marsrl_verl.core.selection import Strategy
@@ -76,6 +76,7 @@ def check_ranges(ctx: Context) -> list[Problem]:
         *at_least("marsrl.evaluation.samples_per_problem", evaluation.samples_per_problem, 1, "it is a mean"),
         *at_least("marsrl.evaluation.correction_rounds", evaluation.correction_rounds, 0, "0 is none"),
     ]
+    problems += _check_limits(ctx.settings.run)
     if not 0.0 < evaluation.confidence < 1.0:
         problems.append(
             Problem(
@@ -96,6 +97,13 @@ def check_ranges(ctx: Context) -> list[Problem]:
         "Greedy decoding is evaluated beside it (marsrl.evaluation.greedy=true).",
     )
     return problems
+
+
+def _check_limits(run: RunConfig) -> list[Problem]:
+    """Times that the run waits for others."""
+    keys = ("engine_timeout_s", "sync_timeout_s", "progress_timeout_s")
+    why = "shorter than that, a working engine may be silent"
+    return [problem for key in keys for problem in at_least(f"marsrl.run.{key}", getattr(run, key), 10, why)]
 
 
 def check_selection(ctx: Context) -> list[Problem]:

@@ -12,6 +12,7 @@ from omegaconf import DictConfig
 
 from marsrl_verl.verl_adapter.cpu.template.client import end_like
 from marsrl_verl.verl_adapter.cpu.template.process import STAND_IN, TemplateProcess
+from marsrl_verl.verl_adapter.stop_signals import while_ray_starts
 
 _RAY_ATTEMPTS = 3
 _DRIVER = "from marsrl_verl.verl_adapter.cpu.template_run import drive; drive({payload})"
@@ -66,7 +67,8 @@ def _start_ray(settings: dict[str, Any]) -> Any:
 
     for attempt in range(1, _RAY_ATTEMPTS + 1):
         try:
-            return ray.init(**settings)
+            with while_ray_starts():
+                return ray.init(**settings)
         except Exception as error:
             if attempt == _RAY_ATTEMPTS or "timed out during startup" not in str(error):
                 raise

@@ -1,0 +1,138 @@
+"""What the trainer does with its engines, and how a run that must end leaves them."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import ray
+
+from marsrl_verl.config.schema import MarsRLConfig
+from marsrl_verl.verl_adapter.engine_watch import EngineGuard, EngineWatch, Limits, reason, within
+from marsrl_verl.verl_adapter.generation import Generation
+from marsrl_verl.verl_adapter.prefill_counters import keeps_statistics
+from marsrl_verl.verl_adapter.rollout_pool import engines_placed
+from marsrl_verl.verl_adapter.sealed_trainer import SealedCheckpointTrainer
+from marsrl_verl.verl_adapter.stop_signals import StopRequested
+from marsrl_verl.verl_adapter.terminal import terminal
+
+SILENCE_SECONDS = 10.0
+"""For the engines to drop their round: a run that was told to end has little time."""
+
+_log = logging.getLogger(__name__)
+
+
+class EngineTrainer(SealedCheckpointTrainer):
+    """Never waits for an engine without a limit, and saves the last state when there is none any more."""
+
+    settings: MarsRLConfig
+    generation: Generation
+    engines: EngineGuard
+    engine_version: int | None
+    """The training step whose weights the engines have; None without weights."""
+    last_state: dict[str, Any] | None = None
+    """What a checkpoint of the last step that has trained holds; None before it."""
+    timing: dict[str, float]
+
+    def init_workers(self) -> None:
+        """verl's, with the engines on the trainer's GPUs or on their own. They are made known to the rollout
+        manager, to which verl gives a client only."""
+        with engines_placed(self.config):
+            super().init_workers()
+        servers = [replica.server_handle for replica in self.llm_server_manager.get_replicas()]
+        limits = Limits.of(self.settings.run)
+        self.engines = EngineGuard(EngineWatch(servers, limits.engine_s), limits)
+        self.async_rollout_manager.watch(self.engines.watch, limits.progress_s)
+        if keeps_statistics(self.config.actor_rollout_ref.rollout):
+            self.async_rollout_manager.measure_prefill(servers)
+
+    def _fit_update_weights(self, version: int) -> None:
+        """Bring the trainer's weights to the engine, which drops what it cached under older ones.
+
+        Args:
+            version: the training step after which the trainer's weights are as they are now.
+        """
+        if self.engine_version == version:
+            return
+        if self.generation.in_flight:
+            raise RuntimeError(
+                f"weights of step {version}: a generation round is in flight, and its samples would come "
+                "from two sets of weights; collect it first"
+            )
+        with self._timed("update_weights"):
+            self.engines.run("the weight sync", lambda: self.checkpoint_manager.update_weights(version))
+        self.engine_version = version
+
+    def _sleep_engine(self) -> None:
+        # With free_cache_engine the engine gives its memory to the trainer and loses its weights;
+        # verl's sleep waits for requests, of which there is none between rounds.
+        awake = self.engine_version is not None
+        if self.config.actor_rollout_ref.rollout.free_cache_engine and awake:
+            self.engines.run("putting the engines to sleep", self.checkpoint_manager.sleep_replicas)
+            self.engine_version = None  # asleep it has no weights
+
+    # --- the end of a run that was not finished -----------------------------------------------------
+
+    def _fit_save_last_state(self, end: BaseException) -> None:
+        """Save the weights with the state at the end of the step that updated them last, unless a checkpoint
+        holds them already. A round in flight is dropped: a resumed run asks its inputs again.
+
+        Args:
+            end: why the run ends.
+        """
+        state = self.last_state
+        if state is None or state["step"] == self.sealed_step or self.config.trainer.save_freq <= 0:
+            return
+        try:
+            self._silence_engines(stopped=isinstance(end, StopRequested))
+            self.global_steps = state["step"]
+            self._save_checkpoint(state)
+        except Exception as error:  # the run ends anyway, and for the reason that it has
+            print(f"Step {state['step']} could not be saved: {reason(error)}", file=terminal())
+            _log.exception("step %s could not be saved", state["step"])
+
+    def _silence_engines(self, stopped: bool) -> None:
+        """Leave memory and processors to the trainer.
+
+        Args:
+            stopped: whether the engines are well, and only told to end.
+        """
+        if self.engines.left_behind:
+            raise RuntimeError("the trainer's processes are in the midst of a weight sync that does not end")
+        if stopped:
+            try:
+                within(SILENCE_SECONDS, "the engines did not drop their round", self._drop_round)
+                return
+            except Exception:
+                _log.exception("the engines are killed")
+        # One of them is broken, and may hold what the trainer needs.
+        self.engines.watch.kill()
+
+    def _drop_round(self) -> None:
+        self.checkpoint_manager.abort_replicas(reject_request=True)
+        if self.config.actor_rollout_ref.rollout.free_cache_engine and self.engine_version is not None:
+            self.checkpoint_manager.sleep_replicas()
+
+    def kill_workers(self) -> None:
+        """End the trainer's processes and the engines, whatever they wait for."""
+        if hasattr(self, "engines"):
+            self.engines.watch.kill()
+        if hasattr(self, "actor_rollout_wg"):
+            for worker in self.actor_rollout_wg.workers:
+                ray.kill(worker)
+
+    # --- times --------------------------------------------------------------------------------------
+
+    def _time_of(self, *names: str) -> float:
+        return sum(self.timing.get(name, 0.0) for name in names)
+
+    @contextmanager
+    def _timed(self, name: str) -> Iterator[None]:
+        start = time.monotonic()
+        try:
+            yield
+        finally:
+            self.timing[name] = self.timing.get(name, 0.0) + time.monotonic() - start

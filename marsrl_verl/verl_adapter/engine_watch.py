@@ -1,0 +1,304 @@
+"""Signs of life of the engines, and limits on how long the trainer waits for them.
+
+Upstream behaviour: verl waits for its engines without a limit. A weight sync with an engine whose core has
+died or was stopped never returns (the trainer's rank waits at a ZeroMQ socket), nor does a request.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import ray
+from ray.exceptions import RayError, RayTaskError
+
+from marsrl_verl.config.schema import RunConfig
+from marsrl_verl.rollout.single_call import EngineUnavailableError
+from marsrl_verl.verl_adapter import stop_signals
+
+T = TypeVar("T")
+
+POLL_S = 1.0
+"""Seconds between two looks at what is waited for."""
+PULSE_EVERY_S = 5.0
+"""Seconds from a server's answer to the next question."""
+_MOST_COUNTED_S = 5 * POLL_S
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """How long the trainer waits (`marsrl.run`), in seconds."""
+
+    engine_s: float
+    """For an engine's sign of life."""
+    sync_s: float
+    """For a weight sync, or for the engines to fall asleep."""
+    progress_s: float
+    """For a token, an answer or a score in a generation round."""
+
+    @classmethod
+    def of(cls, run: RunConfig) -> Limits:
+        """Those of the configuration."""
+        return cls(run.engine_timeout_s, run.sync_timeout_s, run.progress_timeout_s)
+
+
+class Stopwatch:
+    """Seconds since the last `reset`, without those in which this process was itself stopped: between two
+    looks, a few seconds count at most."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self.reset()
+
+    def reset(self) -> None:
+        """Begin at 0."""
+        self._seconds, self._looked = 0.0, self._clock()
+
+    def look(self) -> float:
+        """The seconds so far."""
+        now = self._clock()
+        self._seconds += min(now - self._looked, _MOST_COUNTED_S)
+        self._looked = now
+        return self._seconds
+
+
+class Inquiry:
+    """One question to an actor, asked again a while after each answer.
+
+    Args:
+        ask: asks it; returns the Ray reference of the answer.
+    """
+
+    def __init__(self, ask: Callable[..., Any], clock: Callable[[], float] = time.monotonic) -> None:
+        self._ask = ask
+        self._watch = Stopwatch(clock)
+        self.asked: Any = None
+        """Reference of the answer that is waited for."""
+        self.answer: Any = None
+        """The last answer."""
+        self.answers = 0
+
+    def begin(self) -> None:
+        """Forget what was asked."""
+        self.asked, self.answers = None, 0
+
+    def look(self, *arguments: Any) -> float:
+        """Take an answer that is there, or ask if it is time; returns at once.
+
+        Returns:
+            Seconds for which a question has been waiting; 0 without one.
+
+        Raises:
+            RayError: what the question came to, or the actor.
+        """
+        if self.asked is None:
+            if not self.answers or self._watch.look() >= PULSE_EVERY_S:
+                self._watch.reset()
+                self.asked = self._ask(*arguments)
+            return 0.0
+        waited = self._watch.look()
+        ready, _ = ray.wait([self.asked], timeout=0)
+        if not ready:
+            return waited
+        self.answer, self.asked = ray.get(self.asked), None
+        self.answers += 1
+        self._watch.reset()
+        return 0.0
+
+
+class EngineWatch:
+    """Asks vLLM servers for signs of life (`MarsRLvLLMServer.pulse`).
+
+    Args:
+        servers: handles of all servers with an engine.
+        limit_s: seconds that a server may leave a question unanswered.
+    """
+
+    def __init__(
+        self,
+        servers: Sequence[Any],
+        limit_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.servers = tuple(servers)
+        self._limit_s = limit_s
+        self._inquiries = [Inquiry(server.pulse.remote, clock) for server in servers]
+
+    def begin(self) -> None:
+        """Forget what was asked before."""
+        for inquiry in self._inquiries:
+            inquiry.begin()
+
+    def look(self, through_core: bool = True) -> tuple[Any, ...]:
+        """Take the answers that are there, and ask who has answered again after a while; returns at once.
+
+        Args:
+            through_core: whether the engine's core must answer, as it does between two of its steps. It does
+                not while it receives weights; then the server alone tells whether the core has died.
+
+        Returns:
+            What the servers last said about the progress of their requests.
+
+        Raises:
+            EngineUnavailableError: an engine is dead, or has not answered in time.
+        """
+        for number, inquiry in enumerate(self._inquiries):
+            try:
+                waited = inquiry.look(through_core)
+            except RayError as error:
+                raise EngineUnavailableError(f"vLLM server {number} is gone: {reason(error)}") from error
+            if waited >= self._limit_s:
+                raise EngineUnavailableError(
+                    f"vLLM server {number} has shown no sign of life for {waited:.0f} s "
+                    f"(marsrl.run.engine_timeout_s = {self._limit_s:g}): it hangs, or was stopped"
+                )
+        return tuple(inquiry.answer for inquiry in self._inquiries)
+
+    def check(self) -> None:
+        """Return when every engine has answered.
+
+        Raises:
+            EngineUnavailableError: one is dead, or has not answered in time.
+        """
+        self.begin()
+        while True:
+            self.look()
+            if silent := [inquiry.asked for inquiry in self._inquiries if not inquiry.answers]:
+                ray.wait(silent, num_returns=len(silent), timeout=POLL_S)
+            else:
+                return
+
+    def kill(self) -> None:
+        """End the servers with their engines, which are of no use any more."""
+        for server in self.servers:
+            ray.kill(server)
+
+
+def is_refusal(error: RayError) -> bool:
+    """Whether a call reached its actor and was refused there. Whatever else Ray raises, or an actor says of
+    its engine, is the end of a process."""
+    return isinstance(error, RayTaskError) and not isinstance(origin(error), EngineUnavailableError)
+
+
+def origin(error: BaseException) -> BaseException:
+    """What was raised in the process where it began, of an error that came through Ray's actors."""
+    while isinstance(error, RayTaskError) and isinstance(error.cause, BaseException):
+        error = error.cause
+    return error
+
+
+def reason(error: BaseException) -> str:
+    """What an error says, in one line."""
+    cause = origin(error)
+    lines = str(cause).strip().splitlines() or [""]
+    if isinstance(cause, EngineUnavailableError):
+        return lines[0]
+    return f"{type(cause).__name__}: {lines[0]}".removesuffix(": ")
+
+
+@dataclass(slots=True)
+class EngineGuard:
+    """What the trainer does with its engines, never without a limit."""
+
+    watch: EngineWatch
+    limits: Limits
+    left_behind: bool = False
+    """Whether work was given up that the trainer's processes may still be at."""
+
+    def run(self, what: str, work: Callable[[], T]) -> T:
+        """Do `work`, which waits for the engines, when all of them have shown a sign of life.
+
+        It is done in a thread, which is left behind where a limit is passed: the run must then end.
+
+        Args:
+            what: the work in words, for the message.
+
+        Raises:
+            EngineUnavailableError: an engine is dead, or the work took longer than `limits.sync_s`.
+        """
+        self.watch.check()
+        self.watch.begin()
+        over = threading.Event()
+
+        def work_and_tell() -> T:
+            try:
+                return work()
+            finally:
+                over.set()
+
+        try:
+            return within(
+                self.limits.sync_s,
+                f"{what} has taken longer than marsrl.run.sync_timeout_s = {self.limits.sync_s:g} s",
+                work_and_tell,
+                look=lambda: self.watch.look(through_core=False),
+            )
+        finally:
+            self.left_behind = not over.is_set()
+
+
+def within(
+    seconds: float, too_late: str, work: Callable[[], T], look: Callable[[], object] = lambda: None
+) -> T:
+    """The result of `work`, done in a thread.
+
+    Args:
+        seconds: how long it may take.
+        too_late: what the error says if it takes longer.
+        look: called now and then; what it raises ends the wait.
+
+    Raises:
+        EngineUnavailableError: it has not ended in time. Its thread goes on.
+    """
+    outcome: list[tuple[bool, Any]] = []
+    ended = threading.Event()
+
+    def do() -> None:
+        try:
+            outcome.append((True, work()))
+        except BaseException as error:
+            outcome.append((False, error))
+        finally:
+            ended.set()
+
+    threading.Thread(target=do, name="waits for the engines", daemon=True).start()
+    watch = Stopwatch()
+    while not ended.wait(POLL_S):
+        if watch.look() >= seconds:
+            raise EngineUnavailableError(too_late)
+        look()
+    done, result = outcome[0]
+    if not done:
+        raise result
+    return result  # type: ignore[no-any-return]
+
+
+def results(references: Sequence[Any], look: Callable[[], object]) -> list[Any]:
+    """What the references bring, in their order; the first error of any of them comes out at once.
+
+    Args:
+        look: called every second while one is missing; what it raises ends the wait.
+
+    Raises:
+        StopRequested: the run is told to end.
+        EngineUnavailableError: an engine that one of them waited for is gone.
+    """
+    found: dict[int, Any] = {}
+    places = {reference: place for place, reference in enumerate(references)}
+    pending = list(references)
+    while pending:
+        ready, pending = ray.wait(pending, num_returns=len(pending), timeout=POLL_S)
+        for reference in ready:
+            try:
+                found[places[reference]] = ray.get(reference)
+            except RayTaskError as error:
+                if is_refusal(error):
+                    raise
+                raise EngineUnavailableError(reason(error)) from error
+        stop_signals.check()
+        if pending:
+            look()
+    return [found[place] for place in range(len(references))]

@@ -1,0 +1,77 @@
+"""Watches a generation round: it may take hours, but something of it must happen all the time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from marsrl_verl.rollout.single_call import EngineUnavailableError
+from marsrl_verl.verl_adapter.engine_watch import EngineWatch, Inquiry, Stopwatch
+
+
+class RoundStalledError(RuntimeError):
+    """A generation round does not go on; the message says what it waits for."""
+
+
+NOTHING_TO_TRAIN_ON = (EngineUnavailableError, RoundStalledError)
+"""Errors of generation that end the run. The trainer is well, so the last state can be saved; their messages
+are made for users."""
+
+
+@dataclass(slots=True)
+class GroupCounts:
+    """How far the groups of agent-loop workers are, since these started."""
+
+    asked: int = 0
+    answered: int = 0
+    scored: int = 0
+
+
+class RoundWatch:
+    """Looks after one round.
+
+    Args:
+        engines: the servers that answer it.
+        workers: handles of the agent-loop workers that are at it (`MarsRLAgentLoopWorker.counts`).
+        limit_s: seconds in which a token, an answer or a score must come.
+    """
+
+    def __init__(
+        self,
+        engines: EngineWatch,
+        workers: Sequence[Any],
+        limit_s: float,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._engines = engines
+        self._engines.begin()
+        self._workers = [Inquiry(worker.counts.remote, clock) for worker in workers]
+        self._limit_s = limit_s
+        self._still = Stopwatch(clock)
+        self._seen: Any = None
+
+    def look(self) -> None:
+        """To be called every second.
+
+        Raises:
+            EngineUnavailableError: an engine is dead, or has shown no sign of life in time.
+            RoundStalledError: nothing has happened for too long.
+        """
+        tokens = self._engines.look()
+        for inquiry in self._workers:
+            inquiry.look()
+        counts = [inquiry.answer for inquiry in self._workers if inquiry.answer is not None]
+        seen = tokens, [(one.asked, one.answered, one.scored) for one in counts]
+        if seen != self._seen:
+            self._seen = seen
+            self._still.reset()
+        elif self._still.look() >= self._limit_s:
+            unanswered = sum(one.asked - one.answered for one in counts)
+            unscored = sum(one.answered - one.scored for one in counts)
+            raise RoundStalledError(
+                f"no token, no answer and no score has come for marsrl.run.progress_timeout_s = "
+                f"{self._limit_s:g} s; groups of this generation round that wait for their answers: "
+                f"{unanswered}, for their scores: {unscored}"
+            )

@@ -1,0 +1,89 @@
+"""What a run that did not finish says: why it ended, what is saved, and the command that goes on."""
+
+from __future__ import annotations
+
+import datetime
+import shlex
+import signal
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+from omegaconf import DictConfig
+
+from marsrl_verl.config.errors import ConfigError
+from marsrl_verl.reporting.run_folder import MARKER, OutputFolderError
+from marsrl_verl.verl_adapter.checkpoint import CheckpointError, newest_sealed
+from marsrl_verl.verl_adapter.engine_watch import origin, reason
+from marsrl_verl.verl_adapter.round_watch import NOTHING_TO_TRAIN_ON
+from marsrl_verl.verl_adapter.stop_signals import StopRequested
+from marsrl_verl.verl_adapter.terminal import terminal
+
+ERROR_LOG = "error.log"
+"""In the run's folder: tracebacks of what ended the run, the newest last."""
+FAILED = 1
+_SENTENCES = (*NOTHING_TO_TRAIN_ON, CheckpointError, ConfigError, OutputFolderError)
+"""Errors whose message says everything to a user."""
+_EXISTING = "marsrl.run.existing="
+_REWINDING = ("trainer.resume_mode=", "trainer.resume_from_path=")
+
+
+def report_end(config: DictConfig, error: BaseException) -> int:
+    """Say on the terminal why the run ended; a traceback goes to `error.log` in its folder.
+
+    Returns:
+        The exit status: 143 after SIGTERM, 130 after SIGINT, 1 after an error.
+    """
+    lines = [""]
+    if isinstance(error, StopRequested):
+        lines.append(f"The run was ended by {signal.Signals(error.number).name}.")
+    else:
+        lines.append(f"The run ended: {_sentence(error)}")
+        lines.append(f"Traceback: {_write_traceback(Path(config.marsrl.run.output_dir), error)}")
+    if not isinstance(error, (ConfigError, OutputFolderError)):
+        lines += _how_to_go_on(config)
+    print("\n".join(lines), file=terminal(), flush=True)
+    return error.status if isinstance(error, StopRequested) else FAILED
+
+
+def _sentence(error: BaseException) -> str:
+    cause = origin(error)
+    return str(cause) if isinstance(cause, _SENTENCES) else reason(cause)
+
+
+def _write_traceback(folder: Path, error: BaseException) -> Path | str:
+    """Where it is: the run's folder, or this process's log where the run came not so far."""
+    text = "".join(traceback.format_exception(error))
+    if not (folder / MARKER).is_file():
+        print(text, file=sys.stderr)
+        return "in the log of this process"
+    path = folder / ERROR_LOG
+    now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
+    with path.open("a", encoding="utf-8", errors="backslashreplace") as log:
+        log.write(f"{now}\n{text}\n")
+    return path
+
+
+def _how_to_go_on(config: DictConfig) -> list[str]:
+    root = Path(str(config.trainer.default_local_dir))
+    step = newest_sealed(root) if root.is_dir() else None
+    command = resume_command(config.marsrl.run.command, saved=step is not None)
+    if step is not None:
+        return [f"Saved: {root / f'global_step_{step}'}", f"To go on from step {step}:", f"  {command}"]
+    if config.trainer.save_freq <= 0:
+        why = f"Nothing is saved, as trainer.save_freq = {config.trainer.save_freq} says."
+        return [why, "To start again:", f"  {command}"]
+    return ["There is no checkpoint yet.", "To start again:", f"  {command}"]
+
+
+def resume_command(words: Sequence[str], saved: bool) -> str:
+    """The command line that continues the run.
+
+    Args:
+        words: the one that started it.
+        saved: whether the run has a checkpoint of its own; one that it began from is not wanted again then.
+    """
+    left_out = (_EXISTING, *(_REWINDING if saved else ()))
+    kept = [word for word in words if not word.lstrip("+").startswith(left_out)]
+    return shlex.join([*kept, f"{_EXISTING}resume"])

@@ -1,0 +1,120 @@
+"""What dies, hangs or is told to end in a real run: Ray, FSDP2 and vLLM on CPU with the tiny model."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+from training_runs import REPOSITORY, TrainingRun, command, train, wait_for_step
+
+from marsrl_verl.verl_adapter import checkpoint
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500)]
+
+STEPS = 8
+LIMIT_S = 10
+SETTINGS = (
+    "pipeline=pipelined",
+    "marsrl.run.seeded_tokens=all",
+    f"trainer.total_training_steps={STEPS}",
+    "trainer.save_freq=100",  # what is saved before the last step is saved because of a fault
+    f"marsrl.run.engine_timeout_s={LIMIT_S}",
+    f"marsrl.run.sync_timeout_s={LIMIT_S}",
+)
+RESUME = "marsrl.run.existing=resume"
+
+
+def engine_core(launcher: psutil.Process) -> psutil.Process:
+    """vLLM's core. Every process of a run is a fork of one template and looks like it; those of Ray have a
+    name, and of the other two the driver is the older one."""
+    forks = [
+        one for one in launcher.children(recursive=True) if "preload import serve" in " ".join(one.cmdline())
+    ]
+    template, driver, *cores = sorted(forks, key=lambda one: one.create_time())
+    assert template.ppid() == launcher.pid and driver.ppid() == template.pid
+    (core,) = cores
+    return core
+
+
+def interrupt(
+    root: Path, name: str, after_step: int, fault: Callable[[psutil.Process], None], *overrides: str
+) -> tuple[int, str, float]:
+    """Start or resume a run and let something happen after a step; its status, its output, and the seconds
+    that it took to end. No process of it may be left."""
+    log = root / f"{name}.log"
+    with log.open("w") as stream:
+        process = subprocess.Popen(
+            command(root, name, *SETTINGS, *overrides),
+            cwd=REPOSITORY,
+            stdout=stream,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            wait_for_step(root / name, after_step, process, log)
+            launcher = psutil.Process(process.pid)
+            family = launcher.children(recursive=True)
+            began = time.monotonic()
+            fault(launcher)
+            status = process.wait(LIMIT_S + 60)
+        finally:
+            if process.poll() is None:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+    seconds = time.monotonic() - began
+    _, left = psutil.wait_procs(family, timeout=10)
+    assert [one for one in left if one.status() != psutil.STATUS_ZOMBIE] == []
+    return status, log.read_text(), seconds
+
+
+def stop_core(launcher: psutil.Process) -> None:
+    engine_core(launcher).suspend()
+
+
+def kill_core(launcher: psutil.Process) -> None:
+    engine_core(launcher).kill()
+
+
+def batches(run: TrainingRun) -> dict[int, dict]:
+    """What each step decoded; log-probabilities, which differ by rounding, are left out."""
+    return {
+        step: {row["sample"]: (row["token_ids"], row["reward"]) for row in run.rollouts(step)}
+        for step in range(1, STEPS + 1)
+    }
+
+
+def test_a_run_goes_on_exactly_after_a_stopped_and_a_dead_engine_and_a_signal(tmp_path):
+    checkpoints = tmp_path / "broken/checkpoints"
+
+    status, output, seconds = interrupt(tmp_path, "broken", 2, stop_core)
+    assert status == 1
+    assert "The run ended: " in output and "To go on from step" in output, output
+    assert "Traceback (most recent" not in output
+    assert seconds < LIMIT_S + 60
+    first = checkpoint.newest_sealed(checkpoints)
+    assert first is not None and first >= 2
+
+    status, output, seconds = interrupt(tmp_path, "broken", first + 1, kill_core, RESUME)
+    assert status == 1
+    assert "vLLM server" in output and "To go on from step" in output, output
+    assert seconds < 60
+    second = checkpoint.newest_sealed(checkpoints)
+    assert second is not None and second > first
+
+    status, output, seconds = interrupt(tmp_path, "broken", second + 1, psutil.Process.terminate, RESUME)
+    assert status == 128 + signal.SIGTERM
+    assert "The run was ended by SIGTERM." in output, output
+    assert seconds < 30
+    third = checkpoint.newest_sealed(checkpoints)
+    assert third is not None and third > second
+
+    resumed = train(tmp_path, "broken", *SETTINGS, RESUME)
+    assert sorted(resumed.metrics()) == list(range(1, STEPS + 1))
+    whole = train(tmp_path, "whole", *SETTINGS)
+    assert batches(resumed) == batches(whole)

@@ -1,0 +1,273 @@
+"""Engines that die, hang or take too long: what the trainer sees of them, and when."""
+
+from __future__ import annotations
+
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("ray", reason="Ray's errors")
+
+from fake_ray import Answer, FakeRay, actor
+from ray.exceptions import ActorDiedError, RayTaskError
+
+from marsrl_verl.rollout.single_call import EngineUnavailableError
+from marsrl_verl.verl_adapter import engine_watch, stop_signals
+from marsrl_verl.verl_adapter.engine_watch import (
+    EngineGuard,
+    EngineWatch,
+    Limits,
+    Stopwatch,
+    reason,
+    results,
+    within,
+)
+from marsrl_verl.verl_adapter.round_watch import GroupCounts, RoundStalledError, RoundWatch
+
+LIMIT = 30.0
+
+
+@pytest.fixture
+def ray(monkeypatch) -> FakeRay:
+    fake = FakeRay()
+    monkeypatch.setattr(engine_watch, "ray", fake)
+    return fake
+
+
+class Server:
+    """A server whose engine can be made to die or to hang; each pulse adds a token."""
+
+    def __init__(self) -> None:
+        self.tokens, self.error, self.hangs, self.core_hangs = 0, None, False, False
+        self.pulse = actor(pulse=self._pulse).pulse
+
+    def _pulse(self, through_core: bool):
+        if self.hangs or (through_core and self.core_hangs):
+            return Answer(silent=True)
+        if self.error is not None:
+            raise self.error
+        self.tokens += 1
+        return (1, self.tokens)
+
+
+def through_ray(error: Exception) -> Exception:
+    return RayTaskError("pulse", "Traceback: …", error).as_instanceof_cause()
+
+
+def look_for(ray: FakeRay, seconds: float, look) -> None:
+    end = ray.now + seconds
+    while ray.now < end:
+        look()
+        ray.now += 1.0
+
+
+# --- engines ------------------------------------------------------------------------------------------
+
+
+def test_engines_that_answer_are_asked_now_and_then(ray):
+    server = Server()
+    watch = EngineWatch([server], LIMIT, ray.clock)
+    look_for(ray, 100, watch.look)
+    assert 10 <= server.tokens <= 25
+
+
+@pytest.mark.parametrize("error", [ActorDiedError(), through_ray(EngineUnavailableError("its core is dead"))])
+def test_a_dead_engine_is_seen_at_once(ray, error):
+    server = Server()
+    watch = EngineWatch([Server(), server], LIMIT, ray.clock)
+    watch.check()
+    server.error = error
+    with pytest.raises(EngineUnavailableError, match=r"vLLM server 1 is gone: .*(died|dead)"):
+        look_for(ray, 10, watch.look)
+
+
+@pytest.mark.parametrize("fault", ["hangs", "core_hangs"])
+def test_an_engine_that_stops_answering_is_given_up_at_the_limit(ray, fault):
+    server = Server()
+    watch = EngineWatch([Server(), server], LIMIT, ray.clock)
+    look_for(ray, 20, watch.look)
+    setattr(server, fault, True)
+    start = ray.now
+    with pytest.raises(EngineUnavailableError, match=r"vLLM server 1 .*engine_timeout_s = 30"):
+        look_for(ray, 100, watch.look)
+    assert LIMIT <= ray.now - start <= LIMIT + engine_watch.PULSE_EVERY_S + 2
+
+
+def test_a_core_that_receives_weights_need_not_answer(ray):
+    server = Server()
+    server.core_hangs = True
+    watch = EngineWatch([server], LIMIT, ray.clock)
+    look_for(ray, 100, lambda: watch.look(through_core=False))
+
+
+def test_a_check_waits_for_every_engine(ray):
+    answering, silent = Server(), Server()
+    silent.hangs = True
+    with pytest.raises(EngineUnavailableError, match="no sign of life"):
+        EngineWatch([answering, silent], LIMIT, ray.clock).check()
+    assert ray.now == pytest.approx(LIMIT, abs=2)
+    EngineWatch([answering], LIMIT, ray.clock).check()
+    EngineWatch([], LIMIT, ray.clock).check()
+
+
+def test_time_in_which_the_trainer_itself_was_stopped_does_not_count():
+    now = 0.0
+    watch = Stopwatch(lambda: now)
+    now = 2.0
+    assert watch.look() == 2.0
+    now = 10_000.0
+    assert watch.look() < 10.0
+
+
+# --- work that waits for engines --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def quick(monkeypatch) -> None:
+    monkeypatch.setattr(engine_watch, "POLL_S", 0.01)
+    monkeypatch.setattr(engine_watch, "_MOST_COUNTED_S", 0.05)
+
+
+def guard(ray: FakeRay, *servers: Server, sync_s: float = 0.1) -> EngineGuard:
+    return EngineGuard(EngineWatch(servers, LIMIT, ray.clock), Limits(LIMIT, sync_s, 1000.0))
+
+
+def test_guarded_work_gives_its_result_and_its_error(ray):
+    def fails():
+        raise ValueError("a worker says no")
+
+    engines = guard(ray, Server())
+    assert engines.run("the weight sync", lambda: 5) == 5
+    assert not engines.left_behind
+    with pytest.raises(ValueError, match="says no"):
+        engines.run("the weight sync", fails)
+    assert not engines.left_behind, "nobody is at it any more"
+
+
+def test_no_sync_begins_with_a_dead_engine(ray):
+    server, synced = Server(), []
+    server.error = through_ray(EngineUnavailableError("its core is dead"))
+    engines = guard(ray, server)
+    with pytest.raises(EngineUnavailableError, match="its core is dead"):
+        engines.run("the weight sync", lambda: synced.append(1))
+    assert (synced, engines.left_behind) == ([], False)
+
+
+def test_a_sync_that_does_not_end_is_left_behind(ray, quick):
+    release = threading.Event()
+    engines = guard(ray, Server())
+    with pytest.raises(EngineUnavailableError, match=r"the weight sync .*sync_timeout_s = 0.1"):
+        engines.run("the weight sync", release.wait)
+    release.set()
+    assert engines.left_behind
+
+
+def test_an_engine_that_dies_in_a_sync_ends_it_before_its_limit(ray, quick):
+    server, release = Server(), threading.Event()
+
+    def sync():
+        server.error = ActorDiedError()
+        ray.now += engine_watch.PULSE_EVERY_S + 1
+        release.wait()
+
+    engines = guard(ray, server, sync_s=600.0)
+    with pytest.raises(EngineUnavailableError, match="vLLM server 0 is gone"):
+        engines.run("the weight sync", sync)
+    release.set()
+    assert engines.left_behind
+
+
+def test_what_a_watcher_raises_ends_the_wait(quick):
+    release = threading.Event()
+
+    def look():
+        raise KeyError("seen")
+
+    with pytest.raises(KeyError, match="seen"):
+        within(60.0, "too late", release.wait, look)
+    release.set()
+
+
+def test_engines_of_no_use_are_killed(ray):
+    servers = [Server(), Server()]
+    EngineWatch(servers, LIMIT, ray.clock).kill()
+    assert ray.killed == servers
+
+
+# --- results ---------------------------------------------------------------------------------------------
+
+
+def test_results_come_in_the_order_of_the_references(ray):
+    assert results([Answer(2), Answer(1)], lambda: None) == [2, 1]
+    assert results([], lambda: None) == []
+
+
+def test_the_first_error_ends_the_wait_for_the_others(ray):
+    with pytest.raises(ActorDiedError):
+        results([Answer(silent=True), Answer(error=ActorDiedError())], lambda: None)
+
+
+def test_a_signal_ends_the_wait(ray, monkeypatch):
+    monkeypatch.setattr(stop_signals, "_requested", 15)
+    with pytest.raises(stop_signals.StopRequested):
+        results([Answer(silent=True)], lambda: None)
+
+
+def test_an_error_is_told_in_one_line_as_it_was_raised():
+    inner = through_ray(ValueError("first\nsecond"))
+    assert reason(through_ray(inner)) == "ValueError: first"
+    assert reason(through_ray(EngineUnavailableError("server 0 is gone"))) == "server 0 is gone"
+    assert reason(KeyError()) == "KeyError"
+
+
+# --- rounds ------------------------------------------------------------------------------------------------
+
+
+class Worker:
+    def __init__(self) -> None:
+        self.count = GroupCounts(asked=4, answered=3, scored=1)
+        self.counts = actor(counts=lambda: GroupCounts(*vars_of(self.count))).counts
+
+
+def vars_of(counts: GroupCounts) -> tuple[int, int, int]:
+    return counts.asked, counts.answered, counts.scored
+
+
+def round_watch(ray: FakeRay, server: SimpleNamespace, worker: Worker, limit: float = 60.0) -> RoundWatch:
+    return RoundWatch(EngineWatch([server], LIMIT, ray.clock), [worker], limit, ray.clock)
+
+
+def test_a_round_may_take_long_as_long_as_tokens_come(ray):
+    look_for(ray, 1000, round_watch(ray, Server(), Worker()).look)
+
+
+def idle_server() -> SimpleNamespace:
+    return actor(pulse=lambda through_core: (0, 0))
+
+
+def test_a_round_may_take_long_as_long_as_scores_come(ray):
+    worker = Worker()
+    watch = round_watch(ray, idle_server(), worker)
+
+    def look():
+        worker.count.scored += ray.now % 50 == 0
+        watch.look()
+
+    look_for(ray, 1000, look)
+
+
+def test_a_round_in_which_nothing_happens_is_given_up_and_says_what_it_waits_for(ray):
+    watch = round_watch(ray, idle_server(), Worker())
+    with pytest.raises(RoundStalledError, match="answers: 1, for their scores: 2") as stalled:
+        look_for(ray, 1000, watch.look)
+    assert "progress_timeout_s = 60 s" in str(stalled.value)
+    assert 60 <= ray.now <= 75
+
+
+def test_a_round_whose_engine_hangs_does_not_wait_for_progress(ray):
+    server = Server()
+    server.core_hangs = True
+    with pytest.raises(EngineUnavailableError, match="no sign of life"):
+        look_for(ray, 1000, round_watch(ray, server, Worker(), limit=900.0).look)
+    assert ray.now <= LIMIT + 10
