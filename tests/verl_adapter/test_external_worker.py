@@ -6,7 +6,7 @@ import asyncio
 import json
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -41,6 +41,7 @@ class CharacterTokenizer:
     """A tokenizer with one token per character of a chat."""
 
     all_special_tokens = ("<|im_end|>",)
+    added_tokens_decoder: ClassVar[dict[int, Any]] = {}
 
     def apply_chat_template(self, messages, **_kwargs):
         return {"input_ids": [ord(c) for message in messages for c in message["content"]]}
@@ -114,7 +115,7 @@ def test_a_file_is_read_in_the_worker(tmp_path):
     assert isinstance(solver.source, FileSource)
     assert solver.source.seed == 7
     (first, _) = asyncio.run(solver.answer(stage_input("solver")))
-    assert first.text == "2", "the trained model's control tokens are taken out"
+    assert first.text == "2 ", "the trained model's control tokens are taken out"
 
 
 def test_the_solvers_prompt_has_no_limit_of_ours():
