@@ -21,8 +21,6 @@ _SHOWN = {
 }
 _MARKDOWN = re.compile(r"([\\`*_{}\[\]<>#|~$&!])")
 _BACKTICKS = re.compile("`+")
-_CODE_CHARACTERS = 200
-"""Most characters of a code span."""
 
 
 def valid_unicode(text: str) -> str:
@@ -46,11 +44,9 @@ def markdown(text: object) -> str:
     return _MARKDOWN.sub(r"\\\1", one_line(text))
 
 
-def code_span(text: object, limit: int = _CODE_CHARACTERS) -> str:
-    """The text as a Markdown code span, on one line, cut after `limit` characters."""
+def code_span(text: object) -> str:
+    """The text as a Markdown code span, on one line. Not for a table, where `|` would end the cell."""
     shown = one_line(text)
-    if len(shown) > limit:
-        shown = f"{shown[:limit]}…"
     if not shown:
         return "(empty)"
     fence = "`" * (_longest_run(shown) + 1)
