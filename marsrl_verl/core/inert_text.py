@@ -7,7 +7,9 @@ goes through one of these functions.
 
 from __future__ import annotations
 
+import json
 import re
+from typing import Any
 
 REPLACEMENT = "\ufffd"
 """Stands for what is no character."""
@@ -26,6 +28,11 @@ _BACKTICKS = re.compile("`+")
 def valid_unicode(text: str) -> str:
     """The text with each half of a surrogate pair, which no encoding takes, replaced by U+FFFD."""
     return _SURROGATE.sub(REPLACEMENT, text)
+
+
+def holds_surrogates(value: Any) -> bool:
+    """Whether a text in a JSON value has half of a surrogate pair."""
+    return _SURROGATE.search(json.dumps(value, ensure_ascii=False)) is not None
 
 
 def printable(text: object) -> str:
