@@ -50,7 +50,7 @@ def finish_evaluation(folder: RunFolder, facts: RunFacts, record: EvaluationReco
     """Write summary and report of a run that is one evaluation."""
     write_json_atomic(folder.summary_path, evaluation_summary(record, facts))
     sections = [
-        f"# Evaluation: {facts.name}",
+        f"# Evaluation: {markdown(facts.name)}",
         evaluation_markdown(record),
         f"Mean and {100 * record.confidence:g} % interval.",
         "## The run",
