@@ -1,4 +1,4 @@
-"""What a real run lets others reach and read: its listening sockets, and the key of an external Solver."""
+"""What real programs let others reach and read: listening sockets, and the key of an external Solver."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 import os
 import re
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -18,6 +19,8 @@ import psutil
 import pytest
 from training_runs import REPOSITORY, START_TIMEOUT_S, TrainingRun, command
 
+from marsrl_verl.demo.problems import Split, generate, to_rows
+
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 KEY = "sk-canary-7f3a91c2e5"
@@ -26,14 +29,17 @@ NODE = "marsrl.external_solver.endpoint"
 
 @dataclass
 class Seen:
-    """What could be seen from outside while a run went on."""
+    """What could be seen from outside while a program ran."""
 
-    run: TrainingRun
-    session: Path
-    """Ray's session folder."""
+    output: str
     listening: set[tuple[str, str]] = field(default_factory=set)
-    """(address, process) of every socket that listened for TCP connections."""
+    """(address, command line) of every socket that listened for TCP connections."""
     command_lines: set[str] = field(default_factory=set)
+
+    @property
+    def open_to_others(self) -> set[tuple[str, str]]:
+        """Those that other machines may reach."""
+        return {one for one in self.listening if one[0] not in ("127.0.0.1", "::1", "::ffff:127.0.0.1")}
 
 
 @contextmanager
@@ -66,17 +72,12 @@ def endpoint() -> Iterator[tuple[str, list[str | None]]]:
         server.server_close()
 
 
-def watched(root: Path, name: str, environment: dict[str, str], *overrides: str) -> Seen:
-    """Run to the end and look at all of its processes meanwhile."""
-    log = root / f"{name}.log"
-    listening, command_lines = set(), set()
+def watched(words: list[str], log: Path, **environment: str) -> Seen:
+    """Run a program to its end and look at all of its processes meanwhile."""
+    seen = Seen("")
     with log.open("w") as stream:
         process = psutil.Popen(
-            command(root, name, *overrides),
-            cwd=REPOSITORY,
-            stdout=stream,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, **environment},
+            words, cwd=REPOSITORY, stdout=stream, stderr=subprocess.STDOUT, env={**os.environ, **environment}
         )
         deadline = time.monotonic() + START_TIMEOUT_S
         while process.poll() is None:
@@ -84,31 +85,29 @@ def watched(root: Path, name: str, environment: dict[str, str], *overrides: str)
                 process.kill()
             for one in (process, *process.children(recursive=True)):
                 try:
-                    words = " ".join(one.cmdline())
-                    command_lines.add(words)
-                    listening |= {
-                        (socket.laddr.ip, words)
+                    line = " ".join(one.cmdline())
+                    seen.command_lines.add(line)
+                    seen.listening |= {
+                        (socket.laddr.ip, line)
                         for socket in one.net_connections(kind="tcp")
                         if socket.status == psutil.CONN_LISTEN
                     }
                 except psutil.Error:
                     continue  # it ended meanwhile
             time.sleep(0.2)  # looking at processes that tell nobody when they change
-    output = log.read_text()
-    assert process.returncode == 0, output[-6000:]
-    session = Path(re.search(r"logs: (\S+)/logs", output).group(1))
-    return Seen(TrainingRun(root / name, output), session, listening, command_lines)
+    seen.output = log.read_text()
+    assert process.returncode == 0, seen.output[-6000:]
+    return seen
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory) -> Seen:
-    """A run behind an external Solver with a key, that samples, trains and saves."""
+def training(tmp_path_factory) -> tuple[Seen, TrainingRun]:
+    """A run behind an external Solver with a key, that samples, trains, saves and evaluates."""
     root = tmp_path_factory.mktemp("runs")
     with endpoint() as (url, keys):
-        found = watched(
+        words = command(
             root,
             "behind_an_endpoint",
-            {"BIG_KEY": KEY},
             "external_solver=endpoint",
             f"{NODE}.base_urls=[{url}]",
             f"{NODE}.model=big",
@@ -117,32 +116,43 @@ def seen(tmp_path_factory) -> Seen:
             "marsrl.evaluation.problems=4",
             "trainer.total_training_steps=2",
         )
+        seen = watched(words, root / "run.log", BIG_KEY=KEY)
     assert keys and set(keys) == {f"Bearer {KEY}"}, "otherwise the rest says nothing"
-    return found
+    return seen, TrainingRun(root / "behind_an_endpoint", seen.output)
 
 
-def test_nothing_listens_where_other_machines_reach_it(seen):
-    addresses = {address for address, _ in seen.listening}
-    assert addresses, "Ray's processes listen"
-    others = {one for one in seen.listening if one[0] not in ("127.0.0.1", "::1", "::ffff:127.0.0.1")}
-    assert not others
-    assert any("WorkerDict" in words for _, words in seen.listening), "the trainer's process was looked at"
+def test_nothing_listens_where_other_machines_reach_it(training):
+    seen, _ = training
+    assert any("WorkerDict" in line for _, line in seen.listening), "the trainer's process was looked at"
+    assert not seen.open_to_others
 
 
-def test_the_key_is_in_no_file_and_on_no_command_line(seen):
-    assert not [words for words in seen.command_lines if KEY in words]
-    files = [
-        path for folder in (seen.session, seen.run.folder) for path in folder.rglob("*") if path.is_file()
-    ]
+def test_the_key_is_in_no_file_and_on_no_command_line(training):
+    seen, run = training
+    session = Path(re.search(r"logs: (\S+)/logs", seen.output).group(1))
+    files = [path for folder in (session, run.folder) for path in folder.rglob("*") if path.is_file()]
     assert any(path.name == "runtime_env_agent.log" for path in files)
     assert not [str(path) for path in files if KEY.encode() in path.read_bytes()]
-    assert KEY not in seen.run.output
+    assert not [line for line in seen.command_lines if KEY in line]
+    assert KEY not in seen.output
 
 
-def test_what_the_endpoint_answers_is_text_and_nothing_else(seen):
-    solver = [row for row in seen.run.rollouts(1) if row["external"]]
+def test_what_the_endpoint_answers_is_text_and_nothing_else(training):
+    seen, run = training
+    solver = [row for row in run.rollouts(1) if row["external"]]
     assert solver
     assert {row["response"] for row in solver} == {"It is \\boxed{2}.\x1b[31m  \ufffd"}
-    assert "\x1b" not in seen.run.output
-    report = (seen.run.folder / "report.md").read_text()
+    assert "\x1b" not in seen.output
+    report = (run.folder / "report.md").read_text()
     assert "\x1b" not in report and "\\x1b[31m" in report
+
+
+def test_preparing_data_opens_no_port_either(tmp_path):
+    source = tmp_path / "sums.jsonl"
+    rows = to_rows(generate(Split.TRAIN, 40, seed=3), Split.TRAIN)
+    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    words = ["--input", str(source), "--output", str(tmp_path / "out"), "model=tiny", "cluster=cpu"]
+    module = "recipe.marsrl.prepare_data"
+    seen = watched([sys.executable, "-m", module, *words], tmp_path / "log")
+    assert seen.listening, "torch's store was seen"
+    assert not seen.open_to_others
