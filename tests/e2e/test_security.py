@@ -102,19 +102,21 @@ def watched(words: list[str], log: Path, **environment: str) -> Seen:
 
 @pytest.fixture(scope="module")
 def training(tmp_path_factory) -> tuple[Seen, TrainingRun]:
-    """A run behind an external Solver with a key, that samples, trains, saves and evaluates."""
+    """A run behind an external Solver with a key, with engines of their own, that samples, trains, saves and
+    evaluates."""
     root = tmp_path_factory.mktemp("runs")
     with endpoint() as (url, keys):
         words = command(
             root,
             "behind_an_endpoint",
             "external_solver=endpoint",
+            "pipeline=overlapped_two_pools",
             f"{NODE}.base_urls=[{url}]",
             f"{NODE}.model=big",
             f"{NODE}.api_key_env=BIG_KEY",
             "marsrl.evaluation.after=true",
             "marsrl.evaluation.problems=4",
-            "trainer.total_training_steps=2",
+            "trainer.total_training_steps=3",
         )
         seen = watched(words, root / "run.log", BIG_KEY=KEY)
     assert keys and set(keys) == {f"Bearer {KEY}"}, "otherwise the rest says nothing"
