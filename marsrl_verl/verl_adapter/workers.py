@@ -11,7 +11,6 @@ from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
 from marsrl_verl.config.pools import own_pool_gpus
 from marsrl_verl.verl_adapter import checkpoint
-from marsrl_verl.verl_adapter.loopback import keep_stores_on_loopback
 from marsrl_verl.verl_adapter.platform_choice import on_cpu_platform
 
 
@@ -19,7 +18,6 @@ class MarsRLTrainingWorker(TrainingWorker):
     """verl's training worker; on the CPU platform it creates the gloo group that verl cannot."""
 
     def __init__(self, config: Any) -> None:
-        keep_stores_on_loopback()
         if on_cpu_platform():
             from marsrl_verl.verl_adapter.cpu import fsdp_engine  # noqa: F401  (registers itself)
             from marsrl_verl.verl_adapter.cpu.log_probs import use_whole_batch_log_probs
