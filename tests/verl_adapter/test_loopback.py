@@ -14,6 +14,7 @@ from types import SimpleNamespace
 import psutil
 import pytest
 import torch
+from fresh_python import run_fresh
 
 from marsrl_verl.verl_adapter import loopback
 from marsrl_verl.verl_adapter.launch import quiet_third_parties
@@ -80,6 +81,21 @@ def test_a_cluster_has_its_own_addresses():
     before = importlib.import_module("torch.distributed.rendezvous")._create_c10d_store
     loopback.keep_stores_on_loopback()
     assert importlib.import_module("torch.distributed.rendezvous")._create_c10d_store is before
+
+
+ENTERED_BY_VERL = """
+import json, sys
+from marsrl_verl.verl_adapter import register
+from marsrl_verl.verl_adapter.loopback import create_store
+import torch.distributed
+print(json.dumps(sys.modules["torch.distributed.rendezvous"]._create_c10d_store is create_store))
+"""
+
+
+@pytest.mark.parametrize(("address", "expected"), [("127.0.0.1", True), ("10.0.0.1", False)])
+def test_every_process_of_verl_keeps_its_stores_there(address, expected):
+    # Also those that none of our classes is in, such as the ones that feed engines of their own.
+    assert run_fresh(ENTERED_BY_VERL, {"VLLM_HOST_IP": address}) is expected
 
 
 def test_the_users_own_choice_stays():
