@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
@@ -104,8 +105,21 @@ misunderstanding out. Then write out the whole improved solution with its final 
 {report}"""
 
 
+_RULE = re.compile("[=\uff1d\u2550]{4,}")
+"""What the lines between the parts of `VERIFIER_USER` are made of, and what looks like it."""
+
+
+def quoted(text: str) -> str:
+    """A problem or a solution as part of a prompt: it can't repeat the lines between the parts, since runs of
+    more than three `=` are cut to three. The wording around it is the same for every text."""
+    return _RULE.sub("===", text)
+
+
 class MathPrompts(RolePrompts):
     """Prompts for mathematical problems with a final answer.
+
+    What models wrote is either between two lines that it can't repeat (`quoted`), a turn of its own, or the
+    last thing in a prompt, so that nothing of it passes for the prompt's own words.
 
     Args:
         solver_instruction: appended to the problem, that is to the last user message of the dataset's
@@ -126,7 +140,7 @@ class MathPrompts(RolePrompts):
 
     def verifier(self, problem: Problem, solution: str) -> tuple[Message, ...]:
         """Grading rules as system prompt; problem, solution and a reminder as user message."""
-        user = VERIFIER_USER.format(question=problem.question, solution=solution)
+        user = VERIFIER_USER.format(question=quoted(problem.question), solution=quoted(solution))
         return ({"role": "system", "content": VERIFIER_SYSTEM}, {"role": "user", "content": user})
 
     def corrector(self, problem: Problem, solution: str, report: str) -> tuple[Message, ...]:

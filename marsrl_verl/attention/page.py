@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from marsrl_verl.core.inert_text import printable
 from marsrl_verl.core.steps import Steps
 
 
@@ -62,19 +63,23 @@ def page(shown: ShownResponse, title: str) -> str:
         measured = bool(shown.influence) and 0 < step < shown.steps.thinking
         share = shown.influence[step] / largest if measured else 0.0
         colour = f"rgba(41, 128, 185, {0.75 * share:.3f})" if measured else "#f4f4f4"
-        marks = "".join(f'<span class="point">{html.escape(said)}</span>' for said in points)
+        marks = "".join(f'<span class="point">{_shown(said)}</span>' for said in points)
         name = "step branch" if points else "step"
         parts.append(
             f'<div class="{name}" style="background: {colour}">{marks}<span class="figures">'
-            f"{_figures(shown, step)}</span>\n{html.escape(text)}</div>"
+            f"{_figures(shown, step)}</span>\n{_shown(text)}</div>"
         )
-    head = f"<title>{html.escape(title)}</title><meta charset=utf-8><style>{_STYLE}</style>"
+    head = f"<title>{_shown(title)}</title><meta charset=utf-8><style>{_STYLE}</style>"
     summary = (
-        f"<h1>{html.escape(title)}</h1><p>{html.escape(shown.note)} {len(shown.steps)} steps, "
+        f"<h1>{_shown(title)}</h1><p>{_shown(shown.note)} {len(shown.steps)} steps, "
         f"{shown.steps.ends[-1]} tokens after a prompt of {shown.prompt_tokens}. Influence: the largest mean "
         "attention that later steps pay to a step, over layers and heads. Grey: not measured.</p>"
     )
     return f"<!doctype html><html><head>{head}</head><body>{summary}{''.join(parts)}</body></html>\n"
+
+
+def _shown(text: str) -> str:
+    return html.escape(printable(text))
 
 
 def _figures(shown: ShownResponse, step: int) -> str:

@@ -40,6 +40,7 @@ from marsrl_verl.attention.collector import collect_influence
 from marsrl_verl.attention.layout import build_layout
 from marsrl_verl.attention.page import ShownResponse, page, step_texts
 from marsrl_verl.attention.recorded import recorded_response
+from marsrl_verl.core.inert_text import printable
 from marsrl_verl.core.steps import Steps
 
 _LOGITS_AT_ONCE = 1024
@@ -143,7 +144,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         shown, title = _recorded(one) if one.run is not None else _measured(one)
     except (OSError, ValueError) as error:
-        print(f"attention.show: {error}", file=sys.stderr)
+        print(f"attention.show: {printable(error)}", file=sys.stderr)
         return 2
     one.output.write_text(page(shown, title), encoding="utf-8")
     points = ", ".join(str(token) for token in sorted(shown.branches)) or "none"

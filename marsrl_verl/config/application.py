@@ -16,6 +16,7 @@ from marsrl_verl.config.compose import available_groups, compose_config
 from marsrl_verl.config.dry_run import report
 from marsrl_verl.config.errors import EXIT_WRONG_CONFIGURATION, ConfigError
 from marsrl_verl.config.external_answers import make_paths_absolute
+from marsrl_verl.core.inert_text import printable
 
 Launch = Callable[[DictConfig], int]
 
@@ -30,7 +31,7 @@ def main(argv: list[str], launch: Launch) -> int:
     try:
         return _run(argv, launch)
     except ConfigError as error:
-        print(error, file=sys.stderr)
+        print(printable(error), file=sys.stderr)
         return EXIT_WRONG_CONFIGURATION
 
 
@@ -54,7 +55,7 @@ def _run(argv: list[str], launch: Launch) -> int:
     )
     run_checks(context)
     if context.dry_run:
-        print(report(context, composed))
+        print(printable(report(context, composed)))
         return 0
     if composed.cluster_detected:
         print(

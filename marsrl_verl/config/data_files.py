@@ -10,6 +10,8 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
+from marsrl_verl.core.inert_text import holds_surrogates
+
 MAX_NAMED_ROWS = 5
 
 
@@ -112,14 +114,19 @@ def _json_rows(path: Path, required: tuple[str, ...]) -> Iterator[dict[str, Any]
     try:
         text = path.read_text(encoding="utf-8")
         whole = json.loads(text) if path.suffix == ".json" and text.lstrip().startswith("[") else None
-        rows = (
-            whole if whole is not None else [json.loads(line) for line in text.splitlines() if line.strip()]
-        )
+        rows = whole if whole is not None else [json.loads(line) for line in text.split("\n") if line.strip()]
     except (OSError, ValueError) as error:
         raise UnreadableFileError(f"it is no readable {path.suffix} file ({error})") from error
-    for row in rows:
+    escapes = "\\ud" in text.lower()
+    for number, row in enumerate(rows):
         if not isinstance(row, dict):
             raise UnreadableFileError(f"a row is {type(row).__name__}, expected an object")
+        if escapes and holds_surrogates(row):
+            # What loads the data for the run refuses the whole file without naming the row.
+            raise UnreadableFileError(
+                f"row {number} (from 0) holds half of a surrogate pair, which is no character; "
+                "replace it, for instance by U+FFFD"
+            )
         _require(required, row)
         yield row
 

@@ -48,7 +48,8 @@ def _endpoint(one: EndpointConfig, part: int) -> list[tuple[str, str]]:
     values = {"temperature": one.temperature, "top_p": one.top_p, "max_tokens": one.max_tokens}
     given = [f"{name} {value:g}" for name, value in values.items() if value is not None]
     given += [f"{name} {value}" for name, value in one.extra_body.items()]
-    key = f"; key in {one.api_key_env}" if one.api_key_env else ""
+    kept = one.api_key_env or one.api_key_file
+    key = f"; key in {kept}" if kept else ""
     facts = [
         ("sampling", f"{', '.join(given)}; " * bool(given) + "else as the endpoint does by itself" + key),
         (

@@ -10,6 +10,7 @@ from typing import Any
 from marsrl_verl.algos.prompts import RolePrompts
 from marsrl_verl.config import hf_folder
 from marsrl_verl.config.schema import RolesConfig
+from marsrl_verl.core.inert_text import valid_unicode
 from marsrl_verl.core.types import Message, Problem
 
 _CHARACTERS_PER_TOKEN = 4
@@ -37,7 +38,7 @@ class TokenCounter:
 
     def text(self, text: str) -> int:
         """Tokens of plain text."""
-        return len(self._tokenizer.encode(text, add_special_tokens=False).ids)
+        return len(self._tokenizer.encode(valid_unicode(text), add_special_tokens=False).ids)
 
     def chat(self, messages: Sequence[Message]) -> int:
         """Tokens of a chat up to where the answer begins."""

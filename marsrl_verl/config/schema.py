@@ -252,7 +252,11 @@ class EndpointConfig:
     model: str = ""
     """The model's name at the endpoint."""
     api_key_env: str | None = None
-    """Name of the environment variable that holds the API key; null: no key is sent."""
+    """Name of the environment variable that holds the API key; null: no key is sent. The process that starts
+    the run needs it; it is not handed to Ray's runtime environment, which is logged."""
+    api_key_file: str | None = None
+    """File that holds the API key, in place of `api_key_env`: for a Ray job, whose variables Ray logs. The
+    job's entry point reads it, so it lies on the node where that runs."""
     temperature: float | None = None
     """Sampling temperature, in training and in every evaluation; null: what the endpoint does by itself."""
     top_p: float | None = None

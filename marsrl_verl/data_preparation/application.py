@@ -13,6 +13,7 @@ from omegaconf import DictConfig
 
 from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.config.errors import EXIT_WRONG_CONFIGURATION, ConfigError
+from marsrl_verl.core.inert_text import printable
 from marsrl_verl.core.types import SamplingSettings
 from marsrl_verl.data_preparation.command_line import Arguments, parse_arguments
 from marsrl_verl.data_preparation.errors import PreparationError
@@ -59,7 +60,7 @@ def main(argv: Sequence[str], make_generator: MakeGenerator | None = None) -> in
         arguments = parse_arguments(argv)
         _prepare(arguments, make_generator or _vllm_with(arguments.output / LOG))
     except (PreparationError, ConfigError) as error:
-        print(error, file=sys.stderr)
+        print(printable(error), file=sys.stderr)
         return EXIT_WRONG_CONFIGURATION
     except KeyboardInterrupt:
         print("\nInterrupted; the same command goes on where this one stopped.", file=sys.stderr)
@@ -134,7 +135,7 @@ def _say_source(found: Collected, arguments: Arguments) -> None:
     )
     if arguments.skip_bad_rows:
         for what, fault in found.faults.items():
-            print(f"  skipped: {_fault_text(what, fault.count, fault.places)}", flush=True)
+            print(f"  skipped: {printable(_fault_text(what, fault.count, fault.places))}", flush=True)
     if found.not_stripped and found.stripped:
         print(
             f"  {found.not_stripped} rows lack the instruction and are taken as they are; it was taken off "

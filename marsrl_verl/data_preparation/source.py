@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from marsrl_verl.core.inert_text import holds_surrogates
 from marsrl_verl.data_preparation.errors import PreparationError, RowError
 
 _ROWS_AT_ONCE = 1024
@@ -99,7 +100,15 @@ def _parsed(line: str) -> dict[str, Any] | RowError:
         data = json.loads(line)
     except ValueError:
         return RowError("the line is no JSON", "repair or remove the line")
-    return data if isinstance(data, dict) else _no_object()
+    return _checked(data)
+
+
+def _checked(data: Any) -> dict[str, Any] | RowError:
+    if not isinstance(data, dict):
+        return RowError("the row is no object with columns", 'write rows as {"question": …, "answer": …}')
+    if holds_surrogates(data):
+        return RowError("the row holds half of a surrogate pair, which is no character", "replace it")
+    return data
 
 
 def _json_array(path: Path) -> Iterator[Row]:
@@ -115,8 +124,4 @@ def _json_array(path: Path) -> Iterator[Row]:
             "Name a file with an array of rows.",
         )
     for number, item in enumerate(data):
-        yield Row(f"{path} row {number}", item if isinstance(item, dict) else _no_object())
-
-
-def _no_object() -> RowError:
-    return RowError("the row is no object with columns", 'write rows as {"question": …, "answer": …}')
+        yield Row(f"{path} row {number}", _checked(item))

@@ -25,10 +25,14 @@ class TinyPrompts(RolePrompts):
         return ({"role": "user", "content": problem.question},)
 
     def verifier(self, problem: Problem, solution: str) -> tuple[Message, ...]:
-        """Problem and solution under a one-word system line."""
+        """Problem and solution under a one-word system line.
+
+        The first line is the problem, whatever a solution says after it.
+        """
+        question = " ".join(problem.question.splitlines())
         return (
             {"role": "system", "content": VERIFIER_SYSTEM},
-            {"role": "user", "content": f"{problem.question}\n{solution}"},
+            {"role": "user", "content": f"{question}\n{solution}"},
         )
 
     def corrector(self, problem: Problem, solution: str, report: str) -> tuple[Message, ...]:

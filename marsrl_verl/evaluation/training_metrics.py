@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 
 import numpy as np
 
+from marsrl_verl.core.inert_text import REPLACEMENT
 from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER, FinishReason, Group, Verdict, is_correct
 from marsrl_verl.evaluation.judgement import verdict_of
 from marsrl_verl.evaluation.role_metrics import ROLE_METRICS, role_observations, verifier_f1
@@ -36,6 +37,7 @@ TRAINING_METRICS: dict[str, str] = {
     },
     "truncation_share": "share of samples that reached the token limit",
     "failed_share": "share of samples without a regular end: prompt too long, refused, aborted, error",
+    "invalid_text_share": "share of samples whose text has U+FFFD in place of what is no character",
     "grading_error_share": "share of samples whose grading failed (reward 0)",
     "missing_answer_share": "share of Solver and Corrector samples without a readable final answer",
     "invalid_verdict_share": "share of Verifier samples without a readable verdict",
@@ -97,6 +99,7 @@ def _measure(groups: list[Group], figures: Mapping[str, TextFigures]) -> dict[st
         "reward_mean": float(np.mean([call.sample.reward for call in calls])),
         "truncation_share": endings.count(FinishReason.LENGTH) / len(calls),
         "failed_share": sum(ending not in regular for ending in endings) / len(calls),
+        "invalid_text_share": sum(REPLACEMENT in call.sample.text for call in calls) / len(calls),
         "grading_error_share": sum(_grading_failed(call) for call in calls) / len(calls),
     }
     return metrics | _lengths(calls) | _texts(calls, figures) | _judgements(calls)

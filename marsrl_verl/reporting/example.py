@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 
+from marsrl_verl.core.inert_text import code_block, code_span, one_line, printable
 from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER, Sample, Verdict, is_correct
 from marsrl_verl.evaluation.judgement import answer_reward, verdict_of
 from marsrl_verl.evaluation.system import Call, RunEnd, SystemEvaluation, SystemRun
@@ -25,6 +27,9 @@ class Story(IntEnum):
     REPAIRED_AND_ACCEPTED = 5
     """And the Verifier accepts the repaired solution."""
 
+
+_LONGEST_ANSWER = 200
+"""Characters of an answer that are shown."""
 
 _HEADLINES = {
     Story.OTHER: "How one problem went through the stages",
@@ -86,12 +91,13 @@ def example_markdown(example: Example, limit: int = 4000) -> str:
     run = example.run
     parts = [
         f"{example.headline}.",
-        f"**Problem** `{run.problem.problem_id}` (reference answer: `{run.problem.ground_truth}`)",
-        _fenced(run.problem.question),
+        f"**Problem** {code_span(run.problem.problem_id)} "
+        f"(reference answer: {code_span(run.problem.ground_truth)})",
+        code_block(run.problem.question),
     ]
     for number, call in enumerate(run.calls, 1):
-        parts.append(f"**{number}. {_name(call)}**: {outcome_of(call)}")
-        parts.append(_fenced(_cut(_response(call.sample), limit)))
+        parts.append(f"**{number}. {_name(call)}**: {outcome_of(call, code_span)}")
+        parts.append(code_block(_cut(_response(call.sample), limit)))
     parts.append(f"**Result**: {_result(run)}")
     return "\n\n".join(parts)
 
@@ -100,16 +106,17 @@ def example_text(example: Example, limit: int = 1200) -> str:
     """The example as plain text for a terminal."""
     run = example.run
     lines = [example.headline + ".", ""]
-    lines += [f"Problem (reference answer: {run.problem.ground_truth})", _indent(run.problem.question)]
+    reference = one_line(run.problem.ground_truth)
+    lines += [f"Problem (reference answer: {reference})", _indent(run.problem.question)]
     for number, call in enumerate(run.calls, 1):
-        lines += ["", f"{number}. {_name(call)}: {outcome_of(call)}"]
+        lines += ["", f"{number}. {_name(call)}: {outcome_of(call, _quoted)}"]
         lines.append(_indent(_cut(_response(call.sample), limit)))
     lines += ["", f"Result: {_result(run)}"]
     return "\n".join(lines)
 
 
-def outcome_of(call: Call) -> str:
-    """What one call came to, in a few words."""
+def outcome_of(call: Call, quote: Callable[[str], str]) -> str:
+    """What one call came to, in a few words; `quote` makes an answer part of them."""
     sample, role = call.sample, call.input.role
     ending = "" if sample.finished else f" ({sample.finish_reason.value})"
     if role == VERIFIER:
@@ -120,7 +127,7 @@ def outcome_of(call: Call) -> str:
         return f"verdict {verdict.value.capitalize()}, {'rightly' if right else 'wrongly'}{ending}"
     if role in (SOLVER, CORRECTOR):
         answer = sample.outcome.answer if sample.outcome else None
-        said = f"answer `{answer}`, " if answer is not None else "no answer, "
+        said = f"answer {quote(_cut(answer, _LONGEST_ANSWER))}, " if answer is not None else "no answer, "
         return said + ("correct" if is_correct(answer_reward(sample)) else "incorrect") + ending
     return f"reward {sample.reward:g}{ending}"
 
@@ -151,13 +158,9 @@ def _cut(text: str, limit: int) -> str:
     return f"{text[:half]}\n[… {len(text) - 2 * half} characters left out …]\n{text[-half:]}"
 
 
-def _fenced(text: str) -> str:
-    """A code block whose fence is longer than any run of backticks inside."""
-    fence = "```"
-    while fence in text:
-        fence += "`"
-    return f"{fence}text\n{text}\n{fence}"
+def _quoted(text: str) -> str:
+    return f"`{one_line(text)}`"
 
 
 def _indent(text: str) -> str:
-    return "\n".join(f"    {line}" for line in text.splitlines())
+    return "\n".join(f"    {line}" for line in printable(text).split("\n"))

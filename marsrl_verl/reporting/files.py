@@ -17,7 +17,8 @@ def write_atomic(path: Path, text: str) -> None:
 
 def write_lines_atomic(path: Path, parts: Iterable[str]) -> None:
     """As `write_atomic`, from parts that are written one after the other."""
-    _write_atomic(path, (part.encode() for part in parts))
+    # Half of a surrogate pair has no encoding; written as `\ud800` it is one again for who reads JSON.
+    _write_atomic(path, (part.encode(errors="backslashreplace") for part in parts))
 
 
 def write_bytes_atomic(path: Path, data: bytes) -> None:

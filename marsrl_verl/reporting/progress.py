@@ -9,6 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol, TextIO
 
+from marsrl_verl.core.inert_text import printable
+
 if TYPE_CHECKING:
     from rich.console import Console, ConsoleOptions, RenderResult
     from rich.live import Live
@@ -159,7 +161,7 @@ class PlainProgress:
         """Nothing to release."""
 
     def _write(self, text: str) -> None:
-        print(f"[{clock_time(self._state.elapsed)}] {text}", file=self._stream, flush=True)
+        print(f"[{clock_time(self._state.elapsed)}] {printable(text)}", file=self._stream, flush=True)
 
 
 class LiveProgress:
@@ -187,7 +189,7 @@ class LiveProgress:
 
     def message(self, text: str) -> None:
         """Print a line above the block."""
-        self._console.print(text, highlight=False, markup=False)
+        self._console.print(printable(text), highlight=False, markup=False)
 
     def close(self) -> None:
         """Remove the block and leave the last phase's duration and the last step."""
@@ -198,10 +200,11 @@ class LiveProgress:
         if state.name:
             self._phase_ended(state.name, state.phase_elapsed)
         if state.last is not None:
-            self._console.print(step_line(state), highlight=False)
+            self._console.print(step_line(state), highlight=False, markup=False)
 
     def _phase_ended(self, name: str, seconds: float) -> None:
-        self._console.print(f"{name}: {clock_time(seconds)}", style="dim", highlight=False)
+        line = printable(f"{name}: {clock_time(seconds)}")
+        self._console.print(line, style="dim", highlight=False, markup=False)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """The block as it is now; rich calls this at every refresh."""
@@ -210,10 +213,10 @@ class LiveProgress:
         from rich.text import Text
 
         state = self._state
-        head = Text(state.name or "starting", style="bold cyan")
+        head = Text(printable(state.name or "starting"), style="bold cyan")
         head.append(f" {clock_time(state.phase_elapsed)}", style="cyan")
         if state.detail:
-            head.append(f"  {state.detail}", style="dim")
+            head.append(f"  {printable(state.detail)}", style="dim")
         yield head
         if state.last is None:
             return

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from marsrl_verl.core.inert_text import markdown
 from marsrl_verl.evaluation.loop_rules import Fallback
 from marsrl_verl.evaluation.role_metrics import EVALUATION_METRICS
 from marsrl_verl.evaluation.suite import AFTER, BEFORE, EvaluationRecord
@@ -49,7 +50,7 @@ def finish_evaluation(folder: RunFolder, facts: RunFacts, record: EvaluationReco
     """Write summary and report of a run that is one evaluation."""
     write_json_atomic(folder.summary_path, evaluation_summary(record, facts))
     sections = [
-        f"# Evaluation: {facts.name}",
+        f"# Evaluation: {markdown(facts.name)}",
         evaluation_markdown(record),
         f"Mean and {100 * record.confidence:g} % interval.",
         "## The run",
@@ -70,7 +71,8 @@ def report_markdown(
 ) -> str:
     """The text of `report.md`."""
     record = after or before
-    sections = [f"# {facts.method}: {facts.name}", _result(rows, record), f"![Learning curve]({picture})"]
+    heading = f"# {markdown(facts.method)}: {markdown(facts.name)}"
+    sections = [heading, _result(rows, record), f"![Learning curve]({picture})"]
     if example is not None:
         sections += ["## An example after training", example_markdown(example)]
     sections += ["## The run", _facts(facts), "## What was measured, and how", _method(record)]
@@ -96,7 +98,8 @@ def _facts(facts: RunFacts) -> str:
         *facts.extra.items(),
         *((f"{name} version", version) for name, version in facts.versions.items()),
     ]
-    return "\n".join(["| | |", "|---|---|", *(f"| {label} | {value} |" for label, value in pairs)])
+    rows = [f"| {markdown(label)} | {markdown(value)} |" for label, value in pairs]
+    return "\n".join(["| | |", "|---|---|", *rows])
 
 
 def _method(record: EvaluationRecord | None) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from marsrl_verl.core.inert_text import printable
 from marsrl_verl.core.types import Sample
 from marsrl_verl.rollout.single_call import EngineUnavailableError
 
@@ -21,5 +22,5 @@ def refuse_failed_round(samples: Iterable[Sample]) -> None:
         if all(sample.finish_reason.failed for sample in some):
             whose = " of the external Solver (marsrl.external_solver)" if external else ""
             raise EngineUnavailableError(
-                f"all {len(some)} samples{whose} of a round failed, the first: {some[0].error}"
+                f"all {len(some)} samples{whose} of a round failed, the first: {printable(some[0].error)}"
             )

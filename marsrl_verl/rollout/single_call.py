@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
+from marsrl_verl.core.inert_text import valid_unicode
 from marsrl_verl.core.thinking import final_text
 from marsrl_verl.core.types import FinishReason, Message, Sample, SamplingSettings, StageInput
-
-_THINKING_TAGS = frozenset({"<think>", "</think>"})
+from marsrl_verl.rollout.control_tokens import ControlTokenRemover, control_tokens
 
 
 class EngineUnavailableError(RuntimeError):
@@ -57,11 +57,22 @@ class ChatTokenizer:
     end_ids: frozenset[int] = frozenset()
     """Further ids that end a response, beside the tokenizer's end-of-sequence token (a model's
     generation config may name several)."""
+    _remover: ControlTokenRemover | None = field(default=None, init=False, repr=False, compare=False)
 
     def prompt_ids(self, messages: Sequence[Message]) -> list[int]:
-        """The token ids of a chat, ending where the assistant's answer begins."""
+        """The token ids of a chat, ending where the assistant's answer begins.
+
+        The template alone writes control tokens: those that a message spells out (data may, or a class of
+        prompts) are taken out of it.
+        """
         encoded = self.tokenizer.apply_chat_template(
-            list(messages),
+            [
+                {
+                    name: self.without_control_tokens(value) if isinstance(value, str) else value
+                    for name, value in message.items()
+                }
+                for message in messages
+            ],
             add_generation_prompt=True,
             tokenize=True,
             return_dict=True,
@@ -87,13 +98,11 @@ class ChatTokenizer:
         return self.without_control_tokens(str(decoded))
 
     def without_control_tokens(self, text: str) -> str:
-        """The text without any spelt-out control token, nor one that comes into being by taking another out;
-        tags of the thinking part stay."""
-        control = [token for token in self.tokenizer.all_special_tokens if token not in _THINKING_TAGS]
-        while any(token in text for token in control):
-            for token in control:
-                text = text.replace(token, "")
-        return text
+        """The text with a gap in place of each spelt-out control token (see `control_tokens`), and without
+        halves of surrogate pairs, which no tokenizer takes."""
+        if self._remover is None:
+            self._remover = ControlTokenRemover(control_tokens(self.tokenizer))
+        return self._remover.remove(valid_unicode(text))
 
 
 async def answer(

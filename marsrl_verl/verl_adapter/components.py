@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 from omegaconf import DictConfig
@@ -19,6 +18,7 @@ from marsrl_verl.config.schema import AlgoConfig, MarsRLConfig
 from marsrl_verl.core.algorithm import Algorithm
 from marsrl_verl.core.types import ROLES, SOLVER, Message, SamplingSettings, segment_length
 from marsrl_verl.rewards.loading import load_class
+from marsrl_verl.rollout.external.api_key import read_api_key
 from marsrl_verl.rollout.external.solver import ExternalSolver, SolverSource
 from marsrl_verl.rollout.single_call import ChatTokenizer
 
@@ -81,12 +81,18 @@ def build_algorithm(
     )
 
 
-def external_solver(config: DictConfig, chat: ChatTokenizer) -> ExternalSolver | None:
+def external_solver(
+    config: DictConfig, chat: ChatTokenizer, api_key: str | None = None
+) -> ExternalSolver | None:
     """The Solver of `marsrl.external_solver`; None where the trained model solves.
+
+    Args:
+        config: the whole configuration.
+        chat: the trained model's tokenizer.
+        api_key: of the endpoint, where it wants one.
 
     Raises:
         AnswerFileError: the file of answers can't be used.
-        RuntimeError: the environment variable with the API key is not set in this process.
     """
     settings = typed_settings(config)
     one, seed = settings.external_solver, settings.run.seed
@@ -98,20 +104,18 @@ def external_solver(config: DictConfig, chat: ChatTokenizer) -> ExternalSolver |
     from marsrl_verl.rollout.external.endpoint import EndpointSource
 
     concurrency = workers_part(config, one.endpoint)
-    key = _api_key(one.endpoint.api_key_env)
-    return ExternalSolver(EndpointSource(one.endpoint, api_key=key, concurrency=concurrency, seed=seed), chat)
+    endpoint = EndpointSource(one.endpoint, api_key=api_key, concurrency=concurrency, seed=seed)
+    return ExternalSolver(endpoint, chat)
 
 
-def _api_key(variable: str | None) -> str | None:
-    if variable is None:
-        return None
-    key = os.environ.get(variable, "").strip()
-    if not key:
-        raise RuntimeError(
-            f"marsrl.external_solver.endpoint.api_key_env = {variable}, but this variable is not set in an "
-            "agent-loop worker; on a cluster that runs already set it for the workers too"
-        )
-    return key
+def endpoint_key(config: DictConfig) -> str | None:
+    """The key of the external Solver's endpoint as the driver finds it; None where none is wanted.
+
+    Raises:
+        ApiKeyError: it is not where the settings say.
+    """
+    settings = typed_settings(config).external_solver
+    return read_api_key(settings.endpoint) if settings.source == SolverSource.ENDPOINT.value else None
 
 
 def chat_tokenizer(config: DictConfig, tokenizer: Any) -> ChatTokenizer:

@@ -21,10 +21,9 @@ def prepare_environment(config: DictConfig) -> dict[str, str]:
 
     The configuration's `ray_kwargs.ray_init.runtime_env.env_vars` come first. `PYTHONPATH` gains the
     current folder, so that a reward class lying there is found by the workers too, and on the CPU
-    platform the stand-in for vLLM's distribution name. The key of an external Solver's endpoint travels here,
-    never in the configuration, which is written to files.
+    platform the stand-in for vLLM's distribution name. Nothing secret: Ray logs what it is handed here.
     """
-    env_vars = {**_configured(config), **_api_key(config)}
+    env_vars = _configured(config)
     env_vars.setdefault("VERL_USE_EXTERNAL_MODULES", REGISTER_MODULE)
     path = _prepend(os.getcwd(), env_vars.get("PYTHONPATH", os.environ.get("PYTHONPATH", "")))
     if Path(config.actor_rollout_ref.model.path).is_dir():
@@ -42,11 +41,6 @@ def prepare_environment(config: DictConfig) -> dict[str, str]:
 def _configured(config: DictConfig) -> dict[str, str]:
     node = OmegaConf.select(config, "ray_kwargs.ray_init.runtime_env.env_vars")
     return {str(key): str(value) for key, value in node.items()} if node else {}
-
-
-def _api_key(config: DictConfig) -> dict[str, str]:
-    variable = OmegaConf.select(config, "marsrl.external_solver.endpoint.api_key_env")
-    return {variable: os.environ[variable]} if variable and variable in os.environ else {}
 
 
 def _prepend(entry: str, path: str) -> str:

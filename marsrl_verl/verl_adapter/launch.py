@@ -16,6 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from marsrl_verl.config.ray_cluster import LOCAL, joins_cluster
 from marsrl_verl.verl_adapter import stop_signals
 from marsrl_verl.verl_adapter.environment import prepare_environment
+from marsrl_verl.verl_adapter.loopback import stay_on_loopback
 from marsrl_verl.verl_adapter.platform_choice import on_cpu_platform
 from marsrl_verl.verl_adapter.stop_signals import StopRequested
 from marsrl_verl.verl_adapter.terminal import chatter_to
@@ -125,6 +126,7 @@ def quiet_third_parties(own_cluster: bool) -> None:
         # What Ray does by default for a cluster of its own, said explicitly, which spares a warning. Ray
         # reads it when it is imported.
         os.environ.setdefault("RAY_AUTH_MODE", "token")
+        stay_on_loopback()
         # Workers in reserve would have the wrong environment for every actor of the run.
         os.environ.setdefault("RAY_prestart_worker_first_driver", "0")
         os.environ.setdefault("RAY_enable_worker_prestart", "0")

@@ -13,6 +13,7 @@ from marsrl_verl.core.seeding import derive_seed
 from marsrl_verl.core.types import FinishReason, SamplingSettings
 from marsrl_verl.rollout.single_call import FINISH_REASONS, Completion
 from marsrl_verl.verl_adapter.environment import prepare_environment
+from marsrl_verl.verl_adapter.loopback import stay_on_loopback
 from marsrl_verl.verl_adapter.sampling import sampling_arguments
 
 _QUEUED_PER_SLOT = 2
@@ -75,6 +76,7 @@ class OfflineEngine:
 
     def __init__(self, config: DictConfig, settings: SamplingSettings, seed: int) -> None:
         prepare_environment(config)
+        stay_on_loopback()
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
         # Imported late: after the environment is prepared, and only where a model is started.
         from vllm import EngineArgs

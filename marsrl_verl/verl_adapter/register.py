@@ -7,7 +7,11 @@ only where `VERL_PLATFORM` is already set.
 
 from __future__ import annotations
 
+from marsrl_verl.verl_adapter.loopback import keep_stores_on_loopback
 from marsrl_verl.verl_adapter.platform_choice import on_cpu_platform
+
+# Here and not in our workers: verl has processes with stores that none of our classes is in.
+keep_stores_on_loopback()
 
 if on_cpu_platform():
     from marsrl_verl.verl_adapter.cpu import platform as _platform  # noqa: F401  (registers itself)

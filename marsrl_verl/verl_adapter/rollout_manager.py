@@ -26,7 +26,7 @@ from marsrl_verl.core.types import SOLVER, FinishReason, Sample, SamplingSetting
 from marsrl_verl.rewards.base import ScoreRequest
 from marsrl_verl.rollout.failed_round import refuse_failed_round
 from marsrl_verl.rollout.single_call import EngineUnavailableError, answer
-from marsrl_verl.verl_adapter.components import chat_tokenizer, external_solver
+from marsrl_verl.verl_adapter.components import chat_tokenizer, endpoint_key, external_solver
 from marsrl_verl.verl_adapter.engine_watch import EngineWatch, reason, results
 from marsrl_verl.verl_adapter.generation import Round
 from marsrl_verl.verl_adapter.group_client import GroupClient
@@ -55,6 +55,13 @@ class MarsRLAgentLoopWorker(AgentLoopWorker):
     async def counts(self) -> GroupCounts:
         """The groups since this worker started."""
         return self._done
+
+    def take_endpoint_key(self, key: str) -> None:
+        """Answer for the Solver with this key of its endpoint from now on.
+
+        A call and no argument of the constructor: Ray keeps those in its global control store.
+        """
+        self._external_solver = external_solver(self.config, self._chat, key)
 
     async def generate_samples(
         self, inputs: list[StageInput], sampling: dict[str, SamplingSettings]
@@ -140,6 +147,14 @@ class MarsRLAgentLoopManager(AgentLoopManager):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.agent_loop_workers_class = ray.remote(MarsRLAgentLoopWorker)
         super().__init__(*args, **kwargs)
+
+    async def _init_agent_loop_workers(self) -> None:
+        """verl's workers, each with the key of the external Solver's endpoint."""
+        await super()._init_agent_loop_workers()
+        key = endpoint_key(self.config)
+        if key is not None:
+            handed_over = [worker.take_endpoint_key.remote(key) for worker in self.agent_loop_workers]
+            await asyncio.gather(*handed_over)
 
     def measure_prefill(self, servers: Sequence[Any]) -> None:
         """From now on, tell of every started round what these servers read in it.

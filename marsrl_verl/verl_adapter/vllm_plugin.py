@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from marsrl_verl.verl_adapter.loopback import keep_stores_on_loopback
 from marsrl_verl.verl_adapter.platform_choice import on_cpu_platform
 
 
 def load() -> None:
-    """Apply the CPU platform's changes to vLLM; on any other platform do nothing."""
+    """Keep the stores of a run on one machine on its loopback interface, and apply the CPU platform's changes
+    to vLLM; for anybody else do nothing."""
+    keep_stores_on_loopback()
     if on_cpu_platform():
         from marsrl_verl.verl_adapter.cpu.template.process import use_template_for_multiprocessing
         from marsrl_verl.verl_adapter.cpu.vllm_linear import keep_linear_weights

@@ -1,4 +1,4 @@
-"""verl's vLLM server with two additions: a whole group in one call, and the count of what it read.
+"""verl's vLLM server with a whole group in one call, the count of what it read, and no open port.
 
 Upstream behaviour: `vLLMHttpServer.generate` answers one sample a call, streams every token through
 the event loop, and reports neither `stop` nor `length`. A group of G samples shares its prompt, so
@@ -7,12 +7,14 @@ one request with `n=G` and only the final output saves G-1 round trips and every
 
 from __future__ import annotations
 
+import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import ray
 from verl.workers.rollout.replica import RolloutReplicaRegistry
+from verl.workers.rollout.vllm_rollout import vllm_async_server
 from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, vLLMReplica
 from vllm import SamplingParams
 from vllm.inputs import TokensPrompt
@@ -21,6 +23,8 @@ from vllm.v1.engine.exceptions import EngineDeadError
 
 from marsrl_verl.rollout.single_call import EngineUnavailableError
 from marsrl_verl.verl_adapter.prefill_counters import PrefillCounters, read_counters
+
+_METRICS_PATHS = ("/metrics", "/health")
 
 
 @contextmanager
@@ -34,6 +38,29 @@ def _dead_engine_named() -> Iterator[None]:
 
 class MarsRLvLLMServer(vLLMHttpServer):
     """One vLLM engine that answers a prompt `n` times."""
+
+    async def run_server(self, args: argparse.Namespace) -> None:
+        """Start the engine, without the HTTP server.
+
+        Upstream behaviour: the engine is also served over HTTP at the node's address, to everybody who
+        reaches it. All calls of a run are calls of this actor. Where somebody reads the engine's statistics
+        there is a server, for them alone.
+        """
+        upstream = vllm_async_server.run_uvicorn
+
+        async def serve(app: Any, server_args: Any, address: str) -> tuple[int, Any]:
+            if self.config.prometheus.enable or vllm_async_server.RLInsightLogger.enabled():
+                only_statistics(app)
+                served: tuple[int, Any] = await upstream(app, server_args, address)
+                return served
+            # The load balancer names servers by address and port. This one is reserved for the server.
+            return self._master_port, None
+
+        vllm_async_server.run_uvicorn = serve
+        try:
+            await super().run_server(args)
+        finally:
+            vllm_async_server.run_uvicorn = upstream
 
     async def generate_group(
         self, prompt_ids: list[int], sampling: dict[str, Any], request_id: str, n: int
@@ -127,6 +154,13 @@ class MarsRLvLLMServer(vLLMHttpServer):
         counts what an engine step did before anybody else's turn comes to see that step's last outputs.
         """
         return read_counters()
+
+
+def only_statistics(app: Any) -> None:
+    """Leave an application of vLLM's nothing but its metrics and the sign that it is there."""
+    app.router.routes[:] = [
+        route for route in app.router.routes if getattr(route, "path", None) in _METRICS_PATHS
+    ]
 
 
 class MarsRLvLLMReplica(vLLMReplica):

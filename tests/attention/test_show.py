@@ -16,6 +16,7 @@ from marsrl_verl.algos.branch_points import BranchRule, Shortfall
 from marsrl_verl.algos.prompts import MathPrompts
 from marsrl_verl.algos.step_cutter import step_cutter
 from marsrl_verl.attention import show as show_module
+from marsrl_verl.attention.page import ShownResponse, page
 from marsrl_verl.attention.show import main
 from marsrl_verl.config.schema import AttnRLConfig
 from marsrl_verl.core.steps import Steps
@@ -87,6 +88,14 @@ def test_a_file_and_markup_in_it(tmp_path):
     path.write_text("1<2\n2+2=4\n")
     status, page = show(tmp_path, "--text", str(path), "--delta", "1", "--criterion", "earliest")
     assert status == 0 and "1&lt;2" in page and "1<2" not in page
+
+
+def test_a_response_can_not_turn_the_direction_of_the_page():
+    shown = ShownResponse(("a\u202e</div>\x1b\ud800",), Steps((3,), 1), (), {}, 2, note="<b>")
+    found = page(shown, "<script>")
+    assert "a\\u202e&lt;/div&gt;\\x1b\\ud800" in found
+    assert "<b>" not in found and "<script>" not in found
+    found.encode()
 
 
 def test_log_probabilities_are_taken_in_pieces(monkeypatch):

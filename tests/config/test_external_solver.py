@@ -143,6 +143,42 @@ def test_the_keys_variable_must_be_there(checked, monkeypatch, state):
     checked(changes)
 
 
+@pytest.mark.parametrize(
+    ("content", "mode", "found"),
+    [
+        (None, None, "No such file"),
+        ("", 0o600, "it is empty"),
+        ("sk-1 sk-2", 0o600, "more than one word"),
+        ("sk-1", 0o644, "every user of this machine can read it"),
+    ],
+)
+def test_a_file_holds_one_key_and_not_for_everybody(checked, tmp_path, content, mode, found):
+    path = tmp_path / "key"
+    if content is not None:
+        path.write_text(content)
+        path.chmod(mode)
+    with pytest.raises(ConfigError) as refused:
+        checked({**SERVED, f"{ENDPOINT}.api_key_file": str(path)})
+    assert_message(str(refused.value), f"{ENDPOINT}.api_key_file = ", found)
+    assert "sk-1" not in str(refused.value)
+    path.write_text("sk-1\n")
+    path.chmod(0o600)
+    checked({**SERVED, f"{ENDPOINT}.api_key_file": str(path)})
+
+
+def test_a_key_has_one_place_and_none_that_ray_logs(checked, monkeypatch):
+    monkeypatch.setenv("BIG_KEY", "sk-secret")
+    named = {**SERVED, f"{ENDPOINT}.api_key_env": "BIG_KEY"}
+    with pytest.raises(ConfigError) as refused:
+        checked({**named, f"{ENDPOINT}.api_key_file": "key"})
+    assert_message(str(refused.value), f"{ENDPOINT}.api_key_file = key", "two places")
+    variable = "ray_kwargs.ray_init.runtime_env.env_vars.BIG_KEY"
+    with pytest.raises(ConfigError) as refused:
+        checked({**named, variable: "sk-secret"})
+    assert_message(str(refused.value), variable, "written to its logs")
+    assert "sk-secret" not in str(refused.value)
+
+
 def test_settings_that_act_are_accepted(checked):
     checked(
         {

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from preparing import verl_row, write_lines
 
-from marsrl_verl.data_preparation.errors import PreparationError
+from marsrl_verl.data_preparation.errors import PreparationError, RowError
 from marsrl_verl.data_preparation.problems import (
     DAPO_INSTRUCTION,
     Collected,
@@ -235,3 +235,11 @@ def test_the_same_question_in_another_chat_is_another_problem(tmp_path):
     ]
     found = collected(write_lines(tmp_path / "a.jsonl", rows))
     assert (len(found.problems), found.duplicates, found.bad_rows) == (3, 1, 0)
+
+
+def test_half_of_a_surrogate_pair_is_a_bad_row(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"question": "1 + 1\\ud800", "answer": "2"}\n{"question": "1 + 1 🙂", "answer": "2"}\n')
+    first, second = read_rows([path], ("question", "answer"))
+    assert isinstance(first.data, RowError) and "surrogate" in first.data.what
+    assert second.data["question"] == "1 + 1 🙂"

@@ -200,6 +200,7 @@ def test_training_metrics_by_hand():
         "reflection_words_wrong": 0,
         "truncation_share": 0.25,
         "failed_share": 0.25,
+        "invalid_text_share": 0,
         "grading_error_share": 0.25,
         "missing_answer_share": 0.75,
         "solver_accuracy": 0.25,

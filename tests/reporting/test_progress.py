@@ -109,6 +109,27 @@ def test_live_block():
     assert stream.getvalue() == text
 
 
+HOSTILE = "\x1b[2J\x1b]0;own\x07[bold]x[/bold]"
+SPELT_OUT = "\\x1b[2J\\x1b]0;own\\x07[bold]x[/bold]"
+
+
+def test_text_of_others_can_not_steer_the_terminal():
+    stream = io.StringIO()
+    plain = PlainProgress(ProgressState(2, clock=Clock()), stream)
+    plain.phase("training", HOSTILE)
+    plain.message(HOSTILE)
+    assert stream.getvalue() == f"[0:00] training: {SPELT_OUT}\n[0:00] {SPELT_OUT}\n"
+
+    console = Console(file=Terminal(), force_terminal=True, width=120)
+    live = LiveProgress(ProgressState(2, clock=Clock()), console)
+    live.close()
+    live.phase("training", HOSTILE)
+    with console.capture() as capture:
+        live.message(HOSTILE)
+        console.print(live)
+    assert capture.get().count(SPELT_OUT) == 2
+
+
 def test_live_block_fits_in_four_lines():
     clock = Clock()
     console = Console(file=Terminal(), force_terminal=True, width=120, record=True)

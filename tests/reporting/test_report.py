@@ -1,8 +1,11 @@
 import io
 import json
+import re
 import struct
+from dataclasses import replace
 
 import pytest
+from markdown_it import MarkdownIt
 from rich.console import Console
 
 from marsrl_verl.algos.prompts import MathPrompts
@@ -265,6 +268,23 @@ def test_example_markdown_is_safe_and_short():
     text = example_markdown(example, limit=100)
     assert "````text\n```\n" in text
     assert "[… 404 characters left out …]" in text
+
+
+HOSTILE = "\x1b]0;own\x07\x1b[2J`</code><img src=x onerror=alert(1)>\u202e"
+
+
+def test_a_response_can_neither_steer_the_terminal_nor_write_into_the_report():
+    example = pick_example(told(REPAIRED))
+    for call in example.run.calls:
+        call.sample.text = f"{HOSTILE}\n```\n{HOSTILE}"
+        if call.sample.outcome.answer is not None:
+            call.sample.outcome = replace(call.sample.outcome, answer=HOSTILE)
+    question = f"{HOSTILE}\n```\n# Head"
+    example.run.problem = replace(example.run.problem, ground_truth=HOSTILE, question=question)
+    for shown in (example_text(example), example_markdown(example)):
+        assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", shown)
+    page = MarkdownIt("commonmark", {"html": True}).render(example_markdown(example))
+    assert set(re.findall(r"<(\w+)", page)) == {"p", "strong", "pre", "code"}
 
 
 def test_finish_run_writes_everything(tmp_path):

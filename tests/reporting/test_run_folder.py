@@ -8,7 +8,7 @@ from marsrl_verl.core.types import FinishReason, Group, Outcome, Problem, Sample
 from marsrl_verl.evaluation.estimators import Observations
 from marsrl_verl.evaluation.suite import EvaluationRecord, EvaluationResult
 from marsrl_verl.evaluation.system import Call, SystemEvaluation, SystemRun
-from marsrl_verl.reporting.files import to_json, write_atomic
+from marsrl_verl.reporting.files import to_json, write_atomic, write_lines_atomic
 from marsrl_verl.reporting.rollout_log import SCHEMA_VERSION
 from marsrl_verl.reporting.run_folder import Existing, OutputFolderError, RunFolder, check_output_folder
 
@@ -271,10 +271,21 @@ def test_a_kill_while_the_config_changes_leaves_one(tmp_path, monkeypatch, kill_
 def test_a_failed_write_leaves_the_old_file(tmp_path):
     path = tmp_path / "x.json"
     write_atomic(path, "old")
-    with pytest.raises(UnicodeEncodeError):
-        write_atomic(path, "half of a pair: \ud800")
+
+    def breaking_off():
+        yield "new"
+        raise MemoryError
+
+    with pytest.raises(MemoryError):
+        write_lines_atomic(path, breaking_off())
     assert path.read_text() == "old"
     assert [item.name for item in tmp_path.iterdir()] == ["x.json"]
+
+
+def test_half_of_a_surrogate_pair_is_kept_in_json_and_stops_nothing(tmp_path):
+    path = tmp_path / "x.json"
+    write_atomic(path, to_json({"a": "ü\ud800"}))
+    assert json.loads(path.read_text(encoding="utf-8")) == {"a": "ü\ud800"}
 
 
 def test_json_has_no_nan():

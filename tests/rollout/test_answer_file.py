@@ -9,10 +9,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from fake_tokenizers import AddedTokens
 from hypothesis import given
 from hypothesis import strategies as st
 
+from marsrl_verl.config.prompt_budget import open_counter, text_tokens
 from marsrl_verl.core.types import FinishReason, Problem, StageInput
+from marsrl_verl.demo.assets import model_path
 from marsrl_verl.rollout.external.answer_file import (
     AnswerFile,
     AnswerFileError,
@@ -20,6 +23,8 @@ from marsrl_verl.rollout.external.answer_file import (
     LineKey,
     draw,
 )
+from marsrl_verl.rollout.external.solver import ExternalSolver
+from marsrl_verl.rollout.single_call import ChatTokenizer
 
 
 def write(folder: Path, *lines: object) -> Path:
@@ -172,3 +177,14 @@ def test_ids_belong_to_a_file_with_ids(tmp_path):
     file = AnswerFile.scan(write(tmp_path, row("q", "a")), LineKey.QUESTION)
     with pytest.raises(ValueError, match="named by question"):
         FileSource(file, 1, {"q": ("1",)})
+
+
+def test_half_of_a_surrogate_pair_in_a_file_is_no_end_of_the_run(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"question": "1 + 1?", "answers": ["2\\ud800"]}\n')
+    source = FileSource(AnswerFile.scan(path, LineKey.QUESTION), 1)
+    solver = ExternalSolver(source, ChatTokenizer(AddedTokens()))
+    (first, _) = asyncio.run(solver.answer(stage_input()))
+    assert (first.text, first.finish_reason) == ("2\ufffd", FinishReason.STOP)
+    counter = open_counter(Path(model_path()))
+    assert text_tokens(counter, source.file.longest) == 2, "the plan measures it too"

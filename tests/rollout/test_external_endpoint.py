@@ -7,15 +7,18 @@ import contextlib
 import socket
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
+from fake_tokenizers import AddedTokens
 
 from marsrl_verl.config.schema import EndpointConfig
-from marsrl_verl.core.types import FinishReason, Problem, Sample, StageInput
+from marsrl_verl.core.types import FinishReason, Group, Outcome, Problem, Sample, StageInput
+from marsrl_verl.evaluation.training_metrics import training_metrics
+from marsrl_verl.reporting.rollout_log import write_step_rollouts
 from marsrl_verl.rollout.external.endpoint import EndpointSource
 from marsrl_verl.rollout.external.solver import ExternalSolver
 from marsrl_verl.rollout.failed_round import refuse_failed_round
@@ -24,10 +27,7 @@ from marsrl_verl.rollout.single_call import ChatTokenizer, EngineUnavailableErro
 KEY = "sk-secret"
 
 
-class ControlTokens:
-    """A tokenizer as far as an external Solver's answers need one."""
-
-    all_special_tokens = ("<|im_end|>", "<think>", "</think>")
+CONTROL_TOKENS = AddedTokens(("<|im_end|>", "<think>", "</think>"))
 
 
 def stage_input(name: str = "p1", n: int = 2) -> StageInput:
@@ -104,7 +104,7 @@ def solve(
                 base_urls=[*more_urls, *urls], **{"model": "big", "backoff_s": 0.01, "retries": 2, **settings}
             )
             source = EndpointSource(config, api_key=api_key, concurrency=concurrency, seed=1)
-            solver = ExternalSolver(source, ChatTokenizer(ControlTokens()))
+            solver = ExternalSolver(source, ChatTokenizer(CONTROL_TOKENS))
             groups = await asyncio.gather(*[solver.answer(item) for item in inputs or [stage_input()]])
             return [sample for group in groups for sample in group]
 
@@ -171,7 +171,25 @@ def test_an_answer_is_text_without_tokens():
 def test_only_the_text_after_the_thinking_part_is_final(message, text, final):
     (sample,) = solve(Server(lambda number, body: completion(**message)), inputs=[stage_input(n=1)])
     assert sample.final_text == final
-    assert sample.text == (text if text is not None else "<think>\nab\n</think>\n\n2")
+    assert sample.text == (text if text is not None else "<think>\na<|im_ end|>b\n</think>\n\n2 ")
+
+
+def test_half_of_a_surrogate_pair_is_replaced(tmp_path):
+    # JSON may hold one, and no tokenizer and no file takes it.
+    message = b'{"content": "2\\ud800", "reasoning": "\\udc00"}'
+    body = b'{"choices": [{"message": ' + message + b', "finish_reason": "stop"}]}'
+    server = Server(lambda number, _: web.Response(body=body, content_type="application/json"))
+    (sample,) = solve(server, inputs=[stage_input(n=1)])
+    assert (sample.text, sample.final_text) == ("<think>\n\ufffd\n</think>\n\n2\ufffd", "2\ufffd")
+    item, scored = stage_input(n=1), replace(sample, outcome=Outcome(1.0))
+    write_step_rollouts(tmp_path, 1, [Group(item, [scored])])
+    assert training_metrics([Group(item, [scored])])["role/solver/invalid_text_share"] == 1.0
+
+
+def test_the_note_of_a_failed_request_can_not_write_to_a_terminal():
+    server = Server(lambda number, body: web.Response(status=400, text=f"\x1b]0;own\x07\x9b31m {KEY}"))
+    (sample,) = solve(server, inputs=[stage_input(n=1)])
+    assert sample.error.endswith("\\x1b]0;own\\x07\\x9b31m [api key]")
 
 
 @pytest.mark.parametrize(
@@ -320,7 +338,7 @@ def test_a_proxy_of_the_environment_is_used(monkeypatch):
         monkeypatch.setenv("no_proxy", "")
         config = EndpointConfig(base_urls=["http://solver.invalid/v1/"], model="big", retries=0)
         solver = ExternalSolver(
-            EndpointSource(config, api_key=KEY, concurrency=1, seed=1), ChatTokenizer(ControlTokens())
+            EndpointSource(config, api_key=KEY, concurrency=1, seed=1), ChatTokenizer(CONTROL_TOKENS)
         )
         try:
             return await solver.answer(stage_input(n=1))

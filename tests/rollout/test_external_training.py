@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from fake_tokenizers import AddedTokens
 
 from marsrl_verl.algos.marsrl import MarsRL
 from marsrl_verl.algos.prompts import MathPrompts
@@ -28,10 +29,6 @@ SAMPLING = {role: SamplingSettings(10_000, 10_000) for role in ("solver", "verif
 PROBLEMS = [Problem(f"p{i}", f"{i} + 1 = ?", str(i + 1)) for i in range(12)]
 
 
-class NoControlTokens:
-    all_special_tokens = ()
-
-
 def write_answers(path: Path, wrong: int = 5, right: int = 5) -> Path:
     """A file with so many wrong and right answers to each problem."""
     with path.open("w") as file:
@@ -47,7 +44,7 @@ class ExternalEngine:
 
     def __init__(self, path: Path) -> None:
         source = FileSource(AnswerFile.scan(path, LineKey.QUESTION), seed=1)
-        self.solver = ExternalSolver(source, ChatTokenizer(NoControlTokens()))
+        self.solver = ExternalSolver(source, ChatTokenizer(AddedTokens()))
         self.scripted = ScriptedEngine(SkillModel())
 
     def generate(self, inputs: list[StageInput], sampling) -> list[Sample]:

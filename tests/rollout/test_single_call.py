@@ -4,8 +4,7 @@ import asyncio
 from dataclasses import dataclass, field, replace
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
+from fake_tokenizers import AddedTokens
 
 from marsrl_verl.core.types import FinishReason, Problem, Sample, SamplingSettings, StageInput
 from marsrl_verl.rollout.single_call import ChatTokenizer, Completion, EngineUnavailableError, answer
@@ -13,11 +12,13 @@ from marsrl_verl.rollout.single_call import ChatTokenizer, Completion, EngineUna
 END = 3
 
 
-class CharacterTokenizer:
+class CharacterTokenizer(AddedTokens):
     """One token per character; token 3 ends a sequence."""
 
     eos_token_id = END
-    all_special_tokens = ("<|turn|>", "<think>")
+
+    def __init__(self) -> None:
+        super().__init__(("<|turn|>", "<think>"))
 
     def apply_chat_template(self, messages, *, add_generation_prompt, tokenize, return_dict, **kwargs):
         text = "".join(f"<{m['role']}>{m['content']}" for m in messages) + "<assistant>"
@@ -126,17 +127,8 @@ def test_every_end_token_is_cut_off_and_kept_as_a_sampled_id():
 
 def test_a_spelt_out_control_token_does_not_reach_the_next_role():
     (first, second) = run(ScriptedClient(["a<|turn|>b", "<think>x</think>c"]))
-    assert (first.text, first.final_text) == ("ab", "ab")
+    assert (first.text, first.final_text) == ("a b", "a b")
     assert (second.text, second.final_text) == ("<think>x</think>c", "c")
-
-
-@given(st.lists(st.sampled_from(["<|turn|>", "<|tu", "rn|>", "<", "<think>", "</think>", "a", " "])))
-def test_no_control_token_comes_into_being_by_taking_another_out(pieces):
-    text = "".join(pieces)
-    left = ChatTokenizer(CharacterTokenizer()).without_control_tokens(text)
-    assert "<|turn|>" not in left
-    assert left == text or "<|turn|>" in text
-    assert left.count("a") == text.count("a")
 
 
 def test_completions_that_did_not_come_are_aborted_samples():

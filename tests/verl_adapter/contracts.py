@@ -125,7 +125,11 @@ SIGNATURES: dict[str, list[str]] = {
     f"{LOOPS}:AgentLoopManager.__init__": [
         "self", "config", "llm_client", "teacher_client", "reward_loop_worker_handles",
     ],
+    f"{LOOPS}:AgentLoopManager._init_agent_loop_workers": ["self"],
     f"{LOOPS}:AgentLoopManager.generate_sequences": ["self", "prompts"],
+    f"{SERVER}:run_uvicorn": ["app", "server_args", "server_address"],
+    f"{SERVER}:vLLMHttpServer.run_server": ["self", "args"],
+    f"{SERVER}:RLInsightLogger.enabled": [],
     "verl.experimental.reward_loop.reward_manager.base:RewardManagerBase.__init__": [
         "self", "config", "tokenizer", "compute_score",
     ],
@@ -250,6 +254,10 @@ FINGERPRINTS: dict[str, tuple[str, str]] = {
     f"{SERVER}:vLLMHttpServer.generate": (
         "7b58bdeeaaed61cf",
         "vllm_server.MarsRLvLLMServer.generate_group: the same admission, then one call for a group",
+    ),
+    f"{SERVER}:vLLMHttpServer.run_server": (
+        "f2bacfa4905e5726",
+        "vllm_server.MarsRLvLLMServer.run_server replaces the `run_uvicorn` that ends it",
     ),
     f"{SERVER}:vLLMHttpServer._park_until_admitted": (
         "c565ea300452ee34",

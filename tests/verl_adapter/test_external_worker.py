@@ -6,7 +6,7 @@ import asyncio
 import json
 from dataclasses import dataclass, field
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -22,6 +22,7 @@ from marsrl_verl.core.types import FinishReason, Group, Outcome, Problem, Sample
 from marsrl_verl.evaluation.system import Call
 from marsrl_verl.reporting.rollout_log import rollout_line
 from marsrl_verl.rollout.external.answer_file import AnswerFileError, FileSource
+from marsrl_verl.rollout.external.api_key import ApiKeyError
 from marsrl_verl.rollout.external.endpoint import EndpointSource
 from marsrl_verl.rollout.single_call import ChatTokenizer, EngineUnavailableError
 from marsrl_verl.verl_adapter import engine_watch, rollout_manager
@@ -29,6 +30,7 @@ from marsrl_verl.verl_adapter.batch import training_rows
 from marsrl_verl.verl_adapter.components import (
     build_algorithm,
     build_prompts,
+    endpoint_key,
     external_solver,
 )
 from marsrl_verl.verl_adapter.observer import TrainingObserver
@@ -43,6 +45,7 @@ class CharacterTokenizer:
     """A tokenizer with one token per character of a chat."""
 
     all_special_tokens = ("<|im_end|>",)
+    added_tokens_decoder: ClassVar[dict[int, Any]] = {}
 
     def apply_chat_template(self, messages, **_kwargs):
         return {"input_ids": [ord(c) for message in messages for c in message["content"]]}
@@ -90,20 +93,60 @@ def test_without_a_source_the_model_solves():
     assert external_solver(composed(), CHAT) is None
 
 
-def test_an_endpoint_has_its_key_from_the_environment_and_a_part_of_the_requests(monkeypatch):
+def test_an_endpoint_has_its_key_and_a_part_of_the_requests():
     config = composed(
         *SERVED,
-        f"{ENDPOINT}.api_key_env=BIG_KEY",
         f"{ENDPOINT}.max_concurrent_requests=11",
         "actor_rollout_ref.rollout.agent.num_workers=3",
     )
-    monkeypatch.delenv("BIG_KEY", raising=False)
-    with pytest.raises(RuntimeError, match="api_key_env = BIG_KEY"):
-        external_solver(config, CHAT)
-    monkeypatch.setenv("BIG_KEY", "sk-1")
-    source = external_solver(config, CHAT).source
+    source = external_solver(config, CHAT, "sk-1").source
     assert isinstance(source, EndpointSource)
     assert (source._api_key, source._slots._value) == ("sk-1", 3)
+
+
+def test_the_key_comes_from_where_the_driver_has_it(monkeypatch, tmp_path):
+    assert endpoint_key(composed()) is None
+    assert endpoint_key(composed(*SERVED)) is None
+    monkeypatch.setenv("BIG_KEY", " sk-1\n")
+    assert endpoint_key(composed(*SERVED, f"{ENDPOINT}.api_key_env=BIG_KEY")) == "sk-1"
+    path = tmp_path / "key"
+    path.write_text("sk-2\n")
+    path.chmod(0o600)
+    assert endpoint_key(composed(*SERVED, f"{ENDPOINT}.api_key_file={path}")) == "sk-2"
+    monkeypatch.delenv("BIG_KEY")
+    with pytest.raises(ApiKeyError, match="api_key_env: it is not set"):
+        endpoint_key(composed(*SERVED, f"{ENDPOINT}.api_key_env=BIG_KEY"))
+
+
+def test_every_worker_is_handed_the_key_in_a_call(monkeypatch):
+    class Worker:
+        """An actor that keeps the key it is handed."""
+
+        key: str | None = None
+
+        def __init__(self) -> None:
+            self.take_endpoint_key = SimpleNamespace(remote=self._take)
+
+        async def _take(self, key: str) -> None:
+            self.key = key
+
+    async def start(manager):
+        manager.agent_loop_workers = [Worker(), Worker()]
+
+    monkeypatch.setattr(rollout_manager.AgentLoopManager, "_init_agent_loop_workers", start)
+    monkeypatch.setenv("BIG_KEY", "sk-1")
+    for words, expected in (((f"{ENDPOINT}.api_key_env=BIG_KEY",), "sk-1"), ((), None)):
+        manager = MarsRLAgentLoopManager.__new__(MarsRLAgentLoopManager)
+        manager.config = composed(*SERVED, *words)
+        asyncio.run(manager._init_agent_loop_workers())
+        assert [worker.key for worker in manager.agent_loop_workers] == [expected] * 2
+
+
+def test_a_worker_asks_with_the_key_it_was_handed():
+    worker = MarsRLAgentLoopWorker.__new__(MarsRLAgentLoopWorker)
+    worker.config, worker._chat = composed(*SERVED), CHAT
+    worker.take_endpoint_key("sk-1")
+    assert worker._external_solver.source._api_key == "sk-1"
 
 
 def test_a_file_is_read_in_the_worker(tmp_path):
@@ -116,7 +159,7 @@ def test_a_file_is_read_in_the_worker(tmp_path):
     assert isinstance(solver.source, FileSource)
     assert solver.source.seed == 7
     (first, _) = asyncio.run(solver.answer(stage_input("solver")))
-    assert first.text == "2", "the trained model's control tokens are taken out"
+    assert first.text == "2 ", "the trained model's control tokens are taken out"
 
 
 def test_the_solvers_prompt_has_no_limit_of_ours():

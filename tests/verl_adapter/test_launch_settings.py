@@ -129,7 +129,7 @@ def test_the_cpu_platform_puts_the_stand_in_first_and_only_once(monkeypatch):
     assert sys.path.count(str(DISTRIBUTION_FOLDER)) == 1
 
 
-def test_the_key_of_an_endpoint_reaches_the_workers_and_no_configuration():
+def test_the_key_of_an_endpoint_is_not_handed_to_ray_which_logs_it():
     node = "marsrl.external_solver.endpoint"
     config = composed(
         "cluster=cpu",
@@ -139,5 +139,5 @@ def test_the_key_of_an_endpoint_reaches_the_workers_and_no_configuration():
     )
     os.environ["BIG_KEY"] = "sk-1"
     env_vars = prepare_environment(config)
-    assert ray_settings(config, env_vars)["runtime_env"]["env_vars"]["BIG_KEY"] == "sk-1"
+    assert "sk-1" not in str(ray_settings(config, env_vars))
     assert "sk-1" not in str(config)

@@ -20,6 +20,7 @@ ANOTHER_USER = (
     CPU_MODULES
     + """
 import torch
+from torch.distributed.rendezvous import _create_c10d_store as store
 before = set(vars(torch.cpu))
 import verl
 plugin = "marsrl_verl.verl_adapter.register" in sys.modules
@@ -39,6 +40,7 @@ print(json.dumps({
     "platforms": sorted(PlatformRegistry.registered_names()),
     "torch.cpu": sorted(set(vars(torch.cpu)) - before),
     "replicas": replicas == dict(RolloutReplicaRegistry._registry),
+    "store": sys.modules["torch.distributed.rendezvous"]._create_c10d_store is store,
     "spawns": os.fsdecode(multiprocessing.spawn.get_executable()) == sys.executable,
 }))
 """
@@ -78,6 +80,7 @@ def test_another_users_verl_and_vllm_stay_as_they_are(reports):
     assert found["loaded by verl"] is True, "otherwise this test says nothing"
     assert found["cpu modules"] == []
     assert found["our modules"] == [
+        "marsrl_verl.verl_adapter.loopback",
         "marsrl_verl.verl_adapter.platform_choice",
         "marsrl_verl.verl_adapter.register",
         "marsrl_verl.verl_adapter.vllm_plugin",
@@ -85,6 +88,7 @@ def test_another_users_verl_and_vllm_stay_as_they_are(reports):
     assert "cpu" not in found["platforms"]
     assert found["torch.cpu"] == []
     assert found["replicas"] is True
+    assert found["store"] is True
     assert found["spawns"] is True
 
 

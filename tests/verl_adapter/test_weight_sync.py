@@ -6,6 +6,7 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
+import psutil
 import pytest
 import torch
 from omegaconf import OmegaConf
@@ -73,6 +74,17 @@ def test_every_engine_gets_every_weight(bucket, trainers, engines):
 def test_the_group_serves_one_sync_after_another():
     for shift, (weights,) in enumerate(sync(1000, 1, 1, rounds=3)):
         assert torch.equal(weights["matrix"], WEIGHTS["matrix"] + shift)
+
+
+def test_the_meeting_place_is_at_one_address_alone():
+    engine = GlooWeightSync(1000, is_master=True)
+    meeting = engine.prepare()
+    listening = {
+        one.laddr.ip
+        for one in psutil.Process().net_connections(kind="tcp")
+        if one.status == psutil.CONN_LISTEN and one.laddr.port == meeting.port
+    }
+    assert listening == {meeting.host}
 
 
 def test_a_process_with_another_rank_is_refused():

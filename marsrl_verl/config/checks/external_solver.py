@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import fields
 from typing import Any
 from urllib.parse import urlsplit
+
+from omegaconf import OmegaConf
 
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.checks.method import at_least, one_of
@@ -15,10 +16,12 @@ from marsrl_verl.config.external_answers import Row, data_names, data_rows, open
 from marsrl_verl.config.schema import AnswerFileConfig, EndpointConfig
 from marsrl_verl.core.types import SOLVER
 from marsrl_verl.rollout.external.answer_file import AnswerFileError, FileSource
+from marsrl_verl.rollout.external.api_key import ApiKeyError, read_api_key
 from marsrl_verl.rollout.external.solver import SolverSource
 
 _NODE = "marsrl.external_solver"
 _SOURCE, _ENDPOINT, _JSONL = f"{_NODE}.source", f"{_NODE}.endpoint", f"{_NODE}.jsonl"
+_RAY_VARIABLES = "ray_kwargs.ray_init.runtime_env.env_vars"
 _WORKERS = "actor_rollout_ref.rollout.agent.num_workers"
 _OWN_KEYS = ("model", "messages", "temperature", "top_p", "max_tokens", "n", "stream")
 """Keys of a request that have a setting of their own, or that must stay as they are."""
@@ -122,7 +125,7 @@ def _check_endpoint(ctx: Context, one: EndpointConfig) -> list[Problem]:
     if not one.model.strip():
         what = "The endpoint is to be asked for a model, and none is named."
         problems.append(Problem(f"{_ENDPOINT}.model", what, "Name it as the endpoint does.", one.model))
-    problems += _check_key(ctx, one.api_key_env)
+    problems += _check_key(ctx, one)
     workers = int(ctx.get(_WORKERS))
     if one.max_concurrent_requests < workers:
         what = f"The {workers} agent-loop workers ({_WORKERS}) have equal parts of it, at least one request."
@@ -158,16 +161,32 @@ def _check_url(url: str) -> list[Problem]:
     return []
 
 
-def _check_key(ctx: Context, variable: str | None) -> list[Problem]:
-    if variable is None or os.environ.get(variable, "").strip():
-        return []
-    if ctx.dry_run:
-        ctx.notes.append(f"The environment variable {variable} is not set here; a run needs it.")
-        return []
-    state = "empty" if variable in os.environ else "not set"
-    what = f"The environment variable of this name is to hold the API key, and it is {state}."
-    fix = f"export {variable}=…, or set {_ENDPOINT}.api_key_env=null for an endpoint without keys."
-    return [Problem(f"{_ENDPOINT}.api_key_env", what, fix, variable)]
+def _check_key(ctx: Context, one: EndpointConfig) -> list[Problem]:
+    variable, file = one.api_key_env, one.api_key_file
+    if variable is not None and file is not None:
+        what = f"The API key has two places: {_ENDPOINT}.api_key_env = {variable} is another."
+        return [Problem(f"{_ENDPOINT}.api_key_file", what, "Leave one of them out.", file)]
+    if variable is not None and OmegaConf.select(ctx.config, f"{_RAY_VARIABLES}.{variable}") is not None:
+        # Without the value, which the message must not show.
+        what = (
+            "A key that Ray is handed in its runtime environment is written to its logs and to config.yaml."
+        )
+        fix = f"Leave it out: export {variable} where the run is started, or set {_ENDPOINT}.api_key_file."
+        return [Problem(f"{_RAY_VARIABLES}.{variable}", what, fix)]
+    try:
+        read_api_key(one)
+    except ApiKeyError as error:
+        if ctx.dry_run:
+            ctx.notes.append(
+                f"{_ENDPOINT}.{error.setting} = {variable or file}: {error.found}; a run needs it."
+            )
+            return []
+        kind = "environment variable" if variable is not None else "file"
+        what = f"The {kind} of this name is to hold the API key, and {error.found}."
+        fix = f"export {variable}=…" if variable is not None else "Write it to a file of mode 600"
+        fix += f", or set {_ENDPOINT}.{error.setting}=null for an endpoint without keys."
+        return [Problem(f"{_ENDPOINT}.{error.setting}", what, fix, variable or file)]
+    return []
 
 
 def check_external_answers(ctx: Context) -> list[Problem]:

@@ -12,6 +12,7 @@ from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 
+from marsrl_verl.core.inert_text import printable
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.types import FinishReason, StageInput
 from marsrl_verl.rollout.external.solver import ExternalAnswer, failed
@@ -115,10 +116,11 @@ class EndpointSource:
             return failed(f"{url}: {type(error).__name__}: {error}")
 
     def _without_key(self, answer: ExternalAnswer) -> ExternalAnswer:
-        """Its note is for logs: without the key, which a server may have quoted, and not too long."""
+        """Its note is for logs: printable, without the key, which a server may have quoted, not too long."""
         if answer.error is None:
             return answer
         note = answer.error.replace(self._api_key, "[api key]") if self._api_key else answer.error
+        note = printable(note[: 2 * _NOTE])
         return replace(answer, error=note if len(note) <= _NOTE else f"{note[:_NOTE]}…")
 
     def _pause(self, sample_id: str, repeat: int, wait_s: float) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+import socket
 from collections.abc import AsyncGenerator, Generator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -41,6 +42,20 @@ class Meeting:
     port: int
 
 
+def _listening_store(host: str) -> dist.TCPStore:
+    """A store that listens at the host's address alone; torch's own socket is on all interfaces."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.create_server((host, 0), family=family)
+    return dist.TCPStore(
+        host,
+        listener.getsockname()[1],
+        is_master=True,
+        wait_for_workers=False,
+        timeout=_TIMEOUT,
+        master_listen_fd=listener.detach(),
+    )
+
+
 @CheckpointEngineRegistry.register(CPU_SYNC)
 class GlooWeightSync(CheckpointEngine):
     """Broadcast of weights in buckets, each behind a header of what it holds.
@@ -63,7 +78,7 @@ class GlooWeightSync(CheckpointEngine):
             return None
         host = ray.util.get_node_ip_address().strip("[]")
         if self._store is None:
-            self._store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False, timeout=_TIMEOUT)
+            self._store = _listening_store(host)
         return Meeting(host, self._store.port)
 
     @classmethod
