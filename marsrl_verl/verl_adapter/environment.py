@@ -39,8 +39,8 @@ def prepare_environment(config: DictConfig) -> dict[str, str]:
             sys.path.insert(0, str(DISTRIBUTION_FOLDER))
     env_vars["PYTHONPATH"] = path
     os.environ.update(env_vars)
-    # Upstream behaviour: `ray.init` puts a job's runtime environment and ours together, and refuses a variable
-    # that is in both, even with one value.
+    # Upstream behaviour: `ray.init` puts a job's runtime environment and ours together, and refuses a
+    # variable that is in both, even with one value.
     os.environ["RAY_OVERRIDE_JOB_RUNTIME_ENV"] = "1"
     return {name: value for name, value in env_vars.items() if job.get(name) != value}
 

