@@ -405,6 +405,9 @@ class RunConfig:
     """Show on the terminal what verl, Ray's workers and vLLM print. false: the terminal shows the run's own
     progress, and the rest is in the log files of Ray's session (`/tmp/ray/session_latest/logs`). An error
     that ends the run reaches the terminal either way."""
+    cluster_wait: int = 0
+    """Seconds that a Ray cluster gets to offer the GPUs and CPUs that the run takes, while nodes join or
+    other jobs end; then the run is refused. 0: at once."""
     template_process: bool = True
     """On the CPU platform: start workers as forks of one process that has imported everything, which
     saves most of the start. false: a fresh interpreter each. Never used with GPUs."""

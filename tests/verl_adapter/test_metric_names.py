@@ -86,6 +86,9 @@ class Engine(ScriptedEngine):
     def update_weights(self, version: int) -> None:
         self.policy_version = version
 
+    def forget_routes(self) -> None:
+        pass
+
 
 class Workers:
     """The ranks: every token has probability 0.995, and rows differ in entropy."""

@@ -33,7 +33,7 @@ ADAPTER = "marsrl_verl.verl_adapter"
 MODULES_WITH_CLASSES = (
     "trainer", "engine_trainer", "sealed_trainer", "task_runner", "workers", "vllm_server", "rollout_manager",
     "reward_manager", "fci_engine", "shared_prefix_engine", "cpu.fsdp_engine", "cpu.platform",
-    "cpu.weight_sync", "rollout_pool", "warmup_engine",
+    "cpu.weight_sync", "rollout_pool", "group_router", "warmup_engine",
 )  # fmt: skip
 
 
