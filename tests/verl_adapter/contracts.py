@@ -138,6 +138,10 @@ SIGNATURES: dict[str, list[str]] = {
     "verl.workers.rollout.llm_server:LLMServerManager.get_replicas": ["self"],
     "verl.workers.rollout.llm_server:LLMServerClient._acquire_server": ["self", "request_id", "extra"],
     "verl.workers.rollout.llm_server:LLMServerClient._release_server": ["self", "server_id", "request_id"],
+    "verl.utils.seqlen_balancing:karmarkar_karp": ["seqlen_list", "k_partitions", "equal_size"],
+    "verl.utils.seqlen_balancing:get_seqlen_balanced_partitions": [
+        "seqlen_list", "k_partitions", "equal_size",
+    ],
     "verl.workers.rollout.router:GlobalRequestLoadBalancer.__init__": [
         "self", "servers", "max_cache_size", "full_determinism",
     ],
