@@ -1,4 +1,4 @@
-"""Workers with NVIDIA GPUs build our engine. What it computes needs such a GPU; which class it is does not."""
+"""Workers with NVIDIA GPUs build our engine. Computing with it needs such a GPU; finding it does not."""
 
 from __future__ import annotations
 
