@@ -68,5 +68,7 @@ def _ask_ray() -> tuple[Nodes, Nodes]:
     from ray._private.state import available_resources_per_node  # as verl's own check of GPUs
 
     alive = [node for node in ray.nodes() if node["Alive"]]
+    # A node that has just come may not have reported yet: nobody uses anything of it.
     free = available_resources_per_node()
-    return [node["Resources"] for node in alive], [free.get(node["NodeID"], {}) for node in alive]
+    nodes = [node["Resources"] for node in alive]
+    return nodes, [free.get(node["NodeID"], node["Resources"]) for node in alive]

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -51,6 +55,29 @@ def test_the_page_says_what_the_messages_say():
     assert f"driver {LEAST_DRIVER}" in PAGE and f"CUDA {CUDA}" in PAGE
     for name, version in {**GPU, **FLASH}.items():
         assert f"| {name} | {version} |" in PAGE
+
+
+COMMANDS = dict(re.findall(r'^(marsrl-[a-z-]+) = "([\w.:]+)"$', PROJECT, re.MULTILINE))
+
+
+def test_commands_exist():
+    assert set(COMMANDS) == {"marsrl-train", "marsrl-prepare-data", "marsrl-doctor"}
+    for target in COMMANDS.values():
+        module, _, function = target.partition(":")
+        assert callable(getattr(importlib.import_module(module), function))
+    for name in COMMANDS:
+        assert f"| `{name}" in PAGE
+
+
+def test_a_command_works_in_a_folder_with_a_recipe_of_its_own(tmp_path):
+    """Such as a checkout of verl, in which `python -m recipe.marsrl.main_marsrl` finds nothing."""
+    (tmp_path / "recipe").mkdir()
+    (tmp_path / "recipe" / "__init__.py").touch()
+    code = "import sys; sys.argv[1:] = ['--help']; from marsrl_verl.commands import train; sys.exit(train())"
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), str(ROOT)])}
+    done = subprocess.run([sys.executable, "-c", code], env=env, cwd=tmp_path, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "cluster" in done.stdout
 
 
 def test_builds_are_the_same_version():
