@@ -16,8 +16,8 @@ from marsrl_verl.config.compose import available_groups, compose_config
 from marsrl_verl.config.dry_run import report
 from marsrl_verl.config.errors import EXIT_WRONG_CONFIGURATION, ConfigError
 from marsrl_verl.config.external_answers import make_paths_absolute
-from marsrl_verl.core.inert_text import printable
 from marsrl_verl.config.hardware import picked
+from marsrl_verl.core.inert_text import printable
 
 Launch = Callable[[DictConfig], int]
 

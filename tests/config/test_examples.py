@@ -14,6 +14,7 @@ import yaml
 EXAMPLES = Path(__file__).parents[2] / "examples"
 HUB_IDS = {
     "30b": "Qwen/Qwen3-30B-A3B-Thinking-2507",
+    "evaluation": "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B",
     "1_5b": "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B",
     "7b": "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B",
     "4b": "Qwen/Qwen3-4B-Thinking-2507",
