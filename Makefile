@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 TORCH_SOURCE := $(if $(UV_FIND_LINKS),,--torch-backend=cpu)
 
-.PHONY: help install demo compare test unit e2e lint clean
+.PHONY: help install demo compare test unit e2e lint check-gpu-extra clean
 
 help:
 	@echo "make demo   train MarsRL on the tiny world and print a table before -> after (CPU, 6.5 minutes);"
@@ -20,6 +20,8 @@ help:
 	@echo "make unit   the tests that take seconds"
 	@echo "make e2e    the tests with real Ray, FSDP2 and vLLM"
 	@echo "make lint   ruff and mypy"
+	@echo "make check-gpu-extra"
+	@echo "            whether the extras for GPUs can be resolved on each Python (uv; metadata only, a minute)"
 
 $(STAMP): pyproject.toml requirements/cpu-overrides.txt
 	$(PYTHON) -c 'import sys; v = sys.version_info; sys.exit(0 if (3, 10) <= v < (3, 13) else f"Python 3.10 to 3.12 is needed, found {v.major}.{v.minor}: make PYTHON=python3.11 …")'
@@ -58,6 +60,16 @@ lint: $(STAMP)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+
+# From the index alone: the CPU build of torch among the wheels at hand must not stand in for the GPU's.
+check-gpu-extra: $(STAMP)
+	for python in 3.10 3.11 3.12; do \
+	  for extras in '--extra gpu' '--extra gpu --extra flash'; do \
+	    env -u UV_FIND_LINKS $(VENV)/bin/uv pip compile pyproject.toml $$extras --python-version $$python \
+	      --python-platform x86_64-manylinux_2_28 --quiet --output-file /dev/null || exit 1; \
+	    echo "Python $$python $$extras: resolved"; \
+	  done; \
+	done
 
 clean:
 	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

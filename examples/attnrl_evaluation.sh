@@ -5,10 +5,12 @@
 # trainer.resume_mode=resume_path trainer.resume_from_path=…/checkpoints/global_step_500.
 set -euo pipefail
 : "${VAL_FILES:?set VAL_FILES to the parquet file of one set}"
+: "${MODEL_PATH:?set MODEL_PATH to the folder of the model, on every node: hf download deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B --local-dir FOLDER}"
 
 python -m recipe.marsrl.main_marsrl \
   algo=attnrl \
   model=r1_distill_qwen_1_5b \
+  actor_rollout_ref.model.path="$MODEL_PATH" \
   data=parquet \
   reward=hybrid \
   cluster=8xgpu \

@@ -4,10 +4,12 @@
 set -euo pipefail
 : "${TRAIN_FILES:?set TRAIN_FILES to a parquet file of problems}"
 : "${VAL_FILES:?set VAL_FILES to a parquet file of held-out problems}"
+: "${MODEL_PATH:?set MODEL_PATH to the folder of the model, on every node: hf download deepseek-ai/DeepSeek-R1-Distill-Qwen-7B --local-dir FOLDER}"
 
 python -m recipe.marsrl.main_marsrl \
   algo=attnrl \
   model=r1_distill_qwen_7b \
+  actor_rollout_ref.model.path="$MODEL_PATH" \
   data=parquet \
   reward=hybrid \
   pipeline=pipelined \

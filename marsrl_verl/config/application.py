@@ -16,6 +16,7 @@ from marsrl_verl.config.compose import available_groups, compose_config
 from marsrl_verl.config.dry_run import report
 from marsrl_verl.config.errors import EXIT_WRONG_CONFIGURATION, ConfigError
 from marsrl_verl.config.external_answers import make_paths_absolute
+from marsrl_verl.config.hardware import picked
 from marsrl_verl.core.inert_text import printable
 
 Launch = Callable[[DictConfig], int]
@@ -58,9 +59,7 @@ def _run(argv: list[str], launch: Launch) -> int:
         print(printable(report(context, composed)))
         return 0
     if composed.cluster_detected:
-        print(
-            f"cluster={composed.choices['cluster']} (picked from the machine; name one to choose)", flush=True
-        )
+        print(picked(composed.choices["cluster"]), flush=True)
     for line in composed.verl_notes:
         print(line, flush=True)
     with open_dict(composed.config):

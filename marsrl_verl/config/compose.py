@@ -21,6 +21,7 @@ from marsrl_verl.config.explain import explain
 from marsrl_verl.config.hardware import detect_cluster
 from marsrl_verl.config.kinds import kind_problems
 from marsrl_verl.config.locations import config_folder, group_options, verl_search_path
+from marsrl_verl.config.ray_cluster import cluster_in_sight
 from marsrl_verl.config.reference import unknown_keys
 from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.config.verl_keys import translate
@@ -89,6 +90,8 @@ def compose_config(arguments: Arguments) -> Composed:
         config = resolve(raw)
         if problems := missing_problems(config):
             raise ConfigError(problems)
+        if detected and cluster_in_sight(config):
+            raise ConfigError([_nobody_looked(choices["cluster"])])
     except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
         raise ConfigError([explain(error, _OWN_GROUPS)]) from error
     return Composed(
@@ -98,6 +101,18 @@ def compose_config(arguments: Arguments) -> Composed:
         cluster_detected=detected,
         verl_notes=translated.notes,
         estimator_named=translated.estimator_named,
+    )
+
+
+def _nobody_looked(option: str) -> Problem:
+    """This machine tells nothing about the GPUs of a Ray cluster."""
+    return Problem(
+        key="cluster",
+        value=AUTO,
+        what=f"It looks at this machine alone, where it found {option}, but there is a Ray cluster to join "
+        "(its address was given, or `ray start` was called here).",
+        fix="Name what the run takes of the cluster: cluster=1xgpu, 8xgpu, 4x8xgpu or cpu. To leave the "
+        "cluster alone: ray_kwargs.ray_init.address=local.",
     )
 
 

@@ -10,17 +10,15 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from marsrl_verl.algos.choices import OffPolicyMode, Overlap
-from marsrl_verl.config import hf_folder
 from marsrl_verl.config.batching import BatchPlan, plan_batch, world_size
 from marsrl_verl.config.checks.attnrl import influence_plan
 from marsrl_verl.config.checks.context import Context
-from marsrl_verl.config.checks.model import model_folder
+from marsrl_verl.config.checks.memory import model_shape
 from marsrl_verl.config.checks.prompt_room import prompt_budgets
 from marsrl_verl.config.compose import Composed
 from marsrl_verl.config.evaluation_plan import evaluation_cost
 from marsrl_verl.config.external_plan import plan_lines
-from marsrl_verl.config.memory import GIB, GPU_GIB, assumptions, estimate_memory
-from marsrl_verl.config.model_shapes import PUBLISHED, ModelShape, shape_from_config
+from marsrl_verl.config.memory import GIB, assumptions, estimate_memory
 from marsrl_verl.config.pools import own_pool_gpus
 from marsrl_verl.config.prompt_budget import RoleBudget
 from marsrl_verl.core.types import ROLES, SOLVER, segment_length
@@ -64,15 +62,6 @@ def write_resolved(config: DictConfig) -> Path:
             continue
         return target
     raise OSError(f"neither {run.output_root} nor {tempfile.gettempdir()} can be written")
-
-
-def model_shape(ctx: Context) -> ModelShape | None:
-    """Sizes of the model: from its folder, or from the table of the presets."""
-    folder = model_folder(ctx)
-    if folder is not None and (folder / "config.json").is_file():
-        return shape_from_config(hf_folder.read_config(folder))
-    known = PUBLISHED.get(str(ctx.get("actor_rollout_ref.model.path")))
-    return shape_from_config(known) if known is not None else None
 
 
 def _head(ctx: Context, composed: Composed) -> list[str]:
@@ -259,6 +248,7 @@ def _memory(ctx: Context) -> list[str]:
         ("optimizer", _gib(found.optimizer), ""),
         ("gathered layers", _gib(found.gathered), ""),
         ("activations", _gib(found.activations), ""),
+        *([("accumulated", _gib(found.accumulated), "gradients of a step")] if found.accumulated else []),
         ("logits", _gib(found.logits), ""),
         ("weights (engine)", _gib(found.engine_weights), ""),
         (
@@ -269,12 +259,11 @@ def _memory(ctx: Context) -> list[str]:
         ("peak while training", _gib(found.training), ""),
         ("peak while decoding", _gib(found.decoding), ""),
     ]
+    if not ctx.on_cpu:
+        rows.append(
+            ("main memory", _gib(found.host), "of a node, without Ray's objects and the driver's batch")
+        )
     lines = [f"Memory per {place}, estimated", *_table(rows, header=False)]
-    peak = max(found.training, found.decoding)
-    if not ctx.on_cpu and peak > GPU_GIB * GIB:
-        lines.append(f"  ! more than {GPU_GIB} GiB: use more GPUs, offload_policy or shorter micro-batches")
-    if found.longest_sequences < 1.0:
-        lines.append("  ! the cache does not hold one sequence of the greatest length: it can't be decoded")
     return lines + [f"  assumed: {line}" for line in assumptions(ctx.config, found)]
 
 

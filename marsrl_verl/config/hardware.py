@@ -2,25 +2,101 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
+
+NODE_GPUS = 8
+"""GPUs of a node of the cluster presets."""
+_QUERY = "index,name,memory.total,memory.used,compute_cap,driver_version"
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One GPU, as the driver describes it."""
+
+    index: int
+    name: str
+    memory_mib: int
+    used_mib: int
+    capability: tuple[int, int]
+    """Compute capability, (9, 0) of Hopper."""
+    driver: str
 
 
 def detect_cluster() -> str:
-    """The option of group `cluster` for this machine: `1xgpu` where a GPU answers, else `cpu`."""
-    if not any(Path("/dev").glob("nvidia[0-9]*")) and not Path("/dev/dxg").exists():
-        return "cpu"
-    return "1xgpu" if count_gpus() > 0 else "cpu"
+    """The option of group `cluster` for this machine: `8xgpu`, `1xgpu`, or `cpu` where no GPU answers."""
+    found = count_gpus()
+    return "8xgpu" if found >= NODE_GPUS else "1xgpu" if found else "cpu"
+
+
+def picked(option: str) -> str:
+    """How a run says which cluster it picked, and what of the machine that leaves idle."""
+    gpus = count_gpus()
+    used = {"1xgpu": 1, "8xgpu": NODE_GPUS}.get(option, 0)
+    note = "picked from the machine; name one to choose"
+    if gpus > used:
+        note += f"; {used} of {gpus} GPUs: cluster=8xgpu trainer.n_gpus_per_node={gpus} takes all"
+    elif not gpus and gpu_devices():
+        note += "; there is a GPU, but nvidia-smi does not answer: see python -m recipe.marsrl.doctor"
+    return f"cluster={option} ({note})"
 
 
 def count_gpus() -> int:
-    """Number of NVIDIA GPUs that `nvidia-smi` lists; 0 without the tool."""
+    """Number of NVIDIA GPUs that this process may use."""
+    return len(visible(list_gpus()))
+
+
+def visible(gpus: list[Gpu]) -> list[Gpu]:
+    """Those that CUDA_VISIBLE_DEVICES leaves; Ray counts them in the same way."""
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if chosen is None:
+        return gpus
+    names = [name for name in chosen.split(",") if name.strip() and name.strip() != "-1"]
+    return gpus[: len(names)]
+
+
+def list_gpus() -> list[Gpu]:
+    """The NVIDIA GPUs of this machine; none where the driver's tool is missing or fails."""
+    if not gpu_devices():
+        return []
+    return parse_gpus(ask_driver())
+
+
+def gpu_devices() -> bool:
+    """Whether the machine shows the device file of a GPU, be its driver in order or not."""
+    return any(Path("/dev").glob("nvidia[0-9]*")) or Path("/dev/dxg").exists()
+
+
+def ask_driver() -> str:
+    """What `nvidia-smi` tells of all GPUs, one a line; empty without the tool or where it fails."""
     tool = shutil.which("nvidia-smi")
     if tool is None:
-        return 0
+        return ""
+    command = [tool, f"--query-gpu={_QUERY}", "--format=csv,noheader,nounits"]
     try:
-        answer = subprocess.run([tool, "-L"], capture_output=True, text=True, timeout=20, check=False)
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
     except (OSError, subprocess.TimeoutExpired):
-        return 0
-    return sum(line.startswith("GPU ") for line in answer.stdout.splitlines())
+        return ""
+    return answer.stdout if answer.returncode == 0 else ""
+
+
+def parse_gpus(text: str) -> list[Gpu]:
+    """The lines of `ask_driver`, e.g. `0, NVIDIA H100 80GB HBM3, 81559, 4, 9.0, 580.95.05`."""
+    gpus = []
+    for line in text.splitlines():
+        cells = [cell.strip() for cell in line.split(",")]
+        if len(cells) == 6 and cells[0].isdigit():
+            major, _, minor = cells[4].partition(".")
+            capability = (_number(major), _number(minor))
+            gpus.append(
+                Gpu(int(cells[0]), cells[1], _number(cells[2]), _number(cells[3]), capability, cells[5])
+            )
+    return gpus
+
+
+def _number(cell: str) -> int:
+    """0 where the driver has no answer (`[N/A]`: some devices share the machine's memory)."""
+    return int(cell) if cell.isdigit() else 0

@@ -16,11 +16,13 @@ from marsrl_verl.config.pools import own_pool_gpus
 
 GIB = 1024**3
 GPU_GIB = 80
-"""Memory of the GPUs that the cluster presets are written for."""
+"""Memory of the GPUs that the cluster presets are written for (`marsrl.hardware.gpu_gib`)."""
 _BYTES = {"fp32": 4, "float32": 4, "bf16": 2, "bfloat16": 2, "fp16": 2, "float16": 2}
 _ADAM_STATES = 2
 _PLAIN_ACTIVATION_BYTES = 34
 """Bytes per token, layer and hidden unit without gradient checkpointing (bfloat16, flash attention)."""
+_FUSED_CHUNK = 512
+"""Tokens whose logits verl's fused kernels compute at once (`FusedLinearForPPO`)."""
 _ENGINE_RESERVE_GIB = 2
 """Activations, graphs and buffers of the engine."""
 
@@ -36,6 +38,8 @@ class MemoryEstimate:
     gathered: int
     """Two layers' weights that FSDP gathers to compute one while the next arrives."""
     activations: int
+    accumulated: int
+    """Gradients of all parameters that add up on each GPU before they are sent (no_sync)."""
     logits: int
     engine_weights: int
     kv_cache: int
@@ -54,6 +58,15 @@ class MemoryEstimate:
     """The engine has GPUs of its own."""
     overlap: bool
     """The engine decodes while the trainer works."""
+    host_loading: int
+    """Main memory of a node while the model is read for the trainer."""
+    host_waiting: int
+    """Main memory of a node for what of the trainer lies there: offloaded state, the reference policy."""
+
+    @property
+    def host(self) -> int:
+        """Most bytes of a node's main memory, without Ray's objects and the driver's batch."""
+        return max(self.host_loading, self.host_waiting)
 
     @property
     def training(self) -> int:
@@ -61,7 +74,7 @@ class MemoryEstimate:
         state = 0 if self.trainer_on_host else self.train_weights + self.gradients + self.optimizer
         away = self.engine_sleeps or self.engine_apart
         engine = 0 if away else self.engine_weights + self.kv_cache
-        return state + self.gathered + self.activations + self.logits + engine
+        return state + self.accumulated + self.gathered + self.activations + self.logits + engine
 
     @property
     def trainer_waits(self) -> bool:
@@ -92,7 +105,7 @@ def estimate_memory(config: DictConfig, shape: ModelShape) -> MemoryEstimate:
     # A key-value head can't be split: more GPUs than heads store each of them more than once.
     kv_per_token = 2 * shape.layers * -(-shape.kv_heads // tensor) * shape.head_size * engine_bytes
     kv_cache = _kv_cache(config, engine_weights)
-    shard = shape.parameters // gpus
+    shard, ranks = shape.parameters // gpus, min(gpus, int(config.trainer.n_gpus_per_node))
     return MemoryEstimate(
         parameters=shape.parameters,
         train_weights=shard * master,
@@ -100,7 +113,8 @@ def estimate_memory(config: DictConfig, shape: ModelShape) -> MemoryEstimate:
         optimizer=shard * master * _ADAM_STATES,
         gathered=0 if gpus == 1 else 2 * shape.layer_parameters * compute,
         activations=shape.layers * tokens * shape.hidden * per_unit,
-        logits=2 * tokens * shape.vocabulary * 4,
+        accumulated=shape.parameters * master if _accumulates(fsdp) else 0,
+        logits=2 * _logit_tokens(config, tokens) * shape.vocabulary * 4,
         engine_weights=engine_weights,
         kv_cache=kv_cache,
         kv_bytes_per_token=kv_per_token,
@@ -111,7 +125,31 @@ def estimate_memory(config: DictConfig, shape: ModelShape) -> MemoryEstimate:
         engine_sleeps=bool(rollout.free_cache_engine),
         engine_apart=own_pool_gpus(rollout) > 0,
         overlap=config.marsrl.pipeline.overlap == Overlap.ONE_STEP.value,
+        host_loading=shape.parameters * master * (ranks if shape.tied else 1),
+        host_waiting=ranks * shard * (_host_bytes(fsdp, master) + (compute if _has_reference(config) else 0)),
     )
+
+
+def _accumulates(fsdp: DictConfig) -> bool:
+    return bool(fsdp.get("use_no_sync_for_gradient_accumulation", False))
+
+
+def _logit_tokens(config: DictConfig, tokens: int) -> int:
+    """Tokens whose logits exist at once."""
+    return min(tokens, _FUSED_CHUNK) if config.actor_rollout_ref.model.use_fused_kernels else tokens
+
+
+def _host_bytes(fsdp: DictConfig, master: int) -> int:
+    """Bytes per parameter of the training state that lie in main memory."""
+    if fsdp.offload_policy:
+        return master * (2 + _ADAM_STATES)
+    return master * (int(bool(fsdp.param_offload)) + _ADAM_STATES * int(bool(fsdp.optimizer_offload)))
+
+
+def _has_reference(config: DictConfig) -> bool:
+    """verl keeps the reference policy in main memory."""
+    in_reward = OmegaConf.select(config, "algorithm.use_kl_in_reward")
+    return bool(config.actor_rollout_ref.actor.use_kl_loss or in_reward)
 
 
 def _kv_cache(config: DictConfig, engine_weights: int) -> int:
@@ -119,8 +157,13 @@ def _kv_cache(config: DictConfig, engine_weights: int) -> int:
     if str(config.trainer.device) == "cpu":
         variables = OmegaConf.select(config, "ray_kwargs.ray_init.runtime_env.env_vars") or {}
         return int(float(variables.get("VLLM_CPU_KVCACHE_SPACE", 4)) * GIB)
-    share = float(config.actor_rollout_ref.rollout.gpu_memory_utilization) * GPU_GIB * GIB
+    share = float(config.actor_rollout_ref.rollout.gpu_memory_utilization) * gpu_bytes(config)
     return max(0, int(share) - engine_weights - _ENGINE_RESERVE_GIB * GIB)
+
+
+def gpu_bytes(config: DictConfig) -> int:
+    """Memory of one GPU."""
+    return int(float(config.marsrl.hardware.gpu_gib) * GIB)
 
 
 def assumptions(config: DictConfig, estimate: MemoryEstimate) -> list[str]:
@@ -132,7 +175,8 @@ def assumptions(config: DictConfig, estimate: MemoryEstimate) -> list[str]:
         f"training state in {fsdp.model_dtype}: weights, gradients and two AdamW moments, sharded over "
         f"{world_size(config)} rank{'s' if world_size(config) != 1 else ''}",
         f"one micro-batch of {int(actor.ppo_max_token_len_per_gpu):,} tokens per rank; logits and their "
-        "gradient in float32",
+        "gradient in float32"
+        + (f", {_FUSED_CHUNK} tokens at a time" if config.actor_rollout_ref.model.use_fused_kernels else ""),
     ]
     if estimate.trainer_on_host:
         lines.append("offload_policy: the training state stays in main memory")
@@ -142,7 +186,7 @@ def assumptions(config: DictConfig, estimate: MemoryEstimate) -> list[str]:
         lines.append("main memory of one rank; key-value cache from VLLM_CPU_KVCACHE_SPACE")
     else:
         lines.append(
-            f"GPUs of {GPU_GIB} GiB; the engine takes gpu_memory_utilization of it, of which "
-            f"{_ENGINE_RESERVE_GIB} GiB are no cache"
+            f"GPUs of {config.marsrl.hardware.gpu_gib:g} GiB; the engine takes gpu_memory_utilization of it, "
+            f"of which {_ENGINE_RESERVE_GIB} GiB are no cache"
         )
     return lines

@@ -20,6 +20,8 @@ class ModelShape:
     parameters: int
     layer_parameters: int
     """Parameters of one layer, all experts included."""
+    tied: bool = False
+    """Input and output embeddings are the same parameters."""
 
 
 PUBLISHED: dict[str, dict[str, Any]] = {
@@ -96,6 +98,7 @@ def shape_from_config(config: Mapping[str, Any]) -> ModelShape | None:
         vocabulary=vocabulary,
         parameters=embeddings + layers * layer + hidden,
         layer_parameters=layer,
+        tied=bool(config.get("tie_word_embeddings")),
     )
 
 

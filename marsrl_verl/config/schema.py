@@ -405,9 +405,23 @@ class RunConfig:
     """Show on the terminal what verl, Ray's workers and vLLM print. false: the terminal shows the run's own
     progress, and the rest is in the log files of Ray's session (`/tmp/ray/session_latest/logs`). An error
     that ends the run reaches the terminal either way."""
+    cluster_wait: int = 0
+    """Seconds that a Ray cluster gets to offer the GPUs and CPUs that the run takes, while nodes join or
+    other jobs end; then the run is refused. 0: at once."""
     template_process: bool = True
     """On the CPU platform: start workers as forks of one process that has imported everything, which
     saves most of the start. false: a fresh interpreter each. Never used with GPUs."""
+
+
+@dataclass
+class HardwareConfig:
+    """What the plan's memory is compared with; what does not fit is refused."""
+
+    gpu_gib: float = 80.0
+    """Memory of one GPU in GiB."""
+    host_gib: float | None = None
+    """Main memory of one node in GiB; null: that of this machine where the run is on it alone, otherwise
+    nobody compares."""
 
 
 @dataclass
@@ -418,6 +432,8 @@ class MarsRLConfig:
     """Check and print the plan, start nothing. (Root key `dry_run` sets it.)"""
     run: RunConfig = field(default_factory=RunConfig)
     """Files, seed, name."""
+    hardware: HardwareConfig = field(default_factory=HardwareConfig)
+    """The machines that the run is planned for."""
     algo: AlgoConfig = field(default_factory=AlgoConfig)
     """The method."""
     prompts: ClassSpec = field(default_factory=lambda: ClassSpec(MATH_PROMPTS))

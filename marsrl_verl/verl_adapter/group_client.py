@@ -33,7 +33,7 @@ class GroupClient:
             EngineUnavailableError: the server or its engine is gone.
         """
         sampling = sampling_arguments(settings, max_tokens)
-        server_id, server = await self.llm_client._acquire_server(request_id, prompt_ids=prompt_ids)
+        server_id, server = await self.llm_client._acquire_server(request_id, prompt_ids=prompt_ids, n=n)
         try:
             # A fresh engine id: groups that continue one response share the request id, and a group is asked
             # again after a resume.

@@ -15,6 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from marsrl_verl.config.ray_cluster import LOCAL, joins_cluster
 from marsrl_verl.verl_adapter import stop_signals
+from marsrl_verl.verl_adapter.cluster import require_resources
 from marsrl_verl.verl_adapter.environment import prepare_environment
 from marsrl_verl.verl_adapter.loopback import stay_on_loopback
 from marsrl_verl.verl_adapter.platform_choice import on_cpu_platform
@@ -53,10 +54,12 @@ def _run(config: DictConfig, work: str) -> int:
     import ray
 
     if ray.is_initialized():
+        require_resources(config)
         do(work, config)
     else:
         with stop_signals.while_ray_starts():
             context = ray.init(**settings)
+            require_resources(config)
         do(work, config, Path(context.address_info["session_dir"]))
     return 0
 

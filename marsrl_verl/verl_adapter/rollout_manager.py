@@ -202,6 +202,11 @@ class MarsRLAgentLoopManager(AgentLoopManager):
         """
         return _WorkersRound(self._share_out(inputs, sampling), look=self._watched()).wait().samples
 
+    def forget_routes(self) -> None:
+        """Let the next request of an id go to any engine. New weights have emptied the prefix caches, for
+        which a continuation goes where its beginning was, and unfinished groups pile up there."""
+        ray.get(self.llm_client._load_balancer.clear_sticky_cache.remote())
+
     def generate_sequences(self, prompts: DataProto) -> DataProto:
         """Refused: rows of this trainer are stage inputs."""
         raise TypeError(

@@ -19,6 +19,7 @@ from verl.utils.config import omega_conf_to_dataclass, validate_config
 from verl.utils.dataset.rl_dataset import collate_fn
 from verl.workers.config import HFModelConfig
 
+from marsrl_verl.config.cluster_resources import trainer_cpus
 from marsrl_verl.verl_adapter.trainer import RayMarsRLTrainer
 from marsrl_verl.verl_adapter.vllm_server import register_replica
 from marsrl_verl.verl_adapter.workers import MarsRLActorRolloutRefWorker
@@ -34,6 +35,13 @@ class MarsRLTaskRunner(BaseTaskRunner):
         self.role_worker_mapping[role] = ray.remote(MarsRLActorRolloutRefWorker)
         self.mapping[role] = "global_pool"
         return MarsRLActorRolloutRefWorker, RayWorkerGroup
+
+    def init_resource_pool_mgr(self, config: DictConfig) -> Any:
+        """verl's, with fewer CPUs where one process a rank is all that works: Ray waits in silence for CPUs
+        that a small machine does not have."""
+        manager = super().init_resource_pool_mgr(config)
+        manager.max_colocate_count = trainer_cpus(config)
+        return manager
 
     def run(self, config: DictConfig) -> None:
         """Train as `config` says; returns when the last step is done."""

@@ -11,6 +11,7 @@ from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
 from marsrl_verl.config.pools import own_pool_gpus
 from marsrl_verl.verl_adapter import checkpoint
+from marsrl_verl.verl_adapter.micro_batches import use_fast_partitions
 from marsrl_verl.verl_adapter.platform_choice import on_cpu_platform
 
 
@@ -29,6 +30,7 @@ class MarsRLTrainingWorker(TrainingWorker):
             from marsrl_verl.verl_adapter.fci_engine import register_on_cuda
 
             register_on_cuda()
+        use_fast_partitions()
         super().__init__(config)
 
 

@@ -15,6 +15,7 @@ from marsrl_verl.config.checks import run_checks
 from marsrl_verl.config.checks.context import Context, typed_settings
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import Composed, compose_config, resolve
+from marsrl_verl.config.installation import FLASH, GPU
 from marsrl_verl.version import REQUIRED_VERL
 
 
@@ -79,7 +80,7 @@ def quiet_machine(tmp_path, monkeypatch):
     monkeypatch.setattr("marsrl_verl.config.compose.detect_cluster", lambda: "cpu")
     monkeypatch.setattr("marsrl_verl.config.ray_cluster._address_file", lambda config: tmp_path / "none")
     monkeypatch.setattr("marsrl_verl.config.checks.machine.count_gpus", lambda: 0)
-    versions = {"verl": REQUIRED_VERL, "vllm": "0.24.0", "flash-attn": "2.8.3", "cupy-cuda13x": "14.0.1"}
+    versions = {"verl": REQUIRED_VERL, **GPU, **FLASH}
     monkeypatch.setattr("marsrl_verl.config.checks.machine.installed", versions.get)
     monkeypatch.setattr("marsrl_verl.config.checks.machine.check_vllm_cpu", lambda: None)
 

@@ -12,6 +12,13 @@ import pytest
 import yaml
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+HUB_IDS = {
+    "30b": "Qwen/Qwen3-30B-A3B-Thinking-2507",
+    "evaluation": "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B",
+    "1_5b": "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B",
+    "7b": "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B",
+    "4b": "Qwen/Qwen3-4B-Thinking-2507",
+}
 SCRIPTS = sorted(path.name for path in EXAMPLES.iterdir() if path.suffix in (".sh", ".sbatch"))
 RECORDER = """#!/usr/bin/env python3
 import json, os, sys
@@ -38,7 +45,7 @@ def calls(tmp_path, data):
     record = tmp_path / "calls.jsonl"
     record.touch()
 
-    def run_script(name: str, *argv: str) -> list[list[str]]:
+    def run_script(name: str, *argv: str, changes: dict | None = None) -> list[list[str]]:
         env = {
             **os.environ,
             "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
@@ -47,8 +54,16 @@ def calls(tmp_path, data):
             "VAL_FILES": str(data),
             "SLURM_JOB_NODELIST": "node[1-4]",
             "SLURM_NNODES": "4",
+            "SLURM_CPUS_ON_NODE": "96",
+            "MODEL_PATH": next((id_ for size, id_ in HUB_IDS.items() if size in name), HUB_IDS["30b"]),
+            "OUTPUT_ROOT": str(tmp_path / "seen by all"),
+            **(changes or {}),
         }
-        subprocess.run(["bash", str(EXAMPLES / name), *argv], env=env, check=True, timeout=60)
+        env = {key: value for key, value in env.items() if value is not None}
+        # From somewhere else: nothing in an example depends on where it is called.
+        # What the script leaves in the background has been recorded too when it ends.
+        command = ["bash", "-c", '. "$0"; wait', str(EXAMPLES / name), *argv]
+        subprocess.run(command, env=env, cwd=tmp_path, check=True, timeout=60)
         return [json.loads(line) for line in record.read_text().splitlines()]
 
     return run_script
@@ -59,18 +74,32 @@ def test_script_trains_with_an_accepted_configuration(calls, run, name):
     (call,) = [call for call in calls(name, "dry_run=true") if "recipe.marsrl.main_marsrl" in call]
     arguments = training_arguments(call)
     assert "dry_run=true" in arguments
-    model = next(text.split("=")[1] for text in arguments if text.startswith("model="))
-    hub_id = {"qwen3_30b_a3b_thinking_2507": "Qwen/Qwen3-30B-A3B-Thinking-2507"}.get(
-        model, "Qwen/Qwen3-4B-Thinking-2507"
-    )
-    done = run(*arguments, f"actor_rollout_ref.model.path={hub_id}")
+    (path,) = [text.split("=")[1] for text in arguments if text.startswith("actor_rollout_ref.model.path=")]
+    assert path in HUB_IDS.values(), "the folder that MODEL_PATH names"
+    done = run(*arguments)
     assert (done.status, done.err) == (0, "")
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_script_wants_the_folder_of_the_model(calls, name):
+    with pytest.raises(subprocess.CalledProcessError):
+        calls(name, changes={"MODEL_PATH": None})
+
+
+def test_a_job_takes_no_folder_of_the_machine_that_submits_it(calls, tmp_path):
+    with pytest.raises(subprocess.CalledProcessError):
+        calls("submit_ray_job.sh", changes={"OUTPUT_ROOT": None})
+    (call,) = calls("submit_ray_job.sh")
+    assert f"marsrl.run.output_root={tmp_path / 'seen by all'}" in call
 
 
 def test_slurm_starts_ray_on_all_nodes(calls):
     made = [" ".join(call) for call in calls("slurm.sbatch")]
     assert any("srun" in call and "--nodelist=node1" in call and "--head" in call for call in made)
     assert any("srun --nodes=3" in call and "--exclude=node1" in call for call in made)
+    started = [call for call in made if "ray start" in call]
+    assert all("--num-cpus=96 --num-gpus=8" in call and "--cpus-per-task=96" in call for call in started)
+    assert any("marsrl.run.cluster_wait=600" in call for call in made), "the other nodes join meanwhile"
 
 
 def test_kuberay_entrypoint_is_accepted(run, data):

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import pytest
+from messages import assert_refused
 
+from marsrl_verl.config.hardware import Gpu
 from marsrl_verl.config.memory import GIB, assumptions, estimate_memory
 from marsrl_verl.config.model_shapes import PUBLISHED, shape_from_config
 
+ROLLOUT = "actor_rollout_ref.rollout"
+ACTOR = "actor_rollout_ref.actor.ppo_max_token_len_per_gpu"
 SMALL = {
     "model_type": "qwen2",
     "num_hidden_layers": 2,
@@ -58,15 +62,18 @@ def test_estimate_of_the_published_setting(run):
     assert found.engine_weights == 30_532_122_624 * 2 // 4
     # Keys and values, 48 layers, 4 heads over 4 GPUs, 128 numbers of 2 bytes.
     assert found.kv_bytes_per_token == 2 * 48 * 1 * 128 * 2
-    assert found.kv_cache == int(0.7 * 80 * GIB) - found.engine_weights - 2 * GIB
+    assert found.kv_cache == int(0.85 * 80 * GIB) - found.engine_weights - 2 * GIB
     assert found.longest_sequences == pytest.approx(found.kv_cache / 24576 / 98304)
-    # 98,304 tokens of one sequence over 8 GPUs.
-    assert found.activations == 48 * 12288 * 2048 * 2
-    assert found.logits == 2 * 12288 * 151936 * 4
+    # Two sequences of 98,304 tokens over 8 GPUs; logits of 512 tokens at a time.
+    assert found.activations == 48 * 24576 * 2048 * 2
+    assert found.logits == 2 * 512 * 151936 * 4
     assert found.trainer_offloaded
     assert found.training == sum((16 * shard, found.gathered, found.activations, found.logits))
     assert found.decoding == found.engine_weights + found.kv_cache
     assert found.training < 80 * GIB > found.decoding
+    # Rank 0 of the first node reads all weights in float32; a node keeps weights and two moments of 8 ranks.
+    assert (found.host_loading, found.host_waiting) == (4 * 30_532_122_624, 8 * 12 * shard)
+    assert (config.actor_rollout_ref.rollout.max_num_seqs, found.accumulated) == (96, 0)
     text = " ".join(assumptions(config, found))
     assert "sharded over 32 ranks" in text
     assert "80 GiB" in text
@@ -86,4 +93,70 @@ def test_offload_policy_keeps_the_state_in_main_memory(checked):
     changes = {"actor_rollout_ref.actor.fsdp_config.offload_policy": True, "trainer.device": "cuda"}
     found = estimate_memory(checked(changes, dry_run=True).config, shape_from_config(SMALL))
     assert found.training == found.activations + found.logits + found.engine_weights + found.kv_cache
+    assert found.host_waiting == 16 * found.parameters
     assert found.decoding == found.engine_weights + found.kv_cache
+
+
+BIG = ("model=qwen3_30b_a3b_thinking_2507", "actor_rollout_ref.model.path=Qwen/Qwen3-30B-A3B-Thinking-2507")
+SMALLER = ("model=qwen3_4b_thinking_2507", "actor_rollout_ref.model.path=Qwen/Qwen3-4B-Thinking-2507")
+
+
+def test_gradients_of_a_step_add_up_on_one_gpu(run):
+    done = run(*SMALLER, "cluster=1xgpu", "dry_run=true")
+    assert done.status == 0
+    # 4.02 billion parameters, 4 bytes each.
+    assert "accumulated          15.0 GiB  gradients of a step" in done.out
+    assert "main memory          59.9 GiB  of a node" in done.out
+
+
+@pytest.mark.parametrize(
+    ("words", "key", "hint"),
+    [
+        (
+            (*BIG, "cluster=8xgpu", "pipeline=overlapped"),
+            "marsrl.hardware.gpu_gib = 80",
+            "takes 100.0 GiB of each GPU while training: the training state 56.9 GiB, the engine 38.0 GiB",
+        ),
+        (
+            (*BIG, "cluster=4x8xgpu", "pipeline=overlapped", f"{ROLLOUT}.gpu_memory_utilization=0.9"),
+            "marsrl.hardware.gpu_gib = 80",
+            "pipeline=overlapped_two_pools, a lower actor_rollout_ref.rollout.gpu_memory_utilization",
+        ),
+        (
+            (*BIG, "cluster=8xgpu", f"{ROLLOUT}.tensor_model_parallel_size=1"),
+            f"{ROLLOUT}.gpu_memory_utilization",
+            "Spread the engine over more GPUs",
+        ),
+        ((*BIG, "cluster=1xgpu"), f"{ROLLOUT}.gpu_memory_utilization", "the engine holds 0 tokens"),
+        (
+            (*BIG, "cluster=8xgpu", "actor_rollout_ref.model.use_fused_kernels=false", f"{ACTOR}=32768"),
+            "marsrl.hardware.gpu_gib",
+            "use_fused_kernels=true",
+        ),
+        (
+            (*BIG, "cluster=4x8xgpu", "marsrl.hardware.host_gib=64"),
+            "host_gib",
+            "takes 113.7 GiB while",
+        ),
+        ((*BIG, "cluster=8xgpu", "marsrl.hardware.host_gib=256"), "host_gib", "takes 341.2 GiB for what"),
+        ((*BIG, "cluster=4x8xgpu", "marsrl.hardware.gpu_gib=0"), "gpu_gib", "above 0"),
+        ((*SMALLER, "cluster=cpu"), "VLLM_CPU_KVCACHE_SPACE", "one sequence may have 20,480"),
+    ],
+    ids=["overlap", "less", "tensor", "one GPU", "logits", "loading", "offloading", "range", "cpu"],
+)
+def test_a_plan_that_cannot_fit_is_refused(run, words, key, hint):
+    assert_refused(run(*words, "dry_run=true"), key, hint)
+
+
+def test_larger_gpus_hold_more(run):
+    words = (*BIG, "cluster=8xgpu", "pipeline=overlapped", "dry_run=true")
+    assert run(*words, "marsrl.hardware.gpu_gib=141").status == 0
+
+
+def test_gpus_of_this_machine_that_are_smaller_than_planned(run, monkeypatch):
+    small = Gpu(0, "NVIDIA A100-SXM4-40GB", 40960, 4, (8, 0), "580.1")
+    monkeypatch.setattr("marsrl_verl.config.checks.machine.count_gpus", lambda: 1)
+    monkeypatch.setattr("marsrl_verl.config.checks.machine.list_gpus", lambda: [small])
+    words = (*SMALLER, "cluster=1xgpu", "marsrl.hardware.host_gib=500")
+    assert_refused(run(*words), "marsrl.hardware.gpu_gib = 80", "The smallest GPU of this machine has 40")
+    assert run(*words, "marsrl.hardware.gpu_gib=40", f"{ROLLOUT}.gpu_memory_utilization=0.7").status == 0

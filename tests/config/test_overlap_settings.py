@@ -8,6 +8,7 @@ from messages import assert_checks_refuse, assert_refused
 from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
+from marsrl_verl.config.installation import FLASH, GPU
 from marsrl_verl.config.memory import estimate_memory
 from marsrl_verl.config.model_shapes import PUBLISHED, shape_from_config
 from marsrl_verl.version import REQUIRED_VERL
@@ -151,7 +152,8 @@ def test_two_pools_on_cpu_ask_ray_for_both(run):
 
 @pytest.mark.parametrize(("pipeline", "refused"), [("overlapped_two_pools", True), ("overlapped", False)])
 def test_weights_over_nccl_need_cupy(run, monkeypatch, pipeline, refused):
-    versions = {"verl": REQUIRED_VERL, "vllm": "0.24.0", "flash-attn": "2.8.3"}
+    versions = {"verl": REQUIRED_VERL, **GPU, **FLASH}
+    del versions["cupy-cuda13x"]
     monkeypatch.setattr("marsrl_verl.config.checks.machine.installed", versions.get)
     done = published(run, f"pipeline={pipeline}")
     assert done.status == (2 if refused else 0)

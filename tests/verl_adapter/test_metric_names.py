@@ -27,6 +27,7 @@ from marsrl_verl.core.types import StageInput
 from marsrl_verl.verl_adapter import task_runner
 from marsrl_verl.verl_adapter import trainer as trainer_module
 from marsrl_verl.verl_adapter.checkpoint import describe_shards
+from marsrl_verl.verl_adapter.engine_watch import EngineGuard, EngineWatch, Limits
 from marsrl_verl.verl_adapter.generation import Round
 from marsrl_verl.verl_adapter.prefill_counters import PrefillCounters
 from marsrl_verl.verl_adapter.shared_prefix_engine import COMPUTED_TOKENS, SHARE_KEY
@@ -85,6 +86,9 @@ class Engine(ScriptedEngine):
 
     def update_weights(self, version: int) -> None:
         self.policy_version = version
+
+    def forget_routes(self) -> None:
+        pass
 
 
 class Workers:
@@ -156,6 +160,7 @@ def train(folder: Path, script: Script, *settings: str) -> Logged:
         trainer = task_runner.MarsRLTaskRunner().build_trainer(config)
         engine, workers = Engine(script), Workers()
         trainer.async_rollout_manager = trainer.checkpoint_manager = engine
+        trainer.engines = EngineGuard(EngineWatch((), 60.0), Limits(60.0, 60.0, 60.0))
         trainer.actor_rollout_wg = trainer.ref_policy_wg = workers
         trainer.fit()
         trainer.close()

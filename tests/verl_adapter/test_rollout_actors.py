@@ -89,7 +89,7 @@ def test_a_group_is_one_request_with_the_roles_settings():
     ((prompt, sampling, _, n),) = servers.calls
     assert (prompt, n) == ([5, 6], 2)
     assert sampling == {"max_tokens": 4, "temperature": 0.7, "top_p": 0.9, "top_k": 5, "seed": None}
-    assert servers.acquired == ("group", {"prompt_ids": [5, 6]})
+    assert servers.acquired == ("group", {"prompt_ids": [5, 6], "n": 2})
     assert servers.released == [("server-0", "group")]
 
 

