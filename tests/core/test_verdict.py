@@ -106,7 +106,20 @@ def test_an_answer_that_was_cut_off_is_invalid(reason):
 
 def test_endless_repetition_is_read_in_linear_time():
     start = time.perf_counter()
-    for filler in ("*", " ", "#", "1.", "correctness", "correctness:\n", "correctness\n", "`", "1", "(", r"\boxed{", "\n"):
+    for filler in (
+        "*",
+        " ",
+        "#",
+        "1.",
+        "correctness",
+        "correctness:\n",
+        "correctness\n",
+        "`",
+        "1",
+        "(",
+        r"\boxed{",
+        "\n",
+    ):
         for start_of_text in ("correctness", "correctness: ", ""):
             parse_verdict(start_of_text + filler * 100_000, STOP)
     assert time.perf_counter() - start < 5
