@@ -17,7 +17,7 @@ class VerdictParser(str, Enum):
     """How the judgement is read."""
 
     STRICT = "strict"
-    """The last Correctness field must say Correct or Wrong and nothing else, and the answer must be finished."""
+    """The last Correctness field must say Correct or Wrong and nothing else; the answer must be finished."""
     RELEASED = "released"
     """The rule of the published evaluation script, for comparison only: "incorrect" and answers
     without a field mostly count as Correct, and the report is often lost."""
@@ -33,7 +33,7 @@ class ParsedVerdict:
 
 # `Correctness` at the start of a line, behind any Markdown decoration (heading, bullet, quote, bold).
 _FIELD_NAME = re.compile(r"(?:[#>*_`\-+\s]|\d+[.)])*correctness", re.IGNORECASE)
-# What may stand around a verdict: bold and code marks, quotes, brackets, punctuation. A question mark is a doubt.
+# What may stand around a verdict: bold and code marks, quotes, brackets, punctuation, but no question mark.
 _MARKS = " \t*_`\"'“”‘’()[]$.,;:!。"
 _WRAPPED = re.compile(r"\\(?:boxed|fbox|text|textbf|mathrm|mathbf)\s?\{(.*)\}")
 _LONGEST_VALUE, _MOST_WRAPPERS = 100, 4

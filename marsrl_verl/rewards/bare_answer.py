@@ -1,8 +1,8 @@
 r"""Answers compared without what graders of mathematics overlook: units, percent signs, a number's base.
 
-What `normal_form` keeps apart (10 and 10\%, 5 and 5\text{ cm}) is one answer here, as it is for the graders that
-AttnRL's verifier is built from (arXiv 2509.26628, released code; the rules are our own). A unit may be left out, but
-two units that differ make two answers; nothing is converted.
+What `normal_form` keeps apart (10 and 10\%, 5 and 5\text{ cm}) is one answer here, as it is for the graders
+that AttnRL's verifier is built from (arXiv 2509.26628, released code; the rules are our own). A unit may be
+left out, but two units that differ make two answers; nothing is converted.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import re
 from marsrl_verl.rewards.normal_form import MOST_CHARACTERS, normal_form, same_by
 
 _NAMES = (
-    "mm millimeter millimetre, cm centimeter centimetre, dm decimeter decimetre, km kilometer kilometre, m meter "
-    "metre, mi mile, in inch inches, ft foot feet, yd yard, mg milligram, kg kilogram, g gram, t ton tonne, lb pound, "
-    "oz ounce, ml milliliter millilitre, l liter litre, gal gallon, s sec second, min minute, h hr hour, day, week, "
-    "month, year yr, mph, km/h kmh kph, m/s, degree deg, rad radian, dollar usd, cent, euro, percent pct %, am a.m, "
-    "pm p.m"
+    "mm millimeter millimetre, cm centimeter centimetre, dm decimeter decimetre, km kilometer kilometre, "
+    "m meter metre, mi mile, in inch inches, ft foot feet, yd yard, mg milligram, kg kilogram, g gram, "
+    "t ton tonne, lb pound, oz ounce, ml milliliter millilitre, l liter litre, gal gallon, s sec second, "
+    "min minute, h hr hour, day, week, month, year yr, mph, km/h kmh kph, m/s, degree deg, rad radian, "
+    "dollar usd, cent, euro, percent pct %, am a.m, pm p.m"
 )
 _UNITS = {
     spelling: group.split()[0]
@@ -26,7 +26,7 @@ _UNITS = {
 }
 _WITHOUT_SIZE = frozenset({"unit", "units", "point", "points"})
 _PLAIN_LETTER_UNITS = frozenset("mgslht")
-"""Units of one letter, which right behind a number may as well be unknowns: `5 m` has a unit, `5m` has none."""
+"""Units of one letter, which right behind a number may be unknowns: `5 m` has a unit, `5m` has none."""
 _DIMENSION = {"square": "2", "sq": "2", "cubic": "3", "cu": "3"}
 _GROUP = re.compile(r"\\(?:text|mathrm|mbox|textbf|mathbf)\s{0,9}\{\s*([^{}\d]*?)\s*\}\Z")
 _POWER = re.compile(r"\s{0,9}(?:\^\s{0,9}(?:(\d)|\{\s{0,9}(\d)\s{0,9}\})|([²³]))\s{0,9}\Z")
@@ -67,8 +67,8 @@ def same_based(answer: str, reference: str) -> bool:
 
 
 def split_unit(answer: str) -> tuple[str, str]:
-    """A number without its unit, and the unit's name with its power, such as `cm2`; "" where it has none that is
-    known. What stands behind a number as `\\text{…}` is taken off even where it is no known unit."""
+    """A number without its unit, and the unit's name with its power, such as `cm2`; "" where it has none
+    that is known. What stands behind a number as `\\text{…}` is taken off even where it is no known unit."""
     text = answer.strip().strip("$").strip().removesuffix(".").rstrip()
     if len(text) > MOST_CHARACTERS:
         return text, ""

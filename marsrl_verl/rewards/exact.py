@@ -9,7 +9,7 @@ from marsrl_verl.rewards.normal_form import same_answer
 
 
 class ExactAnswerReward(AnswerReward):
-    r"""The content of the last `\boxed{…}`, or of the last boxes in one list, has the normal form of a reference.
+    r"""The content of the last `\boxed{…}`, or list of boxes, has the normal form of a reference.
 
     Args:
         allow_last_number: without a box, the last number in the text is the answer.

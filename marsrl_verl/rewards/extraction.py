@@ -6,14 +6,15 @@ import json
 import re
 from dataclasses import dataclass
 
-from marsrl_verl.rewards.normal_form import same_answer
+from marsrl_verl.rewards.normal_form import normal_form
 
 _TOKEN = re.compile(r"\\(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
 _NUMBER = re.compile(r"(?:(?<![\w.)])-)?(?<![\d.])\d(?:[\d,]*\d)?(?:\.\d+)?(?:/\d+)?")
 _PERCENT_BEHIND = re.compile(r"\s{0,3}\$?\s{0,3}(?:\\?%|percent\b)")
 _NEAR, _WITHIN_A_LIST = 10, 70
-"""Characters between two boxes of one list: fewer than this always, fewer than that with a word or mark of lists
-(math-verify's distances)."""
+"""Characters between two boxes of one list: fewer than this always, fewer than that with a word or mark of
+lists (math-verify's distances)."""
+_MOST_BOXES = 20
 _LIST_MARK = re.compile(r"[,;]|\b(?:and|or)\b")
 _STARTS_AFRESH = re.compile(
     r"\b(?:but|no|wait|hmm|actually|instead|rather|correction|corrected|however|finally|final|answer|so|hence|"
@@ -39,11 +40,11 @@ class BoxedAnswer:
 
 
 def boxed_answer(text: str) -> BoxedAnswer | None:
-    r"""The final answer of a text: the last complete `\boxed{…}` (or `\fbox{…}`) and the boxes in one list with it.
+    r"""The final answer of a text: the last complete `\boxed{…}` or `\fbox{…}` and its list of boxes.
 
-    Two boxes are of one list when little stands between them: fewer than 10 characters, or fewer than 70 with a
-    comma, a semicolon, "and" or "or". Words such as "but", "so" or "wait" begin a new answer. Boxes that say the same
-    count once. So `\boxed{6} or \boxed{5}` is the list 6, 5, and neither 6 nor 5.
+    Two boxes are of one list when little stands between them: fewer than 10 characters, or fewer than 70
+    with a comma, a semicolon, "and" or "or". Words such as "but", "so" or "wait" begin a new answer. Boxes
+    that say the same count once. So `\boxed{6} or \boxed{5}` is the list 6, 5, and neither 6 nor 5.
 
     Returns:
         The answer; None when there is no complete box. Of nested boxes the inner ones count.
@@ -53,20 +54,17 @@ def boxed_answer(text: str) -> BoxedAnswer | None:
         return None
     contents = [text[start:end].strip() for start, end in places]
     joined = contents[-1]
-    said = [joined]
+    said = [normal_form(joined)]
     for index in range(len(places) - 2, -1, -1):
         # Behind the closing brace, and before the command of the next box.
         between = text[places[index][1] + 1 : places[index + 1][0]].rpartition("\\")[0]
         if not _is_one_list(between):
             break
-        if any(same_answer(contents[index], other) for other in said):
+        if normal_form(contents[index]) in said:
             continue
-        said.append(contents[index])
+        said.append(normal_form(contents[index]))
         joined = contents[index] + ("=" if _EQUALS.fullmatch(between) else ", ") + joined
     return BoxedAnswer(joined, _PERCENT_BEHIND.match(text, places[-1][1] + 1) is not None)
-
-
-_MOST_BOXES = 50
 
 
 def _innermost_boxes(text: str) -> list[tuple[int, int]]:
@@ -102,8 +100,8 @@ def last_number(text: str) -> str | None:
 def references(ground_truth: str) -> list[str]:
     """The reference answers in a ground truth: one, or several as a JSON list of strings.
 
-    Of a reference with boxes their contents count, read as those of a response. White space around it is taken off;
-    empty references are left out.
+    Of a reference with boxes their contents count, read as those of a response. White space around it is
+    taken off; empty references are left out.
     """
     found = [ground_truth]
     if ground_truth.lstrip().startswith("["):

@@ -2,8 +2,9 @@
 
 Symbolic mathematics on text that a model wrote may run for ever or eat all memory, inside C code that
 no handler interrupts. A server process imports the function once and forks graders, so one that was ended is
-replaced within some hundredths of a second. The server is started with `subprocess`: neither fork, which is unsafe
-beside the threads of a Ray actor, nor multiprocessing's spawn, which would run the parent's main module again.
+replaced within some hundredths of a second. The server is started with `subprocess`: neither fork, which is
+unsafe beside the threads of a Ray actor, nor multiprocessing's spawn, which would run the parent's main
+module again.
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ _ANSWERS_DOING = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signa
 
 
 class TooHard(Exception):
-    """The call exceeded the limits of time or memory, or crashed its process: what it was asked about did that."""
+    """The call exceeded the limits of time or memory, or crashed its process: what it was asked about did
+    that."""
 
 
 class GradeFailure(Exception):
@@ -41,7 +43,8 @@ class _Grader:
         self._buffer = b""
 
     def ask(self, line: bytes, patience_s: float) -> dict[str, Any]:
-        """The process's reply; `{"ended": wait status}`, None where the server is gone too; or `{"silent": True}`."""
+        """The process's reply; `{"ended": wait status}`, None where the server is gone too; or `{"silent":
+        True}`."""
         self.calls += 1
         self.place.settimeout(patience_s)
         try:
@@ -73,7 +76,8 @@ class GradePool:
     """Calls one function of JSON-able arguments in a few reusable processes. Safe to share among threads.
 
     Args:
-        target: `package.module:function`, importable in a fresh interpreter with this one's path. The module must
+        target: `package.module:function`, importable in a fresh interpreter with this one's path. The module
+        must
             not start threads. A function `warm_up` in it is called once, before the first process is forked.
         processes: most calls at the same time. Processes are forked when they are needed.
         timeout_s: most seconds of processor time per call; a busy machine does not shorten it.
@@ -116,8 +120,8 @@ class GradePool:
     def call(self, *arguments: Any) -> Any:
         """Call the function.
 
-        A call whose process got too little of the machine or died is asked once more, behind those that wait. One
-        that used up its processor time is not: it would again.
+        A call whose process got too little of the machine or died is asked once more, behind those that
+        wait. One that used up its processor time is not: it would again.
 
         Raises:
             TooHard: too much time or memory, or the process crashed twice over it.

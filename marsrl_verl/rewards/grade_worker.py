@@ -1,8 +1,10 @@
-"""The other side of a `GradePool`: imports the grading function once and forks a grader whenever one is asked for.
+"""The other side of a `GradePool`: imports the grading function once and forks a grader whenever one is
+asked for.
 
-Started as `python -m marsrl_verl.rewards.grade_worker module:function processor_s memory_mb wall_s` with a Unix
-socket as standard input. Each byte that comes over it brings a socket, for which a grader is forked; a grader
-answers one JSON line with one JSON line. When a grader ends, its wait status is sent over its own socket.
+Started as `python -m marsrl_verl.rewards.grade_worker module:function processor_s memory_mb wall_s` with a
+Unix socket as standard input. Each byte that comes over it brings a socket, for which a grader is forked; a
+grader answers one JSON line with one JSON line. When a grader ends, its wait status is sent over its own
+socket.
 """
 
 from __future__ import annotations

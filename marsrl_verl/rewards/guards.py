@@ -1,7 +1,7 @@
 r"""What keeps an answer from being the reference whatever a computer algebra system makes of both.
 
-math-verify drops what it does not understand: `\neq 5`, `5 \text{ is wrong}` and `10_2` are 5 and 10 to it, `2t` loses
-its unknown as a unit and `1 2 3` is a sum. These checks are of text, cheap, and come before it.
+math-verify drops what it does not understand: `\neq 5`, `5 \text{ is wrong}` and `10_2` are 5 and 10 to it,
+`2t` loses its unknown as a unit and `1 2 3` is a sum. These checks are of text, cheap, and come before it.
 """
 
 from __future__ import annotations
@@ -11,11 +11,11 @@ import re
 from marsrl_verl.rewards.bare_answer import bases_differ, split_unit, units_differ
 from marsrl_verl.rewards.normal_form import MOST_CHARACTERS, elements, normal_form
 
-_QUALIFIERS = frozenset(
-    "not no wrong false incorrect isn't isnt never none neither nor if when unless otherwise except impossible "
-    "undefined least most than".split()
+_QUALIFIERS = re.compile(
+    r"(?<![\\a-zA-Z])(?:not|no|wrong|false|incorrect|isn't|never|none|neither|nor|if|when|unless|otherwise|except|"
+    r"impossible|undefined|least|most|than)(?![a-zA-Z])",
+    re.IGNORECASE,
 )
-_WORD = re.compile(r"(?<!\\)\b[a-zA-Z]+(?:'[a-z]{1,2})?")
 _NEGATION = re.compile(r"\\(?:neq?|not(?:in)?)(?![a-zA-Z])|≠|∉|!=")
 _BOUND = re.compile(r"[\s$]*(?:[<>≤≥]|\\(?:leq?|geq?|lt|gt)(?![a-zA-Z]))")
 _NUMBERS_SIDE_BY_SIDE = re.compile(r"\d(?:\s|~|\\[ ,;:]|\\q?quad(?![a-zA-Z]))+\d")
@@ -67,7 +67,7 @@ def has_letters(member: str) -> bool:
 
 
 def _qualifiers(answer: str) -> set[str]:
-    return _QUALIFIERS.intersection(word.lower() for word in _WORD.findall(answer))
+    return {word.lower() for word in _QUALIFIERS.findall(answer)}
 
 
 def _side_by_side(answer: str) -> bool:

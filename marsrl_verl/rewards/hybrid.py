@@ -34,14 +34,18 @@ class HybridReward(AnswerReward):
     def grade(self, final_text: str, references: list[str]) -> Outcome:
         """The comparisons of text decide what is right, math-verify what is wrong."""
         boxed = boxed_answer(final_text)
-        for reading in boxed.readings if boxed is not None else ():
-            for reference in references:
-                if same_answer(reading, reference) or (
-                    same_bare_answer(reading, reference) and contradiction(reading, reference) is None
-                ):
-                    return Outcome(1.0, answer=reading)
+        if boxed is not None:
+            pairs = ((reading, one) for reading in boxed.readings for one in references)
+            if any(_told_by_text(reading, one) for reading, one in pairs):
+                return Outcome(1.0, answer=boxed.text)
         return self.equivalent.grade(final_text, references)
 
     def close(self) -> None:
         """End math-verify's processes."""
         self.equivalent.close()
+
+
+def _told_by_text(answer: str, reference: str) -> bool:
+    return same_answer(answer, reference) or (
+        same_bare_answer(answer, reference) and contradiction(answer, reference) is None
+    )

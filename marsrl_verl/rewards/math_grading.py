@@ -1,7 +1,7 @@
 """Mathematical equivalence by math-verify, without any time limit: runs inside a `GradePool`.
 
-math-verify's own time limits are alarms of the main thread and don't reach into C code; here they are off, and the
-kernel ends the process.
+math-verify's own time limits are alarms of the main thread and don't reach into C code; here they are off,
+and the kernel ends the process.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def warm_up() -> None:
 def grade(final_text: str, references: list[str]) -> dict[str, Any]:
     r"""Whether the final answer of a text equals one of the references.
 
-    The answer is what `boxed_answer` finds; without a box it is what math-verify takes for the answer of the text's
-    last 4,000 characters.
+    The answer is what `boxed_answer` finds; without a box it is what math-verify takes for the answer of the
+    text's last 4,000 characters.
 
     Returns:
         `correct` (bool), `answer` (the extracted text or None), `error` (why a comparison failed, or

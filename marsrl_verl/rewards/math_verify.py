@@ -19,9 +19,9 @@ _CLEARLY_APART = Fraction(1, 10**5)
 class MathVerifyReward(AnswerReward):
     """The final answer is mathematically equal to a reference.
 
-    What text tells is told at once: an answer in the reference's normal form is right, a number that clearly differs
-    from a number is wrong. The others are graded in separate processes, which are started with the first of them.
-    An answer on which a process runs out of time or memory is wrong.
+    What text tells is told at once: an answer in the reference's normal form is right, a number that clearly
+    differs from a number is wrong. The others are graded in separate processes, which are started with the
+    first of them. An answer on which a process runs out of time or memory is wrong.
 
     Args:
         timeout_s: most seconds of processor time per response.
@@ -39,13 +39,13 @@ class MathVerifyReward(AnswerReward):
     ) -> None:
         if grader == MATH_GRADER and importlib.util.find_spec("math_verify") is None:
             raise ImportError("the package math-verify is missing: pip install 'math-verify>=0.8'")
-        self.asks_text_first = grader == MATH_GRADER
+        self._text_first = grader == MATH_GRADER
         self.pool = GradePool(grader, processes=processes, timeout_s=timeout_s, memory_mb=memory_mb)
 
     def grade(self, final_text: str, references: list[str]) -> Outcome:
         """Compare texts where that suffices, else ask a process."""
         boxed = boxed_answer(final_text)
-        if boxed is not None and self.asks_text_first:
+        if boxed is not None and self._text_first:
             found = _told_by_text(boxed, references)
             if found is not None:
                 return Outcome(float(found), answer=boxed.text)

@@ -1,4 +1,5 @@
-"""A normal form of answers, in which those that only look different are one, and lists compared element by element."""
+"""A normal form of answers, in which those that only look different are one, and lists compared element by
+element."""
 
 from __future__ import annotations
 
@@ -27,8 +28,8 @@ _LOOKS = (
     (re.compile(r"  +"), " "),
 )
 _LABEL = re.compile(
-    r"((?!not\b|\\(?:not|pi)\b)(?:[a-zA-Z]{1,20}|\\[a-zA-Z]{1,20}(?: [a-zA-Z]{1,20})?)(?:_(?:\w{1,20}|\{[^{}=]{1,40}\}))?'{0,3} ?"
-    r"(?:\([^()=]{1,40}\))?) ?= ?(?!=)"
+    r"((?!not\b|\\(?:not|pi)\b)(?:[a-zA-Z]{1,20}|\\[a-zA-Z]{1,20}(?: [a-zA-Z]{1,20})?)"
+    r"(?:_(?:\w{1,20}|\{[^{}=]{1,40}\}))?'{0,3} ?(?:\([^()=]{1,40}\))?) ?= ?(?!=)"
 )
 _GROUPED = re.compile(r"[+-]?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
 _DECIMAL = re.compile(r"([+-]?) ?(\d+\.?\d*|\.\d+)")
@@ -45,8 +46,9 @@ _IDLE_SPACE = re.compile(r"(?<!\w) | (?!\w)|(?<=\d) (?=[a-zA-Z])")
 def normal_form(answer: str) -> Fraction | str:
     r"""A number where the answer is one (integer, decimal, a/b, \frac{a}{b}, mixed number), else plain text.
 
-    Dollar and degree signs, `\left`, `\text{…}`, the label in `x = 5` and a closing full stop are taken off, thousands
-    separators too; spaces where they say nothing: `2 3` and `1, 234` are no numbers. Nothing is computed: 2+2 is text.
+    Dollar and degree signs, `\left`, `\text{…}`, the label in `x = 5` and a closing full stop are taken off,
+    thousands separators too; spaces where they say nothing: `2 3` and `1, 234` are no numbers. Nothing is
+    computed: 2+2 is text.
     """
     text = _labelled(answer)[1]
     if len(text) <= _MOST_DIGITS:
@@ -59,8 +61,8 @@ def normal_form(answer: str) -> Fraction | str:
 def same_answer(first: str, second: str) -> bool:
     r"""Whether two answers have one normal form, or are lists whose elements do.
 
-    The elements of `\{…\}` and of a list without brackets may stand in any order. Labels count where both have one:
-    `x = 5` is 5, but not `y = 5`.
+    The elements of `\{…\}` and of a list without brackets may stand in any order, if it is not inside another one. Labels count where both
+    have one: `x = 5` is 5, but not `y = 5`.
     """
     return same_by(lambda one, other: normal_form(one) == normal_form(other), first, second)
 
@@ -84,7 +86,7 @@ def same_by(same: Callable[[str, str], bool], first: str, second: str, depth: in
     def equal(a: str, b: str) -> bool:
         return same_by(same, a, b, depth + 1)
 
-    if kinds <= {"", r"\{\}"} and not _named_apart(left[1], right[1]):
+    if depth == 0 and kinds <= {"", r"\{\}"} and not _named_apart(left[1], right[1]):
         return _same_in_any_order(left[1], right[1], equal)
     return all(equal(a, b) for a, b in zip(left[1], right[1], strict=True))
 
@@ -92,9 +94,9 @@ def same_by(same: Callable[[str, str], bool], first: str, second: str, depth: in
 def elements(answer: str) -> tuple[str, list[str]] | None:
     r"""The brackets of a list (`()`, `[]`, `(]`, `[)`, `\{\}`, or none) and what stands between its commas.
 
-    None where there is no list. Semicolons, "and" and "or" separate as commas do. A comma between groups of three
-    digits separates only where nothing else does: `1,234` is a number and `(1,234)` a pair, but `1,234 and 5` has
-    two elements.
+    None where there is no list. Semicolons, "and" and "or" separate as commas do. A comma between groups of
+    three digits separates only where nothing else does: `1,234` is a number and `(1,234)` a pair, but `1,234
+    and 5` has two elements.
     """
     text = _plain(answer)
     if len(text) > MOST_CHARACTERS or _GROUPED.fullmatch(text):
