@@ -61,8 +61,8 @@ def normal_form(answer: str) -> Fraction | str:
 def same_answer(first: str, second: str) -> bool:
     r"""Whether two answers have one normal form, or are lists whose elements do.
 
-    The elements of `\{…\}` and of a list without brackets may stand in any order, if it is not inside another one. Labels count where both
-    have one: `x = 5` is 5, but not `y = 5`.
+    The elements of `\{…\}` and of a list without brackets may stand in any order, unless the list is inside
+    another one. Labels count where both have one: `x = 5` is 5, but not `y = 5`.
     """
     return same_by(lambda one, other: normal_form(one) == normal_form(other), first, second)
 
