@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import os
 import statistics
 import time
 from collections.abc import Sequence
@@ -57,6 +58,8 @@ class Row:
     """Until the last answer was graded."""
     rest_seconds: float
     """Until the last answer that is no bomb was graded."""
+    processor_seconds: float
+    """Of this process and the graders: does not depend on what else the machine does."""
 
 
 def numbers(count: int) -> list[Answer]:
@@ -95,6 +98,22 @@ def batch(answers: Sequence[Answer], first: int) -> DataProto:
     return DataProto(non_tensor_batch={"score_request": column})
 
 
+def processor_seconds() -> float:
+    """User and system time of this process and all that descend from it, those that ended included."""
+    parents, used = {}, {}
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            fields = Path(f"/proc/{name}/stat").read_text().rpartition(") ")[2].split()
+        except (FileNotFoundError, ProcessLookupError):  # ended meanwhile
+            continue
+        parents[int(name)] = int(fields[1])
+        used[int(name)] = sum(map(int, fields[11:15])) / os.sysconf("SC_CLK_TCK")
+    family = {os.getpid()}
+    while more := {child for child, parent in parents.items() if parent in family} - family:
+        family |= more
+    return sum(used.get(process, 0.0) for process in family)
+
+
 async def graded(managers: Sequence[MarsRLRewardManager], answers: Sequence[Answer]) -> tuple[float, float]:
     """Seconds until all answers are graded, and until those are that no time limit ended.
 
@@ -121,36 +140,43 @@ def measure(reward: str, what: str, answers: Sequence[Answer], workers: int, war
     """Grade answers once, with new graders. Those of `warm` are graded before, unmeasured."""
     config = compose_config(parse_arguments(["cluster=cpu", f"reward={reward}"])).config
 
-    async def run() -> tuple[float, float]:
+    async def run() -> tuple[float, float, float]:
         managers = [MarsRLRewardManager(config, tokenizer=None) for _ in range(workers)]
         try:
             if warm:
                 await graded(managers, warm)
-            return await graded(managers, answers)
+            before = processor_seconds()
+            seconds, rest = await graded(managers, answers)
+            return seconds, rest, processor_seconds() - before
         finally:
             for manager in managers:
                 for role_reward in manager.role_rewards.values():
                     role_reward.close()
 
-    seconds, rest = asyncio.run(run())
+    measured = asyncio.run(run())
     bombs = sum(answer.text in BOMBS for answer in answers)
-    return Row(reward, what, len(answers) - bombs, bombs, seconds, rest)
+    return Row(reward, what, len(answers) - bombs, bombs, *measured)
 
 
 def summary(rows: Sequence[Row]) -> str:
     """Medians over repetitions; answers per second, and seconds more than without bombs."""
     lines = []
     for reward, what, bombs in dict.fromkeys((row.reward, row.what, row.bombs) for row in rows):
-        same = [row for row in rows if (row.reward, row.what, row.bombs) == (reward, what, bombs)]
-        seconds = statistics.median(row.seconds for row in same)
-        alone = [row.seconds for row in rows if (row.reward, row.what, row.bombs) == (reward, what, 0)]
-        more = f"{seconds - statistics.median(alone):+.2f}" if bombs else ""
-        rest = statistics.median(row.rest_seconds for row in same)
-        count = same[0].answers
-        cells = [f"{count} {what}", str(bombs), f"{seconds:.2f}", f"{rest:.2f}", more, f"{count / rest:,.0f}"]
-        lines.append([reward, *cells])
-    head = ["reward", "answers", "bombs", "all graded, s", "others graded, s", "more, s", "others per s"]
-    return table(head, lines)
+
+        def median(name: str, bombs: int, key: tuple[str, str] = (reward, what)) -> float:
+            same = [row for row in rows if (row.reward, row.what, row.bombs) == (*key, bombs)]
+            return statistics.median(getattr(row, name) for row in same)
+
+        count = next(row.answers for row in rows if (row.reward, row.what) == (reward, what))
+        cells = [reward, f"{count} {what}", str(bombs)]
+        for name in ("seconds", "rest_seconds", "processor_seconds"):
+            more = f" ({median(name, bombs) - median(name, 0):+.1f})" if bombs else ""
+            cells.append(f"{median(name, bombs):.1f}{more}")
+        rate = "" if bombs else f"{count / median('seconds', 0):,.0f}"
+        per_core = "" if bombs else f"{count / median('processor_seconds', 0):,.0f}"
+        lines.append([*cells, rate, per_core])
+    head = ["reward", "answers", "bombs", "all graded, s", "others graded, s", "processor, s"]
+    return table([*head, "answers/s", "per processor s"], lines)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -16,10 +16,13 @@ import socket
 import subprocess
 import sys
 import threading
+from contextlib import ExitStack
 from typing import Any
 
 CALLS_PER_GRADER = 1000
 """A grader is replaced after so many calls, before a library's caches fill its memory."""
+_BRIEF_S = 0.25
+"""A call that takes longer no longer counts as one of the `processes` that answer brief ones."""
 _GRACE_S = 10.0
 """After the wall limit, at which the kernel ends a grader, until the pool no longer waits for the news."""
 _ANSWERS_DOING = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL})
@@ -37,21 +40,26 @@ class GradeFailure(Exception):
 class _Grader:
     """The pool's end of one forked process."""
 
-    def __init__(self, place: socket.socket) -> None:
+    def __init__(self, place: socket.socket, server: subprocess.Popen[bytes] | None) -> None:
         self.place = place
+        self.server = server
         self.calls = 0
         self._buffer = b""
 
-    def ask(self, line: bytes, patience_s: float) -> dict[str, Any]:
-        """The process's reply; `{"ended": wait status}`, None where the server is gone too; or `{"silent":
-        True}`."""
+    def ask(self, line: bytes) -> None:
+        """Send a call."""
         self.calls += 1
+        try:
+            self.place.settimeout(_GRACE_S)
+            self.place.sendall(line)
+        except OSError:  # it has ended; the news of that can still be read
+            self._buffer = b""
+
+    def reply(self, patience_s: float) -> dict[str, Any]:
+        """What the process replies; `{"ended": wait status}`, None where the server is gone too; or
+        `{"silent": True}`."""
         self.place.settimeout(patience_s)
         try:
-            try:
-                self.place.sendall(line)
-            except (BrokenPipeError, ConnectionResetError):
-                self._buffer = b""  # it has ended; the news of that can still be read
             return self._read()
         except TimeoutError:
             return {"silent": True}
@@ -77,12 +85,12 @@ class GradePool:
 
     Args:
         target: `package.module:function`, importable in a fresh interpreter with this one's path. The module
-        must
-            not start threads. A function `warm_up` in it is called once, before the first process is forked.
-        processes: most calls at the same time. Processes are forked when they are needed.
+            must not start threads. A function `warm_up` in it is called once, before the first fork.
+        processes: most calls at the same time, and as many again that take long. Processes are forked when
+            they are needed.
         timeout_s: most seconds of processor time per call; a busy machine does not shorten it.
         memory_mb: most address space of a process.
-        wall_s: most seconds per call by the clock; None: ten times `timeout_s`, and 5 more.
+        wall_s: most seconds per call by the clock; None: 30 times `timeout_s`.
         start_timeout_s: most seconds until the server has imported the function.
     """
 
@@ -105,13 +113,14 @@ class GradePool:
         self.target = target
         self.timeout_s = timeout_s
         self.memory_mb = memory_mb
-        self.wall_s = 10 * timeout_s + 5 if wall_s is None else wall_s
+        self.wall_s = 30 * timeout_s if wall_s is None else wall_s
         self.start_timeout_s = start_timeout_s
         self.starts = 0
         """How often the server was started."""
         self.forks = 0
         """How often a process was forked."""
         self._turns = threading.Semaphore(processes)
+        self._long_turns = threading.Semaphore(processes)
         self._lock = threading.Lock()
         self._server: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
@@ -145,15 +154,27 @@ class GradePool:
             self._stop()
 
     def _ask(self, line: bytes) -> dict[str, Any]:
-        with self._turns:
+        with ExitStack() as brief:
+            brief.enter_context(self._turns)
             grader = self._take()
-            reply = grader.ask(line, self.wall_s + _GRACE_S)
-            with self._lock:
-                if _is_over(reply) or grader.calls >= CALLS_PER_GRADER or self._server is None:
-                    grader.place.close()
-                else:
-                    self._idle.append(grader)
-            return reply
+            grader.ask(line)
+            reply = grader.reply(_BRIEF_S)
+            if "silent" not in reply:
+                return self._settled(grader, reply)
+            with self._long_turns:
+                brief.close()  # the next one need not wait for this one
+                return self._settled(grader, grader.reply(self.wall_s + _GRACE_S))
+
+    def _settled(self, grader: _Grader, reply: dict[str, Any]) -> dict[str, Any]:
+        with self._lock:
+            is_current = grader.server is self._server
+            if is_current and reply.get("ended", 0) is None:
+                self._stop()  # nobody was left to say how the process ended
+            if _is_over(reply) or grader.calls >= CALLS_PER_GRADER or not is_current:
+                grader.place.close()
+            else:
+                self._idle.append(grader)
+        return reply
 
     def _end(self, reply: dict[str, Any]) -> Exception:
         status = reply.get("ended")
@@ -181,7 +202,7 @@ class GradePool:
                     self._stop()
                     socket.send_fds(self._running(), [b"+"], [theirs.fileno()])
             self.forks += 1
-            return _Grader(ours)
+            return _Grader(ours, self._server)
 
     def _running(self) -> socket.socket:
         """The way to the server, which is started if there is none."""

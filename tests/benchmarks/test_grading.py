@@ -21,12 +21,13 @@ def test_bombs_are_spread_among_the_answers():
 
 def test_the_table_says_what_bombs_cost():
     rows = [
-        GradingRow("exact", "ordinary", 40, 0, 1.0, 1.0),
-        GradingRow("exact", "ordinary", 40, 0, 3.0, 3.0),
-        GradingRow("exact", "ordinary", 40, 4, 4.5, 2.5),
+        GradingRow("exact", "ordinary", 40, 0, 1.0, 1.0, 2.0),
+        GradingRow("exact", "ordinary", 40, 0, 3.0, 3.0, 2.0),
+        GradingRow("exact", "ordinary", 40, 4, 4.5, 2.5, 6.0),
     ]
-    last = [cell.strip() for cell in summary(rows).splitlines()[-1].strip("|").split("|")]
-    assert last == ["exact", "40 ordinary", "4", "4.50", "2.50", "+2.50", "16"]
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in summary(rows).splitlines()]
+    assert lines[2] == ["exact", "40 ordinary", "0", "2.0", "2.0", "2.0", "20", "20"]
+    assert lines[3] == ["exact", "40 ordinary", "4", "4.5 (+2.5)", "2.5 (+0.5)", "6.0 (+4.0)", "", ""]
 
 
 def test_answers_are_graded_through_the_reward_manager(tmp_path, capsys):
