@@ -26,7 +26,6 @@ _CONSTANTS = re.compile(
     r"(?![a-zA-Z])"
 )
 _COMMAND = re.compile(r"\\[a-zA-Z]+")
-_TEXT = re.compile(r"\\(?:text|mathrm|mbox)[a-z]{0,2}\s{0,9}\{[^{}]*\}")
 
 
 def contradiction(answer: str, reference: str) -> str | None:
@@ -93,4 +92,4 @@ def _drops_unknown(first: str, second: str) -> bool:
     match = _LAST_UNKNOWN.search(text)
     if match is None:
         return False
-    return match.group(1) not in _COMMAND.sub("", _TEXT.sub("", second))
+    return match.group(1) not in _COMMAND.sub("", second)
