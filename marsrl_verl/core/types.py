@@ -131,10 +131,10 @@ class Outcome:
     report: str | None = None
     """The bug report to hand to the Corrector (Verifier); None: the Verifier's whole final text."""
     error: str | None = None
-    """Why grading failed (timeout, unparsable answer), for the log; the reward then is 0."""
+    """What went wrong in grading (time limit, unparsable answer), for the log; the reward then is 0."""
     graded: bool = True
-    """False where the grader itself failed (timeout, exception), so that the reward 0 says nothing about
-    the response. An answer that can't be parsed is graded: it is wrong."""
+    """False where the grader itself failed (exception, dead process), so that the reward 0 says nothing about
+    the response. An answer that can't be parsed, or that takes too long, is graded: it is wrong."""
 
 
 @dataclass(frozen=True, slots=True)

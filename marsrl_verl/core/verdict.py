@@ -17,7 +17,7 @@ class VerdictParser(str, Enum):
     """How the judgement is read."""
 
     STRICT = "strict"
-    """The last Correctness field must say exactly Correct or Wrong, and the answer must be finished."""
+    """The last Correctness field must say Correct or Wrong and nothing else; the answer must be finished."""
     RELEASED = "released"
     """The rule of the published evaluation script, for comparison only: "incorrect" and answers
     without a field mostly count as Correct, and the report is often lost."""
@@ -32,7 +32,11 @@ class ParsedVerdict:
 
 
 # `Correctness` at the start of a line, behind any Markdown decoration (heading, bullet, quote, bold).
-_FIELD_NAME = re.compile(r"(?:[#>*_\-+\s]|\d+[.)])*correctness", re.IGNORECASE)
+_FIELD_NAME = re.compile(r"(?:[#>*_`\-+\s]|\d+[.)])*correctness", re.IGNORECASE)
+# What may stand around a verdict: bold and code marks, quotes, brackets, punctuation, but no question mark.
+_MARKS = " \t*_`\"'“”‘’()[]$.,;:!。"
+_WRAPPED = re.compile(r"\\(?:boxed|fbox|text|textbf|mathrm|mathbf)\s?\{(.*)\}")
+_LONGEST_VALUE, _MOST_WRAPPERS = 100, 4
 _VALUES = {"correct": Verdict.CORRECT, "wrong": Verdict.WRONG, "incorrect": Verdict.WRONG}
 _RELEASED_MARKER = "**Correctness**"
 
@@ -42,10 +46,11 @@ def parse_verdict(
 ) -> ParsedVerdict:
     """Read verdict and report from a Verifier's final text.
 
-    Strict rule: the last line that is a Correctness field decides, whatever its case, bold marks,
+    Strict rule: the last line that is a Correctness field decides, whatever its case, bold and code marks,
     spaces and place of the colon; a field without a value is completed by the next non-empty line.
-    Its value must be exactly Correct, Wrong or Incorrect (= Wrong). Anything else, no field, or an
-    answer that the model did not end itself is INVALID. The report is all text before the field, or
+    Its value must be Correct, Wrong or Incorrect (= Wrong), whatever punctuation, marks or box stand around
+    that one word. Anything else (two verdicts too), no field, or an answer that the model did not end itself
+    is INVALID. The report is all text before the field, or
     the whole text when there is no field.
 
     Args:
@@ -82,7 +87,7 @@ def _field_value(line: str) -> str | None:
     match = _FIELD_NAME.match(line)
     if match is None:
         return None
-    rest = line[match.end() :].lstrip(" \t*_")
+    rest = line[match.end() :].lstrip(" \t*_`")
     if rest[:1] in (":", "："):
         return _plain(rest[1:])
     bare = _plain(rest)
@@ -90,7 +95,17 @@ def _field_value(line: str) -> str | None:
 
 
 def _plain(value: str) -> str:
-    return value.strip(" \t*_").lower()
+    """The value in lower case without what stands around it; a long one is no verdict and stays as it is."""
+    text = value.strip()
+    if len(text) > _LONGEST_VALUE:
+        return text
+    for _ in range(_MOST_WRAPPERS):
+        text = text.strip(_MARKS)
+        wrapped = _WRAPPED.fullmatch(text)
+        if wrapped is None:
+            break
+        text = wrapped.group(1)
+    return text.lower()
 
 
 def _parse_released(text: str) -> ParsedVerdict:

@@ -19,7 +19,7 @@ _WAITING_PER_GRADER = 4
 
 
 class Graders:
-    """Threads with a grader each. The maths grader has a process of its own, so threads are enough.
+    """Threads with a grader each. The maths grader has processes of its own, so threads are enough.
 
     Args:
         make: constructs one grader.

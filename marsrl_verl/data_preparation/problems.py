@@ -14,7 +14,8 @@ from typing import Any
 from marsrl_verl.core.types import Message, Problem
 from marsrl_verl.data_preparation.errors import RowError
 from marsrl_verl.data_preparation.source import Row
-from marsrl_verl.rewards.extraction import references, same_answer
+from marsrl_verl.rewards.extraction import references
+from marsrl_verl.rewards.normal_form import same_answer
 from marsrl_verl.verl_adapter.problem_stream import ground_truth_of
 
 _NAMED_ROWS = 1000

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from marsrl_verl.core.types import Outcome
 from marsrl_verl.rewards.answer import AnswerReward
-from marsrl_verl.rewards.extraction import last_boxed, last_number, same_answer
+from marsrl_verl.rewards.extraction import boxed_answer, last_number
+from marsrl_verl.rewards.normal_form import same_answer
 
 
 class ExactAnswerReward(AnswerReward):
-    r"""The content of the last `\boxed{…}` has the normal form of a reference.
+    r"""The content of the last `\boxed{…}`, or list of boxes, has the normal form of a reference.
 
     Args:
         allow_last_number: without a box, the last number in the text is the answer.
@@ -19,9 +20,12 @@ class ExactAnswerReward(AnswerReward):
 
     def grade(self, final_text: str, references: list[str]) -> Outcome:
         """Compare normal forms."""
-        answer = last_boxed(final_text)
-        if answer is None and self.allow_last_number:
-            answer = last_number(final_text)
-        if answer is None:
+        boxed = boxed_answer(final_text)
+        if boxed is not None:
+            readings = boxed.readings
+        elif self.allow_last_number and (number := last_number(final_text)) is not None:
+            readings = (number,)
+        else:
             return Outcome(0.0)
-        return Outcome(float(any(same_answer(answer, item) for item in references)), answer=answer)
+        right = any(same_answer(one, reference) for one in readings for reference in references)
+        return Outcome(float(right), answer=readings[0])

@@ -1,34 +1,94 @@
-"""Final answers in text: the box, the last number, references, and a normal form to compare them in."""
+"""Final answers in text: the boxes, the last number, references."""
 
 from __future__ import annotations
 
 import json
 import re
-from fractions import Fraction
+from dataclasses import dataclass
+
+from marsrl_verl.rewards.normal_form import normal_form
 
 _TOKEN = re.compile(r"\\(?:boxed|fbox)\s*\{|\\.|[{}]", re.DOTALL)
 _NUMBER = re.compile(r"(?:(?<![\w.)])-)?(?<![\d.])\d(?:[\d,]*\d)?(?:\.\d+)?(?:/\d+)?")
+_PERCENT_BEHIND = re.compile(r"\s{0,3}\$?\s{0,3}(?:\\?%|percent\b)")
+_NEAR, _WITHIN_A_LIST = 10, 70
+"""Characters between two boxes of one list: fewer than this always, fewer than that with a word or mark of
+lists (math-verify's distances)."""
+_MOST_BOXES = 20
+_LIST_MARK = re.compile(r"[,;]|\b(?:and|or)\b")
+_STARTS_AFRESH = re.compile(
+    r"\b(?:but|no|wait|hmm|actually|instead|rather|correction|corrected|however|finally|final|answer|so|hence|"
+    r"thus|therefore|then|gives|giving|becomes|yields)\b",
+    re.IGNORECASE,
+)
+_EQUALS = re.compile(r"[\s$]*(?:=|≈|\\approx)[\s$]*")
 
 
-def last_boxed(text: str) -> str | None:
-    r"""The content of the last complete `\boxed{…}` (or `\fbox{…}`), braces nested to any depth.
+@dataclass(frozen=True, slots=True)
+class BoxedAnswer:
+    """What stands in the last box of a text, or in the boxes that make one list with it."""
+
+    text: str
+    """Several boxes are joined by `, `, or by `=` where an equality sign stands between them."""
+    percent_behind: bool = False
+    """Whether a percent sign follows the last box."""
+
+    @property
+    def readings(self) -> tuple[str, ...]:
+        r"""The answer, and with the percent sign behind its box."""
+        return (self.text, self.text + r"\%") if self.percent_behind else (self.text,)
+
+
+def boxed_answer(text: str) -> BoxedAnswer | None:
+    r"""The final answer of a text: the last complete `\boxed{…}` or `\fbox{…}` and its list of boxes.
+
+    Two boxes are of one list when little stands between them: fewer than 10 characters, or fewer than 70
+    with a comma, a semicolon, "and" or "or". Words such as "but", "so" or "wait" begin a new answer. Boxes
+    that say the same count once. So `\boxed{6} or \boxed{5}` is the list 6, 5, and neither 6 nor 5.
 
     Returns:
-        The stripped content; None when there is no complete box. Of two nested boxes the inner one.
+        The answer; None when there is no complete box. Of nested boxes the inner ones count.
     """
+    places = _innermost_boxes(text)
+    if not places:
+        return None
+    contents = [text[start:end].strip() for start, end in places]
+    joined = contents[-1]
+    said = [normal_form(joined)]
+    for index in range(len(places) - 2, -1, -1):
+        # Behind the closing brace, and before the command of the next box.
+        between = text[places[index][1] + 1 : places[index + 1][0]].rpartition("\\")[0]
+        if not _is_one_list(between):
+            break
+        if normal_form(contents[index]) in said:
+            continue
+        said.append(normal_form(contents[index]))
+        joined = contents[index] + ("=" if _EQUALS.fullmatch(between) else ", ") + joined
+    return BoxedAnswer(joined, _PERCENT_BEHIND.match(text, places[-1][1] + 1) is not None)
+
+
+def _innermost_boxes(text: str) -> list[tuple[int, int]]:
+    """Where the contents of the last complete boxes without a box inside begin and end, in their order."""
     open_braces: list[int | None] = []
-    best: tuple[int, int] | None = None
-    for token in _TOKEN.finditer(text):
+    found: list[tuple[int, int]] = []
+    first = min((at for at in (text.find("\\boxed"), text.find("\\fbox")) if at >= 0), default=len(text))
+    for token in _TOKEN.finditer(text, first):
         mark = token.group()
         if mark == "{":
             open_braces.append(None)
         elif mark == "}":
             start = open_braces.pop() if open_braces else None
-            if start is not None and (best is None or start > best[0]):
-                best = (start, token.start())
+            if start is not None and not (found and found[-1][0] > start):
+                found.append((start, token.start()))
         elif mark.endswith("{") and len(mark) > 2:
             open_braces.append(token.end())
-    return None if best is None else text[best[0] : best[1]].strip()
+    return found[-_MOST_BOXES:]
+
+
+def _is_one_list(between: str) -> bool:
+    if len(between) >= _WITHIN_A_LIST or _STARTS_AFRESH.search(between):
+        return False
+    return len(between) < _NEAR or _LIST_MARK.search(between) is not None
 
 
 def last_number(text: str) -> str | None:
@@ -40,61 +100,17 @@ def last_number(text: str) -> str | None:
 def references(ground_truth: str) -> list[str]:
     """The reference answers in a ground truth: one, or several as a JSON list of strings.
 
-    Boxes around a reference are taken off, as is white space; empty references are left out.
+    Of a reference with boxes their contents count, read as those of a response. White space around it is
+    taken off; empty references are left out.
     """
     found = [ground_truth]
     if ground_truth.lstrip().startswith("["):
         try:
             parsed = json.loads(ground_truth)
-        except ValueError:  # an interval or a LaTeX list, not JSON
+        except (ValueError, RecursionError):  # an interval or a LaTeX list, not JSON
             parsed = None
         if isinstance(parsed, list) and parsed and all(isinstance(item, str) for item in parsed):
             found = parsed
-    boxes = [last_boxed(item) for item in found]
-    unwrapped = [item if box is None else box for item, box in zip(found, boxes, strict=True)]
+    boxes = [boxed_answer(item) for item in found]
+    unwrapped = [item if box is None else box.readings[-1] for item, box in zip(found, boxes, strict=True)]
     return [item.strip() for item in unwrapped if item.strip()]
-
-
-# LaTeX that changes how an answer looks and not what it says.
-_LOOKS = (
-    (re.compile(r"\\(?:left|right|displaystyle|quad|qquad)(?![a-zA-Z])|\\[!,;:]"), ""),
-    (re.compile(r"\\[dt]frac(?![a-zA-Z])"), r"\\frac"),
-    (re.compile(r"\\(?:text|mathrm|mathbf|textbf|mbox)\s*\{([^{}]*)\}"), r"\1"),
-    (re.compile(r"\^\s*(?:\\circ|\{\s*\\circ\s*\})|\\degree|°"), ""),
-    (re.compile(r"\{,\}"), ","),
-    (re.compile(r"\\%"), "%"),
-    (re.compile(r"\\[$ ]|[\s$~]"), ""),
-    (re.compile(r"^[a-zA-Z]=|\.$"), ""),
-)
-_GROUPED = re.compile(r"-?\d{1,3}(?:,\d{3})+(?:\.\d+)?")
-_DECIMAL = re.compile(r"[+-]?(?:\d+\.?\d*|\.\d+)")
-_FRACTION = re.compile(r"([+-]?)(?:\\frac\{([+-]?\d+)\}\{(\d+)\}|\\frac(\d)(\d)|([+-]?\d+)/(\d+))")
-_MOST_DIGITS = 200
-
-
-def normal_form(answer: str) -> Fraction | str:
-    r"""A number where the answer is one (integer, decimal, a/b, \frac{a}{b}), else plain text.
-
-    Spaces, dollar signs, `\left`, `\text{…}`, degree signs, a leading `x=` and a closing full stop
-    are taken off, thousands separators too. Nothing is computed: 2+2 is text.
-    """
-    text = answer.strip()
-    for pattern, replacement in _LOOKS:
-        text = pattern.sub(replacement, text)
-    if _GROUPED.fullmatch(text):
-        text = text.replace(",", "")
-    if len(text) <= _MOST_DIGITS:
-        if _DECIMAL.fullmatch(text):
-            return Fraction(text)
-        match = _FRACTION.fullmatch(text)
-        if match is not None:
-            sign, *parts = match.groups()
-            above, below = (int(part) for part in parts if part is not None)
-            if below:
-                return Fraction(-above if sign == "-" else above, below)
-    return text
-
-
-def same_answer(first: str, second: str) -> bool:
-    """Whether two answers have one normal form."""
-    return normal_form(first) == normal_form(second)

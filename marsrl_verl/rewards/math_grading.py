@@ -1,7 +1,7 @@
-"""Mathematical equivalence by math-verify, without any timeout: runs inside a `GradeProcess`.
+"""Mathematical equivalence by math-verify, without any time limit: runs inside a `GradePool`.
 
-math-verify's own timeouts are alarms of the main thread and don't reach into C code; here they are off,
-and the process as a whole is ended from outside.
+math-verify's own time limits are alarms of the main thread and don't reach into C code; here they are off,
+and the kernel ends the process.
 """
 
 from __future__ import annotations
@@ -11,39 +11,106 @@ from typing import Any
 
 from math_verify import parse, verify
 
-from marsrl_verl.rewards.extraction import last_boxed, same_answer
+from marsrl_verl.rewards.bare_answer import same_based
+from marsrl_verl.rewards.extraction import boxed_answer
+from marsrl_verl.rewards.guards import chain, contradiction, has_letters
+from marsrl_verl.rewards.normal_form import same_answer
 
-# It would say on every call that its timeouts are off.
+# It would say on every call that its time limits are off.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
+
+_READ_WITHOUT_BOX = 4000
+"""Characters at the end of a text without a box in which math-verify looks for an answer."""
+_LONGEST_CHAIN = 12
+_WARM_UP = (
+    r"\frac{\sqrt{3}}{2}",
+    r"2x^2+3x-1",
+    r"\left(1, \frac{\pi}{2}\right)",
+    r"\{1, 2\}",
+    r"[0, \infty)",
+    r"x = 5",
+    r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}",
+    "0.5",
+)
+
+
+def warm_up() -> None:
+    """Fill the parser's caches once, for all processes that are forked."""
+    for one in _WARM_UP:
+        grade(rf"\boxed{{{one}}}", [one + "+0", "7"])
 
 
 def grade(final_text: str, references: list[str]) -> dict[str, Any]:
     r"""Whether the final answer of a text equals one of the references.
 
-    The answer is the content of the last `\boxed{…}`, or without a box what math-verify takes for the
-    answer of the whole text.
+    The answer is what `boxed_answer` finds; without a box it is what math-verify takes for the answer of the
+    text's last 4,000 characters.
 
     Returns:
         `correct` (bool), `answer` (the extracted text or None), `error` (why a comparison failed, or
         None).
     """
-    boxed = last_boxed(final_text)
+    boxed = boxed_answer(final_text)
     if boxed is None:
-        parsed, error = _parse(final_text)
-        answer = str(parsed[-1]) if parsed else None
-    else:
-        parsed, error = _parse(f"\\boxed{{{boxed}}}")
-        answer = boxed
+        return _grade_unboxed(final_text[-_READ_WITHOUT_BOX:], references)
+    error: str | None = None
+    for reference in references:
+        for reading in boxed.readings:
+            equal, problem = _same(reading, reference)
+            if equal:
+                return {"correct": True, "answer": boxed.text, "error": None}
+            error = error or problem
+    return {"correct": False, "answer": boxed.text, "error": error}
+
+
+def _grade_unboxed(text: str, references: list[str]) -> dict[str, Any]:
+    parsed, error = _parse(text)
+    answer = str(parsed[-1]) if parsed else None
     for reference in references:
         if answer and same_answer(answer, reference):
             return {"correct": True, "answer": answer, "error": None}
-        if not parsed:
-            continue
-        equal, problem = _equal(reference, parsed)
-        error = error or problem
-        if equal:
-            return {"correct": True, "answer": answer, "error": None}
+        if parsed:
+            equal, problem = _equal(reference, parsed)
+            if equal:
+                return {"correct": True, "answer": answer, "error": None}
+            error = error or problem
     return {"correct": False, "answer": answer, "error": error}
+
+
+def _same(answer: str, reference: str) -> tuple[bool, str | None]:
+    if answer and same_answer(answer, reference):
+        return True, None
+    if not answer or contradiction(answer, reference):
+        return False, None
+    if same_based(answer, reference):
+        return True, None
+    members = chain(answer)
+    if members is not None and chain(reference) is None:
+        return _same_chain(members, reference)
+    parsed, error = _parse_answer(answer)
+    if not parsed:
+        return False, error
+    equal, problem = _equal(reference, parsed)
+    return equal, error or problem
+
+
+def _same_chain(members: list[str], reference: str) -> tuple[bool, str | None]:
+    """Whether the last member and every one without letters is the reference."""
+    if len(members) > _LONGEST_CHAIN:
+        return False, f"a chain of {len(members)} equalities, expected at most {_LONGEST_CHAIN}"
+    error: str | None = None
+    for index, member in enumerate(members):
+        if index < len(members) - 1 and has_letters(member):
+            continue
+        equal, error = _same(member, reference)
+        if not equal:
+            return False, error
+    return True, error
+
+
+def _parse_answer(answer: str) -> tuple[list[Any], str | None]:
+    # Percent signs are understood between dollar signs only.
+    return _parse(f"${answer}$" if "%" in answer and "$" not in answer else f"\\boxed{{{answer}}}")
 
 
 def _parse(text: str) -> tuple[list[Any], str | None]:
@@ -54,7 +121,7 @@ def _parse(text: str) -> tuple[list[Any], str | None]:
 
 
 def _equal(reference: str, parsed: list[Any]) -> tuple[bool, str | None]:
-    gold, error = _parse(f"\\boxed{{{reference}}}")
+    gold, error = _parse_answer(reference)
     if not gold:
         return False, error or f"the reference {reference!r} can't be read"
     try:

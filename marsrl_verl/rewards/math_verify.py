@@ -3,37 +3,69 @@
 from __future__ import annotations
 
 import importlib.util
+from fractions import Fraction
 
 from marsrl_verl.core.types import Outcome
 from marsrl_verl.rewards.answer import AnswerReward
-from marsrl_verl.rewards.grade_process import GradeProcess, GradeTimeout
+from marsrl_verl.rewards.extraction import BoxedAnswer, boxed_answer
+from marsrl_verl.rewards.grade_pool import GradePool, TooHard
+from marsrl_verl.rewards.normal_form import normal_form, same_answer
 
 MATH_GRADER = "marsrl_verl.rewards.math_grading:grade"
+_CLEARLY_APART = Fraction(1, 10**5)
+"""Numbers that differ by less may be one to math-verify, which compares decimals to six places."""
 
 
 class MathVerifyReward(AnswerReward):
-    """The final answer is mathematically equal to a reference; graded in a separate process, which is
-    started with the first response and replaced when a response takes too long.
+    """The final answer is mathematically equal to a reference.
+
+    What text tells is told at once: an answer in the reference's normal form is right, a number that clearly
+    differs from a number is wrong. The others are graded in separate processes, which are started with the
+    first of them. An answer on which a process runs out of time or memory is wrong.
 
     Args:
-        timeout_s: most seconds per response; longer counts as reward 0 with an error.
-        memory_mb: most memory of the process.
+        timeout_s: most seconds of processor time per response.
+        memory_mb: most memory of a process.
         grader: `package.module:function` with the signature and result of `math_grading.grade`.
+        processes: most responses that are graded at the same time.
     """
 
-    def __init__(self, timeout_s: float = 10.0, memory_mb: int = 4096, grader: str = MATH_GRADER) -> None:
+    def __init__(
+        self,
+        timeout_s: float = 1.0,
+        memory_mb: int = 4096,
+        grader: str = MATH_GRADER,
+        processes: int = 4,
+    ) -> None:
         if grader == MATH_GRADER and importlib.util.find_spec("math_verify") is None:
             raise ImportError("the package math-verify is missing: pip install 'math-verify>=0.8'")
-        self.process = GradeProcess(grader, timeout_s=timeout_s, memory_mb=memory_mb)
+        self._text_first = grader == MATH_GRADER
+        self.pool = GradePool(grader, processes=processes, timeout_s=timeout_s, memory_mb=memory_mb)
 
     def grade(self, final_text: str, references: list[str]) -> Outcome:
-        """Ask the process; a timeout is an outcome."""
+        """Compare texts where that suffices, else ask a process."""
+        boxed = boxed_answer(final_text)
+        if boxed is not None and self._text_first:
+            found = _told_by_text(boxed, references)
+            if found is not None:
+                return Outcome(float(found), answer=boxed.text)
         try:
-            result = self.process.call(final_text, references)
-        except GradeTimeout as error:
-            return Outcome(0.0, error=f"timeout: {error}", graded=False)
+            result = self.pool.call(final_text, references)
+        except TooHard as error:
+            return Outcome(0.0, answer=None if boxed is None else boxed.text, error=str(error))
         return Outcome(float(result["correct"]), answer=result["answer"], error=result["error"])
 
     def close(self) -> None:
-        """End the process."""
-        self.process.close()
+        """End the processes."""
+        self.pool.close()
+
+
+def _told_by_text(boxed: BoxedAnswer, references: list[str]) -> bool | None:
+    """Whether the answer is right; None where its text does not tell."""
+    if any(same_answer(reading, one) for reading in boxed.readings for one in references):
+        return True
+    numbers = [normal_form(one) for one in (boxed.text, *references)]
+    if boxed.percent_behind or any(isinstance(one, str) for one in numbers):
+        return None
+    answer, *others = (Fraction(one) for one in numbers)
+    return False if all(abs(answer - other) > _CLEARLY_APART for other in others) else None

@@ -26,6 +26,18 @@ FINDINGS = "**Final Verdict**: It divides by zero.\n\n**List of Findings**:\n- *
         "**Correctness**\n\nWrong",
         "### Correctness\n**Wrong**",
         "Correctness：Wrong",
+        "Correctness: Wrong.",
+        "**Correctness**: `Wrong`",
+        "`Correctness`: Wrong",
+        "**Correctness: Wrong.**",
+        "**Correctness**: **Wrong**.",
+        "**Correctness**: *Wrong*!",
+        r"Correctness: \boxed{Wrong}",
+        r"**Correctness**: $\boxed{\text{Wrong}}$.",
+        r"**Correctness**: \textbf{Incorrect}",
+        "Correctness: “Wrong”",
+        "Correctness: [Wrong]",
+        "**Correctness**:\n```\nWrong\n```",
     ],
 )
 def test_the_field_is_read_in_every_layout_and_the_report_is_what_precedes_it(line):
@@ -39,7 +51,24 @@ def test_correct_is_read_too():
 
 
 @pytest.mark.parametrize(
-    "value", ["", "Mostly correct", "Correct or Wrong", "not wrong", "Correct.", "yes", "`Correct`", "Right"]
+    "value",
+    [
+        "",
+        "Mostly correct",
+        "Correct or Wrong",
+        "Correct/Wrong",
+        r"\boxed{Correct} \boxed{Wrong}",
+        "`Wrong`, `Correct`",
+        "Correct | Wrong",
+        "not wrong",
+        "not `Correct`",
+        "Correct?",
+        "yes",
+        "Right",
+        "Wrong (or so I think)",
+        "`",
+        r"\boxed{}",
+    ],
 )
 def test_any_other_value_is_invalid_and_the_report_survives(value):
     assert parse_verdict(f"{FINDINGS}\n**Correctness**: {value}", STOP) == ParsedVerdict(
@@ -77,8 +106,22 @@ def test_an_answer_that_was_cut_off_is_invalid(reason):
 
 def test_endless_repetition_is_read_in_linear_time():
     start = time.perf_counter()
-    for filler in ("*", " ", "#", "1.", "correctness", "correctness:\n", "correctness\n"):
-        parse_verdict("correctness" + filler * 100_000, STOP)
+    for filler in (
+        "*",
+        " ",
+        "#",
+        "1.",
+        "correctness",
+        "correctness:\n",
+        "correctness\n",
+        "`",
+        "1",
+        "(",
+        r"\boxed{",
+        "\n",
+    ):
+        for start_of_text in ("correctness", "correctness: ", ""):
+            parse_verdict(start_of_text + filler * 100_000, STOP)
     assert time.perf_counter() - start < 5
 
 

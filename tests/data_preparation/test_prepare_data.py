@@ -26,7 +26,7 @@ from marsrl_verl.data_preparation.application import main
 from marsrl_verl.data_preparation.problems import problem_key
 from marsrl_verl.demo.assets import model_path
 from marsrl_verl.rewards.base import RoleReward
-from marsrl_verl.rewards.grade_process import GradeFailure
+from marsrl_verl.rewards.grade_pool import GradeFailure
 
 NEVER = ScriptedGenerator(lambda question, k: pytest.fail("the model was asked"))
 

@@ -10,7 +10,7 @@ import pytest
 from training_runs import REPOSITORY
 
 from marsrl_verl.demo.problems import Split, generate, to_rows
-from marsrl_verl.rewards.extraction import last_boxed
+from marsrl_verl.rewards.extraction import boxed_answer
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
@@ -48,7 +48,8 @@ def test_the_tiny_model_answers_and_its_easy_problems_go(tmp_path):
     assert any(len(set(line["responses"])) > 1 for line in lines), "answers of a problem are drawn one by one"
     for line in lines:
         for grade, response in zip(line["grades"], line["responses"], strict=True):
-            boxed = last_boxed(response) == line["ground_truth"] and grade["finish"] == "stop"
+            found = boxed_answer(response)
+            boxed = found is not None and found.text == line["ground_truth"] and grade["finish"] == "stop"
             assert grade["reward"] >= boxed
             assert not grade["reward"] or line["ground_truth"] in response
             assert "<|" not in response

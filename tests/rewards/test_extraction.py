@@ -1,11 +1,10 @@
 import time
-from fractions import Fraction
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marsrl_verl.rewards.extraction import last_boxed, last_number, normal_form, references, same_answer
+from marsrl_verl.rewards.extraction import boxed_answer, last_number, references
 
 
 @pytest.mark.parametrize(
@@ -26,7 +25,34 @@ from marsrl_verl.rewards.extraction import last_boxed, last_number, normal_form,
     ],
 )
 def test_the_last_complete_box(text, expected):
-    assert last_boxed(text) == expected
+    found = boxed_answer(text)
+    assert (None if found is None else found.text) == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (r"\boxed{3} and \boxed{5}", "3, 5"),
+        (r"\boxed{3}, \boxed{5} or \boxed{7}", "3, 5, 7"),
+        (r"$\boxed{3}$ and $\boxed{5}$", "3, 5"),
+        (r"\boxed{3} (if we count twice, as one may) and \boxed{5}", "3, 5"),
+        (r"\boxed{3}, and from this we get the remaining one by doubling, which gives \boxed{6}", "6"),
+        (r"\boxed{3}" + ", " * 40 + r"\boxed{6}", "6"),
+        (r"\boxed{3} so \boxed{6}", "6"),
+        (r"\boxed{3}. Wait, \boxed{6}", "6"),
+        (r"\boxed{0.5} = \boxed{1/2}", "1/2"),
+        (r"\boxed{x} = \boxed{5}", "x=5"),
+        (r"\boxed{\boxed{1}, \boxed{2}}", "1, 2"),
+    ],
+)
+def test_boxes_of_one_list_are_one_answer(text, expected):
+    assert boxed_answer(text).text == expected
+
+
+def test_a_percent_sign_behind_the_box_may_count():
+    assert boxed_answer(r"$\boxed{50}$\%").readings == ("50", r"50\%")
+    assert boxed_answer(r"\boxed{50} percent").readings == ("50", r"50\%")
+    assert boxed_answer(r"\boxed{50} and 10%").readings == ("50",)
 
 
 def test_the_last_number():
@@ -42,6 +68,9 @@ def test_the_last_number():
     [
         ("142\n", ["142"]),
         (r"\boxed{142}", ["142"]),
+        (r"\boxed{2} and \boxed{-2}", ["2, -2"]),
+        (r'["\\boxed{2}, \\boxed{-2}", "2, -2"]', ["2, -2", "2, -2"]),
+        (r"\boxed{10}\%", [r"10\%"]),
         ('["1/2", "0.5"]', ["1/2", "0.5"]),
         (r'["336^\\circ"]', [r"336^\circ"]),
         ("[1, 2]", ["[1, 2]"]),
@@ -57,55 +86,31 @@ def test_references(truth, expected):
 
 
 @pytest.mark.parametrize(
-    ("first", "second"),
+    "text",
     [
-        ("142.0", "142"),
-        ("10{,}000", "10000"),
-        ("10,000", "10000"),
-        (r"336^\circ", "336"),
-        (r"336^{\circ}", "336"),
-        ("007", "7"),
-        ("+5", "5"),
-        (".5", r"\frac{1}{2}"),
-        (r"\dfrac{2}{4}", "1/2"),
-        (r"\frac12", "0.5"),
-        (r"-\frac{1}{2}", "-1/2"),
-        ("x = 5", "$5$"),
-        (r"\left( 1,\, 2 \right)", "(1,2)"),
-        (r"\text{Monday}", "Monday"),
-        (r"50\%", "50 %"),
-        (r"\$5", "5"),
+        r"\boxed{",
+        r"\boxed{1}",
+        r"\boxed{1}, ",
+        "\\",
+        "{",
+        "}",
+        r"\text{",
+        "1,",
+        "1/",
+        " ",
+        "-",
+        r"\fbox",
+        "[",
     ],
 )
-def test_answers_that_look_different_and_are_the_same(first, second):
-    assert same_answer(first, second)
-    assert same_answer(second, first)
-
-
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [("12", "21"), ("1/2", "2"), ("(1,2)", "(2,1)"), ("50%", "50"), ("-1", "1"), ("1/0", "0")],
-)
-def test_answers_that_differ(first, second):
-    assert not same_answer(first, second)
-
-
-def test_normal_forms():
-    assert normal_form("0.125") == Fraction(1, 8)
-    assert normal_form("2^{10}") == "2^{10}"
-    assert normal_form("9" * 300) == "9" * 300
-
-
-def test_repetitive_text_is_searched_in_linear_time():
+def test_repetitive_text_is_searched_in_linear_time(text):
     start = time.perf_counter()
-    for unit in (r"\boxed{", "{", "}", r"\text{", "1,", "1/", "^ ", "^" + " " * 50, "-", r"\frac{1}"):
-        text = unit * 50_000
-        last_boxed(text), last_number(text), normal_form(text)
-    assert time.perf_counter() - start < 10
+    hostile = text * (1_000_000 // len(text))
+    boxed_answer(hostile), last_number(hostile), references(hostile)
+    assert time.perf_counter() - start < 20
 
 
 @given(st.text(alphabet="\\boxedfra{}1,2./-^ $", max_size=60))
-def test_any_text_has_a_normal_form_equal_to_itself(text):
-    assert same_answer(text, text)
-    boxed = last_boxed(text)
-    assert boxed is None or boxed in text
+def test_a_box_is_found_only_where_one_is(text):
+    assert boxed_answer(text) is None or "boxed" in text
+    assert boxed_answer(rf"{text.replace('{', '').replace('}', '')} \boxed{{7}}") is not None

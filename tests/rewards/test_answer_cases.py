@@ -1,0 +1,60 @@
+"""The graders on a catalogue of answers, whose verdicts were written down by hand."""
+
+from pathlib import Path
+
+import pytest
+from reward_tools import request
+
+from marsrl_verl.rewards.answer import AnswerReward
+from marsrl_verl.rewards.exact import ExactAnswerReward
+from marsrl_verl.rewards.hybrid import HybridReward
+from marsrl_verl.rewards.math_verify import MathVerifyReward
+
+
+def read_cases() -> list[tuple[bool, str, str]]:
+    lines = (Path(__file__).parent / "answer_cases.txt").read_text().splitlines()
+    cases = []
+    for line in lines:
+        if line.strip() and not line.startswith("#"):
+            verdict, reference, response = (part.strip() for part in line.split(" | "))
+            text = response if r"\boxed{" in response else rf"\boxed{{{response}}}"
+            cases.append(({"right": True, "wrong": False}[verdict], reference, text))
+    return cases
+
+
+CASES = read_cases()
+
+
+@pytest.fixture(scope="module", params=[MathVerifyReward, HybridReward])
+def grader(request):
+    reward = request.param()
+    yield reward
+    reward.close()
+
+
+def is_right(reward: AnswerReward, reference: str, text: str) -> bool:
+    outcome = reward.score(request(text, reference))
+    assert outcome.graded
+    return outcome.reward == 1.0
+
+
+def test_the_catalogue_is_large_and_has_both_verdicts():
+    assert len(CASES) == len(set(CASES)) >= 230
+    assert sum(right for right, _, _ in CASES) >= 100 <= sum(not right for right, _, _ in CASES)
+
+
+@pytest.mark.parametrize(("right", "reference", "text"), CASES)
+def test_a_case(grader, right, reference, text):
+    assert is_right(grader, reference, text) is right
+
+
+@pytest.mark.parametrize(("reference", "text"), [case[1:] for case in CASES if not case[0]])
+def test_text_alone_accepts_no_wrong_answer(reference, text):
+    assert not is_right(ExactAnswerReward(), reference, text)
+
+
+@pytest.mark.parametrize("reference", sorted({reference for _, reference, _ in CASES}))
+def test_every_reference_answers_itself(grader, reference):
+    text = reference if r"\boxed{" in reference else rf"\boxed{{{reference}}}"
+    assert is_right(grader, reference, text)
+    assert is_right(ExactAnswerReward(), reference, text)

@@ -1,0 +1,278 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from reward_tools import request
+
+from marsrl_verl.rewards import grade_pool
+from marsrl_verl.rewards.grade_pool import GradeFailure, GradePool, TooHard
+from marsrl_verl.rewards.hybrid import HybridReward
+from marsrl_verl.rewards.math_verify import MathVerifyReward
+
+BOMBS = (r"\boxed{9^{9^{9^9}}}", r"\boxed{100000!!}")
+
+
+@pytest.fixture
+def open_pool():
+    """Makes pools that are closed with the test."""
+    made: list[GradePool] = []
+
+    def make(target: str, **options) -> GradePool:
+        made.append(GradePool(target, **options))
+        return made[-1]
+
+    yield make
+    for pool in made:
+        pool.close()
+
+
+def test_processes_are_reused(open_pool):
+    pool = open_pool("operator:add")
+    assert (pool.starts, pool.forks) == (0, 0)
+    assert [pool.call(i, 1) for i in range(5)] == [1, 2, 3, 4, 5]
+    assert (pool.starts, pool.forks) == (1, 1)
+
+
+def test_a_process_is_replaced_after_many_calls(open_pool, monkeypatch):
+    monkeypatch.setattr(grade_pool, "CALLS_PER_GRADER", 3)
+    pool = open_pool("os:getpid")
+    first, second = {pool.call() for _ in range(3)}, {pool.call() for _ in range(3)}
+    assert len(first) == len(second) == 1 and first != second
+    assert pool.starts == 1
+
+
+@pytest.mark.parametrize("call", [("reward_tools:never_ends", "hang", []), ("math:factorial", 10**9)])
+def test_a_call_that_never_ends_is_ended_by_its_processor_time(open_pool, call):
+    target, *arguments = call
+    pool = open_pool(target, timeout_s=0.2)
+    with pytest.raises(TooHard, match=r"took more than 0\.2 s of processor time"):
+        pool.call(*arguments)
+    assert pool.forks == 1, "it would take as long again"
+
+
+def test_a_call_that_waits_is_ended_by_the_clock_and_asked_again(open_pool):
+    pool = open_pool("time:sleep", wall_s=0.2)
+    with pytest.raises(TooHard, match=r"took more than 0\.2 s, twice"):
+        pool.call(60)
+    assert pool.forks == 2
+    assert pool.call(0) is None
+
+
+def test_only_the_call_that_never_ends_is_delayed(open_pool):
+    pool = open_pool("reward_tools:never_ends", processes=2, timeout_s=2.0)
+    pool.call("warm", [])
+    with ThreadPoolExecutor(2) as threads:
+        bomb = threads.submit(pool.call, "hang", [])
+        time.sleep(0.1)
+        assert [pool.call(str(i), [str(i)])["correct"] for i in range(50)] == [True] * 50
+        assert not bomb.done()
+        with pytest.raises(TooHard):
+            bomb.result()
+    assert pool.call("5", ["5"])["correct"] is True
+    assert pool.starts == 1
+
+
+def test_calls_that_take_long_leave_their_places_to_brief_ones(open_pool):
+    pool = open_pool("reward_tools:never_ends", processes=2, timeout_s=3.0)
+    pool.call("warm", [])
+    with ThreadPoolExecutor(2) as threads:
+        bombs = [threads.submit(pool.call, "hang", []) for _ in range(2)]
+        time.sleep(0.1)
+        assert pool.call("5", ["5"])["correct"] is True
+        assert not any(bomb.done() for bomb in bombs)
+        assert all(isinstance(bomb.exception(), TooHard) for bomb in bombs)
+
+
+def test_no_more_processes_than_asked_for(open_pool):
+    pool = open_pool("reward_tools:process_after_a_while", processes=2)
+    with ThreadPoolExecutor(8) as threads:
+        assert len(set(threads.map(lambda _: pool.call(), range(16)))) == 2
+
+
+def test_nothing_is_left_when_the_owner_is_killed():
+    code = (
+        "import threading, time\n"
+        "from marsrl_verl.rewards.grade_pool import GradePool\n"
+        "pool = GradePool('reward_tools:never_ends', timeout_s=1.5)\n"
+        "pool.call('warm', [])\n"
+        "threading.Thread(target=pool.call, args=('hang', []), daemon=True).start()\n"
+        "time.sleep(0.2)\n"
+        "print(pool._server.pid, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    path = os.pathsep.join([str(Path(__file__).parent), *sys.path])
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+    ) as owner:
+        assert owner.stdout is not None
+        server = int(owner.stdout.readline())
+        owner.kill()
+    deadline = time.monotonic() + 30
+    while _group_lives(server):
+        assert time.monotonic() < deadline, "a grader outlived its owner"
+        time.sleep(0.1)
+
+
+def _group_lives(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_closing_ends_the_processes_and_a_later_call_starts_new_ones(open_pool):
+    pool = open_pool("operator:add")
+    assert pool.call(1, 2) == 3
+    server = pool._server.pid
+    pool.close()
+    deadline = time.monotonic() + 10
+    while _group_lives(server):  # the graders are reaped by whoever adopts them
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert pool.call(1, 2) == 3
+    assert pool.starts == 2
+
+
+def test_a_killed_server_is_replaced(open_pool):
+    pool = open_pool("operator:add")
+    assert pool.call(1, 2) == 3
+    os.killpg(pool._server.pid, signal.SIGKILL)
+    assert [pool.call(i, 2) for i in range(3)] == [2, 3, 4]
+    assert pool.starts == 2
+
+
+def test_ctrl_c_is_for_the_parent_alone():
+    # A grader that it ended would make a right answer count as wrong.
+    code = (
+        "import os, signal, threading\n"
+        "from marsrl_verl.rewards.grade_pool import GradePool\n"
+        # Not SIG_IGN, which the grader would inherit.
+        "signal.signal(signal.SIGINT, lambda *_: None)\n"
+        "with_sleep = GradePool('time:sleep')\n"
+        "with_sleep.call(0)\n"
+        "threading.Timer(0.2, os.killpg, (0, signal.SIGINT)).start()\n"
+        "print('graded', with_sleep.call(0.6), with_sleep.forks)\n"
+        "with_sleep.close()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, start_new_session=True
+    )
+    assert done.stdout == "graded None 1\n", done.stderr
+
+
+def test_what_goes_wrong_in_the_process_is_told(open_pool):
+    adder = open_pool("operator:add")
+    with pytest.raises(GradeFailure, match="operator:add raised TypeError"):
+        adder.call(1, "a")
+    assert adder.call(1, 2) == 3
+    assert adder.forks == 1
+    with pytest.raises(GradeFailure, match="can't be imported: ModuleNotFoundError"):
+        open_pool("no_such_module:f").call()
+    with pytest.raises(GradeFailure, match="exit status 3, twice"):
+        open_pool("reward_tools:dies").call("", [])
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (("reward_tools:greedy", "", []), "MemoryError"),
+        (("reward_tools:nested", "", []), "RecursionError"),
+        (("os:abort",), "SIGABRT, twice"),
+    ],
+)
+def test_what_an_answer_does_to_its_process_is_the_answers_doing(open_pool, call, message):
+    target, *arguments = call
+    with pytest.raises(TooHard, match=message):
+        open_pool(target).call(*arguments)
+
+
+def test_what_a_library_prints_is_no_reply(open_pool):
+    assert open_pool("reward_tools:noisy").call("7", []) == {"correct": True, "answer": "7", "error": None}
+
+
+def test_any_text_reaches_the_process_unchanged(open_pool):
+    text = "line\nbreak, “quotes”, \ud800, \u2028, \x00, " + "long " * 100_000
+    assert open_pool("operator:concat").call(text, "!") == text + "!"
+
+
+def test_threads_may_share_a_pool(open_pool):
+    pool = open_pool("operator:mul", processes=3)
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(lambda i: pool.call(i, 2), range(100))) == [2 * i for i in range(100)]
+    assert pool.forks <= 3
+
+
+def test_settings_out_of_range_are_refused():
+    with pytest.raises(ValueError, match="timeout_s is 0"):
+        MathVerifyReward(timeout_s=0)
+    with pytest.raises(ValueError, match="memory_mb is 10"):
+        MathVerifyReward(memory_mb=10)
+    with pytest.raises(ValueError, match="processes is 0"):
+        HybridReward(processes=0)
+
+
+def test_a_bomb_is_a_wrong_answer():
+    reward = MathVerifyReward(timeout_s=0.3)
+    try:
+        for bomb in BOMBS:
+            outcome = reward.score(request(bomb, "5"))
+            assert (outcome.reward, outcome.graded) == (0.0, True)
+            assert outcome.error.startswith("timeout: ")
+            assert bomb == rf"\boxed{{{outcome.answer}}}"
+        assert reward.score(request(r"\boxed{\sqrt{4}}", "2")).reward == 1.0
+    finally:
+        reward.close()
+
+
+def test_text_that_tells_is_not_sent_to_a_process():
+    reward = MathVerifyReward()
+    try:
+        for text, truth, expected in [
+            ("2", "2", 1.0),
+            ("3", "2", 0.0),
+            ("0.5", r"\frac12", 1.0),
+            ("x=2", "2", 1.0),
+        ]:
+            assert reward.score(request(rf"\boxed{{{text}}}", truth)).reward == expected
+        assert reward.pool.starts == 0
+        assert reward.score(request(r"\boxed{\sqrt{4}}", "2")).reward == 1.0
+        assert reward.pool.starts == 1
+    finally:
+        reward.close()
+
+
+@pytest.mark.parametrize("grader", [MathVerifyReward, HybridReward])
+@pytest.mark.parametrize(
+    "text",
+    [
+        r"\boxed{" + "9" * 5_000 + " 1/2}",
+        r"\boxed{" + "9" * 5_000 + r"\frac{1}{2}}",
+        r"\boxed{5\text{" + " " * 100_000 + "}}",
+        r"\boxed{5\text{" + " " * 100_000,
+        r"\boxed{" * 100_000,
+        r"\boxed{1}, " * 50_000,
+        r"\boxed{" + "(" * 50_000 + "}",
+        r"\boxed{" + r"\frac{1}{" * 400 + "2" + "}" * 400 + "}",
+        "the final answer is $" * 20_000,
+    ],
+    ids=lambda text: f"{text[:20]}…{len(text)}",
+)
+def test_hostile_answers_are_wrong_within_seconds(grader, text):
+    reward = grader()
+    try:
+        start, used = time.monotonic(), time.process_time()
+        outcome = reward.score(request(text, "7"))
+        assert (outcome.reward, outcome.graded) == (0.0, True)
+        assert time.process_time() - used < 3, "in this process, on whose event loop others wait"
+        assert time.monotonic() - start < 120
+    finally:
+        reward.close()
