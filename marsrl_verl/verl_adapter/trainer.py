@@ -76,6 +76,7 @@ class RayMarsRLTrainer(EngineTrainer):
         )
         self.problems = ProblemStream(self.train_dataloader)
         self.observer = TrainingObserver(config, self.settings, self.total_training_steps)
+        self.continues_run = self.observer.folder.resumed
         self.overlaps = self.settings.pipeline.overlap == Overlap.ONE_STEP.value
         self.global_steps = 0
         self.engine_version: int | None = None

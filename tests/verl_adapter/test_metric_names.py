@@ -111,6 +111,7 @@ class Workers:
 
     def save_checkpoint(self, path, *_args, **_kwargs) -> None:
         Path(path).mkdir(parents=True)
+        (Path(path) / "model_world_size_1_rank_0.pt").write_bytes(b"weights")
 
     def describe_shards(self, folder):
         return [describe_shards(Path(folder), 0)]
