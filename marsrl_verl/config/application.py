@@ -17,6 +17,7 @@ from marsrl_verl.config.compose import available_groups, compose_config
 from marsrl_verl.config.dry_run import report
 from marsrl_verl.config.errors import EXIT_WRONG_CONFIGURATION, ConfigError
 from marsrl_verl.config.external_answers import make_paths_absolute
+from marsrl_verl.config.record import recorded
 from marsrl_verl.core.inert_text import printable
 
 Launch = Callable[[DictConfig], int]
@@ -45,7 +46,7 @@ def _run(argv: list[str], launch: Launch) -> int:
         return 0
     composed = compose_config(arguments)
     if arguments.show_config:
-        print(OmegaConf.to_yaml(composed.config))
+        print(OmegaConf.to_yaml(recorded(composed.config)))
         return 0
     context = Context(
         config=composed.config,
