@@ -23,6 +23,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 
@@ -245,12 +246,32 @@ class RunFolder:
         return path
 
     def write_evaluation(self, result: EvaluationResult, *, rollouts: bool = True) -> None:
-        """Keep an evaluation's record and, if asked, its calls."""
+        """Keep an evaluation's record and, if asked, its calls.
+
+        An earlier end's evaluation, in a run that was resumed with more steps, becomes that of its step.
+        """
         record = result.record
+        self._relabel_earlier(record.tag, record.step)
         write_json_atomic(self.path / _EVALUATION_FOLDER / f"{record.tag}.json", record.to_json())
         for evaluation in (result.sampled, result.greedy):
             if rollouts and evaluation is not None:
                 write_evaluation_rollouts(self.path, record.step, evaluation)
+
+    def _relabel_earlier(self, tag: str, step: int) -> None:
+        earlier = next((one for one in self.read_evaluations() if one.tag == tag and one.step < step), None)
+        if earlier is None:
+            return
+        new = f"step_{earlier.step}"
+        old_path = self.path / _EVALUATION_FOLDER / f"{tag}.json"
+        new_path = old_path.with_name(f"{new}.json")
+        if new_path.exists():
+            return  # evaluated at that step as well
+        write_json_atomic(new_path, replace(earlier, tag=new).to_json())
+        old_path.unlink()
+        for suffix in ("", GREEDY_SUFFIX):
+            rollouts = evaluation_rollouts_path(self.path, f"{tag}{suffix}")
+            if rollouts.exists():
+                os.replace(rollouts, evaluation_rollouts_path(self.path, f"{new}{suffix}"))
 
     def read_evaluations(self) -> list[EvaluationRecord]:
         """The records of all evaluations, ordered by step."""

@@ -260,6 +260,20 @@ def test_evaluations_are_kept_and_ordered(tmp_path):
     assert lines(tmp_path / "rollouts" / "eval_after_greedy.jsonl")[0]["step"] == 12
 
 
+def test_an_earlier_end_becomes_the_evaluation_of_its_step(tmp_path):
+    folder = RunFolder.create(tmp_path)
+    for step in (10, 20):
+        folder.write_evaluation(result("after", step))
+    assert [(record.tag, record.step) for record in folder.read_evaluations()] == [
+        ("step_10", 10),
+        ("after", 20),
+    ]
+    for tag, step in (("step_10", 10), ("step_10_greedy", 10), ("after", 20), ("after_greedy", 20)):
+        assert lines(tmp_path / "rollouts" / f"eval_{tag}.jsonl")[0]["step"] == step
+    folder.write_evaluation(result("after", 20))
+    assert len(folder.read_evaluations()) == 2
+
+
 def test_rolling_back_sets_rollouts_and_evaluations_aside(tmp_path):
     folder = RunFolder.create(tmp_path)
     for step in (2, 20):
