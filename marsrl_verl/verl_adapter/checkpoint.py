@@ -1,10 +1,10 @@
 """Checkpoints that a crash cannot spoil: the plugin's own part, and a seal on the whole folder.
 
 `global_step_N/marsrl.pt` holds the plugin's state, plain values alone. After verl has written weights,
-optimizer and data state beside it, the folder is sealed (`reporting.seal`): one without a seal was interrupted
-and is passed over, a file that differs from it is refused by name. Each rank reads the files that it wrote,
-the trainer's process reads the others. verl's tracker file, which names the step to resume from, is written in
-place; it is set anew from the seals before verl reads it.
+optimizer and data state beside it, the folder is sealed (`reporting.seal`): one without a seal was
+interrupted and is passed over, a file that differs from it is refused by name. Each rank reads the files that
+it wrote, the trainer's process reads the others. verl's tracker file, which names the step to resume from, is
+written in place; it is set anew from the seals before verl reads it.
 
 The seal is the last thing that is written and the first that is removed: whatever is deleted or written
 again is unsealed before.
@@ -98,6 +98,23 @@ def load_state(folder: Path) -> dict[str, Any]:
     if state.get("version") != STATE_VERSION:
         raise CheckpointError(f"{path} has version {state.get('version')}, this code reads {STATE_VERSION}")
     return state
+
+
+def without_lock_files() -> None:
+    """Have verl make the folders of checkpoints in this process without a lock.
+
+    Upstream behaviour: for each folder, `local_mkdir_safe` leaves a file `ckpt_*.lock` in the temporary one.
+    Its name is a hash that differs from process to process, so it keeps nobody out.
+    """
+    from verl.trainer.ppo import ray_trainer
+    from verl.utils.checkpoint import fsdp_checkpoint_manager
+
+    ray_trainer.local_mkdir_safe = fsdp_checkpoint_manager.local_mkdir_safe = _make_folder
+
+
+def _make_folder(path: str) -> str:
+    os.makedirs(path, exist_ok=True)
+    return os.path.abspath(path)
 
 
 def describe_shards(folder: Path, rank: int) -> dict[str, Facts]:

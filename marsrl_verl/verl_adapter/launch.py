@@ -46,10 +46,10 @@ def run(config: DictConfig, work: str = TRAIN) -> int:
 def _run(config: DictConfig, work: str) -> int:
     env_vars = prepare_environment(config)
     with socket_folder(env_vars):
-        return _run(config, work, env_vars)
+        return _start(config, work, env_vars)
 
 
-def _run(config: DictConfig, work: str, env_vars: dict[str, str]) -> int:
+def _start(config: DictConfig, work: str, env_vars: dict[str, str]) -> int:
     quiet_third_parties(own_cluster=not joins_cluster(config))
     settings = ray_settings(config, env_vars)
     if wants_template(config):

@@ -46,6 +46,7 @@ class SealedCheckpointTrainer(RayPPOTrainer):
         """
         root = Path(self.config.trainer.default_local_dir)
         folder = root / f"global_step_{self.global_steps}"
+        checkpoint.without_lock_files()
         try:
             checkpoint.unseal(folder)
             checkpoint.save_state(folder, self.plugin_state() if state is None else state)

@@ -17,6 +17,7 @@ from marsrl_verl.config.checks import (
     evaluation,
     external_solver,
     lengths,
+    loggers,
     loss,
     machine,
     method,
@@ -45,7 +46,7 @@ ROUNDS: tuple[tuple[Check, ...], ...] = (
         batch.check_sizes,
         engine.check_numbers,
         engine.check_names,
-        engine.check_loggers,
+        loggers.check_loggers,
         external_solver.check_external_numbers,
     ),
     (
@@ -99,6 +100,7 @@ ROUNDS: tuple[tuple[Check, ...], ...] = (
         output.check_output,
         resume.check_checkpoints,
         resume.check_record,
+        resume.check_checkpoint,
     ),
 )
 
