@@ -106,10 +106,11 @@ def without_lock_files() -> None:
     Upstream behaviour: for each folder, `local_mkdir_safe` leaves a file `ckpt_*.lock` in the temporary one.
     Its name is a hash that differs from process to process, so it keeps nobody out.
     """
-    from verl.trainer.ppo import ray_trainer
+    from verl.utils import fs
     from verl.utils.checkpoint import fsdp_checkpoint_manager
 
-    ray_trainer.local_mkdir_safe = fsdp_checkpoint_manager.local_mkdir_safe = _make_folder
+    # The trainer imports it anew at each save.
+    fs.local_mkdir_safe = fsdp_checkpoint_manager.local_mkdir_safe = _make_folder
 
 
 def _make_folder(path: str) -> str:

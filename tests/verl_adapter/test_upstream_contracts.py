@@ -150,6 +150,7 @@ def test_folders_of_checkpoints_are_made_by_a_name_of_the_module():
     saved = source("verl.utils.checkpoint.fsdp_checkpoint_manager:FSDPCheckpointManager.save_checkpoint")
     assert "local_path = local_mkdir_safe(local_path)" in saved
     trainer = source("verl.trainer.ppo.ray_trainer:RayPPOTrainer._save_checkpoint")
+    assert "from verl.utils.fs import local_mkdir_safe" in trainer
     assert "local_mkdir_safe(local_global_step_folder)" in trainer
 
 

@@ -94,12 +94,12 @@ def test_the_engines_own_sockets_lie_there_too(environment, tmp_path):
 def test_checkpoints_leave_no_lock_file(tmp_path, monkeypatch):
     import tempfile
 
-    from verl.trainer.ppo import ray_trainer
+    from verl.utils import fs
     from verl.utils.checkpoint import fsdp_checkpoint_manager
 
     from marsrl_verl.verl_adapter.checkpoint import without_lock_files
 
-    modules = (ray_trainer, fsdp_checkpoint_manager)
+    modules = (fs, fsdp_checkpoint_manager)
     for module in modules:
         monkeypatch.setattr(module, "local_mkdir_safe", module.local_mkdir_safe)  # undone in the end
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
