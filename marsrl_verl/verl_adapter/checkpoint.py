@@ -38,6 +38,13 @@ _FULL_BYTES = 64 * 2**20
 """A disk with less room is taken to be full."""
 _PLAIN_TYPES = (str, int, float, bool, bytes, type(None), torch.Tensor)
 
+_EARLIER_TYPES = [
+    np.float64(0).__reduce__()[0],
+    np.dtype,
+    *(type(np.dtype(kind)) for kind in (np.float64, np.float32, np.int64, np.int32, np.bool_)),
+]
+"""What earlier versions wrote beside plain values: numpy's scalars, as metrics."""
+
 Shards = Callable[[Path], Mapping[str, Facts]]
 """Has every rank describe the files that it wrote into a folder; the result has them all, by name."""
 
@@ -87,7 +94,8 @@ def load_state(folder: Path) -> dict[str, Any]:
             "trainer.resume_from_path=…/global_step_N"
         )
     try:
-        state = torch.load(path, weights_only=True, map_location="cpu")
+        with torch.serialization.safe_globals(_EARLIER_TYPES):
+            state = torch.load(path, weights_only=True, map_location="cpu")
     except Exception as error:
         raise CheckpointError(
             f"{path} cannot be read as plain values ({type(error).__name__}: {error}); it is damaged, or was "

@@ -33,6 +33,12 @@ def test_code_in_a_forged_file_is_not_run(tmp_path, monkeypatch):
     assert trace.exists(), "the file would have run it"
 
 
+def test_numbers_of_an_earlier_version_are_read(tmp_path):
+    metrics = {"a": np.float64(0.5), "b": np.int64(3), "c": np.float32(0.25), "d": np.bool_(True)}
+    torch.save({"version": 4, "metrics": metrics}, tmp_path / STATE_NAME)
+    assert load_state(tmp_path)["metrics"] == metrics
+
+
 class Colour(str, Enum):
     RED = "red"
 
