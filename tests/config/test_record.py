@@ -23,6 +23,24 @@ def test_values_of_variables_are_left_out_and_the_names_and_presets_stay(run):
     assert config.ray_kwargs.ray_init.runtime_env.env_vars.MY_KEY == SECRET, "the run gets it"
 
 
+def test_the_recorded_command_line_has_none_either():
+    words = [
+        "python",
+        f"+{VARIABLES}.KEY=s3cr3t",
+        "ray_kwargs.ray_init.runtime_env={env_vars:{KEY: s3cr3t}}",
+        "name=s",
+    ]
+    run = {"command": words}
+    node = {"ray_init": {"runtime_env": {"env_vars": {"KEY": "s3cr3t"}}}}
+    found = recorded(OmegaConf.create({"marsrl": {"run": run}, "ray_kwargs": node})).marsrl.run.command
+    assert found == [
+        "python",
+        f"+{VARIABLES}.KEY={HIDDEN}",
+        f"ray_kwargs.ray_init.runtime_env={HIDDEN}",
+        "name=s",
+    ]
+
+
 def test_plan_and_printed_configuration(run, tmp_path):
     assert "s3cr3t" not in run(*ARGUMENTS, "--cfg", "job").out
     done = run(*ARGUMENTS, "dry_run=true", "name=plan")

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
+import tempfile
+import time
 from pathlib import Path
 
 import pytest
 import torch
-from training_runs import REPOSITORY, command, train, wait_for_step
+from training_runs import REPOSITORY, START_TIMEOUT_S, command, train
 
-pytestmark = pytest.mark.e2e
+from marsrl_verl.reporting.run_lock import LOCK_NAME
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500)]
 RATE = "actor_rollout_ref.actor.optim.lr"
 
 
@@ -18,7 +23,27 @@ def optimizer_group(folder: Path, step: int) -> dict:
     return torch.load(path, weights_only=False)["param_groups"][0]
 
 
-def test_two_runs_at_once_a_second_start_and_a_resume_with_another_rate(tmp_path):
+def wait_until_held(folder: Path, process: subprocess.Popen) -> None:
+    """Until the run holds its folder, which it does before Ray starts."""
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while time.monotonic() < deadline and process.poll() is None:
+        lock = folder / LOCK_NAME
+        if lock.exists() and str(process.pid) in lock.read_text():
+            return
+        time.sleep(0.05)  # polling a file that another process writes
+    raise AssertionError(f"{folder} was not held")
+
+
+@pytest.fixture
+def temporary(monkeypatch):
+    """A temporary folder of the runs' own, with a short name: Ray has sockets in it."""
+    folder = Path(tempfile.mkdtemp(prefix="m", dir="/tmp"))
+    monkeypatch.setenv("TMPDIR", str(folder))
+    yield folder
+    shutil.rmtree(folder)
+
+
+def test_two_runs_at_once_a_second_start_and_a_resume_with_another_rate(tmp_path, temporary):
     logs = {name: (tmp_path / f"{name}.log") for name in ("a", "b")}
     processes = {}
     for name, log in logs.items():
@@ -30,7 +55,7 @@ def test_two_runs_at_once_a_second_start_and_a_resume_with_another_rate(tmp_path
                 stderr=subprocess.STDOUT,
             )
     try:
-        wait_for_step(tmp_path / "a", 1, processes["a"], logs["a"])
+        wait_until_held(tmp_path / "a", processes["a"])
         for existing in ("resume", "replace"):
             second = subprocess.run(
                 command(tmp_path, "a", f"marsrl.run.existing={existing}"),
@@ -46,7 +71,8 @@ def test_two_runs_at_once_a_second_start_and_a_resume_with_another_rate(tmp_path
     finally:
         for process in processes.values():
             process.kill()
-    assert not list(Path("/tmp").glob("rl-colocate-zmq-*"))
+    left = [path.name for path in temporary.iterdir()]
+    assert not [name for name in left if name.startswith("ckpt_") or (temporary / name).is_socket()], left
     assert optimizer_group(tmp_path / "a", 2)["lr"] == pytest.approx(5e-4)
     changes = ("trainer.total_training_steps=3", f"{RATE}=1e-5", "marsrl.run.existing=resume")
     resumed = train(tmp_path, "a", *changes)
