@@ -38,7 +38,7 @@ _FULL_BYTES = 64 * 2**20
 """A disk with less room is taken to be full."""
 _PLAIN_TYPES = (str, int, float, bool, bytes, type(None), torch.Tensor)
 
-_EARLIER_TYPES = [
+_EARLIER_TYPES: list[Any] = [
     np.float64(0).__reduce__()[0],
     np.dtype,
     *(type(np.dtype(kind)) for kind in (np.float64, np.float32, np.int64, np.int32, np.bool_)),
