@@ -51,14 +51,18 @@ def live_run(tmp_path):
         process.stdout.close()
 
 
+def contents(folder):
+    return {path.name: (path.read_bytes(), path.stat().st_mtime_ns) for path in folder.iterdir()}
+
+
 @pytest.mark.parametrize("existing", ["resume", "replace"])
 def test_a_live_run_is_not_touched(tmp_path, live_run, existing):
     process = live_run()
     assert process.stdout.readline() == "writing\n"
-    before = {path: path.stat() for path in (tmp_path / "run").iterdir()}
+    before = contents(tmp_path / "run")
     with pytest.raises(OutputFolderError, match=rf"written by process {process.pid} on .* since 20\d\d-"):
         RunFolder.create(tmp_path / "run", existing)
-    assert {path: path.stat() for path in (tmp_path / "run").iterdir()} == before
+    assert contents(tmp_path / "run") == before
 
 
 def test_a_killed_run_gives_its_folder_back(tmp_path, live_run):
