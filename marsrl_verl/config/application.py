@@ -10,6 +10,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from marsrl_verl.config.checks import run_checks
 from marsrl_verl.config.checks.context import Context, typed_settings
 from marsrl_verl.config.checks.machine import check_verl_version
+from marsrl_verl.config.checks.output import hold_folders
 from marsrl_verl.config.checks.resume import data_bytes
 from marsrl_verl.config.command_line import help_text, parse_arguments
 from marsrl_verl.config.compose import available_groups, compose_config
@@ -17,6 +18,7 @@ from marsrl_verl.config.dry_run import report
 from marsrl_verl.config.errors import EXIT_WRONG_CONFIGURATION, ConfigError
 from marsrl_verl.config.external_answers import make_paths_absolute
 from marsrl_verl.config.hardware import picked
+from marsrl_verl.config.record import recorded
 from marsrl_verl.core.inert_text import printable
 
 Launch = Callable[[DictConfig], int]
@@ -45,7 +47,7 @@ def _run(argv: list[str], launch: Launch) -> int:
         return 0
     composed = compose_config(arguments)
     if arguments.show_config:
-        print(OmegaConf.to_yaml(composed.config))
+        print(OmegaConf.to_yaml(recorded(composed.config)))
         return 0
     context = Context(
         config=composed.config,
@@ -66,7 +68,8 @@ def _run(argv: list[str], launch: Launch) -> int:
         composed.config.marsrl.run.data_bytes = data_bytes(context)
         composed.config.marsrl.run.command = _command(argv)
         make_paths_absolute(composed.config)
-    return launch(composed.config)
+    with hold_folders(context):
+        return launch(composed.config)
 
 
 def _command(argv: list[str]) -> list[str]:

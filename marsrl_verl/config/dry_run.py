@@ -21,6 +21,7 @@ from marsrl_verl.config.external_plan import plan_lines
 from marsrl_verl.config.memory import GIB, assumptions, estimate_memory
 from marsrl_verl.config.pools import own_pool_gpus
 from marsrl_verl.config.prompt_budget import RoleBudget
+from marsrl_verl.config.record import recorded
 from marsrl_verl.core.types import ROLES, SOLVER, segment_length
 from marsrl_verl.evaluation.suite import AFTER, ALONE, BEFORE
 
@@ -52,7 +53,7 @@ def write_resolved(config: DictConfig) -> Path:
     """Write the resolved configuration below the output root, or to a temporary folder where that
     can't be written, and return the file's path."""
     run = config.marsrl.run
-    text = OmegaConf.to_yaml(config)
+    text = OmegaConf.to_yaml(recorded(config))
     for folder in (Path(run.output_root) / PLAN_FOLDER, Path(tempfile.gettempdir()) / "marsrl-plans"):
         try:
             folder.mkdir(parents=True, exist_ok=True)

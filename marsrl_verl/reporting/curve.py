@@ -54,7 +54,8 @@ def draw_learning_curve(
 
     figure = Figure(figsize=(WIDTH / DPI, HEIGHT / DPI), dpi=DPI, layout="constrained")
     canvas = FigureCanvasAgg(figure)
-    figure.suptitle(title, fontsize=16, fontweight="bold")
+    # The title has the run's name in it, which is no formula.
+    figure.suptitle(title, fontsize=16, fontweight="bold", parse_math=False)
     training, held_out = figure.subplots(1, 2)
     _draw_training(training, steps)
     _draw_evaluations(held_out, sorted(evaluations, key=lambda record: record.step))

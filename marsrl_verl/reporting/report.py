@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from marsrl_verl.core.inert_text import markdown
 from marsrl_verl.evaluation.loop_rules import Fallback
@@ -36,6 +36,10 @@ def finish_run(folder: RunFolder, facts: RunFacts, runs_after: SystemEvaluation 
     """
     records = {record.tag: record for record in folder.read_evaluations()}
     before, after = records.get(BEFORE), records.get(AFTER)
+    if after is not None and after.step != facts.steps:
+        # An earlier end's, of a run that was resumed and not evaluated since.
+        note = {"last evaluation": f"after step {after.step}, not at the end"}
+        facts, after = replace(facts, extra={**facts.extra, **note}), None
     example = pick_example(runs_after) if runs_after else None
     write_json_atomic(folder.summary_path, build_summary(before, after, facts))
     title = f"{facts.method} · {facts.name} · {facts.mode}, seed {facts.seed}"

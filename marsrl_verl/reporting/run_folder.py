@@ -1,6 +1,7 @@
 """The folder of one run.
 
 run.json                 marks the folder as a run's: format version, when it was created
+.lock                    held by the process that writes here (run_lock)
 config.yaml              the resolved configuration
 metrics.jsonl            one line per training step (metrics_log)
 metrics.replaced.jsonl   lines that a resumed run made obsolete
@@ -22,6 +23,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 
@@ -30,22 +32,37 @@ from marsrl_verl.core.types import Group
 from marsrl_verl.evaluation.role_metrics import GREEDY_SUFFIX
 from marsrl_verl.evaluation.suite import EvaluationRecord, EvaluationResult
 from marsrl_verl.reporting.files import free_name, to_json, write_atomic, write_json_atomic
-from marsrl_verl.reporting.metrics_log import MetricsLog, StepMetrics, read_metrics
+from marsrl_verl.reporting.metrics_log import (
+    METRICS_FILE,
+    REPLACED_FILE,
+    MetricsLog,
+    StepMetrics,
+    read_metrics,
+)
 from marsrl_verl.reporting.rollout_log import (
     ROLLOUT_FOLDER,
     evaluation_rollouts_path,
     write_evaluation_rollouts,
     write_step_rollouts,
 )
+from marsrl_verl.reporting.run_lock import LOCK_NAME, RunLockedError, acquire
 
 MARKER = "run.json"
 FORMAT_VERSION = 1
 _STEP_FILE = re.compile(r"step_(\d+)\.jsonl?")
 _TRAINED_FOLDER = "trained"
+_EVALUATION_FOLDER = "evaluations"
+CHECKPOINT_FOLDER = "checkpoints"
+_SET_ASIDE = "replaced"
+_RESULT_FILES = (METRICS_FILE, REPLACED_FILE, "summary.json")
+_RESULT_FOLDERS = (ROLLOUT_FOLDER, _TRAINED_FOLDER, _EVALUATION_FOLDER, _SET_ASIDE, CHECKPOINT_FOLDER)
+_CONDEMNED = ".condemned"
+"""What `existing=replace` deletes, first moved out of sight."""
 
 
 class Existing(str, Enum):
-    """What to do when the folder already holds a run (`marsrl.run.existing`)."""
+    """What to do when the folder already holds a run (`marsrl.run.existing`). A run that ended before it
+    trained or evaluated anything does not count."""
 
     FAIL = "fail"
     """Stop with a message."""
@@ -59,8 +76,17 @@ class OutputFolderError(ValueError):
     """The output folder can't be used as configured; the message says what to change."""
 
 
+def has_results(path: Path) -> bool:
+    """Whether a run's folder holds more than its settings: something was evaluated, trained or saved."""
+    files = (path / name for name in _RESULT_FILES)
+    folders = (path / name for name in _RESULT_FOLDERS)
+    return any(file.is_file() and file.stat().st_size > 0 for file in files) or any(
+        found.is_file() for folder in folders for found in folder.rglob("*")
+    )
+
+
 def check_output_folder(path: Path | str, existing: Existing | str = Existing.FAIL) -> None:
-    """Raise OutputFolderError if `RunFolder.create` would; touches nothing."""
+    """Raise OutputFolderError if `RunFolder.create` would, unless the folder is locked; touches nothing."""
     path, policy = Path(path), _policy(existing)
     if not path.exists():
         return
@@ -74,7 +100,7 @@ def check_output_folder(path: Path | str, existing: Existing | str = Existing.FA
             f"(there is no {MARKER}); nothing was touched. Choose another marsrl.run.name, or move the "
             "files away."
         )
-    if policy is Existing.FAIL:
+    if policy is Existing.FAIL and has_results(path):
         raise OutputFolderError(
             f"marsrl.run.output_dir={path} already holds a run and marsrl.run.existing=fail. Choose another "
             "marsrl.run.name, or set marsrl.run.existing=resume to continue it or "
@@ -90,6 +116,31 @@ def _policy(existing: Existing | str) -> Existing:
         raise OutputFolderError(f"marsrl.run.existing={existing!r} is unknown; use one of {known}") from None
 
 
+def lock_output_folder(path: Path | str) -> None:
+    """Hold a run's folder for this process.
+
+    Raises:
+        OutputFolderError: another process writes into it.
+    """
+    try:
+        acquire(Path(path))
+    except RunLockedError as error:
+        raise OutputFolderError(
+            f"{error}; nothing was touched. Choose another marsrl.run.name, or wait for that run to end."
+        ) from error
+
+
+def _condemn(path: Path) -> None:
+    """Move what a run left out of sight, to be deleted: its checkpoints first, its mark last, so that an
+    interrupted deletion leaves nothing that a later start would continue."""
+    condemned = path / _CONDEMNED
+    condemned.mkdir(exist_ok=True)
+    entries = [entry for entry in path.iterdir() if entry.name not in (LOCK_NAME, _CONDEMNED)]
+    order = {CHECKPOINT_FOLDER: -1, MARKER: 1}
+    for entry in sorted(entries, key=lambda entry: order.get(entry.name, 0)):
+        os.replace(entry, free_name(condemned, entry.stem, entry.suffix))
+
+
 class RunFolder:
     """Where a run leaves its files. `create` in the launcher, `attach` in every other process."""
 
@@ -101,24 +152,26 @@ class RunFolder:
 
     @classmethod
     def create(cls, path: Path | str, existing: Existing | str = Existing.FAIL) -> RunFolder:
-        """Create the folder, or take an existing one as the policy says.
+        """Create the folder, or take an existing one as the policy says; it stays locked until this process
+        ends (`run_lock`).
 
         Raises:
-            OutputFolderError: when the policy forbids it, or the folder is not a run's.
+            OutputFolderError: when the policy forbids it, the folder is not a run's, or another process
+                writes into it; nothing is changed then.
         """
         check_output_folder(path, existing)
         path, policy = Path(path).resolve(), _policy(existing)
+        lock_output_folder(path)
+        check_output_folder(path, existing)  # nobody else can change it from here on
         holds_run = (path / MARKER).exists()
         if holds_run and policy is Existing.REPLACE:
-            condemned = path.with_name(f".{path.name}.replaced.{os.getpid()}")
-            os.replace(path, condemned)
-            shutil.rmtree(condemned)
+            _condemn(path)
             holds_run = False
-        path.mkdir(parents=True, exist_ok=True)
+        shutil.rmtree(path / _CONDEMNED, ignore_errors=True)  # of this or of an interrupted start
         if not holds_run:
             now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
             write_json_atomic(path / MARKER, {"format_version": FORMAT_VERSION, "created": now})
-        return cls.attach(path, resumed=holds_run)
+        return cls.attach(path, resumed=holds_run and policy is Existing.RESUME)
 
     @classmethod
     def attach(cls, path: Path | str, resumed: bool = False) -> RunFolder:
@@ -193,16 +246,36 @@ class RunFolder:
         return path
 
     def write_evaluation(self, result: EvaluationResult, *, rollouts: bool = True) -> None:
-        """Keep an evaluation's record and, if asked, its calls."""
+        """Keep an evaluation's record and, if asked, its calls.
+
+        An earlier end's evaluation, in a run that was resumed with more steps, becomes that of its step.
+        """
         record = result.record
-        write_json_atomic(self.path / "evaluations" / f"{record.tag}.json", record.to_json())
+        self._relabel_earlier(record.tag, record.step)
+        write_json_atomic(self.path / _EVALUATION_FOLDER / f"{record.tag}.json", record.to_json())
         for evaluation in (result.sampled, result.greedy):
             if rollouts and evaluation is not None:
                 write_evaluation_rollouts(self.path, record.step, evaluation)
 
+    def _relabel_earlier(self, tag: str, step: int) -> None:
+        earlier = next((one for one in self.read_evaluations() if one.tag == tag and one.step < step), None)
+        if earlier is None:
+            return
+        new = f"step_{earlier.step}"
+        old_path = self.path / _EVALUATION_FOLDER / f"{tag}.json"
+        new_path = old_path.with_name(f"{new}.json")
+        if new_path.exists():
+            return  # evaluated at that step as well
+        write_json_atomic(new_path, replace(earlier, tag=new).to_json())
+        old_path.unlink()
+        for suffix in ("", GREEDY_SUFFIX):
+            rollouts = evaluation_rollouts_path(self.path, f"{tag}{suffix}")
+            if rollouts.exists():
+                os.replace(rollouts, evaluation_rollouts_path(self.path, f"{new}{suffix}"))
+
     def read_evaluations(self) -> list[EvaluationRecord]:
         """The records of all evaluations, ordered by step."""
-        found = [_read_record(path) for path in sorted((self.path / "evaluations").glob("*.json"))]
+        found = [_read_record(path) for path in sorted((self.path / _EVALUATION_FOLDER).glob("*.json"))]
         return sorted(found, key=lambda record: record.step)
 
     def roll_back(self, step: int) -> int:
@@ -217,7 +290,7 @@ class RunFolder:
             match = _STEP_FILE.fullmatch(path.name)
             if match and int(match.group(1)) > step:
                 self._set_aside(path)
-        for path in sorted((self.path / "evaluations").glob("*.json")):
+        for path in sorted((self.path / _EVALUATION_FOLDER).glob("*.json")):
             if _read_record(path).step > step:
                 self._set_aside(path)
                 for tag in (path.stem, f"{path.stem}{GREEDY_SUFFIX}"):
@@ -227,7 +300,7 @@ class RunFolder:
         return self.metrics.drop_after(step)
 
     def _set_aside(self, path: Path) -> None:
-        target = self.path / "replaced"
+        target = self.path / _SET_ASIDE
         target.mkdir(exist_ok=True)
         os.replace(path, free_name(target, path.stem, path.suffix))
 

@@ -1,10 +1,10 @@
 """Checkpoints that a crash cannot spoil: the plugin's own part, and a seal on the whole folder.
 
-`global_step_N/marsrl.pt` holds the plugin's state. After verl has written weights, optimizer and data
-state beside it, `global_step_N/sealed.json` lists every file with its size and checksum: a folder without
-it was interrupted and is passed over, a file that differs from it is refused by name. Each rank reads the
-files that it wrote, the trainer's process reads the others. verl's tracker file, which names the step to
-resume from, is written in place; it is set anew from the seals before verl reads it.
+`global_step_N/marsrl.pt` holds the plugin's state, plain values alone. After verl has written weights,
+optimizer and data state beside it, the folder is sealed (`reporting.seal`): one without a seal was
+interrupted and is passed over, a file that differs from it is refused by name. Each rank reads the files that
+it wrote, the trainer's process reads the others. verl's tracker file, which names the step to resume from, is
+written in place; it is set anew from the seals before verl reads it.
 
 The seal is the last thing that is written and the first that is removed: whatever is deleted or written
 again is unsealed before.
@@ -12,35 +12,39 @@ again is unsealed before.
 
 from __future__ import annotations
 
-import hashlib
+import errno
 import io
-import json
 import logging
 import os
-import re
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
+from marsrl_verl.reporting import seal as seals
 from marsrl_verl.reporting.files import free_name, write_atomic, write_bytes_atomic, write_json_atomic
+from marsrl_verl.reporting.seal import SEAL_NAME, STATE_NAME, CheckpointError, Facts, newest_sealed
 
-FILE_NAME = "marsrl.pt"
-SEAL_NAME = "sealed.json"
 TRACKER_NAME = "latest_checkpointed_iteration.txt"
 STATE_VERSION = 4
 SET_ASIDE = "replaced"
 """Folder beside the checkpoints; `auto` never looks into it."""
-_STEP_FOLDER = re.compile(r"global_step_(\d+)")
-_RANK_FILE = re.compile(r"_rank_(\d+)\.pt")
-_BLOCK_BYTES = 8 * 2**20
 _THREADS = 8
+_FULL_BYTES = 64 * 2**20
+"""A disk with less room is taken to be full."""
+_PLAIN_TYPES = (str, int, float, bool, bytes, type(None), torch.Tensor)
 
-Facts = dict[str, object]
-"""What a seal says about a file: `bytes` and `sha256`."""
+_EARLIER_TYPES: list[Any] = [
+    np.float64(0).__reduce__()[0],
+    np.dtype,
+    *(type(np.dtype(kind)) for kind in (np.float64, np.float32, np.int64, np.int32, np.bool_)),
+]
+"""What earlier versions wrote beside plain values: numpy's scalars, as metrics."""
+
 Shards = Callable[[Path], Mapping[str, Facts]]
 """Has every rank describe the files that it wrote into a folder; the result has them all, by name."""
 
@@ -49,24 +53,40 @@ _log = logging.getLogger(__name__)
 _log.setLevel(logging.WARNING)
 
 
-class CheckpointError(RuntimeError):
-    """A checkpoint that cannot be used; the message says which file and why."""
-
-
 def save_state(folder: Path, state: dict[str, Any]) -> None:
-    """Write the plugin's state into a checkpoint folder."""
+    """Write the plugin's state into a checkpoint folder.
+
+    Raises:
+        TypeError: it holds something else than plain values and tensors, which `load_state` would refuse.
+    """
     buffer = io.BytesIO()
-    torch.save({"version": STATE_VERSION, **state}, buffer)
-    write_bytes_atomic(folder / FILE_NAME, buffer.getvalue())
+    torch.save({"version": STATE_VERSION, **_plain(state, "state")}, buffer)
+    write_bytes_atomic(folder / STATE_NAME, buffer.getvalue())
+
+
+def _plain(value: Any, place: str) -> Any:
+    """The same values; numpy's scalars become Python's."""
+    if type(value) in _PLAIN_TYPES:
+        return value
+    if isinstance(value, np.generic):
+        return value.item()
+    if type(value) is dict:
+        return {_plain(key, place): _plain(item, f"{place}.{key}") for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_plain(item, f"{place}[{index}]") for index, item in enumerate(value))
+    raise TypeError(
+        f"checkpoint: {place} is a {type(value).__module__}.{type(value).__qualname__}, expected plain "
+        "values (dictionaries, lists, strings, numbers) and tensors: nothing else is loaded again"
+    )
 
 
 def load_state(folder: Path) -> dict[str, Any]:
-    """Read the plugin's state from a checkpoint folder.
+    """Read the plugin's state from a checkpoint folder; no code in it is run.
 
     Raises:
         CheckpointError: the file is missing, cut off, or of another version.
     """
-    path = folder / FILE_NAME
+    path = folder / STATE_NAME
     if not path.is_file():
         raise CheckpointError(
             f"{path} is missing: the checkpoint was not written by this trainer, or was interrupted. "
@@ -74,10 +94,12 @@ def load_state(folder: Path) -> dict[str, Any]:
             "trainer.resume_from_path=…/global_step_N"
         )
     try:
-        state = torch.load(path, weights_only=False, map_location="cpu")
+        with torch.serialization.safe_globals(_EARLIER_TYPES):
+            state = torch.load(path, weights_only=True, map_location="cpu")
     except Exception as error:
         raise CheckpointError(
-            f"{path} cannot be read ({type(error).__name__}: {error}); it is damaged"
+            f"{path} cannot be read as plain values ({type(error).__name__}: {error}); it is damaged, or was "
+            "not written by this trainer"
         ) from error
     if not isinstance(state, dict):
         raise CheckpointError(f"{path} holds a {type(state).__name__}, expected this trainer's state")
@@ -86,9 +108,27 @@ def load_state(folder: Path) -> dict[str, Any]:
     return state
 
 
+def without_lock_files() -> None:
+    """Have verl make the folders of checkpoints in this process without a lock.
+
+    Upstream behaviour: for each folder, `local_mkdir_safe` leaves a file `ckpt_*.lock` in the temporary one.
+    Its name is a hash that differs from process to process, so it keeps nobody out.
+    """
+    from verl.utils import fs
+    from verl.utils.checkpoint import fsdp_checkpoint_manager
+
+    # The trainer imports it anew at each save.
+    fs.local_mkdir_safe = fsdp_checkpoint_manager.local_mkdir_safe = _make_folder
+
+
+def _make_folder(path: str) -> str:
+    os.makedirs(path, exist_ok=True)
+    return os.path.abspath(path)
+
+
 def describe_shards(folder: Path, rank: int) -> dict[str, Facts]:
     """Size and checksum of the files that one rank wrote into a checkpoint folder, by relative name."""
-    return _describe(folder, [name for name in _files(folder) if _rank_of(name) == rank])
+    return _describe(folder, [name for name in _files(folder) if seals.rank_of(name) == rank])
 
 
 def seal(folder: Path, shards: Shards | None = None) -> None:
@@ -96,9 +136,14 @@ def seal(folder: Path, shards: Shards | None = None) -> None:
 
     Args:
         shards: has the ranks describe their files; None: all are read here.
+
+    Raises:
+        CheckpointError: something that a resume needs was not written.
     """
     found = dict(shards(folder)) if shards is not None else {}
     found |= _describe(folder, [name for name in _files(folder) if name not in found])
+    if missing := seals.missing_files(found):
+        raise CheckpointError(f"{folder} lacks {', '.join(missing[:4])}: it can't be resumed from")
     write_json_atomic(folder / SEAL_NAME, {"files": dict(sorted(found.items()))})
 
 
@@ -113,16 +158,13 @@ def check_seal(folder: Path, shards: Shards | None = None) -> None:
     Args:
         shards: has the ranks describe their files; None: all are read here.
     """
-    recorded = _read_seal(folder)
+    recorded = seals.read_seal(folder)
     found = dict(shards(folder)) if shards is not None else {}
     found |= _describe(folder, [name for name in recorded if name not in found and (folder / name).is_file()])
     for name, expected in recorded.items():
         facts = found.get(name)
         if facts is None or any(facts[key] != value for key, value in expected.items()):
-            raise CheckpointError(
-                f"{folder / name} is damaged: expected {expected}, found {facts or 'no such file'}. Restore "
-                f"it, or remove {folder} to resume from the checkpoint before it"
-            )
+            raise seals.damaged(folder / name, expected, facts)
     if unhashed := [name for name, expected in recorded.items() if "sha256" not in expected]:
         _log.warning(
             "%s was sealed by an earlier version, which recorded the size alone of %s: what is in them can't "
@@ -132,31 +174,28 @@ def check_seal(folder: Path, shards: Shards | None = None) -> None:
         )
 
 
-def _read_seal(folder: Path) -> dict[str, Facts]:
-    path = folder / SEAL_NAME
-    try:
-        recorded = json.loads(path.read_text(encoding="utf-8"))["files"]
-    except FileNotFoundError:
-        raise CheckpointError(
-            f"{folder} has no {SEAL_NAME}: writing it was interrupted, or another trainer wrote it. Resume "
-            "from an earlier one with trainer.resume_mode=resume_path "
-            "trainer.resume_from_path=…/global_step_N"
-        ) from None
-    except (ValueError, KeyError, TypeError) as error:
-        raise CheckpointError(f"{path} cannot be read ({error}); it is damaged") from error
-    if not isinstance(recorded, dict) or any(
-        not isinstance(facts, dict) or not facts.keys() <= {"bytes", "sha256"} for facts in recorded.values()
-    ):
-        raise CheckpointError(
-            f"{path} is damaged, or of a later version: expected bytes and sha256 of each file, "
-            f"found {str(recorded)[:80]}"
-        )
-    return recorded
+def give_up(folder: Path, error: Exception) -> CheckpointError:
+    """Delete a checkpoint that could not be written, and say why: mostly the disk is full, which torch
+    reports as an unexpected position in the file."""
+    root = folder.parent
+    place = next(path for path in (root, *root.parents) if path.is_dir())
+    free = shutil.disk_usage(place).free
+    needed = seals.sealed_bytes(root)
+    unseal(folder)
+    shutil.rmtree(folder, ignore_errors=True)
+    number = getattr(error, "errno", None)
+    full = number in (errno.ENOSPC, errno.EDQUOT) or free < max(_FULL_BYTES, needed or 0)
+    cause = "there is no space left" if full else f"{type(error).__name__}: {str(error).strip()[-300:]}"
+    before = f", and the checkpoint before it takes {_size(needed)}" if needed is not None else ""
+    left = " What was written of it can't be deleted as a whole." if folder.exists() else ""
+    return CheckpointError(
+        f"{folder} can't be written: {cause}. {place} has {_size(free)} free{before}.{left} Make room "
+        "(trainer.max_actor_ckpt_to_keep=N keeps the N newest), then continue with marsrl.run.existing=resume"
+    )
 
 
-def newest_sealed(root: Path) -> int | None:
-    """The step of the newest complete checkpoint below `root`; interrupted ones are passed over."""
-    return max(_sealed_steps(root), default=None)
+def _size(number: int) -> str:
+    return f"{number / 2**30:.1f} GiB" if number >= 2**30 else f"{number / 2**20:.1f} MiB"
 
 
 def point_tracker_at_newest(root: Path, shards: Shards | None = None) -> int | None:
@@ -167,7 +206,7 @@ def point_tracker_at_newest(root: Path, shards: Shards | None = None) -> int | N
     """
     step = newest_sealed(root)
     if step is not None:
-        check_seal(_folder(root, step), shards)
+        check_seal(seals.step_folder(root, step), shards)
     _write_tracker(root, step)
     return step
 
@@ -181,10 +220,10 @@ def set_aside_after(root: Path, step: int) -> list[Path]:
         Where they are now.
     """
     moved: list[Path] = []
-    for later in sorted(_sealed_steps(root), reverse=True):
+    for later in sorted(seals.sealed_steps(root), reverse=True):
         if later <= step:
             break
-        folder = _folder(root, later)
+        folder = seals.step_folder(root, later)
         (root / SET_ASIDE).mkdir(exist_ok=True)
         target = free_name(root / SET_ASIDE, folder.name, "")
         os.replace(folder, target)
@@ -207,13 +246,13 @@ def keep_newest(root: Path, number: int | None) -> None:
 
     To be called when a checkpoint is sealed. An interrupted deletion is finished by the next call.
     """
-    sealed = sorted(_sealed_steps(root))
+    sealed = sorted(seals.sealed_steps(root))
     if number is None or number < 1 or not sealed:
         return
     kept = sealed[-number:]
-    for step in sorted(_steps(root)):
+    for step in sorted(seals.steps(root)):
         if step < kept[-1] and step not in kept:
-            _delete(_folder(root, step))
+            _delete(seals.step_folder(root, step))
 
 
 def _delete(folder: Path) -> None:
@@ -237,40 +276,13 @@ def _write_tracker(root: Path, step: int | None) -> None:
         write_atomic(tracker, str(step))
 
 
-def _folder(root: Path, step: int) -> Path:
-    return root / f"global_step_{step}"
-
-
-def _steps(root: Path) -> list[int]:
-    found = (_STEP_FOLDER.fullmatch(path.name) for path in root.glob("global_step_*") if path.is_dir())
-    return [int(match.group(1)) for match in found if match]
-
-
-def _sealed_steps(root: Path) -> list[int]:
-    return [step for step in _steps(root) if (_folder(root, step) / SEAL_NAME).is_file()]
-
-
 def _files(folder: Path) -> list[str]:
     """Names of the files below a folder, without the seal."""
     paths = (path for path in folder.rglob("*") if path.is_file() and path.name != SEAL_NAME)
     return sorted(str(path.relative_to(folder)) for path in paths)
 
 
-def _rank_of(name: str) -> int | None:
-    match = _RANK_FILE.search(name)
-    return int(match.group(1)) if match else None
-
-
 def _describe(folder: Path, names: Iterable[str]) -> dict[str, Facts]:
     names = list(names)
     with ThreadPoolExecutor(_THREADS) as pool:  # checksums are computed without Python's lock
-        return dict(zip(names, pool.map(_facts, (folder / name for name in names)), strict=True))
-
-
-def _facts(path: Path) -> Facts:
-    checksum, size = hashlib.sha256(), 0
-    with path.open("rb") as file:
-        while block := file.read(_BLOCK_BYTES):
-            checksum.update(block)
-            size += len(block)
-    return {"bytes": size, "sha256": checksum.hexdigest()}
+        return dict(zip(names, pool.map(seals.describe, (folder / name for name in names)), strict=True))

@@ -21,6 +21,7 @@ from marsrl_verl.verl_adapter.loopback import stay_on_loopback
 from marsrl_verl.verl_adapter.platform_choice import on_cpu_platform
 from marsrl_verl.verl_adapter.stop_signals import StopRequested
 from marsrl_verl.verl_adapter.terminal import chatter_to
+from marsrl_verl.verl_adapter.weight_sockets import socket_folder
 
 END_SECONDS = 30.0
 """Seconds that a run which did not finish has to end in order."""
@@ -45,6 +46,11 @@ def run(config: DictConfig, work: str = TRAIN) -> int:
 
 def _run(config: DictConfig, work: str) -> int:
     env_vars = prepare_environment(config)
+    with socket_folder(env_vars):
+        return _start(config, work, env_vars)
+
+
+def _start(config: DictConfig, work: str, env_vars: dict[str, str]) -> int:
     quiet_third_parties(own_cluster=not joins_cluster(config))
     settings = ray_settings(config, env_vars)
     if wants_template(config):

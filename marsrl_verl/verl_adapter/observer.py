@@ -12,6 +12,7 @@ from marsrl_verl.algos.prompts import RolePrompts
 from marsrl_verl.config.evaluation_plan import evaluation_at
 from marsrl_verl.config.external_plan import solver_source
 from marsrl_verl.config.packages import versions_of
+from marsrl_verl.config.record import recorded
 from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.core.algorithm import Credit
 from marsrl_verl.core.step_result import StepResult
@@ -53,7 +54,7 @@ class TrainingObserver:
         self._started = time.monotonic()
         run = settings.run
         self.folder = RunFolder.create(run.output_dir, run.existing)
-        self.folder.write_config(OmegaConf.to_yaml(config))
+        self.folder.write_config(OmegaConf.to_yaml(recorded(config)))
         self._tokens = 0
         self._last_evaluation: EvaluationResult | None = None
 

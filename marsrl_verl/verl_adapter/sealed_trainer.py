@@ -17,6 +17,10 @@ class SealedCheckpointTrainer(RayPPOTrainer):
     """Upstream behaviour: verl writes weights, optimizer and data state one after another, marks the step as
     the newest last, and deletes older weights in between."""
 
+    continues_run = True
+    """Whether the run's folder held a run that goes on; otherwise `resume_mode=auto` starts from scratch,
+    whatever lies in the folder of checkpoints by now."""
+
     def plugin_state(self) -> dict[str, Any]:
         """What a checkpoint holds beside verl's part."""
         raise NotImplementedError
@@ -31,18 +35,26 @@ class SealedCheckpointTrainer(RayPPOTrainer):
     def _save_checkpoint(self, state: dict[str, Any] | None = None) -> None:
         """verl's checkpoint with the plugin's state in it, sealed when all of it is written.
 
-        Older ones are deleted after that, by `trainer.max_actor_ckpt_to_keep`.
+        Older ones are deleted after that, by `trainer.max_actor_ckpt_to_keep`. What could not be written as a
+        whole is deleted.
 
         Args:
             state: the plugin's state at the end of step `global_steps`; None: as it is now.
+
+        Raises:
+            CheckpointError: it could not be written, for example because the disk is full.
         """
         root = Path(self.config.trainer.default_local_dir)
         folder = root / f"global_step_{self.global_steps}"
-        checkpoint.unseal(folder)
-        checkpoint.save_state(folder, self.plugin_state() if state is None else state)
-        with self._verl_deletes_nothing() as keep:
-            super()._save_checkpoint()
-        checkpoint.seal(folder, self._shards)
+        checkpoint.without_lock_files()
+        try:
+            checkpoint.unseal(folder)
+            checkpoint.save_state(folder, self.plugin_state() if state is None else state)
+            with self._verl_deletes_nothing() as keep:
+                super()._save_checkpoint()
+            checkpoint.seal(folder, self._shards)
+        except Exception as error:
+            raise checkpoint.give_up(folder, error) from error
         self.sealed_step = self.global_steps
         checkpoint.keep_newest(root, keep)
 
@@ -75,6 +87,8 @@ class SealedCheckpointTrainer(RayPPOTrainer):
         if self.config.trainer.resume_mode == "resume_path":
             checkpoint.check_seal(self._resumed_folder(), self._shards)
         elif self.config.trainer.resume_mode == "auto":
+            if not self.continues_run:
+                return 0
             root = Path(self.config.trainer.default_local_dir)
             checkpoint.point_tracker_at_newest(root, self._shards)
         super()._load_checkpoint()

@@ -9,13 +9,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig
 from verl import DataProto
 from verl.trainer.ppo.ray_trainer import left_right_2_no_padding
 from verl.utils import tensordict_utils as tu
 from verl.utils.metric import reduce_metrics
 from verl.utils.py_functional import rename_dict
-from verl.utils.tracking import Tracking
 
 from marsrl_verl.algos.choices import OffPolicyMode, Overlap
 from marsrl_verl.config.batching import optimizer_updates
@@ -50,6 +49,7 @@ from marsrl_verl.verl_adapter.recorded_rows import old_log_probs
 from marsrl_verl.verl_adapter.round_watch import NOTHING_TO_TRAIN_ON
 from marsrl_verl.verl_adapter.shared_prefix_engine import computed_tokens
 from marsrl_verl.verl_adapter.stop_signals import StopRequested
+from marsrl_verl.verl_adapter.tracking import start_tracking
 
 
 class RayMarsRLTrainer(EngineTrainer):
@@ -76,6 +76,7 @@ class RayMarsRLTrainer(EngineTrainer):
         )
         self.problems = ProblemStream(self.train_dataloader)
         self.observer = TrainingObserver(config, self.settings, self.total_training_steps)
+        self.continues_run = self.observer.folder.resumed
         self.overlaps = self.settings.pipeline.overlap == Overlap.ONE_STEP.value
         self.global_steps = 0
         self.engine_version: int | None = None
@@ -164,12 +165,7 @@ class RayMarsRLTrainer(EngineTrainer):
         # Before the metrics: a kill in between must not leave a checkpoint that is newer than they are.
         checkpoint.set_aside_after(Path(self.config.trainer.default_local_dir), self.global_steps)
         self.observer.begin(self.global_steps)
-        self.tracking = Tracking(
-            project_name=self.config.trainer.project_name,
-            experiment_name=self.config.trainer.experiment_name,
-            default_backend=list(self.config.trainer.logger or []),
-            config=OmegaConf.to_container(self.config, resolve=True),
-        )
+        self.tracking = start_tracking(self.config)
         self._fit_update_weights(self.global_steps)
         if self.evaluates_only:
             return

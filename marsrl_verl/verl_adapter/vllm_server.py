@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import ray
+from verl.single_controller.ray import RayClassWithInitArgs
 from verl.workers.rollout.replica import RolloutReplicaRegistry
 from verl.workers.rollout.vllm_rollout import vllm_async_server
 from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, vLLMReplica
@@ -23,6 +24,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 
 from marsrl_verl.rollout.single_call import EngineUnavailableError
 from marsrl_verl.verl_adapter.prefill_counters import PrefillCounters, read_counters
+from marsrl_verl.verl_adapter.weight_sockets import EXTENSION, use_own_engine_sockets
 
 _METRICS_PATHS = ("/metrics", "/health")
 
@@ -38,6 +40,13 @@ def _dead_engine_named() -> Iterator[None]:
 
 class MarsRLvLLMServer(vLLMHttpServer):
     """One vLLM engine that answers a prompt `n` times."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        use_own_engine_sockets()
+        super().__init__(*args, **kwargs)
+
+    def _get_worker_extension_cls(self) -> str:
+        return EXTENSION
 
     async def run_server(self, args: argparse.Namespace) -> None:
         """Start the engine, without the HTTP server.
@@ -169,6 +178,17 @@ class MarsRLvLLMReplica(vLLMReplica):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.server_class = ray.remote(MarsRLvLLMServer)
+
+    def get_ray_class_with_init_args(self) -> RayClassWithInitArgs:
+        """As upstream, with the worker that has sockets of its own."""
+        from marsrl_verl.verl_adapter.weight_transfer import OwnSocketEngineWorker
+
+        return RayClassWithInitArgs(
+            cls=ray.remote(OwnSocketEngineWorker),
+            rollout_config=self.config,
+            model_config=self.model_config,
+            replica_rank=self.replica_rank,
+        )
 
 
 def register_replica() -> None:

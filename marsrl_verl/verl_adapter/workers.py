@@ -10,9 +10,10 @@ from verl.single_controller.base.decorator import Dispatch, register
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
 from marsrl_verl.config.pools import own_pool_gpus
-from marsrl_verl.verl_adapter import checkpoint
+from marsrl_verl.verl_adapter import checkpoint, resumed_optimizer
 from marsrl_verl.verl_adapter.micro_batches import use_fast_partitions
 from marsrl_verl.verl_adapter.platform_choice import on_cpu_platform
+from marsrl_verl.verl_adapter.weight_sockets import use_own_sockets
 
 
 class MarsRLTrainingWorker(TrainingWorker):
@@ -31,7 +32,18 @@ class MarsRLTrainingWorker(TrainingWorker):
 
             register_on_cuda()
         use_fast_partitions()
+        checkpoint.without_lock_files()
         super().__init__(config)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def load_checkpoint(
+        self, local_path: str, hdfs_path: str | None = None, del_local_after_load: bool = False
+    ) -> None:
+        """As upstream; then the configuration's learning rate, betas and weight decay apply again."""
+        engine = self.engine
+        settings = resumed_optimizer.configured(engine.optimizer, engine.lr_scheduler)
+        super().load_checkpoint(local_path, hdfs_path, del_local_after_load)
+        resumed_optimizer.apply(settings, engine.optimizer, engine.lr_scheduler)
 
 
 class MarsRLActorRolloutRefWorker(ActorRolloutRefWorker):
@@ -41,6 +53,7 @@ class MarsRLActorRolloutRefWorker(ActorRolloutRefWorker):
     ref_worker_cls = MarsRLTrainingWorker
 
     def __init__(self, config: DictConfig, role: str, **kwargs: Any) -> None:
+        use_own_sockets()
         super().__init__(config, role, **kwargs)
         if own_pool_gpus(config.rollout) > 0:
             # Upstream behaviour: `init_model` of the hybrid role prepares an engine of this process, and

@@ -119,8 +119,8 @@ def test_a_variable_with_two_values_is_refused(run, monkeypatch):
     monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", json.dumps({"runtime_env": job}))
     done = run("cluster=cpu", "ray_kwargs.ray_init.address=local")
     assert done.status == 2
-    assert "env_vars.OMP_WAIT_POLICY = PASSIVE" in done.err
-    assert "submitted with OMP_WAIT_POLICY=ACTIVE" in done.err
+    assert "submitted with another value for OMP_WAIT_POLICY" in done.err
+    assert "PASSIVE" not in done.err and "ACTIVE" not in done.err  # values may be secrets
     assert "TORCHDYNAMO" not in done.err and "MINE" not in done.err
     named = "++ray_kwargs.ray_init.runtime_env.env_vars.OMP_WAIT_POLICY=ACTIVE"
     assert run("cluster=cpu", "ray_kwargs.ray_init.address=local", named).status == 0

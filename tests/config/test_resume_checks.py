@@ -12,6 +12,9 @@ from small_files import make_data
 
 from marsrl_verl.config.checks.resume import data_bytes
 from marsrl_verl.config.errors import ConfigError
+from marsrl_verl.config.reference import find_unknown
+from marsrl_verl.config.resume_rules import ACTS, BOUND, FOLDER, Rule, changed_settings, leaves, rule_of
+from marsrl_verl.reporting.seal import SEAL_NAME, describe
 
 MODE, PATH, LOCAL = "trainer.resume_mode", "trainer.resume_from_path", "trainer.default_local_dir"
 JSONL = "marsrl.external_solver.jsonl"
@@ -27,6 +30,7 @@ def old_run(checked, tmp_path):
     (folder / "run.json").write_text('{"format_version": 1}')
     context.config.marsrl.run["data_bytes"] = data_bytes(context)
     (folder / "config.yaml").write_text(OmegaConf.to_yaml(context.config))
+    (folder / "metrics.jsonl").write_text("{}\n")
     return folder
 
 
@@ -50,6 +54,10 @@ def refused(checked, changes, key, hint, dry_run=False):
         ("data.train_max_samples", 100, "has -1"),
         ("data.shuffle", False, "has True"),
         ("trainer.n_gpus_per_node", 2, "1 ranks in all"),
+        ("data.apply_chat_template_kwargs.enable_thinking", False, "has null"),
+        ("marsrl.pipeline.max_segments", 2, "has 1"),
+        ("actor_rollout_ref.actor.optim.optimizer", "SGD", "has AdamW"),
+        ("actor_rollout_ref.actor.fsdp_config.model_dtype", "bf16", "has fp32"),
     ],
 )
 def test_what_a_checkpoint_is_bound_to(checked, old_run, key, value, hint):
@@ -63,10 +71,85 @@ def test_what_a_checkpoint_is_bound_to(checked, old_run, key, value, hint):
         {"trainer.total_training_steps": 99, "trainer.save_freq": 1, "trainer.logger": ["console"]},
         {"marsrl.evaluation.every": 3, "marsrl.evaluation.greedy": False, "marsrl.run.progress": False},
         {"actor_rollout_ref.actor.optim.lr": 1e-5, "marsrl.algo.selection": "random"},
+        {"actor_rollout_ref.actor.ppo_epochs": 2, "marsrl.pipeline.overlap": "one_step"},
+        {"ray_kwargs.ray_init.runtime_env.env_vars.NEW": "1", "reward.num_workers": 2},
     ],
 )
 def test_what_may_change(checked, old_run, changes):
     checked({**RESUME, **changes})
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("marsrl.evaluation.samples_per_problem", 4),
+        ("marsrl.roles.solver.max_new_tokens", 40),
+    ],
+)
+def test_what_may_change_in_another_folder(checked, old_run, key, value):
+    refused(checked, {**RESUME, key: value}, key, "trainer.resume_mode=resume_path")
+    step = old_run / "checkpoints" / "global_step_4"
+    sealed(step)
+    checked({"name": "fork", MODE: "resume_path", PATH: str(step), key: value})
+
+
+def test_where_nothing_was_trained_anything_may_change(checked, old_run):
+    (old_run / "metrics.jsonl").unlink()
+    checked({**RESUME, "marsrl.algo.group_size": 16, "marsrl.roles.solver.max_new_tokens": 40})
+
+
+def test_every_setting_is_in_a_class(composed):
+    keys = [key for key, _ in leaves(composed.raw)]
+    assert len(keys) > 500
+    assert [key for key in keys if rule_of(key) is None] == []
+    assert {rule for key in keys if (rule := rule_of(key))} == set(Rule)
+    for item in (*ACTS, *FOLDER, *BOUND):
+        assert find_unknown(item) is None, "a rule for a key that is there"
+
+
+def test_a_setting_without_a_rule_is_bound_and_one_that_follows_is_left_out(composed):
+    new = {"a": {"own": 1, "length": 2, "same": 3}, "stranger": {"key": 1}}
+    raw = {"a": {"own": 1, "length": "${marsrl.max:8,${a.own}}", "same": 3}, "stranger": {"key": 1}}
+    old = {"a": {"own": 5, "length": 6, "same": 3}, "stranger": {"key": 2}}
+    found = list(changed_settings(new, raw, old))
+    assert found == [("a.own", 1, 5, Rule.BOUND), ("stranger.key", 1, 2, Rule.BOUND)]
+    # A key that verl's or our tree has came with a version; an entry of a free dictionary was set.
+    old = {"data": {"apply_chat_template_kwargs": {"enable_thinking": True}}}
+    new = {"data": {"apply_chat_template_kwargs": {}, "shuffle": True}}
+    assert [item[0] for item in changed_settings(new, new, old)] == [
+        "data.apply_chat_template_kwargs.enable_thinking"
+    ]
+
+
+def sealed(step):
+    """A complete checkpoint, and its weights."""
+    (step / "actor").mkdir(parents=True)
+    weights = step / "actor" / "model_world_size_1_rank_0.pt"
+    for path in (step / "marsrl.pt", step / "data.pt", weights):
+        path.write_bytes(b"content")
+    files = {str(path.relative_to(step)): describe(path) for path in step.rglob("*.pt")}
+    (step / SEAL_NAME).write_text(json.dumps({"files": files}))
+    return weights
+
+
+@pytest.mark.parametrize("damage", ["truncated", "flipped", "missing", "unlisted"])
+def test_a_damaged_checkpoint_is_refused_before_the_start(checked, old_run, damage):
+    step = old_run / "checkpoints" / "global_step_4"
+    weights = sealed(step)
+    checked(RESUME)
+    if damage == "missing":
+        weights.unlink()
+    elif damage == "unlisted":
+        (step / SEAL_NAME).write_text('{"files": {}}')
+    else:
+        weights.write_bytes(b"conten" if damage == "truncated" else b"Content")
+    hint = "lists 0 files and lacks" if damage == "unlisted" else f"{weights.name} is damaged"
+    refused(checked, RESUME, "global_step_4", hint)
+    refused(checked, {"name": "fork", MODE: "resume_path", PATH: str(step)}, "global_step_4", hint)
+    checked({**RESUME, MODE: "disable", "marsrl.run.existing": "replace"})
+    (step / SEAL_NAME).unlink()
+    checked(RESUME)  # interrupted, and passed over
+    refused(checked, {"name": "fork", MODE: "resume_path", PATH: str(step)}, "global_step_4", SEAL_NAME)
 
 
 @pytest.fixture
@@ -85,6 +168,7 @@ def old_external_run(checked, tmp_path):
     (folder / "run.json").write_text('{"format_version": 1}')
     context.config.marsrl.run["data_bytes"] = data_bytes(context)
     (folder / "config.yaml").write_text(OmegaConf.to_yaml(context.config))
+    (folder / "metrics.jsonl").write_text("{}\n")
     return {**settings, **RESUME}
 
 
@@ -133,7 +217,7 @@ def test_run_that_ended_before_its_record(checked, old_run):
 def test_checkpoints_without_a_record(checked, old_run, tmp_path):
     (old_run / "config.yaml").rename(old_run / "config.1.yaml")
     step = old_run / "checkpoints" / "global_step_4"
-    step.mkdir(parents=True)
+    sealed(step)
     refused(checked, RESUME, "outputs/old/config.yaml", "config.N.yaml")
     refused(checked, {"name": "fork", MODE: "resume_path", PATH: str(step)}, "config.yaml", "missing")
     elsewhere = tmp_path / "place"
@@ -166,7 +250,7 @@ def test_ways_to_resume(checked, changes, key, hint):
 
 def test_checkpoint_of_another_run(checked, old_run):
     step = old_run / "checkpoints" / "global_step_4"
-    step.mkdir(parents=True)
+    sealed(step)
     fork = {"name": "fork", MODE: "resume_path", PATH: str(step)}
     checked(fork)
     refused(checked, {**fork, "marsrl.algo.group_size": 4}, "marsrl.algo.group_size", "outputs/old")
@@ -206,7 +290,7 @@ def checkpoint(tmp_path):
     """A checkpoint of a run of another method and data."""
     folder = tmp_path / "outputs" / "trained"
     step = folder / "checkpoints" / "global_step_3"
-    step.mkdir(parents=True)
+    sealed(step)
     (folder / "run.json").write_text("{}")
     record = {"marsrl": {"algo": {"correction_rounds": 0}}, "data": {"train_batch_size": 7}}
     (folder / "config.yaml").write_text(json.dumps(record))

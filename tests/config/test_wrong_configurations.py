@@ -256,7 +256,7 @@ def test_what_the_cases_start_from_is_right(checked):
         {f"{ACTOR}.clip_ratio_high": 0.28, "marsrl.pipeline.samples_per_update": 8},
         {f"{ACTOR}.clip_ratio_high": 0.28, f"{ACTOR}.ppo_epochs": 2},
         {"marsrl.algo.role_weights": {"verifier": 2.0}},
-        {"trainer.logger": ["wandb"], "trainer.max_actor_ckpt_to_keep": 2},
+        {"trainer.logger": ["tensorboard"], "trainer.max_actor_ckpt_to_keep": 2},
         {"marsrl.algo.correction_rounds": 0, "marsrl.algo.train_roles": ["solver"]},
     ],
 )
@@ -327,6 +327,8 @@ def test_existing_run_is_not_overwritten(checked, tmp_path):
     folder = tmp_path / "outputs" / "old"
     folder.mkdir(parents=True)
     (folder / "run.json").write_text('{"format_version": 1}')
+    checked({"name": "old"})  # it ended before it trained anything
+    (folder / "metrics.jsonl").write_text("{}\n")
     with pytest.raises(ConfigError, match=r"marsrl\.run\.existing=resume"):
         checked({"name": "old"})
     checked({"name": "old", "marsrl.run.existing": "resume"})

@@ -313,7 +313,7 @@ def test_one_logger_without_a_list(run):
 
 
 def test_logger_that_is_not_installed(checked, monkeypatch):
-    monkeypatch.setattr("marsrl_verl.config.checks.engine.importlib.util.find_spec", lambda name: None)
+    monkeypatch.setattr("marsrl_verl.config.checks.loggers.importlib.util.find_spec", lambda name: None)
     with pytest.raises(ConfigError, match="pip install swanlab"):
         checked({"trainer.logger": ["console", "swanlab"]})
 

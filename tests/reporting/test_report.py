@@ -336,6 +336,15 @@ def test_the_report_says_how_the_loop_ended(tmp_path, fallback, said):
     assert said in report
 
 
+def test_an_earlier_ends_evaluation_is_not_shown_as_the_end(tmp_path):
+    folder = RunFolder.create(tmp_path / "demo")
+    folder.write_evaluation(evaluated("before", 0))
+    folder.write_evaluation(evaluated("after", 10))
+    finished = finish_run(folder, FACTS, None)  # ends at step 12
+    assert finished.after is None and json.loads(folder.summary_path.read_text())["after"] is None
+    assert "| last evaluation | after step 10, not at the end |" in folder.report_path.read_text()
+
+
 def test_finish_run_without_evaluations(tmp_path):
     folder = RunFolder.create(tmp_path / "demo")
     finish_run(folder, FACTS, None)

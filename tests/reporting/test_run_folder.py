@@ -42,7 +42,49 @@ def test_resume_keeps_replace_deletes(tmp_path):
     fresh = RunFolder.create(tmp_path / "demo", "replace")
     assert not fresh.resumed
     assert [path.name for path in tmp_path.iterdir()] == ["demo"]
-    assert [path.name for path in fresh.path.iterdir()] == ["run.json"]
+    assert {path.name for path in fresh.path.iterdir()} == {".lock", "run.json"}
+
+
+def test_a_start_that_failed_does_not_take_the_name(tmp_path):
+    RunFolder.create(tmp_path / "demo").write_config("a: 1\n")
+    again = RunFolder.create(tmp_path / "demo", "fail")
+    assert not again.resumed
+    again.write_config("a: 2\n")
+    assert (tmp_path / "demo" / "config.1.yaml").read_text() == "a: 1\n"
+    again.write_evaluation(result("before", 0))
+    with pytest.raises(OutputFolderError, match="already holds a run"):
+        RunFolder.create(tmp_path / "demo", "fail")
+
+
+@pytest.mark.parametrize("kept", ["checkpoints/global_step_1/actor/model.pt", "rollouts/step_1.jsonl"])
+def test_what_a_run_left_takes_the_name(tmp_path, kept):
+    RunFolder.create(tmp_path)
+    (tmp_path / kept).parent.mkdir(parents=True)
+    check_output_folder(tmp_path)
+    (tmp_path / kept).write_text("")
+    with pytest.raises(OutputFolderError, match="already holds a run"):
+        check_output_folder(tmp_path)
+
+
+def test_an_interrupted_replace_leaves_nothing_to_continue_and_is_finished_later(tmp_path, monkeypatch):
+    folder = RunFolder.create(tmp_path)
+    folder.append_metrics(1, {"a": 1.0})
+    (tmp_path / "checkpoints" / "global_step_1").mkdir(parents=True)
+    replace, moved = os.replace, []
+
+    def killed(source, target):
+        if moved:
+            raise KeyboardInterrupt
+        moved.append(source)
+        replace(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", killed)
+        with pytest.raises(KeyboardInterrupt):
+            RunFolder.create(tmp_path, "replace")
+    assert not (tmp_path / "checkpoints").exists()
+    assert not RunFolder.create(tmp_path, "replace").resumed
+    assert {path.name for path in tmp_path.iterdir()} == {".lock", "run.json"}
 
 
 def test_resume_without_a_run_starts_one(tmp_path):
@@ -216,6 +258,20 @@ def test_evaluations_are_kept_and_ordered(tmp_path):
     assert [record.tag for record in records] == ["before", "step_6", "after"]
     assert records[0] == result("before", 0).record
     assert lines(tmp_path / "rollouts" / "eval_after_greedy.jsonl")[0]["step"] == 12
+
+
+def test_an_earlier_end_becomes_the_evaluation_of_its_step(tmp_path):
+    folder = RunFolder.create(tmp_path)
+    for step in (10, 20):
+        folder.write_evaluation(result("after", step))
+    assert [(record.tag, record.step) for record in folder.read_evaluations()] == [
+        ("step_10", 10),
+        ("after", 20),
+    ]
+    for tag, step in (("step_10", 10), ("step_10_greedy", 10), ("after", 20), ("after_greedy", 20)):
+        assert lines(tmp_path / "rollouts" / f"eval_{tag}.jsonl")[0]["step"] == step
+    folder.write_evaluation(result("after", 20))
+    assert len(folder.read_evaluations()) == 2
 
 
 def test_rolling_back_sets_rollouts_and_evaluations_aside(tmp_path):

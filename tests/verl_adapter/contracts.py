@@ -87,6 +87,9 @@ SIGNATURES: dict[str, list[str]] = {
     "verl.utils.dataset.rl_dataset:collate_fn": ["data_list"],
     # Workers and engines.
     "verl.workers.engine_workers:TrainingWorker.__init__": ["self", "config"],
+    "verl.workers.engine_workers:TrainingWorker.load_checkpoint": [
+        "self", "local_path", "hdfs_path", "del_local_after_load",
+    ],
     "verl.workers.engine_workers:ActorRolloutRefWorker.__init__": [
         "self", "config", "role", "distillation_config", "kwargs",
     ],
@@ -155,6 +158,21 @@ SIGNATURES: dict[str, list[str]] = {
     "verl.trainer.main_ppo_v0:BaseTaskRunner.init_resource_pool_mgr": ["self", "config"],
     "verl.workers.rollout.replica:RolloutReplicaRegistry.register": ["name", "loader"],
     f"{SERVER}:vLLMHttpServer._park_until_admitted": ["self", "request_id"],
+    f"{SERVER}:vLLMHttpServer.__init__": [
+        "self", "config", "model_config", "rollout_mode", "workers", "replica_rank", "node_rank",
+        "gpus_per_node", "nnodes", "cuda_visible_devices", "disaggregation_role",
+        "disaggregation_kv_transfer_config",
+    ],
+    f"{SERVER}:vLLMHttpServer._get_worker_extension_cls": ["self"],
+    "verl.workers.rollout.replica:RolloutReplica.get_ray_class_with_init_args": ["self"],
+    # Sockets of the weight transfer.
+    "verl.workers.rollout.vllm_rollout.vllm_rollout:ServerAdapter.__init__": [
+        "self", "config", "model_config", "device_mesh", "replica_rank",
+    ],
+    "verl.workers.rollout.vllm_rollout.utils:vLLMColocateWorkerExtension._get_zmq_handle": ["self"],
+    "verl.checkpoint_engine.base:CheckpointEngineWorker.__init__": [
+        "self", "rollout_config", "model_config", "server_adapter", "args", "kwargs",
+    ],
     f"{SERVER}:vLLMReplica.__init__": [
         "self", "replica_rank", "config", "model_config", "gpus_per_node", "is_reward_model",
         "is_teacher_model", "name_suffix",
@@ -201,6 +219,13 @@ AT_LEAST: dict[str, set[str]] = {
 """Parameters that must be among those of a function."""
 
 PRESENT: dict[str, type] = {
+    "verl.workers.rollout.base:_ROLLOUT_REGISTRY": dict,
+    "verl.workers.rollout:base": object,
+    "verl.single_controller.ray:RayClassWithInitArgs": type,
+    "verl.utils:fs": object,
+    "verl.utils.checkpoint:fsdp_checkpoint_manager": object,
+    "verl.utils.fs:local_mkdir_safe": object,
+    "verl.utils.checkpoint.fsdp_checkpoint_manager:local_mkdir_safe": object,
     "verl.utils.metric:AggregationType.SUM": object,
     "verl.workers.engine.fsdp.transformer_impl:prepare_micro_batches": object,
     "verl.checkpoint_engine.base:TensorMeta": type,

@@ -8,15 +8,13 @@ import shutil
 
 import pytest
 
-from marsrl_verl.verl_adapter import checkpoint
+from marsrl_verl.reporting import seal as seals
+from marsrl_verl.reporting.seal import SEAL_NAME, CheckpointError, check_before_start, newest_sealed
 from marsrl_verl.verl_adapter.checkpoint import (
-    SEAL_NAME,
     TRACKER_NAME,
-    CheckpointError,
     check_seal,
     describe_shards,
     keep_newest,
-    newest_sealed,
     point_tracker_at_newest,
     save_state,
     seal,
@@ -88,12 +86,12 @@ def test_a_large_file_is_checked_whole(tmp_path):
 
 def test_each_rank_reads_its_own_files_and_the_trainer_the_others(tmp_path, monkeypatch):
     folder = written(tmp_path, 4)
-    for rank in (1, 12):
+    for rank in range(16):
         (folder / "actor" / f"optim_world_size_16_rank_{rank}.pt").write_bytes(b"moments")
     assert list(describe_shards(folder, 1)) == ["actor/optim_world_size_16_rank_1.pt"]
     read = []
-    facts = checkpoint._facts
-    monkeypatch.setattr(checkpoint, "_facts", lambda path: (read.append(path.name), facts(path))[1])
+    describe = seals.describe
+    monkeypatch.setattr(seals, "describe", lambda path: (read.append(path.name), describe(path))[1])
 
     def shards(folder):
         return {name: facts for rank in range(16) for name, facts in describe_shards(folder, rank).items()}
@@ -107,6 +105,7 @@ def test_each_rank_reads_its_own_files_and_the_trainer_the_others(tmp_path, monk
 
 def test_files_that_only_their_rank_sees_are_sealed_too(tmp_path):
     here, there = written(tmp_path / "here", 4), written(tmp_path / "there", 4)
+    (here / "actor" / "model_world_size_1_rank_0.pt").rename(here / "actor" / "model_world_size_2_rank_0.pt")
     (there / "actor" / "model_world_size_2_rank_1.pt").write_bytes(b"of the other node")
 
     def shards(_folder):
@@ -149,10 +148,93 @@ def test_a_damaged_seal_is_refused(tmp_path, content):
         check_seal(folder)
 
 
+@pytest.mark.parametrize(
+    ("left", "lacks"),
+    [
+        ([], "lists 0 files and lacks marsrl.pt, data.pt, model_world_size"),
+        (["marsrl.pt", "data.pt"], "lacks model_world_size"),
+        (["actor/model_world_size_1_rank_0.pt", "data.pt"], "lacks marsrl.pt"),
+        (["actor/model_world_size_1_rank_0.pt", "marsrl.pt"], "lacks data.pt"),
+    ],
+)
+def test_a_seal_that_does_not_name_all_that_is_read_is_refused(tmp_path, left, lacks):
+    folder = written(tmp_path, 4)
+    recorded = json.loads((folder / SEAL_NAME).read_text())["files"]
+    (folder / SEAL_NAME).write_text(json.dumps({"files": {name: recorded[name] for name in left}}))
+    for check in (check_seal, point_tracker_at_newest_of_parent, before_start):
+        with pytest.raises(CheckpointError, match=lacks):
+            check(folder)
+
+
+def point_tracker_at_newest_of_parent(folder):
+    point_tracker_at_newest(folder.parent)
+
+
+def before_start(folder):
+    check_before_start(folder, one_node=True)
+
+
+@pytest.mark.parametrize("name", ["actor/model_world_size_2_rank_1.pt", "actor/optim_world_size_2_rank_0.pt"])
+def test_a_rank_without_its_file_is_incomplete(tmp_path, name):
+    folder = written(tmp_path, 4, sealed=False)
+    (folder / name).write_bytes(b"of one rank of two")
+    with pytest.raises(CheckpointError, match=r"lacks actor/[a-z]+_world_size_2_rank_"):
+        seal(folder)
+    assert not (folder / SEAL_NAME).exists()
+
+
+def test_a_file_that_would_be_loaded_unlisted_is_refused(tmp_path):
+    folder = written(tmp_path, 4)
+    (folder / "actor" / "optim_world_size_1_rank_0.pt").write_bytes(b"of somebody else")
+    (folder / "actor" / "notes.txt").write_text("a person's own")
+    with pytest.raises(CheckpointError, match=r"lacks actor/optim_world_size_1_rank_0\.pt"):
+        check_seal(folder)
+
+
+@pytest.mark.parametrize("name", ["/etc/passwd", "../global_step_1/data.pt"])
+def test_a_seal_names_nothing_outside(tmp_path, name):
+    folder = written(tmp_path, 4)
+    recorded = json.loads((folder / SEAL_NAME).read_text())
+    recorded["files"][name] = {"bytes": 1, "sha256": ""}
+    (folder / SEAL_NAME).write_text(json.dumps(recorded))
+    with pytest.raises(CheckpointError, match="below the folder"):
+        check_seal(folder)
+
+
+@pytest.mark.parametrize("name", ["marsrl.pt", "data.pt", "actor/model_world_size_1_rank_0.pt"])
+@pytest.mark.parametrize("damage", ["truncated", "changed", "missing"])
+def test_damage_is_found_before_the_start(tmp_path, name, damage):
+    folder = written(tmp_path, 4)
+    before_start(folder)
+    content = (folder / name).read_bytes()
+    if damage == "missing":
+        (folder / name).unlink()
+    else:
+        (folder / name).write_bytes(content[:-1] if damage == "truncated" else content[:-1] + b"!")
+    with pytest.raises(CheckpointError, match=rf"{(folder / name).name} is damaged"):
+        before_start(folder)
+
+
+def test_large_files_are_measured_before_the_start_and_other_nodes_files_are_theirs(tmp_path, monkeypatch):
+    folder = written(tmp_path, 4)
+    monkeypatch.setattr(seals, "_SMALL_BYTES", 0)
+    weights = folder / "actor" / "model_world_size_1_rank_0.pt"
+    weights.write_bytes(weights.read_bytes()[::-1])
+    before_start(folder)
+    weights.write_bytes(b"")
+    with pytest.raises(CheckpointError, match=r"expected {'bytes': 28, .*found {'bytes': 0"):
+        check_before_start(folder, one_node=False)
+    weights.unlink()
+    check_before_start(folder, one_node=False)
+    (folder / "data.pt").unlink()
+    with pytest.raises(CheckpointError, match=r"data\.pt is damaged"):
+        check_before_start(folder, one_node=False)
+
+
 def test_other_folders_are_no_checkpoints(tmp_path):
     for name in ("global_step_x", "global_step_7_old"):
         (tmp_path / name).mkdir()
-        seal(tmp_path / name)
+        (tmp_path / name / SEAL_NAME).write_text("{}")
     assert newest_sealed(tmp_path) is None
 
 

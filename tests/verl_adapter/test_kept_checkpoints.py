@@ -115,6 +115,37 @@ def test_a_damaged_file_of_a_rank_is_refused_on_resume(tmp_path):
         ScriptedTrainer(tmp_path, 8, resume_from=tmp_path / "checkpoints" / "global_step_4").fit()
 
 
+def no_space(*_args, **_kwargs):
+    raise RuntimeError("[enforce fail at inline_container.cc:664] . unexpected pos 576 vs 470")
+
+
+@pytest.mark.parametrize("free", [0, 2**40])
+def test_a_save_that_fails_says_what_room_there_is_and_leaves_nothing(tmp_path, monkeypatch, free):
+    ScriptedTrainer(tmp_path, 4).fit()
+    trainer = ScriptedTrainer(tmp_path, 8)
+    monkeypatch.setattr(torch, "save", no_space)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
+    with pytest.raises(checkpoint.CheckpointError) as caught:
+        trainer.fit()
+    message = str(caught.value)
+    assert f"{tmp_path}/checkpoints/global_step_6 can't be written" in message
+    assert ("no space left" in message) == (free == 0) and ("unexpected pos" in message) == (free > 0)
+    assert f"has {'0.0 MiB' if free == 0 else '1024.0 GiB'} free" in message and "existing=resume" in message
+    monkeypatch.undo()
+    assert steps_in(tmp_path) == {"global_step_2", "global_step_4"}
+    ScriptedTrainer(tmp_path, 8).fit()
+    assert usable(tmp_path) == 8
+
+
+def test_a_run_that_starts_anew_continues_nothing(tmp_path):
+    ScriptedTrainer(tmp_path, 4).fit()
+    before = len(batches(tmp_path))
+    trainer = ScriptedTrainer(tmp_path, 2, save_freq=-1)
+    trainer.continues_run = False  # as `existing=replace`, and another run's checkpoint appeared since
+    trainer.fit()
+    assert [line["step"] for line in batches(tmp_path)[before:]] == [1, 2]
+
+
 def test_a_worker_describes_the_files_of_its_rank(tmp_path):
     from verl.single_controller.base.decorator import MAGIC_ATTR, Dispatch
 

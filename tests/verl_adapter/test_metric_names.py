@@ -25,7 +25,7 @@ from marsrl_verl.config.compose import compose_config
 from marsrl_verl.core.scripted import Reply, Script, ScriptedEngine, SkillModel
 from marsrl_verl.core.types import StageInput
 from marsrl_verl.verl_adapter import task_runner
-from marsrl_verl.verl_adapter import trainer as trainer_module
+from marsrl_verl.verl_adapter import tracking as tracking_module
 from marsrl_verl.verl_adapter.checkpoint import describe_shards
 from marsrl_verl.verl_adapter.engine_watch import EngineGuard, EngineWatch, Limits
 from marsrl_verl.verl_adapter.generation import Round
@@ -115,6 +115,7 @@ class Workers:
 
     def save_checkpoint(self, path, *_args, **_kwargs) -> None:
         Path(path).mkdir(parents=True)
+        (Path(path) / "model_world_size_1_rank_0.pt").write_bytes(b"weights")
 
     def describe_shards(self, folder):
         return [describe_shards(Path(folder), 0)]
@@ -155,7 +156,7 @@ def in_lines(item: StageInput, k: int) -> Reply:
 def train(folder: Path, script: Script, *settings: str) -> Logged:
     config = compose_config(parse_arguments([*settings, f"marsrl.run.output_dir={folder}"])).config
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trainer_module, "Tracking", Recorder)
+        patch.setattr(tracking_module, "Tracking", Recorder)
         patch.setattr(task_runner, "register_replica", lambda: None)  # it would stay for other tests
         trainer = task_runner.MarsRLTaskRunner().build_trainer(config)
         engine, workers = Engine(script), Workers()

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+import os
+from enum import Enum
+
+import numpy as np
 import pytest
 import torch
 
-from marsrl_verl.verl_adapter.checkpoint import FILE_NAME, CheckpointError, load_state, save_state
+from marsrl_verl.verl_adapter.checkpoint import STATE_NAME, CheckpointError, load_state, save_state
 
 
 def test_state_comes_back(tmp_path):
@@ -11,21 +15,59 @@ def test_state_comes_back(tmp_path):
     assert load_state(tmp_path / "global_step_3")["scheduler"] == {"a": [1, 2]}
 
 
+class Code:
+    """Runs a command when it is unpickled."""
+
+    def __reduce__(self):
+        return os.system, (f"touch {os.environ['MARSRL_TEST_TRACE']}",)
+
+
+def test_code_in_a_forged_file_is_not_run(tmp_path, monkeypatch):
+    trace = tmp_path / "ran"
+    monkeypatch.setenv("MARSRL_TEST_TRACE", str(trace))
+    torch.save({"version": 4, "step": 3, "scheduler": Code()}, tmp_path / STATE_NAME)
+    with pytest.raises(CheckpointError, match="cannot be read as plain values"):
+        load_state(tmp_path)
+    assert not trace.exists()
+    torch.load(tmp_path / STATE_NAME, weights_only=False)
+    assert trace.exists(), "the file would have run it"
+
+
+def test_numbers_of_an_earlier_version_are_read(tmp_path):
+    metrics = {"a": np.float64(0.5), "b": np.int64(3), "c": np.float32(0.25), "d": np.bool_(True)}
+    torch.save({"version": 4, "metrics": metrics}, tmp_path / STATE_NAME)
+    assert load_state(tmp_path)["metrics"] == metrics
+
+
+class Colour(str, Enum):
+    RED = "red"
+
+
+def test_what_could_not_be_loaded_is_not_written(tmp_path):
+    state = {"a": [np.float32(0.5), np.int64(3)], "b": (1, None), "c": torch.arange(2)}
+    save_state(tmp_path, state)
+    found = load_state(tmp_path)
+    assert found["a"] == [0.5, 3] and found["b"] == (1, None) and found["c"].tolist() == [0, 1]
+    for value in (Colour.RED, np.zeros(2), {1, 2}, Code):
+        with pytest.raises(TypeError, match=r"state\.scheduler\[0\] is a "):
+            save_state(tmp_path, {"scheduler": [value]})
+
+
 def test_missing_file_is_named(tmp_path):
-    with pytest.raises(CheckpointError, match=FILE_NAME):
+    with pytest.raises(CheckpointError, match=STATE_NAME):
         load_state(tmp_path)
 
 
 def test_truncated_file_is_refused_by_name(tmp_path):
     save_state(tmp_path, {"step": 1})
-    path = tmp_path / FILE_NAME
+    path = tmp_path / STATE_NAME
     path.write_bytes(path.read_bytes()[:-20])
     with pytest.raises(CheckpointError, match="damaged"):
         load_state(tmp_path)
 
 
 def test_other_version_is_refused(tmp_path):
-    torch.save({"version": 99}, tmp_path / FILE_NAME)
+    torch.save({"version": 99}, tmp_path / STATE_NAME)
     with pytest.raises(CheckpointError, match="version 99"):
         load_state(tmp_path)
 
@@ -56,12 +98,12 @@ def test_the_content_is_on_disk_before_the_file_takes_its_name(tmp_path, monkeyp
 
 @pytest.mark.parametrize("content", [b"", b"not a checkpoint", b"\x80\x02broken"])
 def test_a_file_of_something_else_is_refused_by_name(tmp_path, content):
-    (tmp_path / FILE_NAME).write_bytes(content)
-    with pytest.raises(CheckpointError, match=rf"{FILE_NAME} cannot be read"):
+    (tmp_path / STATE_NAME).write_bytes(content)
+    with pytest.raises(CheckpointError, match=rf"{STATE_NAME} cannot be read"):
         load_state(tmp_path)
 
 
 def test_nothing_but_the_file_is_left_in_the_folder(tmp_path):
     for step in (1, 2):
         save_state(tmp_path, {"step": step})
-    assert [path.name for path in tmp_path.iterdir()] == [FILE_NAME]
+    assert [path.name for path in tmp_path.iterdir()] == [STATE_NAME]

@@ -269,3 +269,51 @@ def test_without_a_template_multiprocessing_is_left_alone(monkeypatch: pytest.Mo
     before = multiprocessing.spawn.get_executable()
     template_process.use_template_for_multiprocessing()
     assert multiprocessing.spawn.get_executable() == before
+
+
+DRIVER = """
+import os, pickle, sys
+from marsrl_verl.reporting import run_lock
+with os.fdopen({payload}, "rb") as stream:
+    run_lock.adopt(pickle.load(stream))
+worker = os.fork()
+if worker == 0:
+    os.execvp("sleep", ["sleep", "30"])
+print(len(run_lock.held()), worker, flush=True)
+sys.stdin.read()
+"""
+LOCKING_LAUNCHER = """
+import os, pickle, sys
+from pathlib import Path
+from marsrl_verl.reporting import run_lock
+from marsrl_verl.verl_adapter.cpu.template.process import TemplateProcess
+folder = Path(sys.argv[1])
+with TemplateProcess(early_modules=[], modules=["colorsys"]) as template, run_lock.hold(folder):
+    template.provide({})
+    locks = run_lock.held()
+    status = template.run(["-c", sys.argv[2]], pickle.dumps(locks), list(locks.values()))
+"""
+
+
+def test_the_driver_holds_the_runs_folder_and_its_workers_do_not(tmp_path: Path) -> None:
+    from marsrl_verl.reporting.run_lock import RunLockedError, hold
+
+    process = subprocess.Popen(
+        [sys.executable, "-c", LOCKING_LAUNCHER, str(tmp_path), DRIVER],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    held, worker = map(int, process.stdout.readline().split())
+    try:
+        assert held == 1
+        with pytest.raises(RunLockedError, match=f"process {process.pid}"), hold(tmp_path):
+            pass
+        process.stdin.close()  # the driver ends, and the launcher after it
+        assert process.wait(timeout=30) == 0
+        os.kill(worker, 0)
+        with hold(tmp_path):
+            pass
+    finally:
+        process.kill()
+        os.kill(worker, signal.SIGKILL)

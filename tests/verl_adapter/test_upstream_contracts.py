@@ -33,7 +33,7 @@ ADAPTER = "marsrl_verl.verl_adapter"
 MODULES_WITH_CLASSES = (
     "trainer", "engine_trainer", "sealed_trainer", "task_runner", "workers", "vllm_server", "rollout_manager",
     "reward_manager", "fci_engine", "shared_prefix_engine", "cpu.fsdp_engine", "cpu.platform",
-    "cpu.weight_sync", "rollout_pool", "group_router", "warmup_engine",
+    "cpu.weight_sync", "rollout_pool", "group_router", "warmup_engine", "weight_transfer",
 )  # fmt: skip
 
 
@@ -116,6 +116,42 @@ def test_every_rank_puts_its_number_into_the_names_of_its_files():
     saved = source("verl.utils.checkpoint.fsdp_checkpoint_manager:FSDPCheckpointManager.save_checkpoint")
     for kind in ("model", "optim", "extra_state"):
         assert f"{kind}_world_size_{{self.world_size}}_rank_{{self.rank}}.pt" in saved
+
+
+def test_optimizer_and_schedule_of_an_engine_are_restored_as_they_were():
+    engine = "verl.workers.engine.fsdp.transformer_impl:FSDPEngine"
+    built = source(f"{engine}._build_model_optimizer")
+    assert "self.optimizer = optimizer" in built and "self.lr_scheduler = lr_scheduler" in built
+    loaded = source("verl.utils.checkpoint.fsdp_checkpoint_manager:FSDPCheckpointManager.load_checkpoint")
+    assert "self.optimizer.load_state_dict(optimizer_state_dict)" in loaded
+    assert "self.lr_scheduler.load_state_dict(lr_scheduler_state_dict)" in loaded
+    for schedule in ("constant", "cosine"):
+        text = source(f"verl.utils.torch_functional:get_{schedule}_schedule_with_warmup")
+        assert "return LambdaLR(optimizer, lr_lambda, last_epoch)" in text
+
+
+def test_both_sides_name_the_socket_of_the_weight_transfer_alike():
+    name = 'f"ipc:///tmp/rl-colocate-zmq-{job_id}-replica-{'
+    folder = "verl.workers.rollout.vllm_rollout"
+    assert f"self.zmq_handle = {name}" in source(f"{folder}.vllm_rollout:ServerAdapter.__init__")
+    assert f"return {name}" in source(f"{folder}.utils:vLLMColocateWorkerExtension._get_zmq_handle")
+    update = source(f"{folder}.utils:vLLMColocateWorkerExtension.update_weights_from_ipc")
+    assert "zmq_handle=self._get_zmq_handle()" in update
+    assert "zmq_handle=self.zmq_handle" in source(f"{folder}.vllm_rollout:ServerAdapter.update_weights")
+    server = "verl.workers.rollout.vllm_rollout.vllm_async_server:vLLMHttpServer"
+    assert '"worker_extension_cls": self._get_worker_extension_cls()' in inspect.getsource(
+        uses.resolve(server)
+    )
+
+
+def test_folders_of_checkpoints_are_made_by_a_name_of_the_module():
+    lock = source("verl.utils.fs:local_mkdir_safe")
+    assert "ckpt_{hash(path)" in lock and "tempfile.gettempdir()" in lock
+    saved = source("verl.utils.checkpoint.fsdp_checkpoint_manager:FSDPCheckpointManager.save_checkpoint")
+    assert "local_path = local_mkdir_safe(local_path)" in saved
+    trainer = source("verl.trainer.ppo.ray_trainer:RayPPOTrainer._save_checkpoint")
+    assert "from verl.utils.fs import local_mkdir_safe" in trainer
+    assert "local_mkdir_safe(local_global_step_folder)" in trainer
 
 
 def test_a_call_of_all_ranks_gives_a_list():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from typing import Any
 
 from marsrl_verl.config.checks.context import Context
@@ -11,7 +10,6 @@ from marsrl_verl.config.cluster_resources import cpus_on_one_node
 from marsrl_verl.config.errors import Problem
 from marsrl_verl.config.pools import own_pool_gpus
 from marsrl_verl.config.ray_cluster import joins_cluster
-from marsrl_verl.config.upstream_names import loggers
 
 _ROLLOUT, _ACTOR = "actor_rollout_ref.rollout", "actor_rollout_ref.actor"
 _CHUNKED = f"{_ROLLOUT}.enable_chunked_prefill"
@@ -19,9 +17,6 @@ _ENGINE_TYPES = ("auto", "half", "float16", "bfloat16", "float", "float32")
 _TRAINER_TYPES = ("fp32", "bf16", "fp16", "float32", "bfloat16", "float16")
 _MOST_CPU_RANKS = 2
 _PLATFORM = "ray_kwargs.ray_init.runtime_env.env_vars.VERL_PLATFORM"
-_SERVICES = ("wandb", "mlflow", "swanlab", "clearml", "trackio", "tensorboard")
-"""Loggers that need a package of their own name."""
-
 _LEAST: tuple[tuple[str, float, str], ...] = (
     (f"{_ACTOR}.ppo_epochs", 1, "a step has an update"),
     ("reward.num_workers", 1, "somebody has to score the responses"),
@@ -68,19 +63,6 @@ def check_names(ctx: Context) -> list[Problem]:
         fix = f"Remove it and set {_ACTOR}.optim.lr_scheduler_type."
         problems.append(Problem(f"{_ACTOR}.optim.warmup_style", what, fix, style))
     return problems
-
-
-def check_loggers(ctx: Context) -> list[Problem]:
-    """Where metrics go beside `metrics.jsonl`."""
-    key, names = "trainer.logger", ctx.get("trainer.logger") or []
-    problems = [problem for name in names for problem in one_of(key, str(name), loggers())]
-    if problems or ctx.dry_run:
-        return problems
-    return [
-        Problem(key, "The package of this logger is not installed.", f"pip install {name}", name)
-        for name in names
-        if name in _SERVICES and importlib.util.find_spec(name) is None
-    ]
 
 
 def check_engine_split(ctx: Context) -> list[Problem]:

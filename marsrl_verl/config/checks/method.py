@@ -205,18 +205,3 @@ def _check_weights(ctx: Context) -> list[Problem]:
                 )
             )
     return problems
-
-
-def check_name(ctx: Context) -> list[Problem]:
-    """The run's name is a folder's name."""
-    name = ctx.settings.run.name
-    if name and not set(name) & set("/\\\0") and name not in (".", ".."):
-        return []
-    return [
-        Problem(
-            "name",
-            "The name becomes a folder below marsrl.run.output_root, so it may not be empty or hold a slash.",
-            "Choose a name such as my-run; the place is marsrl.run.output_root.",
-            name,
-        )
-    ]

@@ -1,7 +1,7 @@
 """Checks of a run that continues: the checkpoint must belong to it, and to these settings.
 
-The record of a run's settings is the `config.yaml` in its folder. What a checkpoint's weights, pools and
-data positions mean hangs on some of them; all others may change.
+The record of a run's settings is the `config.yaml` in its folder; `config.resume_rules` says which of them
+may change.
 """
 
 from __future__ import annotations
@@ -18,40 +18,10 @@ from marsrl_verl.config.batching import world_size
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.checks.method import one_of
 from marsrl_verl.config.errors import Problem
-from marsrl_verl.reporting.run_folder import MARKER, Existing
-
-BOUND_KEYS = (
-    "marsrl.algo.name",
-    "marsrl.algo.group_size",
-    "marsrl.algo.inputs_per_stage",
-    "marsrl.algo.correction_rounds",
-    "marsrl.algo.select_scope",
-    "marsrl.algo.train_roles",
-    "marsrl.pipeline.mode",
-    "marsrl.run.seed",
-    "data.train_batch_size",
-    "data.train_files",
-    "data.train_max_samples",
-    "data.shuffle",
-    "data.seed",
-    "data.dataloader_num_workers",
-    "data.filter_overlong_prompts",
-    "data.custom_cls.path",
-    "data.custom_cls.name",
-    "actor_rollout_ref.model.path",
-    "marsrl.external_solver.source",
-)
-"""What a checkpoint is bound to: stages and pools, the position in the data, the models."""
-FOLDER_KEYS = (
-    "data.val_files",
-    "data.val_max_samples",
-    "trainer.default_local_dir",
-    "marsrl.external_solver.endpoint.model",
-    "marsrl.external_solver.jsonl.path",
-    "marsrl.external_solver.jsonl.id_column",
-)
-"""What a run's folder is bound to beside: its first evaluation with the solutions in it, and where its
-checkpoints lie."""
+from marsrl_verl.config.resume_rules import Rule, changed_settings
+from marsrl_verl.config.schema import RunConfig
+from marsrl_verl.reporting.run_folder import MARKER, Existing, has_results
+from marsrl_verl.reporting.seal import CheckpointError, check_before_start, newest_sealed, step_folder
 
 _MODE, _PATH, _LOCAL = "trainer.resume_mode", "trainer.resume_from_path", "trainer.default_local_dir"
 _MODEL, _ALONE = "actor_rollout_ref.model.path", "trainer.val_only"
@@ -115,8 +85,7 @@ def check_checkpoints(ctx: Context) -> list[Problem]:
         return []
     if not (local / _TRACKER).is_file() and not _holds_checkpoints(local):
         return []
-    continues = run.existing == Existing.RESUME.value and (Path(run.output_dir) / MARKER).exists()
-    if continues:
+    if _continues(run):
         return []  # the record says whether they are this run's
     return [
         Problem(
@@ -139,27 +108,62 @@ def check_record(ctx: Context) -> list[Problem]:
     if run.existing == Existing.RESUME.value:
         folder = Path(run.output_dir)
         places = [folder / "checkpoints", Path(str(ctx.get(_LOCAL))).expanduser()]
-        problems += _compare(ctx, folder, (*BOUND_KEYS, *FOLDER_KEYS), places)
+        problems += _compare(ctx, folder, (Rule.BOUND, Rule.FOLDER), places)
     if mode == "resume_path" and not problems:
         place = Path(str(ctx.get(_PATH))).expanduser().parent
         # An evaluation takes nothing but the weights.
-        keys = (_MODEL,) if ctx.get(_ALONE) else BOUND_KEYS
-        problems += _compare(ctx, place.parent, keys, [place])
+        keys = (_MODEL,) if ctx.get(_ALONE) else None
+        problems += _compare(ctx, place.parent, (Rule.BOUND,), [place], keys)
     return problems
 
 
-def _compare(ctx: Context, run: Path, keys: tuple[str, ...], places: list[Path]) -> list[Problem]:
+def check_checkpoint(ctx: Context) -> list[Problem]:
+    """The checkpoint that is going to be loaded: complete, of the sizes that its seal says, and with the
+    content, where files are small. All are read once more when the workers are there."""
+    run, mode = ctx.settings.run, ctx.get(_MODE)
+    if ctx.dry_run:
+        return []
+    if mode == "resume_path":
+        folder = Path(str(ctx.get(_PATH))).expanduser()
+    elif mode == "auto" and _continues(run):
+        root = Path(str(ctx.get(_LOCAL))).expanduser()
+        if (step := newest_sealed(root)) is None:
+            return []
+        folder = step_folder(root, step)
+    else:
+        return []
+    try:
+        check_before_start(folder, one_node=int(ctx.config.trainer.nnodes) == 1)
+    except (CheckpointError, OSError) as error:
+        fix = f"Restore it, or remove {folder} to resume from the checkpoint before it."
+        return [Problem(str(folder), f"{error}", fix)]
+    return []
+
+
+def _compare(
+    ctx: Context,
+    run: Path,
+    refused: tuple[Rule, ...],
+    places: list[Path],
+    keys: tuple[str, ...] | None = None,
+) -> list[Problem]:
     """Settings against the record of a run.
 
-    A run that ended before it wrote one has no checkpoint either. A folder that is no run's has none.
+    A run that ended before it wrote one has no checkpoint either. A folder that is no run's has none. Where
+    nothing was evaluated, trained or saved, any setting may change.
 
     Args:
         run: the run's folder.
+        refused: classes of settings that may not change.
         places: where its checkpoints may lie.
+        keys: the settings that are looked at; None: all.
     """
     record = run / "config.yaml"
+    checkpoints = any(_holds_checkpoints(place) for place in places)
+    if (run / MARKER).is_file() and not checkpoints and not has_results(run):
+        return []
     if not record.is_file():
-        if not (run / MARKER).is_file() or not any(_holds_checkpoints(place) for place in places):
+        if not (run / MARKER).is_file() or not checkpoints:
             return []
         what = "The record of the run's settings is missing: whether its checkpoints fit these can't be told."
         fix = f"Put it back ({run}/config.N.yaml are earlier ones), or start anew under another name=…."
@@ -172,19 +176,26 @@ def _compare(ctx: Context, run: Path, keys: tuple[str, ...], places: list[Path])
     if not isinstance(old, DictConfig):
         what = f"Expected the run's settings, found {type(old).__name__}."
         return [Problem(str(record), what, "Repair the file, or start anew under another name=….")]
+    new = OmegaConf.to_container(ctx.config, resolve=True)
     problems = [
-        _changed(key, ctx.get(key), OmegaConf.select(old, key), record)
-        for key in keys
-        if _has(old, key) and _plain(OmegaConf.select(old, key)) != _plain(ctx.get(key))
+        _changed(key, value, was, record, rule)
+        for key, value, was, rule in changed_settings(new, ctx.raw, OmegaConf.to_container(old))
+        if rule in refused and (keys is None or key in keys)
     ]
     problems += _compare_ranks(ctx, old, record)
     return problems if ctx.get(_ALONE) else problems + _compare_bytes(ctx, old, record)
 
 
-def _changed(key: str, new: Any, old: Any, record: Path) -> Problem:
+def _changed(key: str, new: Any, old: Any, record: Path, rule: Rule = Rule.BOUND) -> Problem:
     was = "null" if old is None else old
-    what = f"The run that is continued has {was} ({record}); its checkpoint does not fit another value."
-    return Problem(key, what, f"Set {key}={was}, or start anew under another name=….", new)
+    what, fix = f"The run that is continued has {was} ({record}); ", f"Set {key}={was}, or "
+    if rule is Rule.FOLDER:
+        what += "the evaluations in its folder can't be compared with those of another value."
+        fix += f"go on in a folder of its own: another name=…, {_MODE}=resume_path {_PATH}=…/global_step_N."
+    else:
+        what += "its checkpoint does not fit another value."
+        fix += "start anew under another name=…."
+    return Problem(key, what, fix, new)
 
 
 def _compare_ranks(ctx: Context, old: DictConfig, record: Path) -> list[Problem]:
@@ -230,14 +241,8 @@ def _has(config: DictConfig, key: str) -> bool:
     return OmegaConf.select(config, key, default=missing) is not missing
 
 
-def _plain(value: Any) -> Any:
-    """A value that compares by what it means: one file as a list of one, paths as absolute ones."""
-    if OmegaConf.is_list(value):
-        items = [_plain(item) for item in value]
-        return items[0] if len(items) == 1 else items
-    if isinstance(value, str) and Path(value).expanduser().exists():
-        return str(Path(value).expanduser().absolute())
-    return value
+def _continues(run: RunConfig) -> bool:
+    return run.existing == Existing.RESUME.value and (Path(run.output_dir) / MARKER).exists()
 
 
 def _inside(path: Path, folder: Path) -> bool:

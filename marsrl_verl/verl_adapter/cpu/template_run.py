@@ -10,6 +10,7 @@ from typing import Any
 import psutil
 from omegaconf import DictConfig
 
+from marsrl_verl.reporting import run_lock
 from marsrl_verl.verl_adapter.cpu.template.client import end_like
 from marsrl_verl.verl_adapter.cpu.template.process import STAND_IN, TemplateProcess
 from marsrl_verl.verl_adapter.stop_signals import while_ray_starts
@@ -49,7 +50,9 @@ def run_in_template(
                 "logging_level": ray_settings["logging_level"],
                 "log_to_driver": ray_settings["log_to_driver"],
             }
-            status = template.run(["-c", _DRIVER], pickle.dumps((config, connection, work)))
+            locks = run_lock.held()
+            payload = pickle.dumps((config, connection, work, locks))
+            status = template.run(["-c", _DRIVER], payload, list(locks.values()))
         finally:
             ray.shutdown()
     if os.WIFSIGNALED(status):
@@ -96,13 +99,15 @@ def drive(payload: int) -> None:
     """Be the driver: connect to Ray and work.
 
     Args:
-        payload: descriptor of the file with the configuration, the arguments of `ray.init` and the work.
+        payload: descriptor of the file with the configuration, the arguments of `ray.init`, the work, and the
+            locks that the launcher holds: this process holds them too, in case it lives longer.
     """
     import ray
 
     from marsrl_verl.verl_adapter.launch import do
 
     with os.fdopen(payload, "rb") as stream:
-        config, connection, work = pickle.load(stream)
+        config, connection, work, locks = pickle.load(stream)
+    run_lock.adopt(locks)
     context = ray.init(**connection)
     do(work, config, Path(context.address_info["session_dir"]))

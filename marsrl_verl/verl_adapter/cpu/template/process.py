@@ -78,7 +78,7 @@ class TemplateProcess:
         self._process.stdin.write(json.dumps(variables).encode() + b"\n")
         self._process.stdin.flush()
 
-    def run(self, argv: list[str], payload: bytes = b"") -> int:
+    def run(self, argv: list[str], payload: bytes = b"", descriptors: Sequence[int] = ()) -> int:
         """Run an interpreter's command line in a fork with this process's streams and surroundings.
 
         Signals that reach this process meanwhile are passed on.
@@ -86,6 +86,7 @@ class TemplateProcess:
         Args:
             argv: the arguments of the interpreter; `{payload}` in them becomes the number of an open
                 file that holds `payload`.
+            descriptors: open files that the fork has too, under the same numbers.
 
         Returns:
             The wait status.
@@ -100,7 +101,7 @@ class TemplateProcess:
             os.lseek(file, 0, os.SEEK_SET)
             arguments = [argument.replace("{payload}", str(file)) for argument in argv]
             connection = client.connect(self.name)
-            client.send_request(connection, arguments, [0, 1, 2, file])
+            client.send_request(connection, arguments, [0, 1, 2, file, *descriptors])
         reply = client.receive_reply(connection)
         if reply is not None:
             with _signals_passed_to(reply[1]):

@@ -1,0 +1,85 @@
+"""Checks of where metrics go beside `metrics.jsonl`."""
+
+from __future__ import annotations
+
+import importlib.util
+import netrc
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from omegaconf import OmegaConf
+
+from marsrl_verl.config.checks.context import Context
+from marsrl_verl.config.checks.method import one_of
+from marsrl_verl.config.errors import Problem
+from marsrl_verl.config.upstream_names import loggers
+
+_KEY = "trainer.logger"
+_VARIABLES = "ray_kwargs.ray_init.runtime_env.env_vars"
+_PACKAGES = {
+    "wandb": "wandb",
+    "mlflow": "mlflow",
+    "swanlab": "swanlab",
+    "clearml": "clearml",
+    "trackio": "trackio",
+    "tensorboard": "tensorboard",
+    "rl_insight": "rl_insight",
+    "vemlp_wandb": "volcengine_ml_platform",
+}
+"""Loggers that need a package, and what is imported."""
+_NEEDED = {"vemlp_wandb": ("VOLC_ACCESS_KEY_ID", "VOLC_SECRET_ACCESS_KEY", "MLP_TRACKING_REGION")}
+_WITHOUT_LOGIN = ("offline", "disabled", "dryrun")
+
+
+def check_loggers(ctx: Context) -> list[Problem]:
+    """Names, packages and logins. A dry run, which may be made on another machine, notes what is missing."""
+    names = [str(name) for name in ctx.get(_KEY) or []]
+    problems = [problem for name in names for problem in one_of(_KEY, name, loggers())]
+    if problems:
+        return problems
+    configured = OmegaConf.select(ctx.config, _VARIABLES) or {}
+    environment = {**os.environ, **{str(name): str(value) for name, value in configured.items()}}
+    for name in names:
+        problems += _check(name, environment)
+    if not ctx.dry_run:
+        return problems
+    ctx.notes += [f"{_KEY}={problem.value}: {problem.what}" for problem in problems]
+    return []
+
+
+def _check(name: str, environment: Mapping[str, str]) -> list[Problem]:
+    package = _PACKAGES.get(name)
+    if package is not None and importlib.util.find_spec(package) is None:
+        return [Problem(_KEY, "The package of this logger is not installed.", f"pip install {package}", name)]
+    if missing := [variable for variable in _NEEDED.get(name, ()) if not environment.get(variable)]:
+        what = f"This logger reads {', '.join(missing)} from the environment, and they are not set."
+        return [Problem(_KEY, what, "Set them before the start.", name)]
+    if name == "wandb" and not _wandb_can_start(environment):
+        what = "Weights & Biases would ask for a key: this machine has no login."
+        fix = "Run `wandb login`, or set WANDB_API_KEY, or WANDB_MODE=offline to write into the run's folder."
+        return [Problem(_KEY, what, fix, name)]
+    return []
+
+
+def _wandb_can_start(environment: Mapping[str, str]) -> bool:
+    """Whether wandb finds a key where it looks for one, or needs none. Where that can't be told: yes."""
+    if environment.get("WANDB_MODE", "").lower() in _WITHOUT_LOGIN:
+        return True
+    if environment.get("WANDB_API_KEY") or environment.get("WANDB_IDENTITY_TOKEN_FILE"):
+        return True
+    home = Path(environment.get("HOME") or Path.home())
+    settings = Path(environment.get("WANDB_CONFIG_DIR") or home / ".config" / "wandb") / "settings"
+    if any(path.is_file() and path.stat().st_size > 0 for path in (settings, Path("wandb/settings"))):
+        return True  # they may name a mode or a server of its own
+    host = urlsplit(environment.get("WANDB_BASE_URL") or "https://api.wandb.ai").hostname or ""
+    named = environment.get("NETRC")
+    places = [Path(named).expanduser()] if named else [home / ".netrc", home / "_netrc"]
+    for place in places:
+        try:
+            if place.is_file() and netrc.netrc(str(place)).authenticators(host):
+                return True
+        except (OSError, netrc.NetrcParseError):
+            return True
+    return False

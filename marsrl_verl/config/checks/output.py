@@ -1,0 +1,76 @@
+"""Checks of the run's name and of the folders that it writes into."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from marsrl_verl.config.checks.context import Context
+from marsrl_verl.config.errors import ConfigError, Problem
+from marsrl_verl.reporting.run_folder import OutputFolderError, check_output_folder
+from marsrl_verl.reporting.run_lock import RunLockedError, hold
+
+_DIRECTORY, _LOCAL = "marsrl.run.output_dir", "trainer.default_local_dir"
+_MOST_BYTES = 200
+"""Of a name: file systems take 255, and files beside the folder have names made of it."""
+
+
+def check_name(ctx: Context) -> list[Problem]:
+    """The run's name is a folder's name, and stands in the report and in the picture."""
+    name = ctx.settings.run.name
+    fix = "Choose a name such as my-run; the place is marsrl.run.output_root."
+    if not name.strip() or set(name) & set("/\\") or name in (".", ".."):
+        what = "The name becomes a folder below marsrl.run.output_root: it may not be empty or hold a slash."
+    elif not name.isprintable():
+        what = "The name becomes a folder and a title: it may not hold line breaks or control characters."
+    elif (found := len(name.encode("utf-8", "surrogatepass"))) > _MOST_BYTES:
+        what = f"The name becomes a folder: at most {_MOST_BYTES} bytes, found {found}."
+    else:
+        return []
+    return [Problem("name", what, fix, name)]
+
+
+def check_output(ctx: Context) -> list[Problem]:
+    """An existing run is never overwritten silently."""
+    if ctx.dry_run:
+        return []
+    run = ctx.settings.run
+    try:
+        check_output_folder(run.output_dir, run.existing)
+    except OutputFolderError as error:
+        what = str(error).removeprefix(f"{_DIRECTORY}={run.output_dir} ")
+        fix = "Choose another name=…, or marsrl.run.existing=resume | replace."
+        return [Problem(_DIRECTORY, what, fix, run.output_dir)]
+    except OSError as error:
+        return [_unusable(_DIRECTORY, run.output_dir, error)]
+    return []
+
+
+@contextmanager
+def hold_folders(ctx: Context) -> Iterator[None]:
+    """Hold the run's folder, and that of its checkpoints where it lies elsewhere, while the run lasts.
+
+    Raises:
+        ConfigError: another process writes into one of them, or has since the checks.
+    """
+    folders = {_DIRECTORY: Path(ctx.settings.run.output_dir), _LOCAL: Path(str(ctx.get(_LOCAL))).expanduser()}
+    if folders[_LOCAL].resolve().is_relative_to(folders[_DIRECTORY].resolve()):
+        del folders[_LOCAL]
+    with ExitStack() as stack:
+        for key, folder in folders.items():
+            try:
+                stack.enter_context(hold(folder))
+            except RunLockedError as error:
+                fix = "Choose another name=…, or wait until that run has ended. Nothing of it was touched."
+                raise ConfigError([Problem(key, f"{error}.", fix, folder)]) from error
+            except OSError as error:
+                raise ConfigError([_unusable(key, folder, error)]) from error
+        if problems := check_output(ctx):
+            raise ConfigError(problems)  # it came into being between the check and the lock
+        yield
+
+
+def _unusable(key: str, folder: Path | str, error: OSError) -> Problem:
+    what = f"The folder can't be used: {error.strerror or error}."
+    return Problem(key, what, "Choose another place, or make this one writable.", folder)
