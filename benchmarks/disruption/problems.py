@@ -15,6 +15,7 @@ from marsrl_verl.demo.transcripts import as_problem
 from marsrl_verl.rewards.answer import AnswerReward
 from marsrl_verl.rewards.base import ScoreRequest
 from marsrl_verl.rewards.loading import load_class
+from marsrl_verl.rewards.running import RewardRunner
 from marsrl_verl.rollout.single_call import ChatTokenizer
 
 REWARDS = {
@@ -75,7 +76,7 @@ class AnswerCheck:
         self._chat = chat
         target = REWARDS[reward]
         load_class(target, None, AnswerReward).close()  # a missing package is told now
-        self._graders = Graders(lambda: load_class(target, None, AnswerReward), _GRADERS)
+        self._graders = Graders(lambda: RewardRunner(load_class(target, None, AnswerReward)), _GRADERS)
 
     def right(self, answered: Sequence[tuple[Problem, Sequence[int], Sequence[int]]]) -> list[bool | None]:
         """Whether each response is right. One that was cut off is wrong; None: the grader itself failed.

@@ -27,6 +27,7 @@ from marsrl_verl.data_preparation.problems import problem_key
 from marsrl_verl.demo.assets import model_path
 from marsrl_verl.rewards.base import RoleReward
 from marsrl_verl.rewards.grade_process import GradeFailure
+from marsrl_verl.rewards.running import RewardRunner
 
 NEVER = ScriptedGenerator(lambda question, k: pytest.fail("the model was asked"))
 
@@ -162,7 +163,9 @@ def test_what_an_interruption_may_have_cost_its_grader_is_answered_again(tmp_pat
                 interrupted.set()
                 raise
 
-    monkeypatch.setattr("marsrl_verl.data_preparation.application.make_grader", lambda config: Gone())
+    monkeypatch.setattr(
+        "marsrl_verl.data_preparation.application.make_grader", lambda config: RewardRunner(Gone())
+    )
     stopped = Stopped(right_times(lambda i: 1), stop_after=3)
     assert prepare(source, tmp_path / "out", stopped, "-k", "2") == 130
     assert len(stopped.asked) == 3

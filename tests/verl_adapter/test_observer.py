@@ -100,6 +100,17 @@ def test_a_step_is_described_by_role_by_stage_and_by_what_waits(tmp_path):
     assert metrics["pipeline/ended/corrector_2/finished"] == 1
 
 
+def test_a_step_with_many_failed_grades_is_warned_of(tmp_path, capsys):
+    observer = start(tmp_path / "run", "marsrl.run.progress=true")
+    one = result(1)
+    one.completed[0].samples[0].outcome = Outcome(0.0, error="Mine: ValueError: no number", graded=False)
+    metrics = observer.describe(one)
+    assert metrics["role/solver/grading_error_share"] == 0.5
+    observer.close()
+    assert "1 of 2 grades of the solver failed" in (shown := capsys.readouterr().out)
+    assert "Mine: ValueError: no number" in shown
+
+
 def test_a_recorded_step_is_in_the_folder_at_once(tmp_path):
     observer = start(tmp_path / "run")
     assert not observer.recorded(1)

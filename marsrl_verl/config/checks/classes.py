@@ -13,6 +13,8 @@ from marsrl_verl.config.schema import ClassSpec
 from marsrl_verl.rewards.base import RoleReward
 from marsrl_verl.rewards.loading import ClassLoadError, load_class
 
+_LEAST_LIMIT_S, _MOST_LIMIT_S = 0.1, 86_400.0
+
 
 def check_rewards(ctx: Context) -> list[Problem]:
     """`marsrl.reward.<role>` for every role."""
@@ -26,6 +28,21 @@ def check_rewards(ctx: Context) -> list[Problem]:
         else:
             found.close()
     return problems
+
+
+def check_reward_limits(ctx: Context) -> list[Problem]:
+    """`marsrl.reward.<role>.timeout_s`."""
+    limits = {role: getattr(ctx.settings.reward, role).timeout_s for role in ROLES}
+    return [
+        Problem(
+            f"marsrl.reward.{role}.timeout_s",
+            f"Expected seconds, from {_LEAST_LIMIT_S:g} to {_MOST_LIMIT_S:g} (a day).",
+            "Leave it out (300), or set what the slowest grade takes.",
+            limit,
+        )
+        for role, limit in limits.items()
+        if not _LEAST_LIMIT_S <= limit <= _MOST_LIMIT_S
+    ]
 
 
 def check_prompts(ctx: Context) -> list[Problem]:
