@@ -22,6 +22,7 @@ from marsrl_verl.config.hardware import detect_cluster
 from marsrl_verl.config.kinds import kind_problems
 from marsrl_verl.config.locations import config_folder, group_options, verl_search_path
 from marsrl_verl.config.reference import unknown_keys
+from marsrl_verl.config.reward_function import adopt_reward_function
 from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.config.verl_keys import translate
 
@@ -87,6 +88,7 @@ def compose_config(arguments: Arguments) -> Composed:
             # Before resolving: our functions in interpolations compute with these values.
             raise ConfigError(problems)
         config = resolve(raw)
+        adopt_reward_function(config)
         if problems := missing_problems(config):
             raise ConfigError(problems)
     except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:

@@ -45,9 +45,20 @@ def problems_of(batch: dict[str, Any], first_number: int, prefix: str) -> list[P
                 ground_truth=ground_truth_of(batch["reward_model"][i]),
                 data_source=str(batch["data_source"][i]),
                 messages=tuple(messages),
+                extra_info=_plain(batch["extra_info"][i]) if "extra_info" in batch else {},
             )
         )
     return problems
+
+
+def _plain(extra: Any) -> dict[str, Any]:
+    """A row's `extra_info` without numpy's types, which no checkpoint could be read back with."""
+    plain: dict[str, Any] = json.loads(json.dumps(extra or {}, default=_plain_value))
+    return plain
+
+
+def _plain_value(value: Any) -> Any:
+    return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else str(value)
 
 
 class ProblemStream:

@@ -1,11 +1,12 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torchdata.stateful_dataloader import StatefulDataLoader
 from torchdata.stateful_dataloader.sampler import RandomSampler
 
-from marsrl_verl.verl_adapter.problem_stream import ProblemStream, ground_truth_of, question_of
+from marsrl_verl.verl_adapter.problem_stream import ProblemStream, ground_truth_of, problems_of, question_of
 
 ROWS = [
     {
@@ -40,6 +41,16 @@ def take(source: ProblemStream, count: int) -> list[list[tuple[str, str]]]:
 def test_problem_ids_are_unique_across_epochs():
     ids = [name for batch in take(stream(), 10) for name, _ in batch]
     assert len(set(ids)) == len(ids) == 30
+
+
+def test_extra_info_comes_along_as_plain_values():
+    extra = {"index": np.int64(3), "levels": np.array([1, 2]), "split": "train", "nothing": None}
+    batch = collate([{**ROWS[0], "extra_info": extra}, {**ROWS[1], "extra_info": None}])
+    first, second = problems_of(batch, 0, "p")
+    assert first.extra_info == {"index": 3, "levels": [1, 2], "split": "train", "nothing": None}
+    assert type(first.extra_info["index"]) is int
+    assert second.extra_info == {}
+    assert problems_of(collate(ROWS[:1]), 0, "p")[0].extra_info == {}
 
 
 def test_an_epoch_visits_no_row_twice():

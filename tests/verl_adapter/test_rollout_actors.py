@@ -348,7 +348,7 @@ def test_a_round_in_which_every_grade_of_a_role_fails_is_refused(manager_of):
     graded = manager_of(2, outcomes={"solver": Outcome(0.0), "verifier": failed})
     inputs = [stage_input(f"{role}{i}", role=role) for role in ("solver", "verifier") for i in range(4)]
     sampling = {"solver": SETTINGS, "verifier": SETTINGS}
-    with pytest.raises(RewardUnavailableError, match="8 grades of the verifier failed.*Mine: ValueError"):
+    with pytest.raises(RewardUnavailableError, match=r"8 grades of the verifier failed.*Mine: ValueError"):
         graded.start(inputs, sampling).wait()
     few = manager_of(1, outcomes={"solver": failed})
     for name in "abc":
