@@ -10,8 +10,8 @@ from types import TracebackType
 
 from marsrl_verl.core.thinking import final_text
 from marsrl_verl.core.types import SOLVER, FinishReason, Outcome
+from marsrl_verl.data.problems import SourceProblem
 from marsrl_verl.data_preparation.grades import Grade
-from marsrl_verl.data_preparation.problems import SourceProblem
 from marsrl_verl.rewards.base import ScoreRequest
 from marsrl_verl.rewards.running import RewardRunner
 

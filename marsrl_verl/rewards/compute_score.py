@@ -74,16 +74,18 @@ def _outcome(result: Any) -> Outcome:
     return Outcome(float(found), answer=None if answer is None else str(answer))
 
 
-def _ground_truth(text: str) -> str | list[str]:
-    """As it stands in the row: several accepted answers are kept as a JSON list of strings."""
-    if text.startswith("["):
-        try:
-            parsed = json.loads(text)
-        except ValueError:
-            return text
-        if isinstance(parsed, list) and all(isinstance(one, str) for one in parsed):
-            return parsed
-    return text
+def _ground_truth(text: str) -> Any:
+    """As it stands in the row: a dictionary, and several accepted answers as a list, are kept as JSON."""
+    if not text.startswith(("[", "{")):
+        return text
+    try:
+        parsed = json.loads(text)
+    except ValueError:
+        return text
+    kept = isinstance(parsed, dict) or (
+        isinstance(parsed, list) and all(isinstance(one, str) for one in parsed)
+    )
+    return parsed if kept else text
 
 
 def _function(path: str, name: str) -> Callable[..., Any]:

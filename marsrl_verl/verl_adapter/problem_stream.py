@@ -10,27 +10,9 @@ import numpy as np
 
 from marsrl_verl.core.serialize import problem_from_plain, problem_to_plain
 from marsrl_verl.core.types import Message, Problem
+from marsrl_verl.data.problems import ground_truth_of, question_of
 
 STATE_VERSION = 2
-
-
-def question_of(messages: list[Message]) -> str:
-    """The problem text of a dataset row: its last user message."""
-    for message in reversed(messages):
-        if message["role"] == "user":
-            return message["content"]
-    raise ValueError(f"a dataset prompt needs a user message, found roles {[m['role'] for m in messages]}")
-
-
-def ground_truth_of(reward_model: dict[str, Any]) -> str:
-    """The reference answer of a dataset row; several accepted answers become a JSON list."""
-    truth = reward_model["ground_truth"]
-    if isinstance(truth, (list, tuple, np.ndarray)):
-        answers = [str(one).strip() for one in truth]
-        if not answers:
-            raise ValueError("reward_model.ground_truth is an empty list")
-        return answers[0] if len(answers) == 1 else json.dumps(answers, ensure_ascii=False)
-    return str(truth).strip()
 
 
 def problems_of(batch: dict[str, Any], first_number: int, prefix: str) -> list[Problem]:

@@ -6,7 +6,8 @@ import torch
 from torchdata.stateful_dataloader import StatefulDataLoader
 from torchdata.stateful_dataloader.sampler import RandomSampler
 
-from marsrl_verl.verl_adapter.problem_stream import ProblemStream, ground_truth_of, problems_of, question_of
+from marsrl_verl.data.problems import ground_truth_of, question_of
+from marsrl_verl.verl_adapter.problem_stream import ProblemStream, problems_of
 
 ROWS = [
     {
