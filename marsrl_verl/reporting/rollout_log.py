@@ -105,8 +105,9 @@ def evaluation_rollouts_path(folder: Path, tag: str) -> Path:
 
 
 def write_evaluation_rollouts(folder: Path, step: int, evaluation: SystemEvaluation) -> Path:
-    """Write `rollouts/eval_<tag>.jsonl` with every call of an evaluation."""
+    """Write `rollouts/eval_<tag>.jsonl` with every call of an evaluation, last those that were too long."""
     path = evaluation_rollouts_path(folder, evaluation.tag)
-    lines = (rollout_line(step, call.input, call.sample) for call in evaluation.calls)
+    calls = [*evaluation.calls, *(call for run in evaluation.not_asked for call in run.calls)]
+    lines = (rollout_line(step, call.input, call.sample) for call in calls)
     write_lines_atomic(path, (to_json(line) + "\n" for line in lines))
     return path

@@ -8,7 +8,9 @@ from typing import Any
 
 import numpy as np
 
+from marsrl_verl.core.scheduler_state import EndReason
 from marsrl_verl.core.serialize import problem_from_plain, problem_to_plain
+from marsrl_verl.core.step_result import StepResult
 from marsrl_verl.core.types import Message, Problem
 from marsrl_verl.data.problems import ground_truth_of, question_of
 
@@ -41,6 +43,40 @@ def _plain(extra: Any) -> dict[str, Any]:
 
 def _plain_value(value: Any) -> Any:
     return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else str(value)
+
+
+class NothingToTrainError(RuntimeError):
+    """No problem of the training data is ever asked."""
+
+
+class AskedProblems:
+    """Looks whether any problem of the training data is asked.
+
+    Args:
+        rows: of the training data.
+        limit: most tokens of a problem's prompt.
+    """
+
+    def __init__(self, rows: int, limit: int) -> None:
+        self._rows, self._limit = rows, limit
+        self._not_asked = 0
+
+    def look(self, result: StepResult) -> None:
+        """Look at a finished step.
+
+        Raises:
+            NothingToTrainError: in a whole pass over the data none was asked.
+        """
+        if result.completed or result.in_flight or any(result.waiting.values()):
+            self._not_asked = 0
+            return
+        self._not_asked += sum(end.reason is EndReason.NOT_ASKED for end in result.ended)
+        if self._not_asked >= self._rows:
+            raise NothingToTrainError(
+                f"none of the last {self._not_asked} problems was asked, a whole pass over the training "
+                f"data: their prompts have more than marsrl.roles.solver.max_prompt_tokens = {self._limit} "
+                "tokens; raise it, or give shorter problems"
+            )
 
 
 class ProblemStream:

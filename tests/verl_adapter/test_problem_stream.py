@@ -1,13 +1,22 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from torchdata.stateful_dataloader import StatefulDataLoader
 from torchdata.stateful_dataloader.sampler import RandomSampler
 
+from marsrl_verl.core.scheduler_state import Ended, EndReason
+from marsrl_verl.core.step_result import StepResult
 from marsrl_verl.data.problems import ground_truth_of, question_of
-from marsrl_verl.verl_adapter.problem_stream import ProblemStream, problems_of
+from marsrl_verl.verl_adapter.problem_stream import (
+    AskedProblems,
+    NothingToTrainError,
+    ProblemStream,
+    problems_of,
+)
 
 ROWS = [
     {
@@ -52,6 +61,36 @@ def test_extra_info_comes_along_as_plain_values():
     assert type(first.extra_info["index"]) is int
     assert second.extra_info == {}
     assert problems_of(collate(ROWS[:1]), 0, "p")[0].extra_info == {}
+
+
+NOBODY_ASKED = StepResult(
+    step=1,
+    trained=[],
+    completed=[],
+    ended=[Ended(f"p{i}", "solver", EndReason.NOT_ASKED) for i in range(4)],
+    waiting={"solver": 0},
+    in_flight=0,
+    unfinished=0,
+    held=0,
+    stale=0,
+    oldest_waiting={},
+    input_ages={},
+)
+
+
+def test_a_pass_over_the_data_in_which_nothing_is_asked_ends_the_run():
+    asked = AskedProblems(rows=10, limit=7)
+    asked.look(NOBODY_ASKED)
+    asked.look(NOBODY_ASKED)
+    with pytest.raises(NothingToTrainError, match=r"last 12 problems .*max_prompt_tokens = 7"):
+        asked.look(NOBODY_ASKED)
+
+
+def test_problems_that_are_asked_in_between_let_the_run_go_on():
+    asked = AskedProblems(rows=10, limit=7)
+    for _ in range(9):
+        asked.look(NOBODY_ASKED)
+        asked.look(replace(NOBODY_ASKED, waiting={"solver": 1}))
 
 
 def test_an_epoch_visits_no_row_twice():

@@ -115,6 +115,7 @@ INERT_KEYS: tuple[Inert, ...] = (
     ),
     Inert("data.val_batch_size", _EVALUATION, _EVALUATION_FIX),
     Inert("data.reward_fn_key", _REWARDS, _REWARDS_FIX),
+    Inert("data.filter_overlong_prompts_workers", "Prompts are measured in one process.", "Leave it out."),
     Inert("data.truncation", "Prompts are never truncated; too long ones are not asked.", "Leave it out."),
     Inert("data.tool_config_path", "A stage is one model call without tools.", "Leave it out."),
     Inert("data.function_tool_path", "A stage is one model call without tools.", "Leave it out."),
