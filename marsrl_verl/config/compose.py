@@ -88,7 +88,7 @@ def compose_config(arguments: Arguments) -> Composed:
             # Before resolving: our functions in interpolations compute with these values.
             raise ConfigError(problems)
         config = resolve(raw)
-        adopt_reward_function(config)
+        function_notes = adopt_reward_function(config)
         if problems := missing_problems(config):
             raise ConfigError(problems)
     except (HydraException, OmegaConfBaseException, yaml.YAMLError) as error:
@@ -98,7 +98,7 @@ def compose_config(arguments: Arguments) -> Composed:
         raw=tree,
         choices=choices,
         cluster_detected=detected,
-        verl_notes=translated.notes,
+        verl_notes=(*translated.notes, *function_notes),
         estimator_named=translated.estimator_named,
     )
 

@@ -18,12 +18,15 @@ COMPUTE_SCORE = f"{ComputeScoreReward.__module__}:{ComputeScoreReward.__name__}"
 _OURS = "marsrl_verl.rewards."
 
 
-def adopt_reward_function(config: DictConfig) -> None:
+def adopt_reward_function(config: DictConfig) -> tuple[str, ...]:
     """Write a function that verl's node names to `marsrl.reward` of Solver and Corrector, with its absolute
     path; verl itself then has none to load. Nothing is done where none is named.
 
     Args:
         config: resolved; changed in place.
+
+    Returns:
+        A line that says so.
 
     Raises:
         ConfigError: both nodes name one, or a class of the user's scores the role too.
@@ -44,6 +47,7 @@ def adopt_reward_function(config: DictConfig) -> None:
                     **({"reward_kwargs": kwargs} if kwargs else {}),
                 }
         function.path = None
+    return tuple(f"{node}.path={path} scores Solver and Corrector" for node, path in named.items())
 
 
 def _problems(config: DictConfig, named: dict[str, Any]) -> list[Problem]:

@@ -141,14 +141,12 @@ class TrainingObserver:
         runs = [result.sampled, *([result.greedy] if result.greedy is not None else [])]
         self._warn_of_grades((call.input.role, call.sample) for run in runs for call in run.calls)
         found = result.record.estimates | result.record.effort
-        means = {name: one.mean for name, one in found.items() if one.mean is not None}
-        if not (missing := result.record.not_asked):
-            return means
-        self._progress.message(
-            f"warning: {missing} of {len(problems)} held-out problems were not evaluated: their prompts are "
-            "longer than marsrl.roles.solver.max_prompt_tokens"
-        )
-        return {**means, "not_asked": float(missing)}
+        if missing := result.record.not_asked:
+            self._progress.message(
+                f"warning: {missing} of {len(problems)} held-out problems were not evaluated: their prompts "
+                "are longer than marsrl.roles.solver.max_prompt_tokens"
+            )
+        return {name: one.mean for name, one in found.items() if one.mean is not None}
 
     def finish_evaluation(self, step: int) -> None:
         """Write and show the result of a run that only evaluates the weights of `step`."""

@@ -31,7 +31,9 @@ def function(tmp_path) -> Path:
 
 @pytest.mark.parametrize("node", ["reward.custom_reward_function", "custom_reward_function"])
 def test_the_function_scores_the_roles_that_answer(run, function, node):
-    config = run(f"{node}.path={function.name}").launched
+    started = run(f"{node}.path={function.name}")
+    assert f"{node}.path={function.name} scores Solver and Corrector" in started.out
+    config = started.launched
     assert config is not None
     for role in ("solver", "corrector"):
         spec = config.marsrl.reward[role]

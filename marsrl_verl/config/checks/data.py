@@ -75,8 +75,9 @@ def _check_prompt_lengths(ctx: Context) -> list[Problem]:
     """Data of which nothing would be asked is refused, parts of it are warned of."""
     problems = []
     limit, evaluation = ctx.settings.roles.solver.max_prompt_tokens, ctx.settings.evaluation
-    evaluates = evaluation.before or evaluation.after or evaluation.every > 0
-    for split, wanted in zip(SPLITS, (True, evaluates), strict=True):
+    alone = bool(ctx.config.trainer.val_only)
+    evaluates = alone or evaluation.before or evaluation.after or evaluation.every > 0
+    for split, wanted in zip(SPLITS, (not alone, evaluates), strict=True):
         files = [report for report in ctx.files if report.split == split and report.too_long is not None]
         rows, asked = sum(one.rows for one in files), sum(one.asked for one in files)
         longest = max((one.longest_prompt for one in files), default=0)
