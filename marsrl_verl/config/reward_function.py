@@ -38,7 +38,7 @@ def adopt_reward_function(config: DictConfig) -> tuple[str, ...]:
     for node, path in named.items():
         function = OmegaConf.select(config, node)
         kwargs: Any = OmegaConf.to_container(function).get("reward_kwargs")  # type: ignore[union-attr]
-        arguments = {"path": _absolute(str(path)), "name": function.name or "compute_score"}
+        arguments = {"path": _absolute(str(path)), "name": function.name or ComputeScoreReward.FUNCTION}
         for role in (SOLVER, CORRECTOR):
             with open_dict(config.marsrl.reward[role]):
                 config.marsrl.reward[role].target = COMPUTE_SCORE
@@ -60,21 +60,35 @@ def _problems(config: DictConfig, named: dict[str, Any]) -> list[Problem]:
                 named[_NODES[1]],
             )
         ]
+    problems = []
+    for node, path in named.items():
+        for role in (SOLVER, CORRECTOR):
+            spec = config.marsrl.reward[role]
+            target = "" if OmegaConf.is_missing(spec, "target") else str(spec.target)
+            chosen = {"target": "" if target.startswith(_OURS) else target, "kwargs": spec.kwargs}
+            problems += [
+                Problem(
+                    f"marsrl.reward.{role}.{name}",
+                    f"{node}.path = {path} scores this role too.",
+                    "Leave one of them out.",
+                    value,
+                )
+                for name, value in chosen.items()
+                if value
+            ]
+    return problems + _without_path(config)
+
+
+def _without_path(config: DictConfig) -> list[Problem]:
+    """Parts of a function that nobody named."""
+    nodes = [node for node in _NODES if not OmegaConf.select(config, f"{node}.path")]
+    keys = [f"{node}.{name}" for node in nodes for name in ("name", "reward_kwargs")]
+    given = {key: value for key in keys if (value := OmegaConf.select(config, key))}
     return [
-        Problem(
-            f"marsrl.reward.{role}.target",
-            f"{node}.path = {path} scores this role too.",
-            "Leave one of them out.",
-            target,
-        )
-        for node, path in named.items()
-        for role in (SOLVER, CORRECTOR)
-        if (target := _target(config, role)) and not target.startswith(_OURS)
+        Problem(key, "It has no effect without a path.", f"Set {key.rpartition('.')[0]}.path too.", value)
+        for key, value in given.items()
+        if value != ComputeScoreReward.FUNCTION or not key.startswith(REWARD_FUNCTION)
     ]
-
-
-def _target(config: DictConfig, role: str) -> str:
-    return str(OmegaConf.select(config, f"marsrl.reward.{role}.target") or "")
 
 
 def _absolute(path: str) -> str:

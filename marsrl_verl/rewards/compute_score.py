@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, ClassVar
 
 from marsrl_verl.core.types import Outcome
 from marsrl_verl.rewards.base import RoleReward, ScoreRequest
@@ -37,8 +37,11 @@ class ComputeScoreReward(RoleReward):
         reward_kwargs: further keyword arguments; they win over those above.
     """
 
+    FUNCTION: ClassVar[str] = "compute_score"
+    """The name that verl looks for where none is given."""
+
     def __init__(
-        self, path: str, name: str = "compute_score", reward_kwargs: Mapping[str, Any] | None = None
+        self, path: str, name: str = FUNCTION, reward_kwargs: Mapping[str, Any] | None = None
     ) -> None:
         self.function = _function(path, name)
         self.kwargs = dict(reward_kwargs or {})

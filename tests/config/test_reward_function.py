@@ -83,3 +83,17 @@ def test_two_rewards_for_one_role_are_refused(run, function):
     assert_refused(both, "custom_reward_function.path", "is set too")
     own = run(f"reward.custom_reward_function.path={function}", "marsrl.reward.solver.target=mine:Reward")
     assert_refused(own, "marsrl.reward.solver.target", "scores this role too")
+    words = (f"reward.custom_reward_function.path={function}", "+marsrl.reward.corrector.kwargs.weight=1")
+    assert_refused(run(*words), "marsrl.reward.corrector.kwargs", "scores this role too")
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "reward.custom_reward_function.name=strict",
+        "custom_reward_function.name=compute_score",
+        "+reward.custom_reward_function.reward_kwargs.weight=1",
+    ],
+)
+def test_a_function_without_a_path_is_refused(run, word):
+    assert_refused(run(word), word.lstrip("+").split("=")[0].removesuffix(".weight"), "without a path")

@@ -111,6 +111,13 @@ def test_verl_calls_a_reward_function_with_the_keywords_that_ours_passes():
     assert 'result["score"]' in call
 
 
+def test_verls_dataset_keeps_its_rows_where_long_prompts_are_taken_out():
+    # `overlong_prompts`: rows leave `dataframe`, and verl's own filter, with another length, stays off.
+    text = source("verl.utils.dataset.rl_dataset:RLHFDataset")
+    assert "return len(self.dataframe)" in text
+    assert 'config.get("filter_overlong_prompts"' in text
+
+
 def test_reward_worker_hands_the_batch_to_run_single_without_a_reward_model():
     name = "verl.experimental.reward_loop.reward_loop:RewardLoopWorker.compute_score"
     assert "self.reward_manager.run_single(data)" in source(name)
