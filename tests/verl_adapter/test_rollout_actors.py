@@ -28,6 +28,7 @@ from marsrl_verl.verl_adapter.generation import Round
 from marsrl_verl.verl_adapter.group_client import GroupClient
 from marsrl_verl.verl_adapter.rollout_manager import MarsRLAgentLoopManager, MarsRLAgentLoopWorker
 from marsrl_verl.verl_adapter.round_watch import GroupCounts
+from marsrl_verl.verl_adapter.scoring import without_tracebacks
 from marsrl_verl.verl_adapter.vllm_server import MarsRLvLLMServer
 
 SETTINGS = SamplingSettings(max_new_tokens=8, max_prompt_tokens=99, temperature=0.7, top_p=0.9, top_k=5)
@@ -355,6 +356,18 @@ def test_a_round_in_which_every_grade_of_a_role_fails_is_refused(manager_of):
         few.generate([stage_input(name)], sampling)
     with pytest.raises(RewardUnavailableError, match="8 grades of the solver"):
         few.generate([stage_input("d")], sampling)
+
+
+def test_a_reward_that_holds_its_threads_ends_the_run_with_a_sentence():
+    """As Ray hands it on: from the reward worker to the agent-loop worker, and from there to the driver."""
+    first = RayTaskError("run_single", "Traceback …", RewardUnavailableError("no thread is left"))
+    passed = without_tracebacks(first.as_instanceof_cause())
+    second = RayTaskError("generate_samples", "Traceback …", passed).as_instanceof_cause()
+    last = without_tracebacks(second)
+    assert type(last) is RewardUnavailableError
+    assert str(last) == "no thread is left"
+    other = RayTaskError("run_single", "Traceback …", KeyError("x")).as_instanceof_cause()
+    assert without_tracebacks(other) is other
 
 
 def test_prompts_that_are_too_long_are_no_broken_engine(manager_of):
