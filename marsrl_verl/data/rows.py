@@ -159,8 +159,10 @@ def _checked(data: Any) -> dict[str, Any] | RowError:
 def _json_array(path: Path) -> Iterator[Row]:
     try:
         text = path.read_text(encoding="utf-8")
-        if not text.lstrip().startswith("["):
-            yield from _json_lines(path)
+        if text.lstrip().startswith("{") and len(text.strip().splitlines()) > 1:
+            yield from _json_lines(
+                path
+            )  # lines of JSON under the other name, as Hugging Face's reader takes them
             return
         data = json.loads(text)
     except (OSError, ValueError) as error:
