@@ -49,7 +49,7 @@ def kept(tmp_path, tokenizer):
 
 
 def test_problems_that_are_too_long_for_the_solver_leave_the_dataset(kept):
-    limit = "marsrl.roles.solver.max_prompt_tokens=24"
+    limit = "marsrl.roles.solver.max_prompt_tokens=12"
     assert kept(limit) == QUESTIONS
     assert kept(limit, "data.filter_overlong_prompts=true") == [QUESTIONS[0], QUESTIONS[2]]
     assert kept("data.filter_overlong_prompts=true") == QUESTIONS
