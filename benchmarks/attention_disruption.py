@@ -36,8 +36,8 @@ from benchmarks.disruption.sampling import Decoding
 from benchmarks.disruption.statistics import as_table, summarise
 from benchmarks.disruption.study import Found, Plan, Study
 from marsrl_verl.algos.prompts import MathPrompts
-from marsrl_verl.data_preparation.errors import PreparationError
-from marsrl_verl.data_preparation.problems import ANSWER_COLUMN, Columns
+from marsrl_verl.data.problems import ANSWER_COLUMN, Columns
+from marsrl_verl.data.rows import DataError
 from marsrl_verl.demo.assets import model_path
 from marsrl_verl.rewards.loading import ClassLoadError
 from marsrl_verl.rollout.single_call import ChatTokenizer
@@ -217,7 +217,7 @@ def main(words: list[str] | None = None) -> int:
     one = settings_of(words)
     try:
         return run(one)
-    except (ValueError, PreparationError, ClassLoadError) as error:
+    except (ValueError, DataError, ClassLoadError) as error:
         print(f"attention_disruption: {error}", file=sys.stderr)
         return 2
 

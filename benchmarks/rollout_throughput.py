@@ -31,8 +31,8 @@ from benchmarks.throughput.processes import TAG
 from benchmarks.throughput.tables import piece_table, processor_table, progress, result_table, verdict
 from benchmarks.training_runs import machine
 from marsrl_verl.config.data_files import as_list
-from marsrl_verl.data_preparation.problems import Columns, collect
-from marsrl_verl.data_preparation.source import read_rows
+from marsrl_verl.data.problems import Columns, collect
+from marsrl_verl.data.rows import read_rows
 
 ROOT = Path(__file__).resolve().parents[1]
 CPU = ("cluster=cpu", "model=tiny", "reward=exact")

@@ -7,14 +7,15 @@ from pathlib import Path
 
 from marsrl_verl.core.thinking import final_text
 from marsrl_verl.core.types import SOLVER, FinishReason, Problem, is_correct
+from marsrl_verl.data.problems import Collected, Columns, collect
+from marsrl_verl.data.rows import read_rows
 from marsrl_verl.data_preparation.graders import Graders
-from marsrl_verl.data_preparation.problems import Collected, Columns, collect
-from marsrl_verl.data_preparation.source import read_rows
 from marsrl_verl.demo.problems import Split, generate
 from marsrl_verl.demo.transcripts import as_problem
 from marsrl_verl.rewards.answer import AnswerReward
 from marsrl_verl.rewards.base import ScoreRequest
 from marsrl_verl.rewards.loading import load_class
+from marsrl_verl.rewards.running import RewardRunner
 from marsrl_verl.rollout.single_call import ChatTokenizer
 
 REWARDS = {
@@ -37,7 +38,7 @@ def read_problems(path: Path, columns: Columns, count: int | None) -> list[Probl
     read as the data script does (`docs/data.md`); ids are hashes of the chats.
 
     Raises:
-        PreparationError: the file can't be read.
+        DataError: the file can't be read.
         ValueError: it has a row that is no usable problem, or too few problems.
     """
     found = collect(read_rows([path], columns.names), columns, None)
@@ -75,7 +76,7 @@ class AnswerCheck:
         self._chat = chat
         target = REWARDS[reward]
         load_class(target, None, AnswerReward).close()  # a missing package is told now
-        self._graders = Graders(lambda: load_class(target, None, AnswerReward), _GRADERS)
+        self._graders = Graders(lambda: RewardRunner(load_class(target, None, AnswerReward)), _GRADERS)
 
     def right(self, answered: Sequence[tuple[Problem, Sequence[int], Sequence[int]]]) -> list[bool | None]:
         """Whether each response is right. One that was cut off is wrong; None: the grader itself failed.

@@ -34,7 +34,6 @@ from benchmarks.throughput.plan import (
 from benchmarks.throughput.processes import TAG, processor_seconds, spent
 from marsrl_verl.core.types import SOLVER, Sample, StageInput
 from marsrl_verl.rewards.base import ScoreRequest
-from marsrl_verl.rewards.loading import score_request
 from marsrl_verl.verl_adapter.components import chat_tokenizer
 from marsrl_verl.verl_adapter.group_client import GroupClient
 from marsrl_verl.verl_adapter.reward_manager import build_role_rewards
@@ -173,9 +172,9 @@ class Bench:
 
         async def score() -> None:
             for request in requests:
-                await score_request(rewards[request.role], request)
+                await rewards[request.role].score(request)
 
-        asyncio.run(score_request(rewards[SOLVER], requests[0]))  # starts a grader's process
+        asyncio.run(rewards[SOLVER].score(requests[0]))  # starts a grader's process
         answers = [
             (one.response_ids, one.rollout_log_probs, one.finish_reason.value, one.policy_version)
             for one in samples

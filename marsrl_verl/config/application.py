@@ -64,6 +64,8 @@ def _run(argv: list[str], launch: Launch) -> int:
         print(picked(composed.choices["cluster"]), flush=True)
     for line in composed.verl_notes:
         print(line, flush=True)
+    for warning in context.warnings:
+        print(f"warning: {warning}", flush=True)
     with open_dict(composed.config):
         composed.config.marsrl.run.data_bytes = data_bytes(context)
         composed.config.marsrl.run.command = _command(argv)

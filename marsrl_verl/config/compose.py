@@ -23,6 +23,7 @@ from marsrl_verl.config.kinds import kind_problems
 from marsrl_verl.config.locations import config_folder, group_options, verl_search_path
 from marsrl_verl.config.ray_cluster import cluster_in_sight
 from marsrl_verl.config.reference import unknown_keys
+from marsrl_verl.config.reward_function import adopt_reward_function
 from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.config.verl_keys import translate
 
@@ -88,6 +89,7 @@ def compose_config(arguments: Arguments) -> Composed:
             # Before resolving: our functions in interpolations compute with these values.
             raise ConfigError(problems)
         config = resolve(raw)
+        function_notes = adopt_reward_function(config)
         if problems := missing_problems(config):
             raise ConfigError(problems)
         if detected and cluster_in_sight(config):
@@ -99,7 +101,7 @@ def compose_config(arguments: Arguments) -> Composed:
         raw=tree,
         choices=choices,
         cluster_detected=detected,
-        verl_notes=translated.notes,
+        verl_notes=(*translated.notes, *function_notes),
         estimator_named=translated.estimator_named,
     )
 

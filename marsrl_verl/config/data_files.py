@@ -1,22 +1,32 @@
-"""Reading data files in verl's format, as a check: rows without a question or an answer are found here."""
+"""Reading data files in verl's format, as a check: what no run could use, and what its user should know."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from omegaconf import OmegaConf
 
-from marsrl_verl.core.inert_text import holds_surrogates
+from marsrl_verl.core.types import Problem
+from marsrl_verl.data.problems import Columns, Fault, SourceProblem, note_fault, read_problem, same_reference
+from marsrl_verl.data.rows import DataError, Row, RowError, parquet_columns, read_rows
 
 MAX_NAMED_ROWS = 5
 
+Seen = dict[str, tuple[str, str]]
+"""Reference and place of each problem by its key (`data.problems.problem_key`)."""
 
-class UnreadableFileError(ValueError):
-    """A data file that can't be read; the message says why."""
+
+@dataclass(slots=True)
+class PromptLengths:
+    """Which prompts exceed the Solver's limit."""
+
+    measure: Callable[[Problem], int]
+    """Tokens of the Solver's prompt, counted by the model's tokenizer; within the limit a bound will do."""
+    limit: int
+    """`marsrl.roles.solver.max_prompt_tokens`."""
 
 
 @dataclass(slots=True)
@@ -27,33 +37,93 @@ class FileReport:
     split: str
     """`train` or `val`."""
     rows: int = 0
-    without_answer: list[int] = field(default_factory=list)
-    """Numbers of rows without `reward_model.ground_truth`, from 0."""
-    without_question: list[int] = field(default_factory=list)
-    """Numbers of rows whose prompt has no user message with text, from 0."""
+    faults: dict[str, Fault] = field(default_factory=dict)
+    """Rows that are no problem with an answer, by what is wrong with them."""
     longest_question: str = ""
     """The question with the most characters."""
+    problems: Seen = field(default_factory=dict)
+    """Those that the file has first of its split."""
+    duplicates: int = 0
+    """Rows with a problem of an earlier row of the split."""
+    contradictions: list[tuple[str, str]] = field(default_factory=list)
+    """Places of an earlier row and of one with its problem and another answer."""
+    too_long: int | None = None
+    """Rows whose prompt exceeds the Solver's limit; None: they were not measured."""
+    longest_prompt: int = 0
+    """Tokens of the longest one of these."""
+
+    @property
+    def asked(self) -> int:
+        """Rows whose problem the Solver is asked."""
+        return self.rows - (self.too_long or 0)
 
 
-def read_report(path: Path, split: str, prompt_key: str, required: tuple[str, ...]) -> FileReport:
+def read_report(
+    path: Path,
+    split: str,
+    prompt_key: str = "prompt",
+    seen: Seen | None = None,
+    lengths: PromptLengths | None = None,
+) -> FileReport:
     """Read a parquet, JSON or JSON-lines file and look at every row.
 
+    Args:
+        seen: problems of the split's files before this one; those of this one are added.
+        lengths: measures prompts; None: they are not measured.
+
     Raises:
-        UnreadableFileError: another format, broken content, a missing column, or no rows.
+        DataError: another format, broken content, a missing column, or no rows.
     """
-    report = FileReport(path, split)
-    for number, row in enumerate(_rows(path, required)):
+    columns = Columns(chat=prompt_key, structured=True)
+    required = (prompt_key, columns.answer.partition(".")[0], "data_source")
+    report, seen = (
+        FileReport(path, split, too_long=None if lengths is None else 0),
+        {} if seen is None else seen,
+    )
+    too_long: set[str] = set()
+    for row in _rows(path, required):
         report.rows += 1
-        question = _question(row.get(prompt_key))
-        if not question.strip():
-            report.without_question.append(number)
-        if not _has_answer(row.get("reward_model")):
-            report.without_answer.append(number)
-        if len(question) > len(report.longest_question):
-            report.longest_question = question
+        try:
+            problem = _problem(row, required, columns)
+            first = seen.get(problem.key)
+            if first is None:
+                seen[problem.key] = report.problems[problem.key] = (problem.problem.ground_truth, row.place)
+                if len(problem.question) > len(report.longest_question):
+                    report.longest_question = problem.question
+                if lengths is not None and _exceeds(problem.problem, lengths, report):
+                    too_long.add(problem.key)
+            elif same_reference(first[0], problem.problem.ground_truth):
+                report.duplicates += 1
+            else:
+                report.contradictions.append((first[1], row.place))
+            if report.too_long is not None and problem.key in too_long:
+                report.too_long += 1
+        except RowError as error:
+            note_fault(report.faults, error, row.place.removeprefix(f"{path} row "))
     if report.rows == 0:
-        raise UnreadableFileError("the file has no rows")
+        raise DataError("the file has no rows", "Give one with problems.")
     return report
+
+
+def _problem(row: Row, required: tuple[str, ...], columns: Columns) -> SourceProblem:
+    if isinstance(row.data, RowError):
+        raise row.data
+    for name in required:
+        if name not in row.data:
+            raise RowError(f"there is no column {name}", f"add {name}")
+    return read_problem(row.data, row.place, columns, None)[0]
+
+
+def _exceeds(problem: Problem, lengths: PromptLengths, report: FileReport) -> bool:
+    try:
+        tokens = lengths.measure(problem)
+    except Exception as error:
+        what = f"the prompts' class or the chat template fails on it ({type(error).__name__}: {error})"
+        raise RowError(what, "repair the row, or the prompts' class") from error
+    if tokens <= lengths.limit:
+        return False
+    report.longest_prompt = max(report.longest_prompt, tokens)
+    return True
 
 
 def as_list(value: Any) -> list[Any]:
@@ -66,11 +136,16 @@ def read_questions(path: Path, prompt_key: str, id_column: str | None) -> Iterat
     column is named or the row has no id.
 
     Raises:
-        UnreadableFileError: as `read_report`.
+        DataError: as `read_report`.
     """
     names = id_column.split(".") if id_column is not None else []
-    for row in _rows(path, (prompt_key, *names[:1])):
-        yield _question(row.get(prompt_key)), _id(row, names)
+    required = (prompt_key, *names[:1])
+    for row in _rows(path, required):
+        if isinstance(row.data, RowError):
+            raise DataError(f"{row.place}: {row.data.what}", row.data.fix)
+        if missing := [name for name in required if name not in row.data]:
+            raise DataError(_missing(missing, row.data), f"Look at {row.place}.")
+        yield _question(row.data.get(prompt_key)), _id(row.data, names)
 
 
 def _id(row: dict[str, Any], names: list[str]) -> str | None:
@@ -84,59 +159,17 @@ def _id(row: dict[str, Any], names: list[str]) -> str | None:
     return str(value).strip() or None
 
 
-def _rows(path: Path, required: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+def _rows(path: Path, required: tuple[str, ...]) -> Iterator[Row]:
+    """The rows; a parquet file has the required columns for all of them."""
     if path.suffix == ".parquet":
-        yield from _parquet_rows(path, required)
-    elif path.suffix in (".json", ".jsonl"):
-        yield from _json_rows(path, required)
-    else:
-        raise UnreadableFileError(
-            f"files of type {path.suffix or '(none)'} are not read; use .parquet, .jsonl, .json"
-        )
+        present = parquet_columns(path)
+        if missing := [name for name in required if name not in present]:
+            raise DataError(_missing(missing, present), "Rename a column, or add it.")
+    return read_rows([path], required)
 
 
-def _parquet_rows(path: Path, required: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        columns = pq.read_schema(path).names
-        _require(required, columns)
-        # By path, not from memory: pyarrow aborts at exit now and then after reading from a buffer.
-        table = pq.read_table(path, columns=list(required))
-    except (pa.ArrowException, OSError) as error:
-        raise UnreadableFileError(f"it is no readable parquet file ({str(error).splitlines()[0]})") from error
-    for batch in table.to_batches(max_chunksize=1024):
-        yield from batch.to_pylist()
-
-
-def _json_rows(path: Path, required: tuple[str, ...]) -> Iterator[dict[str, Any]]:
-    try:
-        text = path.read_text(encoding="utf-8")
-        whole = json.loads(text) if path.suffix == ".json" and text.lstrip().startswith("[") else None
-        rows = whole if whole is not None else [json.loads(line) for line in text.split("\n") if line.strip()]
-    except (OSError, ValueError) as error:
-        raise UnreadableFileError(f"it is no readable {path.suffix} file ({error})") from error
-    escapes = "\\ud" in text.lower()
-    for number, row in enumerate(rows):
-        if not isinstance(row, dict):
-            raise UnreadableFileError(f"a row is {type(row).__name__}, expected an object")
-        if escapes and holds_surrogates(row):
-            # What loads the data for the run refuses the whole file without naming the row.
-            raise UnreadableFileError(
-                f"row {number} (from 0) holds half of a surrogate pair, which is no character; "
-                "replace it, for instance by U+FFFD"
-            )
-        _require(required, row)
-        yield row
-
-
-def _require(required: tuple[str, ...], present: Any) -> None:
-    missing = [name for name in required if name not in present]
-    if missing:
-        raise UnreadableFileError(
-            f"column {', '.join(missing)} is missing; found: {', '.join(sorted(present))}"
-        )
+def _missing(names: list[str], present: Any) -> str:
+    return f"column {', '.join(names)} is missing; found: {', '.join(sorted(present))}"
 
 
 def _question(prompt: Any) -> str:
@@ -148,10 +181,3 @@ def _question(prompt: Any) -> str:
             content = message.get("content")
             return content if isinstance(content, str) else ""
     return ""
-
-
-def _has_answer(reward_model: Any) -> bool:
-    """A string or number, or a list of accepted answers with at least one."""
-    truth = reward_model.get("ground_truth") if isinstance(reward_model, dict) else None
-    answers = truth if isinstance(truth, (list, tuple)) else [truth]
-    return any(answer is not None and str(answer).strip() != "" for answer in answers)

@@ -12,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from marsrl_verl.algos.choices import OffPolicyMode, Overlap
 from marsrl_verl.config.batching import BatchPlan, plan_batch, world_size
 from marsrl_verl.config.checks.attnrl import influence_plan
+from marsrl_verl.config.checks.batch import training_rows
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.checks.memory import model_shape
 from marsrl_verl.config.checks.prompt_room import prompt_budgets
@@ -43,6 +44,8 @@ def report(ctx: Context, composed: Composed) -> str:
         _memory(ctx),
         _files(ctx, plan),
     ]
+    if ctx.warnings:
+        sections.append(["Warnings", *(f"  ! {warning}" for warning in ctx.warnings)])
     if ctx.notes:
         sections.append(["Not looked at", *(f"  {note}" for note in ctx.notes)])
     sections.append([f"Resolved configuration: {path}"])
@@ -273,10 +276,11 @@ def _files(ctx: Context, plan: BatchPlan) -> list[str]:
         return ["Data", "  no file was read"]
     lines = ["Data"]
     for one in ctx.files:
-        lines.append(f"  {one.split:<6} {one.rows:,} problems  {one.path}")
-    rows = sum(one.rows for one in ctx.files if one.split == "train")
+        too_long = f", {one.too_long:,} too long to ask" if one.too_long else ""
+        lines.append(f"  {one.split:<6} {one.rows:,} problems{too_long}  {one.path}")
+    rows = training_rows(ctx)
     lines.append(
-        f"  an epoch is {rows // plan.problems:,} steps; {rows % plan.problems} problems of it are left out"
+        f"  an epoch is {rows // plan.problems:,} steps; {rows % plan.problems} problems of it are left over"
     )
     return lines
 

@@ -9,8 +9,9 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from marsrl_verl.config.data_files import UnreadableFileError, as_list, read_questions
+from marsrl_verl.config.data_files import as_list, read_questions
 from marsrl_verl.config.schema import AnswerFileConfig, EndpointConfig
+from marsrl_verl.data.rows import DataError
 from marsrl_verl.rollout.external.answer_file import AnswerFile, AnswerFileError, FileSource, LineKey
 
 
@@ -34,8 +35,8 @@ def data_rows(path: Path, prompt_key: str, id_column: str | None) -> list[Row]:
     """
     try:
         found = list(read_questions(path, prompt_key, id_column))
-    except UnreadableFileError as error:
-        raise AnswerFileError(f"{path}: {error}") from error
+    except DataError as error:
+        raise AnswerFileError(f"{path}: {error.what}") from error
     return [Row(path, number, question.strip(), name) for number, (question, name) in enumerate(found)]
 
 

@@ -40,11 +40,17 @@ class TokenCounter:
         """Tokens of plain text."""
         return len(self._tokenizer.encode(valid_unicode(text), add_special_tokens=False).ids)
 
-    def chat(self, messages: Sequence[Message]) -> int:
-        """Tokens of a chat up to where the answer begins."""
+    def chat(self, messages: Sequence[Message], enough: int = 0) -> int:
+        """Tokens of a chat up to where the answer begins.
+
+        Args:
+            enough: below this number a bound will do, which spares most of the time.
+        """
         rendered = self._template.render(
             messages=list(messages), add_generation_prompt=True, tools=None, **self._arguments
         )
+        if rendered.isascii() and len(rendered) < enough:
+            return len(rendered)  # no token is less than a character
         return self.text(rendered)
 
 

@@ -21,7 +21,14 @@ OWN_ROOT_KEYS = {"name": "default", "dry_run": False, "model_engine": "dp"}
 """Root keys that are not verl's, with their defaults."""
 
 _GENERATED = "trainer/config/_generated_ppo_trainer.yaml"
-_FREE_NODES = frozenset({"ray_kwargs.ray_init", "actor_rollout_ref.rollout.custom"})
+_FREE_NODES = frozenset(
+    {
+        "ray_kwargs.ray_init",
+        "actor_rollout_ref.rollout.custom",
+        "reward.custom_reward_function.reward_kwargs",
+        "custom_reward_function.reward_kwargs",
+    }
+)
 """Nodes that take any key, because verl hands them on as they are."""
 _EXTRA_KEYS = frozenset({"trainer.wandb_proxy"})
 """Keys that verl reads although neither its YAML nor a dataclass names them."""

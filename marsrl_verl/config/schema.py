@@ -23,14 +23,23 @@ class ClassSpec:
 
 
 @dataclass
+class RewardSpec(ClassSpec):
+    """A role's reward."""
+
+    timeout_s: float = 300.0
+    """Most seconds of one call of `score`. A call that takes longer is a failed grade: its sample is not
+    trained. Time that a call waits for a thread does not count."""
+
+
+@dataclass
 class RewardConfig:
     """One reward class per role (`marsrl_verl.rewards.base.RoleReward`)."""
 
-    solver: ClassSpec = field(default_factory=ClassSpec)
+    solver: RewardSpec = field(default_factory=RewardSpec)
     """Scores solutions."""
-    verifier: ClassSpec = field(default_factory=ClassSpec)
+    verifier: RewardSpec = field(default_factory=RewardSpec)
     """Scores judgements of solutions."""
-    corrector: ClassSpec = field(default_factory=ClassSpec)
+    corrector: RewardSpec = field(default_factory=RewardSpec)
     """Scores repaired solutions."""
 
 

@@ -405,7 +405,7 @@ class Scheduler:
 
     def _enter_stage(self, visit: Visit, inputs: list[StageInput], ready_step: int) -> None:
         if not inputs:
-            self._end(visit, EndReason.NO_INPUTS)
+            self._end(visit, EndReason.NOT_ASKED)
             return
         stage = self.algorithm.stages[visit.stage_index]
         for item in inputs:

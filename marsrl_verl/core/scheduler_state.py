@@ -24,6 +24,8 @@ class EndReason(str, Enum):
     """It passed the last stage."""
     NO_INPUTS = "no_inputs"
     """No output of its last stage was eligible for the next."""
+    NOT_ASKED = "not_asked"
+    """The method asks nothing about it: its prompt exceeds the first role's limit."""
     REJECTED = "rejected"
     """The method does not want to train on it."""
     DROPPED = "dropped"

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Protocol
+from typing import Any, Protocol
 
 from marsrl_verl.core.seeding import derive_seed
 from marsrl_verl.core.steps import Steps
@@ -79,6 +79,8 @@ class Problem:
     data_source: str = ""
     messages: tuple[Message, ...] = ()
     """The chat prompt as it stands in the dataset: what the Solver is asked."""
+    extra_info: dict[str, Any] = field(default_factory=dict)
+    """The row's own `extra_info`, plain values only: for rewards that look at it."""
 
 
 @dataclass(frozen=True, slots=True)

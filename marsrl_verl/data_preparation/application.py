@@ -15,18 +15,17 @@ from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.config.errors import EXIT_WRONG_CONFIGURATION, ConfigError
 from marsrl_verl.core.inert_text import printable
 from marsrl_verl.core.types import SamplingSettings
+from marsrl_verl.data.problems import Collected, SourceProblem, collect
+from marsrl_verl.data.rows import DataError, read_rows
 from marsrl_verl.data_preparation.command_line import Arguments, parse_arguments
-from marsrl_verl.data_preparation.errors import PreparationError
 from marsrl_verl.data_preparation.grade_log import GradeLog
 from marsrl_verl.data_preparation.graders import Graders
 from marsrl_verl.data_preparation.grades import ProblemGrades
 from marsrl_verl.data_preparation.output import write_parquet
-from marsrl_verl.data_preparation.problems import Collected, SourceProblem, collect
 from marsrl_verl.data_preparation.recorded import check_reference, read_recorded
 from marsrl_verl.data_preparation.report import Facts, report, summary
 from marsrl_verl.data_preparation.sampling import AnswerGenerator, Asking, sample_and_grade
 from marsrl_verl.data_preparation.selection import hold_out, select
-from marsrl_verl.data_preparation.source import read_rows
 from marsrl_verl.data_preparation.training_settings import (
     answer_settings,
     grader_settings,
@@ -59,7 +58,7 @@ def main(argv: Sequence[str], make_generator: MakeGenerator | None = None) -> in
     try:
         arguments = parse_arguments(argv)
         _prepare(arguments, make_generator or _vllm_with(arguments.output / LOG))
-    except (PreparationError, ConfigError) as error:
+    except (DataError, ConfigError) as error:
         print(printable(error), file=sys.stderr)
         return EXIT_WRONG_CONFIGURATION
     except KeyboardInterrupt:
@@ -101,7 +100,7 @@ def _prepare(arguments: Arguments, make_generator: MakeGenerator) -> None:
         grades = _sampled_grades(arguments, config, found, facts, make_generator)
     selection = select(found.problems.values(), grades, arguments.rates)
     if not selection.kept:
-        raise PreparationError(
+        raise DataError(
             f"No problem is kept; what became of them: {dict(selection.counts)}.",
             "Change --min-pass-rate and --max-pass-rate, or give other problems.",
         )
@@ -120,7 +119,7 @@ def _prepare(arguments: Arguments, make_generator: MakeGenerator) -> None:
 def _check_output(arguments: Arguments) -> None:
     there = [name for name in (TRAIN, VAL) if (arguments.output / name).exists()]
     if there and not arguments.replace:
-        raise PreparationError(
+        raise DataError(
             f"{arguments.output} already holds {' and '.join(there)}.",
             "Choose another --output, or --replace them; grades that are there are used again.",
         )
@@ -150,15 +149,15 @@ def _check_source(found: Collected, arguments: Arguments) -> None:
             f"{_fault_text(what, fault.count, fault.places)}; {fault.fix}"
             for what, fault in found.faults.items()
         ]
-        raise PreparationError(
+        raise DataError(
             f"{found.bad_rows} of {found.rows} rows are no usable problem.\n  " + "\n  ".join(lines),
             "Correct these rows, or leave them out with --bad-rows skip.",
         )
     if not found.problems:
-        raise PreparationError("The files hold no problem.", "Name files with problems.")
+        raise DataError("The files hold no problem.", "Name files with problems.")
     if arguments.instruction is not None and not found.stripped:
         first = next(iter(found.problems.values()))
-        raise PreparationError(
+        raise DataError(
             "The instruction that is to be taken off is around no problem; the first one reads "
             f"{first.question[:120]!r}.",
             "Leave the option out, or correct its text.",
@@ -179,7 +178,7 @@ def _recorded_grades(
             arguments.from_answers, found.problems, arguments.instruction, graders.grade_texts
         )
     if not recorded.grades:
-        raise PreparationError(
+        raise DataError(
             f"{arguments.from_answers}: it holds no answers to any of the {len(found.problems)} problems.",
             "Name the problems by the same text, or by the hash in the field `problem`.",
         )

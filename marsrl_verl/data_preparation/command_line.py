@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
-from marsrl_verl.data_preparation.errors import PreparationError
-from marsrl_verl.data_preparation.problems import ANSWER_COLUMN, DAPO_INSTRUCTION, Columns, Instruction
+from marsrl_verl.data.problems import ANSWER_COLUMN, DAPO_INSTRUCTION, Columns, Instruction
+from marsrl_verl.data.rows import DataError
 from marsrl_verl.data_preparation.selection import PassRates
 
 PUBLISHED_MODEL = "qwen3_30b_a3b_thinking_2507"
@@ -66,7 +66,7 @@ class Arguments:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise PreparationError(
+        raise DataError(
             f"The command line can't be read: {message}.", "--help lists the options; settings are key=value."
         )
 
@@ -75,13 +75,13 @@ def parse_arguments(argv: Sequence[str]) -> Arguments:
     """Read a command line; `--help` prints the options and ends the program.
 
     Raises:
-        PreparationError: an option is unknown, lacks its value, or contradicts another.
+        DataError: an option is unknown, lacks its value, or contradicts another.
     """
     found = build_parser().parse_intermixed_args(list(argv))
     for option, least in (("answers_per_problem", 1), ("graders", 1), ("held_out", 0)):
         value = getattr(found, option)
         if value is not None and value < least:
-            raise PreparationError(
+            raise DataError(
                 f"--{option.replace('_', '-')} is {value}, expected at least {least}.",
                 "Choose another number.",
             )
@@ -164,7 +164,7 @@ def _instruction(found: argparse.Namespace) -> Instruction | None:
     if not found.strip_dapo:
         return own if own != Instruction() else None
     if own != Instruction():
-        raise PreparationError(
+        raise DataError(
             "--strip-dapo names the whole instruction.", "Leave --strip-before and --strip-after out."
         )
     return DAPO_INSTRUCTION
@@ -178,25 +178,25 @@ def _check_words(found: argparse.Namespace) -> None:
         inert += [word for word in found.overrides if not word.lstrip("+~").startswith(_OF_A_RECORD)]
         if inert:
             names = ", ".join(inert)
-            raise PreparationError(
+            raise DataError(
                 f"{names}: with --from-answers no model answers.",
                 "Leave it out, or leave --from-answers out.",
             )
     elif found.model is None and not any(word.startswith("model=") for word in found.overrides):
-        raise PreparationError(
+        raise DataError(
             "No start model is named.",
             "Give model=… as in training, or --model PATH (with the settings of the published model), or "
             "--from-answers FILE.",
         )
     own = [word for word in found.overrides if word.lstrip("+~").split("=")[0] in _OWN_KEYS]
     if own:
-        raise PreparationError(
+        raise DataError(
             f"{' '.join(own)}: this command names its files and its folder by options.",
             "Use --input and --output.",
         )
     wrong = [word for word in found.overrides if "=" not in word and not word.startswith("~")]
     if wrong:
-        raise PreparationError(
+        raise DataError(
             f"{' '.join(wrong)}: expected options, or settings of the form key=value.",
             "--input may be given several times; --help lists the options.",
         )

@@ -13,7 +13,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
 
-from marsrl_verl.data_preparation.errors import PreparationError
+from marsrl_verl.data.rows import DataError
 from marsrl_verl.data_preparation.grades import ProblemGrades
 from marsrl_verl.reporting.files import to_json
 
@@ -28,7 +28,7 @@ class GradeLog:
         settings: what the answers depend on, JSON-able values by name.
 
     Raises:
-        PreparationError: the file was made with other settings, is damaged, or is in use.
+        DataError: the file was made with other settings, is damaged, or is in use.
     """
 
     def __init__(self, path: Path, settings: Mapping[str, Any]) -> None:
@@ -68,7 +68,7 @@ class GradeLog:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise PreparationError(
+            raise DataError(
                 f"{self.path}: another process writes into it.", "Wait for it, or choose another --output."
             ) from error
 
@@ -88,7 +88,7 @@ class GradeLog:
             try:
                 grades = ProblemGrades.from_json(_parsed(self.path, number, line))
             except (KeyError, TypeError, ValueError) as error:
-                raise PreparationError(
+                raise DataError(
                     f"{self.path} line {number}: it holds no grades of a problem ({error}).",
                     "Remove the line; its problem is then answered again.",
                 ) from error
@@ -97,7 +97,7 @@ class GradeLog:
     def _check_settings(self, head: dict[str, Any]) -> None:
         before = head.get("settings")
         if head.get("format") != FORMAT or not isinstance(before, dict):
-            raise PreparationError(
+            raise DataError(
                 f"{self.path} line 1: it holds no settings of format {FORMAT}.",
                 "Choose another --output, or remove the file.",
             )
@@ -107,7 +107,7 @@ class GradeLog:
             if before.get(name) != self.settings.get(name)
         ]
         if changed:
-            raise PreparationError(
+            raise DataError(
                 f"{self.path}: its grades were made with other settings: {'; '.join(changed)}.",
                 "Use the same settings to go on, or choose another --output.",
             )
@@ -124,7 +124,7 @@ def _parsed(path: Path, number: int, line: bytes) -> dict[str, Any]:
     except ValueError:
         data = None
     if not isinstance(data, dict):
-        raise PreparationError(
+        raise DataError(
             f"{path} line {number}: it is no JSON object.",
             "Remove the line; its problem is then answered again.",
         )

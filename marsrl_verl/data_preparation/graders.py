@@ -10,10 +10,10 @@ from types import TracebackType
 
 from marsrl_verl.core.thinking import final_text
 from marsrl_verl.core.types import SOLVER, FinishReason, Outcome
+from marsrl_verl.data.problems import SourceProblem
 from marsrl_verl.data_preparation.grades import Grade
-from marsrl_verl.data_preparation.problems import SourceProblem
-from marsrl_verl.rewards.base import RoleReward, ScoreRequest
-from marsrl_verl.rewards.loading import score_request
+from marsrl_verl.rewards.base import ScoreRequest
+from marsrl_verl.rewards.running import RewardRunner
 
 _WAITING_PER_GRADER = 4
 
@@ -26,10 +26,10 @@ class Graders:
         count: how many.
     """
 
-    def __init__(self, make: Callable[[], RoleReward], count: int) -> None:
+    def __init__(self, make: Callable[[], RewardRunner], count: int) -> None:
         self._make = make
         self._own = threading.local()
-        self._rewards: list[RoleReward] = []
+        self._rewards: list[RewardRunner] = []
         self._pool = ThreadPoolExecutor(count, thread_name_prefix="grader")
         self.most_waiting = count * _WAITING_PER_GRADER
         """Problems that may wait for a grader; with more of them, generation waits."""
@@ -69,7 +69,7 @@ class Graders:
         if not hasattr(self._own, "reward"):
             self._own.reward = self._make()
             self._rewards.append(self._own.reward)
-        return [asyncio.run(score_request(self._own.reward, request)) for request in requests]
+        return [asyncio.run(self._own.reward.score(request)) for request in requests]
 
     def __enter__(self) -> Graders:
         return self

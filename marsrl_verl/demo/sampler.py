@@ -16,7 +16,7 @@ import torch
 
 from marsrl_verl.core.types import FinishReason, Outcome, Sample, SamplingSettings, StageInput
 from marsrl_verl.rewards.base import RoleReward, ScoreRequest
-from marsrl_verl.rewards.loading import score_request
+from marsrl_verl.rewards.running import RewardRunner
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerFast
@@ -146,7 +146,7 @@ class TorchEngine:
     ) -> None:
         self.model = model.eval()
         self.tokenizer = tokenizer
-        self.rewards = rewards
+        self.rewards = {role: RewardRunner(reward) for role, reward in rewards.items()}
         self.generator = torch.Generator().manual_seed(seed)
         self.policy_version = 0
         """Written into the samples; raise it when the weights change."""
@@ -219,4 +219,4 @@ class TorchEngine:
         )
 
     async def _score(self, requests: list[ScoreRequest]) -> list[Outcome]:
-        return [await score_request(self.rewards[request.role], request) for request in requests]
+        return [await self.rewards[request.role].score(request) for request in requests]

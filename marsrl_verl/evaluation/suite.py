@@ -50,6 +50,8 @@ class EvaluationRecord:
     fallback: str = Fallback.LAST.value
     top_p: float | None = None
     """Of the sampled pass; None: the roles' own."""
+    not_asked: int = 0
+    """Problems, of those above, whose prompt exceeds the Solver's limit; no figure counts them."""
 
     @property
     def estimates(self) -> dict[str, Estimate]:
@@ -200,6 +202,7 @@ def evaluate(
         reject_fails=reject_fails,
         fallback=Fallback(fallback).value,
         top_p=top_p,
+        not_asked=len({run.problem.problem_id for run in sampled.not_asked}),
     )
     return EvaluationResult(record, sampled, cold_run)
 

@@ -10,6 +10,7 @@ the engine with everything that waits there. Rules (settings and choice of the a
 - verdict INVALID (none readable, or cut off): the Verifier is asked a second time; INVALID again counts as
   Wrong, and what the Verifier wrote is the report. Without any text there is nothing to correct by, and the
   run ends;
+- a problem whose prompt exceeds the Solver's limit is not evaluated, it stands apart (`not_asked`);
 - an unfinished or empty Solver solution has reward 0 and is not shown to the Verifier;
 - a Corrector's text replaces the current solution only if it is finished and not empty; otherwise the next
   round judges the kept solution again;
@@ -28,6 +29,7 @@ from marsrl_verl.core.types import (
     SOLVER,
     VERIFIER,
     Engine,
+    FinishReason,
     Message,
     Problem,
     Sample,
@@ -97,6 +99,11 @@ class SystemRun:
         return [verdict_of(call.sample) for call in self.calls if call.input.role == VERIFIER]
 
     @property
+    def not_asked(self) -> bool:
+        """Whether the problem's prompt exceeds the Solver's limit, so that nothing was asked."""
+        return bool(self.calls) and self.calls[0].sample.finish_reason is FinishReason.PROMPT_TOO_LONG
+
+    @property
     def solved(self) -> bool:
         """Whether the answer at the end is correct."""
         return is_correct(self.final_reward)
@@ -108,6 +115,8 @@ class SystemEvaluation:
 
     tag: str
     runs: list[SystemRun]
+    not_asked: list[SystemRun] = field(default_factory=list)
+    """Runs in which nothing was asked (`SystemRun.not_asked`): they say nothing about the system."""
 
     @property
     def calls(self) -> list[Call]:
@@ -167,7 +176,9 @@ def evaluate_system(
     for run in runs:
         run.answer = choose_answer(run.calls, rules.fallback, accepted=run.end is RunEnd.ACCEPTED)
         run.final_reward = run.answer.reward if run.answer else 0.0
-    return SystemEvaluation(tag, runs)
+    return SystemEvaluation(
+        tag, [run for run in runs if not run.not_asked], [run for run in runs if run.not_asked]
+    )
 
 
 @dataclass(slots=True)

@@ -38,7 +38,7 @@ TRAINING_METRICS: dict[str, str] = {
     "truncation_share": "share of samples that reached the token limit",
     "failed_share": "share of samples without a regular end: prompt too long, refused, aborted, error",
     "invalid_text_share": "share of samples whose text has U+FFFD in place of what is no character",
-    "grading_error_share": "share of samples whose grading failed (reward 0)",
+    "grading_error_share": "share of samples whose grading failed (reward 0, not trained)",
     "missing_answer_share": "share of Solver and Corrector samples without a readable final answer",
     "invalid_verdict_share": "share of Verifier samples without a readable verdict",
     "verifier_f1": "harmonic mean of the Verifier's precision and recall",
@@ -141,7 +141,7 @@ def _texts(calls: list[Call], figures: Mapping[str, TextFigures]) -> dict[str, f
 
 
 def _grading_failed(call: Call) -> bool:
-    return call.sample.outcome is not None and call.sample.outcome.error is not None
+    return call.sample.outcome is not None and not call.sample.outcome.graded
 
 
 def _answer(call: Call) -> str | None:

@@ -18,6 +18,7 @@ Keys of a line, schema version 1:
     external         whether an external Solver answered; the numbers of tokens and the policy version are
                      null then, and token ids and segments empty
     reward           the scorer's reward
+    graded           false where grading failed (`error` says how): reward 0, and not trained
     answer           the extracted answer (Solver, Corrector) or null
     verdict          correct | wrong | invalid (Verifier) or null
     solution_reward  reward of the solution that was judged or repaired, or null
@@ -71,6 +72,7 @@ def rollout_line(step: int, stage_input: StageInput, sample: Sample) -> dict[str
         "token_ids": list(sample.response_ids),
         "external": sample.external,
         "reward": reward,
+        "graded": outcome.graded,
         "answer": outcome.answer,
         "verdict": outcome.verdict.value if outcome.verdict else None,
         "solution_reward": stage_input.solution_reward,
@@ -103,8 +105,9 @@ def evaluation_rollouts_path(folder: Path, tag: str) -> Path:
 
 
 def write_evaluation_rollouts(folder: Path, step: int, evaluation: SystemEvaluation) -> Path:
-    """Write `rollouts/eval_<tag>.jsonl` with every call of an evaluation."""
+    """Write `rollouts/eval_<tag>.jsonl` with every call of an evaluation, last those that were too long."""
     path = evaluation_rollouts_path(folder, evaluation.tag)
-    lines = (rollout_line(step, call.input, call.sample) for call in evaluation.calls)
+    calls = [*evaluation.calls, *(call for run in evaluation.not_asked for call in run.calls)]
+    lines = (rollout_line(step, call.input, call.sample) for call in calls)
     write_lines_atomic(path, (to_json(line) + "\n" for line in lines))
     return path

@@ -48,8 +48,10 @@ class RoleReward(ABC):
     """Scores the responses of one role.
 
     A subclass takes its settings as keyword arguments (`marsrl.reward.<role>.kwargs`). It is
-    constructed once in the launcher, as a check, and once in every reward worker. `score` may be
-    an ordinary method or a coroutine; an exception in it counts as reward 0 with the error logged.
+    constructed once in the launcher, as a check, and once in every reward worker. `score` may be an
+    ordinary method, which is called from several threads at a time, or a coroutine. A sample on which it
+    raises or takes longer than `marsrl.reward.<role>.timeout_s` is recorded with reward 0 and the error, and
+    not trained.
     """
 
     pays_unfinished: ClassVar[bool] = False

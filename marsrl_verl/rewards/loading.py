@@ -1,17 +1,11 @@
-"""Construct classes named in the configuration, and call rewards safely."""
+"""Construct classes named in the configuration."""
 
 from __future__ import annotations
 
-import asyncio
 import importlib
 import inspect
-import math
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, TypeVar
-
-from marsrl_verl.core.types import FinishReason, Outcome
-from marsrl_verl.rewards.base import RoleReward, ScoreRequest
 
 T = TypeVar("T")
 
@@ -97,34 +91,3 @@ def _check_arguments(target: str, cls: type, arguments: dict[str, Any]) -> None:
         raise ClassLoadError(
             f"{target}: kwargs do not fit: {', '.join(problems) or error}; it takes {known}"
         ) from error
-
-
-async def score_request(reward: RoleReward, request: ScoreRequest) -> Outcome:
-    """Score one response; never raises for what a reward does.
-
-    A coroutine is awaited; an ordinary method runs in a thread, since graders may block. An exception,
-    or a result that is no `Outcome` with a finite reward, becomes reward 0 with the error. A response
-    that the model did not end itself has reward 0, unless the reward `pays_unfinished`.
-    """
-    try:
-        if inspect.iscoroutinefunction(reward.score):
-            outcome = await reward.score(request)
-        else:
-            outcome = await asyncio.to_thread(reward.score, request)
-            if inspect.isawaitable(outcome):
-                outcome = await outcome
-        outcome = _checked(outcome)
-        if request.finish_reason is not FinishReason.STOP and not reward.pays_unfinished:
-            outcome = replace(outcome, reward=0.0)
-        return outcome
-    except Exception as error:
-        note = f"{type(reward).__name__}: {type(error).__name__}: {error}"
-        return Outcome(reward=0.0, error=note, graded=False)
-
-
-def _checked(outcome: Any) -> Outcome:
-    if not isinstance(outcome, Outcome):
-        raise TypeError(f"score returned {type(outcome).__name__}, expected an Outcome")
-    if not math.isfinite(outcome.reward):
-        raise ValueError(f"the reward is {outcome.reward}, expected a finite number")
-    return outcome

@@ -26,6 +26,7 @@ from marsrl_verl.reporting.report import RunResult, finish_evaluation, finish_ru
 from marsrl_verl.reporting.run_folder import RunFolder
 from marsrl_verl.reporting.summary import RunFacts
 from marsrl_verl.reporting.tables import evaluation_table, terminal_table
+from marsrl_verl.rewards.failed_grades import Answered, grade_warnings
 from marsrl_verl.verl_adapter.terminal import terminal
 
 if TYPE_CHECKING:
@@ -76,7 +77,10 @@ class TrainingObserver:
             self.folder.write_trained(step, trained)
 
     def describe(self, result: StepResult) -> dict[str, float]:
-        """The role and stage metrics of a step."""
+        """The role and stage metrics of a step. Warns of grades that failed."""
+        self._warn_of_grades(
+            (group.input.role, sample) for group in result.completed for sample in group.samples
+        )
         return training_metrics(result.completed) | pipeline_metrics(result)
 
     def recorded(self, step: int) -> bool:
@@ -135,7 +139,14 @@ class TrainingObserver:
         )
         self.folder.write_evaluation(result, rollouts=self._settings.run.log_rollouts)
         self._last_evaluation = result
+        runs = [result.sampled, *([result.greedy] if result.greedy is not None else [])]
+        self._warn_of_grades((call.input.role, call.sample) for run in runs for call in run.calls)
         found = result.record.estimates | result.record.effort
+        if missing := result.record.not_asked:
+            self._progress.message(
+                f"warning: {missing} of {len(problems)} held-out problems were not evaluated: their prompts "
+                "are longer than marsrl.roles.solver.max_prompt_tokens"
+            )
         return {name: one.mean for name, one in found.items() if one.mean is not None}
 
     def finish_evaluation(self, step: int) -> None:
@@ -147,6 +158,10 @@ class TrainingObserver:
         console = self._console()
         console.print(evaluation_table(found.record))
         console.print(f"\nReport: {self.folder.report_path}", highlight=False, markup=False, soft_wrap=True)
+
+    def _warn_of_grades(self, answered: Answered) -> None:
+        for warning in grade_warnings(answered):
+            self._progress.message(warning)
 
     def finish(self, steps: int, extra: dict[str, Any]) -> RunResult:
         """Write summary, picture and report."""

@@ -8,29 +8,13 @@ from typing import Any
 
 import numpy as np
 
+from marsrl_verl.core.scheduler_state import EndReason
 from marsrl_verl.core.serialize import problem_from_plain, problem_to_plain
+from marsrl_verl.core.step_result import StepResult
 from marsrl_verl.core.types import Message, Problem
+from marsrl_verl.data.problems import ground_truth_of, question_of
 
 STATE_VERSION = 2
-
-
-def question_of(messages: list[Message]) -> str:
-    """The problem text of a dataset row: its last user message."""
-    for message in reversed(messages):
-        if message["role"] == "user":
-            return message["content"]
-    raise ValueError(f"a dataset prompt needs a user message, found roles {[m['role'] for m in messages]}")
-
-
-def ground_truth_of(reward_model: dict[str, Any]) -> str:
-    """The reference answer of a dataset row; several accepted answers become a JSON list."""
-    truth = reward_model["ground_truth"]
-    if isinstance(truth, (list, tuple, np.ndarray)):
-        answers = [str(one).strip() for one in truth]
-        if not answers:
-            raise ValueError("reward_model.ground_truth is an empty list")
-        return answers[0] if len(answers) == 1 else json.dumps(answers, ensure_ascii=False)
-    return str(truth).strip()
 
 
 def problems_of(batch: dict[str, Any], first_number: int, prefix: str) -> list[Problem]:
@@ -45,9 +29,54 @@ def problems_of(batch: dict[str, Any], first_number: int, prefix: str) -> list[P
                 ground_truth=ground_truth_of(batch["reward_model"][i]),
                 data_source=str(batch["data_source"][i]),
                 messages=tuple(messages),
+                extra_info=_plain(batch["extra_info"][i]) if "extra_info" in batch else {},
             )
         )
     return problems
+
+
+def _plain(extra: Any) -> dict[str, Any]:
+    """A row's `extra_info` without numpy's types, which no checkpoint could be read back with."""
+    plain: dict[str, Any] = json.loads(json.dumps(extra or {}, default=_plain_value))
+    return plain
+
+
+def _plain_value(value: Any) -> Any:
+    return value.tolist() if isinstance(value, (np.ndarray, np.generic)) else str(value)
+
+
+class NothingToTrainError(RuntimeError):
+    """No problem of the training data is ever asked."""
+
+
+class AskedProblems:
+    """Looks whether any problem of the training data is asked.
+
+    Args:
+        rows: of the training data.
+        limit: most tokens of a problem's prompt.
+    """
+
+    def __init__(self, rows: int, limit: int) -> None:
+        self._rows, self._limit = rows, limit
+        self._not_asked = 0
+
+    def look(self, result: StepResult) -> None:
+        """Look at a finished step.
+
+        Raises:
+            NothingToTrainError: in a whole pass over the data none was asked.
+        """
+        if result.completed or result.in_flight or any(result.waiting.values()):
+            self._not_asked = 0
+            return
+        self._not_asked += sum(end.reason is EndReason.NOT_ASKED for end in result.ended)
+        if self._not_asked >= self._rows:
+            raise NothingToTrainError(
+                f"none of the last {self._not_asked} problems was asked, a whole pass over the training "
+                f"data: their prompts have more than marsrl.roles.solver.max_prompt_tokens = {self._limit} "
+                "tokens; raise it, or give shorter problems"
+            )
 
 
 class ProblemStream:

@@ -10,17 +10,19 @@ from verl import DataProto
 from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
 
 from marsrl_verl.config.checks.context import typed_settings
-from marsrl_verl.config.schema import ClassSpec
 from marsrl_verl.core.types import ROLES
-from marsrl_verl.rewards.base import RoleReward, ScoreRequest
-from marsrl_verl.rewards.loading import load_class, score_request
+from marsrl_verl.rewards.base import ScoreRequest
+from marsrl_verl.rewards.running import RewardRunner
 
 
-def build_role_rewards(config: DictConfig) -> dict[str, RoleReward]:
-    """One reward object per role, from `marsrl.reward.<role>.{target, kwargs}`."""
+def build_role_rewards(config: DictConfig) -> dict[str, RewardRunner]:
+    """One reward per role, from `marsrl.reward.<role>`."""
     reward = typed_settings(config).reward
-    specs: dict[str, ClassSpec] = {role: getattr(reward, role) for role in ROLES}
-    return {role: load_class(spec.target, spec.kwargs, RoleReward) for role, spec in specs.items()}
+    specs = {role: getattr(reward, role) for role in ROLES}
+    return {
+        role: RewardRunner.load(role, spec.target, spec.kwargs, spec.timeout_s)
+        for role, spec in specs.items()
+    }
 
 
 class MarsRLRewardManager(RewardManagerBase):
@@ -40,10 +42,13 @@ class MarsRLRewardManager(RewardManagerBase):
         Returns:
             verl's dictionary: `reward_score` is the group's mean reward, `reward_extra_info` holds
             the `outcomes`, one per row.
+
+        Raises:
+            RewardUnavailableError: a reward has no thread left to be called in.
         """
         requests: list[ScoreRequest] = list(data.non_tensor_batch["score_request"])
         outcomes = await asyncio.gather(
-            *[score_request(self.role_rewards[request.role], request) for request in requests]
+            *[self.role_rewards[request.role].score(request) for request in requests]
         )
         mean = sum(outcome.reward for outcome in outcomes) / len(outcomes)
         return {"reward_score": mean, "reward_extra_info": {"outcomes": list(outcomes)}}

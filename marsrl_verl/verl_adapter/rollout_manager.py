@@ -12,7 +12,8 @@ import asyncio
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import ray
@@ -24,6 +25,8 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopManager, AgentLoopW
 from marsrl_verl.core.sent_prompts import prompts_sent, shared_tokens
 from marsrl_verl.core.types import SOLVER, FinishReason, Sample, SamplingSettings, StageInput
 from marsrl_verl.rewards.base import ScoreRequest
+from marsrl_verl.rewards.failed_grades import GradeWatch
+from marsrl_verl.rewards.running import RewardUnavailableError
 from marsrl_verl.rollout.failed_round import refuse_failed_round
 from marsrl_verl.rollout.single_call import EngineUnavailableError, answer
 from marsrl_verl.verl_adapter.components import chat_tokenizer, endpoint_key, external_solver
@@ -32,7 +35,7 @@ from marsrl_verl.verl_adapter.generation import Round
 from marsrl_verl.verl_adapter.group_client import GroupClient
 from marsrl_verl.verl_adapter.prefill_counters import PrefillCounters
 from marsrl_verl.verl_adapter.round_watch import GroupCounts, RoundWatch
-from marsrl_verl.verl_adapter.scoring import GroupScorer
+from marsrl_verl.verl_adapter.scoring import GroupScorer, without_tracebacks
 
 
 class MarsRLAgentLoopWorker(AgentLoopWorker):
@@ -106,6 +109,10 @@ class _WorkersRound:
     """What they had read when the round began."""
     look: Callable[[], object] = lambda: None
     """Called every second while something is waited for; see `RoundWatch`."""
+    roles: dict[str, str] = field(default_factory=dict)
+    """Who answers, by group id."""
+    grades: GradeWatch = field(default_factory=GradeWatch)
+    """What looks at the round's grades."""
 
     def wait(self) -> Round:
         """See `generation.StartedRound`.
@@ -113,12 +120,17 @@ class _WorkersRound:
         Raises:
             EngineUnavailableError: the engine is gone, or not one request was answered. A failed request is
                 data; a round of nothing else is a broken engine.
+            RewardUnavailableError: a role's reward fails on every sample, or holds all of its threads.
             RoundStalledError: the round does not go on.
             StopRequested: the run is told to end.
         """
-        rounds: list[Round] = results(self.shares, self.look)
+        try:
+            rounds: list[Round] = results(self.shares, self.look)
+        except RewardUnavailableError as error:
+            raise without_tracebacks(error) from None
         samples = [sample for one in rounds for sample in one.samples]
         refuse_failed_round(samples)
+        self.grades.look((self.roles[sample.group_id], sample) for sample in samples)
         seconds = max((one.seconds for one in rounds), default=0.0)
         after = _read(self.servers, self.look)
         if self.before is None or after is None:
@@ -143,6 +155,10 @@ class MarsRLAgentLoopManager(AgentLoopManager):
     _measured_servers: Sequence[Any] = ()
     _engines: EngineWatch | None = None
     _progress_limit_s = math.inf
+
+    @cached_property
+    def _grades(self) -> GradeWatch:
+        return GradeWatch()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.agent_loop_workers_class = ray.remote(MarsRLAgentLoopWorker)
@@ -177,7 +193,18 @@ class MarsRLAgentLoopManager(AgentLoopManager):
         look = self._watched()
         servers = self._measured_servers
         before = _read(servers, look)
-        return _WorkersRound(self._share_out(inputs, sampling), servers, before, look)
+        return self._started(inputs, sampling, look, servers, before)
+
+    def _started(
+        self,
+        inputs: list[StageInput],
+        sampling: dict[str, SamplingSettings],
+        look: Callable[[], object],
+        servers: Sequence[Any] = (),
+        before: PrefillCounters | None = None,
+    ) -> _WorkersRound:
+        roles = {one.group_id: one.role for one in inputs}
+        return _WorkersRound(self._share_out(inputs, sampling), servers, before, look, roles, self._grades)
 
     def _watched(self) -> Callable[[], object]:
         """What looks after a new round."""
@@ -198,9 +225,10 @@ class MarsRLAgentLoopManager(AgentLoopManager):
         """Answer and score all inputs in one generation round, whose statistics nobody asks for.
 
         Raises:
-            EngineUnavailableError, RoundStalledError, StopRequested: as `_WorkersRound.wait`.
+            EngineUnavailableError, RewardUnavailableError, RoundStalledError, StopRequested: as
+                `_WorkersRound.wait`.
         """
-        return _WorkersRound(self._share_out(inputs, sampling), look=self._watched()).wait().samples
+        return self._started(inputs, sampling, self._watched()).wait().samples
 
     def forget_routes(self) -> None:
         """Let the next request of an id go to any engine. New weights have emptied the prefix caches, for

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from marsrl_verl.rewards.running import RewardUnavailableError
 from marsrl_verl.rollout.single_call import EngineUnavailableError
 from marsrl_verl.verl_adapter.engine_watch import EngineWatch, Inquiry, Stopwatch
 
@@ -15,7 +16,7 @@ class RoundStalledError(RuntimeError):
     """A generation round does not go on; the message says what it waits for."""
 
 
-NOTHING_TO_TRAIN_ON = (EngineUnavailableError, RoundStalledError)
+NOTHING_TO_TRAIN_ON = (EngineUnavailableError, RoundStalledError, RewardUnavailableError)
 """Errors of generation that end the run. The trainer is well, so the last state can be saved; their messages
 are made for users."""
 

@@ -16,6 +16,7 @@ from marsrl_verl.config.errors import ConfigError
 from marsrl_verl.reporting.run_folder import MARKER, OutputFolderError
 from marsrl_verl.verl_adapter.checkpoint import CheckpointError, newest_sealed
 from marsrl_verl.verl_adapter.engine_watch import origin, reason
+from marsrl_verl.verl_adapter.problem_stream import NothingToTrainError
 from marsrl_verl.verl_adapter.round_watch import NOTHING_TO_TRAIN_ON
 from marsrl_verl.verl_adapter.stop_signals import StopRequested
 from marsrl_verl.verl_adapter.terminal import terminal
@@ -23,7 +24,7 @@ from marsrl_verl.verl_adapter.terminal import terminal
 ERROR_LOG = "error.log"
 """In the run's folder: tracebacks of what ended the run, the newest last."""
 FAILED = 1
-_SENTENCES = (*NOTHING_TO_TRAIN_ON, CheckpointError, ConfigError, OutputFolderError)
+_SENTENCES = (*NOTHING_TO_TRAIN_ON, NothingToTrainError, CheckpointError, ConfigError, OutputFolderError)
 """Errors whose message says everything to a user."""
 _EXISTING = "marsrl.run.existing="
 _REWINDING = ("trainer.resume_mode=", "trainer.resume_from_path=")

@@ -12,13 +12,26 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from ray.exceptions import RayTaskError
 from verl import DataProto
 
 from marsrl_verl.core.types import Outcome
 from marsrl_verl.rewards.base import ScoreRequest
+from marsrl_verl.rewards.running import RewardUnavailableError
 
 WINDOW_S = 0.005
 """Seconds for which a group waits for others before it is sent."""
+
+
+def without_tracebacks(error: Exception) -> Exception:
+    """A `RewardUnavailableError` without the tracebacks of the processes that it passed; others as they
+    are."""
+    if not isinstance(error, RewardUnavailableError):
+        return error
+    cause: BaseException = error
+    while isinstance(cause, RayTaskError):
+        cause = cause.cause
+    return RewardUnavailableError(str(cause))
 
 
 class GroupScorer:
@@ -69,7 +82,7 @@ class GroupScorer:
         except Exception as error:
             for _, result in groups:
                 if not result.done():
-                    result.set_exception(error)
+                    result.set_exception(without_tracebacks(error))
             return
         for (_, result), share in zip(groups, shares, strict=True):
             if not result.done():

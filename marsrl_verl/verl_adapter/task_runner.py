@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import ray
-from omegaconf import DictConfig, OmegaConf, open_dict
+from omegaconf import DictConfig, OmegaConf
 from verl.single_controller.ray import RayWorkerGroup
 from verl.trainer.main_ppo_v0 import BaseTaskRunner
 from verl.trainer.ppo.ray_trainer import Role
@@ -20,6 +20,7 @@ from verl.utils.dataset.rl_dataset import collate_fn
 from verl.workers.config import HFModelConfig
 
 from marsrl_verl.config.cluster_resources import trainer_cpus
+from marsrl_verl.verl_adapter.overlong_prompts import leave_out_long_prompts
 from marsrl_verl.verl_adapter.trainer import RayMarsRLTrainer
 from marsrl_verl.verl_adapter.vllm_server import register_replica
 from marsrl_verl.verl_adapter.workers import MarsRLActorRolloutRefWorker
@@ -86,7 +87,13 @@ class MarsRLTaskRunner(BaseTaskRunner):
     @staticmethod
     def _dataset(config: DictConfig, split: str, tokenizer: Any, processor: Any) -> Any:
         files, limit = config.data[f"{split}_files"], config.data.get(f"{split}_max_samples", -1)
-        with open_dict(config):
-            return create_rl_dataset(
-                files, config.data, tokenizer, processor, is_train=split == "train", max_samples=limit
-            )
+        data = config.data.copy()  # verl's dataset writes into it
+        OmegaConf.set_struct(data, False)
+        # Upstream behaviour: it measures the dataset's own chat against the longest prompt of any role.
+        data.filter_overlong_prompts = False
+        dataset = create_rl_dataset(
+            files, data, tokenizer, processor, is_train=split == "train", max_samples=limit
+        )
+        if config.data.filter_overlong_prompts:
+            leave_out_long_prompts(dataset, config, tokenizer)
+        return dataset

@@ -44,7 +44,7 @@ from marsrl_verl.verl_adapter.loss_inputs import (
 )
 from marsrl_verl.verl_adapter.marking import mark_samples, rows_to_mark
 from marsrl_verl.verl_adapter.observer import TrainingObserver
-from marsrl_verl.verl_adapter.problem_stream import ProblemStream, problems_of
+from marsrl_verl.verl_adapter.problem_stream import AskedProblems, ProblemStream, problems_of
 from marsrl_verl.verl_adapter.recorded_rows import old_log_probs
 from marsrl_verl.verl_adapter.round_watch import NOTHING_TO_TRAIN_ON
 from marsrl_verl.verl_adapter.shared_prefix_engine import computed_tokens
@@ -75,6 +75,9 @@ class RayMarsRLTrainer(EngineTrainer):
             max_input_staleness=self.settings.pipeline.max_input_staleness,
         )
         self.problems = ProblemStream(self.train_dataloader)
+        self.asked = AskedProblems(
+            len(self.train_dataloader.dataset), self.settings.roles.solver.max_prompt_tokens
+        )
         self.observer = TrainingObserver(config, self.settings, self.total_training_steps)
         self.continues_run = self.observer.folder.resumed
         self.overlaps = self.settings.pipeline.overlap == Overlap.ONE_STEP.value
@@ -131,6 +134,7 @@ class RayMarsRLTrainer(EngineTrainer):
             self._fit_get_batch(self.global_steps)
             self._fit_generate()
             result = self.scheduler.finish_step(last=self._is_last_step())
+            self.asked.look(result)
             pools = self._pools_state()  # without the next step's round
             if self.overlaps and not self._is_last_step():
                 self._fit_start_next_round()

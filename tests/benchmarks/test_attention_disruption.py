@@ -33,7 +33,7 @@ from marsrl_verl.algos.prompts import MathPrompts
 from marsrl_verl.algos.step_cutter import step_cutter
 from marsrl_verl.core.steps import Steps
 from marsrl_verl.core.types import Problem
-from marsrl_verl.data_preparation.problems import Columns
+from marsrl_verl.data.problems import Columns
 from marsrl_verl.demo.assets import model_path
 from marsrl_verl.demo.problems import Split, generate, to_rows
 from marsrl_verl.rollout.single_call import ChatTokenizer

@@ -22,8 +22,8 @@ def test_problems_are_written_once_and_always_the_same(cache):
     content = Path(first).read_bytes()
     assert first.startswith(str(cache))
     assert tiny_data("train", 16) == first
-    report = read_report(cache / first, "train", "prompt", ("prompt", "reward_model", "data_source"))
-    assert (report.rows, report.without_answer, report.without_question) == (16, [], [])
+    report = read_report(cache / first, "train")
+    assert (report.rows, report.faults) == (16, {})
     (cache / first).unlink()
     assert Path(tiny_data("train", 16)).read_bytes() == content
     assert sorted(path.suffix for path in cache.iterdir()) == [".parquet"]

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from marsrl_verl.data_preparation.errors import PreparationError
+from marsrl_verl.data.rows import DataError
 from marsrl_verl.data_preparation.grade_log import GradeLog
 from marsrl_verl.data_preparation.grades import Grade, ProblemGrades
 
@@ -72,7 +72,7 @@ def test_other_settings_are_refused_by_name(tmp_path, changes, named):
     with GradeLog(path, SETTINGS) as log:
         log.append(grades("a", 1))
     before = path.read_bytes()
-    with pytest.raises(PreparationError) as caught:
+    with pytest.raises(DataError) as caught:
         GradeLog(path, {**SETTINGS, **changes})
     assert named in caught.value.what
     assert path.read_bytes() == before
@@ -94,20 +94,20 @@ def test_a_damaged_line_is_named(tmp_path, line, hint):
         log.append(grades("a", 1))
     with path.open("a") as file:
         file.write(line + "\n")
-    with pytest.raises(PreparationError, match=hint):
+    with pytest.raises(DataError, match=hint):
         GradeLog(path, SETTINGS)
 
 
 def test_another_file_is_no_log(tmp_path):
     path = tmp_path / "grades.jsonl"
     path.write_text(json.dumps({"question": "1+1"}) + "\n")
-    with pytest.raises(PreparationError, match="no settings of format"):
+    with pytest.raises(DataError, match="no settings of format"):
         GradeLog(path, SETTINGS)
 
 
 def test_two_processes_do_not_write_one_log(tmp_path):
     path = tmp_path / "grades.jsonl"
-    with GradeLog(path, SETTINGS), pytest.raises(PreparationError, match="another process"):
+    with GradeLog(path, SETTINGS), pytest.raises(DataError, match="another process"):
         GradeLog(path, SETTINGS)
     GradeLog(path, SETTINGS).close()
 
@@ -115,6 +115,6 @@ def test_two_processes_do_not_write_one_log(tmp_path):
 def test_a_refused_log_is_free_again(tmp_path):
     path = tmp_path / "grades.jsonl"
     GradeLog(path, SETTINGS).close()
-    with pytest.raises(PreparationError, match="other settings"):
+    with pytest.raises(DataError, match="other settings"):
         GradeLog(path, {})
     GradeLog(path, SETTINGS).close()

@@ -7,9 +7,9 @@ import random
 import pytest
 
 from marsrl_verl.core.types import Problem
-from marsrl_verl.data_preparation.errors import PreparationError
+from marsrl_verl.data.problems import SourceProblem, look_alike, problem_key
+from marsrl_verl.data.rows import DataError
 from marsrl_verl.data_preparation.grades import Grade, ProblemGrades
-from marsrl_verl.data_preparation.problems import SourceProblem, look_alike, problem_key
 from marsrl_verl.data_preparation.selection import PassRates, hold_out, looking_alike, select
 
 
@@ -53,7 +53,7 @@ def test_thirds_are_compared_as_they_are_written():
 
 @pytest.mark.parametrize(("least", "most"), [(-0.1, None), (0.5, 0.4), (0.0, 1.1), (float("nan"), None)])
 def test_impossible_rates_are_refused(least, most):
-    with pytest.raises(PreparationError, match="are none"):
+    with pytest.raises(DataError, match="are none"):
         PassRates(least, most)
 
 
@@ -120,13 +120,13 @@ def test_nothing_is_held_out_unless_asked():
 
 
 def test_all_problems_cannot_be_held_out():
-    with pytest.raises(PreparationError, match="none is left to train"):
+    with pytest.raises(DataError, match="none is left to train"):
         hold_out(families(3), 6, 1)
 
 
 def test_a_family_is_not_split_to_reach_a_number():
     problems = [source(text.format(1)) for text in VARIANTS]
-    with pytest.raises(PreparationError, match="look alike") as caught:
+    with pytest.raises(DataError, match="look alike") as caught:
         hold_out(problems, 2, 1)
     assert "--held-out 0" in caught.value.fix
 

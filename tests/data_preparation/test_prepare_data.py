@@ -22,11 +22,12 @@ from preparing import (
 from marsrl_verl.config.application import main as train_main
 from marsrl_verl.config.data_files import read_report
 from marsrl_verl.core.types import FinishReason
+from marsrl_verl.data.problems import problem_key
 from marsrl_verl.data_preparation.application import main
-from marsrl_verl.data_preparation.problems import problem_key
 from marsrl_verl.demo.assets import model_path
 from marsrl_verl.rewards.base import RoleReward
 from marsrl_verl.rewards.grade_pool import GradeFailure
+from marsrl_verl.rewards.running import RewardRunner
 
 NEVER = ScriptedGenerator(lambda question, k: pytest.fail("the model was asked"))
 
@@ -92,10 +93,7 @@ def test_the_files_are_accepted_by_training_as_they_are(tmp_path, source, capsys
     generator = ScriptedGenerator(right_times(lambda i: i % 3))
     assert prepare(source, output, generator, "-k", "3", "--held-out", "4") == 0
     for split in ("train", "val"):
-        report = read_report(
-            output / f"{split}.parquet", split, "prompt", ("prompt", "reward_model", "data_source")
-        )
-        assert (report.without_answer, report.without_question) == ([], [])
+        assert read_report(output / f"{split}.parquet", split).faults == {}
     monkeypatch.chdir(tmp_path)
     capsys.readouterr()
     files = [f"data.{split}_files={output / split}.parquet" for split in ("train", "val")]
@@ -162,7 +160,9 @@ def test_what_an_interruption_may_have_cost_its_grader_is_answered_again(tmp_pat
                 interrupted.set()
                 raise
 
-    monkeypatch.setattr("marsrl_verl.data_preparation.application.make_grader", lambda config: Gone())
+    monkeypatch.setattr(
+        "marsrl_verl.data_preparation.application.make_grader", lambda config: RewardRunner(Gone())
+    )
     stopped = Stopped(right_times(lambda i: 1), stop_after=3)
     assert prepare(source, tmp_path / "out", stopped, "-k", "2") == 130
     assert len(stopped.asked) == 3

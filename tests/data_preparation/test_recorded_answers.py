@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from preparing import MODEL, ScriptedGenerator, read_parquet, right_times, sums, verl_row, write_lines
 
+from marsrl_verl.data.problems import DAPO_INSTRUCTION, problem_key
 from marsrl_verl.data_preparation.application import main
-from marsrl_verl.data_preparation.problems import DAPO_INSTRUCTION, problem_key
 
 NEVER = ScriptedGenerator(lambda question, k: pytest.fail("the model was asked"))
 

@@ -10,8 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from preparing import verl_row, write_lines
 
-from marsrl_verl.data_preparation.errors import PreparationError, RowError
-from marsrl_verl.data_preparation.problems import (
+from marsrl_verl.data.problems import (
     DAPO_INSTRUCTION,
     Collected,
     Columns,
@@ -20,7 +19,7 @@ from marsrl_verl.data_preparation.problems import (
     look_alike,
     problem_key,
 )
-from marsrl_verl.data_preparation.source import read_rows
+from marsrl_verl.data.rows import DataError, RowError, read_rows
 
 VERL = Columns()
 PLAIN = Columns(question="question", answer="answer")
@@ -134,7 +133,7 @@ def test_an_unusable_file_is_refused(tmp_path, name, content, hint):
     path = tmp_path / name
     if content is not None:
         path.write_text(content)
-    with pytest.raises(PreparationError, match=hint) as caught:
+    with pytest.raises(DataError, match=hint) as caught:
         collected(path)
     assert str(path) in caught.value.what
     assert caught.value.fix
@@ -143,7 +142,7 @@ def test_an_unusable_file_is_refused(tmp_path, name, content, hint):
 def test_a_parquet_file_without_the_columns_says_which_it_has(tmp_path):
     path = tmp_path / "a.parquet"
     pq.write_table(pa.Table.from_pylist([{"frage": "1+1"}]), path)
-    with pytest.raises(PreparationError, match="found: frage"):
+    with pytest.raises(DataError, match="found: frage"):
         collected(path)
 
 

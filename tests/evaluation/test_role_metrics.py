@@ -37,7 +37,7 @@ YES, NO, ODD = Verdict.CORRECT, Verdict.WRONG, Verdict.INVALID
 def sample(
     group, k=0, reward=0.0, verdict=None, tokens=3, end=FinishReason.STOP, text="x", error=None, answer=None
 ):
-    outcome = Outcome(reward, answer=answer, verdict=verdict, error=error)
+    outcome = Outcome(reward, answer=answer, verdict=verdict, error=error, graded=error is None)
     ids = list(range(tokens))
     return Sample(f"{group}#{k}", group, [1], ids, [0.0] * tokens, end, text, text, outcome=outcome)
 

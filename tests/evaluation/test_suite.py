@@ -35,6 +35,22 @@ def run(engine, **kwargs):
     )
 
 
+def test_problems_with_a_prompt_over_the_limit_are_counted_and_in_no_figure():
+    long = [Problem(f"long{i}", "x" * 9000, "1") for i in range(10)]
+    engine = ScriptedEngine(lambda item, k: Reply(f"\\boxed{{{item.problem.ground_truth}}}"))
+    result = evaluate(
+        engine, [*long, *PROBLEMS], MathPrompts(), SAMPLING, tag="before", step=0, correction_rounds=0
+    )
+    assert (result.record.problems, result.record.not_asked) == (40, 10)
+    found = result.record.estimates["solver_accuracy"]
+    assert (found.mean, found.n) == (1.0, 30)
+    assert result.record.effort["calls"].n == 30
+    assert len(result.sampled.not_asked) == 10
+    assert EvaluationRecord.from_json(result.record.to_json()) == result.record
+    none = evaluate(engine, long, MathPrompts(), SAMPLING, tag="x", step=0, correction_rounds=0).record
+    assert none.estimates["solver_accuracy"].mean is None, "no accuracy of 0"
+
+
 def test_sampled_and_greedy_metrics_with_their_settings():
     engine = NotingEngine(SkillModel(seed=1))
     result = run(engine, temperature=1.0, samples_per_problem=2)

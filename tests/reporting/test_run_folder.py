@@ -220,6 +220,7 @@ def test_rollouts(tmp_path):
             "token_ids": [3, 4, 5],
             "external": False,
             "reward": 1.0,
+            "graded": True,
             "answer": "2",
             "verdict": "correct",
             "solution_reward": 1.0,

@@ -1,14 +1,11 @@
-import asyncio
 import sys
-import threading
 
 import pytest
-from reward_tools import Asynchronous, Constant, Raises, RaisesLater, ReturnsAwaitable, Untyped, request
+from reward_tools import Constant
 
 from marsrl_verl.algos.prompts import MathPrompts, RolePrompts
-from marsrl_verl.core.types import FinishReason, Outcome
 from marsrl_verl.rewards.base import RoleReward
-from marsrl_verl.rewards.loading import ClassLoadError, load_class, score_request
+from marsrl_verl.rewards.loading import ClassLoadError, load_class
 
 
 def test_a_class_of_the_user_is_constructed_with_its_arguments():
@@ -55,45 +52,3 @@ def test_a_missing_dependency_and_a_broken_module_are_told_apart(tmp_path, monke
         load_class("needs_more:X", {}, RoleReward)
     with pytest.raises(ClassLoadError, match="importing broken_one failed with ZeroDivisionError"):
         load_class("broken_one:X", {}, RoleReward)
-
-
-def score(reward: RoleReward) -> Outcome:
-    return asyncio.run(score_request(reward, request()))
-
-
-def test_ordinary_rewards_run_beside_the_loop_and_coroutines_inside_it():
-    ordinary, coroutine = Constant(), Asynchronous()
-    assert score(ordinary) == Outcome(1.0)
-    assert ordinary.thread is not threading.main_thread()
-    assert score(coroutine) == Outcome(0.5)
-    assert coroutine.thread is threading.main_thread()
-    assert score(ReturnsAwaitable()) == Outcome(0.5)
-
-
-@pytest.mark.parametrize(
-    ("reward", "message"),
-    [
-        (Raises(), "Raises: KeyError: 'no such answer'"),
-        (RaisesLater(), "RaisesLater: ValueError: judge is offline"),
-        (Untyped(), "score returned float, expected an Outcome"),
-        (Constant(float("nan")), "the reward is nan"),
-    ],
-)
-def test_what_goes_wrong_in_a_reward_is_an_outcome(reward, message):
-    outcome = score(reward)
-    assert outcome.reward == 0.0
-    assert message in outcome.error
-
-
-def test_an_unfinished_response_is_paid_nothing():
-    cut = request("2", reason=FinishReason.LENGTH)
-    outcome = asyncio.run(score_request(Constant(0.7, note="2"), cut))
-    assert (outcome.reward, outcome.answer) == (0.0, "2")
-
-
-def test_a_reward_may_pay_unfinished_responses():
-    class PaysAnyway(Constant):
-        pays_unfinished = True
-
-    outcome = asyncio.run(score_request(PaysAnyway(0.7), request(reason=FinishReason.LENGTH)))
-    assert outcome.reward == 0.7

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 
 from marsrl_verl.core.types import Outcome
 from marsrl_verl.rewards.base import RoleReward
@@ -31,3 +32,10 @@ class WaitsForAnother(RoleReward):
             self.both.set()
         await asyncio.wait_for(self.both.wait(), timeout=20)
         return Outcome(1.0)
+
+
+class NeverReturns(RoleReward):
+    """Blocks every call."""
+
+    def score(self, request):
+        threading.Event().wait()

@@ -24,7 +24,7 @@ from marsrl_verl.verl_adapter import stop_signals
 from marsrl_verl.verl_adapter.checkpoint import describe_shards
 from marsrl_verl.verl_adapter.engine_watch import EngineGuard, EngineWatch, Limits
 from marsrl_verl.verl_adapter.generation import Generation, Round
-from marsrl_verl.verl_adapter.problem_stream import ProblemStream
+from marsrl_verl.verl_adapter.problem_stream import AskedProblems, ProblemStream
 from marsrl_verl.verl_adapter.trainer import RayMarsRLTrainer
 
 WEIGHTS = "model_world_size_1_rank_0.pt"
@@ -217,6 +217,7 @@ class ScriptedTrainer(RayMarsRLTrainer):
             sampler=RandomSampler(ROWS, generator=generator),
         )
         self.problems = ProblemStream(self.train_dataloader)
+        self.asked = AskedProblems(len(self.train_dataloader.dataset), limit=0)
         self.actor_rollout_wg = OneNumber()
         self.async_rollout_manager = BackgroundEngine(self.actor_rollout_wg, seed=engine_seed)
         self.checkpoint_manager = self.async_rollout_manager

@@ -12,7 +12,7 @@ from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
 from marsrl_verl.core.scheduler_state import Ended, EndReason
-from marsrl_verl.core.scripted import ScriptedEngine, SkillModel
+from marsrl_verl.core.scripted import Reply, ScriptedEngine, SkillModel
 from marsrl_verl.core.step_result import StepResult
 from marsrl_verl.core.types import (
     ROLES,
@@ -98,6 +98,28 @@ def test_a_step_is_described_by_role_by_stage_and_by_what_waits(tmp_path):
     assert metrics["pipeline/oldest_waiting/verifier_1"] == 2
     assert metrics["pipeline/ended/verifier_1/no_inputs"] == 2
     assert metrics["pipeline/ended/corrector_2/finished"] == 1
+
+
+def test_a_step_with_many_failed_grades_is_warned_of(tmp_path, capsys):
+    observer = start(tmp_path / "run", "marsrl.run.progress=true")
+    one = result(1)
+    one.completed[0].samples[0].outcome = Outcome(0.0, error="Mine: ValueError: no number", graded=False)
+    metrics = observer.describe(one)
+    assert metrics["role/solver/grading_error_share"] == 0.5
+    observer.close()
+    assert "1 of 2 grades of the solver failed" in (shown := capsys.readouterr().out)
+    assert "Mine: ValueError: no number" in shown
+
+
+def test_an_evaluation_says_how_many_problems_it_did_not_ask(tmp_path, capsys):
+    observer = start(tmp_path / "run", "marsrl.run.progress=true", "marsrl.evaluation.correction_rounds=0")
+    problems = [Problem(f"v{i}", "x" * 99 if i < 2 else "1+1", "2") for i in range(5)]
+    engine = ScriptedEngine(lambda item, k: Reply("\\boxed{2}"))
+    sampling = {"solver": SamplingSettings(max_new_tokens=50, max_prompt_tokens=60)}
+    means = observer.evaluate(engine, problems, MathPrompts(solver_instruction=""), sampling, "before", 0)
+    assert means["solver_accuracy"] == 1.0
+    assert "2 of 5 held-out problems were not evaluated" in capsys.readouterr().out
+    observer.close()
 
 
 def test_a_recorded_step_is_in_the_folder_at_once(tmp_path):

@@ -1,11 +1,22 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 import torch
 from torchdata.stateful_dataloader import StatefulDataLoader
 from torchdata.stateful_dataloader.sampler import RandomSampler
 
-from marsrl_verl.verl_adapter.problem_stream import ProblemStream, ground_truth_of, question_of
+from marsrl_verl.core.scheduler_state import Ended, EndReason
+from marsrl_verl.core.step_result import StepResult
+from marsrl_verl.data.problems import ground_truth_of, question_of
+from marsrl_verl.verl_adapter.problem_stream import (
+    AskedProblems,
+    NothingToTrainError,
+    ProblemStream,
+    problems_of,
+)
 
 ROWS = [
     {
@@ -40,6 +51,46 @@ def take(source: ProblemStream, count: int) -> list[list[tuple[str, str]]]:
 def test_problem_ids_are_unique_across_epochs():
     ids = [name for batch in take(stream(), 10) for name, _ in batch]
     assert len(set(ids)) == len(ids) == 30
+
+
+def test_extra_info_comes_along_as_plain_values():
+    extra = {"index": np.int64(3), "levels": np.array([1, 2]), "split": "train", "nothing": None}
+    batch = collate([{**ROWS[0], "extra_info": extra}, {**ROWS[1], "extra_info": None}])
+    first, second = problems_of(batch, 0, "p")
+    assert first.extra_info == {"index": 3, "levels": [1, 2], "split": "train", "nothing": None}
+    assert type(first.extra_info["index"]) is int
+    assert second.extra_info == {}
+    assert problems_of(collate(ROWS[:1]), 0, "p")[0].extra_info == {}
+
+
+NOBODY_ASKED = StepResult(
+    step=1,
+    trained=[],
+    completed=[],
+    ended=[Ended(f"p{i}", "solver", EndReason.NOT_ASKED) for i in range(4)],
+    waiting={"solver": 0},
+    in_flight=0,
+    unfinished=0,
+    held=0,
+    stale=0,
+    oldest_waiting={},
+    input_ages={},
+)
+
+
+def test_a_pass_over_the_data_in_which_nothing_is_asked_ends_the_run():
+    asked = AskedProblems(rows=10, limit=7)
+    asked.look(NOBODY_ASKED)
+    asked.look(NOBODY_ASKED)
+    with pytest.raises(NothingToTrainError, match=r"last 12 problems .*max_prompt_tokens = 7"):
+        asked.look(NOBODY_ASKED)
+
+
+def test_problems_that_are_asked_in_between_let_the_run_go_on():
+    asked = AskedProblems(rows=10, limit=7)
+    for _ in range(9):
+        asked.look(NOBODY_ASKED)
+        asked.look(replace(NOBODY_ASKED, waiting={"solver": 1}))
 
 
 def test_an_epoch_visits_no_row_twice():

@@ -15,6 +15,7 @@ from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
 from marsrl_verl.core.types import FinishReason, Problem
 from marsrl_verl.rewards.base import ScoreRequest
+from marsrl_verl.rewards.running import RewardUnavailableError
 from marsrl_verl.verl_adapter.reward_manager import MarsRLRewardManager
 
 
@@ -75,6 +76,22 @@ def test_a_reward_that_is_not_finite_becomes_zero(config):
 def test_rows_of_a_group_are_scored_at_the_same_time(config):
     outcomes = scored(config, batch("a", "b", role="corrector"))["reward_extra_info"]["outcomes"]
     assert [one.reward for one in outcomes] == [1.0, 1.0], outcomes[0].error
+
+
+def test_a_reward_that_blocks_every_call_ends_the_run_instead_of_the_event_loop(config):
+    blocking = compose_config(
+        parse_arguments(
+            [
+                "cluster=cpu",
+                "marsrl.reward.solver.target=fake_rewards:NeverReturns",
+                "marsrl.reward.solver.timeout_s=0.1",
+            ]
+        )
+    ).config
+    with pytest.raises(
+        RewardUnavailableError, match=r"NeverReturns.* 0.1 s \(marsrl.reward.solver.timeout_s"
+    ):
+        scored(blocking, batch(*["1"] * 64))
 
 
 def test_verl_finds_the_class_where_the_configuration_says(config):

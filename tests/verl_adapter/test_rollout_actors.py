@@ -20,6 +20,7 @@ from vllm.v1.engine.detokenizer import IncrementalDetokenizer
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from marsrl_verl.core.types import FinishReason, Outcome, Problem, Sample, SamplingSettings, StageInput
+from marsrl_verl.rewards.running import RewardUnavailableError
 from marsrl_verl.rollout.single_call import EngineUnavailableError
 from marsrl_verl.verl_adapter import engine_watch, rollout_manager
 from marsrl_verl.verl_adapter.engine_watch import EngineWatch
@@ -27,6 +28,7 @@ from marsrl_verl.verl_adapter.generation import Round
 from marsrl_verl.verl_adapter.group_client import GroupClient
 from marsrl_verl.verl_adapter.rollout_manager import MarsRLAgentLoopManager, MarsRLAgentLoopWorker
 from marsrl_verl.verl_adapter.round_watch import GroupCounts
+from marsrl_verl.verl_adapter.scoring import without_tracebacks
 from marsrl_verl.verl_adapter.vllm_server import MarsRLvLLMServer
 
 SETTINGS = SamplingSettings(max_new_tokens=8, max_prompt_tokens=99, temperature=0.7, top_p=0.9, top_k=5)
@@ -264,14 +266,17 @@ def test_a_pulse_of_a_dead_engine_is_an_error():
 class Worker:
     """An agent-loop worker that answers at once."""
 
-    def __init__(self, reasons: Callable[[str, int], FinishReason]) -> None:
+    def __init__(self, reasons: Callable[[str, int], FinishReason], outcomes: dict[str, Outcome]) -> None:
         self.shares: list[list[str]] = []
-        self.reasons = reasons
+        self.reasons, self.outcomes = reasons, outcomes
         self.generate_samples = fake_ray.Method(self._generate)
 
     def _generate(self, inputs, sampling):
         self.shares.append([one.group_id for one in inputs])
         samples = [sample(i.group_id, k, self.reasons(i.group_id, k)) for i in inputs for k in range(i.n)]
+        roles = {one.group_id: one.role for one in inputs}
+        for one in samples:
+            one.outcome = self.outcomes.get(roles[one.group_id])
         return Round(samples, seconds=float(len(inputs)))
 
 
@@ -280,9 +285,11 @@ def manager_of(monkeypatch):
     """A manager with the given number of workers."""
     monkeypatch.setattr(engine_watch, "ray", FakeRay())
 
-    def make(count: int, reasons=lambda name, k: FinishReason.STOP) -> MarsRLAgentLoopManager:
+    def make(
+        count: int, reasons=lambda name, k: FinishReason.STOP, outcomes: dict[str, Outcome] | None = None
+    ) -> MarsRLAgentLoopManager:
         manager = MarsRLAgentLoopManager.__new__(MarsRLAgentLoopManager)
-        manager.agent_loop_workers = [Worker(reasons) for _ in range(count)]
+        manager.agent_loop_workers = [Worker(reasons, outcomes or {}) for _ in range(count)]
         return manager
 
     return make
@@ -335,6 +342,32 @@ def test_a_round_is_watched_while_it_lasts(manager_of, monkeypatch):
     manager.watch(EngineWatch([stopped], 20.0, ray.clock), 500.0)
     with pytest.raises(EngineUnavailableError, match="no sign of life for 20 s"):
         manager.generate([stage_input("a")], {"solver": SETTINGS})
+
+
+def test_a_round_in_which_every_grade_of_a_role_fails_is_refused(manager_of):
+    failed = Outcome(0.0, error="Mine: ValueError: no number", graded=False)
+    graded = manager_of(2, outcomes={"solver": Outcome(0.0), "verifier": failed})
+    inputs = [stage_input(f"{role}{i}", role=role) for role in ("solver", "verifier") for i in range(4)]
+    sampling = {"solver": SETTINGS, "verifier": SETTINGS}
+    with pytest.raises(RewardUnavailableError, match=r"8 grades of the verifier failed.*Mine: ValueError"):
+        graded.start(inputs, sampling).wait()
+    few = manager_of(1, outcomes={"solver": failed})
+    for name in "abc":
+        few.generate([stage_input(name)], sampling)
+    with pytest.raises(RewardUnavailableError, match="8 grades of the solver"):
+        few.generate([stage_input("d")], sampling)
+
+
+def test_a_reward_that_holds_its_threads_ends_the_run_with_a_sentence():
+    """As Ray hands it on: from the reward worker to the agent-loop worker, and from there to the driver."""
+    first = RayTaskError("run_single", "Traceback …", RewardUnavailableError("no thread is left"))
+    passed = without_tracebacks(first.as_instanceof_cause())
+    second = RayTaskError("generate_samples", "Traceback …", passed).as_instanceof_cause()
+    last = without_tracebacks(second)
+    assert type(last) is RewardUnavailableError
+    assert str(last) == "no thread is left"
+    other = RayTaskError("run_single", "Traceback …", KeyError("x")).as_instanceof_cause()
+    assert without_tracebacks(other) is other
 
 
 def test_prompts_that_are_too_long_are_no_broken_engine(manager_of):

@@ -26,6 +26,7 @@ from contracts import (
 )
 
 from marsrl_verl.config.checks.lengths import HIGHEST_TEMPERATURE, LOWEST_TEMPERATURE
+from marsrl_verl.rewards.compute_score import _SINGLE_TURN
 from marsrl_verl.verl_adapter.environment import stand_in_version
 
 LISTED = {*SIGNATURES, *AT_LEAST, *PRESENT}
@@ -98,6 +99,23 @@ def test_agent_loop_manager_lets_a_subclass_choose_the_worker_class():
 
 def test_trainer_takes_the_agent_loop_manager_from_the_configuration():
     assert "agent_loop_manager_class" in source("verl.trainer.ppo.ray_trainer:RayPPOTrainer.init_workers")
+
+
+def test_verl_calls_a_reward_function_with_the_keywords_that_ours_passes():
+    # `rewards.compute_score` calls functions that were written for this manager.
+    call = source("verl.experimental.reward_loop.reward_manager.naive:NaiveRewardManager.run_single")
+    for name in ("data_source=", "solution_str=", "ground_truth=", "extra_info="):
+        assert call.count(name) >= 2, f"{name} is passed to functions and to coroutines"
+    for name in _SINGLE_TURN:
+        assert f'extra_info["{name}"]' in call
+    assert 'result["score"]' in call
+
+
+def test_verls_dataset_keeps_its_rows_where_long_prompts_are_taken_out():
+    # `overlong_prompts`: rows leave `dataframe`, and verl's own filter, with another length, stays off.
+    text = source("verl.utils.dataset.rl_dataset:RLHFDataset")
+    assert "return len(self.dataframe)" in text
+    assert 'config.get("filter_overlong_prompts"' in text
 
 
 def test_reward_worker_hands_the_batch_to_run_single_without_a_reward_model():

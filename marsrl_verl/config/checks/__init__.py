@@ -42,6 +42,7 @@ ROUNDS: tuple[tuple[Check, ...], ...] = (
         method.check_choices,
         method.check_ranges,
         output.check_name,
+        classes.check_reward_limits,
         evaluation.check_loop,
         attnrl.check_attnrl,
         batch.check_sizes,

@@ -183,9 +183,16 @@ def _check_fixed_sizes(ctx: Context) -> list[Problem]:
     return problems
 
 
+def training_rows(ctx: Context) -> int:
+    """Rows of the training files, as far as they are drawn."""
+    filtered = ctx.config.data.filter_overlong_prompts
+    files = [report for report in ctx.files if report.split == "train"]
+    return sum(report.asked if filtered else report.rows for report in files)
+
+
 def check_data_size(ctx: Context) -> list[Problem]:
     """A step's problems must fit into the training data."""
-    rows = sum(report.rows for report in ctx.files if report.split == "train")
+    rows = training_rows(ctx)
     if ctx.config.data.train_max_samples > 0:
         rows = min(rows, ctx.config.data.train_max_samples)
     wanted = ctx.config.data.train_batch_size

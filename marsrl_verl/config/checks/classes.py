@@ -9,9 +9,12 @@ from typing import Any
 from marsrl_verl.algos.prompts import RolePrompts
 from marsrl_verl.config.checks.context import ROLES, Context
 from marsrl_verl.config.errors import Problem
+from marsrl_verl.config.reward_function import COMPUTE_SCORE, REWARD_FUNCTION
 from marsrl_verl.config.schema import ClassSpec
 from marsrl_verl.rewards.base import RoleReward
 from marsrl_verl.rewards.loading import ClassLoadError, load_class
+
+_LEAST_LIMIT_S, _MOST_LIMIT_S = 0.1, 86_400.0
 
 
 def check_rewards(ctx: Context) -> list[Problem]:
@@ -22,10 +25,33 @@ def check_rewards(ctx: Context) -> list[Problem]:
         key = f"marsrl.reward.{role}.target"
         found = _load(key, spec, RoleReward, "reward=exact or reward=math_verify, or a class of yours")
         if isinstance(found, Problem):
-            problems.append(found)
+            problems.append(_of_function(spec, found))
         else:
             found.close()
     return problems
+
+
+def _of_function(spec: ClassSpec, found: Problem) -> Problem:
+    """The problem with a role's class, under the key that named it."""
+    if spec.target != COMPUTE_SCORE:
+        return found
+    fix = "Name a file and its function: reward.custom_reward_function.path=… and .name=…."
+    return Problem(f"{REWARD_FUNCTION}.path", found.what, fix, spec.kwargs["path"])
+
+
+def check_reward_limits(ctx: Context) -> list[Problem]:
+    """`marsrl.reward.<role>.timeout_s`."""
+    limits = {role: getattr(ctx.settings.reward, role).timeout_s for role in ROLES}
+    return [
+        Problem(
+            f"marsrl.reward.{role}.timeout_s",
+            f"Expected seconds, from {_LEAST_LIMIT_S:g} to {_MOST_LIMIT_S:g} (a day).",
+            "Leave it out (300), or set what the slowest grade takes.",
+            limit,
+        )
+        for role, limit in limits.items()
+        if not _LEAST_LIMIT_S <= limit <= _MOST_LIMIT_S
+    ]
 
 
 def check_prompts(ctx: Context) -> list[Problem]:

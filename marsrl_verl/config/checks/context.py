@@ -32,6 +32,8 @@ class Context:
     """Whether the command line asks for group-relative advantages by verl's name."""
     files: list[FileReport] = field(default_factory=list)
     """What the data check found, for the plan."""
+    warnings: list[str] = field(default_factory=list)
+    """What runs, but hardly as its user means it; shown before a run and in the plan."""
     notes: list[str] = field(default_factory=list)
     """What could not be checked here, for the plan."""
     external_answers: FileSource | None = None

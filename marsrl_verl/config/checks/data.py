@@ -1,4 +1,5 @@
-"""Checks of the data files: there, readable, with a question and an answer in every row."""
+"""Checks of the data files: there, readable, with a question and an answer in every row, short enough to ask;
+and what their user should know: repeated problems, and held-out ones that are trained."""
 
 from __future__ import annotations
 
@@ -6,23 +7,32 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
+from marsrl_verl.config.checks.classes import load_prompts
 from marsrl_verl.config.checks.context import Context
+from marsrl_verl.config.checks.model import model_folder
 from marsrl_verl.config.data_files import (
     MAX_NAMED_ROWS,
     FileReport,
-    UnreadableFileError,
+    PromptLengths,
+    Seen,
     as_list,
     read_report,
 )
-from marsrl_verl.config.errors import Problem
+from marsrl_verl.config.errors import ConfigError, Problem
+from marsrl_verl.config.prompt_budget import open_counter
+from marsrl_verl.data.problems import Fault
+from marsrl_verl.data.rows import DataError
+from marsrl_verl.rewards.loading import ClassLoadError
 
+SPLITS = ("train", "val")
 _FORMAT = "verl's format: columns `prompt` (chat messages), `data_source`, `reward_model` with `ground_truth`"
 
 
 def check_data(ctx: Context) -> list[Problem]:
-    """Every file of `data.train_files` and `data.val_files`; fills `ctx.files`."""
+    """Every file of `data.train_files` and `data.val_files`; fills `ctx.files` and `ctx.warnings`."""
     problems: list[Problem] = []
-    for split in ("train", "val"):
+    lengths = _prompt_lengths(ctx)
+    for split in SPLITS:
         key = f"data.{split}_files"
         if OmegaConf.is_missing(ctx.config.data, f"{split}_files") or ctx.get(key) in (None, "", []):
             problems += _unset(ctx, key)
@@ -32,9 +42,100 @@ def check_data(ctx: Context) -> list[Problem]:
             what = "Expected the path of a file, or a list of paths."
             problems.append(Problem(key, what, f"Write {key}=file.parquet or '{key}=[a,b]'.", ctx.get(key)))
             continue
+        seen: Seen = {}
         for name in names:
-            problems += _check_file(ctx, key, split, name)
+            problems += _check_file(ctx, key, split, name, seen, lengths)
+    if problems:
+        return problems
+    ctx.warnings += [*repeated(ctx.files), *shared(ctx.files)]
+    return _check_prompt_lengths(ctx)
+
+
+def _prompt_lengths(ctx: Context) -> PromptLengths | None:
+    """What measures the Solver's prompts; None where nothing is to be measured, or can be."""
+    if ctx.external_solver:
+        return None  # its prompts are not ours to measure
+    try:
+        counter = open_counter(model_folder(ctx), dict(ctx.config.data.apply_chat_template_kwargs or {}))
+        prompts = load_prompts(ctx)
+    except (ClassLoadError, ConfigError):
+        return None  # reported by the checks of model and classes
+    limit = ctx.settings.roles.solver.max_prompt_tokens
+    if counter is None:
+        ctx.notes.append("The model's tokenizer is not here: prompts were not measured.")
+        return None
+    return PromptLengths(lambda problem: counter.chat(prompts.solver(problem), enough=limit), limit)
+
+
+_LIMIT = "marsrl.roles.solver.max_prompt_tokens"
+_FILTER = "data.filter_overlong_prompts"
+
+
+def _check_prompt_lengths(ctx: Context) -> list[Problem]:
+    """Data of which nothing would be asked is refused, parts of it are warned of."""
+    problems = []
+    limit, evaluation = ctx.settings.roles.solver.max_prompt_tokens, ctx.settings.evaluation
+    alone = bool(ctx.config.trainer.val_only)
+    evaluates = alone or evaluation.before or evaluation.after or evaluation.every > 0
+    for split, wanted in zip(SPLITS, (not alone, evaluates), strict=True):
+        files = [report for report in ctx.files if report.split == split and report.too_long is not None]
+        rows, asked = sum(one.rows for one in files), sum(one.asked for one in files)
+        longest = max((one.longest_prompt for one in files), default=0)
+        what = f"problems of data.{split}_files have prompts over {limit:,} tokens (the longest {longest:,})"
+        if asked == rows:
+            continue
+        if asked == 0 and wanted:
+            problems.append(
+                Problem(_LIMIT, f"All {rows:,} {what}.", f"Raise it to {longest} or more.", limit)
+            )
+        elif ctx.config.data.filter_overlong_prompts:
+            ctx.warnings.append(f"{rows - asked:,} of {rows:,} {what}: {_FILTER} leaves them out.")
+        elif split == "train":
+            ctx.warnings.append(
+                f"{rows - asked:,} of {rows:,} {what}: they are not asked, and steps that draw them are "
+                f"smaller. {_FILTER}=true takes them out beforehand; {_LIMIT} is the limit."
+            )
+        else:
+            ctx.warnings.append(f"{rows - asked:,} of {rows:,} {what}: they are not evaluated.")
     return problems
+
+
+def repeated(files: list[FileReport]) -> list[str]:
+    """Sentences about problems that a split holds twice."""
+    warnings = []
+    for split in SPLITS:
+        some = [report for report in files if report.split == split]
+        rows, duplicates = sum(one.rows for one in some), sum(one.duplicates for one in some)
+        if duplicates:
+            warnings.append(
+                f"{duplicates:,} of {rows:,} rows of data.{split}_files repeat a problem of an earlier row; "
+                "each of them counts (prepare_data takes every problem once)."
+            )
+        contradictions = [pair for one in some for pair in one.contradictions]
+        if contradictions:
+            first, second = contradictions[0]
+            warnings.append(
+                f"{len(contradictions):,} of {rows:,} rows of data.{split}_files give a problem of an "
+                f"earlier row another answer, so one of the two is graded wrongly; the first: {first} and "
+                f"{second}."
+            )
+    return warnings
+
+
+def shared(files: list[FileReport]) -> list[str]:
+    """A sentence about held-out problems that are trained."""
+    trained: Seen = {}
+    for report in files:
+        if report.split == "train":
+            trained.update(report.problems)
+    held_out = {key: place for one in files if one.split == "val" for key, (_, place) in one.problems.items()}
+    both = [key for key in held_out if key in trained]
+    if not both:
+        return []
+    return [
+        f"{len(both):,} of {len(held_out):,} held-out problems are trained too, so evaluations measure "
+        f"memory; the first: {held_out[both[0]]} and {trained[both[0]][1]}."
+    ]
 
 
 def _unset(ctx: Context, key: str) -> list[Problem]:
@@ -44,7 +145,9 @@ def _unset(ctx: Context, key: str) -> list[Problem]:
     return [Problem(key, "No file is named.", f"Give one: {key}=path/to/file.parquet ({_FORMAT}).", None)]
 
 
-def _check_file(ctx: Context, key: str, split: str, name: str) -> list[Problem]:
+def _check_file(
+    ctx: Context, key: str, split: str, name: str, seen: Seen, lengths: PromptLengths | None
+) -> list[Problem]:
     if "://" in name:
         ctx.notes.append(f"{name} lies on another file system: not looked at.")
         return []
@@ -56,33 +159,21 @@ def _check_file(ctx: Context, key: str, split: str, name: str) -> list[Problem]:
             else f"There is no such file{_nearby(path)}."
         )
         return [Problem(key, what, "Give the path of a .parquet, .jsonl or .json file that exists.", name)]
-    required = (str(ctx.config.data.prompt_key), "reward_model", "data_source")
     try:
-        report = read_report(path, split, required[0], required)
-    except UnreadableFileError as error:
-        return [Problem(key, f"The file can't be used: {error}.", f"Convert it to {_FORMAT}.", name)]
+        report = read_report(path, split, str(ctx.config.data.prompt_key), seen, lengths)
+    except DataError as error:
+        what = error.what.removeprefix(f"{path}: ").removesuffix(".")
+        return [Problem(key, f"The file can't be used: {what}.", f"Convert it to {_FORMAT}.", name)]
     ctx.files.append(report)
-    return _row_problems(key, name, report)
+    if not report.faults:
+        return []
+    what = "; ".join(f"{fault.count}: {one} (row {_places(fault)})" for one, fault in report.faults.items())
+    found = f"Of {report.rows} rows, counted from 0, some can't be used: {what}."
+    return [Problem(key, found, f"Repair these rows or remove them; {_FORMAT}.", name)]
 
 
-def _row_problems(key: str, name: str, report: FileReport) -> list[Problem]:
-    problems: list[Problem] = []
-    for rows, what, fix in (
-        (report.without_answer, "have no answer", "fill in reward_model.ground_truth"),
-        (report.without_question, "have no question", "give the prompt a user message with text"),
-    ):
-        if rows:
-            listed = ", ".join(str(row) for row in rows[:MAX_NAMED_ROWS])
-            more = ", …" if len(rows) > MAX_NAMED_ROWS else ""
-            problems.append(
-                Problem(
-                    key,
-                    f"{len(rows)} of {report.rows} rows {what} (row {listed}{more}, counted from 0).",
-                    f"Remove these rows, or {fix}.",
-                    name,
-                )
-            )
-    return problems
+def _places(fault: Fault) -> str:
+    return ", ".join(fault.places[:MAX_NAMED_ROWS]) + (", …" if fault.count > MAX_NAMED_ROWS else "")
 
 
 def _nearby(path: Path) -> str:

@@ -32,7 +32,7 @@ _EVALUATION = "Roles and system are evaluated by the plugin."
 _EVALUATION_FIX = "Leave it out; marsrl.evaluation says when and how."
 _ROLLOUTS = "Every sample is written below the run's folder."
 _REWARDS = "Responses are scored by the class of their role."
-_REWARDS_FIX = "Leave it out; set marsrl.reward.<role>.target."
+_REWARDS_FIX = "Leave it out; set marsrl.reward.<role>.target, or reward.custom_reward_function.path."
 _NO_PROFILE = "Nothing starts verl's profiler."
 _NO_PROFILE_FIX = "Leave it out; metrics.jsonl has the time of every phase of a step."
 
@@ -105,9 +105,7 @@ INERT_KEYS: tuple[Inert, ...] = (
     Inert("trainer.critic_warmup", _NO_CRITIC, "Leave it out."),
     Inert("trainer.max_critic_ckpt_to_keep", _NO_CRITIC, "Leave it out."),
     Inert("distillation", "No method here distils from a teacher.", "Leave it out."),
-    Inert("custom_reward_function", _REWARDS, _REWARDS_FIX),
     Inert("reward_model", _REWARDS, _REWARDS_FIX),
-    Inert("reward.custom_reward_function", _REWARDS, _REWARDS_FIX),
     Inert("reward.reward_manager", _REWARDS, _REWARDS_FIX),
     Inert("reward.reward_model", _REWARDS, _REWARDS_FIX),
     Inert("sandbox_fusion", _REWARDS, _REWARDS_FIX),
@@ -117,6 +115,7 @@ INERT_KEYS: tuple[Inert, ...] = (
     ),
     Inert("data.val_batch_size", _EVALUATION, _EVALUATION_FIX),
     Inert("data.reward_fn_key", _REWARDS, _REWARDS_FIX),
+    Inert("data.filter_overlong_prompts_workers", "Prompts are measured in one process.", "Leave it out."),
     Inert("data.truncation", "Prompts are never truncated; too long ones are not asked.", "Leave it out."),
     Inert("data.tool_config_path", "A stage is one model call without tools.", "Leave it out."),
     Inert("data.function_tool_path", "A stage is one model call without tools.", "Leave it out."),

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from marsrl_verl.core.types import Message, Problem
-from marsrl_verl.data_preparation.errors import RowError
-from marsrl_verl.data_preparation.source import Row
+from marsrl_verl.data.rows import Row, RowError
 from marsrl_verl.rewards.extraction import references
 from marsrl_verl.rewards.normal_form import same_answer
-from marsrl_verl.verl_adapter.problem_stream import ground_truth_of
 
 _NAMED_ROWS = 1000
 """Places of bad rows that are kept per fault; the others are counted."""
@@ -31,17 +31,20 @@ class Columns:
     """Where a row's parts stand. A dot leads into a column with fields."""
 
     question: str | None = None
-    """A column of text; None: the column `prompt` with chat messages, verl's form."""
+    """A column of text; None: the column `chat` with chat messages, verl's form."""
     answer: str = ANSWER_COLUMN
     answer_after: str | None = None
     """The reference follows the last occurrence of this mark, as `####` in GSM8K; None: all of the text."""
     data_source: str | None = None
     """Every row's data source; None: the column `data_source`, or the file's name where there is none."""
+    chat: str = "prompt"
+    structured: bool = False
+    """An answer may be a dictionary, for a reward that reads it."""
 
     @property
     def names(self) -> list[str]:
         """Top-level columns to read."""
-        question = self.question or "prompt"
+        question = self.question or self.chat
         wanted = [question, self.answer, "data_source", "ability", "extra_info"]
         return list(dict.fromkeys(name.partition(".")[0] for name in wanted))
 
@@ -119,12 +122,13 @@ class Collected:
         """Rows that are no usable problem."""
         return sum(fault.count for fault in self.faults.values())
 
-    def note_fault(self, error: RowError, place: str) -> None:
-        """Count a bad row and remember where it is."""
-        fault = self.faults.setdefault(error.what, Fault(error.fix))
-        fault.count += 1
-        if len(fault.places) < _NAMED_ROWS:
-            fault.places.append(place)
+
+def note_fault(faults: dict[str, Fault], error: RowError, place: str) -> None:
+    """Count a bad row and remember where it is."""
+    fault = faults.setdefault(error.what, Fault(error.fix))
+    fault.count += 1
+    if len(fault.places) < _NAMED_ROWS:
+        fault.places.append(place)
 
 
 def collect(rows: Iterable[Row], columns: Columns, instruction: Instruction | None) -> Collected:
@@ -140,14 +144,14 @@ def collect(rows: Iterable[Row], columns: Columns, instruction: Instruction | No
         try:
             if isinstance(row.data, RowError):
                 raise row.data
-            problem, stripped = _problem(row.data, row.place, columns, instruction)
+            problem, stripped = read_problem(row.data, row.place, columns, instruction)
             if instruction is not None:
                 found.stripped += stripped
                 found.not_stripped += not stripped
             first = found.problems.setdefault(problem.key, problem)
             if first is problem:
                 continue
-            if not _same_reference(first.problem.ground_truth, problem.problem.ground_truth):
+            if not same_reference(first.problem.ground_truth, problem.problem.ground_truth):
                 contradicted.add(problem.key)
                 raise RowError(
                     "the problem stands in an earlier row with another answer",
@@ -155,14 +159,14 @@ def collect(rows: Iterable[Row], columns: Columns, instruction: Instruction | No
                 )
             found.duplicates += 1
         except RowError as error:
-            found.note_fault(error, row.place)
+            note_fault(found.faults, error, row.place)
     for key in contradicted:
         first = found.problems.pop(key)
         contradiction = RowError(
             "the problem stands in a later row with another answer",
             "correct one of the answers, or remove the problem",
         )
-        found.note_fault(contradiction, first.place)
+        note_fault(found.faults, contradiction, first.place)
     return found
 
 
@@ -193,10 +197,14 @@ def look_alike(question: str) -> str:
     return _LOOKS_ONLY.sub("", unicodedata.normalize("NFKC", question).casefold())
 
 
-def _problem(
+def read_problem(
     data: Mapping[str, Any], place: str, columns: Columns, instruction: Instruction | None
 ) -> tuple[SourceProblem, bool]:
-    """The row's problem, and whether the instruction was taken off."""
+    """The row's problem, and whether the instruction was taken off.
+
+    Raises:
+        RowError: the row is no problem with an answer.
+    """
     messages = _messages(data, columns)
     last = max(i for i, message in enumerate(messages) if message["role"] == "user")
     question, bare = messages[last]["content"].strip(), None
@@ -233,10 +241,10 @@ def _messages(data: Mapping[str, Any], columns: Columns) -> list[Message]:
                 "name the column of the questions with --question-column",
             )
         return [{"role": "user", "content": text}]
-    prompt = data.get("prompt")
+    prompt = data.get(columns.chat)
     if not isinstance(prompt, list):
         raise RowError(
-            f"column prompt holds {_kind(prompt)}, expected chat messages",
+            f"column {columns.chat} holds {_kind(prompt)}, expected chat messages",
             "for plain text name its column with --question-column",
         )
     messages: list[Message] = []
@@ -256,7 +264,7 @@ def _reference(data: Mapping[str, Any], columns: Columns) -> str:
     value = _at(data, columns.answer)
     if value is None or (isinstance(value, float) and math.isnan(value)) or value == []:
         raise RowError(f"there is no answer in {columns.answer}", fix)
-    if isinstance(value, (dict, bool)):
+    if isinstance(value, bool) or (isinstance(value, dict) and not columns.structured):
         raise RowError(f"{columns.answer} holds {_kind(value)}, expected the answer", fix)
     truth = ground_truth_of({"ground_truth": value})
     if columns.answer_after is not None:
@@ -280,6 +288,28 @@ def _data_source(data: Mapping[str, Any], place: str, columns: Columns) -> str:
     return str(named) if named else place.rpartition(" row ")[0].rpartition("/")[2].rpartition(".")[0]
 
 
+def question_of(messages: list[Message]) -> str:
+    """The problem text of a dataset row: its last user message."""
+    for message in reversed(messages):
+        if message["role"] == "user":
+            return message["content"]
+    raise ValueError(f"a dataset prompt needs a user message, found roles {[m['role'] for m in messages]}")
+
+
+def ground_truth_of(reward_model: Mapping[str, Any]) -> str:
+    """The reference answer of a dataset row as text; several accepted answers, and a dictionary, become
+    JSON."""
+    truth = reward_model["ground_truth"]
+    if isinstance(truth, Mapping):
+        return json.dumps(truth, ensure_ascii=False, default=str)
+    if isinstance(truth, (list, tuple, np.ndarray)):
+        answers = [str(one).strip() for one in truth]
+        if not answers:
+            raise ValueError("reward_model.ground_truth is an empty list")
+        return answers[0] if len(answers) == 1 else json.dumps(answers, ensure_ascii=False)
+    return str(truth).strip()
+
+
 def _at(data: Mapping[str, Any], path: str) -> Any:
     """The value at a dotted path; None where a part of it is missing."""
     value: Any = data
@@ -294,7 +324,8 @@ def _kind(value: Any) -> str:
     return "nothing" if value is None else type(value).__name__
 
 
-def _same_reference(first: str, second: str) -> bool:
+def same_reference(first: str, second: str) -> bool:
+    """Whether two references accept a common answer."""
     return first == second or any(
         same_answer(one, other) for one in references(first) for other in references(second)
     )

@@ -12,10 +12,37 @@ from pathlib import Path
 from typing import Any
 
 from marsrl_verl.core.inert_text import holds_surrogates
-from marsrl_verl.data_preparation.errors import PreparationError, RowError
 
 _ROWS_AT_ONCE = 1024
 _FORMATS = ".parquet, .jsonl, .json"
+
+
+class DataError(Exception):
+    """A file, or all of them, can't be used.
+
+    Args:
+        what: what was found, where, and what was expected.
+        fix: what to do.
+    """
+
+    def __init__(self, what: str, fix: str) -> None:
+        super().__init__(f"{what}\n  fix: {fix}")
+        self.what = what
+        self.fix = fix
+
+
+class RowError(ValueError):
+    """One row is no problem with an answer.
+
+    Args:
+        what: what is wrong with it, the same words for the same fault.
+        fix: what to do.
+    """
+
+    def __init__(self, what: str, fix: str) -> None:
+        super().__init__(what)
+        self.what = what
+        self.fix = fix
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +63,33 @@ def read_rows(paths: Sequence[Path], columns: Sequence[str]) -> Iterator[Row]:
         columns: the columns that are wanted; those that a file lacks are left out of its rows.
 
     Raises:
-        PreparationError: a file is not there, of another type, or unreadable as a whole.
+        DataError: a file is not there, of another type, or unreadable as a whole.
     """
     for path in paths:
         yield from _read_file(path, columns)
 
 
+def parquet_columns(path: Path) -> list[str]:
+    """The names of a parquet file's columns.
+
+    Raises:
+        DataError: it is unreadable.
+    """
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return list(pq.read_schema(path).names)
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).splitlines()[0]
+        raise DataError(
+            f"{path}: it is no readable parquet file ({reason}).", "Get the file anew."
+        ) from error
+
+
 def _read_file(path: Path, columns: Sequence[str]) -> Iterator[Row]:
     if not path.is_file():
-        raise PreparationError(f"{path}: there is no such file.", f"Name an existing file ({_FORMATS}).")
+        raise DataError(f"{path}: there is no such file.", f"Name an existing file ({_FORMATS}).")
     if path.suffix == ".parquet":
         yield from _parquet_rows(path, columns)
     elif path.suffix == ".jsonl":
@@ -52,7 +97,7 @@ def _read_file(path: Path, columns: Sequence[str]) -> Iterator[Row]:
     elif path.suffix == ".json":
         yield from _json_array(path)
     else:
-        raise PreparationError(
+        raise DataError(
             f"{path}: files of type {path.suffix or '(none)'} are not read.", f"Convert it to {_FORMATS}."
         )
 
@@ -67,7 +112,7 @@ def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
         with pq.ParquetFile(path) as file:
             present = [name for name in columns if name in file.schema_arrow.names]
             if not present:
-                raise PreparationError(
+                raise DataError(
                     f"{path}: none of the columns {', '.join(columns)} is there; found: "
                     f"{', '.join(file.schema_arrow.names)}.",
                     "Name the columns with --question-column and --answer-column.",
@@ -78,7 +123,7 @@ def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
                     number += 1
     except (pa.ArrowException, OSError) as error:
         reason = str(error).splitlines()[0]
-        raise PreparationError(
+        raise DataError(
             f"{path}: it is no readable parquet file, from row {number} on ({reason}).", "Get the file anew."
         ) from error
 
@@ -92,7 +137,7 @@ def _json_lines(path: Path) -> Iterator[Row]:
                     yield Row(f"{path} row {number} (line {line_number})", _parsed(line))
                     number += 1
     except (OSError, UnicodeDecodeError) as error:
-        raise PreparationError(f"{path}: it can't be read ({error}).", "Save it as UTF-8 text.") from error
+        raise DataError(f"{path}: it can't be read ({error}).", "Save it as UTF-8 text.") from error
 
 
 def _parsed(line: str) -> dict[str, Any] | RowError:
@@ -113,13 +158,19 @@ def _checked(data: Any) -> dict[str, Any] | RowError:
 
 def _json_array(path: Path) -> Iterator[Row]:
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        if text.lstrip().startswith("{") and len(text.strip().splitlines()) > 1:
+            yield from _json_lines(
+                path
+            )  # lines of JSON under the other name, as Hugging Face's reader takes them
+            return
+        data = json.loads(text)
     except (OSError, ValueError) as error:
-        raise PreparationError(
+        raise DataError(
             f"{path}: it is no readable JSON file ({error}).", "One object per line belongs in a .jsonl file."
         ) from error
     if not isinstance(data, list):
-        raise PreparationError(
+        raise DataError(
             f"{path}: it holds {type(data).__name__}, expected an array of objects.",
             "Name a file with an array of rows.",
         )

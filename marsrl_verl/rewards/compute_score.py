@@ -1,0 +1,122 @@
+"""A reward function in verl's form: `compute_score(data_source, solution_str, ground_truth, extra_info)`."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import inspect
+import json
+import sys
+from collections.abc import Awaitable, Callable, Mapping
+from functools import lru_cache
+from pathlib import Path
+from types import ModuleType
+from typing import Any, ClassVar
+
+from marsrl_verl.core.types import Outcome
+from marsrl_verl.rewards.base import RoleReward, ScoreRequest
+
+PACKAGE_PREFIX, FILE_PREFIX = "pkg://", "file://"
+"""How verl tells a module that can be imported from a file."""
+_ARGUMENTS = ("data_source", "solution_str", "ground_truth", "extra_info")
+_SINGLE_TURN = {"num_turns": 2, "rollout_reward_scores": {}}
+"""What verl's single-turn agent loop adds to `extra_info`."""
+
+
+class ComputeScoreReward(RoleReward):
+    """The score of a function that was written for verl, an ordinary one or a coroutine.
+
+    It gets what verl gives it: the whole decoded response, the row's ground truth as text (a list of accepted
+    answers as a list), its data source and its `extra_info`. It returns a number, or a dictionary with
+    `score`, whose `pred` becomes the answer on record. A response that the model did not end itself has
+    reward 0, as with every reward here; verl would pay it.
+
+    Args:
+        path: a Python file, or `pkg://package.module`.
+        name: the function.
+        reward_kwargs: further keyword arguments; they win over those above.
+    """
+
+    FUNCTION: ClassVar[str] = "compute_score"
+    """The name that verl looks for where none is given."""
+
+    def __init__(
+        self, path: str, name: str = FUNCTION, reward_kwargs: Mapping[str, Any] | None = None
+    ) -> None:
+        self.function = _function(path, name)
+        self.kwargs = dict(reward_kwargs or {})
+        given = {**dict.fromkeys(_ARGUMENTS), **self.kwargs}
+        try:
+            inspect.signature(self.function).bind(**given)
+        except TypeError as error:
+            raise TypeError(f"{name} is called with the keywords {', '.join(given)}: {error}") from error
+
+    def score(self, request: ScoreRequest) -> Outcome | Awaitable[Outcome]:
+        """Call the function with the response."""
+        arguments = {
+            "data_source": request.problem.data_source,
+            "solution_str": request.text,
+            "ground_truth": _ground_truth(request.problem.ground_truth),
+            "extra_info": {**request.problem.extra_info, **_SINGLE_TURN},
+        }
+        result = self.function(**{**arguments, **self.kwargs})
+        return self._later(result) if inspect.isawaitable(result) else _outcome(result)
+
+    @staticmethod
+    async def _later(result: Awaitable[Any]) -> Outcome:
+        return _outcome(await result)
+
+
+def _outcome(result: Any) -> Outcome:
+    found = result
+    if isinstance(result, dict):
+        if "score" not in result:
+            raise KeyError(f"the function returned a dictionary without 'score', with {sorted(result)}")
+        found = result["score"]
+    answer = result.get("pred") if isinstance(result, dict) else None
+    return Outcome(float(found), answer=None if answer is None else str(answer))
+
+
+def _ground_truth(text: str) -> Any:
+    """As it stands in the row: a dictionary, and several accepted answers as a list, are kept as JSON."""
+    if not text.startswith(("[", "{")):
+        return text
+    try:
+        parsed = json.loads(text)
+    except ValueError:
+        return text
+    kept = isinstance(parsed, dict) or (
+        isinstance(parsed, list) and all(isinstance(one, str) for one in parsed)
+    )
+    return parsed if kept else text
+
+
+def _function(path: str, name: str) -> Callable[..., Any]:
+    module = _module(path)
+    if not hasattr(module, name):
+        known = sorted(key for key, value in vars(module).items() if inspect.isfunction(value))
+        raise AttributeError(
+            f"{path} has no function {name!r}; functions there: {', '.join(known) or 'none'}"
+        )
+    function = getattr(module, name)
+    if not callable(function):
+        raise TypeError(f"{name} in {path} is {type(function).__name__}, expected a function")
+    return function  # type: ignore[no-any-return]
+
+
+@lru_cache
+def _module(path: str) -> ModuleType:
+    """The module; a file is executed once, whichever roles it scores."""
+    if path.startswith(PACKAGE_PREFIX):
+        return importlib.import_module(path.removeprefix(PACKAGE_PREFIX).replace("/", "."))
+    file = Path(path.removeprefix(FILE_PREFIX)).expanduser()
+    if not file.is_file():
+        raise FileNotFoundError(f"there is no file {file}")
+    name = f"marsrl_reward_function_{file.stem}"
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{file} is no Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module  # dataclasses and pickle look a module up by its name
+    spec.loader.exec_module(module)
+    return module

@@ -1,0 +1,54 @@
+"""`data.filter_overlong_prompts`: problems that the Solver would not be asked leave the dataset."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from omegaconf import DictConfig
+
+from marsrl_verl.config.checks.context import typed_settings
+from marsrl_verl.rollout.external.solver import SolverSource
+from marsrl_verl.verl_adapter.components import build_prompts, chat_tokenizer
+from marsrl_verl.verl_adapter.problem_stream import problems_of
+
+
+def leave_out_long_prompts(dataset: Any, config: DictConfig, tokenizer: Any) -> None:
+    """Take the rows out whose Solver prompt is longer than `marsrl.roles.solver.max_prompt_tokens`.
+
+    The prompt is the one that the Solver gets, its instruction and the chat template included. Nothing is
+    done behind an external Solver, whose prompts are not ours to measure.
+
+    Args:
+        dataset: verl's `RLHFDataset`; changed in place.
+        config: the resolved configuration.
+        tokenizer: the model's.
+
+    Raises:
+        TypeError: a dataset class of another kind (`data.custom_cls`) has no rows to take out.
+        ValueError: no row is left.
+    """
+    settings = typed_settings(config)
+    if settings.external_solver.source != SolverSource.NONE.value:
+        return
+    rows = getattr(dataset, "dataframe", None)
+    if rows is None:
+        raise TypeError(
+            f"data.filter_overlong_prompts: {type(dataset).__name__} keeps no rows in `dataframe`, as verl's "
+            "RLHFDataset does; set it to false and filter in your class (data.custom_cls)"
+        )
+    prompts, chat = build_prompts(settings), chat_tokenizer(config, tokenizer)
+    limit = settings.roles.solver.max_prompt_tokens
+
+    def fits(row: dict[str, Any]) -> bool:
+        columns = {"raw_prompt": [row[config.data.prompt_key]], "reward_model": [row["reward_model"]]}
+        (problem,) = problems_of({**columns, "data_source": [row["data_source"]]}, 0, "")
+        return len(chat.prompt_ids(prompts.solver(problem))) <= limit
+
+    kept = [number for number, row in enumerate(rows) if fits(row)]
+    if not kept:
+        raise ValueError(
+            f"data.filter_overlong_prompts leaves none of {len(rows)} problems: all prompts have more than "
+            f"marsrl.roles.solver.max_prompt_tokens = {limit} tokens"
+        )
+    if len(kept) < len(rows):
+        dataset.dataframe = rows.select(kept)

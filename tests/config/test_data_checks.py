@@ -1,0 +1,153 @@
+"""What the checks tell of the data: too long prompts, repeated problems, held-out ones that are trained."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from messages import assert_checks_refuse
+
+from marsrl_verl.config.errors import ConfigError
+from marsrl_verl.config.prompt_budget import open_counter
+
+LIMIT = "marsrl.roles.solver.max_prompt_tokens"
+LONG = " ".join(["word"] * 2000)
+
+
+def write(path: Path, problems: list[tuple[str, object]]) -> str:
+    rows = [
+        {
+            "prompt": [{"role": "user", "content": question}],
+            "data_source": "test",
+            "reward_model": {"ground_truth": answer},
+        }
+        for question, answer in problems
+    ]
+    path.write_text("\n".join(json.dumps(row) for row in rows))
+    return str(path)
+
+
+def sums(first: int, count: int) -> list[tuple[str, object]]:
+    return [(f"{i} + 1", str(i + 1)) for i in range(first, first + count)]
+
+
+@pytest.fixture
+def warnings_of(checked, tmp_path):
+    """The warnings of a run on these training and held-out problems."""
+
+    def call(train, val=None, **changes) -> list[str]:
+        files = {
+            "data.train_files": write(tmp_path / "train.jsonl", train),
+            "data.val_files": write(tmp_path / "val.jsonl", sums(900, 4) if val is None else val),
+            "data.train_batch_size": 4,
+        }
+        return checked({**files, **changes}).warnings
+
+    return call
+
+
+def test_clean_data_is_warned_of_in_no_way(warnings_of):
+    assert warnings_of(sums(0, 40)) == []
+
+
+def test_data_of_which_nothing_can_be_asked_is_refused(checked, tmp_path):
+    long = write(tmp_path / "long.jsonl", [(f"{LONG} {i}", "2") for i in range(40)])
+    good = write(tmp_path / "good.jsonl", sums(0, 40))
+    size = {"data.train_batch_size": 4}
+    hint = "All 40 problems of data.train_files have prompts over"
+    assert_checks_refuse(checked, {"data.train_files": long, "data.val_files": good, **size}, LIMIT, hint)
+    hint = "All 40 problems of data.val_files have prompts over"
+    assert_checks_refuse(checked, {"data.train_files": good, "data.val_files": long, **size}, LIMIT, hint)
+    never = {"marsrl.evaluation.before": False, "marsrl.evaluation.after": False}
+    assert checked({"data.train_files": good, "data.val_files": long, **size, **never}).warnings
+
+
+def test_some_that_are_too_long_are_counted(warnings_of):
+    problems = [*sums(0, 30), *[(f"{LONG} {i}", "2") for i in range(10)]]
+    (warning,) = warnings_of(problems)
+    assert warning.startswith("10 of 40 problems of data.train_files have prompts over")
+    assert "data.filter_overlong_prompts=true" in warning
+    (warning,) = warnings_of(problems, **{"data.filter_overlong_prompts": True})
+    assert warning.endswith("data.filter_overlong_prompts leaves them out.")
+    (warning,) = warnings_of(sums(0, 40), val=[*sums(50, 3), (LONG, "1")])
+    assert "1 of 4 problems of data.val_files" in warning
+    assert "not evaluated" in warning
+
+
+def test_problems_that_are_filtered_do_not_fill_a_step(checked, tmp_path):
+    problems = [*sums(0, 30), *[(f"{LONG} {i}", "2") for i in range(10)]]
+    files = {
+        "data.train_files": write(tmp_path / "train.jsonl", problems),
+        "data.val_files": write(tmp_path / "val.jsonl", sums(900, 4)),
+        "data.train_batch_size": 31,
+    }
+    checked(files)
+    hint = "The training data has 30 problems"
+    changes = {**files, "data.filter_overlong_prompts": True}
+    assert_checks_refuse(checked, changes, "data.train_batch_size", hint)
+
+
+def test_the_plan_counts_them(run, tmp_path):
+    problems = [*sums(0, 30), *[(f"{LONG} {i}", "2") for i in range(10)]]
+    files = [f"data.train_files={write(tmp_path / 't.jsonl', problems)}"]
+    files += [f"data.val_files={write(tmp_path / 'v.jsonl', sums(900, 4))}", "data.train_batch_size=4"]
+    shown = run(*files, "dry_run=true").out
+    assert "40 problems, 10 too long to ask" in shown
+    assert "an epoch is 10 steps" in shown
+    filtered = run(*files, "dry_run=true", "data.filter_overlong_prompts=true").out
+    assert "an epoch is 7 steps; 2 problems" in filtered
+    started = run(*files)
+    assert started.launched is not None
+    assert "warning: 10 of 40 problems of data.train_files" in started.out
+
+
+def test_a_bound_is_enough_for_short_prompts_and_the_limit_is_exact(model):
+    counter = open_counter(model)
+    chat = [{"role": "user", "content": "a bc def"}]
+    exact = counter.chat(chat)
+    assert exact == 5, "a word each, and two of the template"
+    assert counter.chat(chat, enough=1000) > exact, "characters"
+    assert counter.chat(chat, enough=10) == exact
+    assert counter.chat([{"role": "user", "content": "ä bc def"}], enough=1000) == exact
+
+
+def test_held_out_problems_that_are_trained(warnings_of):
+    (warning,) = warnings_of(sums(0, 40), val=[*sums(50, 3), ("7  +  1", "8")])
+    assert warning.startswith("1 of 4 held-out problems are trained too")
+    assert "val.jsonl row 3 (line 4)" in warning
+    assert "train.jsonl row 7 (line 8)" in warning
+
+
+def test_repeated_problems_and_two_answers(warnings_of):
+    repeated, contradicted = warnings_of([*sums(0, 10), ("3 + 1", "4.0"), ("4 + 1", "6"), ("3 + 1", "4")])
+    assert repeated.startswith("2 of 13 rows of data.train_files repeat a problem")
+    assert contradicted.startswith(
+        "1 of 13 rows of data.train_files give a problem of an earlier row another"
+    )
+    assert "train.jsonl row 4 (line 5) and" in contradicted
+    assert "train.jsonl row 11 (line 12)" in contradicted
+
+
+def test_every_fault_of_a_file_is_named_with_its_rows(checked, tmp_path):
+    path = tmp_path / "rows.jsonl"
+    good = {
+        "prompt": [{"role": "user", "content": "1"}],
+        "data_source": "t",
+        "reward_model": {"ground_truth": "1"},
+    }
+    rows = [good, {**good, "reward_model": None}, {"prompt": good["prompt"], "data_source": "t"}, good]
+    path.write_text("\n".join([json.dumps(row) for row in rows] + ["{"]))
+    with pytest.raises(ConfigError) as caught:
+        checked({"data.train_files": str(path), "data.train_batch_size": 1})
+    shown = " ".join(str(caught.value).split())
+    for part in (
+        "no answer in reward_model.ground_truth (row 1 (line 2))",
+        "column reward_model (row 2 (line 3))",
+    ):
+        assert part in shown
+    assert "the line is no JSON (row 4 (line 5))" in shown
+
+
+def test_an_answer_may_be_a_dictionary_for_a_reward_that_reads_it(warnings_of):
+    assert warnings_of([(f"{i}", {"inputs": [i]}) for i in range(8)]) == []

@@ -1,0 +1,69 @@
+"""The reward of one's own that README shows: it is the example's file, it loads and it scores."""
+
+import asyncio
+import re
+from pathlib import Path
+
+import pytest
+from reward_tools import request
+
+from marsrl_verl.core.types import FinishReason
+from marsrl_verl.rewards.running import RewardRunner
+
+ROOT = Path(__file__).parents[2]
+
+
+def shown_in_readme() -> str:
+    """The Python block below "Your own reward"."""
+    section = (ROOT / "README.md").read_text().split("### Your own reward\n")[1].split("\n## ")[0]
+    return re.findall(r"```python\n(.*?)```", section, re.DOTALL)[0]
+
+
+def without_docstring(text: str) -> str:
+    return text.partition('"""\n\n')[2]
+
+
+@pytest.fixture(params=["README", "example"])
+def runner(request, tmp_path, monkeypatch):
+    """The reward as a user's module, from either place, constructed as the configuration does it."""
+    text = (
+        shown_in_readme() if request.param == "README" else (ROOT / "examples" / "own_reward.py").read_text()
+    )
+    module = f"own_reward_{request.param.lower()}"
+    (tmp_path / f"{module}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    return RewardRunner.load("solver", f"{module}:WithinTolerance", {"tolerance": 0.01}, 60.0)
+
+
+@pytest.mark.parametrize(
+    ("text", "truth", "reward"),
+    [
+        ("7 + 5 is 12, so the answer is \\boxed{12}", "12", 1.0),
+        ("\\boxed{3.149}", "3.14", 1.0),
+        ("\\boxed{3.16}", "3.14", 0.0),
+        ("\\boxed{\\frac{1}{3}}", "0.333", 1.0),
+        ("\\boxed{1,000}", '["999", "1000"]', 1.0),
+        ("\\boxed{twelve}", "12", 0.0),
+        ("the answer is 12", "12", 0.0),
+    ],
+)
+def test_it_scores_whole_solutions(runner, text, truth, reward):
+    outcome = asyncio.run(runner.score(request(text, truth)))
+    assert (outcome.reward, outcome.graded, outcome.error) == (reward, True, None)
+
+
+def test_a_reference_that_it_can_not_read_is_a_failed_grade(runner):
+    outcome = asyncio.run(runner.score(request("\\boxed{12}", "twelve")))
+    assert not outcome.graded
+    assert "the reference 'twelve' is no number" in outcome.error
+
+
+def test_a_response_that_was_cut_off_has_no_reward(runner):
+    outcome = asyncio.run(runner.score(request("\\boxed{12}", "12", reason=FinishReason.LENGTH)))
+    assert (outcome.reward, outcome.graded) == (0.0, True)
+
+
+def test_readme_shows_the_example():
+    example = (ROOT / "examples" / "own_reward.py").read_text()
+    assert shown_in_readme() == without_docstring(example)
+    assert len(example.splitlines()) <= 40

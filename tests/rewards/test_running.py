@@ -1,0 +1,177 @@
+"""Rewards that are called with a time limit: what they raise, return or never return."""
+
+import asyncio
+import threading
+import time
+
+import pytest
+from reward_tools import Asynchronous, Constant, Raises, RaisesLater, ReturnsAwaitable, Untyped, request
+
+from marsrl_verl.core.types import FinishReason, Outcome
+from marsrl_verl.rewards.base import RoleReward
+from marsrl_verl.rewards.running import RewardRunner, RewardUnavailableError
+
+LIMIT_S = 0.05
+
+
+def score(reward: RoleReward) -> Outcome:
+    return asyncio.run(RewardRunner(reward).score(request()))
+
+
+def test_rewards_run_beside_the_caller_and_coroutines_in_a_loop_of_their_own():
+    ordinary, coroutine = Constant(), Asynchronous()
+    assert score(ordinary) == Outcome(1.0)
+    assert ordinary.thread is not threading.main_thread()
+    assert score(coroutine) == Outcome(0.5)
+    assert coroutine.thread is not threading.main_thread()
+    assert score(ReturnsAwaitable()) == Outcome(0.5)
+
+
+@pytest.mark.parametrize(
+    ("reward", "message"),
+    [
+        (Raises(), "Raises: KeyError: 'no such answer'"),
+        (RaisesLater(), "RaisesLater: ValueError: judge is offline"),
+        (Untyped(), "score returned float, expected an Outcome"),
+        (Constant(float("nan")), "the reward is nan"),
+    ],
+)
+def test_what_goes_wrong_in_a_reward_is_an_outcome(reward, message):
+    outcome = score(reward)
+    assert outcome.reward == 0.0
+    assert message in outcome.error
+
+
+def test_an_unfinished_response_is_paid_nothing():
+    cut = request("2", reason=FinishReason.LENGTH)
+    outcome = asyncio.run(RewardRunner(Constant(0.7, note="2")).score(cut))
+    assert (outcome.reward, outcome.answer) == (0.0, "2")
+
+
+def test_a_reward_may_pay_unfinished_responses():
+    class PaysAnyway(Constant):
+        pays_unfinished = True
+
+    outcome = asyncio.run(RewardRunner(PaysAnyway(0.7)).score(request(reason=FinishReason.LENGTH)))
+    assert outcome.reward == 0.7
+
+
+class Blocks(RoleReward):
+    """Does not return before it is let go, unless the response says otherwise."""
+
+    def __init__(self) -> None:
+        self.let_go = threading.Event()
+        self.returned = threading.Semaphore(0)
+
+    def score(self, request):
+        if request.text != "quick":
+            self.let_go.wait()
+            self.returned.release()
+        return Outcome(1.0)
+
+
+class NeverAnswers(RoleReward):
+    async def score(self, request):
+        await asyncio.sleep(3600)
+
+
+class BlocksItsLoop(RoleReward):
+    def __init__(self) -> None:
+        self.let_go = threading.Event()
+
+    async def score(self, request):
+        if request.text != "quick":
+            self.let_go.wait()
+        return Outcome(1.0)
+
+
+class Exits(RoleReward):
+    def score(self, request):
+        raise SystemExit("done")
+
+
+@pytest.fixture
+def blocks():
+    reward = Blocks()
+    yield reward
+    reward.let_go.set()
+
+
+def score_all(runner: RewardRunner, *texts: str) -> list[Outcome]:
+    async def run() -> list[Outcome]:
+        return list(await asyncio.gather(*[runner.score(request(text)) for text in texts]))
+
+    return asyncio.run(run())
+
+
+def test_a_call_over_its_limit_is_a_failed_grade_that_names_the_setting(blocks):
+    runner = RewardRunner(blocks, LIMIT_S, "marsrl.reward.solver")
+    slow, quick = score_all(runner, "slow", "quick")
+    assert (slow.reward, slow.graded) == (0.0, False)
+    assert "no result within 0.05 s (marsrl.reward.solver.timeout_s)" in slow.error
+    assert quick == Outcome(1.0)
+
+
+def test_a_thread_that_overruns_is_replaced_and_counts_until_it_returns(blocks):
+    runner = RewardRunner(blocks, LIMIT_S, threads=2)
+    assert [one.graded for one in score_all(runner, "slow", "quick", "quick")] == [False, True, True]
+    blocks.let_go.set()
+    assert blocks.returned.acquire(timeout=10)
+    blocks.let_go.clear()
+    # With the first thread still counted, this second one would be the last.
+    deadline = time.monotonic() + 10
+    while runner._threads._stuck and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert [one.graded for one in score_all(runner, "slow", "quick")] == [False, True]
+
+
+def test_a_reward_that_holds_every_thread_is_unavailable(blocks):
+    runner = RewardRunner(blocks, LIMIT_S, "marsrl.reward.solver", threads=2)
+    with pytest.raises(RewardUnavailableError, match=r"Blocks: no result .*solver.timeout_s\) in 2 calls"):
+        score_all(runner, *["slow"] * 5)
+    with pytest.raises(RewardUnavailableError, match="no thread is left"):
+        score_all(runner, "quick")
+
+
+def test_waiting_for_a_thread_is_not_the_rewards_time():
+    class Takes(RoleReward):
+        def score(self, request):
+            time.sleep(0.03)
+            return Outcome(1.0)
+
+    outcomes = score_all(RewardRunner(Takes(), 0.5, threads=1), *["a"] * 20)
+    assert all(one.graded for one in outcomes), outcomes
+
+
+def test_a_coroutine_over_its_limit_is_a_failed_grade():
+    outcomes = score_all(RewardRunner(NeverAnswers(), LIMIT_S), *["a"] * 40)
+    assert not any(one.graded for one in outcomes)
+    assert "no result within 0.05 s" in outcomes[0].error
+
+
+def test_a_coroutine_that_blocks_its_loop_holds_up_no_later_call(monkeypatch):
+    monkeypatch.setattr("marsrl_verl.rewards.running._GRACE_S", 0.05)
+    reward = BlocksItsLoop()
+    runner = RewardRunner(reward, LIMIT_S)
+    try:
+        (outcome,) = score_all(runner, "slow")
+        assert "a coroutine blocks the event loop" in outcome.error
+        assert score_all(runner, "quick") == [Outcome(1.0)]
+    finally:
+        reward.let_go.set()
+
+
+def test_a_reward_that_exits_ends_its_own_call_only():
+    (outcome,) = score_all(RewardRunner(Exits()), "a")
+    assert "SystemExit: done" in outcome.error
+
+
+def test_a_closed_runner_leaves_no_thread_behind():
+    runner = RewardRunner(Constant())
+    before = threading.active_count()
+    score_all(runner, "a", "b")
+    runner.close()
+    deadline = time.monotonic() + 10
+    while threading.active_count() > before and time.monotonic() < deadline:
+        time.sleep(0.001)
+    assert threading.active_count() == before
