@@ -13,6 +13,7 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from marsrl_verl.config.errors import ConfigError
+from marsrl_verl.config.record import recorded
 from marsrl_verl.reporting.run_folder import MARKER, OutputFolderError
 from marsrl_verl.verl_adapter.checkpoint import CheckpointError, newest_sealed
 from marsrl_verl.verl_adapter.engine_watch import origin, reason
@@ -69,7 +70,7 @@ def _write_traceback(folder: Path, error: BaseException) -> Path | str:
 def _how_to_go_on(config: DictConfig) -> list[str]:
     root = Path(str(config.trainer.default_local_dir))
     step = newest_sealed(root) if root.is_dir() else None
-    command = resume_command(config.marsrl.run.command, saved=step is not None)
+    command = resume_command(recorded(config).marsrl.run.command, saved=step is not None)
     if step is not None:
         return [f"Saved: {root / f'global_step_{step}'}", f"To go on from step {step}:", f"  {command}"]
     if config.trainer.save_freq <= 0:
