@@ -11,6 +11,7 @@ SHOWN_VARIABLES = frozenset(
     {
         "VERL_USE_EXTERNAL_MODULES", "VERL_PLATFORM", "VLLM_CPU_KVCACHE_SPACE", "TORCHDYNAMO_DISABLE",
         "VLLM_ENABLE_V1_MULTIPROCESSING", "VLLM_CPU_OMP_THREADS_BIND", "OMP_WAIT_POLICY",
+        "OMP_NUM_THREADS",
     }
 )  # fmt: skip
 """The variables of our presets; the value of any other is somebody's own, and may be a key."""

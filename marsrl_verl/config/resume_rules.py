@@ -32,7 +32,8 @@ class Rule(Enum):
 
 
 ACTS = (
-    "name", "dry_run", "marsrl.dry_run", "marsrl.run", "marsrl.training", "marsrl.off_policy",
+    "name", "dry_run", "marsrl.dry_run", "marsrl.run", "marsrl.hardware", "marsrl.training",
+    "marsrl.off_policy",
     "marsrl.algo.selection", "marsrl.algo.distinct_answers", "marsrl.algo.normalize_std",
     "marsrl.algo.role_balance", "marsrl.algo.role_weights", "marsrl.algo.mastered_tokens",
     "marsrl.algo.attnrl.fci_backend",
@@ -64,6 +65,7 @@ ACTS = (
 FOLDER = (
     "data.val_files", "data.val_max_samples", "trainer.default_local_dir",
     "marsrl.evaluation", "marsrl.prompts", "marsrl.reward", "marsrl.roles", "marsrl.external_solver",
+    "reward.custom_reward_function", "custom_reward_function",
 )  # fmt: skip
 
 BOUND = (

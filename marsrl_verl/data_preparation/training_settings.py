@@ -27,7 +27,11 @@ def training_config(overrides: tuple[str, ...]) -> DictConfig:
     """
     composed = compose_config(parse_arguments(list(overrides)))
     context = Context(
-        config=composed.config, raw=composed.raw, settings=typed_settings(composed.config), dry_run=True
+        config=composed.config,
+        raw=composed.raw,
+        settings=typed_settings(composed.config),
+        dry_run=True,
+        prepares_data=True,
     )
     run_checks(context)
     return composed.config

@@ -41,7 +41,8 @@ def test_evaluation(choice, seed, monkeypatch):
 
     def evaluate(*_, **arguments):
         asked.update(arguments)
-        return SimpleNamespace(record=SimpleNamespace(estimates={}, effort={}))
+        record = SimpleNamespace(estimates={}, effort={}, not_asked=0)
+        return SimpleNamespace(record=record, sampled=SimpleNamespace(calls=[]), greedy=None)
 
     monkeypatch.setattr(observer, "evaluate", evaluate)
     watching = object.__new__(observer.TrainingObserver)

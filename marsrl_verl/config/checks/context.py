@@ -28,6 +28,8 @@ class Context:
     """The `marsrl` node as dataclasses."""
     dry_run: bool
     """Only a plan is wanted: this machine need not be the one that trains."""
+    prepares_data: bool = False
+    """Only data are prepared: what training takes is not wanted."""
     estimator_named: bool = False
     """Whether the command line asks for group-relative advantages by verl's name."""
     files: list[FileReport] = field(default_factory=list)

@@ -38,7 +38,7 @@ def check_hardware(ctx: Context) -> list[Problem]:
 
 def check_memory(ctx: Context) -> list[Problem]:
     """GPUs, the engine's cache and main memory of a node, for a model of known size."""
-    shape = model_shape(ctx)
+    shape = None if ctx.prepares_data else model_shape(ctx)
     if shape is None:
         return []
     found = estimate_memory(ctx.config, shape)
