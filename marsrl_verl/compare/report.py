@@ -108,10 +108,11 @@ def _differences(finished: Sequence[Finished], confidence: float) -> str:
     unlike = ", ".join(info.label for info in EVALUATION_METRICS.values() if info.follows_errors)
     return (
         f"{differences_table(rows, confidence)}\n\nPercentage points after training, less {methods[0]} of "
-        f"the same seed: mean, {100 * confidence:g} % t interval of these differences, and p of the exact "
-        f"permutation test (two-sided). Bold where the interval leaves out 0 and every figure rests on {FEW} "
-        f"cases or more; of so many differences some do by chance. {unlike} follow how many and which errors "
-        "each method's own Solver leaves."
+        f"the same seed: mean and {100 * confidence:g} % t interval of these differences, and p of the exact "
+        "sign-flip test (two-sided) where the seeds are enough for it to fall below "
+        f"{1 - confidence:.2g}. Bold where the interval leaves out 0 and every figure rests on {FEW} cases "
+        f"or more; of so many differences some do by chance. {unlike} are never bold: they follow how many "
+        "and which errors each method's own Solver leaves."
     )
 
 

@@ -26,49 +26,37 @@ def t_interval(values: Iterable[float | None], confidence: float = 0.95) -> Esti
     return Estimate(mean, mean - half, mean + half, len(found))
 
 
-def paired_difference(
-    first: Mapping[int, float | None], second: Mapping[int, float | None], confidence: float = 0.95
-) -> Estimate:
-    """`second - first` by seed: the mean over the seeds that both have, with Student's t interval. Runs of
-    one seed see the same problems in the same order; what that has in common is not in the interval.
-
-    It leaves out 0 for many differences whose two sides have intervals that overlap.
-    """
+def seed_differences(first: Mapping[int, float | None], second: Mapping[int, float | None]) -> list[float]:
+    """`second - first` of each seed that has both. Runs of one seed see the same problems in the same order;
+    what they have in common because of that cancels out, so that these differences can be clear where the
+    intervals of both sides overlap."""
     pairs = [(first[seed], second[seed]) for seed in sorted(first.keys() & second.keys())]
-    return t_interval((b - a for a, b in pairs if a is not None and b is not None), confidence)
+    return [b - a for a, b in pairs if a is not None and b is not None]
 
 
-MOST_DIVISIONS = 200_000
-"""More are not looked through; two groups of ten have 184,756."""
+MOST_FLIPPED = 16
+"""More differences have too many assignments of signs to look through; the t interval is good then."""
 
 
-def divisions(first: int, second: int) -> int:
-    """In how many ways so many values can be divided into two groups of these sizes."""
-    return math.comb(first + second, first)
+def least_p(count: int) -> float:
+    """The smallest p that `sign_flip_p` can give for so many differences: three seeds 0.25, six 0.03."""
+    return 2.0 ** (1 - count)
 
 
-def permutation_p(first: Sequence[float], second: Sequence[float]) -> float:
-    """p of the exact permutation test, two-sided: the share of all divisions of the values into two groups
-    of these sizes whose means differ at least as much. Seeds are not paired. Groups of one size never have
-    less than 2 / `divisions`: three seeds each 0.10.
+def sign_flip_p(differences: Sequence[float]) -> float:
+    """p of the exact sign-flip test, the permutation test of paired values, two-sided: the share of all
+    assignments of signs whose mean is at least as far from 0. Flipping a sign exchanges the two runs of one
+    seed, so nothing is exchanged between seeds.
 
     Raises:
-        ValueError: a group is empty, or there are more than `MOST_DIVISIONS`.
+        ValueError: there is no difference, or there are more than `MOST_FLIPPED`.
     """
-    if not first or not second:
-        raise ValueError(f"expected two groups with a value each, found {len(first)} and {len(second)}")
-    if divisions(len(first), len(second)) > MOST_DIVISIONS:
+    if not 1 <= len(differences) <= MOST_FLIPPED:
         raise ValueError(
-            f"groups of {len(first)} and {len(second)} values can be divided in more than {MOST_DIVISIONS:,} "
-            "ways; use the t interval of `paired_difference`"
+            f"expected 1 to {MOST_FLIPPED} differences, found {len(differences)}; with more use `t_interval`"
         )
-    values, total = [*first, *second], math.fsum([*first, *second])
-
-    def gap(part: Sequence[float]) -> float:
-        inside = math.fsum(part)
-        return abs(inside / len(first) - (total - inside) / len(second))
-
-    # Equal gaps may differ in their last digits.
-    least = gap(first) * (1 - 1e-9) - 1e-12
-    gaps = [gap(part) for part in itertools.combinations(values, len(first))]
-    return sum(one >= least for one in gaps) / len(gaps)
+    # Equal sums may differ in their last digits.
+    least = abs(math.fsum(differences)) * (1 - 1e-9) - 1e-12
+    sizes = [(abs(one), -abs(one)) for one in differences]
+    sums = [abs(math.fsum(signed)) for signed in itertools.product(*sizes)]
+    return sum(one >= least for one in sums) / len(sums)

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from statistics import NormalDist
 
 FEW = 30
-"""A rate of fewer observations is shown with their number and is never called better or worse."""
+"""A rate of fewer observations is shown with their number and is never called better or worse
+(`MetricInfo.judged`)."""
 
 
 @dataclass(frozen=True, slots=True)

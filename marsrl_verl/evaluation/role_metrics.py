@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER, Verdict, is_correct
-from marsrl_verl.evaluation.estimators import Estimate, Observations, estimate
+from marsrl_verl.evaluation.estimators import FEW, Estimate, Observations, estimate
 from marsrl_verl.evaluation.judgement import answer_reward, verdict_of
 from marsrl_verl.evaluation.system import Call, SystemEvaluation
 
@@ -26,6 +26,14 @@ class MetricInfo:
     follows_errors: bool = False
     """Whether it depends on how many and which errors there are to find and repair. Two models' figures are
     then of different inputs, and their difference says little about the role."""
+
+    def judged(self, *cases: int | None) -> bool:
+        """Whether a difference between figures of this metric may be called better or worse.
+
+        Args:
+            cases: number of observations behind each figure; one that is unknown (None) may be small.
+        """
+        return not self.follows_errors and all(count is not None and count >= FEW for count in cases)
 
 
 ROLE_METRICS: dict[str, MetricInfo] = {

@@ -55,9 +55,8 @@ class Change:
     @property
     def direction(self) -> int:
         """1 if it is better after, -1 if worse: the interval of the paired difference leaves out 0. 0 where
-        it does not, where a side rests on few observations, and for figures that follow the errors there are.
-        """
-        if self.before.few or self.after.few or self.info.follows_errors:
+        it does not, and where the metric is not judged (`MetricInfo.judged`)."""
+        if not self.info.judged(self.before.n, self.after.n):
             return 0
         return self.delta.sign if self.info.higher_is_better else -self.delta.sign
 

@@ -11,11 +11,13 @@ import pytest
 from marsrl_verl.compare.differences import differences_table, fewest_cases
 from marsrl_verl.compare.results import Row
 from marsrl_verl.evaluation.estimators import FEW
+from marsrl_verl.evaluation.role_metrics import EVALUATION_METRICS
 
 DOCS = Path(__file__).parents[2] / "docs"
+SUITES = ("marsrl", "selection", "attnrl")
 
 
-def rows(values: dict[str, list[float | None]], metric: str = "solver_accuracy", cases=None) -> list[Row]:
+def rows(values: dict[str, list[float | None]], metric: str = "solver_accuracy", cases=FEW) -> list[Row]:
     return [
         Row(method, seed, f"after/{metric}", value, 1000, 0, 1.0, cases)
         for method, found in values.items()
@@ -29,23 +31,47 @@ def line(table: str, label: str) -> str:
 
 
 def test_differences_by_hand():
-    # 2, 3 and 4 points: s = 1, half width 4.30265 / sqrt(3) = 2.484; of 20 divisions 14 are as far apart.
+    # 2, 3 and 4 points: s = 1, half width 4.30265 / sqrt(3) = 2.484.
     table = differences_table(rows({"a": [0.5, 0.7, 0.9], "b": [0.52, 0.73, 0.94]}))
     assert table.splitlines()[0] == "| less a | b |"
-    assert line(table, "Solver accuracy") == "| Solver accuracy | **+3.0 [+0.5, +5.5]**, p 0.70 |"
+    assert line(table, "Solver accuracy") == "| Solver accuracy | **+3.0 [+0.5, +5.5]** |"
     assert line(table, "System accuracy") == "| System accuracy | – |"
 
 
 def test_the_intervals_may_overlap_and_the_difference_be_clear():
     values = {"a": [0.90, 0.80, 0.70], "b": [0.95, 0.86, 0.75], "c": [0.95, 0.80, 0.65]}
     found = line(differences_table(rows(values)), "Solver accuracy")
-    assert "| **+5.3 [+3.9, +6.8]**, p 0.60 | +0.0 [-12.4, +12.4], p 1.00 |" in found
+    assert "| **+5.3 [+3.9, +6.8]** | +0.0 [-12.4, +12.4] |" in found
 
 
-@pytest.mark.parametrize(("cases", "bold"), [(FEW - 1, False), (FEW, True), (None, True)])
-def test_figures_of_few_cases_are_not_marked(cases, bold):
-    one = rows({"a": [0.1, 0.2], "b": [0.5, 0.6]}, "verifier_recall", cases)
-    assert ("**" in line(differences_table(one), "Verifier recall")) == bold
+@pytest.mark.parametrize(("seeds", "p"), [(5, ""), (6, ", p 0.031"), (16, ", p 3.1e-05"), (17, "")])
+def test_p_stands_where_it_can_be_small(seeds, p):
+    """All signs alike: p is 2 / 2^seeds, 0.0625 for five, 0.031 for six."""
+    one = rows({"a": [0.5] * seeds, "b": [0.6 + 0.01 * (seed % 2) for seed in range(seeds)]})
+    assert line(differences_table(one), "Solver accuracy").partition("**" + p + " |")[1]
+
+
+@pytest.mark.parametrize(("cases", "bold"), [(FEW - 1, False), (FEW, True), (None, False), (0, False)])
+@pytest.mark.parametrize("metric", ["verifier_recall", "solver_accuracy"])
+def test_figures_of_few_or_unknown_cases_are_not_marked(metric, cases, bold):
+    many, some = rows({"a": [0.1, 0.2]}, metric), rows({"b": [0.5, 0.6]}, metric, cases)
+    table = differences_table(many + some)
+    assert ("**+40.0 [+40.0, +40.0]**" in line(table, EVALUATION_METRICS[metric].label)) == bold
+
+
+def test_seeds_without_a_partner_do_not_count():
+    many, few = (
+        rows({"a": [0.1, 0.2], "b": [0.5, 0.6]}),
+        Row("b", 3, "after/solver_accuracy", 0.9, 0, 0, 0.0, 1),
+    )
+    assert differences_table([*many, few]) == differences_table(many)
+
+
+@pytest.mark.parametrize(("metric", "info"), EVALUATION_METRICS.items())
+def test_a_metric_is_marked_only_where_a_run_judges_it(metric, info):
+    """Precision and the Corrector's rates follow the errors that each method's Solver leaves."""
+    one = rows({"a": [0.1, 0.2], "b": [0.5, 0.6]}, metric, 1000)
+    assert ("**" in line(differences_table(one), info.label)) == (not info.follows_errors)
 
 
 def test_the_fewest_cases_of_a_method():
@@ -54,10 +80,30 @@ def test_the_fewest_cases_of_a_method():
     assert fewest_cases(one, "after/solver_accuracy", "b") is None
 
 
-@pytest.mark.parametrize("suite", ["marsrl", "selection", "attnrl"])
+def published_rows(suite: str) -> list[Row]:
+    return [Row(**one) for one in json.loads((DOCS / "results" / f"comparison_{suite}.json").read_text())]
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_published_cases_fit_the_published_shares(suite):
+    counted = [row for row in published_rows(suite) if row.cases is not None]
+    over_problems = {f"{prefix}_accuracy{end}" for prefix in ("solver", "system") for end in ("", "_greedy")}
+    assert {row.metric.partition("/")[2] for row in counted} == over_problems
+    assert {row.cases for row in counted} == {400}
+    assert [
+        row for row in counted if row.value * row.cases != pytest.approx(round(row.value * row.cases))
+    ] == []
+
+
+@pytest.mark.parametrize("suite", SUITES)
+def test_nothing_published_is_marked_without_a_count(suite):
+    marked = [one for one in differences_table(published_rows(suite)).splitlines() if "**" in one]
+    assert {one.split(" | ")[0].strip("| ") for one in marked} <= {"Solver accuracy", "System accuracy"}
+
+
+@pytest.mark.parametrize("suite", SUITES)
 def test_published_differences_are_those_of_the_published_rows(suite):
-    plain = json.loads((DOCS / "results" / f"comparison_{suite}.json").read_text())
-    table = differences_table([Row(**one) for one in plain]).splitlines()
+    table = differences_table(published_rows(suite)).splitlines()
     page = (DOCS / "comparison.md").read_text().splitlines()
     start = page.index(table[0])
     published = list(itertools.takewhile(lambda one: one.startswith("|"), page[start:]))

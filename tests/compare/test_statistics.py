@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marsrl_verl.compare.statistics import paired_difference, permutation_p, t_interval
+from marsrl_verl.compare.statistics import MOST_FLIPPED, least_p, seed_differences, sign_flip_p, t_interval
 
 
 def test_three_values_by_hand():
@@ -28,10 +30,10 @@ def test_one_value_has_no_interval_and_none_no_mean():
     assert t_interval([None]).to_json() == {"mean": None, "low": None, "high": None, "n": 0}
 
 
-def test_a_paired_difference_sees_what_the_intervals_of_both_hide():
+def test_paired_differences_see_what_the_intervals_of_both_hide():
     # Seeds differ by 0.2, methods by 0.02, 0.03, 0.04: s = 0.01, half width 4.30265 x 0.01 / sqrt(3).
     first, second = {1: 0.5, 2: 0.7, 3: 0.9}, {3: 0.94, 1: 0.52, 2: 0.73, 4: 0.1}
-    found = paired_difference(first, second)
+    found = t_interval(seed_differences(first, second))
     assert (found.mean, found.n) == (pytest.approx(0.03), 3)
     assert (found.low, found.high) == (pytest.approx(0.00516, abs=1e-5), pytest.approx(0.05484, abs=1e-5))
     assert t_interval(first.values()).high > t_interval(second.values()).low
@@ -39,39 +41,50 @@ def test_a_paired_difference_sees_what_the_intervals_of_both_hide():
 
 
 def test_seeds_without_a_value_on_one_side_do_not_count():
-    assert paired_difference({1: 0.5, 2: None}, {1: 0.7, 2: 0.9}).n == 1
-    assert paired_difference({1: 0.5}, {2: 0.9}).mean is None
+    assert seed_differences({1: 0.5, 2: None}, {1: 0.75, 2: 0.9}) == [0.25]
+    assert seed_differences({1: 0.5}, {2: 0.9}) == []
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "p"),
+    ("differences", "p"),
     [
-        ([1.0, 2.0, 3.0], [4.0, 5.0, 6.0], 2 / 20),
-        # The three highest of nine: one division in 84 is as far apart on either side where the rest is even.
-        ([7.0, 8.0, 9.0], [1.0, 2.0, 3.0, 4.0, 5.0, 6.0], 2 / 84),
-        ([1.0, 2.0], [1.0, 2.0], 1.0),
-        ([0.1, 0.2], [0.3], 2 / 3),
+        # All of one sign: only this assignment and its opposite are as far from 0.
+        ([0.02, 0.03, 0.04], 2 / 8),
+        ([-1.0] * 6, 2 / 64),
+        # Sum 5: of the sums ±7, ±5, ±5, ±3, ±1, ±1, ±1, ±3 six are as far from 0.
+        ([1.0, 2.0, 3.0, -1.0], 6 / 16),
+        ([0.1, -0.1], 1.0),
+        ([0.0, 0.0, 0.0], 1.0),
+        ([0.0, 0.3], 1.0),
+        ([0.3], 1.0),
+        # Sums ±1.1, twice ±0.5, ±0.1, where 0.1 + 0.2 and 0.3 differ in their last digits.
+        ([0.1 + 0.2, -0.3, 0.5], 6 / 8),
     ],
 )
-def test_permutations_by_hand(first, second, p):
-    assert permutation_p(first, second) == pytest.approx(p)
+def test_sign_flips_by_hand(differences, p):
+    assert sign_flip_p(differences) == pytest.approx(p)
 
 
-def test_impossible_permutations_are_refused():
-    with pytest.raises(ValueError, match="found 0 and 1"):
-        permutation_p([], [1.0])
-    with pytest.raises(ValueError, match="more than 200,000 ways"):
-        permutation_p([0.0] * 12, [1.0] * 12)
+def test_impossible_sign_flips_are_refused():
+    with pytest.raises(ValueError, match="expected 1 to 16 differences, found 0"):
+        sign_flip_p([])
+    with pytest.raises(ValueError, match="found 17"):
+        sign_flip_p([1.0] * (MOST_FLIPPED + 1))
 
 
-values = st.lists(st.integers(0, 9).map(float), min_size=1, max_size=5)
+some = st.lists(st.integers(-9, 9), min_size=1, max_size=7)
 
 
-@given(values, values, st.floats(-3, 3), st.randoms())
-def test_permutation_p_is_blind_to_order_shift_and_side(first, second, shift, shuffler):
-    p = permutation_p(first, second)
-    assert 1 / 252 <= p <= 1
-    moved = [[one + shift for one in side] for side in (second, first)]
-    for side in moved:
-        shuffler.shuffle(side)
-    assert permutation_p(*moved) == pytest.approx(p)
+@given(some, st.floats(0.01, 100), st.sampled_from((1, -1)), st.randoms())
+def test_sign_flip_p_is_blind_to_order_size_and_side(differences, scale, side, shuffler):
+    p = sign_flip_p(differences)
+    moved = [side * scale * one for one in differences]
+    shuffler.shuffle(moved)
+    assert sign_flip_p(moved) == pytest.approx(p)
+
+
+@given(some)
+def test_if_signs_mean_nothing_p_is_small_as_often_as_it_says(differences):
+    found = [sign_flip_p(signed) for signed in itertools.product(*[(one, -one) for one in differences])]
+    assert min(found) >= least_p(len(differences))
+    assert all(sum(one <= p for one in found) / len(found) == p for p in found)
