@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 
 class FilterRule(str, Enum):
-    """Which problems are expanded. Of the others the first responses are trained all the same, where their
-    rewards differ; a problem that is always solved is rejected.
+    """Which problems are expanded. The first responses of the others are still trained on where their rewards
+    differ; a problem whose first responses are all right is rejected.
 
     The paper's text gives one reason to leave a problem out, that it is "too easy" for a wrong response to be
     sampled, and its code judges such problems only; read literally, its eq. 8 judges all of them. The

@@ -76,7 +76,7 @@ class Expansion:
     rounding: ExpansionRounding = ExpansionRounding.ROUND
     choice: TreeChoice = TreeChoice.RANDOM
     keep_unbranched: bool = True
-    """Train first responses that were not expanded too; they count in the root's value either way."""
+    """Also train first responses that were not expanded; they count in the root's value either way."""
 
 
 class AttnRL(Algorithm):
@@ -243,8 +243,9 @@ class AttnRL(Algorithm):
     def next_inputs(
         self, problem: Problem, stage_index: int, groups: list[Group], step: int
     ) -> list[StageInput] | None:
-        """The continuations of a problem that passes the filter, none of another one: its first responses are
-        a tree too. None, which rejects the problem, only where all of these are right."""
+        """The continuations of a problem that passes the filter. A problem that does not gets no further
+        inputs, since its first responses are a tree too; it is rejected (None) only if all of them are right.
+        """
         group = groups[0]
         if not group.comparable:
             return []

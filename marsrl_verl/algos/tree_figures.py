@@ -47,7 +47,7 @@ class TreeFigures:
     standings: list[ProblemStanding] = field(default_factory=list)
     """Of the problems whose first responses were looked at."""
     filtered: list[ProblemStanding] = field(default_factory=list)
-    """Of these, the ones that the filter did not let expand."""
+    """Of these, the ones that the filter kept from being expanded."""
     trees: Counter[str] = field(default_factory=Counter)
     """Expanded responses by problem; problems without any are absent."""
     branch_points: int = 0

@@ -173,7 +173,7 @@ class AlgoConfig:
     selection: str = "adaptive"
     """How the inputs of the next stage are chosen (§3.4): `random` (uniformly over all eligible outputs of
     the stage), `balanced` (half from each reward class) or `adaptive` (incorrect solutions and rightly found
-    errors first). Which input an output answers plays no part."""
+    errors first). It makes no difference which input an output answers."""
     select_scope: str = "problem"
     """`problem`: K inputs per problem and stage, pooled over its groups; `group`: K per group."""
     distinct_answers: bool = False

@@ -46,8 +46,9 @@ def choose(
     readable answer count as one answer.
 
     Every set of `k` candidates is equally likely with `random`; with the other strategies every choice
-    within a class. A class that is too small is filled up from the other. Which inputs the candidates
-    answer plays no part. The result depends on the set of candidates and on `rng`, not on their order.
+    within a class. A class that is too small is filled up from the other. It makes no difference which
+    inputs the candidates answer, nor in which order they are given: the result depends on the set of
+    candidates and on `rng`.
 
     Returns:
         The chosen candidates, for `balanced` and `adaptive` the preferred class first.
