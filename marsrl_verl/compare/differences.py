@@ -12,10 +12,10 @@ from marsrl_verl.evaluation.suite import AFTER
 
 def differences_table(rows: Sequence[Row], confidence: float = 0.95) -> str:
     """Every other method less the first one after training, as Markdown: the mean of the differences of equal
-    seeds in percentage points with its t interval; from so many seeds on that it can fall below
+    seeds in percentage points with its t interval and, where there are enough seeds for it to fall below
     1 - `confidence`, p of the exact sign-flip test.
 
-    Bold: the interval leaves out 0, and the metric is judged with so many cases (`MetricInfo.judged`).
+    Bold: the interval leaves out 0, and figures of so many cases are judged (`MetricInfo.judged`).
     """
     reference, *others = dict.fromkeys(row.method for row in rows)
     lines = [f"| less {reference} | {' | '.join(others)} |", "|---|" + "---:|" * len(others)]

@@ -42,7 +42,7 @@ class Row:
     seconds: float
     """Of the training steps until the measurement; start-up and evaluations are not in it."""
     cases: int | None = None
-    """Observations behind the value; None in rows of earlier versions."""
+    """Observations behind the value; None where an earlier version did not store it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,7 +35,7 @@ def seed_differences(first: Mapping[int, float | None], second: Mapping[int, flo
 
 
 MOST_FLIPPED = 16
-"""More differences have too many assignments of signs to look through; the t interval is good then."""
+"""With more differences there are too many assignments of signs to go through; use the t interval then."""
 
 
 def least_p(count: int) -> float:

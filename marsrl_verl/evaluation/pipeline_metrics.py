@@ -9,7 +9,7 @@ from marsrl_verl.core.types import Group
 
 
 def pipeline_metrics(result: StepResult) -> dict[str, float]:
-    """All `pipeline/…` metrics of a step. What does not occur in a step is absent, queues apart."""
+    """All `pipeline/…` metrics of a step. What does not occur in a step is absent, except for queues."""
     return _pools(result) | _ends(result) | _segments(result.completed) | _group_wait(result.completed)
 
 

@@ -149,7 +149,7 @@ def _answer(call: Call) -> str | None:
 
 
 def _judgements(calls: list[Call]) -> dict[str, float]:
-    """The role's accuracies and rates, without those that nothing was observed of."""
+    """The role's accuracies and rates, except those without an observation."""
     metrics = {name: items.mean for name, items in role_observations(calls).items()}
     answers = [_answer(call) for call in calls if call.input.role in (SOLVER, CORRECTOR)]
     if answers:
