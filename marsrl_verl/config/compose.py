@@ -72,11 +72,15 @@ def compose_config(arguments: Arguments) -> Composed:
     resolvers.register()
     translated = translate(arguments.overrides)
     arguments = replace(arguments, overrides=translated.overrides)
-    overrides = [text for text in arguments.overrides if text != f"cluster={AUTO}"]
-    named = any(text.startswith("cluster=") for text in overrides)
+    # The last word counts, as in Hydra.
+    clusters = [text for text in arguments.overrides if text.startswith("cluster=")]
+    automatic = clusters[-1:] == [f"cluster={AUTO}"]
+    named = bool(clusters) and not automatic
+    overrides = [text for text in arguments.overrides if text not in clusters]
+    overrides += clusters[-1:] if named else []
     # Our own root configuration names no cluster; one of the user's may, and has to be composed first.
     ours = arguments.config_name == ROOT and arguments.config_dir is None
-    detected = not named and (ours or len(overrides) < len(arguments.overrides))
+    detected = not named and (ours or automatic)
     try:
         if detected:
             overrides.append(f"cluster={detect_cluster()}")

@@ -34,11 +34,13 @@ def report(ctx: Context, composed: Composed) -> str:
     """The whole plan as text; writes the resolved configuration to a file and names it."""
     plan = plan_batch(ctx.config, ctx.settings)
     path = write_resolved(ctx.config)
+    stages = [*_stages(plan, ctx.external_solver), *influence_plan(ctx), *_segments(ctx), *_overlap(ctx)]
+    trains = not ctx.config.trainer.val_only
     sections = [
         _head(ctx, composed),
-        [*_stages(plan, ctx.external_solver), *influence_plan(ctx), *_segments(ctx), *_overlap(ctx)],
+        stages if trains else [],
         plan_lines(ctx.config, ctx.settings, ctx.external_answers),
-        _batch(plan, ctx.config),
+        _batch(plan, ctx.config) if trains else [],
         _evaluations(ctx),
         _prompts(prompt_budgets(ctx)),
         _memory(ctx),
@@ -47,7 +49,7 @@ def report(ctx: Context, composed: Composed) -> str:
     if ctx.warnings:
         sections.append(["Warnings", *(f"  ! {warning}" for warning in ctx.warnings)])
     if ctx.notes:
-        sections.append(["Not looked at", *(f"  {note}" for note in ctx.notes)])
+        sections.append(["Not checked here", *(f"  {note}" for note in ctx.notes)])
     sections.append([f"Resolved configuration: {path}"])
     return "\n\n".join("\n".join(section) for section in sections if section)
 
@@ -73,7 +75,7 @@ def _head(ctx: Context, composed: Composed) -> list[str]:
     detected = "  (cluster picked from the machine)" if composed.cluster_detected else ""
     return [
         f"Plan of run {ctx.settings.run.name!r}: nothing is started.",
-        *(["  evaluates alone (trainer.val_only): nothing of what is trained below"] if _alone(ctx) else []),
+        *(["  evaluates alone (trainer.val_only)"] if _alone(ctx) else []),
         f"  {chosen}{detected}",
         *(f"  {line}" for line in composed.verl_notes),
         f"  model {ctx.get('actor_rollout_ref.model.path')}",

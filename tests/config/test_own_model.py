@@ -90,6 +90,7 @@ def test_no_steps_points_to_the_evaluation_alone(run):
     assert done.status == 2 and "trainer.val_only=true" in done.err
     plan = run("cluster=cpu", "trainer.val_only=true", "dry_run=true")
     assert plan.status == 0 and "evaluates alone" in plan.out
+    assert "optimizer updates" not in plan.out and "Stages" not in plan.out
 
 
 def test_a_missing_value_is_named_once(run, tmp_path):

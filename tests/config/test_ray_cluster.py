@@ -139,3 +139,9 @@ def test_nobody_picks_for_a_cluster_from_this_machine(run, monkeypatch, tmp_path
     assert_refused(done, "cluster = auto", "Name what the run takes of the cluster")
     if way != "address":
         assert run(*words, "ray_kwargs.ray_init.address=local").status == 0
+
+
+def test_of_two_words_for_the_cluster_the_last_one_counts(run):
+    address = "ray_kwargs.ray_init.address=10.0.0.1:6379"
+    assert_refused(run("cluster=cpu", "cluster=auto", address), "cluster = auto", "Name what the run takes")
+    assert run("cluster=auto", "cluster=cpu", "dry_run=true").status == 0

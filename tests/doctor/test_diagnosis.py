@@ -76,6 +76,11 @@ SICK = {
         "environment",
         f"`{GPU_STEP}`, then `{FLASH_STEP}`",
     ),
+    "broken torch": (
+        replace(NODE, torch_cuda=None, torch_error="OSError: libcudnn.so.9: cannot open shared object file"),
+        "torch",
+        "libcudnn.so.9",
+    ),
     "torch without CUDA": (replace(NODE, torch_cuda="None False"), "torch", "finds no GPU"),
     "another verl": (replace(NODE, packages={**NODE.packages, "verl": "0.8.0"}), "verl", "FAIL 0.8.0; 0.9.1"),
     "Python": (replace(NODE, python="3.13.1"), "Python", "3.10 to 3.12 work"),

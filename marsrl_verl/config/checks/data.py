@@ -47,7 +47,11 @@ def check_data(ctx: Context) -> list[Problem]:
             problems += _check_file(ctx, key, split, name, seen, lengths)
     if problems:
         return problems
-    ctx.warnings += [*repeated(ctx.files), *shared(ctx.files)]
+    if ctx.config.trainer.val_only:
+        # Nothing is trained: what lies in the training files is of no concern.
+        ctx.warnings += repeated([report for report in ctx.files if report.split == "val"])
+    else:
+        ctx.warnings += [*repeated(ctx.files), *shared(ctx.files)]
     return _check_prompt_lengths(ctx)
 
 

@@ -48,7 +48,8 @@ def check_prompt_room(ctx: Context) -> list[Problem]:
         Problem(
             f"marsrl.roles.{budget.role}.max_prompt_tokens",
             f"The {budget.role}'s wording alone has {budget.fixed} tokens: no room for a problem.",
-            f"Set it well above {budget.fixed}.",
+            f"Set it well above {budget.fixed}. With model=custom it follows from the Solver's limits: raise "
+            "data.max_prompt_length or data.max_response_length.",
             budget.limit,
         )
         for budget in budgets
