@@ -11,7 +11,7 @@ TORCH_SOURCE := $(if $(UV_FIND_LINKS),,--torch-backend=cpu)
 .PHONY: help install demo compare test unit e2e lint check-gpu-extra clean
 
 help:
-	@echo "make demo   train MarsRL on the tiny world and print a table before -> after (CPU, 6.5 minutes);"
+	@echo "make demo   train MarsRL on the tiny world and print a table before -> after (CPU, 5 minutes);"
 	@echo "            again: make demo ARGS=marsrl.run.existing=replace"
 	@echo "make compare SUITE=marsrl SEEDS=3"
 	@echo "            train a suite's methods on equal generated tokens, one run after another (two hours at"
