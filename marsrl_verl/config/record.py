@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-HIDDEN = "(not written down)"
+HIDDEN = "NOT_WRITTEN_DOWN"
+"""Stands for a value; a command line with it can be parsed."""
 SHOWN_VARIABLES = frozenset(
     {
         "VERL_USE_EXTERNAL_MODULES", "VERL_PLATFORM", "VLLM_CPU_KVCACHE_SPACE", "TORCHDYNAMO_DISABLE",
@@ -16,29 +18,63 @@ SHOWN_VARIABLES = frozenset(
 )  # fmt: skip
 """The variables of our presets; the value of any other is somebody's own, and may be a key."""
 _VARIABLES = "ray_kwargs.ray_init.runtime_env.env_vars"
+_PASSWORD = "ray_kwargs.ray_init._redis_password"
 _COMMAND = "marsrl.run.command"
 """The words of the command line."""
-_PASSWORD = "ray_kwargs.ray_init._redis_password"
+_EMPTY = "{}"
+"""Stands for a dictionary; merged into what is there, it changes nothing."""
 
 
 def recorded(config: DictConfig) -> DictConfig:
-    """A copy without the values of environment variables that the command line set for the workers.
+    """A copy without the values of environment variables that somebody set for the workers.
 
     A resume does not compare them (`config.resume_rules`). Ray itself writes them into its own logs.
     """
     copy: Any = OmegaConf.create(OmegaConf.to_container(config, resolve=False))
-    hidden: list[str] = []
     variables = OmegaConf.select(copy, _VARIABLES)
     for name in variables or ():
         if name not in SHOWN_VARIABLES:
-            hidden.append(str(variables[name]))
             variables[name] = HIDDEN
     if OmegaConf.select(copy, _PASSWORD) is not None:
-        hidden.append(str(copy.ray_kwargs.ray_init._redis_password))
         copy.ray_kwargs.ray_init._redis_password = HIDDEN
-    words = OmegaConf.select(copy, _COMMAND) or []
-    for index, word in enumerate(words):
-        key, _, value = str(word).partition("=")
-        if key.lstrip("+").startswith("ray_kwargs") and any(text in value for text in hidden):
-            words[index] = f"{key}={HIDDEN}"
+    if (words := OmegaConf.select(copy, _COMMAND)) is not None:
+        copy.marsrl.run.command, _ = without_values(words)
     return copy
+
+
+def without_values(words: Iterable[str]) -> tuple[list[str], list[str]]:
+    """A command line without the values that are not written down, and the names of what these belong to.
+
+    A word's key alone decides: how a value is typed, quoted or nested makes no difference.
+    """
+    kept: list[str] = []
+    names: list[str] = []
+    for word in map(str, words):
+        key, equals, _ = word.partition("=")
+        path = setting_of(word)
+        stand_in = _stand_in(path) if equals else None
+        if stand_in is None:
+            kept.append(word)
+            continue
+        # Hydra removes an entry by its key; with a value it compares that first.
+        kept.append(key if key.startswith("~") else f"{key}={stand_in}")
+        names.append(path.removeprefix(f"{_VARIABLES}."))
+    return kept, names
+
+
+def setting_of(word: str) -> str:
+    """The dotted key that a word of the command line sets: without Hydra's marks and the value."""
+    return word.partition("=")[0].strip().lstrip("+~").strip()
+
+
+def _stand_in(path: str) -> str | None:
+    """What is written in place of a setting's value; None: the value itself."""
+    if _within(path, _PASSWORD):
+        return HIDDEN
+    if path.startswith(f"{_VARIABLES}."):
+        return None if path.removeprefix(f"{_VARIABLES}.") in SHOWN_VARIABLES else HIDDEN
+    return _EMPTY if _within(_VARIABLES, path) or _within(_PASSWORD, path) else None
+
+
+def _within(path: str, node: str) -> bool:
+    return path == node or path.startswith(f"{node}.")

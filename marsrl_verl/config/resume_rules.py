@@ -13,8 +13,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from marsrl_verl.config.checks.upstream import FIXED_KEYS, INERT_KEYS
 from marsrl_verl.config.reference import default_of
+from marsrl_verl.config.unused_keys import FIXED_KEYS, INERT_KEYS
 
 
 class Rule(Enum):
@@ -41,7 +41,12 @@ ACTS = (
     "marsrl.pipeline.samples_per_update", "marsrl.pipeline.max_input_staleness", "marsrl.pipeline.min_groups",
     "marsrl.evaluation.before", "marsrl.evaluation.after", "marsrl.evaluation.every",
     "marsrl.evaluation.greedy",
+    # Limits of a call, and how many at once: a score that comes is the same.
+    "marsrl.reward.solver.timeout_s", "marsrl.reward.solver.kwargs.processes",
+    "marsrl.reward.verifier.timeout_s", "marsrl.reward.verifier.kwargs.processes",
+    "marsrl.reward.corrector.timeout_s", "marsrl.reward.corrector.kwargs.processes",
     "marsrl.external_solver.endpoint.base_urls", "marsrl.external_solver.endpoint.api_key_env",
+    "marsrl.external_solver.endpoint.api_key_file",
     "marsrl.external_solver.endpoint.timeout_s", "marsrl.external_solver.endpoint.max_concurrent_requests",
     "marsrl.external_solver.endpoint.retries", "marsrl.external_solver.endpoint.backoff_s",
     # Loss, optimizer, sizes of batches, how the ranks and the engine compute.

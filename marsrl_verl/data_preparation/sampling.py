@@ -74,7 +74,7 @@ def sample_and_grade(
             grading[future] = (inputs[key], samples)
             yield from _graded(grading, asking, most_left=graders.most_waiting)
     except (Exception, KeyboardInterrupt):
-        # What is answered is not lost. Where a grader failed, what interrupts this may have ended it: such a
+        # What is answered is not lost. A grade may be missing because Ctrl-C ended the grader too: such a
         # problem is answered again.
         for grades in _graded(grading, asking, most_left=0):
             if all(grade.graded for grade in grades.grades):

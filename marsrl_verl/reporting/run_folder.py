@@ -56,7 +56,7 @@ CHECKPOINT_FOLDER = "checkpoints"
 _SET_ASIDE = "replaced"
 _RESULT_FILES = (METRICS_FILE, REPLACED_FILE, "summary.json")
 _RESULT_FOLDERS = (ROLLOUT_FOLDER, _TRAINED_FOLDER, _EVALUATION_FOLDER, _SET_ASIDE, CHECKPOINT_FOLDER)
-_CONDEMNED = ".condemned"
+_TO_DELETE = ".to_delete"
 """What `existing=replace` deletes, first moved out of sight."""
 
 
@@ -130,15 +130,15 @@ def lock_output_folder(path: Path | str) -> None:
         ) from error
 
 
-def _condemn(path: Path) -> None:
+def _move_out_of_sight(path: Path) -> None:
     """Move what a run left out of sight, to be deleted: its checkpoints first, its mark last, so that an
     interrupted deletion leaves nothing that a later start would continue."""
-    condemned = path / _CONDEMNED
-    condemned.mkdir(exist_ok=True)
-    entries = [entry for entry in path.iterdir() if entry.name not in (LOCK_NAME, _CONDEMNED)]
+    target = path / _TO_DELETE
+    target.mkdir(exist_ok=True)
+    entries = [entry for entry in path.iterdir() if entry.name not in (LOCK_NAME, _TO_DELETE)]
     order = {CHECKPOINT_FOLDER: -1, MARKER: 1}
     for entry in sorted(entries, key=lambda entry: order.get(entry.name, 0)):
-        os.replace(entry, free_name(condemned, entry.stem, entry.suffix))
+        os.replace(entry, free_name(target, entry.stem, entry.suffix))
 
 
 class RunFolder:
@@ -165,9 +165,9 @@ class RunFolder:
         check_output_folder(path, existing)  # nobody else can change it from here on
         holds_run = (path / MARKER).exists()
         if holds_run and policy is Existing.REPLACE:
-            _condemn(path)
+            _move_out_of_sight(path)
             holds_run = False
-        shutil.rmtree(path / _CONDEMNED, ignore_errors=True)  # of this or of an interrupted start
+        shutil.rmtree(path / _TO_DELETE, ignore_errors=True)  # of this or of an interrupted start
         if not holds_run:
             now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
             write_json_atomic(path / MARKER, {"format_version": FORMAT_VERSION, "created": now})

@@ -78,7 +78,7 @@ def acquire(folder: Path) -> None:
 
 
 def release(folder: Path) -> None:
-    """Give a folder back; another process that has adopted the lock keeps it."""
+    """Give a folder back; another process that took the lock over (`adopt`) keeps it."""
     descriptor = _held.pop(folder.resolve(), None)
     if descriptor is not None:
         os.close(descriptor)

@@ -94,9 +94,7 @@ def read_seal(folder: Path) -> dict[str, Facts]:
         recorded = json.loads(path.read_text(encoding="utf-8"))["files"]
     except FileNotFoundError:
         raise CheckpointError(
-            f"{folder} has no {SEAL_NAME}: writing it was interrupted, or another trainer wrote it. Resume "
-            "from an earlier one with trainer.resume_mode=resume_path "
-            "trainer.resume_from_path=…/global_step_N"
+            f"{folder} has no {SEAL_NAME}: writing it was interrupted, or another trainer wrote it"
         ) from None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise CheckpointError(f"{path} cannot be read ({error}); it is damaged") from error
@@ -111,7 +109,7 @@ def read_seal(folder: Path) -> dict[str, Facts]:
     if missing:
         raise CheckpointError(
             f"{path} is damaged: it lists {len(recorded)} files and lacks {', '.join(missing[:4])}"
-            f"{', …' if len(missing) > 4 else ''}. Remove {folder} to resume from the checkpoint before it"
+            f"{', …' if len(missing) > 4 else ''}"
         )
     return recorded
 
@@ -149,14 +147,23 @@ def check_before_start(folder: Path, *, one_node: bool) -> None:
             raise damaged(path, expected, found)
 
 
+def remedy(folder: Path, named: bool) -> str:
+    """What to do about a checkpoint that can't be resumed.
+
+    Args:
+        named: whether the run was told to go on from this one (`trainer.resume_mode=resume_path`).
+    """
+    if named:
+        return "Restore it, or name another checkpoint, trainer.resume_from_path=…/global_step_N"
+    return f"Restore it, or remove {folder} to resume from the checkpoint before it"
+
+
 def damaged(
     path: Path, expected: Mapping[str, object], found: Mapping[str, object] | None
 ) -> CheckpointError:
     """The error for a file that is not as its seal says."""
-    folder = next(parent for parent in path.parents if _STEP_FOLDER.fullmatch(parent.name))
     return CheckpointError(
-        f"{path} is damaged: expected {dict(expected)}, found {dict(found) if found else 'no such file'}. "
-        f"Restore it, or remove {folder} to resume from the checkpoint before it"
+        f"{path} is damaged: expected {dict(expected)}, found {dict(found) if found else 'no such file'}"
     )
 
 

@@ -34,8 +34,8 @@ STATE_VERSION = 4
 SET_ASIDE = "replaced"
 """Folder beside the checkpoints; `auto` never looks into it."""
 _THREADS = 8
-_FULL_BYTES = 64 * 2**20
-"""A disk with less room is taken to be full."""
+_NO_SPACE = ("unexpected pos", "PytorchStreamWriter", "No space left")
+"""What torch says of a file that could not be written to its end; the system's error number is lost."""
 _PLAIN_TYPES = (str, int, float, bool, bytes, type(None), torch.Tensor)
 
 _EARLIER_TYPES: list[Any] = [
@@ -89,9 +89,7 @@ def load_state(folder: Path) -> dict[str, Any]:
     path = folder / STATE_NAME
     if not path.is_file():
         raise CheckpointError(
-            f"{path} is missing: the checkpoint was not written by this trainer, or was interrupted. "
-            "Resume from an earlier one with trainer.resume_mode=resume_path "
-            "trainer.resume_from_path=…/global_step_N"
+            f"{path} is missing: the checkpoint was not written by this trainer, or was interrupted"
         )
     try:
         with torch.serialization.safe_globals(_EARLIER_TYPES):
@@ -175,23 +173,43 @@ def check_seal(folder: Path, shards: Shards | None = None) -> None:
 
 
 def give_up(folder: Path, error: Exception) -> CheckpointError:
-    """Delete a checkpoint that could not be written, and say why: mostly the disk is full, which torch
-    reports as an unexpected position in the file."""
+    """Delete a checkpoint that could not be written, and say why."""
     root = folder.parent
     place = next(path for path in (root, *root.parents) if path.is_dir())
     free = shutil.disk_usage(place).free
-    needed = seals.sealed_bytes(root)
-    unseal(folder)
-    shutil.rmtree(folder, ignore_errors=True)
-    number = getattr(error, "errno", None)
-    full = number in (errno.ENOSPC, errno.EDQUOT) or free < max(_FULL_BYTES, needed or 0)
-    cause = "there is no space left" if full else f"{type(error).__name__}: {str(error).strip()[-300:]}"
-    before = f", and the checkpoint before it takes {_size(needed)}" if needed is not None else ""
-    left = " What was written of it can't be deleted as a whole." if folder.exists() else ""
+    left = _removed(folder)
+    try:
+        needed = seals.sealed_bytes(root)
+    except CheckpointError:  # the resume that reads it says so
+        needed = None
+    room = f"{place} has {_size(free)} free"
+    if needed is not None:
+        room += f", and the checkpoint before it takes {_size(needed)}"
+    if _is_full(error):
+        cause = "there is no space left"
+        fix = "Make room (trainer.max_actor_ckpt_to_keep=N keeps the N newest), then continue"
+    else:
+        cause = f"{type(error).__name__}: {str(error).strip()[-300:]}"
+        fix = "Remove the cause, then continue"
     return CheckpointError(
-        f"{folder} can't be written: {cause}. {place} has {_size(free)} free{before}.{left} Make room "
-        "(trainer.max_actor_ckpt_to_keep=N keeps the N newest), then continue with marsrl.run.existing=resume"
+        f"{folder} can't be written: {cause}. {room}.{left} {fix} with marsrl.run.existing=resume"
     )
+
+
+def _removed(folder: Path) -> str:
+    """Delete what was written, as far as that is possible; returns what to say of the rest."""
+    try:
+        unseal(folder)
+    except OSError as error:
+        return f" Its seal can't be removed either ({error}): remove {folder}."
+    shutil.rmtree(folder, ignore_errors=True)
+    return " What was written of it can't be deleted as a whole." if folder.exists() else ""
+
+
+def _is_full(error: BaseException) -> bool:
+    if getattr(error, "errno", None) in (errno.ENOSPC, errno.EDQUOT):
+        return True
+    return any(text in str(error) for text in _NO_SPACE)
 
 
 def _size(number: int) -> str:

@@ -41,7 +41,7 @@ def run(config: DictConfig, work: str = TRAIN) -> int:
         try:
             return _run(config, work)
         except StopRequested as stop:  # while Ray starts
-            return _report_end(config, stop)
+            return report_end(config, stop)
 
 
 def _run(config: DictConfig, work: str) -> int:
@@ -90,7 +90,7 @@ def train(config: DictConfig, session: Path | None = None) -> None:
         try:
             _train(config)
         except (Exception, StopRequested) as error:
-            status = _report_end(config, error)
+            status = report_end(config, error)
             _end_after(END_SECONDS, status)
             raise SystemExit(status) from None
 
@@ -101,10 +101,11 @@ def _chatter(config: DictConfig, session: Path | None) -> AbstractContextManager
     return chatter_to(session / "logs" / f"marsrl-driver-{os.getpid()}.log")
 
 
-def _report_end(config: DictConfig, error: BaseException) -> int:
-    from marsrl_verl.verl_adapter.run_end import report_end
+def report_end(config: DictConfig, error: BaseException) -> int:
+    """`run_end.report_end`, which is imported only when it is needed: it imports verl."""
+    from marsrl_verl.verl_adapter import run_end
 
-    return report_end(config, error)
+    return run_end.report_end(config, error)
 
 
 def _end_after(seconds: float, status: int) -> threading.Timer:

@@ -16,9 +16,9 @@ class RoundStalledError(RuntimeError):
     """A generation round does not go on; the message says what it waits for."""
 
 
-NOTHING_TO_TRAIN_ON = (EngineUnavailableError, RoundStalledError, RewardUnavailableError)
-"""Errors of generation that end the run. The trainer is well, so the last state can be saved; their messages
-are made for users."""
+SAVABLE_ERRORS = (EngineUnavailableError, RoundStalledError, RewardUnavailableError)
+"""Errors of generation that end the run. They leave the trainer's state sound, so it can still be saved;
+their messages are made for users."""
 
 
 @dataclass(slots=True)

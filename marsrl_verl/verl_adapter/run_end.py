@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 import datetime
-import shlex
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
 from pathlib import Path
 
 from omegaconf import DictConfig
 
 from marsrl_verl.config.errors import ConfigError
-from marsrl_verl.config.record import recorded
+from marsrl_verl.config.resume_command import resume_command
 from marsrl_verl.reporting.run_folder import MARKER, OutputFolderError
 from marsrl_verl.verl_adapter.checkpoint import CheckpointError, newest_sealed
 from marsrl_verl.verl_adapter.engine_watch import origin, reason
 from marsrl_verl.verl_adapter.problem_stream import NothingToTrainError
-from marsrl_verl.verl_adapter.round_watch import NOTHING_TO_TRAIN_ON
+from marsrl_verl.verl_adapter.round_watch import SAVABLE_ERRORS
 from marsrl_verl.verl_adapter.stop_signals import StopRequested
-from marsrl_verl.verl_adapter.terminal import terminal
+from marsrl_verl.verl_adapter.terminal import chatter_log, terminal
 
 ERROR_LOG = "error.log"
 """In the run's folder: tracebacks of what ended the run, the newest last."""
 FAILED = 1
-_SENTENCES = (*NOTHING_TO_TRAIN_ON, NothingToTrainError, CheckpointError, ConfigError, OutputFolderError)
+_SENTENCES = (*SAVABLE_ERRORS, NothingToTrainError, CheckpointError, ConfigError, OutputFolderError)
 """Errors whose message says everything to a user."""
-_EXISTING = "marsrl.run.existing="
-_REWINDING = ("trainer.resume_mode=", "trainer.resume_from_path=")
 
 
 def report_end(config: DictConfig, error: BaseException) -> int:
@@ -55,11 +51,11 @@ def _sentence(error: BaseException) -> str:
 
 
 def _write_traceback(folder: Path, error: BaseException) -> Path | str:
-    """Where it is: the run's folder, or this process's log where the run came not so far."""
+    """Where it is: the run's folder, or where this process's output goes, if the run did not get that far."""
     text = "".join(traceback.format_exception(error))
     if not (folder / MARKER).is_file():
         print(text, file=sys.stderr)
-        return "in the log of this process"
+        return chatter_log() or "above"
     path = folder / ERROR_LOG
     now = datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds")
     with path.open("a", encoding="utf-8", errors="backslashreplace") as log:
@@ -70,22 +66,12 @@ def _write_traceback(folder: Path, error: BaseException) -> Path | str:
 def _how_to_go_on(config: DictConfig) -> list[str]:
     root = Path(str(config.trainer.default_local_dir))
     step = newest_sealed(root) if root.is_dir() else None
-    command = resume_command(recorded(config).marsrl.run.command, saved=step is not None)
+    command = [f"  {line}" for line in resume_command(config, saved=step is not None)]
+    if config.trainer.val_only:
+        return ["To start the evaluation again:", *command]
     if step is not None:
-        return [f"Saved: {root / f'global_step_{step}'}", f"To go on from step {step}:", f"  {command}"]
+        return [f"Saved: {root / f'global_step_{step}'}", f"To go on from step {step}:", *command]
     if config.trainer.save_freq <= 0:
         why = f"Nothing is saved, as trainer.save_freq = {config.trainer.save_freq} says."
-        return [why, "To start again:", f"  {command}"]
-    return ["There is no checkpoint yet.", "To start again:", f"  {command}"]
-
-
-def resume_command(words: Sequence[str], saved: bool) -> str:
-    """The command line that continues the run.
-
-    Args:
-        words: the one that started it.
-        saved: whether the run has a checkpoint of its own; one that it began from is not wanted again then.
-    """
-    left_out = (_EXISTING, *(_REWINDING if saved else ()))
-    kept = [word for word in words if not word.lstrip("+").startswith(left_out)]
-    return shlex.join([*kept, f"{_EXISTING}resume"])
+        return [why, "To start again:", *command]
+    return ["There is no checkpoint yet.", "To start again:", *command]

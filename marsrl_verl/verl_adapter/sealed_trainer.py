@@ -10,6 +10,7 @@ from typing import Any
 from omegaconf import open_dict
 from verl.trainer.ppo.ray_trainer import RayPPOTrainer
 
+from marsrl_verl.reporting.seal import remedy
 from marsrl_verl.verl_adapter import checkpoint
 
 
@@ -82,20 +83,39 @@ class SealedCheckpointTrainer(RayPPOTrainer):
         return found
 
     def _load_checkpoint(self) -> int:
-        """Restore verl's part, then the plugin's, if there is a checkpoint."""
+        """Restore verl's part, then the plugin's, if there is a checkpoint.
+
+        Raises:
+            CheckpointError: it is damaged, or another trainer's.
+        """
         self.global_steps = 0
-        if self.config.trainer.resume_mode == "resume_path":
-            checkpoint.check_seal(self._resumed_folder(), self._shards)
-        elif self.config.trainer.resume_mode == "auto":
-            if not self.continues_run:
-                return 0
-            root = Path(self.config.trainer.default_local_dir)
-            checkpoint.point_tracker_at_newest(root, self._shards)
+        mode, root = self.config.trainer.resume_mode, Path(self.config.trainer.default_local_dir)
+        if mode == "auto" and not self.continues_run:
+            return 0
+        if mode == "resume_path":
+            with self._remedy():
+                checkpoint.check_seal(self._resumed_folder(), self._shards)
+        elif mode == "auto":
+            self.global_steps = checkpoint.newest_sealed(root) or 0
+            with self._remedy():
+                checkpoint.point_tracker_at_newest(root, self._shards)
+            self.global_steps = 0
         super()._load_checkpoint()
         if self.global_steps:
-            self.load_plugin_state(checkpoint.load_state(self._resumed_folder()))
+            with self._remedy():
+                state = checkpoint.load_state(self._resumed_folder())
+            self.load_plugin_state(state)
             self.sealed_step = self.global_steps
         return self.global_steps
+
+    @contextmanager
+    def _remedy(self) -> Iterator[None]:
+        """Say with an error of the resumed checkpoint what to do about it."""
+        try:
+            yield
+        except checkpoint.CheckpointError as error:
+            named = self.config.trainer.resume_mode == "resume_path"
+            raise checkpoint.CheckpointError(f"{error}. {remedy(self._resumed_folder(), named)}") from None
 
     def _resumed_folder(self) -> Path:
         if self.config.trainer.resume_mode == "resume_path":

@@ -10,11 +10,17 @@ from pathlib import Path
 from typing import TextIO
 
 _terminal: TextIO | None = None
+_log_path: Path | None = None
 
 
 def terminal() -> TextIO:
     """The stream for progress, tables and messages of the run itself."""
     return _terminal or sys.stdout
+
+
+def chatter_log() -> Path | None:
+    """The file that this process prints to; None: the terminal."""
+    return _log_path
 
 
 @contextmanager
@@ -24,13 +30,14 @@ def chatter_to(path: Path) -> Iterator[None]:
     Leaving the block restores both streams, so an exception that passes through it is still printed
     on the terminal.
     """
-    global _terminal
+    global _terminal, _log_path
     kept = _flushed_copies()
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     _terminal = os.fdopen(os.dup(kept[0]), "w", buffering=1, encoding=sys.stdout.encoding)
     try:
         os.dup2(log, 1)
         os.dup2(log, 2)
+        _log_path = path
         yield
     finally:
         sys.stdout.flush()
@@ -40,7 +47,7 @@ def chatter_to(path: Path) -> Iterator[None]:
         for descriptor in (*kept, log):
             os.close(descriptor)
         _terminal.close()
-        _terminal = None
+        _terminal = _log_path = None
 
 
 def _flushed_copies() -> tuple[int, int]:

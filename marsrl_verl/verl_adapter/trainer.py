@@ -46,7 +46,7 @@ from marsrl_verl.verl_adapter.marking import mark_samples, rows_to_mark
 from marsrl_verl.verl_adapter.observer import TrainingObserver
 from marsrl_verl.verl_adapter.problem_stream import AskedProblems, ProblemStream, problems_of
 from marsrl_verl.verl_adapter.recorded_rows import old_log_probs
-from marsrl_verl.verl_adapter.round_watch import NOTHING_TO_TRAIN_ON
+from marsrl_verl.verl_adapter.round_watch import SAVABLE_ERRORS
 from marsrl_verl.verl_adapter.shared_prefix_engine import computed_tokens
 from marsrl_verl.verl_adapter.stop_signals import StopRequested
 from marsrl_verl.verl_adapter.tracking import start_tracking
@@ -98,14 +98,14 @@ class RayMarsRLTrainer(EngineTrainer):
 
         Raises:
             StopRequested: the run was told to end.
-            NOTHING_TO_TRAIN_ON: the engines are gone, or a round does not go on.
+            SAVABLE_ERRORS: the engines are gone, or a round does not go on.
 
         Before any of them comes out, the state at the end of the last step is saved.
         """
         with stop_signals.deferred():
             try:
                 self._fit_steps()
-            except (StopRequested, *NOTHING_TO_TRAIN_ON) as end:
+            except (StopRequested, *SAVABLE_ERRORS) as end:
                 self._fit_save_last_state(end)
                 raise
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
 from marsrl_verl.config.locations import config_folder
@@ -23,22 +25,35 @@ def test_values_of_variables_are_left_out_and_the_names_and_presets_stay(run):
     assert config.ray_kwargs.ray_init.runtime_env.env_vars.MY_KEY == SECRET, "the run gets it"
 
 
-def test_the_recorded_command_line_has_none_either():
-    words = [
-        "python",
-        f"+{VARIABLES}.KEY=s3cr3t",
-        "ray_kwargs.ray_init.runtime_env={env_vars:{KEY: s3cr3t}}",
-        "name=s",
-    ]
-    run = {"command": words}
-    node = {"ray_init": {"runtime_env": {"env_vars": {"KEY": "s3cr3t"}}}}
-    found = recorded(OmegaConf.create({"marsrl": {"run": run}, "ray_kwargs": node})).marsrl.run.command
-    assert found == [
-        "python",
-        f"+{VARIABLES}.KEY={HIDDEN}",
-        f"ray_kwargs.ray_init.runtime_env={HIDDEN}",
-        "name=s",
-    ]
+@pytest.mark.parametrize(
+    ("word", "written"),
+    [
+        (f"+{VARIABLES}.KEY=4567e12", f"+{VARIABLES}.KEY={HIDDEN}"),
+        (f"++{VARIABLES}.KEY=1_000_777", f"++{VARIABLES}.KEY={HIDDEN}"),
+        (f"{VARIABLES}.KEY=se\\,cret", f"{VARIABLES}.KEY={HIDDEN}"),
+        (f"{VARIABLES}.KEY='a=b'", f"{VARIABLES}.KEY={HIDDEN}"),
+        (f"{VARIABLES}.NCCL_IB_DISABLE=1", f"{VARIABLES}.NCCL_IB_DISABLE={HIDDEN}"),
+        (f"{VARIABLES}={{KEY: secret}}", f"{VARIABLES}={{}}"),
+        ("ray_kwargs.ray_init.runtime_env={env_vars:{KEY: secret}}", "ray_kwargs.ray_init.runtime_env={}"),
+        ("ray_kwargs={ray_init:{_redis_password: secret}}", "ray_kwargs={}"),
+        ("+ray_kwargs.ray_init._redis_password=secret", f"+ray_kwargs.ray_init._redis_password={HIDDEN}"),
+        (f"~{VARIABLES}.KEY=secret", f"~{VARIABLES}.KEY"),
+        # What holds no variable's value stays, also where the same characters are in it.
+        (f"{VARIABLES}.VERL_PLATFORM=cpu", None),
+        ("ray_kwargs.ray_init.num_cpus=16", None),
+        ("ray_kwargs.ray_init.address=10.0.0.1:6379", None),
+        ("+ray_kwargs.ray_init.runtime_env.working_dir=/a", None),
+        ("name=secret", None),
+        (f"~{VARIABLES}.KEY", None),
+        ("python", None),
+    ],
+)
+def test_words_of_the_command_line_are_hidden_by_their_keys(word, written):
+    run = {"command": ["python", word, f"+{VARIABLES}.OTHER=1"]}
+    found = recorded(OmegaConf.create({"marsrl": {"run": run}})).marsrl.run.command
+    assert found[1] == (word if written is None else written)
+    if "=" in found[1] and word != "python":
+        OverridesParser.create().parse_override(found[1])
 
 
 def test_plan_and_printed_configuration(run, tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from marsrl_verl.config.checks.upstream import _OURS, FIXED_KEYS, INERT_KEYS
+from marsrl_verl.config.checks.upstream import _OURS
 from marsrl_verl.config.reference import (
     OWN_ROOT_KEYS,
     all_keys,
@@ -14,6 +14,7 @@ from marsrl_verl.config.reference import (
     find_unknown,
     is_free_entry,
 )
+from marsrl_verl.config.unused_keys import FIXED_KEYS, INERT_KEYS
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
+import subprocess
+import sys
 
 import pytest
 from answer_files import write_answers
@@ -12,11 +15,13 @@ from small_files import make_data
 
 from marsrl_verl.config.checks.resume import data_bytes
 from marsrl_verl.config.errors import ConfigError
-from marsrl_verl.config.reference import find_unknown
+from marsrl_verl.config.reference import find_unknown, reference_tree
 from marsrl_verl.config.resume_rules import ACTS, BOUND, FOLDER, Rule, changed_settings, leaves, rule_of
+from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER
 from marsrl_verl.reporting.seal import SEAL_NAME, describe
 
 MODE, PATH, LOCAL = "trainer.resume_mode", "trainer.resume_from_path", "trainer.default_local_dir"
+ROLES = (SOLVER, VERIFIER, CORRECTOR)
 JSONL = "marsrl.external_solver.jsonl"
 RESUME = {"name": "old", "marsrl.run.existing": "resume"}
 
@@ -53,6 +58,7 @@ def refused(checked, changes, key, hint, dry_run=False):
         ("data.train_batch_size", 16, "has 32"),
         ("data.train_max_samples", 100, "has -1"),
         ("data.shuffle", False, "has True"),
+        ("data.dataloader_num_workers", 2, "torchdata's loader refuses"),
         ("trainer.n_gpus_per_node", 2, "1 ranks in all"),
         ("data.apply_chat_template_kwargs.enable_thinking", False, "has null"),
         ("marsrl.pipeline.max_segments", 2, "has 1"),
@@ -73,6 +79,7 @@ def test_what_a_checkpoint_is_bound_to(checked, old_run, key, value, hint):
         {"actor_rollout_ref.actor.optim.lr": 1e-5, "marsrl.algo.selection": "random"},
         {"actor_rollout_ref.actor.ppo_epochs": 2, "marsrl.pipeline.overlap": "one_step"},
         {"ray_kwargs.ray_init.runtime_env.env_vars.NEW": "1", "reward.num_workers": 2},
+        {"marsrl.reward.solver.timeout_s": 900.0, "marsrl.reward.corrector.timeout_s": 900.0},
     ],
 )
 def test_what_may_change(checked, old_run, changes):
@@ -98,13 +105,37 @@ def test_where_nothing_was_trained_anything_may_change(checked, old_run):
     checked({**RESUME, "marsrl.algo.group_size": 16, "marsrl.roles.solver.max_new_tokens": 40})
 
 
+LIMIT = re.compile(r"(\w+_)?(timeout_s|processes)|api_key_\w+")
+"""Names of settings that decide when a call is given up, how many there are at once, and who may ask."""
+
+
 def test_every_setting_is_in_a_class(composed):
-    keys = [key for key, _ in leaves(composed.raw)]
-    assert len(keys) > 500
+    trees = (OmegaConf.to_container(composed.config), reference_tree())
+    keys = sorted({key for tree in trees for key, _ in leaves(tree)})
+    assert len(keys) > 700
     assert [key for key in keys if rule_of(key) is None] == []
+    limits = [key for key in keys if LIMIT.fullmatch(key.rpartition(".")[2])]
+    assert "marsrl.reward.solver.timeout_s" in limits
+    named = (*ACTS, *FOLDER, *BOUND)
+    assert [key for key in limits if rule_of(key) is not Rule.ACTS and key not in named] == []
     assert {rule for key in keys if (rule := rule_of(key))} == set(Rule)
     for item in (*ACTS, *FOLDER, *BOUND):
         assert find_unknown(item) is None, "a rule for a key that is there"
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        *(f"marsrl.reward.{role}.{name}" for role in ROLES for name in ("timeout_s", "kwargs.processes")),
+        "marsrl.external_solver.endpoint.api_key_file",
+    ],
+)
+def test_limits_and_keys_may_change(key):
+    assert rule_of(key) is Rule.ACTS
+
+
+def test_the_rules_can_be_imported_alone():
+    subprocess.run([sys.executable, "-c", "import marsrl_verl.config.resume_rules"], check=True)
 
 
 def test_a_setting_without_a_rule_is_bound_and_one_that_follows_is_left_out(composed):
@@ -145,7 +176,14 @@ def test_a_damaged_checkpoint_is_refused_before_the_start(checked, old_run, dama
         weights.write_bytes(b"conten" if damage == "truncated" else b"Content")
     hint = "lists 0 files and lacks" if damage == "unlisted" else f"{weights.name} is damaged"
     refused(checked, RESUME, "global_step_4", hint)
-    refused(checked, {"name": "fork", MODE: "resume_path", PATH: str(step)}, "global_step_4", hint)
+    with pytest.raises(ConfigError) as caught:
+        checked(RESUME)
+    assert str(caught.value).count("Restore it, or remove") == 1
+    with pytest.raises(ConfigError) as caught:
+        checked({"name": "fork", MODE: "resume_path", PATH: str(step)})
+    assert_message(str(caught.value), "global_step_4", hint)
+    assert f"Restore it, or name another checkpoint, {PATH}=" in str(caught.value)
+    assert "emove" not in str(caught.value)
     checked({**RESUME, MODE: "disable", "marsrl.run.existing": "replace"})
     (step / SEAL_NAME).unlink()
     checked(RESUME)  # interrupted, and passed over

@@ -62,7 +62,7 @@ class RaisesLater(RoleReward):
         raise ValueError("judge is offline")
 
 
-class Untyped(RoleReward):
+class ReturnsNumber(RoleReward):
     def score(self, request):
         return 1.0
 

@@ -5,7 +5,7 @@ import threading
 import time
 
 import pytest
-from reward_tools import Asynchronous, Constant, Raises, RaisesLater, ReturnsAwaitable, Untyped, request
+from reward_tools import Asynchronous, Constant, Raises, RaisesLater, ReturnsAwaitable, ReturnsNumber, request
 
 from marsrl_verl.core.types import FinishReason, Outcome
 from marsrl_verl.rewards.base import RoleReward
@@ -32,7 +32,7 @@ def test_rewards_run_beside_the_caller_and_coroutines_in_a_loop_of_their_own():
     [
         (Raises(), "Raises: KeyError: 'no such answer'"),
         (RaisesLater(), "RaisesLater: ValueError: judge is offline"),
-        (Untyped(), "score returned float, expected an Outcome"),
+        (ReturnsNumber(), "score returned float, expected an Outcome"),
         (Constant(float("nan")), "the reward is nan"),
     ],
 )

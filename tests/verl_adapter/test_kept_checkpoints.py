@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import shutil
 from types import SimpleNamespace
 
@@ -109,32 +110,60 @@ def test_a_damaged_file_of_a_rank_is_refused_on_resume(tmp_path):
     ScriptedTrainer(tmp_path, 4).fit()
     weights = tmp_path / "checkpoints" / "global_step_4" / "actor" / WEIGHTS
     weights.write_text(weights.read_text().replace("1", "9"))
-    with pytest.raises(checkpoint.CheckpointError, match=f"{WEIGHTS} is damaged"):
+    with pytest.raises(checkpoint.CheckpointError, match=f"{WEIGHTS} is damaged.*remove .*global_step_4 to"):
         ScriptedTrainer(tmp_path, 8).fit()
-    with pytest.raises(checkpoint.CheckpointError, match=f"{WEIGHTS} is damaged"):
+    with pytest.raises(checkpoint.CheckpointError, match=f"{WEIGHTS} is damaged.*name another checkpoint"):
         ScriptedTrainer(tmp_path, 8, resume_from=tmp_path / "checkpoints" / "global_step_4").fit()
 
 
-def no_space(*_args, **_kwargs):
+def of_torch(*_args, **_kwargs):
     raise RuntimeError("[enforce fail at inline_container.cc:664] . unexpected pos 576 vs 470")
 
 
+def of_the_system(*_args, **_kwargs):
+    raise OSError(errno.EDQUOT, "Disk quota exceeded")
+
+
+def no_plain_value(*_args, **_kwargs):
+    raise TypeError("checkpoint: state.x is a set, expected plain values")
+
+
 @pytest.mark.parametrize("free", [0, 2**40])
-def test_a_save_that_fails_says_what_room_there_is_and_leaves_nothing(tmp_path, monkeypatch, free):
+@pytest.mark.parametrize(
+    ("fails", "says"),
+    [
+        (of_torch, "there is no space left"),
+        (of_the_system, "there is no space left"),
+        (no_plain_value, "TypeError: checkpoint: state.x is a set"),
+    ],
+)
+def test_a_save_that_fails_says_why_and_what_room_there_is_and_leaves_nothing(
+    tmp_path, monkeypatch, free, fails, says
+):
     ScriptedTrainer(tmp_path, 4).fit()
     trainer = ScriptedTrainer(tmp_path, 8)
-    monkeypatch.setattr(torch, "save", no_space)
+    monkeypatch.setattr(torch, "save", fails)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: SimpleNamespace(free=free))
     with pytest.raises(checkpoint.CheckpointError) as caught:
         trainer.fit()
     message = str(caught.value)
-    assert f"{tmp_path}/checkpoints/global_step_6 can't be written" in message
-    assert ("no space left" in message) == (free == 0) and ("unexpected pos" in message) == (free > 0)
+    assert f"{tmp_path}/checkpoints/global_step_6 can't be written: {says}" in message
+    assert ("no space left" in message) == ("Make room" in message) == (fails is not no_plain_value)
     assert f"has {'0.0 MiB' if free == 0 else '1024.0 GiB'} free" in message and "existing=resume" in message
     monkeypatch.undo()
     assert steps_in(tmp_path) == {"global_step_2", "global_step_4"}
     ScriptedTrainer(tmp_path, 8).fit()
     assert usable(tmp_path) == 8
+
+
+def test_an_unreadable_seal_before_it_hides_no_failed_save(tmp_path):
+    for step in (2, 4):
+        folder = tmp_path / f"global_step_{step}"
+        folder.mkdir()
+        (folder / "sealed.json").write_text("not JSON")
+    error = checkpoint.give_up(tmp_path / "global_step_4", OSError(errno.ENOSPC, "No space left on device"))
+    assert "there is no space left" in str(error) and "takes" not in str(error)
+    assert not (tmp_path / "global_step_4").exists()
 
 
 def test_a_run_that_starts_anew_continues_nothing(tmp_path):

@@ -8,8 +8,9 @@ import pytest
 from omegaconf import OmegaConf
 
 from marsrl_verl.rollout.single_call import EngineUnavailableError
-from marsrl_verl.verl_adapter import launch, run_end
+from marsrl_verl.verl_adapter import launch
 from marsrl_verl.verl_adapter.stop_signals import StopRequested
+from marsrl_verl.verl_adapter.terminal import chatter_log, chatter_to
 
 seen: list[tuple] = []
 
@@ -43,7 +44,12 @@ def config(tmp_path):
     sealed.mkdir(parents=True)
     (sealed / "sealed.json").write_text("{}")
     run = {"output_dir": str(tmp_path), "command": COMMAND, "worker_logs": True}
-    trainer = {"default_local_dir": str(tmp_path / "checkpoints"), "save_freq": 2}
+    trainer = {
+        "default_local_dir": str(tmp_path / "checkpoints"),
+        "save_freq": 2,
+        "val_only": False,
+        "resume_mode": "auto",
+    }
     return OmegaConf.create({"marsrl": {"run": run}, "trainer": trainer})
 
 
@@ -104,8 +110,25 @@ def test_before_the_runs_folder_is_there_the_traceback_goes_to_the_log(config, t
     (tmp_path / "run.json").unlink()
     train_with(config, ValueError("no model"))
     said = capsys.readouterr()
-    assert "Traceback (most recent call last)" in said.err
+    assert "Traceback (most recent call last)" in said.err and "Traceback: above\n" in said.out
     assert not (tmp_path / "error.log").exists()
+
+
+def test_the_log_is_named(config, train_with, tmp_path, capfd):
+    (tmp_path / "run.json").unlink()
+    log = tmp_path / "driver.log"
+    with chatter_to(log):
+        train_with(config, ValueError("no model"))
+    assert f"Traceback: {log}\n" in capfd.readouterr().out
+    assert chatter_log() is None, "this process prints to the terminal again"
+
+
+def test_an_evaluation_alone_does_not_go_on(config, train_with, capsys):
+    config.trainer.val_only = True
+    train_with(config, StopRequested(15))
+    said = capsys.readouterr().out
+    assert "To start the evaluation again:\n  python -m" in said
+    assert "existing=resume" not in said and "Saved" not in said
 
 
 def test_a_process_that_cannot_end_in_order_is_ended(monkeypatch):
@@ -113,11 +136,3 @@ def test_a_process_that_cannot_end_in_order_is_ended(monkeypatch):
     monkeypatch.setattr(launch.os, "_exit", ended.append)
     launch._end_after(0.0, 7).join(10)
     assert ended == [7]
-
-
-def test_the_command_that_goes_on_leaves_out_where_the_run_began():
-    words = [*COMMAND, "trainer.resume_mode=resume_path", "+trainer.resume_from_path=/a/global_step_2"]
-    own = run_end.resume_command(words, saved=True)
-    assert "resume_mode" not in own and "resume_from_path" not in own
-    assert own.count("marsrl.run.existing=") == 1
-    assert "resume_from_path=/a/global_step_2" in run_end.resume_command(words, saved=False)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
 import threading
 
 import pytest
 from fake_ray import FakeRay, actor
+from omegaconf import OmegaConf
 from scripted_trainer import ScriptedTrainer, batches
 
 from marsrl_verl.rollout.single_call import EngineUnavailableError
 from marsrl_verl.verl_adapter import checkpoint, engine_trainer, engine_watch, stop_signals
+from marsrl_verl.verl_adapter.cpu import template_run
 from marsrl_verl.verl_adapter.engine_watch import EngineGuard, EngineWatch, Limits
 from marsrl_verl.verl_adapter.stop_signals import StopRequested, stop_on_signals
 
@@ -227,3 +230,19 @@ def test_rays_own_handler_does_not_stay():
             ray_init()
         with pytest.raises(StopRequested):
             os.kill(os.getpid(), signal.SIGTERM)
+
+
+def test_a_signal_while_the_forked_driver_connects_has_its_own_status(tmp_path, monkeypatch, capsys):
+    def ray_init(**_connection) -> None:
+        signal.signal(signal.SIGTERM, lambda number, _frame: exit(number))
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    monkeypatch.setattr("ray.init", ray_init)
+    run = {"output_dir": str(tmp_path), "command": ["python"]}
+    trainer = {"default_local_dir": str(tmp_path / "none"), "save_freq": 1, "val_only": False}
+    config = OmegaConf.create({"marsrl": {"run": run}, "trainer": {**trainer, "resume_mode": "auto"}})
+    payload = tmp_path / "payload"
+    payload.write_bytes(pickle.dumps((config, {}, "module:function", {})))
+    with pytest.raises(SystemExit) as end:
+        template_run.drive(os.open(payload, os.O_RDONLY))
+    assert end.value.code == 143 and "ended by SIGTERM" in capsys.readouterr().out

@@ -21,11 +21,21 @@ from marsrl_verl.config.errors import Problem
 from marsrl_verl.config.resume_rules import Rule, changed_settings
 from marsrl_verl.config.schema import RunConfig
 from marsrl_verl.reporting.run_folder import MARKER, Existing, has_results
-from marsrl_verl.reporting.seal import CheckpointError, check_before_start, newest_sealed, step_folder
+from marsrl_verl.reporting.seal import (
+    CheckpointError,
+    check_before_start,
+    newest_sealed,
+    remedy,
+    step_folder,
+)
 
 _MODE, _PATH, _LOCAL = "trainer.resume_mode", "trainer.resume_from_path", "trainer.default_local_dir"
 _MODEL, _ALONE = "actor_rollout_ref.model.path", "trainer.val_only"
 _KEEP = "trainer.max_actor_ckpt_to_keep"
+_WHY_BOUND = {
+    "data.dataloader_num_workers": "the checkpoint has the position in the data worker by worker, and "
+    "torchdata's loader refuses that of another number of workers.",
+}
 _TRACKER = "latest_checkpointed_iteration.txt"
 _STEP_FOLDER = re.compile(r"global_step_\d+")
 
@@ -135,8 +145,7 @@ def check_checkpoint(ctx: Context) -> list[Problem]:
     try:
         check_before_start(folder, one_node=int(ctx.config.trainer.nnodes) == 1)
     except (CheckpointError, OSError) as error:
-        fix = f"Restore it, or remove {folder} to resume from the checkpoint before it."
-        return [Problem(str(folder), f"{error}", fix)]
+        return [Problem(str(folder), f"{error}.", f"{remedy(folder, named=mode == 'resume_path')}.")]
     return []
 
 
@@ -193,7 +202,7 @@ def _changed(key: str, new: Any, old: Any, record: Path, rule: Rule = Rule.BOUND
         what += "the evaluations in its folder can't be compared with those of another value."
         fix += f"go on in a folder of its own: another name=…, {_MODE}=resume_path {_PATH}=…/global_step_N."
     else:
-        what += "its checkpoint does not fit another value."
+        what += _WHY_BOUND.get(key, "its checkpoint does not fit another value.")
         fix += "start anew under another name=…."
     return Problem(key, what, fix, new)
 

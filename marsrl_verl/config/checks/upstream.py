@@ -7,131 +7,13 @@ value that our root configuration gives it), never ignored.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.errors import Problem
 from marsrl_verl.config.kinds import kind_problems
 from marsrl_verl.config.reference import default_of
-
-
-@dataclass(frozen=True, slots=True)
-class Inert:
-    """A key, or a node with everything below it, that the trainer does not use."""
-
-    key: str
-    reason: str
-    instead: str
-
-
-_CREDIT = "Advantages come from the groups' role rewards, not from verl's estimators."
-_CREDIT_FIX = "Leave it out; marsrl.algo sets how rewards are credited."
-_NO_CRITIC = "No method here trains a critic."
-_EVALUATION = "Roles and system are evaluated by the plugin."
-_EVALUATION_FIX = "Leave it out; marsrl.evaluation says when and how."
-_ROLLOUTS = "Every sample is written below the run's folder."
-_REWARDS = "Responses are scored by the class of their role."
-_REWARDS_FIX = "Leave it out; set marsrl.reward.<role>.target, or reward.custom_reward_function.path."
-_NO_PROFILE = "Nothing starts verl's profiler."
-_NO_PROFILE_FIX = "Leave it out; metrics.jsonl has the time of every phase of a step."
-
-INERT_KEYS: tuple[Inert, ...] = (
-    Inert("model_engine", "Only the FSDP2 engine (dp) is driven.", "Leave it at dp."),
-    Inert("trainer.use_v1", "The trainer extends verl's V0 trainer.", "Leave it false."),
-    Inert("trainer.balance_batch", "Rows are always dealt out evenly.", "Leave it true."),
-    Inert("trainer.v1", "The trainer extends verl's V0 trainer.", "Leave it out."),
-    Inert("transfer_queue", "Batches travel through the driver, not through TransferQueue.", "Leave it out."),
-    Inert(
-        "actor_rollout_ref.hybrid_engine",
-        "Where the engine decodes is said by other keys.",
-        "Leave it true; for engines on GPUs of their own set pipeline=overlapped_two_pools.",
-    ),
-    Inert(
-        "actor_rollout_ref.actor.shuffle",
-        "The trainer draws rows into mini-batches, by the run's seed and evenly over ranks.",
-        "Leave it false.",
-    ),
-    Inert("actor_rollout_ref.rollout.mode", "The engine always runs as a server.", "Leave it at async."),
-    Inert("actor_rollout_ref.rollout.name", "Only vLLM is driven.", "Leave it at vllm."),
-    Inert("actor_rollout_ref.rollout.n", "A group is sampled from one row.", "Set marsrl.algo.group_size."),
-    Inert("actor_rollout_ref.rollout.do_sample", "Groups are always sampled.", "Leave it true."),
-    Inert(
-        "actor_rollout_ref.rollout.calculate_log_probs",
-        "Samples keep their log-probabilities.",
-        "Leave it true.",
-    ),
-    Inert(
-        "actor_rollout_ref.rollout.over_sample_rate", "Every group is decoded to its end.", "Leave it at 0."
-    ),
-    Inert(
-        "actor_rollout_ref.rollout.ignore_eos", "Answers end where the model ends them.", "Leave it false."
-    ),
-    Inert(
-        "actor_rollout_ref.rollout.repetition_penalty",
-        "Samples are drawn by marsrl.roles, without penalties.",
-        "Leave it out.",
-    ),
-    Inert("actor_rollout_ref.rollout.val_kwargs", _EVALUATION, _EVALUATION_FIX),
-    Inert(
-        "actor_rollout_ref.rollout.multi_turn", "A stage is one model call without tools.", "Leave it out."
-    ),
-    Inert("actor_rollout_ref.rollout.agent.default_agent_loop", "Rows are stage inputs.", "Leave it out."),
-    Inert(
-        "actor_rollout_ref.rollout.agent.agent_loop_config_path", "Rows are stage inputs.", "Leave it out."
-    ),
-    Inert(
-        "actor_rollout_ref.rollout.agent.agent_loop_manager_class",
-        "The trainer needs its own.",
-        "Leave it out.",
-    ),
-    Inert(
-        "actor_rollout_ref.actor.ppo_mini_batch_size",
-        "Mini-batches are cut by number, since the rows of a step vary.",
-        "Set marsrl.pipeline.updates_per_step or samples_per_update.",
-    ),
-    Inert(
-        "actor_rollout_ref.actor.grad_clip",
-        "The engine clips by the optimizer's setting.",
-        "Set actor_rollout_ref.actor.optim.clip_grad.",
-    ),
-    Inert(
-        "actor_rollout_ref.actor.ulysses_sequence_parallel_size",
-        "verl has another place for it.",
-        "Set actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size.",
-    ),
-    Inert("algorithm", _CREDIT, _CREDIT_FIX),
-    Inert("critic", _NO_CRITIC, "Leave it out."),
-    Inert("trainer.critic_warmup", _NO_CRITIC, "Leave it out."),
-    Inert("trainer.max_critic_ckpt_to_keep", _NO_CRITIC, "Leave it out."),
-    Inert("distillation", "No method here distils from a teacher.", "Leave it out."),
-    Inert("reward_model", _REWARDS, _REWARDS_FIX),
-    Inert("reward.reward_manager", _REWARDS, _REWARDS_FIX),
-    Inert("reward.reward_model", _REWARDS, _REWARDS_FIX),
-    Inert("sandbox_fusion", _REWARDS, _REWARDS_FIX),
-    Inert("reward.sandbox_fusion", _REWARDS, _REWARDS_FIX),
-    Inert(
-        "data.gen_batch_size", "A step takes data.train_batch_size problems.", "Set data.train_batch_size."
-    ),
-    Inert("data.val_batch_size", _EVALUATION, _EVALUATION_FIX),
-    Inert("data.reward_fn_key", _REWARDS, _REWARDS_FIX),
-    Inert("data.filter_overlong_prompts_workers", "Prompts are measured in one process.", "Leave it out."),
-    Inert("data.truncation", "Prompts are never truncated; too long ones are not asked.", "Leave it out."),
-    Inert("data.tool_config_path", "A stage is one model call without tools.", "Leave it out."),
-    Inert("data.function_tool_path", "A stage is one model call without tools.", "Leave it out."),
-    Inert("trainer.val_before_train", _EVALUATION, _EVALUATION_FIX),
-    Inert("trainer.test_freq", _EVALUATION, _EVALUATION_FIX),
-    Inert("trainer.log_val_generations", _ROLLOUTS, "Leave it out; see marsrl.run.log_rollouts."),
-    Inert("trainer.rollout_data_dir", _ROLLOUTS, "Leave it out; see marsrl.run.log_rollouts."),
-    Inert("trainer.validation_data_dir", _ROLLOUTS, "Leave it out; see marsrl.run.log_rollouts."),
-    Inert("trainer.esi_redundant_time", "Checkpoints follow trainer.save_freq alone.", "Leave it at 0."),
-    Inert("global_profiler", _NO_PROFILE, _NO_PROFILE_FIX),
-    Inert("actor_rollout_ref.actor.profiler", _NO_PROFILE, _NO_PROFILE_FIX),
-    Inert("actor_rollout_ref.ref.profiler", _NO_PROFILE, _NO_PROFILE_FIX),
-    Inert("actor_rollout_ref.rollout.profiler", _NO_PROFILE, _NO_PROFILE_FIX),
-    Inert("skip", "Rollouts are never replayed from another run.", "Leave it out."),
-)
-"""What the trainer does not use, and what to set instead."""
+from marsrl_verl.config.unused_keys import FIXED_KEYS, INERT_KEYS
 
 _OURS: dict[str, Any] = {
     "trainer.use_v1": False,
@@ -146,43 +28,7 @@ _OURS: dict[str, Any] = {
     "reward.reward_manager.name": "MarsRLRewardManager",
     "reward.reward_manager.module.path": "pkg://marsrl_verl.verl_adapter.reward_manager",
 }
-"""Values that our root configuration gives keys of the table above."""
-
-_LORA = "The engine's servers do not get an adapter: they would decode with the weights as they were."
-_LORA_FIX = "Leave it out: all weights are trained."
-
-FIXED_KEYS: tuple[Inert, ...] = (
-    Inert("actor_rollout_ref.model.lora_rank", _LORA, _LORA_FIX),
-    Inert("actor_rollout_ref.model.lora_alpha", _LORA, _LORA_FIX),
-    Inert("actor_rollout_ref.model.lora_adapter_path", _LORA, _LORA_FIX),
-    Inert("actor_rollout_ref.model.lora", _LORA, _LORA_FIX),
-    Inert(
-        "data.validation_shuffle",
-        "Held-out problems are paired by position, before training with after.",
-        "Leave it false.",
-    ),
-    Inert(
-        "actor_rollout_ref.actor.checkpoint.async_save",
-        "A checkpoint counts once it is written as a whole, the scheduler's state with it.",
-        "Leave it false.",
-    ),
-    Inert(
-        "trainer.del_local_ckpt_after_load",
-        "Until the next checkpoint is sealed, a run that stops has only the one that it resumed from.",
-        "Leave it false; trainer.max_actor_ckpt_to_keep=N deletes older checkpoints after each save.",
-    ),
-    Inert(
-        "trainer.default_hdfs_dir",
-        "A run is only resumed from a folder.",
-        "Leave it out; trainer.default_local_dir may lie on a mounted file system.",
-    ),
-    Inert(
-        "actor_rollout_ref.rollout.disaggregation",
-        "Each engine both reads prompts and decodes.",
-        "Leave it out.",
-    ),
-)
-"""What must stay as it is: another value would be honoured by a part of the run, with a wrong result."""
+"""Values that our root configuration gives keys that the trainer does not use."""
 
 _STRATEGIES = ("actor", "actor.fsdp_config", "ref", "ref.fsdp_config")
 _NOTHING = object()

@@ -13,7 +13,7 @@ from omegaconf import DictConfig
 from marsrl_verl.reporting import run_lock
 from marsrl_verl.verl_adapter.cpu.template.client import end_like
 from marsrl_verl.verl_adapter.cpu.template.process import STAND_IN, TemplateProcess
-from marsrl_verl.verl_adapter.stop_signals import while_ray_starts
+from marsrl_verl.verl_adapter.stop_signals import StopRequested, stop_on_signals, while_ray_starts
 
 _RAY_ATTEMPTS = 3
 _DRIVER = "from marsrl_verl.verl_adapter.cpu.template_run import drive; drive({payload})"
@@ -96,7 +96,7 @@ def _worker_variables(raylet_socket: str) -> dict[str, str]:
 
 
 def drive(payload: int) -> None:
-    """Be the driver: connect to Ray and work.
+    """Be the driver: connect to Ray and work. A signal that comes while it connects ends it at once.
 
     Args:
         payload: descriptor of the file with the configuration, the arguments of `ray.init`, the work, and the
@@ -104,10 +104,15 @@ def drive(payload: int) -> None:
     """
     import ray
 
-    from marsrl_verl.verl_adapter.launch import do
+    from marsrl_verl.verl_adapter.launch import do, report_end
 
     with os.fdopen(payload, "rb") as stream:
         config, connection, work, locks = pickle.load(stream)
     run_lock.adopt(locks)
-    context = ray.init(**connection)
-    do(work, config, Path(context.address_info["session_dir"]))
+    with stop_on_signals():
+        try:
+            with while_ray_starts():
+                context = ray.init(**connection)
+            do(work, config, Path(context.address_info["session_dir"]))
+        except StopRequested as stop:  # before the work heeds signals itself
+            raise SystemExit(report_end(config, stop)) from None
