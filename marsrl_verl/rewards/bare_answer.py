@@ -65,8 +65,9 @@ def _apart(one: str, other: str) -> bool:
     if {one, other} in ({"degree", "C"}, {"degree", "F"}):
         return False  # 5° for 5 °C: a name is missing
     words, others = ({word.removesuffix("s") for word in name.split(" ")} for name in (one, other))
-    is_known = any("/" in name or name.rstrip("23") in _UNITS for name in (one, other))
-    return is_known or not (words <= others or others <= words)
+    are_known = all(name.rstrip("23") in _UNITS for name in (one, other))
+    is_rate = any("/" in name or " per " in name for name in (one, other))
+    return are_known or is_rate or not (words <= others or others <= words)
 
 
 def is_unit_letter(letter: str) -> bool:
@@ -101,7 +102,7 @@ def split_unit(answer: str) -> tuple[str, str]:
     is_money = text.lstrip("$ ").startswith("\\$") or text.startswith("\\$")
     text = text.strip("$").strip().removesuffix(".").rstrip()
     bare, unit = _split_behind(text)
-    return bare, unit or ("dollar" if is_money else "")
+    return bare, "dollar" if is_money and (not unit or unit.startswith("per ")) else unit
 
 
 def _split_behind(text: str) -> tuple[str, str]:
