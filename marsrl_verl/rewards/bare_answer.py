@@ -1,52 +1,78 @@
 r"""Answers compared without what graders of mathematics overlook: units, percent signs, a number's base.
 
-What `normal_form` keeps apart (10 and 10\%, 5 and 5\text{ cm}) is one answer here, as it is for the graders
+What `normal_form` keeps apart (10\% and 10, 5 and 5\text{ cm}) is one answer here, as it is for the graders
 that AttnRL's verifier is built from (arXiv 2509.26628, released code; the rules are our own). A unit may be
-left out, but two units that differ make two answers; nothing is converted.
+left out, a percent sign only where the reference has it; two units that differ make two answers, and nothing
+is converted.
 """
 
 from __future__ import annotations
 
 import re
 
-from marsrl_verl.rewards.normal_form import MOST_CHARACTERS, normal_form, same_by
+from marsrl_verl.rewards.normal_form import MAGNITUDES, MOST_CHARACTERS, normal_form, same_by
 
 _NAMES = (
-    "mm millimeter millimetre, cm centimeter centimetre, dm decimeter decimetre, km kilometer kilometre, "
-    "m meter metre, mi mile, in inch inches, ft foot feet, yd yard, mg milligram, kg kilogram, g gram, "
-    "t ton tonne, lb pound, oz ounce, ml milliliter millilitre, l liter litre, gal gallon, s sec second, "
-    "min minute, h hr hour, day, week, month, year yr, mph, km/h kmh kph, m/s, degree deg, rad radian, "
-    "dollar usd, cent, euro, percent pct %, am a.m, pm p.m"
+    "nm nanometer nanometre, mm millimeter millimetre, cm centimeter centimetre, dm decimeter decimetre, "
+    "km kilometer kilometre, m meter metre, mi mile, in inch inches, ft foot feet, yd yard, mg milligram, "
+    "kg kilogram, g gram, t ton tonne, lb pound, oz ounce, ml milliliter millilitre, l L liter litre, "
+    "gal gallon, s sec second, min minute, h hr hour, day, week, month, year yr, degree deg, rad radian, "
+    "dollar usd, cent, euro eur, % percent pct, am a.m, pm p.m, C celsius, F fahrenheit, N newton, J joule, "
+    "W watt, K kelvin, V volt, A ampere, Mm megameter megametre, Mg megagram"
 )
 _UNITS = {
     spelling: group.split()[0]
     for group in _NAMES.split(", ")
     for name in group.split()
-    for spelling in (name, name + "s")
-}
+    for spelling in ((name, name + "s") if len(name) > 1 else (name,))
+} | {"mph": "mi/h", "kmh": "km/h", "kph": "km/h"}
 _WITHOUT_SIZE = frozenset({"unit", "units", "point", "points"})
-_PLAIN_LETTER_UNITS = frozenset("mgslht")
-"""Units of one letter, which right behind a number may be unknowns: `5 m` has a unit, `5m` has none."""
-_DIMENSION = {"square": "2", "sq": "2", "cubic": "3", "cu": "3"}
-_GROUP = re.compile(r"\\(?:text|mathrm|mbox|textbf|mathbf)\s{0,9}\{\s*([^{}\d]*?)\s*\}\Z")
+_ONE_LETTER = frozenset(name for name in _UNITS if len(name) == 1 and name.isalpha())
+"""Units only upright or behind a space: `5 m` and `5\\text{m}` have a unit, `5m` has none."""
+_DIMENSION = {"square": "2", "sq": "2", "cubic": "3", "cu": "3", "squared": "2", "cubed": "3"}
+_UPRIGHT = (r"\text", r"\mathrm", r"\mbox")
+_GROUP = re.compile(r"\\(?:text|mathrm|mbox)\s{0,9}\{\s*([^{}\d]*?)\s*\}\Z")
 _POWER = re.compile(r"\s{0,9}(?:\^\s{0,9}(?:(\d)|\{\s{0,9}(\d)\s{0,9}\})|([²³]))\s{0,9}\Z")
+_DEGREES = re.compile(
+    r"(?:\^\s{0,3}(?:\\circ|\{\s{0,3}\\circ\s{0,3}\})|\\degree|°)\s{0,3}"
+    r"(?:\\(?:text|mathrm)\s{0,3}\{\s{0,3}([CFK])\s{0,3}\}|([CFK]))?\Z"
+)
+_WORDS = re.compile(r"[a-zA-Z](?:[a-zA-Z ./'-]|\\ )*")
 _SPACE = re.compile(r"(?:\s|~|\\[ ,;:!])+\Z")
 _BASE = re.compile(r"([0-9a-zA-Z]{1,200})_(?:(\d)|\{ ?(\d{1,2}) ?\})")
 _LONGEST_UNIT = 60
 
 
-def same_bare_answer(first: str, second: str) -> bool:
-    """Whether two answers are one without units, percent signs and bases.
+def same_bare_answer(answer: str, reference: str) -> bool:
+    """Whether two answers are one without units, bases, and a percent sign that the reference has.
 
     Lists are compared element by element, their brackets as they stand.
     """
-    return same_by(_same_leaf, first, second)
+    return same_by(_same_leaf, answer, reference)
 
 
 def units_differ(first: str, second: str) -> bool:
-    """Whether two answers have units, and those are not one: cm and m, minutes and hours, a.m. and p.m."""
-    one, other = split_unit(first)[1], split_unit(second)[1]
-    return bool(one and other) and one != other
+    """Whether two answers have units, and those are not one: cm and m, men and women, a.m. and p.m.
+
+    Of names that are no known units one may say more: apples and red apples.
+    """
+    return _apart(split_unit(first)[1], split_unit(second)[1])
+
+
+def _apart(one: str, other: str) -> bool:
+    if not one or not other or one == other:
+        return False
+    if {one, other} in ({"degree", "C"}, {"degree", "F"}):
+        return False  # 5° for 5 °C: a name is missing
+    words, others = ({word.removesuffix("s") for word in name.split(" ")} for name in (one, other))
+    are_known = all(name.rstrip("23") in _UNITS for name in (one, other))
+    is_rate = any("/" in name or " per " in name for name in (one, other))
+    return are_known or is_rate or not (words <= others or others <= words)
+
+
+def is_unit_letter(letter: str) -> bool:
+    """Whether one upright letter behind a number is a known unit (m, s, N), not an unknown."""
+    return letter in _ONE_LETTER
 
 
 def bases_differ(first: str, second: str) -> bool:
@@ -67,24 +93,36 @@ def same_based(answer: str, reference: str) -> bool:
 
 
 def split_unit(answer: str) -> tuple[str, str]:
-    """A number without its unit, and the unit's name with its power, such as `cm2`; "" where it has none
-    that is known. What stands behind a number as `\\text{…}` is taken off even where it is no known unit."""
-    text = answer.strip().strip("$").strip().removesuffix(".").rstrip()
+    """A number without its unit, and the unit's name with its power, such as `cm2`; "" where it has none.
+
+    Words that stand behind a number as `\\text{…}` are a unit even where they are none that is known; a
+    letter is one only where it is known, and magnitudes (`5\\text{ million dollars}`) stay with the number.
+    """
+    text = answer.strip().removesuffix(".").strip()
+    is_money = text.lstrip("$ ").startswith("\\$") or text.startswith("\\$")
+    text = text.strip("$").strip().removesuffix(".").rstrip()
+    bare, unit = _split_behind(text)
+    return bare, "dollar" if is_money and (not unit or unit.startswith("per ")) else unit
+
+
+def _split_behind(text: str) -> tuple[str, str]:
     if len(text) > MOST_CHARACTERS:
         return text, ""
     head, tail = text[:-_LONGEST_UNIT], text[-_LONGEST_UNIT:]
+    if found := _DEGREES.search(tail):
+        return head + tail[: found.start()], found.group(1) or found.group(2) or "degree"
     power = ""
     if found := _POWER.search(tail):
         power = found.group(1) or found.group(2) or ("2" if found.group(3) == "²" else "3")
         tail = tail[: found.start()]
-    name, rest, spaced = "", tail, False
+    name, rest, spaced, upright = "", tail, False, False
     if tail.endswith("%"):
         name, rest = "%", tail[:-1].removesuffix("\\")
     elif tail.endswith("}"):
-        start = max(tail.rfind(command) for command in (r"\text", r"\mathrm", r"\mbox", r"\mathbf"))
+        start = max(tail.rfind(command) for command in _UPRIGHT)
         group = _GROUP.match(tail, start) if start >= 0 else None
         if group is not None:
-            name, rest, spaced = group.group(1), tail[:start], True
+            name, rest, spaced, upright = group.group(1), tail[:start], True, True
             if inner := _POWER.search(name):
                 power, name = inner.group(1) or inner.group(2) or power, name[: inner.start()]
     else:
@@ -93,26 +131,45 @@ def split_unit(answer: str) -> tuple[str, str]:
         if rest.endswith("\\") and name[:1] != " ":  # a command
             return text, ""
         spaced = name[:1] == " " or rest[-1:] in ("~", "\\")
-    bare = _SPACE.sub("", rest.rstrip())
-    if not (head + bare) or not (bare[-1:].isdigit() or bare[-1:] in (")", "}") or bare.endswith(r"\pi")):
+    bare = head + _SPACE.sub("", rest.rstrip())
+    if not (bare[-1:].isdigit() or bare[-1:] in (")", "}") or bare.endswith(r"\pi")):
         return text, ""
-    return _unit(text, head + bare, name.strip().lower().removesuffix("."), power, spaced)
+    name = name.replace("\\ ", " ").strip().removesuffix(".")
+    magnitude, _, behind = name.partition(" ")
+    if upright and magnitude in MAGNITUDES:
+        if not behind:
+            return text, ""
+        bare, name = f"{bare} {magnitude}", behind
+    unit = _unit(name, power, spaced, upright)
+    return (text, "") if unit is None else (bare, unit)
 
 
-def _unit(text: str, bare: str, name: str, power: str, spaced: bool) -> tuple[str, str]:
-    first, _, last = name.rpartition(" ")
+def _unit(name: str, power: str, spaced: bool, upright: bool) -> str | None:
+    """The unit of a name; "" where it has no size, None where it is no unit."""
+    first, _, last = name.partition(" ")
     if first in _DIMENSION:
         name, power = last, _DIMENSION[first]
-    if name in _UNITS and (spaced or name not in _PLAIN_LETTER_UNITS):
-        return bare, _UNITS[name] + power
-    if name in _WITHOUT_SIZE or (text.endswith("}") and name):
-        return bare, ""
-    return text, ""
+    elif last in _DIMENSION:
+        name, power = first, _DIMENSION[last]
+    parts = [_known(part) for part in re.split(r" ?/ ?| per ", name)]
+    if all(parts) and (spaced or name not in _ONE_LETTER):
+        return None if power and parts == ["%"] else "/".join(part for part in parts if part) + power
+    if name.lower() in _WITHOUT_SIZE:
+        return ""
+    if power or not upright or len(name) < 2 or not _WORDS.fullmatch(name):
+        return None
+    return re.sub(" +", " ", name.lower() if len(name) > 3 else name)
 
 
-def _same_leaf(first: str, second: str) -> bool:
-    (one, unit), (other, other_unit) = split_unit(first), split_unit(second)
-    if unit and other_unit and unit != other_unit:
+def _known(name: str) -> str | None:
+    if name in _UNITS:
+        return _UNITS[name]
+    return _UNITS.get(name.lower()) if len(name) > 1 else None
+
+
+def _same_leaf(answer: str, reference: str) -> bool:
+    (one, unit), (other, other_unit) = split_unit(answer), split_unit(reference)
+    if _apart(unit, other_unit) or (unit == "%" and other_unit != "%"):
         return False
     if not one.strip():
         return False

@@ -58,6 +58,12 @@ class RoleReward(ABC):
     """Whether a response that the model did not end itself keeps the reward that `score` gives it. The
     papers give 0 (MarsRL, arXiv 2511.11373, §3.2)."""
 
+    @property
+    def longest_s(self) -> float:
+        """Most seconds of one `score` by its own limits, where it has some: the role's `timeout_s` must be
+        longer."""
+        return 0.0
+
     @abstractmethod
     def score(self, request: ScoreRequest) -> Outcome | Awaitable[Outcome]:
         """Score one response."""

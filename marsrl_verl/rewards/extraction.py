@@ -97,6 +97,32 @@ def last_number(text: str) -> str | None:
     return numbers[-1] if numbers else None
 
 
+_SENTENCE_ENDS = re.compile(r"\n|[.!?;](?=\s|$)|\\\]")
+_SAYS_IT = re.compile(
+    r"\b(?:is|are|was|be|equals|get|gives|have|has|had|makes|so|then|thus|hence)\b|[:=]", re.IGNORECASE
+)
+_WORDS_AROUND = 80
+
+
+def answer_in_sentence(text: str, answer: str) -> tuple[str, str] | None:
+    """The last mention of an answer with the words around it in its sentence, and with the unit behind it.
+
+    In front of it only what follows a verb or a colon counts, so that "if x is even, the answer is" says
+    nothing. None where the text has the answer in other words.
+    """
+    digits = re.escape(answer.strip()) if not answer.isdigit() else r"[,\s]?".join(answer)
+    places = list(re.finditer(rf"(?<![\d.]){digits}(?!\d)" if answer.isdigit() else digits, text))
+    if not places:
+        return None
+    start, end = places[-1].span()
+    front = _SENTENCE_ENDS.split(text[max(0, start - _WORDS_AROUND) : start])[-1]
+    front = _SAYS_IT.split(front)[-1]
+    behind = _SENTENCE_ENDS.split(text[end : end + _WORDS_AROUND])[0]
+    unit = re.match(r"[\s$*)\\]{0,4}(%|[a-zA-Z/]{1,20}\b)", behind)
+    sentence = f"{front} {answer} {behind}".replace("$", " ").replace("*", " ")
+    return sentence, f"{answer} {unit.group(1)}" if unit else answer
+
+
 def references(ground_truth: str) -> list[str]:
     """The reference answers in a ground truth: one, or several as a JSON list of strings.
 

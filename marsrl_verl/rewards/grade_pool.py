@@ -25,6 +25,7 @@ _BRIEF_S = 0.25
 """A call that takes longer no longer counts as one of the `processes` that answer brief ones."""
 _GRACE_S = 10.0
 """After the wall limit, at which the kernel ends a grader, until the pool no longer waits for the news."""
+_LONG_ENOUGH_S = 60.0
 _ANSWERS_DOING = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT, signal.SIGFPE, signal.SIGILL})
 
 
@@ -90,7 +91,8 @@ class GradePool:
             they are needed.
         timeout_s: most seconds of processor time per call; a busy machine does not shorten it.
         memory_mb: most address space of a process.
-        wall_s: most seconds per call by the clock; None: 30 times `timeout_s`.
+        wall_s: most seconds per call by the clock; None: 30 times `timeout_s` or `_LONG_ENOUGH_S`, whichever
+            is less, but at least 3 times `timeout_s`.
         start_timeout_s: most seconds until the server has imported the function.
     """
 
@@ -113,7 +115,7 @@ class GradePool:
         self.target = target
         self.timeout_s = timeout_s
         self.memory_mb = memory_mb
-        self.wall_s = 30 * timeout_s if wall_s is None else wall_s
+        self.wall_s = max(3 * timeout_s, min(30 * timeout_s, _LONG_ENOUGH_S)) if wall_s is None else wall_s
         self.start_timeout_s = start_timeout_s
         self.starts = 0
         """How often the server was started."""
@@ -125,6 +127,11 @@ class GradePool:
         self._server: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._idle: list[_Grader] = []
+
+    @property
+    def longest_s(self) -> float:
+        """Most seconds of a call that waits for no other: two attempts."""
+        return 2 * (_BRIEF_S + self.wall_s + _GRACE_S)
 
     def call(self, *arguments: Any) -> Any:
         """Call the function.

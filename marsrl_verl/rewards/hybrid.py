@@ -12,8 +12,8 @@ from marsrl_verl.rewards.normal_form import same_answer
 
 
 class HybridReward(AnswerReward):
-    """1 where the exact comparison, the one without units and percent signs, or math-verify accepts the
-    answer. Most answers never reach the slowest one.
+    """1 where the exact comparison, the one without units, or math-verify accepts the answer: the verdicts of
+    `MathVerifyReward`, of which more are told by text, before any process.
 
     The released verifier grades a response without a closing tag as a whole, and one that was cut off; here
     both have reward 0, as with every reward for an answer.
@@ -36,16 +36,21 @@ class HybridReward(AnswerReward):
         boxed = boxed_answer(final_text)
         if boxed is not None:
             pairs = ((reading, one) for reading in boxed.readings for one in references)
-            if any(_told_by_text(reading, one) for reading, one in pairs):
+            if any(_same_but_for_units(reading, one) for reading, one in pairs):
                 return Outcome(1.0, answer=boxed.text)
         return self.equivalent.grade(final_text, references)
+
+    @property
+    def longest_s(self) -> float:
+        """That of math-verify."""
+        return self.equivalent.longest_s
 
     def close(self) -> None:
         """End math-verify's processes."""
         self.equivalent.close()
 
 
-def _told_by_text(answer: str, reference: str) -> bool:
+def _same_but_for_units(answer: str, reference: str) -> bool:
     return same_answer(answer, reference) or (
         same_bare_answer(answer, reference) and contradiction(answer, reference) is None
     )

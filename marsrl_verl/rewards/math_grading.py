@@ -11,10 +11,17 @@ from typing import Any
 
 from math_verify import parse, verify
 
-from marsrl_verl.rewards.bare_answer import same_based
-from marsrl_verl.rewards.extraction import boxed_answer
-from marsrl_verl.rewards.guards import chain, contradiction, has_letters
-from marsrl_verl.rewards.normal_form import same_answer
+from marsrl_verl.rewards.bare_answer import same_bare_answer, same_based, split_unit
+from marsrl_verl.rewards.extraction import answer_in_sentence, boxed_answer
+from marsrl_verl.rewards.guards import chain, contradiction, has_letters, qualification
+from marsrl_verl.rewards.normal_form import (
+    MAGNITUDES,
+    aligned,
+    as_interval,
+    elements,
+    normal_form,
+    same_answer,
+)
 
 # It would say on every call that its time limits are off.
 logging.getLogger("math_verify").setLevel(logging.ERROR)
@@ -44,7 +51,7 @@ def grade(final_text: str, references: list[str]) -> dict[str, Any]:
     r"""Whether the final answer of a text equals one of the references.
 
     The answer is what `boxed_answer` finds; without a box it is what math-verify takes for the answer of the
-    text's last 4,000 characters.
+    text's last 4,000 characters, with the words around it in its sentence.
 
     Returns:
         `correct` (bool), `answer` (the extracted text or None), `error` (why a comparison failed, or
@@ -64,34 +71,67 @@ def grade(final_text: str, references: list[str]) -> dict[str, Any]:
 
 
 def _grade_unboxed(text: str, references: list[str]) -> dict[str, Any]:
+    """The answer that math-verify finds is held to the same rules; so are the words that it stands among."""
     parsed, error = _parse(text)
     answer = str(parsed[-1]) if parsed else None
+    if not answer:
+        return {"correct": False, "answer": answer, "error": error}
+    sentence, with_unit = answer_in_sentence(text, answer) or (answer, answer)
     for reference in references:
-        if answer and same_answer(answer, reference):
+        if qualification(sentence, reference) or contradiction(with_unit, reference):
+            continue
+        equal, problem = _same(answer, reference, parsed)
+        if equal:
             return {"correct": True, "answer": answer, "error": None}
-        if parsed:
-            equal, problem = _equal(reference, parsed)
-            if equal:
-                return {"correct": True, "answer": answer, "error": None}
-            error = error or problem
+        error = error or problem
     return {"correct": False, "answer": answer, "error": error}
 
 
-def _same(answer: str, reference: str) -> tuple[bool, str | None]:
+def _same(answer: str, reference: str, parsed: list[Any] | None = None) -> tuple[bool, str | None]:
+    """Whether an answer is the reference. `parsed`: what math-verify has read already."""
     if answer and same_answer(answer, reference):
         return True, None
-    if not answer or contradiction(answer, reference):
+    reference = _counted(reference)
+    if not answer or contradiction(_counted(answer), reference):
         return False, None
+    if same_bare_answer(answer, reference):
+        return True, None
     if same_based(answer, reference):
         return True, None
+    if (pairs := aligned(answer, reference)) is not None:
+        return _same_pairs(pairs)
     members = chain(answer)
     if members is not None and chain(reference) is None:
         return _same_chain(members, reference)
-    parsed, error = _parse_answer(answer)
-    if not parsed:
-        return False, error
-    equal, problem = _equal(reference, parsed)
-    return equal, error or problem
+    if elements(reference) is not None and elements(answer) is None:
+        interval = as_interval(answer)
+        answer, parsed = interval, parsed if interval == answer else None
+    elif elements(answer) is not None:
+        reference = as_interval(reference)
+    if parsed is None:
+        parsed, error = _parse_answer(_counted(answer))
+        if not parsed:
+            return False, error
+    return _equal(reference, parsed)
+
+
+def _counted(answer: str) -> str:
+    r"""`5\text{ million}` as a number, its unit kept."""
+    bare, unit = split_unit(answer)
+    number = normal_form(bare) if any(word in bare for word in MAGNITUDES) else ""
+    if isinstance(number, str):
+        return answer
+    return rf"{number}\text{{ {unit}}}" if unit else str(number)
+
+
+def _same_pairs(pairs: list[tuple[str, str]]) -> tuple[bool, str | None]:
+    if not 0 < len(pairs) <= _LONGEST_CHAIN:
+        return False, None
+    for answer, reference in pairs:
+        equal, error = _same(answer, reference)
+        if not equal:
+            return False, error
+    return True, None
 
 
 def _same_chain(members: list[str], reference: str) -> tuple[bool, str | None]:

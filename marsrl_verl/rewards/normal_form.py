@@ -4,6 +4,7 @@ element."""
 from __future__ import annotations
 
 import re
+import string
 from collections.abc import Callable
 from fractions import Fraction
 
@@ -39,12 +40,24 @@ _FRACTION = re.compile(
 _MIXED = re.compile(
     r"([+-]?) ?(\d+)(?: ?\\frac ?\{ ?(\d+) ?\} ?\{ ?(\d+) ?\}| ?\\frac ?(\d) ?(\d)| (\d+) ?/ ?(\d+))"
 )
+_REPEATING = re.compile(
+    r"([+-]?) ?(\d{0,50})\.(\d{0,50})\\(?:overline ?\{ ?(\d{1,50}) ?\}|(?:dot|bar) ?(?:\{ ?(\d) ?\}|(\d)))"
+)
+MAGNITUDES = {
+    spelling: size
+    for name, size in (
+        ("dozen", 12), ("hundred", 100), ("thousand", 10**3), ("million", 10**6), ("billion", 10**9),
+        ("trillion", 10**12),
+    )
+    for spelling in (name, name + "s")
+}  # fmt: skip
 # A space says something only between two numbers, two words, a word and a number, or a command and a word.
 _IDLE_SPACE = re.compile(r"(?<!\w) | (?!\w)|(?<=\d) (?=[a-zA-Z])")
 
 
 def normal_form(answer: str) -> Fraction | str:
-    r"""A number where the answer is one (integer, decimal, a/b, \frac{a}{b}, mixed number), else plain text.
+    r"""A number where the answer is one (integer, decimal, repeating decimal, a/b, \frac{a}{b}, mixed number,
+    each with a magnitude such as million), else plain text.
 
     Dollar and degree signs, `\left`, `\text{…}`, the label in `x = 5` and a closing full stop are taken off,
     thousands separators too; spaces where they say nothing: `2 3` and `1, 234` are no numbers. Nothing is
@@ -76,6 +89,8 @@ def same_by(same: Callable[[str, str], bool], first: str, second: str, depth: in
         return True
     if depth == _DEEPEST or max(len(one), len(other)) > MOST_CHARACTERS:
         return False
+    if depth == 0 and (pairs := aligned(first, second)) is not None:
+        return bool(pairs) and all(same_by(same, a, b, 1) for a, b in pairs)
     left, right = elements(one), elements(other)
     if left is None or right is None or len(left[1]) != len(right[1]):
         return False
@@ -86,7 +101,7 @@ def same_by(same: Callable[[str, str], bool], first: str, second: str, depth: in
     def equal(a: str, b: str) -> bool:
         return same_by(same, a, b, depth + 1)
 
-    if depth == 0 and kinds <= {"", r"\{\}"} and not _named_apart(left[1], right[1]):
+    if depth == 0 and kinds <= {"", r"\{\}"}:
         return _same_in_any_order(left[1], right[1], equal)
     return all(equal(a, b) for a, b in zip(left[1], right[1], strict=True))
 
@@ -137,10 +152,49 @@ def _enclosing(text: str) -> str:
     return ""
 
 
-def _named_apart(left: list[str], right: list[str]) -> bool:
-    """Whether one list says which unknown is which and the other one does not, so that the order tells."""
-    names = [{_labelled(part)[0] for part in side} for side in (left, right)]
-    return any(len(one) > 1 and other == {""} for one, other in (names, names[::-1]))
+def aligned(first: str, second: str) -> list[tuple[str, str]] | None:
+    """The pairs to compare where one list says which unknown is which and the other one does not, so that the
+    order tells: `x = 1, y = 2` and `(1, 2)`. None for all other answers; empty where the lengths differ.
+
+    Unknowns that are neighbours in the alphabet come in its order, others in that of their list.
+    """
+    left, right = _named(first), _named(second)
+    if (left is None) == (right is None):
+        return None
+    found = elements(second if left is not None else first)
+    if found is None or found[0] not in ("", "()") or all(_labelled(part)[0] for part in found[1]):
+        return None
+    names, other = dict(left or right or ()), found[1]
+    if "".join(sorted(names)) in string.ascii_letters:
+        names = dict(sorted(names.items()))
+    if len(names) != len(other):
+        return []
+    pairs = zip(names.values(), other, strict=True)
+    return [(one, another) if left is not None else (another, one) for one, another in pairs]
+
+
+def _named(answer: str) -> list[tuple[str, str]] | None:
+    """Unknowns and what they are, in `x = 1, y = 2` and `(x, y) = (1, 2)`."""
+    text = _plain(answer)
+    if len(text) > MOST_CHARACTERS:
+        return None
+    sides = text.split("=")
+    if len(sides) == 2:
+        unknowns, values = elements(sides[0]), elements(sides[1])
+        if unknowns is None or values is None or {unknowns[0], values[0]} != {"()"}:
+            return None
+        if len(unknowns[1]) != len(values[1]) or not all(_NAME.fullmatch(name) for name in unknowns[1]):
+            return None
+        return list(zip(unknowns[1], values[1], strict=True))
+    found = elements(answer)
+    if found is None or found[0] not in ("", "()"):
+        return None
+    named = [_labelled(part) for part in found[1]]
+    is_named = all(name for name, _ in named) and len({name for name, _ in named}) == len(named)
+    return named if is_named else None
+
+
+_NAME = re.compile(r"[a-zA-Z](?:_\w)?|\\[a-zA-Z]{1,9}")
 
 
 def _same_in_any_order(left: list[str], right: list[str], equal: Callable[[str, str], bool]) -> bool:
@@ -153,6 +207,27 @@ def _same_in_any_order(left: list[str], right: list[str], equal: Callable[[str, 
             return False
         del rest[found]
     return True
+
+
+_BETWEEN = re.compile(r"(.{1,60}?)(<|\\leq?|\\lt|≤) ?[a-zA-Z] ?(<|\\leq?|\\lt|≤)(?![a-zA-Z])(.{1,60})")
+_ONE_SIDED = re.compile(r"[a-zA-Z] ?(<|\\leq?|\\lt|≤|>|\\geq?|\\gt|≥)(?![a-zA-Z])([^<>≤≥]{1,60})")
+_STRICT = frozenset({"<", ">", r"\lt", r"\gt"})
+
+
+def as_interval(answer: str) -> str:
+    r"""`1 \le x < 3` as `[1,3)` and `x > 5` as `(5,\infty)`; any other answer as it stands."""
+    text = _plain(answer) if len(answer) <= _MOST_DIGITS else ""
+    if "=" in text or "," in text:
+        return answer
+    if match := _BETWEEN.fullmatch(text):
+        low, first, second, high = match.groups()
+        return f"{'(['[first not in _STRICT]}{low.strip()},{high.strip()}{')]'[second not in _STRICT]}"
+    if match := _ONE_SIDED.fullmatch(text):
+        sign, bound = match.group(1), match.group(2).strip()
+        if sign in ("<", "≤") or sign.startswith(r"\l"):
+            return rf"(-\infty,{bound}{')]'[sign not in _STRICT]}"
+        return rf"{'(['[sign not in _STRICT]}{bound},\infty)"
+    return answer
 
 
 def _plain(answer: str) -> str:
@@ -174,6 +249,9 @@ def _labelled(answer: str) -> tuple[str, str]:
 
 
 def _number(text: str) -> Fraction | None:
+    counted, _, magnitude = text.rpartition(" ")
+    if magnitude in MAGNITUDES and (count := _number(counted)) is not None:
+        return count * MAGNITUDES[magnitude]
     if _GROUPED.fullmatch(text):
         text = text.replace(",", "")
     if match := _DECIMAL.fullmatch(text):
@@ -190,4 +268,10 @@ def _number(text: str) -> Fraction | None:
         if above < below:
             value = int(whole) + Fraction(above, below)
             return -value if sign == "-" else value
+    if match := _REPEATING.fullmatch(text):
+        sign, whole, fixed, *repeated = match.groups()
+        again = next(part for part in repeated if part)
+        value = int(whole or 0) + Fraction(int(fixed or 0), 10 ** len(fixed))
+        value += Fraction(int(again), (10 ** len(again) - 1) * 10 ** len(fixed))
+        return -value if sign == "-" else value
     return None

@@ -188,7 +188,7 @@ SETTINGS = {
     "reward without base": (
         {"marsrl.reward.solver.target": "json:JSONDecoder"},
         "marsrl.reward.solver.target",
-        "RoleReward",
+        "reward=hybrid",
     ),
     "prompts class": ({"marsrl.prompts.target": "json:Decoder"}, "marsrl.prompts.target", "no 'Decoder'"),
     "V1 trainer": ({"trainer.use_v1": True}, "trainer.use_v1 = True", "Leave it false"),

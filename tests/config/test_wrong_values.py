@@ -59,6 +59,14 @@ SETTINGS = {
         "marsrl.run.progress_timeout_s = -1",
         "at least 10",
     ),
+    "less patience with a reward than it has itself": (
+        {
+            "marsrl.reward.solver.target": "marsrl_verl.rewards.math_verify:MathVerifyReward",
+            "marsrl.reward.solver.kwargs": {"timeout_s": 100},
+        },
+        "marsrl.reward.solver.timeout_s = 300",
+        "lower marsrl.reward.solver.kwargs.timeout_s",
+    ),
     "rows shuffled by the workers": ({f"{ACTOR}.shuffle": True}, f"{ACTOR}.shuffle = True", "Leave it false"),
     "stale inputs that nothing makes wait": (
         {"marsrl.pipeline.max_input_staleness": 2},

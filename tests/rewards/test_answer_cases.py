@@ -11,18 +11,26 @@ from marsrl_verl.rewards.hybrid import HybridReward
 from marsrl_verl.rewards.math_verify import MathVerifyReward
 
 
-def read_cases() -> list[tuple[bool, str, str]]:
+def read_cases() -> tuple[list[tuple[bool, str, str]], list[tuple[bool, str, str]]]:
+    """The cases, and those of them that hold with reference and answer exchanged, so exchanged."""
     lines = (Path(__file__).parent / "answer_cases.txt").read_text().splitlines()
-    cases = []
+    cases, exchanged, both = [], [], True
     for line in lines:
-        if line.strip() and not line.startswith("#"):
-            verdict, reference, response = (part.strip() for part in line.split(" | "))
-            text = response if r"\boxed{" in response else rf"\boxed{{{response}}}"
-            cases.append(({"right": True, "wrong": False}[verdict], reference, text))
-    return cases
+        if line.startswith("# ---"):
+            both = "one direction" not in line
+        if not line.strip() or line.startswith("#"):
+            continue
+        verdict, reference, response = (part.strip() for part in line.split(" | "))
+        right = {"right": True, "wrong": False}[verdict.removeprefix("unboxed ")]
+        is_text = verdict.startswith("unboxed ") or r"\boxed{" in response
+        text = response if is_text else rf"\boxed{{{response}}}"
+        cases.append((right, reference, text))
+        if both and not is_text and r"\boxed{" not in reference:
+            exchanged.append((right, response, rf"\boxed{{{reference}}}"))
+    return cases, exchanged
 
 
-CASES = read_cases()
+CASES, EXCHANGED = read_cases()
 
 
 @pytest.fixture(scope="module", params=[MathVerifyReward, HybridReward])
@@ -39,12 +47,17 @@ def is_right(reward: AnswerReward, reference: str, text: str) -> bool:
 
 
 def test_the_catalogue_is_large_and_has_both_verdicts():
-    assert len(CASES) == len(set(CASES)) >= 230
-    assert sum(right for right, _, _ in CASES) >= 100 <= sum(not right for right, _, _ in CASES)
+    assert len(CASES) == len(set(CASES)) >= 400
+    assert sum(right for right, _, _ in CASES) >= 170 <= sum(not right for right, _, _ in CASES)
 
 
 @pytest.mark.parametrize(("right", "reference", "text"), CASES)
 def test_a_case(grader, right, reference, text):
+    assert is_right(grader, reference, text) is right
+
+
+@pytest.mark.parametrize(("right", "reference", "text"), EXCHANGED)
+def test_a_case_with_reference_and_answer_exchanged(grader, right, reference, text):
     assert is_right(grader, reference, text) is right
 
 

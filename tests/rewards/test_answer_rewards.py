@@ -43,8 +43,8 @@ def test_unfinished_and_empty_answers_are_not_graded(reward):
 def test_the_hybrid_asks_math_verify_only_where_texts_differ():
     # A grader that does not exist would fail; texts that say the same never reach it.
     assert HybridReward(grader="builtins:undefined").score(request(r"\boxed{2}")).reward == 1.0
-    found = HybridReward(grader="builtins:undefined").score(request(r"\boxed{2\%}"))
-    assert (found.reward, found.answer) == (1.0, r"2\%")
+    found = HybridReward(grader="builtins:undefined").score(request(r"\boxed{2\text{ cm}}"))
+    assert (found.reward, found.answer) == (1.0, r"2\text{ cm}")
     reward = HybridReward()
     try:
         assert reward.score(request(r"\boxed{2^{10}}", "1024")).reward == 1.0

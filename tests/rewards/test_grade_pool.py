@@ -13,6 +13,7 @@ from marsrl_verl.rewards import grade_pool
 from marsrl_verl.rewards.grade_pool import GradeFailure, GradePool, TooHard
 from marsrl_verl.rewards.hybrid import HybridReward
 from marsrl_verl.rewards.math_verify import MathVerifyReward
+from marsrl_verl.rewards.running import TIMEOUT_S
 
 BOMBS = (r"\boxed{9^{9^{9^9}}}", r"\boxed{100000!!}")
 
@@ -231,6 +232,58 @@ def test_a_bomb_is_a_wrong_answer():
         assert reward.score(request(r"\boxed{\sqrt{4}}", "2")).reward == 1.0
     finally:
         reward.close()
+
+
+def test_bombs_cost_their_own_processor_time_and_delay_nothing_else():
+    # Processor time and order, not seconds: they are the same on a busy machine.
+    limit_s = 2.0
+    reward = MathVerifyReward(timeout_s=limit_s)
+    ordinary = [(rf"\boxed{{\sqrt{{{k * k}}}}}", str(k)) for k in range(1000, 1040)]
+    hard = [(bomb, str(k)) for k in (5, 6) for bomb in BOMBS]
+
+    def graded(answers):
+        ended = []
+
+        def one(answer):
+            outcome = reward.score(request(*answer))
+            ended.append(answer)
+            assert (outcome.reward, outcome.graded) == (float(answer not in hard), True)
+
+        used = _processor_seconds_of(reward.pool._server)
+        with ThreadPoolExecutor(16) as threads:
+            list(threads.map(one, answers))
+        return ended, _processor_seconds_of(reward.pool._server) - used
+
+    try:
+        assert reward.score(request(*ordinary[0])).reward == 1.0  # starts the processes
+        _, without = graded(ordinary)
+        ended, with_bombs = graded([*hard, *ordinary])
+        assert with_bombs - without <= len(hard) * limit_s + 1
+        before_bombs = [answer in hard for answer in ended].index(True)
+        assert before_bombs >= 20, "the others wait for no bomb: with one queue none would come before"
+    finally:
+        reward.close()
+
+
+def _processor_seconds_of(server) -> float:
+    """Of a server and its graders, those that ended included."""
+    ticks = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(") ")[2].split()
+        except (FileNotFoundError, ProcessLookupError):  # ended meanwhile
+            continue
+        if int(fields[3]) == server.pid:  # its session
+            ticks += sum(map(int, fields[11:13]))
+            ticks += sum(map(int, fields[13:15])) if int(stat.parent.name) == server.pid else 0
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def test_the_clock_leaves_time_within_the_limit_of_a_call():
+    default, generous, endless = (MathVerifyReward(timeout_s=s) for s in (1.0, 20.0, 100.0))
+    assert default.pool.wall_s == 30 and default.longest_s < 100
+    assert generous.longest_s < TIMEOUT_S < endless.longest_s
+    assert HybridReward(timeout_s=20.0).longest_s == generous.longest_s
 
 
 def test_text_that_tells_is_not_sent_to_a_process():

@@ -14,6 +14,7 @@ from marsrl_verl.config.schema import ClassSpec
 from marsrl_verl.rewards.base import RoleReward
 from marsrl_verl.rewards.loading import ClassLoadError, load_class
 
+_REWARDS = "reward=exact, reward=math_verify or reward=hybrid, or a class of yours"
 _LEAST_LIMIT_S, _MOST_LIMIT_S = 0.1, 86_400.0
 
 
@@ -23,12 +24,24 @@ def check_rewards(ctx: Context) -> list[Problem]:
     for role in ROLES:
         spec: ClassSpec = getattr(ctx.settings.reward, role)
         key = f"marsrl.reward.{role}.target"
-        found = _load(key, spec, RoleReward, "reward=exact or reward=math_verify, or a class of yours")
+        found = _load(key, spec, RoleReward, _REWARDS)
         if isinstance(found, Problem):
             problems.append(_of_function(spec, found))
-        else:
-            found.close()
+            continue
+        if found.longest_s >= (limit := getattr(ctx.settings.reward, role).timeout_s):
+            problems.append(_of_limits(role, found.longest_s, limit))
+        found.close()
     return problems
+
+
+def _of_limits(role: str, longest_s: float, limit_s: float) -> Problem:
+    """A grade that its reward still waits for would count as failed."""
+    return Problem(
+        f"marsrl.reward.{role}.timeout_s",
+        f"The reward itself lets one grade take {longest_s:g} s (two attempts by the clock).",
+        f"Set it above {longest_s:g}, or lower marsrl.reward.{role}.kwargs.timeout_s.",
+        limit_s,
+    )
 
 
 def _of_function(spec: ClassSpec, found: Problem) -> Problem:
