@@ -56,7 +56,8 @@ class MarsRLAgentLoopWorker(AgentLoopWorker):
         self._done = GroupCounts()
 
     async def counts(self) -> GroupCounts:
-        """The groups since this worker started."""
+        """What is done since this worker started."""
+        self._done.graded = self._scorer.graded
         return self._done
 
     def take_endpoint_key(self, key: str) -> None:

@@ -59,6 +59,11 @@ SETTINGS = {
         "marsrl.run.progress_timeout_s = -1",
         "at least 10",
     ),
+    "a grade longer than a round may stand still": (
+        {"marsrl.reward.verifier.timeout_s": 7200.0},
+        "marsrl.reward.verifier.timeout_s = 7200.0",
+        "marsrl.run.progress_timeout_s above 7200",
+    ),
     "rows shuffled by the workers": ({f"{ACTOR}.shuffle": True}, f"{ACTOR}.shuffle = True", "Leave it false"),
     "stale inputs that nothing makes wait": (
         {"marsrl.pipeline.max_input_staleness": 2},

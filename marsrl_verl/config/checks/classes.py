@@ -42,7 +42,19 @@ def _of_function(spec: ClassSpec, found: Problem) -> Problem:
 def check_reward_limits(ctx: Context) -> list[Problem]:
     """`marsrl.reward.<role>.timeout_s`."""
     limits = {role: getattr(ctx.settings.reward, role).timeout_s for role in ROLES}
-    return [
+    still = ctx.settings.run.progress_timeout_s
+    too_long = [
+        Problem(
+            f"marsrl.reward.{role}.timeout_s",
+            f"A round that only waits for one score would be ended after {still:g} s "
+            "(marsrl.run.progress_timeout_s).",
+            f"Lower it, or set marsrl.run.progress_timeout_s above {limit:g}.",
+            limit,
+        )
+        for role, limit in limits.items()
+        if still <= limit <= _MOST_LIMIT_S
+    ]
+    return too_long + [
         Problem(
             f"marsrl.reward.{role}.timeout_s",
             f"Expected seconds, from {_LEAST_LIMIT_S:g} to {_MOST_LIMIT_S:g} (a day).",
