@@ -62,5 +62,12 @@ class RoleReward(ABC):
     def score(self, request: ScoreRequest) -> Outcome | Awaitable[Outcome]:
         """Score one response."""
 
+    def longest_s(self, calls: int) -> float | None:
+        """Most seconds of one call while there are `calls` at a time, where the reward itself ends calls that
+        take too long; waiting for the others is part of it. A shorter `marsrl.reward.<role>.timeout_s` is
+        raised to it. None: the reward has no limits of its own.
+        """
+        return None
+
     def close(self) -> None:  # noqa: B027 — most rewards hold nothing
         """Release what the reward holds (processes, connections)."""

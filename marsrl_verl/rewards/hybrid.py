@@ -40,6 +40,10 @@ class HybridReward(AnswerReward):
                 return Outcome(1.0, answer=boxed.text)
         return self.equivalent.grade(final_text, references)
 
+    def longest_s(self, calls: int) -> float:
+        """As math-verify's."""
+        return self.equivalent.longest_s(calls)
+
     def close(self) -> None:
         """End math-verify's processes."""
         self.equivalent.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 from fractions import Fraction
 
 from marsrl_verl.core.types import Outcome
@@ -40,6 +41,7 @@ class MathVerifyReward(AnswerReward):
         if grader == MATH_GRADER and importlib.util.find_spec("math_verify") is None:
             raise ImportError("the package math-verify is missing: pip install 'math-verify>=0.8'")
         self._text_first = grader == MATH_GRADER
+        self._processes = processes
         self.pool = GradePool(grader, processes=processes, timeout_s=timeout_s, memory_mb=memory_mb)
 
     def grade(self, final_text: str, references: list[str]) -> Outcome:
@@ -54,6 +56,10 @@ class MathVerifyReward(AnswerReward):
         except TooHard as error:
             return Outcome(0.0, answer=None if boxed is None else boxed.text, error=str(error))
         return Outcome(float(result["correct"]), answer=result["answer"], error=result["error"])
+
+    def longest_s(self, calls: int) -> float:
+        """By the clock: a response may be asked about twice, and wait for a process each time."""
+        return 2 * math.ceil(calls / self._processes) * self.pool.wall_s
 
     def close(self) -> None:
         """End the processes."""

@@ -59,6 +59,14 @@ SETTINGS = {
         "marsrl.run.progress_timeout_s = -1",
         "at least 10",
     ),
+    "a reward whose own limits are longer than a round may stand still": (
+        {
+            "marsrl.reward.solver.target": "marsrl_verl.rewards.math_verify:MathVerifyReward",
+            "marsrl.reward.solver.kwargs": {"timeout_s": 30.0},
+        },
+        "marsrl.reward.solver.kwargs",
+        "allow a call 7200 s",
+    ),
     "a grade longer than a round may stand still": (
         {"marsrl.reward.verifier.timeout_s": 7200.0},
         "marsrl.reward.verifier.timeout_s = 7200.0",

@@ -13,6 +13,7 @@ from marsrl_verl.config.reward_function import COMPUTE_SCORE, REWARD_FUNCTION
 from marsrl_verl.config.schema import ClassSpec
 from marsrl_verl.rewards.base import RoleReward
 from marsrl_verl.rewards.loading import ClassLoadError, load_class
+from marsrl_verl.rewards.running import THREADS
 
 _LEAST_LIMIT_S, _MOST_LIMIT_S = 0.1, 86_400.0
 
@@ -26,9 +27,26 @@ def check_rewards(ctx: Context) -> list[Problem]:
         found = _load(key, spec, RoleReward, "reward=exact or reward=math_verify, or a class of yours")
         if isinstance(found, Problem):
             problems.append(_of_function(spec, found))
-        else:
-            found.close()
+            continue
+        problems += _never_idle(ctx, role, found.longest_s(THREADS))
+        found.close()
     return problems
+
+
+def _never_idle(ctx: Context, role: str, own: float | None) -> list[Problem]:
+    """A reward that ends its calls itself, later than a round may stand still."""
+    still = ctx.settings.run.progress_timeout_s
+    if own is None or own < still:
+        return []
+    return [
+        Problem(
+            f"marsrl.reward.{role}.kwargs",
+            f"The reward's own limits allow a call {own:g} s (up to {THREADS} wait for its processes), and a "
+            f"round that only waits for it would be ended after {still:g} s (marsrl.run.progress_timeout_s).",
+            f"Lower its timeout_s, raise its processes, or set marsrl.run.progress_timeout_s above {own:g}.",
+            getattr(ctx.settings.reward, role).kwargs,
+        )
+    ]
 
 
 def _of_function(spec: ClassSpec, found: Problem) -> Problem:
