@@ -1,4 +1,4 @@
-"""A failed request is data; many of them without one answer are a broken engine, or a broken external Solver."""
+"""A failed request is data; many without one answer are a broken engine, or a broken external Solver."""
 
 from __future__ import annotations
 

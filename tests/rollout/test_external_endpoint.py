@@ -369,7 +369,7 @@ def test_the_engine_is_judged_by_its_own_requests():
     samples = solve(Server())
     failed = [engine_sample(FinishReason.ERROR, group) for group in range(LEAST_REQUESTS)]
     with pytest.raises(
-        EngineUnavailableError, match="last 8 requests of the engine failed, the first of.*: gone"
+        EngineUnavailableError, match=r"last 8 requests of the engine failed, the first of.*: gone"
     ):
         RequestWatch().look([*samples, *failed])
 
