@@ -88,6 +88,18 @@ def test_problems_that_are_filtered_do_not_fill_a_step(checked, tmp_path):
     assert_checks_refuse(checked, changes, "data.train_batch_size", hint)
 
 
+def test_a_part_of_the_data_is_drawn_before_it_is_filtered(run, tmp_path):
+    problems = [*sums(0, 30), *[(f"{LONG} {i}", "2") for i in range(10)]]
+    words = [f"data.train_files={write(tmp_path / 't.jsonl', problems)}", "data.train_max_samples=18"]
+    words += [f"data.val_files={write(tmp_path / 'v.jsonl', sums(900, 4))}"]
+    assert "an epoch is 4 steps" in run(*words, "data.train_batch_size=4", "dry_run=true").out
+    words.append("data.filter_overlong_prompts=true")
+    assert "an epoch is 2 steps" in run(*words, "data.train_batch_size=4", "dry_run=true").out
+    refused = run(*words, "data.train_batch_size=9")
+    assert refused.status == 2
+    assert "The training data has 8 problems" in " ".join(refused.err.split())
+
+
 def test_the_plan_counts_them(run, tmp_path):
     problems = [*sums(0, 30), *[(f"{LONG} {i}", "2") for i in range(10)]]
     files = [f"data.train_files={write(tmp_path / 't.jsonl', problems)}"]
