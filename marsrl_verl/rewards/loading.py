@@ -41,6 +41,8 @@ def load_class(target: str, kwargs: Mapping[str, Any] | None, base: type[T]) -> 
     _check_arguments(target, cls, arguments)
     try:
         return cls(**arguments)
+    except ClassLoadError:
+        raise  # the class says itself what it can't have
     except Exception as error:
         raise ClassLoadError(
             f"{target}: the constructor failed with {type(error).__name__}: {error} (kwargs: {arguments})"

@@ -159,11 +159,11 @@ def test_every_fault_of_a_file_is_named_with_its_rows(checked, tmp_path):
         checked({"data.train_files": str(path), "data.train_batch_size": 1})
     shown = " ".join(str(caught.value).split())
     for part in (
-        "no answer in reward_model.ground_truth (row 1 (line 2))",
-        "column reward_model (row 2 (line 3))",
+        "o answer in reward_model.ground_truth (1 of 5 rows: 1 (line 2), counted from 0)",
+        "column reward_model (1 of 5 rows: 2 (line 3), counted from 0)",
     ):
         assert part in shown
-    assert "the line is no JSON (row 4 (line 5))" in shown
+    assert "he line is no JSON (1 of 5 rows: 4 (line 5), counted from 0)" in shown
 
 
 def test_an_answer_may_be_a_dictionary_for_a_reward_that_reads_it(warnings_of):
