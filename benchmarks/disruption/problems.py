@@ -76,7 +76,7 @@ class AnswerCheck:
         self._chat = chat
         target = REWARDS[reward]
         load_class(target, None, AnswerReward).close()  # a missing package is told now
-        self._graders = Graders(lambda: RewardRunner(load_class(target, None, AnswerReward)), _GRADERS)
+        self._graders = Graders(RewardRunner(load_class(target, None, AnswerReward)), _GRADERS)
 
     def right(self, answered: Sequence[tuple[Problem, Sequence[int], Sequence[int]]]) -> list[bool | None]:
         """Whether each response is right. One that was cut off is wrong; None: the grader itself failed.

@@ -404,7 +404,8 @@ class RunConfig:
     """Most seconds of a weight sync; then the run ends."""
     progress_timeout_s: float = 3600.0
     """Seconds of a generation round without a new token, an answer or a score; then the run ends. A round may
-    take as long as it likes, and an external Solver its own `timeout_s`, which must be shorter."""
+    take as long as it likes, and an external Solver and a reward their own `timeout_s`, which must be
+    shorter."""
     log_rollouts: bool = True
     """Write every sample to `rollouts/step_N.jsonl`, and which of them a step trained to
     `trained/step_N.json`."""

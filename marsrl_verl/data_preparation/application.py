@@ -34,6 +34,8 @@ from marsrl_verl.data_preparation.training_settings import (
     training_config,
 )
 from marsrl_verl.reporting.files import write_json_atomic
+from marsrl_verl.rewards.failed_grades import LEAST_GRADES
+from marsrl_verl.rewards.running import RewardUnavailableError
 from marsrl_verl.verl_adapter.components import build_prompts, chat_tokenizer
 from marsrl_verl.verl_adapter.terminal import chatter_to, terminal
 
@@ -49,7 +51,8 @@ _INTERRUPTED = 130
 
 
 def main(argv: Sequence[str], make_generator: MakeGenerator | None = None) -> int:
-    """Run one command line; 0: the files are written, 2: refused, 130: interrupted.
+    """Run one command line; 0: the files are written, 1: the grader fails, 2: refused, 130:
+    interrupted.
 
     Args:
         argv: the arguments without the program's name.
@@ -61,6 +64,9 @@ def main(argv: Sequence[str], make_generator: MakeGenerator | None = None) -> in
     except (DataError, ConfigError) as error:
         print(printable(error), file=sys.stderr)
         return EXIT_WRONG_CONFIGURATION
+    except RewardUnavailableError as error:
+        print(printable(error), file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("\nInterrupted; the same command goes on where this one stopped.", file=sys.stderr)
         return _INTERRUPTED
@@ -173,7 +179,7 @@ def _recorded_grades(
     arguments: Arguments, config: DictConfig, found: Collected, facts: Facts
 ) -> dict[str, ProblemGrades]:
     assert arguments.from_answers is not None
-    with Graders(lambda: make_grader(config), arguments.graders) as graders:
+    with Graders(make_grader(config), arguments.graders) as graders:
         recorded = read_recorded(
             arguments.from_answers, found.problems, arguments.instruction, graders.grade_texts
         )
@@ -182,6 +188,8 @@ def _recorded_grades(
             f"{arguments.from_answers}: it holds no answers to any of the {len(found.problems)} problems.",
             "Name the problems by the same text, or by the hash in the field `problem`.",
         )
+    if recorded.graded_here and all(one.ungraded for one in recorded.grades.values()):
+        raise _broken(list(recorded.grades.values()))
     facts.answer_settings = {
         "recorded in": str(arguments.from_answers),
         "settings on record": recorded.settings,
@@ -237,10 +245,32 @@ def _answer_missing(
         keep_responses=arguments.keep_responses,
     )
     progress = _Progress(len(missing))
-    with Graders(lambda: make_grader(config), arguments.graders) as graders:
+    with Graders(make_grader(config), arguments.graders) as graders:
+        held_back: list[ProblemGrades] = []  # not on record while the grader itself may be broken
         for grades in sample_and_grade(missing, generator, asking, graders):
-            log.append(grades)
             progress.count(grades)
+            held_back.append(grades)
+            if not grades.ungraded:
+                _append(log, held_back)
+            elif len(held_back) >= LEAST_GRADES:
+                raise _broken(held_back)
+        if held_back and all(one.ungraded for one in log.grades.values()):
+            raise _broken(held_back)
+        _append(log, held_back)
+
+
+def _append(log: GradeLog, some: list[ProblemGrades]) -> None:
+    for grades in some:
+        log.append(grades)
+    some.clear()
+
+
+def _broken(some: Sequence[ProblemGrades]) -> RewardUnavailableError:
+    first = next(grade.error for one in some for grade in one.grades)
+    return RewardUnavailableError(
+        f"the grader failed on every answer to the last {len(some)} problems: mend it "
+        f"(marsrl.reward.solver); the same command then goes on. The first error: {first}"
+    )
 
 
 class _Progress:

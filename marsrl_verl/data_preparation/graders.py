@@ -1,10 +1,9 @@
-"""The training's grader, in a few threads beside the generation."""
+"""The training's grader, called from a few threads beside the generation."""
 
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 
@@ -19,17 +18,15 @@ _WAITING_PER_GRADER = 4
 
 
 class Graders:
-    """Threads with a grader each. The maths grader has processes of its own, so threads are enough.
+    """Threads that share one grader. The maths grader has processes of its own, so threads are enough.
 
     Args:
-        make: constructs one grader.
-        count: how many.
+        reward: what grades; closed with this.
+        count: problems that are graded at the same time.
     """
 
-    def __init__(self, make: Callable[[], RewardRunner], count: int) -> None:
-        self._make = make
-        self._own = threading.local()
-        self._rewards: list[RewardRunner] = []
+    def __init__(self, reward: RewardRunner, count: int) -> None:
+        self._reward = reward
         self._pool = ThreadPoolExecutor(count, thread_name_prefix="grader")
         self.most_waiting = count * _WAITING_PER_GRADER
         """Problems that may wait for a grader; with more of them, generation waits."""
@@ -60,16 +57,12 @@ class Graders:
         ]
 
     def close(self) -> None:
-        """Wait for what is being graded, drop what waits, and end the graders."""
+        """Wait for what is being graded, drop what waits, and end the grader."""
         self._pool.shutdown(cancel_futures=True)
-        for reward in self._rewards:
-            reward.close()
+        self._reward.close()
 
     def _score(self, requests: Sequence[ScoreRequest]) -> list[Outcome]:
-        if not hasattr(self._own, "reward"):
-            self._own.reward = self._make()
-            self._rewards.append(self._own.reward)
-        return [asyncio.run(self._own.reward.score(request)) for request in requests]
+        return [asyncio.run(self._reward.score(request)) for request in requests]
 
     def __enter__(self) -> Graders:
         return self

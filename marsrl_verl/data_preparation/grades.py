@@ -23,7 +23,7 @@ class Grade:
     """Length of the response; None where it isn't known."""
     error: str | None = None
     graded: bool = True
-    """False where the grader itself failed (timeout); the reward then is 0."""
+    """False where the grader itself failed: the reward says nothing about the answer."""
 
     @classmethod
     def of(cls, sample: Sample) -> Grade:
@@ -59,9 +59,19 @@ class ProblemGrades:
         return sum(is_correct(grade.reward) for grade in self.grades)
 
     @property
+    def graded(self) -> int:
+        """Answers that the grader did not fail on."""
+        return sum(grade.graded for grade in self.grades)
+
+    @property
+    def ungraded(self) -> bool:
+        """Whether the grader failed on all answers, so that there is no pass rate."""
+        return self.graded == 0
+
+    @property
     def pass_rate(self) -> float:
-        """Share of right answers; cut off or ungraded ones count as wrong."""
-        return self.passes / len(self.grades)
+        """Share of right answers among those that are graded; cut off ones count as wrong."""
+        return self.passes / self.graded
 
     @property
     def not_asked(self) -> str | None:

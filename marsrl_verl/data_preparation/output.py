@@ -35,7 +35,7 @@ def write_parquet(
                 "split": split,
                 "problem": one.key,
                 "pass_rate": grades[one.key].pass_rate,
-                "answers": len(grades[one.key].grades),
+                "answers": grades[one.key].graded,
                 "source": one.extra,
             },
         }
@@ -78,8 +78,9 @@ def _schema(pa: Any) -> Any:
 
 
 def histogram(grades: Sequence[ProblemGrades]) -> list[dict[str, Any]]:
-    """Number of problems by right answers, the hardest first; problems that were not asked are left out."""
-    counts = Counter((one.passes, len(one.grades)) for one in grades if one.not_asked is None)
+    """Number of problems by right answers, the hardest first; problems without a pass rate are left out."""
+    rated = [one for one in grades if one.not_asked is None and not one.ungraded]
+    counts = Counter((one.passes, one.graded) for one in rated)
     return [
         {"right": right, "answers": answers, "pass_rate": right / answers, "problems": counts[right, answers]}
         for right, answers in sorted(counts, key=lambda pair: (pair[0] / pair[1], pair[1]))

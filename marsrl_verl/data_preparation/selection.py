@@ -35,7 +35,7 @@ class PassRates:
         if grades.pass_rate < self.least - _ROUNDING:
             return "too_hard"
         if self.most is None:
-            return "too_easy" if grades.passes == len(grades.grades) else "kept"
+            return "too_easy" if grades.passes == grades.graded else "kept"
         return "too_easy" if grades.pass_rate > self.most + _ROUNDING else "kept"
 
 
@@ -46,7 +46,11 @@ class Selection:
     kept: list[SourceProblem] = field(default_factory=list)
     counts: Counter[str] = field(default_factory=Counter)
     """Problems by what became of them: `kept`, `too_easy`, `too_hard`, `prompt_too_long`, `error` (the chat
-    template refuses it), `unanswered`."""
+    template refuses it), `ungraded` (the grader failed on all answers), `unanswered`."""
+
+
+def _fate(grades: ProblemGrades, rates: PassRates) -> str:
+    return grades.not_asked or ("ungraded" if grades.ungraded else rates.judge(grades))
 
 
 def select(
@@ -56,7 +60,7 @@ def select(
     selection = Selection()
     for problem in problems:
         known = grades.get(problem.key)
-        fate = "unanswered" if known is None else known.not_asked or rates.judge(known)
+        fate = "unanswered" if known is None else _fate(known, rates)
         selection.counts[fate] += 1
         if fate == "kept":
             selection.kept.append(problem)

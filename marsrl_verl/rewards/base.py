@@ -58,15 +58,16 @@ class RoleReward(ABC):
     """Whether a response that the model did not end itself keeps the reward that `score` gives it. The
     papers give 0 (MarsRL, arXiv 2511.11373, §3.2)."""
 
-    @property
-    def longest_s(self) -> float:
-        """Most seconds of one `score` by its own limits, where it has some: the role's `timeout_s` must be
-        longer."""
-        return 0.0
-
     @abstractmethod
     def score(self, request: ScoreRequest) -> Outcome | Awaitable[Outcome]:
         """Score one response."""
+
+    def longest_s(self, calls: int) -> float | None:
+        """Most seconds of one call while there are `calls` at a time, where the reward itself ends calls that
+        take too long; waiting for the others is part of it. A shorter `marsrl.reward.<role>.timeout_s` is
+        raised to it. None: the reward has no limits of its own.
+        """
+        return None
 
     def close(self) -> None:  # noqa: B027 — most rewards hold nothing
         """Release what the reward holds (processes, connections)."""

@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 from marsrl_verl.core.types import Outcome
 from marsrl_verl.rewards.base import RoleReward, ScoreRequest
+from marsrl_verl.rewards.loading import ClassLoadError
 
 PACKAGE_PREFIX, FILE_PREFIX = "pkg://", "file://"
 """How verl tells a module that can be imported from a file."""
@@ -49,7 +50,9 @@ class ComputeScoreReward(RoleReward):
         try:
             inspect.signature(self.function).bind(**given)
         except TypeError as error:
-            raise TypeError(f"{name} is called with the keywords {', '.join(given)}: {error}") from error
+            raise ClassLoadError(
+                f"the function {name} in {path} can't be called with {', '.join(given)}: {error}"
+            ) from error
 
     def score(self, request: ScoreRequest) -> Outcome | Awaitable[Outcome]:
         """Call the function with the response."""
@@ -95,12 +98,12 @@ def _function(path: str, name: str) -> Callable[..., Any]:
     module = _module(path)
     if not hasattr(module, name):
         known = sorted(key for key, value in vars(module).items() if inspect.isfunction(value))
-        raise AttributeError(
+        raise ClassLoadError(
             f"{path} has no function {name!r}; functions there: {', '.join(known) or 'none'}"
         )
     function = getattr(module, name)
     if not callable(function):
-        raise TypeError(f"{name} in {path} is {type(function).__name__}, expected a function")
+        raise ClassLoadError(f"{name} in {path} is {type(function).__name__}, expected a function")
     return function  # type: ignore[no-any-return]
 
 
@@ -111,11 +114,11 @@ def _module(path: str) -> ModuleType:
         return importlib.import_module(path.removeprefix(PACKAGE_PREFIX).replace("/", "."))
     file = Path(path.removeprefix(FILE_PREFIX)).expanduser()
     if not file.is_file():
-        raise FileNotFoundError(f"there is no file {file}")
+        raise ClassLoadError(f"there is no file {file}")
     name = f"marsrl_reward_function_{file.stem}"
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None:
-        raise ImportError(f"{file} is no Python file")
+        raise ClassLoadError(f"{file} is no Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module  # dataclasses and pickle look a module up by its name
     spec.loader.exec_module(module)

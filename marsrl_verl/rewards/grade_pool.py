@@ -10,6 +10,7 @@ module again.
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 import socket
@@ -121,6 +122,7 @@ class GradePool:
         """How often the server was started."""
         self.forks = 0
         """How often a process was forked."""
+        self.processes = processes
         self._turns = threading.Semaphore(processes)
         self._long_turns = threading.Semaphore(processes)
         self._lock = threading.Lock()
@@ -128,10 +130,10 @@ class GradePool:
         self._control: socket.socket | None = None
         self._idle: list[_Grader] = []
 
-    @property
-    def longest_s(self) -> float:
-        """Most seconds of a call that waits for no other: two attempts."""
-        return 2 * (_BRIEF_S + self.wall_s + _GRACE_S)
+    def longest_s(self, calls: int) -> float:
+        """Most seconds of a call by the clock while there are `calls` at a time: two attempts, each behind
+        those that have the processes."""
+        return 2 * math.ceil(calls / self.processes) * (_BRIEF_S + self.wall_s + _GRACE_S)
 
     def call(self, *arguments: Any) -> Any:
         """Call the function.

@@ -40,10 +40,9 @@ class HybridReward(AnswerReward):
                 return Outcome(1.0, answer=boxed.text)
         return self.equivalent.grade(final_text, references)
 
-    @property
-    def longest_s(self) -> float:
-        """That of math-verify."""
-        return self.equivalent.longest_s
+    def longest_s(self, calls: int) -> float:
+        """As math-verify's."""
+        return self.equivalent.longest_s(calls)
 
     def close(self) -> None:
         """End math-verify's processes."""

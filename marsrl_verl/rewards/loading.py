@@ -29,7 +29,7 @@ def load_class(target: str, kwargs: Mapping[str, Any] | None, base: type[T]) -> 
         ClassLoadError: the module or class isn't there, the class has another base, or its
             constructor refuses the arguments.
     """
-    cls = _find(target)
+    cls = _find(target, base)
     if not inspect.isclass(cls) or not issubclass(cls, base):
         raise ClassLoadError(
             f"{target}: found {cls!r}, expected a class derived from {base.__module__}:{base.__name__}"
@@ -41,13 +41,15 @@ def load_class(target: str, kwargs: Mapping[str, Any] | None, base: type[T]) -> 
     _check_arguments(target, cls, arguments)
     try:
         return cls(**arguments)
+    except ClassLoadError:
+        raise  # the class says itself what it can't have
     except Exception as error:
         raise ClassLoadError(
             f"{target}: the constructor failed with {type(error).__name__}: {error} (kwargs: {arguments})"
         ) from error
 
 
-def _find(target: str) -> Any:
+def _find(target: str, base: type[Any]) -> Any:
     module_name, colon, class_name = target.partition(":")
     if not (colon and module_name and class_name) or target == "???":
         raise ClassLoadError(f"class {target!r}: expected the form package.module:ClassName")
@@ -65,9 +67,14 @@ def _find(target: str) -> Any:
             f"{target}: importing {module_name} failed with {type(error).__name__}: {error}"
         ) from error
     if not hasattr(module, class_name):
-        classes = [name for name, item in vars(module).items() if inspect.isclass(item) and name[0] != "_"]
+        classes = [
+            name
+            for name, item in vars(module).items()
+            if inspect.isclass(item) and issubclass(item, base) and item.__module__ == module.__name__
+        ]
         raise ClassLoadError(
-            f"{target}: module {module_name} has no {class_name!r}; classes there: {sorted(classes)}"
+            f"{target}: module {module_name} has no {class_name!r}; classes there that derive from "
+            f"{base.__name__}: {', '.join(sorted(classes)) or 'none'}"
         )
     return getattr(module, class_name)
 

@@ -55,10 +55,9 @@ class MathVerifyReward(AnswerReward):
             return Outcome(0.0, answer=None if boxed is None else boxed.text, error=str(error))
         return Outcome(float(result["correct"]), answer=result["answer"], error=result["error"])
 
-    @property
-    def longest_s(self) -> float:
-        """That of the processes."""
-        return self.pool.longest_s
+    def longest_s(self, calls: int) -> float:
+        """As its processes'."""
+        return self.pool.longest_s(calls)
 
     def close(self) -> None:
         """End the processes."""

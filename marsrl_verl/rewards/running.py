@@ -32,12 +32,17 @@ class RewardUnavailableError(RuntimeError):
     """A role's reward grades nothing any more (not one failed call of it): the run can't go on."""
 
 
+class _LoopBlockedError(TimeoutError):
+    """A coroutine blocks the event loop; perhaps another one than that which waited."""
+
+
 class RewardRunner:
     """A role's reward, called with a time limit. Usable from several threads and event loops.
 
     Args:
         reward: what scores.
-        timeout_s: most seconds of one call, from where it begins.
+        timeout_s: most seconds of one call, from where it begins; at least what the reward's own limits
+            allow (`RoleReward.longest_s`).
         name: the setting that names the reward, for messages.
         threads: calls of an ordinary `score` at a time.
     """
@@ -49,8 +54,9 @@ class RewardRunner:
         name: str = "marsrl.reward.<role>",
         threads: int = THREADS,
     ) -> None:
-        self.reward, self.timeout_s, self.name = reward, timeout_s, name
-        self._limit = f"no result within {timeout_s:g} s ({name}.timeout_s)"
+        self.reward, self.name = reward, name
+        self.timeout_s = max(timeout_s, reward.longest_s(threads) or 0.0)
+        self._limit = f"no result within {self.timeout_s:g} s ({name}.timeout_s)"
         self._threads = _Threads(threads, f"{type(reward).__name__}: {self._limit} in {{}} calls, {_STUCK}")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._start_loop = threading.Lock()
@@ -94,6 +100,12 @@ class RewardRunner:
         self.reward.close()
 
     async def _call(self, request: ScoreRequest) -> Any:
+        try:
+            return await self._call_among_others(request)
+        except _LoopBlockedError:
+            return await self._call_alone(request)
+
+    async def _call_among_others(self, request: ScoreRequest) -> Any:
         if inspect.iscoroutinefunction(self.reward.score):
             return await self._in_loop(self.reward.score(request))
         result = await self._threads.run(lambda: self.reward.score(request), self.timeout_s)
@@ -102,6 +114,20 @@ class RewardRunner:
         if result.error is not None:
             raise result.error
         return await self._in_loop(result.value) if inspect.isawaitable(result.value) else result.value
+
+    async def _call_alone(self, request: ScoreRequest) -> Any:
+        """Once more, in a thread and an event loop that no other call shares."""
+
+        async def limited() -> Any:
+            result = self.reward.score(request)
+            return await self._limited(result) if inspect.isawaitable(result) else result
+
+        result = await self._threads.run(lambda: asyncio.run(limited()), self.timeout_s + _GRACE_S)
+        if result is None:
+            raise TimeoutError(f"{self._limit}: the coroutine blocks its event loop")
+        if result.error is not None:
+            raise result.error
+        return result.value
 
     async def _in_loop(self, awaitable: Any) -> Any:
         """Await in the rewards' event loop."""
@@ -118,7 +144,7 @@ class RewardRunner:
             if self._loop is loop:
                 self._loop = None  # something blocks it: the next call has a new one
                 self._threads.note_stuck()
-        raise TimeoutError(f"{self._limit}: a coroutine blocks the event loop")
+        raise _LoopBlockedError
 
     async def _limited(self, awaitable: Any) -> Any:
         task = asyncio.ensure_future(awaitable)

@@ -1,26 +1,56 @@
-"""A failed request is data; a round of nothing else is a broken engine, or a broken external Solver."""
+"""A failed request is data; many without one answer are a broken engine, or a broken external Solver."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
 from marsrl_verl.core.inert_text import printable
-from marsrl_verl.core.types import Sample
+from marsrl_verl.core.types import FinishReason, Sample
 from marsrl_verl.rollout.single_call import EngineUnavailableError
 
+LEAST_REQUESTS = 8
+"""Fewer failed requests in a row than these may be their own fault; they add up over rounds."""
 
-def refuse_failed_round(samples: Iterable[Sample]) -> None:
-    """Look at what the engine and the external Solver answered in one round, each by itself.
 
-    Raises:
-        EngineUnavailableError: one of the two was asked and not one of its requests was answered.
-    """
-    by_source: dict[bool, list[Sample]] = {}
-    for sample in samples:
-        by_source.setdefault(sample.external, []).append(sample)
-    for external, some in by_source.items():
-        if all(sample.finish_reason.failed for sample in some):
-            whose = " of the external Solver (marsrl.external_solver)" if external else ""
-            raise EngineUnavailableError(
-                f"all {len(some)} samples{whose} of a round failed, the first: {printable(some[0].error)}"
-            )
+class RequestWatch:
+    """Looks at what the engine and the external Solver answered in every round, each by itself."""
+
+    def __init__(self) -> None:
+        self._failed_in_a_row: dict[bool, int] = {}
+
+    def look(self, samples: Iterable[Sample]) -> None:
+        """Look at one round. A prompt that was never sent (too long, or refused by the chat template) says
+        nothing about who would have answered it.
+
+        Raises:
+            EngineUnavailableError: the last `LEAST_REQUESTS` or more requests of one of the two all failed,
+                those of this round among them.
+        """
+        by_source: dict[bool, list[Sample]] = {}
+        for sample in samples:
+            if _was_sent(sample):
+                by_source.setdefault(sample.external, []).append(sample)
+        for external, some in by_source.items():
+            if not all(sample.finish_reason.failed for sample in some):
+                self._failed_in_a_row[external] = 0
+                continue
+            failed = self._failed_in_a_row.get(external, 0) + len({_request(sample) for sample in some})
+            self._failed_in_a_row[external] = failed
+            if failed >= LEAST_REQUESTS:
+                whose = " of the external Solver (marsrl.external_solver)" if external else " of the engine"
+                raise EngineUnavailableError(
+                    f"all of the last {failed} requests{whose} failed, the first of this round: "
+                    f"{printable(some[0].error)}"
+                )
+
+
+def _was_sent(sample: Sample) -> bool:
+    """Whether a request was made of it. An external Solver's samples have no prompt of ours."""
+    if sample.finish_reason is FinishReason.PROMPT_TOO_LONG:
+        return False
+    return sample.external or bool(sample.prompt_ids)
+
+
+def _request(sample: Sample) -> str:
+    """The engine answers a group with one request, an external Solver each sample with its own."""
+    return sample.sample_id if sample.external else sample.group_id

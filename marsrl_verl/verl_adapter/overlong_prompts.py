@@ -12,7 +12,7 @@ from marsrl_verl.verl_adapter.components import build_prompts, chat_tokenizer
 from marsrl_verl.verl_adapter.problem_stream import problems_of
 
 
-def leave_out_long_prompts(dataset: Any, config: DictConfig, tokenizer: Any) -> None:
+def leave_out_long_prompts(dataset: Any, config: DictConfig, tokenizer: Any, split: str = "train") -> None:
     """Take the rows out whose Solver prompt is longer than `marsrl.roles.solver.max_prompt_tokens`.
 
     The prompt is the one that the Solver gets, its instruction and the chat template included. Nothing is
@@ -22,6 +22,7 @@ def leave_out_long_prompts(dataset: Any, config: DictConfig, tokenizer: Any) -> 
         dataset: verl's `RLHFDataset`; changed in place.
         config: the resolved configuration.
         tokenizer: the model's.
+        split: for messages: `train` or `val`.
 
     Raises:
         TypeError: a dataset class of another kind (`data.custom_cls`) has no rows to take out.
@@ -50,5 +51,10 @@ def leave_out_long_prompts(dataset: Any, config: DictConfig, tokenizer: Any) -> 
             f"data.filter_overlong_prompts leaves none of {len(rows)} problems: all prompts have more than "
             f"marsrl.roles.solver.max_prompt_tokens = {limit} tokens"
         )
+    print(
+        f"data.filter_overlong_prompts leaves out {len(rows) - len(kept):,} of {len(rows):,} {split} "
+        f"problems: over marsrl.roles.solver.max_prompt_tokens = {limit} tokens",
+        flush=True,
+    )
     if len(kept) < len(rows):
         dataset.dataframe = rows.select(kept)

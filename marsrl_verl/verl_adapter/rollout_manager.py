@@ -27,7 +27,7 @@ from marsrl_verl.core.types import SOLVER, FinishReason, Sample, SamplingSetting
 from marsrl_verl.rewards.base import ScoreRequest
 from marsrl_verl.rewards.failed_grades import GradeWatch
 from marsrl_verl.rewards.running import RewardUnavailableError
-from marsrl_verl.rollout.failed_round import refuse_failed_round
+from marsrl_verl.rollout.failed_round import RequestWatch
 from marsrl_verl.rollout.single_call import EngineUnavailableError, answer
 from marsrl_verl.verl_adapter.components import chat_tokenizer, endpoint_key, external_solver
 from marsrl_verl.verl_adapter.engine_watch import EngineWatch, reason, results
@@ -56,7 +56,8 @@ class MarsRLAgentLoopWorker(AgentLoopWorker):
         self._done = GroupCounts()
 
     async def counts(self) -> GroupCounts:
-        """The groups since this worker started."""
+        """What is done since this worker started."""
+        self._done.graded = self._scorer.graded
         return self._done
 
     def take_endpoint_key(self, key: str) -> None:
@@ -113,13 +114,14 @@ class _WorkersRound:
     """Who answers, by group id."""
     grades: GradeWatch = field(default_factory=GradeWatch)
     """What looks at the round's grades."""
+    requests: RequestWatch = field(default_factory=RequestWatch)
+    """What looks at who answered."""
 
     def wait(self) -> Round:
         """See `generation.StartedRound`.
 
         Raises:
-            EngineUnavailableError: the engine is gone, or not one request was answered. A failed request is
-                data; a round of nothing else is a broken engine.
+            EngineUnavailableError: the engine is gone, or answers nothing any more (see `RequestWatch`).
             RewardUnavailableError: a role's reward fails on every sample, or holds all of its threads.
             RoundStalledError: the round does not go on.
             StopRequested: the run is told to end.
@@ -129,7 +131,7 @@ class _WorkersRound:
         except RewardUnavailableError as error:
             raise without_tracebacks(error) from None
         samples = [sample for one in rounds for sample in one.samples]
-        refuse_failed_round(samples)
+        self.requests.look(samples)
         self.grades.look((self.roles[sample.group_id], sample) for sample in samples)
         seconds = max((one.seconds for one in rounds), default=0.0)
         after = _read(self.servers, self.look)
@@ -159,6 +161,10 @@ class MarsRLAgentLoopManager(AgentLoopManager):
     @cached_property
     def _grades(self) -> GradeWatch:
         return GradeWatch()
+
+    @cached_property
+    def _requests(self) -> RequestWatch:
+        return RequestWatch()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.agent_loop_workers_class = ray.remote(MarsRLAgentLoopWorker)
@@ -204,7 +210,8 @@ class MarsRLAgentLoopManager(AgentLoopManager):
         before: PrefillCounters | None = None,
     ) -> _WorkersRound:
         roles = {one.group_id: one.role for one in inputs}
-        return _WorkersRound(self._share_out(inputs, sampling), servers, before, look, roles, self._grades)
+        shares = self._share_out(inputs, sampling)
+        return _WorkersRound(shares, servers, before, look, roles, self._grades, self._requests)
 
     def _watched(self) -> Callable[[], object]:
         """What looks after a new round."""

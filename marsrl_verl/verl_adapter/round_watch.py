@@ -28,6 +28,8 @@ class GroupCounts:
     asked: int = 0
     answered: int = 0
     scored: int = 0
+    graded: int = 0
+    """Responses that are scored, those of groups that are not yet whole among them."""
 
 
 class RoundWatch:
@@ -64,7 +66,7 @@ class RoundWatch:
         for inquiry in self._workers:
             inquiry.look()
         counts = [inquiry.answer for inquiry in self._workers if inquiry.answer is not None]
-        seen = tokens, [(one.asked, one.answered, one.scored) for one in counts]
+        seen = tokens, [(one.asked, one.answered, one.scored, one.graded) for one in counts]
         if seen != self._seen:
             self._seen = seen
             self._still.reset()

@@ -1,7 +1,9 @@
 """From the agent-loop worker to verl's reward workers: groups that end at about one time go together.
 
 Upstream behaviour: a call of `RewardLoopWorker.compute_score` a sample. A Ray call costs both sides more than
-grading a short answer does.
+grading a short answer does. But a call returns with the slowest of its grades, so it holds no more of them
+than a reward worker grades at a time: behind a slow reward, scores keep coming, and the watch of the round
+sees them.
 """
 
 from __future__ import annotations
@@ -9,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -17,10 +20,12 @@ from verl import DataProto
 
 from marsrl_verl.core.types import Outcome
 from marsrl_verl.rewards.base import ScoreRequest
-from marsrl_verl.rewards.running import RewardUnavailableError
+from marsrl_verl.rewards.running import THREADS, RewardUnavailableError
 
 WINDOW_S = 0.005
 """Seconds for which a group waits for others before it is sent."""
+MOST_IN_A_CALL = THREADS
+"""Responses; a larger group is scored in several calls."""
 
 
 def without_tracebacks(error: Exception) -> Exception:
@@ -32,6 +37,26 @@ def without_tracebacks(error: Exception) -> Exception:
     while isinstance(cause, RayTaskError):
         cause = cause.cause
     return RewardUnavailableError(str(cause))
+
+
+@dataclass(slots=True, eq=False)
+class _Group:
+    """A group of which some responses may be scored."""
+
+    requests: list[ScoreRequest]
+    result: asyncio.Future[list[Outcome]]
+    outcomes: dict[int, Outcome] = field(default_factory=dict)
+
+    def take(self, place: int, outcome: Outcome) -> None:
+        """The outcome of one response."""
+        self.outcomes[place] = outcome
+        if len(self.outcomes) == len(self.requests) and not self.result.done():
+            self.result.set_result([self.outcomes[k] for k in range(len(self.requests))])
+
+    def fail(self, error: Exception) -> None:
+        """What a reward worker raised."""
+        if not self.result.done():
+            self.result.set_exception(error)
 
 
 class GroupScorer:
@@ -46,14 +71,16 @@ class GroupScorer:
             raise ValueError("samples are scored in verl's reward loop, and no reward worker was started")
         self._count = len(workers)
         self._workers = itertools.cycle(workers)
-        self._waiting: list[tuple[list[ScoreRequest], asyncio.Future[list[Outcome]]]] = []
+        self.graded = 0
+        """Responses that have come back since this began."""
+        self._waiting: list[_Group] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def score(self, requests: Sequence[ScoreRequest]) -> list[Outcome]:
         """The outcomes of one group's responses, in their order. What a reward worker raises comes out here,
         for every group that it was asked about."""
         result: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
-        self._waiting.append((list(requests), result))
+        self._waiting.append(_Group(list(requests), result))
         if len(self._waiting) == 1:
             self._start(self._send_soon())
         return await result
@@ -67,23 +94,22 @@ class GroupScorer:
         await asyncio.sleep(WINDOW_S)
         groups, self._waiting = self._waiting, []
         for first in range(min(self._count, len(groups))):
-            self._start(self._send(groups[first :: self._count]))
+            share = groups[first :: self._count]
+            places = [(group, place) for group in share for place in range(len(group.requests))]
+            for start in range(0, len(places), MOST_IN_A_CALL):
+                self._start(self._send(places[start : start + MOST_IN_A_CALL]))
 
-    async def _send(self, groups: list[tuple[list[ScoreRequest], asyncio.Future[list[Outcome]]]]) -> None:
+    async def _send(self, places: list[tuple[_Group, int]]) -> None:
         """One call of a reward worker."""
         try:
-            every = [request for requests, _ in groups for request in requests]
-            column = np.empty(len(every), dtype=object)
-            column[:] = every
+            column = np.empty(len(places), dtype=object)
+            column[:] = [group.requests[place] for group, place in places]
             batch = DataProto(non_tensor_batch={"score_request": column})
             answer = await next(self._workers).compute_score.remote(batch)
-            outcomes = iter(answer["reward_extra_info"]["outcomes"])
-            shares = [[next(outcomes) for _ in requests] for requests, _ in groups]
+            outcomes = answer["reward_extra_info"]["outcomes"]
+            for (group, place), outcome in zip(places, outcomes, strict=True):
+                group.take(place, outcome)
+            self.graded += len(places)
         except Exception as error:
-            for _, result in groups:
-                if not result.done():
-                    result.set_exception(without_tracebacks(error))
-            return
-        for (_, result), share in zip(groups, shares, strict=True):
-            if not result.done():
-                result.set_result(share)
+            for group, _ in places:
+                group.fail(without_tracebacks(error))

@@ -95,5 +95,5 @@ class MarsRLTaskRunner(BaseTaskRunner):
             files, data, tokenizer, processor, is_train=split == "train", max_samples=limit
         )
         if config.data.filter_overlong_prompts:
-            leave_out_long_prompts(dataset, config, tokenizer)
+            leave_out_long_prompts(dataset, config, tokenizer, split)
         return dataset

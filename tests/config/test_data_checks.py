@@ -88,6 +88,18 @@ def test_problems_that_are_filtered_do_not_fill_a_step(checked, tmp_path):
     assert_checks_refuse(checked, changes, "data.train_batch_size", hint)
 
 
+def test_a_part_of_the_data_is_drawn_before_it_is_filtered(run, tmp_path):
+    problems = [*sums(0, 30), *[(f"{LONG} {i}", "2") for i in range(10)]]
+    words = [f"data.train_files={write(tmp_path / 't.jsonl', problems)}", "data.train_max_samples=18"]
+    words += [f"data.val_files={write(tmp_path / 'v.jsonl', sums(900, 4))}"]
+    assert "an epoch is 4 steps" in run(*words, "data.train_batch_size=4", "dry_run=true").out
+    words.append("data.filter_overlong_prompts=true")
+    assert "an epoch is 2 steps" in run(*words, "data.train_batch_size=4", "dry_run=true").out
+    refused = run(*words, "data.train_batch_size=9")
+    assert refused.status == 2
+    assert "The training data has 8 problems" in " ".join(refused.err.split())
+
+
 def test_the_plan_counts_them(run, tmp_path):
     problems = [*sums(0, 30), *[(f"{LONG} {i}", "2") for i in range(10)]]
     files = [f"data.train_files={write(tmp_path / 't.jsonl', problems)}"]
@@ -147,11 +159,11 @@ def test_every_fault_of_a_file_is_named_with_its_rows(checked, tmp_path):
         checked({"data.train_files": str(path), "data.train_batch_size": 1})
     shown = " ".join(str(caught.value).split())
     for part in (
-        "no answer in reward_model.ground_truth (row 1 (line 2))",
-        "column reward_model (row 2 (line 3))",
+        "o answer in reward_model.ground_truth (1 of 5 rows: 1 (line 2), counted from 0)",
+        "column reward_model (1 of 5 rows: 2 (line 3), counted from 0)",
     ):
         assert part in shown
-    assert "the line is no JSON (row 4 (line 5))" in shown
+    assert "he line is no JSON (1 of 5 rows: 4 (line 5), counted from 0)" in shown
 
 
 def test_an_answer_may_be_a_dictionary_for_a_reward_that_reads_it(warnings_of):

@@ -59,7 +59,7 @@ def test_another_name_and_keyword_arguments(run, function):
 @pytest.mark.parametrize(
     ("words", "key", "hint"),
     [
-        (["path=gone.py"], "reward.custom_reward_function.path", "there is no file"),
+        (["path=gone.py"], "reward.custom_reward_function.path", "There is no file"),
         (
             ["path=my_score.py", "name=compute_scor"],
             "reward.custom_reward_function.path",
@@ -69,7 +69,7 @@ def test_another_name_and_keyword_arguments(run, function):
         (
             ["path=my_score.py", "name=strict"],
             "reward.custom_reward_function.path",
-            "missing a required argument: 'weight'",
+            "function strict in",
         ),
         (["path=my_score.py", "name=other"], "reward.custom_reward_function.path", "solution_str"),
     ],

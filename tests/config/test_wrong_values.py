@@ -59,13 +59,18 @@ SETTINGS = {
         "marsrl.run.progress_timeout_s = -1",
         "at least 10",
     ),
-    "less patience with a reward than it has itself": (
+    "a reward whose own limits are longer than a round may stand still": (
         {
             "marsrl.reward.solver.target": "marsrl_verl.rewards.math_verify:MathVerifyReward",
-            "marsrl.reward.solver.kwargs": {"timeout_s": 100},
+            "marsrl.reward.solver.kwargs": {"timeout_s": 200.0},
         },
-        "marsrl.reward.solver.timeout_s = 300",
-        "lower marsrl.reward.solver.kwargs.timeout_s",
+        "marsrl.reward.solver.kwargs",
+        "allow a call 4882 s",
+    ),
+    "a grade longer than a round may stand still": (
+        {"marsrl.reward.verifier.timeout_s": 7200.0},
+        "marsrl.reward.verifier.timeout_s = 7200.0",
+        "marsrl.run.progress_timeout_s above 7200",
     ),
     "rows shuffled by the workers": ({f"{ACTOR}.shuffle": True}, f"{ACTOR}.shuffle = True", "Leave it false"),
     "stale inputs that nothing makes wait": (

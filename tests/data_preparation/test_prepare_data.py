@@ -21,7 +21,7 @@ from preparing import (
 
 from marsrl_verl.config.application import main as train_main
 from marsrl_verl.config.data_files import read_report
-from marsrl_verl.core.types import FinishReason
+from marsrl_verl.core.types import FinishReason, Outcome
 from marsrl_verl.data.problems import problem_key
 from marsrl_verl.data_preparation.application import main
 from marsrl_verl.demo.assets import model_path
@@ -170,6 +170,69 @@ def test_what_an_interruption_may_have_cost_its_grader_is_answered_again(tmp_pat
     again = ScriptedGenerator(right_times(lambda i: 1))
     assert prepare(source, tmp_path / "out", again, "-k", "2") == 0
     assert len(again.asked) == 9
+
+
+class FailsOn(RoleReward):
+    """Raises on some answers, accepts the others."""
+
+    def __init__(self, fails) -> None:
+        self.fails = fails
+
+    def score(self, request):
+        if self.fails(request):
+            raise GradeFailure("no such service")
+        return Outcome(1.0)
+
+
+@pytest.fixture
+def grader(monkeypatch):
+    made = []
+
+    def use(fails) -> list:
+        def make(config):
+            made.append(RewardRunner(FailsOn(fails)))
+            return made[-1]
+
+        monkeypatch.setattr("marsrl_verl.data_preparation.application.make_grader", make)
+        return made
+
+    return use
+
+
+def test_a_grader_that_always_fails_ends_the_command_and_leaves_nothing_on_record(
+    tmp_path, source, capsys, grader
+):
+    made = grader(lambda request: True)
+    assert prepare(source, tmp_path / "out", ScriptedGenerator(right_times(lambda i: 1)), "-k", "2") == 1
+    assert len(made) == 1, "the threads share one"
+    err = capsys.readouterr().err
+    assert "failed on every answer to the last 8 problems" in err
+    assert "no such service" in err
+    assert not (tmp_path / "out" / "train.parquet").exists()
+    grader(lambda request: False)
+    again = ScriptedGenerator(right_times(lambda i: 1))
+    assert prepare(source, tmp_path / "out", again, "-k", "2", "--max-pass-rate", "1") == 0
+    assert len(again.asked) == 9
+
+
+def test_few_problems_of_which_no_answer_is_graded_end_it_too(tmp_path, capsys, grader):
+    grader(lambda request: True)
+    few = write_lines(tmp_path / "few.jsonl", sums(2))
+    assert prepare(few, tmp_path / "out", ScriptedGenerator(right_times(lambda i: 1)), "-k", "2") == 1
+    assert "last 2 problems" in capsys.readouterr().err
+
+
+def test_an_answer_that_the_grader_fails_on_is_left_out_of_the_pass_rate(tmp_path, source, capsys, grader):
+    grader(lambda request: request.sample_id.endswith("#0") or request.problem.ground_truth == "5")
+    generator = ScriptedGenerator(right_times(lambda i: 1))
+    output = tmp_path / "out"
+    assert prepare(source, output, generator, "-k", "2", "--max-pass-rate", "1") == 0
+    rows = [row["extra_info"] for row in read_parquet(output / "train.parquet")]
+    assert [(row["pass_rate"], row["answers"]) for row in rows] == [(1.0, 1)] * 8
+    assert report_of(output)["selection"]["ungraded"] == 1
+    out = capsys.readouterr().out
+    assert "failed on 10 answers; they are left out" in out
+    assert "1 that the grader failed on" in out
 
 
 def test_what_is_answered_is_not_asked_again_for_another_filter(tmp_path, source):

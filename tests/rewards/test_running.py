@@ -9,6 +9,7 @@ from reward_tools import Asynchronous, Constant, Raises, RaisesLater, ReturnsAwa
 
 from marsrl_verl.core.types import FinishReason, Outcome
 from marsrl_verl.rewards.base import RoleReward
+from marsrl_verl.rewards.math_verify import MathVerifyReward
 from marsrl_verl.rewards.running import RewardRunner, RewardUnavailableError
 
 LIMIT_S = 0.05
@@ -143,6 +144,23 @@ def test_waiting_for_a_thread_is_not_the_rewards_time():
     assert all(one.graded for one in outcomes), outcomes
 
 
+def test_a_reward_that_ends_its_calls_itself_is_not_given_up_before():
+    class OwnQueue(RoleReward):
+        def __init__(self):
+            self.turns = threading.Semaphore(2)
+
+        def score(self, request):
+            with self.turns:
+                time.sleep(0.02)
+            return Outcome(1.0)
+
+        def longest_s(self, calls):
+            return 10.0 * calls
+
+    outcomes = score_all(RewardRunner(OwnQueue(), LIMIT_S), *["a"] * 40)
+    assert all(one.graded for one in outcomes), outcomes
+
+
 def test_a_coroutine_over_its_limit_is_a_failed_grade():
     outcomes = score_all(RewardRunner(NeverAnswers(), LIMIT_S), *["a"] * 40)
     assert not any(one.graded for one in outcomes)
@@ -155,8 +173,18 @@ def test_a_coroutine_that_blocks_its_loop_holds_up_no_later_call(monkeypatch):
     runner = RewardRunner(reward, LIMIT_S)
     try:
         (outcome,) = score_all(runner, "slow")
-        assert "a coroutine blocks the event loop" in outcome.error
+        assert "the coroutine blocks its event loop" in outcome.error
         assert score_all(runner, "quick") == [Outcome(1.0)]
+    finally:
+        reward.let_go.set()
+
+
+def test_a_coroutine_that_blocks_costs_its_neighbours_nothing(monkeypatch):
+    monkeypatch.setattr("marsrl_verl.rewards.running._GRACE_S", 0.05)
+    reward = BlocksItsLoop()
+    try:
+        outcomes = score_all(RewardRunner(reward, LIMIT_S), "slow", *["quick"] * 5)
+        assert [one.graded for one in outcomes] == [False, *[True] * 5], outcomes
     finally:
         reward.let_go.set()
 
@@ -175,3 +203,15 @@ def test_a_closed_runner_leaves_no_thread_behind():
     while threading.active_count() > before and time.monotonic() < deadline:
         time.sleep(0.001)
     assert threading.active_count() == before
+
+
+def test_under_load_no_good_answer_is_lost_to_the_graders_processes():
+    """Many calls wait for few processes, some of which are lost to hopeless texts."""
+    reward = MathVerifyReward(timeout_s=0.3, grader="reward_tools:never_ends", processes=2)
+    runner = RewardRunner(reward, LIMIT_S)
+    try:
+        outcomes = score_all(runner, *(["2"] * 20 + ["hang"]) * 3)
+    finally:
+        runner.close()
+    assert all(one.graded for one in outcomes), outcomes
+    assert [one.reward for one in outcomes] == ([1.0] * 20 + [0.0]) * 3

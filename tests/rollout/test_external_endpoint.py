@@ -16,13 +16,13 @@ from aiohttp.test_utils import TestServer
 from fake_tokenizers import AddedTokens
 
 from marsrl_verl.config.schema import EndpointConfig
-from marsrl_verl.core.types import FinishReason, Group, Outcome, Problem, Sample, StageInput
+from marsrl_verl.core.types import FinishReason, Group, Outcome, Problem, Sample, SamplingSettings, StageInput
 from marsrl_verl.evaluation.training_metrics import training_metrics
 from marsrl_verl.reporting.rollout_log import write_step_rollouts
 from marsrl_verl.rollout.external.endpoint import EndpointSource
 from marsrl_verl.rollout.external.solver import ExternalSolver
-from marsrl_verl.rollout.failed_round import refuse_failed_round
-from marsrl_verl.rollout.single_call import ChatTokenizer, EngineUnavailableError
+from marsrl_verl.rollout.failed_round import LEAST_REQUESTS, RequestWatch
+from marsrl_verl.rollout.single_call import ChatTokenizer, EngineUnavailableError, answer
 
 KEY = "sk-secret"
 
@@ -353,30 +353,62 @@ def test_a_proxy_of_the_environment_is_used(monkeypatch):
 # --- a whole round --------------------------------------------------------------------------------
 
 
-def engine_sample(reason: FinishReason) -> Sample:
-    return Sample("v#0", "v", [1], [], [], reason, "", "", error="gone")
+def engine_sample(reason: FinishReason, group: int = 0) -> Sample:
+    return Sample(f"v{group}#0", f"v{group}", [1], [], [], reason, "", "", error="gone")
 
 
-def test_a_round_in_which_the_external_solver_never_answers_stops_the_run():
-    samples = solve(more_urls=(closed_url(),))
+def test_an_external_solver_that_never_answers_stops_the_run():
+    samples = solve(more_urls=(closed_url(),), inputs=[replace(stage_input(), n=LEAST_REQUESTS)])
     with pytest.raises(
-        EngineUnavailableError, match=r"all 2 samples of the external Solver .*external_solver"
+        EngineUnavailableError, match=r"last 8 requests of the external Solver .*external_solver"
     ):
-        refuse_failed_round([*samples, engine_sample(FinishReason.STOP)])
+        RequestWatch().look([*samples, engine_sample(FinishReason.STOP)])
 
 
-def test_the_engine_is_judged_by_its_own_samples():
+def test_the_engine_is_judged_by_its_own_requests():
     samples = solve(Server())
-    with pytest.raises(EngineUnavailableError, match="all 1 samples of a round failed, the first: gone"):
-        refuse_failed_round([*samples, engine_sample(FinishReason.ERROR)])
+    failed = [engine_sample(FinishReason.ERROR, group) for group in range(LEAST_REQUESTS)]
+    with pytest.raises(
+        EngineUnavailableError, match=r"last 8 requests of the engine failed, the first of.*: gone"
+    ):
+        RequestWatch().look([*samples, *failed])
+
+
+def test_failed_requests_add_up_over_small_rounds_until_one_is_answered():
+    watch = RequestWatch()
+    for group in range(LEAST_REQUESTS - 1):
+        watch.look([engine_sample(FinishReason.ERROR, group)] * 8)
+    watch.look([engine_sample(FinishReason.STOP), engine_sample(FinishReason.ERROR, 1)])
+    for group in range(LEAST_REQUESTS - 1):
+        watch.look([engine_sample(FinishReason.ERROR, group)])
+    with pytest.raises(EngineUnavailableError):
+        watch.look([engine_sample(FinishReason.ABORTED)])
+
+
+def test_prompts_that_the_chat_template_refuses_say_nothing_about_the_engine():
+    class Refuses:
+        def apply_chat_template(self, messages, **kwargs):
+            raise ValueError("roles must alternate")
+
+    asked = answer(stage_input(), SamplingSettings(99, 99), None, ChatTokenizer(Refuses()))
+    refused = asyncio.run(asked)
+    assert [one.finish_reason for one in refused] == [FinishReason.ERROR] * 2
+    watch = RequestWatch()
+    for _ in range(2 * LEAST_REQUESTS):
+        watch.look([replace(one, group_id=f"g{k}") for one in refused for k in range(LEAST_REQUESTS)])
+    for group in range(LEAST_REQUESTS - 1):
+        watch.look([engine_sample(FinishReason.ERROR, group), *refused])
+    with pytest.raises(EngineUnavailableError):
+        watch.look([engine_sample(FinishReason.ERROR)])
 
 
 def test_a_single_answer_keeps_the_run_going():
     server = Server(lambda number, body: completion() if number else web.Response(status=404))
-    refuse_failed_round(solve(server, concurrency=1))
-    refuse_failed_round([])
+    watch = RequestWatch()
+    watch.look(solve(server, concurrency=1, inputs=[replace(stage_input(), n=LEAST_REQUESTS + 1)]))
+    watch.look([])
 
 
 def test_what_is_refused_for_its_content_says_nothing_about_the_endpoint():
     server = Server(lambda number, body: web.Response(status=400, text="longer than the context"))
-    refuse_failed_round(solve(server))
+    RequestWatch().look(solve(server, inputs=[replace(stage_input(), n=LEAST_REQUESTS)]))

@@ -230,8 +230,8 @@ class Worker:
         self.counts = actor(counts=lambda: GroupCounts(*vars_of(self.count))).counts
 
 
-def vars_of(counts: GroupCounts) -> tuple[int, int, int]:
-    return counts.asked, counts.answered, counts.scored
+def vars_of(counts: GroupCounts) -> tuple[int, ...]:
+    return counts.asked, counts.answered, counts.scored, counts.graded
 
 
 def round_watch(ray: FakeRay, server: SimpleNamespace, worker: Worker, limit: float = 60.0) -> RoundWatch:
@@ -246,12 +246,13 @@ def idle_server() -> SimpleNamespace:
     return actor(pulse=lambda through_core: (0, 0))
 
 
-def test_a_round_may_take_long_as_long_as_scores_come(ray):
+@pytest.mark.parametrize("what", ["scored", "graded"])
+def test_a_round_may_take_long_as_long_as_scores_come(ray, what):
     worker = Worker()
     watch = round_watch(ray, idle_server(), worker)
 
     def look():
-        worker.count.scored += ray.now % 50 == 0
+        setattr(worker.count, what, getattr(worker.count, what) + (ray.now % 50 == 0))
         watch.look()
 
     look_for(ray, 1000, look)

@@ -48,10 +48,11 @@ def kept(tmp_path, tokenizer):
     return call
 
 
-def test_problems_that_are_too_long_for_the_solver_leave_the_dataset(kept):
+def test_problems_that_are_too_long_for_the_solver_leave_the_dataset(kept, capsys):
     limit = "marsrl.roles.solver.max_prompt_tokens=12"
     assert kept(limit) == QUESTIONS
     assert kept(limit, "data.filter_overlong_prompts=true") == [QUESTIONS[0], QUESTIONS[2]]
+    assert "leaves out 1 of 3 train problems" in capsys.readouterr().out
     assert kept("data.filter_overlong_prompts=true") == QUESTIONS
 
 

@@ -315,10 +315,11 @@ def test_a_round_takes_as_long_as_its_slowest_worker(manager_of):
     assert manager_of(2).start([], {"solver": SETTINGS}).wait() == Round([], 0.0)
 
 
-def test_a_round_without_a_single_answer_is_a_broken_engine(manager_of):
+def test_rounds_without_a_single_answer_are_a_broken_engine(manager_of):
     broken = manager_of(2, lambda name, k: FinishReason.ERROR)
-    with pytest.raises(EngineUnavailableError):
-        broken.generate([stage_input("a"), stage_input("b")], {"solver": SETTINGS})
+    broken.generate([stage_input(name) for name in "abcd"], {"solver": SETTINGS})
+    with pytest.raises(EngineUnavailableError, match="last 8 requests"):
+        broken.generate([stage_input(name) for name in "abcd"], {"solver": SETTINGS})
     one_answer = manager_of(2, lambda name, k: FinishReason.STOP if name == "b" else FinishReason.ERROR)
     samples = one_answer.generate([stage_input("a"), stage_input("b")], {"solver": SETTINGS})
     assert len(samples) == 4

@@ -184,17 +184,19 @@ def _check_fixed_sizes(ctx: Context) -> list[Problem]:
 
 
 def training_rows(ctx: Context) -> int:
-    """Rows of the training files, as far as they are drawn."""
-    filtered = ctx.config.data.filter_overlong_prompts
+    """Rows of the training files that are drawn. verl takes `data.train_max_samples` of all rows first, too
+    long ones among them; with both, this is the number that is left at least."""
     files = [report for report in ctx.files if report.split == "train"]
-    return sum(report.asked if filtered else report.rows for report in files)
+    rows = sum(report.rows for report in files)
+    too_long = rows - sum(report.asked for report in files)
+    most = ctx.config.data.train_max_samples
+    drawn = min(rows, most) if most > 0 else rows
+    return max(0, drawn - too_long) if ctx.config.data.filter_overlong_prompts else drawn
 
 
 def check_data_size(ctx: Context) -> list[Problem]:
     """A step's problems must fit into the training data."""
     rows = training_rows(ctx)
-    if ctx.config.data.train_max_samples > 0:
-        rows = min(rows, ctx.config.data.train_max_samples)
     wanted = ctx.config.data.train_batch_size
     if not any(report.split == "train" for report in ctx.files) or wanted <= rows:
         return []

@@ -13,6 +13,7 @@ from marsrl_verl.config.reward_function import COMPUTE_SCORE, REWARD_FUNCTION
 from marsrl_verl.config.schema import ClassSpec
 from marsrl_verl.rewards.base import RoleReward
 from marsrl_verl.rewards.loading import ClassLoadError, load_class
+from marsrl_verl.rewards.running import THREADS
 
 _REWARDS = "reward=exact, reward=math_verify or reward=hybrid, or a class of yours"
 _LEAST_LIMIT_S, _MOST_LIMIT_S = 0.1, 86_400.0
@@ -28,20 +29,25 @@ def check_rewards(ctx: Context) -> list[Problem]:
         if isinstance(found, Problem):
             problems.append(_of_function(spec, found))
             continue
-        if found.longest_s >= (limit := getattr(ctx.settings.reward, role).timeout_s):
-            problems.append(_of_limits(role, found.longest_s, limit))
+        problems += _never_idle(ctx, role, found.longest_s(THREADS))
         found.close()
     return problems
 
 
-def _of_limits(role: str, longest_s: float, limit_s: float) -> Problem:
-    """A grade that its reward still waits for would count as failed."""
-    return Problem(
-        f"marsrl.reward.{role}.timeout_s",
-        f"The reward itself lets one grade take {longest_s:g} s (two attempts by the clock).",
-        f"Set it above {longest_s:g}, or lower marsrl.reward.{role}.kwargs.timeout_s.",
-        limit_s,
-    )
+def _never_idle(ctx: Context, role: str, own: float | None) -> list[Problem]:
+    """A reward that ends its calls itself, later than a round may stand still."""
+    still = ctx.settings.run.progress_timeout_s
+    if own is None or own < still:
+        return []
+    return [
+        Problem(
+            f"marsrl.reward.{role}.kwargs",
+            f"The reward's own limits allow a call {own:g} s (up to {THREADS} wait for its processes), and a "
+            f"round that only waits for it would be ended after {still:g} s (marsrl.run.progress_timeout_s).",
+            f"Lower its timeout_s, raise its processes, or set marsrl.run.progress_timeout_s above {own:g}.",
+            getattr(ctx.settings.reward, role).kwargs,
+        )
+    ]
 
 
 def _of_function(spec: ClassSpec, found: Problem) -> Problem:
@@ -55,7 +61,19 @@ def _of_function(spec: ClassSpec, found: Problem) -> Problem:
 def check_reward_limits(ctx: Context) -> list[Problem]:
     """`marsrl.reward.<role>.timeout_s`."""
     limits = {role: getattr(ctx.settings.reward, role).timeout_s for role in ROLES}
-    return [
+    still = ctx.settings.run.progress_timeout_s
+    too_long = [
+        Problem(
+            f"marsrl.reward.{role}.timeout_s",
+            f"A round that only waits for one score would be ended after {still:g} s "
+            "(marsrl.run.progress_timeout_s).",
+            f"Lower it, or set marsrl.run.progress_timeout_s above {limit:g}.",
+            limit,
+        )
+        for role, limit in limits.items()
+        if still <= limit <= _MOST_LIMIT_S
+    ]
+    return too_long + [
         Problem(
             f"marsrl.reward.{role}.timeout_s",
             f"Expected seconds, from {_LEAST_LIMIT_S:g} to {_MOST_LIMIT_S:g} (a day).",

@@ -171,8 +171,11 @@ def _check_file(
     ctx.files.append(report)
     if not report.faults:
         return []
-    what = "; ".join(f"{fault.count}: {one} (row {_places(fault)})" for one, fault in report.faults.items())
-    found = f"Of {report.rows} rows, counted from 0, some can't be used: {what}."
+    what = "; ".join(
+        f"{one} ({fault.count} of {report.rows} rows: {_places(fault)}, counted from 0)"
+        for one, fault in report.faults.items()
+    )
+    found = f"{what[0].upper()}{what[1:]}."
     return [Problem(key, found, f"Repair these rows or remove them; {_FORMAT}.", name)]
 
 

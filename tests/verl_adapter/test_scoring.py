@@ -1,0 +1,80 @@
+"""How responses come to the reward workers: few calls, none of which waits for many grades."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("verl", reason="verl's reward worker")
+
+from marsrl_verl.core.types import FinishReason, Outcome, Problem
+from marsrl_verl.rewards.base import ScoreRequest
+from marsrl_verl.verl_adapter.scoring import MOST_IN_A_CALL, GroupScorer
+
+
+class RewardWorker:
+    """Returns its first calls at once, and the others when it is let go."""
+
+    def __init__(self, calls_at_once: int = 99) -> None:
+        self.sizes: list[int] = []
+        self.calls_at_once = calls_at_once
+        self.let_go = asyncio.Event()
+        self.compute_score = SimpleNamespace(remote=self._score)
+
+    async def _score(self, data):
+        requests = list(data.non_tensor_batch["score_request"])
+        self.sizes.append(len(requests))
+        if len(self.sizes) > self.calls_at_once:
+            await self.let_go.wait()
+        outcomes = [Outcome(float(one.sample_id.split("#")[1])) for one in requests]
+        return {"reward_score": 0.0, "reward_extra_info": {"outcomes": outcomes}}
+
+
+def group(name: str, size: int) -> list[ScoreRequest]:
+    problem = Problem("p", "?", "2")
+    return [
+        ScoreRequest(f"{name}#{k}", "solver", "solver", problem, "", "", FinishReason.STOP)
+        for k in range(size)
+    ]
+
+
+def test_a_call_holds_no_more_than_a_reward_worker_grades_at_a_time():
+    async def run():
+        worker = RewardWorker()
+        scorer = GroupScorer([worker])
+        groups = await asyncio.gather(*[scorer.score(group(f"g{i}", 8)) for i in range(32)])
+        assert [[one.reward for one in outcomes] for outcomes in groups] == [[*range(8)]] * 32
+        assert worker.sizes == [MOST_IN_A_CALL] * (256 // MOST_IN_A_CALL)
+
+    asyncio.run(run())
+
+
+def test_no_group_waits_for_the_slowest_of_all():
+    async def run():
+        worker = RewardWorker(calls_at_once=1)
+        scorer = GroupScorer([worker])
+        first, second = (asyncio.ensure_future(scorer.score(group(f"g{i}", MOST_IN_A_CALL))) for i in (0, 1))
+        await asyncio.wait({first}, timeout=10)
+        assert first.done() and not second.done()
+        worker.let_go.set()
+        assert len(await second) == MOST_IN_A_CALL
+
+    asyncio.run(run())
+
+
+def test_the_scored_part_of_a_large_group_is_counted_and_the_group_comes_back_in_order():
+    async def run():
+        size = 2 * MOST_IN_A_CALL + 1
+        workers = [RewardWorker(), RewardWorker(calls_at_once=0)]
+        scorer = GroupScorer(workers)
+        whole = asyncio.ensure_future(scorer.score(group("g", size)))
+        while scorer.graded < MOST_IN_A_CALL + 1:
+            await asyncio.sleep(0)
+        assert not whole.done()
+        workers[1].let_go.set()
+        assert [one.reward for one in await whole] == [*range(size)]
+        assert scorer.graded == size
+
+    asyncio.run(asyncio.wait_for(run(), timeout=20))
