@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable
+from dataclasses import dataclass, field
 
-from marsrl_verl.core.types import Sample
+from marsrl_verl.core.types import Outcome, Sample
 from marsrl_verl.rewards.running import RewardUnavailableError
 
-LEAST_GRADES = 8
-"""Fewer failed grades in a row than these may be chance; they add up over rounds."""
+LEAST_GRADES, LEAST_GROUPS = 8, 4
+"""Fewer failed grades in a row than these, or of fewer groups, may be the fault of what was graded (a reference
+that can't be read fails its whole group); they add up over rounds."""
 WARNED_SHARE = 0.1
 """Share of failed grades from which on a step is warned of."""
 _SHOWN_CHARACTERS = 300
@@ -18,53 +19,68 @@ Answered = Iterable[tuple[str, Sample]]
 """Samples, each with the role that answered."""
 
 
+@dataclass(slots=True)
+class _Grades:
+    """Grades of one role."""
+
+    graded: int = 0
+    failed: int = 0
+    first_error: str = ""
+    groups: set[str] = field(default_factory=set)
+    """Of the failed ones."""
+
+    def add(self, sample: Sample, outcome: Outcome) -> None:
+        self.graded += 1
+        if not outcome.graded:
+            self.failed += 1
+            self.groups.add(sample.group_id)
+            self.first_error = self.first_error or _one_line(outcome.error or "no error is recorded")
+
+
 class GradeWatch:
     """Looks at every round's grades, each role's by itself."""
 
     def __init__(self) -> None:
-        self._failed_in_a_row: Counter[str] = Counter()
+        self._failed_in_a_row: dict[str, _Grades] = {}
 
     def look(self, answered: Answered) -> None:
         """Look at one round. Samples that have not ended are passed over.
 
         Raises:
-            RewardUnavailableError: the last `LEAST_GRADES` or more grades of a role all failed, those of this
-                round among them.
+            RewardUnavailableError: the last grades of a role all failed, those of this round among them, and
+                they are `LEAST_GRADES` or more of `LEAST_GROUPS` or more groups.
         """
-        for role, (failed, graded, first) in _counts(answered).items():
-            if failed < graded:
-                del self._failed_in_a_row[role]
+        for role, found in _by_role(answered).items():
+            if found.failed < found.graded:
+                self._failed_in_a_row.pop(role, None)
                 continue
-            self._failed_in_a_row[role] += failed
-            if self._failed_in_a_row[role] >= LEAST_GRADES:
+            row = self._failed_in_a_row.setdefault(role, _Grades())
+            row.failed += found.failed
+            row.groups |= found.groups
+            if row.failed >= LEAST_GRADES and len(row.groups) >= LEAST_GROUPS:
                 raise RewardUnavailableError(
-                    f"all of the last {self._failed_in_a_row[role]} grades of the {role} failed, so nothing "
-                    f"can be trained: mend its reward (marsrl.reward.{role}). The first error of this round: "
-                    f"{first}"
+                    f"all of the last {row.failed} grades of the {role} failed, so nothing can be trained: "
+                    f"mend its reward (marsrl.reward.{role}). The first error of this round: "
+                    f"{found.first_error}"
                 )
 
 
 def grade_warnings(answered: Answered) -> list[str]:
     """A sentence for each role of which many grades failed, with the first error."""
     return [
-        f"warning: {failed} of {graded} grades of the {role} failed, these samples are not trained; the "
-        f"first: {first}"
-        for role, (failed, graded, first) in _counts(answered).items()
-        if failed >= WARNED_SHARE * graded and failed
+        f"warning: {found.failed} of {found.graded} grades of the {role} failed, these samples are not "
+        f"trained; the first: {found.first_error}"
+        for role, found in _by_role(answered).items()
+        if found.failed >= WARNED_SHARE * found.graded and found.failed
     ]
 
 
-def _counts(answered: Answered) -> dict[str, tuple[int, int, str]]:
-    """By role: failed grades, all grades, the first error."""
-    found: dict[str, tuple[int, int, str]] = {}
+def _by_role(answered: Answered) -> dict[str, _Grades]:
+    """The grades of samples that have one."""
+    found: dict[str, _Grades] = {}
     for role, sample in answered:
-        outcome = sample.outcome
-        if outcome is None:
-            continue
-        failed, graded, first = found.get(role, (0, 0, ""))
-        if not outcome.graded:
-            failed, first = failed + 1, first or _one_line(outcome.error or "no error is recorded")
-        found[role] = failed, graded + 1, first
+        if sample.outcome is not None:
+            found.setdefault(role, _Grades()).add(sample, sample.outcome)
     return found
 
 

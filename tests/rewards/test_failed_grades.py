@@ -12,7 +12,12 @@ GRADED = Outcome(0.0)
 
 def answered(role: str, *outcomes: Outcome | None) -> list[tuple[str, Sample]]:
     return [
-        (role, Sample(f"g#{k}", "g", [1], [2], [-0.1], FinishReason.STOP, "", "", outcome=outcome))
+        (
+            role,
+            Sample(
+                f"g{k // 2}#{k}", f"g{k // 2}", [1], [2], [-0.1], FinishReason.STOP, "", "", outcome=outcome
+            ),
+        )
         for k, outcome in enumerate(outcomes)
     ]
 
@@ -26,6 +31,13 @@ def test_a_role_is_looked_at_by_itself():
     round_ = answered("solver", *[GRADED] * 64) + answered("verifier", *[FAILED] * LEAST_GRADES)
     with pytest.raises(RewardUnavailableError, match="verifier"):
         GradeWatch().look(round_)
+
+
+def test_one_reference_that_can_not_be_read_is_not_a_broken_reward():
+    one_group = answered("solver", *[FAILED] * 2)
+    watch = GradeWatch()
+    for _ in range(9):
+        watch.look(one_group)
 
 
 def test_one_grade_that_succeeds_is_enough():
