@@ -9,8 +9,8 @@ from marsrl_verl.core.types import Outcome, Sample
 from marsrl_verl.rewards.running import RewardUnavailableError
 
 LEAST_GRADES, LEAST_GROUPS = 8, 4
-"""Fewer failed grades in a row than these, or of fewer groups, may be the fault of what was graded (a reference
-that can't be read fails its whole group); they add up over rounds."""
+"""Fewer failed grades in a row than these, or of fewer groups, may be the fault of what was graded (a
+reference that can't be read fails its whole group); they add up over rounds."""
 WARNED_SHARE = 0.1
 """Share of failed grades from which on a step is warned of."""
 _SHOWN_CHARACTERS = 300
