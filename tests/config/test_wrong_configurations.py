@@ -268,20 +268,20 @@ def test_rows_without_answer_are_numbered(checked, tmp_path):
     path = make_data(tmp_path / "holes.jsonl", ["1", "", "3", None, ["4"], []])
     with pytest.raises(ConfigError) as caught:
         checked({"data.train_files": str(path), "data.train_batch_size": 2})
-    hint = "1: the answer in reward_model.ground_truth is empty (row 1 (line 2)); 2: there is no answer in "
+    hint = "The answer in reward_model.ground_truth is empty (1 of 6 rows: 1 (line 2)"
     assert_message(str(caught.value), f"data.train_files = {path}"[:80], hint)
 
 
 def test_rows_without_question(checked, tmp_path):
     path = make_data(tmp_path / "blank.jsonl", ["1", "2"], question="  ")
-    with pytest.raises(ConfigError, match="2: the question is empty"):
+    with pytest.raises(ConfigError, match=r"The question is empty \(2 of 2 rows: 0 \(line 1\), 1 \(line 2\)"):
         checked({"data.val_files": [str(path)]})
 
 
 def test_missing_column(checked, tmp_path):
     path = tmp_path / "columns.jsonl"
     path.write_text(json.dumps({"prompt": [], "data_source": "x", "answer": "2"}))
-    with pytest.raises(ConfigError, match=r"there is no column reward_model \(row 0"):
+    with pytest.raises(ConfigError, match=r"There is no column reward_model \(1 of 1 rows: 0 \(line 1\)"):
         checked({"data.train_files": str(path)})
 
 

@@ -217,7 +217,7 @@ def test_the_worker_asks_it_for_the_solver_alone_and_scores_as_usual(worker_and_
 def test_a_round_without_a_solution_stops_although_the_engine_answers(monkeypatch):
     def generate(inputs, sampling):
         reasons = {"solver": FinishReason.ERROR, "verifier": FinishReason.STOP}
-        samples = [external_sample(item, k, reasons[item.role]) for item in inputs for k in range(2)]
+        samples = [external_sample(item, k, reasons[item.role]) for item in inputs for k in range(8)]
         for sample in samples:
             sample.external = sample.group_id.startswith("p/solver")
         return rollout_manager.Round(samples, 1.0)
@@ -226,9 +226,11 @@ def test_a_round_without_a_solution_stops_although_the_engine_answers(monkeypatc
     manager = MarsRLAgentLoopManager.__new__(MarsRLAgentLoopManager)
     manager.agent_loop_workers = [SimpleNamespace(generate_samples=fake_ray.Method(generate))]
     inputs = [stage_input("solver"), stage_input("verifier")]
-    with pytest.raises(EngineUnavailableError, match=r"all 2 samples of the external Solver.*HTTP 500"):
+    with pytest.raises(
+        EngineUnavailableError, match=r"all of the last 8 requests of the external Solver.*HTTP 500"
+    ):
         manager.generate(inputs, {item.role: SETTINGS for item in inputs})
-    assert len(manager.generate(inputs[1:], {"verifier": SETTINGS})) == 2
+    assert len(manager.generate(inputs[1:], {"verifier": SETTINGS})) == 8
 
 
 # --- what a run leaves behind ---------------------------------------------------------------------
