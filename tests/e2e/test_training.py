@@ -128,8 +128,11 @@ def test_segments_with_overlap_continue_with_newer_weights_and_survive_a_kill(tm
         ]
         assert versions in possible, row["sample"]
     assert max(len(row["segments"]) for row in rows) >= 2
-    # In the first steps it may be that no group is complete; the last one completes many.
-    assert max(row["policy_version"] for row in rows if row["step"] == 6) == 4
+    # Of the six steps the first may complete no group.
+    versions_of = {step: {row["policy_version"] for row in rows if row["step"] == step} for step in metrics}
+    newest = {step: max(found) for step, found in versions_of.items() if found}
+    assert newest == {step: max(0, step - 2) for step in newest}
+    assert set(newest) >= {3, 4, 5, 6}
     trained = [one for one in metrics.values() if one["training/updated"]]
     assert max(one["off_policy/older_than/0"] for one in trained) > 0
 
