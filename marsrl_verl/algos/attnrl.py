@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from marsrl_verl.algos.adaptive_sampling import (
     BatchController,
@@ -40,28 +41,36 @@ from marsrl_verl.algos.branch_points import (
     check_rule,
     choose_branch_points,
 )
+from marsrl_verl.algos.mastered_tokens import MasteredTokens
 from marsrl_verl.algos.prompts import PromptTokens, RolePrompts
 from marsrl_verl.algos.response_trees import TreeCredit, by_problem, problem_tree, tree_metrics
 from marsrl_verl.algos.step_cutter import StepCutter
 from marsrl_verl.algos.tree_figures import TreeFigures
-from marsrl_verl.core.algorithm import Algorithm, Credit, Stage
+from marsrl_verl.core.method import EndReason, Method, Probe, Stage, StepView, Unit
+from marsrl_verl.core.request import Problem, RolloutRequest
+from marsrl_verl.core.rows import RowRef, Rows
 from marsrl_verl.core.seeding import derive_generator
-from marsrl_verl.core.steps import Steps
-from marsrl_verl.core.tree import tree_advantages, treerl_advantages
-from marsrl_verl.core.types import (
-    SOLVER,
-    Group,
-    Problem,
-    Sample,
-    StageInput,
-    is_correct,
+from marsrl_verl.core.sequence import (
+    RECORDED_ENTROPIES,
+    RECORDED_LOG_PROBS,
+    TRAINER_LOG_PROBS,
 )
+from marsrl_verl.core.sequence import Sequence as TokenSequence
+from marsrl_verl.core.steps import Steps
+from marsrl_verl.core.trajectory import Group, Trajectory
+from marsrl_verl.core.tree import tree_advantages, treerl_advantages
+from marsrl_verl.core.types import SOLVER, is_correct
 
 if TYPE_CHECKING:
     from marsrl_verl.config.schema import AlgoConfig
 
 INITIAL = "initial"
 CONTINUATION = "continuation"
+INFLUENCE = "influence"
+"""Annotation: the Forward Context Influence of the step that each token is in, (T,)."""
+STEP_IDS, STEP_MEASURED = "step_ids", "step_measured"
+"""What FCI's measure reads: (T,) the step of each token, and whether that step is measured."""
+FCI_MEASURE = "marsrl_verl.attention.measure:InfluenceMeasure"
 DELTA = RolePrompts.step_distance
 """Least distance in steps from which attention counts (arXiv 2509.26628, eq. 6)."""
 
@@ -79,7 +88,7 @@ class Expansion:
     """Also train first responses that were not expanded; they count in the root's value either way."""
 
 
-class AttnRL(Algorithm):
+class AttnRL(Method):
     """Initial responses, then continuations from their branch points.
 
     Args:
@@ -98,9 +107,11 @@ class AttnRL(Algorithm):
         prompt_tokens: measures a chat.
         record_log_probs: whether the loss takes the trainer's log-probabilities of the first responses under
             the weights that sampled them.
+        fci_backend: what computes the influence (`attention.backends`).
+        mastered: which tokens are left out of the loss.
     """
 
-    whole_problems = True
+    unit = Unit.PROBLEM
 
     def __init__(
         self,
@@ -119,6 +130,8 @@ class AttnRL(Algorithm):
         max_prompt_tokens: int | None = None,
         prompt_tokens: PromptTokens | None = None,
         record_log_probs: bool = True,
+        fci_backend: str = "auto",
+        mastered: MasteredTokens | None = None,
     ) -> None:
         if group_size < 2:
             raise ValueError(f"algo.group_size is {group_size}, expected at least 2")
@@ -136,8 +149,12 @@ class AttnRL(Algorithm):
         self.controller = controller
         self.tree_credit = tree_credit
         self.max_prompt_tokens, self.prompt_tokens = max_prompt_tokens, prompt_tokens
-        self.stages = (Stage(INITIAL, SOLVER), Stage(CONTINUATION, SOLVER))
+        self.stages = (Stage(INITIAL, SOLVER, next=(CONTINUATION,)), Stage(CONTINUATION, SOLVER))
+        self.fci_backend = fci_backend
+        self.mastered = mastered or MasteredTokens()
         self._figures = TreeFigures()
+        self._steps: dict[str, Steps] = {}
+        """Of responses that were cut in this step, by trajectory id."""
         self.record_log_probs = record_log_probs
         self._trained = 0
         """Samples trained since the controller was last told."""
@@ -201,51 +218,62 @@ class AttnRL(Algorithm):
             prompt_tokens=prompt_tokens,
             max_prompt_tokens=max_prompt_tokens,
             record_log_probs=record_log_probs,
+            fci_backend=one.fci_backend,
+            mastered=MasteredTokens.from_config(cfg.mastered_tokens),
         )
 
-    # --- stages -------------------------------------------------------------------------------
+    # --- requests -------------------------------------------------------------------------------
 
-    def first_inputs(self, problem: Problem, step: int) -> list[StageInput]:
+    def first_requests(self, problem: Problem, step: int) -> list[RolloutRequest]:
         """One group of first responses; none when the prompt is too long."""
         messages = self.prompts.solver(problem)
         measure, most = self.prompt_tokens, self.max_prompt_tokens
         if measure is not None and most is not None and measure(messages) > most:
             return []
         name = f"{problem.problem_id}/{INITIAL}/0"
-        return [StageInput(name, problem, INITIAL, 0, SOLVER, messages, self.group_size, created_step=step)]
+        return [RolloutRequest(name, problem, INITIAL, SOLVER, messages, self.group_size, created_step=step)]
 
-    def influence_delta(self) -> int | None:
-        """The distance, where branch points or the filter look at FCI."""
+    def measures_influence(self) -> bool:
+        """Whether branch points or the filter look at FCI."""
         by_influence = self.branching.criterion is BranchCriterion.FCI
-        return self.delta if by_influence or self.expansion.filter is not FilterRule.NONE else None
+        return by_influence or self.expansion.filter is not FilterRule.NONE
 
-    def cut(self, response_ids: Sequence[int]) -> Steps:
-        """See `StepCutter`."""
-        return self.cutter.cut(response_ids)
+    def probes(self, stage: str) -> tuple[Probe, ...]:
+        """Of first responses: their log-probabilities under the weights that sampled them, their FCI and their
+        entropies, as far as branch points, filter or loss need them."""
+        entropies = self.record_log_probs or self.branching.criterion is BranchCriterion.ENTROPY
+        influence = self.measures_influence()
+        if stage != INITIAL or not (entropies or influence):
+            return ()
+        if not influence:
+            return (Probe(INITIAL, entropies=entropies),)
+        settings = {"delta": self.delta, "backend": self.fci_backend}
+        return (
+            Probe(
+                INITIAL, FCI_MEASURE, settings, self._measured_steps, (INFLUENCE,), entropies, shares_prefixes=False
+            ),
+        )
 
-    def marked_stages(self) -> frozenset[str]:
-        """First responses: their log-probabilities under the weights that sampled them, their FCI and their
-        entropies. None where nothing of it is needed: log-probabilities are also known from the engine."""
-        needed = self.record_log_probs or self.influence_delta() is not None or self.marks_entropies()
-        return frozenset({INITIAL} if needed else ())
+    def _measured_steps(self, sequence: TokenSequence) -> dict[str, NDArray[Any]]:
+        """The first step is not measured, nor one that closes the thinking part or comes after it (released
+        code)."""
+        steps = self.cutter.cut(sequence.response_ids.tolist())
+        ids = np.array(steps.step_ids(), dtype=np.int32)
+        return {STEP_IDS: ids, STEP_MEASURED: (ids > 0) & (ids < steps.thinking)}
 
-    def marks_entropies(self) -> bool:
-        """Where branch points are chosen by them, or recorded log-probabilities spare a later pass."""
-        return self.record_log_probs or self.branching.criterion is BranchCriterion.ENTROPY
-
-    def observe(self, stage_index: int, problems: Sequence[Sequence[Group]], step: int) -> None:
+    def observe_stage(self, stage: str, problems: Sequence[Sequence[Group]], step: int) -> None:
         """Bring the filter's mean up to date with all problems of the step."""
-        if stage_index:
+        if stage != INITIAL:
             return
         standings = [self._standing(groups[0]) for groups in problems if groups[0].comparable]
         self.mean.update(sorted(one.influence for one in standings if in_filter(one, self.expansion.filter)))
 
-    def next_inputs(
-        self, problem: Problem, stage_index: int, groups: list[Group], step: int
-    ) -> list[StageInput] | None:
+    def next_requests(
+        self, problem: Problem, stage: str, groups: list[Group], step: int
+    ) -> list[RolloutRequest] | None:
         """The continuations of a problem that passes the filter. A problem that does not gets no further
-        inputs, since its first responses are a tree too; it is rejected (None) only if all of them are right.
-        """
+        requests, since its first responses are a tree too; it is rejected (None) only if all of them are
+        right."""
         group = groups[0]
         if not group.comparable:
             return []
@@ -256,122 +284,157 @@ class AttnRL(Algorithm):
             return None if standing.all_correct else []
         rng = derive_generator(self.seed, "trees", problem.problem_id)
         number = trees_to_expand(standing, self.expansion.rounding)
-        points = {at: self._points(sample) for at, sample in enumerate(group.samples) if sample.comparable}
+        members = group.trajectories
+        points = {at: self._points(one) for at, one in enumerate(members) if one.comparable}
         able = [at for at, found in points.items() if found]
-        right = [is_correct(group.samples[at].reward) for at in able]
-        inputs: list[StageInput] = []
+        right = [is_correct(members[at].value) for at in able]
+        requests: list[RolloutRequest] = []
         for place in choose_trees(right, number, self.expansion.choice, rng):
             at = able[place]
-            self._figures.branched(problem.problem_id, points[at], len(group.samples[at].response_ids))
+            self._figures.branched(problem.problem_id, points[at], members[at].tokens)
             if self.branching.criterion not in BY_TOKEN:
-                self._figures.compared(points[at] == self._earliest_points(group.samples[at]))
-            inputs += [self._continuation(group, at, point, step) for point in points[at]]
-        return inputs
+                self._figures.compared(points[at] == self._earliest_points(members[at]))
+            requests += [self._continuation(group, at, point, step) for point in points[at]]
+        return requests
 
-    def _points(self, sample: Sample) -> list[BranchPoint]:
-        if not sample.response_ids:
+    def steps(self, one: Trajectory) -> Steps:
+        """The steps of a response (`StepCutter`)."""
+        if one.trajectory_id not in self._steps:
+            self._steps[one.trajectory_id] = self.cutter.cut(one.sequence.response_ids.tolist())
+        return self._steps[one.trajectory_id]
+
+    def influence(self, one: Trajectory) -> tuple[float, ...] | None:
+        """The Forward Context Influence of every step as it was measured; None where it was not."""
+        found = one.sequence.annotations.get(INFLUENCE)
+        if found is None:
+            return None
+        steps = self.steps(one)
+        return tuple(float(found[steps.start(step)]) for step in range(len(steps)))
+
+    def _points(self, one: Trajectory) -> list[BranchPoint]:
+        if not one.tokens:
             return []
-        steps = self.cutter.cut(sample.response_ids) if sample.marks is None else sample.marks.steps
-        by_surprisal = self.branching.criterion is BranchCriterion.SURPRISAL
+        sequence, criterion = one.sequence, self.branching.criterion
+        by_surprisal = criterion is BranchCriterion.SURPRISAL
         marks = ResponseMarks(
-            steps,
-            len(sample.prompt_ids),
-            influence=self._influence(sample) if self.branching.criterion is BranchCriterion.FCI else (),
-            token_scores=self._token_scores(sample),
-            answer_token=self.cutter.first_final_word(sample.response_ids) if by_surprisal else None,
+            self.steps(one),
+            len(sequence.prompt_ids),
+            influence=self._aggregated(one) if criterion is BranchCriterion.FCI else (),
+            token_scores=self._token_scores(one),
+            answer_token=self.cutter.first_final_word(sequence.response_ids.tolist()) if by_surprisal else None,
         )
-        rng = derive_generator(self.seed, "branch points", sample.sample_id)
+        rng = derive_generator(self.seed, "branch points", one.trajectory_id)
         return choose_branch_points(marks, self.branching, rng)
 
-    def _earliest_points(self, sample: Sample) -> list[BranchPoint]:
+    def _earliest_points(self, one: Trajectory) -> list[BranchPoint]:
         """The points that the same rule chooses without the criterion."""
-        steps = self.cutter.cut(sample.response_ids) if sample.marks is None else sample.marks.steps
         rule = replace(self.branching, criterion=BranchCriterion.EARLIEST)
-        rng = derive_generator(self.seed, "branch points", sample.sample_id)
-        return choose_branch_points(ResponseMarks(steps, len(sample.prompt_ids)), rule, rng)
+        rng = derive_generator(self.seed, "branch points", one.trajectory_id)
+        return choose_branch_points(ResponseMarks(self.steps(one), len(one.sequence.prompt_ids)), rule, rng)
 
-    def _token_scores(self, sample: Sample) -> Sequence[float]:
+    def _token_scores(self, one: Trajectory) -> Sequence[float]:
         """What a criterion that chooses tokens ranks them by."""
+        sequence = one.sequence
         if self.branching.criterion is BranchCriterion.SURPRISAL:
-            log_probs = sample.rollout_log_probs if sample.marks is None else sample.marks.log_probs
-            return [-value for value in log_probs]
+            log_probs = sequence.annotations.get(TRAINER_LOG_PROBS, sequence.rollout_log_probs)
+            return [-value for value in log_probs.tolist()]
         if self.branching.criterion is BranchCriterion.ENTROPY:
-            if sample.marks is None or len(sample.marks.entropies) != len(sample.response_ids):
+            found = sequence.annotations.get(RECORDED_ENTROPIES)
+            if found is None:
                 raise ValueError(
-                    f"sample {sample.sample_id}: its entropies were not computed, which criterion=entropy "
-                    "needs"
+                    f"trajectory {one.trajectory_id}: its entropies were not computed, which "
+                    "criterion=entropy needs"
                 )
-            return sample.marks.entropies
+            return list(found.tolist())
         return ()
 
-    def _continuation(self, group: Group, at: int, point: BranchPoint, step: int) -> StageInput:
-        parent, problem = group.samples[at], group.input.problem
-        return StageInput(
+    def _continuation(self, group: Group, at: int, point: BranchPoint, step: int) -> RolloutRequest:
+        parent, problem = group.trajectories[at], group.request.problem
+        return RolloutRequest(
             group_id=f"{problem.problem_id}/{CONTINUATION}/{at:03d}-{point.token:06d}",
             problem=problem,
             stage=CONTINUATION,
-            stage_index=1,
             role=SOLVER,
-            messages=group.input.messages,
+            messages=group.request.messages,
             n=self.expansion.continuations * point.times,
-            parent_id=parent.sample_id,
+            parent_id=parent.trajectory_id,
             created_step=step,
-            prefix=parent.beginning(point.token),
+            prefix=parent.sequence.truncate(point.token).keeping(RECORDED_LOG_PROBS),
         )
 
     def _standing(self, group: Group) -> ProblemStanding:
         means = []
         leaves = group.comparable
-        if self.influence_delta() is not None:
-            for sample in leaves:
-                influence = self._influence(sample) if sample.response_ids else ()
+        if self.measures_influence():
+            for one in leaves:
+                influence = self._aggregated(one) if one.tokens else ()
                 means.append(float(np.mean(influence)) if influence else 0.0)
-        correct = sum(is_correct(sample.reward) for sample in leaves)
+        correct = sum(is_correct(one.value) for one in leaves)
         mean = float(np.mean(means)) if means else 0.0
         return ProblemStanding(correct, len(leaves), mean, sum(not value for value in means))
 
-    def _influence(self, sample: Sample) -> tuple[float, ...]:
-        if sample.marks is None or len(sample.marks.influence) != len(sample.marks.steps):
+    def _aggregated(self, one: Trajectory) -> tuple[float, ...]:
+        influence = self.influence(one)
+        if influence is None:
             raise ValueError(
-                f"sample {sample.sample_id}: its Forward Context Influence was not computed, which this "
+                f"trajectory {one.trajectory_id}: its Forward Context Influence was not computed, which this "
                 "method's branching or filter needs"
             )
-        return aggregated_influence(sample.marks.influence, self.delta, self.aggregation)
+        return aggregated_influence(influence, self.delta, self.aggregation)
 
     def observe_problem(self, groups: Sequence[Group]) -> None:
         """Count how a whole tree did."""
-        self._figures.ended(groups, trains=self.problem_trains(groups))
+        self._figures.ended(groups, trains=self.trains(groups))
 
-    # --- credit -------------------------------------------------------------------------------
+    # --- training ------------------------------------------------------------------------------
 
-    def trains(self, group: Group) -> bool:
-        """Whether the group by itself could be compared; what counts is `problem_trains`."""
-        return len(set(group.rewards)) > 1
-
-    def problem_trains(self, groups: Sequence[Group]) -> bool:
+    def trains(self, groups: Sequence[Group]) -> bool:
         """Whether some leaf enters the loss: their rewards are not all equal, else every advantage is 0, and
         there are others than unexpanded responses where these are dropped."""
-        kept = self.expansion.keep_unbranched or any(group.input.stage == CONTINUATION for group in groups)
+        kept = self.expansion.keep_unbranched or any(group.request.stage == CONTINUATION for group in groups)
         return kept and len({reward for group in groups for reward in group.rewards}) > 1
 
-    def credit(self, groups: Sequence[Group]) -> Credit:
+    def select(self, groups: Sequence[Group], step: int) -> list[RowRef]:
+        """The leaves with tokens; without first responses that were not expanded, where these are dropped."""
+        branched = {group.request.parent_id for group in groups}
+        return [
+            RowRef(at, place)
+            for at, group in enumerate(groups)
+            for place, one in enumerate(group.trajectories)
+            if one.comparable and one.tokens
+            if self.expansion.keep_unbranched
+            or group.request.stage != INITIAL
+            or one.trajectory_id in branched
+        ]
+
+    def advantages(self, rows: Rows) -> NDArray[np.float32]:
         """The tree's advantages, segment by segment (arXiv 2509.26628, eq. 3)."""
-        found: Credit = {}
-        for problem_groups in by_problem(groups).values():
-            tree, samples = problem_tree(problem_groups)
-            numbers = (
-                tree_advantages(tree) if self.tree_credit is TreeCredit.ATTNRL else treerl_advantages(tree)
-            )
-            branched = {group.input.parent_id for group in problem_groups}
-            for at, sample in enumerate(samples):
-                initial = sample.group_id.split("/")[-2] == INITIAL
-                dropped = initial and not self.expansion.keep_unbranched and sample.sample_id not in branched
-                if not dropped and sample.response_ids:
-                    found[sample.sample_id] = tuple(
-                        (end, float(numbers[node])) for end, node in tree.segments_of(at) if end
-                    )
-        order = [sample.sample_id for group in groups for sample in group.samples]
-        return {name: found[name] for name in order if name in found}
+        segments: dict[str, list[tuple[int, float]]] = {}
+        for groups in by_problem(rows.groups).values():
+            tree, members = problem_tree(groups)
+            by_node = tree_advantages(tree) if self.tree_credit is TreeCredit.ATTNRL else treerl_advantages(tree)
+            for at, one in enumerate(members):
+                segments[one.trajectory_id] = [(end, float(by_node[node])) for end, node in tree.segments_of(at)]
+        found = np.zeros(rows.tokens, dtype=np.float32)
+        for row in range(len(rows)):
+            start = first = int(rows.offsets[row])
+            for end, advantage in segments[rows.trajectory(row).trajectory_id]:
+                found[start : first + end] = advantage
+                start = first + end
+        return found
+
+    def masks(self, rows: Rows, advantages: NDArray[np.float32]) -> NDArray[np.bool_] | None:
+        """Well-mastered tokens of correct responses (UloRL), where that is on."""
+        return self.mastered.masks(rows, advantages)
+
+    def record(self, request: RolloutRequest, trajectory: Trajectory) -> dict[str, Any]:
+        """The answer, and the steps of first responses with their influence."""
+        found: dict[str, Any] = {"answer": trajectory.scored.info.get("answer")}
+        if request.prefix is None and trajectory.sequences:
+            influence = self.influence(trajectory)
+            found["steps"] = list(self.steps(trajectory).ends)
+            found["influence"] = None if influence is None else list(influence)
+        return found
 
     # --- state and metrics --------------------------------------------------------------------
 
@@ -379,35 +442,31 @@ class AttnRL(Algorithm):
         """B_m where it is adapted (eq. 10)."""
         return configured if self.controller is None else self.controller.number()
 
-    def observe_step(
-        self,
-        trained: Sequence[Group],
-        trained_samples: int,
-        finished_problems: int,
-        ended_problems: int = 0,
-        held_groups: int = 0,
-    ) -> dict[str, float]:
+    def observe_step(self, view: StepView) -> dict[str, float]:
         """Adapt the number of problems; the step's figures of trees, branching and filter."""
-        self._trained += trained_samples
-        self._completing_steps += finished_problems > 0
-        self._other_steps += finished_problems == 0 and ended_problems > 0
-        self._tell_controller(held_groups)
+        finished = any(end.reason is EndReason.FINISHED for end in view.ended)
+        ended = any(end.reason is not EndReason.DROPPED for end in view.ended)
+        self._trained += len(view.rows)
+        self._completing_steps += finished
+        self._other_steps += ended and not finished
+        self._tell_controller(view.deferred_groups)
         figures, self._figures = self._figures, TreeFigures()
-        metrics = tree_metrics(trained) | figures.metrics(influence=self.influence_delta() is not None)
+        self._steps = {}
+        metrics = tree_metrics(view.rows.groups) | figures.metrics(influence=self.measures_influence())
         if self.controller is not None:
             metrics["attnrl/next_problems"] = self.controller.number()
         return metrics
 
-    def _tell_controller(self, held_groups: int) -> None:
+    def _tell_controller(self, deferred_groups: int) -> None:
         """Tell the controller how many samples a step trains, where the steps since it was told last say so.
 
         A step in which no tree was completed (a pipeline that fills, a small budget) says little; what it
         trained counts with the next one. After two of them there may never be one: no response can be
-        branched, or the filter lets none through. Trees that are held back for a larger update count in the
+        branched, or the filter lets none through. Trees that are deferred for a larger update count in the
         step that trains them, as those of several steps.
         """
         steps = self._completing_steps or (self._other_steps if self._other_steps > 1 else 0)
-        if not steps or held_groups:
+        if not steps or deferred_groups:
             return
         if self.controller is not None:
             self.controller.observe(self._trained / steps)

@@ -3,28 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from marsrl_verl.algos.prompts import PromptTokens, RolePrompts
-from marsrl_verl.core.advantages import RoleBalance, sample_advantages
-from marsrl_verl.core.algorithm import Algorithm, Credit, Stage
+from marsrl_verl.algos.mastered_tokens import MasteredTokens
+from marsrl_verl.core.advantages import RoleBalance, balance_roles, comparable_rows, group_relative
+from marsrl_verl.core.method import Method, Stage
+from marsrl_verl.core.request import Message, Problem, RolloutRequest
+from marsrl_verl.core.rows import RowRef, Rows
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.selection import Candidate, Strategy, choose
-from marsrl_verl.core.types import (
-    CORRECTOR,
-    ROLES,
-    SOLVER,
-    VERIFIER,
-    Group,
-    Message,
-    Problem,
-    Sample,
-    StageInput,
-    Verdict,
-    is_correct,
-)
+from marsrl_verl.core.trajectory import Group, Trajectory
+from marsrl_verl.core.types import CORRECTOR, ROLES, SOLVER, VERIFIER, is_correct
+from marsrl_verl.core.verdict import Verdict
 
 if TYPE_CHECKING:
     from marsrl_verl.config.schema import AlgoConfig
@@ -56,16 +52,17 @@ class PromptLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Draft:
-    """What a stage input is made of before it has a place."""
+class Candidacy:
+    """What a request is made of before it is chosen and has a place."""
 
     messages: tuple[Message, ...]
     parent_id: str | None = None
-    solution: str | None = None
-    solution_reward: float | None = None
+    inputs: Mapping[str, Any] = field(default_factory=dict)
+    """`solution`, the text under judgement or repair, and `solution_reward`, the reward of its answer: 1 right,
+    0 wrong. The Verifier is scored against it, and fix and break rates are measured with it."""
 
 
-class MarsRL(Algorithm):
+class MarsRL(Method):
     """The chain Solver, then (Verifier, Corrector) x rounds; stages after the last trained role are left
     out, since nothing would be learnt from them.
 
@@ -94,6 +91,7 @@ class MarsRL(Algorithm):
         normalize_std: bool = True,
         role_balance: RoleBalance | str = RoleBalance.TOKENS,
         role_weights: Mapping[str, float] | None = None,
+        mastered: MasteredTokens | None = None,
     ) -> None:
         for name, value, least in (
             ("group_size", group_size, 2),
@@ -114,6 +112,7 @@ class MarsRL(Algorithm):
         self.normalize_std = normalize_std
         self.role_balance = RoleBalance(role_balance)
         self.role_weights = dict(role_weights or {})
+        self.mastered = mastered or MasteredTokens()
         self.stages = _stages(correction_rounds, self.train_roles)
 
     @classmethod
@@ -160,38 +159,45 @@ class MarsRL(Algorithm):
             normalize_std=cfg.normalize_std,
             role_balance=_member(RoleBalance, "role_balance", cfg.role_balance),
             role_weights=cfg.role_weights,
+            mastered=MasteredTokens.from_config(cfg.mastered_tokens),
         )
 
-    def first_inputs(self, problem: Problem, step: int) -> list[StageInput]:
-        """One Solver group; none when the problem does not fit the Solver's prompt limit."""
-        draft = Draft(self.prompts.solver(problem))
-        return [self._input(problem, 0, 0, step, draft)] if self._fits(SOLVER, draft.messages) else []
+    # --- requests ------------------------------------------------------------------------------
 
-    def next_inputs(
-        self, problem: Problem, stage_index: int, groups: list[Group], step: int
-    ) -> list[StageInput]:
-        """Up to K inputs (per problem or per group) chosen from the stage's eligible outputs."""
-        stage = self.stages[stage_index + 1]
+    def first_requests(self, problem: Problem, step: int) -> list[RolloutRequest]:
+        """One Solver group; none when the problem does not fit the Solver's prompt limit."""
+        one = Candidacy(self.prompts.solver(problem))
+        return [self._request(problem, self.stages[0], 0, step, one)] if self._fits(SOLVER, one.messages) else []
+
+    def next_requests(
+        self, problem: Problem, stage: str, groups: list[Group], step: int
+    ) -> list[RolloutRequest]:
+        """Up to K requests (per problem or per group) chosen from the stage's eligible outputs."""
+        following = self._following(stage)
         pools = [groups] if self.scope is SelectScope.PROBLEM else [[group] for group in groups]
-        chosen: list[Draft] = []
+        chosen: list[Candidacy] = []
         for pool in pools:
-            drafts: dict[str, Draft] = {}
+            found: dict[str, Candidacy] = {}
             candidates: list[Candidate] = []
             for group in pool:
-                for sample in _without_repeats(group.samples):
-                    draft = self._draft(problem, stage.role, group, sample)
-                    if draft is not None:
-                        drafts[sample.sample_id] = draft
-                        candidates.append(_candidate(stage.role, sample))
-            names = [problem.problem_id, stage.name]
+                for trajectory in _without_repeats(group.trajectories):
+                    one = self._candidacy(problem, following.role, group, trajectory)
+                    if one is not None:
+                        found[trajectory.trajectory_id] = one
+                        candidates.append(_candidate(following.role, trajectory))
+            names = [problem.problem_id, following.name]
             if self.scope is SelectScope.GROUP:
-                names.append(pool[0].input.group_id)
-            chosen += self._choose_fitting(stage.role, candidates, drafts, names)
-        return [self._input(problem, stage_index + 1, slot, step, draft) for slot, draft in enumerate(chosen)]
+                names.append(pool[0].group_id)
+            chosen += self._choose_fitting(following.role, candidates, found, names)
+        return [self._request(problem, following, slot, step, one) for slot, one in enumerate(chosen)]
+
+    def _following(self, stage: str) -> Stage:
+        names = [one.name for one in self.stages]
+        return self.stages[names.index(stage) + 1]
 
     def _choose_fitting(
-        self, role: str, candidates: list[Candidate], drafts: dict[str, Draft], names: list[str]
-    ) -> list[Draft]:
+        self, role: str, candidates: list[Candidate], found: dict[str, Candidacy], names: list[str]
+    ) -> list[Candidacy]:
         """Choose K whose prompts are within the limit.
 
         Only chosen prompts are measured, since counting the tokens of every candidate would take the
@@ -203,62 +209,76 @@ class MarsRL(Algorithm):
             distinct = self.distinct_answers and role == VERIFIER
             picks = choose(candidates, self.inputs_per_stage, self.strategy, rng, distinct_answers=distinct)
             too_long = {
-                pick.sample_id for pick in picks if not self._fits(role, drafts[pick.sample_id].messages)
+                pick.sample_id for pick in picks if not self._fits(role, found[pick.sample_id].messages)
             }
             if not too_long:
-                return [drafts[pick.sample_id] for pick in picks]
+                return [found[pick.sample_id] for pick in picks]
             candidates = [candidate for candidate in candidates if candidate.sample_id not in too_long]
 
-    def trains(self, group: Group) -> bool:
-        """Whether the role is trained and the rewards are not all equal (0 < #correct < G)."""
-        return group.input.role in self.train_roles and len(set(group.rewards)) > 1
-
-    def credit(self, groups: Sequence[Group]) -> Credit:
-        """Group-relative advantages, the same for all tokens of a sample (`core.advantages`)."""
-        found = sample_advantages(
-            groups,
-            normalize_std=self.normalize_std,
-            role_balance=self.role_balance,
-            role_weights=self.role_weights,
-        )
-        lengths = {sample.sample_id: len(sample.response_ids) for group in groups for sample in group.samples}
-        return {name: ((lengths[name], advantage),) for name, advantage in found.items()}
-
-    def _draft(self, problem: Problem, role: str, group: Group, sample: Sample) -> Draft | None:
-        """What `role` would be asked about a sample of the preceding stage; None if not eligible (its
+    def _candidacy(self, problem: Problem, role: str, group: Group, one: Trajectory) -> Candidacy | None:
+        """What `role` would be asked about a trajectory of the preceding stage; None if not eligible (its
         prompt's length apart)."""
-        if not sample.finished or not sample.final_text:
+        if not one.finished or not one.final_text:
             return None
-        if sample.outcome is not None and not sample.outcome.graded:
+        if not one.scored.graded:
             return None  # without the truth about a response nobody can be scored for judging it
         if role == VERIFIER:
-            messages = self.prompts.verifier(problem, sample.final_text)
-            return Draft(messages, sample.sample_id, sample.final_text, sample.reward)
-        judged, outcome = group.input, sample.outcome
-        if outcome is None or outcome.verdict is not Verdict.WRONG or judged.solution is None:
+            messages = self.prompts.verifier(problem, one.final_text)
+            judged = {"solution": one.final_text, "solution_reward": one.value}
+            return Candidacy(messages, one.trajectory_id, judged)
+        solution = group.request.inputs.get("solution")
+        if one.scored.info.get("verdict") != Verdict.WRONG.value or solution is None:
             return None
-        report = sample.final_text if outcome.report is None else outcome.report
-        messages = self.prompts.corrector(problem, judged.solution, report)
-        return Draft(messages, sample.sample_id, judged.solution, judged.solution_reward)
+        report = one.scored.info.get("report")
+        messages = self.prompts.corrector(problem, solution, one.final_text if report is None else report)
+        return Candidacy(messages, one.trajectory_id, group.request.inputs)
 
-    def _input(self, problem: Problem, stage_index: int, slot: int, step: int, draft: Draft) -> StageInput:
-        stage = self.stages[stage_index]
-        return StageInput(
+    def _request(
+        self, problem: Problem, stage: Stage, slot: int, step: int, one: Candidacy
+    ) -> RolloutRequest:
+        return RolloutRequest(
             group_id=f"{problem.problem_id}/{stage.name}/{slot}",
             problem=problem,
             stage=stage.name,
-            stage_index=stage_index,
             role=stage.role,
-            messages=draft.messages,
+            messages=one.messages,
             n=self.group_size,
-            parent_id=draft.parent_id,
-            solution=draft.solution,
-            solution_reward=draft.solution_reward,
+            inputs=one.inputs,
+            parent_id=one.parent_id,
             created_step=step,
         )
 
     def _fits(self, role: str, messages: tuple[Message, ...]) -> bool:
         return self.limits is None or self.limits.fits(role, messages)
+
+    # --- training ------------------------------------------------------------------------------
+
+    def trains(self, groups: Sequence[Group]) -> bool:
+        """Whether the role is trained and the rewards are not all equal (0 < #correct < G)."""
+        return any(group.request.role in self.train_roles and len(set(group.rewards)) > 1 for group in groups)
+
+    def select(self, groups: Sequence[Group], step: int) -> list[RowRef]:
+        """All that can be compared (`core.advantages.comparable_rows`)."""
+        return comparable_rows(groups)
+
+    def advantages(self, rows: Rows) -> NDArray[np.float32]:
+        """Group-relative advantages with the roles' factors, the same for all tokens of a row."""
+        values = group_relative(rows, normalize_std=self.normalize_std)
+        values = values * balance_roles(rows, self.role_balance, self.role_weights)
+        return rows.spread(values.astype(np.float32))
+
+    def masks(self, rows: Rows, advantages: NDArray[np.float32]) -> NDArray[np.bool_] | None:
+        """Well-mastered tokens of correct responses (UloRL), where that is on."""
+        return self.mastered.masks(rows, advantages)
+
+    def record(self, request: RolloutRequest, trajectory: Trajectory) -> dict[str, Any]:
+        """What was judged or repaired, and what was found in the trajectory."""
+        info = trajectory.scored.info
+        return {
+            "answer": info.get("answer"),
+            "verdict": info.get("verdict"),
+            "solution_reward": request.inputs.get("solution_reward"),
+        }
 
 
 def _stages(correction_rounds: int, train_roles: frozenset[str]) -> tuple[Stage, ...]:
@@ -278,28 +298,28 @@ def _stages(correction_rounds: int, train_roles: frozenset[str]) -> tuple[Stage,
         )
     if not stages:
         raise ValueError(f"algo.train_roles is empty, expected at least one of: {', '.join(ROLES)}")
-    return tuple(stages)
+    following = [(stage.name,) for stage in stages[1:]] + [()]
+    return tuple(replace(stage, next=names) for stage, names in zip(stages, following, strict=True))
 
 
-def _without_repeats(samples: list[Sample]) -> list[Sample]:
+def _without_repeats(trajectories: list[Trajectory]) -> list[Trajectory]:
     """Without an external Solver's further answers with the same text, of which a file with few answers has
     many: as inputs they would be one group twice."""
     seen: set[str] = set()
     kept = []
-    for sample in samples:
-        if sample.external and sample.text in seen:
+    for one in trajectories:
+        if one.external and one.text in seen:
             continue
-        seen.add(sample.text)
-        kept.append(sample)
+        seen.add(one.text)
+        kept.append(one)
     return kept
 
 
-def _candidate(role: str, sample: Sample) -> Candidate:
-    """For the inputs of `role`; preferred (§3.4) are incorrect solutions for the Verifier, rightly found
+def _candidate(role: str, one: Trajectory) -> Candidate:
+    """For the requests of `role`; preferred (§3.4) are incorrect solutions for the Verifier, rightly found
     errors for the Corrector."""
-    preferred = not is_correct(sample.reward) if role == VERIFIER else is_correct(sample.reward)
-    answer = sample.outcome.answer if sample.outcome is not None else None
-    return Candidate(sample.sample_id, preferred, answer)
+    preferred = not is_correct(one.value) if role == VERIFIER else is_correct(one.value)
+    return Candidate(one.trajectory_id, preferred, one.scored.info.get("answer"))
 
 
 def _member(enum: type[E], key: str, value: str) -> E:

@@ -7,64 +7,71 @@ still divided by all tokens.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
+import numpy as np
+from numpy.typing import NDArray
 
 from marsrl_verl.algos.choices import EntropyScope
+from marsrl_verl.core.rows import ENTROPIES, OLD_LOG_PROBS, RESPONSE_MASK, Rows
+
+if TYPE_CHECKING:
+    from marsrl_verl.config.schema import MasteredTokensConfig
 
 
-def mastered_positive_tokens(
-    log_probs: torch.Tensor,
-    advantages: torch.Tensor,
-    response_mask: torch.Tensor,
-    *,
-    probability: float = 0.99,
-) -> torch.Tensor:
-    """Which tokens are well mastered and positive, shape (B, T), boolean.
+@dataclass(frozen=True, slots=True)
+class MasteredTokens:
+    """Which tokens are left out."""
 
-    Args:
-        log_probs: of the sampled tokens under the weights about to be updated, (B, T).
-        advantages: (B, T); only tokens with a positive one count.
-        response_mask: 1 where the model sampled the token, (B, T).
-        probability: a token is mastered from this probability on (τ in the paper).
-    """
-    return response_mask.bool() & (advantages > 0) & (log_probs.exp() >= probability)
+    enabled: bool = False
+    probability: float = 0.99
+    """A token is mastered from this probability on (tau in the paper)."""
+    target_entropy: float = 0.2
+    """Tokens are left out only while entropy is below it, nats (sigma in the paper)."""
+    scope: EntropyScope = EntropyScope.SEQUENCE
+    """Whose entropy that is."""
 
+    @classmethod
+    def from_config(cls, cfg: MasteredTokensConfig) -> MasteredTokens:
+        """From the `mastered_tokens` node."""
+        return cls(cfg.enabled, cfg.probability, cfg.target_entropy, EntropyScope(cfg.scope))
 
-def tokens_to_mask(
-    mastered: torch.Tensor,
-    entropies: torch.Tensor,
-    response_mask: torch.Tensor,
-    roles: Sequence[str],
-    *,
-    target_entropy: float = 0.2,
-    scope: EntropyScope | str = EntropyScope.SEQUENCE,
-) -> torch.Tensor:
-    """Which of the mastered tokens to leave out of the loss, shape (B, T), boolean.
+    def mastered(self, rows: Rows, advantages: NDArray[np.float32]) -> NDArray[np.bool_]:
+        """(N,) tokens that are well mastered and positive.
 
-    Args:
-        mastered: of `mastered_positive_tokens`, (B, T).
-        entropies: of the full distribution at every token, nats, (B, T), from the same forward pass.
-        response_mask: 1 where the model sampled the token, (B, T).
-        roles: the role of each of the B samples.
-        target_entropy: tokens are left out only while entropy is below it, nats (σ in the paper).
-        scope: whose entropy that is.
-    """
-    mean_entropy = _mean_entropy(entropies, response_mask.bool(), roles, EntropyScope(scope))
-    return mastered & (mean_entropy < target_entropy)[:, None]
+        Args:
+            rows: with `old_log_probs` under the weights about to be updated.
+            advantages: (N,)
+        """
+        columns = rows.columns
+        known = np.exp(columns[OLD_LOG_PROBS]) >= np.float32(self.probability)
+        return columns[RESPONSE_MASK].astype(bool) & (advantages > 0) & known
 
+    def masks(self, rows: Rows, advantages: NDArray[np.float32]) -> NDArray[np.bool_] | None:
+        """(N,) mastered tokens that are left out of the loss; None where nothing is masked at all.
 
-def _mean_entropy(
-    entropies: torch.Tensor, mask: torch.Tensor, roles: Sequence[str], scope: EntropyScope
-) -> torch.Tensor:
-    """The mean entropy that applies to each sample, shape (B,)."""
-    sums, counts = (entropies * mask).sum(dim=1), mask.sum(dim=1)
-    if scope is EntropyScope.SEQUENCE:
-        return sums / counts.clamp(min=1)
-    labels = [""] * len(roles) if scope is EntropyScope.BATCH else list(roles)
-    means = torch.zeros_like(sums)
-    for label in set(labels):
-        rows = torch.tensor([one == label for one in labels], device=sums.device)
-        means[rows] = sums[rows].sum() / counts[rows].sum().clamp(min=1)
-    return means
+        Args:
+            rows: with `entropies` of the full distributions from the same forward pass, nats.
+            advantages: (N,)
+        """
+        if not self.enabled:
+            return None
+        low = self._mean_entropies(rows) < self.target_entropy
+        return self.mastered(rows, advantages) & rows.spread(low)
+
+    def _mean_entropies(self, rows: Rows) -> NDArray[np.float64]:
+        """(B,) the mean entropy that applies to each row."""
+        mask = rows.columns[RESPONSE_MASK].astype(bool)
+        sums = rows.row_sums(np.where(mask, rows.columns[ENTROPIES], 0.0))
+        counts = rows.trained_tokens()
+        if self.scope is EntropyScope.SEQUENCE:
+            return sums / np.maximum(counts, 1)
+        labels = [
+            "" if self.scope is EntropyScope.BATCH else rows.sequence(row).role for row in range(len(rows))
+        ]
+        means = np.zeros(len(rows))
+        for label in set(labels):
+            chosen = np.array([one == label for one in labels])
+            means[chosen] = sums[chosen].sum() / max(counts[chosen].sum(), 1)
+        return means

@@ -6,7 +6,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
-from marsrl_verl.core.types import Message, Problem
+from marsrl_verl.core.request import Message, Problem
 
 PromptTokens = Callable[[tuple[Message, ...]], int]
 """Number of tokens of a chat under the model's template, generation prompt included."""

@@ -8,7 +8,7 @@ from enum import Enum
 import numpy as np
 
 from marsrl_verl.core.tree import Path, Tree, build_tree, values
-from marsrl_verl.core.types import Group, Sample
+from marsrl_verl.core.trajectory import Group, Trajectory
 
 
 class TreeCredit(str, Enum):
@@ -23,30 +23,27 @@ class TreeCredit(str, Enum):
 def by_problem(groups: Sequence[Group]) -> dict[str, list[Group]]:
     """Groups by their problem, the first responses before their continuations."""
     found: dict[str, list[Group]] = {}
-    for group in sorted(groups, key=lambda group: (group.input.stage_index, group.input.group_id)):
-        found.setdefault(group.input.problem.problem_id, []).append(group)
+    for group in sorted(groups, key=_depth_and_id):
+        found.setdefault(group.request.problem.problem_id, []).append(group)
     return found
 
 
-def problem_tree(groups: Sequence[Group]) -> tuple[Tree, list[Sample]]:
-    """The tree of one problem and the samples of its paths; those that are not comparable are left out, and
-    none of them has continuations."""
+def _depth_and_id(group: Group) -> tuple[bool, str]:
+    return group.request.prefix is not None, group.group_id
+
+
+def problem_tree(groups: Sequence[Group]) -> tuple[Tree, list[Trajectory]]:
+    """The tree of one problem and the trajectories of its paths; those that are not comparable are left out,
+    and none of them has continuations."""
     paths: list[Path] = []
-    samples: list[Sample] = []
-    for group in sorted(groups, key=lambda group: group.input.stage_index):
-        prefix = group.input.prefix
-        for sample in group.comparable:
-            paths.append(
-                Path(
-                    sample.sample_id,
-                    len(sample.response_ids),
-                    sample.reward,
-                    group.input.parent_id,
-                    0 if prefix is None else len(prefix.response_ids),
-                )
-            )
-            samples.append(sample)
-    return build_tree(paths), samples
+    members: list[Trajectory] = []
+    for group in sorted(groups, key=lambda group: group.request.prefix is not None):
+        prefix = group.request.prefix
+        for one in group.comparable:
+            branch = 0 if prefix is None else len(prefix)
+            paths.append(Path(one.trajectory_id, one.tokens, one.value, group.request.parent_id, branch))
+            members.append(one)
+    return build_tree(paths), members
 
 
 def tree_metrics(groups: Sequence[Group]) -> dict[str, float]:
@@ -56,11 +53,11 @@ def tree_metrics(groups: Sequence[Group]) -> dict[str, float]:
         return {}
     trees = [problem_tree(one)[0] for one in problems]
     shared = sum(
-        len(group.input.prefix.response_ids) * len(group.samples)
+        len(group.request.prefix) * len(group.trajectories)
         for group in groups
-        if group.input.prefix is not None
+        if group.request.prefix is not None
     )
-    tokens = sum(len(sample.response_ids) for group in groups for sample in group.samples)
+    tokens = sum(one.tokens for group in groups for one in group.trajectories)
     return {
         "attnrl/trained_problems": len(problems),
         "attnrl/leaves_per_problem": float(np.mean([len(tree.leaf) for tree in trees])),

@@ -11,7 +11,8 @@ import numpy as np
 
 from marsrl_verl.algos.adaptive_sampling import ProblemStanding
 from marsrl_verl.algos.branch_points import BranchPoint
-from marsrl_verl.core.types import Group, is_correct
+from marsrl_verl.core.trajectory import Group
+from marsrl_verl.core.types import is_correct
 
 
 class Rightness(Enum):
@@ -79,7 +80,7 @@ class TreeFigures:
             [
                 is_correct(reward)
                 for group in groups
-                if (group.input.stage_index > 0) is after
+                if (group.request.prefix is not None) is after
                 for reward in group.rewards
             ]
             for after in (False, True)

@@ -4,8 +4,8 @@ The loss they are meant for is the mean over all T trained tokens of the step,
 
     loss = -1/T * sum_i sum_t A_i * log p(token_it),
 
-with one advantage A_i per sample. Whatever concerns groups and roles is a factor in A_i, so that any
-split of the samples into micro-batches or ranks gives the same gradient, if each part divides by the
+with one advantage A_i per sequence. Whatever concerns groups and roles is a factor in A_i, so that any
+split of the rows into micro-batches or ranks gives the same gradient, if each part divides by the
 same T.
 """
 
@@ -15,7 +15,11 @@ import math
 from collections.abc import Mapping, Sequence
 from enum import Enum
 
-from marsrl_verl.core.types import Group, Sample
+import numpy as np
+from numpy.typing import NDArray
+
+from marsrl_verl.core.rows import RowRef, Rows
+from marsrl_verl.core.trajectory import Group
 
 
 class RoleBalance(str, Enum):
@@ -73,37 +77,46 @@ def role_factors(
     return factors
 
 
-def sample_advantages(
-    groups: Sequence[Group],
-    *,
-    normalize_std: bool = True,
-    role_balance: RoleBalance | str = RoleBalance.TOKENS,
-    role_weights: Mapping[str, float] | None = None,
-    eps: float = 1e-6,
-) -> dict[str, float]:
-    """The advantage of every sample that enters the loss, role factor included.
+def comparable_rows(groups: Sequence[Group]) -> list[RowRef]:
+    """The sequences that a group-relative advantage can be given to, in the order of the groups.
 
-    Samples whose request or grading failed say nothing: they are left out and count in no mean. Groups whose
-    rewards are all equal are left out, as are samples without a token of their own and those that were
-    trained before (their rewards do count in their group's mean). The tokens
-    of a sample are those with `response_mask` 1; the normaliser of the loss is the sum of them over the
-    returned samples.
-
-    Returns:
-        Advantage by sample id, in the order of the groups.
+    Trajectories whose request or grading failed say nothing: they are left out and count in no mean. Groups
+    whose rewards are all equal are left out, as are sequences without a token of their policy's own and
+    trajectories that were trained before (their rewards do count in their group's mean).
     """
-    rows: list[tuple[str, Sample, float]] = []
+    return [
+        RowRef(at, place, number)
+        for at, group in enumerate(groups)
+        if len(set(group.rewards)) > 1
+        for place, one in enumerate(group.trajectories)
+        if one.comparable and one.trajectory_id not in group.trained_before
+        for number, sequence in enumerate(one.sequences)
+        if sequence.trained_tokens
+    ]
+
+
+def group_relative(rows: Rows, *, normalize_std: bool = True, eps: float = 1e-6) -> NDArray[np.float64]:
+    """(B,) the advantage of every row's trajectory in its group (`group_advantages`)."""
+    by_group: dict[int, dict[str, float]] = {}
+    found = []
+    for row, ref in enumerate(rows.refs):
+        if ref.group not in by_group:
+            group = rows.groups[ref.group]
+            values = group_advantages(group.rewards, normalize_std=normalize_std, eps=eps)
+            names = [one.trajectory_id for one in group.comparable]
+            by_group[ref.group] = dict(zip(names, values, strict=True))
+        found.append(by_group[ref.group][rows.trajectory(row).trajectory_id])
+    return np.array(found, dtype=np.float64)
+
+
+def balance_roles(
+    rows: Rows, balance: RoleBalance | str = RoleBalance.TOKENS, weights: Mapping[str, float] | None = None
+) -> NDArray[np.float64]:
+    """(B,) the factor of every row's role (`role_factors`); the loss's normaliser is the number of the rows'
+    tokens with `response_mask` 1."""
+    roles = [rows.sequence(row).role for row in range(len(rows))]
     role_tokens: dict[str, int] = {}
-    for group in groups:
-        rewards = group.rewards
-        if len(set(rewards)) < 2:
-            continue
-        role = group.input.role
-        advantages = group_advantages(rewards, normalize_std=normalize_std, eps=eps)
-        for sample, advantage in zip(group.comparable, advantages, strict=True):
-            tokens = sum(sample.response_mask)
-            if tokens and sample.sample_id not in group.trained_before:
-                rows.append((role, sample, advantage))
-                role_tokens[role] = role_tokens.get(role, 0) + tokens
-    factors = role_factors(role_tokens, role_balance, role_weights)
-    return {sample.sample_id: advantage * factors[role] for role, sample, advantage in rows}
+    for role, count in zip(roles, rows.trained_tokens().tolist(), strict=True):
+        role_tokens[role] = role_tokens.get(role, 0) + count
+    factors = role_factors(role_tokens, balance, weights)
+    return np.array([factors[role] for role in roles], dtype=np.float64)

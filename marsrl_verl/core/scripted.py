@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+from marsrl_verl.core.request import RolloutRequest, Sampling
 from marsrl_verl.core.seeding import derive_generator
+from marsrl_verl.core.sequence import Sequence
 from marsrl_verl.core.thinking import final_text
-from marsrl_verl.core.types import (
-    SOLVER,
-    VERIFIER,
-    FinishReason,
-    Outcome,
-    Sample,
-    SamplingSettings,
-    StageInput,
-    Verdict,
-    is_correct,
-)
-from marsrl_verl.core.verdict import parse_verdict
+from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory
+from marsrl_verl.core.types import SOLVER, VERIFIER, is_correct
+from marsrl_verl.core.verdict import Verdict, parse_verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,12 +25,12 @@ class Reply:
     finish_reason: FinishReason = FinishReason.STOP
 
 
-Script = Callable[[StageInput, int], Reply]
-"""The response number k to an input, or what follows on the input's prefix. A pure function: the same
+Script = Callable[[RolloutRequest, int], Reply]
+"""The response number k to a request, or what follows on the request's prefix. A pure function: the same
 arguments give the same reply."""
 
-Scorer = Callable[[StageInput, Sample], Outcome]
-"""Scores a finished or unfinished response."""
+Scorer = Callable[[RolloutRequest, Trajectory], RewardResult]
+"""Scores an ended trajectory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +52,7 @@ class SkillModel:
     invalid: float = 0.05
     """P(no readable verdict)."""
 
-    def __call__(self, item: StageInput, k: int) -> Reply:
+    def __call__(self, item: RolloutRequest, k: int) -> Reply:
         """The reply number `k` to `item`."""
         rng = derive_generator(self.seed, item.group_id, k)
         if rng.random() < self.truncated:
@@ -67,40 +60,42 @@ class SkillModel:
         body = self._verdict(item, rng) if item.role == VERIFIER else self._solution(item, rng)
         return Reply(f"<think>attempt {k}</think>\n{body}")
 
-    def _solution(self, item: StageInput, rng: np.random.Generator) -> str:
-        right = is_correct(item.solution_reward or 0.0)
+    def _solution(self, item: RolloutRequest, rng: np.random.Generator) -> str:
+        right = is_correct(item.inputs.get("solution_reward") or 0.0)
         skill = self.solver if item.role == SOLVER else self.keep if right else self.fix
         wrong = f"not {item.problem.ground_truth}, variant {rng.integers(3)}"
         answer = item.problem.ground_truth if rng.random() < skill else wrong
         return f"The answer is \\boxed{{{answer}}}."
 
-    def _verdict(self, item: StageInput, rng: np.random.Generator) -> str:
+    def _verdict(self, item: RolloutRequest, rng: np.random.Generator) -> str:
         if rng.random() < self.invalid:
             return "**Final Verdict**: I cannot tell."
         agrees = bool(rng.random() < self.verifier)
-        word = "Correct" if is_correct(item.solution_reward or 0.0) == agrees else "Wrong"
+        word = "Correct" if is_correct(item.inputs.get("solution_reward") or 0.0) == agrees else "Wrong"
         return f"**Final Verdict**: It looks {word.lower()}.\n\n**Correctness**: {word}"
 
 
-def score_by_box(item: StageInput, sample: Sample) -> Outcome:
+def score_by_box(item: RolloutRequest, one: Trajectory) -> RewardResult:
     """The plainest grader: a Verifier against the solution's reward, others by the text in the box."""
     if item.role == VERIFIER:
-        if item.solution_reward is None:
-            raise ValueError(f"sample {sample.sample_id}: a Verifier input needs a solution_reward")
-        parsed = parse_verdict(sample.final_text, sample.finish_reason)
-        truth = Verdict.CORRECT if is_correct(item.solution_reward) else Verdict.WRONG
-        return Outcome(float(parsed.verdict is truth), verdict=parsed.verdict, report=parsed.report)
-    boxes = re.findall(r"\\boxed\{([^{}]*)\}", sample.final_text)
-    answer = boxes[-1] if boxes and sample.finished else None
-    return Outcome(float(answer == item.problem.ground_truth), answer=answer)
+        reward = item.inputs.get("solution_reward")
+        if reward is None:
+            raise ValueError(f"trajectory {one.trajectory_id}: a Verifier's request needs a solution_reward")
+        parsed = parse_verdict(one.final_text, one.finish)
+        truth = Verdict.CORRECT if is_correct(reward) else Verdict.WRONG
+        info = {"verdict": parsed.verdict.value, "report": parsed.report}
+        return RewardResult(float(parsed.verdict is truth), info)
+    boxes = re.findall(r"\\boxed\{([^{}]*)\}", one.final_text)
+    answer = boxes[-1] if boxes and one.finished else None
+    return RewardResult(float(answer == item.problem.ground_truth), {"answer": answer})
 
 
 class ScriptedEngine:
-    """Implements `marsrl_verl.core.types.Engine` on a script; tokens are the bytes of the text.
+    """Implements `marsrl_verl.core.engine.Engine` on a script; tokens are the bytes of the text.
 
     Args:
         script: what is answered.
-        seed: seed of the order in which samples come back; None: in the order of the inputs.
+        seed: seed of the order in which groups come back; None: in the order of the requests.
         scorer: how answers are scored.
     """
 
@@ -109,64 +104,49 @@ class ScriptedEngine:
         self.seed = seed
         self.scorer = scorer
         self.policy_version = 0
-        self.rounds: list[list[StageInput]] = []
-        """The inputs of every generation round so far."""
+        self.rounds: list[list[RolloutRequest]] = []
+        """The requests of every generation round so far."""
 
-    def generate(self, inputs: list[StageInput], sampling: dict[str, SamplingSettings]) -> list[Sample]:
+    def generate(
+        self, requests: list[RolloutRequest], sampling: Mapping[str, Sampling]
+    ) -> list[RolloutOutput]:
         """Answer and score; shuffled. Prompts and replies are held to the limits, one token per byte."""
-        missing = sorted({item.role for item in inputs} - set(sampling))
-        if missing:
-            raise ValueError(
-                f"sampling settings are missing for the roles {missing}, found {sorted(sampling)}"
-            )
-        samples = [
-            self._sample(item, k, sampling[item.role], before)
-            for item in inputs
-            for k, before in _asked(item)
-        ]
+        outputs = [self._output(item, item.sampling_of(item.role, sampling)) for item in requests]
         if self.seed is not None:
-            order = derive_generator(self.seed, "order", len(self.rounds)).permutation(len(samples))
-            samples = [samples[i] for i in order]
-        self.rounds.append(list(inputs))
-        return samples
+            order = derive_generator(self.seed, "order", len(self.rounds)).permutation(len(outputs))
+            outputs = [outputs[i] for i in order]
+        self.rounds.append(list(requests))
+        return outputs
 
-    def _sample(self, item: StageInput, k: int, settings: SamplingSettings, before: Sample | None) -> Sample:
+    def _output(self, item: RolloutRequest, settings: Sampling) -> RolloutOutput:
+        if item.resume is None:
+            members = [self._trajectory(item, k, settings, item.prefix) for k in range(item.n)]
+        else:
+            paused = [one for one in item.resume.trajectories if one.paused]
+            members = [self._trajectory(item, one.number, settings, one.sequence) for one in paused]
+        return RolloutOutput(item.group_id, members)
+
+    def _trajectory(
+        self, item: RolloutRequest, k: int, settings: Sampling, before: Sequence | None
+    ) -> Trajectory:
         prompt = "\n".join(f"{message['role']}: {message['content']}" for message in item.messages)
-        prompt_ids = list(prompt.encode())
-        if len(prompt_ids) > settings.max_prompt_tokens:
+        begun = before or Sequence(item.role, list(prompt.encode()), [], [], versions=((0, self.policy_version),))
+        if len(begun.prompt_ids) > settings.max_prompt_tokens:
             reply = Reply("", FinishReason.PROMPT_TOO_LONG)
         else:
             reply = self.script(item, k)
+        text, finish = reply.text, reply.finish_reason
         if item.prefix is not None:
-            reply = Reply(bytes(item.prefix.response_ids).decode() + reply.text, reply.finish_reason)
-        ids, reason, text = list(reply.text.encode()), reply.finish_reason, reply.text
-        done = len(before.response_ids) if before else 0
-        end = done + settings.room(done)
+            text = bytes(item.prefix.response_ids.tolist()).decode() + text
+        ids = list(text.encode())
+        end = len(begun) + settings.remaining_tokens(len(begun))
         if len(ids) > end:
-            reason = FinishReason.LENGTH if end == settings.max_new_tokens else FinishReason.SEGMENT
+            finish = FinishReason.LENGTH if end == settings.max_new_tokens else FinishReason.PAUSED
             ids = ids[:end]
             text = bytes(ids).decode(errors="ignore")
-        earlier = before.segments if before else []
-        sample = Sample(
-            sample_id=f"{item.group_id}#{k}",
-            group_id=item.group_id,
-            prompt_ids=prompt_ids,
-            response_ids=ids,
-            rollout_log_probs=[-1.0] * len(ids),
-            finish_reason=reason,
-            text=text,
-            final_text=final_text(text),
-            policy_version=self.policy_version,
-            segments=[*earlier, (len(ids), self.policy_version)],
-            trainer_log_probs=before.trainer_log_probs if before else [],
-        )
-        if reason is not FinishReason.SEGMENT:
-            sample.outcome = self.scorer(item, sample)
-        return sample
-
-
-def _asked(item: StageInput) -> list[tuple[int, Sample | None]]:
-    """The numbers of the samples that are asked for, with what there is of each already."""
-    if not item.unfinished:
-        return [(k, item.prefix) for k in range(item.n)]
-    return [(int(sample.sample_id.rpartition("#")[2]), sample) for sample in item.unfinished]
+        added = ids[len(begun) :]
+        sequence = begun.extend(added, [-1.0] * len(added), self.policy_version)
+        one = Trajectory(f"{item.group_id}#{k}", [sequence], finish, text, final_text(text))
+        if not one.paused:
+            one.reward = self.scorer(item, one)
+        return one

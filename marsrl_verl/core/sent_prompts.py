@@ -8,22 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+import numpy as np
+
 from marsrl_verl.core.prefix_tree import distinct_tokens
-from marsrl_verl.core.types import FinishReason, Sample
+from marsrl_verl.core.sequence import TokenIds
+from marsrl_verl.core.trajectory import FinishReason, Trajectory
 
 _NOT_SENT = frozenset({FinishReason.PROMPT_TOO_LONG, FinishReason.REFUSED, FinishReason.ERROR})
 
 
-def prompts_sent(samples: Iterable[Sample]) -> list[list[int]]:
-    """What the engine was given to read for each sample in the round that the sample came from: the prompt
-    and the response before the last segment. Requests that did not reach an engine of ours are left out."""
+def prompts_sent(trajectories: Iterable[Trajectory]) -> list[TokenIds]:
+    """What the engine was given to read for each sequence in the round that it came from: the prompt and the
+    response before the last part. Requests that did not reach an engine of ours are left out."""
     return [
-        sample.prompt_ids + sample.response_ids[: len(sample.response_ids) - sample.new_tokens]
-        for sample in samples
-        if sample.finish_reason not in _NOT_SENT and not sample.external
+        np.concatenate([one.prompt_ids, one.response_ids[: len(one) - one.new_tokens]])
+        for trajectory in trajectories
+        if trajectory.finish not in _NOT_SENT
+        for one in trajectory.sequences
     ]
 
 
-def shared_tokens(prompts: Sequence[Sequence[int]]) -> int:
+def shared_tokens(prompts: Sequence[TokenIds]) -> int:
     """Tokens of all prompts less the distinct ones (`prefix_tree.distinct_tokens`)."""
     return sum(map(len, prompts)) - distinct_tokens(prompts)

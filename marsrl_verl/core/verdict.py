@@ -10,7 +10,16 @@ import re
 from dataclasses import dataclass
 from enum import Enum
 
-from marsrl_verl.core.types import FinishReason, Verdict
+from marsrl_verl.core.trajectory import FinishReason
+
+
+class Verdict(str, Enum):
+    """A Verifier's judgement of a solution."""
+
+    CORRECT = "correct"
+    WRONG = "wrong"
+    INVALID = "invalid"
+    """No verdict could be read (missing, ambiguous, or the trajectory was cut off)."""
 
 
 class VerdictParser(str, Enum):

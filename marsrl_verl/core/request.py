@@ -1,0 +1,165 @@
+"""What rollouts are asked for: problems, requests and how tokens are drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any
+
+from marsrl_verl.core.seeding import derive_seed
+from marsrl_verl.core.sequence import Sequence
+
+if TYPE_CHECKING:
+    from marsrl_verl.core.trajectory import RolloutOutput
+
+Message = dict[str, str]
+"""A chat message: `{"role": "system" | "user" | "assistant" | "tool", "content": …}`."""
+
+Plain = Any
+"""Dictionaries, lists, strings, numbers, None and numpy arrays: what a checkpoint can hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One visit of one dataset row.
+
+    `problem_id` is unique for the whole run, so the same row visited in two epochs is two problems.
+    """
+
+    problem_id: str
+    question: str
+    """The problem's text."""
+    ground_truth: str
+    data_source: str = ""
+    messages: tuple[Message, ...] = ()
+    """The chat prompt as it stands in the dataset."""
+    extra_info: dict[str, Any] = field(default_factory=dict)
+    """The row's own `extra_info`, plain values only: for rewards and tools that look at it."""
+    row: str = ""
+    """The dataset row, the same in every epoch; empty where unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How one role's tokens are drawn."""
+
+    max_new_tokens: int
+    """Most tokens of a response, all rounds together."""
+    max_prompt_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = -1
+    segment_tokens: int | None = None
+    """Most tokens of one generation round (UloRL, arXiv 2507.19766, §3.1); None: no segments."""
+    seed: int | None = None
+    """What the generators of single requests are derived from (`request_seed`); None: the engine draws all
+    requests from one generator of its own, in the order in which they come."""
+
+    def request_seed(self, name: str, begins_at: int) -> int | None:
+        """The seed of one engine request, if there is one to derive it from.
+
+        Args:
+            name: of the group, or of the trajectory that is continued.
+            begins_at: tokens of the response that are there already.
+        """
+        return None if self.seed is None else derive_seed(self.seed, "tokens", name, begins_at)
+
+    def remaining_tokens(self, tokens_so_far: int) -> int:
+        """How many tokens this round may add to a response of so many."""
+        rest = self.max_new_tokens - tokens_so_far
+        return rest if self.segment_tokens is None else min(rest, self.segment_tokens)
+
+
+def segment_length(max_new_tokens: int, max_segments: int) -> int:
+    """Tokens of a segment: the response limit in `max_segments` parts (UloRL, arXiv 2507.19766, §3.1)."""
+    return -(-max_new_tokens // max_segments)
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutRequest:
+    """One prompt at one stage, to become `n` trajectories; the identity of one group."""
+
+    group_id: str
+    """Unique for the whole run, and a function of the problem, the stage and the slot only."""
+    problem: Problem
+    stage: str
+    role: str
+    """Who begins to answer."""
+    messages: tuple[Message, ...]
+    n: int
+    """Trajectories of the finished group."""
+    rollout: str = "single_call"
+    """The rollout program: a name of the method's or of a built-in one."""
+    inputs: Mapping[str, Plain] = field(default_factory=dict)
+    """What rollout and rewards need beside the messages (the solution under judgement, a plan)."""
+    sampling: Mapping[str, Sampling] = field(default_factory=dict)
+    """By role, where this request's differs from the run's."""
+    parent_id: str | None = None
+    """The trajectory that this request was built from; None at a first stage."""
+    created_step: int = 0
+    """The training step in which it came into being (staleness of requests)."""
+    prefix: Sequence | None = None
+    """The beginning of a response that all `n` trajectories continue; None: they begin at the prompt."""
+    resume: RolloutOutput | None = None
+    """What earlier rounds brought, where some of it is to be continued."""
+
+    def sampling_of(self, role: str, usual: Mapping[str, Sampling]) -> Sampling:
+        """The request's own settings for a role, else the run's (`usual`)."""
+        found = self.sampling.get(role) or usual.get(role)
+        if found is None:
+            raise ValueError(
+                f"request {self.group_id}: sampling settings are missing for role {role!r}, found {sorted(usual)}"
+            )
+        return found
+
+    @property
+    def continued_tokens(self) -> int:
+        """Tokens of prompts and responses that are continued, each trajectory's counted for itself: what an
+        engine has to read again, unless it holds some of it in its cache."""
+        if self.resume is not None:
+            paused = [one for one in self.resume.trajectories if one.paused]
+            return sum(len(s.prompt_ids) + len(s) for one in paused for s in one.sequences)
+        return 0 if self.prefix is None else self.n * (len(self.prefix.prompt_ids) + len(self.prefix))
+
+    def to_plain(self) -> dict[str, Plain]:
+        """As plain data; the problem is named by its id, and `resume` is left out: trajectories are written
+        once, where they belong."""
+        plain = {one.name: getattr(self, one.name) for one in fields(self) if one.name != "resume"}
+        plain["problem"] = self.problem.problem_id
+        plain["messages"] = [dict(message) for message in self.messages]
+        plain["inputs"] = dict(self.inputs)
+        plain["sampling"] = {role: _shallow(one) for role, one in self.sampling.items()}
+        plain["prefix"] = None if self.prefix is None else self.prefix.to_plain()
+        return plain
+
+    @classmethod
+    def from_plain(cls, data: Mapping[str, Plain], problems: Mapping[str, Problem]) -> RolloutRequest:
+        """The inverse of `to_plain`, given the problems by id."""
+        prefix = data["prefix"]
+        return cls(
+            **{
+                **data,
+                "problem": problems[data["problem"]],
+                "messages": tuple(dict(message) for message in data["messages"]),
+                "sampling": {role: Sampling(**one) for role, one in data["sampling"].items()},
+                "prefix": None if prefix is None else Sequence.from_plain(prefix),
+            }
+        )
+
+    def resumed(self, output: RolloutOutput | None) -> RolloutRequest:
+        """The request for what `output` leaves open."""
+        return replace(self, resume=output)
+
+
+def problem_to_plain(problem: Problem) -> dict[str, Plain]:
+    """A problem as plain data."""
+    return {**_shallow(problem), "messages": [dict(message) for message in problem.messages]}
+
+
+def problem_from_plain(data: Mapping[str, Plain]) -> Problem:
+    """The inverse of `problem_to_plain`."""
+    return Problem(**{**data, "messages": tuple(dict(message) for message in data["messages"])})
+
+
+def _shallow(item: Any) -> dict[str, Plain]:
+    return {one.name: getattr(item, one.name) for one in fields(item)}

@@ -1,0 +1,123 @@
+"""The rows of a training step: selected sequences, packed into flat columns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from marsrl_verl.core.sequence import Sequence as TokenSequence
+from marsrl_verl.core.trajectory import Group, Trajectory
+
+RESPONSE_MASK, ROLLOUT_LOG_PROBS, TOKEN_VERSIONS = "response_mask", "rollout_log_probs", "token_versions"
+OLD_LOG_PROBS, REF_LOG_PROBS, ENTROPIES = "old_log_probs", "ref_log_probs", "entropies"
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class RowRef:
+    """One sequence of a step's groups."""
+
+    group: int
+    """Place of its group among the step's."""
+    trajectory: int
+    """Place of its trajectory in the group."""
+    sequence: int = 0
+    """Place among the trajectory's sequences."""
+
+
+@dataclass(slots=True)
+class Rows:
+    """B selected sequences with N response tokens in all."""
+
+    groups: list[Group]
+    """Of the complete units, whether something of them is selected or not."""
+    refs: list[RowRef]
+    """(B,)"""
+    offsets: NDArray[np.int64]
+    """(B + 1,) first token of each row in the columns; the last is N."""
+    columns: dict[str, NDArray[Any]] = field(default_factory=dict)
+    """(N,) each: `response_mask`, `rollout_log_probs`, `token_versions`, and what the step finds out:
+    `old_log_probs`, `entropies`, `ref_log_probs`, annotations."""
+
+    @classmethod
+    def of(cls, groups: Sequence[Group], refs: Iterable[RowRef], annotations: Sequence[str] = ()) -> Rows:
+        """Pack sequences.
+
+        Args:
+            groups: of the step.
+            refs: the rows, in the order of the batch.
+            annotations: become columns too, NaN where a sequence has none.
+        """
+        rows = cls(list(groups), list(refs), np.zeros(1, dtype=np.int64))
+        sequences = [rows.sequence(row) for row in range(len(rows.refs))]
+        rows.offsets = np.concatenate([[0], np.cumsum([len(one) for one in sequences], dtype=np.int64)])
+        rows.columns = {
+            RESPONSE_MASK: _packed([one.response_mask for one in sequences], np.uint8),
+            ROLLOUT_LOG_PROBS: _packed([one.rollout_log_probs for one in sequences], np.float32),
+            TOKEN_VERSIONS: _packed([one.token_versions() for one in sequences], np.int32),
+        }
+        for name in annotations:
+            found = [one.annotations.get(name) for one in sequences]
+            missing = [np.full(len(one), np.nan, dtype=np.float32) for one in sequences]
+            rows.columns[name] = _packed(
+                [filler if values is None else values for values, filler in zip(found, missing, strict=True)],
+                np.float32,
+            )
+        return rows
+
+    def __len__(self) -> int:
+        """Rows."""
+        return len(self.refs)
+
+    @property
+    def tokens(self) -> int:
+        """N."""
+        return int(self.offsets[-1])
+
+    def group(self, row: int) -> Group:
+        """The group of a row."""
+        return self.groups[self.refs[row].group]
+
+    def trajectory(self, row: int) -> Trajectory:
+        """The trajectory of a row."""
+        return self.group(row).trajectories[self.refs[row].trajectory]
+
+    def sequence(self, row: int) -> TokenSequence:
+        """The sequence of a row."""
+        return self.trajectory(row).sequences[self.refs[row].sequence]
+
+    def slice(self, row: int) -> slice:
+        """The row's part of a column."""
+        return slice(int(self.offsets[row]), int(self.offsets[row + 1]))
+
+    def row_of_token(self) -> NDArray[np.int64]:
+        """(N,) the row of each token."""
+        return np.repeat(np.arange(len(self)), np.diff(self.offsets))
+
+    def spread(self, values: NDArray[Any]) -> NDArray[Any]:
+        """(N,) a value of each row for all of its tokens.
+
+        Args:
+            values: (B,)
+        """
+        return np.repeat(values, np.diff(self.offsets))
+
+    def row_sums(self, values: NDArray[Any]) -> NDArray[np.float64]:
+        """(B,) sums over the rows' tokens.
+
+        Args:
+            values: (N,)
+        """
+        sums = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)])
+        return sums[self.offsets[1:]] - sums[self.offsets[:-1]]
+
+    def trained_tokens(self) -> NDArray[np.int64]:
+        """(B,) tokens of each row with `response_mask` 1."""
+        return np.rint(self.row_sums(self.columns[RESPONSE_MASK])).astype(np.int64)
+
+
+def _packed(parts: Sequence[NDArray[Any]], dtype: Any) -> NDArray[Any]:
+    return np.concatenate(parts).astype(dtype, copy=False) if parts else np.zeros(0, dtype=dtype)

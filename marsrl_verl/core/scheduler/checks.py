@@ -1,0 +1,82 @@
+"""What comes back from the engine is checked before any of it is taken."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from marsrl_verl.core.method import Method
+from marsrl_verl.core.request import RolloutRequest
+from marsrl_verl.core.scheduler.state import PendingGroup, SchedulerState
+from marsrl_verl.core.trajectory import RolloutOutput, Trajectory
+
+
+def check_output(state: SchedulerState, method: Method, output: RolloutOutput) -> None:
+    """Check one group's output against what was asked.
+
+    Raises:
+        ValueError: the group is not in flight, or one of its trajectories is unknown, came twice, had ended
+            before, is not scored, or does not go on where its last round ended; the message has its id. Or
+            trajectories are missing.
+    """
+    pending = state.pending.get(output.group_id)
+    if pending is None or not pending.in_flight:
+        raise ValueError(
+            f"group {output.group_id} is not in flight: it was never dispatched, or its round is back already"
+        )
+    request = state.request(output.group_id)
+    seen: set[str] = set()
+    for one in output.trajectories:
+        if one.trajectory_id in seen:
+            raise ValueError(f"trajectory {one.trajectory_id} came twice")
+        seen.add(one.trajectory_id)
+        _check_trajectory(request, pending, method, one)
+    open_ids = {one.trajectory_id for one in pending.paused()}
+    if missing := sorted(open_ids - seen):
+        raise ValueError(f"trajectory {missing[0]}: it was to be continued and did not come back")
+    numbers = {one.number for one in output.trajectories} | set(pending.members)
+    if output.state is None and len(numbers) != request.n:
+        raise ValueError(
+            f"group {output.group_id}: {len(numbers)} trajectories, expected {request.n}; a group that begins "
+            "more of them later has a state"
+        )
+
+
+def _check_trajectory(
+    request: RolloutRequest, pending: PendingGroup, method: Method, one: Trajectory
+) -> None:
+    if one.group_id != request.group_id or one.number >= request.n:
+        raise ValueError(
+            f"trajectory {one.trajectory_id}: unknown, group {request.group_id} has trajectories "
+            f"{request.group_id}#0 to #{request.n - 1}"
+        )
+    before = pending.members.get(one.number)
+    if before is not None and not before.paused:
+        raise ValueError(f"trajectory {one.trajectory_id} had ended, and came again")
+    if not one.paused:
+        _check_reward(one, late=request.stage in method.late_stages)
+    _check_beginning(request, before, one)
+
+
+def _check_reward(one: Trajectory, *, late: bool) -> None:
+    if one.reward is None:
+        if not late:
+            raise ValueError(f"trajectory {one.trajectory_id}: not scored, score it before absorb")
+    elif not math.isfinite(one.reward.value):
+        raise ValueError(f"trajectory {one.trajectory_id}: reward {one.reward.value} is not a finite number")
+
+
+def _check_beginning(request: RolloutRequest, before: Trajectory | None, one: Trajectory) -> None:
+    """A trajectory begins with what there was of it: its tokens are what was sampled, and stay so."""
+    earlier = before.sequences if before is not None else [request.prefix] if request.prefix is not None else []
+    if len(one.sequences) < len(earlier):
+        raise ValueError(
+            f"trajectory {one.trajectory_id}: has {len(one.sequences)} sequences, and had {len(earlier)}"
+        )
+    for sequence, begun in zip(one.sequences, earlier, strict=False):
+        length = len(begun)
+        if not np.array_equal(sequence.response_ids[:length], begun.response_ids):
+            raise ValueError(
+                f"trajectory {one.trajectory_id}: does not begin with the {length} tokens of its earlier rounds"
+            )

@@ -1,0 +1,37 @@
+"""What a finished training step brought."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from marsrl_verl.core.method import Ended
+from marsrl_verl.core.trajectory import Group
+
+
+@dataclass(slots=True)
+class StepResult:
+    """What one training step produced; every list is sorted by id."""
+
+    step: int
+    trained: list[Group]
+    """Groups that enter the loss: complete ones, with `min_group` also parts. `trained_before` names the
+    trajectories that entered an earlier loss."""
+    completed: list[Group]
+    """All groups that completed in this step."""
+    ended: list[Ended]
+    """Problems that left in this step."""
+    waiting: dict[str, int]
+    """Requests that wait for a coming round, by stage (every stage is listed)."""
+    in_flight: int
+    """Groups that were begun and are not complete."""
+    paused: int
+    """Trajectories that wait for their next round."""
+    deferred: int
+    """Groups to train that wait until there are enough for an update."""
+    stale: int
+    """Requests that were dropped in this step, because they had waited too long."""
+    oldest_waiting: dict[str, int]
+    """Age in steps of the oldest waiting request, by stage; 0 where none waits."""
+    request_ages: dict[str, float]
+    """Mean age in steps of the requests of the completed groups, by stage with such groups: how old the
+    text is that the newest weights answered."""

@@ -1,0 +1,450 @@
+"""Decide which rollout requests are decoded in which training step.
+
+A problem goes through the stages of a method. At every stage it has one or more requests; each becomes a
+group of `n` trajectories. A long one may take several generation rounds, a part in each. When all groups of
+a problem's stage are complete, the method makes the next stage's requests from them. A trajectory is handed
+out for training once: in the step in which its group completes, with partial groups as soon as enough of its
+group have ended, or with its whole problem.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable
+from enum import Enum
+from typing import Any
+
+from marsrl_verl.core.method import Ended, EndReason, Method, Stage, Unit
+from marsrl_verl.core.request import Problem, RolloutRequest
+from marsrl_verl.core.scheduler.checks import check_output
+from marsrl_verl.core.scheduler.result import StepResult
+from marsrl_verl.core.scheduler.state import PendingGroup, ProblemState, SchedulerState
+from marsrl_verl.core.trajectory import Group, RolloutOutput, Trajectory
+
+STATE_VERSION = 6
+
+
+class Mode(str, Enum):
+    """How stages are spread over training steps."""
+
+    SEQUENTIAL = "sequential"
+    """A problem passes all stages inside one step, in several generation rounds."""
+    PIPELINED = "pipelined"
+    """A step has one generation round; it holds what waits at every stage (MarsRL, arXiv 2511.11373,
+    §3.3). What becomes eligible in a step is decoded in the next one."""
+
+
+class Scheduler:
+    """The pools of waiting requests, the groups in flight, and the order of everything.
+
+    One training step is `start_step`, then `next_round` / `absorb` in turn until `next_round` returns
+    nothing, then `finish_step`. Outputs may come back in any order and in any portions, also in a
+    later step; nothing that is handed out for training depends on that order.
+
+    Args:
+        method: its stages and how outputs become requests.
+        mode: `sequential` or `pipelined`.
+        step_prompt_budget: most requests per generation round; None: no limit. Paused trajectories go first,
+            then later stages, inside a stage the older requests.
+        min_group: train a group's ended trajectories as soon as there are so many of them, while others still
+            take further rounds; these are trained when they end. None: groups train complete.
+        min_groups: fewer groups than this make no update: they are trained with the next step's. A small
+            number; a large one makes small and large updates take turns.
+        max_input_staleness: requests of later stages that are older than so many steps when their turn comes
+            are dropped: newer weights would be asked about what is no longer theirs. None: never.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        mode: Mode | str,
+        *,
+        step_prompt_budget: int | None = None,
+        min_group: int | None = None,
+        min_groups: int = 1,
+        max_input_staleness: int | None = None,
+    ) -> None:
+        if step_prompt_budget is not None and step_prompt_budget < 1:
+            raise ValueError(
+                f"step_prompt_budget is {step_prompt_budget}, expected at least 1, or null for no limit"
+            )
+        if min_group is not None and min_group < 2:
+            raise ValueError(f"min_group is {min_group}, expected at least 2 trajectories to compare, or null")
+        if min_groups < 1:
+            raise ValueError(f"min_groups is {min_groups}, expected at least 1")
+        if max_input_staleness is not None and max_input_staleness < 1:
+            raise ValueError(
+                f"max_input_staleness is {max_input_staleness}, expected at least 1 (a request's first turn "
+                "is the step after the one that made it), or null"
+            )
+        for name, value in (("min_group", min_group), ("max_input_staleness", max_input_staleness)):
+            if value is not None and method.unit is Unit.PROBLEM:
+                raise ValueError(
+                    f"{name} is {value}, but {type(method).__name__} trains whole problems: set it to null"
+                )
+        self.max_input_staleness = max_input_staleness
+        self.min_group = min_group
+        self.min_groups = min_groups
+        self.method = method
+        self.mode = Mode(mode)
+        self.step_prompt_budget = step_prompt_budget
+        self._stages = {stage.name: stage for stage in method.stages}
+        self._place = {name: place for place, name in enumerate(self._stages)}
+        self._state = SchedulerState()
+
+    # --- one training step -------------------------------------------------------------------
+
+    def start_step(self, step: int, problems: Iterable[Problem]) -> None:
+        """Open training step `step` and let new problems enter."""
+        state = self._state
+        if state.open:
+            raise RuntimeError(f"start_step({step}): step {state.step} is still open, call finish_step first")
+        if state.step is not None and step <= state.step:
+            raise ValueError(f"start_step({step}): steps must rise, the last one was {state.step}")
+        problems = list(problems)
+        counts = Counter(problem.problem_id for problem in problems)
+        taken = sorted(name for name, count in counts.items() if count > 1 or name in state.problems)
+        if taken:
+            raise ValueError(f"start_step({step}): problem ids must be unique for the run, found again: {taken}")
+        state.step, state.open, state.round_taken = step, True, False
+        for problem in problems:
+            one = ProblemState(problem, state.next_order, self.method.stages[0].name)
+            state.next_order += 1
+            state.problems[problem.problem_id] = one
+            requests = self.method.first_requests(problem, step)
+            if requests:
+                self._enter_stage(one, requests, tuple(self._stages), ready_step=step)
+            else:
+                self._end(one, EndReason.NOT_ASKED)
+
+    def next_round(self) -> list[RolloutRequest]:
+        """The requests to decode now; empty when the step needs no further generation round.
+
+        Sequential: everything that waits, up to the budget. Pipelined: one round per step with what
+        waited when the step started, up to the budget; afterwards empty.
+        """
+        step = self._require_open("next_round")
+        self._advance(step)
+        if self.mode is Mode.PIPELINED and self._state.round_taken:
+            return []
+        self._state.round_taken = True
+        self._drop_stale(step)
+        ready = [item for item in self._waiting() if self._state.ready_step[item.group_id] <= step]
+        return [self._dispatch(item) for item in ready[: self.step_prompt_budget]]
+
+    def _drop_stale(self, step: int) -> None:
+        if self.max_input_staleness is None:
+            return
+        for item in self._waiting():
+            old = step - item.created_step > self.max_input_staleness
+            # A problem does not age, and what is begun is finished.
+            if old and self._place[item.stage] > 0 and item.group_id not in self._state.pending:
+                del self._state.ready_step[item.group_id]
+                one = self._state.problems[item.problem.problem_id]
+                self._discard(one, item.group_id)
+                self._state.stale += 1
+                if not one.requests:
+                    self._end(one, EndReason.STALE)
+
+    def _dispatch(self, item: RolloutRequest) -> RolloutRequest:
+        del self._state.ready_step[item.group_id]
+        pending = self._state.pending.setdefault(item.group_id, PendingGroup())
+        pending.in_flight = True
+        return self._request_of(item, pending)
+
+    @staticmethod
+    def _request_of(item: RolloutRequest, pending: PendingGroup) -> RolloutRequest:
+        begun = pending.members or pending.state is not None
+        return item.resumed(pending.output(item.group_id) if begun else None)
+
+    def absorb(self, outputs: Iterable[RolloutOutput]) -> None:
+        """Take back what a round brought, ended trajectories scored. On an error nothing of this call is
+        taken.
+
+        Raises:
+            ValueError: as `check_output`, or a group comes twice.
+        """
+        step = self._require_open("absorb")
+        outputs = list(outputs)
+        counts = Counter(output.group_id for output in outputs)
+        if twice := sorted(name for name, count in counts.items() if count > 1):
+            raise ValueError(f"group {twice[0]} came twice")
+        for output in outputs:
+            check_output(self._state, self.method, output)
+        for output in outputs:
+            self._end_round(output, step)
+
+    def finish_step(self, *, last: bool = False) -> StepResult:
+        """Close the step and hand out what completed in it; the `last` one defers nothing."""
+        step = self._require_open("finish_step")
+        self._advance(step)
+        state = self._state
+        if self.mode is Mode.SEQUENTIAL and state.ready_step:
+            raise RuntimeError(
+                f"finish_step: {len(state.ready_step)} requests still wait in step {step}; in sequential "
+                "mode call next_round and absorb until next_round returns nothing"
+            )
+        completed = sorted(state.completed, key=lambda group: group.group_id)
+        trained = self._groups_to_train(completed, 1 if last else self.min_groups)
+        ended = sorted(state.ended, key=lambda end: end.problem_id)
+        stale, state.stale = state.stale, 0
+        state.completed, state.ended, state.open = [], [], False
+        waiting = self._waiting()
+        ages: dict[str, list[int]] = {}
+        for group in completed:
+            ages.setdefault(group.request.stage, []).append(step - group.request.created_step)
+        return StepResult(
+            step=step,
+            trained=trained,
+            completed=completed,
+            ended=ended,
+            waiting={name: sum(item.stage == name for item in waiting) for name in self._stages},
+            in_flight=len(state.pending),
+            paused=sum(len(one.paused()) for one in state.pending.values()),
+            deferred=len(state.deferred),
+            stale=stale,
+            oldest_waiting={
+                name: max((step - item.created_step for item in waiting if item.stage == name), default=0)
+                for name in self._stages
+            },
+            request_ages={name: sum(values) / len(values) for name, values in ages.items()},
+        )
+
+    def _groups_to_train(self, completed: list[Group], least: int) -> list[Group]:
+        """What enters the loss of this step; fewer groups than `least` are deferred."""
+        groups = list(self._state.deferred)
+        if self.method.unit is Unit.GROUP:  # else they are deferred since their problem ended
+            groups += [group for group in completed if self.method.trains([group])]
+        if self.min_group is not None:
+            for group_id in sorted(self._state.pending):
+                pending = self._state.pending[group_id]
+                part = Group(self._state.request(group_id), pending.ended(), frozenset(pending.trained))
+                fresh = {one.trajectory_id for one in part.trajectories} - pending.trained
+                if len(fresh) >= self.min_group and self.method.trains([part]):
+                    pending.trained |= fresh
+                    groups.append(part)
+        if len(groups) < least:
+            self._state.deferred = groups
+            return []
+        self._state.deferred = []
+        return sorted(groups, key=lambda group: (group.group_id, len(group.trained_before)))
+
+    # --- the pools ---------------------------------------------------------------------------
+
+    @property
+    def open_step(self) -> int | None:
+        """The training step that was started and not finished; None between two steps."""
+        return self._state.step if self._state.open else None
+
+    def waiting_problems(self) -> int:
+        """Requests that wait at the first stage and were not begun."""
+        return sum(
+            self._place[item.stage] == 0 and item.group_id not in self._state.pending
+            for item in self._waiting()
+        )
+
+    def idle(self) -> bool:
+        """Whether no problem is on its way: nothing waits, is in flight or is to go on."""
+        return not self._state.problems
+
+    def in_flight(self) -> list[RolloutRequest]:
+        """Requests that are being decoded: what to ask for again after a restart."""
+        return [
+            self._request_of(self._state.request(group_id), pending)
+            for group_id, pending in sorted(self._state.pending.items())
+            if pending.in_flight
+        ]
+
+    def drop_waiting(self) -> list[RolloutRequest]:
+        """Discard everything that waits (end of the data) and return it.
+
+        Groups in flight are still completed and trained, but lead to no further stage. The problems
+        are reported as dropped by the `finish_step` of the step in which they leave.
+        """
+        dropped = self._waiting()
+        self._state.ready_step = {}
+        for item in dropped:
+            one = self._state.problems[item.problem.problem_id]
+            one.dropped = True
+            self._discard(one, item.group_id)
+        for one in list(self._state.problems.values()):
+            if one.dropped and one.complete:
+                self._end(one, EndReason.DROPPED)
+        return dropped
+
+    # --- checkpoint --------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything that decides what the coming steps hold, at any point of a step, as plain data
+        (dictionaries, lists, strings, numbers, arrays), half-answered groups included."""
+        return {
+            "version": STATE_VERSION,
+            "mode": self.mode.value,
+            "stages": self._stage_list(),
+            "state": self._state.to_plain(),
+        }
+
+    def load_state_dict(self, data: dict[str, Any]) -> None:
+        """Replace the pools by saved ones. The budget may differ from the saved run's.
+
+        Raises:
+            ValueError: the data is of another version, mode or method.
+        """
+        for key, here in (
+            ("version", STATE_VERSION),
+            ("mode", self.mode.value),
+            ("stages", self._stage_list()),
+        ):
+            if key not in data:
+                raise ValueError(f"scheduler state: key {key!r} is missing, found {sorted(data)}")
+            if data[key] != here:
+                raise ValueError(
+                    f"scheduler state: saved {key} is {data[key]!r}, this run has {here!r}; resume with the "
+                    "saved settings or start a new run"
+                )
+        self._state = SchedulerState.from_plain(data["state"])
+
+    def _stage_list(self) -> list[list[str]]:
+        return [[stage.name, stage.role] for stage in self.method.stages]
+
+    # --- internals ---------------------------------------------------------------------------
+
+    def _require_open(self, call: str) -> int:
+        if not self._state.open or self._state.step is None:
+            raise RuntimeError(f"{call}: no training step is open, call start_step first")
+        return self._state.step
+
+    def _waiting(self) -> list[RolloutRequest]:
+        """What waits, in the order in which it is decoded: begun groups first, then later stages, then
+        by age. The key has no trace of the order in which outputs came back."""
+
+        def key(group_id: str) -> tuple[bool, int, int, int, int]:
+            one = self._state.problems[self._state.problem_of[group_id]]
+            place = list(one.requests).index(group_id)
+            fresh = group_id not in self._state.pending
+            return fresh, -self._place[one.stage], self._state.ready_step[group_id], one.order, place
+
+        return [self._state.request(group_id) for group_id in sorted(self._state.ready_step, key=key)]
+
+    def _end_round(self, output: RolloutOutput, step: int) -> None:
+        """The group is complete, or goes on in a later round."""
+        group_id = output.group_id
+        pending = self._state.pending[group_id]
+        pending.members.update({one.number: one for one in output.trajectories})
+        pending.state, pending.in_flight = output.state, False
+        if pending.state is None and not pending.paused():
+            self._complete_group(group_id)
+            return
+        one = self._state.problems[self._state.problem_of[group_id]]
+        if not one.dropped:
+            self._state.ready_step[group_id] = step + (self.mode is Mode.PIPELINED)
+            return
+        self._discard(one, group_id)
+        if one.complete:
+            self._end(one, EndReason.DROPPED)
+
+    def _discard(self, one: ProblemState, group_id: str) -> None:
+        """Drop a request with whatever of it has been decoded."""
+        del one.requests[group_id], self._state.problem_of[group_id]
+        self._state.pending.pop(group_id, None)
+
+    def _complete_group(self, group_id: str) -> None:
+        request, pending = self._state.request(group_id), self._state.pending.pop(group_id)
+        group = Group(request, pending.ended(), frozenset(pending.trained))
+        if self.method.unit is Unit.GROUP:
+            self._reward_late([group])
+        self._state.completed.append(group)
+        self._state.problems[request.problem.problem_id].done[group_id] = group
+
+    def _reward_late(self, groups: list[Group], *, complete: bool = True) -> None:
+        """Give a unit the rewards that only all of it tells; where it is complete, all must have one."""
+        members: dict[str, Trajectory] = {
+            one.trajectory_id: one for group in groups for one in group.trajectories
+        }
+        for name, reward in self.method.late_rewards(groups).items():
+            if name not in members:
+                raise ValueError(f"{type(self.method).__name__} rewards {name}, which is not of its unit")
+            members[name].reward = reward
+        if complete and (missing := sorted(name for name, one in members.items() if one.reward is None)):
+            raise ValueError(
+                f"trajectory {missing[0]} has no reward, though its unit is complete: "
+                f"{type(self.method).__name__}.late_rewards must give it one"
+            )
+
+    def completed_stages(self) -> list[Group]:
+        """Complete groups of problems whose stage is complete and whose next one is not chosen yet, by group
+        id. What the method wants to know of them can still be found out."""
+        groups = [group for one in self._state.problems.values() if one.complete for group in one.done.values()]
+        return sorted(groups, key=lambda group: group.group_id)
+
+    def _advance(self, step: int) -> None:
+        """Every problem whose stage is complete goes on to its next stage, or out.
+
+        All at once, in the order of their arrival: what a method observes of several problems does not
+        depend on which of them was complete first.
+        """
+        complete = [one for one in self._state.problems.values() if one.complete]
+        complete.sort(key=lambda one: one.order)
+        for stage in self._stages:
+            problems = [one.groups() for one in complete if one.stage == stage and not one.dropped]
+            if problems:
+                self.method.observe_stage(stage, problems, step)
+        for one in complete:
+            self._leave_stage(one, step)
+
+    def _leave_stage(self, one: ProblemState, step: int) -> None:
+        stage = self._stages[one.stage]
+        if one.dropped:
+            self._end(one, EndReason.DROPPED)
+            return
+        if not stage.next:
+            self._end(one, EndReason.FINISHED)
+            return
+        groups = one.groups()
+        requests = self.method.next_requests(one.problem, stage.name, groups, step)
+        if not requests:
+            self._end(one, EndReason.REJECTED if requests is None else EndReason.NO_REQUESTS)
+            return
+        for group_id in one.requests:
+            del self._state.problem_of[group_id]
+        if self.method.unit is Unit.PROBLEM:
+            one.passed += groups
+        one.requests, one.done = {}, {}
+        self._enter_stage(one, requests, stage.next, ready_step=step + (self.mode is Mode.PIPELINED))
+
+    def _enter_stage(
+        self, one: ProblemState, requests: list[RolloutRequest], allowed: tuple[str, ...], ready_step: int
+    ) -> None:
+        stage = self._stage_of(requests[0], allowed)
+        one.stage = stage.name
+        for item in requests:
+            if item.group_id in self._state.problem_of:
+                raise ValueError(f"request {item.group_id}: the method gave this group id twice")
+            if item.stage != stage.name or item.n < 1:
+                raise ValueError(
+                    f"request {item.group_id}: found stage {item.stage} and n={item.n}, expected stage "
+                    f"{stage.name}, as its problem's other requests, and n of at least 1"
+                )
+            one.requests[item.group_id] = item
+            self._state.problem_of[item.group_id] = one.problem.problem_id
+            self._state.ready_step[item.group_id] = ready_step
+
+    def _stage_of(self, item: RolloutRequest, allowed: tuple[str, ...]) -> Stage:
+        if item.stage not in allowed:
+            raise ValueError(
+                f"request {item.group_id}: found stage {item.stage}, expected one of: {', '.join(allowed)}"
+            )
+        return self._stages[item.stage]
+
+    def _end(self, one: ProblemState, reason: EndReason) -> None:
+        for group_id in one.requests:
+            del self._state.problem_of[group_id]
+        del self._state.problems[one.problem.problem_id]
+        if self.method.unit is Unit.PROBLEM and reason is not EndReason.REJECTED:
+            groups = one.passed + one.groups()
+            self._reward_late(groups, complete=reason not in (EndReason.DROPPED, EndReason.STALE))
+            if all(one.reward is not None for group in groups for one in group.trajectories):
+                self.method.observe_problem(groups)
+                if groups and self.method.trains(groups):
+                    self._state.deferred += groups
+        self._state.ended.append(Ended(one.problem.problem_id, one.stage, reason))

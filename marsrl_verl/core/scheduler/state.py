@@ -1,0 +1,184 @@
+"""What the scheduler knows between two calls, and its form in a checkpoint."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from marsrl_verl.core.method import Ended, EndReason
+from marsrl_verl.core.request import Plain, Problem, RolloutRequest, problem_from_plain, problem_to_plain
+from marsrl_verl.core.trajectory import Group, RolloutOutput, Trajectory
+
+
+@dataclass(slots=True)
+class ProblemState:
+    """A problem on its way through the stages."""
+
+    problem: Problem
+    order: int
+    """Running number of arrival."""
+    stage: str
+    requests: dict[str, RolloutRequest] = field(default_factory=dict)
+    """Of the current stage by group id, in the order in which the method gave them."""
+    done: dict[str, Group] = field(default_factory=dict)
+    """Complete groups of the current stage by group id."""
+    dropped: bool = False
+    """Its waiting requests were dropped; it ends when what is in flight has come back."""
+    passed: list[Group] = field(default_factory=list)
+    """Groups of earlier stages, where the method trains problems."""
+
+    @property
+    def complete(self) -> bool:
+        """Whether every group of the current stage is complete."""
+        return len(self.done) == len(self.requests)
+
+    def groups(self) -> list[Group]:
+        """The complete groups of the current stage by group id."""
+        return [self.done[group_id] for group_id in sorted(self.done)]
+
+
+@dataclass(slots=True)
+class PendingGroup:
+    """A group that was begun and is not complete."""
+
+    members: dict[int, Trajectory] = field(default_factory=dict)
+    """Its trajectories so far by number: ended ones, and those that are paused."""
+    state: Plain = None
+    """What its rollout program keeps of the group itself."""
+    in_flight: bool = True
+    """Whether a round of it is being decoded."""
+    trained: set[str] = field(default_factory=set)
+    """Ids of trajectories that were handed out for training already."""
+
+    def ended(self) -> list[Trajectory]:
+        """The trajectories that have ended, by number."""
+        return [self.members[k] for k in sorted(self.members) if not self.members[k].paused]
+
+    def paused(self) -> list[Trajectory]:
+        """The trajectories that are to be continued, by number."""
+        return [self.members[k] for k in sorted(self.members) if self.members[k].paused]
+
+    def output(self, group_id: str) -> RolloutOutput:
+        """All that there is of it, as its rollout program is given it to go on."""
+        return RolloutOutput(group_id, [self.members[k] for k in sorted(self.members)], self.state)
+
+
+@dataclass(slots=True)
+class SchedulerState:
+    """Everything that a checkpoint must hold for the same steps to follow."""
+
+    step: int | None = None
+    """The last step that was started."""
+    open: bool = False
+    """Whether it has not been finished yet."""
+    round_taken: bool = False
+    """Whether its generation round was dispatched (pipelined)."""
+    next_order: int = 0
+    problems: dict[str, ProblemState] = field(default_factory=dict)
+    """By problem id."""
+    ready_step: dict[str, int] = field(default_factory=dict)
+    """Waiting requests: group id -> first step in which they may be decoded."""
+    pending: dict[str, PendingGroup] = field(default_factory=dict)
+    """By group id, what was begun and is not complete."""
+    problem_of: dict[str, str] = field(default_factory=dict)
+    """Group id -> problem id, for every request of a current stage."""
+    completed: list[Group] = field(default_factory=list)
+    """Groups that completed in the open step."""
+    deferred: list[Group] = field(default_factory=list)
+    """Groups to train that wait for others, so that an update is not too small."""
+    stale: int = 0
+    """Requests that were dropped in the open step, because they had waited too long."""
+    ended: list[Ended] = field(default_factory=list)
+    """Problems that left since the last `finish_step`."""
+
+    def request(self, group_id: str) -> RolloutRequest:
+        """The request of a group of a current stage."""
+        return self.problems[self.problem_of[group_id]].requests[group_id]
+
+    def to_plain(self) -> dict[str, Any]:
+        """Dictionaries, lists, strings, numbers and arrays. Every problem and every group is written once."""
+        # A deferred part of a group and the whole group may be there at once, so deferred groups stand apart.
+        groups = {group.group_id: group for group in self.completed}
+        for one in self.problems.values():
+            groups.update(one.done)
+            groups.update({group.group_id: group for group in one.passed})
+        requests = {name: item for one in self.problems.values() for name, item in one.requests.items()}
+        for group in [*groups.values(), *self.deferred]:
+            requests.setdefault(group.group_id, group.request)
+        problems = {item.problem.problem_id: item.problem for item in requests.values()}
+        problems.update({name: one.problem for name, one in self.problems.items()})
+        return {
+            "step": self.step,
+            "open": self.open,
+            "round_taken": self.round_taken,
+            "next_order": self.next_order,
+            "stale": self.stale,
+            "problems": [problem_to_plain(problem) for problem in problems.values()],
+            "requests": [item.to_plain() for item in requests.values()],
+            "groups": {group_id: group.to_plain() for group_id, group in groups.items()},
+            "deferred": [[group.group_id, group.to_plain()] for group in self.deferred],
+            "states": [_problem_state_to_plain(one) for one in self.problems.values()],
+            "ready_step": dict(self.ready_step),
+            "pending": {group_id: _pending_to_plain(one) for group_id, one in self.pending.items()},
+            "completed": [group.group_id for group in self.completed],
+            "ended": [[end.problem_id, end.stage, end.reason.value] for end in self.ended],
+        }
+
+    @classmethod
+    def from_plain(cls, data: dict[str, Any]) -> SchedulerState:
+        """The inverse of `to_plain`."""
+        problems = {plain["problem_id"]: problem_from_plain(plain) for plain in data["problems"]}
+        requests = {plain["group_id"]: RolloutRequest.from_plain(plain, problems) for plain in data["requests"]}
+        groups = {name: Group.from_plain(plain, requests[name]) for name, plain in data["groups"].items()}
+        states = {
+            plain["problem"]: ProblemState(
+                problem=problems[plain["problem"]],
+                order=plain["order"],
+                stage=plain["stage"],
+                requests={name: requests[name] for name in plain["requests"]},
+                done={name: groups[name] for name in plain["done"]},
+                dropped=plain["dropped"],
+                passed=[groups[name] for name in plain["passed"]],
+            )
+            for plain in data["states"]
+        }
+        return cls(
+            step=data["step"],
+            open=data["open"],
+            round_taken=data["round_taken"],
+            next_order=data["next_order"],
+            stale=data["stale"],
+            problems=states,
+            ready_step=dict(data["ready_step"]),
+            pending={name: _pending_from_plain(plain) for name, plain in data["pending"].items()},
+            problem_of={name: problem for problem, one in states.items() for name in one.requests},
+            completed=[groups[name] for name in data["completed"]],
+            deferred=[Group.from_plain(plain, requests[name]) for name, plain in data["deferred"]],
+            ended=[Ended(name, stage, EndReason(reason)) for name, stage, reason in data["ended"]],
+        )
+
+
+def _problem_state_to_plain(one: ProblemState) -> dict[str, Any]:
+    return {
+        "problem": one.problem.problem_id,
+        "order": one.order,
+        "stage": one.stage,
+        "requests": list(one.requests),
+        "done": list(one.done),
+        "dropped": one.dropped,
+        "passed": [group.group_id for group in one.passed],
+    }
+
+
+def _pending_to_plain(one: PendingGroup) -> dict[str, Any]:
+    return {
+        "members": [one.members[k].to_plain() for k in sorted(one.members)],
+        "state": one.state,
+        "in_flight": one.in_flight,
+        "trained": sorted(one.trained),
+    }
+
+
+def _pending_from_plain(data: dict[str, Any]) -> PendingGroup:
+    members = [Trajectory.from_plain(plain) for plain in data["members"]]
+    return PendingGroup({one.number: one for one in members}, data["state"], data["in_flight"], set(data["trained"]))

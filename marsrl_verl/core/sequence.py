@@ -1,0 +1,177 @@
+"""A sequence: one row of the training batch, token in, token out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+TokenIds = NDArray[np.int32]
+LogProbs = NDArray[np.float32]
+Mask = NDArray[np.uint8]
+
+TRAINER_LOG_PROBS = "trainer_log_probs"
+"""Annotation: log-probabilities under the trainer's weights when it looked at the sequence."""
+RECORDED_LOG_PROBS = "recorded_log_probs"
+"""Annotation: of these, those of tokens that the very same weights sampled; NaN for the others."""
+RECORDED_ENTROPIES = "recorded_entropies"
+"""Annotation: entropies of the distributions that those weights gave, nats; NaN where unknown."""
+
+
+def token_ids(ids: ArrayLike) -> TokenIds:
+    """Token ids as an int32 array; no copy of one that is."""
+    return np.asarray(ids, dtype=np.int32)
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """What one policy reads and writes in an episode: T tokens after a prompt of P.
+
+    The ids in `response_ids` are exactly those that the engine sampled, and those that a tool or the chat
+    template wrote between them (`response_mask` 0).
+    """
+
+    role: str
+    prompt_ids: TokenIds
+    """(P,) one array object where the sequences of a group share it."""
+    response_ids: TokenIds
+    """(T,)"""
+    rollout_log_probs: LogProbs
+    """(T,) log-probability of each token under the policy that sampled it; 0 where `response_mask` is 0."""
+    response_mask: Mask = field(default=None)  # type: ignore[assignment]
+    """(T,) 1 where the policy chose the token; 0 for tools, templates and what a grammar forced. Left out: 1
+    everywhere."""
+    versions: tuple[tuple[int, int], ...] = ()
+    """(end, policy version) of consecutive parts: tokens up to `end` (exclusive) come from that version. The
+    last end is T. A round that added no token is a part of length 0. Left out: version 0."""
+    policy: str = "policy"
+    """The name of the weights that sampled it and that it trains."""
+    annotations: dict[str, NDArray[Any]] = field(default_factory=dict)
+    """(T,) each, by name: what else is known of every token (turn, entropy, Forward Context Influence)."""
+    reward: float | None = None
+    """The sequence's own reward; None: its trajectory's."""
+
+    def __post_init__(self) -> None:
+        self.prompt_ids, self.response_ids = token_ids(self.prompt_ids), token_ids(self.response_ids)
+        self.rollout_log_probs = np.asarray(self.rollout_log_probs, dtype=np.float32)
+        length = len(self.response_ids)
+        if self.response_mask is None:
+            self.response_mask = np.ones(length, dtype=np.uint8)
+        self.response_mask = np.asarray(self.response_mask, dtype=np.uint8)
+        self.versions = tuple((int(end), int(version)) for end, version in self.versions) or ((length, 0),)
+        self._check()
+
+    def _check(self) -> None:
+        length = len(self.response_ids)
+        found = {
+            "rollout_log_probs": len(self.rollout_log_probs),
+            "response_mask": len(self.response_mask),
+            **{name: len(values) for name, values in self.annotations.items()},
+        }
+        if wrong := {name: count for name, count in found.items() if count != length}:
+            raise ValueError(f"a sequence of {length} response tokens has columns of other lengths: {wrong}")
+        ends = [end for end, _ in self.versions]
+        if ends != sorted(ends) or ends[0] < 0 or ends[-1] != length:
+            raise ValueError(f"version parts end at {ends}, expected rising ends up to {length} tokens")
+
+    def __len__(self) -> int:
+        """Response tokens."""
+        return len(self.response_ids)
+
+    @property
+    def trained_tokens(self) -> int:
+        """Tokens that the policy chose."""
+        return int(self.response_mask.sum())
+
+    @property
+    def version(self) -> int:
+        """The version that sampled the last part."""
+        return self.versions[-1][1]
+
+    @property
+    def new_tokens(self) -> int:
+        """Tokens of the last part: what the last generation round added."""
+        return len(self) - (self.versions[-2][0] if len(self.versions) > 1 else 0)
+
+    def token_versions(self) -> NDArray[np.int32]:
+        """(T,) the version that sampled each token."""
+        ends = np.array([end for end, _ in self.versions])
+        numbers = np.array([version for _, version in self.versions], dtype=np.int32)
+        return np.repeat(numbers, np.diff(ends, prepend=0))
+
+    def input_ids(self) -> TokenIds:
+        """(P + T,) prompt and response."""
+        return np.concatenate([self.prompt_ids, self.response_ids])
+
+    def truncate(self, tokens: int) -> Sequence:
+        """The first `tokens` of the response, with their columns; nothing is copied."""
+        if not 0 <= tokens <= len(self):
+            raise ValueError(f"a sequence of {len(self)} response tokens cannot be truncated to {tokens}")
+        kept = [(end, version) for end, version in self.versions if end < tokens]
+        last = next(version for end, version in self.versions if end >= tokens)
+        return replace(
+            self,
+            response_ids=self.response_ids[:tokens],
+            rollout_log_probs=self.rollout_log_probs[:tokens],
+            response_mask=self.response_mask[:tokens],
+            versions=(*kept, (tokens, last)),
+            annotations={name: values[:tokens] for name, values in self.annotations.items()},
+            reward=None,
+        )
+
+    def extend(
+        self,
+        ids: ArrayLike,
+        log_probs: ArrayLike,
+        version: int,
+        mask: ArrayLike | None = None,
+    ) -> Sequence:
+        """With further tokens of one version, as a part of its own. Annotations of tokens that were there
+        stay; the new ones have 0, in columns of floats NaN."""
+        added = token_ids(ids)
+        ones = np.ones(len(added), dtype=np.uint8) if mask is None else np.asarray(mask, dtype=np.uint8)
+        earlier = self.versions if len(self) else ()
+        return replace(
+            self,
+            response_ids=np.concatenate([self.response_ids, added]),
+            rollout_log_probs=np.concatenate([self.rollout_log_probs, np.asarray(log_probs, dtype=np.float32)]),
+            response_mask=np.concatenate([self.response_mask, ones]),
+            versions=(*earlier, (len(self) + len(added), version)),
+            annotations={name: _padded(values, len(added)) for name, values in self.annotations.items()},
+        )
+
+    def keeping(self, *names: str) -> Sequence:
+        """With these of its annotations alone, as far as they are there."""
+        return replace(self, annotations={name: self.annotations[name] for name in names if name in self.annotations})
+
+    def to_plain(self) -> dict[str, Any]:
+        """Its fields as dictionaries, tuples and arrays, which are shared: nobody changes them in place."""
+        return {one.name: getattr(self, one.name) for one in fields(self)}
+
+    @classmethod
+    def from_plain(cls, data: dict[str, Any]) -> Sequence:
+        """The inverse of `to_plain`."""
+        return cls(**{**data, "versions": tuple(tuple(part) for part in data["versions"])})
+
+
+def _padded(values: NDArray[Any], count: int) -> NDArray[Any]:
+    filler = np.nan if np.issubdtype(values.dtype, np.floating) else 0
+    return np.concatenate([values, np.full(count, filler, dtype=values.dtype)])
+
+
+def equal_sequences(first: Sequence, second: Sequence) -> bool:
+    """Whether two sequences are the same, token by token and column by column."""
+    one, other = first.to_plain(), second.to_plain()
+    if one["annotations"].keys() != other["annotations"].keys():
+        return False
+    pairs: Iterable[tuple[Any, Any]] = [
+        *((one[name], other[name]) for name in one if name != "annotations"),
+        *((one["annotations"][name], other["annotations"][name]) for name in one["annotations"]),
+    ]
+    return all(
+        np.array_equal(a, b, equal_nan=np.issubdtype(a.dtype, np.floating)) if isinstance(a, np.ndarray) else a == b
+        for a, b in pairs
+    )

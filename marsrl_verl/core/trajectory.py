@@ -1,0 +1,235 @@
+"""A trajectory is one episode; the trajectories of one request are a group."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from enum import Enum
+from typing import Any
+
+from marsrl_verl.core.request import Plain, RolloutRequest
+from marsrl_verl.core.sequence import Sequence
+
+
+class FinishReason(str, Enum):
+    """Why a trajectory ended. A bad ending is data, never an exception."""
+
+    STOP = "stop"
+    """The model ended its answer itself."""
+    LENGTH = "length"
+    """The token limit was reached first."""
+    LIMIT = "limit"
+    """A limit of the episode was reached (turns, tool calls, context); `Trajectory.detail` says which."""
+    PAUSED = "paused"
+    """Not an end: the round's tokens are used, and the trajectory goes on in a later round."""
+    PROMPT_TOO_LONG = "prompt_too_long"
+    """The prompt exceeds the limit of its role; nothing was generated."""
+    REFUSED = "refused"
+    """An endpoint would not answer this request."""
+    ABORTED = "aborted"
+    """The engine gave the request up."""
+    ERROR = "error"
+    """The engine or a tool failed; `Trajectory.detail` says how."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether the request got no answer, so that the text says nothing about the model."""
+        return self in (FinishReason.ERROR, FinishReason.ABORTED)
+
+
+@dataclass(frozen=True, slots=True)
+class RewardResult:
+    """What the scorer found in one trajectory."""
+
+    value: float
+    """The reward."""
+    info: Mapping[str, Plain] = field(default_factory=dict)
+    """What else it found, by name: `answer` (the extracted final answer), a Verifier's `verdict` and `report`."""
+    error: str | None = None
+    """What went wrong in grading (time limit, unparsable answer), for the log; the reward then is 0."""
+    graded: bool = True
+    """False where the grader itself failed (exception, dead process), so that the reward 0 says nothing about
+    the trajectory. An answer that can't be parsed, or that takes too long, is graded: it is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fork:
+    """Where a trajectory left another one."""
+
+    trajectory_id: str
+    """The one that it left."""
+    token: int
+    """Response tokens of that one's sequence that it begins with."""
+    sequence: int = 0
+    """Which of its sequences."""
+
+
+@dataclass(slots=True, eq=False)
+class Trajectory:
+    """One episode, one member of a group."""
+
+    trajectory_id: str
+    """`{group_id}#{k}`."""
+    sequences: list[Sequence]
+    """What it trains: one for a single call, one for each agent of a dialogue; none where another model
+    answered, whose tokens mean nothing to ours."""
+    finish: FinishReason
+    text: str = ""
+    """The decoded response, thinking part included; empty while it is paused."""
+    final_text: str = ""
+    """What other roles may see: the text after the last `</think>`, stripped."""
+    reward: RewardResult | None = None
+    """None until scored."""
+    detail: str | None = None
+    """Why there is no regular end."""
+    events: list[dict[str, Plain]] = field(default_factory=list)
+    """What happened: tool calls, turns."""
+    figures: dict[str, float] = field(default_factory=dict)
+    """Figures of its text, by name."""
+    fork: Fork | None = None
+    state: Plain = None
+    """While it is paused: what its rollout needs to go on, beside the sequences."""
+
+    @property
+    def group_id(self) -> str:
+        """The group that it belongs to."""
+        return self.trajectory_id.rpartition("#")[0]
+
+    @property
+    def number(self) -> int:
+        """Its number k inside the group.
+
+        Raises:
+            ValueError: the id has none.
+        """
+        digits = self.trajectory_id.rpartition("#")[2]
+        if not digits.isdecimal():
+            raise ValueError(f"trajectory {self.trajectory_id}: expected an id like GROUP#0")
+        return int(digits)
+
+    @property
+    def sequence(self) -> Sequence:
+        """Its only sequence, where its rollout is a single call of the model."""
+        if len(self.sequences) != 1:
+            raise ValueError(f"trajectory {self.trajectory_id} has {len(self.sequences)} sequences, expected 1")
+        return self.sequences[0]
+
+    @property
+    def external(self) -> bool:
+        """Whether another model answered, so that there is text and no sequence."""
+        return not self.sequences
+
+    @property
+    def tokens(self) -> int:
+        """Response tokens of all sequences."""
+        return sum(map(len, self.sequences))
+
+    @property
+    def new_tokens(self) -> int:
+        """Tokens that the last generation round added."""
+        return sum(sequence.new_tokens for sequence in self.sequences)
+
+    @property
+    def paused(self) -> bool:
+        """Whether it goes on in a later round."""
+        return self.finish is FinishReason.PAUSED
+
+    @property
+    def finished(self) -> bool:
+        """Whether the model ended it itself."""
+        return self.finish is FinishReason.STOP
+
+    @property
+    def scored(self) -> RewardResult:
+        """The reward's result; an unscored trajectory has none and raises."""
+        if self.reward is None:
+            raise ValueError(f"trajectory {self.trajectory_id} has not been scored yet")
+        return self.reward
+
+    @property
+    def value(self) -> float:
+        """The reward as a number."""
+        return self.scored.value
+
+    @property
+    def comparable(self) -> bool:
+        """Whether its reward says something about its text: neither its request nor its grading failed.
+        Others must not count as wrong."""
+        return not self.finish.failed and self.scored.graded
+
+    def to_plain(self) -> dict[str, Plain]:
+        """As plain data. Arrays are shared, not copied: a state is taken in every step."""
+        plain = _shallow(self)
+        plain["sequences"] = [sequence.to_plain() for sequence in self.sequences]
+        plain["finish"] = self.finish.value
+        plain["reward"] = None if self.reward is None else {**_shallow(self.reward), "info": dict(self.reward.info)}
+        plain["fork"] = None if self.fork is None else _shallow(self.fork)
+        return plain
+
+    @classmethod
+    def from_plain(cls, data: Mapping[str, Plain]) -> Trajectory:
+        """The inverse of `to_plain`."""
+        reward, fork = data["reward"], data["fork"]
+        return cls(
+            **{
+                **data,
+                "sequences": [Sequence.from_plain(one) for one in data["sequences"]],
+                "finish": FinishReason(data["finish"]),
+                "reward": None if reward is None else RewardResult(**reward),
+                "fork": None if fork is None else Fork(**fork),
+            }
+        )
+
+
+@dataclass(slots=True, eq=False)
+class RolloutOutput:
+    """What one round of a rollout brought."""
+
+    group_id: str
+    trajectories: list[Trajectory]
+    """The members that were begun or continued in this round."""
+    state: Plain = None
+    """The group's own state while it is unfinished (a tree's budget). None, and nobody paused: it is
+    complete."""
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """The trajectories of one request by their number, complete when there are `request.n`."""
+
+    request: RolloutRequest
+    trajectories: list[Trajectory]
+    trained_before: frozenset[str] = frozenset()
+    """Ids of trajectories that entered an earlier step's loss; they only count for the group's mean."""
+
+    @property
+    def group_id(self) -> str:
+        """The request's."""
+        return self.request.group_id
+
+    @property
+    def comparable(self) -> list[Trajectory]:
+        """The trajectories whose reward says something about their text."""
+        return [one for one in self.trajectories if one.comparable]
+
+    @property
+    def rewards(self) -> list[float]:
+        """Rewards in the order of `comparable`."""
+        return [one.value for one in self.comparable]
+
+    def to_plain(self) -> dict[str, Plain]:
+        """As plain data, without the request."""
+        return {
+            "trajectories": [one.to_plain() for one in self.trajectories],
+            "trained_before": sorted(self.trained_before),
+        }
+
+    @classmethod
+    def from_plain(cls, data: Mapping[str, Plain], request: RolloutRequest) -> Group:
+        """The inverse of `to_plain`."""
+        members = [Trajectory.from_plain(one) for one in data["trajectories"]]
+        return cls(request, members, frozenset(data["trained_before"]))
+
+
+def _shallow(item: Any) -> dict[str, Plain]:
+    return {one.name: getattr(item, one.name) for one in fields(item)}
