@@ -34,6 +34,19 @@ COLUMNS = {
         "advantages",
     ),
     "ended": ("problem", "stage", "reason"),
+    # Of real runs:
+    "sampled": (
+        "sample",
+        "parent",
+        "ending",
+        "reward",
+        "prompt",
+        "tokens",
+        "response",
+        "versions",
+        "influence",
+    ),
+    "advantages": ("sample", "advantages"),
 }
 """`part` is rank/mini-batch; `endings` are letters of `ENDINGS`, one per sample; a reward is ? where the
 grading failed; mask, versions and advantages are `spans`; recorded values are how many, and their digest."""
@@ -93,10 +106,10 @@ def rounded(value: Any) -> Any:
     return [rounded(one) for one in value] if isinstance(value, list | tuple) else value
 
 
-def same(expected: Any, found: Any) -> bool:
-    """Whether two values are the same, numbers up to `TOLERANCE`."""
+def same(expected: Any, found: Any, tolerance: float = TOLERANCE) -> bool:
+    """Whether two values are the same, numbers up to a relative difference."""
     if isinstance(expected, int | float) and isinstance(found, int | float):
-        return math.isclose(expected, found, rel_tol=TOLERANCE, abs_tol=1e-9)
+        return math.isclose(expected, found, rel_tol=tolerance, abs_tol=1e-9)
     return bool(expected == found)
 
 
@@ -124,16 +137,16 @@ def write(trace: dict[str, Any]) -> Path:
     """Write a trace, a line per row, and return where."""
     FOLDER.mkdir(exist_ok=True)
     path = path_of(trace["scenario"])
-    path.write_text(_dumps(trace) + "\n")
+    path.write_text(dumps(trace) + "\n")
     return path
 
 
-def _dumps(value: Any, depth: int = 0) -> str:
-    """JSON with one line per row of a table."""
+def dumps(value: Any, depth: int = 0) -> str:
+    """A trace as JSON with one line per row of a table."""
     if depth < 4 and value and isinstance(value, dict | list) and _holds_parts(value, depth):
         items = value.items() if isinstance(value, dict) else ((None, one) for one in value)
         lines = [
-            " " * (depth + 1) + ("" if key is None else json.dumps(key) + ": ") + _dumps(one, depth + 1)
+            " " * (depth + 1) + ("" if key is None else json.dumps(key) + ": ") + dumps(one, depth + 1)
             for key, one in items
         ]
         opening, closing = ("{", "}") if isinstance(value, dict) else ("[", "]")
@@ -190,6 +203,6 @@ def _tables(
         return
     for at, (one, other) in enumerate(zip(expected, found, strict=True)):
         for column, left, right in zip_longest(COLUMNS[part], one, other):
-            equal = same_spans if column == "advantages" else same
+            equal = same_spans if column in ("advantages", "influence") else same
             if not equal(left, right):
                 yield Difference(scenario, step, f"{part} row {at} ({names[at]})", column, left, right)
