@@ -9,7 +9,8 @@ from typing import Any
 from scripted_answers import Faults, World
 
 STEPS = 30
-CHECKPOINTS = (10, 20)
+CHECKPOINTS = tuple(range(10, 21))
+"""Steps after which everything is saved and loaded."""
 RANKS = 2
 SEED = 7
 
@@ -63,7 +64,15 @@ SCENARIOS: dict[str, Scenario] = {
     "marsrl_pipelined": _marsrl(problems=1),
     "marsrl_segments": _marsrl(_SEGMENTS, problems=1),
     "marsrl_partial_groups": _marsrl(
-        {**_SEGMENTS, **_ONE_ROUND, "pipeline.min_group": 2, "pipeline.min_groups": 3}
+        {
+            **_ONE_ROUND,
+            "algo.group_size": 6,
+            "pipeline.max_segments": 4,
+            "pipeline.min_group": 2,
+            "pipeline.min_groups": 3,
+        },
+        problems=1,
+        world=World(lines=(1, 8)),
     ),
     "marsrl_overlap": _marsrl({**_ONE_ROUND, "pipeline.overlap": "one_step"}, problems=1),
     "marsrl_overlap_segments": _marsrl(

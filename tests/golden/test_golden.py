@@ -81,6 +81,11 @@ def test_responses_have_tokens_of_several_versions(traces):
 def test_parts_of_groups_are_trained_before_the_rest(traces):
     for name in ("marsrl_partial_groups", "marsrl_overlap_segments"):
         assert sum(bool(before) for before in cells(traces[name], "trained", "trained before")) > 10, name
+    steps = traces["marsrl_partial_groups"]["steps"]
+    trained = [[row[0] for row in step["trained"]] for step in steps]
+    assert any(len(set(names)) < len(names) for names in trained), "no held part met its whole group"
+    groups = [row[0] for step in steps for row in step["trained"]]
+    assert max(groups.count(name) for name in groups) >= 3, "no group was trained in three parts"
     samples = list(cells(traces["marsrl_partial_groups"], "rows", "sample"))
     assert len(set(samples)) == len(samples)
 
