@@ -25,7 +25,8 @@ class TrainingRow:
 
 
 def training_rows(groups: list[Group], advantages: Credit) -> list[TrainingRow]:
-    """The samples that have an advantage, in the order of `groups`.
+    """The samples that have an advantage and were not trained before, in the order of `groups`. A part of a
+    group that was held back and the whole group may be among them; each sample is a row once.
 
     Raises:
         ValueError: a group of an external Solver's answers, which have no tokens to train.
@@ -37,7 +38,7 @@ def training_rows(groups: list[Group], advantages: Credit) -> list[TrainingRow]:
         TrainingRow(sample, group.input.role, group.input.stage, advantages[sample.sample_id])
         for group in groups
         for sample in group.samples
-        if sample.sample_id in advantages
+        if sample.sample_id in advantages and sample.sample_id not in group.trained_before
     ]
 
 

@@ -84,6 +84,15 @@ def test_samples_without_advantage_are_not_rows():
     assert [(one.sample.sample_id, one.role, one.stage) for one in rows] == [("g#0", "solver", "first")]
 
 
+def test_a_part_that_was_held_back_and_its_whole_group_give_each_sample_once():
+    stage_input = StageInput("g", Problem("p0", "1+1", "2"), "first", 0, "solver", (), n=3)
+    one, two, three = (sample(f"g#{k}", [1], [2]) for k in range(3))
+    part = Group(stage_input, [one, two])
+    whole = Group(stage_input, [one, two, three], frozenset({"g#0", "g#1"}))
+    advantages = {f"g#{k}": ((1, float(k)),) for k in range(3)}
+    assert [row.sample.sample_id for row in training_rows([part, whole], advantages)] == ["g#0", "g#1", "g#2"]
+
+
 @given(
     st.lists(st.tuples(st.integers(1, 6), st.integers(1, 6)), min_size=1, max_size=9),
     st.integers(1, 5),
