@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import torch
 
-from marsrl_verl.algos.choices import EntropyScope
+from marsrl_verl.settings.choices import EntropyScope
 
 
 def mastered_positive_tokens(

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from marsrl_verl.algos.attnrl import AttnRL
-from marsrl_verl.algos.marsrl import MarsRL
+from marsrl_verl.algos.attnrl.method import AttnRL
+from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.core.algorithm import Algorithm
 
 MARSRL, ATTNRL = "marsrl", "attnrl"

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 from omegaconf import DictConfig
 
-from marsrl_verl.algos.adaptive_sampling import most_problems
-from marsrl_verl.algos.attnrl import CONTINUATION, INITIAL
+from marsrl_verl.algos.attnrl.adaptive_sampling import most_problems
+from marsrl_verl.algos.attnrl.method import CONTINUATION, INITIAL
 from marsrl_verl.algos.registry import ATTNRL
 from marsrl_verl.config.schema import MarsRLConfig, PipelineConfig
 from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER

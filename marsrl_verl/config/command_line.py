@@ -11,8 +11,8 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
-from marsrl_verl.config.errors import ConfigError, Problem, did_you_mean
 from marsrl_verl.config.reference import all_keys, default_of, find_unknown, is_free_entry, reference_tree
+from marsrl_verl.settings.issues import ConfigError, ConfigIssue, did_you_mean
 
 _DESCRIPTION = "Train a language model that reasons in several roles. Without arguments: the tiny world."
 
@@ -33,7 +33,7 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise ConfigError(
             [
-                Problem(
+                ConfigIssue(
                     key="command line",
                     what=message[:1].upper() + message[1:] + ".",
                     fix="Settings are written key=value without dashes; --help lists options and groups.",
@@ -74,7 +74,7 @@ def parse_arguments(argv: list[str]) -> Arguments:
     if found.config_dir is not None and not found.config_dir.is_dir():
         raise ConfigError(
             [
-                Problem(
+                ConfigIssue(
                     key="--config-dir",
                     value=found.config_dir,
                     what="There is no such folder.",
@@ -100,14 +100,14 @@ def check_overrides(arguments: Arguments, groups: dict[str, list[str]]) -> Argum
     Raises:
         ConfigError: with one problem per wrong override.
     """
-    problems: list[Problem] = []
+    problems: list[ConfigIssue] = []
     accepted: list[str] = []
     for text in arguments.overrides:
         try:
             override = OverridesParser.create().parse_override(text)
         except HydraException:
             problems.append(
-                Problem(
+                ConfigIssue(
                     key=text,
                     what="This is not readable as key=value.",
                     fix="Write key=value without spaces around '='; quote lists for the shell: 'key=[a,b]'.",
@@ -123,17 +123,17 @@ def check_overrides(arguments: Arguments, groups: dict[str, list[str]]) -> Argum
     return replace(arguments, overrides=tuple(accepted))
 
 
-def _check_override(override: Override, groups: dict[str, list[str]]) -> Problem | None:
+def _check_override(override: Override, groups: dict[str, list[str]]) -> ConfigIssue | None:
     key = override.key_or_group
     if override.is_sweep_override():
-        return Problem(
+        return ConfigIssue(
             key=key,
             value=override.get_value_string(),
             what="Several values for one key: one command is one run.",
             fix=f"Give one value, or a list as '{key}=[a,b]'.",
         )
     if key == "hydra" or key.startswith("hydra."):
-        return Problem(
+        return ConfigIssue(
             key=key,
             what="Hydra's own settings have no effect: the launcher composes the configuration itself.",
             fix="The output folder is marsrl.run.output_dir; extra search folders come with --config-dir.",
@@ -143,7 +143,7 @@ def _check_override(override: Override, groups: dict[str, list[str]]) -> Problem
     return _check_key(key, groups) or (_check_removal(key) if override.is_delete() else None)
 
 
-def _check_removal(key: str) -> Problem | None:
+def _check_removal(key: str) -> ConfigIssue | None:
     """Only entries of free dictionaries can be removed: verl and the checks read all other keys."""
     try:
         default = default_of(key)
@@ -152,19 +152,19 @@ def _check_removal(key: str) -> Problem | None:
     shown = (
         "" if isinstance(default, dict) else f" (verl's default: {'null' if default is None else default})"
     )
-    return Problem(
+    return ConfigIssue(
         key=f"~{key}",
         what="The key is read by the run, so it can't be removed.",
         fix=f"Leave '~{key}' out, or set {key} to a value{shown}.",
     )
 
 
-def _check_group(key: str, value: object, groups: dict[str, list[str]]) -> Problem | None:
+def _check_group(key: str, value: object, groups: dict[str, list[str]]) -> ConfigIssue | None:
     options = groups.get(key)
     if options is None or isinstance(value, list) or value in options:
         return None
     if not isinstance(value, str):
-        return Problem(
+        return ConfigIssue(
             key=key,
             value=value,
             what=f"The group {key!r} needs an option, and none is named.",
@@ -172,7 +172,7 @@ def _check_group(key: str, value: object, groups: dict[str, list[str]]) -> Probl
         )
     near = did_you_mean(value, options)
     guess = f"Did you mean {key}={near[0]}? " if near else ""
-    return Problem(
+    return ConfigIssue(
         key=key,
         value=value,
         what=f"The group {key!r} has no such option.",
@@ -180,16 +180,16 @@ def _check_group(key: str, value: object, groups: dict[str, list[str]]) -> Probl
     )
 
 
-def _check_key(key: str, groups: dict[str, list[str]]) -> Problem | None:
+def _check_key(key: str, groups: dict[str, list[str]]) -> ConfigIssue | None:
     unknown = find_unknown(key)
     if unknown is None:
         return None
     if find_unknown(own := f"marsrl.{key}") is None:
-        return Problem(key=key, what="There is no such key.", fix=f"Did you mean {own}?")
+        return ConfigIssue(key=key, what="There is no such key.", fix=f"Did you mean {own}?")
     return unknown_key_problem(unknown.key, unknown.siblings, tuple(groups))
 
 
-def unknown_key_problem(key: str, siblings: tuple[str, ...], groups: tuple[str, ...] = ()) -> Problem:
+def unknown_key_problem(key: str, siblings: tuple[str, ...], groups: tuple[str, ...] = ()) -> ConfigIssue:
     """The problem for a key that does not exist, with the nearest one that does."""
     parent, _, name = key.rpartition(".")
     candidates = [*siblings, *groups] if not parent else list(siblings)
@@ -202,7 +202,7 @@ def unknown_key_problem(key: str, siblings: tuple[str, ...], groups: tuple[str, 
         fix = f"{parent} has: {', '.join(siblings[:12])}{', …' if len(siblings) > 12 else ''}."
     else:
         fix = f"Groups: {', '.join(groups)}; other keys: --cfg job prints them all."
-    return Problem(key=key, what="There is no such key.", fix=fix)
+    return ConfigIssue(key=key, what="There is no such key.", fix=fix)
 
 
 def _same_name_elsewhere(name: str) -> str | None:

@@ -16,7 +16,6 @@ from omegaconf.errors import OmegaConfBaseException
 
 from marsrl_verl.config import resolvers
 from marsrl_verl.config.command_line import Arguments, check_overrides, unknown_key_problem
-from marsrl_verl.config.errors import ConfigError, Problem
 from marsrl_verl.config.explain import explain
 from marsrl_verl.config.hardware import detect_cluster
 from marsrl_verl.config.kinds import kind_problems
@@ -26,6 +25,7 @@ from marsrl_verl.config.reference import unknown_keys
 from marsrl_verl.config.reward_function import adopt_reward_function
 from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.config.verl_keys import translate
+from marsrl_verl.settings.issues import ConfigError, ConfigIssue
 
 ROOT = "marsrl"
 """The root configuration that is composed unless another is named."""
@@ -110,9 +110,9 @@ def compose_config(arguments: Arguments) -> Composed:
     )
 
 
-def _nobody_looked(option: str) -> Problem:
+def _nobody_looked(option: str) -> ConfigIssue:
     """This machine tells nothing about the GPUs of a Ray cluster."""
-    return Problem(
+    return ConfigIssue(
         key="cluster",
         value=AUTO,
         what=f"It looks at this machine alone, where it found {option}, but there is a Ray cluster to join "
@@ -152,7 +152,7 @@ def _folders(arguments: Arguments) -> list[Path]:
         known = sorted(path.stem for folder in folders for path in folder.glob("*.yaml"))
         raise ConfigError(
             [
-                Problem(
+                ConfigIssue(
                     key="--config-name",
                     value=arguments.config_name,
                     what="There is no such root configuration.",
@@ -172,7 +172,9 @@ def refuse_unknown(raw: DictConfig) -> dict[str, Any]:
     tree: Any = OmegaConf.to_container(raw, resolve=False)
     if not isinstance(tree["marsrl"], dict):
         what = "The plugin's own settings lie below this key."
-        raise ConfigError([Problem("marsrl", what, "Leave it out and set keys below it.", tree["marsrl"])])
+        raise ConfigError(
+            [ConfigIssue("marsrl", what, "Leave it out and set keys below it.", tree["marsrl"])]
+        )
     unknown = unknown_keys(tree)
     if unknown:
         raise ConfigError([unknown_key_problem(item.key, item.siblings, _OWN_GROUPS) for item in unknown])
@@ -185,10 +187,10 @@ _WHO_NAMES = {
 }
 
 
-def missing_problems(config: DictConfig) -> list[Problem]:
+def missing_problems(config: DictConfig) -> list[ConfigIssue]:
     """Keys of ours that have no default and that nobody gave a value."""
     return [
-        Problem(
+        ConfigIssue(
             key=key,
             what="Nothing names a value for it.",
             fix=next((fix for start, fix in _WHO_NAMES.items() if key.startswith(start)), "Set it."),

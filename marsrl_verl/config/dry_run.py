@@ -9,7 +9,6 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from marsrl_verl.algos.choices import OffPolicyMode, Overlap
 from marsrl_verl.config.batching import BatchPlan, plan_batch, world_size
 from marsrl_verl.config.checks.attnrl import influence_plan
 from marsrl_verl.config.checks.batch import training_rows
@@ -25,6 +24,7 @@ from marsrl_verl.config.prompt_budget import RoleBudget
 from marsrl_verl.config.record import recorded
 from marsrl_verl.core.types import ROLES, SOLVER, segment_length
 from marsrl_verl.evaluation.suite import AFTER, ALONE, BEFORE
+from marsrl_verl.settings.choices import OffPolicyMode, Overlap
 
 PLAN_FOLDER = "plans"
 """Below `marsrl.run.output_root`: a plan must not make the run's own folder look used."""

@@ -11,9 +11,9 @@ from typing import Any
 import yaml
 
 from marsrl_verl.config.command_line import unknown_key_problem
-from marsrl_verl.config.errors import NO_VALUE, ConfigError, Problem, did_you_mean
 from marsrl_verl.config.reference import all_keys, find_unknown
 from marsrl_verl.config.schema import MarsRLConfig
+from marsrl_verl.settings.issues import NO_VALUE, ConfigError, ConfigIssue, did_you_mean
 
 _WRONG_TYPE = (
     "could not be converted",
@@ -27,7 +27,7 @@ _WRONG_TYPE = (
 _KINDS: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
 
 
-def explain(error: Exception, groups: tuple[str, ...]) -> Problem:
+def explain(error: Exception, groups: tuple[str, ...]) -> ConfigIssue:
     """A readable problem for an exception of Hydra or OmegaConf."""
     cause: BaseException | None = error
     while cause is not None:
@@ -45,10 +45,12 @@ def explain(error: Exception, groups: tuple[str, ...]) -> Problem:
     if key is not None and (unknown := find_unknown(key)) is not None:
         return unknown_key_problem(unknown.key, unknown.siblings, groups)
     if isinstance(error, yaml.YAMLError):
-        return Problem("YAML", f"A configuration file cannot be read: {error}", "Put the YAML right there.")
+        return ConfigIssue(
+            "YAML", f"A configuration file cannot be read: {error}", "Put the YAML right there."
+        )
     if absent := _first_match(text, r"Interpolation key '([^']+)' not found"):
         near = did_you_mean(absent, all_keys())
-        return Problem(
+        return ConfigIssue(
             key=f"${{{absent}}}",
             what=f"{key or 'A setting'} takes its value from this key, and there is no such key.",
             fix=f"Did you mean ${{{near[0]}}}?"
@@ -60,7 +62,7 @@ def explain(error: Exception, groups: tuple[str, ...]) -> Problem:
         return _wrong_type(text, key)
     first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
     options = _first_match(text, r"(?s)Available options in '[^']*':\s*(.*?)\n\S")
-    return Problem(
+    return ConfigIssue(
         key=key or "configuration",
         what=first,
         fix=f"Options: {', '.join(options.split())}."
@@ -69,12 +71,12 @@ def explain(error: Exception, groups: tuple[str, ...]) -> Problem:
     )
 
 
-def _wrong_type(text: str, key: str | None) -> Problem:
+def _wrong_type(text: str, key: str | None) -> ConfigIssue:
     value: Any = _first_match(
         text, r"merging override \+*[\w.]+=(.*)", r"Value '([^']*)'", r"value '([^']*)'"
     )
     kind = expected_kind(_first_match(text, r"full_key: ([\w.]+)") or key or "")
-    return Problem(
+    return ConfigIssue(
         key=key or "configuration",
         value=NO_VALUE if value is None else None if value == "None" else value,
         what=f"The value has the wrong type; expected {kind or 'another'}.",

@@ -11,11 +11,11 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from marsrl_verl.algos.choices import OffPolicyMode, Overlap
 from marsrl_verl.algos.registry import ATTNRL
 from marsrl_verl.config.asked_roles import asked_roles
 from marsrl_verl.config.pools import CPU_SYNC, CPU_SYNC_MODULE, GPU_SYNC
 from marsrl_verl.config.tiny_files import tiny_data, tiny_model
+from marsrl_verl.settings.choices import OffPolicyMode, Overlap
 
 
 def _ceil_div(numerator: int, denominator: int) -> int:

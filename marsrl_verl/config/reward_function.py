@@ -7,9 +7,9 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from marsrl_verl.config.errors import ConfigError, Problem
 from marsrl_verl.core.types import CORRECTOR, SOLVER
 from marsrl_verl.rewards.compute_score import FILE_PREFIX, PACKAGE_PREFIX, ComputeScoreReward
+from marsrl_verl.settings.issues import ConfigError, ConfigIssue
 
 REWARD_FUNCTION = "reward.custom_reward_function"
 """verl 0.9.1's node; `custom_reward_function` is where earlier versions have it."""
@@ -50,10 +50,10 @@ def adopt_reward_function(config: DictConfig) -> tuple[str, ...]:
     return tuple(f"{node}.path={path} scores Solver and Corrector" for node, path in named.items())
 
 
-def _problems(config: DictConfig, named: dict[str, Any]) -> list[Problem]:
+def _problems(config: DictConfig, named: dict[str, Any]) -> list[ConfigIssue]:
     if len(named) > 1:
         return [
-            Problem(
+            ConfigIssue(
                 f"{_NODES[1]}.path",
                 f"{REWARD_FUNCTION}.path = {named[REWARD_FUNCTION]} is set too.",
                 "Leave one of them out.",
@@ -67,7 +67,7 @@ def _problems(config: DictConfig, named: dict[str, Any]) -> list[Problem]:
             target = "" if OmegaConf.is_missing(spec, "target") else str(spec.target)
             chosen = {"target": "" if target.startswith(_OURS) else target, "kwargs": spec.kwargs}
             problems += [
-                Problem(
+                ConfigIssue(
                     f"marsrl.reward.{role}.{name}",
                     f"{node}.path = {path} scores this role too.",
                     "Leave one of them out.",
@@ -79,13 +79,13 @@ def _problems(config: DictConfig, named: dict[str, Any]) -> list[Problem]:
     return problems + _without_path(config)
 
 
-def _without_path(config: DictConfig) -> list[Problem]:
+def _without_path(config: DictConfig) -> list[ConfigIssue]:
     """Parts of a function that nobody named."""
     nodes = [node for node in _NODES if not OmegaConf.select(config, f"{node}.path")]
     keys = [f"{node}.{name}" for node in nodes for name in ("name", "reward_kwargs")]
     given = {key: value for key in keys if (value := OmegaConf.select(config, key))}
     return [
-        Problem(key, "It has no effect without a path.", f"Set {key.rpartition('.')[0]}.path too.", value)
+        ConfigIssue(key, "It has no effect without a path.", f"Set {key.rpartition('.')[0]}.path too.", value)
         for key, value in given.items()
         if value != ComputeScoreReward.FUNCTION or not key.startswith(REWARD_FUNCTION)
     ]

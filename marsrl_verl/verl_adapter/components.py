@@ -6,12 +6,11 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from marsrl_verl.algos.attnrl import AttnRL
-from marsrl_verl.algos.choices import OffPolicyMode
-from marsrl_verl.algos.marsrl import MarsRL
+from marsrl_verl.algos.attnrl.method import AttnRL
+from marsrl_verl.algos.attnrl.step_cutter import StepEnds, step_cutter
+from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.algos.prompts import RolePrompts
 from marsrl_verl.algos.registry import ATTNRL
-from marsrl_verl.algos.step_cutter import StepEnds, step_cutter
 from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.config.external_answers import all_rows, open_source, workers_part
 from marsrl_verl.config.schema import AlgoConfig, MarsRLConfig
@@ -21,6 +20,7 @@ from marsrl_verl.rewards.loading import load_class
 from marsrl_verl.rollout.external.api_key import read_api_key
 from marsrl_verl.rollout.external.solver import ExternalSolver, SolverSource
 from marsrl_verl.rollout.single_call import ChatTokenizer
+from marsrl_verl.settings.choices import OffPolicyMode
 
 
 def build_prompts(settings: MarsRLConfig) -> RolePrompts:

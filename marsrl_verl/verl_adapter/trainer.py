@@ -16,7 +16,6 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.metric import reduce_metrics
 from verl.utils.py_functional import rename_dict
 
-from marsrl_verl.algos.choices import OffPolicyMode, Overlap
 from marsrl_verl.config.batching import optimizer_updates
 from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.core.algorithm import Credit
@@ -26,6 +25,7 @@ from marsrl_verl.core.step_result import StepResult
 from marsrl_verl.core.types import Problem
 from marsrl_verl.evaluation.credit_metrics import credit_metrics
 from marsrl_verl.evaluation.suite import AFTER, ALONE, BEFORE
+from marsrl_verl.settings.choices import OffPolicyMode, Overlap
 from marsrl_verl.verl_adapter import checkpoint, stop_signals
 from marsrl_verl.verl_adapter.arranged_batch import BatchPlan, arranged_batch
 from marsrl_verl.verl_adapter.batch import TrainingRow, trained_samples, training_rows

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from marsrl_verl.algos.marsrl import MarsRL
+from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.algos.prompts import MathPrompts
 from marsrl_verl.config.schema import AlgoConfig
 from marsrl_verl.core.types import FinishReason, Group, Outcome, Problem, Sample, StageInput, Verdict

@@ -1,6 +1,6 @@
 import pytest
 
-from marsrl_verl.algos.marsrl import MarsRL
+from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.algos.registry import algorithm_class
 from marsrl_verl.config.schema import AlgoConfig
 

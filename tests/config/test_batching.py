@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from marsrl_verl.algos.marsrl import MarsRL
+from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.algos.prompts import MathPrompts
 from marsrl_verl.config.batching import BatchPlan, StagePlan, optimizer_updates, plan_batch, stage_plans
 from marsrl_verl.config.schema import AlgoConfig, MarsRLConfig, PipelineConfig

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from fake_tokenizers import AddedTokens
 
-from marsrl_verl.algos.marsrl import MarsRL
+from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.algos.prompts import MathPrompts
 from marsrl_verl.config.schema import AlgoConfig
 from marsrl_verl.core.advantages import sample_advantages

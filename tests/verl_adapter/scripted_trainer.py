@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from torchdata.stateful_dataloader import StatefulDataLoader
 from torchdata.stateful_dataloader.sampler import RandomSampler
 
-from marsrl_verl.algos.marsrl import MarsRL
+from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.algos.prompts import MathPrompts
 from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.core.scheduler import Scheduler

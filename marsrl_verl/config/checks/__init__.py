@@ -32,9 +32,9 @@ from marsrl_verl.config.checks import (
     upstream,
 )
 from marsrl_verl.config.checks.context import Context
-from marsrl_verl.config.errors import ConfigError, Problem
+from marsrl_verl.settings.issues import ConfigError, ConfigIssue
 
-Check = Callable[[Context], list[Problem]]
+Check = Callable[[Context], list[ConfigIssue]]
 
 ROUNDS: tuple[tuple[Check, ...], ...] = (
     (
@@ -117,8 +117,8 @@ def run_checks(ctx: Context) -> None:
         ConfigError: with all problems of the first round that found any.
     """
     for checks in ROUNDS:
-        by_key: dict[str, Problem] = {}
-        broken: list[Problem] = []
+        by_key: dict[str, ConfigIssue] = {}
+        broken: list[ConfigIssue] = []
         for check in checks:
             try:
                 problems = check(ctx)
@@ -133,9 +133,9 @@ def run_checks(ctx: Context) -> None:
             raise ConfigError(found)
 
 
-def _broken(check: Check, error: Exception) -> Problem:
+def _broken(check: Check, error: Exception) -> ConfigIssue:
     name = f"{check.__module__.rpartition('.')[2]}.{check.__name__}"
-    return Problem(
+    return ConfigIssue(
         f"check {name}",
         f"The check could not be finished: {type(error).__name__}: {error}",
         "Look for an unusual value among the settings that you changed. If there is none, this is an error "

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from marsrl_verl.algos.step_cutter import StepEnds, step_cutter
-from marsrl_verl.attention.page import ShownResponse, step_texts
+from marsrl_verl.algos.attnrl.page import ShownResponse, step_texts
+from marsrl_verl.algos.attnrl.step_cutter import StepEnds, step_cutter
 from marsrl_verl.core.types import is_correct
 
 _ENDS = ("right", "wrong", "failed")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from marsrl_verl.algos.adaptive_sampling import (
+from marsrl_verl.algos.attnrl.adaptive_sampling import (
     BatchController,
     ExpansionRounding,
     FilterMean,
@@ -28,7 +28,7 @@ from marsrl_verl.algos.adaptive_sampling import (
     passes_filter,
     trees_to_expand,
 )
-from marsrl_verl.algos.branch_points import (
+from marsrl_verl.algos.attnrl.branch_points import (
     BY_TOKEN,
     BranchCriterion,
     BranchPoint,
@@ -40,10 +40,10 @@ from marsrl_verl.algos.branch_points import (
     check_rule,
     choose_branch_points,
 )
+from marsrl_verl.algos.attnrl.response_trees import TreeCredit, by_problem, problem_tree, tree_metrics
+from marsrl_verl.algos.attnrl.step_cutter import StepCutter
+from marsrl_verl.algos.attnrl.tree_figures import TreeFigures
 from marsrl_verl.algos.prompts import PromptTokens, RolePrompts
-from marsrl_verl.algos.response_trees import TreeCredit, by_problem, problem_tree, tree_metrics
-from marsrl_verl.algos.step_cutter import StepCutter
-from marsrl_verl.algos.tree_figures import TreeFigures
 from marsrl_verl.core.algorithm import Algorithm, Credit, Stage
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.steps import Steps

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, TypeVar
 
+from marsrl_verl.algos.marsrl.selection import Candidate, Strategy, choose
 from marsrl_verl.algos.prompts import PromptTokens, RolePrompts
 from marsrl_verl.core.advantages import RoleBalance, sample_advantages
 from marsrl_verl.core.algorithm import Algorithm, Credit, Stage
 from marsrl_verl.core.seeding import derive_generator
-from marsrl_verl.core.selection import Candidate, Strategy, choose
 from marsrl_verl.core.types import (
     CORRECTOR,
     ROLES,
