@@ -8,7 +8,7 @@ from collections.abc import Callable
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from marsrl_verl.config.checks import run_checks
-from marsrl_verl.config.checks.context import Context, typed_settings
+from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.checks.machine import check_verl_version
 from marsrl_verl.config.checks.output import hold_folders
 from marsrl_verl.config.checks.resume import data_bytes
@@ -52,7 +52,6 @@ def _run(argv: list[str], launch: Launch) -> int:
     context = Context(
         config=composed.config,
         raw=composed.raw,
-        settings=typed_settings(composed.config),
         dry_run=bool(composed.config.marsrl.dry_run),
         estimator_named=composed.estimator_named,
     )

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import os
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
@@ -13,7 +16,11 @@ from hydra.errors import HydraException
 
 from marsrl_verl.config.reference import all_keys, default_of, find_unknown, is_free_entry, reference_tree
 from marsrl_verl.settings.issues import ConfigError, ConfigIssue, did_you_mean
+from marsrl_verl.settings.reading import unknown_key
 
+_SEARCH_PATH = "hydra.searchpath"
+METHOD_NODE = "marsrl.algo."
+"""Keys of the method that is chosen, which is known once the configuration is composed."""
 _DESCRIPTION = "Train a language model that reasons in several roles. Without arguments: the tiny world."
 
 
@@ -24,6 +31,8 @@ class Arguments:
     overrides: tuple[str, ...] = ()
     config_name: str = "marsrl"
     config_dir: Path | None = None
+    search_path: tuple[Path, ...] = ()
+    """Further folders with groups (`hydra.searchpath=[pkg://package.configs,…]`)."""
     show_config: bool = False
     """Print the composed configuration and stop (`--cfg job`)."""
     show_help: bool = False
@@ -82,13 +91,54 @@ def parse_arguments(argv: list[str]) -> Arguments:
                 )
             ]
         )
+    searched = [word for word in found.overrides if word.startswith(f"{_SEARCH_PATH}=")]
     return Arguments(
-        overrides=tuple(found.overrides),
+        overrides=tuple(word for word in found.overrides if word not in searched),
         config_name=found.config_name.removesuffix(".yaml"),
         config_dir=found.config_dir.resolve() if found.config_dir is not None else None,
+        search_path=tuple(folder for word in searched for folder in _searched_folders(word)),
         show_config=found.cfg is not None,
         show_help=found.help,
     )
+
+
+def _searched_folders(word: str) -> list[Path]:
+    """The folders that a `hydra.searchpath=[…]` names.
+
+    Raises:
+        ConfigError: it can't be read, or names what is not there.
+    """
+    example = f"Write '{_SEARCH_PATH}=[pkg://package.configs]', or file:// and a folder."
+    try:
+        value = OverridesParser.create().parse_override(word).value()
+    except HydraException as error:
+        raise ConfigError([ConfigIssue(word, "This is not readable as key=value.", example)]) from error
+    folders = []
+    for place in value if isinstance(value, list) else [value]:
+        folder = (
+            _package_folder(str(place))
+            if str(place).startswith("pkg://")
+            else Path(str(place).removeprefix("file://")).expanduser()
+        )
+        if folder is None or not folder.is_dir():
+            what = "There is no such package or folder."
+            raise ConfigError([ConfigIssue(_SEARCH_PATH, what, example, place)])
+        folders.append(folder.resolve())
+    return folders
+
+
+def _package_folder(place: str) -> Path | None:
+    """The folder of `pkg://package.sub`; the package itself is imported if there is a part below it."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # a package of the user's may lie where the command is given
+    package, _, rest = place.removeprefix("pkg://").replace("/", ".").partition(".")
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        return None
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    return Path(next(iter(spec.submodule_search_locations)), *filter(None, rest.split(".")))
 
 
 def check_overrides(arguments: Arguments, groups: dict[str, list[str]]) -> Arguments:
@@ -136,7 +186,8 @@ def _check_override(override: Override, groups: dict[str, list[str]]) -> ConfigI
         return ConfigIssue(
             key=key,
             what="Hydra's own settings have no effect: the launcher composes the configuration itself.",
-            fix="The output folder is marsrl.run.output_dir; extra search folders come with --config-dir.",
+            fix="The output folder is marsrl.run.output_dir; folders with groups of yours come with "
+            f"--config-dir or {_SEARCH_PATH}=[pkg://…].",
         )
     if key in groups or "/" in key or "@" in key:
         return _check_group(key, None if override.is_delete() else override.value(), groups)
@@ -181,28 +232,21 @@ def _check_group(key: str, value: object, groups: dict[str, list[str]]) -> Confi
 
 
 def _check_key(key: str, groups: dict[str, list[str]]) -> ConfigIssue | None:
-    unknown = find_unknown(key)
+    unknown = None if key.startswith(METHOD_NODE) else find_unknown(key)
     if unknown is None:
         return None
     if find_unknown(own := f"marsrl.{key}") is None:
         return ConfigIssue(key=key, what="There is no such key.", fix=f"Did you mean {own}?")
-    return unknown_key_problem(unknown.key, unknown.siblings, tuple(groups))
+    return unknown_key_issue(unknown.key, unknown.siblings, tuple(groups))
 
 
-def unknown_key_problem(key: str, siblings: tuple[str, ...], groups: tuple[str, ...] = ()) -> ConfigIssue:
-    """The problem for a key that does not exist, with the nearest one that does."""
+def unknown_key_issue(key: str, siblings: tuple[str, ...], groups: tuple[str, ...] = ()) -> ConfigIssue:
+    """The message for a key that does not exist, with the nearest one that does."""
     parent, _, name = key.rpartition(".")
-    candidates = [*siblings, *groups] if not parent else list(siblings)
-    near = did_you_mean(name, candidates)
-    if near:
-        fix = f"Did you mean {parent + '.' if parent else ''}{near[0]}?"
-    elif elsewhere := _same_name_elsewhere(name):
-        fix = f"Did you mean {elsewhere}?"
-    elif parent:
-        fix = f"{parent} has: {', '.join(siblings[:12])}{', …' if len(siblings) > 12 else ''}."
-    else:
-        fix = f"Groups: {', '.join(groups)}; other keys: --cfg job prints them all."
-    return ConfigIssue(key=key, what="There is no such key.", fix=fix)
+    issue = unknown_key(key, siblings if parent else (*siblings, *groups), _same_name_elsewhere(name))
+    if parent or issue.fix.startswith("Did you mean"):
+        return issue
+    return replace(issue, fix=f"Groups: {', '.join(groups)}; other keys: --cfg job prints them all.")
 
 
 def _same_name_elsewhere(name: str) -> str | None:
@@ -212,9 +256,11 @@ def _same_name_elsewhere(name: str) -> str | None:
 
 
 def _is_free_entry(override: Override) -> bool:
-    """Whether a plain `key=value` names a new entry of a free dictionary."""
+    """Whether a plain `key=value` names a new entry of a free dictionary, or a setting of the method, which
+    its class knows."""
     prefixed = override.is_add() or override.is_force_add() or override.is_delete()
-    return not prefixed and is_free_entry(override.key_or_group)
+    key = override.key_or_group
+    return not prefixed and (key.startswith(METHOD_NODE) or is_free_entry(key))
 
 
 def help_text(groups: dict[str, list[str]]) -> str:

@@ -9,10 +9,12 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from marsrl_verl.config.reference import annotation_of, default_of
+from marsrl_verl.config.reference import OWN_ROOT_KEYS, annotation_of, default_of
 from marsrl_verl.settings.issues import ConfigIssue
 
 _FLAG, _WHOLE, _NUMBER = "true or false", "a whole number", "a number"
+_OURS = frozenset({"marsrl", *OWN_ROOT_KEYS})
+"""Root keys with typed declarations of their own."""
 _UNSET = "???"
 _MAYBE_NULL = re.compile(r"Optional\[|\bNone\b|\bAny\b")
 
@@ -24,7 +26,7 @@ def kind_problems(tree: dict[str, Any]) -> list[ConfigIssue]:
         tree: a composed configuration, interpolations as written; those are not looked at.
     """
     problems: list[ConfigIssue] = []
-    for key, value in _values("", {name: node for name, node in tree.items() if name != "marsrl"}):
+    for key, value in _values("", {name: tree[name] for name in tree if name not in _OURS}):
         try:
             default = default_of(key)
         except KeyError:

@@ -1,4 +1,5 @@
-"""verl's `custom_reward_function`: a function that scores the roles that answer the problem."""
+"""verl's `custom_reward_function`: a function that scores the roles that answer the problem
+(`Method.answering_roles`)."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from marsrl_verl.core.types import CORRECTOR, SOLVER
+from marsrl_verl.config.schema import chosen_method
 from marsrl_verl.rewards.compute_score import FILE_PREFIX, PACKAGE_PREFIX, ComputeScoreReward
 from marsrl_verl.settings.issues import ConfigError, ConfigIssue
 
@@ -19,7 +20,7 @@ _OURS = "marsrl_verl.rewards."
 
 
 def adopt_reward_function(config: DictConfig) -> tuple[str, ...]:
-    """Write a function that verl's node names to `marsrl.reward` of Solver and Corrector, with its absolute
+    """Write a function that verl's node names to `marsrl.reward` of the answering roles, with its absolute
     path; verl itself then has none to load. Nothing is done where none is named.
 
     Args:
@@ -32,14 +33,15 @@ def adopt_reward_function(config: DictConfig) -> tuple[str, ...]:
         ConfigError: both nodes name one, or a class of the user's scores the role too.
     """
     named = {node: path for node in _NODES if (path := OmegaConf.select(config, f"{node}.path"))}
-    problems = _problems(config, named)
+    roles = chosen_method(config.marsrl.algo).answering_roles
+    problems = _problems(config, named, roles)
     if problems:
         raise ConfigError(problems)
     for node, path in named.items():
         function = OmegaConf.select(config, node)
         kwargs: Any = OmegaConf.to_container(function).get("reward_kwargs")  # type: ignore[union-attr]
         arguments = {"path": _absolute(str(path)), "name": function.name or ComputeScoreReward.FUNCTION}
-        for role in (SOLVER, CORRECTOR):
+        for role in roles:
             with open_dict(config.marsrl.reward[role]):
                 config.marsrl.reward[role].target = COMPUTE_SCORE
                 config.marsrl.reward[role].kwargs = {
@@ -47,10 +49,13 @@ def adopt_reward_function(config: DictConfig) -> tuple[str, ...]:
                     **({"reward_kwargs": kwargs} if kwargs else {}),
                 }
         function.path = None
-    return tuple(f"{node}.path={path} scores Solver and Corrector" for node, path in named.items())
+    return tuple(
+        f"{node}.path={path} scores {' and '.join(role.capitalize() for role in roles)}"
+        for node, path in named.items()
+    )
 
 
-def _problems(config: DictConfig, named: dict[str, Any]) -> list[ConfigIssue]:
+def _problems(config: DictConfig, named: dict[str, Any], roles: tuple[str, ...]) -> list[ConfigIssue]:
     if len(named) > 1:
         return [
             ConfigIssue(
@@ -62,7 +67,7 @@ def _problems(config: DictConfig, named: dict[str, Any]) -> list[ConfigIssue]:
         ]
     problems = []
     for node, path in named.items():
-        for role in (SOLVER, CORRECTOR):
+        for role in roles:
             spec = config.marsrl.reward[role]
             target = "" if OmegaConf.is_missing(spec, "target") else str(spec.target)
             chosen = {"target": "" if target.startswith(_OURS) else target, "kwargs": spec.kwargs}

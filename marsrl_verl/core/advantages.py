@@ -13,12 +13,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from enum import Enum
 
 from marsrl_verl.core.types import Group, Sample
+from marsrl_verl.settings.choices import Choice
 
 
-class RoleBalance(str, Enum):
+class RoleBalance(Choice):
     """How the roles share the loss."""
 
     TOKENS = "tokens"

@@ -35,6 +35,8 @@ class Algorithm(ABC):
     whole_problems: bool = False
     """Whether the groups of a problem are trained together, when the problem ends; else each group in the
     step in which it completes."""
+    influence_backend: str = "auto"
+    """What computes influence, where marks hold it."""
 
     @abstractmethod
     def first_inputs(self, problem: Problem, step: int) -> list[StageInput]:

@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import replace
-from enum import Enum
 from typing import Any
 
 from marsrl_verl.core.algorithm import Algorithm
@@ -20,11 +19,12 @@ from marsrl_verl.core.sample_checks import check_samples
 from marsrl_verl.core.scheduler_state import Ended, EndReason, SchedulerState, Visit
 from marsrl_verl.core.step_result import Pending, StepResult
 from marsrl_verl.core.types import FinishReason, Group, Problem, Sample, StageInput
+from marsrl_verl.settings.choices import Choice
 
 STATE_VERSION = 5
 
 
-class Mode(str, Enum):
+class Mode(Choice):
     """How stages are spread over training steps."""
 
     SEQUENTIAL = "sequential"

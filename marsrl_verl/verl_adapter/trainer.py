@@ -80,7 +80,7 @@ class RayMarsRLTrainer(EngineTrainer):
         )
         self.observer = TrainingObserver(config, self.settings, self.total_training_steps)
         self.continues_run = self.observer.folder.resumed
-        self.overlaps = self.settings.pipeline.overlap == Overlap.ONE_STEP.value
+        self.overlaps = self.settings.pipeline.overlap is Overlap.ONE_STEP
         self.global_steps = 0
         self.engine_version: int | None = None
         self.generated_tokens = 0
@@ -243,7 +243,7 @@ class RayMarsRLTrainer(EngineTrainer):
                 batch,
                 self.algorithm,
                 self.actor_rollout_wg.compute_log_prob,
-                backend=self.settings.algo.attnrl.fci_backend,
+                backend=self.algorithm.influence_backend,
                 version=self.global_steps - 1,
             )
 
@@ -285,7 +285,7 @@ class RayMarsRLTrainer(EngineTrainer):
     def _fit_compute_log_prob(self, batch: DataProto) -> None:
         """Log-probabilities of the batch under the weights about to be updated (POIS), and entropy. Rows for
         which the loss takes recorded ones are not computed again."""
-        recorded = self.settings.off_policy.mode == OffPolicyMode.RECORDED.value
+        recorded = self.settings.off_policy.mode is OffPolicyMode.RECORDED
         with self._timed("old_log_prob"):
             entropies, computed = old_log_probs(
                 batch,

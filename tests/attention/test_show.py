@@ -12,13 +12,13 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from marsrl_verl.algos.attnrl.branch_points import BranchRule, Shortfall
+from marsrl_verl.algos.attnrl.config import Config
 from marsrl_verl.algos.attnrl.method import DELTA
 from marsrl_verl.algos.attnrl.page import ShownResponse, page
 from marsrl_verl.algos.attnrl.show import main
 from marsrl_verl.algos.attnrl.step_cutter import step_cutter
 from marsrl_verl.algos.prompts import MathPrompts
 from marsrl_verl.attention import show as show_module
-from marsrl_verl.config.schema import AttnRLConfig
 from marsrl_verl.core.steps import Steps
 from marsrl_verl.demo.assets import model_path
 
@@ -51,7 +51,7 @@ def test_steps_are_coloured_and_branch_points_marked(tmp_path, capsys):
 
 def test_points_are_chosen_as_in_training(tmp_path):
     """Where too few steps qualify, the earliest other ones join."""
-    rule, run = BranchRule(), AttnRLConfig()
+    rule, run = BranchRule(), Config()
     assert (rule.criterion.value, rule.count, rule.top_share) == (
         run.criterion, run.num_branch_points, run.top_share,
     )  # fmt: skip

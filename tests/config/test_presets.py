@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from marsrl_verl.config.checks.context import typed_settings
@@ -55,7 +53,7 @@ def test_options_compose_and_pass_the_checks(
         pipeline = "pipelined"  # branch points need the trainer between two rounds
     done = run(
         *([f"{SEQUENCE_PARALLEL}=1"] if trees else []),
-        *(["marsrl.algo.attnrl.min_token_distance=8"] if near else []),
+        *(["marsrl.algo.min_token_distance=8"] if near else []),
         f"model={name}",
         f"cluster={cluster}",
         f"algo={algo}",
@@ -220,9 +218,16 @@ LOOPS = {
 }
 
 
+def replace(one: EvaluationConfig, **changes) -> EvaluationConfig:
+    return one.model_copy(update=changes)
+
+
 BIG = "model=qwen3_30b_a3b_thinking_2507"
 PUBLISHED = replace(  # hours on 32 GPUs: none before step 1, and in between the Solver alone
-    LOOPS["marsrl"], before=False, every=20, in_between=InBetweenConfig(32, 4, True)
+    LOOPS["marsrl"],
+    before=False,
+    every=20,
+    in_between=InBetweenConfig(problems=32, samples_per_problem=4, solver_only=True),
 )
 
 

@@ -10,19 +10,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 import numpy as np
 
+from marsrl_verl.algos.attnrl import checks as rules
+from marsrl_verl.algos.attnrl import config as settings_of
 from marsrl_verl.algos.attnrl.adaptive_sampling import (
     BatchController,
     ExpansionRounding,
-    FilterMean,
     FilterRule,
     ProblemStanding,
     RunningMean,
     TreeChoice,
-    batch_controller,
     choose_trees,
     in_filter,
     passes_filter,
@@ -35,30 +35,31 @@ from marsrl_verl.algos.attnrl.branch_points import (
     BranchRule,
     FciAggregation,
     ResponseMarks,
-    Shortfall,
     aggregated_influence,
     check_rule,
     choose_branch_points,
 )
 from marsrl_verl.algos.attnrl.response_trees import TreeCredit, by_problem, problem_tree, tree_metrics
-from marsrl_verl.algos.attnrl.step_cutter import StepCutter
+from marsrl_verl.algos.attnrl.step_cutter import StepCutter, step_cutter
 from marsrl_verl.algos.attnrl.tree_figures import TreeFigures
 from marsrl_verl.algos.prompts import PromptTokens, RolePrompts
-from marsrl_verl.core.algorithm import Algorithm, Credit, Stage
+from marsrl_verl.core.algorithm import Credit, Stage
+from marsrl_verl.core.method import Method, MethodTools, RunView, StagePlan
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.steps import Steps
 from marsrl_verl.core.tree import tree_advantages, treerl_advantages
 from marsrl_verl.core.types import (
+    CORRECTOR,
     SOLVER,
+    VERIFIER,
     Group,
     Problem,
     Sample,
     StageInput,
     is_correct,
 )
-
-if TYPE_CHECKING:
-    from marsrl_verl.config.schema import AlgoConfig
+from marsrl_verl.settings.choices import OffPolicyMode
+from marsrl_verl.settings.issues import ConfigIssue
 
 INITIAL = "initial"
 CONTINUATION = "continuation"
@@ -79,7 +80,21 @@ class Expansion:
     """Also train first responses that were not expanded; they count in the root's value either way."""
 
 
-class AttnRL(Algorithm):
+def batch_controller(config: settings_of.Config, problems: int) -> BatchController | None:
+    """What adapts the number of problems, `problems` at the beginning; None where it stays as it is."""
+    batch = config.adaptive_batch
+    if not batch.enabled:
+        return None
+    return BatchController(
+        target_samples=batch.target_samples or problems * config.samples_per_problem,
+        problems=float(problems),
+        least=batch.min_problems,
+        most=config.most_problems(problems),
+        smoothing=batch.smoothing,
+    )
+
+
+class AttnRL(Method):
     """Initial responses, then continuations from their branch points.
 
     Args:
@@ -98,8 +113,18 @@ class AttnRL(Algorithm):
         prompt_tokens: measures a chat.
         record_log_probs: whether the loss takes the trainer's log-probabilities of the first responses under
             the weights that sampled them.
+        influence_backend: what computes FCI (`attention.choices.FciBackend`).
     """
 
+    Config = settings_of.Config
+    roles = (SOLVER, VERIFIER, CORRECTOR)
+    """The Solver is trained; the others are asked where the evaluation has rounds."""
+    answering_roles = (SOLVER, CORRECTOR)
+    records_log_probs = True
+    group_relative = False
+    fused_kernels = False
+    preset_clips: ClassVar[Mapping[str, float]] = {"clip_ratio_low": 0.2, "clip_ratio_high": 0.28}
+    resumable = frozenset({"fci_backend", "mastered_tokens"})
     whole_problems = True
 
     def __init__(
@@ -119,6 +144,7 @@ class AttnRL(Algorithm):
         max_prompt_tokens: int | None = None,
         prompt_tokens: PromptTokens | None = None,
         record_log_probs: bool = True,
+        influence_backend: str = "auto",
     ) -> None:
         if group_size < 2:
             raise ValueError(f"algo.group_size is {group_size}, expected at least 2")
@@ -128,7 +154,7 @@ class AttnRL(Algorithm):
         self.expansion = expansion or Expansion()
         check_rule(self.branching)
         if delta < 1:
-            raise ValueError(f"algo.attnrl.delta is {delta}, expected at least 1")
+            raise ValueError(f"algo.delta is {delta}, expected at least 1")
         self.delta, self.aggregation = delta, aggregation
         if self.expansion.continuations < 1:
             raise ValueError(f"num_continuations is {self.expansion.continuations}, expected at least 1")
@@ -138,7 +164,7 @@ class AttnRL(Algorithm):
         self.max_prompt_tokens, self.prompt_tokens = max_prompt_tokens, prompt_tokens
         self.stages = (Stage(INITIAL, SOLVER), Stage(CONTINUATION, SOLVER))
         self._figures = TreeFigures()
-        self.record_log_probs = record_log_probs
+        self.record_log_probs, self.influence_backend = record_log_probs, str(influence_backend)
         self._trained = 0
         """Samples trained since the controller was last told."""
         self._completing_steps = 0
@@ -147,61 +173,72 @@ class AttnRL(Algorithm):
         """Steps since then in which problems ended, all of them before the last stage."""
 
     @classmethod
-    def from_config(
-        cls,
-        cfg: AlgoConfig,
-        prompts: RolePrompts,
-        seed: int,
-        *,
-        cutter: StepCutter,
-        problems: int,
-        prompt_tokens: PromptTokens | None = None,
-        max_prompt_tokens: int | None = None,
-        record_log_probs: bool = True,
-    ) -> AttnRL:
-        """Build the method from the `marsrl.algo` node.
-
-        Args:
-            cfg: the node.
-            prompts: the Solver's wording.
-            seed: the run's seed.
-            cutter: cuts responses into steps.
-            problems: problems per step as configured.
-            prompt_tokens, max_prompt_tokens: measure a chat and limit it; both or neither.
-            record_log_probs: whether the loss takes recorded log-probabilities (`off_policy.mode=recorded`).
-
-        Raises:
-            ValueError: a setting is out of range or unknown.
-        """
-        one = cfg.attnrl
+    def from_settings(cls, settings: Any, tools: MethodTools) -> AttnRL:
+        """Build the method from the `marsrl` node."""
+        config: settings_of.Config = settings.algo
         return cls(
-            prompts,
-            cutter,
-            seed=seed,
-            group_size=cfg.group_size,
-            delta=prompts.step_distance if one.delta is None else one.delta,
-            aggregation=FciAggregation(one.fci_aggregation),
+            tools.prompts,
+            step_cutter(tools.tokenizer, config.step_ends),
+            seed=settings.run.seed,
+            group_size=config.group_size,
+            delta=tools.prompts.step_distance if config.delta is None else config.delta,
+            aggregation=config.fci_aggregation,
             branching=BranchRule(
-                criterion=BranchCriterion(one.criterion),
-                count=one.num_branch_points,
-                top_share=one.top_share,
-                min_token_distance=one.min_token_distance,
-                shortfall=Shortfall(one.shortfall),
+                criterion=config.criterion,
+                count=config.num_branch_points,
+                top_share=config.top_share,
+                min_token_distance=config.min_token_distance,
+                shortfall=config.shortfall,
             ),
             expansion=Expansion(
-                continuations=one.num_continuations,
-                filter=FilterRule(one.filter),
-                rounding=ExpansionRounding(one.expansion),
-                choice=TreeChoice(one.tree_choice),
-                keep_unbranched=one.keep_unbranched,
+                continuations=config.num_continuations,
+                filter=config.filter,
+                rounding=config.expansion,
+                choice=config.tree_choice,
+                keep_unbranched=config.keep_unbranched,
             ),
-            mean=RunningMean(FilterMean(one.filter_mean), one.filter_decay),
-            controller=batch_controller(cfg, problems),
-            tree_credit=TreeCredit(one.tree_credit),
-            prompt_tokens=prompt_tokens,
-            max_prompt_tokens=max_prompt_tokens,
-            record_log_probs=record_log_probs,
+            mean=RunningMean(config.filter_mean, config.filter_decay),
+            controller=batch_controller(config, tools.problems),
+            tree_credit=config.tree_credit,
+            prompt_tokens=tools.prompt_tokens,
+            max_prompt_tokens=settings.roles.solver.max_prompt_tokens,
+            record_log_probs=settings.off_policy.mode is OffPolicyMode.RECORDED,
+            influence_backend=config.fci_backend,
         )
+
+    @classmethod
+    def plan(cls, config: settings_of.Config) -> tuple[StagePlan, ...]:
+        """1 + G N groups: N branch points in each of G responses."""
+        branches = config.group_size * config.num_branch_points
+        return (
+            StagePlan(INITIAL, SOLVER, 1, True, config.group_size),
+            StagePlan(CONTINUATION, SOLVER, branches, True, config.num_continuations),
+        )
+
+    @classmethod
+    def most_problems(cls, config: settings_of.Config, configured: int) -> int:
+        """More than `configured` where their number is adapted."""
+        return config.most_problems(configured)
+
+    @classmethod
+    def asked_roles(cls, config: settings_of.Config, evaluation_rounds: int) -> tuple[str, ...]:
+        """The Solver alone where the evaluation has no rounds."""
+        return cls.roles if evaluation_rounds > 0 else (SOLVER,)
+
+    @classmethod
+    def checks(cls, run: RunView) -> list[ConfigIssue]:
+        """See `checks.checks`."""
+        return rules.checks(run)
+
+    @classmethod
+    def file_checks(cls, run: RunView) -> list[ConfigIssue]:
+        """See `checks.file_checks`."""
+        return rules.file_checks(run)
+
+    @classmethod
+    def plan_lines(cls, run: RunView) -> list[str]:
+        """See `checks.plan_lines`."""
+        return rules.plan_lines(run)
 
     # --- stages -------------------------------------------------------------------------------
 

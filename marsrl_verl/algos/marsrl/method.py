@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any
 
-from marsrl_verl.algos.marsrl.selection import Candidate, Strategy, choose
+from marsrl_verl.algos.marsrl import config as settings_of
+from marsrl_verl.algos.marsrl.config import SelectScope
+from marsrl_verl.algos.marsrl.selection import Candidate, choose
 from marsrl_verl.algos.prompts import PromptTokens, RolePrompts
-from marsrl_verl.core.advantages import RoleBalance, sample_advantages
-from marsrl_verl.core.algorithm import Algorithm, Credit, Stage
+from marsrl_verl.core.advantages import sample_advantages
+from marsrl_verl.core.algorithm import Credit, Stage
+from marsrl_verl.core.method import Method, MethodTools, RunView, StagePlan
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.types import (
     CORRECTOR,
@@ -25,20 +27,7 @@ from marsrl_verl.core.types import (
     Verdict,
     is_correct,
 )
-
-if TYPE_CHECKING:
-    from marsrl_verl.config.schema import AlgoConfig
-
-E = TypeVar("E", bound=Enum)
-
-
-class SelectScope(str, Enum):
-    """Over what the K inputs of the next stage are counted."""
-
-    PROBLEM = "problem"
-    """K per problem, pooled over the groups of its stage: 1 + 2 + 2 + 2 + 2 groups with K = 2."""
-    GROUP = "group"
-    """K per group: 1 + 2 + 4 + 8 + 16 groups with K = 2."""
+from marsrl_verl.settings.issues import ConfigIssue
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +54,7 @@ class Draft:
     solution_reward: float | None = None
 
 
-class MarsRL(Algorithm):
+class MarsRL(Method):
     """The chain Solver, then (Verifier, Corrector) x rounds; stages after the last trained role are left
     out, since nothing would be learnt from them.
 
@@ -78,89 +67,71 @@ class MarsRL(Algorithm):
     - A group whose rewards are all equal is not trained, but still feeds the next stage.
     """
 
+    Config = settings_of.Config
+    roles = ROLES
+    answering_roles = (SOLVER, CORRECTOR)
+    external_role = SOLVER
+    resumable = frozenset(
+        {
+            "selection",
+            "distinct_answers",
+            "normalize_std",
+            "role_balance",
+            "role_weights",
+            "mastered_tokens",
+        }
+    )
+
     def __init__(
         self,
         prompts: RolePrompts,
+        config: settings_of.Config | None = None,
         *,
         seed: int,
-        group_size: int = 8,
-        inputs_per_stage: int = 2,
-        correction_rounds: int = 2,
-        strategy: Strategy | str = Strategy.ADAPTIVE,
-        scope: SelectScope | str = SelectScope.PROBLEM,
-        distinct_answers: bool = False,
-        train_roles: tuple[str, ...] = ROLES,
         limits: PromptLimits | None = None,
-        normalize_std: bool = True,
-        role_balance: RoleBalance | str = RoleBalance.TOKENS,
-        role_weights: Mapping[str, float] | None = None,
+        **settings: Any,
     ) -> None:
-        for name, value, least in (
-            ("group_size", group_size, 2),
-            ("inputs_per_stage", inputs_per_stage, 1),
-            ("correction_rounds", correction_rounds, 0),
-        ):
-            if value < least:
-                raise ValueError(f"algo.{name} is {value}, expected at least {least}")
-        self.prompts = prompts
-        self.seed = seed
-        self.group_size = group_size
-        self.inputs_per_stage = inputs_per_stage
-        self.strategy = Strategy(strategy)
-        self.scope = SelectScope(scope)
-        self.distinct_answers = distinct_answers
-        self.train_roles = frozenset(train_roles)
-        self.limits = limits
-        self.normalize_std = normalize_std
-        self.role_balance = RoleBalance(role_balance)
-        self.role_weights = dict(role_weights or {})
-        self.stages = _stages(correction_rounds, self.train_roles)
-
-    @classmethod
-    def from_config(
-        cls,
-        cfg: AlgoConfig,
-        prompts: RolePrompts,
-        seed: int,
-        *,
-        prompt_tokens: PromptTokens | None = None,
-        max_prompt_tokens: Mapping[str, int | None] | None = None,
-    ) -> MarsRL:
-        """Build the method from the `marsrl.algo` node.
+        """Build the method.
 
         Args:
-            cfg: the node.
             prompts: the roles' wording.
-            seed: the run's seed; all choices derive from it.
-            prompt_tokens: measures a chat; without it prompts of every length are eligible.
-            max_prompt_tokens: the limit by role, None for a role without one; belongs to `prompt_tokens`.
+            config: its settings; None: those of `settings`, the others at their defaults.
+            seed: all choices derive from it and from ids.
+            limits: longest prompts; None: prompts of every length are eligible.
 
         Raises:
-            ValueError: a setting is out of range; the message names the key.
+            ValueError: a setting is out of range, or no stage has a trained role.
         """
-        if (prompt_tokens is None) != (max_prompt_tokens is None):
-            raise ValueError("prompt_tokens and max_prompt_tokens belong together, found only one of them")
-        limits = None
-        if prompt_tokens is not None and max_prompt_tokens is not None:
-            missing = [role for role in ROLES if role not in max_prompt_tokens]
-            if missing:
-                raise ValueError(f"max_prompt_tokens has no limit for {missing}")
-            limits = PromptLimits(prompt_tokens, dict(max_prompt_tokens))
-        return cls(
-            prompts,
-            seed=seed,
-            group_size=cfg.group_size,
-            inputs_per_stage=cfg.inputs_per_stage,
-            correction_rounds=cfg.correction_rounds,
-            strategy=_member(Strategy, "selection", cfg.selection),
-            scope=_member(SelectScope, "select_scope", cfg.select_scope),
-            distinct_answers=cfg.distinct_answers,
-            train_roles=tuple(cfg.train_roles),
-            limits=limits,
-            normalize_std=cfg.normalize_std,
-            role_balance=_member(RoleBalance, "role_balance", cfg.role_balance),
-            role_weights=cfg.role_weights,
-        )
+        self.config = settings_of.Config(**settings) if config is None else config
+        self.prompts, self.seed, self.limits = prompts, seed, limits
+        self.train_roles = frozenset(self.config.train_roles)
+        self.stages = _stages(self.config.correction_rounds, self.train_roles)
+
+    @classmethod
+    def from_settings(cls, settings: Any, tools: MethodTools) -> MarsRL:
+        """Build the method from the `marsrl` node."""
+        longest: dict[str, int | None] = {
+            role: getattr(settings.roles, role).max_prompt_tokens for role in ROLES
+        }
+        if settings.external_solver.answers:
+            longest[SOLVER] = None  # its prompts are not ours to measure
+        limits = PromptLimits(tools.prompt_tokens, longest)
+        return cls(tools.prompts, settings.algo, seed=settings.run.seed, limits=limits)
+
+    @classmethod
+    def plan(cls, config: settings_of.Config) -> tuple[StagePlan, ...]:
+        """The chain, and K inputs of each stage after the first."""
+        return settings_of.stage_plans(config)
+
+    @classmethod
+    def asked_roles(cls, config: settings_of.Config, evaluation_rounds: int) -> tuple[str, ...]:
+        """The Solver alone where neither training nor evaluation has rounds."""
+        return ROLES if config.correction_rounds > 0 or evaluation_rounds > 0 else (SOLVER,)
+
+    @classmethod
+    def checks(cls, run: RunView) -> list[ConfigIssue]:
+        """See `config.checks`."""
+        return settings_of.checks(run)
 
     def first_inputs(self, problem: Problem, step: int) -> list[StageInput]:
         """One Solver group; none when the problem does not fit the Solver's prompt limit."""
@@ -172,7 +143,7 @@ class MarsRL(Algorithm):
     ) -> list[StageInput]:
         """Up to K inputs (per problem or per group) chosen from the stage's eligible outputs."""
         stage = self.stages[stage_index + 1]
-        pools = [groups] if self.scope is SelectScope.PROBLEM else [[group] for group in groups]
+        pools = [groups] if self.config.select_scope is SelectScope.PROBLEM else [[group] for group in groups]
         chosen: list[Draft] = []
         for pool in pools:
             drafts: dict[str, Draft] = {}
@@ -184,7 +155,7 @@ class MarsRL(Algorithm):
                         drafts[sample.sample_id] = draft
                         candidates.append(_candidate(stage.role, sample))
             names = [problem.problem_id, stage.name]
-            if self.scope is SelectScope.GROUP:
+            if self.config.select_scope is SelectScope.GROUP:
                 names.append(pool[0].input.group_id)
             chosen += self._choose_fitting(stage.role, candidates, drafts, names)
         return [self._input(problem, stage_index + 1, slot, step, draft) for slot, draft in enumerate(chosen)]
@@ -200,8 +171,14 @@ class MarsRL(Algorithm):
         """
         while True:
             rng = derive_generator(self.seed, *names)
-            distinct = self.distinct_answers and role == VERIFIER
-            picks = choose(candidates, self.inputs_per_stage, self.strategy, rng, distinct_answers=distinct)
+            distinct = self.config.distinct_answers and role == VERIFIER
+            picks = choose(
+                candidates,
+                self.config.inputs_per_stage,
+                self.config.selection,
+                rng,
+                distinct_answers=distinct,
+            )
             too_long = {
                 pick.sample_id for pick in picks if not self._fits(role, drafts[pick.sample_id].messages)
             }
@@ -217,9 +194,9 @@ class MarsRL(Algorithm):
         """Group-relative advantages, the same for all tokens of a sample (`core.advantages`)."""
         found = sample_advantages(
             groups,
-            normalize_std=self.normalize_std,
-            role_balance=self.role_balance,
-            role_weights=self.role_weights,
+            normalize_std=self.config.normalize_std,
+            role_balance=self.config.role_balance,
+            role_weights=self.config.role_weights,
         )
         lengths = {sample.sample_id: len(sample.response_ids) for group in groups for sample in group.samples}
         return {name: ((lengths[name], advantage),) for name, advantage in found.items()}
@@ -250,7 +227,7 @@ class MarsRL(Algorithm):
             stage_index=stage_index,
             role=stage.role,
             messages=draft.messages,
-            n=self.group_size,
+            n=self.config.group_size,
             parent_id=draft.parent_id,
             solution=draft.solution,
             solution_reward=draft.solution_reward,
@@ -300,10 +277,3 @@ def _candidate(role: str, sample: Sample) -> Candidate:
     preferred = not is_correct(sample.reward) if role == VERIFIER else is_correct(sample.reward)
     answer = sample.outcome.answer if sample.outcome is not None else None
     return Candidate(sample.sample_id, preferred, answer)
-
-
-def _member(enum: type[E], key: str, value: str) -> E:
-    known = [str(member.value) for member in enum]
-    if value not in known:
-        raise ValueError(f"algo.{key} is {value!r}, expected one of: {', '.join(known)}")
-    return enum(value)

@@ -7,9 +7,7 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
-from marsrl_verl.config.checks.classes import load_prompts
 from marsrl_verl.config.checks.context import Context
-from marsrl_verl.config.checks.model import model_folder
 from marsrl_verl.config.data_files import (
     MAX_NAMED_ROWS,
     FileReport,
@@ -62,8 +60,8 @@ def _prompt_lengths(ctx: Context) -> PromptLengths | None:
     if ctx.external_solver:
         return None  # its prompts are not ours to measure
     try:
-        counter = open_counter(model_folder(ctx), dict(ctx.config.data.apply_chat_template_kwargs or {}))
-        prompts = load_prompts(ctx)
+        counter = open_counter(ctx.model_folder(), dict(ctx.config.data.apply_chat_template_kwargs or {}))
+        prompts = ctx.prompts()
     except (ClassLoadError, ConfigError):
         return None  # reported by the checks of model and classes
     limit = ctx.settings.roles.solver.max_prompt_tokens

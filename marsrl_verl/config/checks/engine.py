@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from marsrl_verl.config.checks.context import Context
-from marsrl_verl.config.checks.method import at_least, one_of
+from marsrl_verl.config.checks.context import Context, at_least, one_of
 from marsrl_verl.config.cluster_resources import cpus_on_one_node
 from marsrl_verl.config.pools import own_pool_gpus
 from marsrl_verl.config.ray_cluster import joins_cluster
@@ -24,7 +23,6 @@ _LEAST: tuple[tuple[str, float, str], ...] = (
     (f"{_ROLLOUT}.max_num_seqs", 1, "the engine decodes at least one sequence"),
     (f"{_ROLLOUT}.max_num_batched_tokens", 1, "the engine reads at least one token"),
     (f"{_ROLLOUT}.checkpoint_engine.update_weights_bucket_megabytes", 1, "weights travel in buckets"),
-    ("marsrl.run.cluster_wait", 0, "0 seconds is no wait"),
     ("data.dataloader_num_workers", 0, "0 reads in the driver"),
     (f"{_ACTOR}.optim.lr", 0, "it is the step of the optimizer"),
     (f"{_ACTOR}.optim.weight_decay", 0, "it shrinks the weights"),

@@ -3,42 +3,21 @@
 from __future__ import annotations
 
 from marsrl_verl.config.checks.context import Context
-from marsrl_verl.config.checks.method import at_least, one_of
 from marsrl_verl.config.schema import EvaluationConfig
-from marsrl_verl.evaluation.loop_rules import Fallback
 from marsrl_verl.settings.issues import ConfigIssue
 
 _KEY = "marsrl.evaluation"
 _ROUNDS = f"{_KEY}.correction_rounds"
-FALLBACKS = tuple(one.value for one in Fallback)
 
 
-def check_loop(ctx: Context) -> list[ConfigIssue]:
-    """The loop's choices and ranges."""
-    one = ctx.settings.evaluation
-    return [
-        *at_least(f"{_KEY}.accept_passes", one.accept_passes, 1, "a solution is accepted by a verdict"),
-        *at_least(f"{_KEY}.reject_fails", one.reject_fails, 1, "null is no number of them"),
-        *one_of(f"{_KEY}.fallback", one.fallback, FALLBACKS),
-        *_check_in_between(one),
-    ]
-
-
-def _check_in_between(one: EvaluationConfig) -> list[ConfigIssue]:
+def check_in_between(ctx: Context) -> list[ConfigIssue]:
     """Evaluations in between are a part of the others."""
-    own, key = one.in_between, f"{_KEY}.in_between"
-    problems = [
-        *at_least(f"{key}.problems", own.problems, 1, "null is as many as the others"),
-        *at_least(f"{key}.samples_per_problem", own.samples_per_problem, 1, "null is as many as the others"),
-    ]
-    if own.problems is not None and one.problems is not None and own.problems > one.problems:
-        what = f"Evaluations use the first {one.problems} problems ({_KEY}.problems), those in between too."
-        problems.append(
-            ConfigIssue(
-                f"{key}.problems", what, f"Set it to at most {one.problems}, or raise that.", own.problems
-            )
-        )
-    return problems
+    one, own = ctx.settings.evaluation, ctx.settings.evaluation.in_between
+    if own.problems is None or one.problems is None or own.problems <= one.problems:
+        return []
+    what = f"Evaluations use the first {one.problems} problems ({_KEY}.problems), those in between too."
+    fix = f"Set it to at most {one.problems}, or raise that."
+    return [ConfigIssue(f"{_KEY}.in_between.problems", what, fix, own.problems)]
 
 
 def check_loop_rounds(ctx: Context) -> list[ConfigIssue]:
@@ -63,7 +42,6 @@ def check_loop_rounds(ctx: Context) -> list[ConfigIssue]:
 
 def _check_no_rounds(one: EvaluationConfig) -> list[ConfigIssue]:
     """Without rounds there is the Solver's solution alone."""
-    usual = EvaluationConfig()
     return [
         ConfigIssue(
             f"{_KEY}.{name}",
@@ -71,6 +49,5 @@ def _check_no_rounds(one: EvaluationConfig) -> list[ConfigIssue]:
             f"Set evaluation=solver, or leave it out, or raise {_ROUNDS}.",
             getattr(one, name),
         )
-        for name in ("accept_passes", "reject_fails", "fallback")
-        if getattr(one, name) != getattr(usual, name)
+        for name in one.changed("accept_passes", "reject_fails", "fallback")
     ]

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-from typing import Any
 from urllib.parse import urlsplit
 
 from omegaconf import OmegaConf
 
 from marsrl_verl.config.checks.context import Context
-from marsrl_verl.config.checks.method import at_least, one_of
 from marsrl_verl.config.data_files import MAX_NAMED_ROWS
 from marsrl_verl.config.external_answers import Row, data_names, data_rows, open_source
-from marsrl_verl.config.schema import AnswerFileConfig, EndpointConfig
-from marsrl_verl.core.types import SOLVER
 from marsrl_verl.rollout.external.answer_file import AnswerFileError, FileSource
 from marsrl_verl.rollout.external.api_key import ApiKeyError, read_api_key
-from marsrl_verl.rollout.external.solver import SolverSource
+from marsrl_verl.rollout.external.config import AnswerFileConfig, EndpointConfig, SolverSource
 from marsrl_verl.settings.issues import ConfigIssue
 
 _NODE = "marsrl.external_solver"
@@ -27,43 +22,18 @@ _OWN_KEYS = ("model", "messages", "temperature", "top_p", "max_tokens", "n", "st
 """Keys of a request that have a setting of their own, or that must stay as they are."""
 
 
-def check_external_numbers(ctx: Context) -> list[ConfigIssue]:
-    """The choice of the source, and ranges."""
-    settings, one = ctx.settings.external_solver, ctx.settings.external_solver.endpoint
-    problems = [
-        *one_of(_SOURCE, settings.source, [source.value for source in SolverSource]),
-        *at_least(f"{_ENDPOINT}.temperature", one.temperature, 0, "null leaves it to the endpoint"),
-        *at_least(f"{_ENDPOINT}.max_tokens", one.max_tokens, 1, "null leaves it to the endpoint"),
-        *at_least(f"{_ENDPOINT}.max_concurrent_requests", one.max_concurrent_requests, 1, "one is asked"),
-        *at_least(f"{_ENDPOINT}.retries", one.retries, 0, "0 repeats nothing"),
-        *at_least(f"{_ENDPOINT}.backoff_s", one.backoff_s, 0, "it is a time"),
-    ]
-    if one.timeout_s <= 0:
-        what = "Expected a time above 0 seconds."
-        problems.append(ConfigIssue(f"{_ENDPOINT}.timeout_s", what, "1800 is the default.", one.timeout_s))
-    still = ctx.settings.run.progress_timeout_s
-    if settings.source == SolverSource.ENDPOINT.value and one.timeout_s >= still:
-        what = f"A round that only waits for the endpoint would be ended after {still:g} s."
-        fix = f"Set marsrl.run.progress_timeout_s above {one.timeout_s:g}."
-        problems.append(ConfigIssue(f"{_ENDPOINT}.timeout_s", what, fix, one.timeout_s))
-    if one.top_p is not None and not 0.0 < one.top_p <= 1.0:
-        what = "Expected a number above 0, at most 1."
-        problems.append(ConfigIssue(f"{_ENDPOINT}.top_p", what, "null leaves it to the endpoint.", one.top_p))
-    return problems
-
-
 def check_external_source(ctx: Context) -> list[ConfigIssue]:
     """Exactly one source, complete; nothing that has no effect with it."""
     settings = ctx.settings.external_solver
-    source = SolverSource(settings.source)
+    source = settings.source
     problems: list[ConfigIssue] = []
     if source is not SolverSource.ENDPOINT:
-        problems += _without_effect(_ENDPOINT, settings.endpoint, EndpointConfig(), source)
+        problems += _without_effect(_ENDPOINT, settings.endpoint, source)
     if source is not SolverSource.JSONL:
-        problems += _without_effect(_JSONL, settings.jsonl, AnswerFileConfig(), source)
+        problems += _without_effect(_JSONL, settings.jsonl, source)
     if source is SolverSource.NONE:
         return problems
-    problems += _check_roles(ctx)
+    problems += _check_method(ctx)
     problems += _check_evaluation(ctx)
     if source is SolverSource.ENDPOINT:
         return problems + _check_endpoint(ctx, settings.endpoint)
@@ -75,29 +45,29 @@ def check_external_source(ctx: Context) -> list[ConfigIssue]:
     return problems
 
 
-def _without_effect(node: str, found: Any, usual: Any, source: SolverSource) -> list[ConfigIssue]:
+def _without_effect(
+    node: str, found: EndpointConfig | AnswerFileConfig, source: SolverSource
+) -> list[ConfigIssue]:
     """What was set for another source."""
     chosen = node.rpartition(".")[2]
     return [
         ConfigIssue(
             f"{node}.{name}",
-            f"It has no effect with {_SOURCE} = {source.value}.",
+            f"It has no effect with {_SOURCE} = {source}.",
             f"Leave it out, or choose external_solver={chosen}: there is one source of solutions.",
             getattr(found, name),
         )
-        for name in (one.name for one in fields(found))
-        if getattr(found, name) != getattr(usual, name)
+        for name in found.changed()
     ]
 
 
-def _check_roles(ctx: Context) -> list[ConfigIssue]:
-    roles = ctx.settings.algo.train_roles
-    if SOLVER not in roles:
+def _check_method(ctx: Context) -> list[ConfigIssue]:
+    """A role that another model can play."""
+    if ctx.method.external_role is not None:
         return []
-    source = ctx.settings.external_solver.source
-    what = f"With {_SOURCE} = {source} the Solver is not the model that is trained."
-    fix = "Choose algo=marsrl_vc, or set marsrl.algo.train_roles=[verifier,corrector]."
-    return [ConfigIssue("marsrl.algo.train_roles", what, fix, ", ".join(roles))]
+    source, name = ctx.settings.external_solver.source, ctx.settings.algo.name
+    what = f"All responses of {name} are trained, and another model's can't be."
+    return [ConfigIssue(_SOURCE, what, "Set it to none.", source)]
 
 
 def _check_evaluation(ctx: Context) -> list[ConfigIssue]:
@@ -119,6 +89,11 @@ def _evaluates(ctx: Context) -> bool:
 
 def _check_endpoint(ctx: Context, one: EndpointConfig) -> list[ConfigIssue]:
     problems: list[ConfigIssue] = []
+    still = ctx.settings.run.progress_timeout_s
+    if one.timeout_s >= still:
+        what = f"A round that only waits for the endpoint would be ended after {still:g} s."
+        fix = f"Set marsrl.run.progress_timeout_s above {one.timeout_s:g}."
+        problems.append(ConfigIssue(f"{_ENDPOINT}.timeout_s", what, fix, one.timeout_s))
     if not one.base_urls:
         fix = f"Set '{_ENDPOINT}.base_urls=[http://host:8000/v1]', or external_solver=none."
         what = "No endpoint is named for the Solver's answers."
@@ -134,7 +109,7 @@ def _check_endpoint(ctx: Context, one: EndpointConfig) -> list[ConfigIssue]:
         fix = f"Set it to {workers} or more, or lower {_WORKERS}."
         key = f"{_ENDPOINT}.max_concurrent_requests"
         problems.append(ConfigIssue(key, what, fix, one.max_concurrent_requests))
-    if one.retries == 0 and one.backoff_s != EndpointConfig().backoff_s:
+    if one.retries == 0 and one.changed("backoff_s"):
         what = f"It has no effect with {_ENDPOINT}.retries = 0."
         problems.append(ConfigIssue(f"{_ENDPOINT}.backoff_s", what, "Leave it out.", one.backoff_s))
     for name in one.extra_body:
@@ -194,7 +169,7 @@ def _check_key(ctx: Context, one: EndpointConfig) -> list[ConfigIssue]:
 def check_external_answers(ctx: Context) -> list[ConfigIssue]:
     """The file of answers: readable, and with answers to every problem; fills `ctx.external_answers`."""
     settings = ctx.settings.external_solver.jsonl
-    if ctx.settings.external_solver.source != SolverSource.JSONL.value:
+    if ctx.settings.external_solver.source is not SolverSource.JSONL:
         return []
     column, prompt_key = settings.id_column, str(ctx.config.data.prompt_key)
     if column is not None and any("://" in name for name in data_names(ctx.config)):

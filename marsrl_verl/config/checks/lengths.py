@@ -2,32 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
-from marsrl_verl.config.asked_roles import asked_roles
 from marsrl_verl.config.checks.context import ROLES, Context
-from marsrl_verl.config.schema import RoleSampling
+from marsrl_verl.settings.declaration import RoleSampling
 from marsrl_verl.settings.issues import ConfigIssue
 
 _ROLLOUT = "actor_rollout_ref.rollout"
-LOWEST_TEMPERATURE, HIGHEST_TEMPERATURE = 0.01, 2.0
-"""vLLM refuses higher ones at the first request, and raises lower ones to 0.01 with a warning only, so that
-log-probabilities would belong to another policy."""
-
-
-def temperature_problems(key: str, value: float, why_not_zero: str) -> list[ConfigIssue]:
-    """A sampling temperature above 0 that the engine takes as it is."""
-    if LOWEST_TEMPERATURE <= value <= HIGHEST_TEMPERATURE:
-        return []
-    limits = f"vLLM samples at {LOWEST_TEMPERATURE:g} to {HIGHEST_TEMPERATURE:g}."
-    return [
-        ConfigIssue(
-            key,
-            why_not_zero if value == 0 else limits,
-            f"Set a number from {LOWEST_TEMPERATURE:g} to {HIGHEST_TEMPERATURE:g}.",
-            value,
-        )
-    ]
 
 
 def role_sampling(ctx: Context) -> dict[str, RoleSampling]:
@@ -37,43 +16,8 @@ def role_sampling(ctx: Context) -> dict[str, RoleSampling]:
 
 def _asked(ctx: Context) -> dict[str, RoleSampling]:
     """The same of the roles that the run asks: nothing needs room for the others."""
-    asked = asked_roles(ctx.settings.algo.correction_rounds, ctx.settings.evaluation.correction_rounds)
+    asked = ctx.method.asked_roles(ctx.settings.algo, ctx.settings.evaluation.correction_rounds)
     return {role: one for role, one in role_sampling(ctx).items() if role in asked}
-
-
-def check_role_limits(ctx: Context) -> list[ConfigIssue]:
-    """Each role's own numbers."""
-    problems: list[ConfigIssue] = []
-    for role, one in role_sampling(ctx).items():
-        base = f"marsrl.roles.{role}"
-        for name in ("max_prompt_tokens", "max_new_tokens"):
-            if asdict(one)[name] < 1:
-                problems.append(
-                    ConfigIssue(
-                        f"{base}.{name}",
-                        "Expected at least one token.",
-                        "Set a positive number.",
-                        asdict(one)[name],
-                    )
-                )
-        if not 0.0 < one.top_p <= 1.0:
-            problems.append(
-                ConfigIssue(
-                    f"{base}.top_p", "Expected a number above 0, at most 1.", "1.0 keeps all.", one.top_p
-                )
-            )
-        if one.top_k != -1 and one.top_k < 1:
-            problems.append(
-                ConfigIssue(
-                    f"{base}.top_k", "Expected -1 or at least 1.", "-1 keeps the whole vocabulary.", one.top_k
-                )
-            )
-        problems += temperature_problems(
-            f"{base}.temperature",
-            one.temperature,
-            "At temperature 0 all responses of a group are equal, and nothing can be learnt.",
-        )
-    return problems
 
 
 def check_temperatures(ctx: Context) -> list[ConfigIssue]:

@@ -11,8 +11,7 @@ from urllib.parse import urlsplit
 
 from omegaconf import OmegaConf
 
-from marsrl_verl.config.checks.context import Context
-from marsrl_verl.config.checks.method import one_of
+from marsrl_verl.config.checks.context import Context, one_of
 from marsrl_verl.config.upstream_names import loggers
 from marsrl_verl.settings.issues import ConfigIssue
 

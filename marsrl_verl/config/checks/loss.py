@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from marsrl_verl.algos.registry import ATTNRL
 from marsrl_verl.config.batching import plan_batch
-from marsrl_verl.config.checks.context import Context
-from marsrl_verl.config.checks.method import one_of
+from marsrl_verl.config.checks.context import Context, one_of
 from marsrl_verl.config.checks.upstream import changed
 from marsrl_verl.config.upstream_names import LOSS_MEANS, policy_losses
 from marsrl_verl.core.scheduler import Mode
@@ -16,8 +14,6 @@ from marsrl_verl.settings.issues import ConfigIssue
 
 _ACTOR = "actor_rollout_ref.actor"
 _CLIPS = ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c")
-_TREE_CLIPS = {"clip_ratio_low": 0.2, "clip_ratio_high": 0.28}
-"""What the preset algo=attnrl sets for runs with several updates or stale tokens; others do without."""
 _KL = ("kl_loss_coef", "kl_loss_type")
 _KL_TYPES = ("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3")
 """What verl's `kl_penalty` computes; each also with `+` for the straight-through gradient."""
@@ -76,8 +72,8 @@ def check_clip(ctx: Context) -> list[ConfigIssue]:
     pipeline, mode = ctx.settings.pipeline, ctx.settings.off_policy.mode
     several = plan_batch(ctx.config, ctx.settings).updates > 1
     # In sequential mode all of a step's tokens are of the weights that record their log-probabilities.
-    stale = mode == OffPolicyMode.RECORDED.value and pipeline.mode != Mode.SEQUENTIAL.value
-    own_ratio = mode == OffPolicyMode.SAIS.value or stale
+    stale = mode is OffPolicyMode.RECORDED and pipeline.mode is not Mode.SEQUENTIAL
+    own_ratio = mode is OffPolicyMode.SAIS or stale
     if several or int(actor.ppo_epochs) > 1 or own_ratio or actor.policy_loss.loss_mode != "vanilla":
         return []
     return [
@@ -89,7 +85,7 @@ def check_clip(ctx: Context) -> list[ConfigIssue]:
             value,
         )
         for key, value in changed(ctx, _ACTOR, _CLIPS)
-        if ctx.settings.algo.name != ATTNRL or value != _TREE_CLIPS.get(key.rpartition(".")[2])
+        if value != ctx.method.preset_clips.get(key.rpartition(".")[2])
     ]
 
 

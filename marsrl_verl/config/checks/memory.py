@@ -6,7 +6,6 @@ import os
 
 from marsrl_verl.config import hf_folder
 from marsrl_verl.config.checks.context import Context
-from marsrl_verl.config.checks.model import model_folder
 from marsrl_verl.config.memory import GIB, MemoryEstimate, estimate_memory
 from marsrl_verl.config.model_shapes import PUBLISHED, ModelShape, shape_from_config
 from marsrl_verl.config.ray_cluster import joins_cluster
@@ -19,21 +18,11 @@ _SHARE = f"{_ROLLOUT}.gpu_memory_utilization"
 
 def model_shape(ctx: Context) -> ModelShape | None:
     """Sizes of the model: from its folder, or from the table of the presets."""
-    folder = model_folder(ctx)
+    folder = ctx.model_folder()
     if folder is not None and (folder / "config.json").is_file():
         return shape_from_config(hf_folder.read_config(folder))
     known = PUBLISHED.get(str(ctx.get("actor_rollout_ref.model.path")))
     return shape_from_config(known) if known is not None else None
-
-
-def check_hardware(ctx: Context) -> list[ConfigIssue]:
-    """Sizes of the machines that the run is planned for."""
-    what = "Expected GiB, above 0."
-    return [
-        ConfigIssue(key, what, "Leave it out, or give the memory of one GPU or node.", value)
-        for key in (_GPU, _HOST)
-        if (value := ctx.get(key)) is not None and value <= 0
-    ]
 
 
 def check_memory(ctx: Context) -> list[ConfigIssue]:

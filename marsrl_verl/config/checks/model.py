@@ -16,15 +16,6 @@ _TINY_PROMPTS = "marsrl_verl.demo.prompts:TinyPrompts"
 _LARGEST_TINY_VOCABULARY = 1000
 
 
-def model_folder(ctx: Context) -> Path | None:
-    """The local folder of the model, also of a downloaded hub model; None when it is not here."""
-    path = str(ctx.get(_KEY) or "")
-    folder = Path(path).expanduser()
-    if folder.is_dir():
-        return folder
-    return hf_folder.hub_snapshot(path) if hf_folder.is_hub_id(path) else None
-
-
 def check_model_folder(ctx: Context) -> list[ConfigIssue]:
     """The folder with configuration, weights, tokenizer and chat template, or a hub id."""
     path = str(ctx.get(_KEY) or "")
@@ -114,7 +105,7 @@ def check_tiny_world(ctx: Context) -> list[ConfigIssue]:
     """The tiny world's prompts and lengths belong to models with its few dozen tokens."""
     if ctx.settings.prompts.target != _TINY_PROMPTS:
         return []
-    folder = model_folder(ctx)
+    folder = ctx.model_folder()
     if folder is not None and (folder / "config.json").is_file():
         try:
             vocabulary = hf_folder.read_config(folder).get("vocab_size")
@@ -136,7 +127,7 @@ def check_tiny_world(ctx: Context) -> list[ConfigIssue]:
 
 def check_model_shape(ctx: Context) -> list[ConfigIssue]:
     """Context length, attention heads and vocabulary of a local model against the settings."""
-    folder = model_folder(ctx)
+    folder = ctx.model_folder()
     if folder is None or not (folder / "config.json").is_file():
         return []
     try:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from marsrl_verl.config.checks.context import Context
-from marsrl_verl.config.checks.method import at_least, one_of
+from marsrl_verl.config.checks.context import Context, at_least, one_of
 from marsrl_verl.config.pools import CPU_SYNC, CPU_SYNC_MODULE, GPU_SYNC, SHARED_SYNC, own_pool_gpus
 from marsrl_verl.config.upstream_names import weight_syncs
 from marsrl_verl.core.scheduler import Mode
@@ -21,10 +20,10 @@ _PRESET = "pipeline=overlapped_two_pools"
 def check_overlap(ctx: Context) -> list[ConfigIssue]:
     """Whether generation may run while the trainer works."""
     pipeline = ctx.settings.pipeline
-    problems = one_of(_OVERLAP, pipeline.overlap, [one.value for one in Overlap])
-    if problems or pipeline.overlap == Overlap.NONE.value:
+    problems: list[ConfigIssue] = []
+    if pipeline.overlap is Overlap.NONE:
         return problems
-    if pipeline.mode == Mode.SEQUENTIAL.value:
+    if pipeline.mode is Mode.SEQUENTIAL:
         what = "In sequential mode the rounds of a step follow from each other, so none can be decoded ahead."
         problems.append(
             ConfigIssue(_OVERLAP, what, f"Set pipeline=overlapped, or {_OVERLAP}=none.", pipeline.overlap)

@@ -15,8 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from marsrl_verl.config.batching import world_size
-from marsrl_verl.config.checks.context import Context
-from marsrl_verl.config.checks.method import one_of
+from marsrl_verl.config.checks.context import Context, one_of
 from marsrl_verl.config.resume_rules import Rule, changed_settings
 from marsrl_verl.config.schema import RunConfig
 from marsrl_verl.reporting.run_folder import MARKER, Existing, has_results
@@ -45,7 +44,7 @@ def check_resume_mode(ctx: Context) -> list[ConfigIssue]:
     mode, path = str(ctx.get(_MODE)), ctx.get(_PATH)
     if problems := one_of(_MODE, mode, ("auto", "disable", "resume_path")):
         return problems
-    if ctx.get(_ALONE) and ctx.settings.run.existing == Existing.RESUME.value:
+    if ctx.get(_ALONE) and ctx.settings.run.existing is Existing.RESUME:
         what = "An evaluation alone (trainer.val_only) is a run with a folder of its own."
         fix = f"Give it another name=…, with {_MODE}=resume_path {_PATH}=… to evaluate a checkpoint."
         return [ConfigIssue("marsrl.run.existing", what, fix, ctx.settings.run.existing)]
@@ -54,7 +53,7 @@ def check_resume_mode(ctx: Context) -> list[ConfigIssue]:
     if path is not None:
         what = f"It has no effect with {_MODE} = {mode}."
         return [ConfigIssue(_PATH, what, f"Leave it out, or set {_MODE}=resume_path.", path)]
-    if mode == "disable" and ctx.settings.run.existing == Existing.RESUME.value:
+    if mode == "disable" and ctx.settings.run.existing is Existing.RESUME:
         what = "marsrl.run.existing = resume continues from the last checkpoint, which this setting forbids."
         return [
             ConfigIssue(_MODE, what, "Leave it out, or set marsrl.run.existing=replace to start anew.", mode)
@@ -81,7 +80,7 @@ def _check_path(ctx: Context, path: Any) -> list[ConfigIssue]:
     if not folder.is_dir() and not ctx.dry_run:
         return [ConfigIssue(_PATH, "There is no such folder.", example, path)]
     run = ctx.settings.run
-    if run.existing == Existing.REPLACE.value and _inside(folder, Path(run.output_dir)):
+    if run.existing is Existing.REPLACE and _inside(folder, Path(run.output_dir)):
         what = f"marsrl.run.existing = replace deletes {run.output_dir}, and this checkpoint with it."
         return [ConfigIssue(_PATH, what, "Give the new run another name=….", path)]
     return []
@@ -117,7 +116,7 @@ def check_record(ctx: Context) -> list[ConfigIssue]:
     """The settings of the run that is continued."""
     run, mode = ctx.settings.run, ctx.get(_MODE)
     problems: list[ConfigIssue] = []
-    if run.existing == Existing.RESUME.value:
+    if run.existing is Existing.RESUME:
         folder = Path(run.output_dir)
         places = [folder / "checkpoints", Path(str(ctx.get(_LOCAL))).expanduser()]
         problems += _compare(ctx, folder, (Rule.BOUND, Rule.FOLDER), places)
@@ -253,7 +252,7 @@ def _has(config: DictConfig, key: str) -> bool:
 
 
 def _continues(run: RunConfig) -> bool:
-    return run.existing == Existing.RESUME.value and (Path(run.output_dir) / MARKER).exists()
+    return run.existing is Existing.RESUME and (Path(run.output_dir) / MARKER).exists()
 
 
 def _inside(path: Path, folder: Path) -> bool:
