@@ -11,6 +11,7 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from marsrl_verl.algos.attnrl import show as show_module
 from marsrl_verl.algos.attnrl.branch_points import BranchRule, Shortfall
 from marsrl_verl.algos.attnrl.config import Config
 from marsrl_verl.algos.attnrl.method import DELTA
@@ -18,7 +19,6 @@ from marsrl_verl.algos.attnrl.page import ShownResponse, page
 from marsrl_verl.algos.attnrl.show import main
 from marsrl_verl.algos.attnrl.step_cutter import step_cutter
 from marsrl_verl.algos.prompts import MathPrompts
-from marsrl_verl.algos.attnrl import show as show_module
 from marsrl_verl.core.steps import Steps
 from marsrl_verl.demo.assets import model_path
 

@@ -142,9 +142,8 @@ def test_published_setting_of_attnrl(run, name, nodes):
         config.marsrl.algo,
     )
     assert (config.data.train_batch_size, algo.group_size) == (64, 6)
-    tree = algo.attnrl
-    assert (tree.num_branch_points, tree.num_continuations, tree.delta, tree.top_share) == (2, 2, None, 0.2)
-    assert (tree.filter, tree.expansion, tree.adaptive_batch.smoothing) == ("released", "round", 0.9)
+    assert (algo.num_branch_points, algo.num_continuations, algo.delta, algo.top_share) == (2, 2, None, 0.2)
+    assert (algo.filter, algo.expansion, algo.adaptive_batch.smoothing) == ("released", "round", 0.9)
     solver = config.marsrl.roles.solver
     assert (solver.max_prompt_tokens, solver.max_new_tokens) == (1024, 8192)
     assert (solver.temperature, solver.top_p, solver.top_k) == (1.0, 1.0, -1)
