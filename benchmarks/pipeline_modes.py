@@ -4,7 +4,7 @@
     python -m benchmarks.pipeline_modes --problems 4 --repeat 1 --json rows.json
     python -m benchmarks.pipeline_modes --problems 4 --steps 12 --uneven 2.8     # long, uneven responses
     python -m benchmarks.pipeline_modes --modes sequential pipelined -- algo=attnrl \
-        marsrl.algo.attnrl.adaptive_batch.enabled=false
+        marsrl.algo.adaptive_batch.enabled=false
 
 Every mode trains the same method until the same number of samples is trained, whatever their stage: a
 pipeline that fills has trained more of the first stages, whose prompts are short. The time runs from the

@@ -110,9 +110,9 @@ def rounds(arguments: argparse.Namespace, block: int, root: Path) -> list[Row]:
         overrides=(
             "cluster=cpu",
             *METHOD,
-            "marsrl.algo.attnrl.criterion=surprisal",
-            "marsrl.algo.attnrl.filter=none",
-            "marsrl.algo.attnrl.adaptive_batch.enabled=false",
+            "marsrl.algo.criterion=surprisal",
+            "marsrl.algo.filter=none",
+            "marsrl.algo.adaptive_batch.enabled=false",
             STATISTICS,
             block_size(block),
             f"actor_rollout_ref.model.path={long_model(folder / 'model', prompt + response)}",

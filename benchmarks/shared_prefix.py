@@ -171,7 +171,7 @@ def measure_training(training: str, count: int, root: Path, overrides: list[str]
     """A real run; its steps together."""
     folder = train(
         root, training, "algo=attnrl", "marsrl.algo.group_size=6",
-        "data.train_batch_size=8", "marsrl.algo.attnrl.adaptive_batch.enabled=false", f"training={training}",
+        "data.train_batch_size=8", "marsrl.algo.adaptive_batch.enabled=false", f"training={training}",
         f"trainer.total_training_steps={count}", "trainer.save_freq=-1", "marsrl.run.log_rollouts=false",
         *overrides,
     )  # fmt: skip

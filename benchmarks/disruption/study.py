@@ -10,10 +10,10 @@ from typing import Any
 from benchmarks.disruption.cuts import KINDS, Cut, draw_cuts, eligible_steps, mean_surprise, steps_by_kind
 from benchmarks.disruption.problems import AnswerCheck
 from benchmarks.disruption.sampling import Beginning, Decoding, sample_rest
+from marsrl_verl.algos.attnrl.show import measure_response
+from marsrl_verl.algos.attnrl.step_cutter import StepCutter, step_cutter
 from marsrl_verl.algos.prompts import RolePrompts
-from marsrl_verl.algos.step_cutter import StepCutter, step_cutter
 from marsrl_verl.attention.choices import FciBackend
-from marsrl_verl.attention.show import measure_response
 from marsrl_verl.core.seeding import derive_generator, derive_seed
 from marsrl_verl.core.types import Problem
 from marsrl_verl.rollout.single_call import ChatTokenizer

@@ -22,7 +22,7 @@ from benchmarks.driver_step.inputs import (
     trainer_values,
 )
 from benchmarks.driver_step.interface import Call, Driver, Place, Worker
-from marsrl_verl.algos.marsrl import MarsRL, PromptLimits
+from marsrl_verl.algos.marsrl.method import MarsRL, PromptLimits
 from marsrl_verl.algos.prompts import MathPrompts
 from marsrl_verl.config.schema import MasteredTokensConfig, OffPolicyConfig
 from marsrl_verl.core.scheduler import STATE_VERSION, Mode, Scheduler

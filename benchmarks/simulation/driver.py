@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 from benchmarks.simulation.engine_time import EngineModel, Round
 from benchmarks.simulation.workload import TOKENS_PER_UNIT, NoWords, Responses, SimulatedEngine, sampling_of
-from marsrl_verl.algos.marsrl import MarsRL
+from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.core.algorithm import Algorithm
 from marsrl_verl.core.scheduler import Mode, Scheduler
 from marsrl_verl.core.types import SOLVER, Group, Problem

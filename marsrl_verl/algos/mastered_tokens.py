@@ -8,16 +8,13 @@ still divided by all tokens.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from marsrl_verl.algos.choices import EntropyScope
 from marsrl_verl.core.rows import ENTROPIES, OLD_LOG_PROBS, RESPONSE_MASK, Rows
-
-if TYPE_CHECKING:
-    from marsrl_verl.config.schema import MasteredTokensConfig
+from marsrl_verl.settings.choices import EntropyScope
+from marsrl_verl.settings.declaration import MasteredTokensConfig
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +32,7 @@ class MasteredTokens:
     @classmethod
     def from_config(cls, cfg: MasteredTokensConfig) -> MasteredTokens:
         """From the `mastered_tokens` node."""
-        return cls(cfg.enabled, cfg.probability, cfg.target_entropy, EntropyScope(cfg.scope))
+        return cls(cfg.enabled, cfg.probability, cfg.target_entropy, cfg.scope)
 
     def mastered(self, rows: Rows, advantages: NDArray[np.float32]) -> NDArray[np.bool_]:
         """(N,) tokens that are well mastered and positive.

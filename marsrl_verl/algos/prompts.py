@@ -21,7 +21,7 @@ class RolePrompts(ABC):
 
     step_distance: int = 4
     """Least distance in steps from which attention to a step counts as influence in responses to these
-    prompts (arXiv 2509.26628, eq. 6), where `marsrl.algo.attnrl.delta` names none."""
+    prompts (arXiv 2509.26628, eq. 6), where the method's settings name none."""
     most_steps: int | None = None
     """Most steps of such a response; None: there is no limit."""
 

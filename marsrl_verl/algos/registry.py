@@ -1,21 +1,102 @@
-"""Methods by their name in the configuration (`marsrl.algo.name`)."""
+"""Methods by what `marsrl.algo.name` says: an installed one's name, or `package.module:Class`.
+
+A package makes a method known with an entry point of group `marsrl_verl.methods`:
+
+    [project.entry-points."marsrl_verl.methods"]
+    mine = "my_package.method:MyMethod"
+
+Our own are the folders of this package whose `__init__` names a class in `METHOD`; they need no installed
+metadata, so a checkout on the path has them too.
+"""
 
 from __future__ import annotations
 
-from marsrl_verl.algos.attnrl import AttnRL
-from marsrl_verl.algos.marsrl import MarsRL
-from marsrl_verl.core.algorithm import Algorithm
+import importlib
+import inspect
+import os
+import pkgutil
+import sys
+from functools import lru_cache
+from importlib.metadata import entry_points
 
-MARSRL, ATTNRL = "marsrl", "attnrl"
-ALGORITHMS: dict[str, type[Algorithm]] = {MARSRL: MarsRL, ATTNRL: AttnRL}
+import marsrl_verl.algos
+from marsrl_verl.core.method import Method
+from marsrl_verl.settings.issues import ConfigError, ConfigIssue, did_you_mean
+
+GROUP = "marsrl_verl.methods"
+"""Group of entry points."""
+KEY = "marsrl.algo.name"
 
 
-def algorithm_class(name: str) -> type[Algorithm]:
+@lru_cache(maxsize=1)
+def installed_methods() -> dict[str, str]:
+    """The methods that can be had by name: name -> `package.module:Class`."""
+    found = {one.name: one.value for one in entry_points(group=GROUP)}
+    for module in pkgutil.iter_modules(marsrl_verl.algos.__path__):
+        if module.ispkg:
+            package = importlib.import_module(f"{marsrl_verl.algos.__name__}.{module.name}")
+            if target := getattr(package, "METHOD", None):
+                found[module.name] = target
+    return dict(sorted(found.items()))
+
+
+def method_class(name: object) -> type[Method]:
     """The class of a method.
 
     Raises:
-        ValueError: no method has this name; the message lists those that exist.
+        ConfigError: no method has this name, its class can't be imported, or is no method.
     """
-    if name not in ALGORITHMS:
-        raise ValueError(f"algo.name is {name!r}, known methods: {', '.join(sorted(ALGORITHMS))}")
-    return ALGORITHMS[name]
+    target = str(name)
+    if ":" not in target:
+        known = installed_methods()
+        if target not in known:
+            raise ConfigError([_unknown(name, known)])
+        target = known[target]
+    return _load(target)
+
+
+@lru_cache
+def _load(target: str) -> type[Method]:
+    # A method of the user's may lie beside where the command is given, as with `python script.py`.
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    module_name, _, class_name = target.partition(":")
+    try:
+        module = importlib.import_module(module_name)
+    except Exception as error:
+        missing = isinstance(error, ModuleNotFoundError) and error.name
+        if missing and (module_name == missing or module_name.startswith(f"{missing}.")):
+            fix = "Check the spelling, install it, or put its folder on PYTHONPATH."
+            raise ConfigError([ConfigIssue(KEY, f"There is no module {missing!r}.", fix, target)]) from error
+        what = f"Importing {module_name} failed with {type(error).__name__}: {error}{_place(error)}."
+        raise ConfigError([ConfigIssue(KEY, what, "Repair the module.", target)]) from error
+    cls = getattr(module, class_name, None)
+    if not (inspect.isclass(cls) and issubclass(cls, Method)):
+        found = "no such name" if cls is None else repr(cls)
+        there = sorted(
+            one
+            for one, item in vars(module).items()
+            if inspect.isclass(item) and issubclass(item, Method) and item.__module__ == module_name
+        )
+        what = f"Expected a class derived from {Method.__module__}:{Method.__name__}, found {found}."
+        fix = f"Methods in {module_name}: {', '.join(there) or 'none'} (docs/new_method.md)."
+        raise ConfigError([ConfigIssue(KEY, what, fix, target)])
+    if inspect.isabstract(cls):
+        what = f"The class does not define {', '.join(sorted(cls.__abstractmethods__))}."
+        raise ConfigError([ConfigIssue(KEY, what, "Define them (docs/new_method.md).", target)])
+    return cls
+
+
+def _place(error: BaseException) -> str:
+    """Where an import failed: the last frame of the traceback."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return "" if trace is None else f" ({trace.tb_frame.f_code.co_filename}, line {trace.tb_lineno})"
+
+
+def _unknown(name: object, known: dict[str, str]) -> ConfigIssue:
+    near = did_you_mean(str(name), known)
+    guess = f"Did you mean {near[0]}? " if near else ""
+    fix = f"{guess}Installed: {', '.join(known)}; or name a class as package.module:Class."
+    return ConfigIssue(KEY, "There is no such method.", fix, name)

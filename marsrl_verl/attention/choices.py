@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from enum import Enum
+from marsrl_verl.settings.choices import Choice
 
 
-class FciBackend(str, Enum):
+class FciBackend(Choice):
     """How the column sums are computed."""
 
     AUTO = "auto"

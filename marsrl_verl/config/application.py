@@ -8,18 +8,18 @@ from collections.abc import Callable
 from omegaconf import DictConfig, OmegaConf, open_dict
 
 from marsrl_verl.config.checks import run_checks
-from marsrl_verl.config.checks.context import Context, typed_settings
+from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.checks.machine import check_verl_version
 from marsrl_verl.config.checks.output import hold_folders
 from marsrl_verl.config.checks.resume import data_bytes
 from marsrl_verl.config.command_line import help_text, parse_arguments
 from marsrl_verl.config.compose import available_groups, compose_config
 from marsrl_verl.config.dry_run import report
-from marsrl_verl.config.errors import EXIT_WRONG_CONFIGURATION, ConfigError
 from marsrl_verl.config.external_answers import make_paths_absolute
 from marsrl_verl.config.hardware import picked
 from marsrl_verl.config.record import recorded
 from marsrl_verl.core.inert_text import printable
+from marsrl_verl.settings.issues import EXIT_WRONG_CONFIGURATION, ConfigError
 
 Launch = Callable[[DictConfig], int]
 
@@ -52,7 +52,6 @@ def _run(argv: list[str], launch: Launch) -> int:
     context = Context(
         config=composed.config,
         raw=composed.raw,
-        settings=typed_settings(composed.config),
         dry_run=bool(composed.config.marsrl.dry_run),
         estimator_named=composed.estimator_named,
     )

@@ -8,30 +8,10 @@ from dataclasses import dataclass, replace
 
 from omegaconf import DictConfig
 
-from marsrl_verl.algos.adaptive_sampling import most_problems
-from marsrl_verl.algos.attnrl import CONTINUATION, INITIAL
-from marsrl_verl.algos.registry import ATTNRL
+from marsrl_verl.algos.registry import method_class
 from marsrl_verl.config.schema import MarsRLConfig, PipelineConfig
-from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER
-
-
-@dataclass(frozen=True, slots=True)
-class StagePlan:
-    """One stage and the most it can hold."""
-
-    name: str
-    role: str
-    groups_per_problem: int
-    """Upper bound: fewer when no output is eligible as an input."""
-    trained: bool
-    """Whether its role enters the loss."""
-    group_size: int
-    """Responses of a group."""
-
-    @property
-    def samples_per_problem(self) -> int:
-        """Most responses to one problem at this stage."""
-        return self.groups_per_problem * self.group_size
+from marsrl_verl.core.method import StagePlan
+from marsrl_verl.core.scheduler import Mode
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,34 +96,6 @@ class BatchPlan:
         return 1 if self.pipelined else len(self.stages)
 
 
-def stage_plans(settings: MarsRLConfig) -> tuple[StagePlan, ...]:
-    """The stages of the configured method with the number of their groups per problem.
-
-    Per problem: 1 + K + K + …; per group: 1 + K + K² + … (K inputs per following stage). AttnRL: 1 + G N, N
-    branch points in each of G responses.
-    """
-    algo = settings.algo
-    if algo.name == ATTNRL:
-        branches = algo.group_size * algo.attnrl.num_branch_points
-        return (
-            StagePlan(INITIAL, SOLVER, 1, True, algo.group_size),
-            StagePlan(CONTINUATION, SOLVER, branches, True, algo.attnrl.num_continuations),
-        )
-    roles = [SOLVER] + [VERIFIER, CORRECTOR] * algo.correction_rounds
-    while len(roles) > 1 and roles[-1] not in algo.train_roles:
-        roles.pop()
-    plans: list[StagePlan] = []
-    seen: dict[str, int] = {}
-    groups = 1
-    for position, role in enumerate(roles):
-        if position > 0:
-            groups = algo.inputs_per_stage * (groups if algo.select_scope == "group" else 1)
-        seen[role] = seen.get(role, 0) + 1
-        name = role if role == SOLVER else f"{role}_{seen[role]}"
-        plans.append(StagePlan(name, role, groups, role in algo.train_roles, algo.group_size))
-    return tuple(plans)
-
-
 def world_size(config: DictConfig) -> int:
     """GPUs (or CPU ranks) of the run."""
     return int(config.trainer.nnodes) * int(config.trainer.n_gpus_per_node)
@@ -153,10 +105,11 @@ def plan_batch(config: DictConfig, settings: MarsRLConfig) -> BatchPlan:
     """The arithmetic of a checked configuration."""
     actor = config.actor_rollout_ref.actor
     fixed = None if actor.use_dynamic_bsz else int(actor.ppo_micro_batch_size_per_gpu)
+    method = method_class(settings.algo.name)
     plan = BatchPlan(
-        stages=stage_plans(settings),
-        problems=most_problems(settings.algo, int(config.data.train_batch_size)),
-        pipelined=settings.pipeline.mode == "pipelined",
+        stages=method.plan(settings.algo),
+        problems=method.most_problems(settings.algo, int(config.data.train_batch_size)),
+        pipelined=settings.pipeline.mode is Mode.PIPELINED,
         updates=settings.pipeline.updates_per_step,
         world_size=world_size(config),
         sequence_parallel=int(actor.fsdp_config.ulysses_sequence_parallel_size),

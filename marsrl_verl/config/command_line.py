@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import os
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
@@ -11,9 +14,13 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
-from marsrl_verl.config.errors import ConfigError, Problem, did_you_mean
 from marsrl_verl.config.reference import all_keys, default_of, find_unknown, is_free_entry, reference_tree
+from marsrl_verl.settings.issues import ConfigError, ConfigIssue, did_you_mean
+from marsrl_verl.settings.reading import unknown_key
 
+_SEARCH_PATH = "hydra.searchpath"
+METHOD_NODE = "marsrl.algo."
+"""Keys of the method that is chosen, which is known once the configuration is composed."""
 _DESCRIPTION = "Train a language model that reasons in several roles. Without arguments: the tiny world."
 
 
@@ -24,6 +31,8 @@ class Arguments:
     overrides: tuple[str, ...] = ()
     config_name: str = "marsrl"
     config_dir: Path | None = None
+    search_path: tuple[Path, ...] = ()
+    """Further folders with groups (`hydra.searchpath=[pkg://package.configs,…]`)."""
     show_config: bool = False
     """Print the composed configuration and stop (`--cfg job`)."""
     show_help: bool = False
@@ -33,7 +42,7 @@ class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise ConfigError(
             [
-                Problem(
+                ConfigIssue(
                     key="command line",
                     what=message[:1].upper() + message[1:] + ".",
                     fix="Settings are written key=value without dashes; --help lists options and groups.",
@@ -74,7 +83,7 @@ def parse_arguments(argv: list[str]) -> Arguments:
     if found.config_dir is not None and not found.config_dir.is_dir():
         raise ConfigError(
             [
-                Problem(
+                ConfigIssue(
                     key="--config-dir",
                     value=found.config_dir,
                     what="There is no such folder.",
@@ -82,13 +91,54 @@ def parse_arguments(argv: list[str]) -> Arguments:
                 )
             ]
         )
+    searched = [word for word in found.overrides if word.startswith(f"{_SEARCH_PATH}=")]
     return Arguments(
-        overrides=tuple(found.overrides),
+        overrides=tuple(word for word in found.overrides if word not in searched),
         config_name=found.config_name.removesuffix(".yaml"),
         config_dir=found.config_dir.resolve() if found.config_dir is not None else None,
+        search_path=tuple(folder for word in searched for folder in _searched_folders(word)),
         show_config=found.cfg is not None,
         show_help=found.help,
     )
+
+
+def _searched_folders(word: str) -> list[Path]:
+    """The folders that a `hydra.searchpath=[…]` names.
+
+    Raises:
+        ConfigError: it can't be read, or names what is not there.
+    """
+    example = f"Write '{_SEARCH_PATH}=[pkg://package.configs]', or file:// and a folder."
+    try:
+        value = OverridesParser.create().parse_override(word).value()
+    except HydraException as error:
+        raise ConfigError([ConfigIssue(word, "This is not readable as key=value.", example)]) from error
+    folders = []
+    for place in value if isinstance(value, list) else [value]:
+        folder = (
+            _package_folder(str(place))
+            if str(place).startswith("pkg://")
+            else Path(str(place).removeprefix("file://")).expanduser()
+        )
+        if folder is None or not folder.is_dir():
+            what = "There is no such package or folder."
+            raise ConfigError([ConfigIssue(_SEARCH_PATH, what, example, place)])
+        folders.append(folder.resolve())
+    return folders
+
+
+def _package_folder(place: str) -> Path | None:
+    """The folder of `pkg://package.sub`; the package itself is imported if there is a part below it."""
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())  # a package of the user's may lie where the command is given
+    package, _, rest = place.removeprefix("pkg://").replace("/", ".").partition(".")
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        return None
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    return Path(next(iter(spec.submodule_search_locations)), *filter(None, rest.split(".")))
 
 
 def check_overrides(arguments: Arguments, groups: dict[str, list[str]]) -> Arguments:
@@ -100,14 +150,14 @@ def check_overrides(arguments: Arguments, groups: dict[str, list[str]]) -> Argum
     Raises:
         ConfigError: with one problem per wrong override.
     """
-    problems: list[Problem] = []
+    problems: list[ConfigIssue] = []
     accepted: list[str] = []
     for text in arguments.overrides:
         try:
             override = OverridesParser.create().parse_override(text)
         except HydraException:
             problems.append(
-                Problem(
+                ConfigIssue(
                     key=text,
                     what="This is not readable as key=value.",
                     fix="Write key=value without spaces around '='; quote lists for the shell: 'key=[a,b]'.",
@@ -123,27 +173,28 @@ def check_overrides(arguments: Arguments, groups: dict[str, list[str]]) -> Argum
     return replace(arguments, overrides=tuple(accepted))
 
 
-def _check_override(override: Override, groups: dict[str, list[str]]) -> Problem | None:
+def _check_override(override: Override, groups: dict[str, list[str]]) -> ConfigIssue | None:
     key = override.key_or_group
     if override.is_sweep_override():
-        return Problem(
+        return ConfigIssue(
             key=key,
             value=override.get_value_string(),
             what="Several values for one key: one command is one run.",
             fix=f"Give one value, or a list as '{key}=[a,b]'.",
         )
     if key == "hydra" or key.startswith("hydra."):
-        return Problem(
+        return ConfigIssue(
             key=key,
             what="Hydra's own settings have no effect: the launcher composes the configuration itself.",
-            fix="The output folder is marsrl.run.output_dir; extra search folders come with --config-dir.",
+            fix="The output folder is marsrl.run.output_dir; folders with groups of yours come with "
+            f"--config-dir or {_SEARCH_PATH}=[pkg://…].",
         )
     if key in groups or "/" in key or "@" in key:
         return _check_group(key, None if override.is_delete() else override.value(), groups)
     return _check_key(key, groups) or (_check_removal(key) if override.is_delete() else None)
 
 
-def _check_removal(key: str) -> Problem | None:
+def _check_removal(key: str) -> ConfigIssue | None:
     """Only entries of free dictionaries can be removed: verl and the checks read all other keys."""
     try:
         default = default_of(key)
@@ -152,19 +203,19 @@ def _check_removal(key: str) -> Problem | None:
     shown = (
         "" if isinstance(default, dict) else f" (verl's default: {'null' if default is None else default})"
     )
-    return Problem(
+    return ConfigIssue(
         key=f"~{key}",
         what="The key is read by the run, so it can't be removed.",
         fix=f"Leave '~{key}' out, or set {key} to a value{shown}.",
     )
 
 
-def _check_group(key: str, value: object, groups: dict[str, list[str]]) -> Problem | None:
+def _check_group(key: str, value: object, groups: dict[str, list[str]]) -> ConfigIssue | None:
     options = groups.get(key)
     if options is None or isinstance(value, list) or value in options:
         return None
     if not isinstance(value, str):
-        return Problem(
+        return ConfigIssue(
             key=key,
             value=value,
             what=f"The group {key!r} needs an option, and none is named.",
@@ -172,7 +223,7 @@ def _check_group(key: str, value: object, groups: dict[str, list[str]]) -> Probl
         )
     near = did_you_mean(value, options)
     guess = f"Did you mean {key}={near[0]}? " if near else ""
-    return Problem(
+    return ConfigIssue(
         key=key,
         value=value,
         what=f"The group {key!r} has no such option.",
@@ -180,29 +231,22 @@ def _check_group(key: str, value: object, groups: dict[str, list[str]]) -> Probl
     )
 
 
-def _check_key(key: str, groups: dict[str, list[str]]) -> Problem | None:
-    unknown = find_unknown(key)
+def _check_key(key: str, groups: dict[str, list[str]]) -> ConfigIssue | None:
+    unknown = None if key.startswith(METHOD_NODE) else find_unknown(key)
     if unknown is None:
         return None
     if find_unknown(own := f"marsrl.{key}") is None:
-        return Problem(key=key, what="There is no such key.", fix=f"Did you mean {own}?")
-    return unknown_key_problem(unknown.key, unknown.siblings, tuple(groups))
+        return ConfigIssue(key=key, what="There is no such key.", fix=f"Did you mean {own}?")
+    return unknown_key_issue(unknown.key, unknown.siblings, tuple(groups))
 
 
-def unknown_key_problem(key: str, siblings: tuple[str, ...], groups: tuple[str, ...] = ()) -> Problem:
-    """The problem for a key that does not exist, with the nearest one that does."""
+def unknown_key_issue(key: str, siblings: tuple[str, ...], groups: tuple[str, ...] = ()) -> ConfigIssue:
+    """The message for a key that does not exist, with the nearest one that does."""
     parent, _, name = key.rpartition(".")
-    candidates = [*siblings, *groups] if not parent else list(siblings)
-    near = did_you_mean(name, candidates)
-    if near:
-        fix = f"Did you mean {parent + '.' if parent else ''}{near[0]}?"
-    elif elsewhere := _same_name_elsewhere(name):
-        fix = f"Did you mean {elsewhere}?"
-    elif parent:
-        fix = f"{parent} has: {', '.join(siblings[:12])}{', …' if len(siblings) > 12 else ''}."
-    else:
-        fix = f"Groups: {', '.join(groups)}; other keys: --cfg job prints them all."
-    return Problem(key=key, what="There is no such key.", fix=fix)
+    issue = unknown_key(key, siblings if parent else (*siblings, *groups), _same_name_elsewhere(name))
+    if parent or issue.fix.startswith("Did you mean"):
+        return issue
+    return replace(issue, fix=f"Groups: {', '.join(groups)}; other keys: --cfg job prints them all.")
 
 
 def _same_name_elsewhere(name: str) -> str | None:
@@ -212,9 +256,11 @@ def _same_name_elsewhere(name: str) -> str | None:
 
 
 def _is_free_entry(override: Override) -> bool:
-    """Whether a plain `key=value` names a new entry of a free dictionary."""
+    """Whether a plain `key=value` names a new entry of a free dictionary, or a setting of the method, which
+    its class knows."""
     prefixed = override.is_add() or override.is_force_add() or override.is_delete()
-    return not prefixed and is_free_entry(override.key_or_group)
+    key = override.key_or_group
+    return not prefixed and (key.startswith(METHOD_NODE) or is_free_entry(key))
 
 
 def help_text(groups: dict[str, list[str]]) -> str:

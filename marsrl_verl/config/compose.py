@@ -15,8 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from marsrl_verl.config import resolvers
-from marsrl_verl.config.command_line import Arguments, check_overrides, unknown_key_problem
-from marsrl_verl.config.errors import ConfigError, Problem
+from marsrl_verl.config.command_line import Arguments, check_overrides, unknown_key_issue
 from marsrl_verl.config.explain import explain
 from marsrl_verl.config.hardware import detect_cluster
 from marsrl_verl.config.kinds import kind_problems
@@ -24,8 +23,10 @@ from marsrl_verl.config.locations import config_folder, group_options, verl_sear
 from marsrl_verl.config.ray_cluster import cluster_in_sight
 from marsrl_verl.config.reference import unknown_keys
 from marsrl_verl.config.reward_function import adopt_reward_function
-from marsrl_verl.config.schema import MarsRLConfig
+from marsrl_verl.config.schema import MarsRLConfig, RootSettings, chosen_method, converted_node, node_issues
 from marsrl_verl.config.verl_keys import translate
+from marsrl_verl.settings.issues import ConfigError, ConfigIssue
+from marsrl_verl.settings.reading import converted, defaults, find_issues
 
 ROOT = "marsrl"
 """The root configuration that is composed unless another is named."""
@@ -55,11 +56,13 @@ class Composed:
 
 
 def available_groups(arguments: Arguments) -> dict[str, list[str]]:
-    """Groups and options, ours and those of `--config-dir`."""
-    folders = [config_folder()]
-    if arguments.config_dir is not None:
-        folders.append(arguments.config_dir)
-    return group_options(folders)
+    """Groups and options, ours and those of `--config-dir` and `hydra.searchpath`."""
+    return group_options(_all_folders(arguments))
+
+
+def _all_folders(arguments: Arguments) -> list[Path]:
+    named = [arguments.config_dir] if arguments.config_dir is not None else []
+    return [config_folder(), *arguments.search_path, *named]
 
 
 def compose_config(arguments: Arguments) -> Composed:
@@ -88,11 +91,9 @@ def compose_config(arguments: Arguments) -> Composed:
         if choices.get("cluster") == AUTO:
             detected = True
             raw, choices = _compose(arguments, [*overrides, f"cluster={detect_cluster()}"])
-        tree = refuse_unknown(raw)
-        if problems := kind_problems(tree):
-            # Before resolving: our functions in interpolations compute with these values.
-            raise ConfigError(problems)
-        config = resolve(raw)
+        # Before resolving: our functions in interpolations compute with these values.
+        tree = checked_tree(raw)
+        config = resolve(OmegaConf.create(tree))
         function_notes = adopt_reward_function(config)
         if problems := missing_problems(config):
             raise ConfigError(problems)
@@ -110,9 +111,9 @@ def compose_config(arguments: Arguments) -> Composed:
     )
 
 
-def _nobody_looked(option: str) -> Problem:
+def _nobody_looked(option: str) -> ConfigIssue:
     """This machine tells nothing about the GPUs of a Ray cluster."""
-    return Problem(
+    return ConfigIssue(
         key="cluster",
         value=AUTO,
         what=f"It looks at this machine alone, where it found {option}, but there is a Ray cluster to join "
@@ -123,7 +124,7 @@ def _nobody_looked(option: str) -> Problem:
 
 
 def _compose(arguments: Arguments, overrides: list[str]) -> tuple[DictConfig, dict[str, str]]:
-    ConfigStore.instance().store(name="marsrl_schema", node=MarsRLConfig, package="marsrl")
+    ConfigStore.instance().store(name="marsrl_schema", node=defaults(MarsRLConfig), package="marsrl")
     # Hydra looks for the root configuration in the first folder only, for groups in all of them.
     first, *others = _folders(arguments)
     search_path = [verl_search_path(), *(f"file://{folder}" for folder in others)]
@@ -146,13 +147,13 @@ def _compose(arguments: Arguments, overrides: list[str]) -> tuple[DictConfig, di
 
 def _folders(arguments: Arguments) -> list[Path]:
     """The folders of root configurations and groups, that of the chosen root configuration first."""
-    folders = [config_folder(), *([arguments.config_dir] if arguments.config_dir is not None else [])]
+    folders = _all_folders(arguments)
     having = [folder for folder in folders if (folder / f"{arguments.config_name}.yaml").is_file()]
     if not having:
         known = sorted(path.stem for folder in folders for path in folder.glob("*.yaml"))
         raise ConfigError(
             [
-                Problem(
+                ConfigIssue(
                     key="--config-name",
                     value=arguments.config_name,
                     what="There is no such root configuration.",
@@ -163,20 +164,41 @@ def _folders(arguments: Arguments) -> list[Path]:
     return [having[-1], *(folder for folder in folders if folder != having[-1])]
 
 
-def refuse_unknown(raw: DictConfig) -> dict[str, Any]:
-    """The composed tree as plain dictionaries, interpolations as written.
+def checked_tree(raw: DictConfig) -> dict[str, Any]:
+    """The composed tree as plain dictionaries, interpolations as written, the method's defaults filled in.
 
     Raises:
-        ConfigError: keys that do not exist, whichever file brought them.
+        ConfigError: keys that do not exist, whichever file brought them, and values of the wrong kind.
     """
     tree: Any = OmegaConf.to_container(raw, resolve=False)
-    if not isinstance(tree["marsrl"], dict):
+    node = tree["marsrl"]
+    if not isinstance(node, dict):
         what = "The plugin's own settings lie below this key."
-        raise ConfigError([Problem("marsrl", what, "Leave it out and set keys below it.", tree["marsrl"])])
-    unknown = unknown_keys(tree)
-    if unknown:
-        raise ConfigError([unknown_key_problem(item.key, item.siblings, _OWN_GROUPS) for item in unknown])
-    return tree
+        raise ConfigError([ConfigIssue("marsrl", what, "Leave it out and set keys below it.", node)])
+    others = {name: value for name, value in tree.items() if name != "marsrl"}
+    issues = [_unknown(item.key, item.siblings) for item in unknown_keys(others)]
+    issues += node_issues(node, kinds_only=True, unknown=_unknown)
+    own = {name: tree[name] for name in RootSettings.model_fields}
+    issues += find_issues(RootSettings, own, "")
+    if issues := [*issues, *kind_problems(others)]:
+        raise ConfigError(issues)
+    node = converted_node(node)
+    node["algo"] = _filled(defaults(chosen_method(node["algo"]).Config), node["algo"])
+    return {**tree, **converted(RootSettings, own), "marsrl": node}
+
+
+def _filled(usual: dict[str, Any], node: dict[str, Any]) -> dict[str, Any]:
+    """A node with the default values of what it leaves out."""
+    return {
+        name: _filled(value, node[name])
+        if isinstance(value, dict) and name in node
+        else node.get(name, value)
+        for name, value in {**node, **usual}.items()
+    }
+
+
+def _unknown(key: str, siblings: tuple[str, ...]) -> ConfigIssue:
+    return unknown_key_issue(key, siblings, _OWN_GROUPS)
 
 
 _WHO_NAMES = {
@@ -185,10 +207,10 @@ _WHO_NAMES = {
 }
 
 
-def missing_problems(config: DictConfig) -> list[Problem]:
+def missing_problems(config: DictConfig) -> list[ConfigIssue]:
     """Keys of ours that have no default and that nobody gave a value."""
     return [
-        Problem(
+        ConfigIssue(
             key=key,
             what="Nothing names a value for it.",
             fix=next((fix for start, fix in _WHO_NAMES.items() if key.startswith(start)), "Set it."),

@@ -9,9 +9,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from marsrl_verl.algos.choices import OffPolicyMode, Overlap
 from marsrl_verl.config.batching import BatchPlan, plan_batch, world_size
-from marsrl_verl.config.checks.attnrl import influence_plan
 from marsrl_verl.config.checks.batch import training_rows
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.checks.memory import model_shape
@@ -25,6 +23,7 @@ from marsrl_verl.config.prompt_budget import RoleBudget
 from marsrl_verl.config.record import recorded
 from marsrl_verl.core.types import ROLES, SOLVER, segment_length
 from marsrl_verl.evaluation.suite import AFTER, ALONE, BEFORE
+from marsrl_verl.settings.choices import OffPolicyMode, Overlap
 
 PLAN_FOLDER = "plans"
 """Below `marsrl.run.output_root`: a plan must not make the run's own folder look used."""
@@ -34,7 +33,12 @@ def report(ctx: Context, composed: Composed) -> str:
     """The whole plan as text; writes the resolved configuration to a file and names it."""
     plan = plan_batch(ctx.config, ctx.settings)
     path = write_resolved(ctx.config)
-    stages = [*_stages(plan, ctx.external_solver), *influence_plan(ctx), *_segments(ctx), *_overlap(ctx)]
+    stages = [
+        *_stages(plan, ctx.external_solver),
+        *ctx.method.plan_lines(ctx),
+        *_segments(ctx),
+        *_overlap(ctx),
+    ]
     trains = not ctx.config.trainer.val_only
     sections = [
         _head(ctx, composed),
@@ -150,7 +154,7 @@ def _segments(ctx: Context) -> list[str]:
 def _overlap(ctx: Context) -> list[str]:
     """Where and when the engine works beside the trainer; nothing where they take turns on one pool."""
     lines = []
-    if ctx.settings.pipeline.overlap == Overlap.ONE_STEP.value:
+    if ctx.settings.pipeline.overlap is Overlap.ONE_STEP:
         mode = ctx.settings.off_policy.mode
         lines.append(
             "  overlap: the round of step t+1 is decoded while step t trains, with the weights after step t-1"
@@ -158,7 +162,7 @@ def _overlap(ctx: Context) -> list[str]:
         lines.append(
             f"  from step 2 on every token is at least one version old: marsrl.off_policy.mode={mode}"
         )
-        if mode == OffPolicyMode.POIS.value:
+        if mode is OffPolicyMode.POIS:
             lines.append("  ! pois: a ratio of 1 for each of them, whoever sampled it; tis corrects that")
     rollout = ctx.config.actor_rollout_ref.rollout
     if apart := own_pool_gpus(rollout):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from marsrl_verl.config.schema import EvaluationConfig, MarsRLConfig
 from marsrl_verl.evaluation.suite import AFTER, ALONE, BEFORE
@@ -13,20 +13,14 @@ def evaluation_at(settings: EvaluationConfig, tag: str) -> EvaluationConfig:
     if tag in (BEFORE, AFTER, ALONE):
         return settings
     own, usual = settings.in_between, EvaluationConfig()
-    changed = replace(
-        settings,
-        problems=settings.problems if own.problems is None else own.problems,
-        samples_per_problem=own.samples_per_problem or settings.samples_per_problem,
-    )
-    if not own.solver_only:
-        return changed
-    return replace(
-        changed,
-        correction_rounds=0,
-        accept_passes=usual.accept_passes,
-        reject_fails=usual.reject_fails,
-        fallback=usual.fallback,
-    )
+    changed = {
+        "problems": settings.problems if own.problems is None else own.problems,
+        "samples_per_problem": own.samples_per_problem or settings.samples_per_problem,
+    }
+    if own.solver_only:
+        loop = ("accept_passes", "reject_fails", "fallback")
+        changed |= {"correction_rounds": 0, **{name: getattr(usual, name) for name in loop}}
+    return settings.model_copy(update=changed)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from typing import Any
 from omegaconf import DictConfig
 
 from marsrl_verl.config.data_files import as_list, read_questions
-from marsrl_verl.config.schema import AnswerFileConfig, EndpointConfig
 from marsrl_verl.data.rows import DataError
 from marsrl_verl.rollout.external.answer_file import AnswerFile, AnswerFileError, FileSource, LineKey
+from marsrl_verl.rollout.external.config import AnswerFileConfig, EndpointConfig
 
 
 @dataclass(frozen=True, slots=True)

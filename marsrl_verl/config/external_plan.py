@@ -5,16 +5,16 @@ from __future__ import annotations
 from omegaconf import DictConfig
 
 from marsrl_verl.config.external_answers import workers_part
-from marsrl_verl.config.schema import EndpointConfig, ExternalSolverConfig, MarsRLConfig
+from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.rollout.external.answer_file import FileSource
-from marsrl_verl.rollout.external.solver import SolverSource
+from marsrl_verl.rollout.external.config import EndpointConfig, ExternalSolverConfig, SolverSource
 
 
 def solver_source(settings: ExternalSolverConfig) -> str | None:
     """Where solutions come from, in a few words; None where the trained model solves."""
-    if settings.source == SolverSource.ENDPOINT.value:
+    if settings.source is SolverSource.ENDPOINT:
         return f"{settings.endpoint.model} at {', '.join(settings.endpoint.base_urls)}"
-    if settings.source == SolverSource.JSONL.value:
+    if settings.source is SolverSource.JSONL:
         return str(settings.jsonl.path)
     return None
 
@@ -32,7 +32,7 @@ def plan_lines(config: DictConfig, settings: MarsRLConfig, answers: FileSource |
     if source is None:
         return []
     facts: list[tuple[str, str]] = []
-    if one.source == SolverSource.ENDPOINT.value:
+    if one.source is SolverSource.ENDPOINT:
         facts += _endpoint(one.endpoint, workers_part(config, one.endpoint))
     if answers is not None:
         facts += _file(answers, settings.algo.group_size)

@@ -9,22 +9,24 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from marsrl_verl.config.errors import Problem
-from marsrl_verl.config.reference import annotation_of, default_of
+from marsrl_verl.config.reference import OWN_ROOT_KEYS, annotation_of, default_of
+from marsrl_verl.settings.issues import ConfigIssue
 
 _FLAG, _WHOLE, _NUMBER = "true or false", "a whole number", "a number"
+_OURS = frozenset({"marsrl", *OWN_ROOT_KEYS})
+"""Root keys with typed declarations of their own."""
 _UNSET = "???"
 _MAYBE_NULL = re.compile(r"Optional\[|\bNone\b|\bAny\b")
 
 
-def kind_problems(tree: dict[str, Any]) -> list[Problem]:
+def kind_problems(tree: dict[str, Any]) -> list[ConfigIssue]:
     """Values of verl's keys that are of the wrong kind, among them null where a value is needed.
 
     Args:
         tree: a composed configuration, interpolations as written; those are not looked at.
     """
-    problems: list[Problem] = []
-    for key, value in _values("", {name: node for name, node in tree.items() if name != "marsrl"}):
+    problems: list[ConfigIssue] = []
+    for key, value in _values("", {name: tree[name] for name in tree if name not in _OURS}):
         try:
             default = default_of(key)
         except KeyError:
@@ -33,7 +35,9 @@ def kind_problems(tree: dict[str, Any]) -> list[Problem]:
         if kind is None or (isinstance(value, str) and ("${" in value or value == _UNSET)):
             continue
         if not (nullable if value is None else _fits(value, kind)):
-            problems.append(Problem(key, f"Expected {kind}{_as_default(default)}.", _fix(key, kind), value))
+            problems.append(
+                ConfigIssue(key, f"Expected {kind}{_as_default(default)}.", _fix(key, kind), value)
+            )
     return problems
 
 

@@ -6,7 +6,7 @@ import importlib.util
 from functools import lru_cache
 from pathlib import Path
 
-from marsrl_verl.config.errors import ConfigError, Problem
+from marsrl_verl.settings.issues import ConfigError, ConfigIssue
 from marsrl_verl.version import REQUIRED_VERL
 
 _PACKAGE = Path(__file__).resolve().parent.parent
@@ -33,7 +33,7 @@ def verl_folder() -> Path:
     if spec is None or not spec.submodule_search_locations:
         raise ConfigError(
             [
-                Problem(
+                ConfigIssue(
                     key="verl",
                     what="The package verl is not installed in this environment.",
                     fix=f"pip install verl=={REQUIRED_VERL}",

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 from omegaconf import DictConfig, OmegaConf
 
-from marsrl_verl.algos.choices import Overlap
 from marsrl_verl.config.batching import world_size
 from marsrl_verl.config.model_shapes import ModelShape
 from marsrl_verl.config.pools import own_pool_gpus
+from marsrl_verl.settings.choices import Overlap
 
 GIB = 1024**3
 GPU_GIB = 80

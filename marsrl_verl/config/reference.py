@@ -12,12 +12,14 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from omegaconf import OmegaConf
 
+from marsrl_verl.algos.registry import installed_methods, method_class
 from marsrl_verl.config.locations import verl_folder
-from marsrl_verl.config.schema import MarsRLConfig
+from marsrl_verl.config.schema import MarsRLConfig, RootSettings
+from marsrl_verl.settings.issues import ConfigError
+from marsrl_verl.settings.reading import defaults
 
-OWN_ROOT_KEYS = {"name": "default", "dry_run": False, "model_engine": "dp"}
+OWN_ROOT_KEYS = defaults(RootSettings)
 """Root keys that are not verl's, with their defaults."""
 
 _GENERATED = "trainer/config/_generated_ppo_trainer.yaml"
@@ -52,12 +54,27 @@ class UnknownKey:
 
 @lru_cache(maxsize=1)
 def reference_tree() -> dict[str, Any]:
-    """The whole tree with default values: verl's generated configuration plus ours."""
+    """The whole tree with default values: verl's generated configuration plus ours.
+
+    `marsrl.algo` has the settings of every installed method; which of them the chosen one has is said by its
+    class (`schema.node_issues`).
+    """
     text = (verl_folder() / _GENERATED).read_text(encoding="utf-8")
     tree: dict[str, Any] = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     tree.update(OWN_ROOT_KEYS)
-    tree["marsrl"] = OmegaConf.to_container(OmegaConf.structured(MarsRLConfig), resolve=False)
+    tree["marsrl"] = {**defaults(MarsRLConfig), "algo": _methods_keys()}
     return tree
+
+
+def _methods_keys() -> dict[str, Any]:
+    """The settings of all installed methods together."""
+    keys: dict[str, Any] = {}
+    for name in installed_methods():
+        try:
+            keys.update(defaults(method_class(name).Config))
+        except ConfigError:
+            continue  # somebody's broken package: only a run that names it need know
+    return keys
 
 
 def default_of(key: str) -> Any:

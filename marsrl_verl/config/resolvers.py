@@ -11,11 +11,11 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from marsrl_verl.algos.choices import OffPolicyMode, Overlap
-from marsrl_verl.algos.registry import ATTNRL
-from marsrl_verl.config.asked_roles import asked_roles
+from marsrl_verl.algos.registry import method_class
 from marsrl_verl.config.pools import CPU_SYNC, CPU_SYNC_MODULE, GPU_SYNC
+from marsrl_verl.config.schema import chosen_method
 from marsrl_verl.config.tiny_files import tiny_data, tiny_model
+from marsrl_verl.settings.choices import OffPolicyMode, Overlap
 
 
 def _ceil_div(numerator: int, denominator: int) -> int:
@@ -24,7 +24,10 @@ def _ceil_div(numerator: int, denominator: int) -> int:
 
 def _limits(marsrl: Mapping[str, Any]) -> list[tuple[int, int]]:
     """Prompt and response limits of the roles that the run asks."""
-    asked = asked_roles(marsrl["algo"]["correction_rounds"], marsrl["evaluation"]["correction_rounds"])
+    method = chosen_method(marsrl["algo"])
+    algo: Any = OmegaConf.to_container(marsrl["algo"], resolve=True)
+    config = method.Config.model_construct(**algo)  # a value out of its range is reported later
+    asked = method.asked_roles(config, int(marsrl["evaluation"]["correction_rounds"]))
     roles = [marsrl["roles"][role] for role in asked]
     return [(int(role["max_prompt_tokens"]), int(role["max_new_tokens"])) for role in roles]
 
@@ -76,10 +79,10 @@ def _engine_share(alone: float, beside: float, overlap: str, rollout_nodes: int)
     return float(beside if shares else alone)
 
 
-def _fused_kernels(algo: str, share_prefixes: bool) -> bool:
+def _fused_kernels(method: str, share_prefixes: bool) -> bool:
     """Whether log-probabilities are computed without the logits of all tokens at once. A shared prefix has
-    more than one next token, and FCI was not tried with fused kernels."""
-    return algo != ATTNRL and not share_prefixes
+    more than one next token, and some methods look at what a fused pass does not compute."""
+    return method_class(method).fused_kernels and not share_prefixes
 
 
 def _pool_sync(device: str) -> str:

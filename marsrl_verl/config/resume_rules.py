@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from marsrl_verl.config.reference import default_of
+from marsrl_verl.config.schema import chosen_method
 from marsrl_verl.config.unused_keys import FIXED_KEYS, INERT_KEYS
+from marsrl_verl.core.method import Method
 
 
 class Rule(Enum):
@@ -34,9 +36,6 @@ class Rule(Enum):
 ACTS = (
     "name", "dry_run", "marsrl.dry_run", "marsrl.run", "marsrl.hardware", "marsrl.training",
     "marsrl.off_policy",
-    "marsrl.algo.selection", "marsrl.algo.distinct_answers", "marsrl.algo.normalize_std",
-    "marsrl.algo.role_balance", "marsrl.algo.role_weights", "marsrl.algo.mastered_tokens",
-    "marsrl.algo.attnrl.fci_backend",
     "marsrl.pipeline.overlap", "marsrl.pipeline.step_prompt_budget", "marsrl.pipeline.updates_per_step",
     "marsrl.pipeline.samples_per_update", "marsrl.pipeline.max_input_staleness", "marsrl.pipeline.min_groups",
     "marsrl.evaluation.before", "marsrl.evaluation.after", "marsrl.evaluation.every",
@@ -103,9 +102,15 @@ _REFERENCE = re.compile(r"\$\{(?:oc\.select:)?(\.?[A-Za-z_][\w.]*)\s*[,}]")
 _MISSING = object()
 
 
-def rule_of(key: str) -> Rule | None:
-    """The class of a setting: that of the longest rule that is the key or a node above it; None: no rule."""
+def rule_of(key: str, method: type[Method] | None = None) -> Rule | None:
+    """The class of a setting: that of the longest rule that is the key or a node above it; None: no rule.
+
+    Args:
+        method: says which of its settings (`marsrl.algo`) act from the next step on; None: of no method.
+    """
     parts = key.split(".")
+    if method is not None and parts[:2] == ["marsrl", "algo"] and parts[2:3] and parts[2] in method.resumable:
+        return Rule.ACTS
     for depth in range(len(parts), 0, -1):
         if (rule := _RULES.get(".".join(parts[:depth]))) is not None:
             return rule
@@ -128,9 +133,11 @@ def changed_settings(new: Any, raw: Any, old: Any) -> Iterator[tuple[str, Any, A
         if _differs(key, values, before)
     }
     written = dict(leaves(raw))
+    algo = new.get("marsrl", {}).get("algo")
+    method = None if algo is None else chosen_method(algo)
     for key, (value, was) in differing.items():
         if not _follows(key, written.get(key), differing):
-            yield key, value, was, rule_of(key) or Rule.BOUND
+            yield key, value, was, rule_of(key, method) or Rule.BOUND
 
 
 def leaves(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:

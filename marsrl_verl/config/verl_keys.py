@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 
-from marsrl_verl.config.errors import ConfigError, Problem
 from marsrl_verl.core.types import ROLES
+from marsrl_verl.settings.issues import ConfigError, ConfigIssue
 
 
 def _as_written(override: Override) -> str:
@@ -86,7 +86,7 @@ def translate(overrides: tuple[str, ...]) -> Translated:
     given = {one.key_or_group: _as_written(one) for _, one in parsed if not one.is_delete()}
     kept: list[str] = []
     notes: list[str] = []
-    problems: list[Problem] = []
+    problems: list[ConfigIssue] = []
     named = False
     for text, override in parsed:
         key = override.key_or_group
@@ -115,14 +115,14 @@ def _listed(keys: tuple[str, ...]) -> str:
     return f"marsrl.roles.{{{','.join(ROLES)}}}.{keys[0].rpartition('.')[2]}"
 
 
-def _contradiction(key: str, value: str, ours: str, other: str) -> Problem:
-    return Problem(
+def _contradiction(key: str, value: str, ours: str, other: str) -> ConfigIssue:
+    return ConfigIssue(
         key, f"It sets {ours} here, which the command line sets to {other}.", "Leave one of them out.", value
     )
 
 
-def _other_estimator(override: Override) -> Problem:
-    return Problem(
+def _other_estimator(override: Override) -> ConfigIssue:
+    return ConfigIssue(
         ESTIMATOR,
         "Advantages come from the groups' role rewards; of verl's estimators only grpo names that.",
         "Leave it out; algo=grpo trains the Solver alone with group-relative advantages.",

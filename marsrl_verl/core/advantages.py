@@ -13,16 +13,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from enum import Enum
 
 import numpy as np
 from numpy.typing import NDArray
 
 from marsrl_verl.core.rows import RowRef, Rows
 from marsrl_verl.core.trajectory import Group
+from marsrl_verl.settings.choices import Choice
 
 
-class RoleBalance(str, Enum):
+class RoleBalance(Choice):
     """How the roles share the loss."""
 
     TOKENS = "tokens"

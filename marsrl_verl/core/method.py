@@ -1,20 +1,26 @@
-"""What a method must say about itself for the scheduler and the trainer to run it."""
+"""What a method says about itself: its settings and plan, its stages, and what its tokens are worth.
+
+A method is a class derived from `Method`, in one folder or module, here or anywhere else. Checks, plan,
+scheduler and trainer find it through `algos.registry` and know no method by name.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
-from typing import Any
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from marsrl_verl.core.request import Plain, Problem, RolloutRequest
+from marsrl_verl.core.request import Message, Plain, Problem, RolloutRequest
 from marsrl_verl.core.rows import RowRef, Rows
 from marsrl_verl.core.sequence import Sequence as TokenSequence
 from marsrl_verl.core.trajectory import Group, RewardResult, Trajectory
+from marsrl_verl.settings.choices import Choice
+from marsrl_verl.settings.declaration import MethodConfig
+from marsrl_verl.settings.issues import ConfigIssue
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +33,7 @@ class Stage:
     """Stages that may follow; none: a problem ends here."""
 
 
-class Unit(str, Enum):
+class Unit(Choice):
     """What is trained together."""
 
     GROUP = "group"
@@ -36,7 +42,7 @@ class Unit(str, Enum):
     """All groups of a problem, when the problem ends."""
 
 
-class Passes(str, Enum):
+class Passes(Choice):
     """How passes over the data follow each other."""
 
     CONTINUOUS = "continuous"
@@ -45,7 +51,7 @@ class Passes(str, Enum):
     """The next one begins when the last one's problems have ended (`Method.pass_ended`)."""
 
 
-class EndReason(str, Enum):
+class EndReason(Choice):
     """Why a problem leaves the scheduler."""
 
     FINISHED = "finished"
@@ -103,6 +109,64 @@ class StepView:
     """Groups that are kept for a later step's update."""
 
 
+@dataclass(frozen=True, slots=True)
+class StagePlan:
+    """One stage and the most it can hold."""
+
+    name: str
+    role: str
+    groups_per_problem: int
+    """Upper bound: fewer when no output is eligible as an input."""
+    trained: bool
+    """Whether its role enters the loss."""
+    group_size: int
+    """Responses of a group."""
+
+    @property
+    def samples_per_problem(self) -> int:
+        """Most responses to one problem at this stage."""
+        return self.groups_per_problem * self.group_size
+
+
+@dataclass(frozen=True, slots=True)
+class MethodTools:
+    """What a method is built with, beside its settings."""
+
+    prompts: Any
+    """The object of `marsrl.prompts`."""
+    tokenizer: Any
+    """The model's."""
+    prompt_tokens: Callable[[tuple[Message, ...]], int]
+    """Tokens of a chat under the model's template, generation prompt included."""
+    problems: int
+    """Problems per step as configured (`data.train_batch_size`)."""
+
+
+class RunView(Protocol):
+    """A configuration as a method's checks see it."""
+
+    @property
+    def settings(self) -> Any:
+        """The `marsrl` node, typed; `settings.algo` is the method's `Config`."""
+
+    @property
+    def on_cpu(self) -> bool:
+        """Whether the run trains on the processor."""
+
+    @property
+    def external_solver(self) -> bool:
+        """Whether another model than the trained one answers for `Method.external_role`."""
+
+    def get(self, key: str) -> Any:
+        """The value of any dotted key, verl's included; None where it is missing."""
+
+    def prompts(self) -> Any:
+        """The object of `marsrl.prompts`."""
+
+    def model_config(self) -> dict[str, Any] | None:
+        """What the model's `config.json` says, with the configured overrides; None where it is not here."""
+
+
 class Method(ABC):
     """A method: its stages, how the outputs of one become requests of another, and what tokens are worth.
 
@@ -117,6 +181,67 @@ class Method(ABC):
     passes: Passes = Passes.CONTINUOUS
     late_stages: frozenset[str] = frozenset()
     """Stages whose trajectories may come back without a reward, since `late_rewards` gives it."""
+
+    # --- settings ------------------------------------------------------------------------------
+
+    Config: ClassVar[type[MethodConfig]] = MethodConfig
+    """The settings of `marsrl.algo`."""
+    roles: ClassVar[tuple[str, ...]]
+    """Roles that are asked, in training or in the evaluation of the method."""
+    answering_roles: ClassVar[tuple[str, ...]] = ()
+    """Roles whose responses answer the problem: what a reward function of verl's scores."""
+    external_role: ClassVar[str | None] = None
+    """The role that another model may play (`marsrl.external_solver`)."""
+    records_log_probs: ClassVar[bool] = False
+    """Whether `marsrl.off_policy.mode = recorded` finds the trainer's log-probabilities of a sample."""
+    group_relative: ClassVar[bool] = True
+    """Whether advantages are those that verl calls `grpo`."""
+    fused_kernels: ClassVar[bool] = True
+    """Whether the trainer's forward pass may spare the logits of all tokens."""
+    preset_clips: ClassVar[Mapping[str, float]] = {}
+    """`actor.clip_ratio_…` that the method's presets set for runs with several updates."""
+    resumable: ClassVar[frozenset[str]] = frozenset()
+    """Own settings that may change when a run continues; the others are bound to the checkpoint."""
+
+    @classmethod
+    @abstractmethod
+    def from_settings(cls, settings: Any, tools: MethodTools) -> Method:
+        """Build the method from checked settings (the whole `marsrl` node)."""
+
+    @classmethod
+    @abstractmethod
+    def plan(cls, config: Any) -> tuple[StagePlan, ...]:
+        """The stages with the most they can hold; `config` is a `Config`."""
+
+    @classmethod
+    def most_problems(cls, config: Any, configured: int) -> int:
+        """Most new problems of a step."""
+        return configured
+
+    @classmethod
+    def asked_roles(cls, config: Any, evaluation_rounds: int) -> tuple[str, ...]:
+        """The roles that a run asks: engine and trainer must have room for them.
+
+        Args:
+            config: a `Config`.
+            evaluation_rounds: `marsrl.evaluation.correction_rounds`.
+        """
+        return cls.roles
+
+    @classmethod
+    def checks(cls, run: RunView) -> list[ConfigIssue]:
+        """Rules between several settings, of the method's own and of others."""
+        return []
+
+    @classmethod
+    def file_checks(cls, run: RunView) -> list[ConfigIssue]:
+        """Rules that look at the prompts' class or at the model's files; `checks` found nothing."""
+        return []
+
+    @classmethod
+    def plan_lines(cls, run: RunView) -> list[str]:
+        """What the printed plan says below the table of stages."""
+        return []
 
     # --- requests ------------------------------------------------------------------------------
 

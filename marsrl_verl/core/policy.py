@@ -54,7 +54,9 @@ class PolicySet:
         ValueError: names are not distinct, or a role or base names no policy.
     """
 
-    def __init__(self, policies: Collection[Policy] = (Policy(),), roles: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self, policies: Collection[Policy] = (Policy(),), roles: Mapping[str, str] | None = None
+    ) -> None:
         self._policies = {policy.name: policy for policy in policies}
         if len(self._policies) != len(policies) or not policies:
             raise ValueError(f"policies need distinct names, found {[policy.name for policy in policies]}")
@@ -63,7 +65,9 @@ class PolicySet:
         named += [(f"policy {one.name}", one.base) for one in policies if one.base is not None]
         for whose, name in named:
             if name not in self._policies:
-                raise ValueError(f"{whose} names the policy {name!r}, known: {', '.join(sorted(self._policies))}")
+                raise ValueError(
+                    f"{whose} names the policy {name!r}, known: {', '.join(sorted(self._policies))}"
+                )
         self._versions = dict.fromkeys(self.trained, 0)
 
     @property
@@ -101,9 +105,13 @@ class PolicySet:
         """
         for name in names:
             if name not in self._versions:
-                raise ValueError(f"policy {name!r} can't be trained, those that can: {', '.join(self.trained)}")
+                raise ValueError(
+                    f"policy {name!r} can't be trained, those that can: {', '.join(self.trained)}"
+                )
             if step <= self._versions[name]:
-                raise ValueError(f"policy {name!r} has version {self._versions[name]}, step {step} is not newer")
+                raise ValueError(
+                    f"policy {name!r} has version {self._versions[name]}, step {step} is not newer"
+                )
         self._versions.update(dict.fromkeys(names, step))
 
     def state_dict(self) -> dict[str, Any]:

@@ -130,7 +130,9 @@ class ScriptedEngine:
         self, item: RolloutRequest, k: int, settings: Sampling, before: Sequence | None
     ) -> Trajectory:
         prompt = "\n".join(f"{message['role']}: {message['content']}" for message in item.messages)
-        begun = before or Sequence(item.role, list(prompt.encode()), [], [], versions=((0, self.policy_version),))
+        begun = before or Sequence(
+            item.role, list(prompt.encode()), [], [], versions=((0, self.policy_version),)
+        )
         if len(begun.prompt_ids) > settings.max_prompt_tokens:
             reply = Reply("", FinishReason.PROMPT_TOO_LONG)
         else:

@@ -137,7 +137,9 @@ class Sequence:
         return replace(
             self,
             response_ids=np.concatenate([self.response_ids, added]),
-            rollout_log_probs=np.concatenate([self.rollout_log_probs, np.asarray(log_probs, dtype=np.float32)]),
+            rollout_log_probs=np.concatenate(
+                [self.rollout_log_probs, np.asarray(log_probs, dtype=np.float32)]
+            ),
             response_mask=np.concatenate([self.response_mask, ones]),
             versions=(*earlier, (len(self) + len(added), version)),
             annotations={name: _padded(values, len(added)) for name, values in self.annotations.items()},
@@ -145,7 +147,9 @@ class Sequence:
 
     def keeping(self, *names: str) -> Sequence:
         """With these of its annotations alone, as far as they are there."""
-        return replace(self, annotations={name: self.annotations[name] for name in names if name in self.annotations})
+        return replace(
+            self, annotations={name: self.annotations[name] for name in names if name in self.annotations}
+        )
 
     def to_plain(self) -> dict[str, Any]:
         """Its fields as dictionaries, tuples and arrays, which are shared: nobody changes them in place."""
@@ -172,6 +176,8 @@ def equal_sequences(first: Sequence, second: Sequence) -> bool:
         *((one["annotations"][name], other["annotations"][name]) for name in one["annotations"]),
     ]
     return all(
-        np.array_equal(a, b, equal_nan=np.issubdtype(a.dtype, np.floating)) if isinstance(a, np.ndarray) else a == b
+        np.array_equal(a, b, equal_nan=np.issubdtype(a.dtype, np.floating))
+        if isinstance(a, np.ndarray)
+        else a == b
         for a, b in pairs
     )

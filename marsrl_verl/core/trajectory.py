@@ -111,7 +111,9 @@ class Trajectory:
     def sequence(self) -> Sequence:
         """Its only sequence, where its rollout is a single call of the model."""
         if len(self.sequences) != 1:
-            raise ValueError(f"trajectory {self.trajectory_id} has {len(self.sequences)} sequences, expected 1")
+            raise ValueError(
+                f"trajectory {self.trajectory_id} has {len(self.sequences)} sequences, expected 1"
+            )
         return self.sequences[0]
 
     @property
@@ -162,7 +164,9 @@ class Trajectory:
         plain = _shallow(self)
         plain["sequences"] = [sequence.to_plain() for sequence in self.sequences]
         plain["finish"] = self.finish.value
-        plain["reward"] = None if self.reward is None else {**_shallow(self.reward), "info": dict(self.reward.info)}
+        plain["reward"] = (
+            None if self.reward is None else {**_shallow(self.reward), "info": dict(self.reward.info)}
+        )
         plain["fork"] = None if self.fork is None else _shallow(self.fork)
         return plain
 

@@ -12,7 +12,6 @@ from pathlib import Path
 from omegaconf import DictConfig
 
 from marsrl_verl.config.checks.context import typed_settings
-from marsrl_verl.config.errors import EXIT_WRONG_CONFIGURATION, ConfigError
 from marsrl_verl.core.inert_text import printable
 from marsrl_verl.core.types import SamplingSettings
 from marsrl_verl.data.problems import Collected, SourceProblem, collect
@@ -36,6 +35,7 @@ from marsrl_verl.data_preparation.training_settings import (
 from marsrl_verl.reporting.files import write_json_atomic
 from marsrl_verl.rewards.failed_grades import LEAST_GRADES
 from marsrl_verl.rewards.running import RewardUnavailableError
+from marsrl_verl.settings.issues import EXIT_WRONG_CONFIGURATION, ConfigError
 from marsrl_verl.verl_adapter.components import build_prompts, chat_tokenizer
 from marsrl_verl.verl_adapter.terminal import chatter_to, terminal
 

@@ -29,7 +29,6 @@ def training_config(overrides: tuple[str, ...]) -> DictConfig:
     context = Context(
         config=composed.config,
         raw=composed.raw,
-        settings=typed_settings(composed.config),
         dry_run=True,
         prepares_data=True,
     )

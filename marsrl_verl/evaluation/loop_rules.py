@@ -15,12 +15,13 @@ from typing import TYPE_CHECKING
 
 from marsrl_verl.core.types import VERIFIER, Sample, Verdict
 from marsrl_verl.evaluation.judgement import is_usable, verdict_of
+from marsrl_verl.settings.choices import Choice
 
 if TYPE_CHECKING:
     from marsrl_verl.evaluation.system import Call
 
 
-class Fallback(str, Enum):
+class Fallback(Choice):
     """Which solution is the answer where none was accepted. Candidates are the finished, non-empty solutions
     of Solver and Corrector, in the order of their making."""
 

@@ -24,7 +24,6 @@ import re
 import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from enum import Enum
 from pathlib import Path
 
 from marsrl_verl.core.algorithm import Credit
@@ -46,6 +45,7 @@ from marsrl_verl.reporting.rollout_log import (
     write_step_rollouts,
 )
 from marsrl_verl.reporting.run_lock import LOCK_NAME, RunLockedError, acquire
+from marsrl_verl.settings.choices import Choice
 
 MARKER = "run.json"
 FORMAT_VERSION = 1
@@ -60,7 +60,7 @@ _TO_DELETE = ".to_delete"
 """What `existing=replace` deletes, first moved out of sight."""
 
 
-class Existing(str, Enum):
+class Existing(Choice):
     """What to do when the folder already holds a run (`marsrl.run.existing`). A run that ended before it
     trained or evaluated anything does not count."""
 

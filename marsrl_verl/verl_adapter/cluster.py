@@ -9,8 +9,8 @@ from typing import Any
 from omegaconf import DictConfig
 
 from marsrl_verl.config.cluster_resources import demands, describe_demands, describe_nodes, fits
-from marsrl_verl.config.errors import ConfigError, Problem
 from marsrl_verl.config.ray_cluster import joins_cluster
+from marsrl_verl.settings.issues import ConfigError, ConfigIssue
 
 Nodes = Sequence[Mapping[str, float]]
 _PAUSE = 5.0
@@ -47,7 +47,7 @@ def require_resources(
         raise ConfigError([_shortage(config, nodes, free)])
 
 
-def _shortage(config: DictConfig, nodes: Nodes, free: Nodes) -> Problem:
+def _shortage(config: DictConfig, nodes: Nodes, free: Nodes) -> ConfigIssue:
     wanted = demands(config)
     what = f"The run takes {describe_demands(wanted)}. "
     if fits(wanted, nodes):
@@ -60,7 +60,7 @@ def _shortage(config: DictConfig, nodes: Nodes, free: Nodes) -> Problem:
     else:
         what += f"This machine has {describe_nodes(nodes)}."
         fix = "Use fewer GPUs (trainer.n_gpus_per_node)."
-    return Problem("trainer.n_gpus_per_node", what, fix, config.trainer.n_gpus_per_node)
+    return ConfigIssue("trainer.n_gpus_per_node", what, fix, config.trainer.n_gpus_per_node)
 
 
 def _ask_ray() -> tuple[Nodes, Nodes]:

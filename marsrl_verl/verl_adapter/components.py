@@ -6,21 +6,19 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from marsrl_verl.algos.attnrl import AttnRL
-from marsrl_verl.algos.choices import OffPolicyMode
-from marsrl_verl.algos.marsrl import MarsRL
 from marsrl_verl.algos.prompts import RolePrompts
-from marsrl_verl.algos.registry import ATTNRL
-from marsrl_verl.algos.step_cutter import StepEnds, step_cutter
+from marsrl_verl.algos.registry import method_class
 from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.config.external_answers import all_rows, open_source, workers_part
-from marsrl_verl.config.schema import AlgoConfig, MarsRLConfig
-from marsrl_verl.core.algorithm import Algorithm
-from marsrl_verl.core.types import ROLES, SOLVER, Message, SamplingSettings, segment_length
+from marsrl_verl.config.schema import MarsRLConfig
+from marsrl_verl.core.method import Method, MethodTools
+from marsrl_verl.core.types import ROLES, Message, SamplingSettings, segment_length
 from marsrl_verl.rewards.loading import load_class
 from marsrl_verl.rollout.external.api_key import read_api_key
-from marsrl_verl.rollout.external.solver import ExternalSolver, SolverSource
+from marsrl_verl.rollout.external.config import SolverSource
+from marsrl_verl.rollout.external.solver import ExternalSolver
 from marsrl_verl.rollout.single_call import ChatTokenizer
+from marsrl_verl.settings.choices import SeededTokens
 
 
 def build_prompts(settings: MarsRLConfig) -> RolePrompts:
@@ -31,7 +29,7 @@ def build_prompts(settings: MarsRLConfig) -> RolePrompts:
 def sampling_settings(settings: MarsRLConfig) -> dict[str, SamplingSettings]:
     """Sampling settings by role."""
     by_role, rounds = {}, settings.pipeline.max_segments
-    seed = settings.run.seed if settings.run.seeded_tokens == "all" else None
+    seed = settings.run.seed if settings.run.seeded_tokens is SeededTokens.ALL else None
     for role in ROLES:
         one = getattr(settings.roles, role)
         by_role[role] = SamplingSettings(
@@ -48,7 +46,7 @@ def sampling_settings(settings: MarsRLConfig) -> dict[str, SamplingSettings]:
 
 def build_algorithm(
     settings: MarsRLConfig, prompts: RolePrompts, chat: ChatTokenizer, problems: int
-) -> Algorithm:
+) -> Method:
     """The method named by `marsrl.algo.name`, with prompt lengths measured by the model's tokenizer.
 
     Args:
@@ -57,28 +55,12 @@ def build_algorithm(
         chat: the tokenizer.
         problems: problems per step as configured (`data.train_batch_size`).
     """
-    algo: AlgoConfig = settings.algo
 
     def prompt_tokens(messages: tuple[Message, ...]) -> int:
         return len(chat.prompt_ids(messages))
 
-    limits: dict[str, int | None] = {role: getattr(settings.roles, role).max_prompt_tokens for role in ROLES}
-    if algo.name == ATTNRL:
-        return AttnRL.from_config(
-            algo,
-            prompts,
-            settings.run.seed,
-            cutter=step_cutter(chat.tokenizer, StepEnds(algo.attnrl.step_ends)),
-            problems=problems,
-            prompt_tokens=prompt_tokens,
-            max_prompt_tokens=limits[SOLVER],
-            record_log_probs=settings.off_policy.mode == OffPolicyMode.RECORDED.value,
-        )
-    if settings.external_solver.source != SolverSource.NONE.value:
-        limits[SOLVER] = None  # its prompts are not ours to measure
-    return MarsRL.from_config(
-        algo, prompts, settings.run.seed, prompt_tokens=prompt_tokens, max_prompt_tokens=limits
-    )
+    tools = MethodTools(prompts, chat.tokenizer, prompt_tokens, problems)
+    return method_class(settings.algo.name).from_settings(settings, tools)
 
 
 def external_solver(
@@ -115,7 +97,7 @@ def endpoint_key(config: DictConfig) -> str | None:
         ApiKeyError: it is not where the settings say.
     """
     settings = typed_settings(config).external_solver
-    return read_api_key(settings.endpoint) if settings.source == SolverSource.ENDPOINT.value else None
+    return read_api_key(settings.endpoint) if settings.source is SolverSource.ENDPOINT else None
 
 
 def chat_tokenizer(config: DictConfig, tokenizer: Any) -> ChatTokenizer:

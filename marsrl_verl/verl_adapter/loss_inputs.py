@@ -6,10 +6,11 @@ import torch
 from verl import DataProto
 from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_weights
 
-from marsrl_verl.algos.choices import OffPolicyMode
 from marsrl_verl.algos.mastered_tokens import mastered_positive_tokens, tokens_to_mask
 from marsrl_verl.algos.off_policy import staleness_metrics
-from marsrl_verl.config.schema import MasteredTokensConfig, OffPolicyConfig
+from marsrl_verl.config.schema import OffPolicyConfig
+from marsrl_verl.settings.choices import OffPolicyMode
+from marsrl_verl.settings.declaration import MasteredTokensConfig
 
 
 def entropy_metrics(batch: DataProto, entropies: torch.Tensor) -> dict[str, float]:

@@ -7,7 +7,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from marsrl_verl.config.checks.context import typed_settings
-from marsrl_verl.rollout.external.solver import SolverSource
+from marsrl_verl.rollout.external.config import SolverSource
 from marsrl_verl.verl_adapter.components import build_prompts, chat_tokenizer
 from marsrl_verl.verl_adapter.problem_stream import problems_of
 
@@ -29,7 +29,7 @@ def leave_out_long_prompts(dataset: Any, config: DictConfig, tokenizer: Any, spl
         ValueError: no row is left.
     """
     settings = typed_settings(config)
-    if settings.external_solver.source != SolverSource.NONE.value:
+    if settings.external_solver.source is not SolverSource.NONE:
         return
     rows = getattr(dataset, "dataframe", None)
     if rows is None:

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from marsrl_verl.config.errors import ConfigError
 from marsrl_verl.config.resume_command import resume_command
 from marsrl_verl.reporting.run_folder import MARKER, OutputFolderError
+from marsrl_verl.settings.issues import ConfigError
 from marsrl_verl.verl_adapter.checkpoint import CheckpointError, newest_sealed
 from marsrl_verl.verl_adapter.engine_watch import origin, reason
 from marsrl_verl.verl_adapter.problem_stream import NothingToTrainError

@@ -16,7 +16,6 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.metric import reduce_metrics
 from verl.utils.py_functional import rename_dict
 
-from marsrl_verl.algos.choices import OffPolicyMode, Overlap
 from marsrl_verl.config.batching import optimizer_updates
 from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.core.algorithm import Credit
@@ -26,6 +25,7 @@ from marsrl_verl.core.step_result import StepResult
 from marsrl_verl.core.types import Problem
 from marsrl_verl.evaluation.credit_metrics import credit_metrics
 from marsrl_verl.evaluation.suite import AFTER, ALONE, BEFORE
+from marsrl_verl.settings.choices import OffPolicyMode, Overlap
 from marsrl_verl.verl_adapter import checkpoint, stop_signals
 from marsrl_verl.verl_adapter.arranged_batch import BatchPlan, arranged_batch
 from marsrl_verl.verl_adapter.batch import TrainingRow, trained_samples, training_rows
@@ -80,7 +80,7 @@ class RayMarsRLTrainer(EngineTrainer):
         )
         self.observer = TrainingObserver(config, self.settings, self.total_training_steps)
         self.continues_run = self.observer.folder.resumed
-        self.overlaps = self.settings.pipeline.overlap == Overlap.ONE_STEP.value
+        self.overlaps = self.settings.pipeline.overlap is Overlap.ONE_STEP
         self.global_steps = 0
         self.engine_version: int | None = None
         self.generated_tokens = 0
@@ -243,7 +243,7 @@ class RayMarsRLTrainer(EngineTrainer):
                 batch,
                 self.algorithm,
                 self.actor_rollout_wg.compute_log_prob,
-                backend=self.settings.algo.attnrl.fci_backend,
+                backend=self.algorithm.influence_backend,
                 version=self.global_steps - 1,
             )
 
@@ -285,7 +285,7 @@ class RayMarsRLTrainer(EngineTrainer):
     def _fit_compute_log_prob(self, batch: DataProto) -> None:
         """Log-probabilities of the batch under the weights about to be updated (POIS), and entropy. Rows for
         which the loss takes recorded ones are not computed again."""
-        recorded = self.settings.off_policy.mode == OffPolicyMode.RECORDED.value
+        recorded = self.settings.off_policy.mode is OffPolicyMode.RECORDED
         with self._timed("old_log_prob"):
             entropies, computed = old_log_probs(
                 batch,

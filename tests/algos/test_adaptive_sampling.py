@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marsrl_verl.algos.adaptive_sampling import (
+from marsrl_verl.algos.attnrl.adaptive_sampling import (
     BatchController,
     ExpansionRounding,
     FilterMean,

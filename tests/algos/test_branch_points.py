@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marsrl_verl.algos.branch_points import (
+from marsrl_verl.algos.attnrl.branch_points import (
     BY_TOKEN,
     BranchCriterion,
     BranchPoint,

@@ -4,9 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from marsrl_verl.algos.marsrl import MarsRL
+from marsrl_verl.algos.marsrl.method import MarsRL, PromptLimits
 from marsrl_verl.algos.prompts import MathPrompts
-from marsrl_verl.config.schema import AlgoConfig
 from marsrl_verl.core.types import FinishReason, Group, Outcome, Problem, Sample, StageInput, Verdict
 
 PROBLEM = Problem("p", "1 + 1 = ?", "2")
@@ -14,13 +13,8 @@ LIMITS = {"solver": 10_000, "verifier": 10_000, "corrector": 10_000}
 
 
 def build(seed: int = 1, prompt_tokens=None, limits=LIMITS, **settings) -> MarsRL:
-    return MarsRL.from_config(
-        AlgoConfig(**{"group_size": 4, **settings}),
-        MathPrompts(),
-        seed,
-        prompt_tokens=prompt_tokens,
-        max_prompt_tokens=limits if prompt_tokens else None,
-    )
+    longest = PromptLimits(prompt_tokens, limits) if prompt_tokens else None
+    return MarsRL(MathPrompts(), seed=seed, limits=longest, **{"group_size": 4, **settings})
 
 
 def answered(item: StageInput, outcomes: list[Outcome], texts=None, reasons=None) -> Group:
@@ -366,23 +360,11 @@ def test_the_chain_ends_at_the_last_trained_role(train_roles, last):
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ({"selection": "best"}, "algo.selection is 'best', expected one of: random, balanced, adaptive"),
-        ({"select_scope": "all"}, "algo.select_scope is 'all', expected one of: problem, group"),
-        ({"group_size": 1}, "algo.group_size is 1, expected at least 2"),
-        ({"inputs_per_stage": 0}, "algo.inputs_per_stage is 0"),
-        ({"correction_rounds": -1}, "algo.correction_rounds is -1"),
         ({"train_roles": ["judge"]}, r"algo.train_roles names \['judge'\], known roles: solver, verifier"),
         ({"train_roles": []}, "algo.train_roles is empty"),
         ({"correction_rounds": 0}, r"algo.train_roles has \['corrector', 'verifier'\]"),
     ],
 )
-def test_settings_out_of_range_are_named(setting, message):
+def test_roles_without_a_stage_are_named(setting, message):
     with pytest.raises(ValueError, match=message):
         build(**setting)
-
-
-def test_limits_need_a_way_to_measure_prompts_and_every_role():
-    with pytest.raises(ValueError, match="belong together"):
-        MarsRL.from_config(AlgoConfig(), MathPrompts(), 1, prompt_tokens=len)
-    with pytest.raises(ValueError, match=r"no limit for \['corrector'\]"):
-        build(prompt_tokens=len, limits={"solver": 1, "verifier": 1})

@@ -9,8 +9,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marsrl_verl.algos.choices import EntropyScope
 from marsrl_verl.algos.mastered_tokens import mastered_positive_tokens, tokens_to_mask
+from marsrl_verl.settings.choices import EntropyScope
 
 # Four samples: entropies 0.1 and 0.3 | 0.05 | 0.5 | 0.1, the last one with a negative advantage.
 LOG_PROBS = torch.log(torch.tensor([[0.995, 0.5], [0.995, 0.99], [0.999, 0.2], [0.999, 0.999]]))

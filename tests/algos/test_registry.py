@@ -1,14 +1,89 @@
+"""Methods by name, by entry point and by `package.module:Class`."""
+
+from __future__ import annotations
+
+import sys
+from importlib.metadata import EntryPoint
+from pathlib import Path
+
 import pytest
+import tomllib
 
-from marsrl_verl.algos.marsrl import MarsRL
-from marsrl_verl.algos.registry import algorithm_class
-from marsrl_verl.config.schema import AlgoConfig
+from marsrl_verl.algos import registry
+from marsrl_verl.algos.attnrl.method import AttnRL
+from marsrl_verl.algos.marsrl.method import MarsRL
+from marsrl_verl.algos.registry import installed_methods, method_class
+from marsrl_verl.settings.issues import ConfigError
+
+PYPROJECT = Path(__file__).parents[2] / "pyproject.toml"
 
 
-def test_the_default_method_is_known():
-    assert algorithm_class(AlgoConfig().name) is MarsRL
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder on the path for modules of somebody's own."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    registry._load.cache_clear()
+    yield tmp_path
+    for name in [name for name in sys.modules if name.startswith("strange_")]:
+        del sys.modules[name]
 
 
-def test_an_unknown_method_is_answered_with_the_known_ones():
-    with pytest.raises(ValueError, match=r"algo.name is 'mars', known methods: attnrl, marsrl"):
-        algorithm_class("mars")
+def test_ours_are_found_in_their_folders():
+    assert method_class("marsrl") is MarsRL
+    assert method_class("attnrl") is AttnRL
+    assert method_class("marsrl_verl.algos.marsrl.method:MarsRL") is MarsRL
+
+
+def test_the_package_declares_the_methods_that_its_folders_hold():
+    declared = tomllib.loads(PYPROJECT.read_text())["project"]["entry-points"][registry.GROUP]
+    assert {name: installed_methods()[name] for name in declared} == declared
+    assert {"marsrl", "attnrl"} <= set(declared)
+
+
+def test_an_entry_point_names_a_method(folder, monkeypatch):
+    (folder / "strange_one.py").write_text(
+        "from marsrl_verl.algos.marsrl.method import MarsRL\nclass Mine(MarsRL):\n    pass\n"
+    )
+    point = EntryPoint("mine", "strange_one:Mine", registry.GROUP)
+    monkeypatch.setattr(registry, "entry_points", lambda group: [point])
+    installed_methods.cache_clear()
+    try:
+        assert set(installed_methods()) >= {"mine", "marsrl"}
+        assert method_class("mine").__name__ == "Mine"
+    finally:
+        installed_methods.cache_clear()
+
+
+REFUSED = {
+    "an unknown name": ("mars", None, "Did you mean marsrl? Installed: attnrl, marsrl"),
+    "no such module": ("strange_none:Mine", None, "There is no module 'strange_none'"),
+    "no such class": ("strange_two:Mine", "x = 1", "found no such name"),
+    "another class": ("strange_three:Mine", "class Mine: pass", "Expected a class derived from"),
+    "an import that fails": (
+        "strange_four:Mine",
+        "import json\nvalue = json.loads('{')\n",
+        "JSONDecodeError: Expecting property name",
+    ),
+    "an import of what is missing": (
+        "strange_five:Mine",
+        "import strange_package_nobody_has\n",
+        "ModuleNotFoundError: No module named 'strange_package_nobody_has'",
+    ),
+    "half a method": (
+        "strange_six:Mine",
+        "from marsrl_verl.core.method import Method\nclass Mine(Method):\n    pass\n",
+        "The class does not define",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_is_no_method_is_refused_with_the_cause(folder, case):
+    target, code, said = REFUSED[case]
+    if code is not None:
+        (folder / f"{target.partition(':')[0]}.py").write_text(code)
+    with pytest.raises(ConfigError) as refused:
+        method_class(target)
+    text = " ".join(str(refused.value).split())
+    assert f"marsrl.algo.name = {target}" in text
+    assert said in text

@@ -6,7 +6,7 @@ import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from marsrl_verl.algos.step_cutter import StepEnds, step_cutter
+from marsrl_verl.algos.attnrl.step_cutter import StepEnds, step_cutter
 from marsrl_verl.demo.tokenizer import build_tokenizer
 
 TEXT = "7+5=12\n\nso 12-3=9</think>9\n\n\\boxed{9}"

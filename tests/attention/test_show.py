@@ -11,14 +11,14 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from marsrl_verl.algos.attnrl import DELTA
-from marsrl_verl.algos.branch_points import BranchRule, Shortfall
+from marsrl_verl.algos.attnrl import show as show_module
+from marsrl_verl.algos.attnrl.branch_points import BranchRule, Shortfall
+from marsrl_verl.algos.attnrl.config import Config
+from marsrl_verl.algos.attnrl.method import DELTA
+from marsrl_verl.algos.attnrl.page import ShownResponse, page
+from marsrl_verl.algos.attnrl.show import main
+from marsrl_verl.algos.attnrl.step_cutter import step_cutter
 from marsrl_verl.algos.prompts import MathPrompts
-from marsrl_verl.algos.step_cutter import step_cutter
-from marsrl_verl.attention import show as show_module
-from marsrl_verl.attention.page import ShownResponse, page
-from marsrl_verl.attention.show import main
-from marsrl_verl.config.schema import AttnRLConfig
 from marsrl_verl.core.steps import Steps
 from marsrl_verl.demo.assets import model_path
 
@@ -51,7 +51,7 @@ def test_steps_are_coloured_and_branch_points_marked(tmp_path, capsys):
 
 def test_points_are_chosen_as_in_training(tmp_path):
     """Where too few steps qualify, the earliest other ones join."""
-    rule, run = BranchRule(), AttnRLConfig()
+    rule, run = BranchRule(), Config()
     assert (rule.criterion.value, rule.count, rule.top_share) == (
         run.criterion, run.num_branch_points, run.top_share,
     )  # fmt: skip
@@ -67,7 +67,9 @@ def test_points_are_chosen_as_in_training(tmp_path):
 
 
 def test_a_token_that_names_the_answer_ends_the_choice_by_entropy(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("marsrl_verl.algos.step_cutter.FINAL_WORDS", ("ok",))  # a token of the tiny world
+    monkeypatch.setattr(
+        "marsrl_verl.algos.attnrl.step_cutter.FINAL_WORDS", ("ok",)
+    )  # a token of the tiny world
     more = ("--criterion", "surprisal", "--branch-points", "50")
 
     def points(text: str) -> str:
@@ -201,6 +203,6 @@ def test_arguments_that_do_not_go_together(arguments):
 @pytest.mark.parametrize("missing", ["--model", "--text"])
 def test_help_names_what_is_needed(missing):
     done = subprocess.run(
-        [sys.executable, "-m", "marsrl_verl.attention.show"], capture_output=True, text=True, check=False
+        [sys.executable, "-m", "marsrl_verl.algos.attnrl.show"], capture_output=True, text=True, check=False
     )
     assert done.returncode == 2 and missing in done.stderr

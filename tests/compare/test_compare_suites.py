@@ -47,7 +47,7 @@ def test_branching_with_and_without_influence_differs_in_nothing_else(tmp_path):
     found = []
     for name in ("attnrl_spaced", "spaced_without_fci"):
         config = compose_config(parse_arguments(list(runs[name].overrides))).config
-        found.append(dict(config.marsrl.algo.attnrl))
+        found.append(dict(config.marsrl.algo))
     assert [one.pop("criterion") for one in found] == ["fci", "earliest"]
     assert found[0] == found[1]
     assert (found[0]["shortfall"], found[0]["min_token_distance"]) == ("apart", 3)

@@ -12,7 +12,7 @@ from small_files import make_data, make_model
 
 from marsrl_verl.config.application import main
 from marsrl_verl.config.checks import run_checks
-from marsrl_verl.config.checks.context import Context, typed_settings
+from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import Composed, compose_config, resolve
 from marsrl_verl.config.installation import FLASH, GPU
@@ -94,13 +94,13 @@ def checked(quiet_machine, composed):
     def check(changes: dict[str, object], dry_run: bool = False) -> Context:
         tree, values = copy.deepcopy(composed.raw), copy.deepcopy(plain)
         for key, value in changes.items():
-            put(tree, key, value)
-            put(values, key, value)
+            put(tree, key, copy.deepcopy(value))
+            put(values, key, copy.deepcopy(value))
         # Resolving takes a while, so only what others follow is resolved anew.
         nodes = {key if "roles" not in key else "marsrl.roles" for key in changes}
         moved = any(f"{{{node}" in interpolations for node in nodes)
         config = resolve(OmegaConf.create(tree)) if moved else OmegaConf.create(values)
-        context = Context(config=config, raw=tree, settings=typed_settings(config), dry_run=dry_run)
+        context = Context(config=config, raw=tree, dry_run=dry_run)
         run_checks(context)
         return context
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from marsrl_verl.config.errors import MAX_LINES, ConfigError
+from marsrl_verl.settings.issues import MAX_LINES, ConfigError
 
 
 def assert_message(text: str, key: str, hint: str) -> None:

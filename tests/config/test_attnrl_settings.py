@@ -9,19 +9,17 @@ import pytest
 from messages import assert_checks_refuse, assert_refused
 from small_files import SHAPE, make_model
 
+from marsrl_verl.algos.attnrl.config import Config
+from marsrl_verl.settings.reading import defaults
+
 ALGO = "marsrl.algo"
-KEY = "marsrl.algo.attnrl"
+KEY = ALGO
 BATCH = f"{KEY}.adaptive_batch"
 OVERRIDES = "actor_rollout_ref.model.override_config"
-TREE = {
-    f"{ALGO}.name": "attnrl",
-    f"{ALGO}.correction_rounds": 0,
-    f"{ALGO}.train_roles": ["solver"],
-    f"{ALGO}.normalize_std": False,
-}
+TREE = {ALGO: {**defaults(Config), "name": "attnrl"}}
 
 REFUSED = {
-    "another method": ({f"{KEY}.delta": 2}, f"{KEY}.delta = 2", "algo=attnrl"),
+    "another method": ({f"{KEY}.delta": 2}, f"{KEY}.delta", "a setting of attnrl"),
     "unknown criterion": (
         {**TREE, f"{KEY}.criterion": "entropi"},
         f"{KEY}.criterion = entropi",
@@ -90,16 +88,10 @@ REFUSED = {
         f"{BATCH}.max_problems = 8",
         "min_problems",
     ),
-    "other roles": ({**TREE, f"{ALGO}.correction_rounds": 1}, f"{ALGO}.correction_rounds = 1", "algo=attnrl"),
-    "standard deviation": (
-        {**TREE, f"{ALGO}.normalize_std": True},
-        f"{ALGO}.normalize_std = True",
-        "Set it to false",
-    ),
-    "balance of one role": (
-        {**TREE, f"{ALGO}.role_balance": "roles"},
-        f"{ALGO}.role_balance = roles",
-        "Leave it out",
+    "other roles": (
+        {**TREE, f"{ALGO}.correction_rounds": 1},
+        f"{ALGO}.correction_rounds",
+        "a setting of marsrl, and the method is attnrl",
     ),
     "overlap": (
         {**TREE, "marsrl.pipeline.overlap": "one_step"},
@@ -222,7 +214,7 @@ def test_the_plan_of_a_step(run):
     ("more", "distance"),
     [
         ((), "1 step later"),
-        (("marsrl.algo.attnrl.delta=3",), "3 steps later"),
+        (("marsrl.algo.delta=3",), "3 steps later"),
         (("marsrl.prompts.target=marsrl_verl.algos.prompts:MathPrompts",), "4 steps later"),
     ],
     ids=["tiny world", "named", "other prompts"],
@@ -238,6 +230,6 @@ def test_the_plan_names_the_distance_from_which_attention_counts(run, more, dist
 @pytest.mark.parametrize("preset", ["attnrl", "attnrl_released", "treerl", "treerl_baseline", "grpo_30"])
 @pytest.mark.parametrize("pipeline", ["pipelined", "sequential"])
 def test_presets_are_accepted(run, preset, pipeline):
-    near = ["marsrl.algo.attnrl.min_token_distance=8"] if preset == "attnrl_released" else []
+    near = ["marsrl.algo.min_token_distance=8"] if preset == "attnrl_released" else []
     done = run(f"algo={preset}", f"pipeline={pipeline}", "cluster=cpu", "dry_run=true", *near)
     assert (done.status, done.err) == (0, "")

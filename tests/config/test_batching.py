@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import pytest
 
-from marsrl_verl.algos.marsrl import MarsRL
+from marsrl_verl.algos.attnrl import config as attnrl
+from marsrl_verl.algos.attnrl.method import AttnRL
+from marsrl_verl.algos.marsrl.config import Config
+from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.algos.prompts import MathPrompts
-from marsrl_verl.config.batching import BatchPlan, StagePlan, optimizer_updates, plan_batch, stage_plans
-from marsrl_verl.config.schema import AlgoConfig, MarsRLConfig, PipelineConfig
+from marsrl_verl.config.batching import BatchPlan, optimizer_updates, plan_batch
+from marsrl_verl.config.schema import PipelineConfig
+from marsrl_verl.core.method import StagePlan
 
 
-def settings(**algo) -> MarsRLConfig:
-    return MarsRLConfig(algo=AlgoConfig(**algo))
+def stage_plans(**settings) -> tuple[StagePlan, ...]:
+    return MarsRL.plan(Config(**settings))
 
 
 def test_published_step_holds_9216_responses():
     plan = BatchPlan(
-        stages=stage_plans(settings()),
+        stages=stage_plans(),
         problems=128,
         pipelined=True,
         updates=1,
@@ -31,7 +35,7 @@ def test_published_step_holds_9216_responses():
 
 
 def test_groups_multiply_when_inputs_count_per_group():
-    plans = stage_plans(settings(select_scope="group"))
+    plans = stage_plans(select_scope="group")
     assert [stage.groups_per_problem for stage in plans] == [1, 2, 4, 8, 16]
 
 
@@ -40,15 +44,15 @@ def test_groups_multiply_when_inputs_count_per_group():
 def test_stages_are_those_of_the_method(rounds, roles):
     if rounds == 0 and roles != ["solver"]:
         return
-    chosen = settings(correction_rounds=rounds, train_roles=roles)
-    method = MarsRL.from_config(chosen.algo, MathPrompts(), seed=0)
-    assert [(plan.name, plan.role) for plan in stage_plans(chosen)] == [
+    chosen = Config(correction_rounds=rounds, train_roles=roles)
+    method = MarsRL(MathPrompts(), chosen, seed=0)
+    assert [(plan.name, plan.role) for plan in MarsRL.plan(chosen)] == [
         (stage.name, stage.role) for stage in method.stages
     ]
 
 
 def test_untrained_stages_add_no_rows():
-    stages = stage_plans(settings(train_roles=["verifier"], correction_rounds=1))
+    stages = stage_plans(train_roles=["verifier"], correction_rounds=1)
     plan = BatchPlan(stages, 4, False, 1, 1, 1, None)
     assert plan.samples == 4 * 3 * 8
     assert plan.trained_rows == 4 * 2 * 8
@@ -56,7 +60,7 @@ def test_untrained_stages_add_no_rows():
 
 
 def test_trees_have_a_stage_of_responses_and_one_of_continuations():
-    stages = stage_plans(settings(name="attnrl", group_size=6))
+    stages = AttnRL.plan(attnrl.Config())
     plan = BatchPlan(stages, 64, True, 10, 8, 1, None)
     assert [(one.groups_per_problem, one.group_size) for one in plan.stages] == [(1, 6), (12, 2)]
     assert plan.samples == plan.trained_rows == 64 * 30
@@ -70,7 +74,7 @@ def test_padding_fills_ranks_and_updates():
 
 
 def test_budget_limits_a_pipelined_step_only():
-    stages = stage_plans(settings())
+    stages = stage_plans()
     assert BatchPlan(stages, 10, True, 1, 1, 1, 50).groups == 50
     assert BatchPlan(stages, 10, False, 1, 1, 1, 50).groups == 90
 

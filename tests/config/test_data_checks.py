@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from messages import assert_checks_refuse
 
-from marsrl_verl.config.errors import ConfigError
 from marsrl_verl.config.prompt_budget import open_counter
+from marsrl_verl.settings.issues import ConfigError
 
 LIMIT = "marsrl.roles.solver.max_prompt_tokens"
 LONG = " ".join(["word"] * 2000)

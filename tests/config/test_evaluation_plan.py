@@ -5,14 +5,10 @@ from __future__ import annotations
 import pytest
 from messages import assert_checks_refuse
 
+from marsrl_verl.algos.marsrl.config import Config
 from marsrl_verl.config.evaluation_plan import EvaluationCost, evaluation_at, evaluation_cost
-from marsrl_verl.config.schema import (
-    EvaluationConfig,
-    InBetweenConfig,
-    MarsRLConfig,
-    RoleSampling,
-    RolesConfig,
-)
+from marsrl_verl.config.schema import EvaluationConfig, InBetweenConfig, MarsRLConfig, RolesConfig
+from marsrl_verl.settings.declaration import RoleSampling
 
 BETWEEN = "marsrl.evaluation.in_between"
 
@@ -31,18 +27,18 @@ def settings(evaluation: EvaluationConfig) -> MarsRLConfig:
         verifier=RoleSampling(max_new_tokens=10),
         corrector=RoleSampling(max_new_tokens=1),
     )
-    return MarsRLConfig(evaluation=evaluation, roles=roles)
+    return MarsRLConfig(algo=Config(), evaluation=evaluation, roles=roles)
 
 
 @pytest.mark.parametrize("tag", ["before", "after", "alone"])
 def test_before_and_after_are_as_they_are_set(tag):
-    one = system(in_between=InBetweenConfig(8, 2, True))
+    one = system(in_between=InBetweenConfig(problems=8, samples_per_problem=2, solver_only=True))
     assert evaluation_at(one, tag) == one
 
 
 def test_those_in_between_have_settings_of_their_own():
     assert evaluation_at(system(), "step_20") == system()
-    fewer = evaluation_at(system(in_between=InBetweenConfig(8, 2)), "step_20")
+    fewer = evaluation_at(system(in_between=InBetweenConfig(problems=8, samples_per_problem=2)), "step_20")
     assert (fewer.problems, fewer.samples_per_problem, fewer.correction_rounds) == (8, 2, 10)
 
 
@@ -53,7 +49,7 @@ def test_the_solver_alone_has_a_loop_that_the_evaluation_takes():
 
 
 def test_costs_by_hand():
-    one = settings(system(in_between=InBetweenConfig(8, 2, True)))
+    one = settings(system(in_between=InBetweenConfig(problems=8, samples_per_problem=2, solver_only=True)))
     # 31 responses of a run: the Solver, ten rounds of two verdicts and a correction; 100 + 10 x 21 tokens.
     assert evaluation_cost(one, "after", 130) == EvaluationCost(100, 3200, 99_200, 992_000)
     assert evaluation_cost(one, "step_20", 130) == EvaluationCost(8, 16, 16, 1600)

@@ -8,7 +8,7 @@ import pytest
 from answer_files import numbered, write_answers
 from messages import assert_message
 
-from marsrl_verl.config.errors import ConfigError
+from marsrl_verl.settings.issues import ConfigError
 
 JSONL = "marsrl.external_solver.jsonl"
 FILED = {"marsrl.algo.train_roles": ["verifier", "corrector"], "marsrl.external_solver.source": "jsonl"}

@@ -9,11 +9,10 @@ from answer_files import numbered, write_answers
 from messages import assert_checks_refuse, assert_message, assert_refused
 from omegaconf import OmegaConf
 
-from marsrl_verl.config.errors import ConfigError
 from marsrl_verl.config.external_answers import all_rows, data_names, open_source
 from marsrl_verl.config.locations import config_folder, group_options
-from marsrl_verl.config.schema import AnswerFileConfig
-from marsrl_verl.rollout.external.solver import SolverSource
+from marsrl_verl.rollout.external.config import AnswerFileConfig, SolverSource
+from marsrl_verl.settings.issues import ConfigError
 
 NODE, ALGO = "marsrl.external_solver", "marsrl.algo.train_roles"
 ENDPOINT, JSONL = f"{NODE}.endpoint", f"{NODE}.jsonl"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from marsrl_verl.config.checks import loggers
-from marsrl_verl.config.errors import ConfigError
+from marsrl_verl.settings.issues import ConfigError
 
 KEY = "trainer.logger"
 WANDB = {KEY: ["wandb"]}

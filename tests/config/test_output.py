@@ -9,9 +9,9 @@ import pytest
 from messages import assert_message
 
 from marsrl_verl.config.application import main
-from marsrl_verl.config.errors import EXIT_WRONG_CONFIGURATION, ConfigError
 from marsrl_verl.reporting import run_lock
 from marsrl_verl.reporting.curve import draw_learning_curve
+from marsrl_verl.settings.issues import EXIT_WRONG_CONFIGURATION, ConfigError
 
 HOLDER = "import sys; from pathlib import Path; from marsrl_verl.reporting.run_lock import acquire\n" + (
     "acquire(Path(sys.argv[1])); print('held', flush=True); sys.stdin.read()"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from marsrl_verl.config.checks.context import typed_settings
@@ -55,7 +53,7 @@ def test_options_compose_and_pass_the_checks(
         pipeline = "pipelined"  # branch points need the trainer between two rounds
     done = run(
         *([f"{SEQUENCE_PARALLEL}=1"] if trees else []),
-        *(["marsrl.algo.attnrl.min_token_distance=8"] if near else []),
+        *(["marsrl.algo.min_token_distance=8"] if near else []),
         f"model={name}",
         f"cluster={cluster}",
         f"algo={algo}",
@@ -144,9 +142,8 @@ def test_published_setting_of_attnrl(run, name, nodes):
         config.marsrl.algo,
     )
     assert (config.data.train_batch_size, algo.group_size) == (64, 6)
-    tree = algo.attnrl
-    assert (tree.num_branch_points, tree.num_continuations, tree.delta, tree.top_share) == (2, 2, None, 0.2)
-    assert (tree.filter, tree.expansion, tree.adaptive_batch.smoothing) == ("released", "round", 0.9)
+    assert (algo.num_branch_points, algo.num_continuations, algo.delta, algo.top_share) == (2, 2, None, 0.2)
+    assert (algo.filter, algo.expansion, algo.adaptive_batch.smoothing) == ("released", "round", 0.9)
     solver = config.marsrl.roles.solver
     assert (solver.max_prompt_tokens, solver.max_new_tokens) == (1024, 8192)
     assert (solver.temperature, solver.top_p, solver.top_k) == (1.0, 1.0, -1)
@@ -220,9 +217,16 @@ LOOPS = {
 }
 
 
+def replace(one: EvaluationConfig, **changes) -> EvaluationConfig:
+    return one.model_copy(update=changes)
+
+
 BIG = "model=qwen3_30b_a3b_thinking_2507"
 PUBLISHED = replace(  # hours on 32 GPUs: none before step 1, and in between the Solver alone
-    LOOPS["marsrl"], before=False, every=20, in_between=InBetweenConfig(32, 4, True)
+    LOOPS["marsrl"],
+    before=False,
+    every=20,
+    in_between=InBetweenConfig(problems=32, samples_per_problem=4, solver_only=True),
 )
 
 

@@ -8,8 +8,9 @@ from small_files import TEMPLATE
 
 from marsrl_verl.algos.prompts import RolePrompts
 from marsrl_verl.config.prompt_budget import open_counter, plan_prompts
-from marsrl_verl.config.schema import RoleSampling, RolesConfig
+from marsrl_verl.config.schema import RolesConfig
 from marsrl_verl.demo.assets import model_path
+from marsrl_verl.settings.declaration import RoleSampling
 
 
 class Short(RolePrompts):

@@ -14,11 +14,11 @@ from omegaconf import OmegaConf
 from small_files import make_data
 
 from marsrl_verl.config.checks.resume import data_bytes
-from marsrl_verl.config.errors import ConfigError
 from marsrl_verl.config.reference import find_unknown, reference_tree
 from marsrl_verl.config.resume_rules import ACTS, BOUND, FOLDER, Rule, changed_settings, leaves, rule_of
 from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER
 from marsrl_verl.reporting.seal import SEAL_NAME, describe
+from marsrl_verl.settings.issues import ConfigError
 
 MODE, PATH, LOCAL = "trainer.resume_mode", "trainer.resume_from_path", "trainer.default_local_dir"
 ROLES = (SOLVER, VERIFIER, CORRECTOR)

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from marsrl_verl.config.errors import ConfigError
 from marsrl_verl.config.reference import find_unknown
 from marsrl_verl.config.unused_keys import FIXED_KEYS, INERT_KEYS
 from marsrl_verl.config.verl_keys import ESTIMATOR, VERL_KEYS, translate
+from marsrl_verl.settings.issues import ConfigError
 
 DOCS = Path(__file__).parents[2] / "docs" / "coming_from_verl.md"
 

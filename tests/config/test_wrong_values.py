@@ -6,8 +6,8 @@ import pytest
 from messages import assert_message, assert_refused
 
 from marsrl_verl.config import checks
-from marsrl_verl.config.errors import ConfigError
 from marsrl_verl.config.upstream_names import LOSS_MEANS, loggers, policy_losses
+from marsrl_verl.settings.issues import ConfigError
 
 MODEL, ROLLOUT, ACTOR = (f"actor_rollout_ref.{node}" for node in ("model", "rollout", "actor"))
 REF = "actor_rollout_ref.ref"

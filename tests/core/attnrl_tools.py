@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from scheduler_tools import ShortPrompts, problems
 
-from marsrl_verl.algos.adaptive_sampling import (
+from marsrl_verl.algos.attnrl.adaptive_sampling import (
     ExpansionRounding,
     FilterRule,
 )
-from marsrl_verl.algos.attnrl import (
+from marsrl_verl.algos.attnrl.branch_points import BranchRule
+from marsrl_verl.algos.attnrl.method import (
     INITIAL,
     AttnRL,
     Expansion,
 )
-from marsrl_verl.algos.branch_points import BranchRule
-from marsrl_verl.algos.step_cutter import StepCutter
+from marsrl_verl.algos.attnrl.step_cutter import StepCutter
 from marsrl_verl.core.scheduler import Scheduler
 from marsrl_verl.core.scripted import Reply, ScriptedEngine
 from marsrl_verl.core.steps import TokenTexts

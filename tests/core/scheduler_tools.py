@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 
-from marsrl_verl.algos.marsrl import MarsRL
+from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.algos.prompts import RolePrompts
 from marsrl_verl.core.algorithm import Algorithm, Stage
 from marsrl_verl.core.scheduler import Scheduler

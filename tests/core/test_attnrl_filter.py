@@ -6,8 +6,8 @@ import pytest
 from attnrl_tools import LINES, SAMPLING, method
 from scheduler_tools import problems
 
-from marsrl_verl.algos.adaptive_sampling import ExpansionRounding, FilterRule
-from marsrl_verl.algos.attnrl import CONTINUATION, Expansion
+from marsrl_verl.algos.attnrl.adaptive_sampling import ExpansionRounding, FilterRule
+from marsrl_verl.algos.attnrl.method import CONTINUATION, Expansion
 from marsrl_verl.core.scheduler import Scheduler
 from marsrl_verl.core.scheduler_state import EndReason
 from marsrl_verl.core.scripted import Reply, ScriptedEngine

@@ -5,15 +5,15 @@ from __future__ import annotations
 import pytest
 from attnrl_tools import LINES, always, method, run
 
-from marsrl_verl.algos.adaptive_sampling import (
+from marsrl_verl.algos.attnrl.adaptive_sampling import (
     BatchController,
     FilterRule,
 )
-from marsrl_verl.algos.attnrl import (
+from marsrl_verl.algos.attnrl.branch_points import BranchCriterion, BranchRule, FciAggregation
+from marsrl_verl.algos.attnrl.method import (
     INITIAL,
     Expansion,
 )
-from marsrl_verl.algos.branch_points import BranchCriterion, BranchRule, FciAggregation
 from marsrl_verl.core.scripted import Reply
 
 

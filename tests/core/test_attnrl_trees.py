@@ -8,17 +8,17 @@ import pytest
 from attnrl_tools import SAMPLING, always, method, run, script
 from scheduler_tools import problems
 
-from marsrl_verl.algos.adaptive_sampling import (
+from marsrl_verl.algos.attnrl.adaptive_sampling import (
     FilterRule,
     TreeChoice,
 )
-from marsrl_verl.algos.attnrl import (
+from marsrl_verl.algos.attnrl.branch_points import BranchCriterion, BranchRule, Shortfall
+from marsrl_verl.algos.attnrl.method import (
     CONTINUATION,
     INITIAL,
     Expansion,
 )
-from marsrl_verl.algos.branch_points import BranchCriterion, BranchRule, Shortfall
-from marsrl_verl.algos.response_trees import TreeCredit, by_problem, problem_tree, tree_metrics
+from marsrl_verl.algos.attnrl.response_trees import TreeCredit, by_problem, problem_tree, tree_metrics
 from marsrl_verl.core.scheduler import Scheduler
 from marsrl_verl.core.scheduler_state import EndReason
 from marsrl_verl.core.scripted import Reply, ScriptedEngine

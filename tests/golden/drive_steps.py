@@ -21,20 +21,16 @@ from omegaconf import OmegaConf
 from scenarios import RANKS, SEED, Scenario
 from trace_files import ENDINGS, digest, spans
 
-from marsrl_verl.algos.attnrl import AttnRL
-from marsrl_verl.algos.choices import OffPolicyMode
-from marsrl_verl.algos.marsrl import MarsRL
 from marsrl_verl.algos.prompts import RolePrompts
-from marsrl_verl.algos.registry import ATTNRL
-from marsrl_verl.algos.step_cutter import StepCutter, StepEnds
+from marsrl_verl.algos.registry import method_class
 from marsrl_verl.config.batching import optimizer_updates
-from marsrl_verl.config.schema import MarsRLConfig
+from marsrl_verl.config.schema import MarsRLConfig, read_settings
 from marsrl_verl.core.algorithm import Algorithm
+from marsrl_verl.core.method import MethodTools
 from marsrl_verl.core.scheduler import Scheduler
 from marsrl_verl.core.scheduler_state import EndReason
 from marsrl_verl.core.scripted import Reply, ScriptedEngine, score_by_box
 from marsrl_verl.core.step_result import StepResult
-from marsrl_verl.core.steps import TokenTexts
 from marsrl_verl.core.types import (
     SOLVER,
     FinishReason,
@@ -80,17 +76,14 @@ FINISH_LETTERS = {FINISH[name]: letter for letter, name in ENDINGS.items()}
 
 def settings_of(scenario: Scenario) -> MarsRLConfig:
     """The `marsrl` node: the preset's, then the scenario's keys."""
-    root = OmegaConf.create({"marsrl": OmegaConf.structured(MarsRLConfig)})
-    for part in _preset_parts(scenario.preset):
-        root.marsrl.merge_with(part)
-    node = root.marsrl
+    node = OmegaConf.merge(*_preset_parts(scenario.preset))
     for key, value in scenario.settings.items():
         OmegaConf.update(node, key, value)
     for role in ("solver", "verifier", "corrector"):
-        node.roles[role].max_new_tokens = scenario.new_tokens
-        node.roles[role].max_prompt_tokens = 10_000
-        node.reward[role].target = "unused"  # the scripted engine scores
-    return OmegaConf.to_object(node)
+        limits = {"max_new_tokens": scenario.new_tokens, "max_prompt_tokens": 10_000}
+        OmegaConf.update(node, f"roles.{role}", limits)
+        OmegaConf.update(node, f"reward.{role}.target", "unused")  # the scripted engine scores
+    return read_settings(OmegaConf.to_container(node))
 
 
 def _preset_parts(name: str) -> Iterable[Any]:
@@ -115,6 +108,13 @@ class ShortPrompts(RolePrompts):
         return ({"role": "user", "content": f"{problem.question} Repair: {solution} Report: {report}"},)
 
 
+class ByteTokenizer:
+    """A token is a byte."""
+
+    def decode(self, ids: list[int], **_options: Any) -> str:
+        return bytes(ids).decode(errors="replace")
+
+
 def prompt_tokens(messages: tuple[dict[str, str], ...]) -> int:
     """As long as the scripted engine's prompt is."""
     return len("\n".join(f"{one['role']}: {one['content']}" for one in messages).encode())
@@ -122,22 +122,12 @@ def prompt_tokens(messages: tuple[dict[str, str], ...]) -> int:
 
 def build_method(scenario: Scenario, settings: MarsRLConfig) -> Algorithm:
     """The method of the settings, as the trainer builds it."""
-    if settings.algo.name == ATTNRL:
-        texts = TokenTexts(lambda token: bytes([token]).decode(errors="replace"))
-        return AttnRL.from_config(
-            settings.algo,
-            ShortPrompts(),
-            SEED,
-            cutter=StepCutter(texts, StepEnds(settings.algo.attnrl.step_ends)),
-            problems=scenario.problems,
-            prompt_tokens=prompt_tokens,
-            max_prompt_tokens=scenario.prompt_limit,
-            record_log_probs=settings.off_policy.mode == OffPolicyMode.RECORDED.value,
-        )
-    limits = {"solver": scenario.prompt_limit, "verifier": 10_000, "corrector": 2 * scenario.prompt_limit}
-    return MarsRL.from_config(
-        settings.algo, ShortPrompts(), SEED, prompt_tokens=prompt_tokens, max_prompt_tokens=limits
-    )
+    limited = settings.model_copy(deep=True)
+    limited.run.seed = SEED
+    limited.roles.solver.max_prompt_tokens = scenario.prompt_limit
+    limited.roles.corrector.max_prompt_tokens = 2 * scenario.prompt_limit
+    tools = MethodTools(ShortPrompts(), ByteTokenizer(), prompt_tokens, scenario.problems)
+    return method_class(settings.algo.name).from_settings(limited, tools)
 
 
 def build_scheduler(method: Algorithm, settings: MarsRLConfig) -> Scheduler:

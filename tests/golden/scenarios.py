@@ -49,8 +49,8 @@ def _marsrl(settings: dict[str, Any] | None = None, **rest: Any) -> Scenario:
 
 def _tree(preset: str, settings: dict[str, Any] | None = None, **rest: Any) -> Scenario:
     # With the bytes of short texts as tokens the released 512 tokens would leave no point.
-    usual = {"algo.attnrl.min_token_distance": 40} if preset == "attnrl_released" else {}
-    small = {"algo.group_size": 3, "algo.attnrl.adaptive_batch.max_problems": 3}
+    usual = {"algo.min_token_distance": 40} if preset == "attnrl_released" else {}
+    small = {"algo.group_size": 3, "algo.adaptive_batch.max_problems": 3}
     settings = {**small, **usual, **(settings or {})}
     return _scenario(preset, settings, **{"world": SHORT_TREES, "new_tokens": 300, **rest})
 
@@ -115,11 +115,11 @@ SCENARIOS: dict[str, Scenario] = {
         "attnrl",
         {
             "pipeline.mode": "sequential",
-            "algo.attnrl.adaptive_batch.enabled": False,
-            "algo.attnrl.filter": "paper",
-            "algo.attnrl.filter_mean": "ema",
-            "algo.attnrl.fci_aggregation": "mean",
-            "algo.attnrl.shortfall": "apart",
+            "algo.adaptive_batch.enabled": False,
+            "algo.filter": "paper",
+            "algo.filter_mean": "ema",
+            "algo.fci_aggregation": "mean",
+            "algo.shortfall": "apart",
             "training.share_prefixes": True,
         },
     ),
@@ -129,5 +129,5 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "attnrl_faults": _tree("attnrl", _SEGMENTS, world=World((3, 9), 3, FAULTS), prompt_limit=60),
     "treerl": _tree("treerl", problems=1),
-    "treerl_baseline": _tree("treerl_baseline", {"algo.attnrl.tree_credit": "treerl_original"}, problems=1),
+    "treerl_baseline": _tree("treerl_baseline", {"algo.tree_credit": "treerl_original"}, problems=1),
 }

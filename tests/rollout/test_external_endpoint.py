@@ -15,10 +15,10 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from fake_tokenizers import AddedTokens
 
-from marsrl_verl.config.schema import EndpointConfig
 from marsrl_verl.core.types import FinishReason, Group, Outcome, Problem, Sample, SamplingSettings, StageInput
 from marsrl_verl.evaluation.training_metrics import training_metrics
 from marsrl_verl.reporting.rollout_log import write_step_rollouts
+from marsrl_verl.rollout.external.config import EndpointConfig
 from marsrl_verl.rollout.external.endpoint import EndpointSource
 from marsrl_verl.rollout.external.solver import ExternalSolver
 from marsrl_verl.rollout.failed_round import LEAST_REQUESTS, RequestWatch

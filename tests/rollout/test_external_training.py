@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from fake_tokenizers import AddedTokens
 
-from marsrl_verl.algos.marsrl import MarsRL
+from marsrl_verl.algos.marsrl.config import Config
+from marsrl_verl.algos.marsrl.method import MarsRL, PromptLimits
 from marsrl_verl.algos.prompts import MathPrompts
-from marsrl_verl.config.schema import AlgoConfig
 from marsrl_verl.core.advantages import sample_advantages
 from marsrl_verl.core.scheduler import Mode, Scheduler
 from marsrl_verl.core.scripted import ScriptedEngine, SkillModel, score_by_box
@@ -58,9 +58,9 @@ class ExternalEngine:
 
 
 def method(**settings) -> MarsRL:
-    cfg = AlgoConfig(group_size=4, train_roles=["verifier", "corrector"], **settings)
+    config = Config(group_size=4, train_roles=["verifier", "corrector"], **settings)
     limits = {"solver": None, "verifier": 10_000, "corrector": 10_000}
-    return MarsRL.from_config(cfg, MathPrompts(), 1, prompt_tokens=count_tokens, max_prompt_tokens=limits)
+    return MarsRL(MathPrompts(), config, seed=1, limits=PromptLimits(count_tokens, limits))
 
 
 def count_tokens(messages) -> int:
@@ -165,9 +165,7 @@ def test_the_solvers_prompt_is_not_measured(answers):
         measured.append(messages)
         return count_tokens(messages)
 
-    algorithm = MarsRL.from_config(
-        AlgoConfig(), MathPrompts(), 1, prompt_tokens=tokens, max_prompt_tokens=limits
-    )
+    algorithm = MarsRL(MathPrompts(), seed=1, limits=PromptLimits(tokens, limits))
     assert len(algorithm.first_inputs(Problem("p", "x" * 99_999, "2"), 0)) == 1
     assert measured == []
 

@@ -14,7 +14,8 @@ from omegaconf import OmegaConf
 from torchdata.stateful_dataloader import StatefulDataLoader
 from torchdata.stateful_dataloader.sampler import RandomSampler
 
-from marsrl_verl.algos.marsrl import MarsRL
+from marsrl_verl.algos.marsrl.config import Config
+from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.algos.prompts import MathPrompts
 from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.core.scheduler import Scheduler
@@ -189,7 +190,7 @@ class ScriptedTrainer(RayMarsRLTrainer):
         if resume_from is not None:
             self.config.trainer.resume_mode = "resume_path"
             self.config.trainer.resume_from_path = str(resume_from)
-        self.settings = MarsRLConfig()
+        self.settings = MarsRLConfig(algo=Config())
         for name, value in settings.items():
             setattr(self.settings.pipeline, name, value)
         self.settings.evaluation.every = every

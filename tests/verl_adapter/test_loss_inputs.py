@@ -12,7 +12,8 @@ pytest.importorskip("verl", reason="batches and correction weights are verl's")
 
 from verl import DataProto
 
-from marsrl_verl.config.schema import MasteredTokensConfig, OffPolicyConfig
+from marsrl_verl.config.schema import OffPolicyConfig
+from marsrl_verl.settings.declaration import MasteredTokensConfig
 from marsrl_verl.verl_adapter.loss_inputs import correct_off_policy, entropy_metrics, mask_mastered_tokens
 
 # Two Solver rows, a Verifier row, and a row of padding; 9.9 marks what nobody may look at.

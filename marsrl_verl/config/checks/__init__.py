@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from marsrl_verl.config.checks import (
-    attnrl,
     batch,
     classes,
     data,
@@ -21,7 +20,6 @@ from marsrl_verl.config.checks import (
     loss,
     machine,
     memory,
-    method,
     model,
     output,
     overlap,
@@ -31,26 +29,46 @@ from marsrl_verl.config.checks import (
     training,
     upstream,
 )
-from marsrl_verl.config.checks.context import Context
-from marsrl_verl.config.errors import ConfigError, Problem
+from marsrl_verl.config.checks.context import Context, typed_settings
+from marsrl_verl.config.verl_keys import ESTIMATOR, GROUP_RELATIVE
+from marsrl_verl.settings.issues import ConfigError, ConfigIssue
 
-Check = Callable[[Context], list[Problem]]
+Check = Callable[[Context], list[ConfigIssue]]
+
+
+def check_settings(ctx: Context) -> list[ConfigIssue]:
+    """Our own values against their declarations (`config.schema`, `Method.Config`)."""
+    typed_settings(ctx.config)
+    return []
+
+
+def check_method(ctx: Context) -> list[ConfigIssue]:
+    """The method's own rules."""
+    return ctx.method.checks(ctx)
+
+
+def check_method_files(ctx: Context) -> list[ConfigIssue]:
+    """The method's rules about the prompts' class and the model's files."""
+    return ctx.method.file_checks(ctx)
+
+
+def check_estimator(ctx: Context) -> list[ConfigIssue]:
+    """Whether verl's name for group-relative advantages is what is done."""
+    if not ctx.estimator_named or ctx.method.group_relative:
+        return []
+    what = f"{ctx.settings.algo.name} has advantages of its own."
+    return [ConfigIssue(ESTIMATOR, what, "Leave it out.", GROUP_RELATIVE)]
+
 
 ROUNDS: tuple[tuple[Check, ...], ...] = (
     (
         upstream.check_types,
-        method.check_choices,
-        method.check_ranges,
+        check_settings,
         output.check_name,
-        classes.check_reward_limits,
-        evaluation.check_loop,
-        attnrl.check_attnrl,
         batch.check_sizes,
         engine.check_numbers,
-        memory.check_hardware,
         engine.check_names,
         loggers.check_loggers,
-        external_solver.check_external_numbers,
     ),
     (
         upstream.check_inert,
@@ -59,19 +77,17 @@ ROUNDS: tuple[tuple[Check, ...], ...] = (
         loss.check_loss,
         loss.check_clip,
         loss.check_kl,
-        method.check_selection,
+        check_method,
+        check_estimator,
+        evaluation.check_in_between,
         evaluation.check_loop_rounds,
         pipeline.check_segments,
         overlap.check_overlap,
         overlap.check_pools,
         pipeline.check_off_policy,
-        attnrl.check_attnrl_run,
-        attnrl.check_estimator,
         pipeline.check_mastered_tokens,
         training.check_share_prefixes,
-        method.check_train_roles,
         external_solver.check_external_source,
-        lengths.check_role_limits,
         lengths.check_temperatures,
         lengths.check_copies,
         lengths.check_engine_lengths,
@@ -92,8 +108,7 @@ ROUNDS: tuple[tuple[Check, ...], ...] = (
         model.check_model_folder,
         model.check_tiny_world,
         model.check_model_shape,
-        attnrl.check_attnrl_model,
-        attnrl.check_attnrl_delta,
+        check_method_files,
         data.check_data,
         external_solver.check_external_answers,
         batch.check_data_size,
@@ -117,11 +132,13 @@ def run_checks(ctx: Context) -> None:
         ConfigError: with all problems of the first round that found any.
     """
     for checks in ROUNDS:
-        by_key: dict[str, Problem] = {}
-        broken: list[Problem] = []
+        by_key: dict[str, ConfigIssue] = {}
+        broken: list[ConfigIssue] = []
         for check in checks:
             try:
                 problems = check(ctx)
+            except ConfigError as error:
+                problems = error.problems
             except Exception as error:
                 # Somebody's setting led here, so the message is about settings, not a traceback.
                 broken.append(_broken(check, error))
@@ -133,9 +150,9 @@ def run_checks(ctx: Context) -> None:
             raise ConfigError(found)
 
 
-def _broken(check: Check, error: Exception) -> Problem:
+def _broken(check: Check, error: Exception) -> ConfigIssue:
     name = f"{check.__module__.rpartition('.')[2]}.{check.__name__}"
-    return Problem(
+    return ConfigIssue(
         f"check {name}",
         f"The check could not be finished: {type(error).__name__}: {error}",
         "Look for an unusual value among the settings that you changed. If there is none, this is an error "

@@ -6,32 +6,32 @@ from typing import Any
 
 from marsrl_verl.config.batching import plan_batch, world_size
 from marsrl_verl.config.checks.context import Context
-from marsrl_verl.config.errors import Problem
 from marsrl_verl.config.pools import own_pool_gpus
+from marsrl_verl.settings.issues import ConfigIssue
 
 _PARALLEL_KEYS = ("tensor_model_parallel_size", "data_parallel_size", "pipeline_model_parallel_size")
 
 
-def _whole(key: str, value: Any, least: int = 1) -> list[Problem]:
+def _whole(key: str, value: Any, least: int = 1) -> list[ConfigIssue]:
     if isinstance(value, int) and not isinstance(value, bool) and value >= least:
         return []
     return [
-        Problem(
+        ConfigIssue(
             key, f"Expected a whole number of at least {least}.", f"Set {key}={max(least, 1)} or more.", value
         )
     ]
 
 
-def _steps(value: Any) -> list[Problem]:
+def _steps(value: Any) -> list[ConfigIssue]:
     key = "trainer.total_training_steps"
     if value != 0:
         return _whole(key, value)
     return [
-        Problem(key, "A run trains at least one step.", "To evaluate alone set trainer.val_only=true.", 0)
+        ConfigIssue(key, "A run trains at least one step.", "To evaluate alone set trainer.val_only=true.", 0)
     ]
 
 
-def check_sizes(ctx: Context) -> list[Problem]:
+def check_sizes(ctx: Context) -> list[ConfigIssue]:
     """Numbers of problems, nodes, GPUs and steps."""
     config = ctx.config
     problems = [
@@ -45,21 +45,21 @@ def check_sizes(ctx: Context) -> list[Problem]:
     return problems
 
 
-def check_parallelism(ctx: Context) -> list[Problem]:
+def check_parallelism(ctx: Context) -> list[ConfigIssue]:
     """Ulysses and the engine's parallelism must divide the GPUs."""
     gpus = world_size(ctx.config)
-    problems: list[Problem] = []
+    problems: list[ConfigIssue] = []
     ulysses_key = "actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size"
     ulysses = ctx.get(ulysses_key)
     if not isinstance(ulysses, int) or ulysses < 1 or gpus % ulysses:
         problems.append(
-            Problem(
+            ConfigIssue(
                 ulysses_key, f"It must divide the {gpus} GPUs of the run.", "Set it to a divisor.", ulysses
             )
         )
     elif ulysses > 1 and not ctx.config.actor_rollout_ref.model.use_remove_padding:
         problems.append(
-            Problem(
+            ConfigIssue(
                 ulysses_key,
                 "Sequences can only be spread over GPUs when padding is removed.",
                 "Set it to 1, or actor_rollout_ref.model.use_remove_padding=true.",
@@ -73,7 +73,7 @@ def check_parallelism(ctx: Context) -> list[Problem]:
     apart = own_pool_gpus(rollout)
     if engine < 1 or (apart or gpus) % engine:
         problems.append(
-            Problem(
+            ConfigIssue(
                 "actor_rollout_ref.rollout.tensor_model_parallel_size",
                 f"One engine takes {engine} GPUs (tensor x data x pipeline parallel), which does not divide "
                 + (f"the {apart} GPUs of the engines' pool." if apart else f"the {gpus} GPUs of the run."),
@@ -84,23 +84,23 @@ def check_parallelism(ctx: Context) -> list[Problem]:
     return problems
 
 
-def check_updates(ctx: Context) -> list[Problem]:
+def check_updates(ctx: Context) -> list[ConfigIssue]:
     """Optimizer updates per step against what a step can hold."""
     plan, pipeline = plan_batch(ctx.config, ctx.settings), ctx.settings.pipeline
     if pipeline.samples_per_update is not None:
         if pipeline.updates_per_step != 1:
             what = "marsrl.pipeline.samples_per_update says how many updates a step has."
             fix = "Set one of the two."
-            return [Problem("marsrl.pipeline.updates_per_step", what, fix, pipeline.updates_per_step)]
+            return [ConfigIssue("marsrl.pipeline.updates_per_step", what, fix, pipeline.updates_per_step)]
         if pipeline.samples_per_update > plan.trained_rows:
             key, most = "marsrl.pipeline.samples_per_update", plan.trained_rows
             what = f"A step trains at most {most:,} responses, so it would always have one update."
-            return [Problem(key, what, "Lower it, or leave it at null.", pipeline.samples_per_update)]
+            return [ConfigIssue(key, what, "Lower it, or leave it at null.", pipeline.samples_per_update)]
         return []
     if pipeline.updates_per_step <= plan.trained_groups:
         return []
     return [
-        Problem(
+        ConfigIssue(
             "marsrl.pipeline.updates_per_step",
             f"A step trains at most {plan.trained_groups} groups ({plan.trained_rows} "
             "responses), fewer than one per update.",
@@ -110,14 +110,14 @@ def check_updates(ctx: Context) -> list[Problem]:
     ]
 
 
-def check_rank_share(ctx: Context) -> list[Problem]:
+def check_rank_share(ctx: Context) -> list[ConfigIssue]:
     """verl's own rule for micro-batches of a fixed size."""
     gpus, wanted = world_size(ctx.config), ctx.config.data.train_batch_size
     if ctx.config.actor_rollout_ref.actor.use_dynamic_bsz or wanted % gpus == 0:
         return []
     near = max(gpus, wanted - wanted % gpus)
     return [
-        Problem(
+        ConfigIssue(
             "data.train_batch_size",
             f"With micro-batches of a fixed size verl wants a multiple of the {gpus} ranks.",
             f"Set it to {near}, or use_dynamic_bsz=true (actor and rollout.log_prob).",
@@ -136,12 +136,12 @@ _OLD_SIZES = (
 )
 
 
-def check_micro_batches(ctx: Context) -> list[Problem]:
+def check_micro_batches(ctx: Context) -> list[ConfigIssue]:
     """Micro-batches are cut by tokens (`use_dynamic_bsz`) or have one fixed number of rows."""
     actor, rollout = ctx.config.actor_rollout_ref.actor, ctx.config.actor_rollout_ref.rollout
     if rollout.log_prob_use_dynamic_bsz is not actor.use_dynamic_bsz:
         return [
-            Problem(
+            ConfigIssue(
                 "actor_rollout_ref.rollout.log_prob_use_dynamic_bsz",
                 f"It differs from actor_rollout_ref.actor.use_dynamic_bsz = {actor.use_dynamic_bsz}.",
                 "Give both the same value.",
@@ -151,7 +151,7 @@ def check_micro_batches(ctx: Context) -> list[Problem]:
     if not actor.use_dynamic_bsz:
         return _check_fixed_sizes(ctx)
     return [
-        Problem(
+        ConfigIssue(
             key,
             "It has no effect: micro-batches are cut by tokens (use_dynamic_bsz).",
             "Remove it and set actor_rollout_ref.actor.ppo_max_token_len_per_gpu.",
@@ -162,10 +162,10 @@ def check_micro_batches(ctx: Context) -> list[Problem]:
     ]
 
 
-def _check_fixed_sizes(ctx: Context) -> list[Problem]:
+def _check_fixed_sizes(ctx: Context) -> list[ConfigIssue]:
     update, log_prob = (ctx.get(key) for key in _FIXED_SIZES)
     problems = [
-        Problem(
+        ConfigIssue(
             key, "verl's workers read the size per GPU.", f"Remove it and set {key}_per_gpu.", ctx.get(key)
         )
         for key in _OLD_SIZES
@@ -175,11 +175,11 @@ def _check_fixed_sizes(ctx: Context) -> list[Problem]:
         fix = "Set it to the rows of a micro-batch, or actor_rollout_ref.actor.use_dynamic_bsz=true."
         return [
             *problems,
-            Problem(_FIXED_SIZES[0], "Micro-batches have a fixed size, and it is missing.", fix, update),
+            ConfigIssue(_FIXED_SIZES[0], "Micro-batches have a fixed size, and it is missing.", fix, update),
         ]
     if log_prob != update:
         what = f"Rows are padded to whole micro-batches of {update}, the size of the update's."
-        problems.append(Problem(_FIXED_SIZES[1], what, f"Set it to {update}.", log_prob))
+        problems.append(ConfigIssue(_FIXED_SIZES[1], what, f"Set it to {update}.", log_prob))
     return problems
 
 
@@ -194,14 +194,14 @@ def training_rows(ctx: Context) -> int:
     return max(0, drawn - too_long) if ctx.config.data.filter_overlong_prompts else drawn
 
 
-def check_data_size(ctx: Context) -> list[Problem]:
+def check_data_size(ctx: Context) -> list[ConfigIssue]:
     """A step's problems must fit into the training data."""
     rows = training_rows(ctx)
     wanted = ctx.config.data.train_batch_size
     if not any(report.split == "train" for report in ctx.files) or wanted <= rows:
         return []
     return [
-        Problem(
+        ConfigIssue(
             "data.train_batch_size",
             f"The training data has {rows} problems, fewer than one step takes; no batch would be complete.",
             f"Set it to at most {rows}, or give more data.",

@@ -8,25 +8,25 @@ from typing import Any
 
 from marsrl_verl.algos.prompts import RolePrompts
 from marsrl_verl.config.checks.context import ROLES, Context
-from marsrl_verl.config.errors import Problem
 from marsrl_verl.config.reward_function import COMPUTE_SCORE, REWARD_FUNCTION
-from marsrl_verl.config.schema import ClassSpec
 from marsrl_verl.rewards.base import RoleReward
 from marsrl_verl.rewards.loading import ClassLoadError, load_class
 from marsrl_verl.rewards.running import THREADS
+from marsrl_verl.settings.declaration import ClassSpec
+from marsrl_verl.settings.issues import ConfigIssue
 
 _REWARDS = "reward=exact, reward=math_verify or reward=hybrid, or a class of yours"
-_LEAST_LIMIT_S, _MOST_LIMIT_S = 0.1, 86_400.0
 
 
-def check_rewards(ctx: Context) -> list[Problem]:
+def check_rewards(ctx: Context) -> list[ConfigIssue]:
     """`marsrl.reward.<role>` for every role."""
-    problems: list[Problem] = []
+    problems: list[ConfigIssue] = []
     for role in ROLES:
         spec: ClassSpec = getattr(ctx.settings.reward, role)
         key = f"marsrl.reward.{role}.target"
+        problems += _waits_too_long(ctx, role)
         found = _load(key, spec, RoleReward, _REWARDS)
-        if isinstance(found, Problem):
+        if isinstance(found, ConfigIssue):
             problems.append(_of_function(spec, found))
             continue
         problems += _never_idle(ctx, role, found.longest_s(THREADS))
@@ -34,13 +34,26 @@ def check_rewards(ctx: Context) -> list[Problem]:
     return problems
 
 
-def _never_idle(ctx: Context, role: str, own: float | None) -> list[Problem]:
+def _waits_too_long(ctx: Context, role: str) -> list[ConfigIssue]:
+    """A time limit of one call that outlasts what a round may stand still."""
+    limit, still = getattr(ctx.settings.reward, role).timeout_s, ctx.settings.run.progress_timeout_s
+    if limit < still:
+        return []
+    what = (
+        f"A round that only waits for one score would be ended after {still:g} s "
+        "(marsrl.run.progress_timeout_s)."
+    )
+    fix = f"Lower it, or set marsrl.run.progress_timeout_s above {limit:g}."
+    return [ConfigIssue(f"marsrl.reward.{role}.timeout_s", what, fix, limit)]
+
+
+def _never_idle(ctx: Context, role: str, own: float | None) -> list[ConfigIssue]:
     """A reward that ends its calls itself, later than a round may stand still."""
     still = ctx.settings.run.progress_timeout_s
     if own is None or own < still:
         return []
     return [
-        Problem(
+        ConfigIssue(
             f"marsrl.reward.{role}.kwargs",
             f"The reward's own limits allow a call {own:g} s (up to {THREADS} wait for its processes), and a "
             f"round that only waits for it would be ended after {still:g} s (marsrl.run.progress_timeout_s).",
@@ -50,54 +63,20 @@ def _never_idle(ctx: Context, role: str, own: float | None) -> list[Problem]:
     ]
 
 
-def _of_function(spec: ClassSpec, found: Problem) -> Problem:
+def _of_function(spec: ClassSpec, found: ConfigIssue) -> ConfigIssue:
     """The problem with a role's class, under the key that named it."""
     if spec.target != COMPUTE_SCORE:
         return found
     fix = "Name a file and its function: reward.custom_reward_function.path=… and .name=…."
-    return Problem(f"{REWARD_FUNCTION}.path", found.what, fix, spec.kwargs["path"])
+    return ConfigIssue(f"{REWARD_FUNCTION}.path", found.what, fix, spec.kwargs["path"])
 
 
-def check_reward_limits(ctx: Context) -> list[Problem]:
-    """`marsrl.reward.<role>.timeout_s`."""
-    limits = {role: getattr(ctx.settings.reward, role).timeout_s for role in ROLES}
-    still = ctx.settings.run.progress_timeout_s
-    too_long = [
-        Problem(
-            f"marsrl.reward.{role}.timeout_s",
-            f"A round that only waits for one score would be ended after {still:g} s "
-            "(marsrl.run.progress_timeout_s).",
-            f"Lower it, or set marsrl.run.progress_timeout_s above {limit:g}.",
-            limit,
-        )
-        for role, limit in limits.items()
-        if still <= limit <= _MOST_LIMIT_S
-    ]
-    return too_long + [
-        Problem(
-            f"marsrl.reward.{role}.timeout_s",
-            f"Expected seconds, from {_LEAST_LIMIT_S:g} to {_MOST_LIMIT_S:g} (a day).",
-            "Leave it out (300), or set what the slowest grade takes.",
-            limit,
-        )
-        for role, limit in limits.items()
-        if not _LEAST_LIMIT_S <= limit <= _MOST_LIMIT_S
-    ]
-
-
-def check_prompts(ctx: Context) -> list[Problem]:
+def check_prompts(ctx: Context) -> list[ConfigIssue]:
     """`marsrl.prompts`."""
     found = _load(
         "marsrl.prompts.target", ctx.settings.prompts, RolePrompts, "marsrl_verl.algos.prompts:MathPrompts"
     )
-    return [found] if isinstance(found, Problem) else []
-
-
-def load_prompts(ctx: Context) -> RolePrompts:
-    """The prompts' class of a checked configuration."""
-    base: type[Any] = RolePrompts  # abstract: mypy allows no abstract class where a type is expected
-    prompts: RolePrompts = load_class(ctx.settings.prompts.target, ctx.settings.prompts.kwargs, base)
-    return prompts
+    return [found] if isinstance(found, ConfigIssue) else []
 
 
 def _load(key: str, spec: ClassSpec, base: type[Any], examples: str) -> Any:
@@ -109,7 +88,7 @@ def _load(key: str, spec: ClassSpec, base: type[Any], examples: str) -> Any:
         return load_class(spec.target, spec.kwargs, base)
     except ClassLoadError as error:
         text = str(error).removeprefix(f"{spec.target}: ")
-        return Problem(
+        return ConfigIssue(
             key,
             text[:1].upper() + text[1:] + ".",
             f"Name a class as package.module:ClassName ({examples}).",

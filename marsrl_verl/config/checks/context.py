@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from marsrl_verl.algos.prompts import RolePrompts
+from marsrl_verl.algos.registry import method_class
+from marsrl_verl.config import hf_folder
 from marsrl_verl.config.data_files import FileReport
-from marsrl_verl.config.schema import MarsRLConfig
+from marsrl_verl.config.schema import MarsRLConfig, read_settings
+from marsrl_verl.core.method import Method
 from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER
+from marsrl_verl.rewards.loading import load_class
 from marsrl_verl.rollout.external.answer_file import FileSource
-from marsrl_verl.rollout.external.solver import SolverSource
+from marsrl_verl.settings.issues import ConfigIssue
+from marsrl_verl.settings.reading import no_such_choice
 
 ROLES = (SOLVER, VERIFIER, CORRECTOR)
 
@@ -24,8 +32,6 @@ class Context:
     """Interpolations resolved."""
     raw: dict[str, Any]
     """As composed, interpolations unresolved: shows what somebody changed."""
-    settings: MarsRLConfig
-    """The `marsrl` node as dataclasses."""
     dry_run: bool
     """Only a plan is wanted: this machine need not be the one that trains."""
     prepares_data: bool = False
@@ -40,6 +46,23 @@ class Context:
     """What could not be checked here, for the plan."""
     external_answers: FileSource | None = None
     """The Solver's answers from a file, as the check found them."""
+    _settings: MarsRLConfig | None = None
+
+    @property
+    def settings(self) -> MarsRLConfig:
+        """The `marsrl` node, typed.
+
+        Raises:
+            ConfigError: with everything that is wrong with it.
+        """
+        if self._settings is None:
+            self._settings = typed_settings(self.config)
+        return self._settings
+
+    @property
+    def method(self) -> type[Method]:
+        """The class of the method."""
+        return method_class(self.settings.algo.name)
 
     @property
     def on_cpu(self) -> bool:
@@ -49,18 +72,57 @@ class Context:
     @property
     def external_solver(self) -> bool:
         """Whether another model than the trained one solves."""
-        return self.settings.external_solver.source != SolverSource.NONE.value
+        return self.settings.external_solver.answers
 
     def get(self, key: str) -> Any:
         """The value of a dotted key; None where it is missing."""
         return OmegaConf.select(self.config, key, throw_on_missing=False)
 
+    def prompts(self) -> RolePrompts:
+        """The object of `marsrl.prompts`; a check has constructed it before."""
+        spec, base = self.settings.prompts, RolePrompts
+        prompts: RolePrompts = load_class(spec.target, spec.kwargs, base)
+        return prompts
+
+    def model_folder(self) -> Path | None:
+        """The local folder of the model, also of a downloaded hub model; None when it is not here."""
+        path = str(self.get("actor_rollout_ref.model.path") or "")
+        folder = Path(path).expanduser()
+        if folder.is_dir():
+            return folder
+        return hf_folder.hub_snapshot(path) if hf_folder.is_hub_id(path) else None
+
+    def model_config(self) -> dict[str, Any] | None:
+        """The model's `config.json` with the configured overrides; None where it is not here, or can't be
+        read (which another check reports)."""
+        folder = self.model_folder()
+        if folder is None or not (folder / "config.json").is_file():
+            return None
+        try:
+            written = hf_folder.read_config(folder)
+        except ValueError:
+            return None
+        return {**written, **(self.get("actor_rollout_ref.model.override_config") or {})}
+
 
 def typed_settings(config: DictConfig) -> MarsRLConfig:
-    """The `marsrl` node of a resolved configuration as dataclasses."""
-    plain = OmegaConf.to_container(config.marsrl, resolve=True)
-    merged = OmegaConf.merge(OmegaConf.structured(MarsRLConfig), OmegaConf.create(plain))
-    settings = OmegaConf.to_object(merged)
-    if not isinstance(settings, MarsRLConfig):
-        raise TypeError(f"the marsrl node became {type(settings).__name__}, expected MarsRLConfig")
-    return settings
+    """The `marsrl` node of a resolved configuration, typed.
+
+    Raises:
+        ConfigError: with everything that is wrong with it.
+    """
+    node: Any = OmegaConf.to_container(config.marsrl, resolve=True)
+    return read_settings(node)
+
+
+def one_of(key: str, value: Any, known: Iterable[str]) -> list[ConfigIssue]:
+    """An issue when a key of verl's has none of the known values."""
+    options = tuple(known)
+    return [] if value in options else [no_such_choice(key, value, options)]
+
+
+def at_least(key: str, value: float | None, least: float, why: str) -> list[ConfigIssue]:
+    """An issue when a key of verl's is below a least value."""
+    if value is None or value >= least:
+        return []
+    return [ConfigIssue(key, f"Expected at least {least}: {why}.", f"Set {key} to {least} or more.", value)]

@@ -7,9 +7,7 @@ from pathlib import Path
 
 from omegaconf import OmegaConf
 
-from marsrl_verl.config.checks.classes import load_prompts
 from marsrl_verl.config.checks.context import Context
-from marsrl_verl.config.checks.model import model_folder
 from marsrl_verl.config.data_files import (
     MAX_NAMED_ROWS,
     FileReport,
@@ -18,19 +16,19 @@ from marsrl_verl.config.data_files import (
     as_list,
     read_report,
 )
-from marsrl_verl.config.errors import ConfigError, Problem
 from marsrl_verl.config.prompt_budget import open_counter
 from marsrl_verl.data.problems import Fault
 from marsrl_verl.data.rows import DataError
 from marsrl_verl.rewards.loading import ClassLoadError
+from marsrl_verl.settings.issues import ConfigError, ConfigIssue
 
 SPLITS = ("train", "val")
 _FORMAT = "verl's format: columns `prompt` (chat messages), `data_source`, `reward_model` with `ground_truth`"
 
 
-def check_data(ctx: Context) -> list[Problem]:
+def check_data(ctx: Context) -> list[ConfigIssue]:
     """Every file of `data.train_files` and `data.val_files`; fills `ctx.files` and `ctx.warnings`."""
-    problems: list[Problem] = []
+    problems: list[ConfigIssue] = []
     lengths = _prompt_lengths(ctx)
     for split in SPLITS:
         key = f"data.{split}_files"
@@ -40,7 +38,9 @@ def check_data(ctx: Context) -> list[Problem]:
         names = as_list(ctx.get(key))
         if not names or not all(isinstance(name, str) for name in names):
             what = "Expected the path of a file, or a list of paths."
-            problems.append(Problem(key, what, f"Write {key}=file.parquet or '{key}=[a,b]'.", ctx.get(key)))
+            problems.append(
+                ConfigIssue(key, what, f"Write {key}=file.parquet or '{key}=[a,b]'.", ctx.get(key))
+            )
             continue
         seen: Seen = {}
         for name in names:
@@ -60,8 +60,8 @@ def _prompt_lengths(ctx: Context) -> PromptLengths | None:
     if ctx.external_solver:
         return None  # its prompts are not ours to measure
     try:
-        counter = open_counter(model_folder(ctx), dict(ctx.config.data.apply_chat_template_kwargs or {}))
-        prompts = load_prompts(ctx)
+        counter = open_counter(ctx.model_folder(), dict(ctx.config.data.apply_chat_template_kwargs or {}))
+        prompts = ctx.prompts()
     except (ClassLoadError, ConfigError):
         return None  # reported by the checks of model and classes
     limit = ctx.settings.roles.solver.max_prompt_tokens
@@ -75,7 +75,7 @@ _LIMIT = "marsrl.roles.solver.max_prompt_tokens"
 _FILTER = "data.filter_overlong_prompts"
 
 
-def _check_prompt_lengths(ctx: Context) -> list[Problem]:
+def _check_prompt_lengths(ctx: Context) -> list[ConfigIssue]:
     """Data of which nothing would be asked is refused, parts of it are warned of."""
     problems = []
     limit, evaluation = ctx.settings.roles.solver.max_prompt_tokens, ctx.settings.evaluation
@@ -90,7 +90,7 @@ def _check_prompt_lengths(ctx: Context) -> list[Problem]:
             continue
         if asked == 0 and wanted:
             problems.append(
-                Problem(_LIMIT, f"All {rows:,} {what}.", f"Raise it to {longest} or more.", limit)
+                ConfigIssue(_LIMIT, f"All {rows:,} {what}.", f"Raise it to {longest} or more.", limit)
             )
         elif ctx.config.data.filter_overlong_prompts:
             ctx.warnings.append(f"{rows - asked:,} of {rows:,} {what}: {_FILTER} leaves them out.")
@@ -142,16 +142,16 @@ def shared(files: list[FileReport]) -> list[str]:
     ]
 
 
-def _unset(ctx: Context, key: str) -> list[Problem]:
+def _unset(ctx: Context, key: str) -> list[ConfigIssue]:
     if ctx.dry_run:
         ctx.notes.append(f"{key} is not set: the data was not looked at.")
         return []
-    return [Problem(key, "No file is named.", f"Give one: {key}=path/to/file.parquet ({_FORMAT}).", None)]
+    return [ConfigIssue(key, "No file is named.", f"Give one: {key}=path/to/file.parquet ({_FORMAT}).", None)]
 
 
 def _check_file(
     ctx: Context, key: str, split: str, name: str, seen: Seen, lengths: PromptLengths | None
-) -> list[Problem]:
+) -> list[ConfigIssue]:
     if "://" in name:
         ctx.notes.append(f"{name} lies on another file system: not looked at.")
         return []
@@ -162,12 +162,14 @@ def _check_file(
             if path.is_dir()
             else f"There is no such file{_nearby(path)}."
         )
-        return [Problem(key, what, "Give the path of a .parquet, .jsonl or .json file that exists.", name)]
+        return [
+            ConfigIssue(key, what, "Give the path of a .parquet, .jsonl or .json file that exists.", name)
+        ]
     try:
         report = read_report(path, split, str(ctx.config.data.prompt_key), seen, lengths)
     except DataError as error:
         what = error.what.removeprefix(f"{path}: ").removesuffix(".")
-        return [Problem(key, f"The file can't be used: {what}.", f"Convert it to {_FORMAT}.", name)]
+        return [ConfigIssue(key, f"The file can't be used: {what}.", f"Convert it to {_FORMAT}.", name)]
     ctx.files.append(report)
     if not report.faults:
         return []
@@ -176,7 +178,7 @@ def _check_file(
         for one, fault in report.faults.items()
     )
     found = f"{what[0].upper()}{what[1:]}."
-    return [Problem(key, found, f"Repair these rows or remove them; {_FORMAT}.", name)]
+    return [ConfigIssue(key, found, f"Repair these rows or remove them; {_FORMAT}.", name)]
 
 
 def _places(fault: Fault) -> str:

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
-from typing import Any
 from urllib.parse import urlsplit
 
 from omegaconf import OmegaConf
 
 from marsrl_verl.config.checks.context import Context
-from marsrl_verl.config.checks.method import at_least, one_of
 from marsrl_verl.config.data_files import MAX_NAMED_ROWS
-from marsrl_verl.config.errors import Problem
 from marsrl_verl.config.external_answers import Row, data_names, data_rows, open_source
-from marsrl_verl.config.schema import AnswerFileConfig, EndpointConfig
-from marsrl_verl.core.types import SOLVER
 from marsrl_verl.rollout.external.answer_file import AnswerFileError, FileSource
 from marsrl_verl.rollout.external.api_key import ApiKeyError, read_api_key
-from marsrl_verl.rollout.external.solver import SolverSource
+from marsrl_verl.rollout.external.config import AnswerFileConfig, EndpointConfig, SolverSource
+from marsrl_verl.settings.issues import ConfigIssue
 
 _NODE = "marsrl.external_solver"
 _SOURCE, _ENDPOINT, _JSONL = f"{_NODE}.source", f"{_NODE}.endpoint", f"{_NODE}.jsonl"
@@ -27,87 +22,64 @@ _OWN_KEYS = ("model", "messages", "temperature", "top_p", "max_tokens", "n", "st
 """Keys of a request that have a setting of their own, or that must stay as they are."""
 
 
-def check_external_numbers(ctx: Context) -> list[Problem]:
-    """The choice of the source, and ranges."""
-    settings, one = ctx.settings.external_solver, ctx.settings.external_solver.endpoint
-    problems = [
-        *one_of(_SOURCE, settings.source, [source.value for source in SolverSource]),
-        *at_least(f"{_ENDPOINT}.temperature", one.temperature, 0, "null leaves it to the endpoint"),
-        *at_least(f"{_ENDPOINT}.max_tokens", one.max_tokens, 1, "null leaves it to the endpoint"),
-        *at_least(f"{_ENDPOINT}.max_concurrent_requests", one.max_concurrent_requests, 1, "one is asked"),
-        *at_least(f"{_ENDPOINT}.retries", one.retries, 0, "0 repeats nothing"),
-        *at_least(f"{_ENDPOINT}.backoff_s", one.backoff_s, 0, "it is a time"),
-    ]
-    if one.timeout_s <= 0:
-        what = "Expected a time above 0 seconds."
-        problems.append(Problem(f"{_ENDPOINT}.timeout_s", what, "1800 is the default.", one.timeout_s))
-    still = ctx.settings.run.progress_timeout_s
-    if settings.source == SolverSource.ENDPOINT.value and one.timeout_s >= still:
-        what = f"A round that only waits for the endpoint would be ended after {still:g} s."
-        fix = f"Set marsrl.run.progress_timeout_s above {one.timeout_s:g}."
-        problems.append(Problem(f"{_ENDPOINT}.timeout_s", what, fix, one.timeout_s))
-    if one.top_p is not None and not 0.0 < one.top_p <= 1.0:
-        what = "Expected a number above 0, at most 1."
-        problems.append(Problem(f"{_ENDPOINT}.top_p", what, "null leaves it to the endpoint.", one.top_p))
-    return problems
-
-
-def check_external_source(ctx: Context) -> list[Problem]:
+def check_external_source(ctx: Context) -> list[ConfigIssue]:
     """Exactly one source, complete; nothing that has no effect with it."""
     settings = ctx.settings.external_solver
-    source = SolverSource(settings.source)
-    problems: list[Problem] = []
+    source = settings.source
+    problems: list[ConfigIssue] = []
     if source is not SolverSource.ENDPOINT:
-        problems += _without_effect(_ENDPOINT, settings.endpoint, EndpointConfig(), source)
+        problems += _without_effect(_ENDPOINT, settings.endpoint, source)
     if source is not SolverSource.JSONL:
-        problems += _without_effect(_JSONL, settings.jsonl, AnswerFileConfig(), source)
+        problems += _without_effect(_JSONL, settings.jsonl, source)
     if source is SolverSource.NONE:
         return problems
-    problems += _check_roles(ctx)
+    problems += _check_method(ctx)
     problems += _check_evaluation(ctx)
     if source is SolverSource.ENDPOINT:
         return problems + _check_endpoint(ctx, settings.endpoint)
     if settings.jsonl.path is None:
         fix = f"Set {_JSONL}.path=solutions.jsonl, or external_solver=none."
-        problems.append(Problem(f"{_JSONL}.path", "No file is named for the Solver's answers.", fix, None))
+        problems.append(
+            ConfigIssue(f"{_JSONL}.path", "No file is named for the Solver's answers.", fix, None)
+        )
     return problems
 
 
-def _without_effect(node: str, found: Any, usual: Any, source: SolverSource) -> list[Problem]:
+def _without_effect(
+    node: str, found: EndpointConfig | AnswerFileConfig, source: SolverSource
+) -> list[ConfigIssue]:
     """What was set for another source."""
     chosen = node.rpartition(".")[2]
     return [
-        Problem(
+        ConfigIssue(
             f"{node}.{name}",
-            f"It has no effect with {_SOURCE} = {source.value}.",
+            f"It has no effect with {_SOURCE} = {source}.",
             f"Leave it out, or choose external_solver={chosen}: there is one source of solutions.",
             getattr(found, name),
         )
-        for name in (one.name for one in fields(found))
-        if getattr(found, name) != getattr(usual, name)
+        for name in found.changed()
     ]
 
 
-def _check_roles(ctx: Context) -> list[Problem]:
-    roles = ctx.settings.algo.train_roles
-    if SOLVER not in roles:
+def _check_method(ctx: Context) -> list[ConfigIssue]:
+    """A role that another model can play."""
+    if ctx.method.external_role is not None:
         return []
-    source = ctx.settings.external_solver.source
-    what = f"With {_SOURCE} = {source} the Solver is not the model that is trained."
-    fix = "Choose algo=marsrl_vc, or set marsrl.algo.train_roles=[verifier,corrector]."
-    return [Problem("marsrl.algo.train_roles", what, fix, ", ".join(roles))]
+    source, name = ctx.settings.external_solver.source, ctx.settings.algo.name
+    what = f"All responses of {name} are trained, and another model's can't be."
+    return [ConfigIssue(_SOURCE, what, "Set it to none.", source)]
 
 
-def _check_evaluation(ctx: Context) -> list[Problem]:
+def _check_evaluation(ctx: Context) -> list[ConfigIssue]:
     evaluation = ctx.settings.evaluation
     what = "Only the external Solver would be evaluated, and training does not change it."
     if evaluation.every > 0 and evaluation.in_between.solver_only:
         key = "marsrl.evaluation.in_between.solver_only"
-        return [Problem(key, what, "Set it to false, or marsrl.evaluation.every=0.", True)]
+        return [ConfigIssue(key, what, "Set it to false, or marsrl.evaluation.every=0.", True)]
     if evaluation.correction_rounds > 0 or not _evaluates(ctx):
         return []
     fix = "Set it to 1 or more, or switch the evaluation off (marsrl.evaluation.before, after, every)."
-    return [Problem("marsrl.evaluation.correction_rounds", what, fix, evaluation.correction_rounds)]
+    return [ConfigIssue("marsrl.evaluation.correction_rounds", what, fix, evaluation.correction_rounds)]
 
 
 def _evaluates(ctx: Context) -> bool:
@@ -115,64 +87,69 @@ def _evaluates(ctx: Context) -> bool:
     return evaluation.before or evaluation.after or evaluation.every > 0
 
 
-def _check_endpoint(ctx: Context, one: EndpointConfig) -> list[Problem]:
-    problems: list[Problem] = []
+def _check_endpoint(ctx: Context, one: EndpointConfig) -> list[ConfigIssue]:
+    problems: list[ConfigIssue] = []
+    still = ctx.settings.run.progress_timeout_s
+    if one.timeout_s >= still:
+        what = f"A round that only waits for the endpoint would be ended after {still:g} s."
+        fix = f"Set marsrl.run.progress_timeout_s above {one.timeout_s:g}."
+        problems.append(ConfigIssue(f"{_ENDPOINT}.timeout_s", what, fix, one.timeout_s))
     if not one.base_urls:
         fix = f"Set '{_ENDPOINT}.base_urls=[http://host:8000/v1]', or external_solver=none."
         what = "No endpoint is named for the Solver's answers."
-        problems.append(Problem(f"{_ENDPOINT}.base_urls", what, fix, "[]"))
+        problems.append(ConfigIssue(f"{_ENDPOINT}.base_urls", what, fix, "[]"))
     problems += [problem for url in one.base_urls for problem in _check_url(url)]
     if not one.model.strip():
         what = "The endpoint is to be asked for a model, and none is named."
-        problems.append(Problem(f"{_ENDPOINT}.model", what, "Name it as the endpoint does.", one.model))
+        problems.append(ConfigIssue(f"{_ENDPOINT}.model", what, "Name it as the endpoint does.", one.model))
     problems += _check_key(ctx, one)
     workers = int(ctx.get(_WORKERS))
     if one.max_concurrent_requests < workers:
         what = f"The {workers} agent-loop workers ({_WORKERS}) have equal parts of it, at least one request."
         fix = f"Set it to {workers} or more, or lower {_WORKERS}."
         key = f"{_ENDPOINT}.max_concurrent_requests"
-        problems.append(Problem(key, what, fix, one.max_concurrent_requests))
-    if one.retries == 0 and one.backoff_s != EndpointConfig().backoff_s:
+        problems.append(ConfigIssue(key, what, fix, one.max_concurrent_requests))
+    if one.retries == 0 and one.changed("backoff_s"):
         what = f"It has no effect with {_ENDPOINT}.retries = 0."
-        problems.append(Problem(f"{_ENDPOINT}.backoff_s", what, "Leave it out.", one.backoff_s))
+        problems.append(ConfigIssue(f"{_ENDPOINT}.backoff_s", what, "Leave it out.", one.backoff_s))
     for name in one.extra_body:
         if name in _OWN_KEYS:
             own = f"Set {_ENDPOINT}.{name}." if hasattr(one, name) else "Leave it out."
             what = "Requests have this key already."
-            problems.append(Problem(f"{_ENDPOINT}.extra_body.{name}", what, own, one.extra_body[name]))
+            problems.append(ConfigIssue(f"{_ENDPOINT}.extra_body.{name}", what, own, one.extra_body[name]))
     return problems
 
 
-def _check_url(url: str) -> list[Problem]:
+def _check_url(url: str) -> list[ConfigIssue]:
     key, example = f"{_ENDPOINT}.base_urls", "Write it as http://host:8000/v1 or https://host/v1."
     try:
         parts = urlsplit(url)
         complete = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
     except ValueError as error:  # a port that is no number, an unclosed bracket
-        return [Problem(key, f"This is no URL: {error}.", example, url)]
+        return [ConfigIssue(key, f"This is no URL: {error}.", example, url)]
     if not complete:
-        return [Problem(key, "Expected a URL with http or https and a host.", example, url)]
+        return [ConfigIssue(key, "Expected a URL with http or https and a host.", example, url)]
     if parts.username is not None or parts.password is not None:
         fix = f"Take it out and name the variable that holds it in {_ENDPOINT}.api_key_env."
-        return [Problem(key, "The URL holds a password, which logs would show.", fix, parts.hostname)]
+        return [ConfigIssue(key, "The URL holds a password, which logs would show.", fix, parts.hostname)]
     if parts.query or parts.fragment or parts.path.rstrip("/").endswith("/completions"):
         what = "Expected the base URL; requests go to <base URL>/chat/completions."
-        return [Problem(key, what, example, url)]
+        return [ConfigIssue(key, what, example, url)]
     return []
 
 
-def _check_key(ctx: Context, one: EndpointConfig) -> list[Problem]:
+def _check_key(ctx: Context, one: EndpointConfig) -> list[ConfigIssue]:
     variable, file = one.api_key_env, one.api_key_file
     if variable is not None and file is not None:
         what = f"The API key has two places: {_ENDPOINT}.api_key_env = {variable} is another."
-        return [Problem(f"{_ENDPOINT}.api_key_file", what, "Leave one of them out.", file)]
+        return [ConfigIssue(f"{_ENDPOINT}.api_key_file", what, "Leave one of them out.", file)]
     if variable is not None and OmegaConf.select(ctx.config, f"{_RAY_VARIABLES}.{variable}") is not None:
         # Without the value, which the message must not show.
         what = (
             "A key that Ray is handed in its runtime environment is written to its logs and to config.yaml."
         )
         fix = f"Leave it out: export {variable} where the run is started, or set {_ENDPOINT}.api_key_file."
-        return [Problem(f"{_RAY_VARIABLES}.{variable}", what, fix)]
+        return [ConfigIssue(f"{_RAY_VARIABLES}.{variable}", what, fix)]
     try:
         read_api_key(one)
     except ApiKeyError as error:
@@ -185,20 +162,20 @@ def _check_key(ctx: Context, one: EndpointConfig) -> list[Problem]:
         what = f"The {kind} of this name is to hold the API key, and {error.found}."
         fix = f"export {variable}=…" if variable is not None else "Write it to a file of mode 600"
         fix += f", or set {_ENDPOINT}.{error.setting}=null for an endpoint without keys."
-        return [Problem(f"{_ENDPOINT}.{error.setting}", what, fix, variable or file)]
+        return [ConfigIssue(f"{_ENDPOINT}.{error.setting}", what, fix, variable or file)]
     return []
 
 
-def check_external_answers(ctx: Context) -> list[Problem]:
+def check_external_answers(ctx: Context) -> list[ConfigIssue]:
     """The file of answers: readable, and with answers to every problem; fills `ctx.external_answers`."""
     settings = ctx.settings.external_solver.jsonl
-    if ctx.settings.external_solver.source != SolverSource.JSONL.value:
+    if ctx.settings.external_solver.source is not SolverSource.JSONL:
         return []
     column, prompt_key = settings.id_column, str(ctx.config.data.prompt_key)
     if column is not None and any("://" in name for name in data_names(ctx.config)):
         what = "The ids of the problems are in the data, which is read here, not on another file system."
         fix = "Leave it out (lines have a question then), or give data files that lie on this one."
-        return [Problem(f"{_JSONL}.id_column", what, fix, column)]
+        return [ConfigIssue(f"{_JSONL}.id_column", what, fix, column)]
     try:
         files = [report.path for report in ctx.files]
         rows = {path: data_rows(path, prompt_key, column) for path in files}
@@ -208,14 +185,14 @@ def check_external_answers(ctx: Context) -> list[Problem]:
         text = str(error)
         line = f'{{"{"question" if column is None else "id"}": …, "answers": [text, …]}}'
         fix = f"Put it right; a line is {line}."
-        return [Problem(f"{_JSONL}.path", f"{text[:1].upper()}{text[1:]}.", fix, settings.path)]
+        return [ConfigIssue(f"{_JSONL}.path", f"{text[:1].upper()}{text[1:]}.", fix, settings.path)]
     ctx.external_answers = source
     gaps: list[str] = []
     for split in ("train", "val"):
         asked = [row for report in ctx.files if report.split == split for row in rows[report.path]]
         gaps += _gaps(source, split, _asked_rows(ctx, split, asked), column is None)
     fix = "Add the answers, or leave these rows out of the data."
-    return [Problem(f"{_JSONL}.path", " ".join(gaps), fix, settings.path)] if gaps else []
+    return [ConfigIssue(f"{_JSONL}.path", " ".join(gaps), fix, settings.path)] if gaps else []
 
 
 def _asked_rows(ctx: Context, split: str, rows: list[Row]) -> list[Row]:

@@ -2,32 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
-
-from marsrl_verl.config.asked_roles import asked_roles
 from marsrl_verl.config.checks.context import ROLES, Context
-from marsrl_verl.config.errors import Problem
-from marsrl_verl.config.schema import RoleSampling
+from marsrl_verl.settings.declaration import RoleSampling
+from marsrl_verl.settings.issues import ConfigIssue
 
 _ROLLOUT = "actor_rollout_ref.rollout"
-LOWEST_TEMPERATURE, HIGHEST_TEMPERATURE = 0.01, 2.0
-"""vLLM refuses higher ones at the first request, and raises lower ones to 0.01 with a warning only, so that
-log-probabilities would belong to another policy."""
-
-
-def temperature_problems(key: str, value: float, why_not_zero: str) -> list[Problem]:
-    """A sampling temperature above 0 that the engine takes as it is."""
-    if LOWEST_TEMPERATURE <= value <= HIGHEST_TEMPERATURE:
-        return []
-    limits = f"vLLM samples at {LOWEST_TEMPERATURE:g} to {HIGHEST_TEMPERATURE:g}."
-    return [
-        Problem(
-            key,
-            why_not_zero if value == 0 else limits,
-            f"Set a number from {LOWEST_TEMPERATURE:g} to {HIGHEST_TEMPERATURE:g}.",
-            value,
-        )
-    ]
 
 
 def role_sampling(ctx: Context) -> dict[str, RoleSampling]:
@@ -37,50 +16,17 @@ def role_sampling(ctx: Context) -> dict[str, RoleSampling]:
 
 def _asked(ctx: Context) -> dict[str, RoleSampling]:
     """The same of the roles that the run asks: nothing needs room for the others."""
-    asked = asked_roles(ctx.settings.algo.correction_rounds, ctx.settings.evaluation.correction_rounds)
+    asked = ctx.method.asked_roles(ctx.settings.algo, ctx.settings.evaluation.correction_rounds)
     return {role: one for role, one in role_sampling(ctx).items() if role in asked}
 
 
-def check_role_limits(ctx: Context) -> list[Problem]:
-    """Each role's own numbers."""
-    problems: list[Problem] = []
-    for role, one in role_sampling(ctx).items():
-        base = f"marsrl.roles.{role}"
-        for name in ("max_prompt_tokens", "max_new_tokens"):
-            if asdict(one)[name] < 1:
-                problems.append(
-                    Problem(
-                        f"{base}.{name}",
-                        "Expected at least one token.",
-                        "Set a positive number.",
-                        asdict(one)[name],
-                    )
-                )
-        if not 0.0 < one.top_p <= 1.0:
-            problems.append(
-                Problem(f"{base}.top_p", "Expected a number above 0, at most 1.", "1.0 keeps all.", one.top_p)
-            )
-        if one.top_k != -1 and one.top_k < 1:
-            problems.append(
-                Problem(
-                    f"{base}.top_k", "Expected -1 or at least 1.", "-1 keeps the whole vocabulary.", one.top_k
-                )
-            )
-        problems += temperature_problems(
-            f"{base}.temperature",
-            one.temperature,
-            "At temperature 0 all responses of a group are equal, and nothing can be learnt.",
-        )
-    return problems
-
-
-def check_temperatures(ctx: Context) -> list[Problem]:
+def check_temperatures(ctx: Context) -> list[ConfigIssue]:
     """One log-prob pass serves all roles, so they sample at one temperature, and verl knows it."""
     temperatures = {role: one.temperature for role, one in role_sampling(ctx).items()}
     listed = ", ".join(f"{role} {value}" for role, value in temperatures.items())
     if len(set(temperatures.values())) > 1:
         return [
-            Problem(
+            ConfigIssue(
                 "marsrl.roles.*.temperature",
                 "The roles sample at different temperatures, but the trainer recomputes all "
                 f"log-probabilities in one pass at one temperature ({_ROLLOUT}.temperature).",
@@ -91,7 +37,7 @@ def check_temperatures(ctx: Context) -> list[Problem]:
     rollout = ctx.get(f"{_ROLLOUT}.temperature")
     if rollout != temperatures["solver"]:
         return [
-            Problem(
+            ConfigIssue(
                 f"{_ROLLOUT}.temperature",
                 f"The roles sample at {temperatures['solver']}; log-probabilities at another temperature "
                 "would belong to another policy.",
@@ -102,16 +48,16 @@ def check_temperatures(ctx: Context) -> list[Problem]:
     return []
 
 
-def check_engine_lengths(ctx: Context) -> list[Problem]:
+def check_engine_lengths(ctx: Context) -> list[ConfigIssue]:
     """The engine and the trainer must take the longest sequence of any role."""
     roles = _asked(ctx)
     longest_role = max(roles, key=lambda role: roles[role].max_prompt_tokens + roles[role].max_new_tokens)
     longest = roles[longest_role].max_prompt_tokens + roles[longest_role].max_new_tokens
-    problems: list[Problem] = []
+    problems: list[ConfigIssue] = []
     limit = ctx.get(f"{_ROLLOUT}.max_model_len")
     if not isinstance(limit, int) or limit < longest:
         problems.append(
-            Problem(
+            ConfigIssue(
                 f"{_ROLLOUT}.max_model_len",
                 f"The {longest_role} needs {roles[longest_role].max_prompt_tokens} prompt + "
                 f"{roles[longest_role].max_new_tokens} new = {longest} tokens.",
@@ -124,7 +70,7 @@ def check_engine_lengths(ctx: Context) -> list[Problem]:
     per_gpu, spread = actor.ppo_max_token_len_per_gpu, actor.fsdp_config.ulysses_sequence_parallel_size
     if per_gpu * spread < longest:
         problems.append(
-            Problem(
+            ConfigIssue(
                 "actor_rollout_ref.actor.ppo_max_token_len_per_gpu",
                 f"A micro-batch holds {per_gpu} x {spread} (Ulysses) = {per_gpu * spread} tokens, but one "
                 f"sequence of the {longest_role} can have {longest}.",
@@ -135,7 +81,7 @@ def check_engine_lengths(ctx: Context) -> list[Problem]:
     return problems
 
 
-def check_copies(ctx: Context) -> list[Problem]:
+def check_copies(ctx: Context) -> list[ConfigIssue]:
     """verl's own length and sampling keys follow the roles; set alone they would say something else."""
     roles = _asked(ctx)
     prompt = max(one.max_prompt_tokens for one in roles.values())
@@ -149,7 +95,7 @@ def check_copies(ctx: Context) -> list[Problem]:
         f"{_ROLLOUT}.top_k": (roles["solver"].top_k, "top_k"),
     }
     return [
-        Problem(
+        ConfigIssue(
             key,
             f"This key follows the roles and would be {value}; another value has no effect on them.",
             f"Leave it out and set marsrl.roles.<role>.{name}.",

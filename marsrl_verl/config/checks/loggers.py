@@ -11,10 +11,9 @@ from urllib.parse import urlsplit
 
 from omegaconf import OmegaConf
 
-from marsrl_verl.config.checks.context import Context
-from marsrl_verl.config.checks.method import one_of
-from marsrl_verl.config.errors import Problem
+from marsrl_verl.config.checks.context import Context, one_of
 from marsrl_verl.config.upstream_names import loggers
+from marsrl_verl.settings.issues import ConfigIssue
 
 _KEY = "trainer.logger"
 _VARIABLES = "ray_kwargs.ray_init.runtime_env.env_vars"
@@ -33,7 +32,7 @@ _NEEDED = {"vemlp_wandb": ("VOLC_ACCESS_KEY_ID", "VOLC_SECRET_ACCESS_KEY", "MLP_
 _WITHOUT_LOGIN = ("offline", "disabled", "dryrun")
 
 
-def check_loggers(ctx: Context) -> list[Problem]:
+def check_loggers(ctx: Context) -> list[ConfigIssue]:
     """Names, packages and logins. A dry run, which may be made on another machine, notes what is missing."""
     names = [str(name) for name in ctx.get(_KEY) or []]
     problems = [problem for name in names for problem in one_of(_KEY, name, loggers())]
@@ -49,17 +48,19 @@ def check_loggers(ctx: Context) -> list[Problem]:
     return []
 
 
-def _check(name: str, environment: Mapping[str, str]) -> list[Problem]:
+def _check(name: str, environment: Mapping[str, str]) -> list[ConfigIssue]:
     package = _PACKAGES.get(name)
     if package is not None and importlib.util.find_spec(package) is None:
-        return [Problem(_KEY, "The package of this logger is not installed.", f"pip install {package}", name)]
+        return [
+            ConfigIssue(_KEY, "The package of this logger is not installed.", f"pip install {package}", name)
+        ]
     if missing := [variable for variable in _NEEDED.get(name, ()) if not environment.get(variable)]:
         what = f"This logger reads {', '.join(missing)} from the environment, and they are not set."
-        return [Problem(_KEY, what, "Set them before the start.", name)]
+        return [ConfigIssue(_KEY, what, "Set them before the start.", name)]
     if name == "wandb" and not _wandb_can_start(environment):
         what = "Weights & Biases would ask for a key: this machine has no login."
         fix = "Run `wandb login`, or set WANDB_API_KEY, or WANDB_MODE=offline to write into the run's folder."
-        return [Problem(_KEY, what, fix, name)]
+        return [ConfigIssue(_KEY, what, fix, name)]
     return []
 
 

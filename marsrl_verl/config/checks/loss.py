@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
-from marsrl_verl.algos.choices import OffPolicyMode
-from marsrl_verl.algos.registry import ATTNRL
 from marsrl_verl.config.batching import plan_batch
-from marsrl_verl.config.checks.context import Context
-from marsrl_verl.config.checks.method import one_of
+from marsrl_verl.config.checks.context import Context, one_of
 from marsrl_verl.config.checks.upstream import changed
-from marsrl_verl.config.errors import Problem
 from marsrl_verl.config.upstream_names import LOSS_MEANS, policy_losses
 from marsrl_verl.core.scheduler import Mode
+from marsrl_verl.settings.choices import OffPolicyMode
+from marsrl_verl.settings.issues import ConfigIssue
 
 _ACTOR = "actor_rollout_ref.actor"
 _CLIPS = ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c")
-_TREE_CLIPS = {"clip_ratio_low": 0.2, "clip_ratio_high": 0.28}
-"""What the preset algo=attnrl sets for runs with several updates or stale tokens; others do without."""
 _KL = ("kl_loss_coef", "kl_loss_type")
 _KL_TYPES = ("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3")
 """What verl's `kl_penalty` computes; each also with `+` for the straight-through gradient."""
@@ -31,22 +27,22 @@ _OWN_MEAN = {"sapo": _PADDED, "geo_mean": _PADDED}
 """Modes that average over sequences whatever `loss_agg_mode` says."""
 
 
-def check_loss(ctx: Context) -> list[Problem]:
+def check_loss(ctx: Context) -> list[ConfigIssue]:
     """The policy loss and its mean."""
     return [*_check_mean(ctx), *_check_mode(ctx)]
 
 
-def _check_mean(ctx: Context) -> list[Problem]:
+def _check_mean(ctx: Context) -> list[ConfigIssue]:
     key = f"{_ACTOR}.loss_agg_mode"
     value = str(ctx.get(key))
     if value == _TOKEN_MEAN:
         return []
     if value not in LOSS_MEANS:
         return one_of(key, value, LOSS_MEANS)
-    return [Problem(key, _PADDED, f"Leave it at {_TOKEN_MEAN}.", value)]
+    return [ConfigIssue(key, _PADDED, f"Leave it at {_TOKEN_MEAN}.", value)]
 
 
-def _check_mode(ctx: Context) -> list[Problem]:
+def _check_mode(ctx: Context) -> list[ConfigIssue]:
     key = f"{_ACTOR}.policy_loss.loss_mode"
     mode = str(ctx.get(key))
     known = policy_losses()
@@ -54,32 +50,34 @@ def _check_mode(ctx: Context) -> list[Problem]:
         # A module of the user's may register a loss of its own in the workers.
         return [] if ctx.get("actor_rollout_ref.model.external_lib") else one_of(key, mode, known)
     if mode in _OWN_MEAN:
-        return [Problem(key, _OWN_MEAN[mode], "Use vanilla, or another loss of single tokens.", mode)]
+        return [ConfigIssue(key, _OWN_MEAN[mode], "Use vanilla, or another loss of single tokens.", mode)]
     if mode == "bypass_mode":
         what = "It takes the sampler's log-probabilities for the old ones, which the trainer recomputes."
-        return [Problem(key, what, "Use vanilla.", mode)]
+        return [ConfigIssue(key, what, "Use vanilla.", mode)]
     beta_key = f"{_ACTOR}.policy_loss.dro_beta"
     beta = ctx.get(beta_key)
     if mode == "dro" and (beta is None or beta <= 0):
-        return [Problem(beta_key, "The loss dro needs a number above 0.", f"Set {beta_key}=0.1.", beta)]
+        return [ConfigIssue(beta_key, "The loss dro needs a number above 0.", f"Set {beta_key}=0.1.", beta)]
     return []
 
 
-def check_clip(ctx: Context) -> list[Problem]:
+def check_clip(ctx: Context) -> list[ConfigIssue]:
     """Clip ranges that verl refuses or that can never be reached."""
     actor = ctx.config.actor_rollout_ref.actor
     if actor.clip_ratio_c <= 1.0:
         key = f"{_ACTOR}.clip_ratio_c"
-        return [Problem(key, "verl's loss expects a number above 1.", "3.0 is the default.", ctx.get(key))]
+        return [
+            ConfigIssue(key, "verl's loss expects a number above 1.", "3.0 is the default.", ctx.get(key))
+        ]
     pipeline, mode = ctx.settings.pipeline, ctx.settings.off_policy.mode
     several = plan_batch(ctx.config, ctx.settings).updates > 1
     # In sequential mode all of a step's tokens are of the weights that record their log-probabilities.
-    stale = mode == OffPolicyMode.RECORDED.value and pipeline.mode != Mode.SEQUENTIAL.value
-    own_ratio = mode == OffPolicyMode.SAIS.value or stale
+    stale = mode is OffPolicyMode.RECORDED and pipeline.mode is not Mode.SEQUENTIAL
+    own_ratio = mode is OffPolicyMode.SAIS or stale
     if several or int(actor.ppo_epochs) > 1 or own_ratio or actor.policy_loss.loss_mode != "vanilla":
         return []
     return [
-        Problem(
+        ConfigIssue(
             key,
             "With one update per step the importance ratio is exactly 1, so nothing is ever clipped.",
             "Leave it out, or raise marsrl.pipeline.updates_per_step (or set samples_per_update) or "
@@ -87,16 +85,16 @@ def check_clip(ctx: Context) -> list[Problem]:
             value,
         )
         for key, value in changed(ctx, _ACTOR, _CLIPS)
-        if ctx.settings.algo.name != ATTNRL or value != _TREE_CLIPS.get(key.rpartition(".")[2])
+        if value != ctx.method.preset_clips.get(key.rpartition(".")[2])
     ]
 
 
-def check_kl(ctx: Context) -> list[Problem]:
+def check_kl(ctx: Context) -> list[ConfigIssue]:
     """The KL term: settings without it, or what its reference policy needs."""
     if ctx.config.actor_rollout_ref.actor.use_kl_loss:
         return _check_reference(ctx)
     return [
-        Problem(
+        ConfigIssue(
             key,
             "The KL term is switched off (actor_rollout_ref.actor.use_kl_loss = false).",
             "Leave it out, or set actor_rollout_ref.actor.use_kl_loss=true.",
@@ -106,19 +104,19 @@ def check_kl(ctx: Context) -> list[Problem]:
     ]
 
 
-def _check_reference(ctx: Context) -> list[Problem]:
+def _check_reference(ctx: Context) -> list[ConfigIssue]:
     key = f"{_ACTOR}.use_kl_loss"
     if ctx.on_cpu:
         # FSDP2 keeps a frozen model in pinned memory, which only a machine with an accelerator has.
         what = "The reference policy of the KL term runs on GPUs only: it lies in pinned memory."
-        return [Problem(key, what, "Leave it out here, or use a GPU cluster.", True)]
+        return [ConfigIssue(key, what, "Leave it out here, or use a GPU cluster.", True)]
     type_key = f"{_ACTOR}.kl_loss_type"
     kind = str(ctx.get(type_key))
     problems = one_of(type_key, kind.removesuffix("+"), _KL_TYPES)
     return problems + _check_reference_rows(ctx)
 
 
-def _check_reference_rows(ctx: Context) -> list[Problem]:
+def _check_reference_rows(ctx: Context) -> list[ConfigIssue]:
     """The reference policy cuts the rows that the actor cuts."""
     actor = ctx.config.actor_rollout_ref.actor
     ref = "actor_rollout_ref.ref"
@@ -127,7 +125,7 @@ def _check_reference_rows(ctx: Context) -> list[Problem]:
         wanted[f"{ref}.log_prob_micro_batch_size_per_gpu"] = actor.ppo_micro_batch_size_per_gpu
         wanted[f"{ref}.log_prob_micro_batch_size"] = None
     return [
-        Problem(
+        ConfigIssue(
             key,
             "The reference policy reads the rows that the update reads, in the same micro-batches.",
             f"Set it to {'null' if value is None else str(value).lower()}.",

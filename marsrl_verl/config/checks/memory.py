@@ -6,11 +6,10 @@ import os
 
 from marsrl_verl.config import hf_folder
 from marsrl_verl.config.checks.context import Context
-from marsrl_verl.config.checks.model import model_folder
-from marsrl_verl.config.errors import Problem
 from marsrl_verl.config.memory import GIB, MemoryEstimate, estimate_memory
 from marsrl_verl.config.model_shapes import PUBLISHED, ModelShape, shape_from_config
 from marsrl_verl.config.ray_cluster import joins_cluster
+from marsrl_verl.settings.issues import ConfigIssue
 
 _GPU, _HOST = "marsrl.hardware.gpu_gib", "marsrl.hardware.host_gib"
 _ROLLOUT = "actor_rollout_ref.rollout"
@@ -19,24 +18,14 @@ _SHARE = f"{_ROLLOUT}.gpu_memory_utilization"
 
 def model_shape(ctx: Context) -> ModelShape | None:
     """Sizes of the model: from its folder, or from the table of the presets."""
-    folder = model_folder(ctx)
+    folder = ctx.model_folder()
     if folder is not None and (folder / "config.json").is_file():
         return shape_from_config(hf_folder.read_config(folder))
     known = PUBLISHED.get(str(ctx.get("actor_rollout_ref.model.path")))
     return shape_from_config(known) if known is not None else None
 
 
-def check_hardware(ctx: Context) -> list[Problem]:
-    """Sizes of the machines that the run is planned for."""
-    what = "Expected GiB, above 0."
-    return [
-        Problem(key, what, "Leave it out, or give the memory of one GPU or node.", value)
-        for key in (_GPU, _HOST)
-        if (value := ctx.get(key)) is not None and value <= 0
-    ]
-
-
-def check_memory(ctx: Context) -> list[Problem]:
+def check_memory(ctx: Context) -> list[ConfigIssue]:
     """GPUs, the engine's cache and main memory of a node, for a model of known size."""
     shape = None if ctx.prepares_data else model_shape(ctx)
     if shape is None:
@@ -49,7 +38,7 @@ def check_memory(ctx: Context) -> list[Problem]:
     ]
 
 
-def _check_cache(ctx: Context, found: MemoryEstimate) -> list[Problem]:
+def _check_cache(ctx: Context, found: MemoryEstimate) -> list[ConfigIssue]:
     if found.longest_sequences >= 1.0:
         return []
     longest = ctx.get(f"{_ROLLOUT}.max_model_len")
@@ -59,12 +48,12 @@ def _check_cache(ctx: Context, found: MemoryEstimate) -> list[Problem]:
     )
     if ctx.on_cpu:
         key = "ray_kwargs.ray_init.runtime_env.env_vars.VLLM_CPU_KVCACHE_SPACE"
-        return [Problem(key, what, "Set it to more GiB, or limit prompts and responses.", ctx.get(key))]
+        return [ConfigIssue(key, what, "Set it to more GiB, or limit prompts and responses.", ctx.get(key))]
     fix = f"Spread the engine over more GPUs ({_ROLLOUT}.tensor_model_parallel_size), or give it more memory."
-    return [Problem(_SHARE, what, fix, ctx.get(_SHARE))]
+    return [ConfigIssue(_SHARE, what, fix, ctx.get(_SHARE))]
 
 
-def _check_gpu(ctx: Context, found: MemoryEstimate) -> list[Problem]:
+def _check_gpu(ctx: Context, found: MemoryEstimate) -> list[ConfigIssue]:
     limit = float(ctx.get(_GPU)) * GIB
     training = found.training >= found.decoding
     peak = max(found.training, found.decoding)
@@ -84,7 +73,7 @@ def _check_gpu(ctx: Context, found: MemoryEstimate) -> list[Problem]:
         f"The plan takes {_gib(peak)} of each GPU while {'training' if training else 'decoding'}: "
         f"{', '.join(f'{name} {_gib(size)}' for name, size in largest)}."
     )
-    return [Problem(_GPU, what, _way_out(found, training, awake), ctx.get(_GPU))]
+    return [ConfigIssue(_GPU, what, _way_out(found, training, awake), ctx.get(_GPU))]
 
 
 def _way_out(found: MemoryEstimate, training: bool, awake: bool) -> str:
@@ -102,7 +91,7 @@ def _way_out(found: MemoryEstimate, training: bool, awake: bool) -> str:
     )
 
 
-def _check_host(ctx: Context, found: MemoryEstimate) -> list[Problem]:
+def _check_host(ctx: Context, found: MemoryEstimate) -> list[ConfigIssue]:
     limit = ctx.get(_HOST)
     if limit is None and not ctx.dry_run and not joins_cluster(ctx.config):
         limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB
@@ -116,7 +105,7 @@ def _check_host(ctx: Context, found: MemoryEstimate) -> list[Problem]:
         if loading
         else "Use more memory, more nodes, or less offloading."
     )
-    return [Problem(_HOST, what, fix, ctx.get(_HOST))]
+    return [ConfigIssue(_HOST, what, fix, ctx.get(_HOST))]
 
 
 def _gib(size: int) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from marsrl_verl.config import hf_folder
 from marsrl_verl.config.checks.context import Context
-from marsrl_verl.config.errors import Problem
+from marsrl_verl.settings.issues import ConfigIssue
 
 _KEY = "actor_rollout_ref.model.path"
 _SMALLEST_CPU_HEAD = 32
@@ -16,21 +16,14 @@ _TINY_PROMPTS = "marsrl_verl.demo.prompts:TinyPrompts"
 _LARGEST_TINY_VOCABULARY = 1000
 
 
-def model_folder(ctx: Context) -> Path | None:
-    """The local folder of the model, also of a downloaded hub model; None when it is not here."""
-    path = str(ctx.get(_KEY) or "")
-    folder = Path(path).expanduser()
-    if folder.is_dir():
-        return folder
-    return hf_folder.hub_snapshot(path) if hf_folder.is_hub_id(path) else None
-
-
-def check_model_folder(ctx: Context) -> list[Problem]:
+def check_model_folder(ctx: Context) -> list[ConfigIssue]:
     """The folder with configuration, weights, tokenizer and chat template, or a hub id."""
     path = str(ctx.get(_KEY) or "")
     if not path:
         return [
-            Problem(_KEY, "No model is named.", f"Set {_KEY}=folder, or a hub id organisation/name.", path)
+            ConfigIssue(
+                _KEY, "No model is named.", f"Set {_KEY}=folder, or a hub id organisation/name.", path
+            )
         ]
     if "://" in path:
         ctx.notes.append(f"{path} lies on another file system: not looked at.")
@@ -40,35 +33,37 @@ def check_model_folder(ctx: Context) -> list[Problem]:
         return _check_hub(ctx, path)
     if not folder.is_dir():
         return [
-            Problem(
+            ConfigIssue(
                 _KEY,
                 "There is no such folder.",
                 "Give a model's folder, or a hub id organisation/name.",
                 path,
             )
         ]
-    problems: list[Problem] = []
+    problems: list[ConfigIssue] = []
     if not (folder / "config.json").is_file():
         problems.append(
-            Problem(_KEY, "The folder has no config.json.", "Give a folder in Hugging Face's layout.", path)
+            ConfigIssue(
+                _KEY, "The folder has no config.json.", "Give a folder in Hugging Face's layout.", path
+            )
         )
     if not hf_folder.has_weights(folder):
         problems.append(
-            Problem(
+            ConfigIssue(
                 _KEY, "The folder has no weights (*.safetensors).", "Save the model's weights into it.", path
             )
         )
     return problems + _check_tokenizer(ctx, folder)
 
 
-def _check_tokenizer(ctx: Context, folder: Path) -> list[Problem]:
+def _check_tokenizer(ctx: Context, folder: Path) -> list[ConfigIssue]:
     key, place = _KEY, folder
     separate = ctx.get("actor_rollout_ref.model.tokenizer_path")
     if separate:
         key, place = "actor_rollout_ref.model.tokenizer_path", Path(str(separate)).expanduser()
     if not place.is_dir() or not hf_folder.has_tokenizer(place):
         return [
-            Problem(
+            ConfigIssue(
                 key,
                 "The folder has no tokenizer (tokenizer.json or the like).",
                 "Save the tokenizer into it, or name its folder in actor_rollout_ref.model.tokenizer_path.",
@@ -77,7 +72,7 @@ def _check_tokenizer(ctx: Context, folder: Path) -> list[Problem]:
         ]
     if hf_folder.chat_template(place) is None and not ctx.get("actor_rollout_ref.model.custom_chat_template"):
         return [
-            Problem(
+            ConfigIssue(
                 key,
                 "The tokenizer has no chat template, so the roles can't be asked.",
                 "Use a chat model, or set actor_rollout_ref.model.custom_chat_template.",
@@ -87,13 +82,13 @@ def _check_tokenizer(ctx: Context, folder: Path) -> list[Problem]:
     return []
 
 
-def _check_hub(ctx: Context, hub_id: str) -> list[Problem]:
+def _check_hub(ctx: Context, hub_id: str) -> list[ConfigIssue]:
     if hf_folder.hub_snapshot(hub_id) is not None:
         return []
     offline = os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on")
     if offline and not ctx.dry_run:
         return [
-            Problem(
+            ConfigIssue(
                 _KEY,
                 "The model is not in the local cache, and HF_HUB_OFFLINE forbids downloading it.",
                 f"Download it first, or set {_KEY} to its folder.",
@@ -106,11 +101,11 @@ def _check_hub(ctx: Context, hub_id: str) -> list[Problem]:
     return []
 
 
-def check_tiny_world(ctx: Context) -> list[Problem]:
+def check_tiny_world(ctx: Context) -> list[ConfigIssue]:
     """The tiny world's prompts and lengths belong to models with its few dozen tokens."""
     if ctx.settings.prompts.target != _TINY_PROMPTS:
         return []
-    folder = model_folder(ctx)
+    folder = ctx.model_folder()
     if folder is not None and (folder / "config.json").is_file():
         try:
             vocabulary = hf_folder.read_config(folder).get("vocab_size")
@@ -120,7 +115,7 @@ def check_tiny_world(ctx: Context) -> list[Problem]:
             return []
     longest = ctx.settings.roles.solver.max_new_tokens
     return [
-        Problem(
+        ConfigIssue(
             _KEY,
             f"It would be asked with the tiny world's prompts (the Verifier's instructions are one word) and "
             f"have {longest} tokens for a solution.",
@@ -130,26 +125,28 @@ def check_tiny_world(ctx: Context) -> list[Problem]:
     ]
 
 
-def check_model_shape(ctx: Context) -> list[Problem]:
+def check_model_shape(ctx: Context) -> list[ConfigIssue]:
     """Context length, attention heads and vocabulary of a local model against the settings."""
-    folder = model_folder(ctx)
+    folder = ctx.model_folder()
     if folder is None or not (folder / "config.json").is_file():
         return []
     try:
         shape = hf_folder.read_config(folder)
     except ValueError as error:
-        return [Problem(_KEY, f"config.json can't be read: {error}.", "Repair or replace the file.", folder)]
+        return [
+            ConfigIssue(_KEY, f"config.json can't be read: {error}.", "Repair or replace the file.", folder)
+        ]
     return [*_check_context(ctx, shape), *_check_heads(ctx, shape)]
 
 
-def _check_context(ctx: Context, shape: dict[str, Any]) -> list[Problem]:
+def _check_context(ctx: Context, shape: dict[str, Any]) -> list[ConfigIssue]:
     longest, limit = shape.get("max_position_embeddings"), ctx.get("actor_rollout_ref.rollout.max_model_len")
     overridden = (ctx.get("actor_rollout_ref.model.override_config") or {}).get("max_position_embeddings")
     longest = overridden or longest
     if not isinstance(longest, int) or not isinstance(limit, int) or limit <= longest:
         return []
     return [
-        Problem(
+        ConfigIssue(
             "actor_rollout_ref.rollout.max_model_len",
             f"The model takes at most {longest} tokens (max_position_embeddings).",
             "Lower the roles' max_prompt_tokens and max_new_tokens (marsrl.roles).",
@@ -158,11 +155,11 @@ def _check_context(ctx: Context, shape: dict[str, Any]) -> list[Problem]:
     ]
 
 
-def _check_heads(ctx: Context, shape: dict[str, Any]) -> list[Problem]:
+def _check_heads(ctx: Context, shape: dict[str, Any]) -> list[ConfigIssue]:
     heads, hidden = shape.get("num_attention_heads"), shape.get("hidden_size")
     if not isinstance(heads, int) or not isinstance(hidden, int) or heads < 1:
         return []
-    problems: list[Problem] = []
+    problems: list[ConfigIssue] = []
     for key in (
         "actor_rollout_ref.rollout.tensor_model_parallel_size",
         "actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size",
@@ -170,7 +167,7 @@ def _check_heads(ctx: Context, shape: dict[str, Any]) -> list[Problem]:
         parts = ctx.get(key)
         if isinstance(parts, int) and parts > 0 and heads % parts:
             problems.append(
-                Problem(
+                ConfigIssue(
                     key,
                     f"The model's {heads} attention heads can't be split so.",
                     "Set it to a divisor.",
@@ -180,7 +177,7 @@ def _check_heads(ctx: Context, shape: dict[str, Any]) -> list[Problem]:
     head = shape.get("head_dim") or hidden // heads
     if ctx.on_cpu and head < _SMALLEST_CPU_HEAD:
         problems.append(
-            Problem(
+            ConfigIssue(
                 _KEY,
                 f"Its attention heads have size {head}; vLLM on the CPU needs {_SMALLEST_CPU_HEAD} or more.",
                 "Use a model with larger heads, or a GPU.",

@@ -7,16 +7,16 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from marsrl_verl.config.checks.context import Context
-from marsrl_verl.config.errors import ConfigError, Problem
 from marsrl_verl.reporting.run_folder import OutputFolderError, check_output_folder
 from marsrl_verl.reporting.run_lock import RunLockedError, hold
+from marsrl_verl.settings.issues import ConfigError, ConfigIssue
 
 _DIRECTORY, _LOCAL = "marsrl.run.output_dir", "trainer.default_local_dir"
 _MOST_BYTES = 200
 """Of a name: file systems take 255, and files beside the folder have names made of it."""
 
 
-def check_name(ctx: Context) -> list[Problem]:
+def check_name(ctx: Context) -> list[ConfigIssue]:
     """The run's name is a folder's name, and stands in the report and in the picture."""
     name = ctx.settings.run.name
     fix = "Choose a name such as my-run; the place is marsrl.run.output_root."
@@ -28,10 +28,10 @@ def check_name(ctx: Context) -> list[Problem]:
         what = f"The name becomes a folder: at most {_MOST_BYTES} bytes, found {found}."
     else:
         return []
-    return [Problem("name", what, fix, name)]
+    return [ConfigIssue("name", what, fix, name)]
 
 
-def check_output(ctx: Context) -> list[Problem]:
+def check_output(ctx: Context) -> list[ConfigIssue]:
     """An existing run is never overwritten silently."""
     if ctx.dry_run:
         return []
@@ -41,7 +41,7 @@ def check_output(ctx: Context) -> list[Problem]:
     except OutputFolderError as error:
         what = str(error).removeprefix(f"{_DIRECTORY}={run.output_dir} ")
         fix = "Choose another name=…, or marsrl.run.existing=resume | replace."
-        return [Problem(_DIRECTORY, what, fix, run.output_dir)]
+        return [ConfigIssue(_DIRECTORY, what, fix, run.output_dir)]
     except OSError as error:
         return [_unusable(_DIRECTORY, run.output_dir, error)]
     return []
@@ -63,7 +63,7 @@ def hold_folders(ctx: Context) -> Iterator[None]:
                 stack.enter_context(hold(folder))
             except RunLockedError as error:
                 fix = "Choose another name=…, or wait until that run has ended. Nothing of it was touched."
-                raise ConfigError([Problem(key, f"{error}.", fix, folder)]) from error
+                raise ConfigError([ConfigIssue(key, f"{error}.", fix, folder)]) from error
             except OSError as error:
                 raise ConfigError([_unusable(key, folder, error)]) from error
         if problems := check_output(ctx):
@@ -71,6 +71,6 @@ def hold_folders(ctx: Context) -> Iterator[None]:
         yield
 
 
-def _unusable(key: str, folder: Path | str, error: OSError) -> Problem:
+def _unusable(key: str, folder: Path | str, error: OSError) -> ConfigIssue:
     what = f"The folder can't be used: {error.strerror or error}."
-    return Problem(key, what, "Choose another place, or make this one writable.", folder)
+    return ConfigIssue(key, what, "Choose another place, or make this one writable.", folder)

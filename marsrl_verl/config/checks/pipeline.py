@@ -2,69 +2,64 @@
 
 from __future__ import annotations
 
-from marsrl_verl.algos.choices import EntropyScope, OffPolicyMode
 from marsrl_verl.config.checks.context import ROLES, Context
-from marsrl_verl.config.checks.method import at_least, one_of
-from marsrl_verl.config.errors import Problem
-from marsrl_verl.config.schema import MasteredTokensConfig, OffPolicyConfig, PipelineConfig
+from marsrl_verl.config.schema import PipelineConfig
 from marsrl_verl.core.scheduler import Mode
+from marsrl_verl.settings.choices import OffPolicyMode
+from marsrl_verl.settings.issues import ConfigIssue
 
 _SEGMENTS = "marsrl.pipeline.max_segments"
 _MIN_GROUP = "marsrl.pipeline.min_group"
 _MASTERED = "marsrl.algo.mastered_tokens"
 
 
-def check_segments(ctx: Context) -> list[Problem]:
+def check_segments(ctx: Context) -> list[ConfigIssue]:
     """Segments and the groups that they cut."""
     pipeline, size = ctx.settings.pipeline, ctx.settings.algo.group_size
-    problems = [
-        *at_least(_SEGMENTS, pipeline.max_segments, 1, "1 is a response in one round"),
-        *at_least(_MIN_GROUP, pipeline.min_group, 2, "advantages compare samples; null is the whole group"),
-        *at_least("marsrl.pipeline.min_groups", pipeline.min_groups, 1, "1 is no floor"),
-    ]
-    problems += _check_staleness(pipeline)
-    if pipeline.max_segments > 1 and pipeline.mode == Mode.SEQUENTIAL.value:
+    problems = _check_staleness(pipeline)
+    if pipeline.max_segments > 1 and pipeline.mode is Mode.SEQUENTIAL:
         what = "In sequential mode a step waits for all of a response, so segments would only cost time."
         fix = f"Set pipeline=pipelined, or {_SEGMENTS}=1."
-        problems.append(Problem(_SEGMENTS, what, fix, pipeline.max_segments))
+        problems.append(ConfigIssue(_SEGMENTS, what, fix, pipeline.max_segments))
     if pipeline.min_group is None:
         return problems
     if pipeline.max_segments == 1:
         what = "Without segments all samples of a group end in one round, so no group trains in parts."
         fix = f"Leave it out, or raise {_SEGMENTS}."
-        problems.append(Problem(_MIN_GROUP, what, fix, pipeline.min_group))
+        problems.append(ConfigIssue(_MIN_GROUP, what, fix, pipeline.min_group))
     if pipeline.min_group > size:
         what = f"A group has {size} samples (marsrl.algo.group_size)."
-        problems.append(Problem(_MIN_GROUP, what, f"Set it to at most {size}.", pipeline.min_group))
+        problems.append(ConfigIssue(_MIN_GROUP, what, f"Set it to at most {size}.", pipeline.min_group))
     return problems
 
 
-def _check_staleness(pipeline: PipelineConfig) -> list[Problem]:
+def _check_staleness(pipeline: PipelineConfig) -> list[ConfigIssue]:
     key, value = "marsrl.pipeline.max_input_staleness", pipeline.max_input_staleness
-    problems = at_least(key, value, 1, "an input's first turn is the step after the one that made it")
-    if value is None or problems:
-        return problems
-    if pipeline.step_prompt_budget is None or pipeline.mode == Mode.SEQUENTIAL.value:
+    if value is None:
+        return []
+    if pipeline.step_prompt_budget is None or pipeline.mode is Mode.SEQUENTIAL:
         what = "Nothing waits longer than one step: every round decodes all inputs there are."
         fix = "Leave it out, or use pipeline=pipelined with marsrl.pipeline.step_prompt_budget."
-        return [Problem(key, what, fix, value)]
+        return [ConfigIssue(key, what, fix, value)]
     return []
 
 
-def check_off_policy(ctx: Context) -> list[Problem]:
+def check_off_policy(ctx: Context) -> list[ConfigIssue]:
     """The mode of the correction and its threshold."""
     settings, key = ctx.settings.off_policy, "marsrl.off_policy.tis_threshold"
-    problems = one_of("marsrl.off_policy.mode", settings.mode, [mode.value for mode in OffPolicyMode])
-    problems += at_least(key, settings.tis_threshold, 1.0, "an on-policy token has weight 1")
-    changed = settings.tis_threshold != OffPolicyConfig().tis_threshold
-    if changed and settings.mode != OffPolicyMode.TIS.value and not problems:
+    problems: list[ConfigIssue] = []
+    if settings.mode is OffPolicyMode.RECORDED and not ctx.method.records_log_probs:
+        what = f"{ctx.settings.algo.name} records no log-probabilities of the trainer when samples come back."
+        fix = "Use pois, sais or tis."
+        problems.append(ConfigIssue("marsrl.off_policy.mode", what, fix, settings.mode))
+    if settings.changed("tis_threshold") and settings.mode is not OffPolicyMode.TIS:
         what = f"It has no effect with marsrl.off_policy.mode = {settings.mode}."
         fix = "Leave it out, or set marsrl.off_policy.mode=tis."
-        problems.append(Problem(key, what, fix, settings.tis_threshold))
+        problems.append(ConfigIssue(key, what, fix, settings.tis_threshold))
     return problems + _check_sampled_log_probs(ctx)
 
 
-def _check_sampled_log_probs(ctx: Context) -> list[Problem]:
+def _check_sampled_log_probs(ctx: Context) -> list[ConfigIssue]:
     """The engine's log-probabilities are of the distribution it sampled from, at the roles' temperature; the
     trainer's are always of the whole vocabulary."""
     key = "actor_rollout_ref.rollout.logprobs_mode"
@@ -73,9 +68,9 @@ def _check_sampled_log_probs(ctx: Context) -> list[Problem]:
         what = (
             "The engine's log-probabilities have to be those at the sampling temperature, as the trainer's."
         )
-        return [Problem(key, what, "Leave it out: it is processed_logprobs.", found)]
+        return [ConfigIssue(key, what, "Leave it out: it is processed_logprobs.", found)]
     mode = ctx.settings.off_policy.mode
-    if mode == OffPolicyMode.POIS.value:
+    if mode is OffPolicyMode.POIS:
         return []
     problems = []
     for role in ROLES:
@@ -87,33 +82,21 @@ def _check_sampled_log_probs(ctx: Context) -> list[Problem]:
                     f"ratios that marsrl.off_policy.mode={mode} is made of would be wrong."
                 )
                 fix = f"Set it to {whole:g}, or marsrl.off_policy.mode=pois."
-                problems.append(Problem(f"marsrl.roles.{role}.{name}", what, fix, value))
+                problems.append(ConfigIssue(f"marsrl.roles.{role}.{name}", what, fix, value))
     return problems
 
 
-def check_mastered_tokens(ctx: Context) -> list[Problem]:
-    """Ranges of the masking, and settings without effect."""
-    settings, usual = ctx.settings.algo.mastered_tokens, MasteredTokensConfig()
-    problems = one_of(f"{_MASTERED}.scope", settings.scope, [scope.value for scope in EntropyScope])
-    if not 0.0 < settings.probability <= 1.0:
-        what = "Expected a probability above 0."
-        problems.append(
-            Problem(f"{_MASTERED}.probability", what, "0.99 is the paper's.", settings.probability)
-        )
-    if settings.target_entropy <= 0.0:
-        what = "Expected an entropy above 0 nats: nothing is masked at or above it."
-        problems.append(
-            Problem(f"{_MASTERED}.target_entropy", what, "0.2 is the paper's.", settings.target_entropy)
-        )
-    if settings.enabled or problems:
-        return problems
+def check_mastered_tokens(ctx: Context) -> list[ConfigIssue]:
+    """Settings of a masking that is off."""
+    settings = ctx.settings.algo.mastered_tokens
+    if settings.enabled:
+        return []
     return [
-        Problem(
+        ConfigIssue(
             f"{_MASTERED}.{name}",
             f"It has no effect with {_MASTERED}.enabled = false.",
             f"Leave it out, or set {_MASTERED}.enabled=true.",
             getattr(settings, name),
         )
-        for name in ("probability", "target_entropy", "scope")
-        if getattr(settings, name) != getattr(usual, name)
+        for name in settings.changed()
     ]

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
-from marsrl_verl.config.checks.classes import load_prompts
 from marsrl_verl.config.checks.context import Context
-from marsrl_verl.config.checks.model import model_folder
-from marsrl_verl.config.errors import ConfigError, Problem
 from marsrl_verl.config.prompt_budget import RoleBudget, TokenCounter, open_counter, plan_prompts, text_tokens
 from marsrl_verl.rewards.loading import ClassLoadError
+from marsrl_verl.settings.issues import ConfigError, ConfigIssue
 
 
 def prompt_budgets(ctx: Context) -> list[RoleBudget]:
     """The budget of every role that the trained model plays; measured where the model's tokenizer is here."""
     arguments = dict(ctx.config.data.apply_chat_template_kwargs or {})
-    counter = open_counter(model_folder(ctx), arguments)
+    counter = open_counter(ctx.model_folder(), arguments)
     longest = max((report.longest_question for report in ctx.files), key=len, default="")
     solution = _external_solution(ctx, counter) if ctx.external_solver else None
-    budgets = plan_prompts(load_prompts(ctx), ctx.settings.roles, counter, longest, solution)
+    budgets = plan_prompts(ctx.prompts(), ctx.settings.roles, counter, longest, solution)
+    method = ctx.method
+    asked = set(method.asked_roles(ctx.settings.algo, 0))
     if ctx.external_solver:
-        return budgets[1:]
-    return budgets if ctx.settings.algo.correction_rounds else budgets[:1]
+        asked.discard(str(method.external_role))
+    return [budget for budget in budgets if budget.role in asked]
 
 
 def _external_solution(ctx: Context, counter: TokenCounter | None) -> int:
@@ -29,7 +29,7 @@ def _external_solution(ctx: Context, counter: TokenCounter | None) -> int:
     return ctx.settings.external_solver.endpoint.max_tokens or 0
 
 
-def check_prompt_room(ctx: Context) -> list[Problem]:
+def check_prompt_room(ctx: Context) -> list[ConfigIssue]:
     """A role whose wording alone exceeds its limit could never be asked."""
     try:
         budgets = prompt_budgets(ctx)
@@ -37,7 +37,7 @@ def check_prompt_room(ctx: Context) -> list[Problem]:
         return []  # reported by the check of the classes
     except Exception as error:
         return [
-            Problem(
+            ConfigIssue(
                 "marsrl.prompts.target",
                 f"Building a prompt failed with {type(error).__name__}: {error}.",
                 "Repair the prompts' class, or the chat template of the model.",
@@ -45,7 +45,7 @@ def check_prompt_room(ctx: Context) -> list[Problem]:
             )
         ]
     return [
-        Problem(
+        ConfigIssue(
             f"marsrl.roles.{budget.role}.max_prompt_tokens",
             f"The {budget.role}'s wording alone has {budget.fixed} tokens: no room for a problem.",
             f"Set it well above {budget.fixed}. With model=custom it follows from the Solver's limits: raise "

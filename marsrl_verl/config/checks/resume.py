@@ -15,9 +15,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from marsrl_verl.config.batching import world_size
-from marsrl_verl.config.checks.context import Context
-from marsrl_verl.config.checks.method import one_of
-from marsrl_verl.config.errors import Problem
+from marsrl_verl.config.checks.context import Context, one_of
 from marsrl_verl.config.resume_rules import Rule, changed_settings
 from marsrl_verl.config.schema import RunConfig
 from marsrl_verl.reporting.run_folder import MARKER, Existing, has_results
@@ -28,6 +26,7 @@ from marsrl_verl.reporting.seal import (
     remedy,
     step_folder,
 )
+from marsrl_verl.settings.issues import ConfigIssue
 
 _MODE, _PATH, _LOCAL = "trainer.resume_mode", "trainer.resume_from_path", "trainer.default_local_dir"
 _MODEL, _ALONE = "actor_rollout_ref.model.path", "trainer.val_only"
@@ -40,52 +39,54 @@ _TRACKER = "latest_checkpointed_iteration.txt"
 _STEP_FOLDER = re.compile(r"global_step_\d+")
 
 
-def check_resume_mode(ctx: Context) -> list[Problem]:
+def check_resume_mode(ctx: Context) -> list[ConfigIssue]:
     """Whether and from where the run continues."""
     mode, path = str(ctx.get(_MODE)), ctx.get(_PATH)
     if problems := one_of(_MODE, mode, ("auto", "disable", "resume_path")):
         return problems
-    if ctx.get(_ALONE) and ctx.settings.run.existing == Existing.RESUME.value:
+    if ctx.get(_ALONE) and ctx.settings.run.existing is Existing.RESUME:
         what = "An evaluation alone (trainer.val_only) is a run with a folder of its own."
         fix = f"Give it another name=…, with {_MODE}=resume_path {_PATH}=… to evaluate a checkpoint."
-        return [Problem("marsrl.run.existing", what, fix, ctx.settings.run.existing)]
+        return [ConfigIssue("marsrl.run.existing", what, fix, ctx.settings.run.existing)]
     if mode == "resume_path":
         return _check_path(ctx, path)
     if path is not None:
         what = f"It has no effect with {_MODE} = {mode}."
-        return [Problem(_PATH, what, f"Leave it out, or set {_MODE}=resume_path.", path)]
-    if mode == "disable" and ctx.settings.run.existing == Existing.RESUME.value:
+        return [ConfigIssue(_PATH, what, f"Leave it out, or set {_MODE}=resume_path.", path)]
+    if mode == "disable" and ctx.settings.run.existing is Existing.RESUME:
         what = "marsrl.run.existing = resume continues from the last checkpoint, which this setting forbids."
-        return [Problem(_MODE, what, "Leave it out, or set marsrl.run.existing=replace to start anew.", mode)]
+        return [
+            ConfigIssue(_MODE, what, "Leave it out, or set marsrl.run.existing=replace to start anew.", mode)
+        ]
     return []
 
 
-def check_kept(ctx: Context) -> list[Problem]:
+def check_kept(ctx: Context) -> list[ConfigIssue]:
     """How many checkpoints stay."""
     keep = ctx.get(_KEEP)
     if keep is None or (isinstance(keep, int) and not isinstance(keep, bool) and keep >= 1):
         return []
     what = "Expected a whole number, at least 1: so many of the newest checkpoints are kept."
-    return [Problem(_KEEP, what, "Set it to 1 or more, or leave it out to keep all.", keep)]
+    return [ConfigIssue(_KEEP, what, "Set it to 1 or more, or leave it out to keep all.", keep)]
 
 
-def _check_path(ctx: Context, path: Any) -> list[Problem]:
+def _check_path(ctx: Context, path: Any) -> list[ConfigIssue]:
     example = f"Set {_PATH}=folder/of/the/run/checkpoints/global_step_N."
     if not isinstance(path, str) or not path:
-        return [Problem(_PATH, f"{_MODE} = resume_path needs a checkpoint's folder.", example, path)]
+        return [ConfigIssue(_PATH, f"{_MODE} = resume_path needs a checkpoint's folder.", example, path)]
     folder = Path(path).expanduser()
     if not _STEP_FOLDER.fullmatch(folder.name):
-        return [Problem(_PATH, "A checkpoint's folder is named global_step_N.", example, path)]
+        return [ConfigIssue(_PATH, "A checkpoint's folder is named global_step_N.", example, path)]
     if not folder.is_dir() and not ctx.dry_run:
-        return [Problem(_PATH, "There is no such folder.", example, path)]
+        return [ConfigIssue(_PATH, "There is no such folder.", example, path)]
     run = ctx.settings.run
-    if run.existing == Existing.REPLACE.value and _inside(folder, Path(run.output_dir)):
+    if run.existing is Existing.REPLACE and _inside(folder, Path(run.output_dir)):
         what = f"marsrl.run.existing = replace deletes {run.output_dir}, and this checkpoint with it."
-        return [Problem(_PATH, what, "Give the new run another name=….", path)]
+        return [ConfigIssue(_PATH, what, "Give the new run another name=….", path)]
     return []
 
 
-def check_checkpoints(ctx: Context) -> list[Problem]:
+def check_checkpoints(ctx: Context) -> list[ConfigIssue]:
     """A folder of checkpoints outside the run's own may hold those of another run.
 
     This run would continue from them, overwrite them, or delete them as older ones.
@@ -98,7 +99,7 @@ def check_checkpoints(ctx: Context) -> list[Problem]:
     if _continues(run):
         return []  # the record says whether they are this run's
     return [
-        Problem(
+        ConfigIssue(
             _LOCAL,
             "The folder holds the checkpoints of another run; this one would take them for its own.",
             "Leave it out, or name an empty folder.",
@@ -111,11 +112,11 @@ def _holds_checkpoints(folder: Path) -> bool:
     return any(_STEP_FOLDER.fullmatch(path.name) for path in folder.glob("global_step_*"))
 
 
-def check_record(ctx: Context) -> list[Problem]:
+def check_record(ctx: Context) -> list[ConfigIssue]:
     """The settings of the run that is continued."""
     run, mode = ctx.settings.run, ctx.get(_MODE)
-    problems: list[Problem] = []
-    if run.existing == Existing.RESUME.value:
+    problems: list[ConfigIssue] = []
+    if run.existing is Existing.RESUME:
         folder = Path(run.output_dir)
         places = [folder / "checkpoints", Path(str(ctx.get(_LOCAL))).expanduser()]
         problems += _compare(ctx, folder, (Rule.BOUND, Rule.FOLDER), places)
@@ -127,7 +128,7 @@ def check_record(ctx: Context) -> list[Problem]:
     return problems
 
 
-def check_checkpoint(ctx: Context) -> list[Problem]:
+def check_checkpoint(ctx: Context) -> list[ConfigIssue]:
     """The checkpoint that is going to be loaded: complete, of the sizes that its seal says, and with the
     content, where files are small. All are read once more when the workers are there."""
     run, mode = ctx.settings.run, ctx.get(_MODE)
@@ -145,7 +146,7 @@ def check_checkpoint(ctx: Context) -> list[Problem]:
     try:
         check_before_start(folder, one_node=int(ctx.config.trainer.nnodes) == 1)
     except (CheckpointError, OSError) as error:
-        return [Problem(str(folder), f"{error}.", f"{remedy(folder, named=mode == 'resume_path')}.")]
+        return [ConfigIssue(str(folder), f"{error}.", f"{remedy(folder, named=mode == 'resume_path')}.")]
     return []
 
 
@@ -155,7 +156,7 @@ def _compare(
     refused: tuple[Rule, ...],
     places: list[Path],
     keys: tuple[str, ...] | None = None,
-) -> list[Problem]:
+) -> list[ConfigIssue]:
     """Settings against the record of a run.
 
     A run that ended before it wrote one has no checkpoint either. A folder that is no run's has none. Where
@@ -176,15 +177,15 @@ def _compare(
             return []
         what = "The record of the run's settings is missing: whether its checkpoints fit these can't be told."
         fix = f"Put it back ({run}/config.N.yaml are earlier ones), or start anew under another name=…."
-        return [Problem(str(record), what, fix)]
+        return [ConfigIssue(str(record), what, fix)]
     try:
         old = OmegaConf.load(record)
     except (OSError, yaml.YAMLError, OmegaConfBaseException) as error:
         what = f"The record of the run's settings can't be read: {error}"
-        return [Problem(str(record), what, "Repair the file, or start anew under another name=….")]
+        return [ConfigIssue(str(record), what, "Repair the file, or start anew under another name=….")]
     if not isinstance(old, DictConfig):
         what = f"Expected the run's settings, found {type(old).__name__}."
-        return [Problem(str(record), what, "Repair the file, or start anew under another name=….")]
+        return [ConfigIssue(str(record), what, "Repair the file, or start anew under another name=….")]
     new = OmegaConf.to_container(ctx.config, resolve=True)
     problems = [
         _changed(key, value, was, record, rule)
@@ -195,7 +196,7 @@ def _compare(
     return problems if ctx.get(_ALONE) else problems + _compare_bytes(ctx, old, record)
 
 
-def _changed(key: str, new: Any, old: Any, record: Path, rule: Rule = Rule.BOUND) -> Problem:
+def _changed(key: str, new: Any, old: Any, record: Path, rule: Rule = Rule.BOUND) -> ConfigIssue:
     was = "null" if old is None else old
     what, fix = f"The run that is continued has {was} ({record}); ", f"Set {key}={was}, or "
     if rule is Rule.FOLDER:
@@ -204,10 +205,10 @@ def _changed(key: str, new: Any, old: Any, record: Path, rule: Rule = Rule.BOUND
     else:
         what += _WHY_BOUND.get(key, "its checkpoint does not fit another value.")
         fix += "start anew under another name=…."
-    return Problem(key, what, fix, new)
+    return ConfigIssue(key, what, fix, new)
 
 
-def _compare_ranks(ctx: Context, old: DictConfig, record: Path) -> list[Problem]:
+def _compare_ranks(ctx: Context, old: DictConfig, record: Path) -> list[ConfigIssue]:
     """Every rank reads the part of the checkpoint that it wrote."""
     if not (_has(old, "trainer.nnodes") and _has(old, "trainer.n_gpus_per_node")):
         return []
@@ -217,11 +218,11 @@ def _compare_ranks(ctx: Context, old: DictConfig, record: Path) -> list[Problem]
     return [_changed(key, ctx.get(key), f"{world_size(old)} ranks in all", record)]
 
 
-def _compare_bytes(ctx: Context, old: DictConfig, record: Path) -> list[Problem]:
+def _compare_bytes(ctx: Context, old: DictConfig, record: Path) -> list[ConfigIssue]:
     """Files of the same name with other content."""
     sizes = OmegaConf.select(old, "marsrl.run.data_bytes") or {}
     return [
-        Problem(
+        ConfigIssue(
             key,
             f"The file has {now} bytes; when the run began, it had {sizes[name]} ({record}).",
             "Put the old file back, or start anew under another name=….",
@@ -251,7 +252,7 @@ def _has(config: DictConfig, key: str) -> bool:
 
 
 def _continues(run: RunConfig) -> bool:
-    return run.existing == Existing.RESUME.value and (Path(run.output_dir) / MARKER).exists()
+    return run.existing is Existing.RESUME and (Path(run.output_dir) / MARKER).exists()
 
 
 def _inside(path: Path, folder: Path) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from marsrl_verl.config.checks.context import Context
-from marsrl_verl.config.errors import Problem
+from marsrl_verl.settings.issues import ConfigIssue
 
 _SHARE = "marsrl.training.share_prefixes"
 _ACTOR = "actor_rollout_ref.actor"
@@ -11,7 +11,7 @@ _ATTENTION = ("sdpa", "flash_attention_2", "flash_attention_3", "flex_attention"
 """Attention for which there is a mask of a prefix tree; flex attention stands in for flash attention."""
 
 
-def check_share_prefixes(ctx: Context) -> list[Problem]:
+def check_share_prefixes(ctx: Context) -> list[ConfigIssue]:
     """What a pass over a prefix tree needs."""
     if not ctx.settings.training.share_prefixes:
         return []
@@ -43,12 +43,12 @@ def check_share_prefixes(ctx: Context) -> list[Problem]:
         ),
     ):
         if (value := ctx.get(key)) not in (wanted, None):
-            problems.append(Problem(key, f"{what} ({_SHARE} = true)", fix, value))
+            problems.append(ConfigIssue(key, f"{what} ({_SHARE} = true)", fix, value))
     key = "actor_rollout_ref.model.override_config"
     attention = (ctx.get(key) or {}).get("attn_implementation")
     if attention is not None and attention not in _ATTENTION:
         what = f"There is no mask of a prefix tree for it ({_SHARE} = true)."
         problems.append(
-            Problem(f"{key}.attn_implementation", what, f"Use one of {', '.join(_ATTENTION)}.", attention)
+            ConfigIssue(f"{key}.attn_implementation", what, f"Use one of {', '.join(_ATTENTION)}.", attention)
         )
     return problems

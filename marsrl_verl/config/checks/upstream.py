@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from marsrl_verl.config.checks.context import Context
-from marsrl_verl.config.errors import Problem
 from marsrl_verl.config.kinds import kind_problems
 from marsrl_verl.config.reference import default_of
 from marsrl_verl.config.unused_keys import FIXED_KEYS, INERT_KEYS
+from marsrl_verl.settings.issues import ConfigIssue
 
 _OURS: dict[str, Any] = {
     "trainer.use_v1": False,
@@ -34,19 +34,21 @@ _STRATEGIES = ("actor", "actor.fsdp_config", "ref", "ref.fsdp_config")
 _NOTHING = object()
 
 
-def check_inert(ctx: Context) -> list[Problem]:
+def check_inert(ctx: Context) -> list[ConfigIssue]:
     """Keys without effect that were changed."""
     return [
-        Problem(key, f"It was changed, but the trainer does not use it. {inert.reason}", inert.instead, value)
+        ConfigIssue(
+            key, f"It was changed, but the trainer does not use it. {inert.reason}", inert.instead, value
+        )
         for inert in INERT_KEYS
         for key, value in _changed_leaves(ctx, inert.key)
     ]
 
 
-def check_fixed(ctx: Context) -> list[Problem]:
+def check_fixed(ctx: Context) -> list[ConfigIssue]:
     """Keys that the trainer would honour with a wrong result."""
     return [
-        Problem(key, fixed.reason, fixed.instead, value)
+        ConfigIssue(key, fixed.reason, fixed.instead, value)
         for fixed in FIXED_KEYS
         for key, value in _changed_leaves(ctx, fixed.key)
     ]
@@ -67,16 +69,16 @@ def _changed_leaves(ctx: Context, key: str) -> list[tuple[str, Any]]:
     ]
 
 
-def check_strategy(ctx: Context) -> list[Problem]:
+def check_strategy(ctx: Context) -> list[ConfigIssue]:
     """The trainer drives FSDP2."""
     return [
-        Problem(key, "The trainer drives FSDP2.", "Leave it out (fsdp2).", ctx.get(key))
+        ConfigIssue(key, "The trainer drives FSDP2.", "Leave it out (fsdp2).", ctx.get(key))
         for key in (f"actor_rollout_ref.{place}.strategy" for place in _STRATEGIES)
         if ctx.get(key) != "fsdp2"
     ]
 
 
-def check_types(ctx: Context) -> list[Problem]:
+def check_types(ctx: Context) -> list[ConfigIssue]:
     """Values of verl's keys against the kind that verl expects."""
     return kind_problems(ctx.raw)
 

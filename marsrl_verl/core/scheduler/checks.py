@@ -69,7 +69,9 @@ def _check_reward(one: Trajectory, *, late: bool) -> None:
 
 def _check_beginning(request: RolloutRequest, before: Trajectory | None, one: Trajectory) -> None:
     """A trajectory begins with what there was of it: its tokens are what was sampled, and stay so."""
-    earlier = before.sequences if before is not None else [request.prefix] if request.prefix is not None else []
+    earlier = (
+        before.sequences if before is not None else [request.prefix] if request.prefix is not None else []
+    )
     if len(one.sequences) < len(earlier):
         raise ValueError(
             f"trajectory {one.trajectory_id}: has {len(one.sequences)} sequences, and had {len(earlier)}"

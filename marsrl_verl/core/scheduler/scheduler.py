@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable
-from enum import Enum
 from typing import Any
 
 from marsrl_verl.core.method import Ended, EndReason, Method, Stage, Unit
@@ -20,11 +19,12 @@ from marsrl_verl.core.scheduler.checks import check_output
 from marsrl_verl.core.scheduler.result import StepResult
 from marsrl_verl.core.scheduler.state import PendingGroup, ProblemState, SchedulerState
 from marsrl_verl.core.trajectory import Group, RolloutOutput, Trajectory
+from marsrl_verl.settings.choices import Choice
 
 STATE_VERSION = 6
 
 
-class Mode(str, Enum):
+class Mode(Choice):
     """How stages are spread over training steps."""
 
     SEQUENTIAL = "sequential"
@@ -69,7 +69,9 @@ class Scheduler:
                 f"step_prompt_budget is {step_prompt_budget}, expected at least 1, or null for no limit"
             )
         if min_group is not None and min_group < 2:
-            raise ValueError(f"min_group is {min_group}, expected at least 2 trajectories to compare, or null")
+            raise ValueError(
+                f"min_group is {min_group}, expected at least 2 trajectories to compare, or null"
+            )
         if min_groups < 1:
             raise ValueError(f"min_groups is {min_groups}, expected at least 1")
         if max_input_staleness is not None and max_input_staleness < 1:
@@ -105,7 +107,9 @@ class Scheduler:
         counts = Counter(problem.problem_id for problem in problems)
         taken = sorted(name for name, count in counts.items() if count > 1 or name in state.problems)
         if taken:
-            raise ValueError(f"start_step({step}): problem ids must be unique for the run, found again: {taken}")
+            raise ValueError(
+                f"start_step({step}): problem ids must be unique for the run, found again: {taken}"
+            )
         state.step, state.open, state.round_taken = step, True, False
         for problem in problems:
             one = ProblemState(problem, state.next_order, self.method.stages[0].name)
@@ -374,7 +378,9 @@ class Scheduler:
     def completed_stages(self) -> list[Group]:
         """Complete groups of problems whose stage is complete and whose next one is not chosen yet, by group
         id. What the method wants to know of them can still be found out."""
-        groups = [group for one in self._state.problems.values() if one.complete for group in one.done.values()]
+        groups = [
+            group for one in self._state.problems.values() if one.complete for group in one.done.values()
+        ]
         return sorted(groups, key=lambda group: group.group_id)
 
     def _advance(self, step: int) -> None:

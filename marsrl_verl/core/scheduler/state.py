@@ -128,7 +128,9 @@ class SchedulerState:
     def from_plain(cls, data: dict[str, Any]) -> SchedulerState:
         """The inverse of `to_plain`."""
         problems = {plain["problem_id"]: problem_from_plain(plain) for plain in data["problems"]}
-        requests = {plain["group_id"]: RolloutRequest.from_plain(plain, problems) for plain in data["requests"]}
+        requests = {
+            plain["group_id"]: RolloutRequest.from_plain(plain, problems) for plain in data["requests"]
+        }
         groups = {name: Group.from_plain(plain, requests[name]) for name, plain in data["groups"].items()}
         states = {
             plain["problem"]: ProblemState(
@@ -181,4 +183,6 @@ def _pending_to_plain(one: PendingGroup) -> dict[str, Any]:
 
 def _pending_from_plain(data: dict[str, Any]) -> PendingGroup:
     members = [Trajectory.from_plain(plain) for plain in data["members"]]
-    return PendingGroup({one.number: one for one in members}, data["state"], data["in_flight"], set(data["trained"]))
+    return PendingGroup(
+        {one.number: one for one in members}, data["state"], data["in_flight"], set(data["trained"])
+    )

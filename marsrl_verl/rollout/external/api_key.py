@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from marsrl_verl.config.schema import EndpointConfig
+    from marsrl_verl.rollout.external.config import EndpointConfig
 
 _NODE = "marsrl.external_solver.endpoint"
 

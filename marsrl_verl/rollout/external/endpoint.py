@@ -19,7 +19,7 @@ from marsrl_verl.rollout.external.solver import ExternalAnswer, failed
 from marsrl_verl.rollout.single_call import FINISH_REASONS
 
 if TYPE_CHECKING:
-    from marsrl_verl.config.schema import EndpointConfig
+    from marsrl_verl.rollout.external.config import EndpointConfig
 
 LONGEST_PAUSE_S = 60.0
 """Most seconds between two attempts, whatever the endpoint asks for."""

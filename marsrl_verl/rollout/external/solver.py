@@ -7,23 +7,11 @@ another tokenizer would mean nothing to the trained model, and it never enters a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 from typing import Protocol
 
 from marsrl_verl.core.thinking import CLOSE, OPEN, final_text
 from marsrl_verl.core.types import FinishReason, Sample, StageInput
 from marsrl_verl.rollout.single_call import ChatTokenizer
-
-
-class SolverSource(str, Enum):
-    """Where solutions come from."""
-
-    NONE = "none"
-    """From the trained model."""
-    ENDPOINT = "endpoint"
-    """From an OpenAI-compatible endpoint."""
-    JSONL = "jsonl"
-    """From a file."""
 
 
 @dataclass(frozen=True, slots=True)

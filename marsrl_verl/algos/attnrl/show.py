@@ -1,12 +1,12 @@
 """A page that shows where later reasoning looks back: steps coloured by influence, branch points marked.
 
-    python -m marsrl_verl.attention.show --model Qwen/Qwen3-0.6B --question "…" --text response.txt
+    python -m marsrl_verl.algos.attnrl.show --model Qwen/Qwen3-0.6B --question "…" --text response.txt
 
 `--text` is a file with a response, or the response itself; `--question` is put into the model's chat template
 before it. Writes an HTML file and prints the branch points. Unless told otherwise they are chosen as in
 training with `algo=attnrl`.
 
-    python -m marsrl_verl.attention.show --run outputs/default --sample train-3-1/initial/0#2
+    python -m marsrl_verl.algos.attnrl.show --run outputs/default --sample train-3-1/initial/0#2
 
 shows a response of a run as its trainer saw it: its influence, the branch points that were chosen with
 what their continuations earned, and its advantages. It needs no model, only the tokenizer.
@@ -23,8 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from marsrl_verl.algos.attnrl import DELTA
-from marsrl_verl.algos.branch_points import (
+from marsrl_verl.algos.attnrl.branch_points import (
     BranchCriterion,
     BranchRule,
     FciAggregation,
@@ -34,12 +33,13 @@ from marsrl_verl.algos.branch_points import (
     check_rule,
     choose_branch_points,
 )
-from marsrl_verl.algos.step_cutter import StepEnds, step_cutter
+from marsrl_verl.algos.attnrl.method import DELTA
+from marsrl_verl.algos.attnrl.page import ShownResponse, page, step_texts
+from marsrl_verl.algos.attnrl.recorded import recorded_response
+from marsrl_verl.algos.attnrl.step_cutter import StepEnds, step_cutter
 from marsrl_verl.attention.choices import FciBackend
 from marsrl_verl.attention.collector import collect_influence
 from marsrl_verl.attention.layout import build_layout
-from marsrl_verl.attention.page import ShownResponse, page, step_texts
-from marsrl_verl.attention.recorded import recorded_response
 from marsrl_verl.core.inert_text import printable
 from marsrl_verl.core.steps import Steps
 
@@ -188,7 +188,7 @@ def _recorded(one: argparse.Namespace) -> tuple[ShownResponse, str]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m marsrl_verl.attention.show",
+        prog="python -m marsrl_verl.algos.attnrl.show",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

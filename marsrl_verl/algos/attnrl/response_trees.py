@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import Enum
 
 import numpy as np
 
-from marsrl_verl.core.tree import Path, Tree, build_tree, values
 from marsrl_verl.core.trajectory import Group, Trajectory
+from marsrl_verl.core.tree import Path, Tree, build_tree, values
+from marsrl_verl.settings.choices import Choice
 
 
-class TreeCredit(str, Enum):
+class TreeCredit(Choice):
     """How rewards become advantages."""
 
     ATTNRL = "attnrl"

@@ -9,8 +9,8 @@ from enum import Enum
 
 import numpy as np
 
-from marsrl_verl.algos.adaptive_sampling import ProblemStanding
-from marsrl_verl.algos.branch_points import BranchPoint
+from marsrl_verl.algos.attnrl.adaptive_sampling import ProblemStanding
+from marsrl_verl.algos.attnrl.branch_points import BranchPoint
 from marsrl_verl.core.trajectory import Group
 from marsrl_verl.core.types import is_correct
 

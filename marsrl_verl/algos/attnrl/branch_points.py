@@ -11,14 +11,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
 
 import numpy as np
 
 from marsrl_verl.core.steps import Steps
+from marsrl_verl.settings.choices import Choice
 
 
-class BranchCriterion(str, Enum):
+class BranchCriterion(Choice):
     """By what branch points are chosen."""
 
     FCI = "fci"
@@ -41,7 +41,7 @@ BY_TOKEN = frozenset({BranchCriterion.SURPRISAL, BranchCriterion.ENTROPY})
 """Criteria that choose tokens; the others choose steps."""
 
 
-class FciAggregation(str, Enum):
+class FciAggregation(Choice):
     """How the attention that later steps pay to a step becomes its influence."""
 
     SUM = "sum"
@@ -61,7 +61,7 @@ def aggregated_influence(
     return tuple(value / max(steps - step - delta, 1) for step, value in enumerate(influence))
 
 
-class Shortfall(str, Enum):
+class Shortfall(Choice):
     """What happens where fewer points than asked for satisfy the rule."""
 
     FEWER = "fewer"

@@ -10,59 +10,63 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from marsrl_verl.algos.adaptive_sampling import (
+from marsrl_verl.algos.attnrl import checks as rules
+from marsrl_verl.algos.attnrl import config as settings_of
+from marsrl_verl.algos.attnrl.adaptive_sampling import (
     BatchController,
     ExpansionRounding,
-    FilterMean,
     FilterRule,
     ProblemStanding,
     RunningMean,
     TreeChoice,
-    batch_controller,
     choose_trees,
     in_filter,
     passes_filter,
     trees_to_expand,
 )
-from marsrl_verl.algos.branch_points import (
+from marsrl_verl.algos.attnrl.branch_points import (
     BY_TOKEN,
     BranchCriterion,
     BranchPoint,
     BranchRule,
     FciAggregation,
     ResponseMarks,
-    Shortfall,
     aggregated_influence,
     check_rule,
     choose_branch_points,
 )
+from marsrl_verl.algos.attnrl.response_trees import TreeCredit, by_problem, problem_tree, tree_metrics
+from marsrl_verl.algos.attnrl.step_cutter import StepCutter, step_cutter
+from marsrl_verl.algos.attnrl.tree_figures import TreeFigures
 from marsrl_verl.algos.mastered_tokens import MasteredTokens
 from marsrl_verl.algos.prompts import PromptTokens, RolePrompts
-from marsrl_verl.algos.response_trees import TreeCredit, by_problem, problem_tree, tree_metrics
-from marsrl_verl.algos.step_cutter import StepCutter
-from marsrl_verl.algos.tree_figures import TreeFigures
-from marsrl_verl.core.method import EndReason, Method, Probe, Stage, StepView, Unit
+from marsrl_verl.core.method import (
+    EndReason,
+    Method,
+    MethodTools,
+    Probe,
+    RunView,
+    Stage,
+    StagePlan,
+    StepView,
+    Unit,
+)
 from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.rows import RowRef, Rows
 from marsrl_verl.core.seeding import derive_generator
-from marsrl_verl.core.sequence import (
-    RECORDED_ENTROPIES,
-    RECORDED_LOG_PROBS,
-    TRAINER_LOG_PROBS,
-)
+from marsrl_verl.core.sequence import RECORDED_ENTROPIES, RECORDED_LOG_PROBS, TRAINER_LOG_PROBS
 from marsrl_verl.core.sequence import Sequence as TokenSequence
 from marsrl_verl.core.steps import Steps
 from marsrl_verl.core.trajectory import Group, Trajectory
 from marsrl_verl.core.tree import tree_advantages, treerl_advantages
-from marsrl_verl.core.types import SOLVER, is_correct
-
-if TYPE_CHECKING:
-    from marsrl_verl.config.schema import AlgoConfig
+from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER, is_correct
+from marsrl_verl.settings.choices import OffPolicyMode
+from marsrl_verl.settings.issues import ConfigIssue
 
 INITIAL = "initial"
 CONTINUATION = "continuation"
@@ -88,6 +92,20 @@ class Expansion:
     """Also train first responses that were not expanded; they count in the root's value either way."""
 
 
+def batch_controller(config: settings_of.Config, problems: int) -> BatchController | None:
+    """What adapts the number of problems, `problems` at the beginning; None where it stays as it is."""
+    batch = config.adaptive_batch
+    if not batch.enabled:
+        return None
+    return BatchController(
+        target_samples=batch.target_samples or problems * config.samples_per_problem,
+        problems=float(problems),
+        least=batch.min_problems,
+        most=config.most_problems(problems),
+        smoothing=batch.smoothing,
+    )
+
+
 class AttnRL(Method):
     """Initial responses, then continuations from their branch points.
 
@@ -107,10 +125,19 @@ class AttnRL(Method):
         prompt_tokens: measures a chat.
         record_log_probs: whether the loss takes the trainer's log-probabilities of the first responses under
             the weights that sampled them.
-        fci_backend: what computes the influence (`attention.backends`).
+        fci_backend: what computes FCI (`attention.choices.FciBackend`).
         mastered: which tokens are left out of the loss.
     """
 
+    Config = settings_of.Config
+    roles = (SOLVER, VERIFIER, CORRECTOR)
+    """The Solver is trained; the others are asked where the evaluation has rounds."""
+    answering_roles = (SOLVER, CORRECTOR)
+    records_log_probs = True
+    group_relative = False
+    fused_kernels = False
+    preset_clips: ClassVar[Mapping[str, float]] = {"clip_ratio_low": 0.2, "clip_ratio_high": 0.28}
+    resumable = frozenset({"fci_backend", "mastered_tokens"})
     unit = Unit.PROBLEM
 
     def __init__(
@@ -141,7 +168,7 @@ class AttnRL(Method):
         self.expansion = expansion or Expansion()
         check_rule(self.branching)
         if delta < 1:
-            raise ValueError(f"algo.attnrl.delta is {delta}, expected at least 1")
+            raise ValueError(f"algo.delta is {delta}, expected at least 1")
         self.delta, self.aggregation = delta, aggregation
         if self.expansion.continuations < 1:
             raise ValueError(f"num_continuations is {self.expansion.continuations}, expected at least 1")
@@ -150,12 +177,11 @@ class AttnRL(Method):
         self.tree_credit = tree_credit
         self.max_prompt_tokens, self.prompt_tokens = max_prompt_tokens, prompt_tokens
         self.stages = (Stage(INITIAL, SOLVER, next=(CONTINUATION,)), Stage(CONTINUATION, SOLVER))
-        self.fci_backend = fci_backend
-        self.mastered = mastered or MasteredTokens()
         self._figures = TreeFigures()
+        self.record_log_probs, self.fci_backend = record_log_probs, str(fci_backend)
+        self.mastered = mastered or MasteredTokens()
         self._steps: dict[str, Steps] = {}
         """Of responses that were cut in this step, by trajectory id."""
-        self.record_log_probs = record_log_probs
         self._trained = 0
         """Samples trained since the controller was last told."""
         self._completing_steps = 0
@@ -164,63 +190,73 @@ class AttnRL(Method):
         """Steps since then in which problems ended, all of them before the last stage."""
 
     @classmethod
-    def from_config(
-        cls,
-        cfg: AlgoConfig,
-        prompts: RolePrompts,
-        seed: int,
-        *,
-        cutter: StepCutter,
-        problems: int,
-        prompt_tokens: PromptTokens | None = None,
-        max_prompt_tokens: int | None = None,
-        record_log_probs: bool = True,
-    ) -> AttnRL:
-        """Build the method from the `marsrl.algo` node.
-
-        Args:
-            cfg: the node.
-            prompts: the Solver's wording.
-            seed: the run's seed.
-            cutter: cuts responses into steps.
-            problems: problems per step as configured.
-            prompt_tokens, max_prompt_tokens: measure a chat and limit it; both or neither.
-            record_log_probs: whether the loss takes recorded log-probabilities (`off_policy.mode=recorded`).
-
-        Raises:
-            ValueError: a setting is out of range or unknown.
-        """
-        one = cfg.attnrl
+    def from_settings(cls, settings: Any, tools: MethodTools) -> AttnRL:
+        """Build the method from the `marsrl` node."""
+        config: settings_of.Config = settings.algo
         return cls(
-            prompts,
-            cutter,
-            seed=seed,
-            group_size=cfg.group_size,
-            delta=prompts.step_distance if one.delta is None else one.delta,
-            aggregation=FciAggregation(one.fci_aggregation),
+            tools.prompts,
+            step_cutter(tools.tokenizer, config.step_ends),
+            seed=settings.run.seed,
+            group_size=config.group_size,
+            delta=tools.prompts.step_distance if config.delta is None else config.delta,
+            aggregation=config.fci_aggregation,
             branching=BranchRule(
-                criterion=BranchCriterion(one.criterion),
-                count=one.num_branch_points,
-                top_share=one.top_share,
-                min_token_distance=one.min_token_distance,
-                shortfall=Shortfall(one.shortfall),
+                criterion=config.criterion,
+                count=config.num_branch_points,
+                top_share=config.top_share,
+                min_token_distance=config.min_token_distance,
+                shortfall=config.shortfall,
             ),
             expansion=Expansion(
-                continuations=one.num_continuations,
-                filter=FilterRule(one.filter),
-                rounding=ExpansionRounding(one.expansion),
-                choice=TreeChoice(one.tree_choice),
-                keep_unbranched=one.keep_unbranched,
+                continuations=config.num_continuations,
+                filter=config.filter,
+                rounding=config.expansion,
+                choice=config.tree_choice,
+                keep_unbranched=config.keep_unbranched,
             ),
-            mean=RunningMean(FilterMean(one.filter_mean), one.filter_decay),
-            controller=batch_controller(cfg, problems),
-            tree_credit=TreeCredit(one.tree_credit),
-            prompt_tokens=prompt_tokens,
-            max_prompt_tokens=max_prompt_tokens,
-            record_log_probs=record_log_probs,
-            fci_backend=one.fci_backend,
-            mastered=MasteredTokens.from_config(cfg.mastered_tokens),
+            mean=RunningMean(config.filter_mean, config.filter_decay),
+            controller=batch_controller(config, tools.problems),
+            tree_credit=config.tree_credit,
+            prompt_tokens=tools.prompt_tokens,
+            max_prompt_tokens=settings.roles.solver.max_prompt_tokens,
+            record_log_probs=settings.off_policy.mode is OffPolicyMode.RECORDED,
+            fci_backend=config.fci_backend,
+            mastered=MasteredTokens.from_config(config.mastered_tokens),
         )
+
+    @classmethod
+    def plan(cls, config: settings_of.Config) -> tuple[StagePlan, ...]:
+        """1 + G N groups: N branch points in each of G responses."""
+        branches = config.group_size * config.num_branch_points
+        return (
+            StagePlan(INITIAL, SOLVER, 1, True, config.group_size),
+            StagePlan(CONTINUATION, SOLVER, branches, True, config.num_continuations),
+        )
+
+    @classmethod
+    def most_problems(cls, config: settings_of.Config, configured: int) -> int:
+        """More than `configured` where their number is adapted."""
+        return config.most_problems(configured)
+
+    @classmethod
+    def asked_roles(cls, config: settings_of.Config, evaluation_rounds: int) -> tuple[str, ...]:
+        """The Solver alone where the evaluation has no rounds."""
+        return cls.roles if evaluation_rounds > 0 else (SOLVER,)
+
+    @classmethod
+    def checks(cls, run: RunView) -> list[ConfigIssue]:
+        """See `checks.checks`."""
+        return rules.checks(run)
+
+    @classmethod
+    def file_checks(cls, run: RunView) -> list[ConfigIssue]:
+        """See `checks.file_checks`."""
+        return rules.file_checks(run)
+
+    @classmethod
+    def plan_lines(cls, run: RunView) -> list[str]:
+        """See `checks.plan_lines`."""
+        return rules.plan_lines(run)
 
     # --- requests -------------------------------------------------------------------------------
 
@@ -250,7 +286,13 @@ class AttnRL(Method):
         settings = {"delta": self.delta, "backend": self.fci_backend}
         return (
             Probe(
-                INITIAL, FCI_MEASURE, settings, self._measured_steps, (INFLUENCE,), entropies, shares_prefixes=False
+                INITIAL,
+                FCI_MEASURE,
+                settings,
+                self._measured_steps,
+                (INFLUENCE,),
+                entropies,
+                shares_prefixes=False,
             ),
         )
 
@@ -321,7 +363,9 @@ class AttnRL(Method):
             len(sequence.prompt_ids),
             influence=self._aggregated(one) if criterion is BranchCriterion.FCI else (),
             token_scores=self._token_scores(one),
-            answer_token=self.cutter.first_final_word(sequence.response_ids.tolist()) if by_surprisal else None,
+            answer_token=self.cutter.first_final_word(sequence.response_ids.tolist())
+            if by_surprisal
+            else None,
         )
         rng = derive_generator(self.seed, "branch points", one.trajectory_id)
         return choose_branch_points(marks, self.branching, rng)
@@ -412,9 +456,13 @@ class AttnRL(Method):
         segments: dict[str, list[tuple[int, float]]] = {}
         for groups in by_problem(rows.groups).values():
             tree, members = problem_tree(groups)
-            by_node = tree_advantages(tree) if self.tree_credit is TreeCredit.ATTNRL else treerl_advantages(tree)
+            by_node = (
+                tree_advantages(tree) if self.tree_credit is TreeCredit.ATTNRL else treerl_advantages(tree)
+            )
             for at, one in enumerate(members):
-                segments[one.trajectory_id] = [(end, float(by_node[node])) for end, node in tree.segments_of(at)]
+                segments[one.trajectory_id] = [
+                    (end, float(by_node[node])) for end, node in tree.segments_of(at)
+                ]
         found = np.zeros(rows.tokens, dtype=np.float32)
         for row in range(len(rows)):
             start = first = int(rows.offsets[row])

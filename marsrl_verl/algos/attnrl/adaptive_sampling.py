@@ -10,16 +10,14 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-if TYPE_CHECKING:
-    from marsrl_verl.config.schema import AlgoConfig
+from marsrl_verl.settings.choices import Choice
 
 
-class FilterRule(str, Enum):
+class FilterRule(Choice):
     """Which problems are expanded. The first responses of the others are still trained on where their rewards
     differ; a problem whose first responses are all right is rejected.
 
@@ -37,7 +35,7 @@ class FilterRule(str, Enum):
     """Those whose mean influence is at least the mean of all problems (eq. 8 to the letter)."""
 
 
-class FilterMean(str, Enum):
+class FilterMean(Choice):
     """What a problem's influence is compared with."""
 
     CUMULATIVE = "cumulative"
@@ -46,7 +44,7 @@ class FilterMean(str, Enum):
     """An exponential moving average over the steps, which forgets old weights."""
 
 
-class ExpansionRounding(str, Enum):
+class ExpansionRounding(Choice):
     """How exp(-z) * G becomes a number of trees."""
 
     ROUND = "round"
@@ -57,7 +55,7 @@ class ExpansionRounding(str, Enum):
     """Every response is expanded, whatever the difficulty."""
 
 
-class TreeChoice(str, Enum):
+class TreeChoice(Choice):
     """Which of the first responses are expanded where not all are."""
 
     RANDOM = "random"
@@ -208,28 +206,3 @@ class BatchController:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue with a saved number, inside this run's limits."""
         self.problems = min(max(float(state["problems"]), float(self.least)), float(self.most))
-
-
-def samples_per_problem(cfg: AlgoConfig) -> int:
-    """Samples of a problem whose responses are all expanded: G (1 + N T)."""
-    return cfg.group_size * (1 + cfg.attnrl.num_branch_points * cfg.attnrl.num_continuations)
-
-
-def batch_controller(cfg: AlgoConfig, problems: int) -> BatchController | None:
-    """What adapts the number of problems, `problems` at the beginning; None where it stays as it is."""
-    batch = cfg.attnrl.adaptive_batch
-    if not batch.enabled:
-        return None
-    return BatchController(
-        target_samples=batch.target_samples or problems * samples_per_problem(cfg),
-        problems=float(problems),
-        least=batch.min_problems,
-        most=batch.max_problems or most_problems(cfg, problems),
-        smoothing=batch.smoothing,
-    )
-
-
-def most_problems(cfg: AlgoConfig, problems: int) -> int:
-    """Most problems of a step: `problems` unless their number is adapted."""
-    batch = cfg.attnrl.adaptive_batch
-    return (batch.max_problems or 4 * problems) if batch.enabled else problems

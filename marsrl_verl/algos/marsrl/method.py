@@ -4,37 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from enum import Enum
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from marsrl_verl.algos.prompts import PromptTokens, RolePrompts
+from marsrl_verl.algos.marsrl import config as settings_of
+from marsrl_verl.algos.marsrl.config import SelectScope
+from marsrl_verl.algos.marsrl.selection import Candidate, choose
 from marsrl_verl.algos.mastered_tokens import MasteredTokens
-from marsrl_verl.core.advantages import RoleBalance, balance_roles, comparable_rows, group_relative
-from marsrl_verl.core.method import Method, Stage
+from marsrl_verl.algos.prompts import PromptTokens, RolePrompts
+from marsrl_verl.core.advantages import balance_roles, comparable_rows, group_relative
+from marsrl_verl.core.method import Method, MethodTools, RunView, Stage, StagePlan
 from marsrl_verl.core.request import Message, Problem, RolloutRequest
 from marsrl_verl.core.rows import RowRef, Rows
 from marsrl_verl.core.seeding import derive_generator
-from marsrl_verl.core.selection import Candidate, Strategy, choose
 from marsrl_verl.core.trajectory import Group, Trajectory
 from marsrl_verl.core.types import CORRECTOR, ROLES, SOLVER, VERIFIER, is_correct
 from marsrl_verl.core.verdict import Verdict
-
-if TYPE_CHECKING:
-    from marsrl_verl.config.schema import AlgoConfig
-
-E = TypeVar("E", bound=Enum)
-
-
-class SelectScope(str, Enum):
-    """Over what the K inputs of the next stage are counted."""
-
-    PROBLEM = "problem"
-    """K per problem, pooled over the groups of its stage: 1 + 2 + 2 + 2 + 2 groups with K = 2."""
-    GROUP = "group"
-    """K per group: 1 + 2 + 4 + 8 + 16 groups with K = 2."""
+from marsrl_verl.settings.issues import ConfigIssue
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,106 +63,88 @@ class MarsRL(Method):
     - A group whose rewards are all equal is not trained, but still feeds the next stage.
     """
 
+    Config = settings_of.Config
+    roles = ROLES
+    answering_roles = (SOLVER, CORRECTOR)
+    external_role = SOLVER
+    resumable = frozenset(
+        {
+            "selection",
+            "distinct_answers",
+            "normalize_std",
+            "role_balance",
+            "role_weights",
+            "mastered_tokens",
+        }
+    )
+
     def __init__(
         self,
         prompts: RolePrompts,
+        config: settings_of.Config | None = None,
         *,
         seed: int,
-        group_size: int = 8,
-        inputs_per_stage: int = 2,
-        correction_rounds: int = 2,
-        strategy: Strategy | str = Strategy.ADAPTIVE,
-        scope: SelectScope | str = SelectScope.PROBLEM,
-        distinct_answers: bool = False,
-        train_roles: tuple[str, ...] = ROLES,
         limits: PromptLimits | None = None,
-        normalize_std: bool = True,
-        role_balance: RoleBalance | str = RoleBalance.TOKENS,
-        role_weights: Mapping[str, float] | None = None,
-        mastered: MasteredTokens | None = None,
+        **settings: Any,
     ) -> None:
-        for name, value, least in (
-            ("group_size", group_size, 2),
-            ("inputs_per_stage", inputs_per_stage, 1),
-            ("correction_rounds", correction_rounds, 0),
-        ):
-            if value < least:
-                raise ValueError(f"algo.{name} is {value}, expected at least {least}")
-        self.prompts = prompts
-        self.seed = seed
-        self.group_size = group_size
-        self.inputs_per_stage = inputs_per_stage
-        self.strategy = Strategy(strategy)
-        self.scope = SelectScope(scope)
-        self.distinct_answers = distinct_answers
-        self.train_roles = frozenset(train_roles)
-        self.limits = limits
-        self.normalize_std = normalize_std
-        self.role_balance = RoleBalance(role_balance)
-        self.role_weights = dict(role_weights or {})
-        self.mastered = mastered or MasteredTokens()
-        self.stages = _stages(correction_rounds, self.train_roles)
-
-    @classmethod
-    def from_config(
-        cls,
-        cfg: AlgoConfig,
-        prompts: RolePrompts,
-        seed: int,
-        *,
-        prompt_tokens: PromptTokens | None = None,
-        max_prompt_tokens: Mapping[str, int | None] | None = None,
-    ) -> MarsRL:
-        """Build the method from the `marsrl.algo` node.
+        """Build the method.
 
         Args:
-            cfg: the node.
             prompts: the roles' wording.
-            seed: the run's seed; all choices derive from it.
-            prompt_tokens: measures a chat; without it prompts of every length are eligible.
-            max_prompt_tokens: the limit by role, None for a role without one; belongs to `prompt_tokens`.
+            config: its settings; None: those of `settings`, the others at their defaults.
+            seed: all choices derive from it and from ids.
+            limits: longest prompts; None: prompts of every length are eligible.
 
         Raises:
-            ValueError: a setting is out of range; the message names the key.
+            ValueError: a setting is out of range, or no stage has a trained role.
         """
-        if (prompt_tokens is None) != (max_prompt_tokens is None):
-            raise ValueError("prompt_tokens and max_prompt_tokens belong together, found only one of them")
-        limits = None
-        if prompt_tokens is not None and max_prompt_tokens is not None:
-            missing = [role for role in ROLES if role not in max_prompt_tokens]
-            if missing:
-                raise ValueError(f"max_prompt_tokens has no limit for {missing}")
-            limits = PromptLimits(prompt_tokens, dict(max_prompt_tokens))
-        return cls(
-            prompts,
-            seed=seed,
-            group_size=cfg.group_size,
-            inputs_per_stage=cfg.inputs_per_stage,
-            correction_rounds=cfg.correction_rounds,
-            strategy=_member(Strategy, "selection", cfg.selection),
-            scope=_member(SelectScope, "select_scope", cfg.select_scope),
-            distinct_answers=cfg.distinct_answers,
-            train_roles=tuple(cfg.train_roles),
-            limits=limits,
-            normalize_std=cfg.normalize_std,
-            role_balance=_member(RoleBalance, "role_balance", cfg.role_balance),
-            role_weights=cfg.role_weights,
-            mastered=MasteredTokens.from_config(cfg.mastered_tokens),
-        )
+        self.config = settings_of.Config(**settings) if config is None else config
+        self.prompts, self.seed, self.limits = prompts, seed, limits
+        self.train_roles = frozenset(self.config.train_roles)
+        self.mastered = MasteredTokens.from_config(self.config.mastered_tokens)
+        self.stages = _stages(self.config.correction_rounds, self.train_roles)
+
+    @classmethod
+    def from_settings(cls, settings: Any, tools: MethodTools) -> MarsRL:
+        """Build the method from the `marsrl` node."""
+        longest: dict[str, int | None] = {
+            role: getattr(settings.roles, role).max_prompt_tokens for role in ROLES
+        }
+        if settings.external_solver.answers:
+            longest[SOLVER] = None  # its prompts are not ours to measure
+        limits = PromptLimits(tools.prompt_tokens, longest)
+        return cls(tools.prompts, settings.algo, seed=settings.run.seed, limits=limits)
+
+    @classmethod
+    def plan(cls, config: settings_of.Config) -> tuple[StagePlan, ...]:
+        """The chain, and K inputs of each stage after the first."""
+        return settings_of.stage_plans(config)
+
+    @classmethod
+    def asked_roles(cls, config: settings_of.Config, evaluation_rounds: int) -> tuple[str, ...]:
+        """The Solver alone where neither training nor evaluation has rounds."""
+        return ROLES if config.correction_rounds > 0 or evaluation_rounds > 0 else (SOLVER,)
+
+    @classmethod
+    def checks(cls, run: RunView) -> list[ConfigIssue]:
+        """See `config.checks`."""
+        return settings_of.checks(run)
 
     # --- requests ------------------------------------------------------------------------------
 
     def first_requests(self, problem: Problem, step: int) -> list[RolloutRequest]:
         """One Solver group; none when the problem does not fit the Solver's prompt limit."""
         one = Candidacy(self.prompts.solver(problem))
-        return [self._request(problem, self.stages[0], 0, step, one)] if self._fits(SOLVER, one.messages) else []
+        return (
+            [self._request(problem, self.stages[0], 0, step, one)] if self._fits(SOLVER, one.messages) else []
+        )
 
     def next_requests(
         self, problem: Problem, stage: str, groups: list[Group], step: int
     ) -> list[RolloutRequest]:
         """Up to K requests (per problem or per group) chosen from the stage's eligible outputs."""
         following = self._following(stage)
-        pools = [groups] if self.scope is SelectScope.PROBLEM else [[group] for group in groups]
+        pools = [groups] if self.config.select_scope is SelectScope.PROBLEM else [[group] for group in groups]
         chosen: list[Candidacy] = []
         for pool in pools:
             found: dict[str, Candidacy] = {}
@@ -186,7 +156,7 @@ class MarsRL(Method):
                         found[trajectory.trajectory_id] = one
                         candidates.append(_candidate(following.role, trajectory))
             names = [problem.problem_id, following.name]
-            if self.scope is SelectScope.GROUP:
+            if self.config.select_scope is SelectScope.GROUP:
                 names.append(pool[0].group_id)
             chosen += self._choose_fitting(following.role, candidates, found, names)
         return [self._request(problem, following, slot, step, one) for slot, one in enumerate(chosen)]
@@ -206,8 +176,14 @@ class MarsRL(Method):
         """
         while True:
             rng = derive_generator(self.seed, *names)
-            distinct = self.distinct_answers and role == VERIFIER
-            picks = choose(candidates, self.inputs_per_stage, self.strategy, rng, distinct_answers=distinct)
+            distinct = self.config.distinct_answers and role == VERIFIER
+            picks = choose(
+                candidates,
+                self.config.inputs_per_stage,
+                self.config.selection,
+                rng,
+                distinct_answers=distinct,
+            )
             too_long = {
                 pick.sample_id for pick in picks if not self._fits(role, found[pick.sample_id].messages)
             }
@@ -242,7 +218,7 @@ class MarsRL(Method):
             stage=stage.name,
             role=stage.role,
             messages=one.messages,
-            n=self.group_size,
+            n=self.config.group_size,
             inputs=one.inputs,
             parent_id=one.parent_id,
             created_step=step,
@@ -263,8 +239,8 @@ class MarsRL(Method):
 
     def advantages(self, rows: Rows) -> NDArray[np.float32]:
         """Group-relative advantages with the roles' factors, the same for all tokens of a row."""
-        values = group_relative(rows, normalize_std=self.normalize_std)
-        values = values * balance_roles(rows, self.role_balance, self.role_weights)
+        values = group_relative(rows, normalize_std=self.config.normalize_std)
+        values = values * balance_roles(rows, self.config.role_balance, self.config.role_weights)
         return rows.spread(values.astype(np.float32))
 
     def masks(self, rows: Rows, advantages: NDArray[np.float32]) -> NDArray[np.bool_] | None:
@@ -320,10 +296,3 @@ def _candidate(role: str, one: Trajectory) -> Candidate:
     errors for the Corrector."""
     preferred = not is_correct(one.value) if role == VERIFIER else is_correct(one.value)
     return Candidate(one.trajectory_id, preferred, one.scored.info.get("answer"))
-
-
-def _member(enum: type[E], key: str, value: str) -> E:
-    known = [str(member.value) for member in enum]
-    if value not in known:
-        raise ValueError(f"algo.{key} is {value!r}, expected one of: {', '.join(known)}")
-    return enum(value)

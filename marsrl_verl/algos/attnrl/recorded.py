@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from marsrl_verl.algos.step_cutter import StepEnds, step_cutter
-from marsrl_verl.attention.page import ShownResponse, step_texts
+from marsrl_verl.algos.attnrl.page import ShownResponse, step_texts
+from marsrl_verl.algos.attnrl.step_cutter import StepEnds, step_cutter
 from marsrl_verl.core.types import is_correct
 
 _ENDS = ("right", "wrong", "failed")
@@ -101,15 +101,15 @@ def _trained(run: Path, sample: str) -> tuple[int | None, tuple[tuple[int, float
 
 
 def _step_ends(run: Path) -> StepEnds:
-    # `attention` is importable with torch alone.
+    # this module is importable with torch alone.
     from omegaconf import OmegaConf
 
     config = OmegaConf.load(run / "config.yaml")
-    return StepEnds(OmegaConf.select(config, "marsrl.algo.attnrl.step_ends") or StepEnds.BREAKS)
+    return StepEnds(OmegaConf.select(config, "marsrl.algo.step_ends") or StepEnds.BREAKS)
 
 
 def _tokenizer(run: Path, model: str | None) -> Any:
-    # `attention` is importable with torch alone.
+    # this module is importable with torch alone.
     from omegaconf import OmegaConf
     from transformers import AutoTokenizer
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
 from marsrl_verl.core.steps import Steps, TokenTexts, split_after_tokens, split_steps
+from marsrl_verl.settings.choices import Choice
 
 FINAL_WORDS = ("answer", "conclusion")
 """TreeRL does not branch from a token with one of these words on (arXiv 2506.11902, released code)."""
 
 
-class StepEnds(str, Enum):
+class StepEnds(Choice):
     """Where a step ends."""
 
     BREAKS = "breaks"

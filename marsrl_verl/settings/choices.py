@@ -1,11 +1,21 @@
-"""Settings with a closed set of values, apart from the tensor code that they choose in."""
+"""Settings with a closed set of values, apart from the code that they choose in."""
 
 from __future__ import annotations
 
 from enum import Enum
 
 
-class EntropyScope(str, Enum):
+class Choice(str, Enum):
+    """A closed set of values; a member equals its text, and prints as it."""
+
+    def __str__(self) -> str:
+        return str(self.value)
+
+    def __format__(self, spec: str) -> str:
+        return format(str(self), spec)
+
+
+class EntropyScope(Choice):
     """Whose entropy is compared with the target."""
 
     SEQUENCE = "sequence"
@@ -16,7 +26,7 @@ class EntropyScope(str, Enum):
     """The mean over the step's trained tokens of the sample's role."""
 
 
-class OffPolicyMode(str, Enum):
+class OffPolicyMode(Choice):
     """What the loss takes as old log-probabilities, and whether it weights tokens."""
 
     POIS = "pois"
@@ -30,10 +40,18 @@ class OffPolicyMode(str, Enum):
     """As `pois`, with each token weighted by its truncated ratio to the weights that sampled it."""
 
 
-class Overlap(str, Enum):
+class Overlap(Choice):
     """Whether generation and training take turns."""
 
     NONE = "none"
     """They take turns."""
     ONE_STEP = "one_step"
     """The next step's generation round runs while a step trains (one-step off-policy)."""
+
+
+class SeededTokens(Choice):
+    """Which responses have a random generator of their own."""
+
+    NONE = "none"
+    EVALUATION = "evaluation"
+    ALL = "all"

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
 
 import numpy as np
 
+from marsrl_verl.settings.choices import Choice
 
-class Strategy(str, Enum):
+
+class Strategy(Choice):
     """Which class of candidates goes first. The caller says what the preferred class is: for a
     Verifier the incorrect solutions, for a Corrector the errors that were found rightly."""
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marsrl_verl.core.selection import Candidate, Strategy, choose, quotas
+from marsrl_verl.algos.marsrl.selection import Candidate, Strategy, choose, quotas
 
 
 def candidates(preferred: dict[str, int], others: dict[str, int]) -> list[Candidate]:

@@ -26,7 +26,7 @@ NO_VALUE = _NoValue()
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class ConfigIssue:
     """One thing that is wrong, addressed to the person who has to put it right."""
 
     key: str
@@ -42,7 +42,7 @@ class Problem:
 class ConfigError(Exception):
     """A configuration that must not be started, with everything that is wrong with it."""
 
-    def __init__(self, problems: Sequence[Problem]) -> None:
+    def __init__(self, problems: Sequence[ConfigIssue]) -> None:
         if not problems:
             raise ValueError("a ConfigError needs at least one problem")
         self.problems = list(problems)
@@ -57,7 +57,7 @@ def did_you_mean(word: str, candidates: Iterable[str], n: int = 1) -> list[str]:
     return list(dict.fromkeys([*near, *longer]))[:n]
 
 
-def format_problems(problems: Sequence[Problem]) -> str:
+def format_problems(problems: Sequence[ConfigIssue]) -> str:
     """The message that is shown: at most a screen of text, whatever the number of problems."""
     count = "one problem" if len(problems) == 1 else f"{len(problems)} problems"
     lines = [f"The configuration has {count}; nothing was started."]
@@ -71,7 +71,7 @@ def format_problems(problems: Sequence[Problem]) -> str:
     return "\n".join(lines)
 
 
-def _format_problem(problem: Problem) -> list[str]:
+def _format_problem(problem: ConfigIssue) -> list[str]:
     head = problem.key
     if problem.value is not NO_VALUE:
         head += f" = {_shorten(problem.value)}"

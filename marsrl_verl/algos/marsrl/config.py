@@ -1,0 +1,154 @@
+"""MarsRL's settings, `marsrl.algo` with `name: marsrl`, and the rules between them."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from marsrl_verl.algos.marsrl.selection import Strategy
+from marsrl_verl.core.advantages import RoleBalance
+from marsrl_verl.core.method import RunView, StagePlan
+from marsrl_verl.core.types import CORRECTOR, ROLES, SOLVER, VERIFIER
+from marsrl_verl.settings.choices import Choice
+from marsrl_verl.settings.declaration import MethodConfig, limits
+from marsrl_verl.settings.issues import ConfigIssue
+from marsrl_verl.settings.reading import no_such_choice
+
+
+class SelectScope(Choice):
+    """Over what the K inputs of the next stage are counted."""
+
+    PROBLEM = "problem"
+    """K per problem, pooled over the groups of its stage: 1 + 2 + 2 + 2 + 2 groups with K = 2."""
+    GROUP = "group"
+    """K per group: 1 + 2 + 4 + 8 + 16 groups with K = 2."""
+
+
+class Config(MethodConfig):
+    """What is sampled and how it is credited (MarsRL, arXiv 2511.11373, §3)."""
+
+    name: str = "marsrl"
+    """The method."""
+    inputs_per_stage: int = limits(2, ge=1, why="a stage needs an input")
+    """Outputs of one stage that become inputs of the next (K)."""
+    correction_rounds: int = limits(2, ge=0, why="0 is the Solver alone")
+    """Verifier–Corrector rounds after the Solver; 2 gives the paper's five stages, 0 the Solver alone."""
+    selection: Strategy = Strategy.ADAPTIVE
+    """How the inputs of the next stage are chosen (§3.4): `random` (uniformly over all eligible outputs of
+    the stage), `balanced` (half from each reward class) or `adaptive` (incorrect solutions and rightly found
+    errors first). It makes no difference which input an output answers."""
+    select_scope: SelectScope = SelectScope.PROBLEM
+    """`problem`: K inputs per problem and stage, pooled over its groups; `group`: K per group."""
+    distinct_answers: bool = False
+    """Of the solutions with the same final answer (as the reward class reports it) only one, drawn at random,
+    is a candidate for the Verifier's inputs; those without a readable answer count as one answer. Fewer
+    answers than K give fewer inputs. Off in the paper (§3.4)."""
+    train_roles: list[str] = Field(default_factory=lambda: list(ROLES))
+    """Roles whose samples enter the loss."""
+    normalize_std: bool = True
+    """Divide group-relative rewards by the group's standard deviation (GRPO)."""
+    role_balance: RoleBalance = RoleBalance.TOKENS
+    """`tokens`: one mean over all trained tokens (paper); `roles`: the mean of the roles' token means,
+    so that the role with the longest responses does not dominate."""
+    role_weights: dict[str, float] = Field(default_factory=dict)
+    """Loss weight by role, 1 where absent."""
+
+
+def stage_plans(config: Config) -> tuple[StagePlan, ...]:
+    """The stages with the number of their groups per problem.
+
+    Per problem: 1 + K + K + …; per group: 1 + K + K² + … (K inputs per following stage).
+    """
+    roles = [SOLVER] + [VERIFIER, CORRECTOR] * config.correction_rounds
+    while len(roles) > 1 and roles[-1] not in config.train_roles:
+        roles.pop()
+    plans: list[StagePlan] = []
+    seen: dict[str, int] = {}
+    groups = 1
+    for position, role in enumerate(roles):
+        if position > 0:
+            groups = config.inputs_per_stage * (groups if config.select_scope is SelectScope.GROUP else 1)
+        seen[role] = seen.get(role, 0) + 1
+        name = role if role == SOLVER else f"{role}_{seen[role]}"
+        plans.append(StagePlan(name, role, groups, role in config.train_roles, config.group_size))
+    return tuple(plans)
+
+
+_ALGO = "marsrl.algo"
+
+
+def checks(run: RunView) -> list[ConfigIssue]:
+    """What the settings say together."""
+    config: Config = run.settings.algo
+    return [*_selection(config), *_train_roles(config), *_weights(config), *_external(run, config)]
+
+
+def _selection(config: Config) -> list[ConfigIssue]:
+    """Inputs per stage against what a stage can give."""
+    if config.correction_rounds == 0:
+        return [
+            ConfigIssue(
+                f"{_ALGO}.{name}",
+                f"With {_ALGO}.correction_rounds = 0 the Solver is the only stage, so no inputs of a next "
+                "one are chosen.",
+                f"Leave it at {Config.model_fields[name].default}, or raise {_ALGO}.correction_rounds.",
+                getattr(config, name),
+            )
+            for name in config.changed("selection", "select_scope", "inputs_per_stage", "distinct_answers")
+        ]
+    issues = []
+    if config.inputs_per_stage > config.group_size:
+        what = (
+            f"The Solver's one group per problem has {config.group_size} responses, so no more of them can "
+            "be chosen as inputs of the next stage."
+        )
+        fix = f"Set it to at most {_ALGO}.group_size = {config.group_size}."
+        issues.append(ConfigIssue(f"{_ALGO}.inputs_per_stage", what, fix, config.inputs_per_stage))
+    if config.distinct_answers and set(config.train_roles) == {SOLVER}:
+        what = "It concerns the Verifier's inputs, and none are chosen where the Solver alone is trained."
+        fix = f"Leave it out, or add a role to {_ALGO}.train_roles."
+        issues.append(ConfigIssue(f"{_ALGO}.distinct_answers", what, fix, config.distinct_answers))
+    return issues
+
+
+def _train_roles(config: Config) -> list[ConfigIssue]:
+    key, roles = f"{_ALGO}.train_roles", config.train_roles
+    if not roles:
+        return [ConfigIssue(key, "No role is trained.", f"Name at least one of: {', '.join(ROLES)}.", "[]")]
+    issues = [no_such_choice(key, role, ROLES) for role in roles if role not in ROLES]
+    if len(set(roles)) < len(roles):
+        issues.append(ConfigIssue(key, "A role is named twice.", "Name each role once.", ", ".join(roles)))
+    absent = [role for role in roles if role in ROLES[1:]] if config.correction_rounds == 0 else []
+    if absent:
+        what = (
+            f"With {_ALGO}.correction_rounds = 0 only the Solver is generated, so {' and '.join(absent)} "
+            "can't be trained."
+        )
+        fix = f"Raise {_ALGO}.correction_rounds, or use algo=grpo."
+        issues.append(ConfigIssue(key, what, fix, ", ".join(roles)))
+    return issues
+
+
+def _weights(config: Config) -> list[ConfigIssue]:
+    issues: list[ConfigIssue] = []
+    for role, weight in config.role_weights.items():
+        key = f"{_ALGO}.role_weights.{role}"
+        if role not in ROLES:
+            issues.append(no_such_choice(key, role, ROLES))
+        elif role not in config.train_roles:
+            what = "The role is not trained, so its weight has no effect."
+            fix = f"Add the role to {_ALGO}.train_roles, or remove the weight."
+            issues.append(ConfigIssue(key, what, fix, weight))
+        elif weight <= 0.0:
+            what = "Expected a weight above 0."
+            fix = f"To leave a role untrained remove it from {_ALGO}.train_roles."
+            issues.append(ConfigIssue(key, what, fix, weight))
+    return issues
+
+
+def _external(run: RunView, config: Config) -> list[ConfigIssue]:
+    if not run.external_solver or SOLVER not in config.train_roles:
+        return []
+    source = run.get("marsrl.external_solver.source")
+    what = f"With marsrl.external_solver.source = {source} the Solver is not the model that is trained."
+    fix = f"Choose algo=marsrl_vc, or set {_ALGO}.train_roles=[verifier,corrector]."
+    return [ConfigIssue(f"{_ALGO}.train_roles", what, fix, ", ".join(config.train_roles))]

@@ -1,0 +1,73 @@
+"""The reference of all settings, `docs/settings.md`, from their declarations.
+
+python -m marsrl_verl.config.settings_page > docs/settings.md
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Iterable
+from typing import Any
+
+from marsrl_verl.algos.registry import installed_methods, method_class
+from marsrl_verl.config.schema import MarsRLConfig, RootSettings
+from marsrl_verl.settings.declaration import UNSET, MethodConfig, Settings
+from marsrl_verl.settings.reading import Declared, declared
+
+_HEAD = """\
+# Settings
+
+Generated from the declarations by `python -m marsrl_verl.config.settings_page > docs/settings.md`. A value of
+another kind or out of its range is refused before anything starts, and so is a key that does not exist. All
+other keys are verl's ([coming_from_verl.md](coming_from_verl.md)).
+"""
+
+
+def page(methods: Iterable[str]) -> str:
+    """The page as text.
+
+    Args:
+        methods: names of the methods whose settings it has.
+    """
+    parts = [_HEAD, _section("Root keys", RootSettings, ""), *_nodes()]
+    for name in methods:
+        config = method_class(name).Config
+        parts.append(_section(f"`marsrl.algo` with `name: {name}`", config, "marsrl.algo"))
+    return "\n".join(parts)
+
+
+def _nodes() -> list[str]:
+    sections = []
+    for name, field in MarsRLConfig.model_fields.items():
+        kind: Any = field.annotation
+        if not (isinstance(kind, type) and issubclass(kind, Settings)) or issubclass(kind, MethodConfig):
+            continue
+        usual = None if field.is_required() else field.get_default(call_default_factory=True)
+        sections.append(_section(f"`marsrl.{name}`", kind, f"marsrl.{name}", usual))
+    return sections
+
+
+def _section(title: str, model: type[Settings], key: str, usual: Settings | None = None) -> str:
+    lines = [f"## {title}", "", inspect.cleandoc(model.__doc__ or ""), ""]
+    lines += ["| key | takes | default | |", "|---|---|---|---|"]
+    lines += [_row(one, key) for one in declared(model, key, usual)]
+    return "\n".join([*lines, ""])
+
+
+def _row(one: Declared, node: str) -> str:
+    key = one.key.removeprefix(f"{node}.")
+    default = (
+        "" if one.required or one.default == UNSET else f"`{json.dumps(one.default, ensure_ascii=False)}`"
+    )
+    return (
+        "| " + " | ".join(_cell(text) for text in (f"`{key}`", one.kind, default, one.documentation)) + " |"
+    )
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    print(page(installed_methods()), end="")

@@ -1,0 +1,163 @@
+"""How a setting is declared: type, range, choices, default and documentation, once.
+
+    class PipelineSettings(Settings):
+        '''Which stage inputs are decoded in which training step.'''
+
+        min_groups: int = limits(1, ge=1, why="1 is no floor")
+        '''Fewer groups than this make no update.'''
+
+The docstring under a field is its documentation. What a declaration says is checked by `settings.reading` and
+nowhere else; rules between several settings stand beside what needs them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic_core import PydanticCustomError
+
+from marsrl_verl.settings.choices import EntropyScope
+
+UNSET = "???"
+"""Stands for a value that somebody has to name (OmegaConf's mark)."""
+OWN_MESSAGE = "setting"
+"""Type of a validation error whose message is what was expected, with `fix` in its context."""
+
+
+class Settings(BaseModel):
+    """A node of settings; unknown keys are refused."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        use_attribute_docstrings=True,
+        validate_assignment=True,
+        coerce_numbers_to_str=True,
+        protected_namespaces=(),
+    )
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _a_flag_is_no_number(cls, value: Any, info: Any) -> Any:
+        """pydantic takes true for 1."""
+        kind = cls.model_fields[info.field_name].annotation
+        if isinstance(value, bool) and ({kind, *get_args(kind)} & {int, float}):
+            raise PydanticCustomError("int_type", "true or false")
+        return value
+
+    def changed(self, *names: str) -> list[str]:
+        """Those of the fields (of all, if none is named) that have another value than the default."""
+        fields = type(self).model_fields
+        return [
+            name
+            for name in names or fields
+            if getattr(self, name) != fields[name].get_default(call_default_factory=True)
+        ]
+
+
+def limits(
+    default: Any,
+    *,
+    ge: float | None = None,
+    gt: float | None = None,
+    le: float | None = None,
+    lt: float | None = None,
+    why: str = "",
+    fix: str = "",
+) -> Any:
+    """A number with a range.
+
+    Args:
+        default: its value where nobody names one.
+        ge, gt, le, lt: at least, above, at most, below.
+        why: the reason, for the message.
+        fix: what to do, in place of "Set it to … or more".
+    """
+    bounds = {"ge": ge, "gt": gt, "le": le, "lt": lt}
+    given: dict[str, Any] = {name: bound for name, bound in bounds.items() if bound is not None}
+    return Field(default, json_schema_extra={"why": why, "fix": fix}, **given)
+
+
+def top_p(default: float | None, fix: str = "1.0 keeps all.") -> Any:
+    """The share of the probability mass that sampling keeps."""
+    return limits(default, gt=0.0, le=1.0, fix=fix)
+
+
+def temperature(why: str) -> Any:
+    """A sampling temperature that the engine takes as it is: vLLM refuses higher ones at the first request,
+    and raises lower ones to 0.01 with a warning only, so that log-probabilities would belong to another
+    policy."""
+    return limits(1.0, ge=0.01, le=2.0, why=f"vLLM samples at no other; {why}")
+
+
+class ClassSpec(Settings):
+    """A class of ours or of the user's, with its keyword arguments."""
+
+    target: str = UNSET
+    """`package.module:ClassName`; imported and constructed before Ray starts."""
+    kwargs: dict[str, Any] = Field(default_factory=dict)
+    """Keyword arguments of the constructor."""
+
+
+class RewardSpec(ClassSpec):
+    """A role's reward."""
+
+    timeout_s: float = limits(
+        300.0,
+        ge=0.1,
+        le=86_400.0,
+        why="seconds, a day at most",
+        fix="Leave it out (300), or set what the slowest grade takes.",
+    )
+    """Most seconds of one call of `score`. A call that takes longer is a failed grade: its sample is not
+    trained. Time that a call waits for a thread does not count."""
+
+
+class RoleSampling(Settings):
+    """How one role's tokens are drawn."""
+
+    max_prompt_tokens: int = limits(1024, ge=1, why="a prompt has a token")
+    """Inputs with a longer prompt are not eligible (never truncated)."""
+    max_new_tokens: int = limits(1024, ge=1, why="a response has a token")
+    """A response that reaches this many tokens ends with finish reason `length` and reward 0."""
+    temperature: float = temperature("at 0 all responses of a group are equal, and nothing can be learnt")
+    """Above 0, and the same for all roles: one pass recomputes the log-probabilities of all of them."""
+    top_p: float = top_p(1.0)
+    """Smallest probability mass that is kept; 1 keeps all."""
+    top_k: int = -1
+    """-1 keeps the whole vocabulary."""
+
+    @field_validator("top_k")
+    @classmethod
+    def _whole_or_some(cls, value: int) -> int:
+        if value != -1 and value < 1:
+            context = {"fix": "-1 keeps the whole vocabulary."}
+            raise PydanticCustomError(OWN_MESSAGE, "Expected -1 or at least 1.", context)
+        return value
+
+
+class MasteredTokensConfig(Settings):
+    """Dynamic masking of well-mastered positive tokens (UloRL, §3.2)."""
+
+    enabled: bool = False
+    """Leave them out of the loss; the loss is still divided by all tokens."""
+    probability: float = limits(0.99, gt=0.0, le=1.0, fix="0.99 is the paper's.")
+    """A token is mastered from this probability on (τ)."""
+    target_entropy: float = limits(
+        0.2, gt=0.0, why="nothing is masked at or above it", fix="0.2 is the paper's."
+    )
+    """Tokens are left out only while entropy is below it, nats (σ)."""
+    scope: EntropyScope = EntropyScope.SEQUENCE
+    """Whose entropy is compared: the sample's own (`sequence`, as in the equation), that of all the
+    step's tokens (`batch`), or that of its role's tokens (`role`)."""
+
+
+class MethodConfig(Settings):
+    """What every method has; each adds its own settings (`core.method.Method.Config`)."""
+
+    name: str
+    """The method: the name of an installed one, or `package.module:Class`."""
+    group_size: int = limits(8, ge=2, why="advantages compare the responses of a group")
+    """Responses per stage input (G)."""
+    mastered_tokens: MasteredTokensConfig = Field(default_factory=MasteredTokensConfig)
+    """Which tokens of correct responses are left out of the loss."""

@@ -1,0 +1,307 @@
+"""Plain dictionaries into typed settings, and what is wrong with them as messages that name key and fix."""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Annotated, Any, TypeVar
+
+from annotated_types import Ge, Gt, Le, Lt
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+from marsrl_verl.settings.declaration import OWN_MESSAGE, Settings
+from marsrl_verl.settings.issues import ConfigError, ConfigIssue, did_you_mean
+
+S = TypeVar("S", bound=Settings)
+
+_OF_VALUE = frozenset(
+    {"greater_than", "greater_than_equal", "less_than", "less_than_equal", "enum", OWN_MESSAGE}
+)
+"""Errors about a value of the right kind."""
+_KINDS: dict[Any, str] = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+
+
+def read(model: type[S], data: Mapping[str, Any], key: str) -> S:
+    """The settings of a node.
+
+    Args:
+        data: its plain values.
+        key: where the node is, for messages.
+
+    Raises:
+        ConfigError: with everything that is wrong with it.
+    """
+    try:
+        return model.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(_issues(error, model, key)) from error
+
+
+def find_issues(
+    model: type[Settings],
+    data: Any,
+    key: str,
+    *,
+    kinds_only: bool = False,
+    unknown: Callable[[str, tuple[str, ...]], ConfigIssue] | None = None,
+) -> list[ConfigIssue]:
+    """What is wrong with a node's values.
+
+    Args:
+        data: its values; interpolations (`${…}`) are not looked at.
+        key: where the node is.
+        kinds_only: only unknown keys and values of the wrong kind, not ranges and choices.
+        unknown: the message for a key that does not exist, from it and its siblings.
+    """
+    try:
+        model.model_validate(without_interpolations(data))
+    except ValidationError as error:
+        return _issues(error, model, key, kinds_only, unknown)
+    return []
+
+
+def without_interpolations(data: Any) -> Any:
+    """The values that are written out."""
+    if isinstance(data, dict):
+        return {
+            name: without_interpolations(value)
+            for name, value in data.items()
+            if not (isinstance(value, str) and "${" in value)
+        }
+    return data
+
+
+def converted(model: type[Settings], data: dict[str, Any]) -> dict[str, Any]:
+    """The values of a node as its fields' types have them, interpolations as written. `find_issues` found
+    nothing about their kinds; one out of its range stays as it is."""
+    try:
+        plain = model.model_validate(without_interpolations(data)).model_dump(mode="json")
+    except ValidationError:
+        return data
+    return _over(data, plain)
+
+
+def _over(data: Any, plain: Any) -> Any:
+    if isinstance(data, dict) and isinstance(plain, dict):
+        return {name: _over(value, plain[name]) if name in plain else value for name, value in data.items()}
+    return data if isinstance(data, str) and "${" in data else plain
+
+
+def defaults(model: type[Settings]) -> dict[str, Any]:
+    """The tree of default values, as YAML has them; fields without one are left out."""
+    found: dict[str, Any] = {}
+    for name, field in model.model_fields.items():
+        if field.is_required():
+            continue
+        value = field.get_default(call_default_factory=True)
+        found[name] = _plain(value)
+    return found
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, BaseModel):
+        return value.model_dump(mode="json")
+    if isinstance(value, dict):
+        return {name: _plain(one) for name, one in value.items()}
+    return value.value if isinstance(value, Enum) else value
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """One setting as it is declared."""
+
+    key: str
+    kind: str
+    """Type, range and choices in words."""
+    default: Any
+    documentation: str
+    required: bool
+
+
+def declared(model: type[Settings], key: str, values: Settings | None = None) -> Iterator[Declared]:
+    """Every setting of a node and of those below it, in order.
+
+    Args:
+        values: the defaults, where the node above has others than `model`.
+    """
+    for name, field in model.model_fields.items():
+        path = f"{key}.{name}"
+        default = None if field.is_required() else field.get_default(call_default_factory=True)
+        default = default if values is None else getattr(values, name)
+        below = _model_of(field.annotation)
+        if below is not None:
+            yield from declared(below, path, default)
+            continue
+        words = in_words(field.annotation) or "anything"
+        bounds = range_in_words(field)
+        if bounds.startswith("a number"):
+            words = words.replace("a number", bounds, 1)
+        elif bounds:
+            words += f", {bounds}"
+        text = " ".join((field.description or "").split())
+        yield Declared(path, words, _plain(default), text, field.is_required())
+
+
+def in_words(kind: Any) -> str | None:
+    """What a field takes."""
+    if typing.get_origin(kind) is Annotated:
+        return in_words(typing.get_args(kind)[0])
+    if (below := _model_of(kind)) is not None:
+        return f"the keys {', '.join(below.model_fields)} below it"
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        return f"one of {', '.join(str(one.value) for one in kind)}"
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (types.UnionType, typing.Union):
+        words = [in_words(one) for one in arguments if one is not type(None)]
+        return f"{words[0]} or null"
+    if origin is list:
+        return f"a list (of {in_words(arguments[0]) or 'values'})"
+    if origin is dict:
+        return f"a dictionary (each value {in_words(arguments[1]) or 'anything'})"
+    return _KINDS.get(kind)
+
+
+def range_in_words(field: FieldInfo) -> str:
+    """The range of a number; empty where it has none."""
+    low = next((one.ge for one in field.metadata if isinstance(one, Ge)), None)
+    above = next((one.gt for one in field.metadata if isinstance(one, Gt)), None)
+    high = next((one.le for one in field.metadata if isinstance(one, Le)), None)
+    below = next((one.lt for one in field.metadata if isinstance(one, Lt)), None)
+    if low is not None and high is not None:
+        return f"a number from {low:g} to {high:g}"
+    if low is not None:
+        return f"at least {low:g}" if below is None else f"a number from {low:g} to below {below:g}"
+    if above is not None and below is not None:
+        return f"a number between {above:g} and {below:g}"
+    if above is not None:
+        return f"a number above {above:g}" + (f", at most {high:g}" if high is not None else "")
+    return ""
+
+
+def _issues(
+    error: ValidationError,
+    model: type[Settings],
+    key: str,
+    kinds_only: bool = False,
+    unknown: Callable[[str, tuple[str, ...]], ConfigIssue] | None = None,
+) -> list[ConfigIssue]:
+    return [
+        _issue(model, key, one, unknown or unknown_key)
+        for one in error.errors(include_url=False)
+        if not (kinds_only and one["type"] in _OF_VALUE)
+    ]
+
+
+def _issue(model: type[Settings], node: str, error: Any, unknown: Callable[..., ConfigIssue]) -> ConfigIssue:
+    path = [str(part) for part in error["loc"]]
+    key = ".".join([node, *path] if node else path)
+    kind = error["type"]
+    if kind == "extra_forbidden":
+        parent, _ = _find(model, path[:-1])
+        return unknown(key, tuple(parent.model_fields) if parent is not None else ())
+    if kind == "missing":
+        return ConfigIssue(key, "Nothing names a value for it.", "Set it.")
+    owner, name = _find(model, path)
+    field = owner.model_fields.get(name) if owner is not None and name is not None else None
+    value = error["input"]
+    if kind == OWN_MESSAGE:
+        return ConfigIssue(key, error["msg"], error["ctx"]["fix"], value)
+    if kind == "enum" and field is not None:
+        return no_such_choice(key, value, _members(field.annotation))
+    if kind in _OF_VALUE and field is not None:
+        return _out_of_range(key, value, field)
+    return _wrong_kind(key, value, _kind_at(model, path))
+
+
+def no_such_choice(key: str, value: Any, options: Sequence[str]) -> ConfigIssue:
+    """A value that is not one of a closed set."""
+    near = did_you_mean(str(value), options)
+    guess = f"Did you mean {near[0]}? " if near else ""
+    return ConfigIssue(key, "There is no such choice.", f"{guess}Use one of: {', '.join(options)}.", value)
+
+
+def unknown_key(key: str, siblings: Sequence[str], elsewhere: str | None = None) -> ConfigIssue:
+    """A key that does not exist, with the nearest one that does.
+
+    Args:
+        siblings: the keys that its parent does have.
+        elsewhere: a key of the same name in another node.
+    """
+    parent, _, name = key.rpartition(".")
+    if near := did_you_mean(name, siblings):
+        fix = f"Did you mean {parent + '.' if parent else ''}{near[0]}?"
+    elif elsewhere is not None:
+        fix = f"Did you mean {elsewhere}?"
+    elif siblings:
+        fix = f"{parent} has: {', '.join(siblings[:12])}{', …' if len(siblings) > 12 else ''}."
+    else:
+        fix = "Leave it out."
+    return ConfigIssue(key, "There is no such key.", fix)
+
+
+def _out_of_range(key: str, value: Any, field: FieldInfo) -> ConfigIssue:
+    extra = typing.cast(dict[str, str], field.json_schema_extra or {})
+    bounds, why = range_in_words(field), extra.get("why")
+    what = f"Expected {bounds}{f': {why}' if why else ''}."
+    least = next((one.ge for one in field.metadata if isinstance(one, Ge)), None)
+    fix = extra.get("fix") or (
+        f"Set {key} to {least:g} or more." if bounds.startswith("at least") else f"Set {bounds}."
+    )
+    return ConfigIssue(key, what, fix, value)
+
+
+def _wrong_kind(key: str, value: Any, kind: str | None) -> ConfigIssue:
+    if kind and kind.startswith("a list"):
+        fix = f"Write '{key}=[a,b]'"
+    elif kind and kind.startswith("the keys"):
+        fix = f"Leave {key} out and set a key below it"
+    else:
+        fix = "Leave it out, or give a value of that type"
+    what = f"The value has the wrong type; expected {kind or 'another'}."
+    return ConfigIssue(key, what, f"{fix}; docs/settings.md documents every key.", value)
+
+
+def _find(model: type[Settings], path: Sequence[str]) -> tuple[type[Settings] | None, str | None]:
+    """The node that declares the last name of a path, and that name; for no path the node itself."""
+    owner: type[Settings] | None = model
+    for depth, name in enumerate(path):
+        if owner is None or name not in owner.model_fields:
+            return None, None
+        below = _model_of(owner.model_fields[name].annotation)
+        if depth == len(path) - 1:
+            return (owner, name) if below is None else (below, None)
+        owner = below
+    return owner, None
+
+
+def _kind_at(model: type[Settings], path: Sequence[str]) -> str | None:
+    """What is taken at a path, in words; below a dictionary or a list what an entry is."""
+    kind: Any = model
+    for name in path:
+        below = _model_of(kind)
+        if below is not None:
+            if name not in below.model_fields:
+                return None
+            kind = below.model_fields[name].annotation
+        elif typing.get_origin(kind) in (dict, list):
+            kind = typing.get_args(kind)[-1]
+        else:
+            return None
+    return in_words(kind)
+
+
+def _model_of(kind: Any) -> type[Settings] | None:
+    if typing.get_origin(kind) is Annotated:
+        kind = typing.get_args(kind)[0]
+    return kind if isinstance(kind, type) and issubclass(kind, Settings) else None
+
+
+def _members(kind: Any) -> list[str]:
+    enums = [kind, *typing.get_args(kind)]
+    return [
+        str(one.value) for enum in enums if isinstance(enum, type) and issubclass(enum, Enum) for one in enum
+    ]

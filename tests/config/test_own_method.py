@@ -1,0 +1,101 @@
+"""A method from outside the package: found by configuration alone, its settings checked as ours."""
+
+from __future__ import annotations
+
+import sys
+
+import pytest
+from messages import assert_refused
+
+from marsrl_verl.algos import registry
+
+CODE = '''
+from marsrl_verl.algos.marsrl.method import MarsRL
+from marsrl_verl.algos.marsrl.config import Config as Base
+from marsrl_verl.settings.declaration import limits
+from marsrl_verl.settings.issues import ConfigIssue
+
+class Config(Base):
+    """Somebody's own."""
+
+    name: str = "voting"
+    """The method."""
+    votes: int = limits(4, ge=2, why="one vote is no majority")
+    """Responses that vote."""
+
+class Voting(MarsRL):
+    Config = Config
+
+    @classmethod
+    def checks(cls, run):
+        config = run.settings.algo
+        if config.votes <= config.group_size:
+            return []
+        return [ConfigIssue("marsrl.algo.votes", "More than there are.", "Lower it.", config.votes)]
+
+    @classmethod
+    def plan_lines(cls, run):
+        return [f"  votes: {run.settings.algo.votes}"]
+'''
+NAME = "strange_voting.method:Voting"
+SEARCH = "hydra.searchpath=[pkg://strange_voting.configs]"
+
+
+@pytest.fixture
+def package(quiet_machine, tmp_path, monkeypatch):
+    """A package in the working folder, with a preset."""
+    folder = tmp_path / "strange_voting"
+    (folder / "configs" / "algo").mkdir(parents=True)
+    (folder / "__init__.py").touch()
+    (folder / "method.py").write_text(CODE)
+    preset = f"# @package _global_\nmarsrl:\n  algo:\n    name: {NAME}\n    votes: 3\n"
+    (folder / "configs" / "algo" / "voting.yaml").write_text(preset)
+    monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
+    registry._load.cache_clear()
+    yield folder
+    for name in [name for name in sys.modules if name.startswith("strange_voting")]:
+        del sys.modules[name]
+
+
+def test_named_by_its_class(run, package):
+    done = run(f"marsrl.algo.name={NAME}", "marsrl.algo.votes=5", "cluster=cpu", "dry_run=true")
+    assert (done.status, done.err) == (0, "")
+    assert "votes: 5" in done.out
+
+
+def test_its_own_group_on_the_search_path(run, package):
+    done = run(SEARCH, "algo=voting", "cluster=cpu")
+    assert (done.status, done.err) == (0, "")
+    assert done.launched.marsrl.algo.votes == 3
+    assert done.launched.marsrl.algo.group_size == 8, "a default of its class"
+    folder = run(f"hydra.searchpath=[file://{package}/configs]", "algo=voting", "cluster=cpu", "dry_run=true")
+    assert "votes: 3" in folder.out
+
+
+REFUSED = {
+    "a value out of its range": (
+        "marsrl.algo.votes=1",
+        "marsrl.algo.votes = 1",
+        "at least 2: one vote is no majority",
+    ),
+    "a rule of its own": ("marsrl.algo.votes=9", "marsrl.algo.votes = 9", "More than there are."),
+    "an unknown key": ("marsrl.algo.vote=5", "marsrl.algo.vote", "Did you mean marsrl.algo.votes?"),
+    "a wrong kind": ("marsrl.algo.votes=many", "marsrl.algo.votes = many", "expected a whole number"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_its_settings_are_refused_like_ours(run, package, case):
+    word, key, said = REFUSED[case]
+    assert_refused(run(f"marsrl.algo.name={NAME}", word, "cluster=cpu"), key, said)
+
+
+def test_a_search_path_that_is_not_there(run):
+    done = run("hydra.searchpath=[pkg://strange_nowhere.configs]", "cluster=cpu")
+    assert_refused(done, "pkg://strange_nowhere.configs", "There is no such package or folder.")
+
+
+def test_a_method_that_cannot_be_imported(run, package):
+    (package / "method.py").write_text("import strange_missing_dependency\n")
+    done = run(f"marsrl.algo.name={NAME}", "cluster=cpu")
+    assert_refused(done, f"marsrl.algo.name = {NAME}", "No module named 'strange_missing_dependency'")
