@@ -39,7 +39,7 @@ from marsrl_verl.verl_adapter.group_client import GroupClient
 from marsrl_verl.verl_adapter.reward_manager import build_role_rewards
 from marsrl_verl.verl_adapter.task_runner import MarsRLTaskRunner
 from marsrl_verl.verl_adapter.terminal import chatter_to
-from marsrl_verl.verl_adapter.vllm_server import MarsRLvLLMReplica, MarsRLvLLMServer
+from marsrl_verl.verl_adapter.rollout_server.server import MarsRLvLLMReplica, MarsRLvLLMServer
 
 
 class FixedLengthServer(MarsRLvLLMServer):

@@ -14,6 +14,7 @@ pytest.importorskip("vllm", reason="vLLM's sampling parameters")
 
 import fake_ray
 from fake_ray import Answer, FakeRay
+from marsrl_verl.verl_adapter.group_client import GroupClient
 from ray.exceptions import ActorDiedError, NodeDiedError, RayTaskError
 from vllm.logprobs import FlatLogprobs
 from vllm.v1.engine.detokenizer import IncrementalDetokenizer
@@ -25,11 +26,10 @@ from marsrl_verl.rollout.single_call import EngineUnavailableError
 from marsrl_verl.verl_adapter import engine_watch, rollout_manager
 from marsrl_verl.verl_adapter.engine_watch import EngineWatch
 from marsrl_verl.verl_adapter.generation import Round
-from marsrl_verl.verl_adapter.group_client import GroupClient
 from marsrl_verl.verl_adapter.rollout_manager import MarsRLAgentLoopManager, MarsRLAgentLoopWorker
+from marsrl_verl.verl_adapter.rollout_server.server import MarsRLvLLMServer
 from marsrl_verl.verl_adapter.round_watch import GroupCounts
 from marsrl_verl.verl_adapter.scoring import without_tracebacks
-from marsrl_verl.verl_adapter.vllm_server import MarsRLvLLMServer
 
 SETTINGS = SamplingSettings(max_new_tokens=8, max_prompt_tokens=99, temperature=0.7, top_p=0.9, top_k=5)
 

@@ -13,6 +13,7 @@ pytest.importorskip("vllm", reason="vLLM's sampling parameters")
 
 from hypothesis import given
 from hypothesis import strategies as st
+from marsrl_verl.verl_adapter.sampling import sampling_arguments
 from omegaconf import OmegaConf
 from vllm import SamplingParams
 
@@ -21,7 +22,6 @@ from marsrl_verl.core.types import SamplingSettings
 from marsrl_verl.verl_adapter import observer
 from marsrl_verl.verl_adapter.components import sampling_settings
 from marsrl_verl.verl_adapter.offline_engine import engine_arguments
-from marsrl_verl.verl_adapter.sampling import sampling_arguments
 
 
 def settings_with(seeded_tokens: str) -> MarsRLConfig:

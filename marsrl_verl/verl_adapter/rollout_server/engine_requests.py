@@ -1,0 +1,94 @@
+"""What vLLM is asked in one request, and its answer as arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from vllm import SamplingParams
+from vllm.outputs import CompletionOutput
+from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+
+from marsrl_verl.core.trajectory import FinishReason
+from marsrl_verl.rollout.context import Completion, Decoding, TopLogProbs
+
+_SEED_RANGE = 2**62
+"""vLLM's seeds are signed 64-bit numbers, and the k-th completion of a prompt adds k."""
+_FINISH = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
+"""vLLM's regular ends. Its others (abort, error, repetition) are no end of the model's."""
+_STRUCTURES = ("json", "regex", "choice", "grammar")
+
+
+def sampling_params(decoding: Decoding, n: int) -> SamplingParams:
+    """vLLM's parameters of a request for `n` completions.
+
+    Raises:
+        ValueError: vLLM cannot draw tokens in this way.
+    """
+    asked: dict[str, Any] = {}
+    if decoding.stop:
+        # Only vLLM's text shows a stop string. Special tokens count as the text that they are, so that a
+        # string can't be spelt around them.
+        asked |= {
+            "stop": list(decoding.stop),
+            "include_stop_str_in_output": True,
+            "detokenize": True,
+            "skip_special_tokens": False,
+        }
+    if decoding.structured is not None:
+        asked["structured_outputs"] = _structure(decoding.structured)
+    return SamplingParams(
+        **{
+            "n": n,
+            "max_tokens": decoding.max_tokens,
+            "temperature": decoding.temperature,
+            "top_p": decoding.top_p,
+            "top_k": decoding.top_k,
+            "seed": None if decoding.seed is None else decoding.seed % _SEED_RANGE,
+            "logprobs": decoding.top_log_probs,  # and the sampled token's
+            "flat_logprobs": True,
+            "detokenize": False,  # the rollout code makes the text of the ids
+            "output_kind": RequestOutputKind.FINAL_ONLY,
+            **asked,
+        }
+    )
+
+
+def _structure(structured: Mapping[str, Any]) -> StructuredOutputsParams:
+    if len(structured) != 1 or not structured.keys() <= set(_STRUCTURES):
+        raise ValueError(
+            f"structured output is one of {', '.join(_STRUCTURES)}, found: {', '.join(map(str, structured)) or '-'}"
+        )
+    ((kind, value),) = structured.items()
+    return StructuredOutputsParams(**{kind: list(value) if kind == "choice" else value})
+
+
+def completion(answer: CompletionOutput, version: int, top_log_probs: int) -> Completion:
+    """One of the completions of a finished request, T tokens, made with `flat_logprobs`.
+
+    vLLM's flat lists have the sampled token and then the `top_log_probs` likeliest at every position, also
+    where the sampled one is among these.
+    """
+    flat, length, width = answer.logprobs, len(answer.token_ids), top_log_probs + 1
+    told = np.array(flat.logprobs, dtype=np.float32).reshape(length, width)  # type: ignore[union-attr]
+    top = None
+    if top_log_probs:
+        ids = np.array(flat.token_ids, dtype=np.int32).reshape(length, width)  # type: ignore[union-attr]
+        top = TopLogProbs(ids[:, 1:].copy(), told[:, 1:].copy())
+    return Completion(
+        token_ids=np.array(answer.token_ids, dtype=np.int32),
+        log_probs=told[:, 0].copy() if top_log_probs else told[:, 0],
+        finish=_FINISH.get(answer.finish_reason or "", FinishReason.ABORTED),
+        stop=answer.stop_reason if isinstance(answer.stop_reason, str) else None,
+        version=version,
+        top=top,
+    )
+
+
+def unanswered(n: int, version: int, top_log_probs: int) -> list[Completion]:
+    """The completions of a request that the engine gave up before it began."""
+    none = np.zeros(0, np.int32), np.zeros(0, np.float32)
+    shape = (0, top_log_probs)
+    top = TopLogProbs(none[0].reshape(shape), none[1].reshape(shape)) if top_log_probs else None
+    return [Completion(*none, FinishReason.ABORTED, version=version, top=top) for _ in range(n)]
