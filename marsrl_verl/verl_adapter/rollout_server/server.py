@@ -105,7 +105,7 @@ class MarsRLvLLMServer(vLLMHttpServer):
 
         Raises:
             EngineUnavailableError: the engine has died.
-            ValueError: the engine cannot answer such a request.
+            ValueError, VLLMValidationError: the engine cannot answer such a request.
         """
         with _dead_engine_named():
             return await self._generate_group(policy, prompt_ids, decoding, request_id, n)
