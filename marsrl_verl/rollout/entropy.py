@@ -1,4 +1,4 @@
-"""The entropy of sampling distributions of which the likeliest tokens are known, and the mass of the others."""
+"""The entropy of distributions of which the likeliest tokens are known, and the mass of the others."""
 
 from __future__ import annotations
 

@@ -55,7 +55,9 @@ def test_a_forced_token_has_no_entropy():
 
 
 def test_no_position_is_no_entropy():
-    assert entropy_from_top(TopLogProbs(np.zeros((0, 3), np.int32), np.zeros((0, 3), np.float32)), 9).shape == (0,)
+    assert entropy_from_top(
+        TopLogProbs(np.zeros((0, 3), np.int32), np.zeros((0, 3), np.float32)), 9
+    ).shape == (0,)
 
 
 @pytest.mark.parametrize("m", [0, 4])

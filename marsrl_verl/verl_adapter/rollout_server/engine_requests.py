@@ -57,9 +57,8 @@ def sampling_params(decoding: Decoding, n: int) -> SamplingParams:
 
 def _structure(structured: Mapping[str, Any]) -> StructuredOutputsParams:
     if len(structured) != 1 or not structured.keys() <= set(_STRUCTURES):
-        raise ValueError(
-            f"structured output is one of {', '.join(_STRUCTURES)}, found: {', '.join(map(str, structured)) or '-'}"
-        )
+        found = ", ".join(map(str, structured)) or "-"
+        raise ValueError(f"structured output is one of {', '.join(_STRUCTURES)}, found: {found}")
     ((kind, value),) = structured.items()
     return StructuredOutputsParams(**{kind: list(value) if kind == "choice" else value})
 
@@ -76,11 +75,14 @@ def completion(answer: CompletionOutput, version: int, top_log_probs: int) -> Co
     if top_log_probs:
         ids = np.array(flat.token_ids, dtype=np.int32).reshape(length, width)  # type: ignore[union-attr]
         top = TopLogProbs(ids[:, 1:].copy(), told[:, 1:].copy())
+    finish = _FINISH.get(answer.finish_reason or "", FinishReason.ABORTED)
+    # Of an end token it is None, or the token's id where the model has several.
+    matched = finish is FinishReason.STOP and isinstance(answer.stop_reason, str)
     return Completion(
         token_ids=np.array(answer.token_ids, dtype=np.int32),
         log_probs=told[:, 0].copy() if top_log_probs else told[:, 0],
-        finish=_FINISH.get(answer.finish_reason or "", FinishReason.ABORTED),
-        stop=answer.stop_reason if isinstance(answer.stop_reason, str) else None,
+        finish=finish,
+        stop=str(answer.stop_reason) if matched else None,
         version=version,
         top=top,
     )
