@@ -23,8 +23,12 @@ _FINISH = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 _STRUCTURES = ("json", "regex", "choice", "grammar")
 
 
-def sampling_params(decoding: Decoding, n: int) -> SamplingParams:
+def sampling_params(decoding: Decoding, n: int, **changed: Any) -> SamplingParams:
     """vLLM's parameters of a request for `n` completions.
+
+    Args:
+        changed: parameters in vLLM's words that are to be otherwise; the answer of a request without
+            log-probabilities is none for `completion`.
 
     Raises:
         ValueError: vLLM cannot draw tokens in this way.
@@ -54,6 +58,7 @@ def sampling_params(decoding: Decoding, n: int) -> SamplingParams:
             "detokenize": False,  # the rollout code makes the text of the ids
             "output_kind": RequestOutputKind.FINAL_ONLY,
             **asked,
+            **changed,
         }
     )
 
