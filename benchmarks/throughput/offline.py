@@ -11,6 +11,8 @@ import time
 from dataclasses import replace
 from typing import Any
 
+from marsrl_verl.verl_adapter.sampling import sampling_arguments
+
 from benchmarks.throughput.plan import AS_STARTED, OFFLINE, Plan, Row, Workload, sampling_of, write_results
 from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.core.types import SOLVER
@@ -21,7 +23,6 @@ from marsrl_verl.verl_adapter.components import (
 )
 from marsrl_verl.verl_adapter.environment import prepare_environment
 from marsrl_verl.verl_adapter.offline_engine import engine_arguments, load_tokenizer
-from marsrl_verl.verl_adapter.sampling import sampling_arguments
 
 
 def main() -> None:

@@ -1,8 +1,8 @@
 """The plugin's rollout path: everything that training starts, without training.
 
-Two variants in the same processes. `plugin` is a training step's call: agent-loop worker, GroupClient,
+Two variants in the same processes. `plugin` is a training step's call: agent-loop worker, ServerClient,
 `MarsRLvLLMServer.generate_group`, decoding to text and scoring. `server alone` sends tokenised prompts from
-this process through `GroupClient` and takes tokens back: no agent-loop worker, no text, no scoring.
+this process through `ServerClient` and takes tokens back: no agent-loop worker, no text, no scoring.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import pickle
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,31 +36,24 @@ from benchmarks.throughput.processes import TAG, processor_seconds, spent
 from marsrl_verl.core.types import SOLVER, Sample, StageInput
 from marsrl_verl.rewards.base import ScoreRequest
 from marsrl_verl.verl_adapter.components import chat_tokenizer
-from marsrl_verl.verl_adapter.group_client import GroupClient
 from marsrl_verl.verl_adapter.reward_manager import build_role_rewards
+from marsrl_verl.verl_adapter.rollout_server import server
+from marsrl_verl.verl_adapter.rollout_server.client import ServerClient
+from marsrl_verl.verl_adapter.rollout_server.engine_requests import sampling_params
+from marsrl_verl.verl_adapter.rollout_server.server import MarsRLvLLMReplica, MarsRLvLLMServer
 from marsrl_verl.verl_adapter.task_runner import MarsRLTaskRunner
 from marsrl_verl.verl_adapter.terminal import chatter_to
-from marsrl_verl.verl_adapter.vllm_server import MarsRLvLLMReplica, MarsRLvLLMServer
 
 
 class FixedLengthServer(MarsRLvLLMServer):
     """The plugin's server; on request it decodes on where the model ends its response."""
 
-    ignore_end = False
-
     async def set_ignore_end(self, ignore_end: bool) -> None:
-        self.ignore_end = ignore_end
+        server.sampling_params = partial(sampling_params, ignore_eos=True) if ignore_end else sampling_params
 
     async def threads(self) -> str | None:
         """OMP_NUM_THREADS, which the engine's process inherits."""
         return os.environ.get("OMP_NUM_THREADS")
-
-    async def generate_group(
-        self, prompt_ids: list[int], sampling: dict[str, Any], request_id: str, n: int
-    ) -> list[tuple[list[int], list[float], str, int]]:
-        if self.ignore_end:
-            sampling = {**sampling, "ignore_eos": True}
-        return await super().generate_group(prompt_ids, sampling, request_id, n)
 
 
 class FixedLengthReplica(MarsRLvLLMReplica):
@@ -111,7 +105,7 @@ class Bench:
     def __init__(self, trainer: Any, plan: Plan) -> None:
         self.trainer, self.plan = trainer, plan
         self.chat = chat_tokenizer(trainer.config, trainer.tokenizer)
-        self.client = GroupClient(trainer.llm_server_manager.get_client())
+        self.client = ServerClient(trainer.llm_server_manager.get_client())
         self.tag = os.environ[TAG]
 
     def inputs(self, workload: Workload, number: int, part: int) -> list[StageInput]:
@@ -138,7 +132,7 @@ class Bench:
         return row, samples
 
     def server_alone(self, workload: Workload, number: int, inputs: list[StageInput]) -> Row:
-        """Tokens to the server and back, the way of `GroupClient`."""
+        """Tokens to the server and back, the way of `ServerClient`."""
         settings = sampling_of(workload, self.trainer.sampling[SOLVER])
         asked = [(one.group_id, self.chat.prompt_ids(one.messages)) for one in inputs]
 

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from marsrl_verl.core.scheduler import Scheduler
 from marsrl_verl.core.types import Sample, SamplingSettings, StageInput
-from marsrl_verl.verl_adapter.prefill_counters import PrefillCounters
+from marsrl_verl.verl_adapter.rollout_server.prefill_counters import PrefillCounters
 
 
 @dataclass(slots=True)

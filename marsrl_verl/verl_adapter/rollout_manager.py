@@ -33,7 +33,7 @@ from marsrl_verl.verl_adapter.components import chat_tokenizer, endpoint_key, ex
 from marsrl_verl.verl_adapter.engine_watch import EngineWatch, reason, results
 from marsrl_verl.verl_adapter.generation import Round
 from marsrl_verl.verl_adapter.group_client import GroupClient
-from marsrl_verl.verl_adapter.prefill_counters import PrefillCounters
+from marsrl_verl.verl_adapter.rollout_server.prefill_counters import PrefillCounters
 from marsrl_verl.verl_adapter.round_watch import GroupCounts, RoundWatch
 from marsrl_verl.verl_adapter.scoring import GroupScorer, without_tracebacks
 

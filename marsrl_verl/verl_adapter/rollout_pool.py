@@ -11,7 +11,7 @@ from verl.trainer.ppo import ray_trainer
 from verl.workers.rollout.llm_server import LLMServerManager
 
 from marsrl_verl.config.pools import own_pool_gpus
-from marsrl_verl.verl_adapter.group_router import GroupLoadBalancer
+from marsrl_verl.verl_adapter.rollout_server.router import GroupLoadBalancer
 
 
 class GroupServerManager(LLMServerManager):

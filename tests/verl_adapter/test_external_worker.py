@@ -13,11 +13,11 @@ import pytest
 pytest.importorskip("verl", reason="verl's agent loops")
 
 import fake_ray
+from marsrl_verl.core.step_result import StepResult
 
 from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
-from marsrl_verl.core.step_result import StepResult
 from marsrl_verl.core.types import FinishReason, Group, Outcome, Problem, Sample, SamplingSettings, StageInput
 from marsrl_verl.evaluation.system import Call
 from marsrl_verl.reporting.rollout_log import rollout_line

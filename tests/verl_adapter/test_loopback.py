@@ -110,7 +110,7 @@ def served(monkeypatch):
     """A server whose engine is there at once, and the applications that were served over HTTP."""
     pytest.importorskip("verl", reason="verl's vLLM server")
     pytest.importorskip("vllm", reason="verl's vLLM server")
-    from marsrl_verl.verl_adapter.vllm_server import MarsRLvLLMServer, vllm_async_server
+    from marsrl_verl.verl_adapter.rollout_server.server import MarsRLvLLMServer, vllm_async_server
 
     applications = []
 

@@ -6,14 +6,14 @@ import json
 from pathlib import Path
 
 import pytest
+from marsrl_verl.core.scheduler_state import Ended, EndReason
+from marsrl_verl.core.step_result import StepResult
 
 from marsrl_verl.algos.prompts import MathPrompts
 from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
-from marsrl_verl.core.scheduler_state import Ended, EndReason
 from marsrl_verl.core.scripted import Reply, ScriptedEngine, SkillModel
-from marsrl_verl.core.step_result import StepResult
 from marsrl_verl.core.types import (
     ROLES,
     FinishReason,

@@ -21,9 +21,13 @@ from marsrl_verl.core.types import FinishReason, Problem, Sample, StageInput
 from marsrl_verl.rollout.single_call import EngineUnavailableError
 from marsrl_verl.verl_adapter import engine_watch, rollout_manager
 from marsrl_verl.verl_adapter.generation import Generation, Round, RoundCounts
-from marsrl_verl.verl_adapter.prefill_counters import PrefillCounters, keeps_statistics, read_counters
 from marsrl_verl.verl_adapter.rollout_manager import MarsRLAgentLoopManager
-from marsrl_verl.verl_adapter.vllm_server import MarsRLvLLMServer
+from marsrl_verl.verl_adapter.rollout_server.prefill_counters import (
+    PrefillCounters,
+    keeps_statistics,
+    read_counters,
+)
+from marsrl_verl.verl_adapter.rollout_server.server import MarsRLvLLMServer
 
 # --- vLLM's registry ------------------------------------------------------------------------------
 

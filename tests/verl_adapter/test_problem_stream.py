@@ -5,11 +5,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from marsrl_verl.core.scheduler_state import Ended, EndReason
+from marsrl_verl.core.step_result import StepResult
 from torchdata.stateful_dataloader import StatefulDataLoader
 from torchdata.stateful_dataloader.sampler import RandomSampler
 
-from marsrl_verl.core.scheduler_state import Ended, EndReason
-from marsrl_verl.core.step_result import StepResult
 from marsrl_verl.data.problems import ground_truth_of, question_of
 from marsrl_verl.verl_adapter.problem_stream import (
     AskedProblems,

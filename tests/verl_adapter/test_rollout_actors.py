@@ -1,10 +1,9 @@
-"""From stage inputs to scored samples: workers, servers and reward workers, with fakes for Ray's actors."""
+"""From stage inputs to scored samples: workers and reward workers, with fakes for Ray's actors."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,10 +13,7 @@ pytest.importorskip("vllm", reason="vLLM's sampling parameters")
 
 import fake_ray
 from fake_ray import Answer, FakeRay
-from ray.exceptions import ActorDiedError, NodeDiedError, RayTaskError
-from vllm.logprobs import FlatLogprobs
-from vllm.v1.engine.detokenizer import IncrementalDetokenizer
-from vllm.v1.engine.exceptions import EngineDeadError
+from ray.exceptions import RayTaskError
 
 from marsrl_verl.core.types import FinishReason, Outcome, Problem, Sample, SamplingSettings, StageInput
 from marsrl_verl.rewards.running import RewardUnavailableError
@@ -25,11 +21,9 @@ from marsrl_verl.rollout.single_call import EngineUnavailableError
 from marsrl_verl.verl_adapter import engine_watch, rollout_manager
 from marsrl_verl.verl_adapter.engine_watch import EngineWatch
 from marsrl_verl.verl_adapter.generation import Round
-from marsrl_verl.verl_adapter.group_client import GroupClient
 from marsrl_verl.verl_adapter.rollout_manager import MarsRLAgentLoopManager, MarsRLAgentLoopWorker
 from marsrl_verl.verl_adapter.round_watch import GroupCounts
 from marsrl_verl.verl_adapter.scoring import without_tracebacks
-from marsrl_verl.verl_adapter.vllm_server import MarsRLvLLMServer
 
 SETTINGS = SamplingSettings(max_new_tokens=8, max_prompt_tokens=99, temperature=0.7, top_p=0.9, top_k=5)
 
@@ -58,206 +52,9 @@ def sample(name: str, k: int, reason: FinishReason = FinishReason.STOP) -> Sampl
     )
 
 
-# --- the client of verl's servers -----------------------------------------------------------------
-
-
-class Servers:
-    """verl's `LLMServerClient` with one server behind it."""
-
-    def __init__(self, answer: Callable[..., list]) -> None:
-        self.answer, self.calls, self.released = answer, [], []
-
-    async def _acquire_server(self, request_id, **extra):
-        self.acquired = (request_id, extra)
-        return "server-0", SimpleNamespace(generate_group=Method(self._generate))
-
-    def _release_server(self, server_id, request_id=None):
-        self.released.append((server_id, request_id))
-
-    async def _generate(self, prompt_ids, sampling, request_id, n):
-        self.calls.append((prompt_ids, sampling, request_id, n))
-        return self.answer(n)
-
-
-def complete(servers: Servers, n: int = 2) -> list:
-    return asyncio.run(GroupClient(servers).complete("group", [5, 6], SETTINGS, 4, n))
-
-
-def test_a_group_is_one_request_with_the_roles_settings():
-    servers = Servers(lambda n: [([7, 8], [-0.1, -0.2], "stop", 3), ([9], [-0.3], "length", 3)])
-    first, second = complete(servers)
-    assert (first.token_ids, first.log_probs, first.policy_version) == ([7, 8], [-0.1, -0.2], 3)
-    assert [first.finish_reason, second.finish_reason] == [FinishReason.STOP, FinishReason.LENGTH]
-    ((prompt, sampling, _, n),) = servers.calls
-    assert (prompt, n) == ([5, 6], 2)
-    assert sampling == {"max_tokens": 4, "temperature": 0.7, "top_p": 0.9, "top_k": 5, "seed": None}
-    assert servers.acquired == ("group", {"prompt_ids": [5, 6], "n": 2})
-    assert servers.released == [("server-0", "group")]
-
-
-def test_a_group_that_is_asked_again_has_another_engine_id():
-    servers = Servers(lambda n: [])
-    complete(servers)
-    complete(servers)
-    first, second = (request_id for _, _, request_id, _ in servers.calls)
-    assert first != second
-    assert first.startswith("group:") and second.startswith("group:")
-
-
-def test_an_aborted_request_is_n_samples_without_tokens():
-    completions = complete(Servers(lambda n: []), n=3)
-    assert [(one.token_ids, one.finish_reason) for one in completions] == [([], FinishReason.ABORTED)] * 3
-
-
-def test_an_unknown_finish_reason_counts_as_aborted():
-    (completion,) = complete(Servers(lambda n: [([7], [-0.1], "repetition", 0)]), n=1)
-    assert completion.finish_reason is FinishReason.ABORTED
-
-
 def through_ray(error: Exception, method: str = "generate_group") -> Exception:
     """As the caller of an actor sees what a method of it raised."""
     return RayTaskError(method, "Traceback: …", error).as_instanceof_cause()
-
-
-@pytest.mark.parametrize(
-    ("error", "expected"),
-    [
-        (ActorDiedError(), EngineUnavailableError),
-        (NodeDiedError("the node is gone"), EngineUnavailableError),
-        (through_ray(EngineUnavailableError("the engine's process has ended")), EngineUnavailableError),
-        (through_ray(ValueError("no")), ValueError),
-        (ValueError("no"), ValueError),
-    ],
-)
-def test_a_server_is_released_whatever_it_raises(error, expected):
-    def fails(n):
-        raise error
-
-    servers = Servers(fails)
-    with pytest.raises(expected):
-        complete(servers)
-    assert servers.released == [("server-0", "group")]
-
-
-# --- the server -----------------------------------------------------------------------------------
-
-
-class Engine:
-    """vLLM's engine: hands out prepared outputs of a request."""
-
-    def __init__(self, outputs: list[Any], refusal: Exception | None = None) -> None:
-        self.outputs, self.refusal, self.aborted, self.added = list(outputs), refusal, [], []
-        self.dead, self.core_answered = False, 0
-        self.output_processor = SimpleNamespace(request_states={})
-
-    async def add_request(self, request_id, prompt, params):
-        if self.refusal is not None:
-            raise self.refusal
-        self.added.append((request_id, prompt["prompt_token_ids"], params))
-        return SimpleNamespace(get=self._next)
-
-    async def _next(self):
-        output = self.outputs.pop(0)
-        if isinstance(output, BaseException):
-            raise output
-        return output
-
-    async def abort(self, request_id):
-        self.aborted.append(request_id)
-
-    async def check_health(self):
-        if self.dead:
-            raise EngineDeadError()
-
-    async def is_sleeping(self):
-        self.core_answered += 1
-        return False
-
-
-def server(engine: Engine, admitted: bool = True) -> SimpleNamespace:
-    made = SimpleNamespace(engine=engine, global_steps=6, _admitting=0)
-
-    async def admit(request_id):
-        if not admitted:
-            return "refused"
-        made._admitting += 1
-        return None
-
-    made._park_until_admitted = admit
-    made._generate_group = lambda *arguments: MarsRLvLLMServer._generate_group(made, *arguments)
-    return made
-
-
-def generate(made: SimpleNamespace, n: int = 2) -> list:
-    sampling = {"max_tokens": 4, "temperature": 0.7, "top_p": 0.9, "top_k": 5}
-    return asyncio.run(MarsRLvLLMServer.generate_group(made, [5, 6], sampling, "r", n))
-
-
-def completion(tokens: list[int], reason: str | None) -> SimpleNamespace:
-    log_probs = FlatLogprobs()
-    for token in tokens:
-        log_probs.append_fast([token], [-token / 10], iter([1]), [None])
-    return SimpleNamespace(token_ids=tuple(tokens), logprobs=log_probs, finish_reason=reason)
-
-
-def test_the_server_samples_a_group_with_one_engine_request():
-    unfinished = SimpleNamespace(finished=False)
-    done = SimpleNamespace(finished=True, outputs=[completion([1, 2], "stop"), completion([3], None)])
-    engine = Engine([unfinished, done])
-    made = server(engine)
-    assert generate(made) == [([1, 2], [-0.1, -0.2], "stop", 6), ([3], [-0.3], "abort", 6)]
-    ((_, prompt, params),) = engine.added
-    assert prompt == [5, 6]
-    assert (params.n, params.logprobs, params.max_tokens, params.top_k) == (2, 0, 4, 5)
-    assert made._admitting == 0
-
-
-def test_a_refused_admission_reaches_no_engine():
-    engine = Engine([])
-    assert generate(server(engine, admitted=False)) == []
-    assert engine.added == []
-
-
-def test_an_engine_that_refuses_a_request_does_not_hold_up_the_next_weight_sync():
-    made = server(Engine([], refusal=ValueError("prompt too long")))
-    with pytest.raises(ValueError, match="prompt too long"):
-        generate(made)
-    assert made._admitting == 0, "verl pauses the server only when nobody is being admitted"
-
-
-def test_a_cancelled_call_ends_its_request_in_the_engine():
-    engine = Engine([asyncio.CancelledError()])
-    with pytest.raises(asyncio.CancelledError):
-        generate(server(engine))
-    assert engine.aborted == ["r"]
-
-
-@pytest.mark.parametrize("engine", [Engine([], refusal=EngineDeadError()), Engine([EngineDeadError()])])
-def test_a_dead_engine_is_told_from_a_refused_request(engine):
-    with pytest.raises(EngineUnavailableError, match="has ended"):
-        generate(server(engine))
-
-
-def decoded(tokens: int) -> SimpleNamespace:
-    detokenizer = IncrementalDetokenizer()
-    detokenizer.update(list(range(tokens)), stop_terminated=False)
-    return SimpleNamespace(detokenizer=detokenizer)
-
-
-def test_a_pulse_tells_requests_and_tokens_so_far():
-    engine = Engine([])
-    engine.output_processor.request_states = {"a": decoded(3), "b": decoded(4)}
-    assert asyncio.run(MarsRLvLLMServer.pulse(server(engine), True)) == (2, 7)
-    assert engine.core_answered == 1
-    assert asyncio.run(MarsRLvLLMServer.pulse(server(engine), False)) == (2, 7)
-    assert engine.core_answered == 1, "the core is at something else"
-
-
-def test_a_pulse_of_a_dead_engine_is_an_error():
-    engine = Engine([])
-    engine.dead = True
-    with pytest.raises(EngineUnavailableError, match="has ended"):
-        asyncio.run(MarsRLvLLMServer.pulse(server(engine), False))
 
 
 # --- the manager ----------------------------------------------------------------------------------

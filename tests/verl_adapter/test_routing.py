@@ -11,16 +11,19 @@ pytest.importorskip("verl", reason="the adapter's tests need verl")
 
 from verl.workers.rollout.router import GlobalRequestLoadBalancer
 
-from marsrl_verl.verl_adapter.group_router import GroupLoadBalancer
+from marsrl_verl.verl_adapter.rollout_server.router import GroupLoadBalancer
 
 ENGINES, NEW_GROUPS, GROUP, ROUNDS, SEGMENTS = 8, 72, 8, 30, 4
 
 
-def busiest_to_mean(router_class: type, *, forget: bool) -> float:
+def busiest_to_mean(router_class: type, *, synced: bool) -> float:
     """The responses of the busiest engine over those of the mean one, mean of all rounds.
 
-    Every round has new groups, and the unfinished responses of earlier ones, which keep their request id. All
+    Every round has new groups, and the unfinished responses of earlier ones, which keep their session. All
     requests of a round are on their way at once.
+
+    Args:
+        synced: whether a session is another one for the router after a weight sync, as `ServerClient` has it.
     """
     random.seed(3)
     drawn = random.Random(7)
@@ -32,17 +35,16 @@ def busiest_to_mean(router_class: type, *, forget: bool) -> float:
         new = {f"{number}-{index}": GROUP for index in range(NEW_GROUPS)}
         unfinished |= new
         longer |= {name: drawn.choice((0.2, 0.95)) for name in new}  # hard problems have long responses
-        if forget:
-            router.clear_sticky_cache()
         load = dict.fromkeys(router.get_all_servers(), 0)
         sizes = {"n": 0} if router.require_acquire_fields() else {}
         asked = []
         for name in drawn.sample(sorted(unfinished), len(unfinished)):
             fields = dict.fromkeys(sizes, unfinished[name])
-            asked.append((name, router.acquire_server(name, **fields)[0]))
-        for name, server in asked:
+            route = f"{name}@{number}" if synced else name
+            asked.append((name, route, router.acquire_server(route, **fields)[0]))
+        for name, route, server in asked:
             load[server] += unfinished[name]
-            router.release_server(server, request_id=name)
+            router.release_server(server, request_id=route)
         assert router.get_total_inflight() == 0
         if number >= SEGMENTS:
             ratios.append(max(load.values()) / statistics.mean(load.values()))
@@ -56,10 +58,10 @@ def busiest_to_mean(router_class: type, *, forget: bool) -> float:
 
 
 def test_engines_get_as_much_to_do_as_each_other():
-    upstream = busiest_to_mean(GlobalRequestLoadBalancer, forget=False)
+    upstream = busiest_to_mean(GlobalRequestLoadBalancer, synced=False)
     assert upstream > 1.1, "groups count as one, and their ids outlive a step"
-    assert busiest_to_mean(GroupLoadBalancer, forget=False) > 1.04, "sizes alone are half of it"
-    assert busiest_to_mean(GroupLoadBalancer, forget=True) < 1.03
+    assert busiest_to_mean(GroupLoadBalancer, synced=False) > 1.04, "sizes alone are half of it"
+    assert busiest_to_mean(GroupLoadBalancer, synced=True) < 1.03
 
 
 def test_a_group_counts_as_its_responses():

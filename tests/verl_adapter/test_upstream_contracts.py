@@ -33,9 +33,10 @@ from marsrl_verl.verl_adapter.environment import stand_in_version
 LISTED = {*SIGNATURES, *AT_LEAST, *PRESENT}
 ADAPTER = "marsrl_verl.verl_adapter"
 MODULES_WITH_CLASSES = (
-    "trainer", "engine_trainer", "sealed_trainer", "task_runner", "workers", "vllm_server", "rollout_manager",
-    "reward_manager", "fci_engine", "shared_prefix_engine", "cpu.fsdp_engine", "cpu.platform",
-    "cpu.weight_sync", "rollout_pool", "group_router", "warmup_engine", "weight_transfer",
+    "trainer", "engine_trainer", "sealed_trainer", "task_runner", "workers", "rollout_server.server",
+    "rollout_manager", "reward_manager", "fci_engine", "shared_prefix_engine", "cpu.fsdp_engine",
+    "cpu.platform", "cpu.weight_sync", "rollout_pool", "rollout_server.router", "warmup_engine",
+    "weight_transfer",
 )  # fmt: skip
 
 
@@ -306,6 +307,57 @@ def test_an_engine_whose_core_has_died_knows_it():
     assert "engine_dead" in inspect.getsource(uses.resolve("vllm.v1.engine.async_llm:AsyncLLM.errored").fget)
     assert "self.errored" in source("vllm.v1.engine.async_llm:AsyncLLM.check_health")
     assert "call_utility_async" in source("vllm.v1.engine.core_client:AsyncMPClient.is_sleeping_async")
+
+
+def test_a_request_gets_as_many_entries_as_it_asked_for_and_the_sampled_token_first():
+    """`engine_requests.completion` cuts vLLM's flat lists by it. The engine's arrays are as wide as the
+    widest request of a batch wants them."""
+    import numpy as np
+    from vllm import SamplingParams
+    from vllm.v1.engine.logprobs import LogprobsProcessor
+    from vllm.v1.outputs import LogprobsLists
+
+    wide = LogprobsLists(
+        np.array([[7, 3, 7, 9], [8, 8, 2, 1]], dtype=np.int32),
+        np.array([[-1.5, -0.5, -1.5, -4], [-0.25, -0.25, -2, -3]], dtype=np.float32),
+        np.array([2, 1]),
+    )
+    for asked, ids in ((0, [7, 8]), (2, [7, 3, 7, 8, 8, 2])):
+        request = SimpleNamespace(sampling_params=SamplingParams(logprobs=asked, flat_logprobs=True))
+        processor = LogprobsProcessor.from_new_request(tokenizer=None, request=request)
+        processor.update_from_output(SimpleNamespace(new_logprobs=wide, new_prompt_logprobs_tensors=None))
+        assert processor.logprobs.token_ids == ids
+        assert len(processor.logprobs.logprobs) == len(ids)
+
+
+def test_the_sampler_tells_the_likeliest_tokens_after_the_sampled_one():
+    text = source("vllm.v1.sample.sampler:Sampler.gather_logprobs")
+    assert "torch.topk(logprobs, num_logprobs, dim=-1)" in text, "falling"
+    assert "torch.cat((token_ids, topk_indices), dim=1)" in text
+
+
+def test_a_stop_string_is_the_stop_reason():
+    text = source("vllm.v1.engine.output_processor:OutputProcessor.process_outputs")
+    assert "finish_reason = FinishReason.STOP" in text and "stop_reason = stop_string" in text
+
+
+def test_caches_of_adapters_go_by_their_names():
+    """Where this fails, `MarsRLvLLMServer.set_adapter` has to empty them."""
+    from vllm.v1.core.kv_cache_utils import generate_block_hash_extra_keys
+
+    def keys(adapter):
+        request = SimpleNamespace(lora_request=adapter, mm_features=None, cache_salt=None, prompt_embeds=None)
+        return generate_block_hash_extra_keys(request, 0, 16, 0)[0]
+
+    assert keys(None) is None
+    assert keys(SimpleNamespace(lora_name="planner#7")) == ("planner#7",)
+
+
+def test_extra_engine_arguments_go_before_verls():
+    """`engine_kwargs.vllm.max_logprobs` and `enable_lora` reach the engine."""
+    text = source("verl.workers.rollout.vllm_rollout.vllm_async_server:vLLMHttpServer.launch_server")
+    assert 'self.config.get("engine_kwargs", {}).get(self._get_engine_kwargs_key(), {})' in text
+    assert text.index('"logprobs_mode": self.config.logprobs_mode') < text.index("**engine_kwargs,")
 
 
 def test_a_process_group_that_exists_is_left_alone():

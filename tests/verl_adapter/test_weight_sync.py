@@ -13,8 +13,8 @@ from omegaconf import OmegaConf
 from verl.trainer.ppo import ray_trainer
 
 from marsrl_verl.verl_adapter.cpu.weight_sync import GlooWeightSync
-from marsrl_verl.verl_adapter.group_router import GroupLoadBalancer
 from marsrl_verl.verl_adapter.rollout_pool import GroupServerManager, OwnPoolServerManager, engines_placed
+from marsrl_verl.verl_adapter.rollout_server.router import GroupLoadBalancer
 
 WEIGHTS = {
     "small": torch.arange(3, dtype=torch.bfloat16),

@@ -1,4 +1,4 @@
-"""verl's vLLM server with a whole group in one call, the count of what it read, and no open port.
+"""verl's vLLM server with a whole group in one call, adapters by name, counts of what it read, no open port.
 
 Upstream behaviour: `vLLMHttpServer.generate` answers one sample a call, streams every token through
 the event loop, and reports neither `stop` nor `length`. A group of G samples shares its prompt, so
@@ -10,23 +10,29 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import ray
 from verl.single_controller.ray import RayClassWithInitArgs
 from verl.workers.rollout.replica import RolloutReplicaRegistry
 from verl.workers.rollout.vllm_rollout import vllm_async_server
+from verl.workers.rollout.vllm_rollout.utils import VLLM_LORA_INT_ID
 from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, vLLMReplica
-from vllm import SamplingParams
 from vllm.inputs import TokensPrompt
-from vllm.sampling_params import RequestOutputKind
+from vllm.lora.request import LoRARequest
 from vllm.v1.engine.exceptions import EngineDeadError
 
-from marsrl_verl.rollout.single_call import EngineUnavailableError
-from marsrl_verl.verl_adapter.prefill_counters import PrefillCounters, read_counters
+from marsrl_verl.core.sequence import TokenIds
+from marsrl_verl.rollout.context import Completion, Decoding, EngineUnavailableError
+from marsrl_verl.verl_adapter.rollout_server.engine_requests import completion, sampling_params, unanswered
+from marsrl_verl.verl_adapter.rollout_server.prefill_counters import PrefillCounters, read_counters
 from marsrl_verl.verl_adapter.weight_sockets import EXTENSION, use_own_engine_sockets
 
 _METRICS_PATHS = ("/metrics", "/health")
+_ENGINE_KEYS = "actor_rollout_ref.rollout.engine_kwargs.vllm"
+_FIRST_ADAPTER = VLLM_LORA_INT_ID + 1
+"""vLLM tells adapters by their numbers, of which verl's own weight sync uses one."""
 
 
 @contextmanager
@@ -38,12 +44,22 @@ def _dead_engine_named() -> Iterator[None]:
         raise EngineUnavailableError("the engine's process has ended; its log says why") from error
 
 
+@dataclass(frozen=True, slots=True)
+class _Adapter:
+    """A LoRA adapter that the engine has."""
+
+    request: LoRARequest
+    version: int
+
+
 class MarsRLvLLMServer(vLLMHttpServer):
     """One vLLM engine that answers a prompt `n` times."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         use_own_engine_sockets()
         super().__init__(*args, **kwargs)
+        self._adapters: dict[str, _Adapter] = {}
+        self._next_adapter = _FIRST_ADAPTER
 
     def _get_worker_extension_cls(self) -> str:
         return EXTENSION
@@ -72,49 +88,47 @@ class MarsRLvLLMServer(vLLMHttpServer):
             vllm_async_server.run_uvicorn = upstream
 
     async def generate_group(
-        self, prompt_ids: list[int], sampling: dict[str, Any], request_id: str, n: int
-    ) -> list[tuple[list[int], list[float], str, int]]:
-        """Sample `n` completions of one prompt.
+        self, policy: str, prompt_ids: TokenIds, decoding: Decoding, request_id: str, n: int
+    ) -> list[Completion]:
+        """Sample `n` completions of one prompt, in one request.
 
         Args:
-            prompt_ids: the prompt's token ids.
-            sampling: keyword arguments of vLLM's `SamplingParams`, `max_tokens` included.
+            policy: whose weights answer: an adapter of this name, else the model's own.
+            prompt_ids: (P,)
+            decoding: how the tokens are drawn.
             request_id: unique among the requests in flight.
             n: how many completions.
 
         Returns:
-            For each completion: token ids, their log-probabilities under the sampling distribution,
-            vLLM's finish reason, and the training step whose weights sampled it. Empty where the
-            engine aborted the request.
+            The completions, of the version that the engine had when it admitted the request. Where the engine
+            aborted it they have the tokens that were there.
 
         Raises:
             EngineUnavailableError: the engine has died.
+            ValueError, VLLMValidationError: the engine cannot answer such a request.
         """
         with _dead_engine_named():
-            return await self._generate_group(prompt_ids, sampling, request_id, n)
+            return await self._generate_group(policy, prompt_ids, decoding, request_id, n)
 
     async def _generate_group(
-        self, prompt_ids: list[int], sampling: dict[str, Any], request_id: str, n: int
-    ) -> list[tuple[list[int], list[float], str, int]]:
+        self, policy: str, prompt_ids: TokenIds, decoding: Decoding, request_id: str, n: int
+    ) -> list[Completion]:
+        params = sampling_params(decoding, n)
+        self._check_top_log_probs(decoding.top_log_probs)
         if await self._park_until_admitted(request_id) is not None:
-            return []
+            return unanswered(n, self.global_steps or 0, decoding.top_log_probs)
         try:
-            # Only ids and log-probabilities are wanted; the rollout code makes the text of the ids.
-            params = SamplingParams(
-                n=n,
-                logprobs=0,
-                flat_logprobs=True,
-                detokenize=False,
-                output_kind=RequestOutputKind.FINAL_ONLY,
-                **sampling,
-            )
+            adapter = self._adapters.get(policy)
             collector = await self.engine.add_request(
-                request_id, TokensPrompt(prompt_token_ids=prompt_ids), params
+                request_id,
+                TokensPrompt(prompt_token_ids=prompt_ids.tolist()),
+                params,
+                lora_request=None if adapter is None else adapter.request,
             )
         finally:
             # The engine holds the request from here on: a pause need not wait for this admission.
             self._admitting -= 1
-        version = self.global_steps or 0
+        version = (self.global_steps or 0) if adapter is None else adapter.version
         output = None
         try:
             while output is None or not output.finished:
@@ -122,16 +136,49 @@ class MarsRLvLLMServer(vLLMHttpServer):
         except BaseException:
             await self.engine.abort(request_id)
             raise
-        return [
-            (
-                list(completion.token_ids),
-                # `logprobs=0` gives one entry a position: that of the sampled token.
-                list(completion.logprobs.logprobs),
-                completion.finish_reason or "abort",
-                version,
+        return [completion(one, version, decoding.top_log_probs) for one in output.outputs]
+
+    def _check_top_log_probs(self, asked: int) -> None:
+        """Upstream behaviour: the engine's process dies of more than the vocabulary has."""
+        if not asked:
+            return
+        model = self.engine.model_config
+        vocabulary = model.get_vocab_size()
+        most = vocabulary if model.max_logprobs == -1 else min(model.max_logprobs, vocabulary)
+        if asked > most:
+            raise ValueError(
+                f"top_log_probs={asked}: this engine tells those of at most {most} tokens a position, of the "
+                f"{vocabulary} in its vocabulary; {_ENGINE_KEYS}.max_logprobs sets it"
             )
-            for completion in output.outputs
-        ]
+
+    async def set_adapter(self, policy: str, folder: str, version: int) -> None:
+        """Let requests of `policy` be answered with this adapter from now on, in the place of an earlier one.
+
+        vLLM keeps prefixes of an adapter under its name, and an adapter under its number. Both are new ones
+        here: nothing that was cached under the earlier weights is found again, and requests that are on their
+        way keep the weights that they began with as long as those are in their folder.
+
+        Args:
+            policy: its name.
+            folder: with the adapter as PEFT saves it, on this server's node.
+            version: of the adapter.
+
+        Raises:
+            EngineUnavailableError: the engine has died.
+            ValueError: the engine was started without adapters.
+        """
+        if self.engine.vllm_config.lora_config is None:
+            raise ValueError(
+                f"policy {policy!r}: this engine takes no adapters; {_ENGINE_KEYS}.enable_lora=true lets it"
+            )
+        request = LoRARequest(f"{policy}#{self._next_adapter}", self._next_adapter, folder)
+        self._next_adapter += 1
+        with _dead_engine_named():
+            await self.engine.add_lora(request)
+            former = self._adapters.get(policy)
+            self._adapters[policy] = _Adapter(request, version)
+            if former is not None:
+                await self.engine.remove_lora(former.request.lora_int_id)
 
     async def pulse(self, through_core: bool) -> tuple[int, int]:
         """A sign of life of the engine.

@@ -20,7 +20,7 @@ class GroupLoadBalancer(GlobalRequestLoadBalancer):
         """Of the requests on their way, by server and request id: a response's continuations share one."""
 
     def require_acquire_fields(self) -> list[str]:
-        """What `GroupClient` says of a group beside its id."""
+        """What `ServerClient` says of a group beside its id."""
         return ["n"]
 
     def require_release_fields(self) -> list[str]:

@@ -1,0 +1,58 @@
+"""From a rollout program's `generate` to verl's LLM servers."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.exceptions import RayError
+
+from marsrl_verl.core.sequence import TokenIds
+from marsrl_verl.rollout.context import Completion, Decoding, EngineUnavailableError
+from marsrl_verl.verl_adapter.engine_watch import is_refusal, reason
+
+
+@dataclass(slots=True)
+class ServerClient:
+    """Asks verl's load balancer for a server and sends it a whole request (`GenerationClient`).
+
+    Uses verl's `LLMServerClient._acquire_server` and `_release_server`, so routing stays verl's.
+    """
+
+    llm_client: Any
+    """verl's `LLMServerClient`."""
+    synced: int = 0
+    """The training step of the last weight sync, which emptied the engines' caches: a session is a new one
+    for the router after it. The same for all clients of a round."""
+
+    async def generate(
+        self, policy: str, prompt_ids: TokenIds, decoding: Decoding, *, session: str, name: str, n: int = 1
+    ) -> list[Completion]:
+        """See `marsrl_verl.rollout.context.GenerationClient`.
+
+        What is asked is one request of the engine, never split. Cancelled, it is aborted there.
+
+        Raises:
+            EngineUnavailableError: the server or its engine is gone.
+        """
+        route = f"{session}@{self.synced}"
+        server_id, server = await self.llm_client._acquire_server(route, prompt_ids=prompt_ids, n=n)
+        # A fresh engine id: a resumed run asks a request of the same name again.
+        request_id = f"{name}:{uuid.uuid4().hex[:8]}"
+        try:
+            reference = server.generate_group.remote(policy, prompt_ids, decoding, request_id, n)
+            try:
+                answers: list[Completion] = await reference
+            except asyncio.CancelledError:
+                ray.cancel(reference)  # of an asynchronous actor: its task is cancelled, too
+                raise
+            return answers
+        except RayError as error:
+            if is_refusal(error):
+                raise
+            raise EngineUnavailableError(f"vLLM server {server_id} is gone: {reason(error)}") from error
+        finally:
+            self.llm_client._release_server(server_id, request_id=route)

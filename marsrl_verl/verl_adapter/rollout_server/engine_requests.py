@@ -1,0 +1,109 @@
+"""What vLLM is asked in one request, and its answer as arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from vllm import SamplingParams
+from vllm.outputs import CompletionOutput
+from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+
+from marsrl_verl.core.trajectory import FinishReason
+from marsrl_verl.rollout.context import Completion, Decoding, TopLogProbs
+
+Number = TypeVar("Number", np.int32, np.float32)
+
+_SEED_RANGE = 2**62
+"""vLLM's seeds are signed 64-bit numbers, and the k-th completion of a prompt adds k."""
+_FINISH = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
+"""vLLM's regular ends. Its others (abort, error, repetition) are no end of the model's."""
+_STRUCTURES = ("json", "regex", "choice", "grammar")
+
+
+def sampling_params(decoding: Decoding, n: int, **changed: Any) -> SamplingParams:
+    """vLLM's parameters of a request for `n` completions.
+
+    Args:
+        changed: parameters in vLLM's words that are to be otherwise; the answer of a request without
+            log-probabilities is none for `completion`.
+
+    Raises:
+        ValueError: vLLM cannot draw tokens in this way.
+    """
+    asked: dict[str, Any] = {}
+    if decoding.stop:
+        # Only vLLM's text shows a stop string. Special tokens count as the text that they are, so that a
+        # string can't be spelt around them.
+        asked |= {
+            "stop": list(decoding.stop),
+            "include_stop_str_in_output": True,
+            "detokenize": True,
+            "skip_special_tokens": False,
+        }
+    if decoding.structured is not None:
+        asked["structured_outputs"] = _structure(decoding.structured)
+    return SamplingParams(
+        **{
+            "n": n,
+            "max_tokens": decoding.max_tokens,
+            "temperature": decoding.temperature,
+            "top_p": decoding.top_p,
+            "top_k": decoding.top_k,
+            "seed": None if decoding.seed is None else decoding.seed % _SEED_RANGE,
+            "logprobs": decoding.top_log_probs,  # and the sampled token's
+            "flat_logprobs": True,
+            "detokenize": False,  # the rollout code makes the text of the ids
+            "output_kind": RequestOutputKind.FINAL_ONLY,
+            **asked,
+            **changed,
+        }
+    )
+
+
+def _structure(structured: Mapping[str, Any]) -> StructuredOutputsParams:
+    if len(structured) != 1 or not structured.keys() <= set(_STRUCTURES):
+        found = ", ".join(map(str, structured)) or "-"
+        raise ValueError(f"structured output is one of {', '.join(_STRUCTURES)}, found: {found}")
+    ((kind, value),) = structured.items()
+    return StructuredOutputsParams(**{kind: list(value) if kind == "choice" else value})
+
+
+def completion(answer: CompletionOutput, version: int, top_log_probs: int) -> Completion:
+    """One of the completions of a finished request, T tokens, made with `flat_logprobs`.
+
+    vLLM's flat lists have the sampled token and then the `top_log_probs` likeliest at every position, also
+    where the sampled one is among these.
+    """
+    flat, length, width = answer.logprobs, len(answer.token_ids), top_log_probs + 1
+    told = _array(flat.logprobs, np.float32).reshape(length, width)  # type: ignore[union-attr]
+    top = None
+    if top_log_probs:
+        ids = _array(flat.token_ids, np.int32).reshape(length, width)  # type: ignore[union-attr]
+        top = TopLogProbs(ids[:, 1:].copy(), told[:, 1:].copy())
+    finish = _FINISH.get(answer.finish_reason or "", FinishReason.ABORTED)
+    # Of an end token it is None, or the token's id where the model has several.
+    matched = finish is FinishReason.STOP and isinstance(answer.stop_reason, str)
+    return Completion(
+        token_ids=_array(answer.token_ids, np.int32),
+        log_probs=told[:, 0].copy() if top_log_probs else told[:, 0],
+        finish=finish,
+        stop=str(answer.stop_reason) if matched else None,
+        version=version,
+        top=top,
+    )
+
+
+def _array(values: Sequence[Any], dtype: type[Number]) -> NDArray[Number]:
+    """A fifth faster than `np.array`."""
+    return np.fromiter(values, dtype, len(values))
+
+
+def unanswered(n: int, version: int, top_log_probs: int) -> list[Completion]:
+    """The completions of a request that the engine gave up before it began."""
+    none = np.zeros(0, np.int32), np.zeros(0, np.float32)
+    shape = (0, top_log_probs)
+    top = TopLogProbs(none[0].reshape(shape), none[1].reshape(shape)) if top_log_probs else None
+    return [Completion(*none, FinishReason.ABORTED, version=version, top=top) for _ in range(n)]

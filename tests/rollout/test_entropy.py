@@ -1,0 +1,103 @@
+"""Entropies of which a part is known: golden values by hand, and distributions of a model."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from marsrl_verl.rollout.context import TopLogProbs
+from marsrl_verl.rollout.entropy import entropy_bounds, entropy_from_top
+
+
+def top_of(log_probs: np.ndarray, m: int) -> TopLogProbs:
+    """The m likeliest of (T, V) as an engine tells them."""
+    ids = np.argsort(-log_probs, axis=1, kind="stable")[:, :m].astype(np.int32)
+    return TopLogProbs(ids, np.take_along_axis(log_probs, ids, axis=1).astype(np.float32))
+
+
+def entropy(log_probs: np.ndarray) -> np.ndarray:
+    """(T,) of (T, V) log-probabilities."""
+    return -(np.exp(log_probs) * np.where(np.isfinite(log_probs), log_probs, 0.0)).sum(axis=1)
+
+
+def log_of(*probabilities: float) -> np.ndarray:
+    with np.errstate(divide="ignore"):
+        return np.log(np.array([probabilities]))
+
+
+def test_the_rest_is_on_as_few_or_as_many_tokens_as_can_have_it():
+    # 0.5 and 0.2 are known; 0.3 is left for four tokens of at most 0.2.
+    low, high = entropy_bounds(top_of(log_of(0.5, 0.2), 2), 6)
+    head = -0.5 * math.log(0.5) - 0.2 * math.log(0.2)
+    assert low == pytest.approx([head - 0.2 * math.log(0.2) - 0.1 * math.log(0.1)], abs=1e-6)
+    assert high == pytest.approx([head - 0.3 * math.log(0.3 / 4)], abs=1e-6)
+    assert entropy_from_top(top_of(log_of(0.5, 0.2), 2), 6) == pytest.approx((low + high) / 2)
+
+
+def test_a_distribution_that_is_known_whole_has_its_entropy():
+    log_probs = log_of(0.7, 0.2, 0.1)
+    for top, size in ((top_of(log_probs, 3), 3), (top_of(log_probs, 3), 1000)):
+        assert entropy_bounds(top, size) == (pytest.approx(entropy(log_probs), abs=1e-5),) * 2
+
+
+def test_tokens_that_top_k_has_cut_off_are_worth_nothing():
+    low, high = entropy_bounds(top_of(log_of(0.75, 0.25, 0.0, 0.0), 3), 500)
+    expected = -0.75 * math.log(0.75) - 0.25 * math.log(0.25)
+    assert (low, high) == (pytest.approx([expected], abs=1e-5), pytest.approx([expected], abs=1e-5))
+
+
+def test_a_forced_token_has_no_entropy():
+    assert entropy_from_top(top_of(log_of(1.0, 0.0, 0.0), 2), 3) == pytest.approx([0.0], abs=1e-12)
+
+
+def test_no_position_is_no_entropy():
+    assert entropy_from_top(
+        TopLogProbs(np.zeros((0, 3), np.int32), np.zeros((0, 3), np.float32)), 9
+    ).shape == (0,)
+
+
+@pytest.mark.parametrize("m", [0, 4])
+def test_more_tokens_than_there_are_or_none_are_refused(m):
+    top = TopLogProbs(np.zeros((2, m), np.int32), np.zeros((2, m), np.float32))
+    with pytest.raises(ValueError, match=f"{m} likeliest tokens are known of a vocabulary of 3"):
+        entropy_bounds(top, 3)
+
+
+@given(
+    logits=st.lists(st.floats(-20, 20), min_size=2, max_size=40),
+    m=st.integers(1, 40),
+)
+def test_the_entropy_lies_between_the_bounds(logits, m):
+    values = np.array([logits])
+    log_probs = values - np.log(np.exp(values - values.max()).sum()) - values.max()
+    low, high = entropy_bounds(top_of(log_probs, min(m, len(logits))), len(logits))
+    exact = entropy(log_probs)
+    assert low - 1e-5 <= exact <= high + 1e-5
+    assert (low >= -1e-9).all()
+
+
+def test_the_tiny_models_entropy():
+    """Of every position of a text, over the whole vocabulary."""
+    torch = pytest.importorskip("torch")
+    transformers = pytest.importorskip("transformers")
+    from marsrl_verl.config.tiny_files import tiny_model
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(tiny_model())
+    model = transformers.AutoModelForCausalLM.from_pretrained(tiny_model(), dtype=torch.float32)
+    ids = tokenizer("12 + 7 - 3 = 16, so the answer is 16.", return_tensors="pt").input_ids
+    with torch.no_grad():
+        log_probs = model(ids).logits[0].double().log_softmax(dim=-1).numpy()
+    exact, vocabulary = entropy(log_probs), log_probs.shape[1]
+    width = []
+    for m in (1, 5, 20, vocabulary):
+        top = top_of(log_probs, m)
+        low, high = entropy_bounds(top, vocabulary)
+        assert (low <= exact + 1e-5).all() and (exact <= high + 1e-5).all()
+        assert np.abs(entropy_from_top(top, vocabulary) - exact).max() <= (high - low).max() / 2 + 1e-5
+        width.append(float((high - low).mean()))
+    assert width == sorted(width, reverse=True) and width[-1] == pytest.approx(0.0, abs=1e-6)
+    assert width[2] < 0.5 * width[0], "more tokens tell more"
