@@ -29,9 +29,9 @@ def recorded_response(run: Path, sample: str, model: str | None = None) -> Shown
     """
     if not (run / "rollouts").is_dir():
         raise ValueError(f"{run} holds no rollouts/: give the folder of a run, e.g. outputs/NAME")
-    line = next((one for one in _lines(run) if one["sample"] == sample), None)
+    line = next((one for one in _lines(run) if one["trajectory"] == sample), None)
     if line is None:
-        raise ValueError(f"{run} has no sample {sample!r} in rollouts/step_N.jsonl (key `sample`)")
+        raise ValueError(f"{run} has no sample {sample!r} in rollouts/step_N.jsonl (key `trajectory`)")
     if not line["token_ids"]:
         raise ValueError(f"sample {sample} has no tokens: {line['error'] or line['finish_reason']}")
     tokenizer = _tokenizer(run, model)

@@ -14,7 +14,7 @@ from omegaconf import DictConfig
 from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.config.errors import EXIT_WRONG_CONFIGURATION, ConfigError
 from marsrl_verl.core.inert_text import printable
-from marsrl_verl.core.types import SamplingSettings
+from marsrl_verl.core.types import Sampling
 from marsrl_verl.data.problems import Collected, SourceProblem, collect
 from marsrl_verl.data.rows import DataError, read_rows
 from marsrl_verl.data_preparation.command_line import Arguments, parse_arguments
@@ -39,7 +39,7 @@ from marsrl_verl.rewards.running import RewardUnavailableError
 from marsrl_verl.verl_adapter.components import build_prompts, chat_tokenizer
 from marsrl_verl.verl_adapter.terminal import chatter_to, terminal
 
-MakeGenerator = Callable[[DictConfig, SamplingSettings, int], AnswerGenerator]
+MakeGenerator = Callable[[DictConfig, Sampling, int], AnswerGenerator]
 """Loads the start model: the training configuration, how tokens are drawn, the seed of the answers."""
 
 TRAIN, VAL, REPORT, GRADES = "train.parquet", "val.parquet", "report.json", "grades.jsonl"
@@ -76,7 +76,7 @@ def main(argv: Sequence[str], make_generator: MakeGenerator | None = None) -> in
 def _vllm_with(log: Path) -> MakeGenerator:
     """vLLM, which also comments on the end of the process: to the log."""
 
-    def make(config: DictConfig, settings: SamplingSettings, seed: int) -> AnswerGenerator:
+    def make(config: DictConfig, settings: Sampling, seed: int) -> AnswerGenerator:
         from marsrl_verl.verl_adapter.offline_engine import OfflineEngine
 
         atexit.register(_errors_to, log)

@@ -8,7 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 
 from marsrl_verl.core.thinking import final_text
-from marsrl_verl.core.types import SOLVER, FinishReason, Outcome
+from marsrl_verl.core.types import SOLVER, FinishReason, RewardResult
 from marsrl_verl.data.problems import SourceProblem
 from marsrl_verl.data_preparation.grades import Grade
 from marsrl_verl.rewards.base import ScoreRequest
@@ -31,7 +31,7 @@ class Graders:
         self.most_waiting = count * _WAITING_PER_GRADER
         """Problems that may wait for a grader; with more of them, generation waits."""
 
-    def submit(self, requests: Sequence[ScoreRequest]) -> Future[list[Outcome]]:
+    def submit(self, requests: Sequence[ScoreRequest]) -> Future[list[RewardResult]]:
         """Score the responses of one problem in a thread."""
         return self._pool.submit(self._score, requests)
 
@@ -41,7 +41,7 @@ class Graders:
         """Grade responses that are on record as whole texts; waits for the result."""
         requests = [
             ScoreRequest(
-                sample_id=f"{problem.key}#{k}",
+                trajectory_id=f"{problem.key}#{k}",
                 role=SOLVER,
                 stage=SOLVER,
                 problem=problem.problem,
@@ -61,7 +61,7 @@ class Graders:
         self._pool.shutdown(cancel_futures=True)
         self._reward.close()
 
-    def _score(self, requests: Sequence[ScoreRequest]) -> list[Outcome]:
+    def _score(self, requests: Sequence[ScoreRequest]) -> list[RewardResult]:
         return [asyncio.run(self._reward.score(request)) for request in requests]
 
     def __enter__(self) -> Graders:

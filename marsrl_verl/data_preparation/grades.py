@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from marsrl_verl.core.types import FinishReason, Sample, is_correct
+from marsrl_verl.core.types import FinishReason, Trajectory, is_correct
 
 _NOT_ASKED = (FinishReason.PROMPT_TOO_LONG.value, FinishReason.ERROR.value)
 
@@ -26,14 +26,14 @@ class Grade:
     """False where the grader itself failed: the reward says nothing about the answer."""
 
     @classmethod
-    def of(cls, sample: Sample) -> Grade:
+    def of(cls, sample: Trajectory) -> Grade:
         """The grade of a scored sample."""
         outcome = sample.outcome
         assert outcome is not None
         return cls(
             reward=outcome.reward,
             answer=outcome.answer,
-            finish=sample.finish_reason.value,
+            finish=sample.finish.value,
             tokens=len(sample.response_ids),
             error=sample.error or outcome.error,
             graded=outcome.graded,

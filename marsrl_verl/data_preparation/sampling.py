@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from marsrl_verl.algos.prompts import RolePrompts
-from marsrl_verl.core.types import SOLVER, Outcome, Sample, SamplingSettings, StageInput
+from marsrl_verl.core.types import SOLVER, RewardResult, Trajectory, Sampling, RolloutRequest
 from marsrl_verl.data.problems import SourceProblem
 from marsrl_verl.data_preparation.graders import Graders
 from marsrl_verl.data_preparation.grades import Grade, ProblemGrades
@@ -23,7 +23,7 @@ class AnswerGenerator(Protocol):
     def generate(
         self, prompts: Iterable[tuple[str, list[int]]], n: int
     ) -> Iterator[tuple[str, list[Completion]]]:
-        """Sample `n` completions of every prompt.
+        """Trajectory `n` completions of every prompt.
 
         Args:
             prompts: (key, token ids), taken as there is room for them.
@@ -41,7 +41,7 @@ class Asking:
 
     chat: ChatTokenizer
     prompts: RolePrompts
-    settings: SamplingSettings
+    settings: Sampling
     """Without segments: a response is decoded in one piece."""
     answers: int
     """Answers per problem."""
@@ -58,14 +58,14 @@ def sample_and_grade(
     """
     inputs = {one.key: _stage_input(one, asking) for one in problems}
     ready: dict[str, list[int]] = {}
-    for key, stage_input in inputs.items():
+    for key, request in inputs.items():
         probe = _PromptOnly()
-        samples = _answer(stage_input, asking, probe)
+        samples = _answer(request, asking, probe)
         if probe.prompt_ids is not None:
             ready[key] = probe.prompt_ids
         else:
-            yield _problem_grades(stage_input, _unasked(samples), asking)
-    grading: dict[Future[list[Outcome]], tuple[StageInput, list[Sample]]] = {}
+            yield _problem_grades(request, _unasked(samples), asking)
+    grading: dict[Future[list[RewardResult]], tuple[RolloutRequest, list[Trajectory]]] = {}
     try:
         for key, completions in generator.generate(ready.items(), asking.answers):
             # Here and not in the graders' threads: fast tokenizers must not be used from two threads at once.
@@ -84,7 +84,7 @@ def sample_and_grade(
 
 
 def _graded(
-    grading: dict[Future[list[Outcome]], tuple[StageInput, list[Sample]]], asking: Asking, most_left: int
+    grading: dict[Future[list[RewardResult]], tuple[RolloutRequest, list[Trajectory]]], asking: Asking, most_left: int
 ) -> Iterator[ProblemGrades]:
     """What is graded by now; waits while more than `most_left` problems are not."""
     while grading:
@@ -93,14 +93,14 @@ def _graded(
         if not done:
             return
         for future in done:
-            stage_input, samples = grading.pop(future)
+            request, samples = grading.pop(future)
             for sample, outcome in zip(samples, future.result(), strict=True):
                 sample.outcome = outcome
-            yield _problem_grades(stage_input, samples, asking)
+            yield _problem_grades(request, samples, asking)
 
 
-def _stage_input(source: SourceProblem, asking: Asking) -> StageInput:
-    return StageInput(
+def _stage_input(source: SourceProblem, asking: Asking) -> RolloutRequest:
+    return RolloutRequest(
         group_id=source.key,
         problem=source.problem,
         stage=SOLVER,
@@ -111,23 +111,23 @@ def _stage_input(source: SourceProblem, asking: Asking) -> StageInput:
     )
 
 
-def _answer(stage_input: StageInput, asking: Asking, client: _PromptOnly | _Ready) -> list[Sample]:
+def _answer(request: RolloutRequest, asking: Asking, client: _PromptOnly | _Ready) -> list[Trajectory]:
     """The samples that training's rollout makes of the client's completions."""
-    return asyncio.run(answer(stage_input, asking.settings, client, asking.chat))
+    return asyncio.run(answer(request, asking.settings, client, asking.chat))
 
 
-def _unasked(samples: list[Sample]) -> list[Sample]:
+def _unasked(samples: list[Trajectory]) -> list[Trajectory]:
     for sample in samples:
-        sample.outcome = Outcome(0.0)
+        sample.outcome = RewardResult(0.0)
     return samples
 
 
-def _problem_grades(stage_input: StageInput, samples: list[Sample], asking: Asking) -> ProblemGrades:
+def _problem_grades(request: RolloutRequest, samples: list[Trajectory], asking: Asking) -> ProblemGrades:
     return ProblemGrades(
-        key=stage_input.group_id,
+        key=request.group_id,
         grades=tuple(Grade.of(sample) for sample in samples),
-        question=stage_input.problem.question,
-        ground_truth=stage_input.problem.ground_truth,
+        question=request.problem.question,
+        ground_truth=request.problem.ground_truth,
         responses=tuple(sample.text for sample in samples) if asking.keep_responses else (),
     )
 
@@ -139,7 +139,7 @@ class _PromptOnly:
         self.prompt_ids: list[int] | None = None
 
     async def complete(
-        self, request_id: str, prompt_ids: list[int], settings: SamplingSettings, max_tokens: int, n: int
+        self, request_id: str, prompt_ids: list[int], settings: Sampling, max_tokens: int, n: int
     ) -> list[Completion]:
         self.prompt_ids = prompt_ids
         return []
@@ -152,6 +152,6 @@ class _Ready:
         self._completions = completions
 
     async def complete(
-        self, request_id: str, prompt_ids: list[int], settings: SamplingSettings, max_tokens: int, n: int
+        self, request_id: str, prompt_ids: list[int], settings: Sampling, max_tokens: int, n: int
     ) -> list[Completion]:
         return self._completions

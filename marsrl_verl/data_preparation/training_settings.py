@@ -11,7 +11,7 @@ from marsrl_verl.config.checks import run_checks
 from marsrl_verl.config.checks.context import Context, typed_settings
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
-from marsrl_verl.core.types import SOLVER, SamplingSettings
+from marsrl_verl.core.types import SOLVER, Sampling
 from marsrl_verl.rewards.running import RewardRunner
 from marsrl_verl.verl_adapter.components import sampling_settings
 
@@ -37,7 +37,7 @@ def training_config(overrides: tuple[str, ...]) -> DictConfig:
     return composed.config
 
 
-def solver_sampling(config: DictConfig) -> SamplingSettings:
+def solver_sampling(config: DictConfig) -> Sampling:
     """How the Solver's answers are drawn in training, in one piece: segments are a matter of training."""
     return replace(sampling_settings(typed_settings(config))[SOLVER], segment_tokens=None)
 

@@ -6,7 +6,7 @@ from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.checks.method import at_least, one_of
 from marsrl_verl.config.errors import Problem
 from marsrl_verl.config.schema import EvaluationConfig
-from marsrl_verl.evaluation.loop_rules import Fallback
+from marsrl_verl.evaluation.verify_correct.loop_rules import Fallback
 
 _KEY = "marsrl.evaluation"
 _ROUNDS = f"{_KEY}.correction_rounds"
