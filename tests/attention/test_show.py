@@ -122,13 +122,15 @@ def run_folder(tmp_path):
     ids = tokenizer.encode(RESPONSE, add_special_tokens=False)
     ends = list(step_cutter(tokenizer).cut(ids).ends)
     first = {
-        "trajectory": "p/initial/0#1", "sequence": 0, "parent": None, "step": 3, "reward": 0.0, "token_ids": ids, "steps": ends,
+        "trajectory": "p/initial/0#1", "sequence": 0, "parent": None, "step": 3, "reward": 0.0,
+        "token_ids": ids, "steps": ends,
         "influence": [0.0, 0.25, 0.5, 0.125, 0.0], "prefix_tokens": 0, "prompt_tokens": 9,
         "error": None, "finish_reason": "stop",
     }  # fmt: skip
     others = [
-        {**first, "trajectory": f"p/continuation/001#{k}", "parent": "p/initial/0#1", "step": 4, "reward": reward,
-         "prefix_tokens": ends[1], "steps": None, "influence": None, "error": "no grade" if k == 2 else None}
+        {**first, "trajectory": f"p/continuation/001#{k}", "parent": "p/initial/0#1", "step": 4,
+         "reward": reward, "prefix_tokens": ends[1], "steps": None, "influence": None,
+         "error": "no grade" if k == 2 else None}
         for k, reward in enumerate((1.0, 0.0, 0.0))
     ]  # fmt: skip
     run = tmp_path / "run"
