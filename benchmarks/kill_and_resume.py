@@ -32,7 +32,7 @@ from typing import Any
 import torch
 
 from benchmarks.training_runs import command, machine, steps, train
-from marsrl_verl.core.types import FinishReason
+from marsrl_verl.core.trajectory import FinishReason
 
 SETTINGS = (
     "pipeline=overlapped",
@@ -42,7 +42,7 @@ SETTINGS = (
     "trainer.save_freq=1",
     "marsrl.run.seeded_tokens=all",
 )
-_COMPARED = ("group", "parent", "prompt", "token_ids", "segments", "finish_reason", "reward", "problem")
+_COMPARED = ("group", "parent", "prompt", "token_ids", "versions", "finish_reason", "reward", "problem")
 """What two rows of one sample must have in common: all but times and the engine's last digits."""
 
 
@@ -137,13 +137,13 @@ def check(folder: Path, count: int) -> dict[str, int]:
         trained.update(list(json.loads((folder / f"trained/step_{number}.json").read_text())))
         for line in (folder / f"rollouts/step_{number}.jsonl").read_text().splitlines():
             row = json.loads(line)
-            samples[row["sample"]] += 1
+            samples[row["trajectory"]] += 1
             if not FinishReason(row["finish_reason"]).failed:  # failed ones are neither trained nor compared
-                rewards.setdefault(row["group"], {})[row["sample"]] = row["reward"]
+                rewards.setdefault(row["group"], {})[row["trajectory"]] = row["reward"]
             members[row["group"]] += 1
             parents |= {row["parent"]} if row["parent"] else set()
-            ends = [end for end, _ in row["segments"]]
-            assert ends == sorted(ends) and ends[-1] == row["tokens"], f"{row['sample']}: {row['segments']}"
+            ends = [end for end, _ in row["versions"]]
+            assert ends == sorted(ends) and ends[-1] == row["tokens"], f"{row['trajectory']}: {row['versions']}"
     twice = [name for name, times in samples.items() if times > 1]
     assert not twice, f"samples that are there twice: {twice[:5]}"
     broken = [name for name, size in members.items() if size != max(members.values())]
@@ -152,7 +152,7 @@ def check(folder: Path, count: int) -> dict[str, int]:
     assert not orphans, f"inputs were made of samples that are not there: {orphans[:5]}"
     state = torch.load(folder / f"checkpoints/global_step_{count}/marsrl.pt", weights_only=False)
     pools = state["scheduler"]["state"]
-    open_groups = set(pools["ready_step"]) | set(pools["arrived"])
+    open_groups = set(pools["ready_step"]) | set(pools["pending"])
     both = sorted(open_groups & set(members))
     assert not both, f"groups that are completed and waiting: {both[:5]}"
     again = [name for name, times in trained.items() if times > 1]
@@ -197,7 +197,7 @@ def first_difference(one: Path, other: Path, count: int) -> tuple[int, str] | No
 
 def _rows(folder: Path, number: int) -> dict[str, dict[str, Any]]:
     lines = (folder / f"rollouts/step_{number}.jsonl").read_text().splitlines()
-    return {row["sample"]: row for row in map(json.loads, lines)}
+    return {row["trajectory"]: row for row in map(json.loads, lines)}
 
 
 def main() -> None:

@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 
 from marsrl_verl.compare.results import Row
 from marsrl_verl.compare.statistics import MOST_FLIPPED, least_p, seed_differences, sign_flip_p, t_interval
-from marsrl_verl.evaluation.role_metrics import EVALUATION_METRICS, MetricInfo
+from marsrl_verl.evaluation.estimators import MetricInfo
 from marsrl_verl.evaluation.suite import AFTER
+from marsrl_verl.evaluation.verify_correct.role_metrics import EVALUATION_METRICS
 
 
 def differences_table(rows: Sequence[Row], confidence: float = 0.95) -> str:

@@ -16,9 +16,9 @@ from marsrl_verl.compare.results import (
 from marsrl_verl.compare.runner import Failed, duration
 from marsrl_verl.compare.statistics import t_interval
 from marsrl_verl.compare.suite import Suite
-from marsrl_verl.evaluation.estimators import FEW, Estimate
-from marsrl_verl.evaluation.role_metrics import EVALUATION_METRICS, GREEDY_SUFFIX, MetricInfo
+from marsrl_verl.evaluation.estimators import FEW, GREEDY_SUFFIX, Estimate, MetricInfo
 from marsrl_verl.evaluation.suite import AFTER
+from marsrl_verl.evaluation.verify_correct.role_metrics import EVALUATION_METRICS
 
 
 def report_markdown(

@@ -121,3 +121,24 @@ class Rows:
 
 def _packed(parts: Sequence[NDArray[Any]], dtype: Any) -> NDArray[Any]:
     return np.concatenate(parts).astype(dtype, copy=False) if parts else np.zeros(0, dtype=dtype)
+
+
+TokenAdvantages = dict[str, list[list[tuple[int, float]]]]
+"""Trajectory id -> for each of its sequences the (end, advantage) of consecutive parts of the response, in
+tokens; an empty list for a sequence that was not trained."""
+
+
+def token_advantages(rows: Rows, advantages: NDArray[np.float32]) -> TokenAdvantages:
+    """What every trained token was worth, as parts of equal advantage.
+
+    Args:
+        rows: of the step.
+        advantages: (N,) as they enter the loss: 0 where a token is left out of it.
+    """
+    found: TokenAdvantages = {}
+    for row, ref in enumerate(rows.refs):
+        one, values = rows.trajectory(row), advantages[rows.slice(row)]
+        ends = [*(np.flatnonzero(values[1:] != values[:-1]) + 1).tolist(), len(values)] if len(values) else []
+        parts = found.setdefault(one.trajectory_id, [[] for _ in one.sequences])
+        parts[ref.sequence] = [(end, float(values[end - 1])) for end in ends]
+    return found

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from marsrl_verl.core.types import Message, Problem
+from marsrl_verl.core.request import Message, Problem
 from marsrl_verl.data.rows import Row, RowError
 from marsrl_verl.rewards.extraction import references
 from marsrl_verl.rewards.normal_form import same_answer

@@ -6,24 +6,31 @@ import atexit
 import os
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 
 from omegaconf import DictConfig
 
 from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.core.inert_text import printable
-from marsrl_verl.core.types import SamplingSettings
+from marsrl_verl.core.request import Sampling
 from marsrl_verl.data.problems import Collected, SourceProblem, collect
 from marsrl_verl.data.rows import DataError, read_rows
 from marsrl_verl.data_preparation.command_line import Arguments, parse_arguments
 from marsrl_verl.data_preparation.grade_log import GradeLog
-from marsrl_verl.data_preparation.graders import Graders
 from marsrl_verl.data_preparation.grades import ProblemGrades
 from marsrl_verl.data_preparation.output import write_parquet
 from marsrl_verl.data_preparation.recorded import check_reference, read_recorded
 from marsrl_verl.data_preparation.report import Facts, report, summary
-from marsrl_verl.data_preparation.sampling import AnswerGenerator, Asking, sample_and_grade
+from marsrl_verl.data_preparation.sampling import (
+    LocalEngine,
+    grade_texts,
+    sample_and_grade,
+    scorer,
+    solver_request,
+)
 from marsrl_verl.data_preparation.selection import hold_out, select
 from marsrl_verl.data_preparation.training_settings import (
     answer_settings,
@@ -35,32 +42,36 @@ from marsrl_verl.data_preparation.training_settings import (
 from marsrl_verl.reporting.files import write_json_atomic
 from marsrl_verl.rewards.failed_grades import LEAST_GRADES
 from marsrl_verl.rewards.running import RewardUnavailableError
+from marsrl_verl.rollout.context import GenerationClient
+from marsrl_verl.rollout.runner import RolloutRunner
 from marsrl_verl.settings.issues import EXIT_WRONG_CONFIGURATION, ConfigError
 from marsrl_verl.verl_adapter.components import build_prompts, chat_tokenizer
 from marsrl_verl.verl_adapter.terminal import chatter_to, terminal
 
-MakeGenerator = Callable[[DictConfig, SamplingSettings, int], AnswerGenerator]
-"""Loads the start model: the training configuration, how tokens are drawn, the seed of the answers."""
+MakeClient = Callable[[DictConfig, Sampling], GenerationClient]
+"""Loads the start model, given the training configuration and how tokens are drawn."""
 
 TRAIN, VAL, REPORT, GRADES = "train.parquet", "val.parquet", "report.json", "grades.jsonl"
 LOG = "engine.log"
 """What vLLM and other libraries print."""
 _SECONDS_BETWEEN_LINES = 20.0
 _SHOWN_PLACES = 3
+_QUEUED_PER_SLOT = 2
+"""Answers that are handed to vLLM for each it can decode at once, so that no slot waits for the next."""
 _INTERRUPTED = 130
 
 
-def main(argv: Sequence[str], make_generator: MakeGenerator | None = None) -> int:
+def main(argv: Sequence[str], make_client: MakeClient | None = None) -> int:
     """Run one command line; 0: the files are written, 1: the grader fails, 2: refused, 130:
     interrupted.
 
     Args:
         argv: the arguments without the program's name.
-        make_generator: loads the start model; vLLM where none is given.
+        make_client: loads the start model; vLLM where none is given.
     """
     try:
         arguments = parse_arguments(argv)
-        _prepare(arguments, make_generator or _vllm_with(arguments.output / LOG))
+        _prepare(arguments, make_client or _vllm_with(arguments.output / LOG))
     except (DataError, ConfigError) as error:
         print(printable(error), file=sys.stderr)
         return EXIT_WRONG_CONFIGURATION
@@ -73,14 +84,14 @@ def main(argv: Sequence[str], make_generator: MakeGenerator | None = None) -> in
     return 0
 
 
-def _vllm_with(log: Path) -> MakeGenerator:
+def _vllm_with(log: Path) -> MakeClient:
     """vLLM, which also comments on the end of the process: to the log."""
 
-    def make(config: DictConfig, settings: SamplingSettings, seed: int) -> AnswerGenerator:
-        from marsrl_verl.verl_adapter.offline_engine import OfflineEngine
+    def make(config: DictConfig, settings: Sampling) -> GenerationClient:
+        from marsrl_verl.verl_adapter.offline_engine import OfflineClient
 
         atexit.register(_errors_to, log)
-        return OfflineEngine(config, settings, seed)
+        return OfflineClient(config, settings)
 
     return make
 
@@ -90,7 +101,7 @@ def _errors_to(log: Path) -> None:
     os.dup2(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), sys.stderr.fileno())
 
 
-def _prepare(arguments: Arguments, make_generator: MakeGenerator) -> None:
+def _prepare(arguments: Arguments, make_client: MakeClient) -> None:
     _check_output(arguments)
     config = training_config(arguments.overrides)
     found = collect(
@@ -103,7 +114,7 @@ def _prepare(arguments: Arguments, make_generator: MakeGenerator) -> None:
     if arguments.from_answers is not None:
         grades = _recorded_grades(arguments, config, found, facts)
     else:
-        grades = _sampled_grades(arguments, config, found, facts, make_generator)
+        grades = _sampled_grades(arguments, config, found, facts, make_client)
     selection = select(found.problems.values(), grades, arguments.rates)
     if not selection.kept:
         raise DataError(
@@ -179,10 +190,9 @@ def _recorded_grades(
     arguments: Arguments, config: DictConfig, found: Collected, facts: Facts
 ) -> dict[str, ProblemGrades]:
     assert arguments.from_answers is not None
-    with Graders(make_grader(config), arguments.graders) as graders:
-        recorded = read_recorded(
-            arguments.from_answers, found.problems, arguments.instruction, graders.grade_texts
-        )
+    with closing(make_grader(config)) as reward:
+        grade = partial(grade_texts, reward, arguments.graders)
+        recorded = read_recorded(arguments.from_answers, found.problems, arguments.instruction, grade)
     if not recorded.grades:
         raise DataError(
             f"{arguments.from_answers}: it holds no answers to any of the {len(found.problems)} problems.",
@@ -200,7 +210,7 @@ def _recorded_grades(
 
 
 def _sampled_grades(
-    arguments: Arguments, config: DictConfig, found: Collected, facts: Facts, make_generator: MakeGenerator
+    arguments: Arguments, config: DictConfig, found: Collected, facts: Facts, make_client: MakeClient
 ) -> dict[str, ProblemGrades]:
     facts.answer_settings = answer_settings(config, arguments.answers)
     path = arguments.output / GRADES
@@ -216,7 +226,7 @@ def _sampled_grades(
         )
         if missing:
             with chatter_to(arguments.output / LOG):
-                _answer_missing(missing, arguments, config, log, make_generator)
+                _answer_missing(missing, arguments, config, log, make_client)
         return dict(log.grades)
 
 
@@ -225,7 +235,7 @@ def _answer_missing(
     arguments: Arguments,
     config: DictConfig,
     log: GradeLog,
-    make_generator: MakeGenerator,
+    make_client: MakeClient,
 ) -> None:
     from marsrl_verl.verl_adapter.offline_engine import load_tokenizer
 
@@ -236,27 +246,31 @@ def _answer_missing(
         f"the engine's log: {arguments.output / LOG}",
         file=terminal(),
     )
-    generator = make_generator(config, sampling, settings.run.seed)
-    asking = Asking(
-        chat=chat_tokenizer(config, load_tokenizer(config)),
-        prompts=build_prompts(settings),
-        settings=sampling,
-        answers=arguments.answers,
-        keep_responses=arguments.keep_responses,
-    )
-    progress = _Progress(len(missing))
-    with Graders(make_grader(config), arguments.graders) as graders:
-        held_back: list[ProblemGrades] = []  # not on record while the grader itself may be broken
-        for grades in sample_and_grade(missing, generator, asking, graders):
-            progress.count(grades)
-            held_back.append(grades)
-            if not grades.ungraded:
-                _append(log, held_back)
-            elif len(held_back) >= LEAST_GRADES:
-                raise _broken(held_back)
-        if held_back and all(one.ungraded for one in log.grades.values()):
+    client, prompts = make_client(config, sampling), build_prompts(settings)
+    chat = chat_tokenizer(config, load_tokenizer(config))
+    requests = [solver_request(one, prompts, arguments.answers) for one in missing]
+    slots = _QUEUED_PER_SLOT * int(config.actor_rollout_ref.rollout.max_num_seqs)
+    room = -(-slots // arguments.answers) + arguments.graders
+    with closing(make_grader(config)) as reward:
+        runner = RolloutRunner(client, chat, scorer(reward, arguments.graders), seed=settings.run.seed)
+        with closing(LocalEngine(runner, room)) as engine:
+            graded = sample_and_grade(requests, engine, sampling, keep_responses=arguments.keep_responses)
+            _record(graded, log, _Progress(len(missing)))
+
+
+def _record(graded: Iterable[ProblemGrades], log: GradeLog, progress: _Progress) -> None:
+    """Write grades down as they come, unless the grader itself may be broken."""
+    held_back: list[ProblemGrades] = []
+    for grades in graded:
+        progress.count(grades)
+        held_back.append(grades)
+        if not grades.ungraded:
+            _append(log, held_back)
+        elif len(held_back) >= LEAST_GRADES:
             raise _broken(held_back)
-        _append(log, held_back)
+    if held_back and all(one.ungraded for one in log.grades.values()):
+        raise _broken(held_back)
+    _append(log, held_back)
 
 
 def _append(log: GradeLog, some: list[ProblemGrades]) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from marsrl_verl.core.types import FinishReason, Sample, is_correct
+from marsrl_verl.core.trajectory import FinishReason, Trajectory
+from marsrl_verl.core.types import is_correct
 
-_NOT_ASKED = (FinishReason.PROMPT_TOO_LONG.value, FinishReason.ERROR.value)
+NOT_ASKED = (FinishReason.PROMPT_TOO_LONG.value, FinishReason.ERROR.value)
+"""Ends of problems that the model was never asked about: too long a prompt, or refused by the template."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,17 +28,16 @@ class Grade:
     """False where the grader itself failed: the reward says nothing about the answer."""
 
     @classmethod
-    def of(cls, sample: Sample) -> Grade:
-        """The grade of a scored sample."""
-        outcome = sample.outcome
-        assert outcome is not None
+    def of(cls, one: Trajectory) -> Grade:
+        """The grade of a scored trajectory."""
+        result = one.scored
         return cls(
-            reward=outcome.reward,
-            answer=outcome.answer,
-            finish=sample.finish_reason.value,
-            tokens=len(sample.response_ids),
-            error=sample.error or outcome.error,
-            graded=outcome.graded,
+            reward=result.value,
+            answer=result.info.get("answer"),
+            finish=one.finish.value,
+            tokens=None if one.external else one.tokens,
+            error=one.detail or result.error,
+            graded=result.graded,
         )
 
 
@@ -77,7 +78,7 @@ class ProblemGrades:
     def not_asked(self) -> str | None:
         """Why the model was never asked (prompt too long, chat template refuses it); None if it was."""
         reasons = {grade.finish for grade in self.grades}
-        return reasons.pop() if len(reasons) == 1 and reasons <= set(_NOT_ASKED) else None
+        return reasons.pop() if len(reasons) == 1 and reasons <= set(NOT_ASKED) else None
 
     def to_json(self) -> dict[str, Any]:
         """A line of the log."""

@@ -13,13 +13,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from marsrl_verl.core.types import FinishReason
+from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.data.problems import Instruction, SourceProblem, problem_key
 from marsrl_verl.data.rows import DataError, RowError, read_rows
 from marsrl_verl.data_preparation.grades import Grade, ProblemGrades
 
-GradeTexts = Callable[[SourceProblem, list[str], list[FinishReason]], list[Grade]]
-"""Grades the responses of one problem, given how each of them ended."""
+GradeTexts = Callable[[SourceProblem, list[tuple[str, FinishReason]]], list[Grade]]
+"""Grades the responses of one problem, each given with how it ended."""
 
 
 @dataclass(slots=True)
@@ -131,7 +131,8 @@ def _grades(
             ) from error
     responses = data.get("responses")
     if isinstance(responses, list) and responses and all(isinstance(text, str) for text in responses):
-        return grade_texts(problem, responses, _finish_reasons(data.get("finish"), len(responses), place))
+        reasons = _finish_reasons(data.get("finish"), len(responses), place)
+        return grade_texts(problem, list(zip(responses, reasons, strict=True)))
     raise DataError(
         f"{place}: it holds neither grades nor responses.",
         "Give the line `grades` (numbers) or `responses` (text), as lists.",

@@ -3,155 +3,126 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, wait
-from dataclasses import dataclass
-from typing import Protocol
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
 from marsrl_verl.algos.prompts import RolePrompts
-from marsrl_verl.core.types import SOLVER, Outcome, Sample, SamplingSettings, StageInput
+from marsrl_verl.core.engine import StreamingEngine
+from marsrl_verl.core.request import RolloutRequest, Sampling
+from marsrl_verl.core.thinking import final_text
+from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory
+from marsrl_verl.core.types import SOLVER
 from marsrl_verl.data.problems import SourceProblem
-from marsrl_verl.data_preparation.graders import Graders
-from marsrl_verl.data_preparation.grades import Grade, ProblemGrades
+from marsrl_verl.data_preparation.grades import NOT_ASKED, Grade, ProblemGrades
 from marsrl_verl.rewards.base import ScoreRequest
-from marsrl_verl.rollout.single_call import ChatTokenizer, Completion, answer
+from marsrl_verl.rewards.running import RewardRunner
+from marsrl_verl.rollout.runner import RolloutRunner
+
+Score = Callable[[RolloutRequest, Sequence[Trajectory]], Awaitable[list[RewardResult]]]
 
 
-class AnswerGenerator(Protocol):
-    """Answers prompts offline: vLLM, or a scripted one in tests."""
+class LocalEngine:
+    """Implements `marsrl_verl.core.engine.StreamingEngine` in this process, on training's rollout programs.
 
-    def generate(
-        self, prompts: Iterable[tuple[str, list[int]]], n: int
-    ) -> Iterator[tuple[str, list[Completion]]]:
-        """Sample `n` completions of every prompt.
+    Args:
+        runner: runs the programs.
+        room: requests that are worked on at the same time.
+    """
 
-        Args:
-            prompts: (key, token ids), taken as there is room for them.
-            n: completions per prompt.
+    def __init__(self, runner: RolloutRunner, room: int) -> None:
+        self._runner, self._room = runner, room
+        self._loop = asyncio.new_event_loop()
+        self._waiting: deque[tuple[RolloutRequest, Mapping[str, Sampling]]] = deque()
+        self._tasks: set[asyncio.Task[RolloutOutput]] = set()
 
-        Returns:
-            (key, completions) of every prompt as soon as it is done, in any order.
-        """
-        ...
+    def submit(self, requests: list[RolloutRequest], sampling: Mapping[str, Sampling]) -> None:
+        """See `StreamingEngine`."""
+        self._waiting += [(one, sampling) for one in requests]
+
+    def outputs(self) -> list[RolloutOutput]:
+        """See `StreamingEngine`. A failure is raised when nothing else is answered."""
+        return self._loop.run_until_complete(self._some())
+
+    async def _some(self) -> list[RolloutOutput]:
+        while self._waiting and len(self._tasks) < self._room:
+            self._tasks.add(asyncio.ensure_future(self._runner.run(*self._waiting.popleft())))
+        if not self._tasks:
+            return []
+        done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        ended = [task for task in done if task.exception() is None] or list(done)
+        self._tasks -= set(ended)
+        return [task.result() for task in ended]
+
+    def close(self) -> None:
+        """Give up what is not answered."""
+        for task in self._tasks:
+            task.cancel()
+        self._loop.run_until_complete(asyncio.gather(*self._tasks, return_exceptions=True))
+        self._loop.close()
 
 
-@dataclass(frozen=True, slots=True)
-class Asking:
-    """How problems are put to the model: as the Solver is asked in training."""
+def scorer(reward: RewardRunner, graders: int) -> Score:
+    """Scores trajectories, `graders` of them at a time; what was never asked has reward 0."""
+    limit = asyncio.Semaphore(graders)
 
-    chat: ChatTokenizer
-    prompts: RolePrompts
-    settings: SamplingSettings
-    """Without segments: a response is decoded in one piece."""
-    answers: int
-    """Answers per problem."""
-    keep_responses: bool = False
+    async def score_one(request: RolloutRequest, one: Trajectory) -> RewardResult:
+        if one.finish.value in NOT_ASKED:
+            return RewardResult(0.0)
+        async with limit:
+            return await reward.score(ScoreRequest.of(request, one))
+
+    async def score(request: RolloutRequest, trajectories: Sequence[Trajectory]) -> list[RewardResult]:
+        return list(await asyncio.gather(*[score_one(request, one) for one in trajectories]))
+
+    return score
+
+
+def solver_request(source: SourceProblem, prompts: RolePrompts, answers: int) -> RolloutRequest:
+    """What the Solver is asked about a problem in training."""
+    messages = prompts.solver(source.problem)
+    return RolloutRequest(source.key, source.problem, SOLVER, SOLVER, messages, answers)
 
 
 def sample_and_grade(
-    problems: Sequence[SourceProblem], generator: AnswerGenerator, asking: Asking, graders: Graders
+    requests: Sequence[RolloutRequest], engine: StreamingEngine, sampling: Sampling, *, keep_responses: bool
 ) -> Iterator[ProblemGrades]:
     """Grades of every problem as soon as they are known, in any order.
 
     A problem whose prompt is too long, or refused by the chat template, is not asked; its grades say so.
-    Where the generator fails or is interrupted, what is answered is graded first.
+
+    Args:
+        requests: of the problems, by their keys.
+        engine: answers and scores.
+        sampling: the Solver's, without segments.
+        keep_responses: whether their texts are kept.
     """
-    inputs = {one.key: _stage_input(one, asking) for one in problems}
-    ready: dict[str, list[int]] = {}
-    for key, stage_input in inputs.items():
-        probe = _PromptOnly()
-        samples = _answer(stage_input, asking, probe)
-        if probe.prompt_ids is not None:
-            ready[key] = probe.prompt_ids
-        else:
-            yield _problem_grades(stage_input, _unasked(samples), asking)
-    grading: dict[Future[list[Outcome]], tuple[StageInput, list[Sample]]] = {}
-    try:
-        for key, completions in generator.generate(ready.items(), asking.answers):
-            # Here and not in the graders' threads: fast tokenizers must not be used from two threads at once.
-            samples = _answer(inputs[key], asking, _Ready(completions))
-            future = graders.submit([ScoreRequest.of(inputs[key], sample) for sample in samples])
-            grading[future] = (inputs[key], samples)
-            yield from _graded(grading, asking, most_left=graders.most_waiting)
-    except (Exception, KeyboardInterrupt):
-        # What is answered is not lost. A grade may be missing because Ctrl-C ended the grader too: such a
-        # problem is answered again.
-        for grades in _graded(grading, asking, most_left=0):
-            if all(grade.graded for grade in grades.grades):
-                yield grades
-        raise
-    yield from _graded(grading, asking, most_left=0)
+    asked = {request.group_id: request for request in requests}
+    engine.submit(list(requests), {SOLVER: sampling})
+    while asked:
+        for output in engine.outputs():
+            request = asked.pop(output.group_id)
+            yield ProblemGrades(
+                key=request.group_id,
+                grades=tuple(Grade.of(one) for one in output.trajectories),
+                question=request.problem.question,
+                ground_truth=request.problem.ground_truth,
+                responses=tuple(one.text for one in output.trajectories) if keep_responses else (),
+            )
 
 
-def _graded(
-    grading: dict[Future[list[Outcome]], tuple[StageInput, list[Sample]]], asking: Asking, most_left: int
-) -> Iterator[ProblemGrades]:
-    """What is graded by now; waits while more than `most_left` problems are not."""
-    while grading:
-        timeout = None if len(grading) > most_left else 0
-        done, _ = wait(grading, timeout=timeout, return_when=FIRST_COMPLETED)
-        if not done:
-            return
-        for future in done:
-            stage_input, samples = grading.pop(future)
-            for sample, outcome in zip(samples, future.result(), strict=True):
-                sample.outcome = outcome
-            yield _problem_grades(stage_input, samples, asking)
+def grade_texts(
+    reward: RewardRunner, graders: int, source: SourceProblem, responses: Sequence[tuple[str, FinishReason]]
+) -> list[Grade]:
+    """Grades of responses that are on record as whole texts, each with how it ended."""
+    request = RolloutRequest(source.key, source.problem, SOLVER, SOLVER, (), len(responses))
+    members = [
+        Trajectory(f"{source.key}#{k}", [], finish, text, final_text(text))
+        for k, (text, finish) in enumerate(responses)
+    ]
 
+    async def score() -> list[RewardResult]:
+        return await scorer(reward, graders)(request, members)
 
-def _stage_input(source: SourceProblem, asking: Asking) -> StageInput:
-    return StageInput(
-        group_id=source.key,
-        problem=source.problem,
-        stage=SOLVER,
-        stage_index=0,
-        role=SOLVER,
-        messages=asking.prompts.solver(source.problem),
-        n=asking.answers,
-    )
-
-
-def _answer(stage_input: StageInput, asking: Asking, client: _PromptOnly | _Ready) -> list[Sample]:
-    """The samples that training's rollout makes of the client's completions."""
-    return asyncio.run(answer(stage_input, asking.settings, client, asking.chat))
-
-
-def _unasked(samples: list[Sample]) -> list[Sample]:
-    for sample in samples:
-        sample.outcome = Outcome(0.0)
-    return samples
-
-
-def _problem_grades(stage_input: StageInput, samples: list[Sample], asking: Asking) -> ProblemGrades:
-    return ProblemGrades(
-        key=stage_input.group_id,
-        grades=tuple(Grade.of(sample) for sample in samples),
-        question=stage_input.problem.question,
-        ground_truth=stage_input.problem.ground_truth,
-        responses=tuple(sample.text for sample in samples) if asking.keep_responses else (),
-    )
-
-
-class _PromptOnly:
-    """Learns the prompt that the rollout would send, and answers nothing."""
-
-    def __init__(self) -> None:
-        self.prompt_ids: list[int] | None = None
-
-    async def complete(
-        self, request_id: str, prompt_ids: list[int], settings: SamplingSettings, max_tokens: int, n: int
-    ) -> list[Completion]:
-        self.prompt_ids = prompt_ids
-        return []
-
-
-class _Ready:
-    """Answers with completions that are there already."""
-
-    def __init__(self, completions: list[Completion]) -> None:
-        self._completions = completions
-
-    async def complete(
-        self, request_id: str, prompt_ids: list[int], settings: SamplingSettings, max_tokens: int, n: int
-    ) -> list[Completion]:
-        return self._completions
+    for one, result in zip(members, asyncio.run(score()), strict=True):
+        one.reward = result
+    return [Grade.of(one) for one in members]

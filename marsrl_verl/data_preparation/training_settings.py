@@ -11,7 +11,8 @@ from marsrl_verl.config.checks import run_checks
 from marsrl_verl.config.checks.context import Context, typed_settings
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
-from marsrl_verl.core.types import SOLVER, SamplingSettings
+from marsrl_verl.core.request import Sampling
+from marsrl_verl.core.types import SOLVER
 from marsrl_verl.rewards.running import RewardRunner
 from marsrl_verl.verl_adapter.components import sampling_settings
 
@@ -36,9 +37,14 @@ def training_config(overrides: tuple[str, ...]) -> DictConfig:
     return composed.config
 
 
-def solver_sampling(config: DictConfig) -> SamplingSettings:
-    """How the Solver's answers are drawn in training, in one piece: segments are a matter of training."""
-    return replace(sampling_settings(typed_settings(config))[SOLVER], segment_tokens=None)
+def solver_sampling(config: DictConfig) -> Sampling:
+    """How the Solver's answers are drawn in training, in one piece: segments are a matter of training.
+
+    Each problem has a generator of its own, so that its answers depend neither on the others nor on
+    interruptions.
+    """
+    settings = typed_settings(config)
+    return replace(sampling_settings(settings)[SOLVER], segment_tokens=None, seed=settings.run.seed)
 
 
 def make_grader(config: DictConfig) -> RewardRunner:

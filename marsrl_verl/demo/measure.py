@@ -10,9 +10,9 @@ from marsrl_verl.demo.prompts import TinyPrompts
 from marsrl_verl.demo.sampler import TorchEngine
 from marsrl_verl.demo.tokenizer import build_tokenizer
 from marsrl_verl.demo.transcripts import as_problem
-from marsrl_verl.evaluation.estimators import Estimate
-from marsrl_verl.evaluation.role_metrics import EVALUATION_METRICS, GREEDY_SUFFIX
+from marsrl_verl.evaluation.estimators import GREEDY_SUFFIX, Estimate
 from marsrl_verl.evaluation.suite import evaluate
+from marsrl_verl.evaluation.verify_correct.role_metrics import EVALUATION_METRICS
 from marsrl_verl.rewards.exact import ExactAnswerReward
 from marsrl_verl.rewards.verdict import VerdictReward
 

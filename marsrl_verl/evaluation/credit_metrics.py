@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
-from marsrl_verl.core.algorithm import Credit
+from marsrl_verl.core.rows import RESPONSE_MASK, Rows
 
 
-def credit_metrics(credit: Credit) -> dict[str, float]:
-    """Mean and extremes of the advantages over the tokens, and how much of the batch has one other than 0.
+def credit_metrics(rows: Rows, advantages: NDArray[np.float32]) -> dict[str, float]:
+    """Mean and extremes of the advantages over the tokens that the policy chose, and how much of the batch
+    has one other than 0.
 
     Advantages of single tokens can vanish, as in a tree on a segment whose continuations do as well as all
-    leaves do. A sample counts where any of its tokens does. Empty without tokens.
+    leaves do. A sequence counts where any of its tokens does. Empty without tokens.
+
+    Args:
+        rows: of the step.
+        advantages: (N,)
     """
-    parts = [np.array(one, dtype=np.float64).reshape(-1, 2) for one in credit.values()]
-    lengths = [np.diff(one[:, 0], prepend=0.0) for one in parts]
-    tokens = sum(float(one.sum()) for one in lengths)
-    if not tokens:
+    chosen = rows.columns[RESPONSE_MASK].astype(bool)
+    values = advantages[chosen].astype(np.float64)
+    if not len(values):
         return {}
-    advantages = np.concatenate([one[:, 1] for one in parts])
-    weights = np.concatenate(lengths)
-    moving = [
-        bool(((part[:, 1] != 0) & (length > 0)).any()) for part, length in zip(parts, lengths, strict=True)
-    ]
+    moving = (advantages != 0) & chosen
     return {
-        "batch/advantage_mean": float((advantages * weights).sum() / tokens),
-        "batch/advantage_min": float(advantages[weights > 0].min()),
-        "batch/advantage_max": float(advantages[weights > 0].max()),
-        "batch/samples_with_advantage_share": sum(moving) / len(moving),
-        "batch/tokens_with_advantage_share": float(weights[advantages != 0].sum() / tokens),
+        "batch/advantage_mean": float(values.mean()),
+        "batch/advantage_min": float(values.min()),
+        "batch/advantage_max": float(values.max()),
+        "batch/samples_with_advantage_share": float((rows.row_sums(moving) > 0.5).mean()),
+        "batch/tokens_with_advantage_share": float((values != 0).mean()),
     }

@@ -16,6 +16,29 @@ FEW = 30
 """A rate of fewer observations is shown with their number and is never called better or worse
 (`MetricInfo.judged`)."""
 
+GREEDY_SUFFIX = "_greedy"
+"""Ends the names of what was measured at temperature 0."""
+
+
+@dataclass(frozen=True, slots=True)
+class MetricInfo:
+    """How a metric is named for readers and which direction is better."""
+
+    label: str
+    meaning: str
+    higher_is_better: bool = True
+    follows_errors: bool = False
+    """Whether it depends on how many and which errors there are to find and repair. Two models' figures are
+    then of different inputs, and their difference says little about the role."""
+
+    def judged(self, *cases: int | None) -> bool:
+        """Whether a difference between figures of this metric may be called better or worse.
+
+        Args:
+            cases: number of observations behind each figure; one that is unknown (None) may be small.
+        """
+        return not self.follows_errors and all(count is not None and count >= FEW for count in cases)
+
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
@@ -132,6 +155,11 @@ def estimate(observations: Observations, confidence: float = 0.95) -> Estimate:
         return Estimate(None, None, None, 0)
     low, high = wilson_interval(mean, _effective_size(observations, mean, confidence), confidence)
     return Estimate(mean, low, high, observations.n)
+
+
+def estimates(observations: Mapping[str, Observations], confidence: float = 0.95) -> dict[str, Estimate]:
+    """Each metric's mean and interval."""
+    return {name: estimate(items, confidence) for name, items in observations.items()}
 
 
 def share_estimate(values: Mapping[str, float], most: int, confidence: float = 0.95) -> Estimate:

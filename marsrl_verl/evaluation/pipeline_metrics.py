@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from marsrl_verl.core.step_result import StepResult
-from marsrl_verl.core.types import Group
+from marsrl_verl.core.scheduler import StepResult
+from marsrl_verl.core.trajectory import Group
 
 
 def pipeline_metrics(result: StepResult) -> dict[str, float]:
@@ -16,13 +16,13 @@ def pipeline_metrics(result: StepResult) -> dict[str, float]:
 def _pools(result: StepResult) -> dict[str, float]:
     metrics: dict[str, float] = {
         "pipeline/in_flight": result.in_flight,
-        "pipeline/unfinished_samples": result.unfinished,
-        "pipeline/held_groups": result.held,
+        "pipeline/unfinished_samples": result.paused,
+        "pipeline/held_groups": result.deferred,
         "pipeline/stale_inputs": result.stale,
     }
     metrics.update({f"pipeline/waiting/{stage}": count for stage, count in result.waiting.items()})
     metrics.update({f"pipeline/oldest_waiting/{stage}": age for stage, age in result.oldest_waiting.items()})
-    metrics.update({f"pipeline/input_age/{stage}": age for stage, age in result.input_ages.items()})
+    metrics.update({f"pipeline/input_age/{stage}": age for stage, age in result.request_ages.items()})
     return metrics
 
 
@@ -33,23 +33,28 @@ def _ends(result: StepResult) -> dict[str, float]:
 
 
 def _segments(groups: list[Group]) -> dict[str, float]:
-    """Histogram: responses by the number of segments, that is of generation rounds, that they took."""
-    samples = [sample for group in groups for sample in group.samples if not sample.external]
-    counts = Counter(len(sample.segments) for sample in samples)
+    """Histogram: sequences by the number of segments, that is of generation rounds, that they took."""
+    counts = Counter(
+        len(sequence.versions) for group in groups for one in group.trajectories for sequence in one.sequences
+    )
     return {f"pipeline/segments/{number}": float(count) for number, count in counts.items()}
 
 
 def _group_wait(groups: list[Group]) -> dict[str, float]:
     """How long ended responses waited for the last one of their group, in policy versions.
 
-    A response's end is the policy version of its last segment, which rises by 1 per step, but not between
-    the first two rounds of a run with overlap. Responses that
-    were trained before their group was complete did not wait; those without a token have no version.
+    A trajectory's end is the newest policy version among its sequences' last segments, which rises by 1 per
+    step, but not between the first two rounds of a run with overlap. Those that were trained before their
+    group was complete did not wait; those without a token have no version.
     """
     waits: dict[str, list[int]] = {}
     for group in groups:
-        ended = {sample.sample_id: sample.policy_version for sample in group.samples if sample.response_ids}
-        waits.setdefault(group.input.stage, []).extend(
+        ended = {
+            one.trajectory_id: max(sequence.version for sequence in one.sequences if len(sequence))
+            for one in group.trajectories
+            if one.tokens
+        }
+        waits.setdefault(group.request.stage, []).extend(
             max(ended.values()) - version
             for name, version in ended.items()
             if name not in group.trained_before

@@ -5,15 +5,75 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from marsrl_verl.core.types import SOLVER, is_correct
-from marsrl_verl.evaluation.estimators import Estimate, Observations, share_estimate
-from marsrl_verl.evaluation.judgement import answer_reward
-from marsrl_verl.evaluation.system import Call
+from marsrl_verl.evaluation.estimators import (
+    Estimate,
+    MetricInfo,
+    Observations,
+    mean_estimate,
+    share_estimate,
+)
+from marsrl_verl.evaluation.runs import (
+    Call,
+    Evaluation,
+    Program,
+    Run,
+    Runs,
+    answer_reward,
+    calls_of,
+    final_answer,
+    is_usable,
+    tokens_of,
+)
+
+if TYPE_CHECKING:
+    from marsrl_verl.algos.prompts import RolePrompts
+
+SOLVER_ACCURACY = "solver_accuracy"
+"""Its mean over all of a problem's answers is the avg@k of the literature."""
+SOLVER_METRICS = {SOLVER_ACCURACY: MetricInfo("Solver accuracy", "share of Solver answers that are correct")}
 
 PASS_AT = "solver_pass_at_"
 """With the number of tries."""
 MAJORITY_AT_K = "solver_majority_at_k"
+
+
+class SolverAlone(Evaluation):
+    """One answer of the Solver to each problem, as often as asked: avg@k, pass@k and the majority's accuracy.
+
+    Args:
+        prompts: words the Solver's prompt.
+    """
+
+    roles = (SOLVER,)
+
+    def __init__(self, prompts: RolePrompts) -> None:
+        self.prompts = prompts
+
+    def program(self, run: Run) -> Program:
+        """A single call."""
+        trajectory = yield run.request(SOLVER, SOLVER, self.prompts.solver(run.problem))
+        run.solver_reward = run.final_reward = answer_reward(trajectory)
+        run.answer = trajectory if is_usable(trajectory) else None
+        run.end = trajectory.finish.value
+
+    def observations(self, runs: Runs) -> dict[str, Observations]:
+        """Of `SOLVER_METRICS`."""
+        return {SOLVER_ACCURACY: Observations.of((run.solved, run.problem.problem_id) for run in runs.runs)}
+
+    def effort(self, runs: Runs, confidence: float) -> dict[str, Estimate]:
+        """Calls and tokens of a run."""
+        found = {}
+        for name, measure in (("calls", calls_of), ("tokens", tokens_of)):
+            pairs = [(float(measure(run)), run.problem.problem_id) for run in runs.runs]
+            found[name] = mean_estimate(pairs, confidence)
+        return found
+
+    def description(self) -> str:
+        """What is asked."""
+        return "The Solver alone: its final answer is graded."
 
 
 def pass_at_k(answers: int, correct: int, k: int) -> float:
@@ -56,17 +116,17 @@ def majority_at_k(calls: Iterable[Call]) -> Observations:
     Of equally frequent answers the earliest is taken. Responses without a readable answer do not vote; a
     problem without any vote is not solved. Answers are compared as the reward extracted them.
     """
-    samples: dict[str, list[Call]] = {}
+    found: dict[str, list[Call]] = {}
     for call in calls:
-        if call.input.role == SOLVER:
-            samples.setdefault(call.input.problem.problem_id, []).append(call)
-    return Observations.of((_majority_is_correct(tries), problem) for problem, tries in samples.items())
+        if call.request.role == SOLVER:
+            found.setdefault(call.request.problem.problem_id, []).append(call)
+    return Observations.of((_majority_is_correct(tries), problem) for problem, tries in found.items())
 
 
 def _majority_is_correct(tries: list[Call]) -> bool:
-    answers = [call.sample.outcome.answer if call.sample.outcome else None for call in tries]
+    answers = [final_answer(call.trajectory) for call in tries]
     votes = Counter(answer for answer in answers if answer is not None)
     if not votes:
         return False
     winner = max(votes, key=lambda answer: votes[answer])  # a Counter keeps the order of first votes
-    return is_correct(answer_reward(tries[answers.index(winner)].sample))
+    return is_correct(answer_reward(tries[answers.index(winner)].trajectory))

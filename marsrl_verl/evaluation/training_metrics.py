@@ -6,16 +6,17 @@ A metric's full name is `role/<role>/<name>` or `stage/<stage>/<name>`, with `<n
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 import numpy as np
 
 from marsrl_verl.core.inert_text import REPLACEMENT
-from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER, FinishReason, Group, Verdict, is_correct
-from marsrl_verl.evaluation.judgement import verdict_of
-from marsrl_verl.evaluation.role_metrics import ROLE_METRICS, role_observations, verifier_f1
-from marsrl_verl.evaluation.system import Call
-from marsrl_verl.evaluation.text_metrics import TextFigures, text_figures
+from marsrl_verl.core.trajectory import FinishReason, Group, Trajectory
+from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER, is_correct
+from marsrl_verl.core.verdict import Verdict
+from marsrl_verl.evaluation.runs import Call, final_answer
+from marsrl_verl.evaluation.verify_correct.loop_rules import verdict_of
+from marsrl_verl.evaluation.verify_correct.role_metrics import ROLE_METRICS, role_observations, verifier_f1
 
 TRAINING_METRICS: dict[str, str] = {
     "reward_mean": "mean reward of the samples",
@@ -64,97 +65,100 @@ def _known(name: str) -> str:
 
 
 def training_metrics(groups: Iterable[Group]) -> dict[str, float]:
-    """All metrics of the groups that a step trains or completes; their samples must be scored."""
-    groups = list(groups)
-    figures = {
-        sample.sample_id: text_figures(sample.response_ids, sample.text)
-        for group in groups
-        for sample in group.samples
-    }
-    by_role: dict[str, list[Group]] = {}
-    by_stage: dict[str, list[Group]] = {}
+    """All metrics of the groups that a step trains or completes.
+
+    A trajectory without a reward (a later one gives it) counts, with its length and ending, but not where
+    rewards, answers and verdicts are looked at.
+    """
+    by_name: dict[tuple[str, str], list[Group]] = {}
     for group in groups:
-        by_role.setdefault(group.input.role, []).append(group)
-        by_stage.setdefault(group.input.stage, []).append(group)
-    metrics: dict[str, float] = {}
-    for role, some in by_role.items():
-        metrics |= {role_metric(role, name): value for name, value in _measure(some, figures).items()}
-    for stage, some in by_stage.items():
-        metrics |= {stage_metric(stage, name): value for name, value in _measure(some, figures).items()}
-    return metrics
+        by_name.setdefault(("role", group.request.role), []).append(group)
+        by_name.setdefault(("stage", group.request.stage), []).append(group)
+    return {
+        f"{kind}/{what}/{_known(name)}": value
+        for (kind, what), some in by_name.items()
+        for name, value in _measure(some).items()
+    }
 
 
-def _measure(groups: list[Group], figures: Mapping[str, TextFigures]) -> dict[str, float]:
-    calls = [Call(group.input, sample) for group in groups for sample in group.samples]
+def _measure(groups: list[Group]) -> dict[str, float]:
+    members = [one for group in groups for one in group.trajectories]
+    graded = [group for group in groups if all(one.reward is not None for one in group.trajectories)]
     metrics = {
         "groups": float(len(groups)),
-        "equal_reward_groups": float(sum(len(set(group.rewards)) < 2 for group in groups)),
-        "samples": float(len(calls)),
+        "equal_reward_groups": float(sum(len(set(group.rewards)) < 2 for group in graded)),
+        "samples": float(len(members)),
     }
-    if not calls:
+    if not members:
         return metrics
-    endings = [call.sample.finish_reason for call in calls]
-    regular = (FinishReason.STOP, FinishReason.LENGTH)
+    endings = [one.finish for one in members]
+    regular = (FinishReason.STOP, FinishReason.LENGTH, FinishReason.LIMIT)
     metrics |= {
-        "reward_mean": float(np.mean([call.sample.reward for call in calls])),
-        "truncation_share": endings.count(FinishReason.LENGTH) / len(calls),
-        "failed_share": sum(ending not in regular for ending in endings) / len(calls),
-        "invalid_text_share": sum(REPLACEMENT in call.sample.text for call in calls) / len(calls),
-        "grading_error_share": sum(_grading_failed(call) for call in calls) / len(calls),
+        "truncation_share": endings.count(FinishReason.LENGTH) / len(members),
+        "failed_share": sum(ending not in regular for ending in endings) / len(members),
+        "invalid_text_share": sum(REPLACEMENT in one.text for one in members) / len(members),
     }
-    return metrics | _lengths(calls) | _texts(calls, figures) | _judgements(calls)
+    calls = [
+        Call(group.request, one) for group in groups for one in group.trajectories if one.reward is not None
+    ]
+    if calls:
+        rewards = [call.trajectory.scored for call in calls]
+        metrics["reward_mean"] = float(np.mean([one.value for one in rewards]))
+        metrics["grading_error_share"] = sum(not one.graded for one in rewards) / len(rewards)
+    return metrics | _lengths(members) | _texts(members) | _judgements(calls)
 
 
-def _lengths(calls: list[Call]) -> dict[str, float]:
+def _right(one: Trajectory) -> bool | None:
+    """Whether it has the full reward; None while it has none."""
+    return None if one.reward is None else is_correct(one.value)
+
+
+def _lengths(members: list[Trajectory]) -> dict[str, float]:
     """Lengths of the responses; an external Solver's answers have none in tokens of ours."""
-    found = [len(call.sample.response_ids) for call in calls if not call.sample.external]
-    if not found:
+    own = [one for one in members if not one.external]
+    if not own:
         return {}
+    found = [one.tokens for one in own]
     metrics = {
         "response_length_mean": float(np.mean(found)),
         "response_length_p95": float(np.percentile(found, 95)),
         "response_length_max": float(max(found)),
     }
-    own = [call.sample for call in calls if not call.sample.external]
     for name, right in (("right", True), ("wrong", False)):
-        some = [len(sample.response_ids) for sample in own if is_correct(sample.reward) is right]
+        some = [one.tokens for one in own if _right(one) is right]
         if some:
             metrics[f"response_length_mean_{name}"] = float(np.mean(some))
     return metrics
 
 
-def _texts(calls: list[Call], figures: Mapping[str, TextFigures]) -> dict[str, float]:
-    """How the responses are written, all of them and those with and without the full reward; an external
-    Solver's answers have no tokens of ours, but words."""
+_FIGURES = {
+    "reflection_words": "reflection_words",
+    "repetition": "repetition_share",
+    "distinct": "distinct_4_share",
+}
+"""Figure of a text (`text_metrics.TextFigures`) -> metric."""
+
+
+def _texts(members: list[Trajectory]) -> dict[str, float]:
+    """How the responses are written, all of them and those with and without the full reward, as far as their
+    rollouts said."""
     metrics: dict[str, float] = {}
-    for suffix, wanted in (("", (True, False)), ("_right", (True,)), ("_wrong", (False,))):
-        found = [figures[call.sample.sample_id] for call in calls if is_correct(call.sample.reward) in wanted]
-        by_name: dict[str, list[float]] = {
-            "reflection_words": [float(one.reflection_words) for one in found],
-            "repetition_share": [one.repetition for one in found if one.repetition is not None],
-            "distinct_4_share": [one.distinct for one in found if one.distinct is not None],
-        }
-        for name, values in by_name.items():
+    for suffix, right in (("", None), ("_right", True), ("_wrong", False)):
+        some = [one for one in members if right is None or _right(one) is right]
+        for figure, metric in _FIGURES.items():
+            values = [one.figures[figure] for one in some if figure in one.figures]
             if values:
-                metrics[name + suffix] = float(np.mean(values))
+                metrics[metric + suffix] = float(np.mean(values))
     return metrics
-
-
-def _grading_failed(call: Call) -> bool:
-    return call.sample.outcome is not None and not call.sample.outcome.graded
-
-
-def _answer(call: Call) -> str | None:
-    return call.sample.outcome.answer if call.sample.outcome is not None else None
 
 
 def _judgements(calls: list[Call]) -> dict[str, float]:
     """The role's accuracies and rates, except those without an observation."""
     metrics = {name: items.mean for name, items in role_observations(calls).items()}
-    answers = [_answer(call) for call in calls if call.input.role in (SOLVER, CORRECTOR)]
+    answers = [final_answer(call.trajectory) for call in calls if call.request.role in (SOLVER, CORRECTOR)]
     if answers:
         metrics["missing_answer_share"] = answers.count(None) / len(answers)
-    verdicts = [verdict_of(call.sample) for call in calls if call.input.role == VERIFIER]
+    verdicts = [verdict_of(call.trajectory) for call in calls if call.request.role == VERIFIER]
     if verdicts:
         metrics["invalid_verdict_share"] = verdicts.count(Verdict.INVALID) / len(verdicts)
         metrics["verifier_f1"] = verifier_f1(calls).mean

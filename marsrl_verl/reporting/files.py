@@ -54,9 +54,21 @@ def write_json_atomic(path: Path, value: Any) -> None:
 
 
 def to_json(value: Any, indent: int | None = None) -> str:
-    """Strict JSON: a NaN or infinity becomes null, since JSON has no such number; numpy scalars become
-    plain numbers."""
-    return json.dumps(_plain(value), indent=indent, ensure_ascii=False, allow_nan=False)
+    """Strict JSON: a NaN or infinity becomes null, since JSON has no such number; numpy scalars and arrays
+    become plain numbers and lists."""
+    try:
+        return json.dumps(value, indent=indent, ensure_ascii=False, allow_nan=False, default=_listed)
+    except ValueError:  # a NaN: looking at every number takes many times as long as writing it
+        return json.dumps(_plain(value), indent=indent, ensure_ascii=False, allow_nan=False)
+
+
+def _listed(value: Any) -> Any:
+    """What `json` cannot write by itself."""
+    if isinstance(value, Mapping):
+        return dict(value)
+    if hasattr(value, "tolist"):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} has no form in JSON")
 
 
 def _plain(value: Any) -> Any:
@@ -64,8 +76,8 @@ def _plain(value: Any) -> Any:
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
-    if hasattr(value, "item") and not isinstance(value, (str, bytes)):
-        value = value.item()
+    if hasattr(value, "tolist"):
+        return _plain(value.tolist())
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from marsrl_verl.core.inert_text import markdown
-from marsrl_verl.evaluation.loop_rules import Fallback
-from marsrl_verl.evaluation.role_metrics import EVALUATION_METRICS
+from marsrl_verl.evaluation.runs import Runs
 from marsrl_verl.evaluation.suite import AFTER, BEFORE, EvaluationRecord
-from marsrl_verl.evaluation.system import SystemEvaluation
+from marsrl_verl.evaluation.verify_correct.role_metrics import EVALUATION_METRICS
 from marsrl_verl.reporting.curve import draw_learning_curve
 from marsrl_verl.reporting.example import Example, example_markdown, pick_example
 from marsrl_verl.reporting.files import write_atomic, write_json_atomic
@@ -26,7 +25,7 @@ class RunResult:
     after: EvaluationRecord | None
 
 
-def finish_run(folder: RunFolder, facts: RunFacts, runs_after: SystemEvaluation | None) -> RunResult:
+def finish_run(folder: RunFolder, facts: RunFacts, runs_after: Runs | None) -> RunResult:
     """Write summary, picture and report from what the folder holds.
 
     Args:
@@ -107,52 +106,18 @@ def _facts(facts: RunFacts) -> str:
 
 
 def _method(record: EvaluationRecord | None) -> str:
-    lines = [f"- **{info.label}**: {info.meaning}." for info in EVALUATION_METRICS.values()]
-    text = "\n".join(lines)
+    measured = EVALUATION_METRICS
+    if record is not None:
+        measured = {name: info for name, info in measured.items() if name in record.observations}
+    text = "\n".join(f"- **{info.label}**: {info.meaning}." for info in measured.values())
     if record is None:
         return text
-    text += (
-        f"\n\nEach of {record.problems} held-out problems was run through the system "
-        f"{record.samples_per_problem} time(s) at temperature {record.temperature:g} and, in the greedy "
-        "rows, once at temperature 0: Solver, then up to "
-        f"{record.correction_rounds} verify–correct round(s). {_loop(record)} An unreadable verdict is asked "
-        "for once more and then counts as Wrong; a Corrector's text counts only if it is finished. An "
-        "unfinished answer is incorrect. "
-        "The Verifier and the Corrector are measured on what the system showed them in this evaluation, all "
-        "rounds together: after training that is other text than before, from a better or worse Solver. "
-        "Fewer incorrect solutions alone lower the Verifier's precision, and leave the Corrector the harder "
-        "ones.\n\n"
+    return (
+        f"{text}\n\nEach of {record.problems} held-out problems was run {record.samples_per_problem} time(s) "
+        f"at temperature {record.temperature:g} and, in the greedy rows, once at temperature 0. "
+        f"{record.description} An unfinished answer is incorrect.\n\n"
         "Intervals: Wilson's score interval where every problem gives one observation, else at the effective "
         "sample size of observations clustered by problem. Changes: Newcombe's hybrid score interval for "
         "paired proportions, clustered by problem. The training curve shows training samples, whose mix of "
         "inputs the selection of the method shifts; it is no accuracy on held-out problems."
     )
-    return text
-
-
-_ANSWERS = {
-    Fallback.LAST.value: "the last one is the answer",
-    Fallback.PASSES.value: "the one with the most Correct verdicts is the answer",
-    Fallback.MAJORITY.value: "the one with the most Correct verdicts is the answer, and without any such "
-    "verdict the most frequent final answer",
-}
-
-
-def _loop(record: EvaluationRecord) -> str:
-    """When the evaluated system stops, and what it answers."""
-    accepted = "A solution with verdict Correct is accepted"
-    if record.accept_passes > 1:
-        passes = record.accept_passes
-        accepted = (
-            f"A solution with {passes} Correct verdicts in a row is accepted (in the greedy rows with one)"
-        )
-    parts = [accepted]
-    if record.reject_fails is not None:
-        parts.append(f"after {record.reject_fails} Wrong verdict(s) in a row the run ends")
-    if record.fallback == Fallback.RELEASED.value:
-        parts.append(
-            "the answer is the solution that was judged most often, accepted or not (the released rule)"
-        )
-    else:
-        parts.append(f"where none is, {_ANSWERS[record.fallback]}")
-    return "; ".join(parts) + "."

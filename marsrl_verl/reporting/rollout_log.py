@@ -1,89 +1,152 @@
-"""Rollouts as JSON lines: one line per sample.
+"""Rollouts as JSON lines: one line per sequence, one for a trajectory without any.
 
-Keys of a line, schema version 1:
+Keys of a line, schema version 2:
 
-    schema_version   1
+    schema_version   2
     step             training step (or the step whose weights were evaluated)
-    role, stage      who answered, and at which position of the chain
-    group            id of the group: all lines with it answer the same prompt
-    sample           id of this sample, `<group>#<k>`
-    parent           id of the sample that the prompt was built from, or null
+    role, stage      who answered, and at which position of the method's course
+    group            id of the group: all lines with it answer the same request
+    trajectory       id of the trajectory, `<group>#<k>`
+    sequence         number of the sequence in its trajectory; 0 for the only one and where there is none
+    policy           name of the weights that sampled the sequence
+    parent           id of the trajectory that the request was built from, or null
+    fork             {trajectory, token, sequence} where the trajectory left another one of its group, or null
     problem          {id, question, ground_truth, data_source}
-    prompt           the prompt's messages as text, each headed by its role in brackets
-    response         the decoded response, thinking part included
+    prompt           the request's messages as text, each headed by its role in brackets
+    response         the trajectory's decoded response, thinking part included
     final            the part of the response that other roles may see
-    prompt_tokens    number of prompt tokens
-    tokens           number of response tokens
-    token_ids        token ids of the response, as sampled
-    external         whether an external Solver answered; the numbers of tokens and the policy version are
-                     null then, and token ids and segments empty
-    reward           the scorer's reward
-    graded           false where grading failed (`error` says how): reward 0, and not trained
-    answer           the extracted answer (Solver, Corrector) or null
-    verdict          correct | wrong | invalid (Verifier) or null
-    solution_reward  reward of the solution that was judged or repaired, or null
-    finish_reason    stop | length | prompt_too_long | refused | aborted | error
-    policy_version   training step whose weights sampled the last segment
-    segments         [end, policy version] of every segment: tokens up to `end` came from that version
+    prompt_tokens    number of prompt tokens of the sequence
+    tokens           number of its response tokens
+    token_ids        token ids of its response, as sampled
+    masked           [begin, end] of parts of its response that the policy did not choose: tools, templates
+    external         whether another model answered: there is no sequence then; its policy, numbers of tokens
+                     and policy version are null, token ids, masked parts and versions empty
+    reward           the sequence's own reward, else the trajectory's; null where it has none
+    graded           false where grading failed (`error` says how): reward 0, not trained; else true, or null
+    finish_reason    stop | length | limit | prompt_too_long | refused | aborted | error
+    policy_version   training step whose weights sampled the sequence's last segment
+    versions         [end, policy version] of every segment: tokens up to `end` came from that version
     error            why generation or grading failed, or null
-    prefix_tokens    tokens of the response that are the beginning of its parent, which it continues (AttnRL),
-                     else 0
-    steps            ends in tokens of the response's steps, where the trainer looked at it (AttnRL), or null
-    influence        Forward Context Influence of each of these steps, or null where it was not computed
+    prefix_tokens    tokens of the response that are the beginning of its parent, which it continues, else 0
+    events           what happened: tool calls, turns
+
+and what the method adds (`Method.record`, `Evaluation.record`):
+
+    answer           the extracted answer or null
+    verdict          MarsRL: correct | wrong | invalid (Verifier) or null
+    solution_reward  MarsRL: reward of the solution that was judged or repaired, or null
+    steps            AttnRL: ends in tokens of a first response's steps
+    influence        AttnRL: Forward Context Influence of each of these steps, or null where not computed
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from marsrl_verl.core.types import Group, Message, Sample, StageInput
-from marsrl_verl.evaluation.system import SystemEvaluation
+import numpy as np
+
+from marsrl_verl.core.request import Message, RolloutRequest
+from marsrl_verl.core.sequence import Mask, Sequence
+from marsrl_verl.core.trajectory import Group, Trajectory
+from marsrl_verl.evaluation.runs import Runs
 from marsrl_verl.reporting.files import to_json, write_lines_atomic
 
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 ROLLOUT_FOLDER = "rollouts"
 
+Record = Callable[[RolloutRequest, Trajectory], Mapping[str, Any]]
+"""What a method adds to a trajectory's lines."""
 
-def rollout_line(step: int, stage_input: StageInput, sample: Sample) -> dict[str, Any]:
-    """One sample in the schema above; the sample must be scored."""
-    problem, outcome, reward, marks = stage_input.problem, sample.outcome, sample.reward, sample.marks
-    assert outcome is not None
+
+Line = dict[str, Any]
+"""One line; token ids are arrays, which `to_json` turns into lists."""
+
+
+def rollout_lines(
+    step: int, request: RolloutRequest, trajectory: Trajectory, record: Record
+) -> Iterator[Line]:
+    """The lines of one trajectory in the schema above.
+
+    Raises:
+        ValueError: the method adds a key that every line has.
+    """
+    added = dict(record(request, trajectory))
+    whole = _trajectory_part(step, request, trajectory)
+    for number, sequence in enumerate(trajectory.sequences or [None]):
+        line = {**whole, **_sequence_part(number, sequence)}
+        if sequence is not None and sequence.reward is not None:
+            line["reward"] = sequence.reward
+        if taken := sorted(line.keys() & added.keys()):
+            raise ValueError(f"the method's record has the keys {taken}, which every line has; rename them")
+        yield line | added
+
+
+def _trajectory_part(step: int, request: RolloutRequest, trajectory: Trajectory) -> dict[str, Any]:
+    problem, reward, fork = request.problem, trajectory.reward, trajectory.fork
     return {
         "schema_version": SCHEMA_VERSION,
         "step": step,
-        "role": stage_input.role,
-        "stage": stage_input.stage,
-        "group": stage_input.group_id,
-        "sample": sample.sample_id,
-        "parent": stage_input.parent_id,
+        "role": request.role,
+        "stage": request.stage,
+        "group": request.group_id,
+        "trajectory": trajectory.trajectory_id,
+        "sequence": 0,
+        "policy": None,
+        "parent": request.parent_id,
+        "fork": fork and {"trajectory": fork.trajectory_id, "token": fork.token, "sequence": fork.sequence},
         "problem": {
             "id": problem.problem_id,
             "question": problem.question,
             "ground_truth": problem.ground_truth,
             "data_source": problem.data_source,
         },
-        "prompt": render_messages(stage_input.messages),
-        "response": sample.text,
-        "final": sample.final_text,
-        "prompt_tokens": None if sample.external else len(sample.prompt_ids),
-        "tokens": None if sample.external else len(sample.response_ids),
-        "token_ids": list(sample.response_ids),
-        "external": sample.external,
-        "reward": reward,
-        "graded": outcome.graded,
-        "answer": outcome.answer,
-        "verdict": outcome.verdict.value if outcome.verdict else None,
-        "solution_reward": stage_input.solution_reward,
-        "finish_reason": sample.finish_reason.value,
-        "policy_version": None if sample.external else sample.policy_version,
-        "segments": [] if sample.external else [list(segment) for segment in sample.segments],
-        "error": sample.error or outcome.error,
-        "prefix_tokens": 0 if stage_input.prefix is None else len(stage_input.prefix.response_ids),
-        "steps": None if marks is None else list(marks.steps.ends),
-        "influence": None if marks is None or not marks.influence else list(marks.influence),
+        "prompt": render_messages(request.messages),
+        "response": trajectory.text,
+        "final": trajectory.final_text,
+        "prompt_tokens": None,
+        "tokens": None,
+        "token_ids": [],
+        "masked": [],
+        "external": trajectory.external,
+        "reward": None if reward is None else reward.value,
+        "graded": None if reward is None else reward.graded,
+        "finish_reason": trajectory.finish.value,
+        "policy_version": None,
+        "versions": [],
+        "error": _error(trajectory),
+        "prefix_tokens": 0 if request.prefix is None else len(request.prefix),
+        "events": trajectory.events,
     }
+
+
+def _sequence_part(number: int, sequence: Sequence | None) -> dict[str, Any]:
+    if sequence is None:
+        return {}
+    return {
+        "role": sequence.role,
+        "sequence": number,
+        "policy": sequence.policy,
+        "prompt_tokens": len(sequence.prompt_ids),
+        "tokens": len(sequence),
+        "token_ids": sequence.response_ids,
+        "masked": _masked(sequence.response_mask),
+        "policy_version": sequence.version,
+        "versions": [list(part) for part in sequence.versions],
+    }
+
+
+def _error(trajectory: Trajectory) -> str | None:
+    return trajectory.detail or (None if trajectory.reward is None else trajectory.reward.error)
+
+
+def _masked(mask: Mask) -> list[list[int]]:
+    """(begin, end) of the runs of 0."""
+    if mask.all():
+        return []
+    edges = np.flatnonzero(np.diff(np.concatenate([[1], mask, [1]]).astype(np.int8)))
+    return edges.reshape(-1, 2).tolist()
 
 
 def render_messages(messages: Iterable[Message]) -> str:
@@ -91,12 +154,25 @@ def render_messages(messages: Iterable[Message]) -> str:
     return "\n\n".join(f"[{message['role']}]\n{message['content']}" for message in messages)
 
 
-def write_step_rollouts(folder: Path, step: int, groups: Iterable[Group]) -> Path:
-    """Write `rollouts/step_<N>.jsonl` with every sample of the step's groups."""
-    path = folder / ROLLOUT_FOLDER / f"step_{step}.jsonl"
-    lines = (rollout_line(step, group.input, sample) for group in groups for sample in group.samples)
-    write_lines_atomic(path, (to_json(line) + "\n" for line in lines))
-    return path
+def step_lines(step: int, groups: Iterable[Group], record: Record) -> list[Line]:
+    """The lines of all trajectories of the groups, as they are now."""
+    return [
+        line
+        for group in groups
+        for one in group.trajectories
+        for line in rollout_lines(step, group.request, one, record)
+    ]
+
+
+def evaluation_lines(step: int, runs: Runs, record: Record) -> Iterator[Line]:
+    """The lines of every call of an evaluation, last those that were too long."""
+    for call in [*runs.calls, *(call for run in runs.not_asked for call in run.calls)]:
+        yield from rollout_lines(step, call.request, call.trajectory, record)
+
+
+def step_rollouts_path(folder: Path, step: int) -> Path:
+    """Where the trajectories of a training step are."""
+    return folder / ROLLOUT_FOLDER / f"step_{step}.jsonl"
 
 
 def evaluation_rollouts_path(folder: Path, tag: str) -> Path:
@@ -104,10 +180,6 @@ def evaluation_rollouts_path(folder: Path, tag: str) -> Path:
     return folder / ROLLOUT_FOLDER / f"eval_{tag}.jsonl"
 
 
-def write_evaluation_rollouts(folder: Path, step: int, evaluation: SystemEvaluation) -> Path:
-    """Write `rollouts/eval_<tag>.jsonl` with every call of an evaluation, last those that were too long."""
-    path = evaluation_rollouts_path(folder, evaluation.tag)
-    calls = [*evaluation.calls, *(call for run in evaluation.not_asked for call in run.calls)]
-    lines = (rollout_line(step, call.input, call.sample) for call in calls)
+def write_lines(path: Path, lines: Iterable[Line]) -> None:
+    """Write a file of rollouts."""
     write_lines_atomic(path, (to_json(line) + "\n" for line in lines))
-    return path

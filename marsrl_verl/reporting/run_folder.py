@@ -5,8 +5,8 @@ run.json                 marks the folder as a run's: format version, when it wa
 config.yaml              the resolved configuration
 metrics.jsonl            one line per training step (metrics_log)
 metrics.replaced.jsonl   lines that a resumed run made obsolete
-rollouts/step_N.jsonl    every sample of step N (rollout_log)
-trained/step_N.json      advantages of the samples that entered the loss of step N, by their ids
+rollouts/step_N.jsonl    every trajectory of step N (rollout_log)
+trained/step_N.json      advantages of the trajectories that entered the loss of step N, by their ids
 rollouts/eval_TAG.jsonl  every call of an evaluation
 evaluations/TAG.json     an evaluation's record
 replaced/                rollouts and evaluations that a resumed run made obsolete
@@ -26,9 +26,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from marsrl_verl.core.algorithm import Credit
-from marsrl_verl.core.types import Group
-from marsrl_verl.evaluation.role_metrics import GREEDY_SUFFIX
+from marsrl_verl.core.rows import TokenAdvantages
+from marsrl_verl.evaluation.estimators import GREEDY_SUFFIX
 from marsrl_verl.evaluation.suite import EvaluationRecord, EvaluationResult
 from marsrl_verl.reporting.files import free_name, to_json, write_atomic, write_json_atomic
 from marsrl_verl.reporting.metrics_log import (
@@ -40,9 +39,11 @@ from marsrl_verl.reporting.metrics_log import (
 )
 from marsrl_verl.reporting.rollout_log import (
     ROLLOUT_FOLDER,
+    Line,
+    evaluation_lines,
     evaluation_rollouts_path,
-    write_evaluation_rollouts,
-    write_step_rollouts,
+    step_rollouts_path,
+    write_lines,
 )
 from marsrl_verl.reporting.run_lock import LOCK_NAME, RunLockedError, acquire
 from marsrl_verl.settings.choices import Choice
@@ -234,16 +235,16 @@ class RunFolder:
         """All steps so far."""
         return read_metrics(self.path)
 
-    def write_rollouts(self, step: int, groups: Iterable[Group]) -> Path:
-        """Write every sample of the step's groups to `rollouts/step_N.jsonl`."""
-        return write_step_rollouts(self.path, step, groups)
+    def write_rollouts(self, step: int, lines: Iterable[Line]) -> None:
+        """Write a step's `rollouts/step_N.jsonl` (`rollout_log.step_lines`)."""
+        write_lines(step_rollouts_path(self.path, step), lines)
 
-    def write_trained(self, step: int, credit: Credit) -> Path:
-        """Write the advantages of the samples that entered the step's loss to `trained/step_N.json`, by their
-        ids: lists of [end, advantage] of consecutive parts of the response, in tokens."""
+    def write_trained(self, step: int, trained: TokenAdvantages) -> None:
+        """Write the advantages of the trajectories that entered the step's loss to `trained/step_N.json`, by
+        their ids: for each sequence a list of [end, advantage] of consecutive parts of the response, in
+        tokens."""
         path = self.path / _TRAINED_FOLDER / f"step_{step}.json"
-        write_atomic(path, to_json(dict(sorted(credit.items()))) + "\n")
-        return path
+        write_atomic(path, to_json(dict(sorted(trained.items()))) + "\n")
 
     def write_evaluation(self, result: EvaluationResult, *, rollouts: bool = True) -> None:
         """Keep an evaluation's record and, if asked, its calls.
@@ -252,10 +253,11 @@ class RunFolder:
         """
         record = result.record
         self._relabel_earlier(record.tag, record.step)
+        for runs in (result.sampled, result.greedy):
+            if rollouts and runs is not None:
+                lines = evaluation_lines(record.step, runs, result.evaluation.record)
+                write_lines(evaluation_rollouts_path(self.path, runs.tag), lines)
         write_json_atomic(self.path / _EVALUATION_FOLDER / f"{record.tag}.json", record.to_json())
-        for evaluation in (result.sampled, result.greedy):
-            if rollouts and evaluation is not None:
-                write_evaluation_rollouts(self.path, record.step, evaluation)
 
     def _relabel_earlier(self, tag: str, step: int) -> None:
         earlier = next((one for one in self.read_evaluations() if one.tag == tag and one.step < step), None)
@@ -286,6 +288,8 @@ class RunFolder:
         `verl_adapter.checkpoint.set_aside_after`: they need not lie in this folder.
         """
         folders = (self.path / ROLLOUT_FOLDER, self.path / _TRAINED_FOLDER)
+        for half in (path for folder in folders for path in folder.glob(".*.tmp")):
+            half.unlink()  # of a run that was killed while it wrote
         for path in sorted(path for folder in folders for path in folder.glob("step_*")):
             match = _STEP_FILE.fullmatch(path.name)
             if match and int(match.group(1)) > step:

@@ -14,9 +14,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from marsrl_verl.evaluation.estimators import Estimate, difference
-from marsrl_verl.evaluation.role_metrics import EVALUATION_METRICS, GREEDY_SUFFIX, MetricInfo
+from marsrl_verl.evaluation.estimators import GREEDY_SUFFIX, Estimate, MetricInfo, difference
 from marsrl_verl.evaluation.suite import AFTER, BEFORE, EvaluationRecord
+from marsrl_verl.evaluation.verify_correct.role_metrics import EVALUATION_METRICS
 
 EMPTY = Estimate(None, None, None, 0)
 
@@ -109,8 +109,8 @@ def _values(record: EvaluationRecord | None) -> dict[str, Any] | None:
 
 def _facts(record: EvaluationRecord) -> dict[str, Any]:
     names = (
-        "tag", "step", "temperature", "confidence", "problems", "samples_per_problem", "correction_rounds",
-        "accept_passes", "reject_fails", "fallback", "seconds", "generated_tokens",
+        "tag", "step", "temperature", "confidence", "problems", "samples_per_problem", "system",
+        "seconds", "generated_tokens",
     )  # fmt: skip
     effort = {name: item.to_json() for name, item in record.effort.items()}
     return {**{name: getattr(record, name) for name in names}, "effort": effort}

@@ -13,16 +13,24 @@ from marsrl_verl.config.evaluation_plan import evaluation_at
 from marsrl_verl.config.external_plan import solver_source
 from marsrl_verl.config.packages import versions_of
 from marsrl_verl.config.record import recorded
-from marsrl_verl.config.schema import MarsRLConfig
-from marsrl_verl.core.algorithm import Credit
-from marsrl_verl.core.step_result import StepResult
-from marsrl_verl.core.types import ROLES, Engine, Problem, SamplingSettings
+from marsrl_verl.config.schema import EvaluationConfig, MarsRLConfig
+from marsrl_verl.core.engine import Engine, StreamingEngine
+from marsrl_verl.core.request import Problem, Sampling
+from marsrl_verl.core.rows import TokenAdvantages
+from marsrl_verl.core.scheduler import StepResult
+from marsrl_verl.core.types import ROLES
 from marsrl_verl.evaluation.pipeline_metrics import pipeline_metrics
+from marsrl_verl.evaluation.runs import Evaluation
+from marsrl_verl.evaluation.solver_at_k import SolverAlone
 from marsrl_verl.evaluation.suite import AFTER, EvaluationResult, evaluate
 from marsrl_verl.evaluation.training_metrics import role_metric, training_metrics
+from marsrl_verl.evaluation.verify_correct.loop import VerifyCorrect
+from marsrl_verl.evaluation.verify_correct.loop_rules import LoopRules
+from marsrl_verl.reporting.background import BackgroundWriter
 from marsrl_verl.reporting.example import example_text
 from marsrl_verl.reporting.progress import StepProgress, make_progress
 from marsrl_verl.reporting.report import RunResult, finish_evaluation, finish_run
+from marsrl_verl.reporting.rollout_log import Record, step_lines
 from marsrl_verl.reporting.run_folder import RunFolder
 from marsrl_verl.reporting.summary import RunFacts
 from marsrl_verl.reporting.tables import evaluation_table, terminal_table
@@ -56,6 +64,7 @@ class TrainingObserver:
         run = settings.run
         self.folder = RunFolder.create(run.output_dir, run.existing)
         self.folder.write_config(OmegaConf.to_yaml(recorded(config)))
+        self._writer = BackgroundWriter()
         self._tokens = 0
         self._last_evaluation: EvaluationResult | None = None
 
@@ -69,17 +78,39 @@ class TrainingObserver:
         for line in self.folder.read_metrics():
             self._tokens += int(line.metrics.get("rollout/generated_tokens") or 0)
 
-    def rollouts(self, step: int, result: StepResult, trained: Credit) -> None:
-        """Write the samples of a step's completed groups and the advantages of those that it trained, if the
-        run keeps them."""
-        if self._settings.run.log_rollouts:
-            self.folder.write_rollouts(step, result.completed)
-            self.folder.write_trained(step, trained)
+    def rollouts(self, step: int, result: StepResult, trained: TokenAdvantages, record: Record) -> None:
+        """Write the trajectories of a step's completed groups and the advantages of those that it trained, if
+        the run keeps them; in the background.
+
+        Args:
+            step: the step.
+            result: what it brought.
+            trained: what it trained (`core.rows.token_advantages`).
+            record: what the method adds to a trajectory's line (`Method.record`).
+
+        Raises:
+            OSError: an earlier step's could not be written.
+        """
+        if not self._settings.run.log_rollouts:
+            return
+        # Now: a later step may still give a trajectory its reward.
+        lines = step_lines(step, result.completed, record)
+        self._writer.submit(lambda: self.folder.write_rollouts(step, lines))
+        self._writer.submit(lambda: self.folder.write_trained(step, trained))
+
+    def flush(self) -> None:
+        """Wait until all that was to be written is in the folder: before a checkpoint is sealed, which says
+        that the run can go on from it.
+
+        Raises:
+            OSError: something could not be written.
+        """
+        self._writer.flush()
 
     def describe(self, result: StepResult) -> dict[str, float]:
         """The role and stage metrics of a step. Warns of grades that failed."""
         self._warn_of_grades(
-            (group.input.role, sample) for group in result.completed for sample in group.samples
+            (group.request.role, one) for group in result.completed for one in group.trajectories
         )
         return training_metrics(result.completed) | pipeline_metrics(result)
 
@@ -104,43 +135,42 @@ class TrainingObserver:
 
     def evaluated(self, tag: str) -> bool:
         """Whether the folder already holds this evaluation."""
+        self.flush()
         return tag in {record.tag for record in self.folder.read_evaluations()}
 
     def evaluate(
         self,
-        engine: Engine,
+        engine: Engine | StreamingEngine,
         problems: list[Problem],
         prompts: RolePrompts,
-        sampling: dict[str, SamplingSettings],
+        sampling: dict[str, Sampling],
         tag: str,
         step: int,
     ) -> dict[str, float]:
-        """Evaluate the system, keep the record, and return the means by metric name."""
+        """Evaluate the method's system, keep the record, and return the means by metric name."""
         settings, run = evaluation_at(self._settings.evaluation, tag), self._settings.run
         problems = problems[: settings.problems]
         self.phase("evaluating", f"{len(problems)} held-out problems, {tag.replace('_', ' ')}")
         result = evaluate(
             engine,
             problems,
-            prompts,
+            evaluated_system(settings, prompts),
             sampling,
             tag=tag,
             step=step,
             temperature=settings.temperature,
             top_p=settings.top_p,
             greedy=settings.greedy,
-            correction_rounds=settings.correction_rounds,
-            accept_passes=settings.accept_passes,
-            reject_fails=settings.reject_fails,
-            fallback=settings.fallback,
             samples_per_problem=settings.samples_per_problem,
             confidence=settings.confidence,
             seed=None if run.seeded_tokens == "none" else run.seed,
         )
-        self.folder.write_evaluation(result, rollouts=self._settings.run.log_rollouts)
+        self._writer.submit(
+            lambda: self.folder.write_evaluation(result, rollouts=self._settings.run.log_rollouts)
+        )
         self._last_evaluation = result
         runs = [result.sampled, *([result.greedy] if result.greedy is not None else [])]
-        self._warn_of_grades((call.input.role, call.sample) for run in runs for call in run.calls)
+        self._warn_of_grades((call.request.role, call.trajectory) for run in runs for call in run.calls)
         found = result.record.estimates | result.record.effort
         if missing := result.record.not_asked:
             self._progress.message(
@@ -153,6 +183,7 @@ class TrainingObserver:
         """Write and show the result of a run that only evaluates the weights of `step`."""
         found = self._last_evaluation
         assert found is not None, "nothing was evaluated"
+        self.flush()
         finish_evaluation(self.folder, self._facts(step, {}), found.record)
         self._progress.close()
         console = self._console()
@@ -165,6 +196,7 @@ class TrainingObserver:
 
     def finish(self, steps: int, extra: dict[str, Any]) -> RunResult:
         """Write summary, picture and report."""
+        self.flush()
         last = self._last_evaluation
         after = last.sampled if last is not None and last.record.tag == AFTER else None
         result = finish_run(self.folder, self._facts(steps, extra), after)
@@ -209,6 +241,21 @@ class TrainingObserver:
         console.print(f"\nReport: {self.folder.report_path}", highlight=False, markup=False, soft_wrap=True)
 
     def close(self) -> None:
-        """Close the display and the files."""
+        """Close the display and the files; waits until all is written.
+
+        Raises:
+            OSError: something could not be written.
+        """
         self._progress.close()
         self.folder.metrics.close()
+        self._writer.close()
+
+
+def evaluated_system(settings: EvaluationConfig, prompts: RolePrompts) -> Evaluation:
+    """The system that an evaluation runs: the Solver alone, or with rounds of Verifier and Corrector."""
+    if settings.correction_rounds == 0:
+        return SolverAlone(prompts)
+    rules = LoopRules(
+        settings.correction_rounds, settings.accept_passes, settings.reject_fails, settings.fallback
+    )
+    return VerifyCorrect(prompts, rules)

@@ -1,23 +1,17 @@
-"""vLLM without Ray and verl: prompts in, completions out, each prompt as soon as it is done."""
+"""vLLM without Ray and verl."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
-from dataclasses import replace
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from marsrl_verl.core.seeding import derive_seed
-from marsrl_verl.core.types import FinishReason, SamplingSettings
-from marsrl_verl.rollout.single_call import FINISH_REASONS, Completion
+from marsrl_verl.core.request import Sampling
+from marsrl_verl.core.sequence import TokenIds
+from marsrl_verl.rollout.context import Completion, Decoding, EngineUnavailableError
 from marsrl_verl.verl_adapter.environment import prepare_environment
 from marsrl_verl.verl_adapter.loopback import stay_on_loopback
-from marsrl_verl.verl_adapter.sampling import sampling_arguments
-
-_QUEUED_PER_SLOT = 2
-"""Completions that are handed to vLLM for each it can decode at once, so that no slot waits for the next."""
 
 
 def load_tokenizer(config: DictConfig) -> Any:
@@ -62,72 +56,39 @@ def engine_arguments(config: DictConfig, max_model_len: int) -> dict[str, Any]:
     }
 
 
-class OfflineEngine:
-    """Implements `marsrl_verl.data_preparation.sampling.AnswerGenerator`. Loads the model at once.
-
-    Each prompt has a seed of its own, from `seed` and its key, so that its answers depend neither on the
-    other prompts nor on interruptions.
+class OfflineClient:
+    """Implements `marsrl_verl.rollout.context.GenerationClient`. Loads the model at once.
 
     Args:
         config: the training configuration; engine, model and environment are taken from it.
-        settings: how tokens are drawn.
-        seed: of the answers.
+        settings: the limits of prompts and responses.
     """
 
-    def __init__(self, config: DictConfig, settings: SamplingSettings, seed: int) -> None:
+    def __init__(self, config: DictConfig, settings: Sampling) -> None:
         prepare_environment(config)
         stay_on_loopback()
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")
         # Imported late: after the environment is prepared, and only where a model is started.
-        from vllm import EngineArgs
-        from vllm.v1.engine.llm_engine import LLMEngine
+        from vllm import AsyncEngineArgs
+        from vllm.v1.engine.async_llm import AsyncLLM
 
-        self.settings = settings
-        self.seed = seed
         arguments = engine_arguments(config, settings.max_prompt_tokens + settings.max_new_tokens)
-        self._slots = int(arguments["max_num_seqs"])
-        self._engine = LLMEngine.from_engine_args(EngineArgs(**arguments))
+        self._engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
 
-    def generate(
-        self, prompts: Iterable[tuple[str, list[int]]], n: int
-    ) -> Iterator[tuple[str, list[Completion]]]:
-        """See `AnswerGenerator`. With fewer prompts taken than vLLM has room for, new ones are added."""
+    async def generate(
+        self, policy: str, prompt_ids: TokenIds, decoding: Decoding, *, session: str, name: str, n: int = 1
+    ) -> list[Completion]:
+        """See `GenerationClient`."""
         from vllm.inputs import TokensPrompt
+        from vllm.v1.engine.exceptions import EngineDeadError
 
-        waiting = iter(prompts)
-        room = -(-_QUEUED_PER_SLOT * self._slots // n)
-        running, more = 0, True
-        while more or running:
-            while more and running < room:
-                one = next(waiting, None)
-                if one is None:
-                    more = False
-                    break
-                key, prompt_ids = one
-                self._engine.add_request(
-                    key, TokensPrompt(prompt_token_ids=prompt_ids), self._sampling(key, n)
-                )
-                running += 1
-            for output in self._engine.step() if running else ():
+        from marsrl_verl.verl_adapter.rollout_server.engine_requests import completion, sampling_params
+
+        prompt = TokensPrompt(prompt_token_ids=prompt_ids.tolist())
+        try:
+            async for output in self._engine.generate(prompt, sampling_params(decoding, n), name):
                 if output.finished:
-                    running -= 1
-                    yield output.request_id, [_completion(one) for one in output.outputs]
-
-    def _sampling(self, key: str, n: int) -> Any:
-        from vllm import SamplingParams
-        from vllm.sampling_params import RequestOutputKind
-
-        settings = replace(self.settings, seed=derive_seed(self.seed, "answers", key))
-        return SamplingParams(
-            n=n,
-            **sampling_arguments(settings, settings.max_new_tokens),
-            detokenize=False,  # as in training, the text is made of the token ids by the rollout code
-            output_kind=RequestOutputKind.FINAL_ONLY,
-        )
-
-
-def _completion(one: Any) -> Completion:
-    # Nothing is trained on these answers: log-probabilities are not asked for.
-    tokens = list(one.token_ids)
-    reason = FINISH_REASONS.get(one.finish_reason, FinishReason.ABORTED)
-    return Completion(tokens, [0.0] * len(tokens), reason)
+                    return [completion(one, 0, decoding.top_log_probs) for one in output.outputs]
+        except EngineDeadError as error:
+            raise EngineUnavailableError(f"vLLM's engine is gone: {error}") from error
+        return []

@@ -124,13 +124,15 @@ def run_folder(tmp_path):
     ids = tokenizer.encode(RESPONSE, add_special_tokens=False)
     ends = list(step_cutter(tokenizer).cut(ids).ends)
     first = {
-        "sample": "p/initial/0#1", "parent": None, "step": 3, "reward": 0.0, "token_ids": ids, "steps": ends,
+        "trajectory": "p/initial/0#1", "sequence": 0, "parent": None, "step": 3, "reward": 0.0,
+        "token_ids": ids, "steps": ends,
         "influence": [0.0, 0.25, 0.5, 0.125, 0.0], "prefix_tokens": 0, "prompt_tokens": 9,
         "error": None, "finish_reason": "stop",
     }  # fmt: skip
     others = [
-        {**first, "sample": f"p/continuation/001#{k}", "parent": "p/initial/0#1", "step": 4, "reward": reward,
-         "prefix_tokens": ends[1], "steps": None, "influence": None, "error": "no grade" if k == 2 else None}
+        {**first, "trajectory": f"p/continuation/001#{k}", "parent": "p/initial/0#1", "step": 4,
+         "reward": reward, "prefix_tokens": ends[1], "steps": None, "influence": None,
+         "error": "no grade" if k == 2 else None}
         for k, reward in enumerate((1.0, 0.0, 0.0))
     ]  # fmt: skip
     run = tmp_path / "run"
@@ -141,7 +143,7 @@ def run_folder(tmp_path):
     (run / "trained").mkdir()
     (run / "trained/step_3.json").write_text("{}")
     (run / "trained/step_4.json").write_text(
-        json.dumps({"p/initial/0#1": [[ends[1], 0.25], [ends[-1], -0.75]]})
+        json.dumps({"p/initial/0#1": [[[ends[1], 0.25], [ends[-1], -0.75]]]})
     )
     (run / "config.yaml").write_text(f"actor_rollout_ref:\n  model:\n    path: {model_path()}\n")
     return run
@@ -174,14 +176,15 @@ def test_a_folder_that_is_no_runs_is_named(tmp_path, capsys):
 
 def test_unknown_responses_empty_ones_and_older_runs_are_refused(run_folder, capsys):
     assert main(["--run", str(run_folder), "--sample", "q"]) == 2
-    assert "has no sample 'q'" in capsys.readouterr().err
-    (run_folder / "trained/step_3.json").write_text('["p/initial/0#1"]')
-    assert main(["--run", str(run_folder), "--sample", "p/initial/0#1"]) == 2
-    assert "an earlier version" in capsys.readouterr().err
+    assert "has no trajectory 'q'" in capsys.readouterr().err
     path = run_folder / "rollouts/step_3.jsonl"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "token_ids": [], "error": "refused"}))
+    line = json.loads(path.read_text())
+    path.write_text(json.dumps({**line, "token_ids": [], "error": "refused"}))
     assert main(["--run", str(run_folder), "--sample", "p/initial/0#1"]) == 2
     assert "has no tokens: refused" in capsys.readouterr().err
+    path.write_text(json.dumps({"sample": line.pop("trajectory"), **line}))
+    assert main(["--run", str(run_folder), "--sample", "p/initial/0#1"]) == 2
+    assert "an earlier version" in capsys.readouterr().err
 
 
 def test_a_tokenizer_that_cuts_other_steps_is_refused(run_folder, capsys):

@@ -10,13 +10,13 @@ from benchmarks.kill_and_resume import first_difference
 
 def row(sample: str, **changes) -> dict:
     return {
-        "sample": sample,
+        "trajectory": sample,
         "group": sample.partition("#")[0],
         "parent": None,
         "problem": {"id": "p0"},
         "prompt": "1+1",
         "token_ids": [1, 2],
-        "segments": [[2, 0]],
+        "versions": [[2, 0]],
         "finish_reason": "stop",
         "reward": 1.0,
         "log_probs": [-0.1, -0.2],
@@ -32,14 +32,16 @@ def write_run(folder: Path, second: list[dict], trained: list[str]) -> Path:
         lines = "".join(json.dumps(one) + "\n" for one in rows)
         (folder / f"rollouts/step_{number}.jsonl").write_text(lines)
         names = ["a#1", "a#0"] if number == 1 else trained
-        (folder / f"trained/step_{number}.json").write_text(json.dumps({name: [[4, 0.5]] for name in names}))
+        (folder / f"trained/step_{number}.json").write_text(
+            json.dumps({name: [[[4, 0.5]]] for name in names})
+        )
     return folder
 
 
 CHANGES = {
     "a token": ([row("b#0", token_ids=[1, 3]), row("b#1")], ["b#0"], "token_ids of b#0"),
     "a reward": ([row("b#0"), row("b#1", reward=0.0)], ["b#0"], "reward of b#1"),
-    "the weights of a segment": ([row("b#0", segments=[[2, 1]]), row("b#1")], ["b#0"], "segments of b#0"),
+    "the weights of a segment": ([row("b#0", versions=[[2, 1]]), row("b#1")], ["b#0"], "versions of b#0"),
     "another sample": ([row("b#0"), row("c#1")], ["b#0"], "samples ['b#1', 'c#1']"),
     "a sample too few": ([row("b#0")], ["b#0"], "samples ['b#1']"),
     "what was trained": ([row("b#0"), row("b#1")], ["b#1"], "what was trained"),

@@ -21,7 +21,7 @@ from preparing import (
 
 from marsrl_verl.config.application import main as train_main
 from marsrl_verl.config.data_files import read_report
-from marsrl_verl.core.types import FinishReason, Outcome
+from marsrl_verl.core.types import FinishReason, RewardResult
 from marsrl_verl.data.problems import problem_key
 from marsrl_verl.data_preparation.application import main
 from marsrl_verl.demo.assets import model_path
@@ -181,7 +181,7 @@ class FailsOn(RoleReward):
     def score(self, request):
         if self.fails(request):
             raise GradeFailure("no such service")
-        return Outcome(1.0)
+        return RewardResult(1.0)
 
 
 @pytest.fixture
@@ -223,7 +223,7 @@ def test_few_problems_of_which_no_answer_is_graded_end_it_too(tmp_path, capsys, 
 
 
 def test_an_answer_that_the_grader_fails_on_is_left_out_of_the_pass_rate(tmp_path, source, capsys, grader):
-    grader(lambda request: request.sample_id.endswith("#0") or request.problem.ground_truth == "5")
+    grader(lambda request: request.trajectory_id.endswith("#0") or request.problem.ground_truth == "5")
     generator = ScriptedGenerator(right_times(lambda i: 1))
     output = tmp_path / "out"
     assert prepare(source, output, generator, "-k", "2", "--max-pass-rate", "1") == 0

@@ -44,7 +44,7 @@ def test_continuations_share_the_round_of_the_next_problems(killed_and_resumed):
 
 def test_continuations_begin_with_their_parents_tokens(killed_and_resumed):
     rows = [row for step in range(1, STEPS + 1) for row in killed_and_resumed.rollouts(step)]
-    by_name = {row["sample"]: row for row in rows}
+    by_name = {row["trajectory"]: row for row in rows}
     continued = [row for row in rows if row["stage"] == "continuation"]
     assert len(continued) > 20 and len(by_name) == len(rows)
     for row in continued:
@@ -52,7 +52,7 @@ def test_continuations_begin_with_their_parents_tokens(killed_and_resumed):
         kept = int(row["group"].rsplit("-", 1)[1])
         assert 0 < kept < len(parent["token_ids"])
         assert row["token_ids"][:kept] == parent["token_ids"][:kept]
-        (end, sampled), (length, continued_by) = row["segments"]
+        (end, sampled), (length, continued_by) = row["versions"]
         assert (end, length) == (kept, len(row["token_ids"])) and continued_by == sampled + 1
 
 
@@ -75,7 +75,7 @@ def check_what_the_engine_read(run: TrainingRun) -> None:
 
 def kept_tokens(row: dict) -> int:
     """Response tokens that were there before the last segment."""
-    return row["segments"][-2][0] if len(row["segments"]) > 1 else 0
+    return row["versions"][-2][0] if len(row["versions"]) > 1 else 0
 
 
 def test_the_engine_tells_what_it_read_and_what_its_cache_held(killed_and_resumed):

@@ -84,7 +84,7 @@ def kill_core(launcher: psutil.Process) -> None:
 def batches(run: TrainingRun) -> dict[int, dict]:
     """What each step decoded; log-probabilities, which differ by rounding, are left out."""
     return {
-        step: {row["sample"]: (row["token_ids"], row["reward"]) for row in run.rollouts(step)}
+        step: {row["trajectory"]: (row["token_ids"], row["reward"]) for row in run.rollouts(step)}
         for step in range(1, STEPS + 1)
     }
 

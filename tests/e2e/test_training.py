@@ -35,7 +35,7 @@ def test_stages_follow_one_another_from_step_to_step(whole_run):
     assert {row["stage"] for row in whole_run.rollouts(1)} == {"solver"}
     assert "verifier_1" in {row["stage"] for row in whole_run.rollouts(2)}
     verifier = [row for row in whole_run.rollouts(2) if row["stage"] == "verifier_1"]
-    solver_samples = {row["sample"] for row in whole_run.rollouts(1)}
+    solver_samples = {row["trajectory"] for row in whole_run.rollouts(1)}
     assert {row["parent"] for row in verifier} <= solver_samples
 
 
@@ -75,12 +75,12 @@ def test_a_killed_run_continues_with_the_batch_that_would_have_come(whole_run):
     for later in range(1, STEPS + 1):
         # What differs by rounding is left out: the engine's log-probabilities.
         there, wanted = (
-            {row["sample"]: (row["token_ids"], row["reward"]) for row in run.rollouts(later)}
+            {row["trajectory"]: (row["token_ids"], row["reward"]) for row in run.rollouts(later)}
             for run in (resumed, whole_run)
         )
         assert there == wanted, f"step {later} is another one"
     groups = [row["group"] for s in range(1, STEPS + 1) for row in resumed.rollouts(s)]
-    assert len(groups) == len({row["sample"] for s in range(1, STEPS + 1) for row in resumed.rollouts(s)})
+    assert len(groups) == len({row["trajectory"] for s in range(1, STEPS + 1) for row in resumed.rollouts(s)})
 
 
 def test_two_ranks_train_all_stages_inside_a_step(tmp_path):
@@ -114,20 +114,20 @@ def test_segments_with_overlap_continue_with_newer_weights_and_survive_a_kill(tm
     metrics = run.metrics()
     assert sorted(metrics) == list(range(1, 7))
     rows = [row | {"step": step} for step in metrics for row in run.rollouts(step)]
-    assert len({row["sample"] for row in rows}) == len(rows)
+    assert len({row["trajectory"] for row in rows}) == len(rows)
     for row in rows:
-        ends = [end for end, _ in row["segments"]]
+        ends = [end for end, _ in row["versions"]]
         assert ends == sorted(ends)
         assert ends[-1] == row["tokens"]
         # The round of step t has the weights after step t-2, those of steps 1 and 2 the first ones. A sample
         # may have ended before the step in which its group completed.
-        versions = [version for _, version in row["segments"]]
+        versions = [version for _, version in row["versions"]]
         possible = [
             [max(0, last - back - 2) for back in reversed(range(len(versions)))]
             for last in range(len(versions), row["step"] + 1)
         ]
-        assert versions in possible, row["sample"]
-    assert max(len(row["segments"]) for row in rows) >= 2
+        assert versions in possible, row["trajectory"]
+    assert max(len(row["versions"]) for row in rows) >= 2
     # Of the six steps the first may complete no group.
     versions_of = {step: {row["policy_version"] for row in rows if row["step"] == step} for step in metrics}
     newest = {step: max(found) for step, found in versions_of.items() if found}

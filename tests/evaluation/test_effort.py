@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-from marsrl_verl.core.types import (
-    CORRECTOR,
-    SOLVER,
-    VERIFIER,
-    FinishReason,
-    Outcome,
-    Problem,
-    Sample,
-    StageInput,
-)
-from marsrl_verl.evaluation.effort import EFFORT_METRICS, effort
-from marsrl_verl.evaluation.system import Call, RunEnd, SystemEvaluation, SystemRun
+from evaluation_tools import trajectory
+
+from marsrl_verl.core.request import Problem, RolloutRequest
+from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER
+from marsrl_verl.evaluation.runs import Call, Runs
+from marsrl_verl.evaluation.verify_correct.effort import EFFORT_METRICS, effort
+from marsrl_verl.evaluation.verify_correct.loop import RunEnd, SystemRun
 
 
-def call(role: str, index: int, tokens: int) -> Call:
-    stage_input = StageInput(f"{role}/{index}", Problem("p", "q", "a"), role, index, role, (), 1)
-    ids = list(range(tokens))
-    sample = Sample("s#0", "s", [1], ids, [0.0] * tokens, FinishReason.STOP, "x", "x", outcome=Outcome(1.0))
-    return Call(stage_input, sample)
+def call(role: str, number: int, tokens: int) -> Call:
+    request = RolloutRequest(f"{role}/{number}", Problem("p", "q", "a"), f"{role}_{number}", role, (), 1)
+    return Call(request, trajectory("s#0", ids=range(tokens)))
 
 
 def run(problem: str, end: RunEnd, *calls: Call) -> SystemRun:
-    return SystemRun(Problem(problem, "q", "a"), 0, list(calls), end=end)
+    return SystemRun(Problem(problem, "q", "a"), 0, calls=list(calls), end=end)
 
 
 def test_effort_by_hand():
@@ -50,7 +43,7 @@ def test_effort_by_hand():
             call(VERIFIER, 3, 1),
         ),
     ]
-    found = effort(SystemEvaluation("t", runs))
+    found = effort(Runs("t", runs))
     assert list(found) == list(EFFORT_METRICS)
     assert {name: (item.mean, item.n) for name, item in found.items()} == {
         "accepted_share": (2 / 4, 4),

@@ -5,22 +5,19 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from evaluation_tools import evaluate_system
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from marsrl_verl.core.request import Problem, Sampling
 from marsrl_verl.core.scripted import Reply, ScriptedEngine, SkillModel
-from marsrl_verl.core.types import (
-    CORRECTOR,
-    SOLVER,
-    VERIFIER,
-    FinishReason,
-    Problem,
-    SamplingSettings,
-    Verdict,
-)
-from marsrl_verl.evaluation.effort import effort
-from marsrl_verl.evaluation.loop_rules import Fallback, LoopRules, candidates
-from marsrl_verl.evaluation.system import RunEnd, SystemEvaluation, SystemRun, evaluate_system
+from marsrl_verl.core.trajectory import FinishReason
+from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER
+from marsrl_verl.core.verdict import Verdict
+from marsrl_verl.evaluation.runs import Run, Runs, final_answer
+from marsrl_verl.evaluation.verify_correct.effort import effort
+from marsrl_verl.evaluation.verify_correct.loop import RunEnd, SystemRun, VerifyCorrect
+from marsrl_verl.evaluation.verify_correct.loop_rules import Fallback, LoopRules, candidates
 
 PASS = Reply("Fine.\n\n**Correctness**: Correct")
 FAIL = Reply("The sum is off.\n\n**Correctness**: Wrong")
@@ -29,7 +26,7 @@ EMPTY = Reply("<think>hm</think>")
 CUT = Reply("It goes on", FinishReason.LENGTH)
 VERDICTS = {"+": PASS, "-": FAIL, "?": MUMBLE, "0": EMPTY, "/": CUT}
 
-SAMPLING = {role: SamplingSettings(500, 5000) for role in (SOLVER, VERIFIER, CORRECTOR)}
+SAMPLING = {role: Sampling(500, 5000) for role in (SOLVER, VERIFIER, CORRECTOR)}
 LETTERS = "ABCDEFGHIJ"
 
 
@@ -76,11 +73,11 @@ def play(verdicts: str, answers=LETTERS, **rules) -> SystemRun:
 
 def stages(run: SystemRun) -> str:
     """S, V, C by role."""
-    return "".join(call.input.role[0].upper() for call in run.calls)
+    return "".join(call.request.role[0].upper() for call in run.calls)
 
 
-def answer(run: SystemRun) -> str | None:
-    return None if run.answer is None else run.answer.outcome.answer
+def answer(run: Run) -> str | None:
+    return None if run.answer is None else final_answer(run.answer)
 
 
 # --- acceptance and rejection ---------------------------------------------------------------------
@@ -90,16 +87,17 @@ def test_a_solution_is_accepted_after_passes_in_a_row():
     run = play("+++", accept_passes=3, correction_rounds=5)
     assert (run.end, stages(run), answer(run)) == (RunEnd.ACCEPTED, "SVVV", "A")
     # The same solution was judged in three rounds, each call of its own.
-    assert [call.input.stage for call in run.calls] == ["solver", "verifier_1", "verifier_2", "verifier_3"]
-    assert [call.input.stage_index for call in run.calls] == [0, 1, 3, 5]
-    assert {call.input.parent_id for call in run.calls[1:]} == {run.calls[0].sample.sample_id}
-    assert len({call.input.group_id for call in run.calls}) == 4
+    assert [call.request.stage for call in run.calls] == ["solver", "verifier_1", "verifier_2", "verifier_3"]
+    assert {call.request.parent_id for call in run.calls[1:]} == {run.calls[0].trajectory.trajectory_id}
+    assert len({call.request.group_id for call in run.calls}) == 4
 
 
 def test_a_wrong_verdict_ends_the_row_of_passes():
     run = play("++-++", accept_passes=3)
     assert (run.end, stages(run)) == (RunEnd.ROUNDS_USED, "SVVVCVV")
-    assert [call.input.solution for call in run.calls[1:]] == ["\\boxed{A}"] * 4 + ["\\boxed{B}"] * 2
+    assert [call.request.inputs["solution"] for call in run.calls[1:]] == ["\\boxed{A}"] * 4 + [
+        "\\boxed{B}"
+    ] * 2
 
 
 def test_passes_of_a_kept_solution_start_anew_after_wrong():
@@ -111,7 +109,7 @@ def test_passes_of_a_kept_solution_start_anew_after_wrong():
 def test_an_unreadable_verdict_between_passes_is_asked_for_again():
     run = play("+?+", accept_passes=2)
     assert (run.end, stages(run)) == (RunEnd.ACCEPTED, "SVVV")
-    assert [call.input.stage for call in run.calls[2:]] == ["verifier_2", "verifier_2_again"]
+    assert [call.request.stage for call in run.calls[2:]] == ["verifier_2", "verifier_2_again"]
 
 
 def test_unreadable_twice_is_no_pass_but_a_fail():
@@ -192,7 +190,7 @@ def test_the_answer_where_nothing_is_accepted(verdicts, answers, expected, fallb
 
 def test_of_equally_frequent_answers_the_first_solution_wins():
     run = play("---", "CABA", fallback="majority")
-    assert run.answer is run.calls[2].sample  # the first A
+    assert run.answer is run.calls[2].trajectory  # the first A
 
 
 def test_an_accepted_solution_is_the_answer_whatever_others_have():
@@ -222,7 +220,7 @@ def test_released_counts_finished_calls_only_readable_or_not():
 
 def test_the_share_of_rejected_runs():
     runs = [play("-", reject_fails=1), play("+"), play("--", reject_fails=2), play("-")]
-    found = effort(SystemEvaluation("t", runs))
+    found = effort(Runs("t", runs))
     assert (found["rejected_share"].mean, found["accepted_share"].mean) == (0.5, 0.25)
     assert found["iterations"].mean == 1.25
 
@@ -236,11 +234,11 @@ def test_the_share_of_rejected_runs():
     answers=st.lists(
         st.one_of(st.sampled_from("ABC"), st.none(), st.just(CUT), st.just(EMPTY)), min_size=8, max_size=8
     ),
-    rounds=st.integers(0, 6),
+    rounds=st.integers(1, 6),
     data=st.data(),
 )
 def test_what_holds_for_every_run(verdicts, answers, rounds, data):
-    accept = data.draw(st.integers(1, max(rounds, 1)))
+    accept = data.draw(st.integers(1, rounds))
     reject = data.draw(st.none() | st.integers(1, 4))
     fallback = data.draw(st.sampled_from(list(Fallback)))
     judgements, solutions = itertools.cycle(verdicts), itertools.cycle(answers)
@@ -264,31 +262,34 @@ def test_what_holds_for_every_run(verdicts, answers, rounds, data):
         fallback=fallback,
     ).runs
     assert len(run.calls) <= 1 + 3 * rounds
-    assert len({call.input.group_id for call in run.calls}) == len(run.calls)
+    assert len({call.request.group_id for call in run.calls}) == len(run.calls)
     pool = [one.solution for one in candidates(run.calls)]
     assert (run.answer is None) == (not pool) == (run.end is RunEnd.NO_SOLUTION)
-    assert run.final_reward == (run.answer.reward if run.answer else 0.0)
+    assert run.final_reward == (run.answer.value if run.answer else 0.0)
     assert run.answer is None or any(run.answer is one for one in pool)
 
     by_round = {}  # the last verdict of each round, and what it judged
-    for call, verdict in zip([c for c in run.calls if c.input.role == VERIFIER], run.verdicts, strict=True):
-        by_round[call.input.stage_index] = (verdict is Verdict.CORRECT, call.input.parent_id)
+    for call, verdict in zip([c for c in run.calls if c.request.role == VERIFIER], run.verdicts, strict=True):
+        by_round[call.request.stage.removesuffix("_again")] = (
+            verdict is Verdict.CORRECT,
+            call.request.parent_id,
+        )
     final = list(by_round.values())
     rows = [list(group) for _, group in itertools.groupby(final, key=lambda one: one)]
     longest = max((len(row) for row in rows if row[0][0]), default=0)
     assert (longest >= accept) == (run.end is RunEnd.ACCEPTED)
     if run.end is RunEnd.ACCEPTED:
-        assert final[-accept:] == [(True, pool[-1].sample_id)] * accept
+        assert final[-accept:] == [(True, pool[-1].trajectory_id)] * accept
         assert fallback is Fallback.RELEASED or run.answer is pool[-1]
     if run.end is RunEnd.REJECTED:
         assert not any(right for right, _ in final[-reject:]) and len(final) >= reject
-        assert run.calls[-1].input.role == VERIFIER
+        assert run.calls[-1].request.role == VERIFIER
     if fallback is Fallback.LAST and pool:
         assert run.answer is run.solution
 
 
 @settings(deadline=None, max_examples=50)
-@given(seed=st.integers(0, 10_000), rounds=st.integers(0, 4))
+@given(seed=st.integers(0, 10_000), rounds=st.integers(1, 4))
 def test_the_defaults_are_one_pass_no_rejection_and_the_last_solution(seed, rounds):
     def outcome(**rules):
         evaluation = evaluate_system(
@@ -302,7 +303,7 @@ def test_the_defaults_are_one_pass_no_rejection_and_the_last_solution(seed, roun
             **rules,
         )
         return [
-            (run.end, run.final_reward, [call.input.group_id for call in run.calls])
+            (run.end, run.final_reward, [call.request.group_id for call in run.calls])
             for run in evaluation.runs
         ]
 
@@ -339,11 +340,10 @@ def test_the_defaults_are_one_pass_no_rejection_and_the_last_solution(seed, roun
 def test_wrong_settings_are_named(rules, message):
     with pytest.raises(ValueError, match=message):
         LoopRules(**{"correction_rounds": 3, **rules})
-    with pytest.raises(ValueError, match=message):
-        play("", **{"correction_rounds": 3, **rules})
 
 
-def test_the_solver_alone_takes_every_fallback():
-    for fallback in Fallback:
-        run = play("", correction_rounds=0, fallback=fallback)
-        assert (run.end, answer(run)) == (RunEnd.ROUNDS_USED, "A")
+def test_the_solver_alone_has_no_rounds():
+    run = play("", correction_rounds=0)
+    assert (stages(run), answer(run), run.final_reward) == ("S", "A", 0.0)
+    with pytest.raises(ValueError, match="evaluate the Solver alone"):
+        VerifyCorrect(Prompts(), LoopRules(0))

@@ -2,33 +2,24 @@
 
 from __future__ import annotations
 
-from marsrl_verl.core.scheduler_state import Ended, EndReason
-from marsrl_verl.core.step_result import StepResult
-from marsrl_verl.core.types import FinishReason, Group, Outcome, Problem, Sample, StageInput
+from evaluation_tools import trajectory
+
+from marsrl_verl.core.method import Ended, EndReason
+from marsrl_verl.core.request import Problem, RolloutRequest
+from marsrl_verl.core.scheduler import StepResult
+from marsrl_verl.core.trajectory import Group, Trajectory
 from marsrl_verl.evaluation.pipeline_metrics import pipeline_metrics
 
 
-def sample(k: int, versions: list[int], tokens: int = 2) -> Sample:
+def sample(k: int, versions: list[int], tokens: int = 2) -> Trajectory:
     """A response with one segment of `tokens` tokens by each of the versions."""
-    total = tokens * len(versions)
-    return Sample(
-        sample_id=f"g#{k}",
-        group_id="g",
-        prompt_ids=[1],
-        response_ids=[2] * total,
-        rollout_log_probs=[-0.5] * total,
-        finish_reason=FinishReason.STOP,
-        text="",
-        final_text="",
-        policy_version=versions[-1],
-        segments=[((i + 1) * tokens, version) for i, version in enumerate(versions)],
-        outcome=Outcome(1.0),
-    )
+    parts = [((i + 1) * tokens, version) for i, version in enumerate(versions)]
+    return trajectory(f"g#{k}", ids=[2] * tokens * len(versions), versions=parts)
 
 
-def group(stage: str, samples: list[Sample], before: tuple[str, ...] = ()) -> Group:
-    stage_input = StageInput("g", Problem("p", "q", "a"), stage, 0, stage, (), n=len(samples))
-    return Group(stage_input, samples, frozenset(before))
+def group(stage: str, members: list[Trajectory], before: tuple[str, ...] = ()) -> Group:
+    request = RolloutRequest("g", Problem("p", "q", "a"), stage, stage, (), n=len(members))
+    return Group(request, members, frozenset(before))
 
 
 def metrics(*groups: Group, ended: tuple[Ended, ...] = ()) -> dict[str, float]:
@@ -40,17 +31,17 @@ def metrics(*groups: Group, ended: tuple[Ended, ...] = ()) -> dict[str, float]:
             ended=list(ended),
             waiting={"solver": 1, "verifier_1": 0},
             in_flight=2,
-            unfinished=3,
-            held=4,
+            paused=3,
+            deferred=4,
             stale=6,
             oldest_waiting={"solver": 5, "verifier_1": 0},
-            input_ages={"verifier_1": 1.5},
+            request_ages={"verifier_1": 1.5},
         )
     )
 
 
 def test_pools_and_ends():
-    ends = [Ended(f"p{i}", "verifier_1", EndReason.NO_INPUTS) for i in range(2)]
+    ends = [Ended(f"p{i}", "verifier_1", EndReason.NO_REQUESTS) for i in range(2)]
     assert metrics(ended=(*ends, Ended("p9", "corrector_2", EndReason.FINISHED))) == {
         "pipeline/in_flight": 2,
         "pipeline/unfinished_samples": 3,
@@ -61,7 +52,7 @@ def test_pools_and_ends():
         "pipeline/oldest_waiting/solver": 5,
         "pipeline/oldest_waiting/verifier_1": 0,
         "pipeline/input_age/verifier_1": 1.5,
-        "pipeline/ended/verifier_1/no_inputs": 2,
+        "pipeline/ended/verifier_1/no_requests": 2,
         "pipeline/ended/corrector_2/finished": 1,
     }
 

@@ -7,30 +7,23 @@ import itertools
 from dataclasses import dataclass
 
 import pytest
+from evaluation_tools import evaluate_system
 
 from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
+from marsrl_verl.core.request import Problem, Sampling
 from marsrl_verl.core.scripted import Reply, ScriptedEngine
-from marsrl_verl.core.types import (
-    CORRECTOR,
-    SOLVER,
-    VERIFIER,
-    FinishReason,
-    Outcome,
-    Problem,
-    SamplingSettings,
-    Verdict,
-)
-from marsrl_verl.core.verdict import VerdictParser
-from marsrl_verl.evaluation.judgement import verdict_of
-from marsrl_verl.evaluation.loop_rules import candidates
-from marsrl_verl.evaluation.system import RunEnd, SystemRun, evaluate_system
+from marsrl_verl.core.trajectory import FinishReason, RewardResult
+from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER
+from marsrl_verl.core.verdict import Verdict, VerdictParser
+from marsrl_verl.evaluation.verify_correct.loop import RunEnd, SystemRun
+from marsrl_verl.evaluation.verify_correct.loop_rules import candidates, verdict_of
 from marsrl_verl.rewards.base import ScoreRequest
 from marsrl_verl.rewards.verdict import VerdictReward
 
 VERDICTS = 11
-SAMPLING = {role: SamplingSettings(500, 5000) for role in (SOLVER, VERIFIER, CORRECTOR)}
+SAMPLING = {role: Sampling(500, 5000) for role in (SOLVER, VERIFIER, CORRECTOR)}
 
 
 @dataclass(frozen=True)
@@ -92,10 +85,10 @@ def preset() -> dict[str, object]:
 
 
 def played(run: SystemRun) -> Played:
-    found = [one.solution.sample_id for one in candidates(run.calls)]
-    roles = [call.input.role for call in run.calls]
+    found = [one.solution.trajectory_id for one in candidates(run.calls)]
+    roles = [call.request.role for call in run.calls]
     return Played(
-        found.index(run.answer.sample_id),
+        found.index(run.answer.trajectory_id),
         run.end is RunEnd.ACCEPTED,
         roles.count(VERIFIER),
         roles.count(CORRECTOR),
@@ -158,7 +151,7 @@ def test_a_verifier_that_is_cut_off_is_read_by_the_released_parser_alone(text, r
 
         def score(item, sample, reward=reward):
             if item.role != VERIFIER:
-                return Outcome(1.0, answer="1")
+                return RewardResult(1.0, answer="1")
             return reward.score(ScoreRequest.of(item, sample))
 
         def script(item, k):

@@ -1,34 +1,27 @@
-from dataclasses import replace
-
 import pytest
+from evaluation_tools import trajectory
 
-from marsrl_verl.core.types import (
-    CORRECTOR,
-    SOLVER,
-    VERIFIER,
-    FinishReason,
-    Group,
-    Outcome,
-    Problem,
-    Sample,
-    StageInput,
-    Verdict,
-)
-from marsrl_verl.evaluation.role_metrics import (
-    EVALUATION_METRICS,
-    ROLE_METRICS,
-    estimates,
-    f1_estimates,
-    role_observations,
-    system_observations,
-    verifier_f1,
-)
-from marsrl_verl.evaluation.system import Call, SystemEvaluation, SystemRun
+from marsrl_verl.core.request import Problem, RolloutRequest
+from marsrl_verl.core.sequence import Sequence
+from marsrl_verl.core.trajectory import FinishReason, Group
+from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER
+from marsrl_verl.core.verdict import Verdict
+from marsrl_verl.evaluation.estimators import estimates
+from marsrl_verl.evaluation.runs import Call, Runs
 from marsrl_verl.evaluation.training_metrics import (
     TRAINING_METRICS,
     role_metric,
     stage_metric,
     training_metrics,
+)
+from marsrl_verl.evaluation.verify_correct.loop import SystemRun
+from marsrl_verl.evaluation.verify_correct.role_metrics import (
+    EVALUATION_METRICS,
+    ROLE_METRICS,
+    f1_estimates,
+    role_observations,
+    system_observations,
+    verifier_f1,
 )
 
 YES, NO, ODD = Verdict.CORRECT, Verdict.WRONG, Verdict.INVALID
@@ -37,20 +30,26 @@ YES, NO, ODD = Verdict.CORRECT, Verdict.WRONG, Verdict.INVALID
 def sample(
     group, k=0, reward=0.0, verdict=None, tokens=3, end=FinishReason.STOP, text="x", error=None, answer=None
 ):
-    outcome = Outcome(reward, answer=answer, verdict=verdict, error=error, graded=error is None)
-    ids = list(range(tokens))
-    return Sample(f"{group}#{k}", group, [1], ids, [0.0] * tokens, end, text, text, outcome=outcome)
-
-
-def stage_input(group, role, truth=None, stage=None, problem="p", n=1):
-    return StageInput(
-        group, Problem(problem, "q", "a"), stage or role, 0, role, (), n, solution="s", solution_reward=truth
+    return trajectory(
+        f"{group}#{k}",
+        reward=reward,
+        answer=answer,
+        verdict=verdict,
+        error=error,
+        finish=end,
+        text=text,
+        ids=range(tokens),
     )
+
+
+def request(group, role, truth=None, stage=None, problem="p", n=1):
+    inputs = {"solution": "s", "solution_reward": truth}
+    return RolloutRequest(group, Problem(problem, "q", "a"), stage or role, role, (), n, inputs=inputs)
 
 
 def call(role, truth=None, problem="p", **kwargs):
     group = f"{problem}/{role}"
-    return Call(stage_input(group, role, truth, problem=problem), sample(group, **kwargs))
+    return Call(request(group, role, truth, problem=problem), sample(group, **kwargs))
 
 
 def judged(truth, verdict, problem="p", **kwargs):
@@ -145,17 +144,21 @@ def test_a_judgement_needs_the_truth():
 
 def test_system_accuracy_is_the_answer_at_the_end():
     runs = [
-        SystemRun(Problem("p", "q", "a"), 0, [call(SOLVER, reward=0.0)], solver_reward=0.0, final_reward=1.0),
-        SystemRun(Problem("p", "q", "a"), 1, [call(SOLVER, reward=0.0)], solver_reward=0.0, final_reward=0.0),
+        SystemRun(
+            Problem("p", "q", "a"), 0, calls=[call(SOLVER, reward=0.0)], solver_reward=0.0, final_reward=1.0
+        ),
+        SystemRun(
+            Problem("p", "q", "a"), 1, calls=[call(SOLVER, reward=0.0)], solver_reward=0.0, final_reward=0.0
+        ),
     ]
-    found = estimates(system_observations(SystemEvaluation("t", runs)))
+    found = estimates(system_observations(Runs("t", runs)))
     assert list(found) == list(EVALUATION_METRICS)
     assert (found["solver_accuracy"].mean, found["system_accuracy"].mean) == (0.0, 0.5)
     assert found["verifier_accuracy"].mean is None
 
 
 def group_of(name, role, samples, truth=None, stage=None):
-    return Group(stage_input(name, role, truth, stage, n=len(samples)), samples)
+    return Group(request(name, role, truth, stage, n=len(samples)), samples)
 
 
 def test_training_metrics_by_hand():
@@ -239,7 +242,7 @@ def test_unknown_metric_names_are_refused():
 def test_text_figures_of_right_and_wrong_responses_are_told_apart():
     """The right response says one word of reflection, the wrong one three and repeats itself."""
     right = sample("s", 0, 1.0, tokens=30, text="wait")
-    wrong = replace(sample("s", 1, 0.0, tokens=30, text="wait, hmm, however"), response_ids=[7] * 30)
+    wrong = trajectory("s#1", reward=0.0, ids=[7] * 30, text="wait, hmm, however")
     found = training_metrics([group_of("s", SOLVER, [right, wrong])])
     assert found["role/solver/reflection_words"] == 2.0
     assert found["role/solver/reflection_words_right"] == 1.0
@@ -248,3 +251,29 @@ def test_text_figures_of_right_and_wrong_responses_are_told_apart():
     assert found["role/solver/repetition_share_wrong"] == pytest.approx(10 / 11)
     assert found["role/solver/distinct_4_share_right"] == 1.0
     assert found["role/solver/distinct_4_share_wrong"] == pytest.approx(1 / 27)
+
+
+def test_a_trajectory_counts_with_all_of_its_sequences():
+    two = sample("s", 0, 1.0, tokens=10)
+    two.sequences.append(Sequence("other", [1], [5, 6], [0.0, 0.0]))
+    found = training_metrics([group_of("s", SOLVER, [two, sample("s", 1, 0.0, tokens=4)])])
+    assert (found["role/solver/response_length_max"], found["role/solver/samples"]) == (12, 2)
+
+
+def test_a_reward_that_is_still_to_come_is_in_no_figure_of_rewards():
+    open_, done = sample("s", 0, None, tokens=10), sample("s", 1, 1.0, tokens=30, answer="7")
+    found = training_metrics([group_of("s", SOLVER, [open_, done])])
+    assert found["role/solver/samples"] == 2
+    assert found["role/solver/reward_mean"] == 1.0
+    assert found["role/solver/missing_answer_share"] == 0.0
+    assert found["role/solver/equal_reward_groups"] == 0
+    assert found["role/solver/response_length_mean"] == 20
+    assert "role/solver/response_length_mean_wrong" not in found
+    assert "role/solver/reward_mean" not in training_metrics([group_of("s", SOLVER, [open_])])
+
+
+def test_figures_that_nobody_computed_are_absent():
+    one = sample("s", 0, 1.0, tokens=30)
+    one.figures = {}
+    found = training_metrics([group_of("s", SOLVER, [one])])
+    assert not [name for name in found if "share" in name and ("repetition" in name or "distinct" in name)]

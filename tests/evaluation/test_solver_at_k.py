@@ -3,34 +3,24 @@ from __future__ import annotations
 import itertools
 
 import pytest
+from evaluation_tools import trajectory
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marsrl_verl.core.types import SOLVER, FinishReason, Outcome, Problem, Sample, StageInput
+from marsrl_verl.core.request import Problem, RolloutRequest
+from marsrl_verl.core.types import SOLVER
 from marsrl_verl.evaluation.estimators import Observations, estimate
+from marsrl_verl.evaluation.runs import Call
 from marsrl_verl.evaluation.solver_at_k import majority_at_k, pass_at_k, pass_at_k_estimates
-from marsrl_verl.evaluation.system import Call
 
 
 def calls(problem: str, answers: list[str | None], truth: str) -> list[Call]:
     messages = ({"role": "user", "content": "q"},)
-    item = StageInput(f"{problem}/solver/0", Problem(problem, "q", truth), "solver", 0, SOLVER, messages, 1)
-    return [Call(item, sample(item, k, answer, truth)) for k, answer in enumerate(answers)]
-
-
-def sample(item: StageInput, k: int, answer: str | None, truth: str) -> Sample:
-    found = Sample(
-        sample_id=f"{item.group_id}#{k}",
-        group_id=item.group_id,
-        prompt_ids=[1],
-        response_ids=[2],
-        rollout_log_probs=[0.0],
-        text=str(answer),
-        final_text=str(answer),
-        finish_reason=FinishReason.STOP,
-    )
-    found.outcome = Outcome(float(answer == truth), answer)
-    return found
+    item = RolloutRequest(f"{problem}/solver/0", Problem(problem, "q", truth), "solver", SOLVER, messages, 1)
+    return [
+        Call(item, trajectory(f"{item.group_id}#{k}", reward=float(answer == truth), answer=answer))
+        for k, answer in enumerate(answers)
+    ]
 
 
 @pytest.mark.parametrize(

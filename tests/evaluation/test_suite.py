@@ -1,18 +1,18 @@
 import json
 
 import pytest
+from evaluation_tools import system
 
 from marsrl_verl.algos.prompts import MathPrompts
+from marsrl_verl.core.request import Problem, Sampling
 from marsrl_verl.core.scripted import Reply, ScriptedEngine, SkillModel
-from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER, Problem, SamplingSettings
-from marsrl_verl.evaluation.effort import EFFORT_METRICS
-from marsrl_verl.evaluation.role_metrics import EVALUATION_METRICS
+from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER
 from marsrl_verl.evaluation.suite import EvaluationRecord, evaluate
-from marsrl_verl.evaluation.system import RunEnd
+from marsrl_verl.evaluation.verify_correct.effort import EFFORT_METRICS
+from marsrl_verl.evaluation.verify_correct.loop import RunEnd
+from marsrl_verl.evaluation.verify_correct.role_metrics import EVALUATION_METRICS
 
-SAMPLING = {
-    role: SamplingSettings(500, 9000, temperature=0.6, top_p=0.9) for role in (SOLVER, VERIFIER, CORRECTOR)
-}
+SAMPLING = {role: Sampling(500, 9000, temperature=0.6, top_p=0.9) for role in (SOLVER, VERIFIER, CORRECTOR)}
 PROBLEMS = [Problem(f"p{i}", f"question {i}", str(i)) for i in range(30)]
 
 
@@ -23,31 +23,34 @@ class NotingEngine(ScriptedEngine):
         super().__init__(script)
         self.settings = []
 
-    def generate(self, inputs, sampling):
-        self.settings.append((inputs[0].group_id.split("/")[0], sampling[SOLVER]))
-        return super().generate(inputs, sampling)
+    def generate(self, requests, sampling):
+        self.settings.append((requests[0].group_id.split("/")[0], sampling[SOLVER]))
+        return super().generate(requests, sampling)
+
+
+RULES = ("correction_rounds", "accept_passes", "reject_fails", "fallback")
 
 
 def run(engine, **kwargs):
     ticks = iter((100.0, 112.5))
+    evaluation = system(MathPrompts(), **{name: kwargs.pop(name) for name in RULES if name in kwargs})
     return evaluate(
-        engine, PROBLEMS, MathPrompts(), SAMPLING, tag="before", step=0, clock=lambda: next(ticks), **kwargs
+        engine, PROBLEMS, evaluation, SAMPLING, tag="before", step=0, clock=lambda: next(ticks), **kwargs
     )
 
 
 def test_problems_with_a_prompt_over_the_limit_are_counted_and_in_no_figure():
     long = [Problem(f"long{i}", "x" * 9000, "1") for i in range(10)]
     engine = ScriptedEngine(lambda item, k: Reply(f"\\boxed{{{item.problem.ground_truth}}}"))
-    result = evaluate(
-        engine, [*long, *PROBLEMS], MathPrompts(), SAMPLING, tag="before", step=0, correction_rounds=0
-    )
+    alone = system(MathPrompts(), correction_rounds=0)
+    result = evaluate(engine, [*long, *PROBLEMS], alone, SAMPLING, tag="before", step=0)
     assert (result.record.problems, result.record.not_asked) == (40, 10)
     found = result.record.estimates["solver_accuracy"]
     assert (found.mean, found.n) == (1.0, 30)
     assert result.record.effort["calls"].n == 30
     assert len(result.sampled.not_asked) == 10
     assert EvaluationRecord.from_json(result.record.to_json()) == result.record
-    none = evaluate(engine, long, MathPrompts(), SAMPLING, tag="x", step=0, correction_rounds=0).record
+    none = evaluate(engine, long, alone, SAMPLING, tag="x", step=0).record
     assert none.estimates["solver_accuracy"].mean is None, "no accuracy of 0"
 
 
@@ -81,7 +84,8 @@ def test_sampled_and_greedy_metrics_with_their_settings():
 def test_of_the_solver_alone_there_is_no_system():
     record = run(NotingEngine(SkillModel(seed=1)), correction_rounds=0).record
     assert record.estimates["solver_accuracy"].n == record.estimates["solver_accuracy_greedy"].n == 30
-    assert not {"system_accuracy", "system_accuracy_greedy"} & set(record.observations)
+    assert set(record.observations) == {"solver_accuracy", "solver_accuracy_greedy"}
+    assert record.system == {} and "Solver alone" in record.description
     assert set(record.effort) == {"calls", "tokens", "calls_greedy", "tokens_greedy"}
 
 
@@ -114,7 +118,7 @@ def test_a_known_engine_gives_known_accuracies():
     def script(item, k):
         number = int(item.problem.problem_id[1:])
         if item.role == VERIFIER:
-            return Reply(f"**Correctness**: {'Correct' if item.solution_reward else 'Wrong'}")
+            return Reply(f"**Correctness**: {'Correct' if item.inputs['solution_reward'] else 'Wrong'}")
         able = number % 2 == 0 if item.role == SOLVER else number % 3 == 0
         return Reply(f"\\boxed{{{number if able else -1}}}")
 
@@ -150,12 +154,8 @@ def test_a_record_without_effort_is_still_read():
     assert EvaluationRecord.from_json(plain).effort == {}
 
 
-def test_a_record_from_before_the_loops_settings_is_still_read():
-    record = run(ScriptedEngine(SkillModel(seed=2))).record
-    plain = record.to_json()
-    for name in ("accept_passes", "reject_fails", "fallback"):
-        del plain[name]
-    assert EvaluationRecord.from_json(plain) == record
+def test_a_record_without_its_confidence_is_refused():
+    plain = run(ScriptedEngine(SkillModel(seed=2))).record.to_json()
     del plain["confidence"]
     with pytest.raises(TypeError, match="confidence"):
         EvaluationRecord.from_json(plain)
@@ -174,7 +174,8 @@ def test_the_loops_settings_are_used_and_recorded():
     settings = {"correction_rounds": 6, "accept_passes": 2, "reject_fails": 2, "fallback": "passes"}
     result = run(ScriptedEngine(script), **settings)
     record = EvaluationRecord.from_json(json.loads(json.dumps(result.record.to_json())))
-    assert {name: getattr(record, name) for name in settings} == settings
+    assert record.system == settings
+    assert "2 Correct verdicts in a row" in record.description
     # In six rounds never two in a row: three solutions have one Correct verdict each, the latest wins.
     assert {len(one.calls) for one in result.sampled.runs} == {1 + 6 + 3}
     assert (record.effort["accepted_share"].mean, record.estimates["system_accuracy"].mean) == (0.0, 1.0)

@@ -1,19 +1,17 @@
+from collections import Counter
 from dataclasses import dataclass, field
 
 import pytest
+from evaluation_tools import evaluate_system
 
+from marsrl_verl.core.engine import Rounds
+from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
 from marsrl_verl.core.scripted import Reply, ScriptedEngine, SkillModel
-from marsrl_verl.core.types import (
-    CORRECTOR,
-    SOLVER,
-    VERIFIER,
-    FinishReason,
-    Problem,
-    SamplingSettings,
-    StageInput,
-    Verdict,
-)
-from marsrl_verl.evaluation.system import RunEnd, evaluate_system
+from marsrl_verl.core.seeding import derive_generator
+from marsrl_verl.core.trajectory import FinishReason
+from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER
+from marsrl_verl.core.verdict import Verdict
+from marsrl_verl.evaluation.verify_correct.loop import RunEnd
 
 RIGHT = Reply("<think>hm</think>It is \\boxed{42}.")
 FALSE = Reply("It is \\boxed{41}.")
@@ -24,7 +22,7 @@ FAIL = Reply("The sum is off.\n\n**Correctness**: Wrong")
 MUMBLE = Reply("Who knows.")
 CUT_VERDICT = Reply("Fine.\n\n**Correctness**: Correct", FinishReason.LENGTH)
 
-SAMPLING = {role: SamplingSettings(500, 5000) for role in (SOLVER, VERIFIER, CORRECTOR)}
+SAMPLING = {role: Sampling(500, 5000) for role in (SOLVER, VERIFIER, CORRECTOR)}
 
 
 @dataclass
@@ -79,20 +77,19 @@ def test_accepted_solution_stops():
 def test_wrong_solution_is_repaired_and_accepted():
     run = chain(FALSE, FAIL, RIGHT, PASS)
     assert (run.end, run.solver_reward, run.final_reward) == (RunEnd.ACCEPTED, 0.0, 1.0)
-    assert [call.input.stage for call in run.calls] == ["solver", "verifier_1", "corrector_1", "verifier_2"]
-    assert run.calls[3].input.solution == "It is \\boxed{42}."
-    assert [call.input.solution_reward for call in run.calls] == [None, 0.0, 0.0, 1.0]
+    assert [call.request.stage for call in run.calls] == ["solver", "verifier_1", "corrector_1", "verifier_2"]
+    assert run.calls[3].request.inputs["solution"] == "It is \\boxed{42}."
+    assert [call.request.inputs.get("solution_reward") for call in run.calls] == [None, 0.0, 0.0, 1.0]
 
 
 def test_each_call_names_its_parent_and_a_unique_group():
     run = chain(FALSE, FAIL, FALSE, FAIL, RIGHT)
-    samples = [call.sample.sample_id for call in run.calls]
-    assert [call.input.parent_id for call in run.calls] == [None, *samples[:-1]]
-    assert [call.input.group_id for call in run.calls] == [
+    samples = [call.trajectory.trajectory_id for call in run.calls]
+    assert [call.request.parent_id for call in run.calls] == [None, *samples[:-1]]
+    assert [call.request.group_id for call in run.calls] == [
         f"eval-t/p/0/{stage}"
         for stage in ("solver", "verifier_1", "corrector_1", "verifier_2", "corrector_2")
     ]
-    assert [call.input.stage_index for call in run.calls] == [0, 1, 2, 3, 4]
     assert (run.end, run.final_reward) == (RunEnd.ROUNDS_USED, 1.0)
 
 
@@ -106,8 +103,8 @@ def test_an_unreadable_verdict_is_asked_for_again():
     run = chain(RIGHT, MUMBLE, again=PASS)
     assert run.verdicts == [Verdict.INVALID, Verdict.CORRECT]
     assert (run.end, run.final_reward) == (RunEnd.ACCEPTED, 1.0)
-    assert {call.input.parent_id for call in run.calls[1:]} == {run.calls[0].sample.sample_id}
-    assert len({call.input.group_id for call in run.calls}) == 3
+    assert {call.request.parent_id for call in run.calls[1:]} == {run.calls[0].trajectory.trajectory_id}
+    assert len({call.request.group_id for call in run.calls}) == 3
 
 
 @pytest.mark.parametrize("judgement", [MUMBLE, CUT_VERDICT])
@@ -136,8 +133,8 @@ def test_unusable_solver_text_scores_nothing_and_is_not_judged(solution):
 @pytest.mark.parametrize("correction", [CUT, EMPTY])
 def test_unusable_corrector_text_does_not_replace(correction):
     run = chain(FALSE, FAIL, correction, FAIL, RIGHT)
-    assert run.calls[3].input.solution == "It is \\boxed{41}."
-    assert run.calls[3].input.parent_id == run.calls[0].sample.sample_id
+    assert run.calls[3].request.inputs["solution"] == "It is \\boxed{41}."
+    assert run.calls[3].request.parent_id == run.calls[0].trajectory.trajectory_id
     assert run.final_reward == 1.0
 
 
@@ -150,16 +147,16 @@ def test_report_reaches_the_corrector():
 
 def test_no_rounds_is_the_solver_alone():
     run = chain(RIGHT, rounds=0)
-    assert (run.end, run.final_reward) == (RunEnd.ROUNDS_USED, 1.0)
+    assert (run.answer, run.solver_reward, run.final_reward) == (run.calls[0].trajectory, 1.0, 1.0)
 
 
-def test_runs_are_ordered_and_every_stage_is_one_engine_call():
-    def script(item: StageInput, k: int) -> Reply:
+def test_runs_are_ordered_and_what_waits_is_asked_together():
+    def script(item: RolloutRequest, k: int) -> Reply:
         if item.role == VERIFIER:
-            return PASS if item.solution_reward else FAIL
+            return PASS if item.inputs["solution_reward"] else FAIL
         return RIGHT if item.role == CORRECTOR or item.problem.problem_id == "a" else FALSE
 
-    engine, seen = ScriptedEngine(script, seed=3), []
+    engine = ScriptedEngine(script, seed=3)
     evaluation = evaluate_system(
         engine,
         [problem("a"), problem("b")],
@@ -169,19 +166,18 @@ def test_runs_are_ordered_and_every_stage_is_one_engine_call():
         samples_per_problem=3,
         tag="t",
         step=7,
-        on_stage=lambda stage, n: seen.append((stage, n)),
     )
     assert [(run.problem.problem_id, run.repeat) for run in evaluation.runs] == [
         (name, repeat) for name in "ab" for repeat in range(3)
     ]
-    assert seen == [("solver", 6), ("verifier_1", 6), ("corrector_1", 3), ("verifier_2", 3)]
-    assert len(engine.rounds) == 4
+    rounds = [Counter(item.stage for item in round) for round in engine.rounds]
+    assert rounds == [{"solver": 6}, {"verifier_1": 6}, {"corrector_1": 3}, {"verifier_2": 3}]
     assert [run.solver_reward for run in evaluation.runs] == [1, 1, 1, 0, 0, 0]
     assert all(run.solved for run in evaluation.runs)
-    assert {call.input.created_step for call in evaluation.calls} == {7}
-    groups = [call.input.group_id for call in evaluation.calls]
+    assert {call.request.created_step for call in evaluation.calls} == {7}
+    groups = [call.request.group_id for call in evaluation.calls]
     assert len(set(groups)) == len(groups) == 18
-    assert evaluation.generated_tokens == sum(len(call.sample.text) for call in evaluation.calls)
+    assert evaluation.generated_tokens == sum(len(call.trajectory.text) for call in evaluation.calls)
 
 
 def test_order_of_completion_does_not_matter():
@@ -194,6 +190,49 @@ def test_order_of_completion_does_not_matter():
         return [(run.end, run.solver_reward, run.final_reward) for run in evaluation.runs]
 
     assert outcome(1) == outcome(2) == outcome(None)
+
+
+class OneByOne(Rounds):
+    """Answers a few of the waiting requests at a time, drawn at random."""
+
+    def __init__(self, engine, seed):
+        super().__init__(engine)
+        self.rng = derive_generator(seed, "answers")
+        self.behind = 0
+        """Most stages that a run was ahead of another one."""
+
+    def outputs(self):
+        order = self.rng.permutation(len(self._waiting))
+        chosen = {self._waiting[i].group_id for i in order[:3]}
+        kept = [item for item in self._waiting if item.group_id not in chosen]
+        self._waiting = [item for item in self._waiting if item.group_id in chosen]
+        found = super().outputs()
+        self._waiting = kept
+        stages = ["solver", "verifier_1", "corrector_1", "verifier_2", "corrector_2"]
+        places = [stages.index(item.stage) for item in kept if item.stage in stages]
+        self.behind = max(self.behind, max(places, default=0) - min(places, default=0))
+        return found
+
+
+def test_a_run_waits_for_its_own_answers_alone():
+    def played(engine):
+        runs = evaluate_system(
+            engine, [problem(str(i)) for i in range(20)], PlainPrompts(), SAMPLING, samples_per_problem=2
+        )
+        return [
+            (
+                run.name,
+                run.end,
+                run.final_reward,
+                [(call.request.group_id, call.request.parent_id, call.trajectory.text) for call in run.calls],
+            )
+            for run in runs.runs
+        ]
+
+    model = SkillModel(seed=5)
+    engines = [OneByOne(ScriptedEngine(model, seed=None), seed) for seed in (1, 2)]
+    assert played(ScriptedEngine(model)) == played(engines[0]) == played(engines[1])
+    assert all(engine.behind >= 3 for engine in engines), "runs did not advance by themselves"
 
 
 @pytest.mark.parametrize(
@@ -219,44 +258,36 @@ def test_wrong_arguments(change, message):
 
 
 class TamperingEngine(ScriptedEngine):
-    """Returns something else than one sample per input."""
+    """Returns something else than one output per request."""
 
     def __init__(self, tamper):
         super().__init__(lambda item, k: RIGHT, seed=None)
         self.tamper = tamper
 
-    def generate(self, inputs, sampling):
-        return self.tamper(super().generate(inputs, sampling))
+    def generate(self, requests, sampling):
+        return self.tamper(super().generate(requests, sampling))
 
 
-def renamed(samples):
-    samples[0].group_id = "other"
-    return samples
+def foreign_output():
+    """One output of another group."""
+    item = RolloutRequest("other", problem(), "solver", SOLVER, (), 1)
+    return ScriptedEngine(lambda item, k: RIGHT).generate([item], SAMPLING)
+
+
+def without_trajectories(outputs):
+    outputs[0].trajectories = []
+    return outputs
 
 
 @pytest.mark.parametrize(
     ("tamper", "message"),
     [
-        (lambda samples: samples[1:], "no sample for 1 inputs, the first: eval-t/p/0/solver"),
-        (lambda samples: [*samples, samples[0]], "two samples for eval-t/p/0/solver"),
-        (lambda samples: [*samples, *renamed(foreign_sample())], "nobody asked for, the first: other"),
+        (lambda outputs: outputs[1:], "returned nothing for 1 requests, the first: eval-t/p/0/solver"),
+        (lambda outputs: [*outputs, outputs[0]], "answered eval-t/p/0/solver twice"),
+        (lambda outputs: [*outputs, *foreign_output()], "nobody asked, the first: other"),
+        (without_trajectories, r"eval-t/p/0/solver: found \[\], expected one trajectory that ended"),
     ],
 )
 def test_a_faulty_engine_is_named(tamper, message):
     with pytest.raises(ValueError, match=message):
-        evaluate_system(
-            TamperingEngine(tamper),
-            [problem()],
-            PlainPrompts(),
-            SAMPLING,
-            correction_rounds=0,
-            samples_per_problem=1,
-            tag="t",
-        )
-
-
-def foreign_sample():
-    """One sample of another group."""
-    engine = ScriptedEngine(lambda item, k: RIGHT)
-    item = StageInput("x", problem(), "solver", 0, SOLVER, (), 1)
-    return engine.generate([item], SAMPLING)
+        evaluate_system(TamperingEngine(tamper), [problem()], PlainPrompts(), SAMPLING, correction_rounds=0)

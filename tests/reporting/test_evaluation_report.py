@@ -28,7 +28,7 @@ def record() -> EvaluationRecord:
         "corrector_fix_rate": observed(0, 0),
         "solver_accuracy_greedy": observed(25, 50),
     }
-    return EvaluationRecord(ALONE, 200, 0.95, 0.6, 50, 1, 2, 3.0, 999, outcomes)
+    return EvaluationRecord(ALONE, 200, 0.95, 0.6, 50, 1, 3.0, 999, outcomes)
 
 
 def test_summary_and_report(tmp_path, record):

@@ -5,15 +5,18 @@ import struct
 from dataclasses import replace
 
 import pytest
+from evaluation_tools import system
 from markdown_it import MarkdownIt
 from rich.console import Console
 
 from marsrl_verl.algos.prompts import MathPrompts
+from marsrl_verl.core.request import Problem, Sampling
 from marsrl_verl.core.scripted import Reply, ScriptedEngine, SkillModel
-from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER, FinishReason, Problem, SamplingSettings
+from marsrl_verl.core.trajectory import FinishReason
+from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER
 from marsrl_verl.evaluation.estimators import Estimate, Observations
+from marsrl_verl.evaluation.runs import Runs
 from marsrl_verl.evaluation.suite import EvaluationRecord, evaluate
-from marsrl_verl.evaluation.system import SystemEvaluation
 from marsrl_verl.reporting.curve import HEIGHT, WIDTH, draw_learning_curve, smooth
 from marsrl_verl.reporting.example import Story, example_markdown, example_text, pick_example, story_of
 from marsrl_verl.reporting.metrics_log import StepMetrics
@@ -22,7 +25,7 @@ from marsrl_verl.reporting.run_folder import RunFolder
 from marsrl_verl.reporting.summary import RunFacts, build_summary, changes
 from marsrl_verl.reporting.tables import markdown_table, percent, points, terminal_table, verdict_rule
 
-SAMPLING = {role: SamplingSettings(600, 9000) for role in (SOLVER, VERIFIER, CORRECTOR)}
+SAMPLING = {role: Sampling(600, 9000) for role in (SOLVER, VERIFIER, CORRECTOR)}
 PROBLEMS = [Problem(f"p{i}", f"What is {i}?", str(i)) for i in range(40)]
 FACTS = RunFacts("demo", "MarsRL", "pipelined", 1, 12, 431.2, 1234567, {"verl": "0.9.1"}, {"ranks": 2})
 KEYS = {
@@ -37,9 +40,10 @@ KEYS = {
 }
 
 
-def evaluated(tag, step, script=None, **kwargs):
-    script = script or SkillModel(seed=step, solver=0.9 if step else 0.3)
-    return evaluate(ScriptedEngine(script), PROBLEMS, MathPrompts(), SAMPLING, tag=tag, step=step, **kwargs)
+def evaluated(tag, step, *, greedy=True, **rules):
+    engine = ScriptedEngine(SkillModel(seed=step, solver=0.9 if step else 0.3))
+    evaluation = system(MathPrompts(), **rules)
+    return evaluate(engine, PROBLEMS, evaluation, SAMPLING, tag=tag, step=step, greedy=greedy)
 
 
 def record(step, **outcomes):
@@ -48,7 +52,7 @@ def record(step, **outcomes):
         name: Observations(tuple(i < yes for i in range(n)), tuple(f"p{i}" for i in range(n)))
         for name, (yes, n) in outcomes.items()
     }
-    return EvaluationRecord("after" if step else "before", step, 0.95, 1.0, 50, 1, 2, 1.0, 10, observed)
+    return EvaluationRecord("after" if step else "before", step, 0.95, 1.0, 50, 1, 1.0, 10, observed)
 
 
 def test_summary_has_exactly_the_promised_keys():
@@ -65,10 +69,8 @@ def test_summary_has_exactly_the_promised_keys():
     change = summary["change"]["solver_accuracy"]
     assert change["mean"] == pytest.approx(solver["mean"] - summary["before"]["solver_accuracy"]["mean"])
     assert set(summary["change"]) == KEYS | {f"{key}_greedy" for key in KEYS}
-    loop = {
-        key: summary["run"]["evaluations"][1][key] for key in ("accept_passes", "reject_fails", "fallback")
-    }
-    assert loop == {"accept_passes": 1, "reject_fails": None, "fallback": "last"}
+    loop = summary["run"]["evaluations"][1]["system"]
+    assert loop == {"correction_rounds": 2, "accept_passes": 1, "reject_fails": None, "fallback": "last"}
     assert summary["run"]["seed"] == 1 and summary["run"]["versions"] == {"verl": "0.9.1"}
 
 
@@ -186,12 +188,11 @@ def told(*wanted, **rules):
     result = evaluate(
         ScriptedEngine(script),
         PROBLEMS[: len(wanted)],
-        MathPrompts(),
+        system(MathPrompts(), **rules),
         SAMPLING,
         tag="after",
         step=9,
         greedy=False,
-        **rules,
     )
     return result.sampled
 
@@ -242,7 +243,7 @@ def test_examples_of_a_longer_loop():
 
 
 def test_no_runs_no_example():
-    assert pick_example(SystemEvaluation("t", [])) is None
+    assert pick_example(Runs("t", [])) is None
 
 
 def test_an_example_reads_as_a_story():
@@ -264,7 +265,7 @@ def test_an_example_reads_as_a_story():
 
 def test_example_markdown_is_safe_and_short():
     example = pick_example(told(FOUND))
-    example.run.calls[0].sample.text = "```\n" + "x" * 500
+    example.run.calls[0].trajectory.text = "```\n" + "x" * 500
     text = example_markdown(example, limit=100)
     assert "````text\n```\n" in text
     assert "[… 404 characters left out …]" in text
@@ -276,9 +277,10 @@ HOSTILE = "\x1b]0;own\x07\x1b[2J`</code><img src=x onerror=alert(1)>\u202e"
 def test_a_response_can_neither_steer_the_terminal_nor_write_into_the_report():
     example = pick_example(told(REPAIRED))
     for call in example.run.calls:
-        call.sample.text = f"{HOSTILE}\n```\n{HOSTILE}"
-        if call.sample.outcome.answer is not None:
-            call.sample.outcome = replace(call.sample.outcome, answer=HOSTILE)
+        call.trajectory.text = f"{HOSTILE}\n```\n{HOSTILE}"
+        scored = call.trajectory.scored
+        if scored.info.get("answer") is not None:
+            call.trajectory.reward = replace(scored, info={"answer": HOSTILE})
     question = f"{HOSTILE}\n```\n# Head"
     example.run.problem = replace(example.run.problem, ground_truth=HOSTILE, question=question)
     for shown in (example_text(example), example_markdown(example)):
@@ -334,6 +336,17 @@ def test_the_report_says_how_the_loop_ended(tmp_path, fallback, said):
         "3 Correct verdicts in a row" in report and "after 2 Wrong verdict(s) in a row the run ends" in report
     )
     assert said in report
+
+
+def test_of_the_solver_alone_the_report_says_so(tmp_path):
+    folder = RunFolder.create(tmp_path)
+    result = evaluated("after", 12, correction_rounds=0)
+    folder.write_evaluation(result)
+    finished = finish_run(folder, FACTS, result.sampled)
+    report = folder.report_path.read_text()
+    assert "The Solver alone" in report and "Verifier accuracy**" not in report
+    assert finished.example.story is Story.SOLVED
+    assert json.loads(folder.summary_path.read_text())["run"]["evaluations"][0]["system"] == {}
 
 
 def test_an_earlier_ends_evaluation_is_not_shown_as_the_end(tmp_path):

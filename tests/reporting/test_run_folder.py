@@ -3,13 +3,16 @@ import os
 
 import numpy as np
 import pytest
+from evaluation_tools import system
 
-from marsrl_verl.core.types import FinishReason, Group, Outcome, Problem, Sample, StageInput, Verdict
+from marsrl_verl.core.request import Problem, RolloutRequest
+from marsrl_verl.core.sequence import Sequence
+from marsrl_verl.core.trajectory import FinishReason, Fork, Group, RewardResult, Trajectory
 from marsrl_verl.evaluation.estimators import Observations
+from marsrl_verl.evaluation.runs import Call, Run, Runs
 from marsrl_verl.evaluation.suite import EvaluationRecord, EvaluationResult
-from marsrl_verl.evaluation.system import Call, SystemEvaluation, SystemRun
 from marsrl_verl.reporting.files import to_json, write_atomic, write_lines_atomic
-from marsrl_verl.reporting.rollout_log import SCHEMA_VERSION
+from marsrl_verl.reporting.rollout_log import SCHEMA_VERSION, step_lines
 from marsrl_verl.reporting.run_folder import Existing, OutputFolderError, RunFolder, check_output_folder
 
 
@@ -178,39 +181,55 @@ def test_a_damaged_line_is_named(tmp_path):
 
 
 def group(step):
-    problem = Problem("p1", "1 + 1?", "2", "tiny")
-    outcome = Outcome(1.0, answer="2", verdict=Verdict.CORRECT)
-    name = f"g{step}"
-    chat = ({"role": "system", "content": "Add."}, {"role": "user", "content": "1 + 1?"})
-    item = StageInput(name, problem, "verifier_1", 1, "verifier", chat, 1, "s#0", "2", 1.0)
-    one = Sample(
-        f"{name}#0",
-        name,
-        [1, 2],
-        [3, 4, 5],
-        [-0.1] * 3,
-        FinishReason.STOP,
-        "<think>é</think>2",
-        "2",
-        policy_version=step,
-        outcome=outcome,
+    request = RolloutRequest(
+        group_id=f"g{step}",
+        problem=Problem("p1", "1 + 1?", "2", "tiny"),
+        stage="verifier_1",
+        role="verifier",
+        messages=({"role": "system", "content": "Add."}, {"role": "user", "content": "1 + 1?"}),
+        n=1,
+        parent_id="s#0",
+        inputs={"solution": "2", "solution_reward": 1.0},
     )
-    return Group(item, [one])
+    one = Trajectory(
+        trajectory_id=f"g{step}#0",
+        sequences=[
+            Sequence(
+                "verifier", [1, 2], [3, 4, 5], [-0.1, -0.2, -0.3], versions=((3, step),), policy="shared"
+            )
+        ],
+        finish=FinishReason.STOP,
+        text="<think>é</think>2",
+        final_text="2",
+        reward=RewardResult(1.0, {"answer": "2", "verdict": "correct"}),
+    )
+    return Group(request, [one])
+
+
+def record(request, trajectory):
+    """What MarsRL adds to a line."""
+    return system(None).record(request, trajectory)
+
+
+def written(folder, step, *groups, record=record):
+    """The lines of a step's file."""
+    folder.write_rollouts(step, step_lines(step, groups, record))
+    return lines(folder.path / "rollouts" / f"step_{step}.jsonl")
 
 
 def test_rollouts(tmp_path):
-    folder = RunFolder.create(tmp_path)
-    path = folder.write_rollouts(7, [group(7)])
-    assert path == tmp_path / "rollouts" / "step_7.jsonl"
-    assert lines(path) == [
+    assert written(RunFolder.create(tmp_path), 7, group(7)) == [
         {
             "schema_version": SCHEMA_VERSION,
             "step": 7,
             "role": "verifier",
             "stage": "verifier_1",
             "group": "g7",
-            "sample": "g7#0",
+            "trajectory": "g7#0",
+            "sequence": 0,
+            "policy": "shared",
             "parent": "s#0",
+            "fork": None,
             "problem": {"id": "p1", "question": "1 + 1?", "ground_truth": "2", "data_source": "tiny"},
             "prompt": "[system]\nAdd.\n\n[user]\n1 + 1?",
             "response": "<think>é</think>2",
@@ -218,19 +237,19 @@ def test_rollouts(tmp_path):
             "prompt_tokens": 2,
             "tokens": 3,
             "token_ids": [3, 4, 5],
+            "masked": [],
             "external": False,
             "reward": 1.0,
             "graded": True,
+            "finish_reason": "stop",
+            "policy_version": 7,
+            "versions": [[3, 7]],
+            "error": None,
+            "prefix_tokens": 0,
+            "events": [],
             "answer": "2",
             "verdict": "correct",
             "solution_reward": 1.0,
-            "finish_reason": "stop",
-            "policy_version": 7,
-            "segments": [[3, 7]],
-            "error": None,
-            "prefix_tokens": 0,
-            "steps": None,
-            "influence": None,
         }
     ]
 
@@ -238,17 +257,60 @@ def test_rollouts(tmp_path):
 def test_every_key_of_the_schema_is_documented(tmp_path):
     from marsrl_verl.reporting import rollout_log
 
-    (line,) = lines(RunFolder.create(tmp_path).write_rollouts(1, [group(1)]))
+    (line,) = written(RunFolder.create(tmp_path), 1, group(1))
     assert [key for key in line if f" {key}" not in rollout_log.__doc__] == []
+
+
+def test_every_sequence_has_a_line_and_so_has_a_trajectory_without_any(tmp_path):
+    one = group(1)
+    [two] = one.trajectories
+    tool = Sequence("worker", [9], [6, 7, 8, 9], [0.0] * 4, [1, 0, 0, 1], ((4, 1),), "other", reward=0.25)
+    two.sequences.append(tool)
+    two.fork = Fork("g1#7", 2)
+    two.events = [{"turn": 1}]
+    external = Trajectory(
+        "g1#1", [], FinishReason.STOP, "2", "2", RewardResult(0.0, error="no", graded=False)
+    )
+    open_ = Trajectory("g1#2", [Sequence("solver", [1], [2], [0.0])], FinishReason.LIMIT, detail="turns")
+    one.trajectories += [external, open_]
+    found = written(RunFolder.create(tmp_path), 1, one, record=lambda request, trajectory: {})
+    assert [(line["trajectory"], line["sequence"], line["role"], line["policy"]) for line in found] == [
+        ("g1#0", 0, "verifier", "shared"),
+        ("g1#0", 1, "worker", "other"),
+        ("g1#1", 0, "verifier", None),
+        ("g1#2", 0, "solver", "policy"),
+    ]
+    assert [line["reward"] for line in found] == [1.0, 0.25, 0.0, None]
+    assert [line["masked"] for line in found] == [[], [[1, 3]], [], []]
+    assert [line["tokens"] for line in found] == [3, 4, None, 1]
+    assert [line["graded"] for line in found] == [True, True, False, None]
+    assert [line["error"] for line in found] == [None, None, "no", "turns"]
+    assert [line["external"] for line in found] == [False, False, True, False]
+    assert found[2]["token_ids"] == found[2]["versions"] == []
+    assert found[1]["fork"] == {"trajectory": "g1#7", "token": 2, "sequence": 0}
+    assert found[1]["events"] == [{"turn": 1}]
+
+
+def test_a_method_must_not_take_a_key_that_every_line_has():
+    with pytest.raises(ValueError, match=r"keys \['reward'\]"):
+        step_lines(1, [group(1)], lambda request, trajectory: {"reward": 2.0})
+
+
+def test_lines_say_what_was_known_when_they_were_made(tmp_path):
+    one = group(1)
+    found = step_lines(1, [one], record)
+    one.trajectories[0].reward = RewardResult(0.0)
+    RunFolder.create(tmp_path).write_rollouts(1, found)
+    assert lines(tmp_path / "rollouts" / "step_1.jsonl")[0]["reward"] == 1.0
 
 
 def result(tag, step):
     item = group(step)
-    run = SystemRun(item.input.problem, 0, [Call(item.input, item.samples[0])])
+    run = Run(item.request.problem, 0, calls=[Call(item.request, item.trajectories[0])])
     record = EvaluationRecord(
-        tag, step, 0.95, 1.0, 1, 1, 2, 3.0, 3, {"solver_accuracy": Observations((True,), ("p1",))}
+        tag, step, 0.95, 1.0, 1, 1, 3.0, 3, {"solver_accuracy": Observations((True,), ("p1",))}
     )
-    return EvaluationResult(record, SystemEvaluation(tag, [run]), SystemEvaluation(f"{tag}_greedy", [run]))
+    return EvaluationResult(record, system(None), Runs(tag, [run]), Runs(f"{tag}_greedy", [run]))
 
 
 def test_evaluations_are_kept_and_ordered(tmp_path):
@@ -278,10 +340,10 @@ def test_an_earlier_end_becomes_the_evaluation_of_its_step(tmp_path):
 def test_rolling_back_sets_rollouts_and_evaluations_aside(tmp_path):
     folder = RunFolder.create(tmp_path)
     for step in (2, 20):
-        folder.write_rollouts(step, [group(step)])
+        written(folder, step, group(step))
         folder.write_evaluation(result(f"step_{step}", step))
     folder.roll_back(2)
-    folder.write_rollouts(20, [group(20)])
+    written(folder, 20, group(20))
     folder.roll_back(2)
     assert {path.name for path in (tmp_path / "rollouts").iterdir()} == {
         "step_2.jsonl",
@@ -343,6 +405,24 @@ def test_half_of_a_surrogate_pair_is_kept_in_json_and_stops_nothing(tmp_path):
     path = tmp_path / "x.json"
     write_atomic(path, to_json({"a": "ü\ud800"}))
     assert json.loads(path.read_text(encoding="utf-8")) == {"a": "ü\ud800"}
+
+
+def test_arrays_are_lists_in_json():
+    value = {"a": np.arange(3, dtype=np.int32), "b": [np.float32(0.5)]}
+    assert to_json(value) == '{"a": [0, 1, 2], "b": [0.5]}'
+    assert (
+        to_json({**value, "c": np.array([1.0, np.nan])}) == '{"a": [0, 1, 2], "b": [0.5], "c": [1.0, null]}'
+    )
+    with pytest.raises(TypeError, match="set has no form in JSON"):
+        to_json({"a": {1}})
+
+
+def test_half_written_files_of_a_killed_run_are_removed(tmp_path):
+    folder = RunFolder.create(tmp_path)
+    written(folder, 1, group(1))
+    (tmp_path / "rollouts" / ".step_2.jsonl.77.tmp").write_text("{")
+    folder.roll_back(1)
+    assert [path.name for path in (tmp_path / "rollouts").iterdir()] == ["step_1.jsonl"]
 
 
 def test_json_has_no_nan():

@@ -6,24 +6,18 @@ import json
 from pathlib import Path
 
 import pytest
-from marsrl_verl.core.scheduler_state import Ended, EndReason
-from marsrl_verl.core.step_result import StepResult
+from evaluation_tools import trajectory
 
 from marsrl_verl.algos.prompts import MathPrompts
 from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
+from marsrl_verl.core.method import Ended, EndReason
+from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
+from marsrl_verl.core.scheduler import StepResult
 from marsrl_verl.core.scripted import Reply, ScriptedEngine, SkillModel
-from marsrl_verl.core.types import (
-    ROLES,
-    FinishReason,
-    Group,
-    Outcome,
-    Problem,
-    Sample,
-    SamplingSettings,
-    StageInput,
-)
+from marsrl_verl.core.trajectory import Group, RewardResult
+from marsrl_verl.core.types import ROLES
 from marsrl_verl.verl_adapter.observer import TrainingObserver
 
 TIMINGS = {"rollout": 0.5, "step": 1.0}
@@ -40,22 +34,11 @@ def start(folder: Path, *words: str) -> TrainingObserver:
 
 def group(step: int, rewards: tuple[float, ...] = (1.0, 0.0)) -> Group:
     name = f"p{step}/solver/0"
-    stage_input = StageInput(name, Problem(f"p{step}", "1+1", "2"), "solver", 0, "solver", (), n=len(rewards))
-    samples = [
-        Sample(
-            sample_id=f"{name}#{k}",
-            group_id=name,
-            prompt_ids=[1],
-            response_ids=[2, 3],
-            rollout_log_probs=[-0.5, -0.5],
-            finish_reason=FinishReason.STOP,
-            text="2",
-            final_text="2",
-            outcome=Outcome(reward),
-        )
-        for k, reward in enumerate(rewards)
-    ]
-    return Group(stage_input, samples)
+    request = RolloutRequest(name, Problem(f"p{step}", "1+1", "2"), "solver", "solver", (), n=len(rewards))
+    return Group(
+        request,
+        [trajectory(f"{name}#{k}", reward=one, text="2", ids=[2, 3]) for k, one in enumerate(rewards)],
+    )
 
 
 def result(step: int) -> StepResult:
@@ -64,24 +47,24 @@ def result(step: int) -> StepResult:
         trained=[group(step)],
         completed=[group(step)],
         ended=[
-            Ended("p1", "verifier_1", EndReason.NO_INPUTS),
-            Ended("p2", "verifier_1", EndReason.NO_INPUTS),
+            Ended("p1", "verifier_1", EndReason.NO_REQUESTS),
+            Ended("p2", "verifier_1", EndReason.NO_REQUESTS),
             Ended("p3", "corrector_2", EndReason.FINISHED),
         ],
         waiting={"solver": 0, "verifier_1": 4},
         in_flight=3,
-        unfinished=5,
-        held=6,
+        paused=5,
+        deferred=6,
         stale=0,
         oldest_waiting={"solver": 0, "verifier_1": 2},
-        input_ages={"solver": 0.0},
+        request_ages={"solver": 0.0},
     )
 
 
 def take_step(observer: TrainingObserver, step: int, tokens: int = 10) -> None:
     one = result(step)
-    parts = {"p0/solver/0#1": ((1, -0.5), (2, 0.25)), "p0/solver/0#0": ((2, 0.5),)}
-    observer.rollouts(step, one, parts)
+    parts = {"p0/solver/0#1": [[(1, -0.5), (2, 0.25)]], "p0/solver/0#0": [[(2, 0.5)]]}
+    observer.rollouts(step, one, parts, lambda request, trajectory: {"answer": trajectory.final_text})
     observer.record(step, {"rollout/generated_tokens": tokens, **observer.describe(one)}, TIMINGS)
 
 
@@ -96,14 +79,16 @@ def test_a_step_is_described_by_role_by_stage_and_by_what_waits(tmp_path):
     assert metrics["pipeline/in_flight"] == 3
     assert metrics["pipeline/waiting/verifier_1"] == 4
     assert metrics["pipeline/oldest_waiting/verifier_1"] == 2
-    assert metrics["pipeline/ended/verifier_1/no_inputs"] == 2
+    assert metrics["pipeline/ended/verifier_1/no_requests"] == 2
     assert metrics["pipeline/ended/corrector_2/finished"] == 1
 
 
 def test_a_step_with_many_failed_grades_is_warned_of(tmp_path, capsys):
     observer = start(tmp_path / "run", "marsrl.run.progress=true")
     one = result(1)
-    one.completed[0].samples[0].outcome = Outcome(0.0, error="Mine: ValueError: no number", graded=False)
+    one.completed[0].trajectories[0].reward = RewardResult(
+        0.0, error="Mine: ValueError: no number", graded=False
+    )
     metrics = observer.describe(one)
     assert metrics["role/solver/grading_error_share"] == 0.5
     observer.close()
@@ -115,7 +100,7 @@ def test_an_evaluation_says_how_many_problems_it_did_not_ask(tmp_path, capsys):
     observer = start(tmp_path / "run", "marsrl.run.progress=true", "marsrl.evaluation.correction_rounds=0")
     problems = [Problem(f"v{i}", "x" * 99 if i < 2 else "1+1", "2") for i in range(5)]
     engine = ScriptedEngine(lambda item, k: Reply("\\boxed{2}"))
-    sampling = {"solver": SamplingSettings(max_new_tokens=50, max_prompt_tokens=60)}
+    sampling = {"solver": Sampling(max_new_tokens=50, max_prompt_tokens=60)}
     means = observer.evaluate(engine, problems, MathPrompts(solver_instruction=""), sampling, "before", 0)
     assert means["solver_accuracy"] == 1.0
     assert "2 of 5 held-out problems were not evaluated" in capsys.readouterr().out
@@ -128,9 +113,10 @@ def test_a_recorded_step_is_in_the_folder_at_once(tmp_path):
     take_step(observer, 1)
     assert observer.recorded(1) and not observer.recorded(2)
     assert steps_in(tmp_path / "run" / "metrics.jsonl") == [1]
+    observer.flush()
     assert (tmp_path / "run" / "rollouts" / "step_1.jsonl").is_file()
     trained = json.loads((tmp_path / "run" / "trained" / "step_1.json").read_text())
-    assert trained == {"p0/solver/0#0": [[2, 0.5]], "p0/solver/0#1": [[1, -0.5], [2, 0.25]]}
+    assert trained == {"p0/solver/0#0": [[[2, 0.5]]], "p0/solver/0#1": [[[1, -0.5], [2, 0.25]]]}
     assert (tmp_path / "run" / "config.yaml").is_file()
 
 
@@ -138,6 +124,7 @@ def test_rollouts_are_kept_only_where_the_run_wants_them(tmp_path):
     observer = start(tmp_path / "run", "marsrl.run.log_rollouts=false")
     take_step(observer, 1)
     assert observer.recorded(1)
+    observer.flush()
     assert not list((tmp_path / "run").glob("rollouts/*"))
     assert not list((tmp_path / "run").glob("trained/*"))
 
@@ -155,6 +142,7 @@ def test_a_resumed_run_sets_later_steps_aside_and_takes_them_again(tmp_path):
     take_step(resumed, 2)
     assert steps_in(folder / "metrics.jsonl") == [1, 2]
     assert steps_in(folder / "metrics.replaced.jsonl") == [2, 3]
+    resumed.flush()
     assert sorted(path.name for path in (folder / "rollouts").iterdir()) == ["step_1.jsonl", "step_2.jsonl"]
     assert sorted(path.name for path in (folder / "trained").iterdir()) == ["step_1.json", "step_2.json"]
 
@@ -181,12 +169,33 @@ def test_evaluations_in_between_are_as_they_are_set(tmp_path):
     words = (f"{own}.problems=3", f"{own}.samples_per_problem=2", f"{own}.solver_only=true")
     observer = start(tmp_path / "run", "marsrl.evaluation.greedy=false", *words)
     problems = [Problem(f"v{i}", "question", "42") for i in range(5)]
-    sampling = {role: SamplingSettings(500, 5000) for role in ROLES}
+    sampling = {role: Sampling(500, 5000) for role in ROLES}
     engine = ScriptedEngine(SkillModel(seed=1))
     runs = {}
     for tag, step in (("before", 0), ("step_2", 2)):
         means = observer.evaluate(engine, problems, MathPrompts(), sampling, tag, step)
+        assert observer.evaluated(tag)
         [record] = [one for one in observer.folder.read_evaluations() if one.tag == tag]
-        runs[tag] = (record.problems, record.samples_per_problem, record.correction_rounds)
+        runs[tag] = (record.problems, record.samples_per_problem, record.system.get("correction_rounds", 0))
         assert ("system_accuracy" in means) == (tag == "before")
     assert runs == {"before": (5, 1, 2), "step_2": (3, 2, 0)}
+
+
+def test_what_could_not_be_written_ends_the_run_at_its_next_step(tmp_path):
+    observer = start(tmp_path / "run")
+    (tmp_path / "run" / "rollouts").write_text("in the way")
+    take_step(observer, 1)
+    with pytest.raises(OSError, match="rollouts"):
+        observer.flush()  # what precedes the seal of a checkpoint
+    with pytest.raises(OSError, match="rollouts"):
+        take_step(observer, 2)
+    with pytest.raises(OSError, match="rollouts"):
+        observer.close()
+
+
+def test_rollouts_hold_what_the_method_adds(tmp_path):
+    observer = start(tmp_path / "run")
+    take_step(observer, 1)
+    observer.close()
+    first = (tmp_path / "run" / "rollouts" / "step_1.jsonl").read_text().splitlines()[0]
+    assert json.loads(first)["answer"] == "2"

@@ -16,12 +16,12 @@ _ENDS = ("right", "wrong", "failed")
 _STEP = re.compile(r"step_(\d+)\.jsonl?")
 
 
-def recorded_response(run: Path, sample: str, model: str | None = None) -> ShownResponse:
+def recorded_response(run: Path, trajectory: str, model: str | None = None) -> ShownResponse:
     """Read a response, its influence, its continuations and its advantages.
 
     Args:
         run: the run's folder.
-        sample: the response's id.
+        trajectory: the response's id; of several sequences the first is shown.
         model: folder or name of a model with the run's tokenizer; None: what the run's configuration names.
 
     Raises:
@@ -29,27 +29,32 @@ def recorded_response(run: Path, sample: str, model: str | None = None) -> Shown
     """
     if not (run / "rollouts").is_dir():
         raise ValueError(f"{run} holds no rollouts/: give the folder of a run, e.g. outputs/NAME")
-    line = next((one for one in _lines(run) if one["sample"] == sample), None)
+    line = next(
+        (one for one in _lines(run) if one["trajectory"] == trajectory and one["sequence"] == 0), None
+    )
     if line is None:
-        raise ValueError(f"{run} has no sample {sample!r} in rollouts/step_N.jsonl (key `sample`)")
+        raise ValueError(
+            f"{run} has no trajectory {trajectory!r} in rollouts/step_N.jsonl (key `trajectory`)"
+        )
     if not line["token_ids"]:
-        raise ValueError(f"sample {sample} has no tokens: {line['error'] or line['finish_reason']}")
+        raise ValueError(f"trajectory {trajectory} has no tokens: {line['error'] or line['finish_reason']}")
     tokenizer = _tokenizer(run, model)
     ids = line["token_ids"]
     steps = step_cutter(tokenizer, _step_ends(run)).cut(ids)
     if line.get("steps") and list(steps.ends) != line["steps"]:
         raise ValueError(
-            f"sample {sample}: its steps end at {line['steps'][:5]}…, with this tokenizer at "
+            f"trajectory {trajectory}: its steps end at {line['steps'][:5]}…, with this tokenizer at "
             f"{list(steps.ends[:5])}…; name the run's model with --model"
         )
+    trained_in, advantages = _trained(run, trajectory)
     return ShownResponse(
         step_texts(tokenizer, ids, steps),
         steps,
         tuple(line.get("influence") or ()),
-        _branches(run, sample),
+        _branches(run, trajectory),
         line["prompt_tokens"],
-        advantages=_trained(run, sample)[1],
-        note=_note(line, _trained(run, sample)[0]),
+        advantages=advantages,
+        note=_note(line, trained_in),
     )
 
 
@@ -69,15 +74,20 @@ def _files(folder: Path) -> list[tuple[int, Path]]:
 def _lines(run: Path) -> Iterator[dict[str, Any]]:
     for _, path in _files(run / "rollouts"):
         with path.open(encoding="utf-8") as file:
-            for line in file:
-                yield json.loads(line)
+            for text in file:
+                line = json.loads(text)
+                if "trajectory" not in line:
+                    raise ValueError(
+                        f"{path} is of an earlier version of this program: lines have no `trajectory`"
+                    )
+                yield line
 
 
-def _branches(run: Path, sample: str) -> dict[int, str]:
+def _branches(run: Path, trajectory: str) -> dict[int, str]:
     """What was continued, by the tokens that were kept."""
     ends: dict[int, list[str]] = {}
     for line in _lines(run):
-        if line["parent"] == sample and line.get("prefix_tokens"):
+        if line["parent"] == trajectory and line.get("prefix_tokens"):
             end = "failed" if line["error"] else "right" if is_correct(line["reward"]) else "wrong"
             ends.setdefault(line["prefix_tokens"], []).append(end)
     said = {
@@ -89,14 +99,11 @@ def _branches(run: Path, sample: str) -> dict[int, str]:
     }
 
 
-def _trained(run: Path, sample: str) -> tuple[int | None, tuple[tuple[int, float], ...]]:
+def _trained(run: Path, trajectory: str) -> tuple[int | None, tuple[tuple[int, float], ...]]:
     for step, path in _files(run / "trained"):
-        credit = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(credit, dict):
-            raise ValueError(f"{path} holds no advantages: it is of an earlier version of this program")
-        parts = credit.get(sample)
-        if parts is not None:
-            return step, tuple((int(end), float(value)) for end, value in parts)
+        sequences = json.loads(path.read_text(encoding="utf-8")).get(trajectory)
+        if sequences is not None:
+            return step, tuple((int(end), float(value)) for end, value in sequences[0])
     return None, ()
 
 

@@ -10,15 +10,30 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum
-from typing import TYPE_CHECKING
 
-from marsrl_verl.core.types import VERIFIER, Sample, Verdict
-from marsrl_verl.evaluation.judgement import is_usable, verdict_of
+from marsrl_verl.core.trajectory import FinishReason, Trajectory
+from marsrl_verl.core.types import VERIFIER
+from marsrl_verl.core.verdict import Verdict
+from marsrl_verl.evaluation.runs import Call, final_answer, is_usable
 from marsrl_verl.settings.choices import Choice
 
-if TYPE_CHECKING:
-    from marsrl_verl.evaluation.system import Call
+
+def verdict_of(trajectory: Trajectory) -> Verdict:
+    """The Verifier's verdict as its scorer read it; INVALID where it read none, or where there is no answer.
+
+    What an answer that was cut off says is the scorer's to decide: INVALID for the strict parser, while the
+    released one reads it like any other.
+    """
+    verdict = trajectory.scored.info.get("verdict")
+    answered = trajectory.finish in (FinishReason.STOP, FinishReason.LENGTH)
+    return Verdict(verdict) if answered and verdict is not None else Verdict.INVALID
+
+
+def report_of(trajectory: Trajectory) -> str:
+    """The bug report for the Corrector: what the scorer extracted, which is empty where the released rule
+    loses it; the Verifier's final text where the scorer says nothing of a report."""
+    report = None if trajectory.reward is None else trajectory.reward.info.get("report")
+    return trajectory.final_text if report is None else report
 
 
 class Fallback(Choice):
@@ -48,7 +63,7 @@ class LoopRules:
     """
 
     correction_rounds: int
-    """Most rounds, 0 for the Solver alone. A round is one judgement and, after Wrong, a correction."""
+    """Most rounds. A round is one judgement and, after Wrong, a correction."""
     accept_passes: int = 1
     """Correct verdicts in a row on one solution that accept it."""
     reject_fails: int | None = None
@@ -126,7 +141,7 @@ class Streak:
 class Candidate:
     """A solution that can be a run's answer, and how it was judged."""
 
-    solution: Sample
+    solution: Trajectory
     passes: int = 0
     """Correct verdicts."""
     judgements: int = 0
@@ -137,16 +152,16 @@ def candidates(calls: Sequence[Call]) -> list[Candidate]:
     """The usable solutions of a run in the order of their making."""
     found: dict[str, Candidate] = {}
     for call in calls:
-        if call.input.role == VERIFIER:
-            judged = found[call.input.parent_id or ""]
-            judged.passes += verdict_of(call.sample) is Verdict.CORRECT
-            judged.judgements += call.sample.finished
-        elif is_usable(call.sample):
-            found[call.sample.sample_id] = Candidate(call.sample)
+        if call.request.role == VERIFIER:
+            judged = found[call.request.parent_id or ""]
+            judged.passes += verdict_of(call.trajectory) is Verdict.CORRECT
+            judged.judgements += call.trajectory.finished
+        elif is_usable(call.trajectory):
+            found[call.trajectory.trajectory_id] = Candidate(call.trajectory)
     return list(found.values())
 
 
-def choose_answer(calls: Sequence[Call], fallback: Fallback | str, *, accepted: bool) -> Sample | None:
+def choose_answer(calls: Sequence[Call], fallback: Fallback | str, *, accepted: bool) -> Trajectory | None:
     """The solution that a run answers with; None where it has no usable one.
 
     Args:
@@ -167,9 +182,9 @@ def choose_answer(calls: Sequence[Call], fallback: Fallback | str, *, accepted: 
     return _majority(found) if rule is Fallback.MAJORITY else found[0].solution
 
 
-def _majority(found: list[Candidate]) -> Sample:
+def _majority(found: list[Candidate]) -> Trajectory:
     """The first candidate with the most frequent answer."""
-    answers = [one.solution.outcome.answer if one.solution.outcome else None for one in found]
+    answers = [final_answer(one.solution) for one in found]
     votes = Counter(answer for answer in answers if answer is not None)
     if not votes:
         return found[0].solution

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from marsrl_verl.core.types import VERIFIER
 from marsrl_verl.evaluation.estimators import Estimate, Observations, estimate, mean_estimate
-from marsrl_verl.evaluation.system import RunEnd, SystemEvaluation, SystemRun
+from marsrl_verl.evaluation.runs import Run, Runs, calls_of, tokens_of
 
 EFFORT_METRICS: dict[str, str] = {
     "accepted_share": "share of runs in which a solution was accepted",
@@ -19,27 +19,25 @@ EFFORT_METRICS: dict[str, str] = {
 """Name → meaning; with the suffix `_greedy` at temperature 0."""
 
 
-def effort(evaluation: SystemEvaluation, confidence: float = 0.95) -> dict[str, Estimate]:
+AGAIN = "_again"
+"""Ends the stage of a question that is put a second time, after an unreadable verdict."""
+
+
+def effort(evaluation: Runs, confidence: float = 0.95) -> dict[str, Estimate]:
     """The mean of each of `EFFORT_METRICS` over the runs, with an interval clustered by problem."""
     runs = evaluation.runs
     found = {}
-    for name, end in (("accepted_share", RunEnd.ACCEPTED), ("rejected_share", RunEnd.REJECTED)):
-        ended = Observations.of((run.end is end, run.problem.problem_id) for run in runs)
+    for name, end in (("accepted_share", "accepted"), ("rejected_share", "rejected")):
+        ended = Observations.of((run.end == end, run.problem.problem_id) for run in runs)
         found[name] = estimate(ended, confidence)
-    for name, measure in (("iterations", _iterations), ("calls", _calls), ("tokens", _tokens)):
+    for name, measure in (("iterations", _iterations), ("calls", calls_of), ("tokens", tokens_of)):
         pairs = [(float(measure(run)), run.problem.problem_id) for run in runs]
         found[name] = mean_estimate(pairs, confidence)
     return found
 
 
-def _iterations(run: SystemRun) -> int:
+def _iterations(run: Run) -> int:
     # A Verifier that is asked again after an unreadable verdict is still in the same round.
-    return len({call.input.stage_index for call in run.calls if call.input.role == VERIFIER})
-
-
-def _calls(run: SystemRun) -> int:
-    return len(run.calls)
-
-
-def _tokens(run: SystemRun) -> int:
-    return sum(len(call.sample.response_ids) for call in run.calls)
+    return len(
+        {call.request.stage.removesuffix(AGAIN) for call in run.calls if call.request.role == VERIFIER}
+    )

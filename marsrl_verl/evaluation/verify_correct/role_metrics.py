@@ -1,4 +1,4 @@
-"""What the roles and the system are measured by, from samples and the inputs that they answered.
+"""What the roles and the system are measured by, from trajectories and the requests that they answer.
 
 For the Verifier the positive class is an incorrect solution: a true positive is the verdict Wrong on an
 incorrect solution. An INVALID verdict is a wrong judgement (it lowers accuracy, and recall when the
@@ -7,37 +7,17 @@ solution was incorrect) but no alarm: it counts neither for precision nor as a f
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 
-from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER, Verdict, is_correct
-from marsrl_verl.evaluation.estimators import FEW, Estimate, Observations, estimate
-from marsrl_verl.evaluation.judgement import answer_reward, verdict_of
-from marsrl_verl.evaluation.system import Call, SystemEvaluation
-
-
-@dataclass(frozen=True, slots=True)
-class MetricInfo:
-    """How a metric is named for readers and which direction is better."""
-
-    label: str
-    meaning: str
-    higher_is_better: bool = True
-    follows_errors: bool = False
-    """Whether it depends on how many and which errors there are to find and repair. Two models' figures are
-    then of different inputs, and their difference says little about the role."""
-
-    def judged(self, *cases: int | None) -> bool:
-        """Whether a difference between figures of this metric may be called better or worse.
-
-        Args:
-            cases: number of observations behind each figure; one that is unknown (None) may be small.
-        """
-        return not self.follows_errors and all(count is not None and count >= FEW for count in cases)
-
+from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER, is_correct
+from marsrl_verl.core.verdict import Verdict
+from marsrl_verl.evaluation.estimators import GREEDY_SUFFIX, Estimate, MetricInfo, Observations, estimate
+from marsrl_verl.evaluation.runs import Call, Runs, answer_reward
+from marsrl_verl.evaluation.solver_at_k import SOLVER_METRICS
+from marsrl_verl.evaluation.verify_correct.loop_rules import verdict_of
 
 ROLE_METRICS: dict[str, MetricInfo] = {
-    "solver_accuracy": MetricInfo("Solver accuracy", "share of Solver answers that are correct"),
+    **SOLVER_METRICS,
     "verifier_accuracy": MetricInfo(
         "Verifier accuracy", "share of verdicts that agree with the truth about the judged solution"
     ),
@@ -73,8 +53,6 @@ EVALUATION_METRICS: dict[str, MetricInfo] = {
 VERIFIER_F1 = "verifier_f1"
 """No share of observations, so it is none of the metrics above; `f1_estimates` derives it from them."""
 
-GREEDY_SUFFIX = "_greedy"
-
 
 def role_observations(calls: Iterable[Call]) -> dict[str, Observations]:
     """The yes/no observations behind each of `ROLE_METRICS`, by metric name.
@@ -84,25 +62,20 @@ def role_observations(calls: Iterable[Call]) -> dict[str, Observations]:
     pairs: dict[str, list[tuple[bool, str]]] = {name: [] for name in ROLE_METRICS}
     for call in calls:
         for name, outcome in _observed(call):
-            pairs[name].append((outcome, call.input.problem.problem_id))
+            pairs[name].append((outcome, call.request.problem.problem_id))
     return {name: Observations.of(items) for name, items in pairs.items()}
 
 
-def system_observations(evaluation: SystemEvaluation) -> dict[str, Observations]:
+def system_observations(runs: Runs) -> dict[str, Observations]:
     """The observations behind each of `EVALUATION_METRICS`, by metric name."""
-    observations = role_observations(evaluation.calls)
+    observations = role_observations(runs.calls)
     observations["system_accuracy"] = Observations.of(
-        (run.solved, run.problem.problem_id) for run in evaluation.runs
+        (run.solved, run.problem.problem_id) for run in runs.runs
     )
     return observations
 
 
-def estimates(observations: dict[str, Observations], confidence: float = 0.95) -> dict[str, Estimate]:
-    """Each metric's mean and interval."""
-    return {name: estimate(items, confidence) for name, items in observations.items()}
-
-
-def f1_estimates(observations: dict[str, Observations], confidence: float = 0.95) -> dict[str, Estimate]:
+def f1_estimates(observations: Mapping[str, Observations], confidence: float = 0.95) -> dict[str, Estimate]:
     """`verifier_f1` and `verifier_f1_greedy` by name, where recall and precision were observed."""
     found = {}
     for suffix in ("", GREEDY_SUFFIX):
@@ -136,23 +109,23 @@ def _f1(jaccard: float | None) -> float | None:
 
 def _truth(call: Call) -> bool:
     """Whether the solution that was judged or repaired is correct."""
-    reward = call.input.solution_reward
+    reward = call.request.inputs.get("solution_reward")
     if reward is None:
         raise ValueError(
-            f"input {call.input.group_id} of role {call.input.role} has no solution_reward; it must carry "
-            "the reward of the solution it shows"
+            f"request {call.request.group_id} of role {call.request.role} has no solution_reward; its inputs "
+            "must carry the reward of the solution it shows"
         )
     return is_correct(reward)
 
 
 def _observed(call: Call) -> list[tuple[str, bool]]:
     """(metric, outcome) pairs that one call contributes."""
-    if call.input.role == SOLVER:
-        return [("solver_accuracy", is_correct(answer_reward(call.sample)))]
-    if call.input.role == VERIFIER:
-        return _observed_verdict(_truth(call), verdict_of(call.sample))
-    if call.input.role == CORRECTOR:
-        after = is_correct(answer_reward(call.sample))
+    if call.request.role == SOLVER:
+        return [("solver_accuracy", is_correct(answer_reward(call.trajectory)))]
+    if call.request.role == VERIFIER:
+        return _observed_verdict(_truth(call), verdict_of(call.trajectory))
+    if call.request.role == CORRECTOR:
+        after = is_correct(answer_reward(call.trajectory))
         return [("corrector_break_rate", not after) if _truth(call) else ("corrector_fix_rate", after)]
     return []
 

@@ -1,0 +1,278 @@
+"""Runs of a system over held-out problems.
+
+A run is one pass of the evaluated system over one problem: a program that yields requests and is given the
+trajectories that answer them. Every run goes on as soon as its own request is answered; runs know nothing of
+each other, so that their results do not depend on the order of the answers.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from marsrl_verl.core.engine import Engine, StreamingEngine, streaming
+from marsrl_verl.core.request import Message, Plain, Problem, RolloutRequest, Sampling
+from marsrl_verl.core.trajectory import FinishReason, RolloutOutput, Trajectory
+from marsrl_verl.core.types import is_correct
+from marsrl_verl.evaluation.estimators import Estimate, Observations
+
+Program = Generator[RolloutRequest, Trajectory, None]
+"""Yields requests of one trajectory each, is sent that trajectory, and returns when the run has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One request and one trajectory that answers it."""
+
+    request: RolloutRequest
+    trajectory: Trajectory
+
+
+@dataclass(slots=True)
+class Run:
+    """One (problem, repeat): the chain of calls and what came of it."""
+
+    problem: Problem
+    repeat: int
+    name: str = ""
+    """Where the group ids of its requests begin; unique for a training run."""
+    step: int = 0
+    """The training step whose weights answer."""
+    calls: list[Call] = field(default_factory=list)
+    """In their order; `call.request.parent_id` names the trajectory that each was built from."""
+    answer: Trajectory | None = None
+    """The solution that the run answered with once it has ended; None without a usable one."""
+    solver_reward: float = 0.0
+    """Reward of the answer after the Solver."""
+    final_reward: float = 0.0
+    """Reward of the answer at the end of the run."""
+    end: str = ""
+    """Why it ended, as its evaluation names it."""
+
+    @property
+    def not_asked(self) -> bool:
+        """Whether the problem's prompt exceeds the first role's limit, so that nothing was asked."""
+        return bool(self.calls) and self.calls[0].trajectory.finish is FinishReason.PROMPT_TOO_LONG
+
+    @property
+    def solved(self) -> bool:
+        """Whether the answer at the end is correct."""
+        return is_correct(self.final_reward)
+
+    def request(
+        self,
+        stage: str,
+        role: str,
+        messages: tuple[Message, ...],
+        *,
+        parent_id: str | None = None,
+        inputs: Mapping[str, Plain] | None = None,
+    ) -> RolloutRequest:
+        """A request of this run for one trajectory.
+
+        Args:
+            stage: where in the course of the run; every request has one of its own.
+            role: who answers.
+            messages: the prompt.
+            parent_id: the trajectory that it was built from.
+            inputs: what rewards need beside the messages.
+        """
+        return RolloutRequest(
+            group_id=f"{self.name}/{stage}",
+            problem=self.problem,
+            stage=stage,
+            role=role,
+            messages=tuple(messages),
+            n=1,
+            inputs=inputs or {},
+            parent_id=parent_id,
+            created_step=self.step,
+        )
+
+
+@dataclass(slots=True)
+class Runs:
+    """All runs of one evaluation, ordered by problem, then repeat."""
+
+    tag: str
+    runs: list[Run]
+    not_asked: list[Run] = field(default_factory=list)
+    """Runs in which nothing was asked (`Run.not_asked`): they say nothing about the system."""
+
+    @property
+    def calls(self) -> list[Call]:
+        """Every call of every run."""
+        return [call for run in self.runs for call in run.calls]
+
+    @property
+    def generated_tokens(self) -> int:
+        """Tokens that all roles generated."""
+        return sum(tokens_of(run) for run in self.runs)
+
+
+class Evaluation(ABC):
+    """How a method's system is evaluated: the program of a run, and what is measured in runs that ended."""
+
+    roles: tuple[str, ...]
+    """Who answers: sampling settings are needed for all of them."""
+
+    def begin(self, problem: Problem, repeat: int, name: str, step: int) -> Run:
+        """A run before its first request."""
+        return Run(problem, repeat, name, step)
+
+    @abstractmethod
+    def program(self, run: Run) -> Program:
+        """The course of a run. The driver appends every call to `run.calls` before it sends the trajectory;
+        the program sets the run's answer, rewards and end."""
+
+    @abstractmethod
+    def observations(self, runs: Runs) -> dict[str, Observations]:
+        """The yes/no observations behind each metric, by its name."""
+
+    @abstractmethod
+    def effort(self, runs: Runs, confidence: float) -> dict[str, Estimate]:
+        """What a run took (calls, tokens), by name."""
+
+    def derived(self, observations: Mapping[str, Observations], confidence: float) -> dict[str, Estimate]:
+        """What follows from the observations of several metrics, the greedy ones' among them, by name."""
+        return {}
+
+    def greedy(self) -> Evaluation:
+        """The evaluation at temperature 0."""
+        return self
+
+    def settings(self) -> dict[str, Plain]:
+        """The settings of the system, for the record."""
+        return {}
+
+    @abstractmethod
+    def description(self) -> str:
+        """How a run goes, in one or two sentences of Markdown, for the report."""
+
+    def record(self, request: RolloutRequest, trajectory: Trajectory) -> dict[str, Any]:
+        """What a line of the rollout log says of a trajectory beside the usual fields."""
+        return {"answer": trajectory.scored.info.get("answer")}
+
+
+def calls_of(run: Run) -> int:
+    """Model calls of a run."""
+    return len(run.calls)
+
+
+def tokens_of(run: Run) -> int:
+    """Tokens that all roles generated in a run."""
+    return sum(call.trajectory.tokens for call in run.calls)
+
+
+def is_usable(trajectory: Trajectory) -> bool:
+    """Whether a solution can be an answer, and be shown to another role: ended by the model itself and not
+    empty after the thinking part."""
+    return trajectory.finished and bool(trajectory.final_text.strip())
+
+
+def answer_reward(trajectory: Trajectory) -> float:
+    """The reward of a solution, 0 when it is unfinished or empty. Unscored trajectories raise ValueError."""
+    reward = trajectory.value
+    return reward if is_usable(trajectory) else 0.0
+
+
+def final_answer(trajectory: Trajectory) -> str | None:
+    """The final answer that the scorer extracted."""
+    return None if trajectory.reward is None else trajectory.reward.info.get("answer")
+
+
+def run_evaluation(
+    engine: Engine | StreamingEngine,
+    evaluation: Evaluation,
+    problems: list[Problem],
+    sampling: Mapping[str, Sampling],
+    *,
+    repeats: int,
+    tag: str,
+    step: int = 0,
+) -> Runs:
+    """Run the system `repeats` times on each problem.
+
+    Args:
+        engine: answers and scores requests.
+        evaluation: the system.
+        problems: with distinct `problem_id`s.
+        sampling: settings by role.
+        repeats: independent runs per problem.
+        tag: names this evaluation in the group ids; must differ between evaluations of a training run.
+        step: the training step whose weights answer.
+
+    Raises:
+        ValueError: on arguments that cannot be evaluated, or when the engine returns anything but one
+            ended trajectory for each request.
+    """
+    _check(problems, sampling, evaluation.roles, repeats)
+    runs = [
+        evaluation.begin(problem, repeat, f"eval-{tag}/{problem.problem_id}/{repeat}", step)
+        for problem in problems
+        for repeat in range(repeats)
+    ]
+    _drive(streaming(engine), evaluation, runs, sampling)
+    return Runs(tag, [run for run in runs if not run.not_asked], [run for run in runs if run.not_asked])
+
+
+def _drive(
+    engine: StreamingEngine, evaluation: Evaluation, runs: list[Run], sampling: Mapping[str, Sampling]
+) -> None:
+    """Let all runs go on until the last one has ended."""
+    asked: dict[str, tuple[Run, Program, RolloutRequest]] = {}
+
+    def go_on(run: Run, program: Program, trajectory: Trajectory | None) -> list[RolloutRequest]:
+        try:
+            request = next(program) if trajectory is None else program.send(trajectory)
+        except StopIteration:
+            return []
+        if request.group_id in asked:
+            raise ValueError(f"{type(evaluation).__name__} asks {request.group_id} twice at a time")
+        asked[request.group_id] = (run, program, request)
+        return [request]
+
+    waiting = [request for run in runs for request in go_on(run, evaluation.program(run), None)]
+    while asked:
+        if waiting:
+            engine.submit(waiting, sampling)
+        outputs, waiting = engine.outputs(), []
+        if not outputs:
+            first = next(iter(asked))
+            raise ValueError(f"the engine returned nothing for {len(asked)} requests, the first: {first}")
+        _check_outputs(outputs, asked.keys())
+        for output in outputs:
+            run, program, request = asked.pop(output.group_id)
+            [trajectory] = output.trajectories
+            run.calls.append(Call(request, trajectory))
+            waiting += go_on(run, program, trajectory)
+
+
+def _check_outputs(outputs: list[RolloutOutput], asked: Any) -> None:
+    """Exactly one ended trajectory for requests that were asked, each answered once."""
+    counts = Counter(output.group_id for output in outputs)
+    if twice := sorted(name for name, count in counts.items() if count > 1):
+        raise ValueError(f"the engine answered {twice[0]} twice, expected one output")
+    if extra := sorted(counts.keys() - asked):
+        raise ValueError(f"the engine answered requests that nobody asked, the first: {extra[0]}")
+    for output in outputs:
+        if len(output.trajectories) != 1 or output.trajectories[0].paused:
+            found = [one.finish.value for one in output.trajectories]
+            raise ValueError(f"request {output.group_id}: found {found}, expected one trajectory that ended")
+
+
+def _check(
+    problems: list[Problem], sampling: Mapping[str, Sampling], roles: tuple[str, ...], repeats: int
+) -> None:
+    if not problems:
+        raise ValueError("there is no problem to evaluate; give at least one")
+    if repeats < 1:
+        raise ValueError(f"samples_per_problem must be 1 or more, found {repeats}")
+    twice = [name for name, count in Counter(one.problem_id for one in problems).items() if count > 1]
+    if twice:
+        raise ValueError(f"problem_id {twice[0]!r} occurs twice; ids must be distinct")
+    if missing := [role for role in roles if role not in sampling]:
+        raise ValueError(f"sampling settings missing for {', '.join(missing)}; found {sorted(sampling)}")

@@ -1,0 +1,233 @@
+"""The Verifier–Corrector reasoning system (MarsRL, arXiv 2511.11373, §3.1).
+
+The Solver answers; in each round the Verifier judges the current solution and, where the verdict is Wrong,
+the Corrector rewrites it. Rules (settings and choice of the answer: `loop_rules`):
+
+- verdict Correct: the solution is accepted and the run ends, or, with `accept_passes` above 1, the next round
+  judges the same solution again until it has so many in a row;
+- verdict Wrong: the Corrector rewrites the solution; the `reject_fails`-th in a row ends the run instead;
+- verdict INVALID (none readable, or cut off): the Verifier is asked a second time; INVALID again counts as
+  Wrong, and what the Verifier wrote is the report. Without any text there is nothing to correct by, and the
+  run ends;
+- a problem whose prompt exceeds the Solver's limit is not evaluated, it stands apart (`Runs.not_asked`);
+- an unfinished or empty Solver solution has reward 0 and is not shown to the Verifier;
+- a Corrector's text replaces the current solution only if it is finished and not empty; otherwise the next
+  round judges the kept solution again;
+- after the last correction nobody verifies; where an unjudged correction can't be the answer, it is not made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+from marsrl_verl.core.request import Message, Problem, RolloutRequest
+from marsrl_verl.core.trajectory import Trajectory
+from marsrl_verl.core.types import CORRECTOR, ROLES, SOLVER, VERIFIER
+from marsrl_verl.core.verdict import Verdict
+from marsrl_verl.evaluation.estimators import Estimate, Observations
+from marsrl_verl.evaluation.runs import Evaluation, Program, Run, Runs, answer_reward, is_usable
+from marsrl_verl.evaluation.verify_correct.effort import AGAIN, effort
+from marsrl_verl.evaluation.verify_correct.loop_rules import (
+    Decision,
+    Fallback,
+    LoopRules,
+    Streak,
+    choose_answer,
+    report_of,
+    verdict_of,
+)
+from marsrl_verl.evaluation.verify_correct.role_metrics import f1_estimates, system_observations
+
+if TYPE_CHECKING:
+    from marsrl_verl.algos.prompts import RolePrompts
+
+
+class RunEnd(str, Enum):
+    """Why a run of the system ended."""
+
+    ACCEPTED = "accepted"
+    """The Verifier judged the current solution Correct, as often in a row as it takes."""
+    REJECTED = "rejected"
+    """The Verifier said Wrong so often in a row that the run was given up."""
+    NO_SOLUTION = "no_solution"
+    """The Solver's solution was unfinished or empty."""
+    NO_VERDICT = "no_verdict"
+    """The Verifier's verdict was INVALID twice, the second time without any text."""
+    ROUNDS_USED = "rounds_used"
+    """All verify–correct rounds were used."""
+
+
+_ENDS = {Decision.ACCEPT: RunEnd.ACCEPTED, Decision.REJECT: RunEnd.REJECTED}
+
+
+@dataclass(slots=True)
+class SystemRun(Run):
+    """A run of the Verifier–Corrector system."""
+
+    solution: Trajectory | None = None
+    """The current solution: the Solver's or the last usable Corrector's; None without a usable one."""
+    end: str = RunEnd.ROUNDS_USED
+    streak: Streak = field(default_factory=Streak)
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        """The Verifier's verdicts in the order of the rounds."""
+        return [verdict_of(call.trajectory) for call in self.calls if call.request.role == VERIFIER]
+
+
+class VerifyCorrect(Evaluation):
+    """The system.
+
+    Args:
+        prompts: words the roles' prompts.
+        rules: settings of the loop, with at least one round.
+    """
+
+    roles = ROLES
+
+    def __init__(self, prompts: RolePrompts, rules: LoopRules) -> None:
+        if rules.correction_rounds < 1:
+            raise ValueError("correction_rounds is 0: evaluate the Solver alone (SolverAlone)")
+        self.prompts = prompts
+        self.rules = rules
+
+    def begin(self, problem: Problem, repeat: int, name: str, step: int) -> SystemRun:
+        """A run before its first request."""
+        return SystemRun(problem, repeat, name, step)
+
+    def program(self, run: Run) -> Program:
+        """Solver, then rounds until a decision ends them."""
+        assert isinstance(run, SystemRun)
+        yield from self._solve(run)
+        number, goes_on = 0, run.solution is not None
+        while goes_on and number < self.rules.correction_rounds:
+            number += 1
+            decision = yield from self._verify(run, number)
+            if decision is Decision.CORRECT:
+                yield from self._correct(run, number)
+            goes_on = decision in (Decision.CORRECT, Decision.JUDGE_AGAIN)
+        run.answer = choose_answer(run.calls, self.rules.fallback, accepted=run.end is RunEnd.ACCEPTED)
+        run.final_reward = run.answer.value if run.answer else 0.0
+
+    def _solve(self, run: SystemRun) -> Program:
+        trajectory = yield run.request(SOLVER, SOLVER, self.prompts.solver(run.problem))
+        run.solver_reward = answer_reward(trajectory)
+        if is_usable(trajectory):
+            run.solution = trajectory
+        else:
+            run.end = RunEnd.NO_SOLUTION
+
+    def _verify(self, run: SystemRun, number: int) -> Generator[RolloutRequest, Trajectory, Decision]:
+        """Ask the Verifier about the current solution; returns what follows."""
+        stage, solution = f"{VERIFIER}_{number}", _solution(run)
+        messages = self.prompts.verifier(run.problem, solution.final_text)
+        judgement = yield self._request(run, stage, VERIFIER, messages, solution)
+        if verdict_of(judgement) is Verdict.INVALID:
+            judgement = yield self._request(run, f"{stage}{AGAIN}", VERIFIER, messages, solution)
+        verdict = verdict_of(judgement)
+        if verdict is Verdict.INVALID and not report_of(judgement).strip():
+            run.end = RunEnd.NO_VERDICT
+            return Decision.STOP
+        decision = run.streak.decide(self.rules, verdict, number, run.calls)
+        run.end = _ENDS.get(decision, run.end)
+        return decision
+
+    def _correct(self, run: SystemRun, number: int) -> Program:
+        """Ask the Corrector to repair the flagged solution."""
+        judgement, solution = run.calls[-1].trajectory, _solution(run)
+        messages = self.prompts.corrector(run.problem, solution.final_text, report_of(judgement))
+        trajectory = yield self._request(run, f"{CORRECTOR}_{number}", CORRECTOR, messages, judgement)
+        if is_usable(trajectory):
+            run.solution = trajectory
+
+    @staticmethod
+    def _request(
+        run: SystemRun,
+        stage: str,
+        role: str,
+        messages: tuple[Message, ...],
+        parent: Trajectory,
+    ) -> RolloutRequest:
+        solution = _solution(run)
+        inputs = {"solution": solution.final_text, "solution_reward": solution.value}
+        return run.request(stage, role, messages, parent_id=parent.trajectory_id, inputs=inputs)
+
+    # --- what is measured ----------------------------------------------------------------------
+
+    def observations(self, runs: Runs) -> dict[str, Observations]:
+        """Behind `EVALUATION_METRICS`."""
+        return system_observations(runs)
+
+    def effort(self, runs: Runs, confidence: float) -> dict[str, Estimate]:
+        """Of `EFFORT_METRICS`."""
+        return effort(runs, confidence)
+
+    def derived(self, observations: Mapping[str, Observations], confidence: float) -> dict[str, Estimate]:
+        """The Verifier's F1."""
+        return f1_estimates(observations, confidence)
+
+    def greedy(self) -> VerifyCorrect:
+        """Accepts at the first Correct verdict: at temperature 0 a Verifier that is asked again about one
+        solution repeats itself."""
+        return VerifyCorrect(self.prompts, replace(self.rules, accept_passes=1))
+
+    def settings(self) -> dict[str, Any]:
+        """Those of the loop."""
+        return {**asdict(self.rules), "fallback": Fallback(self.rules.fallback).value}
+
+    def record(self, request: RolloutRequest, trajectory: Trajectory) -> dict[str, Any]:
+        """What was judged or repaired, and what was found in the trajectory."""
+        info = trajectory.scored.info
+        return {
+            "answer": info.get("answer"),
+            "verdict": info.get("verdict"),
+            "solution_reward": request.inputs.get("solution_reward"),
+        }
+
+    def description(self) -> str:
+        """When the system stops, and what it answers."""
+        return (
+            f"Solver, then up to {self.rules.correction_rounds} verify–correct round(s). "
+            f"{_stops(self.rules)} An unreadable verdict is asked for once more and then counts as Wrong; a "
+            "Corrector's text counts only if it is finished. The Verifier and the Corrector are measured on "
+            "what the system showed them in this evaluation, all rounds together: after training that is "
+            "other text than before, from a better or worse Solver. Fewer incorrect solutions alone lower "
+            "the Verifier's precision, and leave the Corrector the harder ones."
+        )
+
+
+_ANSWERS = {
+    Fallback.LAST: "the last one is the answer",
+    Fallback.PASSES: "the one with the most Correct verdicts is the answer",
+    Fallback.MAJORITY: "the one with the most Correct verdicts is the answer, and without any such "
+    "verdict the most frequent final answer",
+}
+
+
+def _stops(rules: LoopRules) -> str:
+    accepted = "A solution with verdict Correct is accepted"
+    if rules.accept_passes > 1:
+        accepted = (
+            f"A solution with {rules.accept_passes} Correct verdicts in a row is accepted (in the greedy "
+            "rows with one)"
+        )
+    parts = [accepted]
+    if rules.reject_fails is not None:
+        parts.append(f"after {rules.reject_fails} Wrong verdict(s) in a row the run ends")
+    fallback = Fallback(rules.fallback)
+    if fallback is Fallback.RELEASED:
+        parts.append(
+            "the answer is the solution that was judged most often, accepted or not (the released rule)"
+        )
+    else:
+        parts.append(f"where none is, {_ANSWERS[fallback]}")
+    return "; ".join(parts) + "."
+
+
+def _solution(run: SystemRun) -> Trajectory:
+    if run.solution is None:
+        raise ValueError(f"problem {run.problem.problem_id}: there is no solution to judge")
+    return run.solution
