@@ -16,7 +16,7 @@ from marsrl_verl.algos.registry import KEY as METHOD_KEY
 from marsrl_verl.algos.registry import installed_methods, method_class
 from marsrl_verl.core.method import Method
 from marsrl_verl.core.scheduler import Mode
-from marsrl_verl.evaluation.loop_rules import Fallback
+from marsrl_verl.evaluation.verify_correct.loop_rules import Fallback
 from marsrl_verl.reporting.run_folder import Existing
 from marsrl_verl.rollout.external.config import ExternalSolverConfig
 from marsrl_verl.settings.choices import OffPolicyMode, Overlap, SeededTokens

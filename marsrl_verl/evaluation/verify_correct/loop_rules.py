@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import Enum
 
 from marsrl_verl.core.trajectory import FinishReason, Trajectory
 from marsrl_verl.core.types import VERIFIER
