@@ -40,7 +40,7 @@ from marsrl_verl.data.problems import ANSWER_COLUMN, Columns
 from marsrl_verl.data.rows import DataError
 from marsrl_verl.demo.assets import model_path
 from marsrl_verl.rewards.loading import ClassLoadError
-from marsrl_verl.rollout.single_call import ChatTokenizer
+from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 
 ATTENTION_LAYERS = {"full_attention", "sliding_attention"}
 """In others a token leaves a trace beside its column of the attention."""

@@ -16,7 +16,7 @@ from marsrl_verl.rewards.answer import AnswerReward
 from marsrl_verl.rewards.base import ScoreRequest
 from marsrl_verl.rewards.loading import load_class
 from marsrl_verl.rewards.running import RewardRunner
-from marsrl_verl.rollout.single_call import ChatTokenizer
+from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 
 REWARDS = {
     "exact": "marsrl_verl.rewards.exact:ExactAnswerReward",

@@ -4,10 +4,10 @@ figures of this kind; word lists and definitions are our own)."""
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 REPEATED_TOKENS = 20
 """Length of the n-grams whose return counts as repetition."""
@@ -33,7 +33,7 @@ class TextFigures:
     """Words such as "wait", "however", "check"."""
 
 
-def text_figures(token_ids: Sequence[int], text: str) -> TextFigures:
+def text_figures(token_ids: ArrayLike, text: str) -> TextFigures:
     """The figures of a response, in time linear in its length, but for sorting."""
     tokens = np.asarray(token_ids, dtype=np.uint64)
     repeated = distinct_share(tokens, REPEATED_TOKENS)

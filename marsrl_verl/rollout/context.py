@@ -10,13 +10,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from marsrl_verl.core.policy import Policy
-from marsrl_verl.core.request import Message, RolloutRequest, Sampling
+from marsrl_verl.core.request import Message, Plain, RolloutRequest, Sampling
 from marsrl_verl.core.sequence import LogProbs, TokenIds
 from marsrl_verl.core.sequence import Sequence as TokenSequence
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory
 
 if TYPE_CHECKING:
     from marsrl_verl.rollout.conversation import Conversation
+
+FINISH_REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
+"""Regular ends as vLLM and OpenAI-compatible endpoints name them."""
 
 
 class EngineUnavailableError(RuntimeError):
@@ -117,8 +120,18 @@ class RolloutContext(Protocol):
         *,
         tools: Sequence[Mapping[str, Any]] = (),
         prefix: TokenSequence | None = None,
+        state: Plain = None,
     ) -> Conversation:
-        """A chat of trajectory `k` with the role's policy; the only builder of prompts."""
+        """A chat of trajectory `k` with the role's policy; the only builder of prompts.
+
+        Args:
+            k: the trajectory's number.
+            role: whose policy writes.
+            messages: the chat, ending where the policy's turn begins.
+            tools: schemas for the chat template.
+            prefix: what it has written already, its prompt included; the messages are not rendered again.
+            state: of a conversation that was paused (`Conversation.state`), with its sequence as `prefix`.
+        """
         ...
 
     async def chat(self, k: int, role: str, messages: Sequence[Message]) -> Trajectory:

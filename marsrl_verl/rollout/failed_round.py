@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from marsrl_verl.core.inert_text import printable
-from marsrl_verl.core.types import FinishReason, Sample
-from marsrl_verl.rollout.single_call import EngineUnavailableError
+from marsrl_verl.core.trajectory import FinishReason, Trajectory
+from marsrl_verl.rollout.context import EngineUnavailableError
 
 LEAST_REQUESTS = 8
 """Fewer failed requests in a row than these may be their own fault; they add up over rounds."""
@@ -18,7 +18,7 @@ class RequestWatch:
     def __init__(self) -> None:
         self._failed_in_a_row: dict[bool, int] = {}
 
-    def look(self, samples: Iterable[Sample]) -> None:
+    def look(self, trajectories: Iterable[Trajectory]) -> None:
         """Look at one round. A prompt that was never sent (too long, or refused by the chat template) says
         nothing about who would have answered it.
 
@@ -26,31 +26,31 @@ class RequestWatch:
             EngineUnavailableError: the last `LEAST_REQUESTS` or more requests of one of the two all failed,
                 those of this round among them.
         """
-        by_source: dict[bool, list[Sample]] = {}
-        for sample in samples:
-            if _was_sent(sample):
-                by_source.setdefault(sample.external, []).append(sample)
+        by_source: dict[bool, list[Trajectory]] = {}
+        for one in trajectories:
+            if _was_sent(one):
+                by_source.setdefault(one.external, []).append(one)
         for external, some in by_source.items():
-            if not all(sample.finish_reason.failed for sample in some):
+            if not all(one.finish.failed for one in some):
                 self._failed_in_a_row[external] = 0
                 continue
-            failed = self._failed_in_a_row.get(external, 0) + len({_request(sample) for sample in some})
+            failed = self._failed_in_a_row.get(external, 0) + len({_request(one) for one in some})
             self._failed_in_a_row[external] = failed
             if failed >= LEAST_REQUESTS:
                 whose = " of the external Solver (marsrl.external_solver)" if external else " of the engine"
                 raise EngineUnavailableError(
                     f"all of the last {failed} requests{whose} failed, the first of this round: "
-                    f"{printable(some[0].error)}"
+                    f"{printable(some[0].detail)}"
                 )
 
 
-def _was_sent(sample: Sample) -> bool:
-    """Whether a request was made of it. An external Solver's samples have no prompt of ours."""
-    if sample.finish_reason is FinishReason.PROMPT_TOO_LONG:
+def _was_sent(one: Trajectory) -> bool:
+    """Whether a request was made of it. An external Solver's trajectories have no prompt of ours."""
+    if one.finish is FinishReason.PROMPT_TOO_LONG:
         return False
-    return sample.external or bool(sample.prompt_ids)
+    return one.external or any(len(sequence.prompt_ids) for sequence in one.sequences)
 
 
-def _request(sample: Sample) -> str:
-    """The engine answers a group with one request, an external Solver each sample with its own."""
-    return sample.sample_id if sample.external else sample.group_id
+def _request(one: Trajectory) -> str:
+    """The engine answers a group with one request, an external Solver each trajectory with its own."""
+    return one.trajectory_id if one.external else one.group_id

@@ -12,12 +12,14 @@ from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.config.external_answers import all_rows, open_source, workers_part
 from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.core.method import Method, MethodTools
-from marsrl_verl.core.types import ROLES, Message, SamplingSettings, segment_length
+from marsrl_verl.core.policy import Policy, PolicyKind, PolicySet
+from marsrl_verl.core.request import Message, Sampling, segment_length
+from marsrl_verl.core.types import ROLES, SOLVER
 from marsrl_verl.rewards.loading import load_class
+from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.rollout.external.api_key import read_api_key
 from marsrl_verl.rollout.external.config import SolverSource
-from marsrl_verl.rollout.external.solver import ExternalSolver
-from marsrl_verl.rollout.single_call import ChatTokenizer
+from marsrl_verl.rollout.external.solver import AnswerSource
 from marsrl_verl.settings.choices import SeededTokens
 
 
@@ -26,13 +28,13 @@ def build_prompts(settings: MarsRLConfig) -> RolePrompts:
     return load_class(settings.prompts.target, settings.prompts.kwargs, RolePrompts)
 
 
-def sampling_settings(settings: MarsRLConfig) -> dict[str, SamplingSettings]:
+def sampling_settings(settings: MarsRLConfig) -> dict[str, Sampling]:
     """Sampling settings by role."""
     by_role, rounds = {}, settings.pipeline.max_segments
     seed = settings.run.seed if settings.run.seeded_tokens is SeededTokens.ALL else None
     for role in ROLES:
         one = getattr(settings.roles, role)
-        by_role[role] = SamplingSettings(
+        by_role[role] = Sampling(
             max_new_tokens=one.max_new_tokens,
             max_prompt_tokens=one.max_prompt_tokens,
             temperature=one.temperature,
@@ -63,14 +65,24 @@ def build_algorithm(
     return method_class(settings.algo.name).from_settings(settings, tools)
 
 
-def external_solver(
-    config: DictConfig, chat: ChatTokenizer, api_key: str | None = None
-) -> ExternalSolver | None:
-    """The Solver of `marsrl.external_solver`; None where the trained model solves.
+_KINDS = {SolverSource.ENDPOINT: PolicyKind.ENDPOINT, SolverSource.JSONL: PolicyKind.ANSWERS}
+_EXTERNAL = "external_solver"
+
+
+def policy_set(settings: MarsRLConfig) -> PolicySet:
+    """The policies of the run: the trained model for every role, or for all but the Solver
+    (`marsrl.external_solver`)."""
+    kind = _KINDS.get(SolverSource(settings.external_solver.source))
+    if kind is None:
+        return PolicySet()
+    return PolicySet((Policy(), Policy(_EXTERNAL, kind)), {SOLVER: _EXTERNAL})
+
+
+def answer_sources(config: DictConfig, api_key: str | None = None) -> dict[str, AnswerSource]:
+    """Who answers for the policies that are not trained, by name.
 
     Args:
         config: the whole configuration.
-        chat: the trained model's tokenizer.
         api_key: of the endpoint, where it wants one.
 
     Raises:
@@ -80,14 +92,13 @@ def external_solver(
     one, seed = settings.external_solver, settings.run.seed
     source = SolverSource(one.source)
     if source is SolverSource.NONE:
-        return None
+        return {}
     if source is SolverSource.JSONL:
-        return ExternalSolver(open_source(one.jsonl, seed, all_rows(config)), chat)
+        return {_EXTERNAL: open_source(one.jsonl, seed, all_rows(config))}
     from marsrl_verl.rollout.external.endpoint import EndpointSource
 
     concurrency = workers_part(config, one.endpoint)
-    endpoint = EndpointSource(one.endpoint, api_key=api_key, concurrency=concurrency, seed=seed)
-    return ExternalSolver(endpoint, chat)
+    return {_EXTERNAL: EndpointSource(one.endpoint, api_key=api_key, concurrency=concurrency, seed=seed)}
 
 
 def endpoint_key(config: DictConfig) -> str | None:

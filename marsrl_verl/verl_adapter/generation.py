@@ -11,8 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
+from marsrl_verl.core.request import RolloutRequest, Sampling
 from marsrl_verl.core.scheduler import Scheduler
-from marsrl_verl.core.types import Sample, SamplingSettings, StageInput
+from marsrl_verl.core.trajectory import RolloutOutput
 from marsrl_verl.verl_adapter.rollout_server.prefill_counters import PrefillCounters
 
 
@@ -20,7 +21,7 @@ from marsrl_verl.verl_adapter.rollout_server.prefill_counters import PrefillCoun
 class Round:
     """What one generation round brought back."""
 
-    samples: list[Sample]
+    outputs: list[RolloutOutput]
     seconds: float
     """From the start of the round to the end of its last group."""
     prefill: PrefillCounters | None = None
@@ -41,8 +42,8 @@ class StartedRound(Protocol):
 class RoundEngine(Protocol):
     """An engine that can be asked without waiting for it."""
 
-    def start(self, inputs: list[StageInput], sampling: dict[str, SamplingSettings]) -> StartedRound:
-        """Begin to answer `inputs`; as `Engine.generate` otherwise."""
+    def start(self, requests: list[RolloutRequest], sampling: Mapping[str, Sampling]) -> StartedRound:
+        """Begin to answer `requests`; as `Engine.generate` otherwise."""
         ...
 
 
@@ -51,7 +52,8 @@ class RoundCounts:
     """The generation rounds of one training step in numbers."""
 
     rounds: int = 0
-    samples: int = 0
+    trajectories: int = 0
+    """Begun or continued."""
     tokens: int = 0
     """Tokens that these rounds added."""
     continued_tokens: int = 0
@@ -69,8 +71,9 @@ class RoundCounts:
     def add(self, done: Round) -> None:
         """Count a round that is over."""
         self.rounds += 1
-        self.samples += len(done.samples)
-        self.tokens += sum(sample.new_tokens for sample in done.samples)
+        trajectories = [one for output in done.outputs for one in output.trajectories]
+        self.trajectories += len(trajectories)
+        self.tokens += sum(one.new_tokens for one in trajectories)
         self.seconds += done.seconds
         if done.prefill is not None:
             self.prompt_tokens += done.prefill.prompt_tokens
@@ -83,7 +86,7 @@ class RoundCounts:
         """The `rollout/` metrics of the step; what was not observed is absent."""
         found: dict[str, float] = {
             "rollout/rounds": self.rounds,
-            "rollout/samples": self.samples,
+            "rollout/samples": self.trajectories,
             "rollout/generated_tokens": self.tokens,
             "rollout/continued_tokens": self.continued_tokens,
         }
@@ -101,21 +104,21 @@ class RoundCounts:
 
 
 class Generation:
-    """Hands the scheduler's rounds to the engine and its samples back.
+    """Hands the scheduler's rounds to the engine and its outputs back.
 
     Args:
         scheduler: the pools; a training step of it must be open.
-        engine: answers the inputs.
+        engine: answers the requests.
         sampling: settings by role.
         before_round: called when the engine is about to be asked.
-        after_round: called when a round's samples are with the scheduler.
+        after_round: called when a round's outputs are with the scheduler.
     """
 
     def __init__(
         self,
         scheduler: Scheduler,
         engine: RoundEngine,
-        sampling: dict[str, SamplingSettings],
+        sampling: Mapping[str, Sampling],
         *,
         before_round: Callable[[], None] = lambda: None,
         after_round: Callable[[], None] = lambda: None,
@@ -136,20 +139,20 @@ class Generation:
         """Start the step's next round without waiting for it; False when the step needs none."""
         if self._started is not None:
             raise RuntimeError("a generation round is in flight; collect it before starting another")
-        inputs = self._scheduler.next_round()
-        if inputs:
+        requests = self._scheduler.next_round()
+        if requests:
             self._before_round()
-            self._started = self._engine.start(inputs, self._sampling)
-            self._counts.continued_tokens += sum(item.continued_tokens for item in inputs)
-        return bool(inputs)
+            self._started = self._engine.start(requests, self._sampling)
+            self._counts.continued_tokens += sum(one.continued_tokens for one in requests)
+        return bool(requests)
 
     def collect(self) -> None:
-        """Wait for the round in flight, if there is one, and give its samples to the scheduler."""
+        """Wait for the round in flight, if there is one, and give its outputs to the scheduler."""
         if self._started is None:
             return
         done = self._started.wait()
         self._started = None
-        self._scheduler.absorb(done.samples)
+        self._scheduler.absorb(done.outputs)
         self._counts.add(done)
         self._after_round()
 
@@ -162,7 +165,7 @@ class Generation:
         return counts
 
     def state_dict(self) -> dict[str, Any]:
-        """Counts of rounds that were collected ahead of their step. The samples are the scheduler's."""
+        """Counts of rounds that were collected ahead of their step. The trajectories are the scheduler's."""
         if self._started is not None:
             raise RuntimeError("a generation round is in flight; collect it before writing a checkpoint")
         return asdict(self._counts)

@@ -1,8 +1,8 @@
-"""verl's agent-loop manager and worker, for rows that become groups of samples.
+"""verl's agent-loop manager, for rollout requests.
 
 Upstream behaviour: `AgentLoopManager.generate_sequences` returns one row per input row, padded to the
-configured maximum lengths (with a 32k prompt and a 64k response that is 0.8 MB per column and sample).
-Here a row is a stage input, it returns `n` scored samples, and they stay ragged until the training
+configured maximum lengths (with a 32k prompt and a 64k response that is 0.8 MB per column and row). Here
+every request comes back as a Ray object of its own, its tokens ragged, and they stay so until the training
 batch is built.
 """
 
@@ -10,100 +10,38 @@ from __future__ import annotations
 
 import asyncio
 import math
-import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import ray
-from omegaconf import DictConfig
 from ray.exceptions import RayActorError
 from verl import DataProto
-from verl.experimental.agent_loop.agent_loop import AgentLoopManager, AgentLoopWorker
+from verl.experimental.agent_loop.agent_loop import AgentLoopManager
 
+from marsrl_verl.core.request import RolloutRequest, Sampling
 from marsrl_verl.core.sent_prompts import prompts_sent, shared_tokens
-from marsrl_verl.core.types import SOLVER, FinishReason, Sample, SamplingSettings, StageInput
-from marsrl_verl.rewards.base import ScoreRequest
+from marsrl_verl.core.trajectory import RolloutOutput
 from marsrl_verl.rewards.failed_grades import GradeWatch
 from marsrl_verl.rewards.running import RewardUnavailableError
+from marsrl_verl.rollout.context import EngineUnavailableError
 from marsrl_verl.rollout.failed_round import RequestWatch
-from marsrl_verl.rollout.single_call import EngineUnavailableError, answer
-from marsrl_verl.verl_adapter.components import chat_tokenizer, endpoint_key, external_solver
+from marsrl_verl.verl_adapter.components import endpoint_key
 from marsrl_verl.verl_adapter.engine_watch import EngineWatch, reason, results
 from marsrl_verl.verl_adapter.generation import Round
-from marsrl_verl.verl_adapter.group_client import GroupClient
 from marsrl_verl.verl_adapter.rollout_server.prefill_counters import PrefillCounters
-from marsrl_verl.verl_adapter.round_watch import GroupCounts, RoundWatch
-from marsrl_verl.verl_adapter.scoring import GroupScorer, without_tracebacks
-
-
-class MarsRLAgentLoopWorker(AgentLoopWorker):
-    """Answers stage inputs concurrently and has every group scored as soon as it is there."""
-
-    def __init__(
-        self,
-        config: DictConfig,
-        llm_client: Any,
-        teacher_client: Any = None,
-        reward_loop_worker_handles: list[Any] | None = None,
-    ) -> None:
-        super().__init__(config, llm_client, teacher_client, reward_loop_worker_handles)
-        self._scorer = GroupScorer(self.reward_loop_worker_handles or ())
-        self._client = GroupClient(self.llm_client)
-        self._chat = chat_tokenizer(config, self.tokenizer)
-        self._external_solver = external_solver(config, self._chat)
-        self._done = GroupCounts()
-
-    async def counts(self) -> GroupCounts:
-        """What is done since this worker started."""
-        self._done.graded = self._scorer.graded
-        return self._done
-
-    def take_endpoint_key(self, key: str) -> None:
-        """Answer for the Solver with this key of its endpoint from now on.
-
-        A call and no argument of the constructor: Ray keeps those in its global control store.
-        """
-        self._external_solver = external_solver(self.config, self._chat, key)
-
-    async def generate_samples(
-        self, inputs: list[StageInput], sampling: dict[str, SamplingSettings]
-    ) -> Round:
-        """Answer every input and score what ended; samples in the order of `inputs`."""
-        started = time.monotonic()
-        groups = await asyncio.gather(*[self._answer_and_score(one, sampling[one.role]) for one in inputs])
-        samples = [sample for group in groups for sample in group]
-        return Round(samples, time.monotonic() - started)
-
-    async def _answer_and_score(self, stage_input: StageInput, settings: SamplingSettings) -> list[Sample]:
-        self._done.asked += 1
-        samples = await self._answer(stage_input, settings)
-        self._done.answered += 1
-        await self._score(stage_input, samples)
-        self._done.scored += 1
-        return samples
-
-    async def _answer(self, stage_input: StageInput, settings: SamplingSettings) -> list[Sample]:
-        if self._external_solver is not None and stage_input.role == SOLVER:
-            return await self._external_solver.answer(stage_input)
-        return await answer(stage_input, settings, self._client, self._chat)
-
-    async def _score(self, stage_input: StageInput, samples: list[Sample]) -> None:
-        ended = [sample for sample in samples if sample.finish_reason is not FinishReason.SEGMENT]
-        if not ended:
-            return
-        outcomes = await self._scorer.score([ScoreRequest.of(stage_input, sample) for sample in ended])
-        for sample, outcome in zip(ended, outcomes, strict=True):
-            sample.outcome = outcome
+from marsrl_verl.verl_adapter.rollout_server.worker import RolloutWorker, WorkerRound
+from marsrl_verl.verl_adapter.round_watch import RoundWatch
+from marsrl_verl.verl_adapter.scoring import without_tracebacks
 
 
 @dataclass(slots=True)
 class _WorkersRound:
-    """A round that the agent-loop workers are at."""
+    """A round that the rollout workers are at."""
 
     shares: list[Any]
-    """Ray references to each worker's `Round`."""
+    """Ray references to each worker's `WorkerRound`."""
     servers: Sequence[Any] = ()
     """Handles of the servers whose statistics tell what the round read; none: nobody asks."""
     before: PrefillCounters | None = None
@@ -122,22 +60,23 @@ class _WorkersRound:
 
         Raises:
             EngineUnavailableError: the engine is gone, or answers nothing any more (see `RequestWatch`).
-            RewardUnavailableError: a role's reward fails on every sample, or holds all of its threads.
+            RewardUnavailableError: a role's reward fails on everything, or holds all of its threads.
             RoundStalledError: the round does not go on.
             StopRequested: the run is told to end.
         """
         try:
-            rounds: list[Round] = results(self.shares, self.look)
+            rounds: list[WorkerRound] = results(self.shares, self.look)
         except RewardUnavailableError as error:
             raise without_tracebacks(error) from None
-        samples = [sample for one in rounds for sample in one.samples]
-        self.requests.look(samples)
-        self.grades.look((self.roles[sample.group_id], sample) for sample in samples)
+        outputs = results([reference for one in rounds for reference in one.outputs], self.look)
+        trajectories = [one for output in outputs for one in output.trajectories]
+        self.requests.look(trajectories)
+        self.grades.look((self.roles[one.group_id], one) for one in trajectories)
         seconds = max((one.seconds for one in rounds), default=0.0)
         after = _read(self.servers, self.look)
         if self.before is None or after is None:
-            return Round(samples, seconds)
-        return Round(samples, seconds, after - self.before, shared_tokens(prompts_sent(samples)))
+            return Round(outputs, seconds)
+        return Round(outputs, seconds, after - self.before, shared_tokens(prompts_sent(trajectories)))
 
 
 def _read(servers: Sequence[Any], look: Callable[[], object]) -> PrefillCounters | None:
@@ -151,8 +90,20 @@ def _read(servers: Sequence[Any], look: Callable[[], object]) -> PrefillCounters
     return None if None in counted else sum(counted, PrefillCounters())
 
 
+def for_the_worker(request: RolloutRequest) -> RolloutRequest:
+    """The request without what a program does not need of trajectories that ended in an earlier round: their
+    tokens and texts."""
+    if request.resume is None:
+        return request
+    members = [
+        one if one.paused else replace(one, sequences=[], text="", final_text="")
+        for one in request.resume.trajectories
+    ]
+    return request.resumed(replace(request.resume, trajectories=members))
+
+
 class MarsRLAgentLoopManager(AgentLoopManager):
-    """Spreads stage inputs over the workers. Implements `marsrl_verl.core.types.Engine`."""
+    """Spreads rollout requests over the workers. Implements `marsrl_verl.core.engine.Engine`."""
 
     _measured_servers: Sequence[Any] = ()
     _engines: EngineWatch | None = None
@@ -167,7 +118,7 @@ class MarsRLAgentLoopManager(AgentLoopManager):
         return RequestWatch()
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.agent_loop_workers_class = ray.remote(MarsRLAgentLoopWorker)
+        self.agent_loop_workers_class = ray.remote(RolloutWorker)
         super().__init__(*args, **kwargs)
 
     async def _init_agent_loop_workers(self) -> None:
@@ -190,7 +141,7 @@ class MarsRLAgentLoopManager(AgentLoopManager):
         """From now on, end a round whose engines show no sign of life, or in which nothing happens."""
         self._engines, self._progress_limit_s = engines, progress_limit_s
 
-    def start(self, inputs: list[StageInput], sampling: dict[str, SamplingSettings]) -> _WorkersRound:
+    def start(self, requests: list[RolloutRequest], sampling: Mapping[str, Sampling]) -> _WorkersRound:
         """Begin a generation round; `wait` on what this returns ends it.
 
         Raises:
@@ -199,18 +150,18 @@ class MarsRLAgentLoopManager(AgentLoopManager):
         look = self._watched()
         servers = self._measured_servers
         before = _read(servers, look)
-        return self._started(inputs, sampling, look, servers, before)
+        return self._started(requests, sampling, look, servers, before)
 
     def _started(
         self,
-        inputs: list[StageInput],
-        sampling: dict[str, SamplingSettings],
+        requests: list[RolloutRequest],
+        sampling: Mapping[str, Sampling],
         look: Callable[[], object],
         servers: Sequence[Any] = (),
         before: PrefillCounters | None = None,
     ) -> _WorkersRound:
-        roles = {one.group_id: one.role for one in inputs}
-        shares = self._share_out(inputs, sampling)
+        roles = {one.group_id: one.role for one in requests}
+        shares = self._share_out([for_the_worker(one) for one in requests], sampling)
         return _WorkersRound(shares, servers, before, look, roles, self._grades, self._requests)
 
     def _watched(self) -> Callable[[], object]:
@@ -219,23 +170,25 @@ class MarsRLAgentLoopManager(AgentLoopManager):
             return lambda: None
         return RoundWatch(self._engines, self.agent_loop_workers, self._progress_limit_s).look
 
-    def _share_out(self, inputs: list[StageInput], sampling: dict[str, SamplingSettings]) -> list[Any]:
+    def _share_out(self, requests: list[RolloutRequest], sampling: Mapping[str, Sampling]) -> list[Any]:
         workers = self.agent_loop_workers
-        shares = [inputs[start :: len(workers)] for start in range(len(workers))]
+        shares = [requests[start :: len(workers)] for start in range(len(workers))]
         return [
-            worker.generate_samples.remote(share, sampling)
+            worker.run_requests.remote(share, sampling)
             for worker, share in zip(workers, shares, strict=True)
             if share
         ]
 
-    def generate(self, inputs: list[StageInput], sampling: dict[str, SamplingSettings]) -> list[Sample]:
-        """Answer and score all inputs in one generation round, whose statistics nobody asks for.
+    def generate(
+        self, requests: list[RolloutRequest], sampling: Mapping[str, Sampling]
+    ) -> list[RolloutOutput]:
+        """Answer and score all requests in one generation round, whose statistics nobody asks for.
 
         Raises:
             EngineUnavailableError, RewardUnavailableError, RoundStalledError, StopRequested: as
                 `_WorkersRound.wait`.
         """
-        return self._started(inputs, sampling, self._watched()).wait().samples
+        return self._started(requests, sampling, self._watched()).wait().outputs
 
     def forget_routes(self) -> None:
         """Let the next request of an id go to any engine. New weights have emptied the prefix caches, for
@@ -243,8 +196,8 @@ class MarsRLAgentLoopManager(AgentLoopManager):
         ray.get(self.llm_client._load_balancer.clear_sticky_cache.remote())
 
     def generate_sequences(self, prompts: DataProto) -> DataProto:
-        """Refused: rows of this trainer are stage inputs."""
+        """Refused: what this trainer asks for are rollout requests."""
         raise TypeError(
-            "MarsRLAgentLoopManager answers stage inputs (call generate); verl's own trainer, which calls "
-            "generate_sequences, needs verl's AgentLoopManager"
+            "MarsRLAgentLoopManager answers rollout requests (call generate); verl's own trainer, which "
+            "calls generate_sequences, needs verl's AgentLoopManager"
         )

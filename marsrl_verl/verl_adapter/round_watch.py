@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from marsrl_verl.rewards.running import RewardUnavailableError
-from marsrl_verl.rollout.single_call import EngineUnavailableError
+from marsrl_verl.rollout.context import EngineUnavailableError
 from marsrl_verl.verl_adapter.engine_watch import EngineWatch, Inquiry, Stopwatch
 
 
@@ -37,7 +37,7 @@ class RoundWatch:
 
     Args:
         engines: the servers that answer it.
-        workers: handles of the agent-loop workers that are at it (`MarsRLAgentLoopWorker.counts`).
+        workers: handles of the agent-loop workers that are at it (`RolloutWorker.counts`).
         limit_s: seconds in which a token, an answer or a score must come.
     """
 

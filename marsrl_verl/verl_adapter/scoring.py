@@ -18,7 +18,7 @@ import numpy as np
 from ray.exceptions import RayTaskError
 from verl import DataProto
 
-from marsrl_verl.core.types import Outcome
+from marsrl_verl.core.trajectory import RewardResult
 from marsrl_verl.rewards.base import ScoreRequest
 from marsrl_verl.rewards.running import THREADS, RewardUnavailableError
 
@@ -44,19 +44,19 @@ class _Group:
     """A group of which some responses may be scored."""
 
     requests: list[ScoreRequest]
-    result: asyncio.Future[list[Outcome]]
-    outcomes: dict[int, Outcome] = field(default_factory=dict)
+    future: asyncio.Future[list[RewardResult]]
+    results: dict[int, RewardResult] = field(default_factory=dict)
 
-    def take(self, place: int, outcome: Outcome) -> None:
-        """The outcome of one response."""
-        self.outcomes[place] = outcome
-        if len(self.outcomes) == len(self.requests) and not self.result.done():
-            self.result.set_result([self.outcomes[k] for k in range(len(self.requests))])
+    def take(self, place: int, result: RewardResult) -> None:
+        """The result of one response."""
+        self.results[place] = result
+        if len(self.results) == len(self.requests) and not self.future.done():
+            self.future.set_result([self.results[k] for k in range(len(self.requests))])
 
     def fail(self, error: Exception) -> None:
         """What a reward worker raised."""
-        if not self.result.done():
-            self.result.set_exception(error)
+        if not self.future.done():
+            self.future.set_exception(error)
 
 
 class GroupScorer:
@@ -68,7 +68,9 @@ class GroupScorer:
 
     def __init__(self, workers: Sequence[Any]) -> None:
         if not workers:
-            raise ValueError("samples are scored in verl's reward loop, and no reward worker was started")
+            raise ValueError(
+                "trajectories are scored in verl's reward loop, and no reward worker was started"
+            )
         self._count = len(workers)
         self._workers = itertools.cycle(workers)
         self.graded = 0
@@ -76,10 +78,10 @@ class GroupScorer:
         self._waiting: list[_Group] = []
         self._tasks: set[asyncio.Task[None]] = set()
 
-    async def score(self, requests: Sequence[ScoreRequest]) -> list[Outcome]:
-        """The outcomes of one group's responses, in their order. What a reward worker raises comes out here,
+    async def score(self, requests: Sequence[ScoreRequest]) -> list[RewardResult]:
+        """The results of one group's responses, in their order. What a reward worker raises comes out here,
         for every group that it was asked about."""
-        result: asyncio.Future[list[Outcome]] = asyncio.get_running_loop().create_future()
+        result: asyncio.Future[list[RewardResult]] = asyncio.get_running_loop().create_future()
         self._waiting.append(_Group(list(requests), result))
         if len(self._waiting) == 1:
             self._start(self._send_soon())
@@ -106,9 +108,9 @@ class GroupScorer:
             column[:] = [group.requests[place] for group, place in places]
             batch = DataProto(non_tensor_batch={"score_request": column})
             answer = await next(self._workers).compute_score.remote(batch)
-            outcomes = answer["reward_extra_info"]["outcomes"]
-            for (group, place), outcome in zip(places, outcomes, strict=True):
-                group.take(place, outcome)
+            results = answer["reward_extra_info"]["outcomes"]
+            for (group, place), result in zip(places, results, strict=True):
+                group.take(place, result)
             self.graded += len(places)
         except Exception as error:
             for group, _ in places:

@@ -36,7 +36,7 @@ from marsrl_verl.core.types import Problem
 from marsrl_verl.data.problems import Columns
 from marsrl_verl.demo.assets import model_path
 from marsrl_verl.demo.problems import Split, generate, to_rows
-from marsrl_verl.rollout.single_call import ChatTokenizer
+from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 
 
 def test_surprise_is_the_mean_over_a_step():

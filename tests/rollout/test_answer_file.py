@@ -14,8 +14,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from marsrl_verl.config.prompt_budget import open_counter, text_tokens
-from marsrl_verl.core.types import FinishReason, Problem, StageInput
+from marsrl_verl.core.request import Problem, RolloutRequest
+from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.demo.assets import model_path
+from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.rollout.external.answer_file import (
     AnswerFile,
     AnswerFileError,
@@ -23,8 +25,7 @@ from marsrl_verl.rollout.external.answer_file import (
     LineKey,
     draw,
 )
-from marsrl_verl.rollout.external.solver import ExternalSolver
-from marsrl_verl.rollout.single_call import ChatTokenizer
+from marsrl_verl.rollout.external.solver import ExternalAnswer, answered
 
 
 def write(folder: Path, *lines: object) -> Path:
@@ -42,13 +43,17 @@ def row(question: str, *answers: str) -> dict[str, object]:
     return {"question": question, "answers": list(answers)}
 
 
-def stage_input(problem_id: str = "p1", question: str = "1 + 1?", n: int = 2, prefix: str = "") -> StageInput:
+def asked(problem_id: str = "p1", question: str = "1 + 1?", n: int = 2, prefix: str = "") -> RolloutRequest:
     name = f"{prefix}{problem_id}/solver/0"
-    return StageInput(name, Problem(problem_id, question, "2"), "solver", 0, "solver", (), n=n)
+    return RolloutRequest(name, Problem(problem_id, question, "2"), "solver", "solver", (), n)
 
 
-def drawn(source: FileSource, item: StageInput) -> list[str]:
-    return [answer.content for answer in asyncio.run(source.answers(item))]
+def answers_of(source: FileSource, item: RolloutRequest) -> list[ExternalAnswer]:
+    return [asyncio.run(source.answer(item, k, item.messages)) for k in range(item.n)]
+
+
+def drawn(source: FileSource, item: RolloutRequest) -> list[str]:
+    return [answer.content for answer in answers_of(source, item)]
 
 
 def test_a_file_is_read_by_question(tmp_path):
@@ -71,8 +76,8 @@ def test_lines_about_one_problem_are_joined_in_their_order(tmp_path):
 def test_a_file_is_read_by_id(tmp_path):
     path = write(tmp_path, {"id": 7, "answers": ["a"]}, {"id": "x/8", "answers": ["b"], "model": "big"})
     source = FileSource(AnswerFile.scan(path, LineKey.ID), 1, {"first?": ("7",), "both?": ("7", "x/8")})
-    assert drawn(source, stage_input(question=" first? ", n=1)) == ["a"]
-    assert sorted(drawn(source, stage_input(question="both?"))) == ["a", "b"]
+    assert drawn(source, asked(question=" first? ", n=1)) == ["a"]
+    assert sorted(drawn(source, asked(question="both?"))) == ["a", "b"]
     assert (source.count("first?"), source.count("both?"), source.count("other?")) == (1, 2, 0)
 
 
@@ -137,28 +142,28 @@ def test_every_answer_can_come_first():
 def test_the_choice_depends_on_seed_and_group_alone(tmp_path):
     path = write(tmp_path, row("1 + 1?", *"abcdefghijkl"), row("other", "x"))
     file = AnswerFile.scan(path, LineKey.QUESTION)
-    first = drawn(FileSource(file, 1), stage_input(n=6))
+    first = drawn(FileSource(file, 1), asked(n=6))
     used = FileSource(AnswerFile.scan(path, LineKey.QUESTION), 1)
-    drawn(used, stage_input("p9", n=6))
-    assert drawn(used, stage_input(n=6)) == first, "not on what was asked before"
-    assert drawn(FileSource(file, 2), stage_input(n=6)) != first
-    assert drawn(FileSource(file, 1), stage_input("p2", n=6)) != first
+    drawn(used, asked("p9", n=6))
+    assert drawn(used, asked(n=6)) == first, "not on what was asked before"
+    assert drawn(FileSource(file, 2), asked(n=6)) != first
+    assert drawn(FileSource(file, 1), asked("p2", n=6)) != first
 
 
 def test_evaluations_before_and_after_judge_the_same_solutions(tmp_path):
     source = FileSource(AnswerFile.scan(write(tmp_path, row("1 + 1?", *"abcdefghijkl")), LineKey.QUESTION), 1)
-    before = drawn(source, stage_input("v3", n=1, prefix="eval-before/"))
-    assert drawn(source, stage_input("v3", n=1, prefix="eval-after_greedy/")) == before
-    others = {drawn(source, stage_input(f"v{i}", n=1, prefix="eval-before/"))[0] for i in range(20)}
+    before = drawn(source, asked("v3", n=1, prefix="eval-before/"))
+    assert drawn(source, asked("v3", n=1, prefix="eval-after_greedy/")) == before
+    others = {drawn(source, asked(f"v{i}", n=1, prefix="eval-before/"))[0] for i in range(20)}
     assert len(others) > 1
 
 
 def test_a_problem_without_answers_is_data(tmp_path):
     path = write(tmp_path, row("1 + 1?", "a"))
     source = FileSource(AnswerFile.scan(path, LineKey.QUESTION), 1)
-    answers = asyncio.run(source.answers(stage_input(question="unknown")))
-    assert [answer.finish_reason for answer in answers] == [FinishReason.ERROR] * 2
-    assert "no answers to this problem" in answers[0].error
+    answers = answers_of(source, asked(question="unknown"))
+    assert [answer.finish for answer in answers] == [FinishReason.ERROR] * 2
+    assert "no answers to this problem" in answers[0].detail
 
 
 @pytest.mark.parametrize("content", [None, "short", '{"question": "other!", "answers": ["a"]}\n'])
@@ -168,9 +173,9 @@ def test_a_file_that_changed_is_noticed(tmp_path, content):
     path.unlink()
     if content is not None:
         path.write_text(content)
-    answers = asyncio.run(source.answers(stage_input()))
-    assert [answer.finish_reason for answer in answers] == [FinishReason.ERROR] * 2
-    assert str(path) in answers[0].error
+    answers = answers_of(source, asked())
+    assert [answer.finish for answer in answers] == [FinishReason.ERROR] * 2
+    assert str(path) in answers[0].detail
 
 
 def test_ids_belong_to_a_file_with_ids(tmp_path):
@@ -183,8 +188,7 @@ def test_half_of_a_surrogate_pair_in_a_file_is_no_end_of_the_run(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"question": "1 + 1?", "answers": ["2\\ud800"]}\n')
     source = FileSource(AnswerFile.scan(path, LineKey.QUESTION), 1)
-    solver = ExternalSolver(source, ChatTokenizer(AddedTokens()))
-    (first, _) = asyncio.run(solver.answer(stage_input()))
-    assert (first.text, first.finish_reason) == ("2\ufffd", FinishReason.STOP)
+    first = answered("p1/solver/0#0", answers_of(source, asked())[0], ChatTokenizer(AddedTokens()))
+    assert (first.text, first.finish) == ("2\ufffd", FinishReason.STOP)
     counter = open_counter(Path(model_path()))
     assert text_tokens(counter, source.file.longest) == 2, "the plan measures it too"

@@ -9,8 +9,8 @@ from fake_tokenizers import AddedTokens
 from hypothesis import given
 from hypothesis import strategies as st
 
+from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.rollout.control_tokens import ControlTokenRemover, control_tokens
-from marsrl_verl.rollout.single_call import ChatTokenizer
 
 USER, ASSISTANT = "<｜User｜>", "<｜Assistant｜>"
 R1_TEMPLATE = (

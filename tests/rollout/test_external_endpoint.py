@@ -15,14 +15,18 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from fake_tokenizers import AddedTokens
 
-from marsrl_verl.core.types import FinishReason, Group, Outcome, Problem, Sample, SamplingSettings, StageInput
+from marsrl_verl.core.policy import Policy, PolicyKind, PolicySet
+from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
+from marsrl_verl.core.sequence import Sequence
+from marsrl_verl.core.trajectory import FinishReason, Group, RewardResult, Trajectory
 from marsrl_verl.evaluation.training_metrics import training_metrics
-from marsrl_verl.reporting.rollout_log import write_step_rollouts
+from marsrl_verl.reporting.rollout_log import step_lines, write_lines
+from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
+from marsrl_verl.rollout.context import EngineUnavailableError
 from marsrl_verl.rollout.external.config import EndpointConfig
 from marsrl_verl.rollout.external.endpoint import EndpointSource
-from marsrl_verl.rollout.external.solver import ExternalSolver
 from marsrl_verl.rollout.failed_round import LEAST_REQUESTS, RequestWatch
-from marsrl_verl.rollout.single_call import ChatTokenizer, EngineUnavailableError, answer
+from marsrl_verl.rollout.runner import RolloutRunner
 
 KEY = "sk-secret"
 
@@ -30,10 +34,26 @@ KEY = "sk-secret"
 CONTROL_TOKENS = AddedTokens(("<|im_end|>", "<think>", "</think>"))
 
 
-def stage_input(name: str = "p1", n: int = 2) -> StageInput:
+EXTERNAL = PolicySet((Policy(), Policy("big", PolicyKind.ENDPOINT)), {"solver": "big"})
+
+
+def asked(name: str = "p1", n: int = 2) -> RolloutRequest:
     problem = Problem(name, "1 + 1?", "2")
     chat = ({"role": "system", "content": "Think."}, {"role": "user", "content": "1 + 1?"})
-    return StageInput(f"{name}/solver/0", problem, "solver", 0, "solver", chat, n=n)
+    return RolloutRequest(f"{name}/solver/0", problem, "solver", "solver", chat, n)
+
+
+async def trajectories_of(source: EndpointSource, requests: list[RolloutRequest]) -> list[Trajectory]:
+    """What a worker makes of the endpoint's answers, in the order of the requests."""
+
+    async def score(request, trajectories):
+        return [RewardResult(0.0) for _ in trajectories]
+
+    runner = RolloutRunner(
+        None, ChatTokenizer(CONTROL_TOKENS), score, policies=EXTERNAL, sources={"big": source}
+    )
+    outputs = await asyncio.gather(*[runner.run(item, {}) for item in requests])
+    return [one for output in outputs for one in output.trajectories]
 
 
 def completion(content: str | None = "It is 2.", reason: str | None = "stop", **message: Any) -> web.Response:
@@ -89,38 +109,36 @@ def closed_url() -> str:
 
 def solve(
     *servers: Server,
-    inputs: list[StageInput] | None = None,
+    requests: list[RolloutRequest] | None = None,
     more_urls: tuple[str, ...] = (),
     api_key: str | None = KEY,
     concurrency: int = 8,
     **settings: Any,
-) -> list[Sample]:
-    """The samples that the inputs get from these servers, in the order of the inputs."""
+) -> list[Trajectory]:
+    """The trajectories that the requests get from these servers, in their order."""
 
-    async def run() -> list[Sample]:
+    async def run() -> list[Trajectory]:
         async with contextlib.AsyncExitStack() as stack:
             urls = [await stack.enter_async_context(server.running()) for server in servers]
             config = EndpointConfig(
                 base_urls=[*more_urls, *urls], **{"model": "big", "backoff_s": 0.01, "retries": 2, **settings}
             )
             source = EndpointSource(config, api_key=api_key, concurrency=concurrency, seed=1)
-            solver = ExternalSolver(source, ChatTokenizer(CONTROL_TOKENS))
-            groups = await asyncio.gather(*[solver.answer(item) for item in inputs or [stage_input()]])
-            return [sample for group in groups for sample in group]
+            return await trajectories_of(source, requests or [asked()])
 
     return asyncio.run(run())
 
 
 def test_every_answer_is_a_request_with_the_problems_chat():
     server = Server()
-    samples = solve(server, temperature=0.6, top_p=0.95, max_tokens=99, extra_body={"top_k": 20})
-    assert [sample.sample_id for sample in samples] == ["p1/solver/0#0", "p1/solver/0#1"]
+    trajectories = solve(server, temperature=0.6, top_p=0.95, max_tokens=99, extra_body={"top_k": 20})
+    assert [one.trajectory_id for one in trajectories] == ["p1/solver/0#0", "p1/solver/0#1"]
     assert (
         server.bodies
         == [
             {
                 "model": "big",
-                "messages": list(stage_input().messages),
+                "messages": list(asked().messages),
                 "temperature": 0.6,
                 "top_p": 0.95,
                 "max_tokens": 99,
@@ -140,15 +158,14 @@ def test_what_has_no_value_is_not_sent():
 
 
 def test_an_answer_is_text_without_tokens():
-    (sample, _) = solve(Server())
-    assert (sample.text, sample.final_text, sample.finish_reason) == (
+    (one, _) = solve(Server())
+    assert (one.text, one.final_text, one.finish) == (
         "It is 2.",
         "It is 2.",
         FinishReason.STOP,
     )
-    assert sample.external
-    assert (sample.prompt_ids, sample.response_ids, sample.rollout_log_probs) == ([], [], [])
-    assert sample.new_tokens == 0
+    assert one.external
+    assert (one.sequences, one.new_tokens) == ([], 0)
 
 
 @pytest.mark.parametrize(
@@ -169,9 +186,9 @@ def test_an_answer_is_text_without_tokens():
     ],
 )
 def test_only_the_text_after_the_thinking_part_is_final(message, text, final):
-    (sample,) = solve(Server(lambda number, body: completion(**message)), inputs=[stage_input(n=1)])
-    assert sample.final_text == final
-    assert sample.text == (text if text is not None else "<think>\na<|im_ end|>b\n</think>\n\n2 ")
+    (one,) = solve(Server(lambda number, body: completion(**message)), requests=[asked(n=1)])
+    assert one.final_text == final
+    assert one.text == (text if text is not None else "<think>\na<|im_ end|>b\n</think>\n\n2 ")
 
 
 def test_half_of_a_surrogate_pair_is_replaced(tmp_path):
@@ -179,17 +196,17 @@ def test_half_of_a_surrogate_pair_is_replaced(tmp_path):
     message = b'{"content": "2\\ud800", "reasoning": "\\udc00"}'
     body = b'{"choices": [{"message": ' + message + b', "finish_reason": "stop"}]}'
     server = Server(lambda number, _: web.Response(body=body, content_type="application/json"))
-    (sample,) = solve(server, inputs=[stage_input(n=1)])
-    assert (sample.text, sample.final_text) == ("<think>\n\ufffd\n</think>\n\n2\ufffd", "2\ufffd")
-    item, scored = stage_input(n=1), replace(sample, outcome=Outcome(1.0))
-    write_step_rollouts(tmp_path, 1, [Group(item, [scored])])
-    assert training_metrics([Group(item, [scored])])["role/solver/invalid_text_share"] == 1.0
+    (one,) = solve(server, requests=[asked(n=1)])
+    assert (one.text, one.final_text) == ("<think>\n\ufffd\n</think>\n\n2\ufffd", "2\ufffd")
+    group = Group(asked(n=1), [replace(one, reward=RewardResult(1.0))])
+    write_lines(tmp_path / "step_1.jsonl", step_lines(1, [group], lambda request, one: {}))
+    assert training_metrics([group])["role/solver/invalid_text_share"] == 1.0
 
 
 def test_the_note_of_a_failed_request_can_not_write_to_a_terminal():
     server = Server(lambda number, body: web.Response(status=400, text=f"\x1b]0;own\x07\x9b31m {KEY}"))
-    (sample,) = solve(server, inputs=[stage_input(n=1)])
-    assert sample.error.endswith("\\x1b]0;own\\x07\\x9b31m [api key]")
+    (one,) = solve(server, requests=[asked(n=1)])
+    assert one.detail.endswith("\\x1b]0;own\\x07\\x9b31m [api key]")
 
 
 @pytest.mark.parametrize(
@@ -202,10 +219,10 @@ def test_the_note_of_a_failed_request_can_not_write_to_a_terminal():
     ],
 )
 def test_finish_reasons(ending, reason):
-    (sample,) = solve(Server(lambda number, body: completion("2", ending)), inputs=[stage_input(n=1)])
-    assert sample.finish_reason is reason
-    assert (sample.error is None) == (reason in (FinishReason.STOP, FinishReason.LENGTH))
-    assert sample.error is None or repr(ending) in sample.error
+    (one,) = solve(Server(lambda number, body: completion("2", ending)), requests=[asked(n=1)])
+    assert one.finish is reason
+    assert (one.detail is None) == (reason in (FinishReason.STOP, FinishReason.LENGTH))
+    assert one.detail is None or repr(ending) in one.detail
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 503])
@@ -214,8 +231,8 @@ def test_a_request_that_may_succeed_later_is_repeated(status):
         return web.Response(status=status, text="busy") if number == 0 else completion()
 
     server = Server(busy_once)
-    (sample,) = solve(server, inputs=[stage_input(n=1)])
-    assert (sample.text, sample.error, len(server.bodies)) == ("It is 2.", None, 2)
+    (one,) = solve(server, requests=[asked(n=1)])
+    assert (one.text, one.detail, len(server.bodies)) == ("It is 2.", None, 2)
 
 
 def test_a_server_that_asks_for_patience_gets_it():
@@ -223,18 +240,18 @@ def test_a_server_that_asks_for_patience_gets_it():
         return web.Response(status=429, headers={"Retry-After": "0.4"}) if number == 0 else completion()
 
     started = time.monotonic()
-    (sample,) = solve(Server(busy_once), inputs=[stage_input(n=1)])
-    assert sample.finished
+    (one,) = solve(Server(busy_once), requests=[asked(n=1)])
+    assert one.finished
     assert time.monotonic() - started >= 0.4
 
 
-def test_a_request_that_never_succeeds_is_a_sample_with_a_note():
+def test_a_request_that_never_succeeds_is_a_trajectory_with_a_note():
     server = Server(lambda number, body: web.Response(status=500, text="out of memory"))
-    (sample,) = solve(server, inputs=[stage_input(n=1)])
+    (one,) = solve(server, requests=[asked(n=1)])
     assert len(server.bodies) == 3
-    assert (sample.finish_reason, sample.text, sample.final_text) == (FinishReason.ERROR, "", "")
-    assert "HTTP 500: out of memory" in sample.error
-    assert "attempt 3" in sample.error
+    assert (one.finish, one.text, one.final_text) == (FinishReason.ERROR, "", "")
+    assert "HTTP 500: out of memory" in one.detail
+    assert "attempt 3" in one.detail
 
 
 @pytest.mark.parametrize(
@@ -245,10 +262,10 @@ def test_a_refused_request_is_not_repeated(status, reason):
     server = Server(
         lambda number, body: web.Response(status=status, text=f"no {KEY}", headers={"Location": "/v1"})
     )
-    (sample,) = solve(server, inputs=[stage_input(n=1)])
+    (one,) = solve(server, requests=[asked(n=1)])
     assert len(server.bodies) == 1
-    assert sample.finish_reason.value == reason
-    assert f"HTTP {status}: no [api key]" in sample.error, "the key stays out of logs"
+    assert one.finish.value == reason
+    assert f"HTTP {status}: no [api key]" in one.detail, "the key stays out of logs"
 
 
 @pytest.mark.parametrize(
@@ -265,17 +282,17 @@ def test_a_refused_request_is_not_repeated(status, reason):
 )
 def test_something_else_than_a_completion_is_an_error(response):
     server = Server(lambda number, body: web.Response(**response))
-    (sample,) = solve(server, inputs=[stage_input(n=1)])
-    assert (sample.finish_reason, len(server.bodies)) == (FinishReason.ERROR, 1)
-    assert "/v1/chat/completions" in sample.error
-    assert KEY not in sample.error
-    assert "sk-" not in sample.error, "not a part of it either"
+    (one,) = solve(server, requests=[asked(n=1)])
+    assert (one.finish, len(server.bodies)) == (FinishReason.ERROR, 1)
+    assert "/v1/chat/completions" in one.detail
+    assert KEY not in one.detail
+    assert "sk-" not in one.detail, "not a part of it either"
 
 
 def test_one_failure_leaves_the_others_of_the_group():
     server = Server(lambda number, body: web.Response(status=400) if number == 0 else completion())
-    samples = solve(server, inputs=[stage_input(n=3)], concurrency=1)
-    assert [sample.finish_reason.value for sample in samples] == ["refused", "stop", "stop"]
+    trajectories = solve(server, requests=[asked(n=3)], concurrency=1)
+    assert [one.finish.value for one in trajectories] == ["refused", "stop", "stop"]
 
 
 def test_an_answer_that_takes_too_long_is_given_up():
@@ -284,28 +301,28 @@ def test_an_answer_that_takes_too_long_is_given_up():
         return completion()
 
     server = Server(slow)
-    (sample,) = solve(server, inputs=[stage_input(n=1)], timeout_s=0.2)
-    assert (sample.finish_reason, len(server.bodies)) == (FinishReason.ERROR, 1)
-    assert "marsrl.external_solver.endpoint.timeout_s = 0.2" in sample.error
+    (one,) = solve(server, requests=[asked(n=1)], timeout_s=0.2)
+    assert (one.finish, len(server.bodies)) == (FinishReason.ERROR, 1)
+    assert "marsrl.external_solver.endpoint.timeout_s = 0.2" in one.detail
 
 
 def test_servers_take_turns():
     first, second = Server(), Server()
-    solve(first, second, inputs=[stage_input(n=6)])
+    solve(first, second, requests=[asked(n=6)])
     assert (len(first.bodies), len(second.bodies)) == (3, 3)
 
 
 def test_another_server_answers_for_one_that_is_down():
     server = Server()
-    samples = solve(server, inputs=[stage_input(n=4)], more_urls=(closed_url(),))
-    assert all(sample.finished for sample in samples)
+    trajectories = solve(server, requests=[asked(n=4)], more_urls=(closed_url(),))
+    assert all(one.finished for one in trajectories)
     assert len(server.bodies) == 4
 
 
 def test_a_connection_that_breaks_off_is_made_again():
     server = Server(lambda number, body: completion() if number else None)
-    (sample,) = solve(server, inputs=[stage_input(n=1)])
-    assert sample.finished
+    (one,) = solve(server, requests=[asked(n=1)])
+    assert one.finished
     assert len(server.bodies) == 2
 
 
@@ -315,8 +332,8 @@ def test_no_more_requests_at_a_time_than_allowed():
         return completion()
 
     server = Server(takes_a_moment)
-    samples = solve(server, inputs=[stage_input(f"p{i}", n=4) for i in range(4)], concurrency=3)
-    assert all(sample.finished for sample in samples)
+    trajectories = solve(server, requests=[asked(f"p{i}", n=4) for i in range(4)], concurrency=3)
+    assert all(one.finished for one in trajectories)
     assert len(server.bodies) == 16
     assert server.most_at_once == 3
 
@@ -324,7 +341,7 @@ def test_no_more_requests_at_a_time_than_allowed():
 def test_a_proxy_of_the_environment_is_used(monkeypatch):
     seen: list[str] = []
 
-    async def run() -> list[Sample]:
+    async def run() -> list[Trajectory]:
         async def proxy(request: web.BaseRequest) -> web.Response:
             seen.append(str(request.url))
             return completion()
@@ -337,52 +354,50 @@ def test_a_proxy_of_the_environment_is_used(monkeypatch):
         monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{port}")
         monkeypatch.setenv("no_proxy", "")
         config = EndpointConfig(base_urls=["http://solver.invalid/v1/"], model="big", retries=0)
-        solver = ExternalSolver(
-            EndpointSource(config, api_key=KEY, concurrency=1, seed=1), ChatTokenizer(CONTROL_TOKENS)
-        )
+        source = EndpointSource(config, api_key=KEY, concurrency=1, seed=1)
         try:
-            return await solver.answer(stage_input(n=1))
+            return await trajectories_of(source, [asked(n=1)])
         finally:
             await runner.cleanup()
 
-    (sample,) = asyncio.run(run())
-    assert (sample.text, sample.error) == ("It is 2.", None)
+    (one,) = asyncio.run(run())
+    assert (one.text, one.detail) == ("It is 2.", None)
     assert seen == ["http://solver.invalid/v1/chat/completions"]
 
 
 # --- a whole round --------------------------------------------------------------------------------
 
 
-def engine_sample(reason: FinishReason, group: int = 0) -> Sample:
-    return Sample(f"v{group}#0", f"v{group}", [1], [], [], reason, "", "", error="gone")
+def engine_answer(reason: FinishReason, group: int = 0) -> Trajectory:
+    return Trajectory(f"v{group}#0", [Sequence("verifier", [1], [], [])], reason, detail="gone")
 
 
 def test_an_external_solver_that_never_answers_stops_the_run():
-    samples = solve(more_urls=(closed_url(),), inputs=[replace(stage_input(), n=LEAST_REQUESTS)])
+    trajectories = solve(more_urls=(closed_url(),), requests=[replace(asked(), n=LEAST_REQUESTS)])
     with pytest.raises(
         EngineUnavailableError, match=r"last 8 requests of the external Solver .*external_solver"
     ):
-        RequestWatch().look([*samples, engine_sample(FinishReason.STOP)])
+        RequestWatch().look([*trajectories, engine_answer(FinishReason.STOP)])
 
 
 def test_the_engine_is_judged_by_its_own_requests():
-    samples = solve(Server())
-    failed = [engine_sample(FinishReason.ERROR, group) for group in range(LEAST_REQUESTS)]
+    trajectories = solve(Server())
+    failed = [engine_answer(FinishReason.ERROR, group) for group in range(LEAST_REQUESTS)]
     with pytest.raises(
         EngineUnavailableError, match=r"last 8 requests of the engine failed, the first of.*: gone"
     ):
-        RequestWatch().look([*samples, *failed])
+        RequestWatch().look([*trajectories, *failed])
 
 
 def test_failed_requests_add_up_over_small_rounds_until_one_is_answered():
     watch = RequestWatch()
     for group in range(LEAST_REQUESTS - 1):
-        watch.look([engine_sample(FinishReason.ERROR, group)] * 8)
-    watch.look([engine_sample(FinishReason.STOP), engine_sample(FinishReason.ERROR, 1)])
+        watch.look([engine_answer(FinishReason.ERROR, group)] * 8)
+    watch.look([engine_answer(FinishReason.STOP), engine_answer(FinishReason.ERROR, 1)])
     for group in range(LEAST_REQUESTS - 1):
-        watch.look([engine_sample(FinishReason.ERROR, group)])
+        watch.look([engine_answer(FinishReason.ERROR, group)])
     with pytest.raises(EngineUnavailableError):
-        watch.look([engine_sample(FinishReason.ABORTED)])
+        watch.look([engine_answer(FinishReason.ABORTED)])
 
 
 def test_prompts_that_the_chat_template_refuses_say_nothing_about_the_engine():
@@ -390,25 +405,28 @@ def test_prompts_that_the_chat_template_refuses_say_nothing_about_the_engine():
         def apply_chat_template(self, messages, **kwargs):
             raise ValueError("roles must alternate")
 
-    asked = answer(stage_input(), SamplingSettings(99, 99), None, ChatTokenizer(Refuses()))
-    refused = asyncio.run(asked)
-    assert [one.finish_reason for one in refused] == [FinishReason.ERROR] * 2
+    async def score(request, trajectories):
+        return [RewardResult(0.0) for _ in trajectories]
+
+    runner = RolloutRunner(None, ChatTokenizer(Refuses()), score)
+    refused = asyncio.run(runner.run(asked(), {"solver": Sampling(99, 99)})).trajectories
+    assert [one.finish for one in refused] == [FinishReason.ERROR] * 2
     watch = RequestWatch()
     for _ in range(2 * LEAST_REQUESTS):
-        watch.look([replace(one, group_id=f"g{k}") for one in refused for k in range(LEAST_REQUESTS)])
+        watch.look([replace(one, trajectory_id=f"g{k}#0") for one in refused for k in range(LEAST_REQUESTS)])
     for group in range(LEAST_REQUESTS - 1):
-        watch.look([engine_sample(FinishReason.ERROR, group), *refused])
+        watch.look([engine_answer(FinishReason.ERROR, group), *refused])
     with pytest.raises(EngineUnavailableError):
-        watch.look([engine_sample(FinishReason.ERROR)])
+        watch.look([engine_answer(FinishReason.ERROR)])
 
 
 def test_a_single_answer_keeps_the_run_going():
     server = Server(lambda number, body: completion() if number else web.Response(status=404))
     watch = RequestWatch()
-    watch.look(solve(server, concurrency=1, inputs=[replace(stage_input(), n=LEAST_REQUESTS + 1)]))
+    watch.look(solve(server, concurrency=1, requests=[replace(asked(), n=LEAST_REQUESTS + 1)]))
     watch.look([])
 
 
 def test_what_is_refused_for_its_content_says_nothing_about_the_endpoint():
     server = Server(lambda number, body: web.Response(status=400, text="longer than the context"))
-    RequestWatch().look(solve(server, inputs=[replace(stage_input(), n=LEAST_REQUESTS)]))
+    RequestWatch().look(solve(server, requests=[replace(asked(), n=LEAST_REQUESTS)]))

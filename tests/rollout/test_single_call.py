@@ -1,141 +1,136 @@
+"""One request, n calls: fresh, from a prefix, and on from a pause."""
+
 from __future__ import annotations
 
 import asyncio
 from dataclasses import dataclass, field, replace
+from typing import Any
 
+import numpy as np
 import pytest
-from fake_tokenizers import AddedTokens
+from scripted_client import END, CharacterTokenizer, ScriptedClient, request, run_once, run_rounds
 
-from marsrl_verl.core.types import FinishReason, Problem, Sample, SamplingSettings, StageInput
-from marsrl_verl.rollout.single_call import ChatTokenizer, Completion, EngineUnavailableError, answer
+from marsrl_verl.core.request import Sampling
+from marsrl_verl.core.sequence import Sequence, equal_sequences, token_ids
+from marsrl_verl.core.trajectory import FinishReason, RolloutOutput
+from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
+from marsrl_verl.rollout.context import Completion, EngineUnavailableError
 
-END = 3
-
-
-class CharacterTokenizer(AddedTokens):
-    """One token per character; token 3 ends a sequence."""
-
-    eos_token_id = END
-
-    def __init__(self) -> None:
-        super().__init__(("<|turn|>", "<think>"))
-
-    def apply_chat_template(self, messages, *, add_generation_prompt, tokenize, return_dict, **kwargs):
-        text = "".join(f"<{m['role']}>{m['content']}" for m in messages) + "<assistant>"
-        return {"input_ids": [ord(c) for c in text + kwargs.get("suffix", "")]}
-
-    def decode(self, ids, **_kwargs):
-        return "".join("</s>" if i == END else chr(i) for i in ids)
+SETTINGS = Sampling(max_new_tokens=50, max_prompt_tokens=40)
+SEGMENTS = replace(SETTINGS, segment_tokens=5)
+PROMPT = "<user>1+1<assistant>"
 
 
 @dataclass
-class ScriptedClient:
-    """Gives prepared completions and keeps what it was asked."""
+class PreparedClient:
+    """Gives prepared texts, or an error, and keeps what it was asked."""
 
     texts: list[str]
     finish: FinishReason = FinishReason.STOP
     error: Exception | None = None
-    calls: list[tuple] = field(default_factory=list)
+    calls: list[dict[str, Any]] = field(default_factory=list)
 
-    async def complete(self, request_id, prompt_ids, settings, max_tokens, n):
-        self.calls.append((request_id, list(prompt_ids), max_tokens, n))
+    async def generate(self, policy, prompt_ids, decoding, *, session, name, n=1):
+        self.calls.append(
+            {"session": session, "prompt": prompt_ids.tolist(), "max": decoding.max_tokens, "n": n}
+        )
         if self.error is not None:
             raise self.error
         end = [END] if self.finish is FinishReason.STOP else []
+        answers = [[*map(ord, text), *end] for text in self.texts]
+        log_probs = [np.full(len(ids), -0.1, dtype=np.float32) for ids in answers]
         return [
-            Completion([ord(c) for c in text] + end, [-0.1] * (len(text) + len(end)), self.finish, 7)
-            for text in self.texts
+            Completion(token_ids(ids), some, self.finish, version=7)
+            for ids, some in zip(answers, log_probs, strict=True)
         ]
 
 
-SETTINGS = SamplingSettings(max_new_tokens=50, max_prompt_tokens=40)
-INPUT = StageInput(
-    "p1/solver.0",
-    Problem("p1", "1+1", "2"),
-    "solver",
-    0,
-    "solver",
-    ({"role": "user", "content": "1+1"},),
-    n=2,
-)
-
-
-def run(client, settings=SETTINGS, **template_kwargs):
-    chat = ChatTokenizer(CharacterTokenizer(), template_kwargs)
-    return asyncio.run(answer(INPUT, settings, client, chat))
+def run(client, settings=SETTINGS, **template):
+    return run_once(client, request(), settings, template=template).trajectories
 
 
 def test_one_request_brings_the_whole_group():
-    client = ScriptedClient(["a", "bc"])
-    samples = run(client)
-    assert client.calls == [("p1/solver.0", [ord(c) for c in "<user>1+1<assistant>"], 50, 2)]
-    assert [s.sample_id for s in samples] == ["p1/solver.0#0", "p1/solver.0#1"]
-    assert [s.text for s in samples] == ["a", "bc"]
-    assert {s.policy_version for s in samples} == {7}
+    client = PreparedClient(["a", "bc"])
+    members = run(client)
+    assert client.calls == [{"session": "p1/solver.0", "prompt": [*map(ord, PROMPT)], "max": 50, "n": 2}]
+    assert [one.trajectory_id for one in members] == ["p1/solver.0#0", "p1/solver.0#1"]
+    assert [one.text for one in members] == ["a", "bc"]
+    assert {one.sequence.version for one in members} == {7}
+    assert {(one.sequence.role, one.sequence.policy) for one in members} == {("solver", "policy")}
+    assert members[0].sequence.prompt_ids is members[1].sequence.prompt_ids
+    assert [one.value for one in members] == [1.0, 2.0], "scored"
 
 
 def test_sampled_ids_are_kept_with_the_end_token():
-    (first, _) = run(ScriptedClient(["a", "b"]))
-    assert first.response_ids == [ord("a"), END]
-    assert len(first.rollout_log_probs) == 2
+    (first, _) = run(PreparedClient(["a", "b"]))
+    assert first.sequence.response_ids.tolist() == [ord("a"), END]
+    assert first.sequence.response_mask.tolist() == [1, 1]
+    assert len(first.sequence.rollout_log_probs) == 2
 
 
 def test_only_text_after_the_thinking_part_is_passed_on():
-    (first, second) = run(ScriptedClient(["<think>x</think>\nanswer", "plain"]))
+    (first, second) = run(PreparedClient(["<think>x</think>\nanswer", "plain"]))
     assert first.final_text == "answer"
     assert second.final_text == "plain"
 
 
 def test_a_block_that_the_template_opened_must_be_closed():
-    (first, second) = run(ScriptedClient(["still thinking", "x</think>done"]), suffix="<think>")
+    (first, second) = run(PreparedClient(["still thinking", "x</think>done"]), suffix="<think>")
     assert first.final_text == ""
     assert second.final_text == "done"
 
 
 def test_a_prompt_over_the_limit_is_never_sent():
-    client = ScriptedClient(["a", "b"])
-    samples = run(client, SamplingSettings(max_new_tokens=50, max_prompt_tokens=5))
+    client = PreparedClient(["a", "b"])
+    members = run(client, Sampling(max_new_tokens=50, max_prompt_tokens=5))
     assert client.calls == []
-    assert {s.finish_reason for s in samples} == {FinishReason.PROMPT_TOO_LONG}
-    assert all(s.response_ids == [] and "takes 5" in s.error for s in samples)
+    assert {one.finish for one in members} == {FinishReason.PROMPT_TOO_LONG}
+    assert all(one.tokens == 0 and "takes 5" in one.detail for one in members)
+    assert all(one.sequence.prompt_ids.tolist() == [*map(ord, PROMPT)] for one in members)
 
 
 def test_a_refused_request_is_data():
-    samples = run(ScriptedClient([], error=ValueError("bad prompt")))
-    assert [s.finish_reason for s in samples] == [FinishReason.ERROR] * 2
-    assert "bad prompt" in samples[0].error
+    members = run(PreparedClient([], error=ValueError("bad prompt")))
+    assert [one.finish for one in members] == [FinishReason.ERROR] * 2
+    assert "bad prompt" in members[0].detail
 
 
 def test_a_dead_engine_ends_the_run():
     with pytest.raises(EngineUnavailableError):
-        run(ScriptedClient([], error=EngineUnavailableError("gone")))
+        run(PreparedClient([], error=EngineUnavailableError("gone")))
 
 
 def test_a_truncated_response_has_its_reason():
-    (first, _) = run(ScriptedClient(["abc", "abd"], finish=FinishReason.LENGTH))
-    assert first.finish_reason is FinishReason.LENGTH
+    (first, _) = run(PreparedClient(["abc", "abd"], finish=FinishReason.LENGTH))
+    assert first.finish is FinishReason.LENGTH
     assert not first.finished
     assert first.text == "abc"
 
 
 def test_every_end_token_is_cut_off_and_kept_as_a_sampled_id():
     chat = ChatTokenizer(CharacterTokenizer(), end_ids=frozenset({ord("$")}))
-    (first, second) = asyncio.run(answer(INPUT, SETTINGS, ScriptedClient(["a$", "b"]), chat))
+    (first, second) = run_once(PreparedClient(["a$", "b"]), request(), SETTINGS, chat=chat).trajectories
     assert (first.text, second.text) == ("a", "b")
-    assert first.response_ids == [ord("a"), ord("$"), END]
+    assert first.sequence.response_ids.tolist() == [ord("a"), ord("$"), END]
 
 
 def test_a_spelt_out_control_token_does_not_reach_the_next_role():
-    (first, second) = run(ScriptedClient(["a<|turn|>b", "<think>x</think>c"]))
+    (first, second) = run(PreparedClient(["a<|turn|>b", "<think>x</think>c"]))
     assert (first.text, first.final_text) == ("a b", "a b")
     assert (second.text, second.final_text) == ("<think>x</think>c", "c")
 
 
-def test_completions_that_did_not_come_are_aborted_samples():
-    (first, second) = run(ScriptedClient(["a"]))
-    assert (first.text, first.finish_reason) == ("a", FinishReason.STOP)
-    assert (second.sample_id, second.finish_reason) == ("p1/solver.0#1", FinishReason.ABORTED)
-    assert "1 of 2" in second.error
+def test_completions_that_did_not_come_are_aborted_trajectories():
+    (first, second) = run(PreparedClient(["a"]))
+    assert (first.text, first.finish) == ("a", FinishReason.STOP)
+    assert (second.trajectory_id, second.finish) == ("p1/solver.0#1", FinishReason.ABORTED)
+    assert "1 of 2" in second.detail
+
+
+def test_what_the_engine_gave_up_is_an_aborted_trajectory():
+    (first, _) = run(PreparedClient(["a", "b"], finish=FinishReason.ABORTED))
+    assert (first.finish, first.tokens) == (FinishReason.ABORTED, 1)
+    assert not first.comparable
 
 
 def test_a_chat_that_the_template_refuses_is_data():
@@ -143,130 +138,159 @@ def test_a_chat_that_the_template_refuses_is_data():
         def apply_chat_template(self, messages, **_kwargs):
             raise ValueError("roles must alternate")
 
-    client = ScriptedClient(["a", "b"])
-    samples = asyncio.run(answer(INPUT, SETTINGS, client, ChatTokenizer(Refusing())))
+    client = PreparedClient(["a", "b"])
+    members = run_once(client, request(), SETTINGS, chat=ChatTokenizer(Refusing())).trajectories
     assert client.calls == []
-    assert {sample.finish_reason for sample in samples} == {FinishReason.ERROR}
-    assert "roles must alternate" in samples[0].error
+    assert {one.finish for one in members} == {FinishReason.ERROR}
+    assert "roles must alternate" in members[0].detail
 
 
-class ContinuingClient:
-    """Answers each call with the next letters of the alphabet, as many as allowed, up to 12 in all."""
+class Alphabet:
+    """Answers with the next letters of the alphabet, as many as allowed, up to 12 in all; every call has a
+    version of its own."""
 
     def __init__(self) -> None:
-        self.calls: list[tuple] = []
+        self.calls: list[dict[str, Any]] = []
 
-    async def complete(self, request_id, prompt_ids, settings, max_tokens, n):
-        self.calls.append((request_id, "".join(map(chr, prompt_ids)), max_tokens, n))
-        done = len(prompt_ids) - len("<user>1+1<assistant>")
-        ids = [ord("a") + k for k in range(done, min(12, done + max_tokens))]
-        end = done + max_tokens > 12
-        ids += [END] * end
-        reason = FinishReason.STOP if end else FinishReason.LENGTH
-        return [Completion(list(ids), [-0.5] * len(ids), reason, len(self.calls)) for _ in range(n)]
+    async def generate(self, policy, prompt_ids, decoding, *, session, name, n=1):
+        prompt, most = "".join(map(chr, prompt_ids.tolist())), decoding.max_tokens
+        self.calls.append(
+            {"session": session, "name": name, "prompt": prompt, "max": most, "n": n, "seed": decoding.seed}
+        )
+        done = len(prompt) - len(PROMPT)
+        ids = [ord("a") + k for k in range(done, min(12, done + most))]
+        ids += [END] * (done + most > 12)
+        finish = FinishReason.STOP if done + most > 12 else FinishReason.LENGTH
+        log_probs = np.full(len(ids), -0.5, dtype=np.float32)
+        return [Completion(token_ids(ids), log_probs, finish, version=len(self.calls)) for _ in range(n)]
 
 
 def test_a_response_grows_by_segments_until_it_ends():
-    client, chat = ContinuingClient(), ChatTokenizer(CharacterTokenizer())
-    settings = SamplingSettings(max_new_tokens=50, max_prompt_tokens=40, segment_tokens=5)
-    item, rounds = INPUT, []
-    while not rounds or rounds[-1][0].finish_reason is FinishReason.SEGMENT:
-        samples = asyncio.run(answer(item, settings, client, chat))
-        rounds.append(samples)
-        item = replace(INPUT, unfinished=tuple(samples))
-    assert [len(samples[0].response_ids) for samples in rounds] == [5, 10, 13]
+    client = Alphabet()
+    item, rounds = request(), []
+    while not rounds or rounds[-1][0].paused:
+        output = run_once(client, item, SEGMENTS)
+        rounds.append(output.trajectories)
+        item = request().resumed(output)
+    assert [one[0].tokens for one in rounds] == [5, 10, 13]
     last = rounds[-1][1]
-    assert (last.sample_id, last.text) == ("p1/solver.0#1", "abcdefghijkl")
-    assert last.segments == [(5, 1), (10, 3), (13, 5)]
-    assert last.token_versions == [1] * 5 + [3] * 5 + [5] * 3
-    assert (last.new_tokens, len(last.rollout_log_probs)) == (3, 13)
-    assert client.calls[1] == ("p1/solver.0", "<user>1+1<assistant>abcde", 5, 1)
+    assert (last.trajectory_id, last.text) == ("p1/solver.0#1", "abcdefghijkl")
+    assert last.sequence.versions == ((5, 1), (10, 3), (13, 5))
+    assert last.sequence.token_versions().tolist() == [1] * 5 + [3] * 5 + [5] * 3
+    assert (last.new_tokens, len(last.sequence.rollout_log_probs)) == (3, 13)
+    assert {"session": "p1/solver.0", "prompt": f"{PROMPT}abcde", "max": 5, "n": 1}.items() <= client.calls[
+        1
+    ].items()
     assert rounds[0][0].text == ""
+    assert [one.reward is None for one in rounds[0]] == [True, True]
+
+
+def test_only_what_is_paused_goes_on():
+    client = Alphabet()
+    begun = run_once(client, request(), SEGMENTS)
+    ended = replace(begun.trajectories[0], finish=FinishReason.STOP, sequences=[])
+    output = run_once(
+        client, request().resumed(RolloutOutput("p1/solver.0", [ended, begun.trajectories[1]])), SEGMENTS
+    )
+    assert [one.trajectory_id for one in output.trajectories] == ["p1/solver.0#1"]
 
 
 def test_the_global_limit_ends_a_response_in_segments():
-    settings = SamplingSettings(max_new_tokens=8, max_prompt_tokens=40, segment_tokens=5)
-    client, chat = ContinuingClient(), ChatTokenizer(CharacterTokenizer())
-    samples = asyncio.run(answer(INPUT, settings, client, chat))
-    (cut, _) = asyncio.run(answer(replace(INPUT, unfinished=tuple(samples)), settings, client, chat))
-    assert client.calls[-1][2] == 3
-    assert (cut.finish_reason, cut.text) == (FinishReason.LENGTH, "abcdefgh")
+    settings, client = replace(SEGMENTS, max_new_tokens=8), Alphabet()
+    begun = run_once(client, request(), settings)
+    (cut, _) = run_once(client, request().resumed(begun), settings).trajectories
+    assert client.calls[-1]["max"] == 3
+    assert (cut.finish, cut.text) == (FinishReason.LENGTH, "abcdefgh")
 
 
 def test_a_refused_segment_keeps_what_was_sampled():
-    settings = SamplingSettings(max_new_tokens=50, max_prompt_tokens=40, segment_tokens=5)
-    chat = ChatTokenizer(CharacterTokenizer())
-    samples = asyncio.run(answer(INPUT, settings, ContinuingClient(), chat))
-    refusing = ScriptedClient([], error=ValueError("too long"))
-    (failed, _) = asyncio.run(answer(replace(INPUT, unfinished=tuple(samples)), settings, refusing, chat))
-    assert (failed.finish_reason, len(failed.response_ids)) == (FinishReason.ERROR, 5)
-    assert "too long" in failed.error
+    begun = run_once(Alphabet(), request(), SEGMENTS)
+    refusing = PreparedClient([], error=ValueError("too long"))
+    (failed, _) = run_once(refusing, request().resumed(begun), SEGMENTS).trajectories
+    assert (failed.finish, failed.tokens) == (FinishReason.ERROR, 5)
+    assert "too long" in failed.detail
     assert failed.new_tokens == 0
+    assert failed.sequence.versions == ((5, 1), (5, 1))
 
 
-def continuation(parent: str, tokens: int) -> StageInput:
+def continuation(parent: str, tokens: int, n: int = 2):
     """The group that continues a response after so many tokens."""
     response = [ord("a") + k for k in range(8)]
-    whole = Sample(parent, "p1/initial/0", [ord("?")], response, [-0.1] * 8, FinishReason.STOP, "", "")
-    return replace(INPUT, group_id=f"{parent}/after-{tokens}", prefix=whole.beginning(tokens))
+    whole = Sequence("solver", [*map(ord, PROMPT)], response, [-0.1] * 8, versions=((8, 4),))
+    return request(f"{parent}/after-{tokens}", n, parent_id=parent, prefix=whole.truncate(tokens))
 
 
-def asked_under(item: StageInput) -> set[str]:
-    client = ScriptedClient(["x", "y"])
-    asyncio.run(answer(item, SETTINGS, client, ChatTokenizer(CharacterTokenizer())))
-    return {request_id for request_id, *_ in client.calls}
+def test_a_prefix_is_the_beginning_of_every_member():
+    (first, second) = run_once(Alphabet(), continuation("r#0", 6), SETTINGS).trajectories
+    assert first.text == second.text == "abcdefghijkl"
+    assert first.sequence.versions == ((6, 4), (13, 1))
+    assert first.sequence.rollout_log_probs[:7].tolist() == pytest.approx([-0.1] * 6 + [-0.5])
+    assert first.new_tokens == 7
+
+
+def test_a_prefix_that_fills_the_limit_is_not_asked():
+    client = Alphabet()
+    full = replace(SETTINGS, max_new_tokens=6)
+    (first, _) = run_once(client, continuation("r#0", 6), full).trajectories
+    assert (first.finish, first.tokens, client.calls) == (FinishReason.LENGTH, 6, [])
+
+
+def asked_under(item) -> set[str]:
+    client = PreparedClient(["x", "y"])
+    run_once(client, item, SETTINGS)
+    return {call["session"] for call in client.calls}
 
 
 def test_all_that_continues_one_response_is_asked_under_its_id():
     early, late, other = continuation("r#0", 2), continuation("r#0", 6), continuation("r#1", 2)
     assert asked_under(early) == asked_under(late) == {"r#0"}
     assert asked_under(other) == {"r#1"}
-    half = replace(late, unfinished=(late.prefix, late.prefix))
+    half = late.resumed(run_once(Alphabet(), late, replace(SEGMENTS, segment_tokens=1)))
     assert asked_under(half) == {"r#0"}, "the next segments too"
-    assert asked_under(INPUT) == {"p1/solver.0"}
+    assert asked_under(request()) == {"p1/solver.0"}
 
 
-class SeedClient(ContinuingClient):
-    """Keeps the seed of every request under the tokens that it begins with."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seeds: list[int | None] = []
-
-    async def complete(self, request_id, prompt_ids, settings, max_tokens, n):
-        self.seeds.append(settings.seed)
-        return await super().complete(request_id, prompt_ids, settings, max_tokens, n)
-
-
-def seeds_of(*items: StageInput, seed: int | None = 1) -> list[int | None]:
-    client, chat = SeedClient(), ChatTokenizer(CharacterTokenizer())
-    settings = SamplingSettings(max_new_tokens=50, max_prompt_tokens=40, segment_tokens=5, seed=seed)
-    for item in items:
-        asyncio.run(answer(item, settings, client, chat))
-    return client.seeds
-
-
-def every_kind_of_request() -> list[StageInput]:
+def every_kind_of_request() -> list:
     """Two groups, the next two segments of the first, and two continuations of one response."""
-    client, chat = ContinuingClient(), ChatTokenizer(CharacterTokenizer())
-    settings = SamplingSettings(max_new_tokens=50, max_prompt_tokens=40, segment_tokens=5)
-    begun = asyncio.run(answer(INPUT, settings, client, chat))
-    later = asyncio.run(answer(replace(INPUT, unfinished=tuple(begun)), settings, client, chat))
+    begun = run_once(Alphabet(), request(), SEGMENTS)
+    later = run_once(Alphabet(), request().resumed(begun), SEGMENTS)
     return [
-        INPUT,
-        replace(INPUT, group_id="p1/solver.1"),
-        replace(INPUT, unfinished=tuple(begun)),
-        replace(INPUT, unfinished=tuple(later)),
+        request(),
+        request("p1/solver.1"),
+        request().resumed(begun),
+        request().resumed(later),
         continuation("r#0", 2),
         continuation("r#0", 6),
     ]
 
 
+def seeds_of(*items, seed: int | None = 1) -> list[int | None]:
+    client = Alphabet()
+    for item in items:
+        run_once(client, item, replace(SEGMENTS, seed=seed))
+    return [call["seed"] for call in client.calls]
+
+
 def test_every_request_has_a_seed_of_its_own():
     seeds = seeds_of(*every_kind_of_request())
-    assert len(seeds) == 8, "a request for each segment of each sample"
+    assert len(seeds) == 8, "a request for each segment of each trajectory"
     assert len(set(seeds)) == 8
     assert not set(seeds) & set(seeds_of(*every_kind_of_request(), seed=2))
+
+
+def test_the_names_that_seeds_are_derived_from():
+    """A run goes on with the same tokens after an update of this package: the names stay as they are."""
+    named = replace(SEGMENTS, seed=1)
+    assert seeds_of(*every_kind_of_request()) == [
+        named.request_seed("p1/solver.0", 0),
+        named.request_seed("p1/solver.1", 0),
+        named.request_seed("p1/solver.0#0", 5),
+        named.request_seed("p1/solver.0#1", 5),
+        named.request_seed("p1/solver.0#0", 10),
+        named.request_seed("p1/solver.0#1", 10),
+        named.request_seed("r#0/after-2", 2),
+        named.request_seed("r#0/after-6", 6),
+    ]
 
 
 def test_the_seeds_do_not_depend_on_the_order_of_requests():
@@ -276,3 +300,64 @@ def test_the_seeds_do_not_depend_on_the_order_of_requests():
 
 def test_without_a_seed_the_engine_draws():
     assert set(seeds_of(*every_kind_of_request(), seed=None)) == {None}
+
+
+def spells_out(prompt: str) -> str:
+    """A policy that writes a text of its own, in one piece or several."""
+    text = "<think>one and one</think>It is 2.</s>"
+    return text[len(prompt) - len(PROMPT) :]
+
+
+@pytest.mark.parametrize("segment", [1, 2, 7, 30, 31, 32, 49])
+def test_a_response_is_the_same_in_one_piece_from_a_prefix_and_in_segments(segment):
+    (whole, _), rounds = run_rounds(ScriptedClient(spells_out), request(), {"solver": SETTINGS})
+    assert (rounds, whole.final_text) == (1, "It is 2.")
+    sampling = {"solver": replace(SETTINGS, segment_tokens=segment)}
+    paused, rounds = run_rounds(ScriptedClient(spells_out), request(), sampling)
+    assert rounds == -(-whole.tokens // segment)
+    begins = replace(request(), prefix=whole.sequence.truncate(4), parent_id="r#0")
+    branched, _ = run_rounds(ScriptedClient(spells_out), begins, sampling)
+    for one in (*paused, *branched):
+        same = replace(one.sequence, versions=whole.sequence.versions)
+        assert equal_sequences(same, whole.sequence)
+        assert (one.text, one.final_text, one.finish) == (whole.text, whole.final_text, whole.finish)
+
+
+def test_a_policy_of_text_alone_is_asked_for_a_chat():
+    from marsrl_verl.core.policy import Policy, PolicyKind, PolicySet
+    from marsrl_verl.rollout.external.solver import ExternalAnswer
+
+    class Source:
+        async def answer(self, request, k, messages):
+            return ExternalAnswer(f"{k}: {messages[0]['content']}<|turn|>", reasoning="hm")
+
+    policies = PolicySet((Policy(), Policy("big", PolicyKind.ANSWERS)), {"solver": "big"})
+    client = PreparedClient([])
+    output = run_once(client, request(), SETTINGS, policies=policies, sources={"big": Source()})
+    assert [one.text for one in output.trajectories] == [
+        f"<think>\nhm\n</think>\n\n{k}: 1+1 " for k in range(2)
+    ]
+    assert all(one.external and one.finished and one.reward is not None for one in output.trajectories)
+    assert client.calls == []
+
+
+def test_an_unknown_program_is_named():
+    for name, hint in (("nobody", "known: single_call"), ("json:dumps_", "no attribute 'dumps_'")):
+        with pytest.raises(ValueError, match=hint):
+            asyncio.run(_run_named(name))
+    with pytest.raises(ValueError, match="has no method `run`"):
+        asyncio.run(_run_named("fractions:Fraction"))
+
+
+async def _run_named(name: str) -> Any:
+    from scripted_client import runner
+
+    return await runner(PreparedClient([])).run(replace(request(), rollout=name), {"solver": SETTINGS})
+
+
+def test_a_program_of_ones_own_is_named_by_its_class():
+    own = replace(request(), rollout="marsrl_verl.rollout.single_call:SingleCall")
+    assert [one.text for one in run_once(PreparedClient(["a", "b"]), own, SETTINGS).trajectories] == [
+        "a",
+        "b",
+    ]

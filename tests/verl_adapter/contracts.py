@@ -68,6 +68,13 @@ SIGNATURES: dict[str, list[str]] = {
     "verl:DataProto.select_idxs": ["self", "idxs"],
     "verl:DataProto.union": ["self", "other"],
     "verl:DataProto.to_tensordict": ["self"],
+    # Chats that grow.
+    "verl.utils.tokenizer.continuous_token:ContinuousTokenBuilder.merge_context_tokens": [
+        "self", "previous_messages", "updated_messages", "runtime_token_ids", "tools",
+    ],
+    "verl.utils.tokenizer.continuous_token:ContinuousTokenBuilder.render_delta_token_id": [
+        "self", "prefix_messages", "appended_messages", "add_generation_prompt", "tools",
+    ],
     # What the task runner builds.
     "verl.single_controller.base.decorator:register": [
         "dispatch_mode", "execute_mode", "blocking", "materialize_futures",
@@ -182,6 +189,12 @@ SIGNATURES: dict[str, list[str]] = {
 """Parameters of the functions that are called or overridden."""
 
 AT_LEAST: dict[str, set[str]] = {
+    "verl.utils.tokenizer.continuous_token_wiring:create_continuous_token_builder": {
+        "tokenizer",
+        "model_family",
+        "hf_model_type",
+        "chat_template_kwargs",
+    },
     # vLLM's are many, and differ between the version on CPU and the one on GPU.
     "vllm:SamplingParams": {
         "n",

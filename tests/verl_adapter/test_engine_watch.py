@@ -12,7 +12,7 @@ pytest.importorskip("ray", reason="Ray's errors")
 from fake_ray import Answer, FakeRay, actor
 from ray.exceptions import ActorDiedError, RayTaskError
 
-from marsrl_verl.rollout.single_call import EngineUnavailableError
+from marsrl_verl.rollout.context import EngineUnavailableError
 from marsrl_verl.verl_adapter import engine_watch, stop_signals
 from marsrl_verl.verl_adapter.engine_watch import (
     EngineGuard,

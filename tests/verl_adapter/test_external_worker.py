@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -18,27 +18,35 @@ from marsrl_verl.core.step_result import StepResult
 from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
-from marsrl_verl.core.types import FinishReason, Group, Outcome, Problem, Sample, SamplingSettings, StageInput
-from marsrl_verl.evaluation.system import Call
-from marsrl_verl.reporting.rollout_log import rollout_line
+from marsrl_verl.core.policy import PolicyKind
+from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
+from marsrl_verl.core.scheduler import StepResult
+from marsrl_verl.core.sequence import Sequence
+from marsrl_verl.core.trajectory import FinishReason, Group, RewardResult, RolloutOutput, Trajectory
+from marsrl_verl.evaluation.runs import Call
+from marsrl_verl.reporting.rollout_log import rollout_lines
+from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
+from marsrl_verl.rollout.context import EngineUnavailableError
 from marsrl_verl.rollout.external.answer_file import AnswerFileError, FileSource
 from marsrl_verl.rollout.external.api_key import ApiKeyError
 from marsrl_verl.rollout.external.endpoint import EndpointSource
-from marsrl_verl.rollout.single_call import ChatTokenizer, EngineUnavailableError
+from marsrl_verl.rollout.external.solver import ExternalAnswer
 from marsrl_verl.verl_adapter import engine_watch, rollout_manager
-from marsrl_verl.verl_adapter.batch import training_rows
 from marsrl_verl.verl_adapter.components import (
+    answer_sources,
     build_algorithm,
     build_prompts,
     endpoint_key,
-    external_solver,
+    policy_set,
 )
 from marsrl_verl.verl_adapter.observer import TrainingObserver
-from marsrl_verl.verl_adapter.rollout_manager import MarsRLAgentLoopManager, MarsRLAgentLoopWorker
+from marsrl_verl.verl_adapter.rollout_manager import MarsRLAgentLoopManager
+from marsrl_verl.verl_adapter.rollout_server import worker as worker_module
+from marsrl_verl.verl_adapter.rollout_server.worker import RolloutWorker, WorkerRound
 
 ENDPOINT = "marsrl.external_solver.endpoint"
 SERVED = ("external_solver=endpoint", f"{ENDPOINT}.base_urls=[http://host:8000/v1]", f"{ENDPOINT}.model=big")
-SETTINGS = SamplingSettings(max_new_tokens=8, max_prompt_tokens=99)
+SETTINGS = Sampling(max_new_tokens=8, max_prompt_tokens=99)
 
 
 class CharacterTokenizer:
@@ -58,31 +66,20 @@ def composed(*words: str):
     return compose_config(parse_arguments(["cluster=cpu", *words])).config
 
 
-def stage_input(role: str, name: str = "p") -> StageInput:
-    return StageInput(
-        f"{name}/{role}/0",
-        Problem(name, "1 + 1?", "2"),
-        role,
-        0,
-        role,
-        ({"role": "user", "content": "?"},),
-        n=2,
-    )
+def asked(role: str, name: str = "p", n: int = 2) -> RolloutRequest:
+    chat = ({"role": "user", "content": "?"},)
+    return RolloutRequest(f"{name}/{role}/0", Problem(name, "1 + 1?", "2"), role, role, chat, n)
 
 
-def external_sample(item: StageInput, k: int, reason: FinishReason = FinishReason.STOP) -> Sample:
-    return Sample(
-        sample_id=f"{item.group_id}#{k}",
-        group_id=item.group_id,
-        prompt_ids=[],
-        response_ids=[],
-        rollout_log_probs=[],
-        finish_reason=reason,
+def external_answer(item: RolloutRequest, k: int, finish: FinishReason = FinishReason.STOP) -> Trajectory:
+    return Trajectory(
+        f"{item.group_id}#{k}",
+        sequences=[],
+        finish=finish,
         text="<think>hm</think>2",
         final_text="2",
-        outcome=Outcome(float(k)),
-        error="HTTP 500" if reason is FinishReason.ERROR else None,
-        external=True,
+        reward=RewardResult(float(k)),
+        detail="HTTP 500" if finish is FinishReason.ERROR else None,
     )
 
 
@@ -90,7 +87,8 @@ def external_sample(item: StageInput, k: int, reason: FinishReason = FinishReaso
 
 
 def test_without_a_source_the_model_solves():
-    assert external_solver(composed(), CHAT) is None
+    assert answer_sources(composed()) == {}
+    assert policy_set(typed_settings(composed())).of("solver").trained
 
 
 def test_an_endpoint_has_its_key_and_a_part_of_the_requests():
@@ -99,7 +97,7 @@ def test_an_endpoint_has_its_key_and_a_part_of_the_requests():
         f"{ENDPOINT}.max_concurrent_requests=11",
         "actor_rollout_ref.rollout.agent.num_workers=3",
     )
-    source = external_solver(config, CHAT, "sk-1").source
+    (source,) = answer_sources(config, "sk-1").values()
     assert isinstance(source, EndpointSource)
     assert (source._api_key, source._slots._value) == ("sk-1", 3)
 
@@ -142,114 +140,132 @@ def test_every_worker_is_handed_the_key_in_a_call(monkeypatch):
         assert [worker.key for worker in manager.agent_loop_workers] == [expected] * 2
 
 
-def test_a_worker_asks_with_the_key_it_was_handed():
-    worker = MarsRLAgentLoopWorker.__new__(MarsRLAgentLoopWorker)
-    worker.config, worker._chat = composed(*SERVED), CHAT
-    worker.take_endpoint_key("sk-1")
-    assert worker._external_solver.source._api_key == "sk-1"
+def test_the_solver_alone_has_the_policy_of_the_source(tmp_path):
+    answers = ("external_solver=jsonl", f"marsrl.external_solver.jsonl.path={tmp_path}")
+    for words, kind in ((SERVED, PolicyKind.ENDPOINT), (answers, PolicyKind.ANSWERS)):
+        policies = policy_set(typed_settings(composed(*words)))
+        assert policies.of("solver").kind is kind
+        assert {policies.of(role).name for role in ("verifier", "corrector")} == set(policies.trained)
 
 
 def test_a_file_is_read_in_the_worker(tmp_path):
     path = tmp_path / "a.jsonl"
     words = ("external_solver=jsonl", f"marsrl.external_solver.jsonl.path={path}", "marsrl.run.seed=7")
     with pytest.raises(AnswerFileError, match="No such file"):
-        external_solver(composed(*words), CHAT)
+        answer_sources(composed(*words))
     path.write_text(json.dumps({"question": "1 + 1?", "answers": ["2<|im_end|>"]}))
-    solver = external_solver(composed(*words), CHAT)
-    assert isinstance(solver.source, FileSource)
-    assert solver.source.seed == 7
-    (first, _) = asyncio.run(solver.answer(stage_input("solver")))
-    assert first.text == "2 ", "the trained model's control tokens are taken out"
+    (source,) = answer_sources(composed(*words)).values()
+    assert isinstance(source, FileSource)
+    assert source.seed == 7
 
 
 def test_the_solvers_prompt_has_no_limit_of_ours():
     long = Problem("p", "x" * 9_999, "2", messages=({"role": "user", "content": "x" * 9_999},))
     for words, expected in (((), 0), (SERVED, 1)):
         settings = typed_settings(composed(*words))
-        algorithm = build_algorithm(settings, build_prompts(settings), CHAT, 4)
-        assert len(algorithm.first_inputs(long, 0)) == expected
+        method = build_algorithm(settings, build_prompts(settings), CHAT, 4)
+        assert len(method.first_requests(long, 0)) == expected
 
 
 # --- the worker and the manager -------------------------------------------------------------------
 
 
 @dataclass
-class Recorder:
-    """An external Solver, or the engine's `answer`, that keeps what it was asked."""
+class Source:
+    """Who answers for the Solver."""
 
     asked: list[str] = field(default_factory=list)
 
-    async def answer(self, item: StageInput, *_engine: Any) -> list[Sample]:
-        self.asked.append(item.role)
-        return [external_sample(item, k) for k in range(item.n)]
+    async def answer(self, request, k, messages):
+        self.asked.append(f"{request.group_id}#{k}")
+        return ExternalAnswer("2<|im_end|>")
+
+
+@dataclass
+class Engine:
+    """Refuses everything, and keeps what it was asked."""
+
+    asked: list[str] = field(default_factory=list)
+
+    async def generate(self, policy, prompt_ids, decoding, *, session, name, n=1):
+        self.asked.append(name)
+        raise ValueError("no engine")
 
 
 @pytest.fixture
-def worker_and_recorders(monkeypatch):
-    """A worker whose samples all have reward 1; what the external Solver and the engine are asked."""
-    outside, engine = Recorder(), Recorder()
+def worker_of(monkeypatch):
+    """A rollout worker of a configuration, whose trajectories all have reward 1."""
 
     def start(self, config, llm_client, teacher_client, reward_loop_worker_handles):
-        self.llm_client, self.tokenizer = llm_client, None
+        self.config, self.llm_client, self.tokenizer = config, llm_client, None
         self.reward_loop_worker_handles = reward_loop_worker_handles
 
     async def score(data):
-        outcomes = [Outcome(1.0) for _ in data.non_tensor_batch["score_request"]]
-        return {"reward_extra_info": {"outcomes": outcomes}}
+        results = [RewardResult(1.0) for _ in data.non_tensor_batch["score_request"]]
+        return {"reward_extra_info": {"outcomes": results}}
 
-    monkeypatch.setattr(rollout_manager, "answer", engine.answer)
-    monkeypatch.setattr(rollout_manager, "chat_tokenizer", lambda config, tokenizer: CHAT)
-    monkeypatch.setattr(rollout_manager, "external_solver", lambda config, chat: outside)
-    monkeypatch.setattr(rollout_manager.AgentLoopWorker, "__init__", start)
+    monkeypatch.setattr(worker_module, "ray", SimpleNamespace(put=lambda output: output))
+    monkeypatch.setattr(worker_module, "chat_tokenizer", lambda config, tokenizer: CHAT)
+    monkeypatch.setattr(worker_module.AgentLoopWorker, "__init__", start)
     rewards = SimpleNamespace(compute_score=SimpleNamespace(remote=score))
-    return MarsRLAgentLoopWorker(None, None, reward_loop_worker_handles=[rewards]), outside, engine
+    return lambda *words: RolloutWorker(composed(*words), None, reward_loop_worker_handles=[rewards])
 
 
-def test_the_worker_asks_it_for_the_solver_alone_and_scores_as_usual(worker_and_recorders):
-    worker, outside, engine = worker_and_recorders
-    inputs = [stage_input(role) for role in ("solver", "verifier", "corrector")]
-    sampling = {item.role: SETTINGS for item in inputs}
-    done = asyncio.run(worker.generate_samples(inputs, sampling))
-    assert (outside.asked, engine.asked) == (["solver"], ["verifier", "corrector"])
-    assert [sample.outcome.reward for sample in done.samples] == [1.0] * 6
+def test_a_worker_asks_with_the_key_it_was_handed(worker_of):
+    worker = worker_of(*SERVED)
+    worker.take_endpoint_key("sk-1")
+    (source,) = worker._runner.sources.values()
+    assert source._api_key == "sk-1"
+
+
+def test_the_worker_asks_it_for_the_solver_alone_and_scores_as_usual(worker_of):
+    worker, outside, engine = worker_of(*SERVED), Source(), Engine()
+    worker._runner.sources, worker._runner.client = dict.fromkeys(worker._runner.sources, outside), engine
+    requests = [asked(role) for role in ("solver", "verifier", "corrector")]
+    done = asyncio.run(worker.run_requests(requests, {item.role: SETTINGS for item in requests}))
+    assert outside.asked == ["p/solver/0#0", "p/solver/0#1"]
+    assert engine.asked == ["p/verifier/0", "p/corrector/0"]
+    found = [one for output in done.outputs for one in output.trajectories]
+    assert [one.value for one in found] == [1.0] * 6
+    assert [one.external for one in found] == [True] * 2 + [False] * 4
+    assert found[0].text == "2 ", "the trained model's control tokens are taken out"
 
 
 def test_a_round_without_a_solution_stops_although_the_engine_answers(monkeypatch):
-    def generate(inputs, sampling):
-        reasons = {"solver": FinishReason.ERROR, "verifier": FinishReason.STOP}
-        samples = [external_sample(item, k, reasons[item.role]) for item in inputs for k in range(8)]
-        for sample in samples:
-            sample.external = sample.group_id.startswith("p/solver")
-        return rollout_manager.Round(samples, 1.0)
+    def answer(item: RolloutRequest) -> RolloutOutput:
+        if item.role == "solver":
+            members = [external_answer(item, k, FinishReason.ERROR) for k in range(8)]
+        else:
+            sequence = Sequence(item.role, [1], [2], [-0.5])
+            members = [replace(external_answer(item, k), sequences=[sequence]) for k in range(8)]
+        return RolloutOutput(item.group_id, members)
+
+    def run_requests(requests, sampling):
+        return WorkerRound([fake_ray.Answer(answer(one)) for one in requests], 1.0)
 
     monkeypatch.setattr(engine_watch, "ray", fake_ray.FakeRay())
     manager = MarsRLAgentLoopManager.__new__(MarsRLAgentLoopManager)
-    manager.agent_loop_workers = [SimpleNamespace(generate_samples=fake_ray.Method(generate))]
-    inputs = [stage_input("solver"), stage_input("verifier")]
+    manager.agent_loop_workers = [SimpleNamespace(run_requests=fake_ray.Method(run_requests))]
+    requests = [asked("solver"), asked("verifier")]
     with pytest.raises(
         EngineUnavailableError, match=r"all of the last 8 requests of the external Solver.*HTTP 500"
     ):
-        manager.generate(inputs, {item.role: SETTINGS for item in inputs})
-    assert len(manager.generate(inputs[1:], {"verifier": SETTINGS})) == 8
+        manager.generate(requests, {item.role: SETTINGS for item in requests})
+    [output] = manager.generate(requests[1:], {"verifier": SETTINGS})
+    assert len(output.trajectories) == 8
 
 
 # --- what a run leaves behind ---------------------------------------------------------------------
 
 
 def solver_group() -> Group:
-    item = stage_input("solver")
-    return Group(item, [external_sample(item, k) for k in range(2)])
-
-
-def test_another_models_answers_never_enter_a_batch():
-    group = solver_group()
-    with pytest.raises(ValueError, match="not to be trained"):
-        training_rows([group], {sample.sample_id: ((0, 1.0),) for sample in group.samples})
+    item = asked("solver")
+    return Group(item, [external_answer(item, k) for k in range(2)])
 
 
 def test_the_rollout_log_has_its_text_and_no_tokens():
     group = solver_group()
-    line = rollout_line(3, group.input, group.samples[1])
+    [line] = rollout_lines(3, group.request, group.trajectories[1], lambda request, one: {})
     assert (line["external"], line["response"], line["final"], line["reward"]) == (
         True,
         "<think>hm</think>2",
@@ -257,7 +273,7 @@ def test_the_rollout_log_has_its_text_and_no_tokens():
         1.0,
     )
     assert [line[name] for name in ("prompt_tokens", "tokens", "policy_version")] == [None] * 3
-    assert (line["token_ids"], line["segments"]) == ([], [])
+    assert (line["token_ids"], line["versions"]) == ([], [])
 
 
 def step_result(group: Group) -> StepResult:
@@ -268,11 +284,11 @@ def step_result(group: Group) -> StepResult:
         ended=[],
         waiting={},
         in_flight=0,
-        unfinished=0,
-        held=0,
+        paused=0,
+        deferred=0,
         stale=0,
         oldest_waiting={},
-        input_ages={},
+        request_ages={},
     )
 
 
@@ -287,5 +303,5 @@ def test_an_external_solver_has_no_lengths(tmp_path):
 def test_the_example_says_who_solved():
     from marsrl_verl.reporting.example import _name
 
-    item = stage_input("solver")
-    assert _name(Call(item, external_sample(item, 0))) == "Solver (external)"
+    item = asked("solver")
+    assert _name(Call(item, external_answer(item, 0))) == "Solver (external)"

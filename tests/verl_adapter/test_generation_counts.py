@@ -6,25 +6,25 @@ from dataclasses import asdict, dataclass
 
 from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.algos.prompts import MathPrompts
+from marsrl_verl.core.request import Problem, Sampling
 from marsrl_verl.core.scheduler import Scheduler
 from marsrl_verl.core.scripted import Reply, ScriptedEngine
-from marsrl_verl.core.types import Problem, SamplingSettings
 from marsrl_verl.verl_adapter.generation import Generation, Round
 
-COUNTED = ("rounds", "samples", "tokens", "continued_tokens", "seconds")
+COUNTED = ("rounds", "trajectories", "tokens", "continued_tokens", "seconds")
 
 
 @dataclass
 class Done:
-    samples: list
+    outputs: list
 
     def wait(self) -> Round:
-        return Round(self.samples, 0.25)
+        return Round(self.outputs, 0.25)
 
 
 class Engine(ScriptedEngine):
-    def start(self, inputs, sampling) -> Done:
-        return Done(self.generate(inputs, sampling))
+    def start(self, requests, sampling) -> Done:
+        return Done(self.generate(requests, sampling))
 
 
 def test_a_long_answer_is_counted_segment_by_segment():
@@ -33,7 +33,7 @@ def test_a_long_answer_is_counted_segment_by_segment():
     engine = Engine(lambda item, k: Reply("x" * (50 if k == 0 else 30)))
     method = MarsRL(MathPrompts(), seed=1, group_size=2, train_roles=("solver",))
     scheduler = Scheduler(method, "pipelined")
-    generation = Generation(scheduler, engine, {"solver": SamplingSettings(100, 100, segment_tokens=20)})
+    generation = Generation(scheduler, engine, {"solver": Sampling(100, 100, segment_tokens=20)})
     counts = []
     for step in (1, 2, 3):
         scheduler.start_step(step, [problem] if step == 1 else [])
@@ -42,7 +42,7 @@ def test_a_long_answer_is_counted_segment_by_segment():
         assert not any(found[name] for name in found if name not in COUNTED), "no engine told what it read"
         scheduler.finish_step()
     assert counts == [
-        {"rounds": 1, "samples": 2, "tokens": 40, "continued_tokens": 0, "seconds": 0.25},
-        {"rounds": 1, "samples": 2, "tokens": 30, "continued_tokens": 2 * (11 + 20), "seconds": 0.25},
-        {"rounds": 1, "samples": 1, "tokens": 10, "continued_tokens": 11 + 40, "seconds": 0.25},
+        {"rounds": 1, "trajectories": 2, "tokens": 40, "continued_tokens": 0, "seconds": 0.25},
+        {"rounds": 1, "trajectories": 2, "tokens": 30, "continued_tokens": 2 * (11 + 20), "seconds": 0.25},
+        {"rounds": 1, "trajectories": 1, "tokens": 10, "continued_tokens": 11 + 40, "seconds": 0.25},
     ]

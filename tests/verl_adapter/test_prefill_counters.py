@@ -17,8 +17,10 @@ import fake_ray
 from omegaconf import OmegaConf
 from ray.exceptions import ActorDiedError
 
-from marsrl_verl.core.types import FinishReason, Problem, Sample, StageInput
-from marsrl_verl.rollout.single_call import EngineUnavailableError
+from marsrl_verl.core.request import Problem, RolloutRequest
+from marsrl_verl.core.sequence import Sequence
+from marsrl_verl.core.trajectory import FinishReason, RolloutOutput, Trajectory
+from marsrl_verl.rollout.context import EngineUnavailableError
 from marsrl_verl.verl_adapter import engine_watch, rollout_manager
 from marsrl_verl.verl_adapter.generation import Generation, Round, RoundCounts
 from marsrl_verl.verl_adapter.rollout_manager import MarsRLAgentLoopManager
@@ -28,6 +30,7 @@ from marsrl_verl.verl_adapter.rollout_server.prefill_counters import (
     read_counters,
 )
 from marsrl_verl.verl_adapter.rollout_server.server import MarsRLvLLMServer
+from marsrl_verl.verl_adapter.rollout_server.worker import WorkerRound
 
 # --- vLLM's registry ------------------------------------------------------------------------------
 
@@ -122,26 +125,27 @@ class Server:
         return PrefillCounters() if self.statistics else None
 
 
-def sample(k: int) -> Sample:
-    return Sample(f"g#{k}", "g", [1, 2, 3], [4], [0.0], FinishReason.STOP, "", "")
+def trajectory(k: int) -> Trajectory:
+    return Trajectory(f"g#{k}", [Sequence("solver", [1, 2, 3], [4], [0.0])], FinishReason.STOP)
 
 
-INPUTS = [StageInput("g", Problem("p", "1+1", "2"), "solver", 0, "solver", (), n=2)]
+REQUESTS = [RolloutRequest("g", Problem("p", "1+1", "2"), "solver", "solver", (), n=2)]
 
 
 @pytest.fixture
 def manager(monkeypatch) -> MarsRLAgentLoopManager:
-    """A manager with a worker that answers every round with two samples of one prompt."""
+    """A manager with a worker that answers every round with two trajectories of one prompt."""
     monkeypatch.setattr(engine_watch, "ray", fake_ray.FakeRay())
     made = MarsRLAgentLoopManager.__new__(MarsRLAgentLoopManager)
-    answer = fake_ray.Method(lambda *_: Round([sample(0), sample(1)], 1.0))
-    made.agent_loop_workers = [SimpleNamespace(generate_samples=answer)]
+    output = RolloutOutput("g", [trajectory(0), trajectory(1)])
+    answer = fake_ray.Method(lambda *_: WorkerRound([fake_ray.Answer(output)], 1.0))
+    made.agent_loop_workers = [SimpleNamespace(run_requests=answer)]
     return made
 
 
 def test_a_round_tells_what_all_servers_read_in_it(manager):
     manager.measure_prefill([Server(), Server()])
-    done = manager.start(INPUTS, {}).wait()
+    done = manager.start(REQUESTS, {}).wait()
     assert done.prefill == PrefillCounters(20, 8, 1.0)
     assert done.shared_prompt_tokens == 3
 
@@ -150,32 +154,32 @@ def test_servers_are_read_before_the_round_is_given_out(manager):
     server = Server()
     manager.measure_prefill([server])
     given_out_after = []
-    remote = manager.agent_loop_workers[0].generate_samples.remote
+    remote = manager.agent_loop_workers[0].run_requests.remote
 
     def give_out(*arguments):
         given_out_after.append(server.readings)
         return remote(*arguments)
 
-    manager.agent_loop_workers[0].generate_samples.remote = give_out
-    manager.start(INPUTS, {}).wait()
+    manager.agent_loop_workers[0].run_requests.remote = give_out
+    manager.start(REQUESTS, {}).wait()
     assert (given_out_after, server.readings) == ([1], 2)
 
 
 def test_nobody_asks_for_an_evaluations_statistics(manager):
     server = Server()
     manager.measure_prefill([server])
-    assert len(manager.generate(INPUTS, {})) == 2
+    assert len(manager.generate(REQUESTS, {})) == 1
     assert server.readings == 0
 
 
 def test_without_servers_nothing_is_read_or_counted(manager, monkeypatch):
     monkeypatch.setattr(rollout_manager, "shared_tokens", lambda prompts: pytest.fail("prompts were counted"))
-    assert manager.start(INPUTS, {}).wait().prefill is None
+    assert manager.start(REQUESTS, {}).wait().prefill is None
 
 
 def test_one_server_without_statistics_leaves_the_round_without(manager):
     manager.measure_prefill([Server(), Server(statistics=False)])
-    done = manager.start(INPUTS, {}).wait()
+    done = manager.start(REQUESTS, {}).wait()
     assert (done.prefill, done.shared_prompt_tokens) == (None, 0)
 
 
@@ -186,7 +190,7 @@ def gone() -> PrefillCounters:
 def test_a_server_that_is_gone_is_an_engine_that_is_gone(manager):
     manager.measure_prefill([SimpleNamespace(prefill_counters=fake_ray.Method(gone))])
     with pytest.raises(EngineUnavailableError, match="gone"):
-        manager.start(INPUTS, {})
+        manager.start(REQUESTS, {})
 
 
 # --- a step's counts ------------------------------------------------------------------------------
@@ -224,7 +228,7 @@ def test_what_was_not_observed_is_absent():
 
 
 def test_a_state_that_was_written_without_these_counts_is_continued():
-    older = {"rounds": 2, "samples": 9, "tokens": 70, "continued_tokens": 5, "seconds": 0.5}
+    older = {"rounds": 2, "trajectories": 9, "tokens": 70, "continued_tokens": 5, "seconds": 0.5}
     generation = Generation(MagicMock(), MagicMock(), {})
     generation.load_state_dict(older)
     assert generation.state_dict() == {**asdict(RoundCounts()), **older}

@@ -9,7 +9,8 @@ import pytest
 
 pytest.importorskip("verl", reason="verl's reward worker")
 
-from marsrl_verl.core.types import FinishReason, Outcome, Problem
+from marsrl_verl.core.request import Problem
+from marsrl_verl.core.trajectory import FinishReason, RewardResult
 from marsrl_verl.rewards.base import ScoreRequest
 from marsrl_verl.verl_adapter.scoring import MOST_IN_A_CALL, GroupScorer
 
@@ -28,7 +29,7 @@ class RewardWorker:
         self.sizes.append(len(requests))
         if len(self.sizes) > self.calls_at_once:
             await self.let_go.wait()
-        outcomes = [Outcome(float(one.sample_id.split("#")[1])) for one in requests]
+        outcomes = [RewardResult(float(one.trajectory_id.split("#")[1])) for one in requests]
         return {"reward_score": 0.0, "reward_extra_info": {"outcomes": outcomes}}
 
 
@@ -45,7 +46,7 @@ def test_a_call_holds_no_more_than_a_reward_worker_grades_at_a_time():
         worker = RewardWorker()
         scorer = GroupScorer([worker])
         groups = await asyncio.gather(*[scorer.score(group(f"g{i}", 8)) for i in range(32)])
-        assert [[one.reward for one in outcomes] for outcomes in groups] == [[*range(8)]] * 32
+        assert [[one.value for one in results] for results in groups] == [[*range(8)]] * 32
         assert worker.sizes == [MOST_IN_A_CALL] * (256 // MOST_IN_A_CALL)
 
     asyncio.run(run())
@@ -74,7 +75,7 @@ def test_the_scored_part_of_a_large_group_is_counted_and_the_group_comes_back_in
             await asyncio.sleep(0)
         assert not whole.done()
         workers[1].let_go.set()
-        assert [one.reward for one in await whole] == [*range(size)]
+        assert [one.value for one in await whole] == [*range(size)]
         assert scorer.graded == size
 
     asyncio.run(asyncio.wait_for(run(), timeout=20))

@@ -43,6 +43,7 @@ def test_evaluation(choice, seed, monkeypatch):
     monkeypatch.setattr(observer, "evaluate", evaluate)
     watching = object.__new__(observer.TrainingObserver)
     watching._settings = settings_with(choice)
+    watching._writer = SimpleNamespace(submit=lambda write: write())
     watching.folder = SimpleNamespace(write_evaluation=lambda *_, **__: None)
     watching.phase = lambda *_: None
     watching.evaluate(None, [], None, {}, "before", 0)

@@ -12,7 +12,7 @@ from fake_ray import FakeRay, actor
 from omegaconf import OmegaConf
 from scripted_trainer import ScriptedTrainer, batches
 
-from marsrl_verl.rollout.single_call import EngineUnavailableError
+from marsrl_verl.rollout.context import EngineUnavailableError
 from marsrl_verl.verl_adapter import checkpoint, engine_trainer, engine_watch, stop_signals
 from marsrl_verl.verl_adapter.cpu import template_run
 from marsrl_verl.verl_adapter.engine_watch import EngineGuard, EngineWatch, Limits

@@ -36,7 +36,7 @@ MODULES_WITH_CLASSES = (
     "trainer", "engine_trainer", "sealed_trainer", "task_runner", "workers", "rollout_server.server",
     "rollout_manager", "reward_manager", "fci_engine", "shared_prefix_engine", "cpu.fsdp_engine",
     "cpu.platform", "cpu.weight_sync", "rollout_pool", "rollout_server.router", "warmup_engine",
-    "weight_transfer",
+    "weight_transfer", "rollout_server.worker",
 )  # fmt: skip
 
 

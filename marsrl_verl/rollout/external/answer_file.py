@@ -10,7 +10,7 @@ Several lines may be about one problem; their answers are joined in the order of
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
+from marsrl_verl.core.request import Message, RolloutRequest
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.thinking import final_text
-from marsrl_verl.core.types import StageInput
 from marsrl_verl.rollout.external.solver import ExternalAnswer, failed
 
 
@@ -180,21 +180,21 @@ class FileSource:
         """Number of answers to a problem."""
         return sum(self.file.counts.get(name, 0) for name in self.names(question))
 
-    async def answers(self, stage_input: StageInput) -> list[ExternalAnswer]:
-        """See `AnswerSource`."""
+    async def answer(self, request: RolloutRequest, k: int, messages: Sequence[Message]) -> ExternalAnswer:
+        """See `AnswerSource`. The problem is found by its question, whatever the messages."""
         try:
             found = [
-                text for name in self.names(stage_input.problem.question) for text in self.file.answers(name)
+                text for name in self.names(request.problem.question) for text in self.file.answers(name)
             ]
         except AnswerFileError as error:
-            return [failed(f"{self.file.path}: {error}")] * stage_input.n
+            return failed(f"{self.file.path}: {error}")
         if not found:
-            return [failed(f"{self.file.path} has no answers to this problem")] * stage_input.n
-        rng = derive_generator(self.seed, "external_solver", _without_tag(stage_input))
-        return [ExternalAnswer(found[number]) for number in draw(len(found), stage_input.n, rng)]
+            return failed(f"{self.file.path} has no answers to this problem")
+        rng = derive_generator(self.seed, "external_solver", _without_tag(request))
+        return ExternalAnswer(found[draw(len(found), request.n, rng)[k]])
 
 
-def _without_tag(stage_input: StageInput) -> str:
+def _without_tag(request: RolloutRequest) -> str:
     """The group id from the problem's id on."""
-    before, name, after = stage_input.group_id.partition(stage_input.problem.problem_id)
+    before, name, after = request.group_id.partition(request.problem.problem_id)
     return f"{name}{after}" if name else before

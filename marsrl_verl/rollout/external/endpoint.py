@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -13,10 +13,11 @@ from urllib.request import getproxies, proxy_bypass
 import aiohttp
 
 from marsrl_verl.core.inert_text import printable
+from marsrl_verl.core.request import Message, RolloutRequest
 from marsrl_verl.core.seeding import derive_generator
-from marsrl_verl.core.types import FinishReason, StageInput
+from marsrl_verl.core.trajectory import FinishReason
+from marsrl_verl.rollout.context import FINISH_REASONS
 from marsrl_verl.rollout.external.solver import ExternalAnswer, failed
-from marsrl_verl.rollout.single_call import FINISH_REASONS
 
 if TYPE_CHECKING:
     from marsrl_verl.rollout.external.config import EndpointConfig
@@ -64,28 +65,24 @@ class EndpointSource:
         self._seed = seed
         self._numbers = itertools.count()
 
-    async def answers(self, stage_input: StageInput) -> list[ExternalAnswer]:
-        """See `AnswerSource`."""
-        limit = self._settings.timeout_s
-        async with aiohttp.ClientSession(
-            timeout=aiohttp.ClientTimeout(total=limit, sock_connect=min(CONNECT_S, limit)),
-            connector=aiohttp.TCPConnector(limit=0),  # the slots are the limit
-            headers={"Authorization": f"Bearer {self._api_key}"} if self._api_key else None,
-        ) as session:
-            asked = [self._answer(session, stage_input, k) for k in range(stage_input.n)]
-            return list(await asyncio.gather(*asked))
-
-    async def _answer(self, session: aiohttp.ClientSession, item: StageInput, k: int) -> ExternalAnswer:
-        """One answer, after as many attempts as it takes. The slot is kept during pauses, so that an
+    async def answer(self, request: RolloutRequest, k: int, messages: Sequence[Message]) -> ExternalAnswer:
+        """See `AnswerSource`. As many attempts as it takes; the slot is kept during pauses, so that an
         endpoint that is too busy is asked less."""
-        body = request_body(self._settings, item)
-        async with self._slots:
+        body = request_body(self._settings, messages)
+        limit = self._settings.timeout_s
+        async with (
+            self._slots,
+            aiohttp.ClientSession(
+                timeout=aiohttp.ClientTimeout(total=limit, sock_connect=min(CONNECT_S, limit)),
+                headers={"Authorization": f"Bearer {self._api_key}"} if self._api_key else None,
+            ) as session,
+        ):
             first = next(self._numbers)
             outcome = await self._attempt(session, body, first)
             for repeat in range(self._settings.retries):
                 if isinstance(outcome, ExternalAnswer):
                     break
-                await asyncio.sleep(self._pause(f"{item.group_id}#{k}", repeat, outcome.wait_s))
+                await asyncio.sleep(self._pause(f"{request.group_id}#{k}", repeat, outcome.wait_s))
                 outcome = await self._attempt(session, body, first + repeat + 1)
         if isinstance(outcome, _TryAgain):
             outcome = failed(f"{outcome.note} (attempt {self._settings.retries + 1}, the last)")
@@ -117,21 +114,21 @@ class EndpointSource:
 
     def _without_key(self, answer: ExternalAnswer) -> ExternalAnswer:
         """Its note is for logs: printable, without the key, which a server may have quoted, not too long."""
-        if answer.error is None:
+        if answer.detail is None:
             return answer
-        note = answer.error.replace(self._api_key, "[api key]") if self._api_key else answer.error
+        note = answer.detail.replace(self._api_key, "[api key]") if self._api_key else answer.detail
         note = printable(note[: 2 * _NOTE])
-        return replace(answer, error=note if len(note) <= _NOTE else f"{note[:_NOTE]}…")
+        return replace(answer, detail=note if len(note) <= _NOTE else f"{note[:_NOTE]}…")
 
-    def _pause(self, sample_id: str, repeat: int, wait_s: float) -> float:
+    def _pause(self, trajectory_id: str, repeat: int, wait_s: float) -> float:
         """Doubled from attempt to attempt, by half at random, so that not all come back at once."""
-        share = 0.5 + 0.5 * derive_generator(self._seed, "pause", sample_id, repeat).random()
+        share = 0.5 + 0.5 * derive_generator(self._seed, "pause", trajectory_id, repeat).random()
         return min(LONGEST_PAUSE_S, max(wait_s, self._settings.backoff_s * 2.0**repeat * share))
 
 
-def request_body(settings: EndpointConfig, item: StageInput) -> dict[str, Any]:
-    """What is sent: the problem's chat, and of the sampling settings those that have a value."""
-    body: dict[str, Any] = {"model": settings.model, "messages": list(item.messages)}
+def request_body(settings: EndpointConfig, messages: Sequence[Message]) -> dict[str, Any]:
+    """What is sent: the chat, and of the sampling settings those that have a value."""
+    body: dict[str, Any] = {"model": settings.model, "messages": list(messages)}
     for name in ("temperature", "top_p", "max_tokens"):
         if (value := getattr(settings, name)) is not None:
             body[name] = value

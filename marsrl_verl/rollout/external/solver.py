@@ -1,17 +1,19 @@
-"""A Solver that is not the trained model: its answers become samples of stage `solver`.
+"""Answers of a model that is not trained here.
 
-Its text is all that is known of it. Such a sample has no token ids and no log-probabilities, since those of
-another tokenizer would mean nothing to the trained model, and it never enters a loss.
+Its text is all that is known of it. Its trajectories have no sequences, since the tokens of another tokenizer
+would mean nothing to the trained model, and they never enter a loss.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from marsrl_verl.core.request import Message, RolloutRequest
 from marsrl_verl.core.thinking import CLOSE, OPEN, final_text
-from marsrl_verl.core.types import FinishReason, Sample, StageInput
-from marsrl_verl.rollout.single_call import ChatTokenizer
+from marsrl_verl.core.trajectory import FinishReason, Trajectory
+from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,55 +24,35 @@ class ExternalAnswer:
     """The answer; a thinking part in `<think>` tags may stand before it."""
     reasoning: str = ""
     """The thinking part where it came apart from the answer."""
-    finish_reason: FinishReason = FinishReason.STOP
-    error: str | None = None
+    finish: FinishReason = FinishReason.STOP
+    detail: str | None = None
     """Why there is no regular answer."""
 
 
 def failed(note: str, reason: FinishReason = FinishReason.ERROR) -> ExternalAnswer:
     """An answer that did not come, with the reason for the log."""
-    return ExternalAnswer("", finish_reason=reason, error=note)
+    return ExternalAnswer("", finish=reason, detail=note)
 
 
 class AnswerSource(Protocol):
-    """Whatever answers problems."""
+    """Whatever answers for a policy of which only text is known."""
 
-    async def answers(self, stage_input: StageInput) -> list[ExternalAnswer]:
-        """`stage_input.n` answers. One that could not be had is an answer with an error, never an
-        exception."""
+    async def answer(self, request: RolloutRequest, k: int, messages: Sequence[Message]) -> ExternalAnswer:
+        """Answer number `k` (of `request.n`) to a chat. One that could not be had is an answer with an error,
+        never an exception."""
         ...
 
 
-@dataclass(slots=True)
-class ExternalSolver:
-    """Turns the answers of a source into samples."""
-
-    source: AnswerSource
-    chat: ChatTokenizer
-    """The trained model's tokenizer: its control tokens are taken out of the answers."""
-
-    async def answer(self, stage_input: StageInput) -> list[Sample]:
-        """The `n` unscored samples of one input of stage `solver`."""
-        answers = await self.source.answers(stage_input)
-        if len(answers) != stage_input.n:
-            raise ValueError(
-                f"input {stage_input.group_id}: the external Solver gave {len(answers)} answers, "
-                f"expected {stage_input.n}"
-            )
-        return [self._sample(stage_input, k, one) for k, one in enumerate(answers)]
-
-    def _sample(self, stage_input: StageInput, k: int, answer: ExternalAnswer) -> Sample:
-        content = self.chat.without_control_tokens(answer.content)
-        reasoning = self.chat.without_control_tokens(answer.reasoning).strip()
-        return Sample(
-            sample_id=f"{stage_input.group_id}#{k}",
-            group_id=stage_input.group_id,
-            prompt_ids=[],
-            response_ids=[],
-            rollout_log_probs=[],
-            finish_reason=answer.finish_reason,
-            text=f"{OPEN}\n{reasoning}\n{CLOSE}\n\n{content}" if reasoning else content,
-            final_text=final_text(content),
-            error=answer.error,
-            external=True,
-        )
+def answered(trajectory_id: str, answer: ExternalAnswer, chat: ChatTokenizer) -> Trajectory:
+    """An answer as an unscored trajectory without sequences. The trained model's control tokens are taken out
+    of it, since its text becomes part of that model's prompts."""
+    content = chat.without_control_tokens(answer.content)
+    reasoning = chat.without_control_tokens(answer.reasoning).strip()
+    return Trajectory(
+        trajectory_id,
+        sequences=[],
+        finish=answer.finish,
+        text=f"{OPEN}\n{reasoning}\n{CLOSE}\n\n{content}" if reasoning else content,
+        final_text=final_text(content),
+        detail=answer.detail,
+    )

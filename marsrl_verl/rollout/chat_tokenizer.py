@@ -1,0 +1,151 @@
+"""A tokenizer with its chat template: messages to token ids, token ids to text that may be quoted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from numpy.typing import ArrayLike
+
+from marsrl_verl.core.inert_text import valid_unicode
+from marsrl_verl.core.request import Message
+from marsrl_verl.core.sequence import TokenIds, token_ids
+from marsrl_verl.rollout.control_tokens import ControlTokenRemover, control_tokens
+
+_SHOWN = 8
+"""Last tokens of a prompt among which a template opens a thinking block."""
+_CONTENT = "the content of a turn"
+
+
+class TemplateBuilder(Protocol):
+    """What the chat template writes when a chat grows. Nothing that is there already is rendered again."""
+
+    def merge(
+        self,
+        previous: list[dict[str, Any]],
+        updated: list[dict[str, Any]],
+        tail: list[int],
+        tools: list[dict[str, Any]],
+    ) -> list[int]:
+        """The last token ids of a chat and those of its new messages.
+
+        Args:
+            previous: the messages so far, the assistant's last turn included.
+            updated: with the new ones.
+            tail: the last ids of the chat so far, its last turn closed.
+            tools: schemas that the template was given.
+
+        Returns:
+            `tail` (with some templates less what belongs to the new messages) and what the template writes
+            of the new messages, up to where the assistant's next turn begins.
+        """
+        ...
+
+
+@dataclass(slots=True)
+class ChatTokenizer:
+    """A Hugging Face tokenizer with the settings that prompts are built with."""
+
+    tokenizer: Any
+    template_kwargs: dict[str, Any] = field(default_factory=dict)
+    """Keyword arguments of `apply_chat_template` (`data.apply_chat_template_kwargs`)."""
+    end_ids: frozenset[int] = frozenset()
+    """Further ids that end a response, beside the tokenizer's end-of-sequence token (a model's
+    generation config may name several)."""
+    _remover: ControlTokenRemover | None = field(default=None, init=False, repr=False, compare=False)
+
+    def prompt_ids(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
+        """The token ids of a chat, ending where the assistant's answer begins.
+
+        The template alone writes control tokens: those that a message spells out (data may, or a class of
+        prompts) are taken out of it.
+        """
+        encoded = self.tokenizer.apply_chat_template(
+            [self.clean(message) for message in messages],
+            add_generation_prompt=True,
+            tokenize=True,
+            return_dict=True,
+            **({"tools": list(tools)} if tools else {}),
+            **self.template_kwargs,
+        )
+        ids = encoded["input_ids"]
+        return list(ids[0] if ids and isinstance(ids[0], list) else ids)
+
+    def clean(self, message: Message) -> dict[str, Any]:
+        """The message without spelt-out control tokens."""
+        return {
+            name: self.without_control_tokens(value) if isinstance(value, str) else value
+            for name, value in message.items()
+        }
+
+    def turn_end(self) -> list[int]:
+        """What the template writes after the content of an assistant's turn.
+
+        Raises:
+            ValueError: the template does not show the content as it is.
+        """
+        turns = [{"role": "user", "content": "?"}, {"role": "assistant", "content": _CONTENT}]
+        shown = self.tokenizer.apply_chat_template(
+            turns, add_generation_prompt=False, tokenize=False, **self.template_kwargs
+        )
+        _, found, end = str(shown).rpartition(_CONTENT)
+        if not found:
+            raise ValueError(f"the chat template does not show the content {_CONTENT!r} as it is: {shown!r}")
+        return list(self.tokenizer.encode(end, add_special_tokens=False))
+
+    def raw_ids(self, text: str) -> TokenIds:
+        """The ids of a text that is no turn of its own, without control tokens."""
+        return token_ids(self.tokenizer.encode(self.without_control_tokens(text), add_special_tokens=False))
+
+    def opens_thinking(self, prompt_ids: TokenIds) -> bool:
+        """Whether the template itself has opened a thinking block that the answer must close."""
+        return self.decode(prompt_ids[-_SHOWN:]).rstrip().endswith("<think>")
+
+    def text(self, ids: ArrayLike) -> str:
+        """The response as text, without control tokens.
+
+        A response becomes part of other roles' prompts, where an end of turn that it contains, as a token
+        or spelt out, would end the turn it is quoted in. Tags of the thinking part stay.
+        """
+        ends = {self.tokenizer.eos_token_id, *self.end_ids}
+        return self.without_control_tokens(
+            self.decode([one for one in token_ids(ids).tolist() if one not in ends])
+        )
+
+    def decode(self, ids: ArrayLike) -> str:
+        """The text of token ids, control tokens included."""
+        listed = token_ids(ids).tolist()
+        return str(
+            self.tokenizer.decode(listed, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        )
+
+    def without_control_tokens(self, text: str) -> str:
+        """The text with a gap in place of each spelt-out control token (see `control_tokens`), and without
+        halves of surrogate pairs, which no tokenizer takes."""
+        if self._remover is None:
+            self._remover = ControlTokenRemover(control_tokens(self.tokenizer))
+        return self._remover.remove(valid_unicode(text))
+
+
+def check_builder(chat: ChatTokenizer, builder: TemplateBuilder) -> None:
+    """Compare a chat that grows by a message with the template's rendering of all of it.
+
+    What precedes the new message is not compared: some templates drop the thinking part of earlier turns,
+    which a growing chat keeps.
+
+    Raises:
+        ValueError: they differ, so no conversation of several turns is possible with this template.
+    """
+    asked: list[dict[str, Any]] = [{"role": "user", "content": "1 + 1?"}]
+    said = [*asked, {"role": "assistant", "content": "It is 2."}]
+    grown = [*said, {"role": "user", "content": "And 2 + 2?"}]
+    end = chat.turn_end()
+    added = [*end, *builder.merge(said, grown, list(end), [])[len(end) :]]
+    whole = chat.prompt_ids(grown)
+    if whole[-len(added) :] != added:
+        raise ValueError(
+            "a chat of several turns can't be continued token by token with this chat template: of "
+            f"{grown} it writes {chat.decode(whole)!r}, and after the assistant's turn alone "
+            f"{chat.decode(added)!r}"
+        )

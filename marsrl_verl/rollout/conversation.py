@@ -1,0 +1,479 @@
+"""A sequence that grows: the only builder of prompts.
+
+Token in, token out: the ids that the engine sampled stay as they are, and what a chat template, a tool or
+another agent says is appended as ids of its own, with mask 0. Whatever goes wrong with a request is how the
+conversation ended (`finish`, `detail`), not an exception, unless the engine itself is gone.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from marsrl_verl.core.request import Message, Plain, Sampling
+from marsrl_verl.core.sequence import LogProbs, Mask, TokenIds, token_ids
+from marsrl_verl.core.sequence import Sequence as TokenSequence
+from marsrl_verl.core.thinking import final_text
+from marsrl_verl.core.trajectory import FinishReason
+from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer, TemplateBuilder
+from marsrl_verl.rollout.context import (
+    Completion,
+    Decoding,
+    EngineUnavailableError,
+    GenerationClient,
+    TopLogProbs,
+)
+
+TURN = "turn"
+"""Annotation: the turn in which a token was sampled, -1 for all others (int16)."""
+_TAIL = 64
+"""Tokens at the end of a chat that decide what a template writes next."""
+_TOKENS_PER_CHARACTER = 4
+"""Most tokens that one character is spelt with: a byte each."""
+
+
+@dataclass(slots=True)
+class RoundTokens:
+    """Tokens that a trajectory has sampled in this round, in all of its conversations."""
+
+    sampled: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Sampler:
+    """Where the tokens of a role come from."""
+
+    client: GenerationClient
+    chat: ChatTokenizer
+    builder: Callable[[], TemplateBuilder]
+    """Of the template's additions; asked for by the first chat that grows."""
+    role: str
+    policy: str
+    sampling: Sampling
+    session: str
+    """Requests of one session find their common beginning in one server's cache."""
+    group_id: str
+    name_suffix: str
+    """Tells the requests of a further role from those of the request's own."""
+    tokens: Callable[[int], RoundTokens]
+    """What trajectory k has sampled in this round."""
+
+    async def ask(
+        self, ids: TokenIds, name: str, begins_at: int, n: int, decoding: Decoding
+    ) -> list[Completion]:
+        """Completions of one engine request; its seed is a function of the name and of where it begins."""
+        seeded = replace(decoding, seed=self.sampling.request_seed(name, begins_at))
+        return await self.client.generate(self.policy, ids, seeded, session=self.session, name=name, n=n)
+
+    def decoding(self, max_tokens: int, stop: Sequence[str], top: int, structured: Any) -> Decoding:
+        """How a request is decoded, the seed apart."""
+        one = self.sampling
+        return Decoding(max_tokens, one.temperature, one.top_p, one.top_k, None, tuple(stop), top, structured)
+
+
+class _Part(NamedTuple):
+    """Tokens that this round added."""
+
+    ids: TokenIds
+    log_probs: LogProbs
+    mask: Mask
+    version: int | None
+    """None: nobody sampled them."""
+    turn: int
+
+
+class Conversation:
+    """What one policy reads and writes in trajectory `k`.
+
+    Args:
+        sampler: where its tokens come from.
+        k: the trajectory's number.
+        begun: prompt and response as the round found them.
+        messages: the chat before the turn that is being written.
+        tools: schemas that the template was given.
+        marks: (position, messages) where a run of sampled tokens begins; None: at 0.
+        failure: why it cannot be sampled at all.
+    """
+
+    def __init__(
+        self,
+        sampler: Sampler,
+        k: int,
+        begun: TokenSequence,
+        messages: Sequence[Message],
+        tools: Sequence[Mapping[str, Any]] = (),
+        *,
+        marks: Sequence[tuple[int, int]] | None = None,
+        failure: tuple[FinishReason, str] | None = None,
+    ) -> None:
+        self._sampler, self.k, self._begun, self._tools = sampler, k, begun, tuple(tools)
+        self._messages = [dict(message) for message in messages]
+        self._marks = [(0, len(self._messages))] if marks is None else [(at, count) for at, count in marks]
+        self._parts: list[_Part] = []
+        self._added = 0
+        self._failure = failure
+        self.finish: FinishReason | None = None if failure is None else failure[0]
+        """How the last sampling ended."""
+        self.detail: str | None = None if failure is None else failure[1]
+        """Why it has no regular end."""
+
+    def __len__(self) -> int:
+        """Response tokens."""
+        return len(self._begun) + self._added
+
+    @property
+    def trajectory_id(self) -> str:
+        """Of the trajectory that it is part of."""
+        return f"{self._sampler.group_id}#{self.k}"
+
+    @property
+    def tokens_left(self) -> int:
+        """Tokens until the role's limit of a response."""
+        return max(0, self._sampler.sampling.max_new_tokens - len(self))
+
+    @property
+    def run_tokens(self) -> int:
+        """Tokens sampled since something was appended, or a stop string ended a completion: of the turn that
+        is being written, whatever rounds and requests they came in."""
+        return len(self) - self._marks[-1][0]
+
+    # --- sampling ------------------------------------------------------------------------------
+
+    async def sample(
+        self,
+        *,
+        max_tokens: int | None = None,
+        stop: Sequence[str] = (),
+        top_log_probs: int = 0,
+        structured: Mapping[str, Any] | None = None,
+        turn: int | None = None,
+    ) -> Completion:
+        """Let the policy write on.
+
+        Args:
+            max_tokens: most tokens of this completion; beside it the role's limits hold.
+            stop: strings that end it, also where one began in an earlier completion of the same run.
+            top_log_probs: see `Decoding`.
+            structured: see `Decoding`. A grammar begins anew with every request, so such a completion is
+                never split: limits of a round don't hold for it. Tokens that the grammar forced (their
+                log-probability is exactly 0) get mask 0.
+            turn: noted of its tokens (annotation `turn`).
+
+        Returns:
+            What was added. `finish` is PAUSED where the round's tokens are used: the conversation goes on in
+            a later round, and the program must end this one. LENGTH: one of the other limits.
+            PROMPT_TOO_LONG, ERROR, ABORTED: it can't go on, `detail` says why.
+
+        Raises:
+            EngineUnavailableError: the engine is gone.
+        """
+        limit = self._limit(max_tokens, whole=structured is not None)
+        if isinstance(limit, FinishReason):
+            return self._take(_nothing(limit), 0, max_tokens, (), False, turn)
+        name = f"{self.trajectory_id}{self._sampler.name_suffix}"
+        found = await self._asked(1, name, limit, stop, top_log_probs, structured)
+        if isinstance(found, str):
+            return self._failed(FinishReason.ERROR, found)
+        if not found:
+            return self._failed(FinishReason.ABORTED, "the engine returned 0 of 1 completions")
+        return self._take(found[0], limit, max_tokens, stop, structured is not None, turn)
+
+    async def sample_n(
+        self,
+        n: int,
+        *,
+        stop: Sequence[str] = (),
+        structured: Mapping[str, Any] | None = None,
+        turn: int | None = None,
+    ) -> list[Conversation]:
+        """`n` conversations that go on from here, k = 0 … n-1: one engine request. Arguments as `sample`."""
+        members = [self._twin(k) for k in range(n)]
+        limit = self._limit(None, whole=structured is not None)
+        if isinstance(limit, FinishReason):
+            for one in members:
+                one._take(_nothing(limit), 0, None, (), False, turn)
+            return members
+        name = f"{self._sampler.group_id}{self._sampler.name_suffix}"
+        found = await self._asked(n, name, limit, stop, 0, structured)
+        completions = [] if isinstance(found, str) else found
+        for one, completion in zip(members, completions, strict=False):
+            one._take(completion, limit, None, stop, structured is not None, turn)
+        for one in members[len(completions) :]:
+            if isinstance(found, str):
+                one._failed(FinishReason.ERROR, found)
+            else:
+                one._failed(FinishReason.ABORTED, f"the engine returned {len(found)} of {n} completions")
+        return members
+
+    def _limit(self, wanted: int | None, *, whole: bool) -> int | FinishReason:
+        """How many tokens may be asked for; or why none."""
+        if self._failure is not None:
+            return self._failure[0]
+        one, room = self._sampler.sampling, self.tokens_left
+        if room == 0 or (wanted is not None and wanted < 1):
+            return FinishReason.LENGTH
+        if one.segment_tokens is not None and not whole:
+            room = min(room, one.segment_tokens - self._sampler.tokens(self.k).sampled)
+            if room < 1:
+                return FinishReason.PAUSED
+        return room if wanted is None else min(room, wanted)
+
+    async def _asked(
+        self, n: int, name: str, limit: int, stop: Sequence[str], top: int, structured: Any
+    ) -> list[Completion] | str:
+        """What the engine answered, or why it refused."""
+        decoding = self._sampler.decoding(limit, stop, top, structured)
+        try:
+            return (await self._sampler.ask(self.input_ids(), name, len(self), n, decoding))[:n]
+        except EngineUnavailableError:
+            raise
+        except Exception as error:  # a refused request is data: it is counted and the run goes on
+            return f"{type(error).__name__}: {error}"
+
+    def _take(
+        self,
+        completion: Completion,
+        limit: int,
+        wanted: int | None,
+        stop: Sequence[str],
+        structured: bool,
+        turn: int | None,
+    ) -> Completion:
+        """Add what the engine answered to a request for `limit` tokens."""
+        completion = self._stopped(completion, stop)
+        count = len(completion.token_ids)
+        if count:
+            forced = completion.log_probs == 0.0 if structured else np.zeros(count, dtype=bool)
+            mask = (~forced).astype(np.uint8)
+            log_probs = np.where(forced, np.float32(0), completion.log_probs).astype(np.float32)
+            number = -1 if turn is None else turn
+            self._add(_Part(completion.token_ids, log_probs, mask, completion.version, number))
+            self._sampler.tokens(self.k).sampled += count
+        if (
+            completion.finish is FinishReason.LENGTH
+            and 0 < limit <= count
+            and self._round_is_full(wanted, count)
+        ):
+            completion = replace(completion, finish=FinishReason.PAUSED)
+        self.finish = completion.finish
+        if completion.finish is FinishReason.STOP:
+            self._mark()
+        elif completion.finish is FinishReason.ABORTED:
+            self._failed(FinishReason.ABORTED, "the engine gave the request up")
+        return completion
+
+    def _round_is_full(self, wanted: int | None, count: int) -> bool:
+        if self.tokens_left == 0 or (wanted is not None and count >= wanted):
+            return False
+        return self._sampler.sampling.segment_tokens is not None
+
+    def _stopped(self, completion: Completion, stop: Sequence[str]) -> Completion:
+        """The completion up to the token that completes a stop string which an earlier request began. The
+        engine sees the text of its own request alone."""
+        reach = _TOKENS_PER_CHARACTER * (max(map(len, stop), default=0) - 1)
+        before = self._response()[self._marks[-1][0] :][-reach:].tolist() if reach > 0 else []
+        after = completion.token_ids[:reach].tolist() if before else []
+        decode = self._sampler.chat.decode
+        if not after or not _first(stop, decode(before + after)):
+            return completion
+        for count in range(1, len(after) + 1):
+            if found := _first(stop, decode(before + after[:count])):
+                return _shortened(completion, count, found)
+        return completion
+
+    def _failed(self, finish: FinishReason, detail: str) -> Completion:
+        self._failure = (finish, detail)
+        self.finish, self.detail = self._failure
+        return _nothing(finish)
+
+    # --- appending -----------------------------------------------------------------------------
+
+    def append(self, messages: Sequence[Message]) -> None:
+        """Add messages after the turn that was written, and open the assistant's next one. Where a stop
+        string or a limit ended the turn, it is closed first. All of it has mask 0.
+
+        A template that refuses them ends the conversation (ERROR).
+
+        Raises:
+            ValueError: nothing was written since the last messages.
+        """
+        if self._failure is not None:
+            return
+        if not self.turn_ids().size:
+            raise ValueError(
+                f"{self.trajectory_id}: messages were appended to an empty turn of {self._sampler.role}; "
+                "give all messages at once, after the policy has written"
+            )
+        chat = self._sampler.chat
+        said = [*self._messages, {"role": "assistant", "content": self.turn_text()}]
+        grown = [*said, *map(chat.clean, messages)]
+        try:
+            builder = self._sampler.builder()
+            self._close_turn()
+            tail = self.input_ids()[-_TAIL:].tolist()
+            merged = builder.merge(said, grown, tail, [dict(tool) for tool in self._tools])
+        except Exception as error:  # a chat that the template refuses is data, like a refused request
+            self._failed(FinishReason.ERROR, f"chat template: {type(error).__name__}: {error}")
+            return
+        same = next((k for k, pair in enumerate(zip(tail, merged, strict=False)) if pair[0] != pair[1]), None)
+        kept = min(len(tail), len(merged)) if same is None else same
+        self._cut(len(self) - (len(tail) - kept))
+        self._add_context(token_ids(merged[kept:]))
+        self._messages = grown
+        self._mark()
+
+    def append_text(self, text: str) -> None:
+        """Add text inside the turn (a tool's result), without control tokens, mask 0."""
+        if self._failure is None:
+            self._add_context(self._sampler.chat.raw_ids(text))
+            self._mark()
+
+    def _close_turn(self) -> None:
+        end, tail = self._sampler.chat.turn_end(), self._response()
+        there = next((n for n in range(len(end), 0, -1) if tail[-n:].tolist() == end[:n]), 0)
+        self._add_context(token_ids(end[there:]))
+
+    def _add_context(self, ids: TokenIds) -> None:
+        zeros = np.zeros(len(ids), dtype=np.float32)
+        self._add(_Part(ids, zeros, np.zeros(len(ids), dtype=np.uint8), None, -1))
+
+    def _add(self, part: _Part) -> None:
+        if len(part.ids):
+            self._parts.append(part)
+            self._added += len(part.ids)
+
+    def _cut(self, tokens: int) -> None:
+        """Keep the first `tokens` of the response."""
+        if tokens < len(self):
+            self._begun, self._parts, self._added = self.sequence().truncate(tokens), [], 0
+
+    def _mark(self) -> None:
+        """What is sampled from here on is a run of its own."""
+        self._marks.append((len(self), len(self._messages)))
+
+    # --- what is there -------------------------------------------------------------------------
+
+    def input_ids(self) -> TokenIds:
+        """(P + T,) prompt and response."""
+        return np.concatenate(
+            [self._begun.prompt_ids, self._begun.response_ids, *(one.ids for one in self._parts)]
+        )
+
+    def _response(self) -> TokenIds:
+        return np.concatenate([self._begun.response_ids, *(one.ids for one in self._parts)])
+
+    def turn_ids(self) -> TokenIds:
+        """The assistant's turn so far, texts inside it included."""
+        begins_at = next(at for at, count in self._marks if count == len(self._messages))
+        return self._response()[begins_at:]
+
+    def turn_text(self) -> str:
+        """As text, without control tokens."""
+        return self._sampler.chat.text(self.turn_ids())
+
+    def texts(self) -> tuple[str, str]:
+        """The whole response as text, and what others may see of it."""
+        chat, response = self._sampler.chat, self._response()
+        if not response.size:
+            return "", ""
+        text = chat.text(response)
+        return text, final_text(text, thinking_opened=chat.opens_thinking(self._begun.prompt_ids))
+
+    def sequence(self) -> TokenSequence:
+        """What the policy has read and written. What this round added is a part of its own in `versions`,
+        of length 0 where that is nothing."""
+        found, parts = self._begun, self._versioned()
+        for version, same in itertools.groupby(parts, key=lambda part: part.version):
+            some = list(same)
+            found = found.extend(
+                np.concatenate([one.ids for one in some]),
+                np.concatenate([one.log_probs for one in some]),
+                version,  # type: ignore[arg-type]  # none is None any more
+                np.concatenate([one.mask for one in some]),
+            )
+        if not parts:
+            found = found.extend((), (), found.version)
+        if TURN in self._begun.annotations or any(one.turn >= 0 for one in parts):
+            found.annotations[TURN] = self._turns()
+        return found
+
+    def _versioned(self) -> list[_Part]:
+        """The parts, where nobody sampled one with the version before it (at the beginning: after it)."""
+        sampled = (one.version for one in self._parts if one.version is not None)
+        last = next(sampled, self._begun.version)
+        found = []
+        for one in self._parts:
+            last = last if one.version is None else one.version
+            found.append(one._replace(version=last))
+        return found
+
+    def _turns(self) -> NDArray[np.int16]:
+        before = self._begun.annotations.get(TURN, np.full(len(self._begun), -1, dtype=np.int16))
+        return np.concatenate(
+            [before, *(np.full(len(one.ids), one.turn, dtype=np.int16) for one in self._parts)]
+        )
+
+    def state(self) -> Plain:
+        """What a later round needs beside the sequence to go on (`RolloutContext.conversation`)."""
+        return {
+            "messages": [dict(message) for message in self._messages],
+            "tools": [dict(tool) for tool in self._tools],
+            "marks": [list(mark) for mark in self._marks],
+        }
+
+    def fork(self, k: int, at: int | None = None) -> Conversation:
+        """Another conversation for trajectory `k`, with the first `at` response tokens (all). What the round
+        has sampled of them counts for it too."""
+        at = len(self) if at is None else at
+        begun = self.sequence().truncate(at)
+        later, end = 0, len(self)
+        for part in reversed(self._parts):
+            if part.version is not None:
+                later += max(0, end - max(at, end - len(part.ids)))
+            end -= len(part.ids)
+        self._sampler.tokens(k).sampled = self._sampler.tokens(self.k).sampled - later
+        marks = [mark for mark in self._marks if mark[0] <= at]
+        messages = self._messages[: marks[-1][1]]
+        return Conversation(
+            self._sampler, k, begun, messages, self._tools, marks=marks, failure=self._failure
+        )
+
+    def _twin(self, k: int) -> Conversation:
+        twin = Conversation(
+            self._sampler,
+            k,
+            self._begun,
+            self._messages,
+            self._tools,
+            marks=self._marks,
+            failure=self._failure,
+        )
+        twin._parts, twin._added = list(self._parts), self._added
+        return twin
+
+
+def _nothing(finish: FinishReason) -> Completion:
+    return Completion(token_ids([]), np.zeros(0, dtype=np.float32), finish)
+
+
+def _first(stop: Sequence[str], text: str) -> str | None:
+    """The stop string in a text, of several the one that ends first."""
+    found = [(text.find(one) + len(one), one) for one in stop if one in text]
+    return min(found)[1] if found else None
+
+
+def _shortened(completion: Completion, count: int, stop: str) -> Completion:
+    top = completion.top
+    return replace(
+        completion,
+        token_ids=completion.token_ids[:count],
+        log_probs=completion.log_probs[:count],
+        finish=FinishReason.STOP,
+        stop=stop,
+        top=None if top is None else TopLogProbs(top.ids[:count], top.log_probs[:count]),
+    )

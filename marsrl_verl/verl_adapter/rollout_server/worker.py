@@ -1,0 +1,113 @@
+"""verl's agent-loop worker as the place where rollout programs run."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import ray
+from omegaconf import DictConfig
+from verl.experimental.agent_loop.agent_loop import AgentLoopWorker
+
+from marsrl_verl.config.checks.context import typed_settings
+from marsrl_verl.core.request import RolloutRequest, Sampling
+from marsrl_verl.core.sequence import token_ids
+from marsrl_verl.core.trajectory import RewardResult, RolloutOutput, Trajectory
+from marsrl_verl.evaluation.text_metrics import text_figures
+from marsrl_verl.rewards.base import ScoreRequest
+from marsrl_verl.rollout.runner import RolloutRunner
+from marsrl_verl.verl_adapter.components import answer_sources, chat_tokenizer, policy_set
+from marsrl_verl.verl_adapter.rollout_server.client import ServerClient
+from marsrl_verl.verl_adapter.round_watch import GroupCounts
+from marsrl_verl.verl_adapter.scoring import GroupScorer
+from marsrl_verl.verl_adapter.template_builder import ChatTemplateBuilder
+
+
+@dataclass(slots=True)
+class WorkerRound:
+    """What a worker did of a round."""
+
+    outputs: list[Any]
+    """Ray references to a `RolloutOutput` each: the driver reads their arrays in place."""
+    seconds: float
+    """From the start of the round to the end of its last request."""
+
+
+class RolloutWorker(AgentLoopWorker):
+    """Runs the programs of its requests concurrently; trajectories are scored as soon as they have ended."""
+
+    def __init__(
+        self,
+        config: DictConfig,
+        llm_client: Any,
+        teacher_client: Any = None,
+        reward_loop_worker_handles: list[Any] | None = None,
+    ) -> None:
+        super().__init__(config, llm_client, teacher_client, reward_loop_worker_handles)
+        settings = typed_settings(config)
+        self._scorer = GroupScorer(self.reward_loop_worker_handles or ())
+        self._done = GroupCounts()
+        self._answered: set[str] = set()
+        chat = chat_tokenizer(config, self.tokenizer)
+        self._runner = RolloutRunner(
+            client=ServerClient(self.llm_client),
+            chat=chat,
+            score=self._score,
+            policies=policy_set(settings),
+            sources=answer_sources(config),
+            template_builder=lambda: ChatTemplateBuilder.of(chat),
+            seed=settings.run.seed,
+        )
+
+    async def counts(self) -> GroupCounts:
+        """What is done since this worker started."""
+        self._done.graded = self._scorer.graded
+        return self._done
+
+    def take_endpoint_key(self, key: str) -> None:
+        """Ask endpoints with this key from now on.
+
+        A call and no argument of the constructor: Ray keeps those in its global control store.
+        """
+        self._runner.sources = answer_sources(self.config, key)
+
+    async def run_requests(
+        self, requests: list[RolloutRequest], sampling: Mapping[str, Sampling]
+    ) -> WorkerRound:
+        """A round of every request; outputs in their order."""
+        started = time.monotonic()
+        outputs = await asyncio.gather(*[self._run(one, sampling) for one in requests])
+        return WorkerRound(list(outputs), time.monotonic() - started)
+
+    async def _run(self, request: RolloutRequest, sampling: Mapping[str, Sampling]) -> Any:
+        self._done.asked += 1
+        output = await self._runner.run(request, sampling)
+        self._note_answered(request)
+        self._answered.discard(request.group_id)
+        self._done.scored += 1
+        describe(output)
+        return ray.put(output)
+
+    async def _score(self, request: RolloutRequest, trajectories: Sequence[Trajectory]) -> list[RewardResult]:
+        self._note_answered(request)
+        return await self._scorer.score([ScoreRequest.of(request, one) for one in trajectories])
+
+    def _note_answered(self, request: RolloutRequest) -> None:
+        """Count a request once, when it first has something to score, or has ended."""
+        if request.group_id not in self._answered:
+            self._answered.add(request.group_id)
+            self._done.answered += 1
+
+
+def describe(output: RolloutOutput) -> None:
+    """Note the figures of the texts of what has ended (`Trajectory.figures`): nobody has to read the tokens
+    again for them."""
+    for one in output.trajectories:
+        if not one.paused:
+            ids = [sequence.response_ids for sequence in one.sequences]
+            found = asdict(text_figures(np.concatenate(ids) if ids else token_ids([]), one.text))
+            one.figures |= {name: float(value) for name, value in found.items() if value is not None}

@@ -1,0 +1,163 @@
+"""A policy without a model: what follows on a text is a function of that text."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+from fake_tokenizers import AddedTokens
+
+from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
+from marsrl_verl.core.sequence import TokenIds, token_ids
+from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory
+from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
+from marsrl_verl.rollout.context import Completion, Decoding
+from marsrl_verl.rollout.runner import RolloutRunner
+
+END = 3
+"""The id that ends a turn; its text is `</s>`."""
+
+
+class CharacterTokenizer(AddedTokens):
+    """Tokens of up to `size` characters; of one character, ids are code points. Token 3 ends a turn."""
+
+    eos_token_id = END
+    pieces: ClassVar[list[str]] = []
+    """Texts of the tokens of several characters, whose ids follow on all code points."""
+
+    def __init__(self, size: int = 1) -> None:
+        super().__init__(("<|turn|>", "<think>"))
+        self.size = size
+
+    def apply_chat_template(
+        self, messages, *, add_generation_prompt, tokenize, return_dict=False, tools=(), **kwargs
+    ):
+        text = "".join(f"<{m['role']}>{m['content']}" + "</s>" * (m["role"] == "assistant") for m in messages)
+        text = "".join(f"[{tool['name']}]" for tool in tools) + text
+        text += "<assistant>" * add_generation_prompt + kwargs.get("suffix", "")
+        return {"input_ids": self.encode(text)} if tokenize else text
+
+    def encode(self, text, add_special_tokens=False):
+        first, *others = text.split("</s>")
+        ids = self._plain(first)
+        for part in others:
+            ids += [END, *self._plain(part)]
+        return ids
+
+    def _plain(self, text: str) -> list[int]:
+        return [self._id(text[at : at + self.size]) for at in range(0, len(text), self.size)]
+
+    def _id(self, piece: str) -> int:
+        if len(piece) == 1:
+            return ord(piece)
+        if piece not in self.pieces:
+            self.pieces.append(piece)
+        return sys.maxunicode + 1 + self.pieces.index(piece)
+
+    def decode(self, ids, **_kwargs):
+        return "".join("</s>" if i == END else self._text(i) for i in ids)
+
+    def _text(self, i: int) -> str:
+        return chr(i) if i <= sys.maxunicode else self.pieces[i - sys.maxunicode - 1]
+
+
+@dataclass
+class CharacterBuilder:
+    """Implements `TemplateBuilder` for the template above."""
+
+    tokenizer: CharacterTokenizer
+
+    def merge(self, previous, updated, tail, tools):
+        added = updated[len(previous) :]
+        text = "".join(f"<{m['role']}>{m['content']}" for m in added) + "<assistant>"
+        return [*tail, *self.tokenizer.encode(text)]
+
+
+FORCED = '{"}'
+"""Characters that a grammar leaves no choice about."""
+
+Policy = Callable[[str], str]
+"""What follows on a text, `</s>` included where the turn ends. A pure function that writes on consistently:
+what follows on a text and the beginning of what follows is the rest of it."""
+
+
+@dataclass
+class ScriptedClient:
+    """Implements `GenerationClient`; keeps what it was asked."""
+
+    policy: Policy
+    tokenizer: CharacterTokenizer = field(default_factory=CharacterTokenizer)
+    version: int = 7
+    asked: list[dict[str, Any]] = field(default_factory=list)
+
+    async def generate(
+        self, policy: str, prompt_ids: TokenIds, decoding: Decoding, *, session: str, name: str, n: int = 1
+    ) -> list[Completion]:
+        tokenizer = self.tokenizer
+        prompt = tokenizer.decode(prompt_ids.tolist())
+        self.asked.append(
+            {
+                "policy": policy,
+                "prompt": prompt,
+                "decoding": decoding,
+                "session": session,
+                "name": name,
+                "n": n,
+            }
+        )
+        await asyncio.sleep(0)
+        ids = tokenizer.encode(self.policy(prompt))
+        finish, stop = FinishReason.STOP, None
+        for count in range(1, len(ids) + 1):
+            text = tokenizer.decode(ids[:count])
+            stop = next((one for one in decoding.stop if one in text), None)
+            if stop is not None:
+                ids = ids[:count]
+                break
+        if len(ids) > decoding.max_tokens:
+            ids, finish, stop = ids[: decoding.max_tokens], FinishReason.LENGTH, None
+        log_probs = np.array([-0.01 * (token % 50) - 0.01 for token in ids], dtype=np.float32)
+        if decoding.structured is not None:
+            log_probs[[tokenizer.decode([token]) in FORCED for token in ids]] = 0.0
+        return [Completion(token_ids(ids), log_probs, finish, stop, self.version) for _ in range(n)]
+
+
+def request(group_id: str = "p1/solver.0", n: int = 2, **more: Any) -> RolloutRequest:
+    messages = ({"role": "user", "content": "1+1"},)
+    return RolloutRequest(group_id, Problem("p1", "1+1", "2"), "solver", "solver", messages, n, **more)
+
+
+async def no_score(request: RolloutRequest, trajectories: Sequence[Trajectory]) -> list[RewardResult]:
+    return [RewardResult(float(len(one.text))) for one in trajectories]
+
+
+def runner(client: Any, **more: Any) -> RolloutRunner:
+    tokenizer = getattr(client, "tokenizer", None) or CharacterTokenizer()
+    chat = more.pop("chat", None) or ChatTokenizer(tokenizer, more.pop("template", {}))
+    return RolloutRunner(client, chat, no_score, template_builder=lambda: CharacterBuilder(tokenizer), **more)
+
+
+def run_once(
+    client: Any, item: RolloutRequest, sampling: Sampling | Mapping[str, Sampling], **more: Any
+) -> RolloutOutput:
+    by_role = {item.role: sampling} if isinstance(sampling, Sampling) else sampling
+    return asyncio.run(runner(client, **more).run(item, by_role))
+
+
+def run_rounds(
+    client: ScriptedClient, item: RolloutRequest, sampling: Mapping[str, Sampling], **more: Any
+) -> tuple[list[Trajectory], int]:
+    """The trajectories by number when all have ended, and how many rounds it took."""
+    made, found, rounds = runner(client, **more), {}, 0
+    state = None
+    while rounds == 0 or any(one.paused for one in found.values()):
+        output = asyncio.run(made.run(item, sampling))
+        found |= {one.trajectory_id: one for one in output.trajectories}
+        state, rounds = output.state, rounds + 1
+        item = item.resumed(RolloutOutput(item.group_id, list(found.values()), state))
+        assert rounds < 500, "no progress"
+    return sorted(found.values(), key=lambda one: one.number), rounds

@@ -1,0 +1,407 @@
+"""Conversations: what they send, what they append, and that pauses change nothing."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scripted_client import CharacterTokenizer, ScriptedClient, request, run_rounds, runner
+from scripted_programs import Dialogue, Forking, ToolLoop
+
+from marsrl_verl.core.policy import Policy, PolicyKind, PolicySet
+from marsrl_verl.core.request import Sampling
+from marsrl_verl.core.sequence import Sequence, equal_sequences, token_ids
+from marsrl_verl.core.trajectory import FinishReason, Trajectory
+from marsrl_verl.rollout.context import Completion, TopLogProbs
+from marsrl_verl.rollout.conversation import TURN, Conversation
+from marsrl_verl.rollout.runner import RequestContext
+
+LIMITS = Sampling(max_new_tokens=400, max_prompt_tokens=200)
+PROMPT = "<user>1+1<assistant>"
+
+
+def conversation_with(client: Any, sampling: Sampling = LIMITS, **more: Any) -> Conversation:
+    item = request(n=1)
+    context = _context(client, item, {"solver": sampling, "other": sampling}, **more)
+    return context.conversation(0, "solver", item.messages)
+
+
+def _context(client: Any, item, sampling, **more: Any) -> RequestContext:
+    return RequestContext(runner(client, **more), item, sampling)
+
+
+def sample(conversation: Conversation, **arguments: Any) -> Completion:
+    return asyncio.run(conversation.sample(**arguments))
+
+
+def writes(text: str):
+    """A policy that writes one text into every turn."""
+    return lambda prompt: text[len(prompt.rpartition("<assistant>")[2]) :]
+
+
+# --- pauses ---------------------------------------------------------------------------------------
+
+
+def agent(prompt: str) -> str:
+    """Calls a tool twice and goes on without waiting for it, unless it is stopped."""
+    turn = prompt.rpartition("<assistant>")[2]
+    head, _, run = turn.rpartition("</result>")
+    number = head.count("<result>")
+    text = f"Ask <call>{number}</call> or </calling>, I go on." if number < 2 else "It is so.</s>"
+    return _rest(text, run)
+
+
+def branches(prompt: str) -> str:
+    """Writes a beginning; told its number, it goes on in its own way."""
+    turn = prompt.rpartition("<assistant>")[2]
+    if "[" not in turn:
+        return _rest("Once upon a time there was", turn)
+    number, _, run = turn.rpartition("[")[2].partition("]")
+    head, _, after = run.rpartition("</result>")
+    return _rest(
+        f"branch {number} <call>x</call> on" if not head else f"ends {number}</s>", after if head else run
+    )
+
+
+def speakers(prompt: str) -> str:
+    turn = prompt.rpartition("<assistant>")[2]
+    number = prompt.count("<assistant>")
+    text = f"Turn {number}: do it. [OVER] and more" if number % 2 else f"As you say, {number}.</s>"
+    return _rest(text, turn)
+
+
+def _rest(text: str, written: str) -> str:
+    assert text.startswith(written), (text, written)
+    return text[len(written) :]
+
+
+PROGRAMS = {"loop": (ToolLoop, agent), "fork": (Forking, branches), "dialogue": (Dialogue, speakers)}
+
+
+def ran(kind: str, segment: int | None, size: int) -> tuple[list[Trajectory], ScriptedClient]:
+    program, policy = PROGRAMS[kind]
+    client = ScriptedClient(policy, CharacterTokenizer(size))
+    sampling = replace(LIMITS, segment_tokens=segment)
+    roles = dict.fromkeys(("agent", "planner", "worker"), sampling)
+    item = replace(request(n=2), role="agent", rollout=kind)
+    members, _ = run_rounds(client, item, roles, programs={kind: program})
+    return members, client
+
+
+def _plain(one: Sequence) -> Sequence:
+    return replace(one, versions=((len(one), one.version),))
+
+
+@pytest.mark.parametrize("kind", PROGRAMS)
+@given(st.integers(1, 70), st.integers(1, 4))
+@settings(max_examples=60, deadline=None)
+def test_pauses_at_any_token_change_no_trajectory(kind, segment, size):
+    whole, _ = ran(kind, None, size)
+    paused, _ = ran(kind, segment, size)
+    assert [one.trajectory_id for one in paused] == [one.trajectory_id for one in whole]
+    for one, other in zip(paused, whole, strict=True):
+        assert (one.text, one.finish, one.detail, one.fork) == (
+            other.text,
+            other.finish,
+            other.detail,
+            other.fork,
+        )
+        assert len(one.sequences) == len(other.sequences)
+        for found, expected in zip(one.sequences, other.sequences, strict=True):
+            assert equal_sequences(_plain(found), _plain(expected))
+
+
+def test_what_the_programs_wrote():
+    """So that the property above is about something."""
+    (loop, _), _ = ran("loop", None, 1)
+    assert loop.text == "Ask <call>0</call><result>11</result>Ask <call>1</call><result>22</result>It is so."
+    ids, own = loop.sequence.response_ids, loop.sequence.response_mask
+    masked = "".join(map(chr, ids[own == 0]))
+    assert masked == "<result>11</result><result>22</result>"
+    assert set(loop.sequence.annotations[TURN].tolist()) == {-1, 0, 1, 2}
+    forked, _ = ran("fork", None, 1)
+    assert [one.text for one in forked] == [
+        "Once upon a [0]branch 0 <call>x</call><result>11</result>ends 0",
+        "Onc[1]branch 1 <call>x</call><result>11</result>ends 1",
+        "Once upon a [2]branch 2 <call>x</call><result>11</result>ends 2",
+    ]
+    (talk, _), client = ran("dialogue", None, 1)
+    planner, worker = (CharacterTokenizer().decode(one.input_ids()) for one in talk.sequences)
+    first = "Turn 1: do it. [OVER]"
+    assert planner.startswith(f"{PROMPT}{first}</s><user>{first}<assistant>As you say, 2.</s>")
+    assert worker.startswith(f"<user>{first}<assistant>{first}</s><user>As you say, 2.<assistant>")
+    assert [one.role for one in talk.sequences] == ["planner", "worker"]
+    assert {one["session"] for one in client.asked} == {"p1/solver.0"}
+
+
+@pytest.mark.parametrize("kind", ["loop", "dialogue"])
+def test_a_round_samples_no_more_than_a_segment_of_each_trajectory(kind):
+    program, policy = PROGRAMS[kind]
+    client, segment = ScriptedClient(policy), 9
+    sampling = dict.fromkeys(("agent", "planner", "worker"), replace(LIMITS, segment_tokens=segment))
+    made, item = runner(client, programs={kind: program}), replace(request(n=2), role="agent", rollout=kind)
+    output = asyncio.run(made.run(item, sampling))
+    for _ in range(3):
+        sampled = [sum(one.trained_tokens for one in member.sequences) for member in output.trajectories]
+        output = asyncio.run(made.run(item.resumed(output), sampling))
+        again = [sum(one.trained_tokens for one in member.sequences) for member in output.trajectories]
+        assert [after - before for before, after in zip(sampled, again, strict=True)] == [segment, segment]
+
+
+# --- stop strings ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+@pytest.mark.parametrize("first", range(1, 24))
+def test_a_stop_string_holds_across_requests(first, size):
+    client = ScriptedClient(writes("so it is <|stop|> and more</s>"), CharacterTokenizer(size))
+    whole = conversation_with(client)
+    once = sample(whole, stop=("<|stop|>",))
+    parts = conversation_with(client)
+    probe = sample(parts, max_tokens=first, stop=("<|stop|>",))
+    if probe.stop is None:
+        probe = sample(parts, stop=("<|stop|>",))
+    assert (probe.finish, probe.stop) == (once.finish, once.stop) == (FinishReason.STOP, "<|stop|>")
+    assert equal_sequences(whole.sequence(), parts.sequence())
+
+
+def test_of_several_stop_strings_the_one_that_ends_first_holds():
+    client = ScriptedClient(writes("a[END][STOP]"))
+    parts = conversation_with(client)
+    sample(parts, max_tokens=3, stop=("[STOP]", "[END]"))
+    assert sample(parts, stop=("[STOP]", "[END]")).stop == "[END]"
+    assert parts.turn_text() == "a[END]"
+
+
+def test_a_stop_string_is_met_once():
+    """A text that stands between two runs is not part of what the policy wrote."""
+    client = ScriptedClient(lambda prompt: "o]p</s>" if prompt.endswith("st") else "a[stop]b")
+    one = conversation_with(client)
+    assert sample(one, stop=("[stop]",)).stop == "[stop]"
+    one.append_text("[st")
+    assert sample(one, stop=("[stop]",)).stop is None
+
+
+def test_the_top_log_probs_end_where_the_completion_does():
+    class Ranking(ScriptedClient):
+        async def generate(self, *arguments, **more):
+            found = await super().generate(*arguments, **more)
+            return [replace(one, top=_top(len(one.token_ids))) for one in found]
+
+    one = conversation_with(Ranking(writes("ab[x] cd</s>")))
+    sample(one, max_tokens=4, stop=("[x]",), top_log_probs=2)
+    found = sample(one, stop=("[x]",), top_log_probs=2)
+    assert (len(found.token_ids), found.top.ids.shape, found.top.log_probs.shape) == (1, (1, 2), (1, 2))
+
+
+def _top(count: int) -> TopLogProbs:
+    return TopLogProbs(np.zeros((count, 2), np.int32), np.zeros((count, 2), np.float32))
+
+
+# --- limits ---------------------------------------------------------------------------------------
+
+
+def test_limits_of_a_call_a_round_and_a_response_are_told_apart():
+    segments = replace(LIMITS, segment_tokens=6, max_new_tokens=8)
+    one = conversation_with(ScriptedClient(writes("x" * 100)), segments)
+    assert sample(one, max_tokens=2).finish is FinishReason.LENGTH
+    assert (sample(one).finish, len(one)) == (FinishReason.PAUSED, 6)
+    assert (sample(one).finish, len(one)) == (FinishReason.PAUSED, 6), "nothing is asked any more"
+    again = _context(ScriptedClient(writes("x" * 100)), request(n=1), {"solver": segments}).conversation(
+        0, "solver", (), prefix=one.sequence(), state=one.state()
+    )
+    assert (sample(again).finish, len(again), again.tokens_left) == (FinishReason.LENGTH, 8, 0)
+    assert sample(again).finish is FinishReason.LENGTH
+
+
+def test_a_structured_completion_is_never_split_and_its_forced_tokens_are_masked():
+    client = ScriptedClient(writes('{"a"}</s>'))
+    one = conversation_with(client, replace(LIMITS, segment_tokens=2))
+    found = sample(one, structured={"regex": ".*"})
+    assert (found.finish, len(found.token_ids)) == (FinishReason.STOP, 6)
+    assert client.asked[0]["decoding"].max_tokens == 400
+    assert client.asked[0]["decoding"].structured == {"regex": ".*"}
+    assert one.sequence().response_mask.tolist() == [0, 0, 1, 0, 0, 1]
+    assert (one.sequence().rollout_log_probs == 0).tolist() == [True, True, False, True, True, False]
+
+
+def test_a_conversation_that_failed_is_not_asked_again():
+    class Refusing(ScriptedClient):
+        async def generate(self, *arguments, **more):
+            self.asked.append({})
+            raise ValueError("no")
+
+    client = Refusing(writes(""))
+    one = conversation_with(client)
+    assert sample(one).finish is FinishReason.ERROR
+    one.append([{"role": "user", "content": "?"}])
+    assert sample(one).finish is FinishReason.ERROR
+    assert (one.detail, len(one), len(client.asked)) == ("ValueError: no", 0, 1)
+
+
+# --- appending ------------------------------------------------------------------------------------
+
+
+def shown(conversation: Conversation) -> str:
+    return CharacterTokenizer().decode(conversation.input_ids().tolist())
+
+
+@pytest.mark.parametrize("stop", [(), ("two",)])
+def test_messages_close_the_turn_and_open_the_next_one(stop):
+    one = conversation_with(ScriptedClient(writes("one two</s>")))
+    sample(one, stop=stop)
+    one.append([{"role": "user", "content": "and<|turn|>?"}])
+    assert shown(one) == f"{PROMPT}one two</s><user>and ?<assistant>"
+    sampled = len("one two") + (not stop)
+    assert one.sequence().response_mask.tolist() == [1] * sampled + [0] * (len(one) - sampled)
+    assert one.sequence().rollout_log_probs[sampled:].any() == np.False_
+    sample(one)
+    assert shown(one).endswith("<assistant>one two</s>")
+    assert one.turn_text() == "one two"
+
+
+def test_text_in_a_turn_has_no_control_tokens():
+    one = conversation_with(ScriptedClient(writes("ab")))
+    sample(one, max_tokens=1)
+    one.append_text("<result><|turn|>4</result>")
+    assert shown(one) == f"{PROMPT}a<result> 4</result>"
+    assert one.run_tokens == 0
+
+
+def test_messages_need_a_turn_before_them():
+    one = conversation_with(ScriptedClient(writes("ab</s>")))
+    with pytest.raises(ValueError, match="empty turn"):
+        one.append([{"role": "user", "content": "?"}])
+
+
+def test_a_template_that_refuses_a_message_ends_the_conversation():
+    class Refusing:
+        def merge(self, *_):
+            raise ValueError("roles must alternate")
+
+    item = request(n=1)
+    made = runner(ScriptedClient(writes("ab</s>")))
+    made.template_builder = Refusing
+    one = RequestContext(made, item, {"solver": LIMITS}).conversation(0, "solver", item.messages)
+    sample(one)
+    one.append([{"role": "user", "content": "?"}])
+    assert sample(one).finish is FinishReason.ERROR
+    assert "roles must alternate" in one.detail
+
+
+def test_a_sampled_token_of_the_next_turn_goes_unless_it_fits():
+    """As with GLM, where the token that begins a user's turn ends the assistant's."""
+
+    class Merging:
+        def __init__(self, begins: str) -> None:
+            self.begins = begins
+
+        def merge(self, previous, updated, tail, tools):
+            return [*tail[:-1], ord(self.begins), ord("q"), ord(">")]
+
+    class Bare(CharacterTokenizer):
+        def apply_chat_template(self, messages, **kwargs):
+            shown = super().apply_chat_template(messages, **kwargs)
+            return shown if kwargs["tokenize"] else messages[-1]["content"]
+
+    for begins, expected in (("U", "abUq>"), ("T", "abTq>")):
+        client = ScriptedClient(writes("abU"), Bare())
+        made = runner(client)
+        made.template_builder = lambda begins=begins: Merging(begins)
+        item = request(n=1)
+        one = RequestContext(made, item, {"solver": LIMITS}).conversation(0, "solver", item.messages)
+        sample(one)
+        one.append([{"role": "user", "content": "q"}])
+        sequence = one.sequence()
+        assert "".join(map(chr, sequence.response_ids)) == expected
+        kept = 3 if begins == "U" else 2
+        assert sequence.response_mask.tolist() == [1] * kept + [0] * (5 - kept)
+
+
+# --- forks, states, sequences ---------------------------------------------------------------------
+
+
+def test_a_fork_has_the_messages_of_its_beginning():
+    one = conversation_with(ScriptedClient(writes("ab</s>")))
+    sample(one)
+    one.append([{"role": "user", "content": "next"}])
+    sample(one)
+    early, late = one.fork(1, at=2), one.fork(2)
+    assert (shown(early), early.turn_text(), early.trajectory_id) == (f"{PROMPT}ab", "ab", "p1/solver.0#1")
+    early.append([{"role": "user", "content": "other"}])
+    assert shown(early) == f"{PROMPT}ab</s><user>other<assistant>"
+    assert equal_sequences(late.sequence().truncate(3), one.sequence().truncate(3))
+
+
+def test_what_a_fork_begins_with_counts_in_its_round():
+    one = conversation_with(ScriptedClient(writes("x" * 50)), replace(LIMITS, segment_tokens=10))
+    sample(one, max_tokens=6)
+    early, late = one.fork(1, at=2), one.fork(2)
+    sample(early), sample(late), sample(one)
+    assert [len(some) for some in (early, late, one)] == [10, 10, 10]
+    assert [some.finish for some in (early, late, one)] == [FinishReason.PAUSED] * 3
+
+
+def test_a_sequence_has_a_part_for_each_round():
+    client = ScriptedClient(writes("x" * 50))
+    one = conversation_with(client, replace(LIMITS, segment_tokens=4))
+    sample(one, max_tokens=1)
+    one.append_text("yy")
+    sample(one)
+    first = one.sequence()
+    assert (first.versions, first.new_tokens) == (((6, 7),), 6)
+    client.version = 8
+    context = _context(client, request(n=1), {"solver": LIMITS})
+    again = context.conversation(0, "solver", (), prefix=first, state=one.state())
+    assert again.sequence().versions == ((6, 7), (6, 7)), "a round without a token"
+    again.append_text("z")
+    sample(again, max_tokens=2)
+    assert again.sequence().versions == ((6, 7), (9, 8))
+
+
+def test_requests_of_a_second_role_have_seeds_of_their_own():
+    client, item = ScriptedClient(writes("ab</s>")), request(n=1)
+    seeded = replace(LIMITS, seed=5)
+    context = _context(client, item, {"solver": seeded, "other": seeded})
+    for role in ("solver", "other"):
+        sample(context.conversation(0, role, item.messages))
+    first, second = (one["decoding"].seed for one in client.asked)
+    assert first == seeded.request_seed("p1/solver.0#0", 0) != second
+
+
+def test_generators_depend_on_group_and_names_alone():
+    def drawn(name: str, *names) -> float:
+        return _context(None, request(name), {}).rng(*names).random()
+
+    assert drawn("g", 1, "a") == drawn("g", 1, "a")
+    assert len({drawn("g", 1), drawn("g", "1"), drawn("h", 1), drawn("g")}) == 4
+
+
+def test_a_policy_of_text_alone_has_no_conversation():
+    policies = PolicySet((Policy(), Policy("big", PolicyKind.ENDPOINT)), {"solver": "big"})
+    context = _context(None, request(), {"solver": LIMITS}, policies=policies)
+    with pytest.raises(ValueError, match="use chat"):
+        context.conversation(0, "solver", request().messages)
+
+
+def test_tools_are_shown_to_the_template():
+    item, client = request(n=1), ScriptedClient(writes("a</s>"))
+    context = _context(client, item, {"solver": LIMITS})
+    one = context.conversation(0, "solver", item.messages, tools=({"name": "search"},))
+    assert shown(one) == f"[search]{PROMPT}"
+    assert one.state()["tools"] == [{"name": "search"}]
+
+
+def test_a_completion_without_tokens_leaves_everything_as_it_was():
+    class Silent(ScriptedClient):
+        async def generate(self, *arguments, **more):
+            return [Completion(token_ids([]), np.zeros(0, np.float32), FinishReason.ABORTED)]
+
+    one = conversation_with(Silent(writes("")))
+    assert sample(one).finish is FinishReason.ABORTED
+    assert (len(one), one.sequence().versions) == (0, ((0, 0),))
