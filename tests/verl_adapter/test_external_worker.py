@@ -13,7 +13,6 @@ import pytest
 pytest.importorskip("verl", reason="verl's agent loops")
 
 import fake_ray
-from marsrl_verl.core.step_result import StepResult
 
 from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.config.command_line import parse_arguments
