@@ -277,28 +277,42 @@ def within(
 
 
 def results(references: Sequence[Any], look: Callable[[], object]) -> list[Any]:
-    """What the references bring, in their order; the first error of any of them comes out at once.
+    """What the references bring, in their order; raises as `next_results`."""
+    found: dict[int, Any] = {}
+    places = {reference: place for place, reference in enumerate(references)}
+    pending = list(references)
+    while pending:
+        for reference, value in next_results(pending, look):
+            found[places[reference]] = value
+        pending = [reference for reference in pending if places[reference] not in found]
+    return [found[place] for place in range(len(references))]
+
+
+def next_results(references: Sequence[Any], look: Callable[[], object]) -> list[tuple[Any, Any]]:
+    """What is there of what the references bring, as soon as there is something; the first error of any of
+    them comes out at once.
 
     Args:
-        look: called every second while one is missing; what it raises ends the wait.
+        look: called every second while nothing is there; what it raises ends the wait.
 
     Raises:
         StopRequested: the run is told to end.
         EngineUnavailableError: an engine that one of them waited for is gone.
     """
-    found: dict[int, Any] = {}
-    places = {reference: place for place, reference in enumerate(references)}
-    pending = list(references)
-    while pending:
-        ready, pending = ray.wait(pending, num_returns=len(pending), timeout=POLL_S)
-        for reference in ready:
-            try:
-                found[places[reference]] = ray.get(reference)
-            except RayTaskError as error:
-                if is_refusal(error):
-                    raise
-                raise EngineUnavailableError(reason(error)) from error
+    while True:
         stop_signals.check()
-        if pending:
-            look()
-    return [found[place] for place in range(len(references))]
+        ready, _ = ray.wait(list(references), num_returns=len(references), timeout=0)
+        if not ready:
+            ready, _ = ray.wait(list(references), num_returns=1, timeout=POLL_S)
+        if ready:
+            return [(reference, _value(reference)) for reference in ready]
+        look()
+
+
+def _value(reference: Any) -> Any:
+    try:
+        return ray.get(reference)
+    except RayTaskError as error:
+        if is_refusal(error):
+            raise
+        raise EngineUnavailableError(reason(error)) from error

@@ -9,9 +9,10 @@ batch is built.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -28,10 +29,10 @@ from marsrl_verl.rewards.running import RewardUnavailableError
 from marsrl_verl.rollout.context import EngineUnavailableError
 from marsrl_verl.rollout.failed_round import RequestWatch
 from marsrl_verl.verl_adapter.components import endpoint_key
-from marsrl_verl.verl_adapter.engine_watch import EngineWatch, reason, results
+from marsrl_verl.verl_adapter.engine_watch import EngineWatch, next_results, reason, results
 from marsrl_verl.verl_adapter.generation import Round
 from marsrl_verl.verl_adapter.rollout_server.prefill_counters import PrefillCounters
-from marsrl_verl.verl_adapter.rollout_server.worker import RolloutWorker, WorkerRound
+from marsrl_verl.verl_adapter.rollout_server.worker import Answer, RolloutWorker, Turn
 from marsrl_verl.verl_adapter.round_watch import RoundWatch
 from marsrl_verl.verl_adapter.scoring import without_tracebacks
 
@@ -40,20 +41,16 @@ from marsrl_verl.verl_adapter.scoring import without_tracebacks
 class _WorkersRound:
     """A round that the rollout workers are at."""
 
-    shares: list[Any]
-    """Ray references to each worker's `WorkerRound`."""
+    answers: list[Any]
+    """Ray references to an `Answer` each."""
+    check: Callable[[list[RolloutOutput]], None]
+    """Raises where what came back says that the engine or a reward is broken."""
     servers: Sequence[Any] = ()
     """Handles of the servers whose statistics tell what the round read; none: nobody asks."""
     before: PrefillCounters | None = None
     """What they had read when the round began."""
     look: Callable[[], object] = lambda: None
     """Called every second while something is waited for; see `RoundWatch`."""
-    roles: dict[str, str] = field(default_factory=dict)
-    """Who answers, by group id."""
-    grades: GradeWatch = field(default_factory=GradeWatch)
-    """What looks at the round's grades."""
-    requests: RequestWatch = field(default_factory=RequestWatch)
-    """What looks at who answered."""
 
     def wait(self) -> Round:
         """See `generation.StartedRound`.
@@ -65,17 +62,16 @@ class _WorkersRound:
             StopRequested: the run is told to end.
         """
         try:
-            rounds: list[WorkerRound] = results(self.shares, self.look)
+            answers: list[Answer] = results(self.answers, self.look)
         except RewardUnavailableError as error:
             raise without_tracebacks(error) from None
-        outputs = results([reference for one in rounds for reference in one.outputs], self.look)
-        trajectories = [one for output in outputs for one in output.trajectories]
-        self.requests.look(trajectories)
-        self.grades.look((self.roles[one.group_id], one) for one in trajectories)
-        seconds = max((one.seconds for one in rounds), default=0.0)
+        outputs = [one.output for one in answers]
+        self.check(outputs)
+        seconds = max((one.seconds for one in answers), default=0.0)
         after = _read(self.servers, self.look)
         if self.before is None or after is None:
             return Round(outputs, seconds)
+        trajectories = [one for output in outputs for one in output.trajectories]
         return Round(outputs, seconds, after - self.before, shared_tokens(prompts_sent(trajectories)))
 
 
@@ -103,11 +99,15 @@ def for_the_worker(request: RolloutRequest) -> RolloutRequest:
 
 
 class MarsRLAgentLoopManager(AgentLoopManager):
-    """Spreads rollout requests over the workers. Implements `marsrl_verl.core.engine.Engine`."""
+    """Spreads rollout requests over the workers. Implements `Engine` and `StreamingEngine` of
+    `marsrl_verl.core.engine`."""
 
     _measured_servers: Sequence[Any] = ()
     _engines: EngineWatch | None = None
     _progress_limit_s = math.inf
+
+    _rounds = 0
+    _syncs = 0
 
     @cached_property
     def _grades(self) -> GradeWatch:
@@ -116,6 +116,11 @@ class MarsRLAgentLoopManager(AgentLoopManager):
     @cached_property
     def _requests(self) -> RequestWatch:
         return RequestWatch()
+
+    @cached_property
+    def _streamed(self) -> dict[Any, str]:
+        """The roles of requests that are answered one by one, by the Ray references of their answers."""
+        return {}
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.agent_loop_workers_class = ray.remote(RolloutWorker)
@@ -147,37 +152,11 @@ class MarsRLAgentLoopManager(AgentLoopManager):
         Raises:
             EngineUnavailableError: a server whose statistics are wanted is gone.
         """
-        look = self._watched()
-        servers = self._measured_servers
+        look, servers = self._watched(), self._measured_servers
         before = _read(servers, look)
-        return self._started(requests, sampling, look, servers, before)
-
-    def _started(
-        self,
-        requests: list[RolloutRequest],
-        sampling: Mapping[str, Sampling],
-        look: Callable[[], object],
-        servers: Sequence[Any] = (),
-        before: PrefillCounters | None = None,
-    ) -> _WorkersRound:
-        roles = {one.group_id: one.role for one in requests}
-        shares = self._share_out([for_the_worker(one) for one in requests], sampling)
-        return _WorkersRound(shares, servers, before, look, roles, self._grades, self._requests)
-
-    def _watched(self) -> Callable[[], object]:
-        """What looks after a new round."""
-        if self._engines is None:
-            return lambda: None
-        return RoundWatch(self._engines, self.agent_loop_workers, self._progress_limit_s).look
-
-    def _share_out(self, requests: list[RolloutRequest], sampling: Mapping[str, Sampling]) -> list[Any]:
-        workers = self.agent_loop_workers
-        shares = [requests[start :: len(workers)] for start in range(len(workers))]
-        return [
-            worker.run_requests.remote(share, sampling)
-            for worker, share in zip(workers, shares, strict=True)
-            if share
-        ]
+        self._rounds += 1
+        answers = self._send(requests, sampling)
+        return _WorkersRound(answers, self._checker(requests), servers, before, look)
 
     def generate(
         self, requests: list[RolloutRequest], sampling: Mapping[str, Sampling]
@@ -188,12 +167,59 @@ class MarsRLAgentLoopManager(AgentLoopManager):
             EngineUnavailableError, RewardUnavailableError, RoundStalledError, StopRequested: as
                 `_WorkersRound.wait`.
         """
-        return self._started(requests, sampling, self._watched()).wait().outputs
+        self._rounds += 1
+        answers = self._send(requests, sampling)
+        return _WorkersRound(answers, self._checker(requests), look=self._watched()).wait().outputs
+
+    def submit(self, requests: list[RolloutRequest], sampling: Mapping[str, Sampling]) -> None:
+        """See `StreamingEngine`."""
+        if not self._streamed:
+            self._rounds += 1
+            self._look = self._watched()
+        answers = self._send(requests, sampling)
+        self._streamed.update(zip(answers, (one.role for one in requests), strict=True))
+
+    def outputs(self) -> list[RolloutOutput]:
+        """See `StreamingEngine`; raises as `generate`."""
+        if not self._streamed:
+            return []
+        try:
+            answers = next_results(list(self._streamed), self._look)
+        except Exception as error:
+            self._streamed.clear()
+            raise without_tracebacks(error) from None
+        roles = {answer.output.group_id: self._streamed.pop(reference) for reference, answer in answers}
+        outputs = [answer.output for _, answer in answers]
+        self._check(outputs, roles)
+        return outputs
+
+    def _send(self, requests: list[RolloutRequest], sampling: Mapping[str, Sampling]) -> list[Any]:
+        """References to the answers, in the order of the requests, which the workers are dealt in turn."""
+        turn, workers = Turn(self._rounds, self._syncs), self.agent_loop_workers
+        return [
+            worker.run_request.remote(for_the_worker(request), sampling, turn)
+            for request, worker in zip(requests, itertools.cycle(workers), strict=False)
+        ]
+
+    def _checker(self, requests: list[RolloutRequest]) -> Callable[[list[RolloutOutput]], None]:
+        roles = {one.group_id: one.role for one in requests}
+        return lambda outputs: self._check(outputs, roles)
+
+    def _check(self, outputs: list[RolloutOutput], roles: Mapping[str, str]) -> None:
+        trajectories = [one for output in outputs for one in output.trajectories]
+        self._requests.look(trajectories)
+        self._grades.look((roles[one.group_id], one) for one in trajectories)
+
+    def _watched(self) -> Callable[[], object]:
+        """What looks after a new round."""
+        if self._engines is None:
+            return lambda: None
+        return RoundWatch(self._engines, self.agent_loop_workers, self._progress_limit_s).look
 
     def forget_routes(self) -> None:
         """Let the next request of an id go to any engine. New weights have emptied the prefix caches, for
         which a continuation goes where its beginning was, and unfinished groups pile up there."""
-        ray.get(self.llm_client._load_balancer.clear_sticky_cache.remote())
+        self._syncs += 1
 
     def generate_sequences(self, prompts: DataProto) -> DataProto:
         """Refused: what this trainer asks for are rollout requests."""

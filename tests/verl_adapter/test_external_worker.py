@@ -41,7 +41,7 @@ from marsrl_verl.verl_adapter.components import (
 from marsrl_verl.verl_adapter.observer import TrainingObserver
 from marsrl_verl.verl_adapter.rollout_manager import MarsRLAgentLoopManager
 from marsrl_verl.verl_adapter.rollout_server import worker as worker_module
-from marsrl_verl.verl_adapter.rollout_server.worker import RolloutWorker, WorkerRound
+from marsrl_verl.verl_adapter.rollout_server.worker import Answer, RolloutWorker, Turn
 
 ENDPOINT = "marsrl.external_solver.endpoint"
 SERVED = ("external_solver=endpoint", f"{ENDPOINT}.base_urls=[http://host:8000/v1]", f"{ENDPOINT}.model=big")
@@ -203,7 +203,6 @@ def worker_of(monkeypatch):
         results = [RewardResult(1.0) for _ in data.non_tensor_batch["score_request"]]
         return {"reward_extra_info": {"outcomes": results}}
 
-    monkeypatch.setattr(worker_module, "ray", SimpleNamespace(put=lambda output: output))
     monkeypatch.setattr(worker_module, "chat_tokenizer", lambda config, tokenizer: CHAT)
     monkeypatch.setattr(worker_module.AgentLoopWorker, "__init__", start)
     rewards = SimpleNamespace(compute_score=SimpleNamespace(remote=score))
@@ -221,10 +220,17 @@ def test_the_worker_asks_it_for_the_solver_alone_and_scores_as_usual(worker_of):
     worker, outside, engine = worker_of(*SERVED), Source(), Engine()
     worker._runner.sources, worker._runner.client = dict.fromkeys(worker._runner.sources, outside), engine
     requests = [asked(role) for role in ("solver", "verifier", "corrector")]
-    done = asyncio.run(worker.run_requests(requests, {item.role: SETTINGS for item in requests}))
+    sampling = {item.role: SETTINGS for item in requests}
+
+    async def run() -> list[Answer]:
+        return list(
+            await asyncio.gather(*[worker.run_request(one, sampling, Turn(1, 0)) for one in requests])
+        )
+
+    done = asyncio.run(run())
     assert outside.asked == ["p/solver/0#0", "p/solver/0#1"]
     assert engine.asked == ["p/verifier/0", "p/corrector/0"]
-    found = [one for output in done.outputs for one in output.trajectories]
+    found = [one for answer in done for one in answer.output.trajectories]
     assert [one.value for one in found] == [1.0] * 6
     assert [one.external for one in found] == [True] * 2 + [False] * 4
     assert found[0].text == "2 ", "the trained model's control tokens are taken out"
@@ -239,12 +245,12 @@ def test_a_round_without_a_solution_stops_although_the_engine_answers(monkeypatc
             members = [replace(external_answer(item, k), sequences=[sequence]) for k in range(8)]
         return RolloutOutput(item.group_id, members)
 
-    def run_requests(requests, sampling):
-        return WorkerRound([fake_ray.Answer(answer(one)) for one in requests], 1.0)
+    def run_request(request, sampling, turn):
+        return Answer(answer(request), 1.0)
 
     monkeypatch.setattr(engine_watch, "ray", fake_ray.FakeRay())
     manager = MarsRLAgentLoopManager.__new__(MarsRLAgentLoopManager)
-    manager.agent_loop_workers = [SimpleNamespace(run_requests=fake_ray.Method(run_requests))]
+    manager.agent_loop_workers = [SimpleNamespace(run_request=fake_ray.Method(run_request))]
     requests = [asked("solver"), asked("verifier")]
     with pytest.raises(
         EngineUnavailableError, match=r"all of the last 8 requests of the external Solver.*HTTP 500"

@@ -30,7 +30,7 @@ from marsrl_verl.verl_adapter.rollout_server.prefill_counters import (
     read_counters,
 )
 from marsrl_verl.verl_adapter.rollout_server.server import MarsRLvLLMServer
-from marsrl_verl.verl_adapter.rollout_server.worker import WorkerRound
+from marsrl_verl.verl_adapter.rollout_server.worker import Answer
 
 # --- vLLM's registry ------------------------------------------------------------------------------
 
@@ -138,8 +138,8 @@ def manager(monkeypatch) -> MarsRLAgentLoopManager:
     monkeypatch.setattr(engine_watch, "ray", fake_ray.FakeRay())
     made = MarsRLAgentLoopManager.__new__(MarsRLAgentLoopManager)
     output = RolloutOutput("g", [trajectory(0), trajectory(1)])
-    answer = fake_ray.Method(lambda *_: WorkerRound([fake_ray.Answer(output)], 1.0))
-    made.agent_loop_workers = [SimpleNamespace(run_requests=answer)]
+    answer = fake_ray.Method(lambda *_: Answer(output, 1.0))
+    made.agent_loop_workers = [SimpleNamespace(run_request=answer)]
     return made
 
 
@@ -154,13 +154,13 @@ def test_servers_are_read_before_the_round_is_given_out(manager):
     server = Server()
     manager.measure_prefill([server])
     given_out_after = []
-    remote = manager.agent_loop_workers[0].run_requests.remote
+    remote = manager.agent_loop_workers[0].run_request.remote
 
     def give_out(*arguments):
         given_out_after.append(server.readings)
         return remote(*arguments)
 
-    manager.agent_loop_workers[0].run_requests.remote = give_out
+    manager.agent_loop_workers[0].run_request.remote = give_out
     manager.start(REQUESTS, {}).wait()
     assert (given_out_after, server.readings) == ([1], 2)
 

@@ -16,6 +16,7 @@ import fake_ray
 from fake_ray import Answer, FakeRay
 from ray.exceptions import RayTaskError
 
+from marsrl_verl.algos.marsrl.config import Config
 from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
 from marsrl_verl.core.sequence import Sequence
@@ -26,7 +27,8 @@ from marsrl_verl.verl_adapter import engine_watch
 from marsrl_verl.verl_adapter.engine_watch import EngineWatch
 from marsrl_verl.verl_adapter.rollout_manager import MarsRLAgentLoopManager
 from marsrl_verl.verl_adapter.rollout_server import worker as worker_module
-from marsrl_verl.verl_adapter.rollout_server.worker import RolloutWorker, WorkerRound
+from marsrl_verl.verl_adapter.rollout_server.worker import Answer as RequestAnswer
+from marsrl_verl.verl_adapter.rollout_server.worker import RolloutWorker, Turn
 from marsrl_verl.verl_adapter.round_watch import GroupCounts
 from marsrl_verl.verl_adapter.scoring import without_tracebacks
 
@@ -60,13 +62,15 @@ class Worker:
     """An agent-loop worker that answers at once."""
 
     def __init__(self, ends: Callable[[str, int], FinishReason], rewards: dict[str, RewardResult]) -> None:
-        self.shares: list[list[RolloutRequest]] = []
+        self.asked: list[RolloutRequest] = []
+        self.turns: set[Turn] = set()
         self.ends, self.rewards = ends, rewards
-        self.run_requests = fake_ray.Method(self._run)
+        self.run_request = fake_ray.Method(self._run)
 
-    def _run(self, requests, sampling):
-        self.shares.append(requests)
-        return WorkerRound([Answer(self._output(one)) for one in requests], seconds=float(len(requests)))
+    def _run(self, request, sampling, turn):
+        self.asked.append(request)
+        self.turns.add(turn)
+        return RequestAnswer(self._output(request), seconds=float(len(self.asked)))
 
     def _output(self, request):
         members = [trajectory(request.group_id, k, self.ends(request.group_id, k)) for k in range(request.n)]
@@ -102,11 +106,8 @@ def test_requests_are_dealt_out_evenly_and_each_is_answered_once(manager_of, wor
     assert sorted(one.group_id for one in outputs) == sorted(names)
     found = sorted(one.trajectory_id for one in members(outputs))
     assert found == sorted(f"{name}#{k}" for name in names for k in range(2))
-    shares = [worker.shares for worker in manager.agent_loop_workers]
-    sizes = [len(share[0]) if share else 0 for share in shares]
+    sizes = [len(worker.asked) for worker in manager.agent_loop_workers]
     assert max(sizes) - min(sizes) <= 1
-    assert all(len(share) <= 1 for share in shares), "one call per worker"
-    assert sum(map(bool, shares)) == min(workers, requests), "a worker without work is not called"
 
 
 def test_a_round_takes_as_long_as_its_slowest_worker(manager_of):
@@ -114,6 +115,35 @@ def test_a_round_takes_as_long_as_its_slowest_worker(manager_of):
     assert started.wait().seconds == 2.0
     nothing = manager_of(2).start([], {"solver": SETTINGS}).wait()
     assert (nothing.outputs, nothing.seconds) == ([], 0.0)
+
+
+def test_requests_are_answered_one_by_one(manager_of):
+    manager = manager_of(2)
+    assert manager.outputs() == []
+    manager.submit([asked("a"), asked("b")], {"solver": SETTINGS})
+    manager.submit([asked("c")], {"solver": SETTINGS})
+    slow = Answer(silent=True)
+    manager._streamed[slow] = "solver"
+    assert sorted(one.group_id for one in manager.outputs()) == ["a", "b", "c"]
+    assert list(manager._streamed) == [slow], "what is not there yet is waited for the next time"
+    slow.silent, slow.value = False, RequestAnswer(RolloutOutput("d", [trajectory("d", 0)]), 1.0)
+    assert [one.group_id for one in manager.outputs()] == ["d"]
+    assert manager.outputs() == []
+
+
+def test_one_by_one_too_a_broken_engine_is_noticed(manager_of):
+    broken = manager_of(2, lambda name, k: FinishReason.ERROR)
+    broken.submit([asked(name) for name in "abcdefgh"], {"solver": SETTINGS})
+    with pytest.raises(EngineUnavailableError, match="last 8 requests"):
+        broken.outputs()
+
+
+def test_after_a_sync_sessions_are_new_ones(manager_of):
+    manager = manager_of(1)
+    manager.generate([asked("a")], {"solver": SETTINGS})
+    manager.forget_routes()
+    manager.start([asked("a")], {"solver": SETTINGS}).wait()
+    assert manager.agent_loop_workers[0].turns == {Turn(1, 0), Turn(2, 1)}
 
 
 def test_rounds_without_a_single_answer_are_a_broken_engine(manager_of):
@@ -129,7 +159,7 @@ def test_rounds_without_a_single_answer_are_a_broken_engine(manager_of):
 def test_one_request_without_an_engine_ends_the_round(manager_of):
     manager = manager_of(2)
     broken = fake_ray.Method(lambda *_: Answer(error=through_ray(EngineUnavailableError("server 0 is gone"))))
-    manager.agent_loop_workers[1].run_requests = broken
+    manager.agent_loop_workers[1].run_request = broken
     with pytest.raises(EngineUnavailableError, match=r"^server 0 is gone$"):
         manager.generate([asked("a"), asked("b")], {"solver": SETTINGS})
 
@@ -138,7 +168,7 @@ def test_a_round_is_watched_while_it_lasts(manager_of, monkeypatch):
     ray = FakeRay()
     monkeypatch.setattr(engine_watch, "ray", ray)
     manager = manager_of(1)
-    manager.agent_loop_workers[0].run_requests = fake_ray.Method(lambda *_: Answer(silent=True))
+    manager.agent_loop_workers[0].run_request = fake_ray.Method(lambda *_: Answer(silent=True))
     manager.agent_loop_workers[0].counts = fake_ray.Method(lambda: GroupCounts(1, 0, 0))
     stopped = fake_ray.actor(pulse=lambda through_core: Answer(silent=True))
     manager.watch(EngineWatch([stopped], 20.0, ray.clock), 500.0)
@@ -218,8 +248,7 @@ def worker_of(monkeypatch):
         self.llm_client, self.tokenizer = llm_client, None
         self.reward_loop_worker_handles = reward_loop_worker_handles
 
-    monkeypatch.setattr(worker_module, "ray", SimpleNamespace(put=lambda output: output))
-    monkeypatch.setattr(worker_module, "typed_settings", lambda config: MarsRLConfig())
+    monkeypatch.setattr(worker_module, "typed_settings", lambda config: MarsRLConfig(algo=Config()))
     monkeypatch.setattr(worker_module, "chat_tokenizer", lambda config, tokenizer: None)
     monkeypatch.setattr(worker_module, "answer_sources", lambda config: {})
     monkeypatch.setattr(worker_module.AgentLoopWorker, "__init__", start)
@@ -232,15 +261,24 @@ def worker_of(monkeypatch):
     return make
 
 
-def answered(worker: RolloutWorker, requests: list[RolloutRequest]) -> WorkerRound:
-    return asyncio.run(worker.run_requests(requests, {"solver": SETTINGS}))
+def answered(worker: RolloutWorker, requests: list[RolloutRequest]) -> list[RequestAnswer]:
+    async def run() -> list[RequestAnswer]:
+        calls = [worker.run_request(one, {"solver": SETTINGS}, Turn(1, 3)) for one in requests]
+        return list(await asyncio.gather(*calls))
+
+    return asyncio.run(run())
+
+
+def found_in(answers: list[RequestAnswer]) -> list[Trajectory]:
+    return members([one.output for one in answers])
 
 
 def test_outputs_come_back_in_the_order_of_the_requests_each_trajectory_with_its_reward(worker_of):
     worker = worker_of([RewardWorker(), RewardWorker()])
     done = answered(worker, [asked("g0", n=3), asked("g1"), asked("g2")])
-    found = members(done.outputs)
-    assert done.seconds >= 0.02
+    found = found_in(done)
+    assert max(one.seconds for one in done) >= 0.02
+    assert worker._client.synced == 3, "sessions of before a sync are over"
     assert [one.trajectory_id for one in found] == [
         "g0#0", "g0#1", "g0#2", "g1#0", "g1#1", "g2#0", "g2#1",
     ]  # fmt: skip
@@ -251,7 +289,7 @@ def test_outputs_come_back_in_the_order_of_the_requests_each_trajectory_with_its
 
 def test_the_figures_of_a_text_come_with_it(worker_of):
     done = answered(worker_of([RewardWorker()]), [asked("g0", n=1)])
-    (one,) = members(done.outputs)
+    (one,) = found_in(done)
     assert one.figures == {"reflection_words": 0.0}, "a single token has no n-grams"
 
 
@@ -262,7 +300,7 @@ def test_groups_that_end_together_are_spread_over_the_reward_workers_in_one_call
         [["g1#0", "g1#1", "g3#0", "g3#1", "g5#0", "g5#1"]],
         [["g2#0", "g2#1", "g4#0", "g4#1"]],
     ]
-    assert [one.value for one in members(done.outputs)] == [0, 1] * 5
+    assert [one.value for one in found_in(done)] == [0, 1] * 5
 
 
 def test_an_error_of_a_reward_worker_ends_the_round(worker_of):
@@ -281,7 +319,7 @@ def test_what_ended_in_an_earlier_round_does_not_travel(manager_of):
     manager = manager_of(1)
     earlier = [trajectory("g", 0), trajectory("g", 1, FinishReason.PAUSED)]
     manager.generate([asked("g").resumed(RolloutOutput("g", earlier))], {"solver": SETTINGS})
-    [[sent]] = manager.agent_loop_workers[0].shares
+    [sent] = manager.agent_loop_workers[0].asked
     ended, paused = sent.resume.trajectories
     assert (ended.trajectory_id, ended.finish, ended.sequences, ended.text) == (
         "g#0",

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-import ray
 from omegaconf import DictConfig
 from verl.experimental.agent_loop.agent_loop import AgentLoopWorker
 
@@ -27,14 +25,23 @@ from marsrl_verl.verl_adapter.scoring import GroupScorer
 from marsrl_verl.verl_adapter.template_builder import ChatTemplateBuilder
 
 
-@dataclass(slots=True)
-class WorkerRound:
-    """What a worker did of a round."""
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Which round a request is part of."""
 
-    outputs: list[Any]
-    """Ray references to a `RolloutOutput` each: the driver reads their arrays in place."""
+    number: int
+    syncs: int
+    """Weight syncs before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What became of a request in a round. As the result of a call of its own it is a Ray object of its own:
+    the driver reads its arrays in place."""
+
+    output: RolloutOutput
     seconds: float
-    """From the start of the round to the end of its last request."""
+    """From where this worker began with the round."""
 
 
 class RolloutWorker(AgentLoopWorker):
@@ -52,9 +59,11 @@ class RolloutWorker(AgentLoopWorker):
         self._scorer = GroupScorer(self.reward_loop_worker_handles or ())
         self._done = GroupCounts()
         self._answered: set[str] = set()
+        self._round, self._began = -1, 0.0
+        self._client = ServerClient(self.llm_client)
         chat = chat_tokenizer(config, self.tokenizer)
         self._runner = RolloutRunner(
-            client=ServerClient(self.llm_client),
+            client=self._client,
             chat=chat,
             score=self._score,
             policies=policy_set(settings),
@@ -75,22 +84,20 @@ class RolloutWorker(AgentLoopWorker):
         """
         self._runner.sources = answer_sources(self.config, key)
 
-    async def run_requests(
-        self, requests: list[RolloutRequest], sampling: Mapping[str, Sampling]
-    ) -> WorkerRound:
-        """A round of every request; outputs in their order."""
-        started = time.monotonic()
-        outputs = await asyncio.gather(*[self._run(one, sampling) for one in requests])
-        return WorkerRound(list(outputs), time.monotonic() - started)
-
-    async def _run(self, request: RolloutRequest, sampling: Mapping[str, Sampling]) -> Any:
+    async def run_request(
+        self, request: RolloutRequest, sampling: Mapping[str, Sampling], turn: Turn
+    ) -> Answer:
+        """A round of a request. All calls of a worker run concurrently."""
+        if turn.number != self._round:
+            self._round, self._began = turn.number, time.monotonic()
+        self._client.synced = turn.syncs
         self._done.asked += 1
         output = await self._runner.run(request, sampling)
         self._note_answered(request)
         self._answered.discard(request.group_id)
         self._done.scored += 1
         describe(output)
-        return ray.put(output)
+        return Answer(output, time.monotonic() - self._began)
 
     async def _score(self, request: RolloutRequest, trajectories: Sequence[Trajectory]) -> list[RewardResult]:
         self._note_answered(request)
