@@ -55,10 +55,13 @@ class LocalEngine:
 
     def close(self) -> None:
         """Give up what is not answered."""
+        self._loop.run_until_complete(self._give_up())
+        self._loop.close()
+
+    async def _give_up(self) -> None:
         for task in self._tasks:
             task.cancel()
-        self._loop.run_until_complete(asyncio.gather(*self._tasks, return_exceptions=True))
-        self._loop.close()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
 
 def scorer(reward: RewardRunner, graders: int) -> Score:

@@ -1,16 +1,20 @@
-"""Sources, and a generator that answers from a script, to run the command without vLLM."""
+"""Sources, and a client that answers from a script, to run the command without vLLM."""
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from marsrl_verl.core.types import FinishReason
+import numpy as np
+
+from marsrl_verl.core.sequence import token_ids
+from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.demo.assets import model_path
-from marsrl_verl.rollout.single_call import Completion
+from marsrl_verl.rollout.context import Completion
 
 MODEL = ("model=tiny", "cluster=cpu", "reward=exact")
 
@@ -45,44 +49,51 @@ def read_parquet(path: Path) -> list[dict[str, Any]]:
 
 
 @dataclass
-class ScriptedGenerator:
-    """Answers a prompt as a script says, the last prompt first.
+class ScriptedClient:
+    """Answers one prompt after the other as a script says.
 
     `script(question, k)` gives the k-th response to a question, or a finish reason without an answer.
-    `stop_after` raises KeyboardInterrupt after so many problems.
+    `stop_after` raises KeyboardInterrupt when so many problems are on record in `log`.
     """
 
     script: Callable[[str, int], str | FinishReason]
     stop_after: int | None = None
+    log: Path = Path()
     asked: list[str] = field(default_factory=list)
     arguments: tuple[Any, ...] = ()
+    interrupted: bool = False
+    turns: asyncio.Lock = field(default_factory=asyncio.Lock)
 
-    def __call__(self, config: Any, settings: Any, seed: int) -> ScriptedGenerator:
+    def __call__(self, config: Any, settings: Any) -> ScriptedClient:
         """Be made by the application."""
-        self.arguments = (config, settings, seed)
+        self.arguments = (config, settings)
         return self
 
-    def generate(
-        self, prompts: Iterable[tuple[str, list[int]]], n: int
-    ) -> Iterator[tuple[str, list[Completion]]]:
+    async def generate(self, policy, prompt_ids, decoding, *, session, name, n=1) -> list[Completion]:
         from transformers import AutoTokenizer
 
         tokenizer = AutoTokenizer.from_pretrained(model_path())
-        for number, (key, prompt_ids) in enumerate(reversed(list(prompts))):
-            if number == self.stop_after:
+        async with self.turns:
+            if len(self.asked) == self.stop_after:
+                if self.interrupted:
+                    await asyncio.sleep(3600)
+                self.interrupted = True
+                while len(read_lines(self.log)) - 1 < self.stop_after:
+                    await asyncio.sleep(0.002)
                 raise KeyboardInterrupt
-            prompt = tokenizer.decode(prompt_ids)
+            prompt = tokenizer.decode(prompt_ids.tolist())
             assert prompt.startswith("<|user|>") and prompt.endswith("<|end|><|assistant|>"), prompt
             question = prompt.removeprefix("<|user|>").removesuffix("<|end|><|assistant|>")
             self.asked.append(question)
-            yield key, [self._completion(tokenizer, question, k) for k in range(n)]
+            return [self._completion(tokenizer, question, k) for k in range(n)]
 
     def _completion(self, tokenizer: Any, question: str, k: int) -> Completion:
-        said = self.script(question, k)
+        said, finish = self.script(question, k), FinishReason.STOP
         if isinstance(said, FinishReason):
-            return Completion([5, 6], [0.0, 0.0], said)
-        ids = [*tokenizer.encode(said, add_special_tokens=False), tokenizer.eos_token_id]
-        return Completion(ids, [0.0] * len(ids), FinishReason.STOP)
+            ids, finish = [5, 6], said
+        else:
+            ids = [*tokenizer.encode(said, add_special_tokens=False), tokenizer.eos_token_id]
+        return Completion(token_ids(ids), np.zeros(len(ids), dtype=np.float32), finish)
 
 
 def right_times(times: Callable[[int], int]) -> Callable[[str, int], str]:

@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from marsrl_verl.core.types import Problem
+from marsrl_verl.core.request import Problem
 from marsrl_verl.data.problems import SourceProblem, look_alike, problem_key
 from marsrl_verl.data.rows import DataError
 from marsrl_verl.data_preparation.grades import Grade, ProblemGrades

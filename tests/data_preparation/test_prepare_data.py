@@ -1,16 +1,15 @@
-"""The whole command, with a scripted generator in place of vLLM."""
+"""The whole command, with a scripted client in place of vLLM."""
 
 from __future__ import annotations
 
 import json
 import shutil
-import threading
 from pathlib import Path
 
 import pytest
 from preparing import (
     MODEL,
-    ScriptedGenerator,
+    ScriptedClient,
     read_lines,
     read_parquet,
     right_times,
@@ -21,7 +20,7 @@ from preparing import (
 
 from marsrl_verl.config.application import main as train_main
 from marsrl_verl.config.data_files import read_report
-from marsrl_verl.core.types import FinishReason, RewardResult
+from marsrl_verl.core.trajectory import FinishReason, RewardResult
 from marsrl_verl.data.problems import problem_key
 from marsrl_verl.data_preparation.application import main
 from marsrl_verl.demo.assets import model_path
@@ -29,7 +28,7 @@ from marsrl_verl.rewards.base import RoleReward
 from marsrl_verl.rewards.grade_pool import GradeFailure
 from marsrl_verl.rewards.running import RewardRunner
 
-NEVER = ScriptedGenerator(lambda question, k: pytest.fail("the model was asked"))
+NEVER = ScriptedClient(lambda question, k: pytest.fail("the model was asked"))
 
 
 @pytest.fixture
@@ -37,8 +36,8 @@ def source(tmp_path) -> Path:
     return write_lines(tmp_path / "sums.jsonl", sums(9))
 
 
-def prepare(source: Path, output: Path, generator: ScriptedGenerator, *more: str) -> int:
-    return main(["--input", str(source), "--output", str(output), *more, *MODEL], generator)
+def prepare(source: Path, output: Path, client: ScriptedClient, *more: str) -> int:
+    return main(["--input", str(source), "--output", str(output), *more, *MODEL], client)
 
 
 def questions(path: Path) -> list[str]:
@@ -51,8 +50,8 @@ def report_of(output: Path) -> dict:
 
 def test_problems_that_the_model_always_solves_are_left_out(tmp_path, source, capsys):
     output = tmp_path / "out"
-    generator = ScriptedGenerator(right_times(lambda i: i - 1))
-    assert prepare(source, output, generator) == 0
+    client = ScriptedClient(right_times(lambda i: i - 1))
+    assert prepare(source, output, client) == 0
     assert questions(output / "train.parquet") == [f"Compute 1+{i}" for i in range(1, 9)]
     report = report_of(output)
     assert (report["selection"]["kept"], report["selection"]["too_easy"]) == (8, 1)
@@ -69,7 +68,7 @@ def test_problems_that_the_model_always_solves_are_left_out(tmp_path, source, ca
 
 
 def test_the_model_is_asked_with_trainings_settings(tmp_path, source):
-    generator = ScriptedGenerator(right_times(lambda i: 1))
+    client = ScriptedClient(right_times(lambda i: 1))
     options = (
         "--temperature",
         "0.5",
@@ -81,17 +80,18 @@ def test_the_model_is_asked_with_trainings_settings(tmp_path, source):
         "2",
         "marsrl.roles.solver.top_k=9",
     )
-    assert prepare(source, tmp_path / "out", generator, *options) == 0
-    config, settings, seed = generator.arguments
-    assert (settings.temperature, settings.max_new_tokens, settings.top_k, seed) == (0.5, 40, 9, 7)
+    assert prepare(source, tmp_path / "out", client, *options) == 0
+    config, settings = client.arguments
+    assert (settings.temperature, settings.max_new_tokens, settings.top_k) == (0.5, 40, 9)
+    assert settings.seed == 7
     assert config.actor_rollout_ref.model.path == model_path()
-    assert sorted(generator.asked) == sorted(f"Compute 1+{i}" for i in range(1, 10))
+    assert sorted(client.asked) == sorted(f"Compute 1+{i}" for i in range(1, 10))
 
 
 def test_the_files_are_accepted_by_training_as_they_are(tmp_path, source, capsys, monkeypatch):
     output = tmp_path / "out"
-    generator = ScriptedGenerator(right_times(lambda i: i % 3))
-    assert prepare(source, output, generator, "-k", "3", "--held-out", "4") == 0
+    client = ScriptedClient(right_times(lambda i: i % 3))
+    assert prepare(source, output, client, "-k", "3", "--held-out", "4") == 0
     for split in ("train", "val"):
         assert read_report(output / f"{split}.parquet", split).faults == {}
     monkeypatch.chdir(tmp_path)
@@ -107,7 +107,7 @@ def test_the_files_are_accepted_by_training_as_they_are(tmp_path, source, capsys
 def test_verls_own_dataset_reads_the_files(tmp_path, source):
     datasets = pytest.importorskip("datasets")
     output = tmp_path / "out"
-    assert prepare(source, output, ScriptedGenerator(right_times(lambda i: 1))) == 0
+    assert prepare(source, output, ScriptedClient(right_times(lambda i: 1))) == 0
     path = str(output / "train.parquet")
     loaded = datasets.load_dataset("parquet", data_files=path, cache_dir=str(tmp_path / "cache"))["train"]
     row = loaded[0]
@@ -118,7 +118,7 @@ def test_verls_own_dataset_reads_the_files(tmp_path, source):
 
 def test_the_held_out_part_shares_no_problem(tmp_path, source):
     output = tmp_path / "out"
-    assert prepare(source, output, ScriptedGenerator(right_times(lambda i: 1)), "--held-out", "3") == 0
+    assert prepare(source, output, ScriptedClient(right_times(lambda i: 1)), "--held-out", "3") == 0
     train, val = questions(output / "train.parquet"), questions(output / "val.parquet")
     assert (len(train), len(val)) == (6, 3)
     assert not set(train) & set(val)
@@ -130,46 +130,18 @@ def test_the_held_out_part_shares_no_problem(tmp_path, source):
 def test_an_interrupted_preparation_goes_on_where_it_stopped(tmp_path, source, capsys):
     whole, output = tmp_path / "whole", tmp_path / "out"
     script = right_times(lambda i: i % 9)
-    assert prepare(source, whole, ScriptedGenerator(script)) == 0
-    first = ScriptedGenerator(script, stop_after=4)
+    assert prepare(source, whole, ScriptedClient(script)) == 0
+    first = ScriptedClient(script, stop_after=4, log=output / "grades.jsonl")
     assert prepare(source, output, first) == 130
     assert "goes on" in capsys.readouterr().err
     assert not (output / "train.parquet").exists()
     recorded = len(read_lines(output / "grades.jsonl")) - 1
     assert recorded == 4
-    second = ScriptedGenerator(script)
+    second = ScriptedClient(script)
     assert prepare(source, output, second) == 0
     assert sorted(first.asked + second.asked) == sorted(f"Compute 1+{i}" for i in range(1, 10))
     assert questions(output / "train.parquet") == questions(whole / "train.parquet")
     assert report_of(output)["answers"] == report_of(whole)["answers"]
-
-
-def test_what_an_interruption_may_have_cost_its_grader_is_answered_again(tmp_path, source, monkeypatch):
-    interrupted = threading.Event()
-
-    class Gone(RoleReward):
-        def score(self, request):
-            assert interrupted.wait(60)  # a failure before the interruption would be on record
-            raise GradeFailure("its process ended")
-
-    class Stopped(ScriptedGenerator):
-        def generate(self, prompts, n):
-            try:
-                yield from super().generate(prompts, n)
-            except KeyboardInterrupt:
-                interrupted.set()
-                raise
-
-    monkeypatch.setattr(
-        "marsrl_verl.data_preparation.application.make_grader", lambda config: RewardRunner(Gone())
-    )
-    stopped = Stopped(right_times(lambda i: 1), stop_after=3)
-    assert prepare(source, tmp_path / "out", stopped, "-k", "2") == 130
-    assert len(stopped.asked) == 3
-    monkeypatch.undo()
-    again = ScriptedGenerator(right_times(lambda i: 1))
-    assert prepare(source, tmp_path / "out", again, "-k", "2") == 0
-    assert len(again.asked) == 9
 
 
 class FailsOn(RoleReward):
@@ -203,14 +175,14 @@ def test_a_grader_that_always_fails_ends_the_command_and_leaves_nothing_on_recor
     tmp_path, source, capsys, grader
 ):
     made = grader(lambda request: True)
-    assert prepare(source, tmp_path / "out", ScriptedGenerator(right_times(lambda i: 1)), "-k", "2") == 1
+    assert prepare(source, tmp_path / "out", ScriptedClient(right_times(lambda i: 1)), "-k", "2") == 1
     assert len(made) == 1, "the threads share one"
     err = capsys.readouterr().err
     assert "failed on every answer to the last 8 problems" in err
     assert "no such service" in err
     assert not (tmp_path / "out" / "train.parquet").exists()
     grader(lambda request: False)
-    again = ScriptedGenerator(right_times(lambda i: 1))
+    again = ScriptedClient(right_times(lambda i: 1))
     assert prepare(source, tmp_path / "out", again, "-k", "2", "--max-pass-rate", "1") == 0
     assert len(again.asked) == 9
 
@@ -218,15 +190,15 @@ def test_a_grader_that_always_fails_ends_the_command_and_leaves_nothing_on_recor
 def test_few_problems_of_which_no_answer_is_graded_end_it_too(tmp_path, capsys, grader):
     grader(lambda request: True)
     few = write_lines(tmp_path / "few.jsonl", sums(2))
-    assert prepare(few, tmp_path / "out", ScriptedGenerator(right_times(lambda i: 1)), "-k", "2") == 1
+    assert prepare(few, tmp_path / "out", ScriptedClient(right_times(lambda i: 1)), "-k", "2") == 1
     assert "last 2 problems" in capsys.readouterr().err
 
 
 def test_an_answer_that_the_grader_fails_on_is_left_out_of_the_pass_rate(tmp_path, source, capsys, grader):
-    grader(lambda request: request.trajectory_id.endswith("#0") or request.problem.ground_truth == "5")
-    generator = ScriptedGenerator(right_times(lambda i: 1))
+    grader(lambda request: request.sample_id.endswith("#0") or request.problem.ground_truth == "5")
+    client = ScriptedClient(right_times(lambda i: 1))
     output = tmp_path / "out"
-    assert prepare(source, output, generator, "-k", "2", "--max-pass-rate", "1") == 0
+    assert prepare(source, output, client, "-k", "2", "--max-pass-rate", "1") == 0
     rows = [row["extra_info"] for row in read_parquet(output / "train.parquet")]
     assert [(row["pass_rate"], row["answers"]) for row in rows] == [(1.0, 1)] * 8
     assert report_of(output)["selection"]["ungraded"] == 1
@@ -237,7 +209,7 @@ def test_an_answer_that_the_grader_fails_on_is_left_out_of_the_pass_rate(tmp_pat
 
 def test_what_is_answered_is_not_asked_again_for_another_filter(tmp_path, source):
     output = tmp_path / "out"
-    assert prepare(source, output, ScriptedGenerator(right_times(lambda i: i - 1))) == 0
+    assert prepare(source, output, ScriptedClient(right_times(lambda i: i - 1))) == 0
     again = ("--replace", "--min-pass-rate", "0.5", "--max-pass-rate", "0.75")
     assert prepare(source, output, NEVER, *again) == 0
     assert questions(output / "train.parquet") == ["Compute 1+5", "Compute 1+6", "Compute 1+7"]
@@ -245,10 +217,10 @@ def test_what_is_answered_is_not_asked_again_for_another_filter(tmp_path, source
 
 def test_more_problems_may_be_added_to_a_finished_preparation(tmp_path, source):
     output, more = tmp_path / "out", write_lines(tmp_path / "more.jsonl", sums(11))
-    assert prepare(source, output, ScriptedGenerator(right_times(lambda i: 1))) == 0
-    generator = ScriptedGenerator(right_times(lambda i: 1))
-    assert prepare(source, output, generator, "--input", str(more), "--replace") == 0
-    assert sorted(generator.asked) == ["Compute 1+10", "Compute 1+11"]
+    assert prepare(source, output, ScriptedClient(right_times(lambda i: 1))) == 0
+    client = ScriptedClient(right_times(lambda i: 1))
+    assert prepare(source, output, client, "--input", str(more), "--replace") == 0
+    assert sorted(client.asked) == ["Compute 1+10", "Compute 1+11"]
     assert report_of(output)["source"]["duplicates"] == 9
 
 
@@ -263,14 +235,16 @@ def test_more_problems_may_be_added_to_a_finished_preparation(tmp_path, source):
 )
 def test_a_changed_setting_is_refused_by_name(tmp_path, source, capsys, option, named):
     output = tmp_path / "out"
-    assert prepare(source, output, ScriptedGenerator(right_times(lambda i: 1), stop_after=3)) == 130
+    assert (
+        prepare(source, output, ScriptedClient(right_times(lambda i: 1), 3, output / "grades.jsonl")) == 130
+    )
     assert prepare(source, output, NEVER, *option) == 2
     assert named in capsys.readouterr().err
 
 
 def test_a_changed_answer_is_refused(tmp_path, source, capsys):
     output = tmp_path / "out"
-    assert prepare(source, output, ScriptedGenerator(right_times(lambda i: 1))) == 0
+    assert prepare(source, output, ScriptedClient(right_times(lambda i: 1))) == 0
     rows = sums(9)
     rows[2]["reward_model"]["ground_truth"] = "77"
     assert prepare(write_lines(source, rows), output, NEVER, "--replace") == 2
@@ -280,7 +254,7 @@ def test_a_changed_answer_is_refused(tmp_path, source, capsys):
 
 def test_finished_files_are_not_replaced_unasked(tmp_path, source, capsys):
     output = tmp_path / "out"
-    assert prepare(source, output, ScriptedGenerator(right_times(lambda i: 1)), "--held-out", "2") == 0
+    assert prepare(source, output, ScriptedClient(right_times(lambda i: 1)), "--held-out", "2") == 0
     before = (output / "train.parquet").read_bytes()
     assert prepare(source, output, NEVER) == 2
     assert "--replace" in capsys.readouterr().err
@@ -303,9 +277,9 @@ def test_cut_off_answers_and_long_prompts_are_told_apart(tmp_path):
     def script(question: str, k: int) -> str | FinishReason:
         return FinishReason.LENGTH if question.endswith("3") else "\\boxed{2}" if k else "\\boxed{7}"
 
-    generator = ScriptedGenerator(script)
-    assert prepare(source, output, generator, "--min-pass-rate", "0.1") == 0
-    assert len(generator.asked) == 2, "a prompt over the Solver's limit is never asked in training"
+    client = ScriptedClient(script)
+    assert prepare(source, output, client, "--min-pass-rate", "0.1") == 0
+    assert len(client.asked) == 2, "a prompt over the Solver's limit is never asked in training"
     report = report_of(output)
     assert report["answers"]["by_finish_reason"] == {"length": 8, "stop": 8}
     assert {name: report["selection"][name] for name in ("kept", "too_hard", "prompt_too_long")} == {
@@ -316,8 +290,8 @@ def test_cut_off_answers_and_long_prompts_are_told_apart(tmp_path):
 
 
 def test_responses_are_kept_on_request(tmp_path, source):
-    generator = ScriptedGenerator(right_times(lambda i: 1))
-    assert prepare(source, tmp_path / "out", generator, "--keep-responses", "-k", "2") == 0
+    client = ScriptedClient(right_times(lambda i: 1))
+    assert prepare(source, tmp_path / "out", client, "--keep-responses", "-k", "2") == 0
     _, *lines = read_lines(tmp_path / "out" / "grades.jsonl")  # in the order in which they were graded
     assert len(lines) == 9
     for line in lines:
@@ -329,9 +303,9 @@ def test_trainings_math_grader_judges_in_its_own_process(tmp_path):
         tmp_path / "a.jsonl", [verl_row("Compute 1+1", "1/2"), verl_row("Compute 1+2", "1/3")]
     )
     output = tmp_path / "out"
-    generator = ScriptedGenerator(lambda question, k: "\\boxed{2/4}")
+    client = ScriptedClient(lambda question, k: "\\boxed{2/4}")
     words = ["--input", str(source), "--output", str(output), "-k", "2", "model=tiny", "cluster=cpu"]
-    assert main(words, generator) == 0
+    assert main(words, client) == 0
     assert questions(output / "train.parquet") == ["Compute 1+2"]
     assert report_of(output)["settings"]["marsrl.reward.solver.target"].endswith("MathVerifyReward")
 
@@ -352,7 +326,7 @@ def test_bad_rows_stop_the_command_before_anything_is_asked(tmp_path, capsys):
 def test_bad_rows_are_skipped_on_request_and_stay_in_the_report(tmp_path, capsys):
     rows = [verl_row("Compute 1+1", "2"), verl_row("Compute 1+2", None), *sums(2)]
     source, output = write_lines(tmp_path / "a.jsonl", rows), tmp_path / "out"
-    assert prepare(source, output, ScriptedGenerator(right_times(lambda i: 1)), "--bad-rows", "skip") == 0
+    assert prepare(source, output, ScriptedClient(right_times(lambda i: 1)), "--bad-rows", "skip") == 0
     assert "row 1 (line 2)" in capsys.readouterr().out
     (fault,) = report_of(output)["source"]["bad_rows"].values()
     assert (fault["count"], fault["places"]) == (1, [f"{source} row 1 (line 2)"])
@@ -367,8 +341,8 @@ def test_an_instruction_that_no_row_has_is_refused(tmp_path, source, capsys):
 def test_rows_without_the_instruction_are_told(tmp_path, capsys):
     rows = [verl_row("Please: Compute 1+1", "2"), verl_row("Compute 1+2", "3")]
     source, output = write_lines(tmp_path / "a.jsonl", rows), tmp_path / "out"
-    generator = ScriptedGenerator(right_times(lambda i: 1))
-    assert prepare(source, output, generator, "--strip-before", "Please:") == 0
+    client = ScriptedClient(right_times(lambda i: 1))
+    assert prepare(source, output, client, "--strip-before", "Please:") == 0
     assert "1 rows lack the instruction" in capsys.readouterr().out
     assert questions(output / "train.parquet") == ["Compute 1+1", "Compute 1+2"]
     source_counts = report_of(output)["source"]
@@ -377,7 +351,7 @@ def test_rows_without_the_instruction_are_told(tmp_path, capsys):
 
 def test_nothing_kept_writes_nothing(tmp_path, source, capsys):
     output = tmp_path / "out"
-    assert prepare(source, output, ScriptedGenerator(right_times(lambda i: 8))) == 2
+    assert prepare(source, output, ScriptedClient(right_times(lambda i: 8))) == 2
     assert "No problem is kept" in capsys.readouterr().err
     assert not (output / "train.parquet").exists()
 
@@ -416,10 +390,10 @@ def test_a_model_without_a_preset_has_the_published_settings(tmp_path, source):
     folder = Path(shutil.copytree(model_path(), tmp_path / "it's a model"))
     shape = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**shape, "max_position_embeddings": 10**6}))
-    generator = ScriptedGenerator(right_times(lambda i: 1))
+    client = ScriptedClient(right_times(lambda i: 1))
     words = ["--input", str(source), "--output", str(tmp_path / "out"), "--model", str(folder)]
-    assert main([*words, "cluster=cpu"], generator) == 0
-    config, settings, _ = generator.arguments
+    assert main([*words, "cluster=cpu"], client) == 0
+    config, settings = client.arguments
     assert config.actor_rollout_ref.model.path == str(folder)
     assert config.marsrl.prompts.target == "marsrl_verl.algos.prompts:MathPrompts"
     limits = (settings.max_prompt_tokens, settings.max_new_tokens, settings.segment_tokens)

@@ -6,12 +6,12 @@ import json
 from pathlib import Path
 
 import pytest
-from preparing import MODEL, ScriptedGenerator, read_parquet, right_times, sums, verl_row, write_lines
+from preparing import MODEL, ScriptedClient, read_parquet, right_times, sums, verl_row, write_lines
 
 from marsrl_verl.data.problems import DAPO_INSTRUCTION, problem_key
 from marsrl_verl.data_preparation.application import main
 
-NEVER = ScriptedGenerator(lambda question, k: pytest.fail("the model was asked"))
+NEVER = ScriptedClient(lambda question, k: pytest.fail("the model was asked"))
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ def test_grades_and_responses_of_any_number_are_taken(tmp_path, source, capsys):
 def test_a_grade_log_serves_as_a_record(tmp_path, source):
     first = tmp_path / "first"
     words = ["--input", str(source), "--output", str(first), *MODEL]
-    assert main(words, ScriptedGenerator(right_times(lambda i: i))) == 0
+    assert main(words, ScriptedClient(right_times(lambda i: i))) == 0
     assert filtered(source, first / "grades.jsonl", "--min-pass-rate", "0.3") == 0
     assert kept(source) == {"Compute 1+3": 0.375, "Compute 1+4": 0.5}
     report = json.loads((tmp_path / "out" / "report.json").read_text())
