@@ -223,6 +223,7 @@ class Bench:
         self.worker.init_model()
         self.loss = self.worker.actor.loss_fn
         self.trainer.actor_rollout_wg = Ranks(self.worker)
+        self.trainer.policies.updated(self.trainer.policies.trained, 2)
         self.module = self.worker.actor.engine.module
         self.start = {name: one.detach().clone() for name, one in self.module.named_parameters()}
         self.gradients: list[dict[str, torch.Tensor]] = []
