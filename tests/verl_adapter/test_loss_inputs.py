@@ -42,6 +42,11 @@ def flat(values) -> np.ndarray:
     return np.array(values, dtype=np.float32).reshape(-1)
 
 
+def logs(probabilities) -> list[float]:
+    """As a column of a batch has them."""
+    return np.log(np.array(probabilities)).astype(np.float32).reshape(-1).tolist()
+
+
 def rows(probabilities=PROBABILITIES, sampled=PROBABILITIES, versions=None, mask=MASK) -> Rows:
     groups = []
     for at, (role, stage) in enumerate(zip(ROLES, STAGES, strict=True)):
@@ -53,7 +58,7 @@ def rows(probabilities=PROBABILITIES, sampled=PROBABILITIES, versions=None, mask
         request = RolloutRequest(f"g{at}", Problem("p", "?", "1"), stage, role, (), n=1)
         groups.append(Group(request, [Trajectory(f"g{at}#0", [one], FinishReason.STOP)]))
     found = Rows.of(groups, [RowRef(at, 0) for at in range(3)], (RECORDED_LOG_PROBS,))
-    found.columns[OLD_LOG_PROBS] = np.log(flat(probabilities))
+    found.columns[OLD_LOG_PROBS] = flat(logs(probabilities))
     found.columns[ENTROPIES] = flat(ENTROPY)
     return found
 
@@ -154,13 +159,13 @@ VERSIONS = [[7, 5, 7], [6, 7, 7], [7, 7, 7]]
 def corrected(versions=VERSION_7, computed=ALL, token_versions=VERSIONS, **settings) -> tuple[Rows, dict]:
     one = rows(NOW, THEN, token_versions)
     found = correct_off_policy(one, OffPolicyConfig(**settings), versions, computed)
-    assert one.columns[ROLLOUT_LOG_PROBS].tolist() == np.log(flat(THEN)).tolist()
+    assert one.columns[ROLLOUT_LOG_PROBS].tolist() == logs(THEN)
     return one, found
 
 
 def test_pois_compares_with_the_weights_about_to_be_updated():
     one, found = corrected(mode="pois")
-    assert one.columns[OLD_LOG_PROBS].tolist() == np.log(flat(NOW)).tolist()
+    assert one.columns[OLD_LOG_PROBS].tolist() == logs(NOW)
     assert LOSS_WEIGHTS not in one.columns
     assert not any(name.startswith("off_policy/tis/") for name in found)
     assert found["off_policy/staleness_mean"] == pytest.approx(3 / 7)
@@ -192,7 +197,7 @@ def test_sais_compares_with_the_weights_that_sampled():
 
 def test_recorded_log_probs_go_before_the_engines_and_those_before_recomputed_ones():
     one, found = corrected(mode="recorded")
-    expected = np.log(flat(NOW))
+    expected = flat(logs(NOW))
     expected[0] = -3.0  # recorded
     expected[1], expected[3] = math.log(0.2), math.log(0.4)  # of older weights
     np.testing.assert_allclose(one.columns[OLD_LOG_PROBS], expected, rtol=1e-6)
@@ -203,7 +208,7 @@ def test_ratios_by_age_are_those_of_the_loss():
     """Where the loss compares with recorded log-probabilities, so do the metrics."""
     older = [[6, 5, 7], *VERSIONS[1:]]
     one, found = corrected(token_versions=older, mode="recorded")
-    ratios = float((np.log(flat(NOW)) - one.columns[OLD_LOG_PROBS])[0]), math.log(0.2 / 0.4)
+    ratios = float((flat(logs(NOW)) - one.columns[OLD_LOG_PROBS])[0]), math.log(0.2 / 0.4)
     assert ratios[0] == pytest.approx(math.log(0.8) + 3.0), "recorded: -3"
     assert found["off_policy/age/1/log_ratio_mean"] == pytest.approx(sum(ratios) / 2)
     assert found["off_policy/age/0/log_ratio_abs_mean"] == 0.0, "new tokens are compared with themselves"
@@ -220,7 +225,7 @@ def test_rows_that_were_not_computed_have_a_ratio_at_their_new_tokens_only():
 
 def test_tis_weights_every_token_with_its_truncated_ratio():
     one, found = corrected(mode="tis", tis_threshold=3.0)
-    assert one.columns[OLD_LOG_PROBS].tolist() == np.log(flat(NOW)).tolist()
+    assert one.columns[OLD_LOG_PROBS].tolist() == logs(NOW)
     expected = [1.0, 3.0, 0.0, 0.5, 1.0, 1.0, 3.0, 1.0, 0.0]
     np.testing.assert_allclose(one.columns[LOSS_WEIGHTS], expected, rtol=1e-6)
     figures = {name.removeprefix("off_policy/tis/"): v for name, v in found.items() if "/tis/" in name}

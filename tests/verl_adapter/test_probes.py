@@ -95,10 +95,10 @@ def test_what_the_ranks_are_asked():
     assert tu.get_non_tensor_data(data, SETTINGS_KEY, None) == {"delta": 2}
     assert tuple(tu.get_non_tensor_data(data, COLUMNS_KEY, None)) == ("step_ids", "step_measured")
     assert tu.get_non_tensor_data(data, "calculate_entropy", None) is True
-    assert [row.tolist() for row in data["step_ids"].unbind()] == [[0, 0, 1, 2, 2], [0, 1, 2, 2], [0, 0, 0], [0]]
+    assert [row.tolist() for row in data["step_ids"].unbind()] == [[0, 0, 1, 2, 2], [0, 0, 0], [0, 1, 2, 2], [0]]
     # Neither a first step nor one from the closing of the thinking part on.
     measured = [row.int().tolist() for row in data["step_measured"].unbind()]
-    assert measured == [[0, 0, 1, 1, 1], [0, 1, 0, 0], [0, 0, 0], [0]]
+    assert measured == [[0, 0, 1, 1, 1], [0, 0, 0], [0, 1, 0, 0], [0]]
 
 
 def test_without_a_measure_nothing_is_asked_but_log_probabilities():
