@@ -6,45 +6,47 @@ A response of several segments holds tokens of several policy versions (UloRL, a
 
 from __future__ import annotations
 
-import torch
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from marsrl_verl.core.rows import OLD_LOG_PROBS, RESPONSE_MASK, TOKEN_VERSIONS, Rows
 
 OLDEST = 3
 """Ages up to this many versions are told apart; what is older is counted together."""
 
 
 def staleness_metrics(
-    log_probs: torch.Tensor,
-    behaviour_log_probs: torch.Tensor,
-    token_versions: torch.Tensor,
-    response_mask: torch.Tensor,
-    version: int,
-    is_current: torch.Tensor | None = None,
+    rows: Rows,
+    behaviour_log_probs: NDArray[np.float32],
+    versions: NDArray[np.int32],
+    is_current: NDArray[np.bool_] | None = None,
 ) -> dict[str, float]:
     """Age of the trained tokens and their true importance ratio; empty without a token.
 
     Args:
-        log_probs: under the weights about to be updated, (B, T).
-        behaviour_log_probs: under the weights that sampled the token, (B, T): where the loss compares with
-            such ones, those.
-        token_versions: the policy version that sampled the token, (B, T).
-        response_mask: 1 where the model sampled the token, (B, T).
-        version: the policy version about to be updated.
-        is_current: (B, T) where `log_probs` are under those weights; other tokens have an age but no ratio.
+        rows: with `old_log_probs` under the weights about to be updated, N tokens.
+        behaviour_log_probs: (N,) under the weights that sampled the token: where the loss compares with such
+            ones, those.
+        versions: (N,) the version of its policy that is about to be updated.
+        is_current: (N,) where `old_log_probs` are under those weights; other tokens have an age but no ratio.
             None: everywhere.
     """
-    mask = response_mask.bool()
+    mask = rows.columns[RESPONSE_MASK].astype(bool)
     if not mask.any():
         return {}
-    ages = (version - token_versions)[mask].float()
+    all_ages = versions - rows.columns[TOKEN_VERSIONS]
+    ages = all_ages[mask]
     metrics = {
-        "off_policy/staleness_mean": ages.mean().item(),
-        "off_policy/staleness_max": ages.max().item(),
-        **{f"off_policy/older_than/{age}": (ages > age).float().mean().item() for age in range(OLDEST + 1)},
+        "off_policy/staleness_mean": float(ages.mean()),
+        "off_policy/staleness_max": float(ages.max()),
+        **{f"off_policy/older_than/{age}": float((ages > age).mean()) for age in range(OLDEST + 1)},
     }
     known = mask if is_current is None else mask & is_current
-    ages = (version - token_versions)[known].float()
-    log_ratios = (log_probs - behaviour_log_probs)[known].float()
-    if log_ratios.numel():
+    ages = all_ages[known]
+    log_ratios = (rows.columns[OLD_LOG_PROBS][known] - behaviour_log_probs[known]).astype(np.float64)
+    if log_ratios.size:
         metrics |= _ratio_metrics("off_policy", log_ratios) | _log_ratios_by_age(ages, log_ratios)
     stale = ages > 0
     if stale.any():
@@ -52,7 +54,7 @@ def staleness_metrics(
     return metrics
 
 
-def _log_ratios_by_age(ages: torch.Tensor, log_ratios: torch.Tensor) -> dict[str, float]:
+def _log_ratios_by_age(ages: NDArray[Any], log_ratios: NDArray[np.float64]) -> dict[str, float]:
     """log(p current / p sampling) by the age of the sampling version, of the ages that occur.
 
     The mean says which way the policy has moved, the mean of the absolute values how far.
@@ -60,19 +62,19 @@ def _log_ratios_by_age(ages: torch.Tensor, log_ratios: torch.Tensor) -> dict[str
     metrics = {}
     for age in range(OLDEST + 2):
         chosen = log_ratios[ages == age if age <= OLDEST else ages > OLDEST]
-        if chosen.numel():
+        if chosen.size:
             name = f"off_policy/age/{age if age <= OLDEST else f'over_{OLDEST}'}"
-            metrics[f"{name}/log_ratio_mean"] = chosen.mean().item()
-            metrics[f"{name}/log_ratio_abs_mean"] = chosen.abs().mean().item()
+            metrics[f"{name}/log_ratio_mean"] = float(chosen.mean())
+            metrics[f"{name}/log_ratio_abs_mean"] = float(np.abs(chosen).mean())
     return metrics
 
 
-def _ratio_metrics(prefix: str, log_ratios: torch.Tensor) -> dict[str, float]:
-    ratios = log_ratios.exp()
+def _ratio_metrics(prefix: str, log_ratios: NDArray[np.float64]) -> dict[str, float]:
+    ratios = np.exp(log_ratios)
     return {
-        f"{prefix}/ratio_mean": ratios.mean().item(),
-        f"{prefix}/ratio_min": ratios.min().item(),
-        f"{prefix}/ratio_max": ratios.max().item(),
+        f"{prefix}/ratio_mean": float(ratios.mean()),
+        f"{prefix}/ratio_min": float(ratios.min()),
+        f"{prefix}/ratio_max": float(ratios.max()),
         # KL(sampling policy || current policy), the estimator k3: never negative, low variance.
-        f"{prefix}/kl": (ratios - 1 - log_ratios).mean().item(),
+        f"{prefix}/kl": float((ratios - 1 - log_ratios).mean()),
     }

@@ -14,6 +14,7 @@ from marsrl_verl.core.trajectory import Group, Trajectory
 
 RESPONSE_MASK, ROLLOUT_LOG_PROBS, TOKEN_VERSIONS = "response_mask", "rollout_log_probs", "token_versions"
 OLD_LOG_PROBS, REF_LOG_PROBS, ENTROPIES = "old_log_probs", "ref_log_probs", "entropies"
+ADVANTAGES, LOSS_WEIGHTS = "advantages", "loss_weights"
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -40,7 +41,8 @@ class Rows:
     """(B + 1,) first token of each row in the columns; the last is N."""
     columns: dict[str, NDArray[Any]] = field(default_factory=dict)
     """(N,) each: `response_mask`, `rollout_log_probs`, `token_versions`, and what the step finds out:
-    `old_log_probs`, `entropies`, `ref_log_probs`, annotations."""
+    `old_log_probs`, `entropies`, `ref_log_probs`, annotations; at last `advantages` as they are trained, 0
+    where a token is masked, and `loss_weights`, where tokens are weighted."""
 
     @classmethod
     def of(cls, groups: Sequence[Group], refs: Iterable[RowRef], annotations: Sequence[str] = ()) -> Rows:

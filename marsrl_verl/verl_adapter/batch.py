@@ -1,130 +1,245 @@
-"""From trained groups to the padded batch that verl's workers take."""
+"""The rows of a training step in the order of the ranks, and what is sent to the workers.
+
+A policy's rows fill *slots*: the workers cut them into `ranks` equal consecutive parts, and every part into
+`updates` consecutive mini-batches. Slots without a row hold one token of prompt and one of response whose
+mask is 0, so that they add nothing to loss or normaliser.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
-from verl import DataProto
+from numpy.typing import NDArray
+from tensordict import TensorDict
 
-from marsrl_verl.core.algorithm import Credit
-from marsrl_verl.core.types import Group, Sample
-from marsrl_verl.verl_adapter.recorded_rows import ENTROPIES
+from marsrl_verl.core.prefix_tree import prefix_order, shared_with_previous
+from marsrl_verl.core.rows import RESPONSE_MASK, RowRef, Rows
+from marsrl_verl.core.sequence import Sequence as TokenSequence
+from marsrl_verl.core.trajectory import Group
+from marsrl_verl.verl_adapter.arrangement import arrange_families, arrange_rows
+
+PADDING = -1
+"""A slot without a row."""
+TURN = "turn"
+"""Annotation: the turn of a dialogue in which each token was sampled, -1 outside."""
+ROW_ID, TEMPERATURE, ROWS_IN_UPDATE, TURNS_IN_UPDATE = "row_id", "temperature", "n_rows", "n_turns"
+INPUT_IDS, PROMPT_LENGTH = "input_ids", "prompt_len"
 
 
 @dataclass(frozen=True, slots=True)
-class TrainingRow:
-    """One sample of a trained group with its credit."""
+class BatchPlan:
+    """How a policy's rows are cut."""
 
-    sample: Sample
-    role: str
-    stage: str
-    advantages: tuple[tuple[int, float], ...]
-    """(end, advantage) of consecutive parts of the response."""
-
-
-def training_rows(groups: list[Group], advantages: Credit) -> list[TrainingRow]:
-    """The samples that have an advantage and were not trained before, in the order of `groups`. A part of a
-    group that was held back and the whole group may be among them; each sample is a row once.
-
-    Raises:
-        ValueError: a group of an external Solver's answers, which have no tokens to train.
-    """
-    for group in groups:
-        if any(sample.external for sample in group.samples):
-            raise ValueError(f"group {group.input.group_id} holds another model's answers: not to be trained")
-    return [
-        TrainingRow(sample, group.input.role, group.input.stage, advantages[sample.sample_id])
-        for group in groups
-        for sample in group.samples
-        if sample.sample_id in advantages and sample.sample_id not in group.trained_before
-    ]
+    ranks: int
+    """Data-parallel ranks."""
+    seed: int
+    step: int
+    micro_batch_rows: int = 1
+    """Of which a rank's rows in a mini-batch must be a multiple; 1 where micro-batches are cut by tokens."""
+    share_prefixes: bool = False
+    """Rows with the same prompt stay together, and the workers compute common beginnings once."""
 
 
-def trained_samples(batch: DataProto | None) -> list[str]:
-    """Ids of the samples in a training batch, padding rows apart; none without a batch."""
-    if batch is None:
-        return []
-    columns = batch.non_tensor_batch
-    pairs = zip(columns["sample_id"], columns["is_padding"], strict=True)
-    return [str(name) for name, padding in pairs if not padding]
+@dataclass(frozen=True, slots=True, eq=False)
+class PolicyBatch:
+    """The rows of one policy in their slots."""
+
+    policy: str
+    rows: Rows
+    """Of the step; this policy's are consecutive, in the order of the slots."""
+    slots: NDArray[np.int64]
+    """(S,) the row of each slot, `PADDING` where there is none."""
+    updates: int
+    """Mini-batches."""
+    plan: BatchPlan
+
+    def __len__(self) -> int:
+        """Slots."""
+        return len(self.slots)
+
+    @property
+    def members(self) -> NDArray[np.int64]:
+        """The rows of this policy, in order."""
+        return self.slots[self.slots != PADDING]
+
+    @property
+    def padding(self) -> int:
+        """Slots without a row."""
+        return len(self) - len(self.members)
+
+    def ids(self, temperature: float) -> TensorDict:
+        """What the workers are sent of the rows themselves.
+
+        Returns:
+            Per slot (S,): `row_id` (its number), `prompt_len`, `temperature`, `n_rows` and `n_turns`: rows with
+            a token in the loss, and their turns, in the slot's mini-batch over all ranks. Jagged: `input_ids`
+            (S, P + T) int32, `response_mask` (S, T) uint8.
+        """
+        prompts = [self._sequence(row).prompt_ids if row != PADDING else _ONE_TOKEN for row in self.slots]
+        responses = [self._sequence(row).response_ids if row != PADDING else _ONE_TOKEN for row in self.slots]
+        prompt_lengths = np.array([len(one) for one in prompts], dtype=np.int64)
+        pieces = [piece for pair in zip(prompts, responses, strict=True) for piece in pair]
+        return TensorDict(
+            {
+                ROW_ID: torch.arange(len(self)),
+                PROMPT_LENGTH: torch.from_numpy(prompt_lengths),
+                TEMPERATURE: torch.full((len(self),), temperature),
+                ROWS_IN_UPDATE: torch.from_numpy(self._per_update(self._rows_in_loss())),
+                TURNS_IN_UPDATE: torch.from_numpy(self._per_update(self._turns_in_loss())),
+                INPUT_IDS: jagged(np.concatenate(pieces), prompt_lengths + self._lengths()),
+                RESPONSE_MASK: self.column(self.rows.columns[RESPONSE_MASK]),
+            },
+            batch_size=[len(self)],
+        )
+
+    def column(self, values: NDArray[Any]) -> torch.Tensor:
+        """A column of the step's rows, jagged (S, T); 0 in slots without a row.
+
+        Args:
+            values: (N,)
+        """
+        filler = np.zeros(1, dtype=values.dtype)
+        parts = [values[self.rows.slice(row)] if row != PADDING else filler for row in self.slots.tolist()]
+        return jagged(np.concatenate(parts), self._lengths())
+
+    def columns(self, named: Mapping[str, NDArray[Any]], slots: Sequence[int] | None = None) -> TensorDict:
+        """Columns (N,) of the step's rows by name, for the slots in question (None: all), with `row_id`."""
+        if slots is not None:
+            chosen = np.array(slots, dtype=np.int64)
+            part = PolicyBatch(self.policy, self.rows, self.slots[chosen], self.updates, self.plan)
+            return TensorDict(
+                {**part.columns(named), ROW_ID: torch.from_numpy(chosen)}, batch_size=[len(chosen)]
+            )
+        columns = {name: self.column(values) for name, values in named.items()}
+        return TensorDict({ROW_ID: torch.arange(len(self)), **columns}, batch_size=[len(self)])
+
+    def read(self, found: torch.Tensor, into: NDArray[Any], slots: Sequence[int] | None = None) -> None:
+        """Write what the workers found into a column of the step's rows.
+
+        Args:
+            found: jagged (S', T), a value per response token of the slots that were asked for.
+            into: (N,)
+            slots: these; None: all.
+        """
+        values, offsets = found.values().float().numpy(), found.offsets().tolist()
+        for place, slot in enumerate(range(len(self)) if slots is None else slots):
+            if (row := int(self.slots[slot])) != PADDING:
+                into[self.rows.slice(row)] = values[offsets[place] : offsets[place + 1]]
+
+    def _sequence(self, row: int) -> TokenSequence:
+        return self.rows.sequence(row)
+
+    def _lengths(self) -> NDArray[np.int64]:
+        """(S,) response tokens of each slot."""
+        lengths = np.diff(self.rows.offsets)
+        return np.where(self.slots == PADDING, 1, lengths[self.slots])
+
+    def _rows_in_loss(self) -> NDArray[np.int64]:
+        """(S,) 1 where a slot's row has a token in the loss."""
+        return np.where(self.slots == PADDING, 0, self.rows.trained_tokens()[self.slots] > 0).astype(np.int64)
+
+    def _turns_in_loss(self) -> NDArray[np.int64]:
+        """(S,) turns of a slot's row with a token in the loss; a row without turns is one."""
+        turns = self.rows.columns.get(TURN)
+        if turns is None:
+            return self._rows_in_loss()
+        mask = self.rows.columns[RESPONSE_MASK].astype(bool)
+        counts = np.zeros(len(self), dtype=np.int64)
+        for slot, row in enumerate(self.slots.tolist()):
+            if row != PADDING:
+                part = self.rows.slice(row)
+                counts[slot] = len(np.unique(turns[part][mask[part]]))
+        return counts
+
+    def _per_update(self, counts: NDArray[np.int64]) -> NDArray[np.int64]:
+        """(S,) the sum over each slot's mini-batch, all ranks together."""
+        by_update = counts.reshape(self.plan.ranks, self.updates, -1).sum(axis=(0, 2))
+        shape = (self.plan.ranks, self.updates, len(self) // (self.plan.ranks * self.updates))
+        return np.broadcast_to(by_update[None, :, None], shape).reshape(-1).copy()
 
 
-def build_batch(rows: list[TrainingRow], *, pad_token_id: int, row_multiple: int) -> DataProto:
-    """Pad rows to the longest prompt (left) and the longest response (right) among them.
+_ONE_TOKEN = np.zeros(1, dtype=np.int32)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StepBatch:
+    """The rows of a step, policy by policy in the order of the workers."""
+
+    rows: Rows
+    parts: tuple[PolicyBatch, ...]
+
+    @property
+    def tokens(self) -> int:
+        """Prompts and responses of all rows."""
+        rows = self.rows
+        return rows.tokens + sum(len(rows.sequence(row).prompt_ids) for row in range(len(rows)))
+
+
+def arrange(
+    groups: Sequence[Group],
+    refs: Sequence[RowRef],
+    plan_of: Callable[[str], BatchPlan],
+    updates_of: Callable[[int], int] = lambda rows: 1,
+    annotations: Sequence[str] = (),
+) -> StepBatch:
+    """Order rows for their policies' ranks and mini-batches, and pack them in that order.
 
     Args:
-        rows: B training rows, at least one.
-        pad_token_id: fills both sides.
-        row_multiple: the number of rows is padded to a multiple of this with copies of the shortest
-            row whose `response_mask` is all zero, so they add nothing to loss or normaliser.
-
-    Returns:
-        DataProto with `prompts` (B, P), `responses` (B, R), `input_ids`, `attention_mask`,
-        `position_ids` (B, P + R), `response_mask`, `rollout_log_probs`, `recorded_log_probs` and
-        `recorded_entropies` (NaN where the trainer recorded none), `token_versions`, `advantages`, `returns`
-        (B, R), and the columns `uid` (group id), `sample_id`, `role`, `stage`, `is_padding`.
+        groups: of the step.
+        refs: the rows, in the order of the groups.
+        plan_of: how the rows of a policy are cut, by its name.
+        updates_of: mini-batches of a policy with so many rows.
+        annotations: become columns too.
     """
-    if not rows:
-        raise ValueError("a training batch needs at least one row, found none")
-    padding = -len(rows) % row_multiple
-    shortest = min(rows, key=lambda row: len(row.sample.prompt_ids) + len(row.sample.response_ids))
-    padded = rows + [shortest] * padding
-    is_padding = np.array([False] * len(rows) + [True] * padding, dtype=object)
+    by_policy: dict[str, list[RowRef]] = {}
+    for ref in refs:
+        by_policy.setdefault(_sequence_of(groups, ref).policy, []).append(ref)
+    ordered: list[RowRef] = []
+    cuts = []
+    for policy in sorted(by_policy):
+        members, plan = by_policy[policy], plan_of(policy)
+        updates = updates_of(len(members))
+        order = _order([_sequence_of(groups, ref) for ref in members], plan, updates)
+        slots = np.full(len(order), PADDING, dtype=np.int64)
+        filled = [slot for slot, place in enumerate(order) if place < len(members)]
+        slots[filled] = len(ordered) + np.arange(len(filled))
+        ordered += [members[order[slot]] for slot in filled]
+        cuts.append((policy, slots, updates, plan))
+    rows = Rows.of(groups, ordered, annotations)
+    return StepBatch(rows, tuple(PolicyBatch(policy, rows, *cut) for policy, *cut in cuts))
 
-    prompt_width = max(len(row.sample.prompt_ids) for row in padded)
-    response_width = max(len(row.sample.response_ids) for row in padded)
-    shape = (len(padded), response_width)
-    prompts = torch.full((len(padded), prompt_width), pad_token_id, dtype=torch.long)
-    responses = torch.full(shape, pad_token_id, dtype=torch.long)
-    attention_mask = torch.zeros(len(padded), prompt_width + response_width, dtype=torch.long)
-    response_mask = torch.zeros(shape, dtype=torch.long)
-    rollout_log_probs = torch.zeros(shape)
-    token_versions = torch.zeros(shape, dtype=torch.int32)
-    recorded_log_probs = torch.full(shape, torch.nan)
-    recorded_entropies = torch.full(shape, torch.nan)
-    advantages = torch.zeros(shape)
-    for i, row in enumerate(padded):
-        prompt, response = row.sample.prompt_ids, row.sample.response_ids
-        prompts[i, prompt_width - len(prompt) :] = torch.tensor(prompt)
-        responses[i, : len(response)] = torch.tensor(response)
-        attention_mask[i, prompt_width - len(prompt) : prompt_width + len(response)] = 1
-        if is_padding[i]:
-            continue
-        response_mask[i, : len(response)] = torch.tensor(row.sample.response_mask)
-        rollout_log_probs[i, : len(response)] = torch.tensor(row.sample.rollout_log_probs)
-        token_versions[i, : len(response)] = torch.tensor(row.sample.token_versions, dtype=torch.int32)
-        recorded = row.sample.trainer_log_probs
-        recorded_log_probs[i, : len(recorded)] = torch.tensor(recorded)
-        entropies = () if row.sample.marks is None else row.sample.marks.entropies
-        recorded_entropies[i, : len(entropies)] = torch.tensor(entropies)
-        start = 0
-        for end, advantage in row.advantages:
-            advantages[i, start:end] = advantage
-            start = end
-        advantages[i] *= response_mask[i]
-    tensors = {
-        "prompts": prompts,
-        "responses": responses,
-        "input_ids": torch.cat([prompts, responses], dim=1),
-        "attention_mask": attention_mask,
-        "position_ids": (attention_mask.cumsum(dim=1) - 1).clamp(min=0) * attention_mask,
-        "response_mask": response_mask,
-        "rollout_log_probs": rollout_log_probs,
-        "recorded_log_probs": recorded_log_probs,
-        ENTROPIES: recorded_entropies,
-        "token_versions": token_versions,
-        "advantages": advantages,
-        "returns": advantages.clone(),
-    }
-    columns = {
-        "uid": np.array([row.sample.group_id for row in padded], dtype=object),
-        "sample_id": np.array([row.sample.sample_id for row in padded], dtype=object),
-        "role": np.array([row.role for row in padded], dtype=object),
-        "stage": np.array([row.stage for row in padded], dtype=object),
-        "is_padding": is_padding,
-    }
-    batch = DataProto.from_dict(tensors=tensors, non_tensors=columns)
-    batch.meta_info["global_token_num"] = attention_mask.sum(dim=1).tolist()
-    return batch
+
+def _order(sequences: Sequence[TokenSequence], plan: BatchPlan, updates: int) -> list[int]:
+    """The row in each slot; numbers from `len(sequences)` on are padding."""
+    padding = -len(sequences) % (plan.ranks * updates * plan.micro_batch_rows)
+    lengths = [len(one.prompt_ids) + len(one) for one in sequences]
+    cut = {"ranks": plan.ranks, "updates": updates, "seed": plan.seed, "step": plan.step}
+    filler = [2 * len(_ONE_TOKEN)] * padding
+    if not plan.share_prefixes:
+        return arrange_rows(lengths + filler, padding_rows=padding, **cut)
+    families = [one.prompt_ids.tobytes() for one in sequences]
+    return arrange_families(families, _computed_tokens(sequences) + filler, padding_rows=padding, **cut)
+
+
+def _computed_tokens(sequences: Sequence[TokenSequence]) -> list[int]:
+    """What each row adds to the prefix tree of all rows."""
+    ids = [one.input_ids().astype(np.int64) for one in sequences]
+    order = prefix_order(ids)
+    added = [0] * len(ids)
+    for index, common in zip(order, shared_with_previous(ids, order), strict=True):
+        added[index] = len(ids[index]) - common
+    return added
+
+
+def _sequence_of(groups: Sequence[Group], ref: RowRef) -> TokenSequence:
+    return groups[ref.group].trajectories[ref.trajectory].sequences[ref.sequence]
+
+
+def jagged(values: NDArray[Any], lengths: NDArray[np.int64]) -> torch.Tensor:
+    """(S, *) rows of these lengths, laid end to end in `values`."""
+    offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+    return torch.nested.nested_tensor_from_jagged(torch.from_numpy(values), torch.from_numpy(offsets))

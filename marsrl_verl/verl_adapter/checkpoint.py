@@ -1,6 +1,6 @@
 """Checkpoints that a crash cannot spoil: the plugin's own part, and a seal on the whole folder.
 
-`global_step_N/marsrl.pt` holds the plugin's state, plain values alone. After verl has written weights,
+`global_step_N/marsrl.pt` holds the plugin's state, plain values and arrays alone. After verl has written weights,
 optimizer and data state beside it, the folder is sealed (`reporting.seal`): one without a seal was
 interrupted and is passed over, a file that differs from it is refused by name. Each rank reads the files that
 it wrote, the trainer's process reads the others. verl's tracker file, which names the step to resume from, is
@@ -30,7 +30,7 @@ from marsrl_verl.reporting.files import free_name, write_atomic, write_bytes_ato
 from marsrl_verl.reporting.seal import SEAL_NAME, STATE_NAME, CheckpointError, Facts, newest_sealed
 
 TRACKER_NAME = "latest_checkpointed_iteration.txt"
-STATE_VERSION = 4
+STATE_VERSION = 5
 SET_ASIDE = "replaced"
 """Folder beside the checkpoints; `auto` never looks into it."""
 _THREADS = 8
@@ -38,12 +38,8 @@ _NO_SPACE = ("unexpected pos", "PytorchStreamWriter", "No space left")
 """What torch says of a file that could not be written to its end; the system's error number is lost."""
 _PLAIN_TYPES = (str, int, float, bool, bytes, type(None), torch.Tensor)
 
-_EARLIER_TYPES: list[Any] = [
-    np.float64(0).__reduce__()[0],
-    np.dtype,
-    *(type(np.dtype(kind)) for kind in (np.float64, np.float32, np.int64, np.int32, np.bool_)),
-]
-"""What earlier versions wrote beside plain values: numpy's scalars, as metrics."""
+_ARRAY = "numpy.ndarray"
+"""Only key of what stands for a numpy array: its tensor, which torch reads back without running code."""
 
 Shards = Callable[[Path], Mapping[str, Facts]]
 """Has every rank describe the files that it wrote into a folder; the result has them all, by name."""
@@ -54,30 +50,49 @@ _log.setLevel(logging.WARNING)
 
 
 def save_state(folder: Path, state: dict[str, Any]) -> None:
-    """Write the plugin's state into a checkpoint folder.
+    """Write the plugin's state into a checkpoint folder. An array that occurs several times is written once.
 
     Raises:
-        TypeError: it holds something else than plain values and tensors, which `load_state` would refuse.
+        TypeError: it holds something else than plain values, arrays of numbers and tensors, which `load_state`
+            would refuse.
     """
     buffer = io.BytesIO()
-    torch.save({"version": STATE_VERSION, **_plain(state, "state")}, buffer)
+    torch.save({"version": STATE_VERSION, **_plain(state, "state", {})}, buffer)
     write_bytes_atomic(folder / STATE_NAME, buffer.getvalue())
 
 
-def _plain(value: Any, place: str) -> Any:
-    """The same values; numpy's scalars become Python's."""
+def _plain(value: Any, place: str, tensors: dict[int, dict[str, torch.Tensor]]) -> Any:
+    """The same values; numpy's scalars become Python's, arrays tensors (`tensors`: those so far, by identity)."""
     if type(value) in _PLAIN_TYPES:
         return value
     if isinstance(value, np.generic):
         return value.item()
+    if type(value) is np.ndarray and value.dtype.kind in "biuf":
+        if id(value) not in tensors:
+            # As long as the state is written its arrays live, so that no other one gets the identity.
+            tensors[id(value)] = {_ARRAY: torch.from_numpy(np.array(value))}
+        return tensors[id(value)]
     if type(value) is dict:
-        return {_plain(key, place): _plain(item, f"{place}.{key}") for key, item in value.items()}
+        return {_plain(key, place, tensors): _plain(item, f"{place}.{key}", tensors) for key, item in value.items()}
     if type(value) in (list, tuple):
-        return type(value)(_plain(item, f"{place}[{index}]") for index, item in enumerate(value))
+        items = enumerate(value)
+        return type(value)(_plain(item, f"{place}[{index}]", tensors) for index, item in items)
     raise TypeError(
         f"checkpoint: {place} is a {type(value).__module__}.{type(value).__qualname__}, expected plain "
-        "values (dictionaries, lists, strings, numbers) and tensors: nothing else is loaded again"
+        "values (dictionaries, lists, strings, numbers), arrays of numbers and tensors: nothing else is loaded "
+        "again"
     )
+
+
+def _with_arrays(value: Any, arrays: dict[int, np.ndarray]) -> Any:
+    """The inverse of `_plain`; what was one array is one again."""
+    if type(value) is dict:
+        if value.keys() == {_ARRAY}:
+            return arrays.setdefault(id(value[_ARRAY]), value[_ARRAY].numpy())
+        return {key: _with_arrays(item, arrays) for key, item in value.items()}
+    if type(value) in (list, tuple):
+        return type(value)(_with_arrays(item, arrays) for item in value)
+    return value
 
 
 def load_state(folder: Path) -> dict[str, Any]:
@@ -92,8 +107,7 @@ def load_state(folder: Path) -> dict[str, Any]:
             f"{path} is missing: the checkpoint was not written by this trainer, or was interrupted"
         )
     try:
-        with torch.serialization.safe_globals(_EARLIER_TYPES):
-            state = torch.load(path, weights_only=True, map_location="cpu")
+        state = torch.load(path, weights_only=True, map_location="cpu")
     except Exception as error:
         raise CheckpointError(
             f"{path} cannot be read as plain values ({type(error).__name__}: {error}); it is damaged, or was "
@@ -103,7 +117,8 @@ def load_state(folder: Path) -> dict[str, Any]:
         raise CheckpointError(f"{path} holds a {type(state).__name__}, expected this trainer's state")
     if state.get("version") != STATE_VERSION:
         raise CheckpointError(f"{path} has version {state.get('version')}, this code reads {STATE_VERSION}")
-    return state
+    found: dict[str, Any] = _with_arrays(state, {})
+    return found
 
 
 def without_lock_files() -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import ray
 
 from marsrl_verl.config.schema import MarsRLConfig
+from marsrl_verl.core.policy import PolicySet
 from marsrl_verl.verl_adapter.engine_watch import EngineGuard, EngineWatch, Limits, reason, within
 from marsrl_verl.verl_adapter.generation import Generation
 from marsrl_verl.verl_adapter.rollout_pool import engines_placed
@@ -31,8 +32,9 @@ class EngineTrainer(SealedCheckpointTrainer):
     settings: MarsRLConfig
     generation: Generation
     engines: EngineGuard
-    engine_version: int | None
-    """The training step whose weights the engines have; None without weights."""
+    policies: PolicySet
+    engine_versions: dict[str, int]
+    """By policy, the version of the weights that the engines have; empty while they sleep."""
     last_state: dict[str, Any] | None = None
     """What a checkpoint of the last step that has trained holds; None before it."""
     timing: dict[str, float]
@@ -49,31 +51,34 @@ class EngineTrainer(SealedCheckpointTrainer):
         if keeps_statistics(self.config.actor_rollout_ref.rollout):
             self.async_rollout_manager.measure_prefill(servers)
 
-    def _fit_update_weights(self, version: int) -> None:
-        """Bring the trainer's weights to the engine, which drops what it cached under older ones.
-
-        Args:
-            version: the training step after which the trainer's weights are as they are now.
-        """
-        if self.engine_version == version:
+    def _fit_update_weights(self) -> None:
+        """Bring the weights of every policy that the engines have none or older ones of; what they cached
+        under older ones is dropped."""
+        versions = {name: self.policies.version(name) for name in self.policies.trained}
+        missing = [name for name, version in versions.items() if self.engine_versions.get(name) != version]
+        if not missing:
             return
         if self.generation.in_flight:
             raise RuntimeError(
-                f"weights of step {version}: a generation round is in flight, and its samples would come "
+                f"weights of {missing}: a generation round is in flight, and its samples would come "
                 "from two sets of weights; collect it first"
             )
         with self._timed("update_weights"):
-            self.engines.run("the weight sync", lambda: self.checkpoint_manager.update_weights(version))
+            for name in missing:
+                self._send_weights(name, versions[name])
+                self.engine_versions[name] = versions[name]
             self.async_rollout_manager.forget_routes()
-        self.engine_version = version
+
+    def _send_weights(self, policy: str, version: int) -> None:
+        """Have the engines take a policy's weights as they are in the trainer."""
+        self.engines.run("the weight sync", lambda: self.checkpoint_manager.update_weights(version))
 
     def _sleep_engine(self) -> None:
         # With free_cache_engine the engine gives its memory to the trainer and loses its weights;
         # verl's sleep waits for requests, of which there is none between rounds.
-        awake = self.engine_version is not None
-        if self.config.actor_rollout_ref.rollout.free_cache_engine and awake:
+        if self.config.actor_rollout_ref.rollout.free_cache_engine and self.engine_versions:
             self.engines.run("putting the engines to sleep", self.checkpoint_manager.sleep_replicas)
-            self.engine_version = None  # asleep it has no weights
+            self.engine_versions.clear()  # asleep they have no weights
 
     # --- the end of a run that was not finished -----------------------------------------------------
 
@@ -114,7 +119,7 @@ class EngineTrainer(SealedCheckpointTrainer):
 
     def _drop_round(self) -> None:
         self.checkpoint_manager.abort_replicas(reject_request=True)
-        if self.config.actor_rollout_ref.rollout.free_cache_engine and self.engine_version is not None:
+        if self.config.actor_rollout_ref.rollout.free_cache_engine and self.engine_versions:
             self.checkpoint_manager.sleep_replicas()
 
     def kill_workers(self) -> None:

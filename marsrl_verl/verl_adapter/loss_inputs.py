@@ -1,70 +1,106 @@
-"""What the loss of a step is given, beyond the rows: log-probabilities, ratios, masks."""
+"""What the loss of a step is given, beyond the rows: advantages, ratios, masks."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import torch
-from verl import DataProto
+from numpy.typing import NDArray
 from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_weights
 
-from marsrl_verl.algos.mastered_tokens import mastered_positive_tokens, tokens_to_mask
+from marsrl_verl.algos.mastered_tokens import MasteredTokens
 from marsrl_verl.algos.off_policy import staleness_metrics
 from marsrl_verl.config.schema import OffPolicyConfig
+from marsrl_verl.core.method import Method
+from marsrl_verl.core.rows import (
+    ADVANTAGES,
+    ENTROPIES,
+    LOSS_WEIGHTS,
+    OLD_LOG_PROBS,
+    RESPONSE_MASK,
+    ROLLOUT_LOG_PROBS,
+    TOKEN_VERSIONS,
+    Rows,
+)
+from marsrl_verl.core.sequence import RECORDED_LOG_PROBS
+from marsrl_verl.evaluation.credit_metrics import credit_metrics
 from marsrl_verl.settings.choices import OffPolicyMode
-from marsrl_verl.settings.declaration import MasteredTokensConfig
 
 
-def entropy_metrics(batch: DataProto, entropies: torch.Tensor) -> dict[str, float]:
+def entropy_metrics(rows: Rows) -> dict[str, float]:
     """Mean entropy of the trained tokens, nats: over all, by role and by stage."""
-    return _token_means(batch, "entropy", entropies)
+    return _token_means(rows, "entropy", rows.columns[ENTROPIES])
 
 
-def mask_mastered_tokens(
-    batch: DataProto, entropies: torch.Tensor, settings: MasteredTokensConfig
-) -> dict[str, float]:
-    """Take the advantage of mastered tokens away; `response_mask`, the loss's normaliser, stays.
+def set_advantages(rows: Rows, method: Method, mastered: MasteredTokens) -> dict[str, float]:
+    """Set the column `advantages` as it is trained: 0 where `response_mask` is 0 and where the method leaves
+    a token out; `response_mask`, the loss's normaliser, stays.
 
-    Returns the shares of trained tokens that are mastered and, where masking is enabled, masked: over all,
-    by role and by stage.
+    Args:
+        rows: with `old_log_probs` and `entropies`.
+        method: whose advantages and masks.
+        mastered: which tokens count as mastered in the metrics.
+
+    Returns:
+        Figures of the advantages before tokens are left out; the shares of trained tokens that are mastered
+        and, where the method leaves any out, masked: over all, by role and by stage.
+
+    Raises:
+        ValueError: the method's columns have another shape, or an advantage is no finite number.
     """
-    mask, roles = batch.batch["response_mask"], list(batch.non_tensor_batch["role"])
-    mastered = mastered_positive_tokens(
-        batch.batch["old_log_probs"], batch.batch["advantages"], mask, probability=settings.probability
-    )
-    metrics = _token_means(batch, "mastered_token_share", mastered)
-    if settings.enabled:
-        masked = tokens_to_mask(
-            mastered,
-            entropies,
-            mask,
-            roles,
-            target_entropy=settings.target_entropy,
-            scope=settings.scope,
+    advantages = method.advantages(rows)
+    _check_column(method, "advantages", rows, advantages)
+    kept = rows.columns[RESPONSE_MASK].astype(bool)
+    if not np.isfinite(advantages[kept]).all():
+        row = int(rows.row_of_token()[kept & ~np.isfinite(advantages)][0])
+        raise ValueError(
+            f"{type(method).__name__}.advantages: trajectory {rows.trajectory(row).trajectory_id} has an "
+            "advantage that is not a finite number"
         )
-        batch.batch["advantages"] = batch.batch["advantages"].masked_fill(masked, 0.0)
-        metrics |= _token_means(batch, "masked_token_share", masked)
+    metrics = credit_metrics(rows, advantages)
+    metrics |= _token_means(rows, "mastered_token_share", mastered.mastered(rows, advantages))
+    masked = method.masks(rows, advantages)
+    if masked is not None:
+        _check_column(method, "masks", rows, masked)
+        metrics |= _token_means(rows, "masked_token_share", masked)
+        kept = kept & ~masked
+    rows.columns[ADVANTAGES] = np.where(kept, advantages, 0.0).astype(np.float32)
     return metrics
 
 
-def _token_means(batch: DataProto, name: str, values_BT: torch.Tensor) -> dict[str, float]:
+def _check_column(method: Method, name: str, rows: Rows, values: NDArray[Any]) -> None:
+    if values.shape != (rows.tokens,):
+        raise ValueError(
+            f"{type(method).__name__}.{name} gave shape {values.shape}, expected a value for each of the "
+            f"{rows.tokens} response tokens of {len(rows)} rows"
+        )
+
+
+def _token_means(rows: Rows, name: str, values: NDArray[Any]) -> dict[str, float]:
     """The mean of a figure over the trained tokens: of all, of each role and of each stage.
 
     A role or stage without a token is left out.
+
+    Args:
+        values: (N,)
     """
-    mask = batch.batch["response_mask"]
-    rows_of = {"actor": torch.ones(len(batch), dtype=torch.bool)}
-    for column in ("role", "stage"):
-        labels = batch.non_tensor_batch[column]
-        rows_of |= {f"{column}/{label}": torch.tensor(list(labels == label)) for label in sorted(set(labels))}
-    metrics = {}
-    for prefix, rows in rows_of.items():
-        tokens = mask[rows].sum()
-        if tokens > 0:
-            metrics[f"{prefix}/{name}"] = ((values_BT[rows] * mask[rows]).sum() / tokens).item()
-    return metrics
+    mask = rows.columns[RESPONSE_MASK].astype(bool)
+    sums, counts = rows.row_sums(np.where(mask, values, 0.0)), rows.trained_tokens()
+    members: dict[str, list[int]] = {}
+    for row in range(len(rows)):
+        labels = ("actor", f"role/{rows.sequence(row).role}", f"stage/{rows.group(row).request.stage}")
+        for label in labels:
+            members.setdefault(label, []).append(row)
+    return {
+        f"{label}/{name}": float(sums[chosen].sum() / counts[chosen].sum())
+        for label, chosen in sorted(members.items())
+        if counts[chosen].sum() > 0
+    }
 
 
 def correct_off_policy(
-    batch: DataProto, settings: OffPolicyConfig, version: int, computed: torch.Tensor | None = None
+    rows: Rows, settings: OffPolicyConfig, versions: NDArray[np.int32], computed: NDArray[np.bool_]
 ) -> dict[str, float]:
     """Set what the loss compares the current probabilities with; returns staleness and ratios.
 
@@ -72,39 +108,49 @@ def correct_off_policy(
     (`rollout/log_prob_gap_*`) is numerical, anything more is a weight sync that failed.
 
     Args:
-        batch: with `old_log_probs` under the weights about to be updated; `token_versions` and
-            `recorded_log_probs` are taken out.
+        rows: with `old_log_probs` under the weights about to be updated; in mode `recorded` with
+            `recorded_log_probs`. In mode `tis` they get `loss_weights`.
         settings: `marsrl.off_policy`.
-        version: the policy version about to be updated.
+        versions: (B,) the version of each row's policy that is about to be updated.
         computed: (B,) rows whose `old_log_probs` were computed; those of the others are recorded, which of
-            tokens of older weights tells nothing about the current ones. None: all of them.
+            tokens of older weights tells nothing about the current ones.
     """
-    mask, mode = batch.batch["response_mask"], OffPolicyMode(settings.mode)
-    current, sampled = batch.batch["old_log_probs"], batch.batch["rollout_log_probs"]
-    versions, recorded = batch.batch.pop("token_versions"), batch.batch.pop("recorded_log_probs")
+    columns, mode = rows.columns, OffPolicyMode(settings.mode)
+    mask = columns[RESPONSE_MASK].astype(bool)
+    current, sampled = columns[OLD_LOG_PROBS], columns[ROLLOUT_LOG_PROBS]
+    newest = rows.spread(versions)
+    is_new = columns[TOKEN_VERSIONS] == newest
     behaviour = sampled
     if mode is OffPolicyMode.RECORDED:
-        known = torch.where(versions < version, sampled, current)
-        behaviour = torch.where(recorded.isnan(), known, recorded)
-    is_current = None if computed is None else computed[:, None] | (versions == version)
-    metrics = staleness_metrics(current, behaviour, versions, mask, version, is_current)
-    gaps = (current - sampled).abs()[mask.bool() & (versions == version)]
-    if gaps.numel():
-        metrics["rollout/log_prob_gap_mean"] = gaps.mean().item()
-        metrics["rollout/log_prob_gap_max"] = gaps.max().item()
+        recorded = columns[RECORDED_LOG_PROBS]
+        known = np.where(columns[TOKEN_VERSIONS] < newest, sampled, current)
+        behaviour = np.where(np.isnan(recorded), known, recorded)
+    metrics = staleness_metrics(rows, behaviour, newest, rows.spread(computed) | is_new)
+    gaps = np.abs(current - sampled)[mask & is_new]
+    if gaps.size:
+        metrics["rollout/log_prob_gap_mean"] = float(gaps.mean(dtype=np.float64))
+        metrics["rollout/log_prob_gap_max"] = float(gaps.max())
     if mode is OffPolicyMode.SAIS:
-        batch.batch["old_log_probs"] = sampled.clone()
+        columns[OLD_LOG_PROBS] = sampled
     elif mode is OffPolicyMode.RECORDED:
-        batch.batch["old_log_probs"] = behaviour
+        columns[OLD_LOG_PROBS] = behaviour
     elif mode is OffPolicyMode.TIS:
-        weights, found = compute_rollout_correction_weights(
-            current - sampled, mask, rollout_is="token", rollout_is_threshold=settings.tis_threshold
-        )
-        batch.batch["rollout_is_weights"] = weights
-        # verl's figures by sequence count rows of padding as well.
-        metrics |= {
-            f"off_policy/tis/{name.removeprefix('rollout_is_')}": float(value)
-            for name, value in found.items()
-            if not name.startswith("rollout_is_seq")
-        }
+        metrics |= _weight_tokens(rows, current - sampled, settings.tis_threshold)
     return metrics
+
+
+def _weight_tokens(rows: Rows, log_ratios: NDArray[np.float32], threshold: float) -> dict[str, float]:
+    """Truncated importance weights of single tokens (verl's), with their figures."""
+    # One row of all tokens: the weights are of single tokens, and verl's figures by sequence are not taken.
+    weights, found = compute_rollout_correction_weights(
+        torch.from_numpy(log_ratios)[None],
+        torch.from_numpy(rows.columns[RESPONSE_MASK])[None].long(),
+        rollout_is="token",
+        rollout_is_threshold=threshold,
+    )
+    rows.columns[LOSS_WEIGHTS] = weights[0].float().numpy()
+    return {
+        f"off_policy/tis/{name.removeprefix('rollout_is_')}": float(value)
+        for name, value in found.items()
+        if not name.startswith("rollout_is_seq")
+    }

@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from marsrl_verl.core.scheduler_state import EndReason
-from marsrl_verl.core.serialize import problem_from_plain, problem_to_plain
-from marsrl_verl.core.step_result import StepResult
-from marsrl_verl.core.types import Message, Problem
+from marsrl_verl.core.method import EndReason
+from marsrl_verl.core.request import Message, Problem, problem_from_plain, problem_to_plain
+from marsrl_verl.core.scheduler import StepResult
 from marsrl_verl.data.problems import ground_truth_of, question_of
 
 STATE_VERSION = 2

@@ -5,81 +5,75 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
 import torch
-from verl import DataProto
+from numpy.typing import NDArray
 
-ENTROPIES = "recorded_entropies"
-"""Column (B, R) of a batch: entropies that were recorded beside `recorded_log_probs`, else NaN."""
+from marsrl_verl.core.rows import ENTROPIES, OLD_LOG_PROBS, RESPONSE_MASK, Rows
+from marsrl_verl.core.sequence import RECORDED_ENTROPIES, RECORDED_LOG_PROBS
+from marsrl_verl.verl_adapter.batch import PADDING, PolicyBatch
 
-
-def fully_recorded(batch: DataProto) -> torch.Tensor:
-    """(B,) bool: rows with a recorded log-probability and entropy for each trained token; rows of padding,
-    which have no such token, are among them."""
-    tensors = batch.batch
-    missing = tensors["recorded_log_probs"].isnan() | tensors[ENTROPIES].isnan()
-    return ~(missing & tensors["response_mask"].bool()).any(1)
+Pass = Callable[[list[int] | None], tuple[torch.Tensor, torch.Tensor]]
+"""The workers' pass over some slots (None: all): log-probabilities and entropies, jagged."""
 
 
-def rows_to_compute(recorded: Sequence[bool], ranks: int, multiple: int = 1) -> list[int]:
-    """The rows that are not recorded, as many for every rank: recorded ones of a rank fill up its part.
+def fully_recorded(rows: Rows) -> NDArray[np.bool_]:
+    """(B,) rows with a recorded log-probability and entropy for each trained token."""
+    missing = np.isnan(rows.columns[RECORDED_LOG_PROBS]) | np.isnan(rows.columns[RECORDED_ENTROPIES])
+    return rows.row_sums(missing & rows.columns[RESPONSE_MASK].astype(bool)) == 0
 
-    verl cuts the batch into `ranks` equal consecutive parts, so that the rows of a part are its rank's.
+
+def slots_to_compute(recorded: Sequence[bool], ranks: int, multiple: int = 1) -> list[int]:
+    """The slots that are not recorded, as many for every rank: recorded ones of a rank fill up its part.
+
+    verl cuts the batch into `ranks` equal consecutive parts, so that the slots of a part are its rank's.
 
     Args:
-        recorded: of each row, a multiple of `ranks * multiple` in all.
+        recorded: of each slot, a multiple of `ranks * multiple` in all.
         ranks: data-parallel ranks.
-        multiple: of which a rank's number of rows has to be one.
+        multiple: of which a rank's number of slots has to be one.
     """
     size = len(recorded) // ranks
     parts = [range(rank * size, (rank + 1) * size) for rank in range(ranks)]
-    most = max(sum(not recorded[row] for row in part) for part in parts)
+    most = max(sum(not recorded[slot] for slot in part) for part in parts)
     most += -most % multiple
     chosen: list[int] = []
     for part in parts:
-        needed_first = sorted(part, key=lambda row: recorded[row])
+        needed_first = sorted(part, key=lambda slot: recorded[slot])
         chosen += sorted(needed_first[:most])
     return chosen
 
 
-def old_log_probs(
-    batch: DataProto,
-    compute: Callable[[DataProto], DataProto],
-    *,
-    ranks: int,
-    multiple: int = 1,
-    reuse: bool,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Give the batch `old_log_probs`, (B, R): of each row those under the weights about to be updated, or the
-    recorded ones, which the loss takes for it.
+def fill_log_probs(batch: PolicyBatch, compute: Pass, *, reuse: bool) -> NDArray[np.bool_]:
+    """Fill the columns `old_log_probs` and `entropies` of a policy's rows: under the weights about to be
+    updated, or as they were recorded, which the loss takes for them.
 
     Args:
-        batch: arranged for the ranks; `recorded_entropies` are taken out.
-        compute: the workers' pass over some rows: `old_log_probs` and `entropys`.
-        ranks, multiple: see `rows_to_compute`.
+        batch: its rows; the step's rows have both columns.
+        compute: the workers' pass.
         reuse: whether recorded rows are left out of the pass.
 
     Returns:
-        The entropies, (B, R), and (B,) bool, which rows were computed.
+        (B,) of the step's rows, which were computed here.
     """
-    computed = torch.ones(len(batch), dtype=torch.bool)
-    recorded = fully_recorded(batch) if reuse else ~computed
-    entropies = batch.batch.pop(ENTROPIES)
-    rows = rows_to_compute(recorded.tolist(), ranks, multiple)
-    if len(rows) == len(batch):
-        output = compute(batch)
-        entropies = output.batch.pop("entropys")
-        batch.union(output)
-        return entropies, computed
-    computed[:] = False
-    log_probs = batch.batch["recorded_log_probs"].nan_to_num()  # NaN is left in padding alone
-    entropies = entropies.nan_to_num()
-    if rows:
-        index = torch.tensor(rows)
-        part = batch.select_idxs(rows)
-        lengths = batch.meta_info["global_token_num"]
-        part.meta_info = {**batch.meta_info, "global_token_num": [lengths[row] for row in rows]}
-        output = compute(part)
-        log_probs[index], entropies[index] = output.batch["old_log_probs"], output.batch["entropys"]
-        computed[index] = True
-    batch.batch["old_log_probs"] = log_probs
-    return entropies, computed
+    rows = batch.rows
+    computed = np.zeros(len(rows), dtype=bool)
+    slots: list[int] | None = None
+    if reuse:
+        known = fully_recorded(rows)
+        recorded = np.where(batch.slots == PADDING, True, known[batch.slots])
+        slots = slots_to_compute(recorded.tolist(), batch.plan.ranks, batch.plan.micro_batch_rows)
+        if len(slots) == len(batch):
+            slots = None
+        for row in batch.members[known[batch.members]].tolist():
+            part = rows.slice(row)
+            for name, source in ((OLD_LOG_PROBS, RECORDED_LOG_PROBS), (ENTROPIES, RECORDED_ENTROPIES)):
+                rows.columns[name][part] = np.nan_to_num(rows.columns[source][part])
+    if slots == []:
+        return computed
+    log_probs, entropies = compute(slots)
+    batch.read(log_probs, rows.columns[OLD_LOG_PROBS], slots)
+    batch.read(entropies, rows.columns[ENTROPIES], slots)
+    asked = batch.slots if slots is None else batch.slots[slots]
+    computed[asked[asked != PADDING]] = True
+    return computed

@@ -148,7 +148,7 @@ def computed_tokens(metrics: dict[str, Any], updates: int) -> float:
     if mean is None:
         raise RuntimeError(
             "marsrl.training.share_prefixes: the workers shared nothing. It needs our engine, which is "
-            "registered for NVIDIA GPUs and for the processor (verl_adapter/fci_engine.py)"
+            "registered for NVIDIA GPUs and for the processor (verl_adapter/probe_engine.py)"
         )
     metrics.pop("perf/mfu/actor", None)
     return float(mean) * updates

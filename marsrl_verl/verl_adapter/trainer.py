@@ -1,4 +1,4 @@
-"""`RayMarsRLTrainer`: verl's trainer with stages, a scheduler and per-role credit.
+"""`RayMarsRLTrainer`: verl's trainer with a method's stages, a scheduler and policies.
 
 The loop is cut into `_fit_*` hooks named like those of verl's `SeparateRayPPOTrainer`, so that both
 can be read side by side.
@@ -6,48 +6,54 @@ can be read side by side.
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from omegaconf import DictConfig
-from verl import DataProto
-from verl.trainer.ppo.ray_trainer import left_right_2_no_padding
+from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
 from verl.utils.metric import reduce_metrics
 from verl.utils.py_functional import rename_dict
 
+from marsrl_verl.algos.mastered_tokens import MasteredTokens
 from marsrl_verl.config.batching import optimizer_updates
 from marsrl_verl.config.checks.context import typed_settings
-from marsrl_verl.core.algorithm import Credit
-from marsrl_verl.core.scheduler import Scheduler
-from marsrl_verl.core.scheduler_state import EndReason
-from marsrl_verl.core.step_result import StepResult
-from marsrl_verl.core.types import Problem
-from marsrl_verl.evaluation.credit_metrics import credit_metrics
+from marsrl_verl.core.method import Probe, StepView
+from marsrl_verl.core.request import Problem
+from marsrl_verl.core.rows import (
+    ADVANTAGES,
+    ENTROPIES,
+    LOSS_WEIGHTS,
+    OLD_LOG_PROBS,
+    REF_LOG_PROBS,
+    Rows,
+    token_advantages,
+)
+from marsrl_verl.core.scheduler import Scheduler, StepResult
+from marsrl_verl.core.sequence import RECORDED_ENTROPIES, RECORDED_LOG_PROBS
 from marsrl_verl.evaluation.suite import AFTER, ALONE, BEFORE
 from marsrl_verl.settings.choices import OffPolicyMode, Overlap
 from marsrl_verl.verl_adapter import checkpoint, stop_signals
-from marsrl_verl.verl_adapter.arranged_batch import BatchPlan, arranged_batch
-from marsrl_verl.verl_adapter.batch import TrainingRow, trained_samples, training_rows
+from marsrl_verl.verl_adapter.batch import BatchPlan, PolicyBatch, StepBatch, arrange
 from marsrl_verl.verl_adapter.components import (
-    build_algorithm,
+    build_method,
     build_prompts,
     chat_tokenizer,
+    policy_set,
     sampling_settings,
 )
 from marsrl_verl.verl_adapter.engine_trainer import EngineTrainer
 from marsrl_verl.verl_adapter.generation import Generation
-from marsrl_verl.verl_adapter.loss_inputs import (
-    correct_off_policy,
-    entropy_metrics,
-    mask_mastered_tokens,
-)
-from marsrl_verl.verl_adapter.marking import mark_samples, rows_to_mark
+from marsrl_verl.verl_adapter.loss_inputs import correct_off_policy, entropy_metrics, set_advantages
 from marsrl_verl.verl_adapter.observer import TrainingObserver
+from marsrl_verl.verl_adapter.probes import rows_to_probe, run_probe
 from marsrl_verl.verl_adapter.problem_stream import AskedProblems, ProblemStream, problems_of
-from marsrl_verl.verl_adapter.recorded_rows import old_log_probs
+from marsrl_verl.verl_adapter.recorded_rows import fill_log_probs
 from marsrl_verl.verl_adapter.round_watch import SAVABLE_ERRORS
-from marsrl_verl.verl_adapter.shared_prefix_engine import computed_tokens
+from marsrl_verl.verl_adapter.shared_prefix_engine import SHARE_KEY, computed_tokens
 from marsrl_verl.verl_adapter.stop_signals import StopRequested
 from marsrl_verl.verl_adapter.tracking import start_tracking
 
@@ -65,9 +71,10 @@ class RayMarsRLTrainer(EngineTrainer):
         self.sampling = sampling_settings(self.settings)
         chat = chat_tokenizer(config, tokenizer)
         problems = int(config.data.train_batch_size)
-        self.algorithm = build_algorithm(self.settings, self.prompts, chat, problems)
+        self.method = build_method(self.settings, self.prompts, chat, problems)
+        self.policies = policy_set(self.settings)
         self.scheduler = Scheduler(
-            self.algorithm,
+            self.method,
             mode=self.settings.pipeline.mode,
             step_prompt_budget=self.settings.pipeline.step_prompt_budget,
             min_group=self.settings.pipeline.min_group,
@@ -82,11 +89,9 @@ class RayMarsRLTrainer(EngineTrainer):
         self.continues_run = self.observer.folder.resumed
         self.overlaps = self.settings.pipeline.overlap is Overlap.ONE_STEP
         self.global_steps = 0
-        self.engine_version: int | None = None
+        self.engine_versions: dict[str, int] = {}
         self.generated_tokens = 0
         self.samples = 0
-        self.credit: Credit = {}
-        """Advantages of the samples that the current step trains."""
         self.metrics: dict[str, float] = {}
         self.timing: dict[str, float] = {}
 
@@ -121,7 +126,7 @@ class RayMarsRLTrainer(EngineTrainer):
         self._fit_end()
 
     def fit_step(self) -> None:
-        """One training step: decode, score, credit, update, sync, save.
+        """One training step: generate, probe, select, log-probabilities, advantages, update, record, save, sync.
 
         With overlap the step's round was started in the step before, and the next one's starts here, with
         the weights as they are before this step's update.
@@ -138,20 +143,23 @@ class RayMarsRLTrainer(EngineTrainer):
             pools = self._pools_state()  # without the next step's round
             if self.overlaps and not self._is_last_step():
                 self._fit_start_next_round()
-            batch = self._fit_build_batch(result)
+            due = self._due_policies()
+            batch = self._fit_build_batch(result, due)
             if batch is not None:
                 self._fit_compute_log_prob(batch)
                 self._fit_compute_ref_log_prob(batch)
+                self._fit_compute_advantages(batch)
                 stop_signals.check()
                 self._fit_update_actor(batch)
-            trained = {name: self.credit[name] for name in trained_samples(batch)}
+            self.policies.updated(due, self.global_steps)
+            trained = {} if batch is None else token_advantages(batch.rows, batch.rows.columns[ADVANTAGES])
             self.observer.rollouts(self.global_steps, result, trained)
             self._fit_describe(result, batch)
             self.last_state = {**pools, **self._step_state()}
             self._fit_save_checkpoint()
             stop_signals.check()
             if not self.overlaps:
-                self._fit_update_weights(self.global_steps)
+                self._fit_update_weights()
             self._fit_validate()
         self._fit_record()
 
@@ -161,8 +169,8 @@ class RayMarsRLTrainer(EngineTrainer):
             self.async_rollout_manager,
             self.sampling,
             # A sleeping engine is woken by its weights; one that has them is left alone.
-            before_round=lambda: self._fit_update_weights(self.global_steps - 1),
-            after_round=self._fit_mark_samples,
+            before_round=self._fit_update_weights,
+            after_round=self._fit_run_probes,
         )
         self._load_checkpoint()
         stop_signals.check()
@@ -170,7 +178,7 @@ class RayMarsRLTrainer(EngineTrainer):
         checkpoint.set_aside_after(Path(self.config.trainer.default_local_dir), self.global_steps)
         self.observer.begin(self.global_steps)
         self.tracking = start_tracking(self.config)
-        self._fit_update_weights(self.global_steps)
+        self._fit_update_weights()
         if self.evaluates_only:
             return
         if self.settings.evaluation.before and self.global_steps == 0 and not self.observer.evaluated(BEFORE):
@@ -187,7 +195,7 @@ class RayMarsRLTrainer(EngineTrainer):
         dropped = self.scheduler.drop_waiting()
         if self.settings.evaluation.after:
             self._evaluate(AFTER)
-        self.observer.finish(self.global_steps, {"waiting inputs dropped at the end": len(dropped)})
+        self.observer.finish(self.global_steps, {"waiting requests dropped at the end": len(dropped)})
 
     # --- hooks of a step ----------------------------------------------------------------------
 
@@ -195,28 +203,28 @@ class RayMarsRLTrainer(EngineTrainer):
         """Open `step`: new problems join the first stage, unless enough of them still wait there."""
         if self.scheduler.open_step == step:
             return  # opened in the step before, by overlap
-        wanted = self.algorithm.problems_per_step(int(self.config.data.train_batch_size))
+        wanted = self.method.problems_per_step(int(self.config.data.train_batch_size))
         enough = self.scheduler.waiting_problems() >= wanted
         self.scheduler.start_step(step, [] if enough else self.problems.take(wanted))
 
     def _fit_generate(self) -> None:
         """Decode rounds until the scheduler asks for none, then let the engine sleep."""
-        inner = self._time_of("mark", "update_weights")
+        inner = self._time_of("probe", "update_weights")
         with self._timed("gen"):
             counts = self.generation.finish()
             self._sleep_engine()
         # What the trainer does between two rounds is not generation.
-        self.timing["gen"] -= self._time_of("mark", "update_weights") - inner
+        self.timing["gen"] -= self._time_of("probe", "update_weights") - inner
         self.timing["rollout"] = counts.seconds
         self.generated_tokens += counts.tokens
         self.metrics.update(counts.metrics())
-        self.samples += counts.samples
+        self.samples += counts.trajectories
         self.metrics["rollout/generated_tokens_total"] = self.generated_tokens
         self.metrics["rollout/samples_total"] = self.samples
 
     def _fit_start_next_round(self) -> None:
         """Bring the weights of the last update to the idle engine and start the next step's round."""
-        self._fit_update_weights(self.global_steps - 1)
+        self._fit_update_weights()
         self._fit_get_batch(self.global_steps + 1)
         self.generation.start_round()
 
@@ -225,119 +233,181 @@ class RayMarsRLTrainer(EngineTrainer):
         with self._timed("gen"):
             self.generation.collect()
 
-    def _fit_mark_samples(self) -> None:
-        """Have the trainer look at the samples whose stage the method chooses from by what it finds."""
-        stages = self.algorithm.marked_stages()
-        groups = [group for group in self.scheduler.unsettled() if group.input.stage in stages]
-        samples = [one for group in groups for one in group.samples if one.marks is None]
-        if not samples or not any(sample.response_ids for sample in samples):
-            return
-        self._sleep_engine()  # the pass needs the memory
-        with self._timed("mark"):
-            rows = rows_to_mark(samples, groups[0].input.role, groups[0].input.stage)
-            # FCI reads whole rows. Without it the pass is cut as the update is, so that both compute alike.
-            share = self.settings.training.share_prefixes and self.algorithm.influence_delta() is None
-            batch = self._arranged_batch(rows, 1, share=share)
-            mark_samples(
-                samples,
-                batch,
-                self.algorithm,
-                self.actor_rollout_wg.compute_log_prob,
-                backend=self.algorithm.influence_backend,
-                version=self.global_steps - 1,
-            )
+    def _fit_run_probes(self) -> None:
+        """Find out what the method wants to know of sequences at the end of their stage."""
+        groups = self.scheduler.completed_stages()
+        for stage in self.method.stages:
+            for probe in self.method.probes(stage.name):
+                if refs := rows_to_probe(groups, stage.name, probe):
+                    self._sleep_engine()  # the pass needs the memory
+                    with self._timed("probe"):
+                        # A measure may read whole rows. Else the pass is cut as the update is: both compute alike.
+                        share = self.settings.training.share_prefixes and probe.shares_prefixes
+                        batch = arrange(groups, refs, lambda policy: self._batch_plan(policy, share=share))
+                        for part in batch.parts:
+                            self._run_probe(probe, part)
 
-    def _fit_build_batch(self, result: StepResult) -> DataProto | None:
-        """The step's training batch with advantages, balanced over ranks; None when nothing trains."""
-        self.credit = self.algorithm.credit(result.trained)
-        rows = training_rows(result.trained, self.credit)
-        finished = sum(end.reason is EndReason.FINISHED for end in result.ended)
-        self.metrics.update(
-            self.algorithm.observe_step(
-                result.trained,
-                len(rows),
-                finished,
-                ended_problems=sum(end.reason is not EndReason.DROPPED for end in result.ended),
-                held_groups=result.held,
-            )
+    def _run_probe(self, probe: Probe, part: PolicyBatch) -> None:
+        run_probe(
+            probe,
+            part,
+            self._workers(part.policy).compute_log_prob,
+            temperature=self._temperature,
+            version=self.policies.version(part.policy),
         )
-        self.metrics.update(credit_metrics(self.credit))
-        if not rows:
+
+    def _due_policies(self) -> frozenset[str]:
+        """The policies whose turn this step is."""
+        trained = frozenset(self.policies.trained)
+        due = self.method.train_policies(self.global_steps, trained)
+        if unknown := sorted(due - trained):
+            raise ValueError(
+                f"{type(self.method).__name__}.train_policies names {unknown}, expected some of {sorted(trained)}"
+            )
+        return due
+
+    def _fit_build_batch(self, result: StepResult, due: frozenset[str]) -> StepBatch | None:
+        """The rows of the step in the order of the ranks; None when nothing trains."""
+        refs = self.method.select(result.trained, self.global_steps)
+        recorded = self.settings.off_policy.mode is OffPolicyMode.RECORDED
+        batch = arrange(
+            result.trained,
+            refs,
+            lambda policy: self._batch_plan(policy, share=self.settings.training.share_prefixes),
+            lambda rows: optimizer_updates(self.settings.pipeline, rows),
+            (RECORDED_LOG_PROBS, RECORDED_ENTROPIES) if recorded else (),
+        )
+        self._refuse_rows_out_of_turn(batch, due)
+        self.metrics.update(self.method.observe_step(StepView(batch.rows, result.ended, result.deferred)))
+        if not refs:
             return None
-        updates = optimizer_updates(self.settings.pipeline, len(rows))
-        batch = self._arranged_batch(rows, updates, share=self.settings.training.share_prefixes)
-        self.metrics["batch/rows"] = len(rows)
-        self.metrics["batch/updates"] = updates * int(self.config.actor_rollout_ref.actor.ppo_epochs)
-        self.metrics["batch/padding_rows"] = len(batch) - len(rows)
-        self.metrics["batch/tokens"] = sum(batch.meta_info["global_token_num"])
+        epochs = int(self.config.actor_rollout_ref.actor.ppo_epochs)
+        self.metrics["batch/rows"] = len(batch.rows)
+        self.metrics["batch/updates"] = sum(part.updates for part in batch.parts) * epochs
+        self.metrics["batch/padding_rows"] = sum(part.padding for part in batch.parts)
+        self.metrics["batch/tokens"] = batch.tokens
         return batch
 
-    def _arranged_batch(self, rows: list[TrainingRow], updates: int, *, share: bool) -> DataProto:
-        plan = BatchPlan(
-            ranks=self._get_dp_size(self.actor_rollout_wg, "actor"),
-            updates=updates,
+    def _refuse_rows_out_of_turn(self, batch: StepBatch, due: frozenset[str]) -> None:
+        for part in batch.parts:
+            if part.policy not in due:
+                one = batch.rows.trajectory(int(part.members[0]))
+                raise ValueError(
+                    f"{type(self.method).__name__}.select gave trajectory {one.trajectory_id} to the policy "
+                    f"{part.policy!r}, but train_policies says it is the turn of {sorted(due)}"
+                )
+
+    def _batch_plan(self, policy: str, *, share: bool) -> BatchPlan:
+        actor = self.config.actor_rollout_ref.actor
+        # With a fixed micro-batch size verl wants every rank's rows to be a multiple of it.
+        by_tokens = actor.use_dynamic_bsz or share
+        return BatchPlan(
+            ranks=self._get_dp_size(self._workers(policy), "actor"),
             seed=self.settings.run.seed,
             step=self.global_steps,
+            micro_batch_rows=1 if by_tokens else int(actor.ppo_micro_batch_size_per_gpu),
             share_prefixes=share,
         )
-        return arranged_batch(rows, plan, self.config, self.tokenizer)
 
-    def _fit_compute_log_prob(self, batch: DataProto) -> None:
-        """Log-probabilities of the batch under the weights about to be updated (POIS), and entropy. Rows for
+    def _workers(self, policy: str) -> Any:
+        """The worker group that trains a policy."""
+        return self.actor_rollout_wg
+
+    @property
+    def _temperature(self) -> float:
+        return float(self.config.actor_rollout_ref.rollout.temperature)
+
+    def _fit_compute_log_prob(self, batch: StepBatch) -> None:
+        """Log-probabilities of the rows under the weights about to be updated (POIS), and entropies. Rows for
         which the loss takes recorded ones are not computed again."""
+        rows = batch.rows
+        for name in (OLD_LOG_PROBS, ENTROPIES):
+            rows.columns[name] = np.zeros(rows.tokens, dtype=np.float32)
         recorded = self.settings.off_policy.mode is OffPolicyMode.RECORDED
+        reuse = recorded and not self.settings.algo.mastered_tokens.enabled
+        self.computed = np.zeros(len(rows), dtype=bool)
         with self._timed("old_log_prob"):
-            entropies, computed = old_log_probs(
-                batch,
-                lambda rows: self._compute_old_log_prob(rows)[0],
-                ranks=self._get_dp_size(self.actor_rollout_wg, "actor"),
-                multiple=batch.meta_info["micro_batch_rows"],
-                reuse=recorded and not self.settings.algo.mastered_tokens.enabled,
-            )
+            for part in batch.parts:
+                self._workers(part.policy).hold_rows(part.ids(self._temperature))
+                compute = functools.partial(self._log_probs_and_entropies, part)
+                self.computed |= fill_log_probs(part, compute, reuse=reuse)
         if recorded:
-            self.metrics["batch/recomputed_rows"] = int(computed.sum())
-        self.metrics.update(entropy_metrics(batch, entropies))
-        self.metrics.update(mask_mastered_tokens(batch, entropies, self.settings.algo.mastered_tokens))
-        version = self.global_steps - 1
-        self.metrics.update(correct_off_policy(batch, self.settings.off_policy, version, computed))
+            self.metrics["batch/recomputed_rows"] = int(self.computed.sum())
 
-    def _fit_compute_ref_log_prob(self, batch: DataProto) -> None:
-        if self.use_reference_policy:
-            with self._timed("ref_log_prob"):
-                batch.union(self._compute_ref_log_prob(batch))
+    def _log_probs_and_entropies(
+        self, part: PolicyBatch, slots: list[int] | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        data = part.columns({}, slots)
+        share = {SHARE_KEY: part.plan.share_prefixes}
+        tu.assign_non_tensor(data, calculate_entropy=True, compute_loss=False, **share)
+        output = self._workers(part.policy).compute_log_prob(data)
+        return tu.get(output, "log_probs"), tu.get(output, "entropy")
 
-    def _fit_update_actor(self, batch: DataProto) -> None:
+    def _fit_compute_ref_log_prob(self, batch: StepBatch) -> None:
+        """Log-probabilities under the reference policy, where the loss or the method looks at them."""
+        if not self.use_reference_policy:
+            return
+        with self._timed("ref_log_prob"):
+            batch.rows.columns[REF_LOG_PROBS] = np.zeros(batch.rows.tokens, dtype=np.float32)
+            for part in batch.parts:
+                output = self._reference_pass(part)
+                part.read(tu.get(output, "log_probs"), batch.rows.columns[REF_LOG_PROBS])
+
+    def _reference_pass(self, part: PolicyBatch) -> TensorDict:
+        asked = {"calculate_entropy": False, "compute_loss": False, SHARE_KEY: part.plan.share_prefixes}
+        if self.ref_in_actor:  # the model without its adapter
+            data = part.columns({})
+            tu.assign_non_tensor(data, no_lora_adapter=True, **asked)
+            return self._workers(part.policy).compute_log_prob(data)
+        data = part.ids(self._temperature)  # the reference policy's ranks may be others
+        tu.assign_non_tensor(data, **asked)
+        return self.ref_policy_wg.compute_ref_log_prob(data)
+
+    def _fit_compute_advantages(self, batch: StepBatch) -> None:
+        """Advantages, masks, and what the loss compares the current probabilities with."""
+        rows = batch.rows
+        self.metrics.update(entropy_metrics(rows))
+        mastered = MasteredTokens.from_config(self.settings.algo.mastered_tokens)
+        self.metrics.update(set_advantages(rows, self.method, mastered))
+        versions = [self.policies.version(rows.sequence(row).policy) for row in range(len(rows))]
+        numbers = np.array(versions, dtype=np.int32)
+        self.metrics.update(correct_off_policy(rows, self.settings.off_policy, numbers, self.computed))
+
+    def _fit_update_actor(self, batch: StepBatch) -> None:
         with self._timed("update_actor"):
-            output = self._update_actor(batch)
-        metrics = reduce_metrics(output.meta_info["metrics"])
-        if batch.meta_info["share_prefixes"]:
-            self.metrics["batch/computed_tokens"] = computed_tokens(metrics, batch.meta_info["updates"])
-        self.metrics.update(metrics)
+            for part in batch.parts:
+                # With several policies each has figures of its own.
+                whose = "" if len(self.policies.trained) == 1 else f"{part.policy}/"
+                metrics = self._update_policy(part)
+                if part.plan.share_prefixes:
+                    computed = computed_tokens(metrics, part.updates)
+                    self.metrics["batch/computed_tokens"] = computed + self.metrics.get("batch/computed_tokens", 0)
+                self.metrics.update({f"{whose}{name}": value for name, value in metrics.items()})
 
-    def _update_actor(self, batch: DataProto) -> DataProto:
-        """verl's update with the mini-batches given as a count.
+    def _update_policy(self, part: PolicyBatch) -> dict[str, Any]:
+        """verl's update of the rows that the policy's workers hold, with the mini-batches given as a count.
 
         Upstream behaviour: `mini_batch_size = ppo_mini_batch_size * rollout.n` must divide the rows,
         which a batch of varying size cannot promise; the worker takes `num_mini_batch` instead.
         """
         actor = self.config.actor_rollout_ref.actor
-        updates = batch.meta_info["updates"]
-        data = left_right_2_no_padding(batch.to_tensordict())
+        data = part.columns(_loss_columns(part.rows))
         tu.assign_non_tensor(
             data,
             calculate_entropy=actor.calculate_entropy or actor.entropy_coeff != 0.0,
             distillation_use_topk=False,
             distillation_only=False,
-            global_batch_size=len(batch) // updates,
-            num_mini_batch=updates,
+            num_mini_batch=part.updates,
             epochs=actor.ppo_epochs,
             seed=actor.data_loader_seed,
             dataloader_kwargs={"shuffle": actor.shuffle},
             compute_loss=True,
+            **{SHARE_KEY: part.plan.share_prefixes},
         )
-        output = rename_dict(tu.get(self.actor_rollout_wg.update_actor(data), "metrics"), "actor/")
-        output["perf/mfu/actor"] = output.pop("actor/mfu")
-        return DataProto.from_single_dict(data={}, meta_info={"metrics": output})
+        output = tu.get(self._workers(part.policy).update_actor(data), "metrics")
+        metrics = rename_dict(output, "actor/")
+        metrics["perf/mfu/actor"] = metrics.pop("actor/mfu")
+        return reduce_metrics(metrics)
 
     def _fit_validate(self) -> None:
         every = self.settings.evaluation.every
@@ -353,7 +423,7 @@ class RayMarsRLTrainer(EngineTrainer):
             with self._timed("save_checkpoint"):
                 self._save_checkpoint()
 
-    def _fit_describe(self, result: StepResult, batch: DataProto | None) -> None:
+    def _fit_describe(self, result: StepResult, batch: StepBatch | None) -> None:
         """The step's metrics; they go into its checkpoint, so that a resumed run can record them."""
         self.metrics["training/step"] = self.global_steps
         self.metrics["training/epoch"] = self.problems.epoch
@@ -376,7 +446,7 @@ class RayMarsRLTrainer(EngineTrainer):
 
     def _evaluate(self, tag: str) -> dict[str, float]:
         self._fit_collect_round()
-        self._fit_update_weights(self.global_steps)
+        self._fit_update_weights()
         problems = self._held_out_problems()
         with self._timed("evaluate"):
             means = self.observer.evaluate(
@@ -412,17 +482,19 @@ class RayMarsRLTrainer(EngineTrainer):
             "step": self.global_steps,
             "generated_tokens": self.generated_tokens,
             "samples": self.samples,
-            "algorithm": self.algorithm.state_dict(),
+            "method": self.method.state_dict(),
+            "policies": self.policies.state_dict(),
             "metrics": dict(self.metrics),
             "timing": dict(self.timing),
         }
 
     def load_plugin_state(self, state: dict[str, Any]) -> None:
-        """Continue with a saved state; an evaluation takes the weights alone."""
+        """Continue with a saved state; an evaluation takes the weights and their versions alone."""
+        self.policies.load_state_dict(state["policies"])
         if self.evaluates_only:
             return
         self.scheduler.load_state_dict(state["scheduler"])
-        self.algorithm.load_state_dict(state["algorithm"])
+        self.method.load_state_dict(state["method"])
         self.generation.load_state_dict(state["generation"])
         self.problems.load_state_dict(state["problems"])
         self.metrics, self.timing = state["metrics"], state["timing"]
@@ -448,3 +520,10 @@ class RayMarsRLTrainer(EngineTrainer):
         """End the observer's files and the dump threads, also after an error."""
         self.observer.close()
         self._shutdown_dump_executor()
+
+
+def _loss_columns(rows: Rows) -> dict[str, np.ndarray]:
+    """What verl's loss reads of the response tokens, by its names."""
+    named = {"old_log_probs": OLD_LOG_PROBS, "advantages": ADVANTAGES}
+    named |= {"ref_log_prob": REF_LOG_PROBS, "rollout_is_weights": LOSS_WEIGHTS}
+    return {name: rows.columns[column] for name, column in named.items() if column in rows.columns}

@@ -1,18 +1,27 @@
-"""verl's hybrid worker with a process group that also works on CPU."""
+"""verl's hybrid worker: rows are sent once, losses count rows right, and the process group works on CPU too."""
 
 from __future__ import annotations
 
+import functools
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
-from verl.single_controller.base.decorator import Dispatch, register
+from tensordict import TensorDict
+from verl.single_controller.base.decorator import Dispatch, make_nd_compute_dataproto_dispatch_fn, register
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
 from marsrl_verl.config.pools import own_pool_gpus
 from marsrl_verl.verl_adapter import checkpoint, resumed_optimizer
+from marsrl_verl.verl_adapter.batch import ROW_ID
 from marsrl_verl.verl_adapter.micro_batches import use_fast_partitions
 from marsrl_verl.verl_adapter.platform_choice import on_cpu_platform
+from marsrl_verl.verl_adapter.rank_rows import (
+    HeldRows,
+    loss_over_all_rows,
+    responses_only,
+    with_token_columns,
+)
 from marsrl_verl.verl_adapter.weight_sockets import use_own_sockets
 
 
@@ -28,7 +37,7 @@ class MarsRLTrainingWorker(TrainingWorker):
             initialize_gloo()
             use_whole_batch_log_probs()
         else:
-            from marsrl_verl.verl_adapter.fci_engine import register_on_cuda
+            from marsrl_verl.verl_adapter.probe_engine import register_on_cuda
 
             register_on_cuda()
         use_fast_partitions()
@@ -47,7 +56,11 @@ class MarsRLTrainingWorker(TrainingWorker):
 
 
 class MarsRLActorRolloutRefWorker(ActorRolloutRefWorker):
-    """verl's hybrid actor, rollout and reference worker built from `MarsRLTrainingWorker`s."""
+    """verl's hybrid actor, rollout and reference worker built from `MarsRLTrainingWorker`s.
+
+    Upstream behaviour: each call brings all of its rows with every column that verl reads, padded, and outputs
+    go back with a value for each token of the prompt too.
+    """
 
     actor_worker_cls = MarsRLTrainingWorker
     ref_worker_cls = MarsRLTrainingWorker
@@ -55,10 +68,47 @@ class MarsRLActorRolloutRefWorker(ActorRolloutRefWorker):
     def __init__(self, config: DictConfig, role: str, **kwargs: Any) -> None:
         use_own_sockets()
         super().__init__(config, role, **kwargs)
+        self._held = HeldRows()
         if own_pool_gpus(config.rollout) > 0:
             # Upstream behaviour: `init_model` of the hybrid role prepares an engine of this process, and
             # asks that the trainer's ranks are a multiple of the engine's.
             self.role = role.replace("_rollout", "")
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def init_model(self) -> None:
+        """As upstream, with a loss that counts rows over all ranks."""
+        super().init_model()
+        if self.actor is not None:
+            self.loss_fn = functools.partial(loss_over_all_rows, self.loss_fn)
+            self.actor.set_loss_fn(self.loss_fn)
+
+    @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))
+    def hold_rows(self, data: TensorDict) -> TensorDict:
+        """Keep a step's rows until its update; the other calls name them by `row_id`. Returns their ids."""
+        ids = data.select(ROW_ID)
+        self._held.hold(data)
+        return ids
+
+    @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))
+    def compute_log_prob(self, data: TensorDict) -> TensorDict | None:
+        """As upstream, of rows that are held or come with the call; response tokens alone."""
+        rows = self._held.complete(data)
+        output = super().compute_log_prob(rows)
+        return None if output is None else responses_only(output, rows)
+
+    @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="ref"))
+    def compute_ref_log_prob(self, data: TensorDict) -> TensorDict | None:
+        """As upstream, of rows that come with the call; response tokens alone."""
+        rows = with_token_columns(data)
+        output = super().compute_ref_log_prob(rows)
+        return None if output is None else responses_only(output, rows)
+
+    @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))
+    def update_actor(self, data: TensorDict) -> TensorDict | None:
+        """As upstream, of the rows that are held, which are let go of."""
+        rows = self._held.complete(data)
+        self._held.release()
+        return super().update_actor(rows)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def describe_shards(self, folder: str) -> dict[str, checkpoint.Facts]:

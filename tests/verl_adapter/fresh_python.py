@@ -7,14 +7,19 @@ import os
 import subprocess
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
+
+import marsrl_verl
 
 _OURS = ("VERL_", "VLLM_", "MARSRL_", "PYTHONPATH", "RAY_")
 
 
 def clean_environment() -> dict[str, str]:
-    """This process's variables without those by which a run of ours, verl or vLLM is steered."""
-    return {key: value for key, value in os.environ.items() if not key.startswith(_OURS)}
+    """This process's variables without those by which a run of ours, verl or vLLM is steered; the package is
+    this process's."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith(_OURS)}
+    return {**kept, "PYTHONPATH": str(Path(marsrl_verl.__file__).parents[1])}
 
 
 def start_fresh(code: str, variables: Mapping[str, str] | None = None) -> subprocess.Popen[str]:

@@ -3,14 +3,14 @@
     python rank_influence.py FOLDER
 
 Every rank runs the trainer's hook between two rounds: steps, batch, the workers' forward pass in verl's
-micro-batches, FCI and log-probabilities back onto the samples. The model is a random Qwen2 network that is
+micro-batches, FCI and log-probabilities back onto the sequences. The model is a random Qwen2 network that is
 left in `FOLDER/model`; what each case gave is left in `FOLDER/ranks_<number of ranks>.pt`.
 """
 
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -111,25 +111,17 @@ def responses() -> list[Response]:
 
 def groups(found: list[Response]) -> list[Any]:
     """Two groups of first responses, one of which holds a response without a token."""
-    from marsrl_verl.core.types import FinishReason, Group, Problem, Sample, StageInput
+    from marsrl_verl.core.request import Problem, RolloutRequest
+    from marsrl_verl.core.sequence import Sequence
+    from marsrl_verl.core.trajectory import FinishReason, Group, Trajectory
 
-    def sample(group: str, one: Response) -> Any:
-        ids = one.ids
-        return Sample(
-            sample_id=one.name,
-            group_id=group,
-            prompt_ids=list(one.prompt),
-            response_ids=ids,
-            rollout_log_probs=[-1.0] * len(ids),
-            finish_reason=FinishReason.STOP,
-            text="",
-            final_text="",
-            policy_version=2,
-        )
+    def trajectory(one: Response) -> Any:
+        sequence = Sequence("solver", one.prompt, one.ids, [-1.0] * len(one.ids), versions=((len(one.ids), 2),))
+        return Trajectory(one.name, [sequence], FinishReason.STOP)
 
     def group(name: str, members: list[Response]) -> Any:
-        stage_input = StageInput(name, Problem(name, "?", "1"), "initial", 0, "solver", (), n=len(members))
-        return Group(stage_input, [sample(name, one) for one in members])
+        request = RolloutRequest(name, Problem(name, "?", "1"), "initial", "solver", (), n=len(members))
+        return Group(request, [trajectory(one) for one in members])
 
     return [group("p0", found[:4]), group("p1", [*found[4:], Response("empty", (5, 6), (), 0)])]
 
@@ -158,17 +150,20 @@ class Bench:
         self.worker = MarsRLActorRolloutRefWorker(config.actor_rollout_ref, role="actor")
         self.worker.init_model()
         self.ranks = self.trainer.actor_rollout_wg = CutRanks(self.worker)
+        self.trainer.policies.updated(self.trainer.policies.trained, 2)
 
     def run(self, case: Case) -> dict[str, Any]:
-        """Marks by the response's name."""
+        """Annotations by the response's name."""
         self._cut(case)
         trainer, waiting = self.trainer, groups(responses())
         trainer.timing, trainer.global_steps = {}, 3
-        trainer.scheduler = SimpleNamespace(unsettled=lambda: waiting)
-        distance = type(trainer.algorithm).influence_delta
-        trainer.algorithm.influence_delta = lambda: distance(trainer.algorithm) if case.influence else None
-        trainer._fit_mark_samples()
-        return {one.sample_id: one.marks for group in waiting for one in group.samples}
+        trainer.scheduler = SimpleNamespace(completed_stages=lambda: waiting)
+        probes = type(trainer.method).probes(trainer.method, "initial")
+        if not case.influence:
+            probes = tuple(replace(one, measure=None, inputs=None, outputs=()) for one in probes)
+        trainer.method.probes = lambda stage: probes if stage == "initial" else ()
+        trainer._fit_run_probes()
+        return {one.trajectory_id: one.sequence.annotations for group in waiting for one in group.trajectories}
 
     def _cut(self, case: Case) -> None:
         dynamic, rows = case.rows is None, case.rows or 1

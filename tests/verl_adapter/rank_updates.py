@@ -16,16 +16,18 @@ import pickle
 import socket
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import torch
 
 WORLDS = (1, 2)
 ALL = 1000
 """More rows or tokens than there are."""
+SEQUENCE_MEANS = ("seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm")
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,8 @@ class Case:
     attention: str = "sdpa"
     own_mean: bool = False
     """The control: each micro-batch is divided by its own tokens."""
+    mean: str = "token-mean"
+    """How the loss is averaged (`loss_agg_mode`)."""
 
 
 CASES: dict[str, Case] = {
@@ -67,6 +71,18 @@ CASES: dict[str, Case] = {
     "nothing masked": Case(masked=False),
     "own mean, two rows": Case(rows=2, own_mean=True),
     "own mean, all tokens": Case(own_mean=True),
+    **{
+        f"{mean}, {name}": Case(rows=rows, tokens=tokens, updates=updates, mean=mean)
+        for mean in SEQUENCE_MEANS
+        for name, rows, tokens, updates in (
+            ("all tokens", None, ALL, 1),
+            ("one row", 1, ALL, 1),
+            ("four rows", 4, ALL, 1),
+            ("few tokens", None, 40, 1),
+            ("two updates, all tokens", None, ALL, 2),
+            ("two updates, two rows", 2, ALL, 2),
+        )
+    },
 }
 
 OVERRIDES = (
@@ -90,43 +106,41 @@ OVERRIDES = (
 
 def trained_groups(*, partial: bool) -> list[Any]:
     """Groups of uneven size over two roles; with `partial`, some members were trained before."""
-    from marsrl_verl.core.types import FinishReason, Group, Outcome, Problem, Sample, StageInput
+    from marsrl_verl.core.request import Problem, RolloutRequest
+    from marsrl_verl.core.sequence import Sequence
+    from marsrl_verl.core.trajectory import FinishReason, Group, RewardResult, Trajectory
 
     generator = torch.Generator().manual_seed(3)
 
     def numbers(low: int, high: int, count: int = 1) -> list[int]:
         return torch.randint(low, high, (count,), generator=generator).tolist()
 
-    def sample(group_id: str, k: int, prompt: list[int], reward: float) -> Any:
+    def trajectory(group_id: str, k: int, role: str, prompt: list[int], reward: float) -> Any:
         length = numbers(1, 25)[0]
         first = numbers(0, length)[0]
-        return Sample(
-            sample_id=f"{group_id}#{k}",
-            group_id=group_id,
-            prompt_ids=prompt,
-            response_ids=numbers(7, 220, length),
-            rollout_log_probs=(-5 - 2 * torch.rand(length, generator=generator)).tolist(),
-            finish_reason=FinishReason.STOP,
-            text="",
-            final_text="",
-            policy_version=2,
+        sequence = Sequence(
+            role,
+            prompt,
+            numbers(7, 220, length),
+            (-5 - 2 * torch.rand(length, generator=generator)).numpy(),
             # A tool wrote every fifth token.
-            response_mask=[int(i % 5 != 4) for i in range(length)],
-            segments=[(first, 1), (length, 2)],
-            outcome=Outcome(reward),
+            [int(i % 5 != 4) for i in range(length)],
+            ((first, 1), (length, 2)),
         )
+        return Trajectory(f"{group_id}#{k}", [sequence], FinishReason.STOP, reward=RewardResult(reward))
 
     def group(name: str, role: str, rewards: tuple[float, ...], before: tuple[int, ...] = ()) -> Any:
-        stage_input = StageInput(name, Problem(name, "?", "1"), role, 0, role, (), n=4)
+        request = RolloutRequest(name, Problem(name, "?", "1"), role, role, (), n=len(rewards))
         prompt = numbers(7, 220, numbers(3, 12)[0])
-        samples = [sample(name, k, prompt, reward) for k, reward in enumerate(rewards)]
-        return Group(stage_input, samples, frozenset(f"{name}#{k}" for k in before if partial))
+        members = [trajectory(name, k, role, prompt, reward) for k, reward in enumerate(rewards)]
+        return Group(request, members, frozenset(f"{name}#{k}" for k in before if partial))
 
     branched = group("p4/solver/0", "solver", (0.0, 1.0, 1.0, 0.0))
-    trunk = max(branched.samples, key=lambda one: len(one.response_ids)).response_ids
-    for one in branched.samples:  # continuations of one response
-        kept = min(len(trunk), len(one.response_ids)) * 2 // 3
-        one.response_ids[:kept] = trunk[:kept]
+    sequences = [one.sequence for one in branched.trajectories]
+    trunk = max(sequences, key=len).response_ids
+    for one in sequences:  # continuations of one response
+        kept = min(len(trunk), len(one)) * 2 // 3
+        one.response_ids = np.concatenate([trunk[:kept], one.response_ids[kept:]])
     return [
         branched,
         group("p0/solver/0", "solver", (1.0, 0.0, 0.0, 1.0)),
@@ -158,6 +172,9 @@ class Ranks:
     def __init__(self, worker: Any) -> None:
         self._worker = worker
         self._dispatch_info = {"actor": list(range(torch.distributed.get_world_size()))}
+
+    def hold_rows(self, data: Any) -> Any:
+        return self._everywhere(self._worker.hold_rows, data)
 
     def compute_log_prob(self, data: Any) -> Any:
         return self._everywhere(self._worker.compute_log_prob, data)
@@ -206,6 +223,7 @@ class Bench:
         self.worker.init_model()
         self.loss = self.worker.actor.loss_fn
         self.trainer.actor_rollout_wg = Ranks(self.worker)
+        self.trainer.policies.updated(self.trainer.policies.trained, 2)
         self.module = self.worker.actor.engine.module
         self.start = {name: one.detach().clone() for name, one in self.module.named_parameters()}
         self.gradients: list[dict[str, torch.Tensor]] = []
@@ -224,11 +242,12 @@ class Bench:
         self.gradients = []
         trainer = self.trainer
         trainer.metrics, trainer.timing, trainer.global_steps = {}, {}, 3
-        batch = trainer._fit_build_batch(
-            SimpleNamespace(trained=trained_groups(partial=case.partial), ended=[], held=0)
-        )
+        result = SimpleNamespace(trained=trained_groups(partial=case.partial), ended=[], deferred=0)
+        batch = trainer._fit_build_batch(result, trainer._due_policies())
         trainer._fit_compute_log_prob(batch)
-        parts = 1 if case.rows is None else len(batch) // torch.distributed.get_world_size() // case.rows
+        trainer._fit_compute_advantages(batch)
+        slots = len(batch.parts[0])
+        parts = 1 if case.rows is None else slots // torch.distributed.get_world_size() // case.rows
         self.worker.set_loss_fn(functools.partial(own_mean, self.loss, parts) if case.own_mean else self.loss)
         trainer._fit_update_actor(batch)
         return {
@@ -245,6 +264,9 @@ class Bench:
         self.trainer.settings.training.share_prefixes = case.share
         self.module.config._attn_implementation = case.attention
         self.trainer.settings.algo.mastered_tokens.enabled = case.masked
+        self.trainer.method.mastered = replace(self.trainer.method.mastered, enabled=case.masked)
+        for name, value in {"loss_agg_mode": case.mean, "loss_scale_factor": 25}.items():
+            object.__setattr__(self.loss.args[0].keywords["config"], name, value)  # verl freezes it
         dynamic, rows = case.rows is None, case.rows or 1
         engine, actor = self.worker.actor.engine_config, self.config.actor_rollout_ref.actor
         engine.use_dynamic_bsz = actor.use_dynamic_bsz = dynamic

@@ -1,4 +1,5 @@
-"""The trainer's own loop, scheduler, data and checkpoints; a scripted engine, and a number for weights."""
+"""The trainer's own loop, batches, scheduler, data and checkpoints; a scripted engine, scripted workers, and
+numbers for weights."""
 
 from __future__ import annotations
 
@@ -9,19 +10,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import torch
 from omegaconf import OmegaConf
+from tensordict import TensorDict
 from torchdata.stateful_dataloader import StatefulDataLoader
 from torchdata.stateful_dataloader.sampler import RandomSampler
+from verl.utils import tensordict_utils as tu
 
 from marsrl_verl.algos.marsrl.config import Config
 from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.algos.prompts import MathPrompts
 from marsrl_verl.config.schema import MarsRLConfig
+from marsrl_verl.core.policy import Policy, PolicySet
+from marsrl_verl.core.request import Sampling
 from marsrl_verl.core.scheduler import Scheduler
 from marsrl_verl.core.scripted import ScriptedEngine, SkillModel
-from marsrl_verl.core.types import SamplingSettings
 from marsrl_verl.verl_adapter import stop_signals
+from marsrl_verl.verl_adapter.batch import jagged
 from marsrl_verl.verl_adapter.checkpoint import describe_shards
 from marsrl_verl.verl_adapter.engine_watch import EngineGuard, EngineWatch, Limits
 from marsrl_verl.verl_adapter.generation import Generation, Round
@@ -50,35 +56,65 @@ class StartedInThread:
     future: Future
 
     def wait(self) -> Round:
-        samples = self.future.result()
+        outputs = self.future.result()
         stop_signals.check()  # as what waits for real workers does
-        return Round(samples, 0.0)
+        return Round(outputs, 0.0)
 
 
-class OneNumber:
-    """Weights and optimizer in one: the steps whose updates they have seen."""
+class Weights:
+    """Weights and optimizers of all policies: of each, the steps whose updates it has seen."""
 
-    def __init__(self) -> None:
-        self.steps: list[int] = []
+    def __init__(self, policies: tuple[str, ...]) -> None:
+        self.steps_of: dict[str, list[int]] = {name: [] for name in policies}
         self.saved_paths: list[str] = []
 
     @property
-    def updates(self) -> int:
-        return len(self.steps)
+    def steps(self) -> list[int]:
+        """Those of the only policy."""
+        (steps,) = self.steps_of.values()
+        return steps
+
+    def updates(self) -> dict[str, int]:
+        return {name: len(steps) for name, steps in self.steps_of.items()}
 
     def save_checkpoint(self, path, *_args, max_ckpt_to_keep=None) -> None:
         """As verl's manager: older weights go as soon as the new ones are there."""
         Path(path).mkdir(parents=True, exist_ok=True)
-        (Path(path) / WEIGHTS).write_text(json.dumps(self.steps))
+        (Path(path) / WEIGHTS).write_text(json.dumps(self.steps_of))
         self.saved_paths.append(path)
         while max_ckpt_to_keep and len(self.saved_paths) > max_ckpt_to_keep:
             shutil.rmtree(self.saved_paths.pop(0))
 
     def load_checkpoint(self, path, **_kwargs) -> None:
-        self.steps = json.loads((Path(path) / WEIGHTS).read_text())
+        self.steps_of = json.loads((Path(path) / WEIGHTS).read_text())
 
     def describe_shards(self, folder):
         return [describe_shards(Path(folder), rank) for rank in range(1)]
+
+
+class Workers:
+    """A policy's worker group: every token has probability 1/2, and an update is noted."""
+
+    def __init__(self, trainer: ScriptedTrainer, policy: str) -> None:
+        self._trainer, self._policy = trainer, policy
+        self._lengths: list[int] = []
+
+    def hold_rows(self, data: TensorDict) -> TensorDict:
+        self._lengths = data["response_mask"].offsets().diff().tolist()
+        return data.select("row_id")
+
+    def compute_log_prob(self, data: TensorDict) -> TensorDict:
+        lengths = np.array([self._lengths[row] for row in data["row_id"].tolist()])
+        values = np.full(lengths.sum(), np.log(0.5), dtype=np.float32)
+        found = {"log_probs": jagged(values, lengths), "entropy": jagged(-values, lengths)}
+        return TensorDict(found, batch_size=[len(lengths)])
+
+    def update_actor(self, data: TensorDict) -> TensorDict:
+        assert data["row_id"].tolist() == list(range(len(self._lengths))), "an update is of all rows held"
+        trained = {"step": self._trainer.global_steps, "policy": self._policy}
+        self._trainer.updated.append({**trained, "advantages": data["advantages"].values().tolist()})
+        self._trainer.weights.steps_of[self._policy].append(self._trainer.global_steps)
+        return tu.get_tensordict({}, {"metrics": {"mfu": 0.0, "pg_loss": [0.5]}})
 
 
 class BackgroundEngine(ScriptedEngine):
@@ -86,13 +122,15 @@ class BackgroundEngine(ScriptedEngine):
 
     Args:
         weights: the trainer's, which every sync copies.
+        policies: which policy answers for a role.
     """
 
-    def __init__(self, weights: OneNumber, **kwargs) -> None:
+    def __init__(self, weights: Weights, policies: PolicySet, **kwargs) -> None:
         super().__init__(SkillModel(seed=5), **kwargs)
-        self.weights = weights
-        self.received: list[tuple[int, int]] = []
-        """Of every sync: the version that the trainer names, and the updates in the weights."""
+        self.weights, self.policies = weights, policies
+        self.received: list[tuple[str, int, int]] = []
+        """Of every sync: the policy and version that the trainer names, and the updates in the weights."""
+        self.version_of: dict[str, int] = {}
         self.pool = ThreadPoolExecutor(1)
         self.at_work = 0
         self.versions: list[int] = []
@@ -101,22 +139,30 @@ class BackgroundEngine(ScriptedEngine):
         self.naps = 0
         self.told_to_drop = 0
 
-    def start(self, inputs, sampling) -> StartedInThread:
+    def start(self, requests, sampling) -> StartedInThread:
         assert not self.asleep, "a round was started on an engine that sleeps"
         self.at_work += 1
-        return StartedInThread(self.pool.submit(self._answer, inputs, sampling))
+        return StartedInThread(self.pool.submit(self._answer, requests, sampling))
 
-    def _answer(self, inputs, sampling):
-        samples = self.generate(inputs, sampling)
-        self.generated += sum(sample.new_tokens for sample in samples)
+    def _answer(self, requests, sampling):
+        outputs = self.generate(requests, sampling)
+        self.generated += sum(one.new_tokens for output in outputs for one in output.trajectories)
         self.at_work -= 1
-        return samples
+        return outputs
 
-    def update_weights(self, version: int) -> None:
+    def _output(self, item, settings):
+        policy = self.policies.of(item.role).name
+        self.policy_version = self.version_of[policy]
+        output = super()._output(item, settings)
+        for one in output.trajectories:
+            one.sequence.policy = policy
+        return output
+
+    def update_weights(self, policy: str, version: int) -> None:
         assert self.at_work == 0, "weights arrived while a round was at work"
         self.versions.append(version)
-        self.received.append((version, self.weights.updates))
-        self.policy_version = version
+        self.received.append((policy, version, self.weights.updates()[policy]))
+        self.version_of[policy] = version
         self.asleep = False
 
     def abort_replicas(self, reject_request: bool) -> None:
@@ -148,8 +194,16 @@ def trainer_config(folder: Path, *, save_freq: int, sleeps: bool):
             },
             "data": {"train_batch_size": BATCH_SIZE},
             "actor_rollout_ref": {
-                "rollout": {"free_cache_engine": sleeps, "nnodes": 0},
-                "actor": {"checkpoint": {"async_save": False}},
+                "rollout": {"free_cache_engine": sleeps, "nnodes": 0, "temperature": 1.0},
+                "actor": {
+                    "checkpoint": {"async_save": False},
+                    "use_dynamic_bsz": True,
+                    "ppo_epochs": 1,
+                    "calculate_entropy": False,
+                    "entropy_coeff": 0.0,
+                    "data_loader_seed": 1,
+                    "shuffle": False,
+                },
             },
         }
     )
@@ -164,7 +218,9 @@ class ScriptedTrainer(RayMarsRLTrainer):
         settings: changes to the default pipeline settings.
         keep: as trainer.max_actor_ckpt_to_keep.
         resume_from: as trainer.resume_from_path; None: the newest checkpoint.
-        engine_seed: the order in which samples come back; None: that of the inputs.
+        engine_seed: the order in which outputs come back; None: that of the requests.
+        policies: whose weights answer for a role; None: one for all.
+        method: None: MarsRL.
         segments: whether responses take several rounds.
         sleeps: whether the engine gives up its memory and weights between rounds.
     """
@@ -182,6 +238,8 @@ class ScriptedTrainer(RayMarsRLTrainer):
         engine_seed: int | None = 0,
         segments: bool = False,
         sleeps: bool = False,
+        policies: PolicySet | None = None,
+        method: type[MarsRL] = MarsRL,
         **settings,
     ) -> None:
         self.folder = folder
@@ -199,12 +257,13 @@ class ScriptedTrainer(RayMarsRLTrainer):
         self.overlaps = self.settings.pipeline.overlap == "one_step"
         size = SEGMENT_TOKENS if segments else None
         self.sampling = {
-            role: SamplingSettings(200, 10_000, segment_tokens=size)
+            role: Sampling(200, 10_000, segment_tokens=size)
             for role in ("solver", "verifier", "corrector")
         }
-        self.algorithm = MarsRL(MathPrompts(), seed=1, group_size=4)
+        self.policies = policies or PolicySet((Policy(),))
+        self.method = method(MathPrompts(), seed=1, group_size=4)
         self.scheduler = Scheduler(
-            self.algorithm,
+            self.method,
             self.settings.pipeline.mode,
             min_group=self.settings.pipeline.min_group,
             min_groups=self.settings.pipeline.min_groups,
@@ -219,74 +278,76 @@ class ScriptedTrainer(RayMarsRLTrainer):
         )
         self.problems = ProblemStream(self.train_dataloader)
         self.asked = AskedProblems(len(self.train_dataloader.dataset), limit=0)
-        self.actor_rollout_wg = OneNumber()
-        self.async_rollout_manager = BackgroundEngine(self.actor_rollout_wg, seed=engine_seed)
+        self.weights = self.actor_rollout_wg = Weights(self.policies.trained)
+        self.workers = {name: Workers(self, name) for name in self.policies.trained}
+        self.updated: list[dict] = []
+        """What the workers were sent to train."""
+        self.async_rollout_manager = BackgroundEngine(self.weights, self.policies, seed=engine_seed)
         self.checkpoint_manager = self.async_rollout_manager
         self.engines = EngineGuard(EngineWatch((), 60.0), Limits(60.0, 60.0, 60.0))
-        self.use_critic = False
+        self.use_critic = self.use_reference_policy = False
         self.total_training_steps = steps
         self.observer = SimpleNamespace(
             begin=lambda step: None,
             recorded=lambda step: True,
             evaluated=lambda tag: False,
             phase=lambda name: None,
-            rollouts=lambda step, result, trained: None,
+            rollouts=lambda step, result, trained: self.recorded.update({step: trained}),
             describe=lambda result: {},
             record=lambda step, metrics, timing: None,
             finish=lambda steps, extra: None,
             finish_evaluation=lambda step: self.evaluated.append(("finished", step)),
         )
         self.generation = Generation(self.scheduler, self.async_rollout_manager, self.sampling)
-        self.global_steps, self.generated_tokens, self.engine_version = 0, 0, None
-        self.samples, self.credit = 0, {}
+        self.global_steps, self.generated_tokens, self.engine_versions = 0, 0, {}
+        self.samples = 0
+        self.recorded: dict[int, dict] = {}
+        """What the observer was told that a step trained."""
         self.metrics, self.timing = {}, {}
         self.evaluated: list[tuple[str, int]] = []
         self.told_last: list[bool] = []
         self.saved: list[int] = []
         self.tokens_by_step: dict[int, int] = {}
 
-    def _fit_build_batch(self, result):
-        """The step's line: samples with their tokens and versions, the data position, the weights."""
+    def _fit_build_batch(self, result, due):
+        """The step's line: trajectories with their tokens and versions, the weights."""
         self.told_last.append(self._is_last_step())
         self.tokens_by_step[self.global_steps] = self.generated_tokens
         rows = [
             [
-                sample.sample_id,
-                sample.text,
-                sample.segments,
-                sample.sample_id in group.trained_before,
-                sample.prompt_ids,
-                sample.response_ids,
-                sample.rollout_log_probs,
-                sample.reward,
-                sample.finish_reason.value,
+                one.trajectory_id,
+                one.text,
+                one.sequence.versions,
+                one.trajectory_id in group.trained_before,
+                one.sequence.prompt_ids.tolist(),
+                one.sequence.response_ids.tolist(),
+                one.sequence.rollout_log_probs.tolist(),
+                one.value,
+                one.finish.value,
+                one.sequence.policy,
             ]
             for group in result.trained
-            for sample in group.samples
+            for one in group.trajectories
         ]
-        line = {"step": result.step, "updates": self.actor_rollout_wg.updates, "rows": rows}
+        line = {"step": result.step, "updates": self.weights.updates(), "rows": rows}
         _append_batch(self.folder / "batches", line)
-        self.credit = {row[0]: () for row in rows}
-        if not rows:
-            return None
-        columns = {"sample_id": [row[0] for row in rows], "is_padding": [False] * len(rows)}
-        return SimpleNamespace(non_tensor_batch=columns)
+        return super()._fit_build_batch(result, due)
 
     def fit(self) -> None:
         """As the trainer's; then the weights that the engine got must be those that it was told of."""
         super().fit()
-        steps = self.actor_rollout_wg.steps
-        for version, updates in self.async_rollout_manager.received:
-            assert updates == sum(step <= version for step in steps), f"weights of version {version}"
+        for policy, version, updates in self.async_rollout_manager.received:
+            steps = self.weights.steps_of[policy]
+            assert updates == sum(step <= version for step in steps), f"weights of {policy}, version {version}"
 
-    def _fit_compute_log_prob(self, batch):
-        pass
+    def _workers(self, policy):
+        return self.workers[policy]
 
-    def _fit_compute_ref_log_prob(self, batch):
-        pass
+    def _get_dp_size(self, worker_group, role):
+        return 2
 
-    def _fit_update_actor(self, batch):
-        self.actor_rollout_wg.steps.append(self.global_steps)
+    def _send_weights(self, policy, version):
+        self.engines.run("the weight sync", lambda: self.async_rollout_manager.update_weights(policy, version))
 
     def _save_checkpoint(self, state=None):
         super()._save_checkpoint(state)
@@ -294,8 +355,8 @@ class ScriptedTrainer(RayMarsRLTrainer):
 
     def _evaluate(self, tag):
         self._fit_collect_round()
-        self._fit_update_weights(self.global_steps)
-        self.evaluated.append((tag, self.async_rollout_manager.policy_version))
+        self._fit_update_weights()
+        self.evaluated.append((tag, max(self.async_rollout_manager.version_of.values())))
         return {}
 
 

@@ -1,112 +1,180 @@
+"""The rows of a step in their slots, and what the workers get of them."""
+
 from __future__ import annotations
 
+import pickle
+
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marsrl_verl.core.types import FinishReason, Group, Outcome, Problem, Sample, StageInput
-from marsrl_verl.verl_adapter.batch import TrainingRow, build_batch, training_rows
+pytest.importorskip("verl", reason="batches are verl's")
 
-PAD = 0
+from verl.protocol import BatchData
+
+from marsrl_verl.core.request import Problem, RolloutRequest
+from marsrl_verl.core.rows import RowRef
+from marsrl_verl.core.sequence import Sequence
+from marsrl_verl.core.trajectory import FinishReason, Group, Trajectory
+from marsrl_verl.verl_adapter.batch import PADDING, TURN, BatchPlan, StepBatch, arrange
+from marsrl_verl.verl_adapter.rank_rows import HeldRows, responses_only, with_token_columns
 
 
-def sample(name: str, prompt: list[int], response: list[int], mask: list[int] | None = None) -> Sample:
-    return Sample(
-        sample_id=name,
-        group_id=name.split("#")[0],
-        prompt_ids=prompt,
-        response_ids=response,
-        rollout_log_probs=[-0.5] * len(response),
-        finish_reason=FinishReason.STOP,
-        text="",
-        final_text="",
-        response_mask=mask or [],
-        outcome=Outcome(1.0),
+def group(sequences: list[Sequence]) -> Group:
+    request = RolloutRequest("g", Problem("p", "?", "1"), "solver", "solver", (), n=len(sequences))
+    return Group(
+        request, [Trajectory(f"g#{k}", [one], FinishReason.STOP) for k, one in enumerate(sequences)]
     )
 
 
-def row(name: str, prompt: list[int], response: list[int], advantage: float = 1.0) -> TrainingRow:
-    return TrainingRow(sample(name, prompt, response), "solver", "solver", ((len(response), advantage),))
+def sequence(prompt: int, response: int, mask: list[int] | None = None, **fields) -> Sequence:
+    """Prompt ids count from 100, response ids from 1."""
+    ids, log_probs = range(1, response + 1), [-0.5] * response
+    return Sequence("solver", range(100, 100 + prompt), ids, log_probs, mask, **fields)
 
 
-def test_prompts_are_left_padded_and_responses_right_padded():
-    batch = build_batch(
-        [row("a#0", [5, 6], [7]), row("a#1", [8], [9, 10, 11])], pad_token_id=PAD, row_multiple=1
-    )
-    tensors = batch.batch
-    assert tensors["prompts"].tolist() == [[5, 6], [0, 8]]
-    assert tensors["responses"].tolist() == [[7, 0, 0], [9, 10, 11]]
-    assert tensors["input_ids"].tolist() == [[5, 6, 7, 0, 0], [0, 8, 9, 10, 11]]
-    assert tensors["attention_mask"].tolist() == [[1, 1, 1, 0, 0], [0, 1, 1, 1, 1]]
-    assert tensors["position_ids"].tolist() == [[0, 1, 2, 0, 0], [0, 0, 1, 2, 3]]
-    assert tensors["response_mask"].tolist() == [[1, 0, 0], [1, 1, 1]]
-    assert batch.meta_info["global_token_num"] == [3, 4]
+def batch_of(sequences: list[Sequence], *, updates: int = 1, annotations=(), **plan) -> StepBatch:
+    refs = [RowRef(0, place) for place in range(len(sequences))]
+    cut = BatchPlan(**{"ranks": 1, "seed": 1, "step": 1, **plan})
+    return arrange([group(sequences)], refs, lambda policy: cut, lambda rows: updates, annotations)
 
 
-def test_tokens_of_tools_carry_no_advantage():
-    item = TrainingRow(sample("a#0", [1], [2, 3, 4], mask=[1, 0, 1]), "solver", "solver", ((3, -2.0),))
-    batch = build_batch([item], pad_token_id=PAD, row_multiple=1)
-    assert batch.batch["advantages"].tolist() == [[-2.0, 0.0, -2.0]]
-    assert batch.batch["response_mask"].tolist() == [[1, 0, 1]]
+def lists(column: torch.Tensor) -> list[list]:
+    return [row.tolist() for row in column.unbind()]
 
 
-def test_parts_of_a_response_have_their_own_advantages_and_recorded_log_probs():
-    one = sample("a#0", [1], [2, 3, 4, 5])
-    one.trainer_log_probs = [-0.25, -0.75]
-    rows = [TrainingRow(one, "solver", "solver", ((1, 0.5), (3, -1.0), (4, 2.0))), row("a#1", [1], [9])]
-    batch = build_batch(rows, pad_token_id=PAD, row_multiple=1).batch
-    assert batch["advantages"].tolist() == [[0.5, -1.0, -1.0, 2.0], [1.0, 0.0, 0.0, 0.0]]
-    recorded = batch["recorded_log_probs"]
-    assert recorded[0, :2].tolist() == [-0.25, -0.75]
-    assert recorded.isnan().sum() == 6
+def test_rows_lie_end_to_end_in_the_order_of_the_rank():
+    (part,) = batch_of([sequence(1, 2), sequence(2, 3, [1, 0, 1])]).parts
+    data = part.ids(0.7)
+    assert lists(data["input_ids"]) == [[100, 101, 1, 2, 3], [100, 1, 2]]
+    assert lists(data["response_mask"]) == [[1, 0, 1], [1, 1]]
+    assert data["prompt_len"].tolist() == [2, 1] and data["n_rows"].tolist() == [2, 2]
+    assert data["temperature"].tolist() == pytest.approx([0.7, 0.7])
+    assert (data["input_ids"].dtype, data["response_mask"].dtype) == (torch.int32, torch.uint8)
 
 
-def test_padding_rows_add_nothing_to_loss_or_normaliser():
-    batch = build_batch([row("a#0", [1, 2], [3, 4]), row("a#1", [1], [3])], pad_token_id=PAD, row_multiple=4)
-    assert len(batch) == 4
-    assert batch.non_tensor_batch["is_padding"].tolist() == [False, False, True, True]
-    assert batch.batch["response_mask"][2:].sum() == 0
-    assert batch.batch["advantages"][2:].abs().sum() == 0
-    assert batch.batch["attention_mask"][2:].sum(dim=1).tolist() == [2, 2], "padding copies the shortest row"
+def test_padding_is_two_tokens_that_count_nowhere():
+    batch = batch_of([sequence(3, 4), sequence(2, 5)], micro_batch_rows=4)
+    (part,) = batch.parts
+    data = part.ids(1.0)
+    assert part.slots.tolist() == [0, 1, PADDING, PADDING] and part.padding == 2
+    assert lists(data["input_ids"])[2:] == [[0, 0]] * 2 and lists(data["response_mask"])[2:] == [[0]] * 2
+    assert data["n_rows"].tolist() == data["n_turns"].tolist() == [2] * 4
+    assert batch.tokens == 14
 
 
-def test_an_empty_batch_is_refused():
-    with pytest.raises(ValueError, match="at least one row"):
-        build_batch([], pad_token_id=PAD, row_multiple=2)
+def test_what_the_ranks_make_of_it():
+    (part,) = batch_of([sequence(2, 3), sequence(1, 1)]).parts
+    data = with_token_columns(part.ids(0.7))
+    assert data["input_ids"].dtype == torch.int64
+    assert lists(data["position_ids"]) == [[0, 1, 2, 3, 4], [0, 1]]
+    assert lists(data["prompts"]) == [[100, 101], [100]] and lists(data["responses"]) == [[1, 2, 3], [1]]
+    assert data["temperature"] == pytest.approx(0.7), "one number, as verl's fused kernels want it"
 
 
-def test_samples_without_advantage_are_not_rows():
-    problem = Problem("p0", "1+1", "2")
-    stage_input = StageInput("g", problem, "first", 0, "solver", (), n=2)
-    group = Group(stage_input, [sample("g#0", [1], [2]), sample("g#1", [1], [])])
-    rows = training_rows([group], {"g#0": ((1, 0.5),)})
-    assert [(one.sample.sample_id, one.role, one.stage) for one in rows] == [("g#0", "solver", "first")]
+def test_different_temperatures_stay_a_column():
+    (part,) = batch_of([sequence(2, 3), sequence(1, 1)]).parts
+    data = part.ids(0.7)
+    data["temperature"][1] = 1.0
+    assert with_token_columns(data)["temperature"].tolist() == pytest.approx([0.7, 1.0])
 
 
-def test_a_part_that_was_held_back_and_its_whole_group_give_each_sample_once():
-    stage_input = StageInput("g", Problem("p0", "1+1", "2"), "first", 0, "solver", (), n=3)
-    one, two, three = (sample(f"g#{k}", [1], [2]) for k in range(3))
-    part = Group(stage_input, [one, two])
-    whole = Group(stage_input, [one, two, three], frozenset({"g#0", "g#1"}))
-    advantages = {f"g#{k}": ((1, float(k)),) for k in range(3)}
-    assert [row.sample.sample_id for row in training_rows([part, whole], advantages)] == ["g#0", "g#1", "g#2"]
-
-
-@given(
-    st.lists(st.tuples(st.integers(1, 6), st.integers(1, 6)), min_size=1, max_size=9),
-    st.integers(1, 5),
-)
-def test_every_token_comes_back_whatever_the_shapes(shapes, multiple):
+def test_rows_and_turns_are_counted_by_mini_batch_over_all_ranks():
+    lengths = [8, 7, 6, 5, 4, 3]
+    turns = [np.array([0, 0, 1, 1, 2, 2, 3, 3][:n], dtype=np.float32) for n in lengths]
     rows = [
-        row(f"g#{i}", list(range(1, p + 1)), list(range(10, 10 + r)), advantage=float(i))
-        for i, (p, r) in enumerate(shapes)
+        sequence(1, n, [0] * n if n == 4 else None, annotations={TURN: turn})
+        for n, turn in zip(lengths, turns, strict=True)
     ]
-    batch = build_batch(rows, pad_token_id=PAD, row_multiple=multiple)
-    assert len(batch) % multiple == 0
-    assert len(batch) - len(rows) < multiple
-    for i, one in enumerate(rows):
-        ids = batch.batch["input_ids"][i][batch.batch["attention_mask"][i].bool()].tolist()
-        assert ids == one.sample.prompt_ids + one.sample.response_ids
-    assert int(batch.batch["response_mask"].sum()) == sum(r for _, r in shapes)
-    assert torch.equal(batch.batch["advantages"], batch.batch["returns"])
+    (part,) = batch_of(rows, ranks=2, updates=2, annotations=(TURN,)).parts
+    data = part.ids(1.0)
+    expected_turns = {8: 4, 7: 4, 6: 3, 5: 3, 4: 0, 3: 2}
+    assert len(part) == 8
+    for update in range(2):
+        slots = [rank * 4 + update * 2 + place for rank in range(2) for place in range(2)]
+        found = [len(part.rows.sequence(row)) for row in part.slots[slots].tolist() if row != PADDING]
+        assert set(data["n_rows"][slots].tolist()) == {sum(n != 4 for n in found)}
+        assert set(data["n_turns"][slots].tolist()) == {sum(expected_turns[n] for n in found)}
+
+
+def test_policies_are_cut_apart():
+    rows = [sequence(1, n, policy=name) for n, name in zip((2, 5, 3, 4), "abab", strict=True)]
+    batch = batch_of(rows, ranks=2)
+    assert [part.policy for part in batch.parts] == ["a", "b"]
+    assert [part.members.tolist() for part in batch.parts] == [[0, 1], [2, 3]]
+    assert [len(batch.rows.sequence(row)) for row in range(4)] == [3, 2, 5, 4]
+
+
+def test_rows_with_one_prompt_stay_together_where_prefixes_are_shared():
+    rows = [sequence(prompt, n) for n in (9, 2, 3, 8) for prompt in (3, 5)]
+    (part,) = batch_of(rows, ranks=2, share_prefixes=True).parts
+    prompts = [len(part.rows.sequence(row).prompt_ids) for row in part.slots.tolist()]
+    assert sorted((prompts[:4], prompts[4:])) == [[3] * 4, [5] * 4]
+
+
+def test_an_empty_selection_is_an_empty_batch():
+    batch = batch_of([])
+    assert len(batch.rows) == batch.tokens == 0 and batch.parts == ()
+
+
+shapes = st.lists(st.tuples(st.integers(1, 6), st.integers(1, 6)), min_size=1, max_size=9)
+
+
+@given(shapes, st.integers(1, 3), st.integers(1, 3), st.integers(1, 2))
+def test_every_token_comes_back_to_its_row_whatever_the_cut(sizes, ranks, updates, multiple):
+    updates = min(updates, len(sizes))
+    batch = batch_of(
+        [sequence(*size) for size in sizes], updates=updates, ranks=ranks, micro_batch_rows=multiple
+    )
+    (part,) = batch.parts
+    assert len(part) % (ranks * updates * multiple) == 0 and part.padding < ranks * updates * multiple
+    assert part.members.tolist() == list(range(len(sizes)))
+    numbers = np.arange(batch.rows.tokens, dtype=np.float32)
+    found = np.zeros(batch.rows.tokens, dtype=np.float32)
+    outputs = []
+    for share in BatchData(part.ids(1.0)).chunk(ranks):
+        held = HeldRows()
+        held.hold(pickle.loads(pickle.dumps(share)))
+        rows = held.complete(share.select("row_id"))
+        # As the engine: a value for each token of a row, in the place before it.
+        values = torch.cat([ids.roll(-1) for ids in rows["input_ids"].unbind()]).float()
+        by_token = torch.nested.nested_tensor_from_jagged(values, rows["input_ids"].offsets())
+        rows["seen"] = by_token
+        outputs.append(responses_only(rows.select("seen", "row_id"), rows))
+    seen = BatchData(outputs).concat()
+    assert seen["row_id"].tolist() == list(range(len(part)))
+    part.read(seen["seen"], found)
+    for row in range(len(sizes)):
+        assert found[batch.rows.slice(row)].tolist() == batch.rows.sequence(row).response_ids.tolist()
+    part.read(part.column(numbers), found)
+    assert found.tolist() == numbers.tolist()
+
+
+def test_rows_are_held_until_they_are_let_go_of():
+    (part,) = batch_of([sequence(2, 3), sequence(1, 2), sequence(1, 1)]).parts
+    held = HeldRows()
+    held.hold(part.ids(1.0))
+    some = held.complete(part.columns({"advantages": np.arange(6, dtype=np.float32)}, [0, 2]))
+    assert lists(some["input_ids"]) == [[100, 101, 1, 2, 3], [100, 1]]
+    assert lists(some["advantages"]) == [[0.0, 1.0, 2.0], [5.0]]
+    again = held.complete(part.columns({}))
+    assert "advantages" not in again.keys() and len(again) == 3
+    with pytest.raises(RuntimeError, match=r"rows \[3\] are not on this rank, which holds 3"):
+        data = part.columns({})
+        data["row_id"][2] = 3
+        held.complete(data)
+    held.release()
+    with pytest.raises(RuntimeError, match="hold_rows first"):
+        held.complete(part.columns({}))
+
+
+def test_rows_travel_once():
+    """What an update sends of held rows is its own columns."""
+    (part,) = batch_of([sequence(200, 300) for _ in range(4)]).parts
+    size = {
+        "rows": len(pickle.dumps(part.ids(1.0))),
+        "update": len(pickle.dumps(part.columns({"advantages": np.zeros(1200, dtype=np.float32)}))),
+    }
+    assert size["rows"] > 4 * 500 * 4 and size["update"] < 1200 * 4 + 4000

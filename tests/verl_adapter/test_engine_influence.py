@@ -45,7 +45,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def results(folder) -> dict[int, dict[str, dict[str, Any]]]:
-    """The samples' marks by number of ranks, case and sample."""
+    """The sequences' annotations by number of ranks, case and trajectory."""
     return {world: torch.load(folder / f"ranks_{world}.pt", weights_only=False) for world in WORLDS}
 
 
@@ -83,26 +83,28 @@ def reference(folder) -> dict[str, tuple[list[float], list[float], list[float]]]
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.influence])
 def test_influence_is_that_of_the_row_alone(results, reference, world, name):
-    marks = results[world][name]
-    assert marks.keys() == {*ROWS, "empty"} and marks["empty"] is None, "nothing to look at"
+    found = results[world][name]
+    assert found.keys() == {*ROWS, "empty"} and found["empty"] == {}, "nothing to look at"
     for one, row in ROWS.items():
-        assert marks[one].steps.ends == tuple(torch.tensor([*map(len, row.steps)]).cumsum(0).tolist())
-        assert marks[one].steps.thinking == row.thinking
-        assert marks[one].influence == pytest.approx(reference[one][0], rel=1e-4, abs=1e-7), one
+        by_token = [value for value, step in zip(reference[one][0], row.steps, strict=True) for _ in step]
+        assert found[one]["influence"].tolist() == pytest.approx(by_token, rel=1e-4, abs=1e-7), one
 
 
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("name", CASES)
 def test_log_probabilities_are_those_of_the_row_alone(results, reference, world, name):
     for one in ROWS:
-        assert results[world][name][one].log_probs == pytest.approx(reference[one][1], rel=1e-4, abs=1e-4)
+        found = results[world][name][one]
+        assert found["trainer_log_probs"].tolist() == pytest.approx(reference[one][1], rel=1e-4, abs=1e-4)
+        assert (found["recorded_log_probs"] == found["trainer_log_probs"]).all(), "of the weights that sampled"
 
 
 @pytest.mark.parametrize("world", WORLDS)
 @pytest.mark.parametrize("name", CASES)
 def test_entropies_are_those_of_the_row_alone(results, reference, world, name):
     for one in ROWS:
-        assert results[world][name][one].entropies == pytest.approx(reference[one][2], rel=1e-4, abs=1e-4)
+        found = results[world][name][one]["recorded_entropies"].tolist()
+        assert found == pytest.approx(reference[one][2], rel=1e-4, abs=1e-4)
 
 
 @pytest.mark.parametrize("world", WORLDS)
@@ -111,8 +113,9 @@ def test_the_same_pass_without_influence(results, world, name):
     """It changes no log-probability."""
     measured = results[world][name.removesuffix(", no influence")]
     for one in ROWS:
-        assert results[world][name][one].influence == ()
-        assert results[world][name][one].log_probs == measured[one].log_probs
+        assert "influence" not in results[world][name][one]
+        log_probs = results[world][name][one]["trainer_log_probs"]
+        assert (log_probs == measured[one]["trainer_log_probs"]).all()
 
 
 def test_a_shift_by_a_token_or_a_row_would_show(reference):

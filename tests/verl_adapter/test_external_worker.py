@@ -33,7 +33,7 @@ from marsrl_verl.rollout.external.solver import ExternalAnswer
 from marsrl_verl.verl_adapter import engine_watch, rollout_manager
 from marsrl_verl.verl_adapter.components import (
     answer_sources,
-    build_algorithm,
+    build_method,
     build_prompts,
     endpoint_key,
     policy_set,
@@ -162,7 +162,7 @@ def test_the_solvers_prompt_has_no_limit_of_ours():
     long = Problem("p", "x" * 9_999, "2", messages=({"role": "user", "content": "x" * 9_999},))
     for words, expected in (((), 0), (SERVED, 1)):
         settings = typed_settings(composed(*words))
-        method = build_algorithm(settings, build_prompts(settings), CHAT, 4)
+        method = build_method(settings, build_prompts(settings), CHAT, 4)
         assert len(method.first_requests(long, 0)) == expected
 
 

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 from fresh_python import clean_environment
-from rank_updates import CASES, WORLDS, trained_groups
+from rank_updates import CASES, SEQUENCE_MEANS, WORLDS, trained_groups
 
 from marsrl_verl.core.prefix_tree import distinct_tokens
 
@@ -60,8 +60,8 @@ def distance(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) 
 
 def one_update(name: str) -> bool:
     case, usual = CASES[name], CASES[WHOLE]
-    return (case.updates, case.partial, case.masked, case.own_mean) == (
-        usual.updates, usual.partial, usual.masked, usual.own_mean,
+    return (case.updates, case.partial, case.masked, case.own_mean, case.mean) == (
+        usual.updates, usual.partial, usual.masked, usual.own_mean, usual.mean,
     )  # fmt: skip
 
 
@@ -76,7 +76,9 @@ def test_gradient_is_the_same_however_the_update_is_cut(results, world, name):
 
 
 @pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.updates == 2])
+@pytest.mark.parametrize(
+    "name", [name for name, case in CASES.items() if case.updates == 2 and case.mean == CASES[WHOLE].mean]
+)
 def test_both_mini_batches_are_the_same_however_they_are_cut(results, world, name):
     # Sharing keeps families together, so its mini-batches are others.
     usual = "two updates, shared, all tokens" if CASES[name].share else "two updates, all tokens"
@@ -103,8 +105,7 @@ def test_shared_tokens_are_computed_once(results, world):
     """Rows of one prompt are on one rank and in one micro-batch where there is room."""
     for name in ("shared, all tokens", "shared, packed"):
         metrics = results[world][name]["metrics"]
-        padding = metrics["batch/padding_rows"]
-        assert (metrics["batch/tokens"] == results[1][WHOLE]["metrics"]["batch/tokens"]) is (padding == 0)
+        assert metrics["batch/tokens"] == results[1][WHOLE]["metrics"]["batch/tokens"], "padding counts nowhere"
         assert metrics["batch/computed_tokens"] < metrics["batch/tokens"]
     whole, cut = (
         results[world][f"shared, {name}"]["metrics"]["batch/computed_tokens"]
@@ -118,13 +119,29 @@ def test_shared_tokens_are_computed_once(results, world):
 def test_shared_and_complete_groups_have_the_gradient_of_complete_groups(results, world):
     expected, found = results[1]["complete groups"], results[world]["complete groups, shared"]
     assert distance(found["gradients"][0], expected["gradients"][0]) < TOLERANCE
-    samples = [sample for group in trained_groups(partial=False) for sample in group.samples]
-    rows = [sample.prompt_ids + sample.response_ids for sample in samples]
-    padding = found["metrics"]["batch/padding_rows"] * min(map(len, rows))
-    assert found["metrics"]["batch/tokens"] == sum(map(len, rows)) + padding
-    least, computed = distinct_tokens(rows), found["metrics"]["batch/computed_tokens"]
-    # Two ranks may cut a family, and its beginning is then on both, as that of a padding row.
+    members = [one for group in trained_groups(partial=False) for one in group.trajectories]
+    rows = [one.sequence.input_ids() for one in members]
+    assert found["metrics"]["batch/tokens"] == sum(map(len, rows))
+    least = distinct_tokens(rows) + 2 * (found["metrics"]["batch/padding_rows"] > 0)
+    computed = found["metrics"]["batch/computed_tokens"]
+    # Two ranks may cut a family, and its beginning is then on both.
     assert computed == least if world == 1 else least <= computed <= least + 60, (least, computed)
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("mean", SEQUENCE_MEANS)
+def test_means_over_sequences_are_the_same_however_the_update_is_cut(results, world, mean):
+    for updates in ("", "two updates, "):
+        expected = results[1][f"{mean}, {updates}all tokens"]
+        cuts = [name for name in CASES if name.startswith(f"{mean}, {updates}") and CASES[name].updates == len(expected["gradients"])]
+        assert len(cuts) > 1
+        for name in cuts:
+            found = results[world][name]
+            for one, other in zip(found["gradients"], expected["gradients"], strict=True):
+                assert distance(one, other) < TOLERANCE, name
+            assert found["metrics"]["actor/pg_loss"] == pytest.approx(expected["metrics"]["actor/pg_loss"], rel=1e-5)
+    whole = results[1][WHOLE]["gradients"][0]
+    assert distance(results[1][f"{mean}, all tokens"]["gradients"][0], whole) > 0.01, "another mean"
 
 
 @pytest.mark.parametrize("name", ["complete groups", "nothing masked"])

@@ -6,40 +6,79 @@ import math
 
 import numpy as np
 import pytest
-import torch
 
-pytest.importorskip("verl", reason="batches and correction weights are verl's")
+pytest.importorskip("verl", reason="correction weights are verl's")
 
-from verl import DataProto
-
+from marsrl_verl.settings.choices import EntropyScope
+from marsrl_verl.algos.mastered_tokens import MasteredTokens
 from marsrl_verl.config.schema import OffPolicyConfig
-from marsrl_verl.settings.declaration import MasteredTokensConfig
-from marsrl_verl.verl_adapter.loss_inputs import correct_off_policy, entropy_metrics, mask_mastered_tokens
+from marsrl_verl.core.request import Problem, RolloutRequest
+from marsrl_verl.core.rows import (
+    ADVANTAGES,
+    ENTROPIES,
+    LOSS_WEIGHTS,
+    OLD_LOG_PROBS,
+    RESPONSE_MASK,
+    ROLLOUT_LOG_PROBS,
+    RowRef,
+    Rows,
+)
+from marsrl_verl.core.sequence import RECORDED_LOG_PROBS, Sequence
+from marsrl_verl.core.trajectory import FinishReason, Group, Trajectory
+from marsrl_verl.verl_adapter.loss_inputs import correct_off_policy, entropy_metrics, set_advantages
 
-# Two Solver rows, a Verifier row, and a row of padding; 9.9 marks what nobody may look at.
-MASK = [[1, 1, 0], [1, 1, 1], [1, 1, 0], [0, 0, 0]]
-ENTROPIES = torch.tensor([[0.1, 0.3, 9.9], [0.1, 0.1, 0.1], [0.6, 0.4, 9.9], [9.9, 9.9, 9.9]])
-PROBABILITIES = [[0.995, 0.5, 1.0], [0.992, 0.995, 0.2], [0.999, 0.999, 1.0], [1.0, 1.0, 1.0]]
-ADVANTAGES = [[1.0, 1.0, 0.0], [2.0, 2.0, 2.0], [-1.0, -1.0, 0.0], [0.0, 0.0, 0.0]]
-ROLES = ["solver", "solver", "verifier", "verifier"]
-STAGES = ["solver", "solver", "verifier_2", "verifier_2"]
+# Two Solver rows, then a Verifier row; 9.9 marks what nobody may look at: tokens of tools.
+MASK = [[1, 1, 0], [1, 1, 1], [1, 1, 0]]
+ENTROPY = [[0.1, 0.3, 9.9], [0.1, 0.1, 0.1], [0.6, 0.4, 9.9]]
+PROBABILITIES = [[0.995, 0.5, 1.0], [0.992, 0.995, 0.2], [0.999, 0.999, 1.0]]
+ADVANTAGE = [[1.0, 1.0, 9.9], [2.0, 2.0, 2.0], [-1.0, -1.0, 9.9]]
+ROLES = ["solver", "solver", "verifier"]
+STAGES = ["solver", "solver", "verifier_2"]
+VERSION_7 = np.full(3, 7, dtype=np.int32)
+ALL = np.ones(3, dtype=bool)
 
 
-def batch(probabilities=PROBABILITIES, sampled=PROBABILITIES, versions=None, mask=MASK) -> DataProto:
-    tensors = {
-        "response_mask": torch.tensor(mask),
-        "advantages": torch.tensor(ADVANTAGES),
-        "old_log_probs": torch.log(torch.tensor(probabilities)),
-        "rollout_log_probs": torch.log(torch.tensor(sampled)),
-        "token_versions": torch.tensor(versions or [[7] * 3] * 4, dtype=torch.int32),
-        "recorded_log_probs": torch.tensor([[-3.0, math.nan, math.nan]] + [[math.nan] * 3] * 3),
-    }
-    columns = {"role": np.array(ROLES, dtype=object), "stage": np.array(STAGES, dtype=object)}
-    return DataProto.from_dict(tensors=tensors, non_tensors=columns)
+def flat(values) -> np.ndarray:
+    return np.array(values, dtype=np.float32).reshape(-1)
+
+
+def logs(probabilities) -> list[float]:
+    """As a column of a batch has them."""
+    return np.log(np.array(probabilities)).astype(np.float32).reshape(-1).tolist()
+
+
+def rows(probabilities=PROBABILITIES, sampled=PROBABILITIES, versions=None, mask=MASK) -> Rows:
+    groups = []
+    for at, (role, stage) in enumerate(zip(ROLES, STAGES, strict=True)):
+        parts = (versions or [[7] * 3] * 3)[at]
+        one = Sequence(
+            role, [5], [1, 2, 3], np.log(sampled[at]), mask[at], tuple((end + 1, v) for end, v in enumerate(parts))
+        )
+        one.annotations[RECORDED_LOG_PROBS] = np.array([-3.0 if at == 0 else np.nan, np.nan, np.nan], np.float32)
+        request = RolloutRequest(f"g{at}", Problem("p", "?", "1"), stage, role, (), n=1)
+        groups.append(Group(request, [Trajectory(f"g{at}#0", [one], FinishReason.STOP)]))
+    found = Rows.of(groups, [RowRef(at, 0) for at in range(3)], (RECORDED_LOG_PROBS,))
+    found.columns[OLD_LOG_PROBS] = flat(logs(probabilities))
+    found.columns[ENTROPIES] = flat(ENTROPY)
+    return found
+
+
+class Credit:
+    """A method with these advantages and its own masks."""
+
+    def __init__(self, advantages=ADVANTAGE, mastered: MasteredTokens | None = None) -> None:
+        self._advantages = flat(advantages)
+        self._mastered = mastered or MasteredTokens()
+
+    def advantages(self, rows):
+        return self._advantages
+
+    def masks(self, rows, advantages):
+        return self._mastered.masks(rows, advantages)
 
 
 def test_entropy_over_all_by_role_and_by_stage():
-    assert entropy_metrics(batch(), ENTROPIES) == pytest.approx(
+    assert entropy_metrics(rows()) == pytest.approx(
         {
             "actor/entropy": 1.7 / 7,
             "role/solver/entropy": 0.7 / 5,
@@ -51,9 +90,9 @@ def test_entropy_over_all_by_role_and_by_stage():
 
 
 def test_a_role_without_a_token_has_no_entropy():
-    found = entropy_metrics(batch(mask=[*MASK[:2], [0, 0, 0], [0, 0, 0]]), ENTROPIES)
+    found = entropy_metrics(rows(mask=[*MASK[:2], [0, 0, 0]]))
     assert set(found) == {"actor/entropy", "role/solver/entropy", "stage/solver/entropy"}
-    assert entropy_metrics(batch(mask=[[0] * 3] * 4), ENTROPIES) == {}
+    assert entropy_metrics(rows(mask=[[0] * 3] * 3)) == {}
 
 
 MASTERED = {
@@ -65,13 +104,18 @@ MASTERED = {
 }
 
 
+def shares(found: dict[str, float]) -> dict[str, float]:
+    return {name: value for name, value in found.items() if name.endswith("token_share")}
+
+
 def test_mastered_tokens_of_a_sure_response_lose_their_advantage():
-    one = batch()
-    found = mask_mastered_tokens(one, ENTROPIES, MasteredTokensConfig(enabled=True, target_entropy=0.19))
+    one, settings = rows(), MasteredTokens(enabled=True, target_entropy=0.19)
+    found = set_advantages(one, Credit(mastered=settings), settings)
     # The first row's mean entropy is 0.2, the second's 0.1.
-    assert one.batch["advantages"].tolist() == [[1.0, 1.0, 0.0], [0.0, 0.0, 2.0], *ADVANTAGES[2:]]
-    assert one.batch["response_mask"].tolist() == MASK, "the loss is still divided by all tokens"
-    assert found == pytest.approx(
+    expected = [1.0, 1.0, 0.0, 0.0, 0.0, 2.0, -1.0, -1.0, 0.0]
+    assert one.columns[ADVANTAGES].tolist() == expected
+    assert one.columns[RESPONSE_MASK].tolist() == sum(MASK, []), "the loss is still divided by all tokens"
+    assert shares(found) == pytest.approx(
         MASTERED
         | {
             "actor/masked_token_share": 2 / 7,
@@ -81,41 +125,48 @@ def test_mastered_tokens_of_a_sure_response_lose_their_advantage():
             "stage/verifier_2/masked_token_share": 0.0,
         }
     )
+    assert found["batch/advantage_mean"] == pytest.approx(6 / 7), "before any token is masked"
 
 
 def test_the_scope_and_the_probability_are_those_of_the_settings():
     # By role: the Solver's mean entropy is 0.14, so its first row is masked too; 0.992 is not enough.
-    settings = MasteredTokensConfig(enabled=True, target_entropy=0.15, scope="role", probability=0.994)
-    one = batch()
-    found = mask_mastered_tokens(one, ENTROPIES, settings)
-    assert one.batch["advantages"].tolist() == [[0.0, 1.0, 0.0], [2.0, 0.0, 2.0], *ADVANTAGES[2:]]
+    settings = MasteredTokens(True, 0.994, 0.15, EntropyScope.ROLE)
+    one = rows()
+    found = set_advantages(one, Credit(mastered=settings), settings)
+    assert one.columns[ADVANTAGES].tolist() == [0.0, 1.0, 0.0, 2.0, 0.0, 2.0, -1.0, -1.0, 0.0]
     assert found["actor/mastered_token_share"] == found["actor/masked_token_share"] == pytest.approx(2 / 7)
 
 
 def test_mastered_tokens_are_counted_where_they_are_not_masked():
-    one = batch()
-    assert mask_mastered_tokens(one, ENTROPIES, MasteredTokensConfig()) == pytest.approx(MASTERED)
-    assert one.batch["advantages"].tolist() == ADVANTAGES
+    one = rows()
+    assert shares(set_advantages(one, Credit(), MasteredTokens())) == pytest.approx(MASTERED)
+    assert one.columns[ADVANTAGES].tolist() == [1.0, 1.0, 0.0, 2.0, 2.0, 2.0, -1.0, -1.0, 0.0]
+
+
+def test_a_method_with_wrong_columns_is_named():
+    with pytest.raises(ValueError, match=r"Credit.advantages gave shape \(3,\), expected .* 9 response tokens"):
+        set_advantages(rows(), Credit([1.0, 2.0, 3.0]), MasteredTokens())
+    with pytest.raises(ValueError, match=r"Credit.advantages: trajectory g1#0 .* not a finite number"):
+        set_advantages(rows(), Credit([[1, 1, np.nan], [1, np.inf, 1], [1, 1, 1]]), MasteredTokens())
 
 
 # Version 7 is about to be updated. Ratios: 1, 4 | 1/2, 1, 1 | 8, 1; ages: 0, 2 | 1, 0, 0 | 0, 0.
-NOW = [[0.8, 0.8, 0.5], [0.2, 0.6, 0.6], [0.8, 0.3, 0.5], [0.5, 0.5, 0.5]]
-THEN = [[0.8, 0.2, 0.1], [0.4, 0.6, 0.6], [0.1, 0.3, 0.1], [0.1, 0.1, 0.1]]
-VERSIONS = [[7, 5, 7], [6, 7, 7], [7, 7, 7], [7, 7, 7]]
+NOW = [[0.8, 0.8, 0.5], [0.2, 0.6, 0.6], [0.8, 0.3, 0.5]]
+THEN = [[0.8, 0.2, 0.1], [0.4, 0.6, 0.6], [0.1, 0.3, 0.1]]
+VERSIONS = [[7, 5, 7], [6, 7, 7], [7, 7, 7]]
 
 
-def corrected(**settings) -> tuple[DataProto, dict[str, float]]:
-    one = batch(NOW, THEN, VERSIONS)
-    found = correct_off_policy(one, OffPolicyConfig(**settings), version=7)
-    assert "token_versions" not in one.batch and "recorded_log_probs" not in one.batch
-    assert torch.equal(one.batch["rollout_log_probs"], torch.log(torch.tensor(THEN)))
+def corrected(versions=VERSION_7, computed=ALL, token_versions=VERSIONS, **settings) -> tuple[Rows, dict]:
+    one = rows(NOW, THEN, token_versions)
+    found = correct_off_policy(one, OffPolicyConfig(**settings), versions, computed)
+    assert one.columns[ROLLOUT_LOG_PROBS].tolist() == logs(THEN)
     return one, found
 
 
 def test_pois_compares_with_the_weights_about_to_be_updated():
     one, found = corrected(mode="pois")
-    assert torch.equal(one.batch["old_log_probs"], torch.log(torch.tensor(NOW)))
-    assert "rollout_is_weights" not in one.batch
+    assert one.columns[OLD_LOG_PROBS].tolist() == logs(NOW)
+    assert LOSS_WEIGHTS not in one.columns
     assert not any(name.startswith("off_policy/tis/") for name in found)
     assert found["off_policy/staleness_mean"] == pytest.approx(3 / 7)
     assert found["off_policy/older_than/0"] == pytest.approx(2 / 7)
@@ -127,47 +178,46 @@ def test_the_gap_is_that_of_tokens_of_the_newest_weights():
     _, found = corrected(mode="pois")
     assert found["rollout/log_prob_gap_mean"] == pytest.approx(math.log(8) / 5)
     assert found["rollout/log_prob_gap_max"] == pytest.approx(math.log(8))
-    stale = batch(NOW, THEN, VERSIONS)
-    found = correct_off_policy(stale, OffPolicyConfig(), version=8)
+    _, found = corrected(versions=VERSION_7 + 1)
     assert not any(name.startswith("rollout/") for name in found)
+
+
+def test_each_row_is_compared_with_its_own_policys_version():
+    _, found = corrected(versions=np.array([7, 7, 9], dtype=np.int32), mode="pois")
+    assert found["off_policy/staleness_mean"] == pytest.approx((2 + 1 + 2 + 2) / 7)
+    assert found["rollout/log_prob_gap_max"] == pytest.approx(0.0), "the third row has no new token any more"
 
 
 def test_sais_compares_with_the_weights_that_sampled():
     one, found = corrected(mode="sais")
-    assert torch.equal(one.batch["old_log_probs"], one.batch["rollout_log_probs"])
-    one.batch["old_log_probs"][0, 0] = 0.0
-    assert one.batch["rollout_log_probs"][0, 0] != 0.0, "two tensors, not two names of one"
-    assert "rollout_is_weights" not in one.batch
+    assert one.columns[OLD_LOG_PROBS].tolist() == one.columns[ROLLOUT_LOG_PROBS].tolist()
+    assert LOSS_WEIGHTS not in one.columns
     assert found["rollout/log_prob_gap_max"] == pytest.approx(math.log(8)), "measured before the exchange"
 
 
 def test_recorded_log_probs_go_before_the_engines_and_those_before_recomputed_ones():
     one, found = corrected(mode="recorded")
-    expected = torch.log(torch.tensor(NOW))
-    expected[0, 0] = -3.0  # recorded
-    expected[0, 1], expected[1, 0] = math.log(0.2), math.log(0.4)  # of older weights
-    torch.testing.assert_close(one.batch["old_log_probs"], expected)
+    expected = flat(logs(NOW))
+    expected[0] = -3.0  # recorded
+    expected[1], expected[3] = math.log(0.2), math.log(0.4)  # of older weights
+    np.testing.assert_allclose(one.columns[OLD_LOG_PROBS], expected, rtol=1e-6)
     assert found["off_policy/staleness_mean"] == pytest.approx(3 / 7)
 
 
 def test_ratios_by_age_are_those_of_the_loss():
     """Where the loss compares with recorded log-probabilities, so do the metrics."""
-    one = batch(NOW, THEN, [[6, 5, 7], *VERSIONS[1:]])
-    found = correct_off_policy(one, OffPolicyConfig(mode="recorded"), version=7)
-    current = torch.log(torch.tensor(NOW))
-    ratios = (current - one.batch["old_log_probs"])[0, 0].item(), math.log(0.2 / 0.4)
+    older = [[6, 5, 7], *VERSIONS[1:]]
+    one, found = corrected(token_versions=older, mode="recorded")
+    ratios = float((flat(logs(NOW)) - one.columns[OLD_LOG_PROBS])[0]), math.log(0.2 / 0.4)
     assert ratios[0] == pytest.approx(math.log(0.8) + 3.0), "recorded: -3"
     assert found["off_policy/age/1/log_ratio_mean"] == pytest.approx(sum(ratios) / 2)
     assert found["off_policy/age/0/log_ratio_abs_mean"] == 0.0, "new tokens are compared with themselves"
-    one = batch(NOW, THEN, [[6, 5, 7], *VERSIONS[1:]])
-    found = correct_off_policy(one, OffPolicyConfig(), version=7)
+    _, found = corrected(token_versions=older)
     assert found["off_policy/age/1/log_ratio_mean"] == pytest.approx((math.log(8 / 8) + ratios[1]) / 2)
 
 
 def test_rows_that_were_not_computed_have_a_ratio_at_their_new_tokens_only():
-    one = batch(NOW, THEN, VERSIONS)
-    computed = torch.tensor([False, True, True, True])
-    found = correct_off_policy(one, OffPolicyConfig(mode="recorded"), 7, computed)
+    _, found = corrected(computed=np.array([False, True, True]), mode="recorded")
     assert "off_policy/age/2/log_ratio_mean" not in found
     assert found["off_policy/age/1/log_ratio_mean"] == pytest.approx(math.log(0.5))
     assert found["off_policy/older_than/1"] == pytest.approx(1 / 7), "their age is known"
@@ -175,10 +225,9 @@ def test_rows_that_were_not_computed_have_a_ratio_at_their_new_tokens_only():
 
 def test_tis_weights_every_token_with_its_truncated_ratio():
     one, found = corrected(mode="tis", tis_threshold=3.0)
-    assert torch.equal(one.batch["old_log_probs"], torch.log(torch.tensor(NOW)))
-    weights = one.batch["rollout_is_weights"]
-    expected = torch.tensor([[1.0, 3.0, 0.0], [0.5, 1.0, 1.0], [3.0, 1.0, 0.0], [0.0, 0.0, 0.0]])
-    torch.testing.assert_close(weights, expected)
+    assert one.columns[OLD_LOG_PROBS].tolist() == logs(NOW)
+    expected = [1.0, 3.0, 0.0, 0.5, 1.0, 1.0, 3.0, 1.0, 0.0]
+    np.testing.assert_allclose(one.columns[LOSS_WEIGHTS], expected, rtol=1e-6)
     figures = {name.removeprefix("off_policy/tis/"): v for name, v in found.items() if "/tis/" in name}
     assert set(figures) == {
         "mean", "max", "min", "std", "eff_sample_size", "ratio_fraction_high", "ratio_fraction_low",
@@ -190,4 +239,4 @@ def test_tis_weights_every_token_with_its_truncated_ratio():
 
 def test_an_unknown_mode_is_refused():
     with pytest.raises(ValueError, match="ppo"):
-        correct_off_policy(batch(), OffPolicyConfig(mode="ppo"), version=7)
+        corrected(mode="ppo")

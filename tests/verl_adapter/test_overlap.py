@@ -93,7 +93,7 @@ def test_a_sync_with_a_round_in_flight_is_refused(tmp_path):
     trainer._fit_get_batch(1)
     trainer.generation.start_round()
     with pytest.raises(RuntimeError, match="in flight"):
-        trainer._fit_update_weights(0)
+        trainer._fit_update_weights()
     with pytest.raises(RuntimeError, match="in flight"):
         trainer.generation.state_dict()
 

@@ -4,107 +4,142 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 pytest.importorskip("verl", reason="batches are verl's")
 
-from verl import DataProto
+from marsrl_verl.core.request import Problem, RolloutRequest
+from marsrl_verl.core.rows import ENTROPIES, OLD_LOG_PROBS, RowRef
+from marsrl_verl.core.sequence import RECORDED_ENTROPIES, RECORDED_LOG_PROBS, Sequence
+from marsrl_verl.core.trajectory import FinishReason, Group, Trajectory
+from marsrl_verl.verl_adapter.batch import PADDING, BatchPlan, PolicyBatch, arrange, jagged
+from marsrl_verl.verl_adapter.recorded_rows import fill_log_probs, fully_recorded, slots_to_compute
 
-from marsrl_verl.core.steps import Steps
-from marsrl_verl.core.types import FinishReason, Marks, Sample
-from marsrl_verl.verl_adapter.batch import TrainingRow, build_batch
-from marsrl_verl.verl_adapter.recorded_rows import fully_recorded, old_log_probs, rows_to_compute
 
-
-def row(name: str, length: int, *, recorded: int = 0, entropies: bool = True) -> TrainingRow:
+def row(name: str, length: int, *, recorded: int = 0, entropies: bool = True) -> Trajectory:
     """A response whose first tokens have recorded log-probabilities -1, and entropies 0.5."""
-    ids = list(range(length))
-    one = Sample(name, "g", [7], ids, [-9.0] * length, FinishReason.STOP, "", "")
-    one.trainer_log_probs = [-1.0] * recorded
+    sequence = Sequence("solver", [7], range(length), [-9.0] * length)
+    log_probs = np.full(length, np.nan, dtype=np.float32)
+    log_probs[:recorded] = -1.0
+    sequence.annotations[RECORDED_LOG_PROBS] = log_probs
     if entropies:
-        one.marks = Marks(Steps((length,), 1), (-1.0,) * length, (), (0.5,) * length)
-    return TrainingRow(one, "solver", "initial", ((length, 1.0),))
+        sequence.annotations[RECORDED_ENTROPIES] = np.full(length, 0.5, dtype=np.float32)
+    return Trajectory(name, [sequence], FinishReason.STOP)
 
 
-ROWS = [
-    row("first", 3, recorded=3),
-    row("continued", 4, recorded=2, entropies=False),
-    row("without entropies", 2, recorded=2, entropies=False),
-    row("other first", 2, recorded=2),
-    row("segment before", 3),
-]
-"""One row of padding makes them six."""
+def members() -> list[Trajectory]:
+    """Longest first, which is the order of one rank."""
+    return [
+        row("first", 6, recorded=6),
+        row("continued", 5, recorded=2, entropies=False),
+        row("without entropies", 4, recorded=4, entropies=False),
+        row("other first", 3, recorded=3),
+        row("segment before", 2),
+    ]
+
+
+def batch_of(trajectories: list[Trajectory], *, ranks: int = 1, multiple: int = 1) -> PolicyBatch:
+    request = RolloutRequest("g", Problem("p", "?", "1"), "initial", "solver", (), n=len(trajectories))
+    refs = [RowRef(0, place) for place in range(len(trajectories))]
+    plan = BatchPlan(ranks, seed=1, step=1, micro_batch_rows=multiple)
+    annotations = (RECORDED_LOG_PROBS, RECORDED_ENTROPIES)
+    batch = arrange([Group(request, trajectories)], refs, lambda policy: plan, annotations=annotations)
+    for name in (OLD_LOG_PROBS, ENTROPIES):
+        batch.rows.columns[name] = np.full(batch.rows.tokens, 77.0, dtype=np.float32)
+    (part,) = batch.parts
+    return part
 
 
 class Pass:
     """The workers' pass: log-probability -2 and entropy 1.5 for every token."""
 
-    def __init__(self) -> None:
-        self.rows: list[list[str]] = []
+    def __init__(self, batch: PolicyBatch) -> None:
+        self.batch = batch
+        self.asked: list[list[str]] = []
 
-    def __call__(self, batch: DataProto) -> DataProto:
-        self.rows.append(batch.non_tensor_batch["sample_id"].tolist())
-        assert len(batch.meta_info["global_token_num"]) == len(batch)
-        shape = batch.batch["responses"].shape
-        values = {"old_log_probs": torch.full(shape, -2.0), "entropys": torch.full(shape, 1.5)}
-        return DataProto.from_dict(tensors=values)
+    def __call__(self, slots):
+        rows = self.batch.slots if slots is None else self.batch.slots[slots]
+        names = [
+            "padding" if row == PADDING else self.batch.rows.trajectory(row).trajectory_id for row in rows.tolist()
+        ]
+        self.asked.append(names)
+        lengths = np.array([1 if row == PADDING else len(self.batch.rows.sequence(row)) for row in rows.tolist()])
+        total = int(lengths.sum())
+        return tuple(jagged(np.full(total, value, dtype=np.float32), lengths) for value in (-2.0, 1.5))
+
+
+def firsts(batch: PolicyBatch, column: str) -> list[float]:
+    """Of each row the value of its first token, when all of its tokens have the same."""
+    rows = batch.rows
+    parts = [rows.columns[column][rows.slice(row)] for row in range(len(rows))]
+    assert all((part == part[0]).all() for part in parts)
+    return [float(part[0]) for part in parts]
 
 
 def test_recorded_rows_are_left_out_of_the_pass():
-    batch, workers = build_batch(ROWS, pad_token_id=0, row_multiple=6), Pass()
-    assert fully_recorded(batch).tolist() == [True, False, False, True, False, True]
-    entropies, computed = old_log_probs(batch, workers, ranks=1, reuse=True)
-    assert workers.rows == [["continued", "without entropies", "segment before"]]
-    assert computed.tolist() == [False, True, True, False, True, False]
-    assert batch.batch["old_log_probs"][:, 0].tolist() == [-1.0, -2.0, -2.0, -1.0, -2.0, 0.0]
-    assert entropies[:, 0].tolist() == [0.5, 1.5, 1.5, 0.5, 1.5, 0.0]
-    assert not batch.batch["old_log_probs"].isnan().any() and "recorded_entropies" not in batch.batch
+    batch = batch_of(members())
+    workers = Pass(batch)
+    assert fully_recorded(batch.rows).tolist() == [True, False, False, True, False]
+    computed = fill_log_probs(batch, workers, reuse=True)
+    assert workers.asked == [["continued", "without entropies", "segment before"]]
+    assert computed.tolist() == [False, True, True, False, True]
+    assert firsts(batch, OLD_LOG_PROBS) == [-1.0, -2.0, -2.0, -1.0, -2.0]
+    assert firsts(batch, ENTROPIES) == [0.5, 1.5, 1.5, 0.5, 1.5]
 
 
 def test_every_rank_has_equally_many_rows():
-    batch, workers = build_batch(ROWS, pad_token_id=0, row_multiple=6), Pass()
-    _, computed = old_log_probs(batch, workers, ranks=2, reuse=True)
-    # The parts are the first three rows and the last three; a recorded row fills the second one up.
-    assert workers.rows == [["continued", "without entropies", "other first", "segment before"]]
-    assert computed.tolist() == [False, True, True, True, True, False]
+    batch = batch_of(members(), ranks=2)
+    workers = Pass(batch)
+    fill_log_probs(batch, workers, reuse=True)
+    # One rank has first, other first and segment before, the other one the rest and a slot of padding.
+    (asked,) = workers.asked
+    assert len(asked) == 4 and {"continued", "without entropies", "segment before"} < set(asked)
 
 
 def test_all_rows_are_computed_where_none_is_reused():
-    batch, workers = build_batch(ROWS, pad_token_id=0, row_multiple=6), Pass()
-    entropies, computed = old_log_probs(batch, workers, ranks=1, reuse=False)
-    assert len(workers.rows[0]) == 6 and computed.all()
-    assert (batch.batch["old_log_probs"] == -2).all() and (entropies == 1.5).all()
+    batch = batch_of(members(), multiple=4)
+    workers = Pass(batch)
+    computed = fill_log_probs(batch, workers, reuse=False)
+    assert len(workers.asked[0]) == 8 and workers.asked[0].count("padding") == 3 and computed.all()
+    assert firsts(batch, OLD_LOG_PROBS) == [-2.0] * 5 and firsts(batch, ENTROPIES) == [1.5] * 5
 
 
 def test_nothing_is_computed_where_all_is_recorded():
-    batch, workers = build_batch([ROWS[0], ROWS[3]], pad_token_id=0, row_multiple=2), Pass()
-    entropies, computed = old_log_probs(batch, workers, ranks=2, reuse=True)
-    assert workers.rows == [] and not computed.any()
-    assert batch.batch["old_log_probs"].tolist() == [[-1, -1, -1], [-1, -1, 0]]
-    assert entropies.tolist() == [[0.5, 0.5, 0.5], [0.5, 0.5, 0.0]]
+    batch = batch_of([members()[0], members()[3]], ranks=2)
+    workers = Pass(batch)
+    computed = fill_log_probs(batch, workers, reuse=True)
+    assert workers.asked == [] and not computed.any()
+    assert firsts(batch, OLD_LOG_PROBS) == [-1.0, -1.0] and firsts(batch, ENTROPIES) == [0.5, 0.5]
 
 
 def test_a_token_of_older_weights_has_its_row_computed():
     one = row("late", 3, recorded=3)
-    one.sample.trainer_log_probs[0] = math.nan
-    batch = build_batch([one], pad_token_id=0, row_multiple=1)
-    assert fully_recorded(batch).tolist() == [False]
+    one.sequence.annotations[RECORDED_LOG_PROBS][0] = math.nan
+    assert fully_recorded(batch_of([one]).rows).tolist() == [False]
+
+
+def test_a_tools_tokens_need_no_record():
+    one = row("tool", 3, recorded=2)
+    one.sequence.response_mask[2] = 0
+    batch = batch_of([one])
+    fill_log_probs(batch, Pass(batch), reuse=True)
+    assert batch.rows.columns[OLD_LOG_PROBS].tolist() == [-1.0, -1.0, 0.0]
 
 
 def test_a_fixed_micro_batch_size_is_filled_up():
     recorded = [True, False, True, True, True, True, True, True]
-    assert rows_to_compute(recorded, 1, 4) == [0, 1, 2, 3]
-    assert rows_to_compute(recorded, 2, 2) == [0, 1, 4, 5]
-    assert rows_to_compute([True] * 8, 2, 2) == []
+    assert slots_to_compute(recorded, 1, 4) == [0, 1, 2, 3]
+    assert slots_to_compute(recorded, 2, 2) == [0, 1, 4, 5]
+    assert slots_to_compute([True] * 8, 2, 2) == []
 
 
 @given(st.lists(st.booleans(), min_size=1, max_size=40), st.integers(1, 4), st.integers(1, 3))
 def test_each_missing_row_is_computed_once_on_its_own_rank(recorded, ranks, multiple):
     recorded = recorded * ranks * multiple
-    rows = rows_to_compute(recorded, ranks, multiple)
+    rows = slots_to_compute(recorded, ranks, multiple)
     size = len(recorded) // ranks
     assert rows == sorted(set(rows)) and len(rows) % ranks == 0
     assert {at for at, known in enumerate(recorded) if not known} <= set(rows)
