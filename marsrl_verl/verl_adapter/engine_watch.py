@@ -285,6 +285,8 @@ def results(references: Sequence[Any], look: Callable[[], object]) -> list[Any]:
         for reference, value in next_results(pending, look):
             found[places[reference]] = value
         pending = [reference for reference in pending if places[reference] not in found]
+        if pending:
+            look()
     return [found[place] for place in range(len(references))]
 
 

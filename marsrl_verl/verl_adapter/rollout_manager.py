@@ -37,6 +37,10 @@ from marsrl_verl.verl_adapter.round_watch import RoundWatch
 from marsrl_verl.verl_adapter.scoring import without_tracebacks
 
 
+MOST_CALLS = 100_000
+"""Requests that a worker is at, at a time: no limit. Ray's own is 1,000."""
+
+
 @dataclass(slots=True)
 class _WorkersRound:
     """A round that the rollout workers are at."""
@@ -123,7 +127,7 @@ class MarsRLAgentLoopManager(AgentLoopManager):
         return {}
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self.agent_loop_workers_class = ray.remote(RolloutWorker)
+        self.agent_loop_workers_class = ray.remote(max_concurrency=MOST_CALLS)(RolloutWorker)
         super().__init__(*args, **kwargs)
 
     async def _init_agent_loop_workers(self) -> None:
@@ -191,6 +195,8 @@ class MarsRLAgentLoopManager(AgentLoopManager):
         roles = {answer.output.group_id: self._streamed.pop(reference) for reference, answer in answers}
         outputs = [answer.output for _, answer in answers]
         self._check(outputs, roles)
+        if self._streamed:
+            self._look()
         return outputs
 
     def _send(self, requests: list[RolloutRequest], sampling: Mapping[str, Sampling]) -> list[Any]:
