@@ -161,7 +161,6 @@ SIGNATURES: dict[str, list[str]] = {
     "verl.workers.rollout.router:GlobalRequestLoadBalancer.release_server": [
         "self", "server_id", "request_id",
     ],
-    "verl.workers.rollout.router:GlobalRequestLoadBalancer.clear_sticky_cache": ["self"],
     "verl.trainer.main_ppo_v0:BaseTaskRunner.init_resource_pool_mgr": ["self", "config"],
     "verl.workers.rollout.replica:RolloutReplicaRegistry.register": ["name", "loader"],
     f"{SERVER}:vLLMHttpServer._park_until_admitted": ["self", "request_id"],

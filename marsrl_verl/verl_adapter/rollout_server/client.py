@@ -25,8 +25,8 @@ class ServerClient:
     llm_client: Any
     """verl's `LLMServerClient`."""
     synced: int = 0
-    """The training step of the last weight sync, which emptied the engines' caches: a session is a new one
-    for the router after it. The same for all clients of a round."""
+    """Weight syncs so far, each of which emptied the engines' caches: a session is a new one for the router
+    after it. The same for all clients of a round."""
 
     async def generate(
         self, policy: str, prompt_ids: TokenIds, decoding: Decoding, *, session: str, name: str, n: int = 1

@@ -12,14 +12,12 @@ from vllm.outputs import CompletionOutput
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
 from marsrl_verl.core.trajectory import FinishReason
-from marsrl_verl.rollout.context import Completion, Decoding, TopLogProbs
+from marsrl_verl.rollout.context import FINISH_REASONS, Completion, Decoding, TopLogProbs
 
 Number = TypeVar("Number", np.int32, np.float32)
 
 _SEED_RANGE = 2**62
 """vLLM's seeds are signed 64-bit numbers, and the k-th completion of a prompt adds k."""
-_FINISH = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
-"""vLLM's regular ends. Its others (abort, error, repetition) are no end of the model's."""
 _STRUCTURES = ("json", "regex", "choice", "grammar")
 
 
@@ -83,7 +81,8 @@ def completion(answer: CompletionOutput, version: int, top_log_probs: int) -> Co
     if top_log_probs:
         ids = _array(flat.token_ids, np.int32).reshape(length, width)  # type: ignore[union-attr]
         top = TopLogProbs(ids[:, 1:].copy(), told[:, 1:].copy())
-    finish = _FINISH.get(answer.finish_reason or "", FinishReason.ABORTED)
+    # Its other ends (abort, error, repetition) are not the model's.
+    finish = FINISH_REASONS.get(answer.finish_reason or "", FinishReason.ABORTED)
     # Of an end token it is None, or the token's id where the model has several.
     matched = finish is FinishReason.STOP and isinstance(answer.stop_reason, str)
     return Completion(
