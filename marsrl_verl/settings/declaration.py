@@ -83,11 +83,14 @@ def top_p(default: float | None, fix: str = "1.0 keeps all.") -> Any:
     return limits(default, gt=0.0, le=1.0, fix=fix)
 
 
+LOWEST_TEMPERATURE, HIGHEST_TEMPERATURE = 0.01, 2.0
+
+
 def temperature(why: str) -> Any:
     """A sampling temperature that the engine takes as it is: vLLM refuses higher ones at the first request,
     and raises lower ones to 0.01 with a warning only, so that log-probabilities would belong to another
     policy."""
-    return limits(1.0, ge=0.01, le=2.0, why=f"vLLM samples at no other; {why}")
+    return limits(1.0, ge=LOWEST_TEMPERATURE, le=HIGHEST_TEMPERATURE, why=f"vLLM samples at no other; {why}")
 
 
 class ClassSpec(Settings):

@@ -26,8 +26,8 @@ from contracts import (
     VLLM_FINGERPRINTS,
 )
 
-from marsrl_verl.config.checks.lengths import HIGHEST_TEMPERATURE, LOWEST_TEMPERATURE
 from marsrl_verl.rewards.compute_score import _SINGLE_TURN
+from marsrl_verl.settings.declaration import HIGHEST_TEMPERATURE, LOWEST_TEMPERATURE
 from marsrl_verl.verl_adapter.environment import stand_in_version
 
 LISTED = {*SIGNATURES, *AT_LEAST, *PRESENT}
