@@ -153,7 +153,8 @@ class Sequence:
 
     def to_plain(self) -> dict[str, Any]:
         """Its fields as dictionaries, tuples and arrays, which are shared: nobody changes them in place."""
-        return {one.name: getattr(self, one.name) for one in fields(self)}
+        plain = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {**plain, "annotations": dict(self.annotations)}
 
     @classmethod
     def from_plain(cls, data: dict[str, Any]) -> Sequence:
