@@ -154,7 +154,9 @@ class TorchEngine:
         self.policy_version = 0
         """Written into the sequences; raise it when the weights change."""
 
-    def generate(self, requests: list[RolloutRequest], sampling: Mapping[str, Sampling]) -> list[RolloutOutput]:
+    def generate(
+        self, requests: list[RolloutRequest], sampling: Mapping[str, Sampling]
+    ) -> list[RolloutOutput]:
         """Answer every request `n` times and score each trajectory.
 
         Raises:
@@ -175,13 +177,20 @@ class TorchEngine:
             outputs[item.group_id].trajectories.append(one)
         return list(outputs.values())
 
-    def _answer(self, requests: list[RolloutRequest], settings: Sampling) -> list[tuple[RolloutRequest, Trajectory]]:
+    def _answer(
+        self, requests: list[RolloutRequest], settings: Sampling
+    ) -> list[tuple[RolloutRequest, Trajectory]]:
         prompts = {item.group_id: self.prompt_ids(item) for item in requests}
         fitting = {name for name, prompt in prompts.items() if len(prompt) <= settings.max_prompt_tokens}
         decoded = iter(
             decode(
                 self.model,
-                [prompts[item.group_id] for item in requests if item.group_id in fitting for _ in range(item.n)],
+                [
+                    prompts[item.group_id]
+                    for item in requests
+                    if item.group_id in fitting
+                    for _ in range(item.n)
+                ],
                 settings.max_new_tokens,
                 settings.temperature,
                 self.generator,
@@ -223,4 +232,6 @@ def _check(item: RolloutRequest, settings: Sampling) -> None:
     if settings.top_p != 1.0 or settings.top_k != -1:
         raise ValueError("TorchEngine samples the whole distribution: top_p must be 1.0 and top_k -1")
     if item.prefix is not None or item.resume is not None or settings.segment_tokens is not None:
-        raise ValueError(f"request {item.group_id}: TorchEngine answers from the prompt to the end, in one round")
+        raise ValueError(
+            f"request {item.group_id}: TorchEngine answers from the prompt to the end, in one round"
+        )

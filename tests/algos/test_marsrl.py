@@ -284,7 +284,9 @@ def test_distinct_answers_concern_verifiers_only():
     method = build(distinct_answers=True)
     requests = method.next_requests(PROBLEM, "solver", [solutions(method, [0.0] * 4)], 0)
     assert len(requests) == 1  # none of the four has a readable answer
-    assert len(method.next_requests(PROBLEM, "verifier_1", [answered(requests[0], [flagged(1.0)] * 4)], 0)) == 2
+    assert (
+        len(method.next_requests(PROBLEM, "verifier_1", [answered(requests[0], [flagged(1.0)] * 4)], 0)) == 2
+    )
 
 
 def test_distinct_answers_are_counted_over_the_groups_of_a_stage():
@@ -293,7 +295,11 @@ def test_distinct_answers_are_counted_over_the_groups_of_a_stage():
         judged = method.next_requests(
             PROBLEM,
             "solver",
-            [answered(method.first_requests(PROBLEM, 0)[0], [RewardResult(0.0, {"answer": a}) for a in "78"])],
+            [
+                answered(
+                    method.first_requests(PROBLEM, 0)[0], [RewardResult(0.0, {"answer": a}) for a in "78"]
+                )
+            ],
             0,
         )
         flags = [answered(item, [flagged(1.0)]) for item in judged]

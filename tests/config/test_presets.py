@@ -322,7 +322,7 @@ def test_own_configuration_folder(run, tmp_path):
 def test_reward_of_ones_own(run, tmp_path):
     (tmp_path / "own_reward.py").write_text(
         "from marsrl_verl.rewards.base import RoleReward\n"
-        "from marsrl_verl.core.types import Outcome\n"
+        "from marsrl_verl.core.trajectory import RewardResult\n"
         "class Length(RoleReward):\n"
         "    def __init__(self, limit):\n"
         "        self.limit = limit\n"

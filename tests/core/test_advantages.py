@@ -173,9 +173,7 @@ def test_balancing_the_roles_is_the_mean_of_their_own_gradients():
 def test_a_role_of_weight_zero_has_no_gradient():
     advantages = row_advantages(GROUPS, role_weights={"solver": 0.0, "corrector": 0.0})
     verifier = [one.trajectory_id for one in GROUPS[1].trajectories]
-    share = sum(len(SEQUENCES[name]) for name in verifier) / sum(
-        len(one) for one in SEQUENCES.values()
-    )
+    share = sum(len(SEQUENCES[name]) for name in verifier) / sum(len(one) for one in SEQUENCES.values())
     assert torch.allclose(
         gradient(advantages, [list(SEQUENCES)]),
         share * gradient(row_advantages(GROUPS), [verifier]),

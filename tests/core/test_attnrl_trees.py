@@ -59,7 +59,10 @@ def test_a_continuation_keeps_the_beginning_its_versions_and_its_log_probs():
     by_id = {one.trajectory_id: one.sequence for group in results[1].trained for one in group.trajectories}
     for group in groups:
         parent, kept = by_id[group.request.parent_id], len(group.request.prefix)
-        assert bytes(parent.response_ids[:kept].tolist()).decode() in ("first line\n", "first line\nsecond line\n")
+        assert bytes(parent.response_ids[:kept].tolist()).decode() in (
+            "first line\n",
+            "first line\nsecond line\n",
+        )
         for one in group.trajectories:
             sequence = one.sequence
             added = len(sequence) - kept
@@ -74,9 +77,7 @@ def test_a_continuation_keeps_the_beginning_its_versions_and_its_log_probs():
 def test_influence_chooses_the_steps():
     # Of five values the top fifth is the largest alone; the earliest other step fills up.
     results, _ = run(method(), influence=[0.0, 0.1, 0.2, 0.9, 0.3], count=1)
-    kept = {
-        len(group.request.prefix) for group in results[1].trained if group.request.prefix is not None
-    }
+    kept = {len(group.request.prefix) for group in results[1].trained if group.request.prefix is not None}
     assert kept == {len("first line\n"), len("first line\nsecond line\nthird line\n")}
 
 

@@ -18,9 +18,7 @@ class Continuing(TwoStages):
 
     def first_requests(self, problem, step):
         prefix = Sequence("a", [1], [5, 6], [0.0, 0.0])
-        return [
-            RolloutRequest(f"{problem.problem_id}/a/0", problem, "a", "a", (), self.n, prefix=prefix)
-        ]
+        return [RolloutRequest(f"{problem.problem_id}/a/0", problem, "a", "a", (), self.n, prefix=prefix)]
 
 
 class Late(TwoStages):
@@ -87,12 +85,19 @@ def test_trajectories_that_were_not_asked_for():
 def test_trajectories_that_come_twice():
     refused(dispatched(), f"trajectory {FIRST} came twice", single_call(FIRST), single_call(FIRST))
     refused(
-        second_round(), f"trajectory {FIRST} had ended, and came again", single_call(FIRST), single_call(SECOND, [7, 8])
+        second_round(),
+        f"trajectory {FIRST} had ended, and came again",
+        single_call(FIRST),
+        single_call(SECOND, [7, 8]),
     )
 
 
 def test_a_paused_trajectory_that_is_not_continued():
-    refused(second_round(), f"trajectory {SECOND}: it was to be continued and did not come back", state={"left": 1})
+    refused(
+        second_round(),
+        f"trajectory {SECOND}: it was to be continued and did not come back",
+        state={"left": 1},
+    )
 
 
 def test_missing_trajectories():
@@ -118,7 +123,9 @@ def test_rewards():
 
 def test_a_stage_with_late_rewards_may_leave_them_open():
     scheduler = dispatched(Late())
-    scheduler.absorb([RolloutOutput("p0/a/0", [single_call(FIRST, reward=None), single_call(SECOND, reward=None)])])
+    scheduler.absorb(
+        [RolloutOutput("p0/a/0", [single_call(FIRST, reward=None), single_call(SECOND, reward=None)])]
+    )
     [group] = scheduler.finish_step().completed
     assert group.rewards == [1.0, 1.0]
 
@@ -131,7 +138,9 @@ def test_a_continuation_must_begin_with_the_tokens_of_earlier_rounds(tokens):
 
 def test_a_continuation_must_keep_its_sequences():
     message = f"trajectory {SECOND}: has 0 sequences, and had 1"
-    refused(second_round(), message, Trajectory(SECOND, [], single_call(SECOND).finish, reward=RewardResult(0.0)))
+    refused(
+        second_round(), message, Trajectory(SECOND, [], single_call(SECOND).finish, reward=RewardResult(0.0))
+    )
 
 
 def test_a_trajectory_must_begin_with_the_requests_prefix():

@@ -374,7 +374,11 @@ def test_what_was_in_flight_is_asked_for_again_after_a_restart():
         again.load_state_dict(saved(scheduler.state_dict()))
         assert frozen(again.in_flight()) == frozen(lost)
         assert again.next_round() == [], "the step's round was dispatched"
-        again.absorb([RolloutOutput("p0/a/0", [single_call("p0/a/0#0", [7, 8])])] if lost[0].resume else [answers(lost[0])])
+        again.absorb(
+            [RolloutOutput("p0/a/0", [single_call("p0/a/0#0", [7, 8])])]
+            if lost[0].resume
+            else [answers(lost[0])]
+        )
         assert again.in_flight() == [] and len(again.finish_step().completed) == 1
 
 

@@ -50,7 +50,9 @@ def test_a_verifier_is_scored_against_the_solution_it_judges():
     (solutions,) = engine.generate(SOLVER, SAMPLING)
     requests = method.next_requests(problems(1)[0], "solver", [Group(SOLVER[0], solutions.trajectories)], 0)
     verdicts = [
-        one.scored.info["verdict"] for output in engine.generate(requests, SAMPLING) for one in output.trajectories
+        one.scored.info["verdict"]
+        for output in engine.generate(requests, SAMPLING)
+        for one in output.trajectories
     ]
     share = {verdict: verdicts.count(verdict.value) / len(verdicts) for verdict in Verdict}
     assert share[Verdict.INVALID] == pytest.approx(0.1, abs=0.06)

@@ -334,7 +334,9 @@ def annotate(method: AttnRL, probe: Probe, one: Trajectory, version: int) -> Non
     """Set what the trainer under these weights would find in a response."""
     sequence, steps = one.sequence, method.steps(one)
     ids = sequence.response_ids.tolist()
-    found = np.array([scripted.trainer_log_prob(token, at, version) for at, token in enumerate(ids)], np.float32)
+    found = np.array(
+        [scripted.trainer_log_prob(token, at, version) for at, token in enumerate(ids)], np.float32
+    )
     own = sequence.token_versions() == version
     sequence.annotations[TRAINER_LOG_PROBS] = found
     sequence.annotations[RECORDED_LOG_PROBS] = np.where(own, found, np.float32(math.nan))

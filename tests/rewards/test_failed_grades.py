@@ -13,7 +13,12 @@ GRADED = RewardResult(0.0)
 
 def answered(role: str, *rewards: RewardResult | None) -> list[tuple[str, Trajectory]]:
     return [
-        (role, Trajectory(f"g{k // 2}#{k}", [Sequence(role, [1], [2], [-0.1])], FinishReason.STOP, reward=reward))
+        (
+            role,
+            Trajectory(
+                f"g{k // 2}#{k}", [Sequence(role, [1], [2], [-0.1])], FinishReason.STOP, reward=reward
+            ),
+        )
         for k, reward in enumerate(rewards)
     ]
 

@@ -228,7 +228,7 @@ def test_a_bomb_is_a_wrong_answer():
             result = reward.score(request(bomb, "5"))
             assert (result.value, result.graded) == (0.0, True)
             assert result.error.startswith("timeout: ")
-            assert bomb == rf"\boxed{{{result.info["answer"]}}}"
+            assert bomb == rf"\boxed{{{result.info['answer']}}}"
         assert reward.score(request(r"\boxed{\sqrt{4}}", "2")).reward == 1.0
     finally:
         reward.close()

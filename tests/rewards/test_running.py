@@ -5,7 +5,16 @@ import threading
 import time
 
 import pytest
-from reward_tools import AnswerAsInfo, Asynchronous, Constant, Raises, RaisesLater, ReturnsAwaitable, ReturnsNumber, request
+from reward_tools import (
+    AnswerAsInfo,
+    Asynchronous,
+    Constant,
+    Raises,
+    RaisesLater,
+    ReturnsAwaitable,
+    ReturnsNumber,
+    request,
+)
 
 from marsrl_verl.core.trajectory import FinishReason, RewardResult
 from marsrl_verl.rewards.base import RoleReward
