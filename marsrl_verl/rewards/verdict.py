@@ -30,8 +30,8 @@ class VerdictReward(RoleReward):
         solution_reward = request.inputs.get("solution_reward")
         if solution_reward is None:
             raise ValueError(
-                f"trajectory {request.trajectory_id}: a verdict is scored against the judged solution's reward, "
-                f"but solution_reward is missing among the request's inputs {dict(request.inputs)}"
+                f"trajectory {request.trajectory_id}: a verdict is scored against the judged solution's "
+                f"reward, but solution_reward is missing among the request's inputs {dict(request.inputs)}"
             )
         text = request.final_text
         if self.parser is VerdictParser.RELEASED:

@@ -327,7 +327,7 @@ def test_reward_of_ones_own(run, tmp_path):
         "    def __init__(self, limit):\n"
         "        self.limit = limit\n"
         "    def score(self, request):\n"
-        "        return Outcome(reward=float(len(request.text) < self.limit))\n"
+        "        return RewardResult(float(len(request.text) < self.limit))\n"
     )
     done = run("marsrl.reward.solver.target=own_reward:Length", "marsrl.reward.solver.kwargs.limit=7")
     assert done.err == ""

@@ -109,8 +109,8 @@ def segments(method: AttnRL, groups: list[Group]) -> dict[str, list[tuple[int, f
 
 
 def told(method: AttnRL, trained: int = 0, finished: int = 0, unfinished: int = 0, deferred: int = 0):
-    """What the method says of a step that trains so many rows of other problems, and in which so many problems
-    ended at the last stage, or before."""
+    """What the method says of a step that trains so many rows of other problems, and in which so many
+    problems ended at the last stage, or before."""
     ended = [Ended(f"f{k}", CONTINUATION, EndReason.FINISHED) for k in range(finished)]
     ended += [Ended(f"u{k}", INITIAL, EndReason.REJECTED) for k in range(unfinished)]
     rows = Rows([], [RowRef(0, k) for k in range(trained)], np.zeros(trained + 1, dtype=np.int64))
