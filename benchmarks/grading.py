@@ -28,7 +28,9 @@ from benchmarks.training_runs import machine
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
 from marsrl_verl.config.packages import versions_of
-from marsrl_verl.core.types import SOLVER, FinishReason, Outcome, Problem
+from marsrl_verl.core.request import Problem
+from marsrl_verl.core.trajectory import FinishReason, RewardResult
+from marsrl_verl.core.types import SOLVER
 from marsrl_verl.rewards.base import ScoreRequest
 from marsrl_verl.verl_adapter.reward_manager import MarsRLRewardManager
 
@@ -122,16 +124,16 @@ async def graded(managers: Sequence[MarsRLRewardManager], answers: Sequence[Answ
     """
     started = time.perf_counter()
 
-    async def one(index: int, answer: Answer) -> tuple[float, Outcome]:
+    async def one(index: int, answer: Answer) -> tuple[float, RewardResult]:
         # A response at a time, so that its own time is seen; the manager takes any number of rows.
         result = await managers[index // GROUP % len(managers)].run_single(batch([answer], index))
-        (outcome,) = result["reward_extra_info"]["outcomes"]
-        return time.perf_counter() - started, outcome
+        (reward,) = result["reward_extra_info"]["outcomes"]
+        return time.perf_counter() - started, reward
 
     results = await asyncio.gather(*(one(k, answer) for k, answer in enumerate(answers)))
-    for answer, (_, outcome) in zip(answers, results, strict=True):
-        if not outcome.graded or (outcome.reward == 1.0) is not answer.right:
-            raise RuntimeError(f"{answer} was graded {outcome}")
+    for answer, (_, found) in zip(answers, results, strict=True):
+        if not found.graded or (found.value == 1.0) is not answer.right:
+            raise RuntimeError(f"{answer} was graded {found}")
     rest = [after for answer, (after, _) in zip(answers, results, strict=True) if answer.text not in BOMBS]
     return max(after for after, _ in results), max(rest)
 

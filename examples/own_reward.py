@@ -9,7 +9,7 @@ PYTHONPATH=examples python -m recipe.marsrl.main_marsrl \
 
 from fractions import Fraction
 
-from marsrl_verl.core.types import Outcome
+from marsrl_verl.core.trajectory import RewardResult
 from marsrl_verl.rewards.base import RoleReward, ScoreRequest
 from marsrl_verl.rewards.extraction import boxed_answer, references
 from marsrl_verl.rewards.normal_form import normal_form
@@ -19,14 +19,14 @@ class WithinTolerance(RoleReward):
     def __init__(self, tolerance: float) -> None:
         self.tolerance = tolerance
 
-    def score(self, request: ScoreRequest) -> Outcome:
+    def score(self, request: ScoreRequest) -> RewardResult:
         wanted = [number(one) for one in references(request.problem.ground_truth)]
         if None in wanted:
             raise ValueError(f"the reference {request.problem.ground_truth!r} is no number")
         boxed = boxed_answer(request.final_text)  # final_text: what follows the thinking part
         found = None if boxed is None else number(boxed.text)
         right = found is not None and any(abs(found - one) <= self.tolerance for one in wanted)
-        return Outcome(reward=float(right), answer=boxed.text if boxed else None)
+        return RewardResult(float(right), {"answer": boxed.text} if boxed else {})
 
 
 def number(text: str) -> Fraction | None:

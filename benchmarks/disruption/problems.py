@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from marsrl_verl.core.request import Problem
 from marsrl_verl.core.thinking import final_text
-from marsrl_verl.core.types import SOLVER, FinishReason, Problem, is_correct
+from marsrl_verl.core.trajectory import FinishReason
+from marsrl_verl.core.types import SOLVER, is_correct
 from marsrl_verl.data.problems import Collected, Columns, collect
 from marsrl_verl.data.rows import read_rows
 from marsrl_verl.data_preparation.graders import Graders
@@ -85,8 +87,8 @@ class AnswerCheck:
             answered: problems with the ids of their prompts and of whole responses.
         """
         waiting = [self._graders.submit([self._request(*one)]) for one in answered]
-        outcomes = [one.result()[0] for one in waiting]
-        return [is_correct(one.reward) if one.graded else None for one in outcomes]
+        results = [one.result()[0] for one in waiting]
+        return [is_correct(one.value) if one.graded else None for one in results]
 
     def _request(
         self, problem: Problem, prompt_ids: Sequence[int], response_ids: Sequence[int]
@@ -94,7 +96,7 @@ class AnswerCheck:
         text = self._chat.text(list(response_ids))
         ended = bool(response_ids) and response_ids[-1] in self._chat.end_ids
         return ScoreRequest(
-            sample_id=problem.problem_id,
+            trajectory_id=problem.problem_id,
             role=SOLVER,
             stage=SOLVER,
             problem=problem,

@@ -9,9 +9,11 @@ from dataclasses import dataclass, replace
 from benchmarks.simulation.engine_time import EngineModel, Round
 from benchmarks.simulation.workload import TOKENS_PER_UNIT, NoWords, Responses, SimulatedEngine, sampling_of
 from marsrl_verl.algos.marsrl.method import MarsRL
-from marsrl_verl.core.algorithm import Algorithm
+from marsrl_verl.core.method import Method
+from marsrl_verl.core.request import Problem
 from marsrl_verl.core.scheduler import Mode, Scheduler
-from marsrl_verl.core.types import SOLVER, Group, Problem
+from marsrl_verl.core.trajectory import Group
+from marsrl_verl.core.types import SOLVER
 
 
 @dataclass(frozen=True)
@@ -116,12 +118,12 @@ def split(engine: EngineModel, training: TrainingModel, share: float) -> Cluster
 Stop = Callable[[list[Step]], bool]
 
 
-def marsrl(seed: int) -> Algorithm:
+def marsrl(seed: int) -> Method:
     """The method with the published settings: groups of 8, 2 inputs per stage, 5 stages, adaptive."""
     return MarsRL(NoWords(), seed=seed)
 
 
-def solver_only(seed: int) -> Algorithm:
+def solver_only(seed: int) -> Method:
     """Groups of 8 and one stage, as UloRL."""
     return MarsRL(NoWords(), seed=seed, correction_rounds=0, train_roles=(SOLVER,))
 
@@ -129,7 +131,7 @@ def solver_only(seed: int) -> Algorithm:
 def simulate(
     variant: Variant,
     responses: Responses,
-    algorithm: Algorithm,
+    method: Method,
     cluster: Cluster,
     *,
     problems: int,
@@ -142,7 +144,7 @@ def simulate(
         engine: the engine to use; left out: a new one on the cluster's model.
     """
     engine = engine or SimulatedEngine(responses, cluster.engine)
-    scheduler = Scheduler(algorithm, variant.mode, min_group=variant.min_group)
+    scheduler = Scheduler(method, variant.mode, min_group=variant.min_group)
     sampling = sampling_of(responses.workload, variant.segments)
     steps: list[Step] = []
     for number in itertools.count():
@@ -150,11 +152,11 @@ def simulate(
         first_round = len(engine.rounds)
         names = (f"p{problems * number + i:07d}" for i in range(problems))
         scheduler.start_step(number, [Problem(name, "", "") for name in names])
-        while inputs := scheduler.next_round():
-            scheduler.absorb(engine.generate(inputs, sampling))
+        while requests := scheduler.next_round():
+            scheduler.absorb(engine.generate(requests, sampling))
         result = scheduler.finish_step()
         step = _step(engine.rounds[first_round:], result.trained, number, responses, cluster.training)
-        step.finished = sum(len(group.samples) for group in result.completed)
+        step.finished = sum(len(group.trajectories) for group in result.completed)
         steps.append(step)
         _add_clock(steps, variant, cluster.training)
         if stop(steps):
@@ -167,13 +169,13 @@ def _step(
 ) -> Step:
     stale, stale_sum, samples, tokens, prompts = [0, 0, 0, 0], 0, 0, 0, 0
     for group in trained:
-        for sample in group.samples:
-            if sample.sample_id in group.trained_before:
+        for one in group.trajectories:
+            if one.trajectory_id in group.trained_before:
                 continue
             samples += 1
-            prompts += responses.workload.prompts[group.input.role]
+            prompts += responses.workload.prompts[group.request.role]
             begin = 0
-            for end, version in sample.segments:
+            for end, version in one.sequence.versions:
                 part, age = (end - begin) * TOKENS_PER_UNIT, number - version
                 stale[min(age, 3)] += part
                 stale_sum += part * age

@@ -1,12 +1,13 @@
 """What is decoded: lengths, rewards, and an engine that answers with them.
 
-A simulated token stands for `TOKENS_PER_UNIT` real ones, so that the lists inside samples stay short. The
+A simulated token stands for `TOKENS_PER_UNIT` real ones, so that the arrays of sequences stay short. The
 scheduler sees these units; times, and all figures that are reported, are in real tokens.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from statistics import NormalDist
 
@@ -14,22 +15,12 @@ import numpy as np
 
 from benchmarks.simulation.engine_time import EngineModel, Request, Round, run_round
 from marsrl_verl.algos.prompts import RolePrompts
+from marsrl_verl.core.request import Message, Problem, RolloutRequest, Sampling
 from marsrl_verl.core.seeding import derive_generator
-from marsrl_verl.core.types import (
-    CORRECTOR,
-    ROLES,
-    SOLVER,
-    VERIFIER,
-    FinishReason,
-    Message,
-    Outcome,
-    Problem,
-    Sample,
-    SamplingSettings,
-    StageInput,
-    Verdict,
-    is_correct,
-)
+from marsrl_verl.core.sequence import Sequence
+from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory
+from marsrl_verl.core.types import CORRECTOR, ROLES, SOLVER, VERIFIER, is_correct
+from marsrl_verl.core.verdict import Verdict
 
 TOKENS_PER_UNIT = 256
 NORMAL = NormalDist()
@@ -86,11 +77,11 @@ def log_median(mean: float, spread: float, cap: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """What one sample will be when it has ended."""
+    """What one trajectory will be when it has ended."""
 
     units: int
     """Length without a cap, in units."""
-    outcome: Outcome
+    reward: RewardResult
 
 
 class Responses:
@@ -107,14 +98,14 @@ class Responses:
         }
         self._known: dict[tuple[str, str | None], list[Response]] = {}
 
-    def of_group(self, item: StageInput) -> list[Response]:
-        """The `item.n` responses to an input."""
+    def of_group(self, item: RolloutRequest) -> list[Response]:
+        """The `item.n` responses to a request."""
         key = item.group_id, item.parent_id
         if key not in self._known:
             self._known[key] = self._draw(item)
         return self._known[key]
 
-    def _draw(self, item: StageInput) -> list[Response]:
+    def _draw(self, item: RolloutRequest) -> list[Response]:
         load = self.workload
         hardness = float(derive_generator(self.seed, "problem", item.problem.problem_id).standard_normal())
         rng = derive_generator(self.seed, "group", item.group_id)
@@ -123,14 +114,14 @@ class Responses:
         tokens = np.exp(self._mu[item.role] + load.spread * noise)
         right = rng.random(item.n) < self._success(item, hardness)
         return [
-            Response(math.ceil(length / TOKENS_PER_UNIT), _outcome(item, bool(good)))
+            Response(math.ceil(length / TOKENS_PER_UNIT), _reward(item, bool(good)))
             for length, good in zip(tokens, right, strict=True)
         ]
 
-    def _success(self, item: StageInput, hardness: float) -> float:
+    def _success(self, item: RolloutRequest, hardness: float) -> float:
         """P(reward 1) of a response."""
         load = self.workload
-        judged_right = is_correct(item.solution_reward or 0.0)
+        judged_right = is_correct(item.inputs.get("solution_reward") or 0.0)
         if item.role == VERIFIER:
             return load.verifier
         if item.role == CORRECTOR and judged_right:
@@ -141,11 +132,12 @@ class Responses:
         return NORMAL.cdf(centre - load.difficulty * hardness)
 
 
-def _outcome(item: StageInput, right: bool) -> Outcome:
+def _reward(item: RolloutRequest, right: bool) -> RewardResult:
     if item.role != VERIFIER:
-        return Outcome(float(right), answer="right" if right else "wrong")
-    says_correct = is_correct(item.solution_reward or 0.0) == right
-    return Outcome(float(right), verdict=Verdict.CORRECT if says_correct else Verdict.WRONG, report="report")
+        return RewardResult(float(right), {"answer": "right" if right else "wrong"})
+    says_correct = is_correct(item.inputs.get("solution_reward") or 0.0) == right
+    verdict = Verdict.CORRECT if says_correct else Verdict.WRONG
+    return RewardResult(float(right), {"verdict": verdict.value, "report": "report"})
 
 
 class NoWords(RolePrompts):
@@ -162,7 +154,7 @@ class NoWords(RolePrompts):
 
 
 class SimulatedEngine:
-    """Implements `marsrl_verl.core.types.Engine`: answers come from `Responses`, time from the model."""
+    """Implements `marsrl_verl.core.engine.Engine`: answers come from `Responses`, time from the model."""
 
     def __init__(self, responses: Responses, model: EngineModel) -> None:
         self.responses = responses
@@ -173,54 +165,52 @@ class SimulatedEngine:
         self.requests: list[Request] = []
         """Of all rounds, in their order."""
 
-    def generate(self, inputs: list[StageInput], sampling: dict[str, SamplingSettings]) -> list[Sample]:
+    def generate(
+        self, requests: list[RolloutRequest], sampling: Mapping[str, Sampling]
+    ) -> list[RolloutOutput]:
         """Answer or continue; limits are in units."""
-        samples, requests = [], []
-        for item in inputs:
+        outputs, asked = [], []
+        for item in requests:
+            members = []
             for k, before in _asked(item):
-                sample = self._sample(item, k, before, sampling[item.role])
-                samples.append(sample)
-                done = len(before.response_ids) if before else 0
+                one = self._trajectory(item, k, before, sampling[item.role])
+                members.append(one)
+                done = 0 if before is None else len(before)
                 prefix = self.responses.workload.prompts[item.role] + done * TOKENS_PER_UNIT
-                requests.append(Request(prefix, (len(sample.response_ids) - done) * TOKENS_PER_UNIT))
-        self.requests += requests
-        self.rounds.append(run_round(requests, self.model))
-        return samples
+                asked.append(Request(prefix, (one.tokens - done) * TOKENS_PER_UNIT))
+            outputs.append(RolloutOutput(item.group_id, members))
+        self.requests += asked
+        self.rounds.append(run_round(asked, self.model))
+        return outputs
 
-    def _sample(self, item: StageInput, k: int, before: Sample | None, settings: SamplingSettings) -> Sample:
+    def _trajectory(
+        self, item: RolloutRequest, k: int, before: Sequence | None, settings: Sampling
+    ) -> Trajectory:
         response = self.responses.of_group(item)[k]
-        done = len(before.response_ids) if before else 0
-        end = done + settings.room(done)
-        length = min(response.units, end)
-        reason, outcome = FinishReason.STOP, response.outcome
+        begun = before or Sequence(item.role, [], [], [])
+        done = len(begun)
+        end = done + settings.remaining_tokens(done)
+        added = [0] * (min(response.units, end) - done)
+        sequence = begun.extend(added, added, self.policy_version)
+        finish, reward = FinishReason.STOP, response.reward
         if response.units > end:
             cut = end == settings.max_new_tokens
-            reason = FinishReason.LENGTH if cut else FinishReason.SEGMENT
-            outcome = Outcome(0.0, verdict=Verdict.INVALID if item.role == VERIFIER else None)
-        return Sample(
-            sample_id=f"{item.group_id}#{k}",
-            group_id=item.group_id,
-            prompt_ids=[],
-            response_ids=[0] * length,
-            rollout_log_probs=[0.0] * length,
-            finish_reason=reason,
-            text="text",
-            final_text="text",
-            policy_version=self.policy_version,
-            segments=[*(before.segments if before else []), (length, self.policy_version)],
-            outcome=None if reason is FinishReason.SEGMENT else outcome,
-        )
+            finish = FinishReason.LENGTH if cut else FinishReason.PAUSED
+            reward = RewardResult(0.0, {"verdict": Verdict.INVALID.value} if item.role == VERIFIER else {})
+        one = Trajectory(f"{item.group_id}#{k}", [sequence], finish, "text", "text")
+        one.reward = None if one.paused else reward
+        return one
 
 
-def sampling_of(workload: Workload, segments: int) -> dict[str, SamplingSettings]:
+def sampling_of(workload: Workload, segments: int) -> dict[str, Sampling]:
     """Limits by role, in units."""
     most = workload.cap // TOKENS_PER_UNIT
-    settings = SamplingSettings(most, most, segment_tokens=most // segments if segments > 1 else None)
+    settings = Sampling(most, most, segment_tokens=most // segments if segments > 1 else None)
     return dict.fromkeys(ROLES, settings)
 
 
-def _asked(item: StageInput) -> list[tuple[int, Sample | None]]:
-    """Numbers of the samples to decode, with what there is of them."""
-    if not item.unfinished:
+def _asked(item: RolloutRequest) -> list[tuple[int, Sequence | None]]:
+    """Numbers of the trajectories to decode, with what there is of them."""
+    if item.resume is None:
         return [(k, None) for k in range(item.n)]
-    return [(int(sample.sample_id.rpartition("#")[2]), sample) for sample in item.unfinished]
+    return [(one.number, one.sequence) for one in item.resume.trajectories if one.paused]

@@ -13,7 +13,8 @@ from omegaconf import DictConfig
 
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
-from marsrl_verl.core.types import SOLVER, Message, Problem, SamplingSettings, StageInput
+from marsrl_verl.core.request import Message, Problem, RolloutRequest, Sampling
+from marsrl_verl.core.types import SOLVER
 
 PLAN_VARIABLE = "MARSRL_THROUGHPUT_PLAN"
 """Environment variable with the path of the plan."""
@@ -155,11 +156,11 @@ def read_results(path: Path, repeat: int) -> tuple[list[Row], list[Piece], dict[
     return rows, [Piece(**{**one, "repeat": repeat}) for one in data["pieces"]], data["facts"]
 
 
-def solver_input(problem: Problem, messages: tuple[Message, ...], n: int, name: str) -> StageInput:
-    """The stage input that training makes of a problem."""
-    return StageInput(f"{problem.problem_id}/{name}", problem, SOLVER, 0, SOLVER, messages, n=n)
+def solver_input(problem: Problem, messages: tuple[Message, ...], n: int, name: str) -> RolloutRequest:
+    """The request that training makes of a problem."""
+    return RolloutRequest(f"{problem.problem_id}/{name}", problem, SOLVER, SOLVER, messages, n=n)
 
 
-def sampling_of(workload: Workload, solver: SamplingSettings) -> SamplingSettings:
+def sampling_of(workload: Workload, solver: Sampling) -> Sampling:
     """The Solver's settings with the workload's length."""
     return replace(solver, max_new_tokens=workload.max_tokens, segment_tokens=None)

@@ -9,7 +9,7 @@ from typing import Any
 
 from omegaconf import OmegaConf
 
-from marsrl_verl.core.types import Problem
+from marsrl_verl.core.request import Problem
 from marsrl_verl.data.problems import Columns, Fault, SourceProblem, note_fault, read_problem, same_reference
 from marsrl_verl.data.rows import DataError, Row, RowError, parquet_columns, read_rows
 

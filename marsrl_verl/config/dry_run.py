@@ -21,7 +21,8 @@ from marsrl_verl.config.memory import GIB, assumptions, estimate_memory
 from marsrl_verl.config.pools import own_pool_gpus
 from marsrl_verl.config.prompt_budget import RoleBudget
 from marsrl_verl.config.record import recorded
-from marsrl_verl.core.types import ROLES, SOLVER, segment_length
+from marsrl_verl.core.request import segment_length
+from marsrl_verl.core.types import ROLES, SOLVER
 from marsrl_verl.evaluation.suite import AFTER, ALONE, BEFORE
 from marsrl_verl.settings.choices import OffPolicyMode, Overlap
 

@@ -11,7 +11,7 @@ from marsrl_verl.algos.prompts import RolePrompts
 from marsrl_verl.config import hf_folder
 from marsrl_verl.config.schema import RolesConfig
 from marsrl_verl.core.inert_text import valid_unicode
-from marsrl_verl.core.types import Message, Problem
+from marsrl_verl.core.request import Message, Problem
 
 _CHARACTERS_PER_TOKEN = 4
 """Rough size of a token of English text, used where there is no tokenizer."""

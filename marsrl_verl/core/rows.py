@@ -113,8 +113,8 @@ class Rows:
         Args:
             values: (N,)
         """
-        sums = np.concatenate([[0.0], np.cumsum(values, dtype=np.float64)])
-        return sums[self.offsets[1:]] - sums[self.offsets[:-1]]
+        # Each row by itself: differences of a running sum would carry one row's inf, nan or rounding to others.
+        return np.bincount(self.row_of_token(), weights=values, minlength=len(self))
 
     def trained_tokens(self) -> NDArray[np.int64]:
         """(B,) tokens of each row with `response_mask` 1."""

@@ -22,8 +22,12 @@ RECORDED_ENTROPIES = "recorded_entropies"
 
 
 def token_ids(ids: ArrayLike) -> TokenIds:
-    """Token ids as an int32 array; no copy of one that is."""
-    return np.asarray(ids, dtype=np.int32)
+    """Token ids as an int32 array; one that is is itself returned.
+
+    (`np.asarray` gives an array out of a checkpoint another object, so that the next checkpoint would hold a
+    prompt as often as its group has members.)
+    """
+    return ids if isinstance(ids, np.ndarray) and ids.dtype == np.int32 else np.asarray(ids, dtype=np.int32)
 
 
 @dataclass(slots=True, eq=False)
@@ -153,7 +157,8 @@ class Sequence:
 
     def to_plain(self) -> dict[str, Any]:
         """Its fields as dictionaries, tuples and arrays, which are shared: nobody changes them in place."""
-        return {one.name: getattr(self, one.name) for one in fields(self)}
+        plain = {one.name: getattr(self, one.name) for one in fields(self)}
+        return {**plain, "annotations": dict(self.annotations)}
 
     @classmethod
     def from_plain(cls, data: dict[str, Any]) -> Sequence:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER, SamplingSettings
+from marsrl_verl.core.request import Sampling
+from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER
 from marsrl_verl.demo.problems import DEFAULT_DIFFICULTY, Difficulty, Split, generate
 from marsrl_verl.demo.prompts import TinyPrompts
 from marsrl_verl.demo.sampler import TorchEngine
@@ -20,9 +21,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 SAMPLING = {
-    SOLVER: SamplingSettings(max_new_tokens=48, max_prompt_tokens=24),
-    VERIFIER: SamplingSettings(max_new_tokens=64, max_prompt_tokens=96),
-    CORRECTOR: SamplingSettings(max_new_tokens=48, max_prompt_tokens=160),
+    SOLVER: Sampling(max_new_tokens=48, max_prompt_tokens=24),
+    VERIFIER: Sampling(max_new_tokens=64, max_prompt_tokens=96),
+    CORRECTOR: Sampling(max_new_tokens=48, max_prompt_tokens=160),
 }
 """Token limits that leave room for every transcript of the default difficulty."""
 

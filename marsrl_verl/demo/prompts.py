@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from marsrl_verl.algos.prompts import RolePrompts
-from marsrl_verl.core.types import Message, Problem
+from marsrl_verl.core.request import Message, Problem
 
 VERIFIER_SYSTEM = "Verify"
 CORRECTION_REQUEST = "Correct the solution:"

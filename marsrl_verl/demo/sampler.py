@@ -14,7 +14,10 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from marsrl_verl.core.types import FinishReason, Outcome, Sample, SamplingSettings, StageInput
+from marsrl_verl.core.request import RolloutRequest, Sampling
+from marsrl_verl.core.sequence import Sequence as TokenSequence
+from marsrl_verl.core.thinking import final_text
+from marsrl_verl.core.trajectory import FinishReason, RolloutOutput, Trajectory
 from marsrl_verl.rewards.base import RoleReward, ScoreRequest
 from marsrl_verl.rewards.running import RewardRunner
 
@@ -128,7 +131,7 @@ def decode(
 
 
 class TorchEngine:
-    """`marsrl_verl.core.types.Engine` on a model in this process.
+    """`marsrl_verl.core.engine.Engine` on a model in this process; it answers whole requests only.
 
     Args:
         model: a causal language model on the CPU.
@@ -149,74 +152,86 @@ class TorchEngine:
         self.rewards = {role: RewardRunner(reward) for role, reward in rewards.items()}
         self.generator = torch.Generator().manual_seed(seed)
         self.policy_version = 0
-        """Written into the samples; raise it when the weights change."""
+        """Written into the sequences; raise it when the weights change."""
 
-    def generate(self, inputs: list[StageInput], sampling: dict[str, SamplingSettings]) -> list[Sample]:
-        """Answer every input `input.n` times and score each sample."""
-        by_role: dict[str, list[StageInput]] = defaultdict(list)
-        for stage_input in inputs:
-            by_role[stage_input.role].append(stage_input)
-        samples: list[Sample] = []
-        requests: list[ScoreRequest] = []
-        for role, members in by_role.items():
-            for stage_input, sample in self._answer(members, sampling[role]):
-                samples.append(sample)
-                requests.append(ScoreRequest.of(stage_input, sample))
-        for sample, outcome in zip(samples, asyncio.run(self._score(requests)), strict=True):
-            sample.outcome = outcome
-        return samples
+    def generate(
+        self, requests: list[RolloutRequest], sampling: Mapping[str, Sampling]
+    ) -> list[RolloutOutput]:
+        """Answer every request `n` times and score each trajectory.
+
+        Raises:
+            ValueError: a request continues something, or asks for what this engine has not: segments, or a
+                part of the distribution.
+        """
+        alike: dict[tuple[str, Sampling], list[RolloutRequest]] = defaultdict(list)
+        for item in requests:
+            settings = item.sampling_of(item.role, sampling)
+            _check(item, settings)
+            alike[item.role, settings].append(item)
+        answered: list[tuple[RolloutRequest, Trajectory]] = []
+        for (_, settings), members in alike.items():
+            answered += self._answer(members, settings)
+        asyncio.run(self._score(answered))
+        outputs = {item.group_id: RolloutOutput(item.group_id, []) for item in requests}
+        for item, one in answered:
+            outputs[item.group_id].trajectories.append(one)
+        return list(outputs.values())
 
     def _answer(
-        self, inputs: list[StageInput], settings: SamplingSettings
-    ) -> list[tuple[StageInput, Sample]]:
-        if settings.top_p != 1.0 or settings.top_k != -1:
-            raise ValueError("TorchEngine samples the whole distribution: top_p must be 1.0 and top_k -1")
-        prompts = {stage_input.group_id: self.prompt_ids(stage_input) for stage_input in inputs}
-        fitting = [i for i in inputs if len(prompts[i.group_id]) <= settings.max_prompt_tokens]
+        self, requests: list[RolloutRequest], settings: Sampling
+    ) -> list[tuple[RolloutRequest, Trajectory]]:
+        prompts = {item.group_id: self.prompt_ids(item) for item in requests}
+        fitting = {name for name, prompt in prompts.items() if len(prompt) <= settings.max_prompt_tokens}
         decoded = iter(
             decode(
                 self.model,
-                [prompts[stage_input.group_id] for stage_input in fitting for _ in range(stage_input.n)],
+                [
+                    prompts[item.group_id]
+                    for item in requests
+                    if item.group_id in fitting
+                    for _ in range(item.n)
+                ],
                 settings.max_new_tokens,
                 settings.temperature,
                 self.generator,
             )
         )
-        accepted = {stage_input.group_id for stage_input in fitting}
         answered = []
-        for stage_input in inputs:
-            for index in range(stage_input.n):
-                completion = next(decoded) if stage_input.group_id in accepted else None
-                sample = self._sample(stage_input, index, prompts[stage_input.group_id], completion)
-                answered.append((stage_input, sample))
+        for item in requests:
+            for k in range(item.n):
+                completion = next(decoded) if item.group_id in fitting else None
+                answered.append((item, self._trajectory(item, k, prompts[item.group_id], completion)))
         return answered
 
-    def prompt_ids(self, stage_input: StageInput) -> list[int]:
-        """The input's messages through the chat template."""
+    def prompt_ids(self, item: RolloutRequest) -> list[int]:
+        """The request's messages through the chat template."""
         encoded = self.tokenizer.apply_chat_template(
-            list(stage_input.messages), add_generation_prompt=True, tokenize=True, return_dict=False
+            list(item.messages), add_generation_prompt=True, tokenize=True, return_dict=False
         )
         return list(encoded)
 
-    def _sample(
-        self, stage_input: StageInput, index: int, prompt_ids: list[int], completion: Completion | None
-    ) -> Sample:
+    def _trajectory(
+        self, item: RolloutRequest, k: int, prompt_ids: list[int], completion: Completion | None
+    ) -> Trajectory:
         if completion is None:
-            reason, completion = FinishReason.PROMPT_TOO_LONG, Completion([], [], False)
+            finish, completion = FinishReason.PROMPT_TOO_LONG, Completion([], [], False)
         else:
-            reason = FinishReason.STOP if completion.finished else FinishReason.LENGTH
-        text = self.tokenizer.decode(completion.token_ids, skip_special_tokens=True)
-        return Sample(
-            sample_id=f"{stage_input.group_id}#{index}",
-            group_id=stage_input.group_id,
-            prompt_ids=prompt_ids,
-            response_ids=completion.token_ids,
-            rollout_log_probs=completion.log_probs,
-            finish_reason=reason,
-            text=text,
-            final_text=text.rpartition("</think>")[2].strip(),
-            policy_version=self.policy_version,
-        )
+            finish = FinishReason.STOP if completion.finished else FinishReason.LENGTH
+        ids = completion.token_ids
+        versions = ((len(ids), self.policy_version),)
+        sequence = TokenSequence(item.role, prompt_ids, ids, completion.log_probs, versions=versions)
+        text = self.tokenizer.decode(ids, skip_special_tokens=True)
+        return Trajectory(f"{item.group_id}#{k}", [sequence], finish, text, final_text(text))
 
-    async def _score(self, requests: list[ScoreRequest]) -> list[Outcome]:
-        return [await self.rewards[request.role].score(request) for request in requests]
+    async def _score(self, answered: list[tuple[RolloutRequest, Trajectory]]) -> None:
+        for item, one in answered:
+            one.reward = await self.rewards[item.role].score(ScoreRequest.of(item, one))
+
+
+def _check(item: RolloutRequest, settings: Sampling) -> None:
+    if settings.top_p != 1.0 or settings.top_k != -1:
+        raise ValueError("TorchEngine samples the whole distribution: top_p must be 1.0 and top_k -1")
+    if item.prefix is not None or item.resume is not None or settings.segment_tokens is not None:
+        raise ValueError(
+            f"request {item.group_id}: TorchEngine answers from the prompt to the end, in one round"
+        )

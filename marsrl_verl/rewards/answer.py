@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
-from marsrl_verl.core.types import FinishReason, Outcome
+from marsrl_verl.core.trajectory import FinishReason, RewardResult
 from marsrl_verl.rewards.base import RoleReward, ScoreRequest
 from marsrl_verl.rewards.extraction import references
 
@@ -17,15 +17,15 @@ class AnswerReward(RoleReward):
     strings, of which any may be met.
     """
 
-    def score(self, request: ScoreRequest) -> Outcome:
+    def score(self, request: ScoreRequest) -> RewardResult:
         """Compare the final answer with the problem's ground truth."""
         if request.finish_reason is not FinishReason.STOP or not request.final_text.strip():
-            return Outcome(0.0)
+            return RewardResult(0.0)
         accepted = references(request.problem.ground_truth)
         if not accepted:
             raise ValueError(f"problem {request.problem.problem_id}: the ground truth is empty")
         return self.grade(request.final_text, accepted)
 
     @abstractmethod
-    def grade(self, final_text: str, references: list[str]) -> Outcome:
+    def grade(self, final_text: str, references: list[str]) -> RewardResult:
         """Extract the final answer of a finished response and compare it with the references."""

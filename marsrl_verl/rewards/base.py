@@ -1,20 +1,21 @@
-"""The interface of a role's reward: one response in, one outcome out."""
+"""The interface of a role's reward: one response in, one result out."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass, field
 from typing import ClassVar
 
-from marsrl_verl.core.types import FinishReason, Outcome, Problem, Sample, StageInput
+from marsrl_verl.core.request import Plain, Problem, RolloutRequest
+from marsrl_verl.core.trajectory import FinishReason, RewardResult, Trajectory
 
 
 @dataclass(frozen=True, slots=True)
 class ScoreRequest:
     """Everything a role's reward may look at."""
 
-    sample_id: str
+    trajectory_id: str
     role: str
     stage: str
     problem: Problem
@@ -23,24 +24,22 @@ class ScoreRequest:
     final_text: str
     """The text after the thinking part; empty when there is none."""
     finish_reason: FinishReason
-    solution: str | None = None
-    """The solution that was judged or repaired."""
-    solution_reward: float | None = None
-    """Its reward: the Verifier's ground truth."""
+    inputs: Mapping[str, Plain] = field(default_factory=dict)
+    """What the method gave with the rollout request. Of MarsRL's Verifiers and Correctors: `solution`, which
+    they judge or repair, and `solution_reward`, the Verifier's ground truth."""
 
     @classmethod
-    def of(cls, stage_input: StageInput, sample: Sample) -> ScoreRequest:
-        """The request for one sample of a stage input."""
+    def of(cls, request: RolloutRequest, one: Trajectory) -> ScoreRequest:
+        """The request for one trajectory of a rollout request."""
         return cls(
-            sample_id=sample.sample_id,
-            role=stage_input.role,
-            stage=stage_input.stage,
-            problem=stage_input.problem,
-            text=sample.text,
-            final_text=sample.final_text,
-            finish_reason=sample.finish_reason,
-            solution=stage_input.solution,
-            solution_reward=stage_input.solution_reward,
+            trajectory_id=one.trajectory_id,
+            role=request.role,
+            stage=request.stage,
+            problem=request.problem,
+            text=one.text,
+            final_text=one.final_text,
+            finish_reason=one.finish,
+            inputs=request.inputs,
         )
 
 
@@ -49,7 +48,7 @@ class RoleReward(ABC):
 
     A subclass takes its settings as keyword arguments (`marsrl.reward.<role>.kwargs`). It is
     constructed once in the launcher, as a check, and once in every reward worker. `score` may be an
-    ordinary method, which is called from several threads at a time, or a coroutine. A sample on which it
+    ordinary method, which is called from several threads at a time, or a coroutine. A trajectory on which it
     raises or takes longer than `marsrl.reward.<role>.timeout_s` is recorded with reward 0 and the error, and
     not trained.
     """
@@ -59,7 +58,7 @@ class RoleReward(ABC):
     papers give 0 (MarsRL, arXiv 2511.11373, §3.2)."""
 
     @abstractmethod
-    def score(self, request: ScoreRequest) -> Outcome | Awaitable[Outcome]:
+    def score(self, request: ScoreRequest) -> RewardResult | Awaitable[RewardResult]:
         """Score one response."""
 
     def longest_s(self, calls: int) -> float | None:

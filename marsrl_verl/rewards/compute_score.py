@@ -13,7 +13,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
 
-from marsrl_verl.core.types import Outcome
+from marsrl_verl.core.trajectory import RewardResult
 from marsrl_verl.rewards.base import RoleReward, ScoreRequest
 from marsrl_verl.rewards.loading import ClassLoadError
 
@@ -54,7 +54,7 @@ class ComputeScoreReward(RoleReward):
                 f"the function {name} in {path} can't be called with {', '.join(given)}: {error}"
             ) from error
 
-    def score(self, request: ScoreRequest) -> Outcome | Awaitable[Outcome]:
+    def score(self, request: ScoreRequest) -> RewardResult | Awaitable[RewardResult]:
         """Call the function with the response."""
         arguments = {
             "data_source": request.problem.data_source,
@@ -63,21 +63,21 @@ class ComputeScoreReward(RoleReward):
             "extra_info": {**request.problem.extra_info, **_SINGLE_TURN},
         }
         result = self.function(**{**arguments, **self.kwargs})
-        return self._later(result) if inspect.isawaitable(result) else _outcome(result)
+        return self._later(result) if inspect.isawaitable(result) else _result(result)
 
     @staticmethod
-    async def _later(result: Awaitable[Any]) -> Outcome:
-        return _outcome(await result)
+    async def _later(result: Awaitable[Any]) -> RewardResult:
+        return _result(await result)
 
 
-def _outcome(result: Any) -> Outcome:
+def _result(result: Any) -> RewardResult:
     found = result
     if isinstance(result, dict):
         if "score" not in result:
             raise KeyError(f"the function returned a dictionary without 'score', with {sorted(result)}")
         found = result["score"]
     answer = result.get("pred") if isinstance(result, dict) else None
-    return Outcome(float(found), answer=None if answer is None else str(answer))
+    return RewardResult(float(found), {} if answer is None else {"answer": str(answer)})
 
 
 def _ground_truth(text: str) -> Any:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from marsrl_verl.core.types import Outcome
+from marsrl_verl.core.trajectory import RewardResult
 from marsrl_verl.rewards.answer import AnswerReward
 from marsrl_verl.rewards.extraction import boxed_answer, last_number
 from marsrl_verl.rewards.normal_form import same_answer
@@ -18,7 +18,7 @@ class ExactAnswerReward(AnswerReward):
     def __init__(self, allow_last_number: bool = False) -> None:
         self.allow_last_number = allow_last_number
 
-    def grade(self, final_text: str, references: list[str]) -> Outcome:
+    def grade(self, final_text: str, references: list[str]) -> RewardResult:
         """Compare normal forms."""
         boxed = boxed_answer(final_text)
         if boxed is not None:
@@ -26,6 +26,6 @@ class ExactAnswerReward(AnswerReward):
         elif self.allow_last_number and (number := last_number(final_text)) is not None:
             readings = (number,)
         else:
-            return Outcome(0.0)
+            return RewardResult(0.0)
         right = any(same_answer(one, reference) for one in readings for reference in references)
-        return Outcome(float(right), answer=readings[0])
+        return RewardResult(float(right), {"answer": readings[0]})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from marsrl_verl.core.types import Outcome, Sample
+from marsrl_verl.core.trajectory import RewardResult, Trajectory
 from marsrl_verl.rewards.running import RewardUnavailableError
 
 LEAST_GRADES, LEAST_GROUPS = 8, 4
@@ -15,8 +15,8 @@ WARNED_SHARE = 0.1
 """Share of failed grades from which on a step is warned of."""
 _SHOWN_CHARACTERS = 300
 
-Answered = Iterable[tuple[str, Sample]]
-"""Samples, each with the role that answered."""
+Answered = Iterable[tuple[str, Trajectory]]
+"""Trajectories, each with the role that answered."""
 
 
 @dataclass(slots=True)
@@ -29,12 +29,12 @@ class _Grades:
     groups: set[str] = field(default_factory=set)
     """Of the failed ones."""
 
-    def add(self, sample: Sample, outcome: Outcome) -> None:
+    def add(self, one: Trajectory, reward: RewardResult) -> None:
         self.graded += 1
-        if not outcome.graded:
+        if not reward.graded:
             self.failed += 1
-            self.groups.add(sample.group_id)
-            self.first_error = self.first_error or _one_line(outcome.error or "no error is recorded")
+            self.groups.add(one.group_id)
+            self.first_error = self.first_error or _one_line(reward.error or "no error is recorded")
 
 
 class GradeWatch:
@@ -44,7 +44,7 @@ class GradeWatch:
         self._failed_in_a_row: dict[str, _Grades] = {}
 
     def look(self, answered: Answered) -> None:
-        """Look at one round. Samples that have not ended are passed over.
+        """Look at one round. Trajectories that have not ended are passed over.
 
         Raises:
             RewardUnavailableError: the last grades of a role all failed, those of this round among them, and
@@ -68,19 +68,19 @@ class GradeWatch:
 def grade_warnings(answered: Answered) -> list[str]:
     """A sentence for each role of which many grades failed, with the first error."""
     return [
-        f"warning: {found.failed} of {found.graded} grades of the {role} failed, these samples are not "
-        f"trained; the first: {found.first_error}"
+        f"warning: {found.failed} of {found.graded} grades of the {role} failed, these trajectories are "
+        f"not trained; the first: {found.first_error}"
         for role, found in _by_role(answered).items()
         if found.failed >= WARNED_SHARE * found.graded and found.failed
     ]
 
 
 def _by_role(answered: Answered) -> dict[str, _Grades]:
-    """The grades of samples that have one."""
+    """The grades of trajectories that have one."""
     found: dict[str, _Grades] = {}
-    for role, sample in answered:
-        if sample.outcome is not None:
-            found.setdefault(role, _Grades()).add(sample, sample.outcome)
+    for role, one in answered:
+        if one.reward is not None:
+            found.setdefault(role, _Grades()).add(one, one.reward)
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from marsrl_verl.core.types import Outcome
+from marsrl_verl.core.trajectory import RewardResult
 from marsrl_verl.rewards.answer import AnswerReward
 from marsrl_verl.rewards.bare_answer import same_bare_answer
 from marsrl_verl.rewards.extraction import boxed_answer
@@ -31,13 +31,13 @@ class HybridReward(AnswerReward):
     ) -> None:
         self.equivalent = MathVerifyReward(timeout_s, memory_mb, grader, processes)
 
-    def grade(self, final_text: str, references: list[str]) -> Outcome:
+    def grade(self, final_text: str, references: list[str]) -> RewardResult:
         """The comparisons of text decide what is right, math-verify what is wrong."""
         boxed = boxed_answer(final_text)
         if boxed is not None:
             pairs = ((reading, one) for reading in boxed.readings for one in references)
             if any(_same_but_for_units(reading, one) for reading, one in pairs):
-                return Outcome(1.0, answer=boxed.text)
+                return RewardResult(1.0, {"answer": boxed.text})
         return self.equivalent.grade(final_text, references)
 
     def longest_s(self, calls: int) -> float:

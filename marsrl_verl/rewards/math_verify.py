@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from fractions import Fraction
 
-from marsrl_verl.core.types import Outcome
+from marsrl_verl.core.trajectory import RewardResult
 from marsrl_verl.rewards.answer import AnswerReward
 from marsrl_verl.rewards.extraction import BoxedAnswer, boxed_answer
 from marsrl_verl.rewards.grade_pool import GradePool, TooHard
@@ -42,18 +42,18 @@ class MathVerifyReward(AnswerReward):
         self._text_first = grader == MATH_GRADER
         self.pool = GradePool(grader, processes=processes, timeout_s=timeout_s, memory_mb=memory_mb)
 
-    def grade(self, final_text: str, references: list[str]) -> Outcome:
+    def grade(self, final_text: str, references: list[str]) -> RewardResult:
         """Compare texts where that suffices, else ask a process."""
         boxed = boxed_answer(final_text)
         if boxed is not None and self._text_first:
             found = _told_by_text(boxed, references)
             if found is not None:
-                return Outcome(float(found), answer=boxed.text)
+                return RewardResult(float(found), {"answer": boxed.text})
         try:
             result = self.pool.call(final_text, references)
         except TooHard as error:
-            return Outcome(0.0, answer=None if boxed is None else boxed.text, error=str(error))
-        return Outcome(float(result["correct"]), answer=result["answer"], error=result["error"])
+            return RewardResult(0.0, {} if boxed is None else {"answer": boxed.text}, error=str(error))
+        return RewardResult(float(result["correct"]), {"answer": result["answer"]}, error=result["error"])
 
     def longest_s(self, calls: int) -> float:
         """As its processes'."""

@@ -1,4 +1,4 @@
-"""Call a role's reward with a time limit; what goes wrong in it is an outcome.
+"""Call a role's reward with a time limit; what goes wrong in it is a result.
 
 An ordinary `score` runs in a thread, since graders may block; a coroutine runs in an event loop of the
 rewards' own, so that one that blocks holds up no more than that. Python can't end a thread: one that overruns
@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from marsrl_verl.core.types import FinishReason, Outcome
+from marsrl_verl.core.trajectory import FinishReason, RewardResult
 from marsrl_verl.rewards.base import RoleReward, ScoreRequest
 from marsrl_verl.rewards.loading import load_class
 
@@ -71,10 +71,10 @@ class RewardRunner:
         base: type[Any] = RoleReward  # abstract: mypy allows no abstract class where a type is expected
         return cls(load_class(target, kwargs, base), timeout_s, f"marsrl.reward.{role}")
 
-    async def score(self, request: ScoreRequest) -> Outcome:
+    async def score(self, request: ScoreRequest) -> RewardResult:
         """Score one response.
 
-        An exception, a call that takes too long, and a result that is no `Outcome` with a finite reward
+        An exception, a call that takes too long, and a result that is no `RewardResult` with a finite number
         become reward 0 with the error, not graded. A response that the model did not end itself has reward
         0, unless the reward `pays_unfinished`.
 
@@ -82,15 +82,15 @@ class RewardRunner:
             RewardUnavailableError: so many calls have overrun the limit that no thread is left.
         """
         try:
-            outcome = _checked(await self._call(request))
+            result = _checked(await self._call(request))
         except RewardUnavailableError:
             raise
         except Exception as error:
             note = f"{type(self.reward).__name__}: {type(error).__name__}: {error}"
-            return Outcome(reward=0.0, error=note, graded=False)
+            return RewardResult(0.0, error=note, graded=False)
         if request.finish_reason is not FinishReason.STOP and not self.reward.pays_unfinished:
-            outcome = replace(outcome, reward=0.0)
-        return outcome
+            result = replace(result, value=0.0)
+        return result
 
     def close(self) -> None:
         """End the threads and release what the reward holds."""
@@ -155,14 +155,20 @@ class RewardRunner:
         raise TimeoutError(self._limit)
 
 
-def _checked(outcome: Any) -> Outcome:
-    if not isinstance(outcome, Outcome):
+def _checked(result: Any) -> RewardResult:
+    if not isinstance(result, RewardResult):
         raise TypeError(
-            f"score returned {type(outcome).__name__}, expected an Outcome (marsrl_verl.core.types:Outcome)"
+            f"score returned {type(result).__name__}, expected a RewardResult "
+            f"({RewardResult.__module__}:RewardResult)"
         )
-    if not math.isfinite(outcome.reward):
-        raise ValueError(f"the reward is {outcome.reward}, expected a finite number")
-    return replace(outcome, reward=float(outcome.reward))
+    if not isinstance(result.info, Mapping):
+        raise TypeError(
+            f"the result's info is {type(result.info).__name__}, expected a mapping, as in "
+            'RewardResult(1.0, {"answer": "42"})'
+        )
+    if not math.isfinite(result.value):
+        raise ValueError(f"the reward is {result.value}, expected a finite number")
+    return replace(result, value=float(result.value))
 
 
 _STUCK = "which still hold their threads: no thread is left to score with"

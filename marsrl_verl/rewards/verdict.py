@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from marsrl_verl.core.thinking import CLOSE
-from marsrl_verl.core.types import Outcome, Verdict, is_correct
-from marsrl_verl.core.verdict import VerdictParser, parse_verdict
+from marsrl_verl.core.trajectory import RewardResult
+from marsrl_verl.core.types import is_correct
+from marsrl_verl.core.verdict import Verdict, VerdictParser, parse_verdict
 from marsrl_verl.rewards.base import RoleReward, ScoreRequest
 
 
@@ -24,12 +25,13 @@ class VerdictReward(RoleReward):
             raise ValueError(f"parser is {parser!r}, expected one of: {', '.join(known)}")
         self.parser = VerdictParser(parser)
 
-    def score(self, request: ScoreRequest) -> Outcome:
+    def score(self, request: ScoreRequest) -> RewardResult:
         """Parse the verdict and compare it with the judged solution's reward."""
-        if request.solution_reward is None:
+        solution_reward = request.inputs.get("solution_reward")
+        if solution_reward is None:
             raise ValueError(
-                f"sample {request.sample_id}: a verdict is scored against the judged solution's reward, "
-                "but solution_reward is None"
+                f"trajectory {request.trajectory_id}: a verdict is scored against the judged solution's "
+                f"reward, but solution_reward is missing among the request's inputs {dict(request.inputs)}"
             )
         text = request.final_text
         if self.parser is VerdictParser.RELEASED:
@@ -40,5 +42,6 @@ class VerdictReward(RoleReward):
         if self.parser is VerdictParser.STRICT:
             # A verdict without a word of explanation is still something to tell the Corrector.
             report = report or text
-        truth = Verdict.CORRECT if is_correct(request.solution_reward) else Verdict.WRONG
-        return Outcome(float(parsed.verdict is truth), verdict=parsed.verdict, report=report)
+        truth = Verdict.CORRECT if is_correct(solution_reward) else Verdict.WRONG
+        info = {"verdict": parsed.verdict.value, "report": report}
+        return RewardResult(float(parsed.verdict is truth), info)

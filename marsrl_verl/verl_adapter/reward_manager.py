@@ -47,8 +47,8 @@ class MarsRLRewardManager(RewardManagerBase):
             RewardUnavailableError: a reward has no thread left to be called in.
         """
         requests: list[ScoreRequest] = list(data.non_tensor_batch["score_request"])
-        outcomes = await asyncio.gather(
+        results = await asyncio.gather(
             *[self.role_rewards[request.role].score(request) for request in requests]
         )
-        mean = sum(outcome.reward for outcome in outcomes) / len(outcomes)
-        return {"reward_score": mean, "reward_extra_info": {"outcomes": list(outcomes)}}
+        mean = sum(one.value for one in results) / len(results)
+        return {"reward_score": mean, "reward_extra_info": {"outcomes": list(results)}}

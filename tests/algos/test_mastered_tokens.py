@@ -3,75 +3,103 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
+import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marsrl_verl.algos.mastered_tokens import mastered_positive_tokens, tokens_to_mask
 from marsrl_verl.settings.choices import EntropyScope
+from marsrl_verl.algos.mastered_tokens import MasteredTokens
+from marsrl_verl.settings.declaration import MasteredTokensConfig
+from marsrl_verl.core.request import Problem, RolloutRequest
+from marsrl_verl.core.rows import ENTROPIES, OLD_LOG_PROBS, RESPONSE_MASK, RowRef, Rows
+from marsrl_verl.core.sequence import Sequence
+from marsrl_verl.core.trajectory import FinishReason, Group, Trajectory
 
-# Four samples: entropies 0.1 and 0.3 | 0.05 | 0.5 | 0.1, the last one with a negative advantage.
-LOG_PROBS = torch.log(torch.tensor([[0.995, 0.5], [0.995, 0.99], [0.999, 0.2], [0.999, 0.999]]))
-ENTROPIES = torch.tensor([[0.1, 0.3], [0.05, 9.0], [0.5, 0.5], [0.1, 0.1]])
-ADVANTAGES = torch.tensor([[1.0, 1.0], [1.0, 1.0], [1.0, 1.0], [-1.0, -1.0]])
-MASK = torch.tensor([[1, 1], [1, 0], [1, 1], [1, 1]])
+# Four rows: entropies 0.1 and 0.3 | 0.05 | 0.5 | 0.1, the last one with a negative advantage.
+PROBABILITIES = [[0.995, 0.5], [0.995, 0.99], [0.999, 0.2], [0.999, 0.999]]
+ENTROPY = [[0.1, 0.3], [0.05, 9.0], [0.5, 0.5], [0.1, 0.1]]
+ADVANTAGES = [[1.0, 1.0], [1.0, 1.0], [1.0, 1.0], [-1.0, -1.0]]
+MASK = [[1, 1], [1, 0], [1, 1], [1, 1]]
 ROLES = ["solver", "solver", "verifier", "verifier"]
+ON = MasteredTokens(enabled=True)
 
 
-def masked(**settings) -> list[list[bool]]:
-    mastered = mastered_positive_tokens(LOG_PROBS, ADVANTAGES, MASK)
-    return tokens_to_mask(mastered, ENTROPIES, MASK, ROLES, **settings).tolist()
+def packed(values, order=range(4), dtype=np.float32):
+    return np.array([values[row] for row in order], dtype=dtype).reshape(-1)
+
+
+def rows(order=range(4), mask=MASK) -> Rows:
+    members = [
+        Trajectory(f"g#{k}", [Sequence(ROLES[row], [1], [2, 3], [0.0, 0.0], mask[row])], FinishReason.STOP)
+        for k, row in enumerate(order)
+    ]
+    request = RolloutRequest("g", Problem("p", "", ""), "solver", "solver", (), 4)
+    found = Rows.of([Group(request, members)], [RowRef(0, k) for k in range(4)])
+    found.columns |= {OLD_LOG_PROBS: np.log(packed(PROBABILITIES, order)), ENTROPIES: packed(ENTROPY, order)}
+    return found
+
+
+def masked(order=range(4), **settings) -> list[list[bool]]:
+    found = replace(ON, **settings).masks(rows(order), packed(ADVANTAGES, order))
+    return found.reshape(4, 2).tolist()
 
 
 def test_mastered_tokens_are_probable_positive_and_sampled():
     # 0.5, 0.2: improbable; 0.99 of the second row: no token of the model; the last row: negative
     expected = [[True, False], [True, False], [True, False], [False, False]]
-    assert mastered_positive_tokens(LOG_PROBS, ADVANTAGES, MASK).tolist() == expected
-    assert not mastered_positive_tokens(LOG_PROBS, torch.zeros_like(ADVANTAGES), MASK).any()
+    assert ON.mastered(rows(), packed(ADVANTAGES)).reshape(4, 2).tolist() == expected
+    assert not ON.mastered(rows(), np.zeros(8, dtype=np.float32)).any()
 
 
-def test_sequence_scope_looks_at_each_samples_own_tokens():
+def test_sequence_scope_looks_at_each_rows_own_tokens():
     # means: 0.2 (not below 0.2), 0.05 (its second token is no token of the model), 0.5, 0.1
-    assert masked() == [[False, False], [True, False], [False, False], [False, False]]
+    assert masked(target_entropy=0.1999) == [[False, False], [True, False], [False, False], [False, False]]
     assert masked(target_entropy=0.21)[0] == [True, False]
 
 
 def test_batch_scope_looks_at_all_tokens():
     # (0.1 + 0.3 + 0.05 + 0.5 + 0.5 + 0.1 + 0.1) / 7 = 0.2357
-    assert not any(map(any, masked(scope="batch", target_entropy=0.235)))
+    assert not any(map(any, masked(scope=EntropyScope.BATCH, target_entropy=0.235)))
     expected = [[True, False], [True, False], [True, False], [False, False]]
-    assert masked(scope="batch", target_entropy=0.236) == expected
+    assert masked(scope=EntropyScope.BATCH, target_entropy=0.236) == expected
 
 
 def test_role_scope_looks_at_the_roles_tokens():
     # solver: 0.45 / 3 = 0.15; verifier: 1.2 / 4 = 0.3
-    assert masked(scope="role") == [[True, False], [True, False], [False, False], [False, False]]
+    assert masked(scope=EntropyScope.ROLE) == [[True, False], [True, False], [False, False], [False, False]]
 
 
 def test_the_probability_threshold_counts_itself():
-    exact = mastered_positive_tokens(
-        torch.tensor([[0.0]]), torch.ones(1, 1), torch.ones(1, 1), probability=1.0
-    )
-    assert exact.tolist() == [[True]]
+    certain = rows()
+    certain.columns[OLD_LOG_PROBS] = np.zeros(8, dtype=np.float32)
+    found = MasteredTokens(enabled=True, probability=1.0).mastered(certain, np.ones(8, dtype=np.float32))
+    assert found.tolist() == certain.columns[RESPONSE_MASK].astype(bool).tolist()
 
 
 @given(st.sampled_from(list(EntropyScope)), st.permutations(range(4)))
 def test_the_order_of_rows_does_not_matter(scope, order):
-    expected = torch.tensor(masked(scope=scope))[list(order)]
-    index = torch.tensor(order)
-    mastered = mastered_positive_tokens(LOG_PROBS[index], ADVANTAGES[index], MASK[index])
-    found = tokens_to_mask(mastered, ENTROPIES[index], MASK[index], [ROLES[i] for i in order], scope=scope)
-    assert torch.equal(found, expected)
+    expected = masked(scope=scope)
+    assert masked(order, scope=scope) == [expected[row] for row in order]
 
 
-def test_an_unknown_scope_is_refused():
+def test_where_it_is_off_nothing_is_read_or_masked():
+    bare = rows()
+    del bare.columns[OLD_LOG_PROBS], bare.columns[ENTROPIES]
+    assert MasteredTokens().masks(bare, packed(ADVANTAGES)) is None
+
+
+def test_the_settings_node():
+    node = MasteredTokensConfig(enabled=True, probability=0.9, target_entropy=0.3, scope="role")
+    assert MasteredTokens.from_config(node) == MasteredTokens(True, 0.9, 0.3, EntropyScope.ROLE)
     with pytest.raises(ValueError, match="token"):
-        masked(scope="token")
+        MasteredTokens.from_config(replace(node, scope="token"))
 
 
 def test_nothing_is_masked_without_tokens():
-    nothing = torch.zeros_like(MASK)
-    mastered = mastered_positive_tokens(LOG_PROBS, ADVANTAGES, nothing)
-    assert not tokens_to_mask(mastered, ENTROPIES, nothing, ROLES, target_entropy=math.inf).any()
+    nothing = rows(mask=[[0, 0]] * 4)
+    for scope in EntropyScope:
+        found = replace(ON, scope=scope, target_entropy=math.inf).masks(nothing, packed(ADVANTAGES))
+        assert not found.any()

@@ -93,18 +93,18 @@ def test_a_round_decodes_every_token_once(seed):
 
 
 class RecordingEngine(SimulatedEngine):
-    """Keeps the newest length of every sample, in units."""
+    """Keeps the newest length of every trajectory, in units."""
 
     def __init__(self, *arguments):
         super().__init__(*arguments)
         self.lengths = {}
 
-    def generate(self, inputs, sampling):
-        samples = super().generate(inputs, sampling)
-        for sample in samples:
-            assert len(sample.response_ids) > self.lengths.get(sample.sample_id, 0)
-            self.lengths[sample.sample_id] = len(sample.response_ids)
-        return samples
+    def generate(self, requests, sampling):
+        outputs = super().generate(requests, sampling)
+        for one in (one for output in outputs for one in output.trajectories):
+            assert one.tokens > self.lengths.get(one.trajectory_id, 0)
+            self.lengths[one.trajectory_id] = one.tokens
+        return outputs
 
 
 @pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: variant.name)

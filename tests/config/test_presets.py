@@ -322,12 +322,12 @@ def test_own_configuration_folder(run, tmp_path):
 def test_reward_of_ones_own(run, tmp_path):
     (tmp_path / "own_reward.py").write_text(
         "from marsrl_verl.rewards.base import RoleReward\n"
-        "from marsrl_verl.core.types import Outcome\n"
+        "from marsrl_verl.core.trajectory import RewardResult\n"
         "class Length(RoleReward):\n"
         "    def __init__(self, limit):\n"
         "        self.limit = limit\n"
         "    def score(self, request):\n"
-        "        return Outcome(reward=float(len(request.text) < self.limit))\n"
+        "        return RewardResult(float(len(request.text) < self.limit))\n"
     )
     done = run("marsrl.reward.solver.target=own_reward:Length", "marsrl.reward.solver.kwargs.limit=7")
     assert done.err == ""

@@ -2,30 +2,37 @@
 
 from __future__ import annotations
 
-from scheduler_tools import ShortPrompts, problems
+import numpy as np
+from scheduler_tools import ShortPrompts, problems, saved
 
 from marsrl_verl.algos.attnrl.adaptive_sampling import (
     ExpansionRounding,
     FilterRule,
 )
-from marsrl_verl.algos.attnrl.branch_points import BranchRule
 from marsrl_verl.algos.attnrl.method import (
+    CONTINUATION,
+    INFLUENCE,
     INITIAL,
     AttnRL,
     Expansion,
 )
+from marsrl_verl.algos.attnrl.branch_points import BranchRule
 from marsrl_verl.algos.attnrl.step_cutter import StepCutter
+from marsrl_verl.core.method import Ended, EndReason, StepView
+from marsrl_verl.core.request import RolloutRequest, Sampling
+from marsrl_verl.core.rows import RowRef, Rows
 from marsrl_verl.core.scheduler import Scheduler
 from marsrl_verl.core.scripted import Reply, ScriptedEngine
+from marsrl_verl.core.sequence import RECORDED_ENTROPIES, RECORDED_LOG_PROBS, TRAINER_LOG_PROBS
 from marsrl_verl.core.steps import TokenTexts
-from marsrl_verl.core.types import Marks, SamplingSettings, StageInput
+from marsrl_verl.core.trajectory import Group, Trajectory
 
-SAMPLING = {"solver": SamplingSettings(200, 200)}
+SAMPLING = {"solver": Sampling(200, 200)}
 CUTTER = StepCutter(TokenTexts(lambda token: bytes([token]).decode(errors="replace")))
 LINES = "first line\nsecond line\nthird line\nfourth line\n"
 
 
-def script(item: StageInput, k: int) -> Reply:
+def script(item: RolloutRequest, k: int) -> Reply:
     """Four lines and an answer. The first responses 0 and 1 are right, of continuations the even ones."""
     right = k < 2 if item.stage == INITIAL else k % 2 == 0
     answer = item.problem.ground_truth if right else "wrong"
@@ -43,38 +50,71 @@ def method(**settings) -> AttnRL:
     return AttnRL(ShortPrompts(), CUTTER, **{**usual, **settings})
 
 
-def mark(algorithm: AttnRL, scheduler: Scheduler, influence=None) -> None:
+def annotate(method: AttnRL, one: Trajectory, influence) -> None:
+    """What a probe writes of a response, with an influence by step."""
+    sequence, steps = one.sequence, method.steps(one)
+    by_step = np.array(influence[: len(steps)], dtype=np.float32)
+    log_probs = np.full(len(sequence), -0.5, dtype=np.float32)
+    sequence.annotations |= {
+        TRAINER_LOG_PROBS: log_probs,
+        RECORDED_LOG_PROBS: log_probs,
+        # Entropy grows towards the end.
+        RECORDED_ENTROPIES: np.arange(len(sequence), dtype=np.float32) * np.float32(0.01),
+        INFLUENCE: by_step[steps.step_ids()],
+    }
+
+
+def probe(method: AttnRL, scheduler: Scheduler, influence=None) -> None:
     """What the trainer does between two rounds, with an influence that the test chooses."""
-    for group in scheduler.unsettled():
-        if group.input.stage in algorithm.marked_stages():
-            for sample in group.samples:
-                steps = algorithm.cut(sample.response_ids)
-                values = influence or [0.0, 0.1, 0.9, 0.2, 0.3]
-                sample.trainer_log_probs = [-0.5] * len(sample.response_ids)
-                # Entropy grows towards the end.
-                entropies = tuple(0.01 * at for at in range(len(sample.response_ids)))
-                sample.marks = Marks(
-                    steps, tuple(sample.trainer_log_probs), tuple(values[: len(steps)]), entropies
-                )
+    for group in scheduler.completed_stages():
+        if method.probes(group.request.stage):
+            for one in group.trajectories:
+                annotate(method, one, influence or [0.0, 0.1, 0.9, 0.2, 0.3])
 
 
-def run(algorithm: AttnRL, mode="pipelined", steps=3, answers=script, count=2, influence=None):
+def run(method: AttnRL, mode="pipelined", steps=3, answers=script, count=2, influence=None):
     """Results by step."""
-    scheduler = Scheduler(algorithm, mode)
+    scheduler = Scheduler(method, mode)
     engine = ScriptedEngine(answers, seed=3)
     results = []
     for step in range(1, steps + 1):
         engine.policy_version = step - 1
         scheduler.start_step(step, problems(count, first=10 * step))
-        while inputs := scheduler.next_round():
-            scheduler.absorb(engine.generate(inputs, SAMPLING))
-            mark(algorithm, scheduler, influence)
+        while requests := scheduler.next_round():
+            scheduler.absorb(engine.generate(requests, SAMPLING))
+            probe(method, scheduler, influence)
         # What a checkpoint holds is enough to go on.
-        state = scheduler.state_dict()
-        scheduler = Scheduler(algorithm, mode)
+        state = saved(scheduler.state_dict())
+        scheduler = Scheduler(method, mode)
         scheduler.load_state_dict(state)
         results.append(scheduler.finish_step())
     return results, engine
+
+
+def selected(method: AttnRL, groups: list[Group]) -> Rows:
+    """The rows of a step with these groups."""
+    return Rows.of(groups, method.select(groups, 0))
+
+
+def segments(method: AttnRL, groups: list[Group]) -> dict[str, list[tuple[int, float]]]:
+    """(end, advantage) of each run of tokens with one advantage, by trajectory."""
+    rows = selected(method, groups)
+    advantages = method.advantages(rows)
+    found = {}
+    for row in range(len(rows)):
+        values = advantages[rows.slice(row)]
+        ends = [*(np.flatnonzero(np.diff(values)) + 1).tolist(), len(values)]
+        found[rows.trajectory(row).trajectory_id] = [(end, float(values[end - 1])) for end in ends]
+    return found
+
+
+def told(method: AttnRL, trained: int = 0, finished: int = 0, unfinished: int = 0, deferred: int = 0):
+    """What the method says of a step that trains so many rows of other problems, and in which so many
+    problems ended at the last stage, or before."""
+    ended = [Ended(f"f{k}", CONTINUATION, EndReason.FINISHED) for k in range(finished)]
+    ended += [Ended(f"u{k}", INITIAL, EndReason.REJECTED) for k in range(unfinished)]
+    rows = Rows([], [RowRef(0, k) for k in range(trained)], np.zeros(trained + 1, dtype=np.int64))
+    return method.observe_step(StepView(rows, ended, deferred))
 
 
 def always(right: bool):

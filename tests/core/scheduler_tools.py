@@ -1,26 +1,25 @@
 """A small method, short prompts and a driver for scheduler tests."""
 
-import json
+import pickle
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from enum import Enum
+from typing import Any
+
+import numpy as np
 
 from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.algos.prompts import RolePrompts
-from marsrl_verl.core.algorithm import Algorithm, Stage
-from marsrl_verl.core.scheduler import Scheduler
+from marsrl_verl.core.advantages import comparable_rows, group_relative
+from marsrl_verl.core.method import Method, Stage
+from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
+from marsrl_verl.core.rows import Rows
+from marsrl_verl.core.scheduler import Scheduler, StepResult
 from marsrl_verl.core.scripted import ScriptedEngine, SkillModel
-from marsrl_verl.core.step_result import StepResult
-from marsrl_verl.core.types import (
-    FinishReason,
-    Group,
-    Outcome,
-    Problem,
-    Sample,
-    SamplingSettings,
-    StageInput,
-)
+from marsrl_verl.core.sequence import Sequence
+from marsrl_verl.core.trajectory import FinishReason, Group, RewardResult, RolloutOutput, Trajectory
 
-SAMPLING = {role: SamplingSettings(10_000, 10_000) for role in ("solver", "verifier", "corrector", "a", "b")}
+SAMPLING = {role: Sampling(10_000, 10_000) for role in ("solver", "verifier", "corrector", "a", "b")}
 
 
 def problems(count: int, first: int = 0) -> list[Problem]:
@@ -38,57 +37,93 @@ class ShortPrompts(RolePrompts):
         return ({"role": "user", "content": f"{problem.question} Repair: {solution} Report: {report}"},)
 
 
-class TwoStages(Algorithm):
+class TwoStages(Method):
     """Every problem has `fan[0]` groups at stage a and, if any reward is 1, `fan[1]` groups at stage b."""
 
-    stages = (Stage("a", "a"), Stage("b", "b"))
+    stages: tuple[Stage, ...] = (Stage("a", "a", next=("b",)), Stage("b", "b"))
 
     def __init__(self, fan: tuple[int, int] = (1, 2), n: int = 2) -> None:
         self.fan = fan
         self.n = n
 
-    def _inputs(self, problem: Problem, index: int, step: int, parent: str | None) -> list[StageInput]:
-        stage = self.stages[index]
-        prototype = StageInput(
-            "", problem, stage.name, index, stage.role, (), self.n, parent, created_step=step
-        )
-        names = [f"{problem.problem_id}/{stage.name}/{slot}" for slot in range(self.fan[index])]
-        return [replace(prototype, group_id=name) for name in names]
+    def requests(self, problem: Problem, name: str, count: int, step: int, parent: str | None = None):
+        stage = next(one for one in self.stages if one.name == name)
+        ids = [f"{problem.problem_id}/{name}/{slot}" for slot in range(count)]
+        return [
+            RolloutRequest(one, problem, name, stage.role, (), self.n, parent_id=parent, created_step=step)
+            for one in ids
+        ]
 
-    def first_inputs(self, problem: Problem, step: int) -> list[StageInput]:
-        return self._inputs(problem, 0, step, None)
+    def first_requests(self, problem: Problem, step: int) -> list[RolloutRequest]:
+        return self.requests(problem, "a", self.fan[0], step)
 
-    def next_inputs(self, problem, stage_index, groups: list[Group], step) -> list[StageInput]:
-        good = [sample for group in groups for sample in group.samples if sample.reward == 1.0]
-        return self._inputs(problem, stage_index + 1, step, good[0].sample_id) if good else []
+    def next_requests(self, problem, stage, groups: list[Group], step) -> list[RolloutRequest] | None:
+        good = [one for group in groups for one in group.trajectories if one.value == 1.0]
+        return self.requests(problem, "b", self.fan[1], step, good[0].trajectory_id) if good else []
 
-    def trains(self, group: Group) -> bool:
-        return len(set(group.rewards)) > 1
+    def trains(self, groups) -> bool:
+        return any(len(set(group.rewards)) > 1 for group in groups)
 
-    def credit(self, groups):
-        return {
-            sample.sample_id: ((len(sample.response_ids), sample.reward),)
-            for group in groups
-            for sample in group.samples
-        }
+    def select(self, groups, step):
+        return comparable_rows(groups)
+
+    def advantages(self, rows: Rows):
+        return rows.spread(group_relative(rows).astype(np.float32))
 
 
-def answers(item: StageInput, rewards: Iterable[float] = (1.0, 0.0)) -> list[Sample]:
-    """Scored samples of an input without any text."""
-    return [
-        Sample(
-            f"{item.group_id}#{k}",
-            item.group_id,
-            [1],
-            [k],
-            [0.0],
-            FinishReason.STOP,
-            "",
-            "",
-            outcome=Outcome(reward),
-        )
-        for k, reward in enumerate(rewards)
-    ]
+def single_call(
+    name: str, tokens: Iterable[int] = (0,), reward: float | None = 1.0, role: str = "a", **fields
+) -> Trajectory:
+    """A trajectory of one call without any text; a reward of None leaves it unscored."""
+    ids = list(tokens)
+    sequence = Sequence(role, [1], ids, [0.0] * len(ids))
+    result = None if reward is None else RewardResult(reward)
+    return Trajectory(name, [sequence], **{"finish": FinishReason.STOP, "reward": result, **fields})
+
+
+def paused(name: str, tokens: Iterable[int], **fields) -> Trajectory:
+    """A trajectory with so much of a response, to be continued."""
+    return single_call(name, tokens, None, finish=FinishReason.PAUSED, **fields)
+
+
+def answers(item: RolloutRequest, rewards: Iterable[float] = (1.0, 0.0)) -> RolloutOutput:
+    """Scored trajectories of a request without any text."""
+    members = [single_call(f"{item.group_id}#{k}", [k], one, item.role) for k, one in enumerate(rewards)]
+    return RolloutOutput(item.group_id, members)
+
+
+def frozen(item: Any) -> Any:
+    """As values that can be compared: arrays become lists with their type, NaN is equal to itself."""
+    if is_dataclass(item) and not isinstance(item, type):
+        return type(item).__name__, {one.name: frozen(getattr(item, one.name)) for one in fields(item)}
+    if isinstance(item, dict):
+        return {name: frozen(value) for name, value in item.items()}
+    if isinstance(item, list | tuple):
+        return [frozen(value) for value in item]
+    if isinstance(item, np.ndarray):
+        return str(item.dtype), [repr(value) for value in item.tolist()]
+    return repr(item) if isinstance(item, float) else item
+
+
+def assert_plain(item: Any, where: str = "state") -> None:
+    """Only what a checkpoint can hold: dictionaries, lists, strings, numbers, None and arrays."""
+    if isinstance(item, dict):
+        for name, value in item.items():
+            assert type(name) in (str, int), f"{where}: key {name!r}"
+            assert_plain(value, f"{where}.{name}")
+    elif isinstance(item, list | tuple):
+        assert type(item) in (list, tuple), f"{where}: {type(item)}"
+        for at, value in enumerate(item):
+            assert_plain(value, f"{where}[{at}]")
+    else:
+        plain = item is None or isinstance(item, str | int | float | bool | np.ndarray)
+        assert plain and not isinstance(item, Enum), f"{where}: {type(item)}"
+
+
+def saved(state: Any) -> Any:
+    """A state as a checkpoint gives it back."""
+    assert_plain(state)
+    return pickle.loads(pickle.dumps(state))
 
 
 @dataclass
@@ -122,21 +157,21 @@ class Run:
 def contents(groups: Iterable[Group]) -> dict[str, list[tuple]]:
     found: dict[str, list[tuple]] = {}
     for group in groups:
-        assert group.input.group_id not in found, f"{group.input.group_id} came twice"
-        found[group.input.group_id] = [
-            (sample.sample_id, sample.text, sample.reward, group.input.parent_id, group.input.messages)
-            for sample in group.samples
+        assert group.group_id not in found, f"{group.group_id} came twice"
+        found[group.group_id] = [
+            (one.trajectory_id, one.text, one.value, group.request.parent_id, group.request.messages)
+            for one in group.trajectories
         ]
     return found
 
 
-Deliver = Callable[[list[Sample]], list[list[Sample]]]
-"""Cuts the samples of a round into portions; what is in no portion comes with a later round, at the
+Deliver = Callable[[list[RolloutOutput]], list[list[RolloutOutput]]]
+"""Cuts the outputs of a round into portions; what is in no portion comes with a later round, at the
 latest when the data have ended. Holding back is for the pipelined mode."""
 
 
 def drive(
-    algorithm,
+    method: Method,
     mode: str,
     batches: list[list[Problem]],
     *,
@@ -146,7 +181,8 @@ def drive(
     min_groups: int = 1,
     staleness: int | None = None,
     skill: SkillModel | None = None,
-    deliver: Deliver = lambda samples: [samples],
+    engine: Any = None,
+    deliver: Deliver = lambda outputs: [outputs],
     checkpoint: bool = False,
     engine_seed: int | None = 0,
     limit: int = 500,
@@ -155,7 +191,7 @@ def drive(
 
     def new_scheduler() -> Scheduler:
         return Scheduler(
-            algorithm,
+            method,
             mode,
             step_prompt_budget=budget,
             min_group=min_group,
@@ -165,30 +201,30 @@ def drive(
 
     scheduler = new_scheduler()
     sampling = {role: replace(item, segment_tokens=segment) for role, item in SAMPLING.items()}
-    engine = ScriptedEngine(skill or SkillModel(), seed=engine_seed)
+    engine = engine or ScriptedEngine(skill or SkillModel(), seed=engine_seed)
     run = Run()
-    held: list[Sample] = []
+    held: list[RolloutOutput] = []
 
     def reload() -> None:
         nonlocal scheduler
         if checkpoint:
-            saved = json.dumps(scheduler.state_dict())
+            before = scheduler.state_dict()
             scheduler = new_scheduler()
-            scheduler.load_state_dict(json.loads(saved))
-            assert json.dumps(scheduler.state_dict()) == saved
+            scheduler.load_state_dict(saved(before))
+            assert frozen(scheduler.state_dict()) == frozen(before)
 
     for step in range(limit):
         engine.policy_version = step
         scheduler.start_step(step, batches[step] if step < len(batches) else [])
         reload()
         run.rounds.append([])
-        while inputs := scheduler.next_round():
+        while requests := scheduler.next_round():
             reload()
-            run.rounds[-1].append([item.group_id for item in inputs])
-            samples = held + engine.generate(inputs, sampling)
-            portions = deliver(samples)
-            given = {sample.sample_id for portion in portions for sample in portion}
-            held = [sample for sample in samples if sample.sample_id not in given]
+            run.rounds[-1].append([item.group_id for item in requests])
+            outputs = held + engine.generate(requests, sampling)
+            portions = deliver(outputs)
+            given = {output.group_id for portion in portions for output in portion}
+            held = [output for output in outputs if output.group_id not in given]
             for portion in portions:
                 scheduler.absorb(portion)
                 reload()

@@ -1,33 +1,45 @@
 import math
 from itertools import pairwise
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scheduler_tools import TwoStages, answers, problems
 
-from marsrl_verl.core.advantages import group_advantages, role_factors, sample_advantages
-from marsrl_verl.core.types import FinishReason, Group, Outcome, Sample, StageInput
+from marsrl_verl.core.advantages import (
+    balance_roles,
+    comparable_rows,
+    group_advantages,
+    group_relative,
+    role_factors,
+)
+from marsrl_verl.core.request import RolloutRequest
+from marsrl_verl.core.rows import Rows
+from marsrl_verl.core.sequence import Sequence
+from marsrl_verl.core.trajectory import FinishReason, Group, RewardResult, Trajectory
 
 
 def group(name: str, role: str, rewards: list[float], lengths: list[int]) -> Group:
-    item = StageInput(name, problems(1)[0], role, 0, role, (), len(rewards))
-    samples = [
-        Sample(
+    item = RolloutRequest(name, problems(1)[0], role, role, (), len(rewards))
+    members = [
+        Trajectory(
             f"{name}#{k}",
-            name,
-            [1],
-            list(range(length)),
-            [0.0] * length,
+            [Sequence(role, [1], list(range(length)), [0.0] * length)],
             FinishReason.STOP,
-            "",
-            "",
-            outcome=Outcome(reward),
+            reward=RewardResult(reward),
         )
         for k, (reward, length) in enumerate(zip(rewards, lengths, strict=True))
     ]
-    return Group(item, samples)
+    return Group(item, members)
+
+
+def row_advantages(groups, role_balance="tokens", role_weights=None, **settings) -> dict[str, float]:
+    """The advantage of every row's trajectory, role factor included."""
+    rows = Rows.of(groups, comparable_rows(groups))
+    values = group_relative(rows, **settings) * balance_roles(rows, role_balance, role_weights)
+    return {rows.trajectory(row).trajectory_id: float(values[row]) for row in range(len(rows))}
 
 
 def test_advantages_by_hand():
@@ -40,23 +52,23 @@ def test_advantages_by_hand():
 
 @pytest.mark.parametrize("kind", ["grading", "request", "aborted"])
 def test_a_failure_is_no_wrong_answer(kind):
-    """The failed sample is not trained, and the others' mean is as if it had not been asked for."""
+    """The failed trajectory is not trained, and the others' mean is as if it had not been asked for."""
     found, without = (
         group("g", "solver", [1, 0, 1, 0], [2, 2, 2, 2]),
         group("g", "solver", [1, 0, 1], [2, 2, 2]),
     )
-    failed = found.samples[3]
+    failed = found.trajectories[3]
     if kind == "grading":
-        failed.outcome = Outcome(0.0, error="timeout", graded=False)
+        failed.reward = RewardResult(0.0, error="timeout", graded=False)
     else:
-        failed.finish_reason = FinishReason.ERROR if kind == "request" else FinishReason.ABORTED
-    assert sample_advantages([found]) == sample_advantages([without])
+        failed.finish = FinishReason.ERROR if kind == "request" else FinishReason.ABORTED
+    assert row_advantages([found]) == row_advantages([without])
 
 
 def test_a_group_whose_difference_is_a_failure_says_nothing():
     found = group("g", "solver", [1, 1, 0], [2, 2, 2])
-    found.samples[2].outcome = Outcome(0.0, error="timeout", graded=False)
-    assert sample_advantages([found]) == {} and found.rewards == [1, 1]
+    found.trajectories[2].reward = RewardResult(0.0, error="timeout", graded=False)
+    assert row_advantages([found]) == {} and found.rewards == [1, 1]
 
 
 def test_rewards_of_one_and_minus_one_give_the_advantages_of_one_and_zero():
@@ -91,29 +103,29 @@ def test_role_factors_by_hand():
     assert role_factors({}, "roles") == {}
 
 
-def test_credit_leaves_out_equal_groups_and_samples_without_tokens():
+def test_equal_groups_and_sequences_without_tokens_are_left_out():
     groups = [
         group("g1", "solver", [1, 0, 0, 0], [3, 0, 2, 1]),
         group("g2", "solver", [1, 1, 1, 1], [9, 9, 9, 9]),
     ]
-    assert sample_advantages(groups, eps=0.0) == {"g1#0": 1.5, "g1#2": -0.5, "g1#3": -0.5}
+    assert row_advantages(groups, eps=0.0) == {"g1#0": 1.5, "g1#2": -0.5, "g1#3": -0.5}
 
 
 def test_masked_tokens_do_not_count_as_tokens_of_a_role():
     solver = group("g1", "solver", [1, 0], [4, 4])
-    for sample in solver.samples:
-        sample.response_mask = [1, 1, 0, 0]
+    for one in solver.trajectories:
+        one.sequence.response_mask = np.array([1, 1, 0, 0], dtype=np.uint8)
     verifier = group("g2", "verifier", [1, 0], [2, 2])
-    weights = sample_advantages([solver, verifier], role_balance="roles", normalize_std=False)
+    weights = row_advantages([solver, verifier], role_balance="roles", normalize_std=False)
     assert weights == pytest.approx({"g1#0": 0.5, "g1#1": -0.5, "g2#0": 0.5, "g2#1": -0.5})
 
 
-def test_an_unscored_sample_is_refused_by_id():
-    item = TwoStages().first_inputs(problems(1)[0], 0)[0]
-    samples = answers(item)
-    samples[1].outcome = None
+def test_an_unscored_trajectory_is_refused_by_id():
+    item = TwoStages().first_requests(problems(1)[0], 0)[0]
+    members = answers(item).trajectories
+    members[1].reward = None
     with pytest.raises(ValueError, match="p0/a/0#1 has not been scored"):
-        sample_advantages([Group(item, samples)])
+        row_advantages([Group(item, members)])
 
 
 # --- the loss they are meant for, on a small policy ------------------------------------------------
@@ -123,18 +135,18 @@ GROUPS = [
     group("v", "verifier", [0, 1, 0, 0], [1, 2, 1, 2]),
     group("c", "corrector", [1, 1, 1, 0], [3, 3, 4, 1]),
 ]
-SAMPLES = {sample.sample_id: sample for one in GROUPS for sample in one.samples}
+SEQUENCES = {member.trajectory_id: member.sequence for one in GROUPS for member in one.trajectories}
 
 
 def gradient(advantages: dict[str, float], parts: list[list[str]]) -> torch.Tensor:
-    """Gradient of -1/T sum A_i log p(token), accumulated over micro-batches of sample ids."""
+    """Gradient of -1/T sum A_i log p(token), accumulated over micro-batches of trajectory ids."""
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(7, 7, generator=generator, dtype=torch.float64, requires_grad=True)
-    total = sum(len(SAMPLES[name].response_ids) for part in parts for name in part)
+    total = sum(len(SEQUENCES[name]) for part in parts for name in part)
     for part in parts:
         loss = torch.zeros((), dtype=torch.float64)
         for name in part:
-            ids = torch.tensor(SAMPLES[name].response_ids)
+            ids = torch.tensor(SEQUENCES[name].response_ids.astype(int))
             log_probs = torch.log_softmax(logits, dim=-1)[ids, ids.roll(1)]
             loss = loss - advantages[name] * log_probs.sum() / total
         loss.backward()
@@ -142,30 +154,28 @@ def gradient(advantages: dict[str, float], parts: list[list[str]]) -> torch.Tens
     return logits.grad
 
 
-@given(st.permutations(list(SAMPLES)), st.lists(st.integers(0, 12), max_size=4))
+@given(st.permutations(list(SEQUENCES)), st.lists(st.integers(0, 12), max_size=4))
 def test_order_and_micro_batches_do_not_change_the_gradient(order, cuts):
     edges = [0, *sorted(cuts), len(order)]
     parts = [order[i:j] for i, j in pairwise(edges) if i < j]
-    advantages = sample_advantages(GROUPS, role_balance="roles")
-    whole = gradient(advantages, [list(SAMPLES)])
+    advantages = row_advantages(GROUPS, role_balance="roles")
+    whole = gradient(advantages, [list(SEQUENCES)])
     assert torch.allclose(gradient(advantages, parts), whole, atol=1e-12)
 
 
 def test_balancing_the_roles_is_the_mean_of_their_own_gradients():
-    balanced = gradient(sample_advantages(GROUPS, role_balance="roles"), [list(SAMPLES)])
-    plain = sample_advantages(GROUPS)
-    own = [gradient(plain, [[sample.sample_id for sample in one.samples]]) for one in GROUPS]
+    balanced = gradient(row_advantages(GROUPS, role_balance="roles"), [list(SEQUENCES)])
+    plain = row_advantages(GROUPS)
+    own = [gradient(plain, [[member.trajectory_id for member in one.trajectories]]) for one in GROUPS]
     assert torch.allclose(balanced, sum(own) / 3, atol=1e-12)
 
 
 def test_a_role_of_weight_zero_has_no_gradient():
-    advantages = sample_advantages(GROUPS, role_weights={"solver": 0.0, "corrector": 0.0})
-    verifier = [sample.sample_id for sample in GROUPS[1].samples]
-    share = sum(len(SAMPLES[name].response_ids) for name in verifier) / sum(
-        len(sample.response_ids) for sample in SAMPLES.values()
-    )
+    advantages = row_advantages(GROUPS, role_weights={"solver": 0.0, "corrector": 0.0})
+    verifier = [one.trajectory_id for one in GROUPS[1].trajectories]
+    share = sum(len(SEQUENCES[name]) for name in verifier) / sum(len(one) for one in SEQUENCES.values())
     assert torch.allclose(
-        gradient(advantages, [list(SAMPLES)]),
-        share * gradient(sample_advantages(GROUPS), [verifier]),
+        gradient(advantages, [list(SEQUENCES)]),
+        share * gradient(row_advantages(GROUPS), [verifier]),
         atol=1e-12,
     )

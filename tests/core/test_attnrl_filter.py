@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from attnrl_tools import LINES, SAMPLING, method
+from attnrl_tools import LINES, SAMPLING, annotate, method, segments
 from scheduler_tools import problems
 
 from marsrl_verl.algos.attnrl.adaptive_sampling import ExpansionRounding, FilterRule
 from marsrl_verl.algos.attnrl.method import CONTINUATION, Expansion
+from marsrl_verl.core.method import EndReason
 from marsrl_verl.core.scheduler import Scheduler
-from marsrl_verl.core.scheduler_state import EndReason
 from marsrl_verl.core.scripted import Reply, ScriptedEngine
-from marsrl_verl.core.types import Marks
 
 RIGHT = {"p0": 3, "p1": 1, "p2": 3, "p3": 6, "p4": 6, "p5": 0}
 """First responses of six that are right."""
@@ -28,26 +27,24 @@ def became(rule: FilterRule, keep_unbranched: bool = True) -> dict[str, str]:
         return Reply(f"{LINES}\\boxed{{{item.problem.ground_truth if right else 'no'}}}")
 
     expansion = Expansion(filter=rule, rounding=ExpansionRounding.ALL, keep_unbranched=keep_unbranched)
-    algorithm = method(group_size=6, expansion=expansion)
-    scheduler, engine = Scheduler(algorithm, "pipelined"), ScriptedEngine(answers)
+    attnrl = method(group_size=6, expansion=expansion)
+    scheduler, engine = Scheduler(attnrl, "pipelined"), ScriptedEngine(answers)
     scheduler.start_step(1, problems(6))
     scheduler.absorb(engine.generate(scheduler.next_round(), SAMPLING))
-    for group in scheduler.unsettled():
-        for sample in group.samples:
-            steps = algorithm.cut(sample.response_ids)
-            value = INFLUENCE[group.input.problem.problem_id]
-            sample.marks = Marks(steps, (), (value,) * len(steps))
+    for group in scheduler.completed_stages():
+        for one in group.trajectories:
+            annotate(attnrl, one, [INFLUENCE[group.request.problem.problem_id]] * 10)
     result = scheduler.finish_step()
     ended = {end.problem_id: end.reason for end in result.ended}
-    trained = {group.input.problem.problem_id: group for group in result.trained}
+    trained = {group.request.problem.problem_id: group for group in result.trained}
     found = {}
     for name in RIGHT:
         if name not in ended:
             found[name] = EXPANDED
         elif name in trained:
             found[name] = AS_IT_IS
-            credited = algorithm.credit([trained[name]])
-            assert sorted(credited) == [sample.sample_id for sample in trained[name].samples]
+            credited = segments(attnrl, [trained[name]])
+            assert list(credited) == [one.trajectory_id for one in trained[name].trajectories]
             assert all(value for parts in credited.values() for _, value in parts)
         else:
             found[name] = REJECTED if ended[name] is EndReason.REJECTED else NOTHING

@@ -1,19 +1,20 @@
-"""What a step of AttnRL tells: figures of its trees, the adaptive batch, stages to mark, its state."""
+"""What a step of AttnRL tells: figures of its trees, the adaptive batch, probes, its state."""
 
 from __future__ import annotations
 
 import pytest
-from attnrl_tools import LINES, always, method, run
+from attnrl_tools import LINES, always, method, run, told
 
 from marsrl_verl.algos.attnrl.adaptive_sampling import (
     BatchController,
     FilterRule,
 )
-from marsrl_verl.algos.attnrl.branch_points import BranchCriterion, BranchRule, FciAggregation
 from marsrl_verl.algos.attnrl.method import (
+    CONTINUATION,
     INITIAL,
     Expansion,
 )
+from marsrl_verl.algos.attnrl.branch_points import BranchCriterion, BranchRule, FciAggregation
 from marsrl_verl.core.scripted import Reply
 
 
@@ -24,9 +25,9 @@ def test_figures_of_whole_trees():
         right = k < 2 if item.stage == INITIAL else item.problem.problem_id == "p10"
         return Reply(f"{LINES}\\boxed{{{item.problem.ground_truth if right else 'wrong'}}}")
 
-    algorithm = method()
-    run(algorithm, steps=2, answers=answers)
-    found = algorithm.observe_step([], 0, 0)
+    attnrl = method()
+    run(attnrl, steps=2, answers=answers)
+    found = told(attnrl)
     assert found["attnrl/ended_problems"] == 2 and found["attnrl/discarded_problems"] == 0
     assert found["attnrl/leaves_all_correct_share"] == found["attnrl/leaves_none_correct_share"] == 0.0
     assert found["attnrl/continued_problems"] == 2
@@ -34,14 +35,14 @@ def test_figures_of_whole_trees():
     assert found["attnrl/continuations_none_correct_share"] == 0.5
     assert "attnrl/stays_all_correct_share" not in found, "no problem was solved by all first responses"
     assert found["attnrl/trees/4"] == 4, "of two steps' two problems all four responses"
-    assert "attnrl/ended_problems" not in algorithm.observe_step([], 0, 0), "told once"
+    assert "attnrl/ended_problems" not in told(attnrl), "told once"
 
 
 @pytest.mark.parametrize(("right", "name", "other"), [(True, "all", "none"), (False, "none", "all")])
 def test_trees_without_a_difference_are_counted_as_discarded(right, name, other):
-    algorithm = method()
-    run(algorithm, steps=2, answers=always(right))
-    found = algorithm.observe_step([], 0, 0)
+    attnrl = method()
+    run(attnrl, steps=2, answers=always(right))
+    found = told(attnrl)
     assert found["attnrl/ended_problems"] == found["attnrl/discarded_problems"] == 2
     assert found[f"attnrl/leaves_{name}_correct_share"] == found[f"attnrl/stays_{name}_correct_share"] == 1.0
     assert found[f"attnrl/leaves_{other}_correct_share"] == 0.0
@@ -49,20 +50,20 @@ def test_trees_without_a_difference_are_counted_as_discarded(right, name, other)
 
 
 def test_the_mean_influence_is_told_without_a_filter_too():
-    algorithm = method()
-    run(algorithm, steps=1, influence=[0.0, 0.1, 0.9, 0.2, 0.3])
-    assert algorithm.observe_step([], 0, 0)["attnrl/influence_mean"] == pytest.approx(0.3)
+    attnrl = method()
+    run(attnrl, steps=1, influence=[0.0, 0.1, 0.9, 0.2, 0.3])
+    assert told(attnrl)["attnrl/influence_mean"] == pytest.approx(0.3)
 
 
 @pytest.mark.parametrize(("influence", "share"), [([0.0] * 5, 1.0), ([0.0, 0.1, 0.0, 0.0, 0.0], 0.0)])
 def test_responses_without_any_influence_are_counted(influence, share):
-    algorithm = method()
-    run(algorithm, steps=1, influence=influence)
-    assert algorithm.observe_step([], 0, 0)["attnrl/without_influence_share"] == share
+    attnrl = method()
+    run(attnrl, steps=1, influence=influence)
+    assert told(attnrl)["attnrl/without_influence_share"] == share
 
 
 @pytest.mark.parametrize(
-    ("criterion", "filter_rule", "recorded", "marked"),
+    ("criterion", "filter_rule", "recorded", "probed"),
     [
         (BranchCriterion.EARLIEST, FilterRule.NONE, False, False),
         (BranchCriterion.SURPRISAL, FilterRule.NONE, False, False),
@@ -73,16 +74,16 @@ def test_responses_without_any_influence_are_counted(influence, share):
     ],
 )
 def test_the_trainer_looks_at_responses_only_where_something_needs_it(
-    criterion, filter_rule, recorded, marked
+    criterion, filter_rule, recorded, probed
 ):
-    algorithm = method(
+    attnrl = method(
         branching=BranchRule(criterion=criterion),
         expansion=Expansion(filter=filter_rule),
         record_log_probs=recorded,
     )
-    assert algorithm.marked_stages() == ({INITIAL} if marked else set())
-    if not marked:
-        results, _ = run(algorithm)
+    assert bool(attnrl.probes(INITIAL)) == probed and not attnrl.probes(CONTINUATION)
+    if not probed:
+        results, _ = run(attnrl)
         assert results[1].trained, "branch points come from the engine's log-probabilities"
 
 
@@ -92,9 +93,9 @@ def test_the_trainer_looks_at_responses_only_where_something_needs_it(
     [([0.0, 0.9, 0.0, 0.0, 0.0], 1.0), ([0.0, 0.0, 0.0, 0.9, 0.0], 0.0)],
 )
 def test_how_often_the_points_are_the_earliest_steps(influence, share):
-    algorithm = method(branching=BranchRule(count=1))
-    run(algorithm, steps=1, influence=influence)
-    found = algorithm.observe_step([], 0, 0)
+    attnrl = method(branching=BranchRule(count=1))
+    run(attnrl, steps=1, influence=influence)
+    found = told(attnrl)
     assert found["attnrl/earliest_points_share"] == share
     assert found["attnrl/branch_token_mean"] == (11 if share else 34)
     kept = found["attnrl/branch_token_mean"]
@@ -102,79 +103,79 @@ def test_how_often_the_points_are_the_earliest_steps(influence, share):
 
 
 def test_criteria_that_choose_tokens_are_not_compared_with_steps():
-    algorithm = method(branching=BranchRule(BranchCriterion.ENTROPY, count=1))
-    run(algorithm, steps=1)
-    found = algorithm.observe_step([], 0, 0)
+    attnrl = method(branching=BranchRule(BranchCriterion.ENTROPY, count=1))
+    run(attnrl, steps=1)
+    found = told(attnrl)
     assert "attnrl/earliest_points_share" not in found
     assert found["attnrl/branch_position_mean"] > 0.9, "the last token but one"
 
 
 def test_influence_per_later_step_is_what_branching_and_filter_see():
     """Sums of 0.4, 0.3, 0.2 and 0.1 over four to one later steps are means of 0.1."""
-    algorithm = method(aggregation=FciAggregation.MEAN, delta=1, branching=BranchRule(count=1, top_share=0.1))
-    run(algorithm, steps=1, influence=[0.0, 0.3, 0.2, 0.11, 0.0])
-    found = algorithm.observe_step([], 0, 0)
+    attnrl = method(aggregation=FciAggregation.MEAN, delta=1, branching=BranchRule(count=1, top_share=0.1))
+    run(attnrl, steps=1, influence=[0.0, 0.3, 0.2, 0.11, 0.0])
+    found = told(attnrl)
     assert found["attnrl/influence_mean"] == pytest.approx((0.1 + 0.1 + 0.11) / 5)
     assert found["attnrl/branch_token_mean"] == 34, "the fourth step, the third by its sum"
 
 
 def test_the_batch_controller_waits_for_the_pipeline_to_fill():
     controller = BatchController(target_samples=40, problems=2.0, least=1, most=8)
-    algorithm = method(controller=controller)
-    assert algorithm.problems_per_step(2) == 2
-    run(algorithm, steps=1)
+    attnrl = method(controller=controller)
+    assert attnrl.problems_per_step(2) == 2
+    run(attnrl, steps=1)
     # Six responses of problems that cannot be branched are trained at once.
-    assert "attnrl/next_problems" in algorithm.observe_step([], 6, 0) and controller.problems == 2.0
-    algorithm.observe_step([], 10, 2)
+    assert "attnrl/next_problems" in told(attnrl, trained=6) and controller.problems == 2.0
+    told(attnrl, trained=10, finished=2)
     assert controller.problems == pytest.approx(0.9 * 2 + 0.1 * (40 / 16) * 2), "6 and 10 samples"
     assert method().problems_per_step(7) == 7
 
 
-def test_held_trees_are_told_to_the_batch_controller_when_they_train():
+def test_deferred_trees_are_told_to_the_batch_controller_when_they_train():
     """With `min_groups` a step may train nothing although trees were completed."""
     controller = BatchController(target_samples=40, problems=2.0, least=1, most=8)
-    algorithm = method(controller=controller)
-    algorithm.observe_step([], 0, 2, held_groups=5)
+    attnrl = method(controller=controller)
+    told(attnrl, finished=2, deferred=5)
     assert controller.problems == 2.0, "nothing is known yet"
-    saved = algorithm.state_dict()
-    algorithm = method(controller=controller)
-    algorithm.load_state_dict(saved)
-    algorithm.observe_step([], 80, 2)
+    saved = attnrl.state_dict()
+    attnrl = method(controller=controller)
+    attnrl.load_state_dict(saved)
+    told(attnrl, trained=80, finished=2)
     assert controller.problems == pytest.approx(2.0), "80 samples of two steps are 40 a step, the target"
-    algorithm.observe_step([], 20, 2)
+    told(attnrl, trained=20, finished=2)
     assert controller.problems == pytest.approx(0.9 * 2 + 0.1 * (40 / 20) * 2)
 
 
 def test_the_batch_controller_hears_of_steps_in_which_no_problem_reaches_the_last_stage():
     """Responses of one step cannot be branched: their problems are trained and end at the first stage."""
     controller = BatchController(target_samples=40, problems=2.0, least=1, most=8)
-    algorithm = method(controller=controller)
-    algorithm.observe_step([], 10, 0, ended_problems=2)
+    attnrl = method(controller=controller)
+    told(attnrl, trained=10, unfinished=2)
     assert controller.problems == 2.0, "the pipeline may be filling"
-    algorithm.observe_step([], 10, 0, ended_problems=2)
+    told(attnrl, trained=10, unfinished=2)
     assert controller.problems == pytest.approx(0.9 * 2 + 0.1 * (40 / 10) * 2), "ten samples a step"
     before = controller.problems
-    algorithm.observe_step([], 0, 0)
-    algorithm.observe_step([], 0, 0)
+    told(attnrl)
+    told(attnrl)
     assert controller.problems == before, "no problem ended"
     for _ in range(2):
-        algorithm.observe_step([], 0, 0, ended_problems=2)
+        told(attnrl, trained=0, unfinished=2)
     assert controller.problems == pytest.approx(0.9 * before + 0.1 * 8), (
         "all are rejected: the most there may be"
     )
 
 
 def test_the_state_is_restored():
-    algorithm = method(
+    attnrl = method(
         expansion=Expansion(filter=FilterRule.PAPER),
         controller=BatchController(target_samples=40, problems=2.0, least=1, most=8),
     )
-    run(algorithm)
-    algorithm.observe_step([], 10, 2)
+    run(attnrl)
+    told(attnrl, trained=10, finished=2)
     again = method(
         expansion=Expansion(filter=FilterRule.PAPER),
         controller=BatchController(target_samples=40, problems=2.0, least=1, most=8),
     )
-    again.load_state_dict(algorithm.state_dict())
-    assert again.state_dict() == algorithm.state_dict()
+    again.load_state_dict(attnrl.state_dict())
+    assert again.state_dict() == attnrl.state_dict()
     assert again.mean.count == 6

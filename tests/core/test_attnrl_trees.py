@@ -2,27 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
+import numpy as np
 import pytest
-from attnrl_tools import SAMPLING, always, method, run, script
+from attnrl_tools import SAMPLING, always, annotate, method, run, script, segments, selected, told
 from scheduler_tools import problems
 
 from marsrl_verl.algos.attnrl.adaptive_sampling import (
     FilterRule,
     TreeChoice,
 )
-from marsrl_verl.algos.attnrl.branch_points import BranchCriterion, BranchRule, Shortfall
 from marsrl_verl.algos.attnrl.method import (
     CONTINUATION,
     INITIAL,
     Expansion,
 )
+from marsrl_verl.algos.attnrl.branch_points import BranchCriterion, BranchRule, Shortfall
 from marsrl_verl.algos.attnrl.response_trees import TreeCredit, by_problem, problem_tree, tree_metrics
+from marsrl_verl.core.method import EndReason
 from marsrl_verl.core.scheduler import Scheduler
-from marsrl_verl.core.scheduler_state import EndReason
 from marsrl_verl.core.scripted import Reply, ScriptedEngine
-from marsrl_verl.core.types import FinishReason, Marks, Outcome
+from marsrl_verl.core.sequence import RECORDED_LOG_PROBS
+from marsrl_verl.core.trajectory import FinishReason, RewardResult
 
 
 def test_a_problem_is_one_tree_trained_in_the_step_of_its_continuations():
@@ -31,7 +31,7 @@ def test_a_problem_is_one_tree_trained_in_the_step_of_its_continuations():
     trained = by_problem(results[1].trained)
     assert list(trained) == ["p10", "p11"]
     for groups in trained.values():
-        assert [group.input.stage for group in groups] == [INITIAL] + [CONTINUATION] * 8
+        assert [group.request.stage for group in groups] == [INITIAL] + [CONTINUATION] * 8
     assert [len(rounds) for rounds in engine.rounds] == [2, 2 + 16, 2 + 16], "one round a step"
 
 
@@ -39,11 +39,11 @@ def test_sequential_and_pipelined_train_the_same_trees():
     def trees(mode):
         results, engine = run(method(), mode)
         found = {
-            (name, sample.sample_id): (tuple(sample.response_ids), sample.reward)
+            (name, one.trajectory_id): (tuple(one.sequence.response_ids.tolist()), one.value)
             for step in results
             for name, groups in by_problem(step.trained).items()
             for group in groups
-            for sample in group.samples
+            for one in group.trajectories
         }
         return found, engine.rounds
 
@@ -55,33 +55,37 @@ def test_sequential_and_pipelined_train_the_same_trees():
 
 def test_a_continuation_keeps_the_beginning_its_versions_and_its_log_probs():
     results, _ = run(method())
-    groups = [group for group in results[1].trained if group.input.stage == CONTINUATION]
-    samples = {sample.sample_id: sample for group in results[1].trained for sample in group.samples}
+    groups = [group for group in results[1].trained if group.request.stage == CONTINUATION]
+    by_id = {one.trajectory_id: one.sequence for group in results[1].trained for one in group.trajectories}
     for group in groups:
-        parent, kept = samples[group.input.parent_id], len(group.input.prefix.response_ids)
-        assert bytes(parent.response_ids[:kept]).decode() in ("first line\n", "first line\nsecond line\n")
-        for sample in group.samples:
-            assert sample.response_ids[:kept] == parent.response_ids[:kept]
-            assert sample.prompt_ids == parent.prompt_ids
-            assert sample.trainer_log_probs == [-0.5] * kept
-            assert sample.token_versions == [0] * kept + [1] * (len(sample.response_ids) - kept)
-            assert sample.new_tokens == len(sample.response_ids) - kept
+        parent, kept = by_id[group.request.parent_id], len(group.request.prefix)
+        assert bytes(parent.response_ids[:kept].tolist()).decode() in (
+            "first line\n",
+            "first line\nsecond line\n",
+        )
+        for one in group.trajectories:
+            sequence = one.sequence
+            added = len(sequence) - kept
+            assert np.array_equal(sequence.response_ids[:kept], parent.response_ids[:kept])
+            assert np.array_equal(sequence.prompt_ids, parent.prompt_ids)
+            recorded = sequence.annotations[RECORDED_LOG_PROBS]
+            assert np.all(recorded[:kept] == -0.5) and np.all(np.isnan(recorded[kept:]))
+            assert sequence.token_versions().tolist() == [0] * kept + [1] * added
+            assert sequence.new_tokens == one.new_tokens == added
 
 
 def test_influence_chooses_the_steps():
     # Of five values the top fifth is the largest alone; the earliest other step fills up.
     results, _ = run(method(), influence=[0.0, 0.1, 0.2, 0.9, 0.3], count=1)
-    kept = {
-        len(group.input.prefix.response_ids) for group in results[1].trained if group.input.prefix is not None
-    }
+    kept = {len(group.request.prefix) for group in results[1].trained if group.request.prefix is not None}
     assert kept == {len("first line\n"), len("first line\nsecond line\nthird line\n")}
 
 
 def test_advantages_are_the_trees_by_segment():
-    algorithm = method()
-    results, _ = run(algorithm, count=1)
+    attnrl = method()
+    results, _ = run(attnrl, count=1)
     groups = results[1].trained
-    credit = algorithm.credit(groups)
+    credit = segments(attnrl, groups)
     # Every right or wrong response 0-3 has continuations right, wrong, right, wrong: V = 10 / 20.
     assert tree_metrics(groups)["attnrl/root_value_mean"] == pytest.approx(0.5)
     # Response 0 (right): two cuts of two right and two wrong ones. V(beginning) = 3/5, V(middle) = 2/3.
@@ -95,23 +99,23 @@ def test_advantages_are_the_trees_by_segment():
 
 
 def test_every_leaf_trains_once_and_covers_its_response():
-    algorithm = method()
-    results, _ = run(algorithm)
-    samples = {sample.sample_id: sample for group in results[1].trained for sample in group.samples}
-    credit = algorithm.credit(results[1].trained)
-    assert set(credit) == set(samples)
-    assert all(parts[-1][0] == len(samples[name].response_ids) for name, parts in credit.items())
+    attnrl = method()
+    results, _ = run(attnrl)
+    rows = selected(attnrl, results[1].trained)
+    names = [rows.trajectory(row).trajectory_id for row in range(len(rows))]
+    assert names == [one.trajectory_id for group in results[1].trained for one in group.trajectories]
+    assert np.all(attnrl.advantages(rows) != 0) and len(attnrl.advantages(rows)) == rows.tokens
 
 
 def test_unexpanded_responses_are_trained_or_dropped_and_count_in_the_root_either_way():
     def rows(keep):
         expansion = Expansion(filter=FilterRule.NONE, keep_unbranched=keep)
-        algorithm = method(expansion=expansion)
-        results, _ = run(algorithm, count=1)
+        attnrl = method(expansion=expansion)
+        results, _ = run(attnrl, count=1)
         groups = results[1].trained
-        _tree, samples = problem_tree(groups)
-        assert len(samples) == 4 + 2 * 4  # exp(-1/2) * 4 = 2.43: two are expanded
-        return algorithm.credit(groups)
+        _tree, members = problem_tree(groups)
+        assert len(members) == 4 + 2 * 4  # exp(-1/2) * 4 = 2.43: two are expanded
+        return segments(attnrl, groups)
 
     kept, dropped = rows(True), rows(False)
     assert len(kept) == 12 and len(dropped) == 10
@@ -134,12 +138,12 @@ def test_a_difference_that_only_continuations_make_is_trained():
 
 
 def test_filtered_problems_leave_with_all_they_have():
-    algorithm = method(expansion=Expansion(filter=FilterRule.RELEASED))
-    results, engine = run(algorithm, answers=always(True))
+    attnrl = method(expansion=Expansion(filter=FilterRule.RELEASED))
+    results, engine = run(attnrl, answers=always(True))
     # All influences are equal, so that none is above the mean.
     assert {end.reason for step in results for end in step.ended} == {EndReason.REJECTED}
     assert not any(item.stage == CONTINUATION for one in engine.rounds for item in one)
-    metrics = algorithm.observe_step([], 0, 0)
+    metrics = told(attnrl)
     assert metrics["attnrl/filtered_share"] == 1.0 and metrics["attnrl/all_correct_share"] == 1.0
     assert metrics["attnrl/filtered_all_correct"] == metrics["attnrl/problems"] == 6
     assert metrics["attnrl/filtered_none_correct"] == 0
@@ -147,20 +151,19 @@ def test_filtered_problems_leave_with_all_they_have():
 
 def test_the_filters_mean_does_not_depend_on_the_order_of_completion():
     def settled(seed):
-        algorithm = method(expansion=Expansion(filter=FilterRule.PAPER))
-        scheduler, engine = Scheduler(algorithm, "pipelined"), ScriptedEngine(script, seed=seed)
+        attnrl = method(expansion=Expansion(filter=FilterRule.PAPER))
+        scheduler, engine = Scheduler(attnrl, "pipelined"), ScriptedEngine(script, seed=seed)
         scheduler.start_step(1, problems(5))
-        for sample in engine.generate(scheduler.next_round(), SAMPLING):
-            scheduler.absorb([sample])
-        for number, group in enumerate(scheduler.unsettled()):
-            for sample in group.samples:
-                values = [0.0, *[0.1 * number] * 4]
-                sample.marks = Marks(algorithm.cut(sample.response_ids), (), tuple(values))
+        for output in engine.generate(scheduler.next_round(), SAMPLING):
+            scheduler.absorb([output])
+        for number, group in enumerate(scheduler.completed_stages()):
+            for one in group.trajectories:
+                annotate(attnrl, one, [0.0, *[0.1 * number**2] * 4])
         result = scheduler.finish_step()
-        return algorithm.state_dict(), [end.problem_id for end in result.ended], result.waiting
+        return attnrl.state_dict(), [end.problem_id for end in result.ended], result.waiting
 
     assert settled(1) == settled(2)
-    assert settled(1)[1] == ["p0", "p1"], "those below the mean 0.16 of 0, 0.08, 0.16, 0.24, 0.32"
+    assert settled(1)[1] == ["p0", "p1", "p2"], "those below the mean 0.48 of 0, 0.08, 0.32, 0.72, 1.28"
 
 
 def test_responses_without_a_second_step_make_a_tree_of_their_own():
@@ -169,7 +172,7 @@ def test_responses_without_a_second_step_make_a_tree_of_their_own():
 
     results, _engine = run(method(), answers=answers, influence=[0.0])
     assert [len(step.trained) for step in results] == [2, 2, 2]
-    assert {end.reason for step in results for end in step.ended} == {EndReason.NO_INPUTS}
+    assert {end.reason for step in results for end in step.ended} == {EndReason.NO_REQUESTS}
 
 
 @pytest.mark.parametrize("criterion", list(BranchCriterion))
@@ -184,25 +187,26 @@ def test_repeated_points_have_more_continuations():
     def answers(item, k):
         return Reply("a\n\\boxed{x}" if item.prefix is None else "\\boxed{y}")
 
-    algorithm = method(branching=rule)
-    _, engine = run(algorithm, answers=answers, influence=[0.0, 0.0], count=1, steps=2)
+    attnrl = method(branching=rule)
+    _, engine = run(attnrl, answers=answers, influence=[0.0, 0.0], count=1, steps=2)
     continued = [item for item in engine.rounds[1] if item.stage == CONTINUATION]
     assert [item.n for item in continued] == [4] * 4
 
 
-def test_missing_marks_are_an_error_that_names_the_sample():
-    algorithm = method()
-    scheduler = Scheduler(algorithm, "pipelined")
+def test_a_missing_probe_is_an_error_that_names_the_trajectory():
+    attnrl = method()
+    scheduler = Scheduler(attnrl, "pipelined")
     scheduler.start_step(1, problems(1))
     scheduler.absorb(ScriptedEngine(script).generate(scheduler.next_round(), SAMPLING))
     with pytest.raises(ValueError, match="p0/initial/0#0: its Forward Context Influence was not computed"):
         scheduler.finish_step()
 
 
-def test_missing_entropies_are_an_error_that_names_the_sample():
-    algorithm = method(branching=BranchRule(BranchCriterion.ENTROPY))
-    assert algorithm.marks_entropies() and not method(record_log_probs=False).marks_entropies()
-    scheduler = Scheduler(algorithm, "pipelined")
+def test_missing_entropies_are_an_error_that_names_the_trajectory():
+    attnrl = method(branching=BranchRule(BranchCriterion.ENTROPY))
+    (with_entropies,), (without,) = attnrl.probes(INITIAL), method(record_log_probs=False).probes(INITIAL)
+    assert with_entropies.entropies and not without.entropies
+    scheduler = Scheduler(attnrl, "pipelined")
     scheduler.start_step(1, problems(1))
     scheduler.absorb(ScriptedEngine(script).generate(scheduler.next_round(), SAMPLING))
     with pytest.raises(ValueError, match="p0/initial/0#0: its entropies were not computed"):
@@ -211,40 +215,40 @@ def test_missing_entropies_are_an_error_that_names_the_sample():
 
 def test_the_original_credit_of_treerl_is_another():
     results, _ = run(method(), count=1)
-    usual = method().credit(results[1].trained)
-    other = method(tree_credit=TreeCredit.TREERL_ORIGINAL).credit(results[1].trained)
+    usual = segments(method(), results[1].trained)
+    other = segments(method(tree_credit=TreeCredit.TREERL_ORIGINAL), results[1].trained)
     assert set(usual) == set(other) and usual != other
 
 
-def failed(sample, way):
-    """The sample as an engine or a grader that failed leaves it."""
+def fail(one, way):
+    """Leave the trajectory as an engine or a grader that failed does."""
     if way == "request":
-        return replace(sample, finish_reason=FinishReason.ERROR)
-    return replace(sample, outcome=Outcome(0.0, error="timeout", graded=False))
+        one.finish = FinishReason.ERROR
+    else:
+        one.reward = RewardResult(0.0, error="timeout", graded=False)
 
 
 @pytest.mark.parametrize("way", ["request", "grading"])
-def test_a_failed_sample_is_no_leaf(way):
-    algorithm = method()
-    results, _ = run(algorithm, count=1)
+def test_a_failed_trajectory_is_no_leaf(way):
+    attnrl = method()
+    results, _ = run(attnrl, count=1)
     groups = results[1].trained
     whole = tree_metrics(groups)
-    index = next(i for i, group in enumerate(groups) if group.input.stage == CONTINUATION)
-    bad = groups[index].samples[0]
-    groups[index] = replace(groups[index], samples=[failed(bad, way), *groups[index].samples[1:]])
-    assert bad.reward == 1.0
+    bad = next(group for group in groups if group.request.stage == CONTINUATION).trajectories[0]
+    assert bad.value == 1.0
+    fail(bad, way)
     found = tree_metrics(groups)
     assert found["attnrl/leaves_per_problem"] == whole["attnrl/leaves_per_problem"] - 1 == 19
     assert found["attnrl/root_value_mean"] == pytest.approx(9 / 19)
-    assert bad.sample_id not in algorithm.credit(groups)
+    assert bad.trajectory_id not in segments(attnrl, groups)
 
 
-def test_failed_samples_make_no_difference_worth_training():
-    algorithm = method()
-    results, _ = run(algorithm, answers=always(True), count=1, steps=1)
+def test_failed_trajectories_make_no_difference_worth_training():
+    attnrl = method()
+    results, _ = run(attnrl, answers=always(True), count=1, steps=1)
     (group,) = results[0].completed
-    group.samples[0] = failed(group.samples[0], "request")
-    assert not algorithm.problem_trains([group])
+    fail(group.trajectories[0], "request")
+    assert not attnrl.trains([group])
 
 
 def test_trees_are_drawn_among_responses_that_can_branch():
@@ -255,7 +259,7 @@ def test_trees_are_drawn_among_responses_that_can_branch():
     expansion = Expansion(filter=FilterRule.NONE)
     for seed in range(6):
         results, _ = run(method(seed=seed, expansion=expansion), answers=answers, count=1, steps=2)
-        parents = {group.input.parent_id for group in results[1].trained} - {None}
+        parents = {group.request.parent_id for group in results[1].trained} - {None}
         assert parents == {"p10/initial/0#3"}
 
 
@@ -265,7 +269,7 @@ def test_minority_first_chooses_the_wrong_responses_of_a_problem_that_is_mostly_
 
     expansion = Expansion(filter=FilterRule.NONE, choice=TreeChoice.MINORITY)
     results, _ = run(method(expansion=expansion), answers=answers, count=1)
-    parents = {group.input.parent_id for group in results[1].trained} - {None}
+    parents = {group.request.parent_id for group in results[1].trained} - {None}
     assert "p10/initial/0#2" in parents and len(parents) == 2  # exp(-3/4) * 4 = 1.89
 
 
@@ -284,7 +288,7 @@ def test_settings_out_of_range_are_refused(settings, message):
 
 
 def test_a_prompt_that_is_too_long_is_left_out():
-    algorithm = method(prompt_tokens=len, max_prompt_tokens=0)
-    assert algorithm.first_inputs(problems(1)[0], 1) == []
+    attnrl = method(prompt_tokens=len, max_prompt_tokens=0)
+    assert attnrl.first_requests(problems(1)[0], 1) == []
     fits = method(prompt_tokens=len, max_prompt_tokens=1)
-    assert len(fits.first_inputs(problems(1)[0], 1)) == 1
+    assert len(fits.first_requests(problems(1)[0], 1)) == 1

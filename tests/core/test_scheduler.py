@@ -1,12 +1,11 @@
 from __future__ import annotations
 
-import json
-
 import pytest
-from scheduler_tools import TwoStages, answers, drive, marsrl, problems
+from scheduler_tools import TwoStages, answers, drive, frozen, marsrl, paused, problems, saved, single_call
 
+from marsrl_verl.core.method import Ended, EndReason
 from marsrl_verl.core.scheduler import Scheduler
-from marsrl_verl.core.scheduler_state import Ended, EndReason
+from marsrl_verl.core.trajectory import RolloutOutput
 
 
 def started(mode: str = "pipelined", count: int = 1, **settings) -> Scheduler:
@@ -15,15 +14,15 @@ def started(mode: str = "pipelined", count: int = 1, **settings) -> Scheduler:
     return scheduler
 
 
-def ids(inputs) -> list[str]:
-    return [item.group_id for item in inputs]
+def ids(requests) -> list[str]:
+    return [item.group_id for item in requests]
 
 
 def absorb_round(scheduler: Scheduler, rewards=(1.0, 0.0)) -> list[str]:
-    inputs = scheduler.next_round()
-    for item in inputs:
-        scheduler.absorb(answers(item, rewards))
-    return ids(inputs)
+    requests = scheduler.next_round()
+    for item in requests:
+        scheduler.absorb([answers(item, rewards)])
+    return ids(requests)
 
 
 def test_sequential_takes_a_problem_through_all_stages_in_one_step():
@@ -32,7 +31,7 @@ def test_sequential_takes_a_problem_through_all_stages_in_one_step():
     assert absorb_round(scheduler) == ["p0/b/0", "p0/b/1"]
     assert absorb_round(scheduler) == []
     result = scheduler.finish_step()
-    assert ids(group.input for group in result.trained) == ["p0/a/0", "p0/b/0", "p0/b/1"]
+    assert ids(group.request for group in result.trained) == ["p0/a/0", "p0/b/0", "p0/b/1"]
     assert result.ended == [Ended("p0", "b", EndReason.FINISHED)]
     assert scheduler.idle()
 
@@ -42,14 +41,14 @@ def test_pipelined_decodes_every_stage_in_one_round_and_later_stages_first():
     assert absorb_round(scheduler) == ["p0/a/0"]
     assert scheduler.next_round() == []
     first = scheduler.finish_step()
-    assert ids(group.input for group in first.trained) == ["p0/a/0"]
+    assert ids(group.request for group in first.trained) == ["p0/a/0"]
     assert first.waiting == {"a": 0, "b": 2}
 
     scheduler.start_step(1, problems(1, first=1))
     assert absorb_round(scheduler) == ["p0/b/0", "p0/b/1", "p1/a/0"]
     second = scheduler.finish_step()
-    assert ids(group.input for group in second.trained) == ["p0/b/0", "p0/b/1", "p1/a/0"]
-    assert second.input_ages == {"a": 0.0, "b": 1.0}
+    assert ids(group.request for group in second.trained) == ["p0/b/0", "p0/b/1", "p1/a/0"]
+    assert second.request_ages == {"a": 0.0, "b": 1.0}
     assert second.ended == [Ended("p0", "b", EndReason.FINISHED)]
 
 
@@ -68,12 +67,10 @@ def test_a_pipelined_problem_takes_one_step_per_stage():
 def test_what_becomes_ready_in_a_pipelined_step_waits_for_the_next_one():
     scheduler = started()
     [item] = scheduler.next_round()
-    early, late = answers(item)
-    scheduler.absorb([early])
     scheduler.finish_step()
 
     scheduler.start_step(1, [])
-    scheduler.absorb([late])
+    scheduler.absorb([answers(item)])
     assert scheduler.next_round() == []
     assert scheduler.finish_step().waiting == {"a": 0, "b": 2}
 
@@ -97,13 +94,12 @@ def test_a_younger_problem_that_waits_longer_overtakes_an_older_one():
     scheduler = Scheduler(TwoStages(fan=(1, 2)), "pipelined", step_prompt_budget=2)
     scheduler.start_step(0, problems(2))
     slow, fast = scheduler.next_round()
-    early, late = answers(slow)
-    scheduler.absorb([early, *answers(fast)])
+    scheduler.absorb([answers(fast)])
     scheduler.finish_step()
 
     scheduler.step_prompt_budget = 1
     scheduler.start_step(1, [])
-    scheduler.absorb([late])
+    scheduler.absorb([answers(slow)])
     assert ids(scheduler.next_round()) == ["p1/b/0"]
     scheduler.finish_step()
     scheduler.start_step(2, [])
@@ -127,12 +123,12 @@ def one_step(scheduler, step, new=()):
     return absorb_round(scheduler), scheduler.finish_step()
 
 
-def test_inputs_of_later_stages_are_dropped_when_they_are_too_old():
+def test_requests_of_later_stages_are_dropped_when_they_are_too_old():
     scheduler = with_limit(2)
     assert one_step(scheduler, 1)[0] == ["p0/b/0"]
     names, result = one_step(scheduler, 2)
     assert names == ["p0/b/1"] and result.stale == 0, "two steps old: just young enough"
-    assert [group.input.group_id for group in result.completed] == ["p0/b/1"]
+    assert [group.group_id for group in result.completed] == ["p0/b/1"]
     names, result = one_step(scheduler, 3, problems(1, first=2))
     assert names == ["p2/a/0"], "the turn goes on to what is left"
     assert result.stale == 2 and result.ended == [Ended("p1", "b", EndReason.STALE)]
@@ -152,21 +148,19 @@ def test_neither_problems_nor_what_is_begun_grow_too_old():
     scheduler = Scheduler(TwoStages(), "pipelined", step_prompt_budget=1, max_input_staleness=1)
     scheduler.start_step(0, problems(2))
     (first,) = scheduler.next_round()
-    early, late = answers(first)
-    scheduler.absorb([early])
     assert scheduler.finish_step().stale == 0
     scheduler.start_step(5, [])
     assert ids(scheduler.next_round()) == ["p1/a/0"], "a problem waits as long as it takes"
-    scheduler.absorb([late])
+    scheduler.absorb([answers(first)])
     assert scheduler.finish_step().stale == 0
 
 
-def test_dropped_inputs_are_counted_over_a_restart():
+def test_dropped_requests_are_counted_over_a_restart():
     scheduler = with_limit(1)
     scheduler.start_step(3, [])
     assert scheduler.next_round() == []
     again = Scheduler(TwoStages(), "pipelined", step_prompt_budget=1, max_input_staleness=1)
-    again.load_state_dict(json.loads(json.dumps(scheduler.state_dict())))
+    again.load_state_dict(saved(scheduler.state_dict()))
     assert again.finish_step().stale == 4
 
 
@@ -190,18 +184,18 @@ def test_groups_with_equal_rewards_complete_but_do_not_train_and_still_feed_the_
     absorb_round(scheduler, rewards=(1.0, 1.0))
     assert absorb_round(scheduler) == ["p0/b/0", "p0/b/1"]
     result = scheduler.finish_step()
-    assert "p0/a/0" in ids(group.input for group in result.completed)
-    assert "p0/a/0" not in ids(group.input for group in result.trained)
+    assert "p0/a/0" in ids(group.request for group in result.completed)
+    assert "p0/a/0" not in ids(group.request for group in result.trained)
 
 
 def test_a_problem_without_eligible_outputs_ends_early():
     scheduler = started()
     absorb_round(scheduler, rewards=(0.0, 0.0))
-    assert scheduler.finish_step().ended == [Ended("p0", "a", EndReason.NO_INPUTS)]
+    assert scheduler.finish_step().ended == [Ended("p0", "a", EndReason.NO_REQUESTS)]
     assert scheduler.idle()
 
 
-def test_a_problem_without_first_inputs_ends_at_once():
+def test_a_problem_without_first_requests_ends_at_once():
     scheduler = Scheduler(TwoStages(fan=(0, 1)), "pipelined")
     scheduler.start_step(0, problems(1))
     assert scheduler.next_round() == []
@@ -212,67 +206,38 @@ def test_a_stage_is_complete_only_with_all_its_groups():
     scheduler = Scheduler(TwoStages(fan=(2, 1)), "sequential")
     scheduler.start_step(0, problems(1))
     first, second = scheduler.next_round()
-    scheduler.absorb(answers(second))
+    scheduler.absorb([answers(second)])
     assert scheduler.next_round() == []
-    scheduler.absorb(answers(first))
+    scheduler.absorb([answers(first)])
     assert ids(scheduler.next_round()) == ["p0/b/0"]
 
 
 def test_a_group_is_trained_in_the_step_in_which_it_completes():
     scheduler = started()
     [item] = scheduler.next_round()
-    early, late = answers(item)
-    scheduler.absorb([late])
-    assert scheduler.finish_step().completed == []
-    [pending] = scheduler.pending()
-    assert (pending.input.group_id, pending.missing) == ("p0/a/0", (0,))
+    late, ended = answers(item).trajectories
+    scheduler.absorb([RolloutOutput(item.group_id, [ended, paused("p0/a/0#0", [])])])
+    first = scheduler.finish_step()
+    assert first.completed == [] and (first.in_flight, first.paused) == (1, 1)
     scheduler.start_step(1, [])
-    scheduler.absorb([early])
+    scheduler.next_round()
+    scheduler.absorb([RolloutOutput(item.group_id, [late])])
     [group] = scheduler.finish_step().trained
-    assert [sample.sample_id for sample in group.samples] == ["p0/a/0#0", "p0/a/0#1"]
+    assert [one.trajectory_id for one in group.trajectories] == ["p0/a/0#0", "p0/a/0#1"]
 
 
-def test_many_samples_are_ordered_by_number():
+def test_many_trajectories_are_ordered_by_number():
     scheduler = Scheduler(TwoStages(n=12), "sequential")
     scheduler.start_step(0, problems(1))
     [item] = scheduler.next_round()
-    scheduler.absorb(reversed(answers(item, [0.0] * 12)))
+    output = answers(item, [0.0] * 12)
+    output.trajectories.reverse()
+    scheduler.absorb([output])
     [group] = scheduler.finish_step().completed
-    assert [sample.sample_id for sample in group.samples] == [f"p0/a/0#{k}" for k in range(12)]
+    assert [one.trajectory_id for one in group.trajectories] == [f"p0/a/0#{k}" for k in range(12)]
 
 
 # --- refusals ------------------------------------------------------------------------------------
-
-
-def test_unknown_duplicate_unscored_and_infinite_samples_are_refused_by_id():
-    scheduler = started()
-    [item] = scheduler.next_round()
-    first, second = answers(item)
-
-    stranger = answers(item)[0]
-    stranger.sample_id, stranger.group_id = "px/a/0#0", "px/a/0"
-    with pytest.raises(ValueError, match="px/a/0#0: its group px/a/0 is not in flight"):
-        scheduler.absorb([stranger])
-    outside = answers(item)[0]
-    outside.sample_id = "p0/a/0#7"
-    with pytest.raises(ValueError, match="p0/a/0#7: unknown"):
-        scheduler.absorb([outside])
-    with pytest.raises(ValueError, match="p0/a/0#0: came twice"):
-        scheduler.absorb([first, first])
-    unscored = answers(item)[1]
-    unscored.outcome = None
-    with pytest.raises(ValueError, match="p0/a/0#1: not scored"):
-        scheduler.absorb([first, unscored])
-    with pytest.raises(ValueError, match="p0/a/0#1: reward nan"):
-        scheduler.absorb(answers(item, (1.0, float("nan"))))
-
-    # None of the refused calls took anything.
-    scheduler.absorb([first])
-    with pytest.raises(ValueError, match="p0/a/0#0: came twice"):
-        scheduler.absorb([first])
-    scheduler.absorb([second])
-    with pytest.raises(ValueError, match=r"p0/a/0#1: .*complete already"):
-        scheduler.absorb([second])
 
 
 def test_calls_out_of_order_are_refused():
@@ -283,7 +248,7 @@ def test_calls_out_of_order_are_refused():
     scheduler.start_step(3, problems(1))
     with pytest.raises(RuntimeError, match="step 3 is still open"):
         scheduler.start_step(4, [])
-    with pytest.raises(RuntimeError, match="1 inputs still wait"):
+    with pytest.raises(RuntimeError, match="1 requests still wait"):
         scheduler.finish_step()
     absorb_round(scheduler, (0.0, 0.0))
     scheduler.finish_step()
@@ -301,19 +266,22 @@ def test_a_problem_id_that_is_still_on_its_way_is_refused():
         scheduler.start_step(1, problems(1))
 
 
-def test_inputs_that_a_method_gives_twice_or_for_a_wrong_stage_are_refused():
+def test_requests_that_a_method_gives_twice_or_for_a_wrong_stage_are_refused():
     class Twice(TwoStages):
-        def first_inputs(self, problem, step):
-            return super().first_inputs(problem, step) * 2
+        def first_requests(self, problem, step):
+            return super().first_requests(problem, step) * 2
 
     class Astray(TwoStages):
-        def first_inputs(self, problem, step):
-            return self._inputs(problem, 1, step, None)
+        def next_requests(self, problem, stage, groups, step):
+            return self.requests(problem, "a", 1, step)
 
     with pytest.raises(ValueError, match="p0/a/0: the method gave this group id twice"):
         Scheduler(Twice(), "pipelined").start_step(0, problems(1))
-    with pytest.raises(ValueError, match=r"p0/b/0: found stage 1 \(b\).*expected stage 0 \(a\)"):
-        Scheduler(Astray(), "pipelined").start_step(0, problems(1))
+    scheduler = Scheduler(Astray(), "sequential")
+    scheduler.start_step(0, problems(1))
+    absorb_round(scheduler)
+    with pytest.raises(ValueError, match="p0/a/0: found stage a, expected one of: b"):
+        scheduler.next_round()
 
 
 def test_a_budget_of_nothing_and_an_unknown_mode_are_refused():
@@ -348,9 +316,9 @@ def test_groups_in_flight_survive_a_drop_but_lead_nowhere():
     resumed = Scheduler(TwoStages(fan=(2, 1)), "pipelined")
     resumed.load_state_dict(scheduler.state_dict())
     scheduler = resumed
-    scheduler.absorb(answers(item))
+    scheduler.absorb([answers(item)])
     result = scheduler.finish_step()
-    assert ids(group.input for group in result.trained) == ["p0/a/0"]
+    assert ids(group.request for group in result.trained) == ["p0/a/0"]
     assert result.ended == [Ended("p0", "a", EndReason.DROPPED)]
     assert scheduler.idle()
 
@@ -372,24 +340,52 @@ def test_a_state_of_another_version_mode_or_method_is_refused():
         )
 
 
-def test_a_half_answered_group_is_saved():
+def half_answered() -> Scheduler:
+    """One of two trajectories has ended, the other has a token and is to go on."""
     scheduler = started()
     [item] = scheduler.next_round()
-    first, second = answers(item)
-    scheduler.absorb([second])
-    other = Scheduler(TwoStages(), "pipelined")
-    other.load_state_dict(json.loads(json.dumps(scheduler.state_dict())))
-    with pytest.raises(ValueError, match="came twice"):
-        other.absorb([second])
-    other.absorb([first])
-    scheduler.absorb([first])
-    assert other.finish_step() == scheduler.finish_step()
+    scheduler.absorb([RolloutOutput(item.group_id, [paused("p0/a/0#0", [7]), single_call("p0/a/0#1")])])
+    scheduler.finish_step()
+    scheduler.start_step(1, [])
+    return scheduler
+
+
+def test_a_half_answered_group_is_saved():
+    results = []
+    for restarted in (False, True):
+        scheduler = half_answered()
+        if restarted:
+            state = saved(scheduler.state_dict())
+            scheduler = Scheduler(TwoStages(), "pipelined")
+            scheduler.load_state_dict(state)
+        [item] = scheduler.next_round()
+        assert [one.trajectory_id for one in item.resume.trajectories] == ["p0/a/0#0", "p0/a/0#1"]
+        scheduler.absorb([RolloutOutput(item.group_id, [single_call("p0/a/0#0", [7, 8], 0.0)])])
+        results.append(frozen(scheduler.finish_step()))
+    assert results[0] == results[1]
+
+
+def test_what_was_in_flight_is_asked_for_again_after_a_restart():
+    """A round that is lost with the machine: the same requests, with what earlier rounds had brought."""
+    for scheduler in (started(), half_answered()):
+        lost = scheduler.next_round()
+        assert frozen(scheduler.in_flight()) == frozen(lost)
+        again = Scheduler(TwoStages(), "pipelined")
+        again.load_state_dict(saved(scheduler.state_dict()))
+        assert frozen(again.in_flight()) == frozen(lost)
+        assert again.next_round() == [], "the step's round was dispatched"
+        again.absorb(
+            [RolloutOutput("p0/a/0", [single_call("p0/a/0#0", [7, 8])])]
+            if lost[0].resume
+            else [answers(lost[0])]
+        )
+        assert again.in_flight() == [] and len(again.finish_step().completed) == 1
 
 
 def test_a_state_is_a_copy():
     scheduler = started()
-    saved = scheduler.state_dict()
-    before = json.dumps(saved)
+    state = scheduler.state_dict()
+    before = frozen(state)
     absorb_round(scheduler)
     scheduler.finish_step()
-    assert json.dumps(saved) == before
+    assert frozen(state) == before

@@ -4,9 +4,9 @@ from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scheduler_tools import Run, drive, marsrl, problems
+from scheduler_tools import Run, drive, frozen, marsrl, problems
 
-from marsrl_verl.core.scheduler_state import EndReason
+from marsrl_verl.core.method import EndReason
 from marsrl_verl.core.scripted import SkillModel
 from marsrl_verl.core.seeding import derive_generator
 
@@ -47,12 +47,12 @@ def run(world: dict, mode: str, **options) -> Run:
 
 
 def shuffled_portions(seed: int, hold_back: float = 0.0):
-    """Deliver in random portions; a sample is held back for a later round with this probability."""
+    """Deliver in random portions; an output is held back for a later round with this probability."""
     calls = iter(range(10**9))
 
-    def deliver(samples):
+    def deliver(outputs):
         rng = derive_generator(seed, next(calls))
-        order = [samples[i] for i in rng.permutation(len(samples)) if rng.random() >= hold_back]
+        order = [outputs[i] for i in rng.permutation(len(outputs)) if rng.random() >= hold_back]
         cuts = sorted(rng.integers(0, len(order) + 1, size=3).tolist())
         return [order[i:j] for i, j in pairwise([0, *cuts, len(order)])]
 
@@ -75,13 +75,13 @@ def test_no_group_is_trained_twice_or_lost_and_every_problem_ends_once(world, mo
     result = run(world, mode, budget=budget)
     assert len(result.decoded) == len(set(result.decoded))
     assert set(result.completed) == set(result.decoded)
-    mixed = {name for name, samples in result.completed.items() if len({row[2] for row in samples}) > 1}
+    mixed = {name for name, members in result.completed.items() if len({row[2] for row in members}) > 1}
     assert set(result.trained) == mixed
     ids = {problem.problem_id for batch in world["batches"] for problem in batch}
     assert set(result.ended) == ids
     last = f"corrector_{world['method']['correction_rounds']}"
     for stage, reason in result.ended.values():
-        assert reason is (EndReason.FINISHED if stage == last else EndReason.NO_INPUTS)
+        assert reason is (EndReason.FINISHED if stage == last else EndReason.NO_REQUESTS)
 
 
 @given(worlds(), modes, budgets, st.integers(0, 1000))
@@ -89,13 +89,13 @@ def test_no_group_is_trained_twice_or_lost_and_every_problem_ends_once(world, mo
 def test_the_order_of_completion_changes_no_step(world, mode, budget, seed):
     plain = run(world, mode, budget=budget, engine_seed=None)
     shuffled = run(world, mode, budget=budget, engine_seed=seed, deliver=shuffled_portions(seed))
-    assert plain.results == shuffled.results
+    assert frozen(plain.results) == frozen(shuffled.results)
     assert plain.rounds == shuffled.rounds
 
 
 @given(worlds(), budgets, st.integers(0, 1000))
 @few
-def test_samples_that_come_back_steps_later_change_no_group(world, budget, seed):
+def test_outputs_that_come_back_steps_later_change_no_group(world, budget, seed):
     plain = run(world, "pipelined", budget=budget)
     late = run(world, "pipelined", budget=budget, deliver=shuffled_portions(seed, hold_back=0.3))
     assert plain.trained == late.trained
@@ -120,16 +120,16 @@ def test_the_budget_is_respected_and_used(world, mode, budget):
 def test_a_restart_after_every_call_changes_no_step(world, mode, budget):
     plain = run(world, mode, budget=budget)
     restarted = run(world, mode, budget=budget, checkpoint=True, deliver=shuffled_portions(7))
-    assert plain.results == restarted.results
+    assert frozen(plain.results) == frozen(restarted.results)
     assert plain.rounds == restarted.rounds
 
 
 @given(worlds())
 @settings(max_examples=15, deadline=None)
-def test_a_restart_keeps_samples_that_come_back_later(world):
+def test_a_restart_keeps_outputs_that_come_back_later(world):
     plain = run(world, "pipelined", deliver=shuffled_portions(3, hold_back=0.3))
     restarted = run(world, "pipelined", checkpoint=True, deliver=shuffled_portions(3, hold_back=0.3))
-    assert plain.results == restarted.results
+    assert frozen(plain.results) == frozen(restarted.results)
 
 
 @given(worlds(), st.integers(1, 4), st.integers(1, 3), st.integers(0, 100))
@@ -141,6 +141,6 @@ def test_what_is_too_old_is_dropped_whatever_the_order_and_the_restarts(world, b
     found = run(world, "pipelined", deliver=deliver, checkpoint=True, **limits)
     assert found.trained == expected.trained and found.ended == expected.ended
     never = run(world, "pipelined", budget=budget, staleness=10_000)
-    assert never.results == run(world, "pipelined", budget=budget).results
+    assert frozen(never.results) == frozen(run(world, "pipelined", budget=budget).results)
     ids = {problem.problem_id for batch in world["batches"] for problem in batch}
     assert sorted(expected.ended) == sorted(ids), "every problem ends once"

@@ -1,30 +1,42 @@
 import pytest
-from scheduler_tools import SAMPLING, marsrl, problems
+from scheduler_tools import SAMPLING, frozen, marsrl, problems
 
+from marsrl_verl.core.request import Sampling
 from marsrl_verl.core.scripted import Reply, ScriptedEngine, SkillModel
-from marsrl_verl.core.types import FinishReason, Group, SamplingSettings, Verdict
+from marsrl_verl.core.trajectory import FinishReason, Group
+from marsrl_verl.core.verdict import Verdict
 
-SOLVER = marsrl(group_size=200).first_inputs(problems(1)[0], 0)
-
-
-def generate(script, inputs=SOLVER, sampling=SAMPLING, **options):
-    return ScriptedEngine(script, **options).generate(inputs, sampling)
+SOLVER = marsrl(group_size=200).first_requests(problems(1)[0], 0)
 
 
-def test_the_same_seed_gives_the_same_samples_in_the_same_order():
-    assert generate(SkillModel(3)) == generate(SkillModel(3))
+SIX = [item for problem in problems(6) for item in marsrl().first_requests(problem, 0)]
+
+
+def outputs(script, requests=SIX, sampling=SAMPLING, **options):
+    return ScriptedEngine(script, **options).generate(requests, sampling)
+
+
+def generate(script, **options):
+    (output,) = outputs(script, requests=SOLVER, **options)
+    return output.trajectories
+
+
+def test_the_same_seed_gives_the_same_trajectories_in_the_same_order():
+    assert frozen(outputs(SkillModel(3))) == frozen(outputs(SkillModel(3)))
 
 
 def test_the_engine_seed_changes_the_order_only():
-    first, second = generate(SkillModel(), seed=1), generate(SkillModel(), seed=2)
-    assert first != second
-    assert sorted(first, key=lambda s: s.sample_id) == sorted(second, key=lambda s: s.sample_id)
+    first, second, asked = (outputs(SkillModel(), seed=seed) for seed in (1, 2, None))
+    assert [one.group_id for one in first] != [one.group_id for one in second]
+    assert [one.group_id for one in asked] == [item.group_id for item in SIX]
+    for found in (first, second):
+        assert frozen(sorted(found, key=lambda one: one.group_id)) == frozen(asked)
 
 
 def test_skills_show_in_the_rewards():
     def mean(**skill) -> float:
-        samples = generate(SkillModel(truncated=0.0, **skill))
-        return sum(sample.reward for sample in samples) / len(samples)
+        found = generate(SkillModel(truncated=0.0, **skill))
+        return sum(one.value for one in found) / len(found)
 
     assert mean(solver=1.0) == 1.0
     assert mean(solver=0.0) == 0.0
@@ -32,30 +44,34 @@ def test_skills_show_in_the_rewards():
 
 
 def test_a_verifier_is_scored_against_the_solution_it_judges():
-    algorithm = marsrl(group_size=200)
+    method = marsrl(group_size=200)
     script = SkillModel(solver=0.0, verifier=0.7, invalid=0.1, truncated=0.0)
     engine = ScriptedEngine(script)
-    solutions = sorted(engine.generate(SOLVER, SAMPLING), key=lambda sample: sample.sample_id)
-    inputs = algorithm.next_inputs(problems(1)[0], 0, [Group(SOLVER[0], solutions)], 0)
-    verdicts = [sample.outcome.verdict for sample in engine.generate(inputs, SAMPLING)]
-    share = {verdict: verdicts.count(verdict) / len(verdicts) for verdict in Verdict}
+    (solutions,) = engine.generate(SOLVER, SAMPLING)
+    requests = method.next_requests(problems(1)[0], "solver", [Group(SOLVER[0], solutions.trajectories)], 0)
+    verdicts = [
+        one.scored.info["verdict"]
+        for output in engine.generate(requests, SAMPLING)
+        for one in output.trajectories
+    ]
+    share = {verdict: verdicts.count(verdict.value) / len(verdicts) for verdict in Verdict}
     assert share[Verdict.INVALID] == pytest.approx(0.1, abs=0.06)
     assert share[Verdict.WRONG] == pytest.approx(0.63, abs=0.1)
 
 
 def test_limits_are_kept():
-    short = {"solver": SamplingSettings(max_new_tokens=10, max_prompt_tokens=1000)}
-    samples = generate(lambda item, k: Reply("\\boxed{1} and much more"), sampling=short)
-    assert {len(sample.response_ids) for sample in samples} == {10}
-    assert {sample.finish_reason for sample in samples} == {FinishReason.LENGTH}
-    assert {sample.reward for sample in samples} == {0.0}
+    short = {"solver": Sampling(max_new_tokens=10, max_prompt_tokens=1000)}
+    found = generate(lambda item, k: Reply("\\boxed{1} and much more"), sampling=short)
+    assert {one.tokens for one in found} == {10}
+    assert {one.finish for one in found} == {FinishReason.LENGTH}
+    assert {one.value for one in found} == {0.0}
 
-    tight = {"solver": SamplingSettings(max_new_tokens=10, max_prompt_tokens=3)}
-    samples = generate(SkillModel(), sampling=tight)
-    assert {sample.finish_reason for sample in samples} == {FinishReason.PROMPT_TOO_LONG}
-    assert {len(sample.response_ids) for sample in samples} == {0}
+    tight = {"solver": Sampling(max_new_tokens=10, max_prompt_tokens=3)}
+    found = generate(SkillModel(), sampling=tight)
+    assert {one.finish for one in found} == {FinishReason.PROMPT_TOO_LONG}
+    assert {one.tokens for one in found} == {0}
 
 
 def test_missing_sampling_settings_are_named():
-    with pytest.raises(ValueError, match=r"\['solver'\]"):
+    with pytest.raises(ValueError, match=r"missing for role 'solver', found \['verifier'\]"):
         generate(SkillModel(), sampling={"verifier": SAMPLING["verifier"]})

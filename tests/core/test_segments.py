@@ -5,13 +5,15 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scheduler_tools import SAMPLING, TwoStages, answers, drive, marsrl, problems
+from scheduler_tools import SAMPLING, TwoStages, answers, drive, frozen, marsrl, paused, problems, single_call
 from test_scheduler_properties import few, modes, shuffled_portions, worlds
 
-from marsrl_verl.core.advantages import sample_advantages
+from marsrl_verl.core.advantages import comparable_rows, group_relative
+from marsrl_verl.core.method import Ended, EndReason
+from marsrl_verl.core.rows import Rows
 from marsrl_verl.core.scheduler import Scheduler
 from marsrl_verl.core.scripted import Reply, ScriptedEngine
-from marsrl_verl.core.types import FinishReason, Group, Outcome, Sample
+from marsrl_verl.core.trajectory import FinishReason, Group, RewardResult, RolloutOutput
 
 segments = st.integers(10, 60)
 
@@ -21,8 +23,12 @@ def run(world, mode, **options):
 
 
 def trained_ids(result) -> list[str]:
-    """Ids of the samples that enter a loss, over all steps."""
-    return [name for step in result.results for name in sample_advantages(step.trained)]
+    """Ids of the trajectories that enter a loss, over all steps."""
+    return [
+        step.trained[ref.group].trajectories[ref.trajectory].trajectory_id
+        for step in result.results
+        for ref in comparable_rows(step.trained)
+    ]
 
 
 @given(worlds(), modes, segments, st.none() | st.integers(1, 6))
@@ -40,20 +46,21 @@ def test_every_segment_has_its_length_and_version(world, segment):
     result = run(world, "pipelined", segment=segment)
     for step in result.results:
         for group in step.completed:
-            for sample in group.samples:
-                ends = [end for end, _ in sample.segments]
-                versions = [version for _, version in sample.segments]
+            for one in group.trajectories:
+                sequence = one.sequence
+                ends = [end for end, _ in sequence.versions]
+                versions = [version for _, version in sequence.versions]
                 starts = [0, *ends[:-1]]
                 sizes = [end - start for start, end in zip(starts, ends, strict=True)]
                 assert all(size == segment for size in sizes[:-1])
                 assert 0 <= sizes[-1] <= segment
                 assert versions == sorted(set(versions))
-                assert len(sample.token_versions) == len(sample.response_ids)
+                assert len(sequence.token_versions()) == len(sequence)
 
 
 @given(worlds(), segments, st.integers(2, 3), st.integers(1, 4))
 @few
-def test_with_parts_every_sample_of_a_mixed_group_is_trained_once(world, segment, min_group, min_groups):
+def test_with_parts_every_trajectory_of_a_mixed_group_is_trained_once(world, segment, min_group, min_groups):
     whole = run(world, "pipelined", segment=segment)
     parts = run(world, "pipelined", segment=segment, min_group=min_group, min_groups=min_groups)
     found = trained_ids(parts)
@@ -65,11 +72,11 @@ def test_with_parts_every_sample_of_a_mixed_group_is_trained_once(world, segment
 @given(worlds(), modes, st.integers(2, 5))
 @few
 def test_small_updates_wait_for_the_next_step_and_nothing_is_lost(world, mode, least):
-    plain, held = run(world, mode), run(world, mode, min_groups=least)
-    assert sorted(trained_ids(held)) == sorted(trained_ids(plain))
-    for step in held.results[:-1]:
+    plain, deferred = run(world, mode), run(world, mode, min_groups=least)
+    assert sorted(trained_ids(deferred)) == sorted(trained_ids(plain))
+    for step in deferred.results[:-1]:
         assert not step.trained or len(step.trained) >= least
-        assert step.held < least
+        assert step.deferred < least
 
 
 @given(worlds(), modes, segments, st.integers(0, 1000))
@@ -78,7 +85,7 @@ def test_the_order_of_completion_changes_no_step_with_segments(world, mode, segm
     options = {"segment": segment, "min_group": 2, "min_groups": 2}
     plain = run(world, mode, engine_seed=None, **options)
     shuffled = run(world, mode, engine_seed=seed, deliver=shuffled_portions(seed), **options)
-    assert plain.results == shuffled.results
+    assert frozen(plain.results) == frozen(shuffled.results)
     assert plain.rounds == shuffled.rounds
 
 
@@ -88,81 +95,68 @@ def test_a_restart_after_every_call_changes_no_step_with_segments(world, mode, s
     options = {"segment": segment, "min_group": 2, "min_groups": 3}
     plain = run(world, mode, **options)
     restarted = run(world, mode, checkpoint=True, deliver=shuffled_portions(7), **options)
-    assert plain.results == restarted.results
+    assert frozen(plain.results) == frozen(restarted.results)
     assert plain.rounds == restarted.rounds
 
 
 def test_unfinished_groups_go_before_new_ones():
-    engine = ScriptedEngine(lambda item, k: Reply("x" * 30), scorer=lambda item, sample: Outcome(1.0))
+    engine = ScriptedEngine(lambda item, k: Reply("x" * 30), scorer=lambda item, one: RewardResult(1.0))
     sampling = {"a": replace(SAMPLING["a"], segment_tokens=20), "b": SAMPLING["b"]}
     scheduler = Scheduler(TwoStages(fan=(1, 1)), "pipelined", step_prompt_budget=1)
     scheduler.start_step(0, problems(2))
     scheduler.absorb(engine.generate(scheduler.next_round(), sampling))
     first = scheduler.finish_step()
-    assert (first.unfinished, first.waiting["a"]) == (2, 2)
+    assert (first.paused, first.waiting["a"]) == (2, 2)
     assert scheduler.waiting_problems() == 1
     scheduler.start_step(1, [])
     (again,) = scheduler.next_round()
     assert again.group_id == "p0/a/0"
-    assert [sample.finish_reason for sample in again.unfinished] == [FinishReason.SEGMENT] * 2
+    assert [one.finish for one in again.resume.trajectories] == [FinishReason.PAUSED] * 2
 
 
-def cut(sample: Sample, tokens: list[int]) -> Sample:
-    return replace(
-        sample,
-        response_ids=tokens,
-        rollout_log_probs=[0.0] * len(tokens),
-        response_mask=[],
-        segments=[],
-        finish_reason=FinishReason.SEGMENT,
-        outcome=None,
-    )
-
-
-def begun() -> tuple[Scheduler, list[Sample]]:
-    """A scheduler whose one input has one ended sample and one with tokens [7, 8] to be continued."""
+def begun() -> Scheduler:
+    """A scheduler whose one request has one ended trajectory and one with tokens [7, 8] to be continued."""
     scheduler = Scheduler(TwoStages(), "pipelined")
     scheduler.start_step(0, problems(1))
-    (item,) = scheduler.next_round()
-    ended, other = answers(item)
-    scheduler.absorb([ended, cut(other, [7, 8])])
+    scheduler.next_round()
+    scheduler.absorb([RolloutOutput("p0/a/0", [single_call("p0/a/0#0"), paused("p0/a/0#1", [7, 8])])])
     scheduler.finish_step()
     scheduler.start_step(1, [])
+    return scheduler
+
+
+def test_a_continued_trajectory_completes_its_group():
+    scheduler = begun()
     scheduler.next_round()
-    return scheduler, [ended, other]
-
-
-def test_a_continuation_must_begin_with_the_earlier_segments():
-    scheduler, (_, other) = begun()
-    with pytest.raises(ValueError, match="does not begin with the 2 tokens"):
-        scheduler.absorb([other])
-    scheduler.absorb([replace(cut(other, [7, 8, 9]), finish_reason=FinishReason.STOP, outcome=Outcome(0.0))])
-    assert [len(group.samples) for group in scheduler.finish_step().completed] == [2]
-
-
-def test_a_sample_that_ended_is_not_taken_again():
-    scheduler, (ended, _) = begun()
-    with pytest.raises(ValueError, match="came twice, or its next segment was not asked for"):
-        scheduler.absorb([ended])
+    scheduler.absorb([RolloutOutput("p0/a/0", [single_call("p0/a/0#1", [7, 8, 9], 0.0)])])
+    [group] = scheduler.finish_step().completed
+    assert [one.sequence.response_ids.tolist() for one in group.trajectories] == [[0], [7, 8, 9]]
 
 
 def test_what_waits_for_a_segment_is_dropped_with_the_rest():
-    scheduler = Scheduler(TwoStages(), "pipelined")
-    scheduler.start_step(0, problems(1))
-    (item,) = scheduler.next_round()
-    ended, other = answers(item)
-    scheduler.absorb([ended, cut(other, [7])])
-    scheduler.finish_step()
-    assert [dropped.group_id for dropped in scheduler.drop_waiting()] == [item.group_id]
+    scheduler = begun()
+    assert [dropped.group_id for dropped in scheduler.drop_waiting()] == ["p0/a/0"]
     assert scheduler.idle()
 
 
+def test_what_comes_back_paused_after_a_drop_is_dropped_too():
+    scheduler = Scheduler(TwoStages(fan=(2, 1)), "pipelined", step_prompt_budget=1)
+    scheduler.start_step(0, problems(1))
+    scheduler.next_round()
+    assert [dropped.group_id for dropped in scheduler.drop_waiting()] == ["p0/a/1"]
+    scheduler.absorb([RolloutOutput("p0/a/0", [single_call("p0/a/0#0"), paused("p0/a/0#1", [7, 8])])])
+    result = scheduler.finish_step()
+    assert result.ended == [Ended("p0", "a", EndReason.DROPPED)] and scheduler.idle()
+    assert (result.in_flight, result.paused, result.completed) == (0, 0, [])
+
+
 def test_parts_are_compared_with_all_that_has_ended():
-    (item,) = TwoStages(n=4).first_inputs(problems(1)[0], 0)
-    samples = answers(item, (1.0, 0.0, 1.0, 1.0))
-    group = Group(item, samples, trained_before=frozenset({"p0/a/0#0", "p0/a/0#1"}))
-    advantages = sample_advantages([group], normalize_std=False)
-    assert advantages == {"p0/a/0#2": pytest.approx(0.25), "p0/a/0#3": pytest.approx(0.25)}
+    (item,) = TwoStages(n=4).first_requests(problems(1)[0], 0)
+    members = answers(item, (1.0, 0.0, 1.0, 1.0)).trajectories
+    group = Group(item, members, trained_before=frozenset({"p0/a/0#0", "p0/a/0#1"}))
+    rows = Rows.of([group], comparable_rows([group]))
+    assert [rows.trajectory(row).trajectory_id for row in range(len(rows))] == ["p0/a/0#2", "p0/a/0#3"]
+    assert group_relative(rows, normalize_std=False).tolist() == [0.25, 0.25]
 
 
 @pytest.mark.parametrize(
@@ -172,8 +166,3 @@ def test_parts_are_compared_with_all_that_has_ended():
 def test_settings_out_of_range_are_refused(setting, message):
     with pytest.raises(ValueError, match=message):
         Scheduler(TwoStages(), "pipelined", **setting)
-
-
-def test_segments_of_a_sample_must_cover_its_tokens():
-    with pytest.raises(ValueError, match="segments end at"):
-        Sample("g#0", "g", [1], [2, 3], [0.0, 0.0], FinishReason.STOP, "", "", segments=[(1, 0)])

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from marsrl_verl.core.prefix_tree import distinct_tokens
 from marsrl_verl.core.sent_prompts import prompts_sent, shared_tokens
-from marsrl_verl.core.types import FinishReason, Sample
+from marsrl_verl.core.sequence import Sequence
+from marsrl_verl.core.trajectory import FinishReason, Trajectory
 
 
 def nodes_of_the_trie(prompts) -> int:
@@ -45,20 +46,28 @@ def test_a_number_that_is_no_token_id_is_refused(token):
         distinct_tokens([[token]])
 
 
-def sample(response, segments, reason=FinishReason.STOP, external=False) -> Sample:
-    prompt = [] if external else [1, 2]
-    return Sample("g#0", "g", prompt, response, [0.0] * len(response), reason, "", "",
-                  segments=segments, external=external)  # fmt: skip
+def sequence(response, versions) -> Sequence:
+    return Sequence("solver", [1, 2], response, [0.0] * len(response), versions=versions)
 
 
-def test_a_sample_was_asked_with_its_prompt_and_what_earlier_rounds_had_added():
-    fresh = sample([3, 4], [(2, 0)])
-    continued = sample([3, 4, 5], [(2, 0), (3, 1)])
-    aborted = sample([3, 4], [(2, 0), (2, 2)], FinishReason.ABORTED)
-    assert prompts_sent([fresh, continued, aborted]) == [[1, 2], [1, 2, 3, 4], [1, 2, 3, 4]]
+def trajectory(*sequences, finish=FinishReason.STOP) -> Trajectory:
+    return Trajectory("g#0", list(sequences), finish)
+
+
+def test_a_sequence_was_asked_with_its_prompt_and_what_earlier_rounds_had_added():
+    fresh = trajectory(sequence([3, 4], [(2, 0)]))
+    continued = trajectory(sequence([3, 4, 5], [(2, 0), (3, 1)]))
+    aborted = trajectory(sequence([3, 4], [(2, 0), (2, 2)]), finish=FinishReason.ABORTED)
+    sent = prompts_sent([fresh, continued, aborted])
+    assert [one.tolist() for one in sent] == [[1, 2], [1, 2, 3, 4], [1, 2, 3, 4]]
+
+
+def test_every_sequence_of_a_dialogue_was_asked():
+    sent = prompts_sent([trajectory(sequence([3], [(1, 0)]), sequence([4, 5], [(1, 0), (2, 1)]))])
+    assert [one.tolist() for one in sent] == [[1, 2], [1, 2, 4]]
 
 
 def test_what_reached_no_engine_is_left_out():
     reasons = (FinishReason.PROMPT_TOO_LONG, FinishReason.ERROR, FinishReason.REFUSED)
-    samples = [sample([], [(0, 0)], reason) for reason in reasons]
-    assert prompts_sent([*samples, sample([], [(0, 0)], external=True)]) == []
+    found = [trajectory(sequence([], [(0, 0)]), finish=reason) for reason in reasons]
+    assert prompts_sent([*found, trajectory()]) == []

@@ -5,7 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
-from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER, FinishReason, SamplingSettings, StageInput
+from marsrl_verl.core.request import RolloutRequest, Sampling
+from marsrl_verl.core.sequence import Sequence
+from marsrl_verl.core.trajectory import FinishReason, RolloutOutput
+from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER
 from marsrl_verl.demo.measure import build_engine
 from marsrl_verl.demo.model import build_model
 from marsrl_verl.demo.problems import Split, generate
@@ -20,16 +23,16 @@ def model():
     return build_model(seed=0).eval()
 
 
-def stage_input(n: int = 3, group_id: str = "g") -> StageInput:
+def request(n: int = 3, group_id: str = "g", **fields) -> RolloutRequest:
     problem = as_problem(generate(Split.TRAIN, 1, seed=0)[0], "p")
-    return StageInput(
+    return RolloutRequest(
         group_id=group_id,
         problem=problem,
         stage="solver",
-        stage_index=0,
         role=SOLVER,
         messages=({"role": "user", "content": problem.question},),
         n=n,
+        **fields,
     )
 
 
@@ -63,27 +66,55 @@ def test_responses_end_at_the_limit_or_at_the_end_token(model):
         assert end not in completion.token_ids[:-1]
 
 
-def test_engine_answers_and_scores_every_input(model):
-    engine = build_engine(model, seed=0)
-    settings = {SOLVER: SamplingSettings(max_new_tokens=5, max_prompt_tokens=24)}
-    samples = engine.generate([stage_input(3, "a"), stage_input(2, "b")], settings)
-    assert [sample.sample_id for sample in samples] == ["a#0", "a#1", "a#2", "b#0", "b#1"]
-    assert all(sample.outcome is not None for sample in samples)
+def engine_and(model, **settings):
+    usual = {"max_new_tokens": 5, "max_prompt_tokens": 24}
+    return build_engine(model, seed=0), {SOLVER: Sampling(**{**usual, **settings})}
+
+
+def test_engine_answers_and_scores_every_request(model):
+    engine, sampling = engine_and(model)
+    engine.policy_version = 7
+    outputs = engine.generate([request(3, "a"), request(2, "b")], sampling)
+    assert [output.group_id for output in outputs] == ["a", "b"]
+    members = [one for output in outputs for one in output.trajectories]
+    assert [one.trajectory_id for one in members] == ["a#0", "a#1", "a#2", "b#0", "b#1"]
+    assert all(one.reward is not None and one.reward.graded for one in members)
+    assert {one.sequence.versions for one in members} == {((one.tokens, 7),) for one in members}
 
 
 def test_a_prompt_that_is_too_long_is_not_asked(model):
-    engine = build_engine(model, seed=0)
-    settings = {SOLVER: SamplingSettings(max_new_tokens=5, max_prompt_tokens=2)}
-    (sample,) = engine.generate([stage_input(1)], settings)
-    assert sample.finish_reason is FinishReason.PROMPT_TOO_LONG
-    assert (sample.response_ids, sample.outcome.reward) == ([], 0.0)
+    engine, sampling = engine_and(model, max_prompt_tokens=2)
+    (output,) = engine.generate([request(1)], sampling)
+    (one,) = output.trajectories
+    assert one.finish is FinishReason.PROMPT_TOO_LONG
+    assert (one.tokens, one.value) == (0, 0.0)
+
+
+def test_a_request_with_sampling_of_its_own(model):
+    engine, sampling = engine_and(model)
+    short = request(2, "short", sampling={SOLVER: Sampling(max_new_tokens=1, max_prompt_tokens=24)})
+    lengths = {
+        output.group_id: max(one.tokens for one in output.trajectories)
+        for output in engine.generate([short, request(8, "usual")], sampling)
+    }
+    assert lengths["short"] == 1 < lengths["usual"]
 
 
 def test_truncated_distributions_are_refused(model):
-    engine = build_engine(model, seed=0)
-    settings = {SOLVER: SamplingSettings(max_new_tokens=5, max_prompt_tokens=24, top_p=0.9)}
+    engine, sampling = engine_and(model, top_p=0.9)
     with pytest.raises(ValueError, match=r"top_p must be 1\.0"):
-        engine.generate([stage_input(1)], settings)
+        engine.generate([request(1)], sampling)
+
+
+def test_what_it_can_not_continue_is_refused(model):
+    engine, sampling = engine_and(model)
+    prefix = Sequence(SOLVER, PROMPTS[0], [6], [-1.0])
+    for item in (request(prefix=prefix), request(resume=RolloutOutput("g", []))):
+        with pytest.raises(ValueError, match="request g: TorchEngine answers from the prompt to the end"):
+            engine.generate([item], sampling)
+    engine, sampling = engine_and(model, segment_tokens=2)
+    with pytest.raises(ValueError, match="in one round"):
+        engine.generate([request()], sampling)
 
 
 def test_rewards_exist_for_all_roles(model):

@@ -6,13 +6,13 @@ trace are those of the tables here.
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+import pickle
+from collections import Counter
+from collections.abc import Iterable
+from dataclasses import asdict, replace
 from itertools import groupby
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -21,34 +21,23 @@ from omegaconf import OmegaConf
 from scenarios import RANKS, SEED, Scenario
 from trace_files import ENDINGS, digest, spans
 
+from marsrl_verl.algos.attnrl.method import INFLUENCE, AttnRL
 from marsrl_verl.algos.prompts import RolePrompts
 from marsrl_verl.algos.registry import method_class
 from marsrl_verl.config.batching import optimizer_updates
 from marsrl_verl.config.schema import MarsRLConfig, read_settings
-from marsrl_verl.core.algorithm import Algorithm
-from marsrl_verl.core.method import MethodTools
-from marsrl_verl.core.scheduler import Scheduler
-from marsrl_verl.core.scheduler_state import EndReason
+from marsrl_verl.core.method import EndReason, Method, MethodTools, Probe, StepView
+from marsrl_verl.core.request import Problem, RolloutRequest, Sampling, segment_length
+from marsrl_verl.core.rows import RESPONSE_MASK, ROLLOUT_LOG_PROBS, TOKEN_VERSIONS, Rows
+from marsrl_verl.core.scheduler import Scheduler, StepResult
 from marsrl_verl.core.scripted import Reply, ScriptedEngine, score_by_box
-from marsrl_verl.core.step_result import StepResult
-from marsrl_verl.core.types import (
-    SOLVER,
-    FinishReason,
-    Group,
-    Marks,
-    Outcome,
-    Problem,
-    Sample,
-    SamplingSettings,
-    StageInput,
-    is_correct,
-)
+from marsrl_verl.core.sequence import RECORDED_ENTROPIES, RECORDED_LOG_PROBS, TRAINER_LOG_PROBS
+from marsrl_verl.core.trajectory import FinishReason, Group, RewardResult, RolloutOutput, Trajectory
+from marsrl_verl.core.types import ROLES, SOLVER, is_correct
 from marsrl_verl.evaluation.credit_metrics import credit_metrics
+from marsrl_verl.evaluation.text_metrics import text_figures
 from marsrl_verl.evaluation.training_metrics import training_metrics
-from marsrl_verl.verl_adapter.arranged_batch import BatchPlan, arranged_batch
-from marsrl_verl.verl_adapter.batch import training_rows
-from marsrl_verl.verl_adapter.components import sampling_settings
-from marsrl_verl.verl_adapter.generation import Generation, Round
+from marsrl_verl.verl_adapter.batch import BatchPlan, PolicyBatch, arrange
 
 PRESETS = Path(__file__).resolve().parents[2] / "configs" / "algo"
 FINISH = {
@@ -62,7 +51,7 @@ FINISH = {
 """How a response ends, by the traces' names. One that goes on is never shown."""
 ENDED = {
     EndReason.FINISHED: "finished",
-    EndReason.NO_INPUTS: "no_inputs",
+    EndReason.NO_REQUESTS: "no_inputs",
     EndReason.NOT_ASKED: "not_asked",
     EndReason.REJECTED: "rejected",
     EndReason.DROPPED: "dropped",
@@ -120,7 +109,7 @@ def prompt_tokens(messages: tuple[dict[str, str], ...]) -> int:
     return len("\n".join(f"{one['role']}: {one['content']}" for one in messages).encode())
 
 
-def build_method(scenario: Scenario, settings: MarsRLConfig) -> Algorithm:
+def build_method(scenario: Scenario, settings: MarsRLConfig) -> Method:
     """The method of the settings, as the trainer builds it."""
     limited = settings.model_copy(deep=True)
     limited.run.seed = SEED
@@ -130,7 +119,7 @@ def build_method(scenario: Scenario, settings: MarsRLConfig) -> Algorithm:
     return method_class(settings.algo.name).from_settings(limited, tools)
 
 
-def build_scheduler(method: Algorithm, settings: MarsRLConfig) -> Scheduler:
+def build_scheduler(method: Method, settings: MarsRLConfig) -> Scheduler:
     """As the trainer builds it."""
     pipeline = settings.pipeline
     return Scheduler(
@@ -157,12 +146,16 @@ class GoldenEngine(ScriptedEngine):
         super().__init__(self._reply, seed=order_seed, scorer=self._score)
         self.scenario = scenario
 
-    def start(self, inputs: list[StageInput], sampling: dict[str, SamplingSettings]) -> SimpleNamespace:
+    def generate(self, requests: list[RolloutRequest], sampling: dict[str, Sampling]) -> list[RolloutOutput]:
         """A round, answered by the weights that the engine has now."""
-        samples = [self._completed(sample, inputs) for sample in self.generate(inputs, sampling)]
-        return SimpleNamespace(wait=lambda: Round(samples, 0.0))
+        outputs = super().generate(requests, sampling)
+        for output in outputs:
+            for one in output.trajectories:
+                self._complete(one)
+        return outputs
 
-    def _reply(self, item: StageInput, k: int) -> Reply:
+    def _reply(self, item: RolloutRequest, k: int) -> Reply:
+        solution_reward = item.inputs.get("solution_reward")
         text, ending = scripted.answer(
             self.scenario.world,
             scripted.Question(
@@ -171,40 +164,29 @@ class GoldenEngine(ScriptedEngine):
                 role=item.role,
                 number=k,
                 truth=item.problem.ground_truth,
-                solution_right=None if item.solution_reward is None else is_correct(item.solution_reward),
-                beginning="" if item.prefix is None else bytes(item.prefix.response_ids).decode(),
+                solution_right=None if solution_reward is None else is_correct(solution_reward),
+                beginning="" if item.prefix is None else bytes(item.prefix.response_ids.tolist()).decode(),
             ),
         )
         return Reply(text, FINISH[ending])
 
-    def _score(self, item: StageInput, sample: Sample) -> Outcome:
-        outcome = score_by_box(item, sample)
-        if scripted.is_graded(self.scenario.world, sample.sample_id):
-            return outcome
-        return replace(outcome, reward=0.0, graded=False, error="the scripted grader failed")
+    def _score(self, item: RolloutRequest, one: Trajectory) -> RewardResult:
+        result = score_by_box(item, one)
+        if scripted.is_graded(self.scenario.world, one.trajectory_id):
+            return result
+        return replace(result, value=0.0, graded=False, error="the scripted grader failed")
 
-    def _completed(self, sample: Sample, inputs: list[StageInput]) -> Sample:
-        role = next(item.role for item in inputs if item.group_id == sample.group_id)
-        if self.scenario.external_solver and role == SOLVER:
-            return Sample(
-                sample.sample_id,
-                sample.group_id,
-                [],
-                [],
-                [],
-                sample.finish_reason,
-                sample.text,
-                sample.final_text,
-                outcome=sample.outcome,
-                external=True,
-            )
-        sample.rollout_log_probs = [
-            scripted.log_prob(token, at, version)
-            for at, (token, version) in enumerate(
-                zip(sample.response_ids, sample.token_versions, strict=True)
-            )
-        ]
-        return sample
+    def _complete(self, one: Trajectory) -> None:
+        sequence = one.sequence
+        external = self.scenario.external_solver and sequence.role == SOLVER
+        figures = asdict(text_figures([] if external else sequence.response_ids, one.text))
+        one.figures = {name: value for name, value in figures.items() if value is not None}
+        if external:
+            one.sequences = []
+            return
+        pairs = zip(sequence.response_ids.tolist(), sequence.token_versions().tolist(), strict=True)
+        found = [scripted.log_prob(token, at, version) for at, (token, version) in enumerate(pairs)]
+        sequence.rollout_log_probs = np.array(found, dtype=np.float32)
 
 
 # --- the trainer's loop -----------------------------------------------------------------------
@@ -215,7 +197,7 @@ class GoldenRun:
 
     Args:
         scenario: what is run.
-        order_seed: of the order in which samples come back; None: that of the inputs.
+        order_seed: of the order in which groups come back; None: that of the requests.
     """
 
     def __init__(self, scenario: Scenario, order_seed: int | None) -> None:
@@ -230,49 +212,53 @@ class GoldenRun:
         self.method = build_method(self.scenario, self.settings)
         self.scheduler = build_scheduler(self.method, self.settings)
         self.engine = GoldenEngine(self.scenario, self.order_seed)
-        self.generation = Generation(
-            self.scheduler,
-            SimpleNamespace(start=self._start_round),
-            sampling_settings(self.settings),
-            before_round=self._sync,
-            after_round=self._mark,
-        )
+        self.sampling = sampling_of(self.settings)
+        self.counts: Counter[str] = Counter()
+        """Of the step's rounds."""
+        self.outputs: list[RolloutOutput] | None = None
+        """Of a round that was started and not collected."""
 
     def take_step(self, *, last: bool = False) -> dict[str, Any]:
         """One training step; what it did as a step of the trace."""
         self.step += 1
         self._open(self.step)
-        counts = self.generation.finish()
+        self._collect()
+        while self._start_round():
+            self._collect()
+        counts, self.counts = self.counts, Counter()
         result = self.scheduler.finish_step(last=last)
         if self.settings.pipeline.overlap == "one_step" and not last:
             self._open(self.step + 1)
-            self.generation.start_round()
-        credit = self.method.credit(result.trained)
-        rows = training_rows(result.trained, credit)
-        metrics = self.method.observe_step(
+            self._start_round()
+        batch = arrange(
             result.trained,
-            len(rows),
-            sum(end.reason is EndReason.FINISHED for end in result.ended),
-            ended_problems=sum(end.reason is not EndReason.DROPPED for end in result.ended),
-            held_groups=result.held,
+            self.method.select(result.trained, self.step),
+            lambda policy: BatchPlan(
+                RANKS, SEED, self.step, share_prefixes=self.settings.training.share_prefixes
+            ),
+            lambda rows: optimizer_updates(self.settings.pipeline, rows),
+            (RECORDED_LOG_PROBS, RECORDED_ENTROPIES),
         )
+        advantages = self.method.advantages(batch.rows)
+        metrics = self.method.observe_step(StepView(batch.rows, result.ended, result.deferred))
         return {
             "step": self.step,
             "rounds": self.rounds.pop(self.step, []),
             "completed": [read_completed(group) for group in result.completed],
             "trained": [read_trained(group) for group in result.trained],
-            **self._read_batch(rows, result),
+            **read_batch(batch.parts, advantages),
             "ended": [[end.problem_id, end.stage, ENDED[end.reason]] for end in result.ended],
             "counts": {
-                "rounds": counts.rounds,
-                "samples": counts.samples,
-                "tokens": counts.tokens,
-                "continued_tokens": counts.continued_tokens,
+                **{name: counts[name] for name in ("rounds", "samples", "tokens", "continued_tokens")},
                 **read_pools(result),
             },
             "metrics": {
                 **metrics,
-                **({**credit_metrics(credit), **training_metrics(result.completed)} if last else {}),
+                **(
+                    {**credit_metrics(batch.rows, advantages), **training_metrics(result.completed)}
+                    if last
+                    else {}
+                ),
             },
         }
 
@@ -288,19 +274,12 @@ class GoldenRun:
 
     def reload(self) -> None:
         """Save everything as a checkpoint does, and go on with fresh objects."""
-        self.generation.collect()
-        saved = json.dumps(
-            {
-                "scheduler": self.scheduler.state_dict(),
-                "method": self.method.state_dict(),
-                "generation": self.generation.state_dict(),
-            }
-        )
+        self._collect()
+        saved = pickle.dumps((self.scheduler.state_dict(), self.method.state_dict(), self.counts))
         self._build()
-        state = json.loads(saved)
-        self.scheduler.load_state_dict(state["scheduler"])
-        self.method.load_state_dict(state["method"])
-        self.generation.load_state_dict(state["generation"])
+        scheduler, method, self.counts = pickle.loads(saved)
+        self.scheduler.load_state_dict(scheduler)
+        self.method.load_state_dict(method)
 
     def _open(self, step: int) -> None:
         if self.scheduler.open_step == step:
@@ -312,65 +291,62 @@ class GoldenRun:
         self.next_problem += wanted
         self.scheduler.start_step(step, problems)
 
-    def _sync(self) -> None:
-        self.engine.policy_version = self.step - 1
-
-    def _start_round(self, inputs: list[StageInput], sampling: dict[str, SamplingSettings]) -> Any:
+    def _start_round(self) -> bool:
+        """Ask the engine for the step's next round; False when the step needs none."""
+        requests = self.scheduler.next_round()
+        if not requests:
+            return False
         step = self.scheduler.open_step
-        assert step is not None
-        self.rounds.setdefault(step, []).append([read_request(item) for item in inputs])
-        return self.engine.start(inputs, sampling)
+        assert step is not None and self.outputs is None
+        self.rounds.setdefault(step, []).append([read_request(item) for item in requests])
+        self.counts["continued_tokens"] += sum(item.continued_tokens for item in requests)
+        self.engine.policy_version = self.step - 1
+        self.outputs = self.engine.generate(requests, self.sampling)
+        return True
 
-    def _mark(self) -> None:
-        """What the trainer's forward pass finds between two rounds."""
-        for group in self.scheduler.unsettled():
-            if group.input.stage in self.method.marked_stages():
-                for sample in group.samples:
-                    if sample.marks is None and sample.response_ids:
-                        mark(self.method, sample, self.step - 1)
-
-    def _read_batch(self, rows: list[Any], result: StepResult) -> dict[str, Any]:
-        if not rows:
-            return {"updates": 0, "padding rows": 0, "roles": {}, "rows": []}
-        updates = optimizer_updates(self.settings.pipeline, len(rows))
-        plan = BatchPlan(RANKS, updates, SEED, self.step, self.settings.training.share_prefixes)
-        batch = arranged_batch(rows, plan, _verl_config(), SimpleNamespace(pad_token_id=0))
-        samples = {one.sample_id: one for group in result.trained for one in group.samples}
-        padding = batch.non_tensor_batch["is_padding"]
-        return {
-            "updates": updates,
-            "padding rows": int(padding.sum()),
-            "roles": read_roles(batch),
-            "rows": [
-                read_row(batch, at, _part(at, len(batch), updates), samples)
-                for at in range(len(batch))
-                if not padding[at]
-            ],
-        }
+    def _collect(self) -> None:
+        """Give the scheduler what the started round brought, and probe what is complete."""
+        if self.outputs is None:
+            return
+        outputs, self.outputs = self.outputs, None
+        members = [one for output in outputs for one in output.trajectories]
+        self.scheduler.absorb(outputs)
+        self.counts.update(rounds=1, samples=len(members), tokens=sum(one.new_tokens for one in members))
+        for group in self.scheduler.completed_stages():
+            for probe in self.method.probes(group.request.stage):
+                for one in group.trajectories:
+                    if one.tokens and TRAINER_LOG_PROBS not in one.sequence.annotations:
+                        annotate(self.method, probe, one, self.step - 1)
 
 
-def mark(method: Algorithm, sample: Sample, version: int) -> None:
+def sampling_of(settings: MarsRLConfig) -> dict[str, Sampling]:
+    """Token limits by role."""
+    rounds = settings.pipeline.max_segments
+    by_role = {}
+    for role in ROLES:
+        one = getattr(settings.roles, role)
+        segment = None if rounds == 1 else segment_length(one.max_new_tokens, rounds)
+        by_role[role] = Sampling(one.max_new_tokens, one.max_prompt_tokens, segment_tokens=segment)
+    return by_role
+
+
+def annotate(method: AttnRL, probe: Probe, one: Trajectory, version: int) -> None:
     """Set what the trainer under these weights would find in a response."""
-    ids, versions = sample.response_ids, sample.token_versions
-    steps = method.cut(ids)
-    found = tuple(scripted.trainer_log_prob(token, at, version) for at, token in enumerate(ids))
-    entropies = tuple(scripted.entropy(token, at) for at, token in enumerate(ids))
-    parts = [ids[steps.start(step) : steps.ends[step]] for step in range(len(steps))]
-    sample.trainer_log_probs = [
-        value if sampled_by == version else math.nan
-        for value, sampled_by in zip(found, versions, strict=True)
-    ]
-    sample.marks = Marks(
-        steps,
-        found,
-        scripted.influence(parts, steps.thinking) if method.influence_delta() else (),
-        entropies if method.marks_entropies() else (),
+    sequence, steps = one.sequence, method.steps(one)
+    ids = sequence.response_ids.tolist()
+    found = np.array(
+        [scripted.trainer_log_prob(token, at, version) for at, token in enumerate(ids)], np.float32
     )
-
-
-def _verl_config() -> Any:
-    actor = {"use_dynamic_bsz": True, "ppo_micro_batch_size_per_gpu": 1}
-    return OmegaConf.create({"actor_rollout_ref": {"actor": actor, "rollout": {"temperature": 1.0}}})
+    own = sequence.token_versions() == version
+    sequence.annotations[TRAINER_LOG_PROBS] = found
+    sequence.annotations[RECORDED_LOG_PROBS] = np.where(own, found, np.float32(math.nan))
+    if probe.entropies:
+        entropies = [scripted.entropy(token, at) for at, token in enumerate(ids)]
+        sequence.annotations[RECORDED_ENTROPIES] = np.array(entropies, np.float32)
+    if INFLUENCE in probe.outputs:
+        parts = [ids[steps.start(step) : steps.ends[step]] for step in range(len(steps))]
+        by_step = np.array(scripted.influence(parts, steps.thinking), np.float32)
+        sequence.annotations[INFLUENCE] = by_step[steps.step_ids()]
 
 
 def _part(at: int, rows: int, updates: int) -> str:
@@ -382,36 +358,39 @@ def _part(at: int, rows: int, updates: int) -> str:
 # --- reading ----------------------------------------------------------------------------------
 
 
-def read_request(item: StageInput) -> str:
-    """A decoded request: with the sample from which it was made or the numbers of the samples that go on."""
-    if item.unfinished:
-        numbers = " ".join(sample.sample_id.rpartition("#")[2] for sample in item.unfinished)
+def read_request(item: RolloutRequest) -> str:
+    """A decoded request: with the trajectory from which it was made or the numbers of those that go on."""
+    if item.resume is not None:
+        numbers = " ".join(str(one.number) for one in item.resume.trajectories if one.paused)
         return f"{item.group_id} continues {numbers}"
     return f"{item.group_id} from {item.parent_id}" if item.parent_id else item.group_id
 
 
 def read_completed(group: Group) -> list[Any]:
     """A row of the completed groups by the columns `COLUMNS["completed"]`."""
-    endings = "".join(FINISH_LETTERS[sample.finish_reason] for sample in group.samples)
-    rewards = " ".join(
-        f"{sample.reward:g}" if sample.outcome and sample.outcome.graded else "?" for sample in group.samples
-    )
-    tokens = [[*sample.prompt_ids, -1, *sample.response_ids] for sample in group.samples]
-    texts = "\0".join(sample.final_text for sample in group.samples)
+    members = group.trajectories
+    rewards = [one.reward for one in members]
     return [
-        group.input.group_id,
-        endings,
-        rewards,
-        digest(np.array([token for one in tokens for token in (*one, -1)], np.int32)),
-        digest(texts.encode()),
+        group.group_id,
+        "".join(FINISH_LETTERS[one.finish] for one in members),
+        " ".join(f"{reward.value:g}" if reward and reward.graded else "?" for reward in rewards),
+        digest(np.array([token for one in members for token in (*_tokens(one), -1)], np.int32)),
+        digest("\0".join(one.final_text for one in members).encode()),
     ]
+
+
+def _tokens(one: Trajectory) -> list[int]:
+    """Prompt and response with -1 between them."""
+    if one.external:
+        return [-1]
+    return [*one.sequence.prompt_ids.tolist(), -1, *one.sequence.response_ids.tolist()]
 
 
 def read_trained(group: Group) -> list[Any]:
     """A row of the trained groups by the columns `COLUMNS["trained"]`."""
-    numbers = [sample.sample_id.rpartition("#")[2] for sample in group.samples]
+    numbers = [str(one.number) for one in group.trajectories]
     before = sorted(int(name.rpartition("#")[2]) for name in group.trained_before)
-    return [group.input.group_id, " ".join(numbers), " ".join(map(str, before))]
+    return [group.group_id, " ".join(numbers), " ".join(map(str, before))]
 
 
 def read_pools(result: StepResult) -> dict[str, Any]:
@@ -419,50 +398,64 @@ def read_pools(result: StepResult) -> dict[str, Any]:
     pools = {
         **{f"waiting {stage}": count for stage, count in result.waiting.items()},
         **{f"oldest waiting {stage}": age for stage, age in result.oldest_waiting.items()},
-        **{f"input age {stage}": age for stage, age in sorted(result.input_ages.items())},
+        **{f"input age {stage}": age for stage, age in sorted(result.request_ages.items())},
         "in flight": result.in_flight,
-        "unfinished": result.unfinished,
-        "held": result.held,
+        "unfinished": result.paused,
+        "held": result.deferred,
         "stale": result.stale,
     }
     return {name: number for name, number in pools.items() if number}
 
 
-def read_roles(batch: Any) -> dict[str, str]:
-    """The roles of the batch's stages, which the samples' ids name."""
-    names = batch.non_tensor_batch
-    for sample_id, stage in zip(names["sample_id"], names["stage"], strict=True):
-        assert sample_id.split("/")[1] == stage, f"sample {sample_id} is of stage {stage}"
-    pairs = sorted(set(zip(names["stage"], names["role"], strict=True)))
-    assert len(dict(pairs)) == len(pairs), f"a stage has two roles: {pairs}"
-    return {str(stage): str(role) for stage, role in pairs}
+def read_batch(parts: Iterable[PolicyBatch], advantages: np.ndarray) -> dict[str, Any]:
+    """The batch of the only policy."""
+    batches = list(parts)
+    if not batches:
+        return {"updates": 0, "padding rows": 0, "roles": {}, "rows": []}
+    (batch,) = batches
+    return {
+        "updates": batch.updates,
+        "padding rows": batch.padding,
+        "roles": read_roles(batch.rows),
+        "rows": [
+            read_row(batch.rows, row, _part(slot, len(batch), batch.updates), advantages)
+            for slot, row in enumerate(batch.slots.tolist())
+            if row >= 0
+        ],
+    }
 
 
-def read_row(batch: Any, at: int, part: str, samples: Mapping[str, Sample]) -> list[Any]:
+def read_roles(rows: Rows) -> dict[str, str]:
+    """The roles of the batch's stages, which the trajectories' ids name."""
+    pairs = set()
+    for row in range(len(rows)):
+        stage, name = rows.group(row).request.stage, rows.trajectory(row).trajectory_id
+        assert name.split("/")[1] == stage, f"trajectory {name} is of stage {stage}"
+        pairs.add((stage, rows.sequence(row).role))
+    assert len(dict(pairs)) == len(pairs), f"a stage has two roles: {sorted(pairs)}"
+    return dict(sorted(pairs))
+
+
+def read_row(rows: Rows, row: int, part: str, advantages: np.ndarray) -> list[Any]:
     """A row of the training batch by the columns `COLUMNS["rows"]`."""
-    tensors, names = batch.batch, batch.non_tensor_batch
-    width = tensors["prompts"].shape[1]
-    attended = tensors["attention_mask"][at].bool()
-    prompt = tensors["prompts"][at][attended[:width]].numpy().astype(np.int32)
-    length = int(attended[width:].sum())
-    sample_id = str(names["sample_id"][at])
+    one, sequence = rows.trajectory(row), rows.sequence(row)
 
-    def column(name: str, kind: Any) -> Any:
-        return tensors[name][at, :length].numpy().astype(kind)
+    def column(name: str) -> np.ndarray:
+        return rows.columns[name][rows.slice(row)]
 
     return [
-        sample_id,
+        one.trajectory_id,
         part,
-        length,
-        digest(prompt),
-        digest(column("responses", np.int32)),
-        _runs(column("response_mask", np.int64)),
-        digest(column("rollout_log_probs", np.float32)),
-        _recorded(column("recorded_log_probs", np.float32)),
-        _recorded(column("recorded_entropies", np.float32)),
-        _runs(column("token_versions", np.int64)),
-        float(samples[sample_id].reward),
-        _runs(column("advantages", np.float64)),
+        len(sequence),
+        digest(sequence.prompt_ids),
+        digest(sequence.response_ids),
+        _runs(column(RESPONSE_MASK)),
+        digest(column(ROLLOUT_LOG_PROBS)),
+        _recorded(column(RECORDED_LOG_PROBS)),
+        _recorded(column(RECORDED_ENTROPIES)),
+        _runs(column(TOKEN_VERSIONS)),
+        float(one.value),
+        _runs(advantages[rows.slice(row)].astype(np.float64) * column(RESPONSE_MASK)),
     ]
 
 

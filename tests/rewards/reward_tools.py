@@ -2,7 +2,8 @@
 
 import threading
 
-from marsrl_verl.core.types import FinishReason, Outcome, Problem
+from marsrl_verl.core.request import Problem
+from marsrl_verl.core.trajectory import FinishReason, RewardResult
 from marsrl_verl.rewards.base import RoleReward, ScoreRequest
 
 
@@ -13,17 +14,17 @@ def request(
     role: str = "solver",
     reason: FinishReason = FinishReason.STOP,
     final_text: str | None = None,
-    solution_reward: float | None = None,
+    **inputs,
 ) -> ScoreRequest:
     return ScoreRequest(
-        sample_id="p/solver/0#0",
+        trajectory_id="p/solver/0#0",
         role=role,
         stage=role,
         problem=Problem("p", "1 + 1 = ?", truth),
         text=text,
         final_text=text if final_text is None else final_text,
         finish_reason=reason,
-        solution_reward=solution_reward,
+        inputs=inputs,
     )
 
 
@@ -35,7 +36,7 @@ class Constant(RoleReward):
 
     def score(self, request):
         self.thread = threading.current_thread()
-        return Outcome(self.value, answer=self.note or None)
+        return RewardResult(self.value, {"answer": self.note} if self.note else {})
 
 
 class Asynchronous(RoleReward):
@@ -44,7 +45,7 @@ class Asynchronous(RoleReward):
 
     async def score(self, request):
         self.thread = threading.current_thread()
-        return Outcome(0.5)
+        return RewardResult(0.5)
 
 
 class ReturnsAwaitable(RoleReward):
@@ -67,12 +68,17 @@ class ReturnsNumber(RoleReward):
         return 1.0
 
 
+class AnswerAsInfo(RoleReward):
+    def score(self, request):
+        return RewardResult(1.0, "42")
+
+
 class NeedsPath(RoleReward):
     def __init__(self, path: str) -> None:
         raise FileNotFoundError(path)
 
     def score(self, request):
-        return Outcome(0.0)
+        return RewardResult(0.0)
 
 
 class Unfinished(RoleReward):

@@ -41,9 +41,9 @@ def grader(request):
 
 
 def is_right(reward: AnswerReward, reference: str, text: str) -> bool:
-    outcome = reward.score(request(text, reference))
-    assert outcome.graded
-    return outcome.reward == 1.0
+    result = reward.score(request(text, reference))
+    assert result.graded
+    return result.value == 1.0
 
 
 def test_the_catalogue_is_large_and_has_both_verdicts():

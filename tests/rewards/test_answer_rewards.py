@@ -1,7 +1,7 @@
 import pytest
 from reward_tools import request
 
-from marsrl_verl.core.types import FinishReason, Outcome
+from marsrl_verl.core.trajectory import FinishReason, RewardResult
 from marsrl_verl.rewards.exact import ExactAnswerReward
 from marsrl_verl.rewards.hybrid import HybridReward
 from marsrl_verl.rewards.math_grading import grade
@@ -19,15 +19,17 @@ from marsrl_verl.rewards.math_verify import MathVerifyReward
     ],
 )
 def test_exact_answers(text, truth, reward):
-    assert ExactAnswerReward().score(request(text, truth)).reward == reward
+    assert ExactAnswerReward().score(request(text, truth)).value == reward
 
 
 def test_the_last_number_counts_only_when_it_is_allowed():
     text = "Adding, we get 1 + 1 = 2."
-    assert ExactAnswerReward().score(request(text)) == Outcome(0.0)
-    assert ExactAnswerReward(allow_last_number=True).score(request(text)) == Outcome(1.0, answer="2")
+    assert ExactAnswerReward().score(request(text)) == RewardResult(0.0)
+    assert ExactAnswerReward(allow_last_number=True).score(request(text)) == RewardResult(
+        1.0, {"answer": "2"}
+    )
     # A box goes before any number.
-    assert ExactAnswerReward(allow_last_number=True).score(request(r"\boxed{3}, not 2")).reward == 0.0
+    assert ExactAnswerReward(allow_last_number=True).score(request(r"\boxed{3}, not 2")).value == 0.0
 
 
 @pytest.mark.parametrize("reward", [ExactAnswerReward(), MathVerifyReward(grader="builtins:undefined")])
@@ -35,20 +37,20 @@ def test_unfinished_and_empty_answers_are_not_graded(reward):
     right = r"\boxed{2}"
     for reason in FinishReason:
         if reason is not FinishReason.STOP:
-            assert reward.score(request(right, reason=reason)) == Outcome(0.0)
+            assert reward.score(request(right, reason=reason)) == RewardResult(0.0)
     # The box stands in the reasoning, which never ended.
-    assert reward.score(request("<think>" + right, final_text="")) == Outcome(0.0)
+    assert reward.score(request("<think>" + right, final_text="")) == RewardResult(0.0)
 
 
 def test_the_hybrid_asks_math_verify_only_where_texts_differ():
     # A grader that does not exist would fail; texts that say the same never reach it.
-    assert HybridReward(grader="builtins:undefined").score(request(r"\boxed{2}")).reward == 1.0
+    assert HybridReward(grader="builtins:undefined").score(request(r"\boxed{2}")).value == 1.0
     found = HybridReward(grader="builtins:undefined").score(request(r"\boxed{2\text{ cm}}"))
-    assert (found.reward, found.answer) == (1.0, r"2\text{ cm}")
+    assert (found.value, found.info["answer"]) == (1.0, r"2\text{ cm}")
     reward = HybridReward()
     try:
-        assert reward.score(request(r"\boxed{2^{10}}", "1024")).reward == 1.0
-        assert reward.score(request(r"\boxed{1023}", "1024")).reward == 0.0
+        assert reward.score(request(r"\boxed{2^{10}}", "1024")).value == 1.0
+        assert reward.score(request(r"\boxed{1023}", "1024")).value == 0.0
     finally:
         reward.close()
 

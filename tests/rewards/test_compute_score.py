@@ -8,7 +8,8 @@ from dataclasses import replace
 import pytest
 from reward_tools import request
 
-from marsrl_verl.core.types import FinishReason, Outcome, Problem
+from marsrl_verl.core.request import Problem
+from marsrl_verl.core.trajectory import FinishReason, RewardResult
 from marsrl_verl.rewards.compute_score import ComputeScoreReward
 from marsrl_verl.rewards.running import RewardRunner
 
@@ -46,7 +47,7 @@ def path(tmp_path):
     return str(file)
 
 
-def scored(path: str, name: str, one, **kwargs) -> Outcome:
+def scored(path: str, name: str, one, **kwargs) -> RewardResult:
     return asyncio.run(RewardRunner(ComputeScoreReward(path, name, **kwargs)).score(one))
 
 
@@ -54,7 +55,7 @@ def test_the_function_gets_what_verl_gives_it(path):
     problem = Problem("p", "1 + 1", "2", data_source="sums", extra_info={"index": 3})
     one = replace(request("<think>x</think>so 2"), problem=problem, final_text="so 2")
     reward = ComputeScoreReward(path, "compute_score", {"weight": 2, "data_source": "mine"})
-    assert asyncio.run(RewardRunner(reward).score(one)) == Outcome(1.0)
+    assert asyncio.run(RewardRunner(reward).score(one)) == RewardResult(1.0)
     (seen,) = reward.function.__globals__["CALLS"]
     assert seen.arguments == {
         "data_source": "mine",
@@ -66,25 +67,25 @@ def test_the_function_gets_what_verl_gives_it(path):
 
 
 def test_a_coroutine_and_a_dictionary(path):
-    assert scored(path, "later", request("x")) == Outcome(0.5, answer="7")
+    assert scored(path, "later", request("x")) == RewardResult(0.5, {"answer": "7"})
 
 
 def test_several_accepted_answers_are_a_list(path):
-    assert scored(path, "listed", request("b", '["a", "b"]')).reward == 1.0
-    assert scored(path, "listed", request("[1, 2]", "[1, 2]")).reward == 0.0
+    assert scored(path, "listed", request("b", '["a", "b"]')).value == 1.0
+    assert scored(path, "listed", request("[1, 2]", "[1, 2]")).value == 0.0
 
 
 @pytest.mark.parametrize(("name", "hint"), [("without_score", "without 'score'"), ("not_finite", "finite")])
 def test_what_is_no_score_is_a_failed_grade(path, name, hint):
-    outcome = scored(path, name, request("x"))
-    assert not outcome.graded
-    assert hint in outcome.error
+    result = scored(path, name, request("x"))
+    assert not result.graded
+    assert hint in result.error
 
 
 def test_a_response_that_was_cut_off_has_reward_0(path):
-    assert scored(path, "later", request("x", reason=FinishReason.LENGTH)).reward == 0.0
+    assert scored(path, "later", request("x", reason=FinishReason.LENGTH)).value == 0.0
 
 
 def test_a_module_that_can_be_imported():
     reward = ComputeScoreReward("pkg://verl_form", "compute_score")
-    assert asyncio.run(RewardRunner(reward).score(request("x"))) == Outcome(0.25)
+    assert asyncio.run(RewardRunner(reward).score(request("x"))) == RewardResult(0.25)

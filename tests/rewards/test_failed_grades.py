@@ -2,23 +2,24 @@
 
 import pytest
 
-from marsrl_verl.core.types import FinishReason, Outcome, Sample
+from marsrl_verl.core.sequence import Sequence
+from marsrl_verl.core.trajectory import FinishReason, RewardResult, Trajectory
 from marsrl_verl.rewards.failed_grades import LEAST_GRADES, GradeWatch, grade_warnings
 from marsrl_verl.rewards.running import RewardUnavailableError
 
-FAILED = Outcome(0.0, error="UnitsReward: ValueError: could not convert", graded=False)
-GRADED = Outcome(0.0)
+FAILED = RewardResult(0.0, error="UnitsReward: ValueError: could not convert", graded=False)
+GRADED = RewardResult(0.0)
 
 
-def answered(role: str, *outcomes: Outcome | None) -> list[tuple[str, Sample]]:
+def answered(role: str, *rewards: RewardResult | None) -> list[tuple[str, Trajectory]]:
     return [
         (
             role,
-            Sample(
-                f"g{k // 2}#{k}", f"g{k // 2}", [1], [2], [-0.1], FinishReason.STOP, "", "", outcome=outcome
+            Trajectory(
+                f"g{k // 2}#{k}", [Sequence(role, [1], [2], [-0.1])], FinishReason.STOP, reward=reward
             ),
         )
-        for k, outcome in enumerate(outcomes)
+        for k, reward in enumerate(rewards)
     ]
 
 
@@ -53,7 +54,7 @@ def test_few_failed_grades_add_up_over_rounds_until_one_succeeds():
         watch.look(answered("solver", FAILED))
 
 
-def test_samples_that_have_not_ended_are_no_grades():
+def test_trajectories_that_have_not_ended_are_no_grades():
     watch = GradeWatch()
     watch.look(answered("solver", *[None] * 99))
     watch.look([])
@@ -67,7 +68,7 @@ def test_a_tenth_of_failed_grades_is_warned_of_with_a_count():
 
 
 def test_a_quoted_response_neither_fills_the_terminal_nor_steers_it():
-    loud = Outcome(0.0, error="could not convert: \x1b[2J" + "x y\n" * 9999, graded=False)
+    loud = RewardResult(0.0, error="could not convert: \x1b[2J" + "x y\n" * 9999, graded=False)
     (warning,) = grade_warnings(answered("solver", loud))
     assert len(warning) < 500
     assert warning.isprintable()

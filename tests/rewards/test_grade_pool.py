@@ -225,10 +225,10 @@ def test_a_bomb_is_a_wrong_answer():
     reward = MathVerifyReward(timeout_s=0.3)
     try:
         for bomb in BOMBS:
-            outcome = reward.score(request(bomb, "5"))
-            assert (outcome.reward, outcome.graded) == (0.0, True)
-            assert outcome.error.startswith("timeout: ")
-            assert bomb == rf"\boxed{{{outcome.answer}}}"
+            result = reward.score(request(bomb, "5"))
+            assert (result.value, result.graded) == (0.0, True)
+            assert result.error.startswith("timeout: ")
+            assert bomb == rf"\boxed{{{result.info['answer']}}}"
         assert reward.score(request(r"\boxed{\sqrt{4}}", "2")).reward == 1.0
     finally:
         reward.close()
@@ -243,8 +243,8 @@ def test_bombs_cost_no_more_than_their_own_processor_time():
 
     def graded(answers):
         def one(answer):
-            outcome = reward.score(request(*answer))
-            assert (outcome.reward, outcome.graded) == (float(answer not in hard), True)
+            result = reward.score(request(*answer))
+            assert (result.value, result.graded) == (float(answer not in hard), True)
 
         used = _processor_seconds_of(reward.pool._server)
         with ThreadPoolExecutor(16) as threads:
@@ -319,8 +319,8 @@ def test_hostile_answers_are_wrong_within_seconds(grader, text):
     reward = grader()
     try:
         start, used = time.monotonic(), time.process_time()
-        outcome = reward.score(request(text, "7"))
-        assert (outcome.reward, outcome.graded) == (0.0, True)
+        result = reward.score(request(text, "7"))
+        assert (result.value, result.graded) == (0.0, True)
         assert time.process_time() - used < 3, "in this process, on whose event loop others wait"
         assert time.monotonic() - start < 120
     finally:

@@ -26,7 +26,7 @@ def test_other_kinds_of_classes_are_loaded_too():
         ("???", {}, "expected the form"),
         ("reward_tols:Constant", {}, "no module 'reward_tols'; check the spelling"),
         ("marsrl_verl.rewads.exact:X", {}, "no module 'marsrl_verl.rewads'"),
-        ("reward_tools:Konstant", {}, "RoleReward: Asynchronous, Constant, Needs"),
+        ("reward_tools:Konstant", {}, "RoleReward: AnswerAsInfo, Asynchronous, Constant, Needs"),
         ("reward_tools:NoReward", {}, "expected a class derived from marsrl_verl.rewards.base:RoleReward"),
         ("reward_tools:request", {}, "expected a class derived from"),
         ("reward_tools:Unfinished", {}, "does not define score"),

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from reward_tools import request
 
-from marsrl_verl.core.types import FinishReason
+from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.rewards.running import RewardRunner
 
 ROOT = Path(__file__).parents[2]
@@ -48,19 +48,19 @@ def runner(request, tmp_path, monkeypatch):
     ],
 )
 def test_it_scores_whole_solutions(runner, text, truth, reward):
-    outcome = asyncio.run(runner.score(request(text, truth)))
-    assert (outcome.reward, outcome.graded, outcome.error) == (reward, True, None)
+    result = asyncio.run(runner.score(request(text, truth)))
+    assert (result.value, result.graded, result.error) == (reward, True, None)
 
 
 def test_a_reference_that_it_can_not_read_is_a_failed_grade(runner):
-    outcome = asyncio.run(runner.score(request("\\boxed{12}", "twelve")))
-    assert not outcome.graded
-    assert "the reference 'twelve' is no number" in outcome.error
+    result = asyncio.run(runner.score(request("\\boxed{12}", "twelve")))
+    assert not result.graded
+    assert "the reference 'twelve' is no number" in result.error
 
 
 def test_a_response_that_was_cut_off_has_no_reward(runner):
-    outcome = asyncio.run(runner.score(request("\\boxed{12}", "12", reason=FinishReason.LENGTH)))
-    assert (outcome.reward, outcome.graded) == (0.0, True)
+    result = asyncio.run(runner.score(request("\\boxed{12}", "12", reason=FinishReason.LENGTH)))
+    assert (result.value, result.graded) == (0.0, True)
 
 
 def test_readme_shows_the_example():

@@ -5,9 +5,18 @@ import threading
 import time
 
 import pytest
-from reward_tools import Asynchronous, Constant, Raises, RaisesLater, ReturnsAwaitable, ReturnsNumber, request
+from reward_tools import (
+    AnswerAsInfo,
+    Asynchronous,
+    Constant,
+    Raises,
+    RaisesLater,
+    ReturnsAwaitable,
+    ReturnsNumber,
+    request,
+)
 
-from marsrl_verl.core.types import FinishReason, Outcome
+from marsrl_verl.core.trajectory import FinishReason, RewardResult
 from marsrl_verl.rewards.base import RoleReward
 from marsrl_verl.rewards.math_verify import MathVerifyReward
 from marsrl_verl.rewards.running import RewardRunner, RewardUnavailableError
@@ -15,17 +24,17 @@ from marsrl_verl.rewards.running import RewardRunner, RewardUnavailableError
 LIMIT_S = 0.05
 
 
-def score(reward: RoleReward) -> Outcome:
+def score(reward: RoleReward) -> RewardResult:
     return asyncio.run(RewardRunner(reward).score(request()))
 
 
 def test_rewards_run_beside_the_caller_and_coroutines_in_a_loop_of_their_own():
     ordinary, coroutine = Constant(), Asynchronous()
-    assert score(ordinary) == Outcome(1.0)
+    assert score(ordinary) == RewardResult(1.0)
     assert ordinary.thread is not threading.main_thread()
-    assert score(coroutine) == Outcome(0.5)
+    assert score(coroutine) == RewardResult(0.5)
     assert coroutine.thread is not threading.main_thread()
-    assert score(ReturnsAwaitable()) == Outcome(0.5)
+    assert score(ReturnsAwaitable()) == RewardResult(0.5)
 
 
 @pytest.mark.parametrize(
@@ -33,28 +42,29 @@ def test_rewards_run_beside_the_caller_and_coroutines_in_a_loop_of_their_own():
     [
         (Raises(), "Raises: KeyError: 'no such answer'"),
         (RaisesLater(), "RaisesLater: ValueError: judge is offline"),
-        (ReturnsNumber(), "score returned float, expected an Outcome"),
+        (ReturnsNumber(), "score returned float, expected a RewardResult"),
         (Constant(float("nan")), "the reward is nan"),
+        (AnswerAsInfo(), "the result's info is str, expected a mapping"),
     ],
 )
-def test_what_goes_wrong_in_a_reward_is_an_outcome(reward, message):
-    outcome = score(reward)
-    assert outcome.reward == 0.0
-    assert message in outcome.error
+def test_what_goes_wrong_in_a_reward_is_a_result(reward, message):
+    result = score(reward)
+    assert result.value == 0.0
+    assert message in result.error
 
 
 def test_an_unfinished_response_is_paid_nothing():
     cut = request("2", reason=FinishReason.LENGTH)
-    outcome = asyncio.run(RewardRunner(Constant(0.7, note="2")).score(cut))
-    assert (outcome.reward, outcome.answer) == (0.0, "2")
+    result = asyncio.run(RewardRunner(Constant(0.7, note="2")).score(cut))
+    assert (result.value, result.info["answer"]) == (0.0, "2")
 
 
 def test_a_reward_may_pay_unfinished_responses():
     class PaysAnyway(Constant):
         pays_unfinished = True
 
-    outcome = asyncio.run(RewardRunner(PaysAnyway(0.7)).score(request(reason=FinishReason.LENGTH)))
-    assert outcome.reward == 0.7
+    result = asyncio.run(RewardRunner(PaysAnyway(0.7)).score(request(reason=FinishReason.LENGTH)))
+    assert result.value == 0.7
 
 
 class Blocks(RoleReward):
@@ -68,7 +78,7 @@ class Blocks(RoleReward):
         if request.text != "quick":
             self.let_go.wait()
             self.returned.release()
-        return Outcome(1.0)
+        return RewardResult(1.0)
 
 
 class NeverAnswers(RoleReward):
@@ -83,7 +93,7 @@ class BlocksItsLoop(RoleReward):
     async def score(self, request):
         if request.text != "quick":
             self.let_go.wait()
-        return Outcome(1.0)
+        return RewardResult(1.0)
 
 
 class Exits(RoleReward):
@@ -98,8 +108,8 @@ def blocks():
     reward.let_go.set()
 
 
-def score_all(runner: RewardRunner, *texts: str) -> list[Outcome]:
-    async def run() -> list[Outcome]:
+def score_all(runner: RewardRunner, *texts: str) -> list[RewardResult]:
+    async def run() -> list[RewardResult]:
         return list(await asyncio.gather(*[runner.score(request(text)) for text in texts]))
 
     return asyncio.run(run())
@@ -108,9 +118,9 @@ def score_all(runner: RewardRunner, *texts: str) -> list[Outcome]:
 def test_a_call_over_its_limit_is_a_failed_grade_that_names_the_setting(blocks):
     runner = RewardRunner(blocks, LIMIT_S, "marsrl.reward.solver")
     slow, quick = score_all(runner, "slow", "quick")
-    assert (slow.reward, slow.graded) == (0.0, False)
+    assert (slow.value, slow.graded) == (0.0, False)
     assert "no result within 0.05 s (marsrl.reward.solver.timeout_s)" in slow.error
-    assert quick == Outcome(1.0)
+    assert quick == RewardResult(1.0)
 
 
 def test_a_thread_that_overruns_is_replaced_and_counts_until_it_returns(blocks):
@@ -138,10 +148,10 @@ def test_waiting_for_a_thread_is_not_the_rewards_time():
     class Takes(RoleReward):
         def score(self, request):
             time.sleep(0.03)
-            return Outcome(1.0)
+            return RewardResult(1.0)
 
-    outcomes = score_all(RewardRunner(Takes(), 0.5, threads=1), *["a"] * 20)
-    assert all(one.graded for one in outcomes), outcomes
+    results = score_all(RewardRunner(Takes(), 0.5, threads=1), *["a"] * 20)
+    assert all(one.graded for one in results), results
 
 
 def test_a_reward_that_ends_its_calls_itself_is_not_given_up_before():
@@ -152,19 +162,19 @@ def test_a_reward_that_ends_its_calls_itself_is_not_given_up_before():
         def score(self, request):
             with self.turns:
                 time.sleep(0.02)
-            return Outcome(1.0)
+            return RewardResult(1.0)
 
         def longest_s(self, calls):
             return 10.0 * calls
 
-    outcomes = score_all(RewardRunner(OwnQueue(), LIMIT_S), *["a"] * 40)
-    assert all(one.graded for one in outcomes), outcomes
+    results = score_all(RewardRunner(OwnQueue(), LIMIT_S), *["a"] * 40)
+    assert all(one.graded for one in results), results
 
 
 def test_a_coroutine_over_its_limit_is_a_failed_grade():
-    outcomes = score_all(RewardRunner(NeverAnswers(), LIMIT_S), *["a"] * 40)
-    assert not any(one.graded for one in outcomes)
-    assert "no result within 0.05 s" in outcomes[0].error
+    results = score_all(RewardRunner(NeverAnswers(), LIMIT_S), *["a"] * 40)
+    assert not any(one.graded for one in results)
+    assert "no result within 0.05 s" in results[0].error
 
 
 def test_a_coroutine_that_blocks_its_loop_holds_up_no_later_call(monkeypatch):
@@ -172,9 +182,9 @@ def test_a_coroutine_that_blocks_its_loop_holds_up_no_later_call(monkeypatch):
     reward = BlocksItsLoop()
     runner = RewardRunner(reward, LIMIT_S)
     try:
-        (outcome,) = score_all(runner, "slow")
-        assert "the coroutine blocks its event loop" in outcome.error
-        assert score_all(runner, "quick") == [Outcome(1.0)]
+        (result,) = score_all(runner, "slow")
+        assert "the coroutine blocks its event loop" in result.error
+        assert score_all(runner, "quick") == [RewardResult(1.0)]
     finally:
         reward.let_go.set()
 
@@ -183,15 +193,15 @@ def test_a_coroutine_that_blocks_costs_its_neighbours_nothing(monkeypatch):
     monkeypatch.setattr("marsrl_verl.rewards.running._GRACE_S", 0.05)
     reward = BlocksItsLoop()
     try:
-        outcomes = score_all(RewardRunner(reward, LIMIT_S), "slow", *["quick"] * 5)
-        assert [one.graded for one in outcomes] == [False, *[True] * 5], outcomes
+        results = score_all(RewardRunner(reward, LIMIT_S), "slow", *["quick"] * 5)
+        assert [one.graded for one in results] == [False, *[True] * 5], results
     finally:
         reward.let_go.set()
 
 
 def test_a_reward_that_exits_ends_its_own_call_only():
-    (outcome,) = score_all(RewardRunner(Exits()), "a")
-    assert "SystemExit: done" in outcome.error
+    (result,) = score_all(RewardRunner(Exits()), "a")
+    assert "SystemExit: done" in result.error
 
 
 def test_a_closed_runner_leaves_no_thread_behind():
@@ -210,8 +220,8 @@ def test_under_load_no_good_answer_is_lost_to_the_graders_processes():
     reward = MathVerifyReward(timeout_s=0.3, grader="reward_tools:never_ends", processes=2)
     runner = RewardRunner(reward, LIMIT_S)
     try:
-        outcomes = score_all(runner, *(["2"] * 20 + ["hang"]) * 3)
+        results = score_all(runner, *(["2"] * 20 + ["hang"]) * 3)
     finally:
         runner.close()
-    assert all(one.graded for one in outcomes), outcomes
-    assert [one.reward for one in outcomes] == ([1.0] * 20 + [0.0]) * 3
+    assert all(one.graded for one in results), results
+    assert [one.value for one in results] == ([1.0] * 20 + [0.0]) * 3

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 
-from marsrl_verl.core.types import Outcome
+from marsrl_verl.core.trajectory import RewardResult
 from marsrl_verl.rewards.base import RoleReward
 
 
@@ -16,7 +16,7 @@ class TextIsNumber(RoleReward):
         self.factor = factor
 
     def score(self, request):
-        return Outcome(self.factor * float(request.text), answer=request.sample_id)
+        return RewardResult(self.factor * float(request.text), {"answer": request.trajectory_id})
 
 
 class WaitsForAnother(RoleReward):
@@ -31,7 +31,7 @@ class WaitsForAnother(RoleReward):
         if self.count == 2:
             self.both.set()
         await asyncio.wait_for(self.both.wait(), timeout=20)
-        return Outcome(1.0)
+        return RewardResult(1.0)
 
 
 class NeverReturns(RoleReward):

@@ -13,7 +13,8 @@ from verl import DataProto
 
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
-from marsrl_verl.core.types import FinishReason, Problem
+from marsrl_verl.core.request import Problem
+from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.rewards.base import ScoreRequest
 from marsrl_verl.rewards.running import RewardUnavailableError
 from marsrl_verl.verl_adapter.reward_manager import MarsRLRewardManager
@@ -48,34 +49,34 @@ def scored(config, data: DataProto) -> dict:
     return asyncio.run(run())
 
 
-def test_every_row_gets_its_outcome_in_the_order_of_the_rows(config):
+def test_every_row_gets_its_result_in_the_order_of_the_rows(config):
     result = scored(config, batch("0.25", "1", "0"))
-    outcomes = result["reward_extra_info"]["outcomes"]
-    assert [(one.reward, one.answer) for one in outcomes] == [(0.25, "g#0"), (1.0, "g#1"), (0.0, "g#2")]
+    results = result["reward_extra_info"]["outcomes"]
+    assert [(one.value, one.info["answer"]) for one in results] == [(0.25, "g#0"), (1.0, "g#1"), (0.0, "g#2")]
     assert result["reward_score"] == pytest.approx(1.25 / 3)
 
 
 def test_the_role_of_a_row_chooses_class_and_arguments(config):
-    (outcome,) = scored(config, batch("0.5", role="verifier"))["reward_extra_info"]["outcomes"]
-    assert outcome.reward == 5.0
+    (result,) = scored(config, batch("0.5", role="verifier"))["reward_extra_info"]["outcomes"]
+    assert result.value == 5.0
 
 
 def test_a_reward_that_raises_costs_its_own_row_only(config):
-    outcomes = scored(config, batch("1", "no number", "1"))["reward_extra_info"]["outcomes"]
-    assert [one.reward for one in outcomes] == [1.0, 0.0, 1.0]
-    assert "TextIsNumber" in outcomes[1].error
-    assert "no number" in outcomes[1].error
+    results = scored(config, batch("1", "no number", "1"))["reward_extra_info"]["outcomes"]
+    assert [one.value for one in results] == [1.0, 0.0, 1.0]
+    assert "TextIsNumber" in results[1].error
+    assert "no number" in results[1].error
 
 
 def test_a_reward_that_is_not_finite_becomes_zero(config):
-    (outcome,) = scored(config, batch("nan"))["reward_extra_info"]["outcomes"]
-    assert outcome.reward == 0.0
-    assert "finite" in outcome.error
+    (result,) = scored(config, batch("nan"))["reward_extra_info"]["outcomes"]
+    assert result.value == 0.0
+    assert "finite" in result.error
 
 
 def test_rows_of_a_group_are_scored_at_the_same_time(config):
-    outcomes = scored(config, batch("a", "b", role="corrector"))["reward_extra_info"]["outcomes"]
-    assert [one.reward for one in outcomes] == [1.0, 1.0], outcomes[0].error
+    results = scored(config, batch("a", "b", role="corrector"))["reward_extra_info"]["outcomes"]
+    assert [one.value for one in results] == [1.0, 1.0], results[0].error
 
 
 def test_a_reward_that_blocks_every_call_ends_the_run_instead_of_the_event_loop(config):

@@ -84,6 +84,11 @@ class Scheduler:
                 raise ValueError(
                     f"{name} is {value}, but {type(method).__name__} trains whole problems: set it to null"
                 )
+        if min_group is not None and method.late_stages:
+            raise ValueError(
+                f"min_group is {min_group}, but {type(method).__name__} rewards complete groups only, at the "
+                f"stages {', '.join(sorted(method.late_stages))}: set it to null"
+            )
         self.max_input_staleness = max_input_staleness
         self.min_group = min_group
         self.min_groups = min_groups
@@ -142,9 +147,9 @@ class Scheduler:
         for item in self._waiting():
             old = step - item.created_step > self.max_input_staleness
             # A problem does not age, and what is begun is finished.
-            if old and self._place[item.stage] > 0 and item.group_id not in self._state.pending:
+            one = self._state.problems[item.problem.problem_id]
+            if old and not one.begins and item.group_id not in self._state.pending:
                 del self._state.ready_step[item.group_id]
-                one = self._state.problems[item.problem.problem_id]
                 self._discard(one, item.group_id)
                 self._state.stale += 1
                 if not one.requests:
@@ -241,9 +246,9 @@ class Scheduler:
         return self._state.step if self._state.open else None
 
     def waiting_problems(self) -> int:
-        """Requests that wait at the first stage and were not begun."""
+        """Requests of new problems that wait and were not begun."""
         return sum(
-            self._place[item.stage] == 0 and item.group_id not in self._state.pending
+            self._state.problems[item.problem.problem_id].begins and item.group_id not in self._state.pending
             for item in self._waiting()
         )
 
@@ -415,7 +420,7 @@ class Scheduler:
             del self._state.problem_of[group_id]
         if self.method.unit is Unit.PROBLEM:
             one.passed += groups
-        one.requests, one.done = {}, {}
+        one.requests, one.done, one.begins = {}, {}, False
         self._enter_stage(one, requests, stage.next, ready_step=step + (self.mode is Mode.PIPELINED))
 
     def _enter_stage(

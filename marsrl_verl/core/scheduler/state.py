@@ -26,6 +26,8 @@ class ProblemState:
     """Its waiting requests were dropped; it ends when what is in flight has come back."""
     passed: list[Group] = field(default_factory=list)
     """Groups of earlier stages, where the method trains problems."""
+    begins: bool = True
+    """It is at the stage where it began, which need not be the method's first one."""
 
     @property
     def complete(self) -> bool:
@@ -141,6 +143,7 @@ class SchedulerState:
                 done={name: groups[name] for name in plain["done"]},
                 dropped=plain["dropped"],
                 passed=[groups[name] for name in plain["passed"]],
+                begins=plain["begins"],
             )
             for plain in data["states"]
         }
@@ -169,6 +172,7 @@ def _problem_state_to_plain(one: ProblemState) -> dict[str, Any]:
         "done": list(one.done),
         "dropped": one.dropped,
         "passed": [group.group_id for group in one.passed],
+        "begins": one.begins,
     }
 
 

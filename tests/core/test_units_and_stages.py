@@ -1,0 +1,326 @@
+"""What the first methods have not: late rewards, stages that branch, members that begin in a later round."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scheduler_tools import (
+    TwoStages,
+    answers,
+    drive,
+    frozen,
+    paused,
+    problems,
+    saved,
+    single_call,
+)
+
+from marsrl_verl.core.method import Ended, EndReason, Stage, Unit
+from marsrl_verl.core.scheduler import Scheduler
+from marsrl_verl.core.trajectory import Fork, RewardResult, RolloutOutput
+
+
+def unscored(item) -> RolloutOutput:
+    output = answers(item)
+    for one in output.trajectories:
+        one.reward = None
+    return output
+
+
+def reload(scheduler: Scheduler, method) -> Scheduler:
+    again = Scheduler(method, scheduler.mode)
+    again.load_state_dict(saved(scheduler.state_dict()))
+    return again
+
+
+# --- late rewards --------------------------------------------------------------------------------
+
+
+class PlanAndSolve(TwoStages):
+    """A plan (stage a) earns the mean reward of the solutions that follow it."""
+
+    unit = Unit.PROBLEM
+    late_stages = frozenset({"a"})
+
+    def __init__(self, *, pays: bool = True, **settings) -> None:
+        super().__init__(**settings)
+        self.pays = pays
+        self.observed: list[list[str]] = []
+
+    def next_requests(self, problem, stage, groups, step):
+        return self.requests(problem, "b", self.fan[1], step, groups[0].trajectories[0].trajectory_id)
+
+    def late_rewards(self, groups):
+        plans = [one for group in groups if group.request.stage == "a" for one in group.trajectories]
+        solved = [value for group in groups if group.request.stage == "b" for value in group.rewards]
+        if not self.pays or not solved:
+            return {}
+        return {one.trajectory_id: RewardResult(float(np.mean(solved)) + k) for k, one in enumerate(plans)}
+
+    def observe_problem(self, groups):
+        self.observed.append([group.group_id for group in groups])
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_problem_is_rewarded_when_it_ends_and_then_trained_whole(restarted):
+    method = PlanAndSolve()
+    scheduler = Scheduler(method, "pipelined")
+    scheduler.start_step(1, problems(1))
+    scheduler.absorb([unscored(item) for item in scheduler.next_round()])
+    first = scheduler.finish_step()
+    assert first.trained == [] and [group.group_id for group in first.completed] == ["p0/a/0"]
+    assert all(one.reward is None for one in first.completed[0].trajectories)
+    if restarted:
+        scheduler = reload(scheduler, method)
+    scheduler.start_step(2, [])
+    scheduler.absorb([answers(item) for item in scheduler.next_round()])
+    second = scheduler.finish_step()
+    assert [group.group_id for group in second.trained] == ["p0/a/0", "p0/b/0", "p0/b/1"]
+    assert second.trained[0].rewards == [0.5, 1.5]
+    assert method.observed == [["p0/a/0", "p0/b/0", "p0/b/1"]]
+
+
+def test_a_unit_that_is_a_group_is_rewarded_when_it_completes():
+    class Ranked(TwoStages):
+        late_stages = frozenset({"a"})
+
+        def late_rewards(self, groups):
+            (group,) = groups
+            members = group.trajectories if group.request.stage == "a" else []
+            return {one.trajectory_id: RewardResult(float(k)) for k, one in enumerate(members)}
+
+    scheduler = Scheduler(Ranked(), "pipelined")
+    scheduler.start_step(1, problems(1))
+    scheduler.absorb([unscored(item) for item in scheduler.next_round()])
+    result = scheduler.finish_step()
+    assert [group.rewards for group in result.trained] == [[0.0, 1.0]]
+    assert result.waiting["b"] == 2, "the next stage is chosen by the late rewards"
+
+
+def test_a_late_reward_replaces_the_first_one():
+    class Halved(TwoStages):
+        def late_rewards(self, groups):
+            return {
+                one.trajectory_id: RewardResult(one.value / 2)
+                for group in groups
+                for one in group.trajectories
+            }
+
+    run = drive(Halved(), "sequential", [problems(1)])
+    assert {row[2] for row in run.completed["p0/a/0"]} <= {0.0, 0.5}
+
+
+def test_a_missing_late_reward_is_an_error_that_names_trajectory_and_method():
+    scheduler = Scheduler(PlanAndSolve(pays=False), "sequential")
+    scheduler.start_step(1, problems(1))
+    scheduler.absorb([unscored(item) for item in scheduler.next_round()])
+    scheduler.absorb([answers(item) for item in scheduler.next_round()])
+    with pytest.raises(
+        ValueError, match=r"p0/a/0#0 has no reward.*PlanAndSolve.late_rewards must give it one"
+    ):
+        scheduler.finish_step()
+
+
+def test_a_late_reward_of_a_stranger_is_refused():
+    class Astray(TwoStages):
+        def late_rewards(self, groups):
+            return {"p9/a/0#0": RewardResult(1.0)}
+
+    scheduler = Scheduler(Astray(), "sequential")
+    scheduler.start_step(1, problems(1))
+    with pytest.raises(ValueError, match="Astray rewards p9/a/0#0, which is not of its unit"):
+        scheduler.absorb([answers(item) for item in scheduler.next_round()])
+
+
+@pytest.mark.parametrize("solved", [0, 1])
+def test_a_dropped_problem_is_trained_where_its_rewards_are_known(solved):
+    """Of two solutions the second one waits when the data end."""
+    method = PlanAndSolve()
+    scheduler = Scheduler(method, "pipelined", step_prompt_budget=1)
+    scheduler.start_step(1, problems(1))
+    scheduler.absorb([unscored(item) for item in scheduler.next_round()])
+    scheduler.finish_step()
+    scheduler.start_step(2, [])
+    if solved:
+        scheduler.absorb([answers(item) for item in scheduler.next_round()])
+        scheduler.finish_step()
+        scheduler.start_step(3, [])
+    dropped = [item.group_id for item in scheduler.drop_waiting()]
+    assert dropped == ["p0/b/0", "p0/b/1"][solved:]
+    result = scheduler.finish_step(last=True)
+    assert result.ended == [Ended("p0", "b", EndReason.DROPPED)]
+    assert [group.group_id for group in result.trained] == (["p0/a/0", "p0/b/0"] if solved else [])
+    assert len(method.observed) == solved, "a plan without a reward says nothing"
+
+
+def test_partial_groups_of_late_rewards_are_refused():
+    class Late(TwoStages):
+        late_stages = frozenset({"b"})
+
+    with pytest.raises(
+        ValueError, match="min_group is 2, but Late rewards complete groups only, at the stages b"
+    ):
+        Scheduler(Late(), "pipelined", min_group=2)
+
+
+@pytest.mark.parametrize("setting", [{"min_group": 2}, {"max_input_staleness": 1}])
+def test_settings_of_groups_are_refused_where_problems_are_trained(setting):
+    (name,) = setting
+    with pytest.raises(
+        ValueError, match=f"{name} is .*, but PlanAndSolve trains whole problems: set it to null"
+    ):
+        Scheduler(PlanAndSolve(), "pipelined", **setting)
+
+
+# --- stages that branch --------------------------------------------------------------------------
+
+
+class Branching(TwoStages):
+    """From a a problem goes to b or c: even ones to c; problems of the second phase begin at c."""
+
+    stages = (Stage("a", "a", next=("b", "c")), Stage("b", "b"), Stage("c", "b", next=("b",)))
+
+    def __init__(self, begins: str = "a", **settings) -> None:
+        super().__init__(**settings)
+        self.begins = begins
+
+    def first_requests(self, problem, step):
+        return self.requests(problem, self.begins, self.fan[0], step)
+
+    def next_requests(self, problem, stage, groups, step):
+        if stage == "c":
+            return self.requests(problem, "b", 1, step)
+        return self.requests(problem, "c" if int(problem.problem_id[1:]) % 2 == 0 else "b", 1, step)
+
+
+@pytest.mark.parametrize("mode", ["sequential", "pipelined"])
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_a_stage_leads_to_one_of_several(mode, checkpoint):
+    run = drive(Branching(), mode, [problems(2)], checkpoint=checkpoint)
+    assert sorted(run.decoded) == ["p0/a/0", "p0/b/0", "p0/c/0", "p1/a/0", "p1/b/0"]
+    assert run.ended == {"p0": ("b", EndReason.FINISHED), "p1": ("b", EndReason.FINISHED)}
+    assert set(run.results[0].waiting) == {"a", "b", "c"}
+
+
+def test_a_problem_may_begin_at_another_stage_and_counts_as_new_there():
+    method = Branching(begins="c")
+    scheduler = Scheduler(method, "pipelined", max_input_staleness=1, step_prompt_budget=1)
+    scheduler.start_step(1, problems(2))
+    assert scheduler.waiting_problems() == 2
+    scheduler.absorb([answers(item) for item in scheduler.next_round()])
+    assert scheduler.finish_step().waiting == {"a": 0, "b": 1, "c": 1}
+    scheduler = Scheduler(method, "pipelined", max_input_staleness=1, step_prompt_budget=1)
+    scheduler.start_step(1, problems(2))
+    scheduler.finish_step()
+    state = saved(scheduler.state_dict())
+    scheduler.load_state_dict(state)
+    scheduler.start_step(9, [])
+    assert [item.group_id for item in scheduler.next_round()] == ["p0/c/0"], "a problem does not age"
+    assert scheduler.waiting_problems() == 1 and scheduler.finish_step().stale == 0
+
+
+def test_requests_of_two_stages_at_once_or_of_one_that_does_not_follow_are_refused():
+    class Both(Branching):
+        def next_requests(self, problem, stage, groups, step):
+            return [*self.requests(problem, "b", 1, step), *self.requests(problem, "c", 1, step)]
+
+    class Back(Branching):
+        def next_requests(self, problem, stage, groups, step):
+            return self.requests(problem, "a", 1, step)
+
+    for method, message in (
+        (Both(), "request p0/c/0: found stage c and n=2, expected stage b"),
+        (Back(), "request p0/a/0: found stage a, expected one of: b, c"),
+    ):
+        scheduler = Scheduler(method, "sequential")
+        scheduler.start_step(0, problems(1))
+        scheduler.absorb([answers(item) for item in scheduler.next_round()])
+        with pytest.raises(ValueError, match=message):
+            scheduler.next_round()
+
+
+# --- members that begin in a later round -----------------------------------------------------------
+
+
+class TreeEngine:
+    """Two roots in the first round, forks of them in later ones, as far as the budget in the group's state
+    goes; one root takes two rounds."""
+
+    def __init__(self) -> None:
+        self.policy_version = 0
+        self.seen: list[tuple] = []
+
+    def generate(self, requests, sampling):
+        return [self._answer(item) for item in requests]
+
+    def _answer(self, item) -> RolloutOutput:
+        name = item.group_id
+        before = item.resume
+        self.seen.append((name, None if before is None else frozen(before)))
+        if before is None:
+            waiting = paused(f"{name}#1", [7], state={"calls": 1})
+            return RolloutOutput(name, [single_call(f"{name}#0", [1, 2, 3]), waiting], {"left": item.n - 2})
+        members = []
+        for one in before.trajectories:
+            if one.paused:
+                assert one.state == {"calls": 1}, "its own state comes back"
+                members.append(single_call(one.trajectory_id, [7, 8], 0.0))
+        count = len(before.trajectories)
+        fork = single_call(f"{name}#{count}", [1, 2, count], float(count % 2), fork=Fork(f"{name}#0", 2))
+        left = before.state["left"] - 1
+        return RolloutOutput(name, [*members, fork], {"left": left} if left else None)
+
+
+@pytest.mark.parametrize("mode", ["sequential", "pipelined"])
+@pytest.mark.parametrize("checkpoint", [False, True])
+def test_a_group_is_complete_when_its_program_says_so(mode, checkpoint):
+    engine = TreeEngine()
+    run = drive(TwoStages(fan=(1, 1), n=4), mode, [problems(1)], engine=engine, checkpoint=checkpoint)
+    assert [name for name, _ in engine.seen] == ["p0/a/0"] * 3 + ["p0/b/0"] * 3
+    steps = {
+        name: at for at, result in enumerate(run.results) for name in (g.group_id for g in result.completed)
+    }
+    assert steps == ({"p0/a/0": 0, "p0/b/0": 0} if mode == "sequential" else {"p0/a/0": 2, "p0/b/0": 5})
+    group = next(group for result in run.results for group in result.completed)
+    assert [one.trajectory_id for one in group.trajectories] == [f"p0/a/0#{k}" for k in range(4)]
+    assert [one.fork for one in group.trajectories] == [None, None, Fork("p0/a/0#0", 2), Fork("p0/a/0#0", 2)]
+    assert [one.sequence.response_ids.tolist() for one in group.trajectories] == [
+        [1, 2, 3], [7, 8], [1, 2, 2], [1, 2, 3],
+    ]  # fmt: skip
+
+
+def test_a_program_sees_the_same_with_and_without_restarts():
+    plain, restarted = TreeEngine(), TreeEngine()
+    method = TwoStages(fan=(1, 1), n=4)
+    first = drive(method, "pipelined", [problems(2)], engine=plain)
+    second = drive(method, "pipelined", [problems(2)], engine=restarted, checkpoint=True)
+    assert plain.seen == restarted.seen
+    assert frozen(first.results) == frozen(second.results)
+
+
+def test_a_group_with_a_state_goes_on_though_nobody_is_paused():
+    scheduler = Scheduler(TwoStages(n=3), "pipelined")
+    scheduler.start_step(1, problems(1))
+    scheduler.next_round()
+    scheduler.absorb(
+        [RolloutOutput("p0/a/0", [single_call("p0/a/0#0"), single_call("p0/a/0#1", [1])], {"left": 1})]
+    )
+    first = scheduler.finish_step()
+    assert (first.in_flight, first.paused, first.completed) == (1, 0, [])
+    scheduler.start_step(2, [])
+    (item,) = scheduler.next_round()
+    assert item.resume.state == {"left": 1} and [one.number for one in item.resume.trajectories] == [0, 1]
+    scheduler.absorb([RolloutOutput("p0/a/0", [single_call("p0/a/0#2", [2], 0.0)])])
+    (group,) = scheduler.finish_step().trained
+    assert group.rewards == [1.0, 1.0, 0.0]
+
+
+def test_a_round_may_begin_nobody_and_leave_a_state_alone():
+    scheduler = Scheduler(TwoStages(), "sequential")
+    scheduler.start_step(1, problems(1))
+    scheduler.next_round()
+    scheduler.absorb([RolloutOutput("p0/a/0", [], {"searching": True})])
+    (item,) = scheduler.next_round()
+    assert item.resume is not None and item.resume.trajectories == []
+    scheduler.absorb([answers(item, (0.0, 0.0))])
+    assert scheduler.next_round() == [] and len(scheduler.finish_step().completed) == 1
