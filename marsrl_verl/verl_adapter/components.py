@@ -46,9 +46,7 @@ def sampling_settings(settings: MarsRLConfig) -> dict[str, Sampling]:
     return by_role
 
 
-def build_method(
-    settings: MarsRLConfig, prompts: RolePrompts, chat: ChatTokenizer, problems: int
-) -> Method:
+def build_method(settings: MarsRLConfig, prompts: RolePrompts, chat: ChatTokenizer, problems: int) -> Method:
     """The method named by `marsrl.algo.name`, with prompt lengths measured by the model's tokenizer.
 
     Args:

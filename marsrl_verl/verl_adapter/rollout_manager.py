@@ -36,7 +36,6 @@ from marsrl_verl.verl_adapter.rollout_server.worker import Answer, RolloutWorker
 from marsrl_verl.verl_adapter.round_watch import RoundWatch
 from marsrl_verl.verl_adapter.scoring import without_tracebacks
 
-
 MOST_CALLS = 100_000
 """Requests that a worker is at, at a time: no limit. Ray's own is 1,000."""
 
