@@ -143,7 +143,9 @@ def check(folder: Path, count: int) -> dict[str, int]:
             members[row["group"]] += 1
             parents |= {row["parent"]} if row["parent"] else set()
             ends = [end for end, _ in row["versions"]]
-            assert ends == sorted(ends) and ends[-1] == row["tokens"], f"{row['trajectory']}: {row['versions']}"
+            assert ends == sorted(ends) and ends[-1] == row["tokens"], (
+                f"{row['trajectory']}: {row['versions']}"
+            )
     twice = [name for name, times in samples.items() if times > 1]
     assert not twice, f"samples that are there twice: {twice[:5]}"
     broken = [name for name, size in members.items() if size != max(members.values())]

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from marsrl_verl.data_preparation.graders import Graders
+
 from marsrl_verl.core.request import Problem
 from marsrl_verl.core.thinking import final_text
 from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.core.types import SOLVER, is_correct
 from marsrl_verl.data.problems import Collected, Columns, collect
 from marsrl_verl.data.rows import read_rows
-from marsrl_verl.data_preparation.graders import Graders
 from marsrl_verl.demo.problems import Split, generate
 from marsrl_verl.demo.transcripts import as_problem
 from marsrl_verl.rewards.answer import AnswerReward

@@ -6,6 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
+from marsrl_verl.core.scheduler_state import EndReason, SchedulerState, Visit
+from marsrl_verl.verl_adapter.arranged_batch import BatchPlan, arranged_batch
 from omegaconf import OmegaConf
 from tensordict import TensorDict
 from verl.protocol import BatchData
@@ -26,7 +28,6 @@ from marsrl_verl.algos.marsrl.method import MarsRL, PromptLimits
 from marsrl_verl.algos.prompts import MathPrompts
 from marsrl_verl.config.schema import MasteredTokensConfig, OffPolicyConfig
 from marsrl_verl.core.scheduler import STATE_VERSION, Mode, Scheduler
-from marsrl_verl.core.scheduler_state import EndReason, SchedulerState, Visit
 from marsrl_verl.core.types import (
     CORRECTOR,
     SOLVER,
@@ -45,7 +46,6 @@ from marsrl_verl.reporting.run_folder import RunFolder
 from marsrl_verl.rewards.failed_grades import GradeWatch, grade_warnings
 from marsrl_verl.rollout.failed_round import RequestWatch
 from marsrl_verl.verl_adapter import checkpoint
-from marsrl_verl.verl_adapter.arranged_batch import BatchPlan, arranged_batch
 from marsrl_verl.verl_adapter.batch import trained_samples, training_rows
 from marsrl_verl.verl_adapter.generation import Round, RoundCounts
 from marsrl_verl.verl_adapter.loss_inputs import (

@@ -73,7 +73,10 @@ def _plain(value: Any, place: str, tensors: dict[int, dict[str, torch.Tensor]]) 
             tensors[id(value)] = {_ARRAY: torch.from_numpy(np.array(value))}
         return tensors[id(value)]
     if type(value) is dict:
-        return {_plain(key, place, tensors): _plain(item, f"{place}.{key}", tensors) for key, item in value.items()}
+        return {
+            _plain(key, place, tensors): _plain(item, f"{place}.{key}", tensors)
+            for key, item in value.items()
+        }
     if type(value) in (list, tuple):
         items = enumerate(value)
         return type(value)(_plain(item, f"{place}[{index}]", tensors) for index, item in items)

@@ -36,7 +36,9 @@ class ProbeFSDPEngine(SharedPrefixFSDPEngine):
         if target is None:
             return super().forward_step(micro_batch, loss_function, forward_only)
         if sharing(micro_batch):
-            raise ValueError(f"{target} reads whole rows, and this batch has share_prefixes: set one of them only")
+            raise ValueError(
+                f"{target} reads whole rows, and this batch has share_prefixes: set one of them only"
+            )
         if self.use_ulysses_sp:
             raise ValueError(
                 f"{target} with Ulysses sequence parallelism: each rank sees a part of the heads, and what it "
@@ -61,7 +63,9 @@ class ProbeFSDPEngine(SharedPrefixFSDPEngine):
             offsets = micro_batch["input_ids"].offsets()
             for name, values in self._measure.outputs().items():
                 # Log-probabilities stand one place to the left of their token, and verl reads them there.
-                result[name] = torch.nested.nested_tensor_from_jagged(values.roll(-1), offsets.to(values.device))
+                result[name] = torch.nested.nested_tensor_from_jagged(
+                    values.roll(-1), offsets.to(values.device)
+                )
         return result
 
     def _measured_rows(self, micro_batch: TensorDict) -> MeasuredRows:

@@ -381,7 +381,9 @@ class RayMarsRLTrainer(EngineTrainer):
                 metrics = self._update_policy(part)
                 if part.plan.share_prefixes:
                     computed = computed_tokens(metrics, part.updates)
-                    self.metrics["batch/computed_tokens"] = computed + self.metrics.get("batch/computed_tokens", 0)
+                    self.metrics["batch/computed_tokens"] = computed + self.metrics.get(
+                        "batch/computed_tokens", 0
+                    )
                 self.metrics.update({f"{whose}{name}": value for name, value in metrics.items()})
 
     def _update_policy(self, part: PolicyBatch) -> dict[str, Any]:

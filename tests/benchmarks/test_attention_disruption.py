@@ -31,8 +31,8 @@ from benchmarks.disruption.statistics import as_table, summarise
 from benchmarks.disruption.study import Chosen, Disrupted, Plan, Response, Study
 from marsrl_verl.algos.attnrl.step_cutter import step_cutter
 from marsrl_verl.algos.prompts import MathPrompts
-from marsrl_verl.core.steps import Steps
 from marsrl_verl.core.request import Problem
+from marsrl_verl.core.steps import Steps
 from marsrl_verl.data.problems import Columns
 from marsrl_verl.demo.assets import model_path
 from marsrl_verl.demo.problems import Split, generate, to_rows

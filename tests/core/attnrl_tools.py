@@ -9,6 +9,7 @@ from marsrl_verl.algos.attnrl.adaptive_sampling import (
     ExpansionRounding,
     FilterRule,
 )
+from marsrl_verl.algos.attnrl.branch_points import BranchRule
 from marsrl_verl.algos.attnrl.method import (
     CONTINUATION,
     INFLUENCE,
@@ -16,7 +17,6 @@ from marsrl_verl.algos.attnrl.method import (
     AttnRL,
     Expansion,
 )
-from marsrl_verl.algos.attnrl.branch_points import BranchRule
 from marsrl_verl.algos.attnrl.step_cutter import StepCutter
 from marsrl_verl.core.method import Ended, EndReason, StepView
 from marsrl_verl.core.request import RolloutRequest, Sampling

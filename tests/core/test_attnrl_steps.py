@@ -9,12 +9,12 @@ from marsrl_verl.algos.attnrl.adaptive_sampling import (
     BatchController,
     FilterRule,
 )
+from marsrl_verl.algos.attnrl.branch_points import BranchCriterion, BranchRule, FciAggregation
 from marsrl_verl.algos.attnrl.method import (
     CONTINUATION,
     INITIAL,
     Expansion,
 )
-from marsrl_verl.algos.attnrl.branch_points import BranchCriterion, BranchRule, FciAggregation
 from marsrl_verl.core.scripted import Reply
 
 

@@ -11,12 +11,12 @@ from marsrl_verl.algos.attnrl.adaptive_sampling import (
     FilterRule,
     TreeChoice,
 )
+from marsrl_verl.algos.attnrl.branch_points import BranchCriterion, BranchRule, Shortfall
 from marsrl_verl.algos.attnrl.method import (
     CONTINUATION,
     INITIAL,
     Expansion,
 )
-from marsrl_verl.algos.attnrl.branch_points import BranchCriterion, BranchRule, Shortfall
 from marsrl_verl.algos.attnrl.response_trees import TreeCredit, by_problem, problem_tree, tree_metrics
 from marsrl_verl.core.method import EndReason
 from marsrl_verl.core.scheduler import Scheduler

@@ -116,7 +116,9 @@ def groups(found: list[Response]) -> list[Any]:
     from marsrl_verl.core.trajectory import FinishReason, Group, Trajectory
 
     def trajectory(one: Response) -> Any:
-        sequence = Sequence("solver", one.prompt, one.ids, [-1.0] * len(one.ids), versions=((len(one.ids), 2),))
+        sequence = Sequence(
+            "solver", one.prompt, one.ids, [-1.0] * len(one.ids), versions=((len(one.ids), 2),)
+        )
         return Trajectory(one.name, [sequence], FinishReason.STOP)
 
     def group(name: str, members: list[Response]) -> Any:
@@ -163,7 +165,9 @@ class Bench:
             probes = tuple(replace(one, measure=None, inputs=None, outputs=()) for one in probes)
         trainer.method.probes = lambda stage: probes if stage == "initial" else ()
         trainer._fit_run_probes()
-        return {one.trajectory_id: one.sequence.annotations for group in waiting for one in group.trajectories}
+        return {
+            one.trajectory_id: one.sequence.annotations for group in waiting for one in group.trajectories
+        }
 
     def _cut(self, case: Case) -> None:
         dynamic, rows = case.rows is None, case.rows or 1

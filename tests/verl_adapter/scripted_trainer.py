@@ -257,8 +257,7 @@ class ScriptedTrainer(RayMarsRLTrainer):
         self.overlaps = self.settings.pipeline.overlap == "one_step"
         size = SEGMENT_TOKENS if segments else None
         self.sampling = {
-            role: Sampling(200, 10_000, segment_tokens=size)
-            for role in ("solver", "verifier", "corrector")
+            role: Sampling(200, 10_000, segment_tokens=size) for role in ("solver", "verifier", "corrector")
         }
         self.policies = policies or PolicySet((Policy(),))
         self.method = method(MathPrompts(), seed=1, group_size=4)
@@ -338,7 +337,9 @@ class ScriptedTrainer(RayMarsRLTrainer):
         super().fit()
         for policy, version, updates in self.async_rollout_manager.received:
             steps = self.weights.steps_of[policy]
-            assert updates == sum(step <= version for step in steps), f"weights of {policy}, version {version}"
+            assert updates == sum(step <= version for step in steps), (
+                f"weights of {policy}, version {version}"
+            )
 
     def _workers(self, policy):
         return self.workers[policy]
@@ -347,7 +348,9 @@ class ScriptedTrainer(RayMarsRLTrainer):
         return 2
 
     def _send_weights(self, policy, version):
-        self.engines.run("the weight sync", lambda: self.async_rollout_manager.update_weights(policy, version))
+        self.engines.run(
+            "the weight sync", lambda: self.async_rollout_manager.update_weights(policy, version)
+        )
 
     def _save_checkpoint(self, state=None):
         super()._save_checkpoint(state)

@@ -24,9 +24,7 @@ from marsrl_verl.verl_adapter.rank_rows import HeldRows, responses_only, with_to
 
 def group(sequences: list[Sequence]) -> Group:
     request = RolloutRequest("g", Problem("p", "?", "1"), "solver", "solver", (), n=len(sequences))
-    return Group(
-        request, [Trajectory(f"g#{k}", [one], FinishReason.STOP) for k, one in enumerate(sequences)]
-    )
+    return Group(request, [Trajectory(f"g#{k}", [one], FinishReason.STOP) for k, one in enumerate(sequences)])
 
 
 def sequence(prompt: int, response: int, mask: list[int] | None = None, **fields) -> Sequence:

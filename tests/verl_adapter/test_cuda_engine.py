@@ -8,10 +8,9 @@ import pytest
 
 pytest.importorskip("verl", reason="the adapter's tests need verl")
 
+from marsrl_verl.verl_adapter.fci_engine import FciFSDPEngine, register_on_cuda
 from verl.workers.engine.base import EngineRegistry
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
-
-from marsrl_verl.verl_adapter.fci_engine import FciFSDPEngine, register_on_cuda
 
 
 @pytest.fixture

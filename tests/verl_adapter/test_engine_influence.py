@@ -96,7 +96,9 @@ def test_log_probabilities_are_those_of_the_row_alone(results, reference, world,
     for one in ROWS:
         found = results[world][name][one]
         assert found["trainer_log_probs"].tolist() == pytest.approx(reference[one][1], rel=1e-4, abs=1e-4)
-        assert (found["recorded_log_probs"] == found["trainer_log_probs"]).all(), "of the weights that sampled"
+        assert (found["recorded_log_probs"] == found["trainer_log_probs"]).all(), (
+            "of the weights that sampled"
+        )
 
 
 @pytest.mark.parametrize("world", WORLDS)

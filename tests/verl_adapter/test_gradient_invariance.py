@@ -105,7 +105,9 @@ def test_shared_tokens_are_computed_once(results, world):
     """Rows of one prompt are on one rank and in one micro-batch where there is room."""
     for name in ("shared, all tokens", "shared, packed"):
         metrics = results[world][name]["metrics"]
-        assert metrics["batch/tokens"] == results[1][WHOLE]["metrics"]["batch/tokens"], "padding counts nowhere"
+        assert metrics["batch/tokens"] == results[1][WHOLE]["metrics"]["batch/tokens"], (
+            "padding counts nowhere"
+        )
         assert metrics["batch/computed_tokens"] < metrics["batch/tokens"]
     whole, cut = (
         results[world][f"shared, {name}"]["metrics"]["batch/computed_tokens"]
@@ -133,13 +135,19 @@ def test_shared_and_complete_groups_have_the_gradient_of_complete_groups(results
 def test_means_over_sequences_are_the_same_however_the_update_is_cut(results, world, mean):
     for updates in ("", "two updates, "):
         expected = results[1][f"{mean}, {updates}all tokens"]
-        cuts = [name for name in CASES if name.startswith(f"{mean}, {updates}") and CASES[name].updates == len(expected["gradients"])]
+        cuts = [
+            name
+            for name in CASES
+            if name.startswith(f"{mean}, {updates}") and CASES[name].updates == len(expected["gradients"])
+        ]
         assert len(cuts) > 1
         for name in cuts:
             found = results[world][name]
             for one, other in zip(found["gradients"], expected["gradients"], strict=True):
                 assert distance(one, other) < TOLERANCE, name
-            assert found["metrics"]["actor/pg_loss"] == pytest.approx(expected["metrics"]["actor/pg_loss"], rel=1e-5)
+            assert found["metrics"]["actor/pg_loss"] == pytest.approx(
+                expected["metrics"]["actor/pg_loss"], rel=1e-5
+            )
     whole = results[1][WHOLE]["gradients"][0]
     assert distance(results[1][f"{mean}, all tokens"]["gradients"][0], whole) > 0.01, "another mean"
 

@@ -9,7 +9,6 @@ import pytest
 
 pytest.importorskip("verl", reason="correction weights are verl's")
 
-from marsrl_verl.settings.choices import EntropyScope
 from marsrl_verl.algos.mastered_tokens import MasteredTokens
 from marsrl_verl.config.schema import OffPolicyConfig
 from marsrl_verl.core.request import Problem, RolloutRequest
@@ -25,6 +24,7 @@ from marsrl_verl.core.rows import (
 )
 from marsrl_verl.core.sequence import RECORDED_LOG_PROBS, Sequence
 from marsrl_verl.core.trajectory import FinishReason, Group, Trajectory
+from marsrl_verl.settings.choices import EntropyScope
 from marsrl_verl.verl_adapter.loss_inputs import correct_off_policy, entropy_metrics, set_advantages
 
 # Two Solver rows, then a Verifier row; 9.9 marks what nobody may look at: tokens of tools.
@@ -52,9 +52,16 @@ def rows(probabilities=PROBABILITIES, sampled=PROBABILITIES, versions=None, mask
     for at, (role, stage) in enumerate(zip(ROLES, STAGES, strict=True)):
         parts = (versions or [[7] * 3] * 3)[at]
         one = Sequence(
-            role, [5], [1, 2, 3], np.log(sampled[at]), mask[at], tuple((end + 1, v) for end, v in enumerate(parts))
+            role,
+            [5],
+            [1, 2, 3],
+            np.log(sampled[at]),
+            mask[at],
+            tuple((end + 1, v) for end, v in enumerate(parts)),
         )
-        one.annotations[RECORDED_LOG_PROBS] = np.array([-3.0 if at == 0 else np.nan, np.nan, np.nan], np.float32)
+        one.annotations[RECORDED_LOG_PROBS] = np.array(
+            [-3.0 if at == 0 else np.nan, np.nan, np.nan], np.float32
+        )
         request = RolloutRequest(f"g{at}", Problem("p", "?", "1"), stage, role, (), n=1)
         groups.append(Group(request, [Trajectory(f"g{at}#0", [one], FinishReason.STOP)]))
     found = Rows.of(groups, [RowRef(at, 0) for at in range(3)], (RECORDED_LOG_PROBS,))
@@ -144,7 +151,9 @@ def test_mastered_tokens_are_counted_where_they_are_not_masked():
 
 
 def test_a_method_with_wrong_columns_is_named():
-    with pytest.raises(ValueError, match=r"Credit.advantages gave shape \(3,\), expected .* 9 response tokens"):
+    with pytest.raises(
+        ValueError, match=r"Credit.advantages gave shape \(3,\), expected .* 9 response tokens"
+    ):
         set_advantages(rows(), Credit([1.0, 2.0, 3.0]), MasteredTokens())
     with pytest.raises(ValueError, match=r"Credit.advantages: trajectory g1#0 .* not a finite number"):
         set_advantages(rows(), Credit([[1, 1, np.nan], [1, np.inf, 1], [1, 1, 1]]), MasteredTokens())

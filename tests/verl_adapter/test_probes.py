@@ -81,7 +81,11 @@ def test_figures_come_back_to_their_tokens_whatever_the_cut(ranks):
     for trajectory in one.trajectories[:3]:
         sequence = trajectory.sequence
         ids, found = sequence.response_ids.astype(float), sequence.annotations
-        assert found["trainer_log_probs"].tolist() == found["recorded_log_probs"].tolist() == (-0.5 * ids).tolist()
+        assert (
+            found["trainer_log_probs"].tolist()
+            == found["recorded_log_probs"].tolist()
+            == (-0.5 * ids).tolist()
+        )
         assert found["influence"].tolist() == (3 * ids).tolist()
         assert found["recorded_entropies"].tolist() == (2 * ids).tolist()
     assert one.trajectories[3].sequence.annotations == {}, "nothing to look at"
@@ -95,7 +99,12 @@ def test_what_the_ranks_are_asked():
     assert tu.get_non_tensor_data(data, SETTINGS_KEY, None) == {"delta": 2}
     assert tuple(tu.get_non_tensor_data(data, COLUMNS_KEY, None)) == ("step_ids", "step_measured")
     assert tu.get_non_tensor_data(data, "calculate_entropy", None) is True
-    assert [row.tolist() for row in data["step_ids"].unbind()] == [[0, 0, 1, 2, 2], [0, 0, 0], [0, 1, 2, 2], [0]]
+    assert [row.tolist() for row in data["step_ids"].unbind()] == [
+        [0, 0, 1, 2, 2],
+        [0, 0, 0],
+        [0, 1, 2, 2],
+        [0],
+    ]
     # Neither a first step nor one from the closing of the thinking part on.
     measured = [row.int().tolist() for row in data["step_measured"].unbind()]
     assert measured == [[0, 0, 1, 1, 1], [0, 0, 0], [0, 1, 0, 0], [0]]
@@ -124,7 +133,9 @@ def test_tokens_of_older_weights_are_not_recorded():
     run_probe(PROBE, batch_of(one), Pass(), temperature=1.0, version=4)
     found = one.trajectories[0].sequence.annotations
     assert found["trainer_log_probs"].tolist() == [-0.5, -1.0, -1.5, -2.0, -2.5]
-    assert found["recorded_log_probs"][[0, 2, 3, 4]].tolist() == [-7.0, -1.5, -2.0, -2.5], "known before: stays"
+    assert found["recorded_log_probs"][[0, 2, 3, 4]].tolist() == [-7.0, -1.5, -2.0, -2.5], (
+        "known before: stays"
+    )
     assert np.isnan(found["recorded_log_probs"][1])
 
 

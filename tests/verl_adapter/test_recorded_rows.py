@@ -63,10 +63,13 @@ class Pass:
     def __call__(self, slots):
         rows = self.batch.slots if slots is None else self.batch.slots[slots]
         names = [
-            "padding" if row == PADDING else self.batch.rows.trajectory(row).trajectory_id for row in rows.tolist()
+            "padding" if row == PADDING else self.batch.rows.trajectory(row).trajectory_id
+            for row in rows.tolist()
         ]
         self.asked.append(names)
-        lengths = np.array([1 if row == PADDING else len(self.batch.rows.sequence(row)) for row in rows.tolist()])
+        lengths = np.array(
+            [1 if row == PADDING else len(self.batch.rows.sequence(row)) for row in rows.tolist()]
+        )
         total = int(lengths.sum())
         return tuple(jagged(np.full(total, value, dtype=np.float32), lengths) for value in (-2.0, 1.5))
 
