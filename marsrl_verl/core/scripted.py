@@ -10,7 +10,7 @@ import numpy as np
 
 from marsrl_verl.core.request import RolloutRequest, Sampling
 from marsrl_verl.core.seeding import derive_generator
-from marsrl_verl.core.sequence import Sequence
+from marsrl_verl.core.sequence import Sequence, token_ids
 from marsrl_verl.core.thinking import final_text
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory
 from marsrl_verl.core.types import SOLVER, VERIFIER, is_correct
@@ -131,7 +131,11 @@ class ScriptedEngine:
     ) -> Trajectory:
         prompt = "\n".join(f"{message['role']}: {message['content']}" for message in item.messages)
         begun = before or Sequence(
-            item.role, list(prompt.encode()), [], [], versions=((0, self.policy_version),)
+            item.role,
+            token_ids(list(prompt.encode())),
+            token_ids([]),
+            np.zeros(0, dtype=np.float32),
+            versions=((0, self.policy_version),),
         )
         if len(begun.prompt_ids) > settings.max_prompt_tokens:
             reply = Reply("", FinishReason.PROMPT_TOO_LONG)

@@ -45,7 +45,7 @@ class Sequence:
     """(T,)"""
     rollout_log_probs: LogProbs
     """(T,) log-probability of each token under the policy that sampled it; 0 where `response_mask` is 0."""
-    response_mask: Mask = field(default=None)  # type: ignore[assignment]
+    response_mask: Mask = field(default=None)  # type: ignore[arg-type]
     """(T,) 1 where the policy chose the token; 0 for tools, templates and what a grammar forced. Left out: 1
     everywhere."""
     versions: tuple[tuple[int, int], ...] = ()
