@@ -15,6 +15,7 @@ from marsrl_verl.algos.registry import method_class
 from marsrl_verl.config.pools import CPU_SYNC, CPU_SYNC_MODULE, GPU_SYNC
 from marsrl_verl.config.schema import chosen_method
 from marsrl_verl.config.tiny_files import tiny_data, tiny_model
+from marsrl_verl.core.method import Method
 from marsrl_verl.settings.choices import OffPolicyMode, Overlap
 
 
@@ -22,11 +23,21 @@ def _ceil_div(numerator: int, denominator: int) -> int:
     return -(-int(numerator) // max(1, int(denominator)))
 
 
+def _method(algo: Any) -> tuple[type[Method], Any]:
+    """The method and its settings; a value out of its range is reported later."""
+    method, found = chosen_method(algo), OmegaConf.to_container(algo, resolve=True)
+    return method, method.Config.model_construct(**found)  # type: ignore[arg-type]
+
+
+def _evaluation_rounds(algo: Any) -> int:
+    """Rounds with which a method is evaluated by default."""
+    method, config = _method(algo)
+    return method.evaluation_rounds(config)
+
+
 def _limits(marsrl: Mapping[str, Any]) -> list[tuple[int, int]]:
     """Prompt and response limits of the roles that the run asks."""
-    method = chosen_method(marsrl["algo"])
-    algo: Any = OmegaConf.to_container(marsrl["algo"], resolve=True)
-    config = method.Config.model_construct(**algo)  # a value out of its range is reported later
+    method, config = _method(marsrl["algo"])
     asked = method.asked_roles(config, int(marsrl["evaluation"]["correction_rounds"]))
     roles = [marsrl["roles"][role] for role in asked]
     return [(int(role["max_prompt_tokens"]), int(role["max_new_tokens"])) for role in roles]
@@ -107,6 +118,7 @@ def register() -> None:
         "min": _smallest,
         "max": _largest,
         "sum": _sum,
+        "evaluation_rounds": _evaluation_rounds,
         "longest_prompt": _longest_prompt,
         "longest_response": _longest_response,
         "longest_sequence": _longest_sequence,

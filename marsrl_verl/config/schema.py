@@ -149,7 +149,8 @@ class EvaluationConfig(Settings):
     """Evaluate at temperature 0 too."""
     correction_rounds: int = limits(2, ge=0, why="0 is none")
     """Most verify–correct rounds of the evaluated system; 0 for the Solver alone. A round is one judgement
-    and, after Wrong, a correction."""
+    and, after Wrong, a correction. Unless it is set, the method's: 2 for one that trains such rounds, else
+    0."""
     accept_passes: int = limits(1, ge=1, why="a solution is accepted by a verdict")
     """Correct verdicts in a row on one solution that accept it and end the run; each takes a round. The
     greedy pass accepts at the first one."""

@@ -230,6 +230,11 @@ class Method(ABC):
         return cls.roles
 
     @classmethod
+    def evaluation_rounds(cls, config: Any) -> int:
+        """Verify–correct rounds with which what it trains is evaluated by default; 0: the Solver alone."""
+        return 0
+
+    @classmethod
     def checks(cls, run: RunView) -> list[ConfigIssue]:
         """Rules between several settings, of the method's own and of others."""
         return []

@@ -87,7 +87,7 @@ class EvaluationRecord:
             name: Observations(tuple(bool(x) for x in items["outcomes"]), tuple(items["problems"]))
             for name, items in plain["observations"].items()
         }
-        found = {
+        found: dict[str, Any] = {
             name: {metric: Estimate(**item) for metric, item in plain.get(name, {}).items()}
             for name in _ESTIMATED
         }

@@ -235,14 +235,16 @@ class RunFolder:
         """All steps so far."""
         return read_metrics(self.path)
 
-    def write_rollouts(self, step: int, lines: Iterable[Line]) -> None:
-        """Write a step's `rollouts/step_N.jsonl` (`rollout_log.step_lines`)."""
-        write_lines(step_rollouts_path(self.path, step), lines)
+    def write_rollouts(self, step: int, lines: Iterable[Line], trained: TokenAdvantages) -> None:
+        """Write a step's `rollouts/step_N.jsonl` and `trained/step_N.json`.
 
-    def write_trained(self, step: int, trained: TokenAdvantages) -> None:
-        """Write the advantages of the trajectories that entered the step's loss to `trained/step_N.json`, by
-        their ids: for each sequence a list of [end, advantage] of consecutive parts of the response, in
-        tokens."""
+        Args:
+            step: the step.
+            lines: `rollout_log.step_lines`.
+            trained: advantages of the trajectories that entered the loss, by their ids: for each sequence a
+                list of (end, advantage) of consecutive parts of the response, in tokens.
+        """
+        write_lines(step_rollouts_path(self.path, step), lines)
         path = self.path / _TRAINED_FOLDER / f"step_{step}.json"
         write_atomic(path, to_json(dict(sorted(trained.items()))) + "\n")
 

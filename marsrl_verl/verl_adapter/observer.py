@@ -95,8 +95,7 @@ class TrainingObserver:
             return
         # Now: a later step may still give a trajectory its reward.
         lines = step_lines(step, result.completed, record)
-        self._writer.submit(lambda: self.folder.write_rollouts(step, lines))
-        self._writer.submit(lambda: self.folder.write_trained(step, trained))
+        self._writer.submit(lambda: self.folder.write_rollouts(step, lines, trained))
 
     def flush(self) -> None:
         """Wait until all that was to be written is in the folder: before a checkpoint is sealed, which says

@@ -149,10 +149,10 @@ def test_a_verifier_that_is_cut_off_is_read_by_the_released_parser_alone(text, r
     for parser in VerdictParser:
         reward = VerdictReward(parser.value)
 
-        def score(item, sample, reward=reward):
+        def score(item, trajectory, reward=reward):
             if item.role != VERIFIER:
-                return RewardResult(1.0, answer="1")
-            return reward.score(ScoreRequest.of(item, sample))
+                return RewardResult(1.0, {"answer": "1"})
+            return reward.score(ScoreRequest.of(item, trajectory))
 
         def script(item, k):
             if item.role == VERIFIER:
@@ -168,5 +168,5 @@ def test_a_verifier_that_is_cut_off_is_read_by_the_released_parser_alone(text, r
             samples_per_problem=1,
             tag="t",
         ).runs
-        found[parser] = verdict_of(run.calls[1].sample)
+        found[parser] = verdict_of(run.calls[1].trajectory)
     assert found == {VerdictParser.STRICT: Verdict.INVALID, VerdictParser.RELEASED: released}

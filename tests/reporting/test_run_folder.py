@@ -213,7 +213,7 @@ def record(request, trajectory):
 
 def written(folder, step, *groups, record=record):
     """The lines of a step's file."""
-    folder.write_rollouts(step, step_lines(step, groups, record))
+    folder.write_rollouts(step, step_lines(step, groups, record), {})
     return lines(folder.path / "rollouts" / f"step_{step}.jsonl")
 
 
@@ -300,7 +300,7 @@ def test_lines_say_what_was_known_when_they_were_made(tmp_path):
     one = group(1)
     found = step_lines(1, [one], record)
     one.trajectories[0].reward = RewardResult(0.0)
-    RunFolder.create(tmp_path).write_rollouts(1, found)
+    RunFolder.create(tmp_path).write_rollouts(1, found, {})
     assert lines(tmp_path / "rollouts" / "step_1.jsonl")[0]["reward"] == 1.0
 
 
@@ -354,6 +354,8 @@ def test_rolling_back_sets_rollouts_and_evaluations_aside(tmp_path):
         "step_20.1.jsonl",
         "step_20.2.jsonl",
         "step_20.1.json",
+        "step_20.2.json",
+        "step_20.3.json",
         "eval_step_20.1.jsonl",
         "eval_step_20_greedy.1.jsonl",
     }

@@ -126,6 +126,11 @@ class MarsRL(Method):
         return ROLES if config.correction_rounds > 0 or evaluation_rounds > 0 else (SOLVER,)
 
     @classmethod
+    def evaluation_rounds(cls, config: settings_of.Config) -> int:
+        """Two, where it trains rounds."""
+        return 2 if config.correction_rounds > 0 else 0
+
+    @classmethod
     def checks(cls, run: RunView) -> list[ConfigIssue]:
         """See `config.checks`."""
         return settings_of.checks(run)
