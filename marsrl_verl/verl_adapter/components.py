@@ -12,7 +12,7 @@ from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.config.external_answers import all_rows, open_source, workers_part
 from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.core.method import Method, MethodTools
-from marsrl_verl.core.types import ROLES, Message, SamplingSettings, segment_length
+from marsrl_verl.core.types import Message, SamplingSettings, segment_length
 from marsrl_verl.rewards.loading import load_class
 from marsrl_verl.rollout.external.api_key import read_api_key
 from marsrl_verl.rollout.external.config import SolverSource
@@ -30,8 +30,7 @@ def sampling_settings(settings: MarsRLConfig) -> dict[str, SamplingSettings]:
     """Sampling settings by role."""
     by_role, rounds = {}, settings.pipeline.max_segments
     seed = settings.run.seed if settings.run.seeded_tokens is SeededTokens.ALL else None
-    for role in ROLES:
-        one = getattr(settings.roles, role)
+    for role, one in settings.roles.items():
         by_role[role] = SamplingSettings(
             max_new_tokens=one.max_new_tokens,
             max_prompt_tokens=one.max_prompt_tokens,

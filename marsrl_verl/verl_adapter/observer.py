@@ -16,7 +16,7 @@ from marsrl_verl.config.record import recorded
 from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.core.algorithm import Credit
 from marsrl_verl.core.step_result import StepResult
-from marsrl_verl.core.types import ROLES, Engine, Problem, SamplingSettings
+from marsrl_verl.core.types import Engine, Problem, SamplingSettings
 from marsrl_verl.evaluation.pipeline_metrics import pipeline_metrics
 from marsrl_verl.evaluation.suite import AFTER, EvaluationResult, evaluate
 from marsrl_verl.evaluation.training_metrics import role_metric, training_metrics
@@ -91,7 +91,7 @@ class TrainingObserver:
         """Record one training step and show it."""
         self._tokens += int(metrics["rollout/generated_tokens"])
         self.folder.append_metrics(step, metrics, timings)
-        rewards = {role: metrics.get(role_metric(role, "reward_mean")) for role in ROLES}
+        rewards = {role: metrics.get(role_metric(role, "reward_mean")) for role in self._settings.roles}
         self._progress.step(
             StepProgress(
                 step=step,

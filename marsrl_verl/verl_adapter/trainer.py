@@ -22,7 +22,7 @@ from marsrl_verl.core.algorithm import Credit
 from marsrl_verl.core.scheduler import Scheduler
 from marsrl_verl.core.scheduler_state import EndReason
 from marsrl_verl.core.step_result import StepResult
-from marsrl_verl.core.types import Problem
+from marsrl_verl.core.types import SOLVER, Problem
 from marsrl_verl.evaluation.credit_metrics import credit_metrics
 from marsrl_verl.evaluation.suite import AFTER, ALONE, BEFORE
 from marsrl_verl.settings.choices import OffPolicyMode, Overlap
@@ -76,7 +76,7 @@ class RayMarsRLTrainer(EngineTrainer):
         )
         self.problems = ProblemStream(self.train_dataloader)
         self.asked = AskedProblems(
-            len(self.train_dataloader.dataset), self.settings.roles.solver.max_prompt_tokens
+            len(self.train_dataloader.dataset), self.settings.roles[SOLVER].max_prompt_tokens
         )
         self.observer = TrainingObserver(config, self.settings, self.total_training_steps)
         self.continues_run = self.observer.folder.resumed

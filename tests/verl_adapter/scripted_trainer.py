@@ -14,10 +14,9 @@ from omegaconf import OmegaConf
 from torchdata.stateful_dataloader import StatefulDataLoader
 from torchdata.stateful_dataloader.sampler import RandomSampler
 
-from marsrl_verl.algos.marsrl.config import Config
 from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.algos.prompts import MathPrompts
-from marsrl_verl.config.schema import MarsRLConfig
+from marsrl_verl.config.schema import read_settings
 from marsrl_verl.core.scheduler import Scheduler
 from marsrl_verl.core.scripted import ScriptedEngine, SkillModel
 from marsrl_verl.core.types import SamplingSettings
@@ -190,7 +189,7 @@ class ScriptedTrainer(RayMarsRLTrainer):
         if resume_from is not None:
             self.config.trainer.resume_mode = "resume_path"
             self.config.trainer.resume_from_path = str(resume_from)
-        self.settings = MarsRLConfig(algo=Config())
+        self.settings = read_settings({"algo": {"name": "marsrl"}})
         for name, value in settings.items():
             setattr(self.settings.pipeline, name, value)
         self.settings.evaluation.every = every

@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 from vllm import SamplingParams
 
-from marsrl_verl.algos.marsrl.config import Config
-from marsrl_verl.config.schema import MarsRLConfig
+from marsrl_verl.config.schema import MarsRLConfig, read_settings
 from marsrl_verl.core.types import SamplingSettings
 from marsrl_verl.verl_adapter import observer
 from marsrl_verl.verl_adapter.components import sampling_settings
@@ -26,7 +25,7 @@ from marsrl_verl.verl_adapter.sampling import sampling_arguments
 
 
 def settings_with(seeded_tokens: str) -> MarsRLConfig:
-    settings = MarsRLConfig(algo=Config())
+    settings = read_settings({"algo": {"name": "marsrl"}})
     settings.run.seed, settings.run.seeded_tokens = 7, seeded_tokens
     return settings
 
