@@ -26,7 +26,7 @@ from benchmarks.driver_step.inputs import (
 from benchmarks.driver_step.interface import Call, Driver, Place, Worker
 from marsrl_verl.algos.marsrl.method import MarsRL, PromptLimits
 from marsrl_verl.algos.prompts import MathPrompts
-from marsrl_verl.config.schema import MasteredTokensConfig, OffPolicyConfig
+from marsrl_verl.config.schema import OffPolicyConfig
 from marsrl_verl.core.scheduler import STATE_VERSION, Mode, Scheduler
 from marsrl_verl.core.types import (
     CORRECTOR,
@@ -45,6 +45,7 @@ from marsrl_verl.evaluation.training_metrics import training_metrics
 from marsrl_verl.reporting.run_folder import RunFolder
 from marsrl_verl.rewards.failed_grades import GradeWatch, grade_warnings
 from marsrl_verl.rollout.failed_round import RequestWatch
+from marsrl_verl.settings.declaration import MasteredTokensConfig
 from marsrl_verl.verl_adapter import checkpoint
 from marsrl_verl.verl_adapter.batch import trained_samples, training_rows
 from marsrl_verl.verl_adapter.generation import Round, RoundCounts

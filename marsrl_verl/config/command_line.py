@@ -19,7 +19,7 @@ from marsrl_verl.settings.issues import ConfigError, ConfigIssue, did_you_mean
 from marsrl_verl.settings.reading import unknown_key
 
 _SEARCH_PATH = "hydra.searchpath"
-METHOD_NODE = "marsrl.algo."
+METHOD_NODES = ("marsrl.algo.", "marsrl.roles.", "marsrl.reward.")
 """Keys of the method that is chosen, which is known once the configuration is composed."""
 _DESCRIPTION = "Train a language model that reasons in several roles. Without arguments: the tiny world."
 
@@ -232,7 +232,7 @@ def _check_group(key: str, value: object, groups: dict[str, list[str]]) -> Confi
 
 
 def _check_key(key: str, groups: dict[str, list[str]]) -> ConfigIssue | None:
-    unknown = None if key.startswith(METHOD_NODE) else find_unknown(key)
+    unknown = None if key.startswith(METHOD_NODES) else find_unknown(key)
     if unknown is None:
         return None
     if find_unknown(own := f"marsrl.{key}") is None:
@@ -260,7 +260,7 @@ def _is_free_entry(override: Override) -> bool:
     its class knows."""
     prefixed = override.is_add() or override.is_force_add() or override.is_delete()
     key = override.key_or_group
-    return not prefixed and (key.startswith(METHOD_NODE) or is_free_entry(key))
+    return not prefixed and (key.startswith(METHOD_NODES) or is_free_entry(key))
 
 
 def help_text(groups: dict[str, list[str]]) -> str:

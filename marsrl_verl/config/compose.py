@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,15 +16,25 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from marsrl_verl.config import resolvers
-from marsrl_verl.config.command_line import Arguments, check_overrides, unknown_key_issue
+from marsrl_verl.config.command_line import METHOD_NODES, Arguments, check_overrides, unknown_key_issue
 from marsrl_verl.config.explain import explain
 from marsrl_verl.config.hardware import detect_cluster
 from marsrl_verl.config.kinds import kind_problems
 from marsrl_verl.config.locations import config_folder, group_options, verl_search_path
 from marsrl_verl.config.ray_cluster import cluster_in_sight
+from marsrl_verl.config.record import setting_of
 from marsrl_verl.config.reference import unknown_keys
 from marsrl_verl.config.reward_function import adopt_reward_function
-from marsrl_verl.config.schema import MarsRLConfig, RootSettings, chosen_method, converted_node, node_issues
+from marsrl_verl.config.schema import (
+    BY_ROLE,
+    MarsRLConfig,
+    RootSettings,
+    chosen_method,
+    converted_node,
+    node_issues,
+    unknown_role,
+    with_defaults,
+)
 from marsrl_verl.config.verl_keys import translate
 from marsrl_verl.settings.issues import ConfigError, ConfigIssue
 from marsrl_verl.settings.reading import converted, defaults, find_issues
@@ -73,8 +84,10 @@ def compose_config(arguments: Arguments) -> Composed:
     """
     arguments = check_overrides(arguments, available_groups(arguments))
     resolvers.register()
-    translated = translate(arguments.overrides)
-    arguments = replace(arguments, overrides=translated.overrides)
+    translated = translate(arguments.overrides, lambda: _roles(arguments))
+    # Not every preset names all of the method's settings.
+    words = (f"++{word}" if word.startswith(METHOD_NODES) else word for word in translated.overrides)
+    arguments = replace(arguments, overrides=tuple(words))
     # The last word counts, as in Hydra.
     clusters = [text for text in arguments.overrides if text.startswith("cluster=")]
     automatic = clusters[-1:] == [f"cluster={AUTO}"]
@@ -92,7 +105,7 @@ def compose_config(arguments: Arguments) -> Composed:
             detected = True
             raw, choices = _compose(arguments, [*overrides, f"cluster={detect_cluster()}"])
         # Before resolving: our functions in interpolations compute with these values.
-        tree = checked_tree(raw)
+        tree = checked_tree(raw, overrides)
         config = resolve(OmegaConf.create(tree))
         function_notes = adopt_reward_function(config)
         if problems := missing_problems(config):
@@ -109,6 +122,14 @@ def compose_config(arguments: Arguments) -> Composed:
         verl_notes=(*translated.notes, *function_notes),
         estimator_named=translated.estimator_named,
     )
+
+
+def _roles(arguments: Arguments) -> tuple[str, ...]:
+    """The roles of the method that a command line chooses."""
+    groups = available_groups(arguments)
+    named = (text for text in arguments.overrides if setting_of(text) in (*groups, "marsrl.algo.name"))
+    raw, _ = _compose(arguments, list(named))
+    return chosen_method(OmegaConf.to_container(raw.marsrl.algo, resolve=False)).roles
 
 
 def _nobody_looked(option: str) -> ConfigIssue:
@@ -164,8 +185,12 @@ def _folders(arguments: Arguments) -> list[Path]:
     return [having[-1], *(folder for folder in folders if folder != having[-1])]
 
 
-def checked_tree(raw: DictConfig) -> dict[str, Any]:
+def checked_tree(raw: DictConfig, words: Iterable[str] = ()) -> dict[str, Any]:
     """The composed tree as plain dictionaries, interpolations as written, the method's defaults filled in.
+
+    Args:
+        raw: as composed.
+        words: the command line's overrides.
 
     Raises:
         ConfigError: keys that do not exist, whichever file brought them, and values of the wrong kind.
@@ -175,26 +200,27 @@ def checked_tree(raw: DictConfig) -> dict[str, Any]:
     if not isinstance(node, dict):
         what = "The plugin's own settings lie below this key."
         raise ConfigError([ConfigIssue("marsrl", what, "Leave it out and set keys below it.", node)])
+    tree["marsrl"] = node = with_defaults(node)
     others = {name: value for name, value in tree.items() if name != "marsrl"}
     issues = [_unknown(item.key, item.siblings) for item in unknown_keys(others)]
-    issues += node_issues(node, kinds_only=True, unknown=_unknown)
+    issues += [*_named_roles(node, words), *node_issues(node, kinds_only=True, unknown=_unknown)]
     own = {name: tree[name] for name in RootSettings.model_fields}
     issues += find_issues(RootSettings, own, "")
     if issues := [*issues, *kind_problems(others)]:
         raise ConfigError(issues)
-    node = converted_node(node)
-    node["algo"] = _filled(defaults(chosen_method(node["algo"]).Config), node["algo"])
-    return {**tree, **converted(RootSettings, own), "marsrl": node}
+    return {**tree, **converted(RootSettings, own), "marsrl": converted_node(node)}
 
 
-def _filled(usual: dict[str, Any], node: dict[str, Any]) -> dict[str, Any]:
-    """A node with the default values of what it leaves out."""
-    return {
-        name: _filled(value, node[name])
-        if isinstance(value, dict) and name in node
-        else node.get(name, value)
-        for name, value in {**node, **usual}.items()
-    }
+def _named_roles(node: dict[str, Any], words: Iterable[str]) -> list[ConfigIssue]:
+    """Roles that the command line names, and the method does not have."""
+    roles = chosen_method(node["algo"]).roles
+    named = [setting_of(word).split(".")[:3] for word in words]
+    return [
+        unknown_role(".".join(parts), parts[2], roles)
+        for parts in named
+        if parts[0] == "marsrl" and len(parts) == 3 and parts[1] in BY_ROLE
+        if parts[2] not in roles and parts[2] not in node[parts[1]]
+    ]
 
 
 def _unknown(key: str, siblings: tuple[str, ...]) -> ConfigIssue:

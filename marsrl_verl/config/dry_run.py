@@ -22,7 +22,6 @@ from marsrl_verl.config.pools import own_pool_gpus
 from marsrl_verl.config.prompt_budget import RoleBudget
 from marsrl_verl.config.record import recorded
 from marsrl_verl.core.request import segment_length
-from marsrl_verl.core.types import ROLES, SOLVER
 from marsrl_verl.evaluation.suite import AFTER, ALONE, BEFORE
 from marsrl_verl.settings.choices import OffPolicyMode, Overlap
 
@@ -35,7 +34,7 @@ def report(ctx: Context, composed: Composed) -> str:
     plan = plan_batch(ctx.config, ctx.settings)
     path = write_resolved(ctx.config)
     stages = [
-        *_stages(plan, ctx.external_solver),
+        *_stages(plan, ctx.external_role),
         *ctx.method.plan_lines(ctx),
         *_segments(ctx),
         *_overlap(ctx),
@@ -97,19 +96,19 @@ def _alone(ctx: Context) -> bool:
 def _rewards(ctx: Context) -> list[str]:
     """The reward classes; roles with the same one share a line."""
     roles: dict[str, list[str]] = {}
-    for role in ROLES:
-        roles.setdefault(getattr(ctx.settings.reward, role).target, []).append(role)
+    for role, spec in ctx.settings.reward.items():
+        roles.setdefault(spec.target, []).append(role)
     return [f"  reward {target} ({', '.join(names)})" for target, names in roles.items()]
 
 
-def _stages(plan: BatchPlan, external_solver: bool) -> list[str]:
+def _stages(plan: BatchPlan, external: str | None) -> list[str]:
     rows: list[Sequence[object]] = [
         ("stage", "role", "groups/problem", "groups/step", "responses/step", "trained")
     ]
     for stage in plan.stages:
         groups = stage.groups_per_problem * plan.problems
         trained = "yes" if stage.trained else "no"
-        if external_solver and stage.role == SOLVER:
+        if stage.role == external:
             trained = "no, external"
         rows.append(
             (
@@ -142,9 +141,9 @@ def _segments(ctx: Context) -> list[str]:
     if rounds == 1:
         return []
     lengths = "  ".join(
-        f"{role} {segment_length(getattr(settings.roles, role).max_new_tokens, rounds):,}"
-        for role in ROLES
-        if role != SOLVER or not ctx.external_solver
+        f"{role} {segment_length(one.max_new_tokens, rounds):,}"
+        for role, one in settings.roles.items()
+        if role != ctx.external_role
     )
     least = settings.pipeline.min_group
     training = "complete" if least is None else f"in parts of at least {least} responses"
@@ -229,6 +228,8 @@ def _evaluations(ctx: Context) -> list[str]:
 
 
 def _prompts(budgets: list[RoleBudget]) -> list[str]:
+    if not budgets:
+        return []
     how = (
         "counted by the model's tokenizer"
         if budgets[0].measured

@@ -45,12 +45,17 @@ def evaluation_cost(
         held_out: problems in the validation files.
         external_solver: the Solver's answers are not generated here.
     """
-    one, roles = evaluation_at(settings.evaluation, tag), settings.roles
+    one = evaluation_at(settings.evaluation, tag)
     problems = held_out if one.problems is None else min(held_out, one.problems)
     runs = problems * (one.samples_per_problem + one.greedy)
     solver = 0 if external_solver else 1
     responses = solver + 3 * one.correction_rounds
-    tokens = solver * roles.solver.max_new_tokens + one.correction_rounds * (
-        2 * roles.verifier.max_new_tokens + roles.corrector.max_new_tokens
+    tokens = solver * _tokens(settings, "solver") + one.correction_rounds * (
+        2 * _tokens(settings, "verifier") + _tokens(settings, "corrector")
     )
     return EvaluationCost(problems, runs, runs * responses, runs * tokens)
+
+
+def _tokens(settings: MarsRLConfig, role: str) -> int:
+    """Most tokens of a role's response; 0 where the method does not have it."""
+    return settings.roles[role].max_new_tokens if role in settings.roles else 0

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from marsrl_verl.algos.prompts import RolePrompts
 from marsrl_verl.config import hf_folder
-from marsrl_verl.config.schema import RolesConfig
 from marsrl_verl.core.inert_text import valid_unicode
 from marsrl_verl.core.request import Message, Problem
+from marsrl_verl.settings.declaration import RoleSampling
 
 _CHARACTERS_PER_TOKEN = 4
 """Rough size of a token of English text, used where there is no tokenizer."""
@@ -90,12 +90,12 @@ def text_tokens(counter: TokenCounter | None, text: str) -> int:
 
 def plan_prompts(
     prompts: RolePrompts,
-    roles: RolesConfig,
+    roles: Mapping[str, RoleSampling],
     counter: TokenCounter | None,
     longest_question: str,
     longest_solution: int | None = None,
 ) -> list[RoleBudget]:
-    """The budget of every role.
+    """The budget of every role whose prompts `RolePrompts` words.
 
     Args:
         prompts: the roles' wording.
@@ -104,6 +104,8 @@ def plan_prompts(
         longest_question: of the data; empty when unknown, the Solver's limit then stands for it.
         longest_solution: tokens of the Solver's longest answer; None: its limit.
     """
+    if "solver" not in roles:
+        return []  # a method with other roles has prompts of its own
     measured = counter is not None
     chat, text = (counter.chat, counter.text) if counter is not None else (_rough_chat, _rough_text)
     empty = Problem(problem_id="", question="", ground_truth="")
@@ -113,11 +115,11 @@ def plan_prompts(
         "corrector": chat(prompts.corrector(empty, "", "")),
     }
     question = (
-        text(longest_question) if longest_question else roles.solver.max_prompt_tokens - fixed["solver"]
+        text(longest_question) if longest_question else roles["solver"].max_prompt_tokens - fixed["solver"]
     )
-    first = roles.solver.max_new_tokens if longest_solution is None else longest_solution
-    solution = max(first, roles.corrector.max_new_tokens)
-    report = roles.verifier.max_new_tokens
+    first = roles["solver"].max_new_tokens if longest_solution is None else longest_solution
+    solution = max(first, _most_tokens(roles, "corrector"))
+    report = _most_tokens(roles, "verifier")
     asked = f"problem {question:,}"
     sums = {
         "solver": (fixed["solver"] + question, asked),
@@ -132,12 +134,18 @@ def plan_prompts(
             role=role,
             fixed=fixed[role],
             longest=longest,
-            limit=getattr(roles, role).max_prompt_tokens,
+            limit=roles[role].max_prompt_tokens,
             parts=f"wording {fixed[role]:,} + {parts}",
             measured=measured,
         )
         for role, (longest, parts) in sums.items()
+        if role in roles
     ]
+
+
+def _most_tokens(roles: Mapping[str, RoleSampling], role: str) -> int:
+    """Tokens of a role's longest response; 0 where the method does not have it."""
+    return roles[role].max_new_tokens if role in roles else 0
 
 
 def _rough_text(text: str) -> int:

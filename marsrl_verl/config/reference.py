@@ -13,10 +13,8 @@ from typing import Any
 
 import yaml
 
-from marsrl_verl.algos.registry import installed_methods, method_class
 from marsrl_verl.config.locations import verl_folder
-from marsrl_verl.config.schema import MarsRLConfig, RootSettings
-from marsrl_verl.settings.issues import ConfigError
+from marsrl_verl.config.schema import BY_ROLE, MarsRLConfig, RootSettings, installed_classes
 from marsrl_verl.settings.reading import defaults
 
 OWN_ROOT_KEYS = defaults(RootSettings)
@@ -56,25 +54,18 @@ class UnknownKey:
 def reference_tree() -> dict[str, Any]:
     """The whole tree with default values: verl's generated configuration plus ours.
 
-    `marsrl.algo` has the settings of every installed method; which of them the chosen one has is said by its
-    class (`schema.node_issues`).
+    `marsrl` has the settings and roles of every installed method; which of them the chosen one has is said by
+    its class (`schema.node_issues`).
     """
     text = (verl_folder() / _GENERATED).read_text(encoding="utf-8")
     tree: dict[str, Any] = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
     tree.update(OWN_ROOT_KEYS)
-    tree["marsrl"] = {**defaults(MarsRLConfig), "algo": _methods_keys()}
+    tree["marsrl"] = {**defaults(MarsRLConfig), "algo": {}, **{name: {} for name in BY_ROLE}}
+    for method in installed_classes():
+        tree["marsrl"]["algo"].update(defaults(method.Config))
+        for name, kind in BY_ROLE.items():
+            tree["marsrl"][name].update({role: defaults(kind) for role in method.roles})
     return tree
-
-
-def _methods_keys() -> dict[str, Any]:
-    """The settings of all installed methods together."""
-    keys: dict[str, Any] = {}
-    for name in installed_methods():
-        try:
-            keys.update(defaults(method_class(name).Config))
-        except ConfigError:
-            continue  # somebody's broken package: only a run that names it need know
-    return keys
 
 
 def default_of(key: str) -> Any:

@@ -55,6 +55,11 @@ def _longest_sequence(marsrl: Mapping[str, Any]) -> int:
     return max(prompt + response for prompt, response in _limits(marsrl))
 
 
+def _sampling(algo: Mapping[str, Any], roles: Mapping[str, Any], name: str) -> Any:
+    """A sampling setting of the method's first role, which verl's own key copies."""
+    return roles[chosen_method(algo).roles[0]][name]
+
+
 def _smallest(*numbers: int) -> int:
     return min(int(number) for number in numbers)
 
@@ -122,6 +127,7 @@ def register() -> None:
         "longest_prompt": _longest_prompt,
         "longest_response": _longest_response,
         "longest_sequence": _longest_sequence,
+        "sampling": _sampling,
         "engine_sleeps": _engine_sleeps,
         "off_policy_mode": _off_policy_mode,
         "engine_share": _engine_share,

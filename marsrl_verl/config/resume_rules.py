@@ -41,9 +41,7 @@ ACTS = (
     "marsrl.evaluation.before", "marsrl.evaluation.after", "marsrl.evaluation.every",
     "marsrl.evaluation.greedy",
     # Limits of a call, and how many at once: a score that comes is the same.
-    "marsrl.reward.solver.timeout_s", "marsrl.reward.solver.kwargs.processes",
-    "marsrl.reward.verifier.timeout_s", "marsrl.reward.verifier.kwargs.processes",
-    "marsrl.reward.corrector.timeout_s", "marsrl.reward.corrector.kwargs.processes",
+    "marsrl.reward.*.timeout_s", "marsrl.reward.*.kwargs.processes",
     "marsrl.external_solver.endpoint.base_urls", "marsrl.external_solver.endpoint.api_key_env",
     "marsrl.external_solver.endpoint.api_key_file",
     "marsrl.external_solver.endpoint.timeout_s", "marsrl.external_solver.endpoint.max_concurrent_requests",
@@ -111,6 +109,8 @@ def rule_of(key: str, method: type[Method] | None = None) -> Rule | None:
     parts = key.split(".")
     if method is not None and parts[:2] == ["marsrl", "algo"] and parts[2:3] and parts[2] in method.resumable:
         return Rule.ACTS
+    if parts[:2] == ["marsrl", "reward"] and len(parts) > 3:
+        parts[2] = "*"  # whatever the role
     for depth in range(len(parts), 0, -1):
         if (rule := _RULES.get(".".join(parts[:depth]))) is not None:
             return rule

@@ -6,7 +6,7 @@ The YAML files under `configs/` fill this schema. `marsrl.algo` has the settings
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -30,32 +30,10 @@ from marsrl_verl.settings.declaration import (
     temperature,
     top_p,
 )
-from marsrl_verl.settings.issues import ConfigError, ConfigIssue
-from marsrl_verl.settings.reading import converted, find_issues, unknown_key
+from marsrl_verl.settings.issues import ConfigError, ConfigIssue, did_you_mean
+from marsrl_verl.settings.reading import converted, defaults, find_issues, unknown_key
 
 _SILENT = "shorter than that, a working engine may be silent"
-
-
-class RewardConfig(Settings):
-    """One reward class per role (`marsrl_verl.rewards.base.RoleReward`)."""
-
-    solver: RewardSpec = Field(default_factory=RewardSpec)
-    """Scores solutions."""
-    verifier: RewardSpec = Field(default_factory=RewardSpec)
-    """Scores judgements of solutions."""
-    corrector: RewardSpec = Field(default_factory=RewardSpec)
-    """Scores repaired solutions."""
-
-
-class RolesConfig(Settings):
-    """Sampling settings by role."""
-
-    solver: RoleSampling = Field(default_factory=RoleSampling)
-    """Answers the problem. Without effect where `marsrl.external_solver` answers."""
-    verifier: RoleSampling = Field(default_factory=RoleSampling)
-    """Judges a solution."""
-    corrector: RoleSampling = Field(default_factory=RoleSampling)
-    """Repairs a solution, given the Verifier's report."""
 
 
 class PipelineConfig(Settings):
@@ -244,10 +222,12 @@ class MarsRLConfig(Settings):
         default_factory=lambda: ClassSpec(target="marsrl_verl.algos.prompts:MathPrompts")
     )
     """The class that words the roles' prompts (`marsrl_verl.algos.prompts.RolePrompts`)."""
-    reward: RewardConfig = Field(default_factory=RewardConfig)
-    """How responses are scored."""
-    roles: RolesConfig = Field(default_factory=RolesConfig)
-    """Limits and sampling by role."""
+    reward: dict[str, RewardSpec] = Field(default_factory=dict)
+    """How responses are scored: for each of the method's roles a reward class
+    (`marsrl_verl.rewards.base.RoleReward`)."""
+    roles: dict[str, RoleSampling] = Field(default_factory=dict)
+    """Limits and sampling of each of the method's roles. Those of the role that `marsrl.external_solver`
+    plays have no effect."""
     pipeline: PipelineConfig = Field(default_factory=PipelineConfig)
     """What is decoded when."""
     training: TrainingConfig = Field(default_factory=TrainingConfig)
@@ -292,6 +272,7 @@ def node_issues(
         cls = chosen_method(algo)
     except ConfigError as error:
         return [*error.problems, *issues]
+    issues += [issue for name in BY_ROLE for issue in _role_issues(name, node.get(name), cls.roles)]
 
     def not_of_method(key: str, siblings: tuple[str, ...]) -> ConfigIssue:
         issue = (unknown or unknown_key)(key, siblings)
@@ -308,17 +289,68 @@ def node_issues(
     ]
 
 
+BY_ROLE: dict[str, type[Settings]] = {"roles": RoleSampling, "reward": RewardSpec}
+"""Nodes that have an entry for each role of the method."""
+
+
+def _role_issues(name: str, node: Any, roles: tuple[str, ...]) -> list[ConfigIssue]:
+    """Entries of roles that the method does not have."""
+    given = node if isinstance(node, Mapping) else {}
+    return [unknown_role(f"marsrl.{name}.{role}", str(role), roles) for role in given if role not in roles]
+
+
+def unknown_role(key: str, role: str, roles: tuple[str, ...]) -> ConfigIssue:
+    """An entry for a role that the method does not have."""
+    near = did_you_mean(role, roles)
+    guess = f"Did you mean {near[0]}? " if near else ""
+    return ConfigIssue(key, "The method has no such role.", f"{guess}Its roles: {', '.join(roles)}.")
+
+
+def with_defaults(node: dict[str, Any]) -> dict[str, Any]:
+    """The node with what its method adds: its settings, and an entry for each of its roles. Entries for roles
+    of other installed methods, which presets for several methods have, are left out."""
+    method = chosen_method(node["algo"])
+    filled = {**node, "algo": _filled(defaults(method.Config), node["algo"])}
+    others = {role for one in installed_classes() for role in one.roles} - set(method.roles)
+    for name, kind in BY_ROLE.items():
+        given = node.get(name, {})
+        if not isinstance(given, dict):
+            continue  # the message about its kind comes later
+        entries = {role: _filled(defaults(kind), given.get(role, {})) for role in method.roles}
+        rest = {role: one for role, one in given.items() if role not in entries and role not in others}
+        filled[name] = {**entries, **rest}
+    return filled
+
+
+def _filled(usual: dict[str, Any], node: Any) -> Any:
+    """A node with the default values of what it leaves out."""
+    if not isinstance(node, dict):
+        return node
+    return {
+        name: _filled(value, node[name])
+        if isinstance(value, dict) and name in node
+        else node.get(name, value)
+        for name, value in {**node, **usual}.items()
+    }
+
+
+def installed_classes() -> Iterator[type[Method]]:
+    """The installed methods that can be imported: only a run that names somebody's broken package need know
+    of it."""
+    for name in installed_methods():
+        try:
+            yield method_class(name)
+        except ConfigError:
+            continue
+
+
 def _having(name: str) -> list[str]:
     """The installed methods that have a setting of this name."""
-    found = []
-    for method in installed_methods():
-        try:
-            fields = method_class(method).Config.model_fields
-        except ConfigError:
-            continue  # somebody's broken package: only a run that names it need know
-        if name in fields:
-            found.append(method)
-    return found
+    return [
+        method.Config.model_fields["name"].default
+        for method in installed_classes()
+        if name in method.Config.model_fields
+    ]
 
 
 def chosen_method(algo: Any) -> type[Method]:
@@ -350,5 +382,6 @@ def read_settings(node: dict[str, Any]) -> MarsRLConfig:
     """
     if issues := node_issues(node):
         raise ConfigError(issues)
+    node = with_defaults(node)
     algo = chosen_method(node["algo"]).Config.model_validate(node["algo"])
     return MarsRLConfig.model_validate({**node, "algo": algo})

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from marsrl_verl.algos.registry import installed_methods, method_class
-from marsrl_verl.config.schema import MarsRLConfig, RootSettings
+from marsrl_verl.config.schema import BY_ROLE, MarsRLConfig, RootSettings
 from marsrl_verl.settings.declaration import UNSET, MethodConfig, Settings
 from marsrl_verl.settings.reading import Declared, declared
 
@@ -40,7 +40,11 @@ def page(methods: Iterable[str]) -> str:
 def _nodes() -> list[str]:
     sections = []
     for name, field in MarsRLConfig.model_fields.items():
-        kind: Any = field.annotation
+        kind: Any = BY_ROLE.get(name, field.annotation)
+        if name in BY_ROLE:
+            key = f"marsrl.{name}.<role>"
+            sections.append(_section(f"`{key}`", kind, key))
+            continue
         if not (isinstance(kind, type) and issubclass(kind, Settings)) or issubclass(kind, MethodConfig):
             continue
         usual = None if field.is_required() else field.get_default(call_default_factory=True)

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 
-from marsrl_verl.core.types import ROLES
 from marsrl_verl.settings.issues import ConfigError, ConfigIssue
 
 
@@ -27,8 +26,12 @@ def _every(override: Override) -> str:
     return str(max(0, value)) if isinstance(value, int) else _as_written(override)
 
 
+EACH, FIRST = "<role>", "<first role>"
+"""In a key of ours: each of the method's roles, or the first one, which answers the problem."""
+
+
 def _of_roles(name: str) -> tuple[str, ...]:
-    return tuple(f"marsrl.roles.{role}.{name}" for role in ROLES)
+    return (f"marsrl.roles.{EACH}.{name}",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,7 @@ VERL_KEYS: tuple[VerlKey, ...] = (
     VerlKey(f"{_ROLLOUT}.val_kwargs.temperature", (f"{_EVALUATION}.temperature",)),
     VerlKey(f"{_ROLLOUT}.val_kwargs.top_p", (f"{_EVALUATION}.top_p",)),
     VerlKey("algorithm.norm_adv_by_std_in_grpo", ("marsrl.algo.normalize_std",)),
-    VerlKey("data.max_prompt_length", ("marsrl.roles.solver.max_prompt_tokens",)),
+    VerlKey("data.max_prompt_length", (f"marsrl.roles.{FIRST}.max_prompt_tokens",)),
     VerlKey("data.max_response_length", _of_roles("max_new_tokens")),
     VerlKey("trainer.test_freq", (f"{_EVALUATION}.every",), _every),
     VerlKey("trainer.val_before_train", (f"{_EVALUATION}.before",)),
@@ -75,8 +78,12 @@ class Translated:
     """Whether the command line asks for group-relative advantages by verl's name."""
 
 
-def translate(overrides: tuple[str, ...]) -> Translated:
+def translate(overrides: tuple[str, ...], roles: Callable[[], tuple[str, ...]]) -> Translated:
     """Replace overrides of `VERL_KEYS` by ours.
+
+    Args:
+        overrides: of the command line.
+        roles: the roles of the chosen method; asked where a key belongs to roles.
 
     Raises:
         ConfigError: a key of ours is given another value beside, or an estimator is named that is not used.
@@ -98,21 +105,31 @@ def translate(overrides: tuple[str, ...]) -> Translated:
             kept.append(text)
         else:
             value = one.value(override)
-            for ours in one.ours:
+            for ours in with_roles(one.ours, roles):
                 if given.get(ours, value) != value:
                     problems.append(_contradiction(key, value, ours, given[ours]))
                 kept.append(f"{ours}={value}")
-            notes.append(f"{text} is taken as {_listed(one.ours)}={value}")
+            notes.append(f"{text} is taken as {_listed(one.ours, roles)}={value}")
     if problems:
         raise ConfigError(problems)
     return Translated(tuple(kept), tuple(notes), named)
 
 
-def _listed(keys: tuple[str, ...]) -> str:
+def with_roles(keys: tuple[str, ...], roles: Callable[[], tuple[str, ...]]) -> list[str]:
+    """The keys, for the roles that they are about."""
+    found = []
+    for key in keys:
+        if EACH in key:
+            found += [key.replace(EACH, role) for role in roles()]
+        else:
+            found.append(key.replace(FIRST, roles()[0]) if FIRST in key else key)
+    return found
+
+
+def _listed(keys: tuple[str, ...], roles: Callable[[], tuple[str, ...]]) -> str:
     """The keys in one word: `marsrl.roles.{solver,verifier,corrector}.top_p`."""
-    if len(keys) == 1:
-        return keys[0]
-    return f"marsrl.roles.{{{','.join(ROLES)}}}.{keys[0].rpartition('.')[2]}"
+    several = any(EACH in key for key in keys) and len(roles()) > 1
+    return keys[0].replace(EACH, f"{{{','.join(roles())}}}") if several else with_roles(keys, roles)[0]
 
 
 def _contradiction(key: str, value: str, ours: str, other: str) -> ConfigIssue:

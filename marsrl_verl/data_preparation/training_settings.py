@@ -49,13 +49,13 @@ def solver_sampling(config: DictConfig) -> Sampling:
 
 def make_grader(config: DictConfig) -> RewardRunner:
     """One object of the Solver's reward class, with training's time limit."""
-    spec = typed_settings(config).reward.solver
+    spec = typed_settings(config).reward[SOLVER]
     return RewardRunner.load(SOLVER, spec.target, spec.kwargs, spec.timeout_s)
 
 
 def grader_settings(config: DictConfig) -> dict[str, Any]:
     """What the grades depend on, by name."""
-    spec = typed_settings(config).reward.solver
+    spec = typed_settings(config).reward[SOLVER]
     return {"marsrl.reward.solver.target": spec.target, "marsrl.reward.solver.kwargs": spec.kwargs}
 
 

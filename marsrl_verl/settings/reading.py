@@ -133,9 +133,13 @@ def declared(model: type[Settings], key: str, values: Settings | None = None) ->
         default = None if field.is_required() else field.get_default(call_default_factory=True)
         default = default if values is None else getattr(values, name)
         below = _model_of(field.annotation)
+        if below is None and typing.get_origin(field.annotation) is dict:
+            below, path = _model_of(typing.get_args(field.annotation)[1]), f"{path}.<name>"
+            default = default if below is None else None
         if below is not None:
             yield from declared(below, path, default)
             continue
+        path = f"{key}.{name}"
         words = in_words(field.annotation) or "anything"
         bounds = range_in_words(field)
         if bounds.startswith("a number"):
@@ -266,16 +270,22 @@ def _wrong_kind(key: str, value: Any, kind: str | None) -> ConfigIssue:
 
 
 def _find(model: type[Settings], path: Sequence[str]) -> tuple[type[Settings] | None, str | None]:
-    """The node that declares the last name of a path, and that name; for no path the node itself."""
-    owner: type[Settings] | None = model
-    for depth, name in enumerate(path):
-        if owner is None or name not in owner.model_fields:
+    """The node that declares the last name of a path, and that name; for a path to a node that node."""
+    kind: Any = model
+    owner: type[Settings] | None = None
+    name: str | None = None
+    for part in path:
+        below = _model_of(kind)
+        if below is not None:
+            if part not in below.model_fields:
+                return None, None
+            owner, name, kind = below, part, below.model_fields[part].annotation
+        elif typing.get_origin(kind) in (dict, list):
+            owner, name, kind = None, None, typing.get_args(kind)[-1]
+        else:
             return None, None
-        below = _model_of(owner.model_fields[name].annotation)
-        if depth == len(path) - 1:
-            return (owner, name) if below is None else (below, None)
-        owner = below
-    return owner, None
+    below = _model_of(kind)
+    return (owner, name) if below is None else (below, None)
 
 
 def _kind_at(model: type[Settings], path: Sequence[str]) -> str | None:

@@ -14,7 +14,7 @@ from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.core.method import Method, MethodTools
 from marsrl_verl.core.policy import Policy, PolicyKind, PolicySet
 from marsrl_verl.core.request import Message, Sampling, segment_length
-from marsrl_verl.core.types import ROLES, SOLVER
+from marsrl_verl.core.types import SOLVER
 from marsrl_verl.rewards.loading import load_class
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.rollout.external.api_key import read_api_key
@@ -32,8 +32,7 @@ def sampling_settings(settings: MarsRLConfig) -> dict[str, Sampling]:
     """Sampling settings by role."""
     by_role, rounds = {}, settings.pipeline.max_segments
     seed = settings.run.seed if settings.run.seeded_tokens is SeededTokens.ALL else None
-    for role in ROLES:
-        one = getattr(settings.roles, role)
+    for role, one in settings.roles.items():
         by_role[role] = Sampling(
             max_new_tokens=one.max_new_tokens,
             max_prompt_tokens=one.max_prompt_tokens,

@@ -18,7 +18,6 @@ from marsrl_verl.core.engine import Engine, StreamingEngine
 from marsrl_verl.core.request import Problem, Sampling
 from marsrl_verl.core.rows import TokenAdvantages
 from marsrl_verl.core.scheduler import StepResult
-from marsrl_verl.core.types import ROLES
 from marsrl_verl.evaluation.pipeline_metrics import pipeline_metrics
 from marsrl_verl.evaluation.runs import Evaluation
 from marsrl_verl.evaluation.solver_at_k import SolverAlone
@@ -121,7 +120,7 @@ class TrainingObserver:
         """Record one training step and show it."""
         self._tokens += int(metrics["rollout/generated_tokens"])
         self.folder.append_metrics(step, metrics, timings)
-        rewards = {role: metrics.get(role_metric(role, "reward_mean")) for role in ROLES}
+        rewards = {role: metrics.get(role_metric(role, "reward_mean")) for role in self._settings.roles}
         self._progress.step(
             StepProgress(
                 step=step,

@@ -7,6 +7,7 @@ from typing import Any
 from omegaconf import DictConfig
 
 from marsrl_verl.config.checks.context import typed_settings
+from marsrl_verl.core.types import SOLVER
 from marsrl_verl.rollout.external.config import SolverSource
 from marsrl_verl.verl_adapter.components import build_prompts, chat_tokenizer
 from marsrl_verl.verl_adapter.problem_stream import problems_of
@@ -38,7 +39,7 @@ def leave_out_long_prompts(dataset: Any, config: DictConfig, tokenizer: Any, spl
             "RLHFDataset does; set it to false and filter in your class (data.custom_cls)"
         )
     prompts, chat = build_prompts(settings), chat_tokenizer(config, tokenizer)
-    limit = settings.roles.solver.max_prompt_tokens
+    limit = settings.roles[SOLVER].max_prompt_tokens
 
     def fits(row: dict[str, Any]) -> bool:
         columns = {"raw_prompt": [row[config.data.prompt_key]], "reward_model": [row["reward_model"]]}

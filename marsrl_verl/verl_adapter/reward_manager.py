@@ -10,18 +10,15 @@ from verl import DataProto
 from verl.experimental.reward_loop.reward_manager.base import RewardManagerBase
 
 from marsrl_verl.config.checks.context import typed_settings
-from marsrl_verl.core.types import ROLES
 from marsrl_verl.rewards.base import ScoreRequest
 from marsrl_verl.rewards.running import RewardRunner
 
 
 def build_role_rewards(config: DictConfig) -> dict[str, RewardRunner]:
     """One reward per role, from `marsrl.reward.<role>`."""
-    reward = typed_settings(config).reward
-    specs = {role: getattr(reward, role) for role in ROLES}
     return {
         role: RewardRunner.load(role, spec.target, spec.kwargs, spec.timeout_s)
-        for role, spec in specs.items()
+        for role, spec in typed_settings(config).reward.items()
     }
 
 

@@ -34,6 +34,7 @@ from marsrl_verl.core.rows import (
 )
 from marsrl_verl.core.scheduler import Scheduler, StepResult
 from marsrl_verl.core.sequence import RECORDED_ENTROPIES, RECORDED_LOG_PROBS
+from marsrl_verl.core.types import SOLVER
 from marsrl_verl.evaluation.suite import AFTER, ALONE, BEFORE
 from marsrl_verl.settings.choices import OffPolicyMode, Overlap
 from marsrl_verl.verl_adapter import checkpoint, stop_signals
@@ -83,7 +84,7 @@ class RayMarsRLTrainer(EngineTrainer):
         )
         self.problems = ProblemStream(self.train_dataloader)
         self.asked = AskedProblems(
-            len(self.train_dataloader.dataset), self.settings.roles.solver.max_prompt_tokens
+            len(self.train_dataloader.dataset), self.settings.roles[SOLVER].max_prompt_tokens
         )
         self.observer = TrainingObserver(config, self.settings, self.total_training_steps)
         self.continues_run = self.observer.folder.resumed

@@ -7,7 +7,7 @@ from messages import assert_checks_refuse
 
 from marsrl_verl.algos.marsrl.config import Config
 from marsrl_verl.config.evaluation_plan import EvaluationCost, evaluation_at, evaluation_cost
-from marsrl_verl.config.schema import EvaluationConfig, InBetweenConfig, MarsRLConfig, RolesConfig
+from marsrl_verl.config.schema import EvaluationConfig, InBetweenConfig, MarsRLConfig
 from marsrl_verl.settings.declaration import RoleSampling
 
 BETWEEN = "marsrl.evaluation.in_between"
@@ -22,11 +22,8 @@ def system(**changes) -> EvaluationConfig:
 
 
 def settings(evaluation: EvaluationConfig) -> MarsRLConfig:
-    roles = RolesConfig(
-        solver=RoleSampling(max_new_tokens=100),
-        verifier=RoleSampling(max_new_tokens=10),
-        corrector=RoleSampling(max_new_tokens=1),
-    )
+    limits = {"solver": 100, "verifier": 10, "corrector": 1}
+    roles = {role: RoleSampling(max_new_tokens=most) for role, most in limits.items()}
     return MarsRLConfig(algo=Config(), evaluation=evaluation, roles=roles)
 
 

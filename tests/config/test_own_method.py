@@ -36,6 +36,10 @@ class Voting(MarsRL):
     @classmethod
     def plan_lines(cls, run):
         return [f"  votes: {run.settings.algo.votes}"]
+
+class Alone(Voting):
+    roles = ("solver",)
+    asked_roles = classmethod(lambda cls, config, evaluation_rounds: cls.roles)
 '''
 NAME = "strange_voting.method:Voting"
 SEARCH = "hydra.searchpath=[pkg://strange_voting.configs]"
@@ -88,6 +92,20 @@ REFUSED = {
 def test_its_settings_are_refused_like_ours(run, package, case):
     word, key, said = REFUSED[case]
     assert_refused(run(f"marsrl.algo.name={NAME}", word, "cluster=cpu"), key, said)
+
+
+ALONE = ("marsrl.algo.name=strange_voting.method:Alone", "marsrl.algo.correction_rounds=0")
+ALONE += ("marsrl.algo.train_roles=[solver]", "cluster=cpu")
+
+
+def test_roles_are_the_methods(run, package):
+    """Presets for methods with other roles fit, and the command line names those of this one."""
+    done = run(*ALONE, "evaluation=solver", "actor_rollout_ref.rollout.top_p=1.0")
+    assert (done.status, done.err) == (0, "")
+    assert set(done.launched.marsrl.roles) == set(done.launched.marsrl.reward) == {"solver"}
+    assert_refused(run(*ALONE), "marsrl.evaluation.correction_rounds = 2", "has no verifier and no corrector")
+    done = run(*ALONE, "evaluation=solver", "marsrl.roles.verifier.top_p=0.9")
+    assert_refused(done, "marsrl.roles.verifier", "Its roles: solver.")
 
 
 def test_a_search_path_that_is_not_there(run):

@@ -8,7 +8,6 @@ from small_files import TEMPLATE
 
 from marsrl_verl.algos.prompts import RolePrompts
 from marsrl_verl.config.prompt_budget import open_counter, plan_prompts
-from marsrl_verl.config.schema import RolesConfig
 from marsrl_verl.demo.assets import model_path
 from marsrl_verl.settings.declaration import RoleSampling
 
@@ -29,7 +28,7 @@ class Short(RolePrompts):
         return ({"role": "user", "content": f"{problem.question} {solution} repair {report}"},)
 
 
-def roles(**limits) -> RolesConfig:
+def roles(**limits) -> dict[str, RoleSampling]:
     made = {
         role: RoleSampling(max_prompt_tokens=100, max_new_tokens=20)
         for role in ("solver", "verifier", "corrector")
@@ -37,7 +36,7 @@ def roles(**limits) -> RolesConfig:
     for role, limit in limits.items():
         made[role].max_prompt_tokens = limit
     made["verifier"].max_new_tokens = 10
-    return RolesConfig(**made)
+    return made
 
 
 def test_counter_renders_the_template(model):

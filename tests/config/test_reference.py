@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from marsrl_verl.algos.registry import method_class
 from marsrl_verl.config.checks.upstream import _OURS
 from marsrl_verl.config.reference import (
     OWN_ROOT_KEYS,
@@ -15,6 +16,7 @@ from marsrl_verl.config.reference import (
     is_free_entry,
 )
 from marsrl_verl.config.unused_keys import FIXED_KEYS, INERT_KEYS
+from marsrl_verl.settings.reading import defaults
 
 
 @pytest.mark.parametrize(
@@ -79,7 +81,9 @@ def test_reference_has_the_keys_that_hydra_composes(composed):
         return found
 
     found = leaves(composed.raw)
-    assert set(all_keys()) <= found
+    of_other_methods = {f"marsrl.algo.{name}" for name in defaults(method_class("attnrl").Config)} - found
+    assert of_other_methods, "those of all installed methods are known"
+    assert {key for key in all_keys() if not key.startswith(tuple(of_other_methods))} <= found
     assert set(OWN_ROOT_KEYS) <= found
 
 

@@ -8,10 +8,16 @@ import pytest
 
 from marsrl_verl.config.reference import find_unknown
 from marsrl_verl.config.unused_keys import FIXED_KEYS, INERT_KEYS
-from marsrl_verl.config.verl_keys import ESTIMATOR, VERL_KEYS, translate
+from marsrl_verl.config.verl_keys import ESTIMATOR, FIRST, VERL_KEYS, with_roles
+from marsrl_verl.config.verl_keys import translate as translate_for
 from marsrl_verl.settings.issues import ConfigError
 
+ROLES = ("solver", "verifier", "corrector")
 DOCS = Path(__file__).parents[2] / "docs" / "coming_from_verl.md"
+
+
+def translate(overrides: tuple[str, ...]):
+    return translate_for(overrides, lambda: ROLES)
 
 
 def test_the_group_size_is_verls_n():
@@ -22,8 +28,15 @@ def test_the_group_size_is_verls_n():
 
 def test_one_temperature_for_all_roles():
     found = translate(("+actor_rollout_ref.rollout.temperature=0.7", "name=x"))
-    roles = ("solver", "verifier", "corrector")
-    assert found.overrides == (*(f"marsrl.roles.{role}.temperature=0.7" for role in roles), "name=x")
+    assert found.overrides == (*(f"marsrl.roles.{role}.temperature=0.7" for role in ROLES), "name=x")
+
+
+def test_of_one_role_there_is_one_temperature():
+    found = translate_for(("actor_rollout_ref.rollout.temperature=0.7",), lambda: ("agent",))
+    assert found.overrides == ("marsrl.roles.agent.temperature=0.7",)
+    assert found.notes[0].endswith("is taken as marsrl.roles.agent.temperature=0.7")
+    longest = translate_for(("data.max_prompt_length=9",), lambda: ("agent", "other"))
+    assert longest.overrides == ("marsrl.roles.agent.max_prompt_tokens=9",)
 
 
 @pytest.mark.parametrize(("written", "every"), [("-1", "0"), ("0", "0"), ("5", "5")])
@@ -55,7 +68,7 @@ def test_of_verls_estimators_grpo_alone_is_taken():
 def test_every_key_exists():
     for one in VERL_KEYS:
         assert find_unknown(one.key) is None, one.key
-        for ours in one.ours:
+        for ours in with_roles(one.ours, lambda: ROLES):
             assert find_unknown(ours) is None, ours
 
 
@@ -96,10 +109,7 @@ def test_the_documentation_has_every_key_in_one_of_its_tables():
     for one in VERL_KEYS:
         assert f"`{one.key}`" in text, one.key
         for ours in one.ours:
-            name = (
-                ours.replace("solver", "<role>").replace("verifier", "<role>").replace("corrector", "<role>")
-            )
-            assert f"`{ours}`" in text or f"`{name}`" in text, ours
+            assert f"`{ours.replace(FIRST, 'solver')}`" in text, ours
 
 
 def test_no_key_is_both_taken_and_refused_as_useless():

@@ -113,8 +113,8 @@ def build_method(scenario: Scenario, settings: MarsRLConfig) -> Method:
     """The method of the settings, as the trainer builds it."""
     limited = settings.model_copy(deep=True)
     limited.run.seed = SEED
-    limited.roles.solver.max_prompt_tokens = scenario.prompt_limit
-    limited.roles.corrector.max_prompt_tokens = 2 * scenario.prompt_limit
+    limited.roles["solver"].max_prompt_tokens = scenario.prompt_limit
+    limited.roles["corrector"].max_prompt_tokens = 2 * scenario.prompt_limit
     tools = MethodTools(ShortPrompts(), ByteTokenizer(), prompt_tokens, scenario.problems)
     return method_class(settings.algo.name).from_settings(limited, tools)
 

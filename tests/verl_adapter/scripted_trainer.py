@@ -18,10 +18,9 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from torchdata.stateful_dataloader.sampler import RandomSampler
 from verl.utils import tensordict_utils as tu
 
-from marsrl_verl.algos.marsrl.config import Config
 from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.algos.prompts import MathPrompts
-from marsrl_verl.config.schema import MarsRLConfig
+from marsrl_verl.config.schema import read_settings
 from marsrl_verl.core.policy import Policy, PolicySet
 from marsrl_verl.core.request import Sampling
 from marsrl_verl.core.scheduler import Scheduler
@@ -248,7 +247,7 @@ class ScriptedTrainer(RayMarsRLTrainer):
         if resume_from is not None:
             self.config.trainer.resume_mode = "resume_path"
             self.config.trainer.resume_from_path = str(resume_from)
-        self.settings = MarsRLConfig(algo=Config())
+        self.settings = read_settings({"algo": {"name": "marsrl"}})
         for name, value in settings.items():
             setattr(self.settings.pipeline, name, value)
         self.settings.evaluation.every = every

@@ -13,15 +13,14 @@ pytest.importorskip("vllm", reason="vLLM's CPU engine")
 
 from omegaconf import OmegaConf
 
-from marsrl_verl.algos.marsrl.config import Config
-from marsrl_verl.config.schema import MarsRLConfig
+from marsrl_verl.config.schema import MarsRLConfig, read_settings
 from marsrl_verl.verl_adapter import observer
 from marsrl_verl.verl_adapter.components import sampling_settings
 from marsrl_verl.verl_adapter.offline_engine import engine_arguments
 
 
 def settings_with(seeded_tokens: str) -> MarsRLConfig:
-    settings = MarsRLConfig(algo=Config())
+    settings = read_settings({"algo": {"name": "marsrl"}})
     settings.run.seed, settings.run.seeded_tokens = 7, seeded_tokens
     return settings
 

@@ -9,6 +9,7 @@ from marsrl_verl.attention.choices import FciBackend
 from marsrl_verl.attention.layer_kinds import MEASURED, without_influence
 from marsrl_verl.core.method import RunView
 from marsrl_verl.core.scheduler import Mode
+from marsrl_verl.core.types import SOLVER
 from marsrl_verl.settings.choices import Overlap
 from marsrl_verl.settings.issues import ConfigIssue
 
@@ -102,7 +103,7 @@ def _trainer(run: RunView) -> list[ConfigIssue]:
     fused = f"{_MODEL}.use_fused_kernels"
     if run.get(fused):
         issues.append(ConfigIssue(fused, "FCI was not tried with fused kernels.", "Set it to false.", True))
-    solver, distance = run.settings.roles.solver, run.settings.algo.min_token_distance
+    solver, distance = run.settings.roles[SOLVER], run.settings.algo.min_token_distance
     room = solver.max_prompt_tokens + solver.max_new_tokens
     if distance >= room:
         what = (

@@ -218,7 +218,7 @@ class AttnRL(Method):
             controller=batch_controller(config, tools.problems),
             tree_credit=config.tree_credit,
             prompt_tokens=tools.prompt_tokens,
-            max_prompt_tokens=settings.roles.solver.max_prompt_tokens,
+            max_prompt_tokens=settings.roles[SOLVER].max_prompt_tokens,
             record_log_probs=settings.off_policy.mode is OffPolicyMode.RECORDED,
             fci_backend=config.fci_backend,
             mastered=MasteredTokens.from_config(config.mastered_tokens),

@@ -107,9 +107,7 @@ class MarsRL(Method):
     @classmethod
     def from_settings(cls, settings: Any, tools: MethodTools) -> MarsRL:
         """Build the method from the `marsrl` node."""
-        longest: dict[str, int | None] = {
-            role: getattr(settings.roles, role).max_prompt_tokens for role in ROLES
-        }
+        longest: dict[str, int | None] = {role: settings.roles[role].max_prompt_tokens for role in ROLES}
         if settings.external_solver.answers:
             longest[SOLVER] = None  # its prompts are not ours to measure
         limits = PromptLimits(tools.prompt_tokens, longest)

@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from marsrl_verl.algos.prompts import RolePrompts
-from marsrl_verl.config.checks.context import ROLES, Context
+from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.reward_function import COMPUTE_SCORE, REWARD_FUNCTION
 from marsrl_verl.rewards.base import RoleReward
 from marsrl_verl.rewards.loading import ClassLoadError, load_class
@@ -21,8 +21,7 @@ _REWARDS = "reward=exact, reward=math_verify or reward=hybrid, or a class of you
 def check_rewards(ctx: Context) -> list[ConfigIssue]:
     """`marsrl.reward.<role>` for every role."""
     problems: list[ConfigIssue] = []
-    for role in ROLES:
-        spec: ClassSpec = getattr(ctx.settings.reward, role)
+    for role, spec in ctx.settings.reward.items():
         key = f"marsrl.reward.{role}.target"
         problems += _waits_too_long(ctx, role)
         found = _load(key, spec, RoleReward, _REWARDS)
@@ -36,7 +35,7 @@ def check_rewards(ctx: Context) -> list[ConfigIssue]:
 
 def _waits_too_long(ctx: Context, role: str) -> list[ConfigIssue]:
     """A time limit of one call that outlasts what a round may stand still."""
-    limit, still = getattr(ctx.settings.reward, role).timeout_s, ctx.settings.run.progress_timeout_s
+    limit, still = ctx.settings.reward[role].timeout_s, ctx.settings.run.progress_timeout_s
     if limit < still:
         return []
     what = (
@@ -58,7 +57,7 @@ def _never_idle(ctx: Context, role: str, own: float | None) -> list[ConfigIssue]
             f"The reward's own limits allow a call {own:g} s (up to {THREADS} wait for its processes), and a "
             f"round that only waits for it would be ended after {still:g} s (marsrl.run.progress_timeout_s).",
             f"Lower its timeout_s, raise its processes, or set marsrl.run.progress_timeout_s above {own:g}.",
-            getattr(ctx.settings.reward, role).kwargs,
+            ctx.settings.reward[role].kwargs,
         )
     ]
 

@@ -15,13 +15,10 @@ from marsrl_verl.config import hf_folder
 from marsrl_verl.config.data_files import FileReport
 from marsrl_verl.config.schema import MarsRLConfig, read_settings
 from marsrl_verl.core.method import Method
-from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER
 from marsrl_verl.rewards.loading import load_class
 from marsrl_verl.rollout.external.answer_file import FileSource
 from marsrl_verl.settings.issues import ConfigIssue
 from marsrl_verl.settings.reading import no_such_choice
-
-ROLES = (SOLVER, VERIFIER, CORRECTOR)
 
 
 @dataclass(slots=True)
@@ -74,9 +71,19 @@ class Context:
         """Whether another model than the trained one solves."""
         return self.settings.external_solver.answers
 
+    @property
+    def external_role(self) -> str | None:
+        """The role that it plays; None where the trained model plays all."""
+        return self.method.external_role if self.external_solver else None
+
     def get(self, key: str) -> Any:
         """The value of a dotted key; None where it is missing."""
         return OmegaConf.select(self.config, key, throw_on_missing=False)
+
+    @property
+    def first_role(self) -> str:
+        """The role of the first stage, which is asked the problems as the data has them."""
+        return self.method.plan(self.settings.algo)[0].role
 
     def prompts(self) -> RolePrompts:
         """The object of `marsrl.prompts`; a check has constructed it before."""

@@ -64,7 +64,7 @@ def _prompt_lengths(ctx: Context) -> PromptLengths | None:
         prompts = ctx.prompts()
     except (ClassLoadError, ConfigError):
         return None  # reported by the checks of model and classes
-    limit = ctx.settings.roles.solver.max_prompt_tokens
+    limit = ctx.settings.roles[ctx.first_role].max_prompt_tokens
     if counter is None:
         ctx.notes.append("The model's tokenizer is not here: prompts were not measured.")
         return None
@@ -78,7 +78,7 @@ _FILTER = "data.filter_overlong_prompts"
 def _check_prompt_lengths(ctx: Context) -> list[ConfigIssue]:
     """Data of which nothing would be asked is refused, parts of it are warned of."""
     problems = []
-    limit, evaluation = ctx.settings.roles.solver.max_prompt_tokens, ctx.settings.evaluation
+    limit, evaluation = ctx.settings.roles[ctx.first_role].max_prompt_tokens, ctx.settings.evaluation
     alone = bool(ctx.config.trainer.val_only)
     evaluates = alone or evaluation.before or evaluation.after or evaluation.every > 0
     for split, wanted in zip(SPLITS, (not alone, evaluates), strict=True):

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.schema import EvaluationConfig
+from marsrl_verl.core.types import CORRECTOR, VERIFIER
 from marsrl_verl.settings.issues import ConfigIssue
 
 _KEY = "marsrl.evaluation"
 _ROUNDS = f"{_KEY}.correction_rounds"
+LOOP_ROLES = (VERIFIER, CORRECTOR)
+"""Who is asked in a round of the evaluated loop."""
 
 
 def check_in_between(ctx: Context) -> list[ConfigIssue]:
@@ -26,6 +29,9 @@ def check_loop_rounds(ctx: Context) -> list[ConfigIssue]:
     rounds = one.correction_rounds
     if rounds == 0:
         return _check_no_rounds(one)
+    if absent := [role for role in LOOP_ROLES if role not in ctx.method.roles]:
+        what = f"The method {ctx.settings.algo.name} has no {' and no '.join(absent)} for them."
+        return [ConfigIssue(_ROUNDS, what, "Set evaluation=solver.", rounds)]
     # A round gives one verdict, so what takes more of them than there are rounds never happens.
     numbers = (("accept_passes", one.accept_passes), ("reject_fails", one.reject_fails or 0))
     return [

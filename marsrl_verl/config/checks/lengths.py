@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from marsrl_verl.config.checks.context import ROLES, Context
+from marsrl_verl.config.checks.context import Context
 from marsrl_verl.settings.declaration import RoleSampling
 from marsrl_verl.settings.issues import ConfigIssue
 
 _ROLLOUT = "actor_rollout_ref.rollout"
 
 
-def role_sampling(ctx: Context) -> dict[str, RoleSampling]:
-    """Sampling settings by role."""
-    return {role: getattr(ctx.settings.roles, role) for role in ROLES}
-
-
 def _asked(ctx: Context) -> dict[str, RoleSampling]:
     """The same of the roles that the run asks: nothing needs room for the others."""
     asked = ctx.method.asked_roles(ctx.settings.algo, ctx.settings.evaluation.correction_rounds)
-    return {role: one for role, one in role_sampling(ctx).items() if role in asked}
+    return {role: one for role, one in ctx.settings.roles.items() if role in asked}
 
 
 def check_temperatures(ctx: Context) -> list[ConfigIssue]:
     """One log-prob pass serves all roles, so they sample at one temperature, and verl knows it."""
-    temperatures = {role: one.temperature for role, one in role_sampling(ctx).items()}
+    temperatures = {role: one.temperature for role, one in ctx.settings.roles.items()}
     listed = ", ".join(f"{role} {value}" for role, value in temperatures.items())
     if len(set(temperatures.values())) > 1:
         return [
@@ -34,12 +29,12 @@ def check_temperatures(ctx: Context) -> list[ConfigIssue]:
                 listed,
             )
         ]
-    rollout = ctx.get(f"{_ROLLOUT}.temperature")
-    if rollout != temperatures["solver"]:
+    rollout, trained = ctx.get(f"{_ROLLOUT}.temperature"), next(iter(temperatures.values()))
+    if rollout != trained:
         return [
             ConfigIssue(
                 f"{_ROLLOUT}.temperature",
-                f"The roles sample at {temperatures['solver']}; log-probabilities at another temperature "
+                f"The roles sample at {trained}; log-probabilities at another temperature "
                 "would belong to another policy.",
                 "Leave it out (it follows the roles) and set marsrl.roles.<role>.temperature.",
                 rollout,
@@ -83,7 +78,7 @@ def check_engine_lengths(ctx: Context) -> list[ConfigIssue]:
 
 def check_copies(ctx: Context) -> list[ConfigIssue]:
     """verl's own length and sampling keys follow the roles; set alone they would say something else."""
-    roles = _asked(ctx)
+    roles, first = _asked(ctx), ctx.settings.roles[ctx.method.roles[0]]
     prompt = max(one.max_prompt_tokens for one in roles.values())
     response = max(one.max_new_tokens for one in roles.values())
     expected = {
@@ -91,8 +86,8 @@ def check_copies(ctx: Context) -> list[ConfigIssue]:
         "data.max_response_length": (response, "max_new_tokens"),
         f"{_ROLLOUT}.prompt_length": (prompt, "max_prompt_tokens"),
         f"{_ROLLOUT}.response_length": (response, "max_new_tokens"),
-        f"{_ROLLOUT}.top_p": (roles["solver"].top_p, "top_p"),
-        f"{_ROLLOUT}.top_k": (roles["solver"].top_k, "top_k"),
+        f"{_ROLLOUT}.top_p": (first.top_p, "top_p"),
+        f"{_ROLLOUT}.top_k": (first.top_k, "top_k"),
     }
     return [
         ConfigIssue(

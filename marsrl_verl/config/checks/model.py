@@ -113,7 +113,7 @@ def check_tiny_world(ctx: Context) -> list[ConfigIssue]:
             return []  # reported by the check of the model's shape
         if isinstance(vocabulary, int) and vocabulary <= _LARGEST_TINY_VOCABULARY:
             return []
-    longest = ctx.settings.roles.solver.max_new_tokens
+    longest = ctx.settings.roles[ctx.first_role].max_new_tokens
     return [
         ConfigIssue(
             _KEY,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from marsrl_verl.config.checks.context import ROLES, Context
+from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.schema import PipelineConfig
 from marsrl_verl.core.scheduler import Mode
 from marsrl_verl.settings.choices import OffPolicyMode
@@ -73,8 +73,7 @@ def _check_sampled_log_probs(ctx: Context) -> list[ConfigIssue]:
     if mode is OffPolicyMode.POIS:
         return []
     problems = []
-    for role in ROLES:
-        one = getattr(ctx.settings.roles, role)
+    for role, one in ctx.settings.roles.items():
         for name, value, whole in (("top_p", one.top_p, 1.0), ("top_k", one.top_k, -1)):
             if value != whole:
                 what = (

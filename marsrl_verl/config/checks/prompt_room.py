@@ -15,11 +15,8 @@ def prompt_budgets(ctx: Context) -> list[RoleBudget]:
     longest = max((report.longest_question for report in ctx.files), key=len, default="")
     solution = _external_solution(ctx, counter) if ctx.external_solver else None
     budgets = plan_prompts(ctx.prompts(), ctx.settings.roles, counter, longest, solution)
-    method = ctx.method
-    asked = set(method.asked_roles(ctx.settings.algo, 0))
-    if ctx.external_solver:
-        asked.discard(str(method.external_role))
-    return [budget for budget in budgets if budget.role in asked]
+    asked = ctx.method.asked_roles(ctx.settings.algo, 0)
+    return [one for one in budgets if one.role in asked and one.role != ctx.external_role]
 
 
 def _external_solution(ctx: Context, counter: TokenCounter | None) -> int:
