@@ -59,9 +59,11 @@ class LocalEngine:
         self._loop.close()
 
     async def _give_up(self) -> None:
-        for task in self._tasks:
+        # The client's own tasks, too: they would outlive the loop.
+        running = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in running:
             task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*running, return_exceptions=True)
 
 
 def scorer(reward: RewardRunner, graders: int) -> Score:

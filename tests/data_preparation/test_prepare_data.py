@@ -195,7 +195,7 @@ def test_few_problems_of_which_no_answer_is_graded_end_it_too(tmp_path, capsys, 
 
 
 def test_an_answer_that_the_grader_fails_on_is_left_out_of_the_pass_rate(tmp_path, source, capsys, grader):
-    grader(lambda request: request.sample_id.endswith("#0") or request.problem.ground_truth == "5")
+    grader(lambda request: request.trajectory_id.endswith("#0") or request.problem.ground_truth == "5")
     client = ScriptedClient(right_times(lambda i: 1))
     output = tmp_path / "out"
     assert prepare(source, output, client, "-k", "2", "--max-pass-rate", "1") == 0
