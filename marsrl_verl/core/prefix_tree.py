@@ -10,7 +10,7 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-Tokens = NDArray[np.int64]
+Tokens = NDArray[np.int64] | NDArray[np.int32]
 Joins = Callable[[int, int, int], bool]
 """Whether a sequence joins the tree before it, from the tree's size in nodes, the sequence's length and what
 it has in common with the tree; otherwise it begins a tree of its own."""

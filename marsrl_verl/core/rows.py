@@ -114,7 +114,8 @@ class Rows:
             values: (N,)
         """
         # Each row by itself: differences of a running sum would carry one row's inf, nan or rounding to others.
-        return np.bincount(self.row_of_token(), weights=values, minlength=len(self))
+        sums = np.bincount(self.row_of_token(), weights=values, minlength=len(self))
+        return sums.astype(np.float64, copy=False)
 
     def trained_tokens(self) -> NDArray[np.int64]:
         """(B,) tokens of each row with `response_mask` 1."""

@@ -13,6 +13,8 @@ from marsrl_verl.demo.tokenizer import build_tokenizer
 from marsrl_verl.demo.transcripts import as_problem
 from marsrl_verl.evaluation.estimators import GREEDY_SUFFIX, Estimate
 from marsrl_verl.evaluation.suite import evaluate
+from marsrl_verl.evaluation.verify_correct.loop import VerifyCorrect
+from marsrl_verl.evaluation.verify_correct.loop_rules import LoopRules
 from marsrl_verl.evaluation.verify_correct.role_metrics import EVALUATION_METRICS
 from marsrl_verl.rewards.exact import ExactAnswerReward
 from marsrl_verl.rewards.verdict import VerdictReward
@@ -43,7 +45,7 @@ def measure(
     result = evaluate(
         build_engine(model, seed),
         [as_problem(chain) for chain in chains],
-        TinyPrompts(),
+        VerifyCorrect(TinyPrompts(), LoopRules(correction_rounds=2)),
         SAMPLING,
         tag="measure",
         step=0,

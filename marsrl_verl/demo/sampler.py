@@ -12,10 +12,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from marsrl_verl.core.request import RolloutRequest, Sampling
 from marsrl_verl.core.sequence import Sequence as TokenSequence
+from marsrl_verl.core.sequence import token_ids
 from marsrl_verl.core.thinking import final_text
 from marsrl_verl.core.trajectory import FinishReason, RolloutOutput, Trajectory
 from marsrl_verl.rewards.base import RoleReward, ScoreRequest
@@ -219,7 +221,13 @@ class TorchEngine:
             finish = FinishReason.STOP if completion.finished else FinishReason.LENGTH
         ids = completion.token_ids
         versions = ((len(ids), self.policy_version),)
-        sequence = TokenSequence(item.role, prompt_ids, ids, completion.log_probs, versions=versions)
+        sequence = TokenSequence(
+            item.role,
+            token_ids(prompt_ids),
+            token_ids(ids),
+            np.array(completion.log_probs, dtype=np.float32),
+            versions=versions,
+        )
         text = self.tokenizer.decode(ids, skip_special_tokens=True)
         return Trajectory(f"{item.group_id}#{k}", [sequence], finish, text, final_text(text))
 
