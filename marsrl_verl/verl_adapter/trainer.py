@@ -154,7 +154,7 @@ class RayMarsRLTrainer(EngineTrainer):
                 self._fit_update_actor(batch)
             self.policies.updated(due, self.global_steps)
             trained = {} if batch is None else token_advantages(batch.rows, batch.rows.columns[ADVANTAGES])
-            self.observer.rollouts(self.global_steps, result, trained)
+            self.observer.rollouts(self.global_steps, result, trained, self.method.record)
             self._fit_describe(result, batch)
             self.last_state = {**pools, **self._step_state()}
             self._fit_save_checkpoint()
@@ -424,6 +424,7 @@ class RayMarsRLTrainer(EngineTrainer):
         if frequency > 0 and (self._is_last_step() or self.global_steps % frequency == 0):
             self._fit_collect_round()
             with self._timed("save_checkpoint"):
+                self.observer.flush()
                 self._save_checkpoint()
 
     def _fit_describe(self, result: StepResult, batch: StepBatch | None) -> None:
