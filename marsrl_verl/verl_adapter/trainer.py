@@ -424,8 +424,12 @@ class RayMarsRLTrainer(EngineTrainer):
         if frequency > 0 and (self._is_last_step() or self.global_steps % frequency == 0):
             self._fit_collect_round()
             with self._timed("save_checkpoint"):
-                self.observer.flush()
                 self._save_checkpoint()
+
+    def _save_checkpoint(self, state: dict[str, Any] | None = None) -> None:
+        """As the sealed trainer's, when the run's folder has the steps before."""
+        self.observer.flush()
+        super()._save_checkpoint(state)
 
     def _fit_describe(self, result: StepResult, batch: StepBatch | None) -> None:
         """The step's metrics; they go into its checkpoint, so that a resumed run can record them."""
