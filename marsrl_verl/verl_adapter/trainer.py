@@ -426,6 +426,11 @@ class RayMarsRLTrainer(EngineTrainer):
             with self._timed("save_checkpoint"):
                 self._save_checkpoint()
 
+    def _save_checkpoint(self, state: dict[str, Any] | None = None) -> None:
+        """As the sealed trainer's, when the run's folder has the steps before."""
+        self.observer.flush()
+        super()._save_checkpoint(state)
+
     def _fit_describe(self, result: StepResult, batch: StepBatch | None) -> None:
         """The step's metrics; they go into its checkpoint, so that a resumed run can record them."""
         self.metrics["training/step"] = self.global_steps

@@ -287,10 +287,11 @@ class ScriptedTrainer(RayMarsRLTrainer):
         self.total_training_steps = steps
         self.observer = SimpleNamespace(
             begin=lambda step: None,
+            flush=lambda: None,
             recorded=lambda step: True,
             evaluated=lambda tag: False,
             phase=lambda name: None,
-            rollouts=lambda step, result, trained: self.recorded.update({step: trained}),
+            rollouts=lambda step, result, trained, record: self.recorded.update({step: trained}),
             describe=lambda result: {},
             record=lambda step, metrics, timing: None,
             finish=lambda steps, extra: None,

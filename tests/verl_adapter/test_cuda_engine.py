@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("verl", reason="the adapter's tests need verl")
 
-from marsrl_verl.verl_adapter.fci_engine import FciFSDPEngine, register_on_cuda
+from marsrl_verl.verl_adapter.probe_engine import ProbeFSDPEngine, register_on_cuda
 from verl.workers.engine.base import EngineRegistry
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
@@ -25,7 +25,7 @@ def on_nvidia(monkeypatch):
 def test_our_engine_goes_before_verls_own(on_nvidia, backend):
     assert EngineRegistry.get_engine_cls("language_model", backend) is FSDPEngineWithLMHead
     register_on_cuda()
-    assert EngineRegistry.get_engine_cls("language_model", backend) is FciFSDPEngine
+    assert EngineRegistry.get_engine_cls("language_model", backend) is ProbeFSDPEngine
     register_on_cuda()  # a second worker of this process
 
 

@@ -18,18 +18,21 @@ pytest.importorskip("verl", reason="the trainer is verl's")
 pytest.importorskip("vllm", reason="verl's trainer imports its rollout")
 
 import torch
+from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
 
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
+from marsrl_verl.core.request import RolloutRequest
 from marsrl_verl.core.scripted import Reply, Script, ScriptedEngine, SkillModel
-from marsrl_verl.core.types import StageInput
 from marsrl_verl.verl_adapter import task_runner
 from marsrl_verl.verl_adapter import tracking as tracking_module
 from marsrl_verl.verl_adapter.checkpoint import describe_shards
 from marsrl_verl.verl_adapter.engine_watch import EngineGuard, EngineWatch, Limits
 from marsrl_verl.verl_adapter.generation import Round
 from marsrl_verl.verl_adapter.rollout_server.prefill_counters import PrefillCounters
+from marsrl_verl.verl_adapter.probe_engine import MEASURE_KEY
+from marsrl_verl.verl_adapter.rank_rows import HeldRows
 from marsrl_verl.verl_adapter.shared_prefix_engine import COMPUTED_TOKENS, SHARE_KEY
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
@@ -72,17 +75,17 @@ OF_VERL = {
 class Done:
     """A round that was over when it began."""
 
-    samples: list
+    outputs: list
 
     def wait(self) -> Round:
-        return Round(self.samples, 0.5, PrefillCounters(100, 60, 0.25), shared_prompt_tokens=80)
+        return Round(self.outputs, 0.5, PrefillCounters(100, 60, 0.25), shared_prompt_tokens=80)
 
 
 class Engine(ScriptedEngine):
     """The engine, and what brings it weights."""
 
-    def start(self, inputs, sampling) -> Done:
-        return Done(self.generate(inputs, sampling))
+    def start(self, requests, sampling) -> Done:
+        return Done(self.generate(requests, sampling))
 
     def update_weights(self, version: int) -> None:
         self.policy_version = version
@@ -96,11 +99,18 @@ class Workers:
 
     _dispatch_info = {"actor": [0]}  # noqa: RUF012 — verl's name
 
+    def __init__(self) -> None:
+        self._held = HeldRows()
+
+    def hold_rows(self, data):
+        self._held.hold(data)
+        return TensorDict({}, batch_size=[])
+
     def compute_log_prob(self, data):
-        offsets = data["input_ids"].offsets()
+        offsets = self._held.complete(data)["response_mask"].offsets()
         entropies = torch.cat([torch.full((int(n),), 0.1 * (i % 4)) for i, n in enumerate(offsets.diff())])
         values = {"log_probs": torch.full_like(entropies, -0.005), "entropy": entropies}
-        if tu.get_non_tensor_data(data=data, key="fci_delta", default=0):
+        if tu.get_non_tensor_data(data=data, key=MEASURE_KEY, default=None):
             values["influence"] = torch.linspace(0.0, 1.0, len(entropies))
         nested = {k: torch.nested.nested_tensor_from_jagged(v, offsets) for k, v in values.items()}
         return tu.get_tensordict(tensor_dict=nested, non_tensor_dict={"metrics": {"mfu": 0.0}})
@@ -146,7 +156,7 @@ LINE_BREAK = "\x14"
 """The byte whose number is the tiny tokenizer's token for a line break."""
 
 
-def in_lines(item: StageInput, k: int) -> Reply:
+def in_lines(item: RolloutRequest, k: int) -> Reply:
     """A skilled reply after two lines, so that a response has steps. Every third problem is too hard."""
     reply = SkillModel(seed=2)(item, k)
     hopeless = sum(item.problem.question.encode()) % 3 == 0

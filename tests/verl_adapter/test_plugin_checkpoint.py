@@ -25,7 +25,7 @@ class Code:
 def test_code_in_a_forged_file_is_not_run(tmp_path, monkeypatch):
     trace = tmp_path / "ran"
     monkeypatch.setenv("MARSRL_TEST_TRACE", str(trace))
-    torch.save({"version": 4, "step": 3, "scheduler": Code()}, tmp_path / STATE_NAME)
+    torch.save({"version": 5, "step": 3, "scheduler": Code()}, tmp_path / STATE_NAME)
     with pytest.raises(CheckpointError, match="cannot be read as plain values"):
         load_state(tmp_path)
     assert not trace.exists()
@@ -33,10 +33,29 @@ def test_code_in_a_forged_file_is_not_run(tmp_path, monkeypatch):
     assert trace.exists(), "the file would have run it"
 
 
-def test_numbers_of_an_earlier_version_are_read(tmp_path):
-    metrics = {"a": np.float64(0.5), "b": np.int64(3), "c": np.float32(0.25), "d": np.bool_(True)}
-    torch.save({"version": 4, "metrics": metrics}, tmp_path / STATE_NAME)
-    assert load_state(tmp_path)["metrics"] == metrics
+@pytest.mark.parametrize("dtype", ["int32", "int64", "float32", "float64", "uint8", "bool"])
+def test_arrays_come_back_as_they_were(tmp_path, dtype):
+    array = np.arange(6).astype(dtype)
+    save_state(tmp_path, {"a": {"b": [array[1:4], np.zeros((2, 0), dtype)]}, "c": torch.arange(2)})
+    found = load_state(tmp_path)
+    part, empty = found["a"]["b"]
+    assert (part.dtype, part.tolist()) == (array.dtype, array[1:4].tolist()) and empty.shape == (2, 0)
+    assert part.flags.writeable and isinstance(found["c"], torch.Tensor), "a tensor stays one"
+
+
+def test_an_array_is_written_once_however_often_it_occurs(tmp_path):
+    shared = np.arange(10_000, dtype=np.int32)
+    save_state(tmp_path / "once", {"a": shared})
+    save_state(tmp_path / "often", {"a": [shared, {"b": shared}, shared], "c": shared.copy()})
+    first, second, third = load_state(tmp_path / "often")["a"]
+    assert first is second["b"] is third and load_state(tmp_path / "often")["c"] is not first
+    once, often = ((tmp_path / name / STATE_NAME).stat().st_size for name in ("once", "often"))
+    assert often < 2 * once + 2000
+
+
+def test_a_small_part_of_a_large_array_is_written_alone(tmp_path):
+    save_state(tmp_path, {"a": np.zeros(1_000_000, dtype=np.float32)[:10]})
+    assert (tmp_path / STATE_NAME).stat().st_size < 10_000
 
 
 class Colour(str, Enum):
@@ -48,7 +67,7 @@ def test_what_could_not_be_loaded_is_not_written(tmp_path):
     save_state(tmp_path, state)
     found = load_state(tmp_path)
     assert found["a"] == [0.5, 3] and found["b"] == (1, None) and found["c"].tolist() == [0, 1]
-    for value in (Colour.RED, np.zeros(2), {1, 2}, Code):
+    for value in (Colour.RED, np.array(["text"]), np.array([None]), {1, 2}, Code):
         with pytest.raises(TypeError, match=r"state\.scheduler\[0\] is a "):
             save_state(tmp_path, {"scheduler": [value]})
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from marsrl_verl.core.scheduler_state import Ended, EndReason
-from marsrl_verl.core.step_result import StepResult
 from torchdata.stateful_dataloader import StatefulDataLoader
 from torchdata.stateful_dataloader.sampler import RandomSampler
 
 from marsrl_verl.data.problems import ground_truth_of, question_of
+from marsrl_verl.core.method import Ended, EndReason
+from marsrl_verl.core.scheduler import StepResult
 from marsrl_verl.verl_adapter.problem_stream import (
     AskedProblems,
     NothingToTrainError,
@@ -70,11 +70,11 @@ NOBODY_ASKED = StepResult(
     ended=[Ended(f"p{i}", "solver", EndReason.NOT_ASKED) for i in range(4)],
     waiting={"solver": 0},
     in_flight=0,
-    unfinished=0,
-    held=0,
+    paused=0,
+    deferred=0,
     stale=0,
     oldest_waiting={},
-    input_ages={},
+    request_ages={},
 )
 
 

@@ -1,14 +1,16 @@
 """The update's gradient is a property of the trained tokens alone.
 
-Our batch goes through the trainer's `_update_actor`, then through verl's own mini- and micro-batching
-and its `ppo_loss`, with a model of a few hundred parameters. Ranks are taken one after the other; FSDP
+Our batch goes through the trainer's `_update_policy`, then through what our workers make of it, verl's own mini-
+and micro-batching and its `ppo_loss`, with a model of a few hundred parameters. Ranks are taken one after the other; FSDP
 averages their gradients.
 """
 
 from __future__ import annotations
 
+import functools
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from omegaconf import OmegaConf
@@ -21,9 +23,12 @@ from verl.workers.config import FSDPActorConfig, FSDPOptimizerConfig
 from verl.workers.engine.utils import prepare_micro_batches
 from verl.workers.utils.losses import ppo_loss
 
-from marsrl_verl.core.types import FinishReason, Sample
-from marsrl_verl.verl_adapter.arrangement import arrange_rows
-from marsrl_verl.verl_adapter.batch import TrainingRow, build_batch
+from marsrl_verl.core.request import Problem, RolloutRequest
+from marsrl_verl.core.rows import ADVANTAGES, OLD_LOG_PROBS, RowRef
+from marsrl_verl.core.sequence import Sequence
+from marsrl_verl.core.trajectory import FinishReason, Group, Trajectory
+from marsrl_verl.verl_adapter.batch import BatchPlan, arrange
+from marsrl_verl.verl_adapter.rank_rows import HeldRows, loss_over_all_rows
 from marsrl_verl.verl_adapter.trainer import RayMarsRLTrainer
 
 VOCABULARY = 13
@@ -43,9 +48,9 @@ class TinyModel(torch.nn.Module):
         counts = torch.arange(1, len(ids) + 1, dtype=torch.float64).unsqueeze(1)
         return torch.log_softmax(self.table[ids].cumsum(dim=0) / counts @ self.head, dim=-1)
 
-    def response_log_probs(self, sample: Sample) -> torch.Tensor:
-        ids = torch.tensor(sample.prompt_ids + sample.response_ids)
-        start = len(sample.prompt_ids) - 1
+    def response_log_probs(self, sequence: Sequence) -> torch.Tensor:
+        ids = torch.from_numpy(sequence.input_ids()).long()
+        start = len(sequence.prompt_ids) - 1
         return self.distribution(ids[:-1])[start:].gather(1, ids[start + 1 :, None])[:, 0]
 
     def output(self, data) -> dict[str, torch.Tensor]:
@@ -63,71 +68,68 @@ class TinyModel(torch.nn.Module):
 
 
 class Workers:
-    """Stands for the actor's worker group: keeps the batch it is sent."""
+    """Stands for the actor's worker group: keeps what it is sent, as ranks do."""
 
-    def __init__(self) -> None:
-        self.sent = None
+    def __init__(self, ranks: int) -> None:
+        self.ranks = [HeldRows() for _ in range(ranks)]
+        self.shares = []
+
+    def hold_rows(self, data):
+        for rank, share in zip(self.ranks, tu.chunk_tensordict(data, len(self.ranks)), strict=True):
+            rank.hold(share)
 
     def update_actor(self, data):
-        self.sent = data
+        shares = tu.chunk_tensordict(data, len(self.ranks))
+        self.shares = [rank.complete(share) for rank, share in zip(self.ranks, shares, strict=True)]
         return tu.get_tensordict(tensor_dict={}, non_tensor_dict={"metrics": {"mfu": 0.0}})
 
 
-def rows(count: int = 11, seed: int = 5) -> list[TrainingRow]:
-    """Rows of uneven lengths, advantages and masks; one answer is empty, one is partly a tool's."""
+def rows(count: int = 11, seed: int = 5) -> list[tuple[Sequence, np.ndarray]]:
+    """Sequences of uneven lengths and masks with advantages by token; one is partly a tool's, one its whole."""
     generator = torch.Generator().manual_seed(seed)
     made = []
     for i in range(count):
         prompt, response = (int(torch.randint(1, 9, (), generator=generator)) for _ in range(2))
-        response = 0 if i == 3 else response
         ids = torch.randint(VOCABULARY, (prompt + response,), generator=generator).tolist()
-        sample = Sample(
-            sample_id=f"g#{i}",
-            group_id="g",
-            prompt_ids=ids[:prompt],
-            response_ids=ids[prompt:],
-            rollout_log_probs=[-1.0] * response,
-            finish_reason=FinishReason.STOP,
-            text="",
-            final_text="",
-            response_mask=[k % 2 for k in range(response)] if i == 5 else [],
-        )
+        mask = [k % 2 for k in range(response)] if i == 5 else [int(i != 3)] * response
+        sequence = Sequence("solver", ids[:prompt], ids[prompt:], [-1.0] * response, mask)
         first, second = torch.randn(2, generator=generator).tolist()
-        parts = ((response // 2, first), (response, second)) if i % 2 else ((response, first),)
-        made.append(TrainingRow(sample, "solver", "solver", parts))
+        half = response // 2 if i % 2 else response
+        made.append((sequence, np.array([first] * half + [second] * (response - half))))
     return made
 
 
-def batch_sent(training: list[TrainingRow], *, ranks: int, updates: int, multiple: int, behaviour: TinyModel):
-    """The tensors that the trainer sends to its workers."""
-    batch = build_batch(training, pad_token_id=0, row_multiple=multiple)
-    lengths = batch.meta_info["global_token_num"]
-    padding = len(batch) - len(training)
-    order = arrange_rows(lengths, ranks=ranks, updates=updates, seed=1, step=1, padding_rows=padding)
-    batch.reorder(torch.tensor(order))
-    batch.meta_info["updates"] = updates
-    old = torch.zeros_like(batch.batch["rollout_log_probs"], dtype=torch.float64)
-    samples = {row.sample.sample_id: row.sample for row in training}
-    for i, name in enumerate(batch.non_tensor_batch["sample_id"]):
+def shares_sent(training, *, ranks: int, updates: int, multiple: int, behaviour: TinyModel) -> list:
+    """What every rank trains on: the rows that the trainer sent it, and the update's columns."""
+    members = [
+        Trajectory(f"g#{i}", [sequence], FinishReason.STOP) for i, (sequence, _) in enumerate(training)
+    ]
+    request = RolloutRequest("g", Problem("p", "?", "1"), "solver", "solver", (), n=len(members))
+    refs = [RowRef(0, place) for place in range(len(members))]
+    plan = BatchPlan(ranks, seed=1, step=1, micro_batch_rows=multiple)
+    batch = arrange([Group(request, members)], refs, lambda policy: plan, lambda count: updates)
+    found, (part,) = batch.rows, batch.parts
+    old, advantages = (np.zeros(found.tokens) for _ in range(2))
+    for row, ref in enumerate(found.refs):
         with torch.no_grad():
-            logs = behaviour.response_log_probs(samples[name])
-        old[i, : len(logs)] = logs
-    batch.batch["old_log_probs"] = old
+            old[found.slice(row)] = behaviour.response_log_probs(found.sequence(row)).numpy()
+        advantages[found.slice(row)] = training[ref.trajectory][1] * found.sequence(row).response_mask
+    found.columns |= {OLD_LOG_PROBS: old, ADVANTAGES: advantages}
     actor = {
         "calculate_entropy": False, "entropy_coeff": ENTROPY_COEFFICIENT, "ppo_epochs": 1,
         "data_loader_seed": 42, "shuffle": False,
     }  # fmt: skip
-    workers = Workers()
+    workers = Workers(ranks)
     trainer = SimpleNamespace(
-        config=OmegaConf.create({"actor_rollout_ref": {"actor": actor}}),
-        actor_rollout_wg=workers,
+        config=OmegaConf.create({"actor_rollout_ref": {"actor": actor}}), _workers=lambda policy: workers
     )
-    RayMarsRLTrainer._update_actor(trainer, batch)
-    return workers.sent
+    workers.hold_rows(part.ids(1.0))
+    RayMarsRLTrainer._update_policy(trainer, part)
+    return workers.shares
 
 
 def update_gradient(
-    training: list[TrainingRow],
+    training: list[tuple[Sequence, np.ndarray]],
     *,
     ranks: int = 1,
     updates: int = 1,
@@ -136,6 +138,7 @@ def update_gradient(
     micro_tokens: int | None = None,
     on_policy: bool = False,
     entropy: float = ENTROPY_COEFFICIENT,
+    mean: str = "token-mean",
 ) -> tuple[torch.Tensor, float]:
     """Gradient and loss of the first mini-batch, averaged over ranks and summed over micro-batches."""
     model = TinyModel(seed=0)
@@ -143,18 +146,21 @@ def update_gradient(
     if not on_policy:
         with torch.no_grad():
             behaviour.head += 0.2 * TinyModel(seed=1).head  # far enough for some ratios to be clipped
-    multiple = multiple or ranks * updates * (micro_rows or 1)
-    sent = batch_sent(training, ranks=ranks, updates=updates, multiple=multiple, behaviour=behaviour)
+    multiple = multiple or micro_rows or 1
+    shares = shares_sent(training, ranks=ranks, updates=updates, multiple=multiple, behaviour=behaviour)
     config = FSDPActorConfig(
         strategy="fsdp2",
         rollout_n=1,
         ppo_micro_batch_size_per_gpu=1,
         use_torch_compile=False,
         entropy_coeff=entropy,
+        loss_agg_mode=mean,
+        loss_scale_factor=8,
         optim=FSDPOptimizerConfig(lr=1e-3),
     )
-    assert tu.get(sent, "num_mini_batch") == updates
-    mini_batches = [tu.chunk_tensordict(part, updates)[0] for part in tu.chunk_tensordict(sent, ranks)]
+    assert {tu.get(share, "num_mini_batch") for share in shares} == {updates}
+    mini_batches = [tu.chunk_tensordict(share, updates)[0] for share in shares]
+    loss_fn = functools.partial(loss_over_all_rows, functools.partial(ppo_loss, config))
     tokens = sum(int(one["loss_mask"].sum()) for one in mini_batches)
     total = 0.0
     for data in mini_batches:
@@ -165,7 +171,7 @@ def update_gradient(
         else:
             tu.assign_non_tensor(data, use_dynamic_bsz=True, max_token_len_per_gpu=micro_tokens)
         for micro_batch in prepare_micro_batches(data)[0]:
-            loss, _ = ppo_loss(config, model.output(micro_batch), micro_batch)
+            loss, _ = loss_fn(model_output=model.output(micro_batch), data=micro_batch)
             (loss / ranks).backward()
             total += loss.item() / ranks
     return torch.cat([parameter.grad.flatten() for parameter in model.parameters()]), total
@@ -187,13 +193,10 @@ def test_gradient_is_the_token_mean_of_the_advantages(whole):
     found = update_gradient(rows(), on_policy=True, entropy=0.0)
     model = TinyModel(seed=0)
     weighted, tokens = torch.zeros((), dtype=torch.float64), 0
-    for row in rows():
-        logs = model.response_log_probs(row.sample)
-        mask = torch.tensor(row.sample.response_mask or [1] * len(logs), dtype=torch.float64)
-        values, start = torch.zeros_like(logs), 0
-        for end, advantage in row.advantages:
-            values[start:end], start = advantage, end
-        weighted = weighted + (values * logs * mask).sum()
+    for sequence, advantages in rows():
+        logs = model.response_log_probs(sequence)
+        mask = torch.from_numpy(sequence.response_mask)
+        weighted = weighted + (torch.from_numpy(advantages) * logs * mask).sum()
         tokens += int(mask.sum())
     (-weighted / tokens).backward()
     expected = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
@@ -204,6 +207,27 @@ def test_gradient_is_the_token_mean_of_the_advantages(whole):
 @pytest.mark.parametrize("padding", [1, 5, 33])
 def test_padding_rows_do_not_change_the_gradient(whole, padding):
     assert_same(update_gradient(rows(), multiple=11 + padding), whole)
+
+
+@pytest.mark.parametrize("mean", ["seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"])
+def test_means_over_sequences_are_over_those_in_the_loss(whole, mean):
+    """Whatever the cut; at ratio 1 and without entropy it is the definition's gradient, the row without a token
+    in the loss left out."""
+    expected = update_gradient(rows(), mean=mean)
+    for cut in ({"multiple": 40}, {"micro_rows": 3}, {"micro_tokens": 24}, {"ranks": 3, "micro_rows": 2}):
+        assert_same(update_gradient(rows(), mean=mean, **cut), expected)
+    model, losses = TinyModel(seed=0), []
+    for sequence, advantages in rows():
+        mask = torch.from_numpy(sequence.response_mask)
+        tokens = mask.sum() if mean == "seq-mean-token-mean" else 8 if mean.endswith("norm") else 1
+        if mask.any():
+            logs = model.response_log_probs(sequence)
+            losses.append((torch.from_numpy(advantages) * logs * mask).sum() / tokens)
+    assert len(losses) == 10
+    (-sum(losses) / len(losses)).backward()
+    by_definition = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+    found = update_gradient(rows(), mean=mean, on_policy=True, entropy=0.0)
+    torch.testing.assert_close(found[0], by_definition, rtol=1e-5, atol=1e-8)
 
 
 @pytest.mark.parametrize("micro_rows", [1, 2, 3, 4])

@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("verl", reason="the adapter's tests need verl")
 
 import torch
-from marsrl_verl.verl_adapter.fci_engine import FciFSDPEngine
+from marsrl_verl.verl_adapter.probe_engine import ProbeFSDPEngine
 
 from marsrl_verl.verl_adapter.warmup_engine import WarmupFSDPEngine
 
@@ -68,4 +68,4 @@ def test_a_resumed_schedule_goes_on():
 
 
 def test_every_engine_of_ours_has_it():
-    assert issubclass(FciFSDPEngine, WarmupFSDPEngine)
+    assert issubclass(ProbeFSDPEngine, WarmupFSDPEngine)

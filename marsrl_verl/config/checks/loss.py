@@ -18,13 +18,12 @@ _KL = ("kl_loss_coef", "kl_loss_type")
 _KL_TYPES = ("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3")
 """What verl's `kl_penalty` computes; each also with `+` for the straight-through gradient."""
 
-_TOKEN_MEAN = "token-mean"
-_PADDED = (
-    "Rows that only fill up a batch would count as sequences and shrink every gradient: "
-    "the trainer's normaliser is the number of trained tokens."
-)
-_OWN_MEAN = {"sapo": _PADDED, "geo_mean": _PADDED}
-"""Modes that average over sequences whatever `loss_agg_mode` says."""
+_FIXED_SCALE = "seq-mean-token-sum-norm"
+_OWN_MEAN = {
+    "geo_mean": "It takes the mean over the rows of a micro-batch, and rows that only fill up a batch count in it: "
+    "the gradient would depend on how the update is cut."
+}
+"""Modes with a mean of their own, whatever `loss_agg_mode` says."""
 
 
 def check_loss(ctx: Context) -> list[ConfigIssue]:
@@ -33,13 +32,18 @@ def check_loss(ctx: Context) -> list[ConfigIssue]:
 
 
 def _check_mean(ctx: Context) -> list[ConfigIssue]:
-    key = f"{_ACTOR}.loss_agg_mode"
-    value = str(ctx.get(key))
-    if value == _TOKEN_MEAN:
-        return []
+    key, scale_key = f"{_ACTOR}.loss_agg_mode", f"{_ACTOR}.loss_scale_factor"
+    value, scale = str(ctx.get(key)), ctx.get(scale_key)
     if value not in LOSS_MEANS:
         return one_of(key, value, LOSS_MEANS)
-    return [ConfigIssue(key, _PADDED, f"Leave it at {_TOKEN_MEAN}.", value)]
+    if value == _FIXED_SCALE and (scale is None or scale <= 0):
+        what = "Without a number verl divides by the longest response of each micro-batch, which changes with the cut."
+        fix = f"Set {scale_key} to the longest response in tokens, or use seq-mean-token-sum."
+        return [ConfigIssue(scale_key, what, fix, scale)]
+    if value != _FIXED_SCALE and scale is not None:
+        what = f"Only {key}={_FIXED_SCALE} divides by it."
+        return [ConfigIssue(scale_key, what, "Leave it out.", scale)]
+    return []
 
 
 def _check_mode(ctx: Context) -> list[ConfigIssue]:

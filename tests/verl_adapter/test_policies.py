@@ -1,0 +1,118 @@
+"""Two policies whose turns alternate: versions, batches, what the engine gets, and a kill in between."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scripted_trainer import ScriptedTrainer, batches
+
+from marsrl_verl.algos.marsrl.method import MarsRL
+from marsrl_verl.core.policy import Policy, PolicySet
+
+STEPS = 8
+ROLES = {"solver": "reasoner", "corrector": "reasoner", "verifier": "judge"}
+
+
+def two_policies() -> PolicySet:
+    return PolicySet((Policy("reasoner"), Policy("judge")), ROLES)
+
+
+class TakingTurns(MarsRL):
+    """The reasoner in odd steps, the judge in even ones; every fifth step trains neither."""
+
+    def train_policies(self, step, trained):
+        assert trained == {"reasoner", "judge"}
+        return frozenset() if step % 5 == 0 else frozenset({"reasoner" if step % 2 else "judge"})
+
+    def select(self, groups, step):
+        due = self.train_policies(step, frozenset(ROLES.values()))
+        rows = super().select(groups, step)
+        return [ref for ref in rows if groups[ref.group].trajectories[ref.trajectory].sequence.policy in due]
+
+
+class Together(MarsRL):
+    """Both policies in every step."""
+
+
+def run(folder, steps=STEPS, method=TakingTurns, **changes) -> ScriptedTrainer:
+    folder.mkdir(exist_ok=True)
+    trainer = ScriptedTrainer(folder, steps, method=method, policies=two_policies(), **changes)
+    trainer.fit()
+    return trainer
+
+
+TURNS = {"reasoner": [1, 3, 7], "judge": [2, 4, 6, 8]}
+
+
+def test_each_policy_is_trained_in_its_turn(tmp_path):
+    trainer = run(tmp_path)
+    assert trainer.weights.steps_of == TURNS
+    assert {name: trainer.policies.version(name) for name in TURNS} == {"reasoner": 7, "judge": 8}
+    for one in trainer.updated:
+        assert any(one["advantages"]), "there was something to learn"
+    recorded = {step: {name.split("/")[1].split("_")[0] for name in found} for step, found in trainer.recorded.items()}
+    for step in TURNS["reasoner"]:
+        assert "solver" in recorded[step] and "verifier" not in recorded[step]
+    assert all(recorded[step] == {"verifier"} for step in TURNS["judge"]) and recorded[5] == set()
+
+
+def test_tokens_carry_the_version_of_their_own_policy(tmp_path):
+    trainer = run(tmp_path)
+    for line in batches(tmp_path):
+        for row in line["rows"]:
+            ((_, version),), policy = row[2], row[9]
+            assert version == max((step for step in TURNS[policy] if step < line["step"]), default=0)
+    assert trainer.async_rollout_manager.received[:2] == [("judge", 0, 0), ("reasoner", 0, 0)]
+
+
+def test_only_weights_that_changed_are_sent(tmp_path):
+    received = run(tmp_path).async_rollout_manager.received
+    for policy, steps in TURNS.items():
+        assert [version for name, version, _ in received if name == policy] == [0, *steps]
+
+
+def test_an_engine_that_slept_gets_all_of_them(tmp_path):
+    awake, sleepy = run(tmp_path / "awake"), run(tmp_path / "sleepy", sleeps=True)
+    assert batches(tmp_path / "awake") == batches(tmp_path / "sleepy")
+    assert len(sleepy.async_rollout_manager.received) > len(awake.async_rollout_manager.received)
+
+
+def test_both_may_be_trained_in_one_step(tmp_path):
+    trainer = run(tmp_path, method=Together)
+    assert trainer.weights.steps_of["reasoner"] == list(range(1, STEPS + 1))
+    both = [step for step in trainer.weights.steps_of["judge"]]
+    assert both and {one["policy"] for one in trainer.updated if one["step"] == both[0]} == {"reasoner", "judge"}
+    assert {name for name in trainer.metrics if name.endswith("pg_loss")} == {
+        "judge/actor/pg_loss", "reasoner/actor/pg_loss",
+    }  # fmt: skip
+
+
+def test_rows_out_of_turn_are_refused_by_name(tmp_path):
+    class Forgetful(TakingTurns):
+        select = MarsRL.select
+
+    with pytest.raises(ValueError, match=r"Forgetful.select gave trajectory p\S+#\d to the policy '(judge|reas)"):
+        run(tmp_path, method=Forgetful)
+
+
+def test_unknown_policies_are_refused_by_name(tmp_path):
+    class Confused(TakingTurns):
+        def train_policies(self, step, trained):
+            return frozenset({"critic"})
+
+    with pytest.raises(ValueError, match=r"Confused.train_policies names \['critic'\], expected some of"):
+        run(tmp_path, method=Confused)
+
+
+@settings(max_examples=8, deadline=None)
+@given(stop=st.integers(1, STEPS - 1), segments=st.booleans(), sleeps=st.booleans())
+def test_a_resumed_run_goes_on_as_if_it_had_not_stopped(tmp_path_factory, stop, segments, sleeps):
+    folder = tmp_path_factory.mktemp("resumed")
+    changes = {"save_freq": 1, "overlap": "none", "segments": segments, "sleeps": sleeps}
+    whole = run(folder / "whole", **changes)
+    run(folder / "a", steps=stop, **changes)
+    resumed = run(folder / "a", **changes)
+    assert batches(folder / "a") == batches(folder / "whole")
+    assert resumed.weights.steps_of == whole.weights.steps_of
+    assert resumed.policies.state_dict() == whole.policies.state_dict()
