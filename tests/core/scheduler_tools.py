@@ -11,7 +11,7 @@ import numpy as np
 from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.algos.prompts import RolePrompts
 from marsrl_verl.core.advantages import comparable_rows, group_relative
-from marsrl_verl.core.method import Method, Stage
+from marsrl_verl.core.method import Method, Stage, StagePlan
 from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
 from marsrl_verl.core.rows import Rows
 from marsrl_verl.core.scheduler import Scheduler, StepResult
@@ -45,6 +45,10 @@ class TwoStages(Method):
     def __init__(self, fan: tuple[int, int] = (1, 2), n: int = 2) -> None:
         self.fan = fan
         self.n = n
+
+    @classmethod
+    def plan(cls, config) -> tuple[StagePlan, ...]:
+        return (StagePlan("a", "a", 1, True, 2), StagePlan("b", "b", 2, True, 2))
 
     def requests(self, problem: Problem, name: str, count: int, step: int, parent: str | None = None):
         stage = next(one for one in self.stages if one.name == name)

@@ -22,8 +22,8 @@ def worlds(draw) -> dict:
         "group_size": draw(st.integers(2, 4)),
         "inputs_per_stage": draw(st.integers(1, 3 if scope == "problem" else 2)),
         "correction_rounds": draw(st.integers(1, 2)),
-        "strategy": draw(st.sampled_from(["random", "balanced", "adaptive"])),
-        "scope": scope,
+        "selection": draw(st.sampled_from(["random", "balanced", "adaptive"])),
+        "select_scope": scope,
     }
     skill = SkillModel(
         seed=draw(st.integers(0, 100)),
