@@ -8,7 +8,7 @@ mask is 0, so that they add nothing to loss or normaliser.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -75,9 +75,9 @@ class PolicyBatch:
         """What the workers are sent of the rows themselves.
 
         Returns:
-            Per slot (S,): `row_id` (its number), `prompt_len`, `temperature`, `n_rows` and `n_turns`: rows with
-            a token in the loss, and their turns, in the slot's mini-batch over all ranks. Jagged: `input_ids`
-            (S, P + T) int32, `response_mask` (S, T) uint8.
+            Per slot (S,): `row_id` (its number), `prompt_len`, `temperature`, `n_rows` and `n_turns`: rows
+            with a token in the loss, and their turns, in the slot's mini-batch over all ranks. Jagged:
+            `input_ids` (S, P + T) int32, `response_mask` (S, T) uint8.
         """
         prompts = [self._sequence(row).prompt_ids if row != PADDING else _ONE_TOKEN for row in self.slots]
         responses = [self._sequence(row).response_ids if row != PADDING else _ONE_TOKEN for row in self.slots]
@@ -125,7 +125,7 @@ class PolicyBatch:
             into: (N,)
             slots: these; None: all.
         """
-        values, offsets = found.values().float().numpy(), found.offsets().tolist()
+        values, offsets = found.values().float().numpy(), found.offsets().tolist()  # type: ignore[attr-defined]
         for place, slot in enumerate(range(len(self)) if slots is None else slots):
             if (row := int(self.slots[slot])) != PADDING:
                 into[self.rows.slice(row)] = values[offsets[place] : offsets[place + 1]]
@@ -165,12 +165,14 @@ class PolicyBatch:
 _ONE_TOKEN = np.zeros(1, dtype=np.int32)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class StepBatch:
     """The rows of a step, policy by policy in the order of the workers."""
 
     rows: Rows
     parts: tuple[PolicyBatch, ...]
+    computed: NDArray[np.bool_] = field(default_factory=lambda: np.zeros(0, dtype=bool))
+    """(B,) rows whose old log-probabilities were computed in this step, those of others being recorded."""
 
     @property
     def tokens(self) -> int:
@@ -199,7 +201,7 @@ def arrange(
     for ref in refs:
         by_policy.setdefault(_sequence_of(groups, ref).policy, []).append(ref)
     ordered: list[RowRef] = []
-    cuts = []
+    cuts: list[tuple[str, NDArray[np.int64], int, BatchPlan]] = []
     for policy in sorted(by_policy):
         members, plan = by_policy[policy], plan_of(policy)
         updates = updates_of(len(members))
@@ -210,7 +212,8 @@ def arrange(
         ordered += [members[order[slot]] for slot in filled]
         cuts.append((policy, slots, updates, plan))
     rows = Rows.of(groups, ordered, annotations)
-    return StepBatch(rows, tuple(PolicyBatch(policy, rows, *cut) for policy, *cut in cuts))
+    parts = [PolicyBatch(policy, rows, slots, updates, plan) for policy, slots, updates, plan in cuts]
+    return StepBatch(rows, tuple(parts))
 
 
 def _order(sequences: Sequence[TokenSequence], plan: BatchPlan, updates: int) -> list[int]:

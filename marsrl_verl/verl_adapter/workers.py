@@ -1,4 +1,4 @@
-"""verl's hybrid worker: rows are sent once, losses count rows right, and the process group works on CPU too."""
+"""verl's hybrid worker: rows are sent once, losses count rows of all ranks, and CPUs have a process group."""
 
 from __future__ import annotations
 
@@ -58,8 +58,8 @@ class MarsRLTrainingWorker(TrainingWorker):
 class MarsRLActorRolloutRefWorker(ActorRolloutRefWorker):
     """verl's hybrid actor, rollout and reference worker built from `MarsRLTrainingWorker`s.
 
-    Upstream behaviour: each call brings all of its rows with every column that verl reads, padded, and outputs
-    go back with a value for each token of the prompt too.
+    Upstream behaviour: each call brings all of its rows with every column that verl reads, padded, and
+    outputs go back with a value for each token of the prompt too.
     """
 
     actor_worker_cls = MarsRLTrainingWorker
@@ -79,8 +79,7 @@ class MarsRLActorRolloutRefWorker(ActorRolloutRefWorker):
         """As upstream, with a loss that counts rows over all ranks."""
         super().init_model()
         if self.actor is not None:
-            self.loss_fn = functools.partial(loss_over_all_rows, self.loss_fn)
-            self.actor.set_loss_fn(self.loss_fn)
+            self.actor.set_loss_fn(functools.partial(loss_over_all_rows, self.actor.loss_fn))
 
     @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))
     def hold_rows(self, data: TensorDict) -> TensorDict:

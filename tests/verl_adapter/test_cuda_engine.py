@@ -8,9 +8,10 @@ import pytest
 
 pytest.importorskip("verl", reason="the adapter's tests need verl")
 
-from marsrl_verl.verl_adapter.probe_engine import ProbeFSDPEngine, register_on_cuda
 from verl.workers.engine.base import EngineRegistry
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
+
+from marsrl_verl.verl_adapter.probe_engine import ProbeFSDPEngine, register_on_cuda
 
 
 @pytest.fixture

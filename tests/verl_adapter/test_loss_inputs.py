@@ -121,7 +121,9 @@ def test_mastered_tokens_of_a_sure_response_lose_their_advantage():
     # The first row's mean entropy is 0.2, the second's 0.1.
     expected = [1.0, 1.0, 0.0, 0.0, 0.0, 2.0, -1.0, -1.0, 0.0]
     assert one.columns[ADVANTAGES].tolist() == expected
-    assert one.columns[RESPONSE_MASK].tolist() == sum(MASK, []), "the loss is still divided by all tokens"
+    assert one.columns[RESPONSE_MASK].tolist() == flat(MASK).tolist(), (
+        "the loss is still divided by all tokens"
+    )
     assert shares(found) == pytest.approx(
         MASTERED
         | {

@@ -30,9 +30,9 @@ from marsrl_verl.verl_adapter import tracking as tracking_module
 from marsrl_verl.verl_adapter.checkpoint import describe_shards
 from marsrl_verl.verl_adapter.engine_watch import EngineGuard, EngineWatch, Limits
 from marsrl_verl.verl_adapter.generation import Round
-from marsrl_verl.verl_adapter.rollout_server.prefill_counters import PrefillCounters
 from marsrl_verl.verl_adapter.probe_engine import MEASURE_KEY
 from marsrl_verl.verl_adapter.rank_rows import HeldRows
+from marsrl_verl.verl_adapter.rollout_server.prefill_counters import PrefillCounters
 from marsrl_verl.verl_adapter.shared_prefix_engine import COMPUTED_TOKENS, SHARE_KEY
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"

@@ -51,7 +51,9 @@ def test_each_policy_is_trained_in_its_turn(tmp_path):
     assert {name: trainer.policies.version(name) for name in TURNS} == {"reasoner": 7, "judge": 8}
     for one in trainer.updated:
         assert any(one["advantages"]), "there was something to learn"
-    recorded = {step: {name.split("/")[1].split("_")[0] for name in found} for step, found in trainer.recorded.items()}
+    recorded = {
+        step: {name.split("/")[1].split("_")[0] for name in found} for step, found in trainer.recorded.items()
+    }
     for step in TURNS["reasoner"]:
         assert "solver" in recorded[step] and "verifier" not in recorded[step]
     assert all(recorded[step] == {"verifier"} for step in TURNS["judge"]) and recorded[5] == set()
@@ -81,8 +83,11 @@ def test_an_engine_that_slept_gets_all_of_them(tmp_path):
 def test_both_may_be_trained_in_one_step(tmp_path):
     trainer = run(tmp_path, method=Together)
     assert trainer.weights.steps_of["reasoner"] == list(range(1, STEPS + 1))
-    both = [step for step in trainer.weights.steps_of["judge"]]
-    assert both and {one["policy"] for one in trainer.updated if one["step"] == both[0]} == {"reasoner", "judge"}
+    both = trainer.weights.steps_of["judge"]
+    assert both and {one["policy"] for one in trainer.updated if one["step"] == both[0]} == {
+        "reasoner",
+        "judge",
+    }
     assert {name for name in trainer.metrics if name.endswith("pg_loss")} == {
         "judge/actor/pg_loss", "reasoner/actor/pg_loss",
     }  # fmt: skip
@@ -92,7 +97,9 @@ def test_rows_out_of_turn_are_refused_by_name(tmp_path):
     class Forgetful(TakingTurns):
         select = MarsRL.select
 
-    with pytest.raises(ValueError, match=r"Forgetful.select gave trajectory p\S+#\d to the policy '(judge|reas)"):
+    with pytest.raises(
+        ValueError, match=r"Forgetful.select gave trajectory p\S+#\d to the policy '(judge|reas)"
+    ):
         run(tmp_path, method=Forgetful)
 
 

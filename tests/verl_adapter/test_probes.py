@@ -23,9 +23,9 @@ from marsrl_verl.core.sequence import Sequence
 from marsrl_verl.core.steps import Steps
 from marsrl_verl.core.trajectory import FinishReason, Group, Trajectory
 from marsrl_verl.verl_adapter.batch import BatchPlan, PolicyBatch, arrange
+from marsrl_verl.verl_adapter.policy_trainer import PolicyTrainer
 from marsrl_verl.verl_adapter.probe_engine import COLUMNS_KEY, MEASURE_KEY, SETTINGS_KEY
 from marsrl_verl.verl_adapter.probes import rows_to_probe, run_probe
-from marsrl_verl.verl_adapter.trainer import RayMarsRLTrainer
 
 STEPS = {5: Steps((2, 3, 5), 3), 4: Steps((1, 2, 4), 2), 3: Steps((3,), 1)}
 """By the length of the response."""
@@ -113,7 +113,7 @@ def test_what_the_ranks_are_asked():
 def test_without_a_measure_nothing_is_asked_but_log_probabilities():
     one, workers, probe = group(), Pass("log_probs"), Probe("plain")
     run_probe(probe, batch_of(one, probe), workers, temperature=1.0, version=4)
-    assert MEASURE_KEY not in workers.data.keys()
+    assert tu.get_non_tensor_data(workers.data, MEASURE_KEY, None) is None
     assert set(one.trajectories[0].sequence.annotations) == {"trainer_log_probs", "recorded_log_probs"}
 
 
@@ -188,5 +188,5 @@ def test_the_pass_is_cut_as_the_update_is_where_no_row_must_be_whole(sharing, wh
         _batch_plan=plan,
         _run_probe=lambda probe, part: None,
     )
-    RayMarsRLTrainer._fit_run_probes(trainer)
+    PolicyTrainer._fit_run_probes(trainer)
     assert asked == [sharing and not whole_rows]

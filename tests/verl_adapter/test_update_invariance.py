@@ -1,8 +1,8 @@
 """The update's gradient is a property of the trained tokens alone.
 
-Our batch goes through the trainer's `_update_policy`, then through what our workers make of it, verl's own mini-
-and micro-batching and its `ppo_loss`, with a model of a few hundred parameters. Ranks are taken one after the other; FSDP
-averages their gradients.
+Our batch goes through the trainer's `_update_policy`, then through what our workers make of it, verl's own
+mini- and micro-batching and its `ppo_loss`, with a model of a few hundred parameters. Ranks are taken one
+after the other; FSDP averages their gradients.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from marsrl_verl.core.rows import ADVANTAGES, OLD_LOG_PROBS, RowRef
 from marsrl_verl.core.sequence import Sequence
 from marsrl_verl.core.trajectory import FinishReason, Group, Trajectory
 from marsrl_verl.verl_adapter.batch import BatchPlan, arrange
+from marsrl_verl.verl_adapter.policy_trainer import PolicyTrainer
 from marsrl_verl.verl_adapter.rank_rows import HeldRows, loss_over_all_rows
-from marsrl_verl.verl_adapter.trainer import RayMarsRLTrainer
 
 VOCABULARY = 13
 ENTROPY_COEFFICIENT = 0.05
@@ -85,7 +85,7 @@ class Workers:
 
 
 def rows(count: int = 11, seed: int = 5) -> list[tuple[Sequence, np.ndarray]]:
-    """Sequences of uneven lengths and masks with advantages by token; one is partly a tool's, one its whole."""
+    """Sequences of uneven lengths with advantages by token; a tool wrote part of one, and all of one."""
     generator = torch.Generator().manual_seed(seed)
     made = []
     for i in range(count):
@@ -124,7 +124,7 @@ def shares_sent(training, *, ranks: int, updates: int, multiple: int, behaviour:
         config=OmegaConf.create({"actor_rollout_ref": {"actor": actor}}), _workers=lambda policy: workers
     )
     workers.hold_rows(part.ids(1.0))
-    RayMarsRLTrainer._update_policy(trainer, part)
+    PolicyTrainer._update_policy(trainer, part)
     return workers.shares
 
 
@@ -211,8 +211,8 @@ def test_padding_rows_do_not_change_the_gradient(whole, padding):
 
 @pytest.mark.parametrize("mean", ["seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm"])
 def test_means_over_sequences_are_over_those_in_the_loss(whole, mean):
-    """Whatever the cut; at ratio 1 and without entropy it is the definition's gradient, the row without a token
-    in the loss left out."""
+    """Whatever the cut; at ratio 1 and without entropy it is the definition's gradient, without the row that
+    has no token in the loss."""
     expected = update_gradient(rows(), mean=mean)
     for cut in ({"multiple": 40}, {"micro_rows": 3}, {"micro_tokens": 24}, {"ranks": 3, "micro_rows": 2}):
         assert_same(update_gradient(rows(), mean=mean, **cut), expected)

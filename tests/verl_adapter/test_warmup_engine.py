@@ -5,8 +5,8 @@ import pytest
 pytest.importorskip("verl", reason="the adapter's tests need verl")
 
 import torch
-from marsrl_verl.verl_adapter.probe_engine import ProbeFSDPEngine
 
+from marsrl_verl.verl_adapter.probe_engine import ProbeFSDPEngine
 from marsrl_verl.verl_adapter.warmup_engine import WarmupFSDPEngine
 
 COSINE = {"lr_scheduler_type": "cosine"}

@@ -20,8 +20,8 @@ _KL_TYPES = ("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3")
 
 _FIXED_SCALE = "seq-mean-token-sum-norm"
 _OWN_MEAN = {
-    "geo_mean": "It takes the mean over the rows of a micro-batch, and rows that only fill up a batch count in it: "
-    "the gradient would depend on how the update is cut."
+    "geo_mean": "It takes the mean over the rows of a micro-batch, and rows that only fill up a batch count "
+    "in it: the gradient would depend on how the update is cut."
 }
 """Modes with a mean of their own, whatever `loss_agg_mode` says."""
 
@@ -37,7 +37,9 @@ def _check_mean(ctx: Context) -> list[ConfigIssue]:
     if value not in LOSS_MEANS:
         return one_of(key, value, LOSS_MEANS)
     if value == _FIXED_SCALE and (scale is None or scale <= 0):
-        what = "Without a number verl divides by the longest response of each micro-batch, which changes with the cut."
+        what = (
+            "Without a number verl divides by a micro-batch's longest response, which changes with the cut."
+        )
         fix = f"Set {scale_key} to the longest response in tokens, or use seq-mean-token-sum."
         return [ConfigIssue(scale_key, what, fix, scale)]
     if value != _FIXED_SCALE and scale is not None:

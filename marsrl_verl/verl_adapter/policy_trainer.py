@@ -1,0 +1,232 @@
+"""What a step does with the workers of its policies: probes, rows, log-probabilities, advantages, updates."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from tensordict import TensorDict
+from verl.utils import tensordict_utils as tu
+from verl.utils.metric import reduce_metrics
+from verl.utils.py_functional import rename_dict
+
+from marsrl_verl.algos.mastered_tokens import MasteredTokens
+from marsrl_verl.config.batching import optimizer_updates
+from marsrl_verl.core.method import Method, Probe, StepView
+from marsrl_verl.core.rows import (
+    ADVANTAGES,
+    ENTROPIES,
+    LOSS_WEIGHTS,
+    OLD_LOG_PROBS,
+    REF_LOG_PROBS,
+    Rows,
+)
+from marsrl_verl.core.scheduler import Scheduler, StepResult
+from marsrl_verl.core.sequence import RECORDED_ENTROPIES, RECORDED_LOG_PROBS
+from marsrl_verl.settings.choices import OffPolicyMode
+from marsrl_verl.verl_adapter.batch import BatchPlan, PolicyBatch, StepBatch, arrange
+from marsrl_verl.verl_adapter.engine_trainer import EngineTrainer
+from marsrl_verl.verl_adapter.loss_inputs import correct_off_policy, entropy_metrics, set_advantages
+from marsrl_verl.verl_adapter.probes import rows_to_probe, run_probe
+from marsrl_verl.verl_adapter.recorded_rows import fill_log_probs
+from marsrl_verl.verl_adapter.shared_prefix_engine import SHARE_KEY, computed_tokens
+
+
+class PolicyTrainer(EngineTrainer):
+    """The hooks of a step between its last round and the sync."""
+
+    method: Method
+    scheduler: Scheduler
+    global_steps: int
+    metrics: dict[str, float]
+    """Of the current step."""
+
+    def _fit_run_probes(self) -> None:
+        """Find out what the method wants to know of sequences at the end of their stage."""
+        groups = self.scheduler.completed_stages()
+        for stage in self.method.stages:
+            for probe in self.method.probes(stage.name):
+                if refs := rows_to_probe(groups, stage.name, probe):
+                    self._sleep_engine()  # the pass needs the memory
+                    with self._timed("probe"):
+                        # A measure may read whole rows. Else the pass is cut as the update is, so that both
+                        # compute alike.
+                        share = self.settings.training.share_prefixes and probe.shares_prefixes
+                        plan_of = functools.partial(self._batch_plan, share=share)
+                        for part in arrange(groups, refs, plan_of).parts:
+                            self._run_probe(probe, part)
+
+    def _run_probe(self, probe: Probe, part: PolicyBatch) -> None:
+        run_probe(
+            probe,
+            part,
+            self._workers(part.policy).compute_log_prob,
+            temperature=self._temperature,
+            version=self.policies.version(part.policy),
+        )
+
+    def _due_policies(self) -> frozenset[str]:
+        """The policies whose turn this step is."""
+        trained = frozenset(self.policies.trained)
+        due = self.method.train_policies(self.global_steps, trained)
+        if unknown := sorted(due - trained):
+            raise ValueError(
+                f"{type(self.method).__name__}.train_policies names {unknown}, expected some of "
+                f"{sorted(trained)}"
+            )
+        return due
+
+    def _fit_build_batch(self, result: StepResult, due: frozenset[str]) -> StepBatch | None:
+        """The rows of the step in the order of the ranks; None when nothing trains."""
+        refs = self.method.select(result.trained, self.global_steps)
+        recorded = self.settings.off_policy.mode is OffPolicyMode.RECORDED
+        batch = arrange(
+            result.trained,
+            refs,
+            functools.partial(self._batch_plan, share=self.settings.training.share_prefixes),
+            lambda rows: optimizer_updates(self.settings.pipeline, rows),
+            (RECORDED_LOG_PROBS, RECORDED_ENTROPIES) if recorded else (),
+        )
+        self._refuse_rows_out_of_turn(batch, due)
+        self.metrics.update(self.method.observe_step(StepView(batch.rows, result.ended, result.deferred)))
+        if not refs:
+            return None
+        epochs = int(self.config.actor_rollout_ref.actor.ppo_epochs)
+        self.metrics["batch/rows"] = len(batch.rows)
+        self.metrics["batch/updates"] = sum(part.updates for part in batch.parts) * epochs
+        self.metrics["batch/padding_rows"] = sum(part.padding for part in batch.parts)
+        self.metrics["batch/tokens"] = batch.tokens
+        return batch
+
+    def _refuse_rows_out_of_turn(self, batch: StepBatch, due: frozenset[str]) -> None:
+        for part in batch.parts:
+            if part.policy not in due:
+                one = batch.rows.trajectory(int(part.members[0]))
+                raise ValueError(
+                    f"{type(self.method).__name__}.select gave trajectory {one.trajectory_id} to the policy "
+                    f"{part.policy!r}, but train_policies says it is the turn of {sorted(due)}"
+                )
+
+    def _batch_plan(self, policy: str, *, share: bool) -> BatchPlan:
+        actor = self.config.actor_rollout_ref.actor
+        # With a fixed micro-batch size verl wants every rank's rows to be a multiple of it.
+        by_tokens = actor.use_dynamic_bsz or share
+        return BatchPlan(
+            ranks=self._get_dp_size(self._workers(policy), "actor"),
+            seed=self.settings.run.seed,
+            step=self.global_steps,
+            micro_batch_rows=1 if by_tokens else int(actor.ppo_micro_batch_size_per_gpu),
+            share_prefixes=share,
+        )
+
+    def _workers(self, policy: str) -> Any:
+        """The worker group that trains a policy."""
+        return self.actor_rollout_wg
+
+    @property
+    def _temperature(self) -> float:
+        return float(self.config.actor_rollout_ref.rollout.temperature)
+
+    def _fit_compute_log_prob(self, batch: StepBatch) -> None:
+        """Log-probabilities of the rows under the weights about to be updated (POIS), and entropies. Rows for
+        which the loss takes recorded ones are not computed again."""
+        rows = batch.rows
+        for name in (OLD_LOG_PROBS, ENTROPIES):
+            rows.columns[name] = np.zeros(rows.tokens, dtype=np.float32)
+        recorded = self.settings.off_policy.mode is OffPolicyMode.RECORDED
+        reuse = recorded and not self.settings.algo.mastered_tokens.enabled
+        batch.computed = np.zeros(len(rows), dtype=bool)
+        with self._timed("old_log_prob"):
+            for part in batch.parts:
+                self._workers(part.policy).hold_rows(part.ids(self._temperature))
+                compute = functools.partial(self._log_probs_and_entropies, part)
+                batch.computed |= fill_log_probs(part, compute, reuse=reuse)
+        if recorded:
+            self.metrics["batch/recomputed_rows"] = int(batch.computed.sum())
+
+    def _log_probs_and_entropies(
+        self, part: PolicyBatch, slots: list[int] | None
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        data = part.columns({}, slots)
+        share = {SHARE_KEY: part.plan.share_prefixes}
+        tu.assign_non_tensor(data, calculate_entropy=True, compute_loss=False, **share)
+        output = self._workers(part.policy).compute_log_prob(data)
+        return tu.get(output, "log_probs"), tu.get(output, "entropy")
+
+    def _fit_compute_ref_log_prob(self, batch: StepBatch) -> None:
+        """Log-probabilities under the reference policy, where the loss or the method looks at them."""
+        if not self.use_reference_policy:
+            return
+        with self._timed("ref_log_prob"):
+            batch.rows.columns[REF_LOG_PROBS] = np.zeros(batch.rows.tokens, dtype=np.float32)
+            for part in batch.parts:
+                output = self._reference_pass(part)
+                part.read(tu.get(output, "log_probs"), batch.rows.columns[REF_LOG_PROBS])
+
+    def _reference_pass(self, part: PolicyBatch) -> TensorDict:
+        asked = {"calculate_entropy": False, "compute_loss": False, SHARE_KEY: part.plan.share_prefixes}
+        if self.ref_in_actor:  # the model without its adapter
+            data = part.columns({})
+            tu.assign_non_tensor(data, no_lora_adapter=True, **asked)
+            return self._workers(part.policy).compute_log_prob(data)
+        data = part.ids(self._temperature)  # the reference policy's ranks may be others
+        tu.assign_non_tensor(data, **asked)
+        return self.ref_policy_wg.compute_ref_log_prob(data)
+
+    def _fit_compute_advantages(self, batch: StepBatch) -> None:
+        """Advantages, masks, and what the loss compares the current probabilities with."""
+        rows = batch.rows
+        self.metrics.update(entropy_metrics(rows))
+        mastered = MasteredTokens.from_config(self.settings.algo.mastered_tokens)
+        self.metrics.update(set_advantages(rows, self.method, mastered))
+        versions = [self.policies.version(rows.sequence(row).policy) for row in range(len(rows))]
+        numbers = np.array(versions, dtype=np.int32)
+        self.metrics.update(correct_off_policy(rows, self.settings.off_policy, numbers, batch.computed))
+
+    def _fit_update_actor(self, batch: StepBatch) -> None:
+        with self._timed("update_actor"):
+            for part in batch.parts:
+                # With several policies each has figures of its own.
+                whose = "" if len(self.policies.trained) == 1 else f"{part.policy}/"
+                metrics = self._update_policy(part)
+                if part.plan.share_prefixes:
+                    computed = computed_tokens(metrics, part.updates)
+                    self.metrics["batch/computed_tokens"] = computed + self.metrics.get(
+                        "batch/computed_tokens", 0
+                    )
+                self.metrics.update({f"{whose}{name}": value for name, value in metrics.items()})
+
+    def _update_policy(self, part: PolicyBatch) -> dict[str, Any]:
+        """verl's update of the rows that the policy's workers hold, with the mini-batches given as a count.
+
+        Upstream behaviour: `mini_batch_size = ppo_mini_batch_size * rollout.n` must divide the rows,
+        which a batch of varying size cannot promise; the worker takes `num_mini_batch` instead.
+        """
+        actor = self.config.actor_rollout_ref.actor
+        data = part.columns(_loss_columns(part.rows))
+        tu.assign_non_tensor(
+            data,
+            calculate_entropy=actor.calculate_entropy or actor.entropy_coeff != 0.0,
+            distillation_use_topk=False,
+            distillation_only=False,
+            num_mini_batch=part.updates,
+            epochs=actor.ppo_epochs,
+            seed=actor.data_loader_seed,
+            dataloader_kwargs={"shuffle": actor.shuffle},
+            compute_loss=True,
+            **{SHARE_KEY: part.plan.share_prefixes},
+        )
+        output = tu.get(self._workers(part.policy).update_actor(data), "metrics")
+        metrics = rename_dict(output, "actor/")
+        metrics["perf/mfu/actor"] = metrics.pop("actor/mfu")
+        return reduce_metrics(metrics)
+
+
+def _loss_columns(rows: Rows) -> dict[str, NDArray[Any]]:
+    """What verl's loss reads of the response tokens, by its names."""
+    named = {"old_log_probs": OLD_LOG_PROBS, "advantages": ADVANTAGES}
+    named |= {"ref_log_prob": REF_LOG_PROBS, "rollout_is_weights": LOSS_WEIGHTS}
+    return {name: rows.columns[column] for name, column in named.items() if column in rows.columns}
