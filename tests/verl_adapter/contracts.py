@@ -101,6 +101,10 @@ SIGNATURES: dict[str, list[str]] = {
         "self", "config", "role", "distillation_config", "kwargs",
     ],
     "verl.workers.engine_workers:ActorRolloutRefWorker.update_actor": ["self", "data"],
+    "verl.workers.engine_workers:ActorRolloutRefWorker.init_model": ["self"],
+    "verl.workers.engine_workers:ActorRolloutRefWorker.compute_log_prob": ["self", "data"],
+    "verl.workers.engine_workers:ActorRolloutRefWorker.compute_ref_log_prob": ["self", "data"],
+    "verl.single_controller.base.decorator:make_nd_compute_dataproto_dispatch_fn": ["mesh_name"],
     "verl.workers.engine.fsdp.transformer_impl:FSDPEngineWithLMHead.forward_step": [
         "self", "micro_batch", "loss_function", "forward_only",
     ],
@@ -239,6 +243,7 @@ AT_LEAST: dict[str, set[str]] = {
 """Parameters that must be among those of a function."""
 
 PRESENT: dict[str, type] = {
+    "vllm:AsyncEngineArgs": type,
     "verl.workers.rollout.base:_ROLLOUT_REGISTRY": dict,
     "verl.workers.rollout:base": object,
     "verl.single_controller.ray:RayClassWithInitArgs": type,
