@@ -1,7 +1,7 @@
 """Checkpoints that a crash cannot spoil: the plugin's own part, and a seal on the whole folder.
 
-`global_step_N/marsrl.pt` holds the plugin's state, plain values and arrays alone. After verl has written weights,
-optimizer and data state beside it, the folder is sealed (`reporting.seal`): one without a seal was
+`global_step_N/marsrl.pt` holds the plugin's state, plain values and arrays alone. After verl has written
+weights, optimizer and data state beside it, the folder is sealed (`reporting.seal`): one without a seal was
 interrupted and is passed over, a file that differs from it is refused by name. Each rank reads the files that
 it wrote, the trainer's process reads the others. verl's tracker file, which names the step to resume from, is
 written in place; it is set anew from the seals before verl reads it.
@@ -53,8 +53,8 @@ def save_state(folder: Path, state: dict[str, Any]) -> None:
     """Write the plugin's state into a checkpoint folder. An array that occurs several times is written once.
 
     Raises:
-        TypeError: it holds something else than plain values, arrays of numbers and tensors, which `load_state`
-            would refuse.
+        TypeError: it holds something else than plain values, arrays of numbers and tensors, which
+            `load_state` would refuse.
     """
     buffer = io.BytesIO()
     torch.save({"version": STATE_VERSION, **_plain(state, "state", {})}, buffer)
@@ -62,7 +62,7 @@ def save_state(folder: Path, state: dict[str, Any]) -> None:
 
 
 def _plain(value: Any, place: str, tensors: dict[int, dict[str, torch.Tensor]]) -> Any:
-    """The same values; numpy's scalars become Python's, arrays tensors (`tensors`: those so far, by identity)."""
+    """The same values; numpy's scalars become Python's, arrays tensors (`tensors`: by identity, so far)."""
     if type(value) in _PLAIN_TYPES:
         return value
     if isinstance(value, np.generic):
@@ -82,8 +82,8 @@ def _plain(value: Any, place: str, tensors: dict[int, dict[str, torch.Tensor]]) 
         return type(value)(_plain(item, f"{place}[{index}]", tensors) for index, item in items)
     raise TypeError(
         f"checkpoint: {place} is a {type(value).__module__}.{type(value).__qualname__}, expected plain "
-        "values (dictionaries, lists, strings, numbers), arrays of numbers and tensors: nothing else is loaded "
-        "again"
+        "values (dictionaries, lists, strings, numbers), arrays of numbers and tensors: nothing else is "
+        "loaded again"
     )
 
 

@@ -41,8 +41,8 @@ class ProbeFSDPEngine(SharedPrefixFSDPEngine):
             )
         if self.use_ulysses_sp:
             raise ValueError(
-                f"{target} with Ulysses sequence parallelism: each rank sees a part of the heads, and what it "
-                "measures in them is not put together; set ulysses_sequence_parallel_size=1"
+                f"{target} with Ulysses sequence parallelism: each rank sees a part of the heads, and what "
+                "it measures in them is not put together; set ulysses_sequence_parallel_size=1"
             )
         settings = tu.get_non_tensor_data(data=micro_batch, key=SETTINGS_KEY, default={})
         measure = _load(target)(settings)

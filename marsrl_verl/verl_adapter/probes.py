@@ -72,8 +72,8 @@ def run_probe(
         found = tu.get(output, name)
         if found is None:
             raise RuntimeError(
-                f"probe {probe.name}: the workers returned no {name}. It needs our engine, which is registered "
-                "for NVIDIA GPUs and for the processor (verl_adapter/probe_engine.py)"
+                f"probe {probe.name}: the workers returned no {name}. It needs our engine, which is "
+                "registered for NVIDIA GPUs and for the processor (verl_adapter/probe_engine.py)"
             )
         values = np.zeros(batch.rows.tokens, dtype=np.float32)
         batch.read(found, values)

@@ -51,20 +51,20 @@ class HeldRows:
         self._rows = with_token_columns(data)
 
     def complete(self, data: TensorDict) -> TensorDict:
-        """The rows that `data` names by `row_id`, with its columns and settings; where it brings tokens of its
-        own, these.
+        """The rows that `data` names by `row_id`, with its columns and settings; where it brings tokens of
+        its own, these.
 
         Raises:
             RuntimeError: a row is not held.
         """
-        if INPUT_IDS in data.keys():
+        if data.get(INPUT_IDS, None) is not None:
             return with_token_columns(data)
         wanted = data[ROW_ID].tolist()
         if self._rows is None or (missing := [number for number in wanted if number not in self._place]):
             named = wanted[:4] if self._rows is None else missing[:4]
             raise RuntimeError(
-                f"rows {named} are not on this rank, which holds {len(self._place)}: call hold_rows first, with "
-                "the same ranks"
+                f"rows {named} are not on this rank, which holds {len(self._place)}: call hold_rows first, "
+                "with the same ranks"
             )
         places = [self._place[number] for number in wanted]
         if places == list(range(len(self._place))):

@@ -134,7 +134,7 @@ SETTINGS = {
     ),
     "unknown mean": ({f"{ACTOR}.loss_agg_mode": "token"}, "loss_agg_mode = token", "seq-mean-token-sum-norm"),
     "unknown loss": ({f"{ACTOR}.policy_loss.loss_mode": "vanila"}, "loss_mode = vanila", "mean vanilla?"),
-    "loss of sequences": ({f"{ACTOR}.policy_loss.loss_mode": "geo_mean"}, "= geo_mean", "how the update is cut"),
+    "loss of sequences": ({f"{ACTOR}.policy_loss.loss_mode": "geo_mean"}, "= geo_mean", "update is cut"),
     "loss of the sampler's": ({f"{ACTOR}.policy_loss.loss_mode": "bypass_mode"}, "= bypass_mode", "vanilla"),
     "loss without its number": ({f"{ACTOR}.policy_loss.loss_mode": "dro"}, "dro_beta = null", "above 0"),
     "dual clip": ({f"{ACTOR}.clip_ratio_c": 1.0}, f"{ACTOR}.clip_ratio_c = 1.0", "above 1"),
