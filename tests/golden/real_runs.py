@@ -105,22 +105,23 @@ def _sampled(row: dict[str, Any]) -> list[Any]:
     """A row by the columns `COLUMNS["sampled"]`."""
     letters = {ending: letter for letter, ending in ENDINGS.items()}
     return [
-        row["sample"],
+        row["trajectory"],
         row["parent"] or "",
         letters[row["finish_reason"]],
         row["reward"] if row["graded"] else "?",
         digest(row["prompt"].encode()),
         row["tokens"],
         digest(json.dumps(row["token_ids"]).encode()),
-        spans(row["segments"]),
-        "" if row["influence"] is None else spans(list(enumerate(row["influence"]))),
+        spans(row["versions"]),
+        "" if row.get("influence") is None else spans(list(enumerate(row["influence"]))),
     ]
 
 
 def _advantages(path: Path) -> list[Any]:
     """Rows by the columns `COLUMNS["advantages"]`; none of a step without an update."""
     found = json.loads(path.read_text()) if path.exists() else {}
-    return [[sample, spans(parts)] for sample, parts in sorted(found.items())]
+    # Each of these methods trains one sequence of a trajectory.
+    return [[name, spans(parts)] for name, (parts,) in sorted(found.items())]
 
 
 # --- comparison -------------------------------------------------------------------------------
