@@ -15,7 +15,9 @@ from verl.utils.py_functional import rename_dict
 
 from marsrl_verl.algos.mastered_tokens import MasteredTokens
 from marsrl_verl.config.batching import optimizer_updates
+from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.core.method import Method, Probe, StepView
+from marsrl_verl.core.policy import PolicySet
 from marsrl_verl.core.rows import (
     ADVANTAGES,
     ENTROPIES,
@@ -38,7 +40,9 @@ from marsrl_verl.verl_adapter.shared_prefix_engine import SHARE_KEY, computed_to
 class PolicyTrainer(EngineTrainer):
     """The hooks of a step between its last round and the sync."""
 
+    settings: MarsRLConfig
     method: Method
+    policies: PolicySet
     scheduler: Scheduler
     global_steps: int
     metrics: dict[str, float]

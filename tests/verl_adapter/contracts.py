@@ -20,15 +20,11 @@ SIGNATURES: dict[str, list[str]] = {
     ],
     f"{TRAINER}.fit": ["self"],
     f"{TRAINER}.init_workers": ["self"],
-    f"{TRAINER}._compute_old_log_prob": ["self", "batch"],
-    f"{TRAINER}._compute_ref_log_prob": ["self", "batch"],
-    f"{TRAINER}._update_actor": ["self", "batch"],
     f"{TRAINER}._validate": ["self", "merged"],
     f"{TRAINER}._save_checkpoint": ["self"],
     f"{TRAINER}._load_checkpoint": ["self"],
     f"{TRAINER}._get_dp_size": ["self", "worker_group", "role"],
     f"{TRAINER}._shutdown_dump_executor": ["self"],
-    "verl.trainer.ppo.ray_trainer:left_right_2_no_padding": ["data"],
     "verl.trainer.ppo.core_algos:agg_loss": [
         "loss_mat", "loss_mask", "loss_agg_mode", "dp_size", "batch_num_tokens", "global_batch_size",
         "loss_scale_factor",
@@ -62,12 +58,6 @@ SIGNATURES: dict[str, list[str]] = {
     ],
     # Its batches.
     "verl:DataProto.__init__": ["self", "batch", "non_tensor_batch", "meta_info"],
-    "verl:DataProto.from_dict": ["tensors", "non_tensors", "meta_info", "num_batch_dims", "auto_padding"],
-    "verl:DataProto.from_single_dict": ["data", "meta_info", "auto_padding"],
-    "verl:DataProto.reorder": ["self", "indices"],
-    "verl:DataProto.select_idxs": ["self", "idxs"],
-    "verl:DataProto.union": ["self", "other"],
-    "verl:DataProto.to_tensordict": ["self"],
     # Chats that grow.
     "verl.utils.tokenizer.continuous_token:ContinuousTokenBuilder.merge_context_tokens": [
         "self", "previous_messages", "updated_messages", "runtime_token_ids", "tools",
@@ -79,6 +69,7 @@ SIGNATURES: dict[str, list[str]] = {
     "verl.single_controller.base.decorator:register": [
         "dispatch_mode", "execute_mode", "blocking", "materialize_futures",
     ],
+    "verl.single_controller.base.decorator:make_nd_compute_dataproto_dispatch_fn": ["mesh_name"],
     f"{RUNNER}.__init__": ["self"],
     f"{RUNNER}.add_actor_rollout_worker": ["self", "config"],
     f"{RUNNER}.init_resource_pool_mgr": ["self", "config"],
@@ -100,6 +91,9 @@ SIGNATURES: dict[str, list[str]] = {
     "verl.workers.engine_workers:ActorRolloutRefWorker.__init__": [
         "self", "config", "role", "distillation_config", "kwargs",
     ],
+    "verl.workers.engine_workers:ActorRolloutRefWorker.init_model": ["self"],
+    "verl.workers.engine_workers:ActorRolloutRefWorker.compute_log_prob": ["self", "data"],
+    "verl.workers.engine_workers:ActorRolloutRefWorker.compute_ref_log_prob": ["self", "data"],
     "verl.workers.engine_workers:ActorRolloutRefWorker.update_actor": ["self", "data"],
     "verl.workers.engine_workers:ActorRolloutRefWorker.init_model": ["self"],
     "verl.workers.engine_workers:ActorRolloutRefWorker.compute_log_prob": ["self", "data"],
@@ -123,7 +117,6 @@ SIGNATURES: dict[str, list[str]] = {
     "verl.utils.tensordict_utils:index_select_tensor_dict": ["batch", "indices"],
     "verl.utils.metric:Metric.__init__": ["self", "aggregation", "value"],
     "verl.workers.engine.fsdp.transformer_impl:FSDPEngine._get_packed_pad_size": ["self", "packed_length"],
-    "verl.trainer.ppo.ray_trainer:no_padding_2_padding": ["tensor", "data"],
     "verl.utils.tensordict_utils:get_non_tensor_data": ["data", "key", "default"],
     "verl.utils.device:get_device_id": [],
     "verl.workers.engine.base:EngineRegistry.register": ["model_type", "backend", "device", "vendor"],
@@ -299,9 +292,9 @@ FINGERPRINTS: dict[str, tuple[str, str]] = {
     ),
     "verl.workers.engine_workers:ActorRolloutRefWorker.init_model": (
         "a8622dbd0f1c9db7",
-        "workers.MarsRLActorRolloutRefWorker relies on its tests of `role`",
+        "workers.MarsRLActorRolloutRefWorker relies on its tests of `role`, and wraps the actor's loss_fn",
     ),
-    f"{TRAINER}._update_actor": ("dda3ac857da10533", "trainer.RayMarsRLTrainer._update_actor"),
+    f"{TRAINER}._update_actor": ("dda3ac857da10533", "policy_trainer.PolicyTrainer._update_policy"),
     f"{TRAINER}._validate": ("5dc498e75f56f157", "trainer.RayMarsRLTrainer._validate"),
     f"{TRAINER}._save_checkpoint": (
         "28005868cd2dd4e4",
@@ -337,11 +330,11 @@ FINGERPRINTS: dict[str, tuple[str, str]] = {
     ),
     "verl.workers.engine_workers:TrainingWorker.train_mini_batch": (
         "3cc1cbfc5c1ab838",
-        "trainer.RayMarsRLTrainer._update_actor names the mini-batches it cuts",
+        "policy_trainer.PolicyTrainer._update_policy names the mini-batches it cuts",
     ),
     "verl.workers.utils.losses:ppo_loss": (
         "3b76cb0b848481c9",
-        "batch.build_batch and _update_actor provide the columns and normalisers it reads",
+        "batch.PolicyBatch and rank_rows provide the columns and normalisers it reads",
     ),
     "verl.utils.distributed:initialize_global_process_group_ray": (
         "285ca954ecfcb7b4",

@@ -33,6 +33,7 @@ from marsrl_verl.verl_adapter.generation import Round
 from marsrl_verl.verl_adapter.probe_engine import MEASURE_KEY
 from marsrl_verl.verl_adapter.rank_rows import HeldRows
 from marsrl_verl.verl_adapter.rollout_server.prefill_counters import PrefillCounters
+from marsrl_verl.verl_adapter.rollout_server.worker import describe
 from marsrl_verl.verl_adapter.shared_prefix_engine import COMPUTED_TOKENS, SHARE_KEY
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
@@ -85,7 +86,10 @@ class Engine(ScriptedEngine):
     """The engine, and what brings it weights."""
 
     def start(self, requests, sampling) -> Done:
-        return Done(self.generate(requests, sampling))
+        outputs = self.generate(requests, sampling)
+        for output in outputs:
+            describe(output)  # as the rollout workers do
+        return Done(outputs)
 
     def update_weights(self, version: int) -> None:
         self.policy_version = version

@@ -34,7 +34,8 @@ LISTED = {*SIGNATURES, *AT_LEAST, *PRESENT}
 ADAPTER = "marsrl_verl.verl_adapter"
 MODULES_WITH_CLASSES = (
     "trainer", "policy_trainer", "engine_trainer", "sealed_trainer", "task_runner", "workers",
-    "rollout_server.server", "rollout_manager", "reward_manager", "probe_engine", "shared_prefix_engine", "cpu.fsdp_engine",
+    "rollout_server.server", "rollout_manager", "reward_manager", "probe_engine", "shared_prefix_engine",
+    "cpu.fsdp_engine",
     "cpu.platform", "cpu.weight_sync", "rollout_pool", "rollout_server.router", "warmup_engine",
     "weight_transfer", "rollout_server.worker",
 )  # fmt: skip
