@@ -324,7 +324,7 @@ def sampling_of(settings: MarsRLConfig) -> dict[str, Sampling]:
     rounds = settings.pipeline.max_segments
     by_role = {}
     for role in ROLES:
-        one = getattr(settings.roles, role)
+        one = settings.roles[role]
         segment = None if rounds == 1 else segment_length(one.max_new_tokens, rounds)
         by_role[role] = Sampling(one.max_new_tokens, one.max_prompt_tokens, segment_tokens=segment)
     return by_role
