@@ -19,8 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from marsrl_verl.core.prefix_tree import distinct_tokens
+from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.sent_prompts import prompts_sent
-from marsrl_verl.core.types import SOLVER, Group, Problem, Sample, StageInput
+from marsrl_verl.core.trajectory import Group, Trajectory
+from marsrl_verl.core.types import SOLVER
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -147,14 +149,14 @@ class Bench:
     def rows(self, length: int) -> Iterator[Row]:
         """As many rounds of both modes as planned."""
         for _ in range(self.plan.rounds):
-            first = self.decode(self.first_inputs(), length)[0]
+            first = self.decode(self.first_requests(), length)[0]
             self.new_weights()
             continued = self.continuations(first)
             # Both kinds of requests have one limit on a response here: the new problems' are as long as what
             # continuations add at most.
-            yield self.row(PIPELINED, length, continued, [*continued, *self.first_inputs()], [])
-            first = self.decode(self.first_inputs(), length)[0]
-            earlier = [sample.prompt_ids + sample.response_ids for _, samples in first for sample in samples]
+            yield self.row(PIPELINED, length, continued, [*continued, *self.first_requests()], [])
+            first = self.decode(self.first_requests(), length)[0]
+            earlier = [one.sequence.input_ids().tolist() for _, members in first for one in members]
             continued = self.continuations(first)
             yield self.row(SEQUENTIAL, length, continued, continued, earlier)
             self.new_weights()
@@ -163,12 +165,13 @@ class Bench:
         self,
         mode: str,
         length: int,
-        continued: list[StageInput],
-        inputs: list[StageInput],
+        continued: list[RolloutRequest],
+        requests: list[RolloutRequest],
         earlier: list[list[int]],
     ) -> Row:
-        answered, done = self.decode(inputs, self.plan.continuation_tokens, beyond_prefix=True)
-        prompts = prompts_sent([sample for _, samples in answered for sample in samples])
+        answered, done = self.decode(requests, self.plan.continuation_tokens, beyond_prefix=True)
+        sent_arrays = prompts_sent([one for _, members in answered for one in members])
+        prompts = [prompt.tolist() for prompt in sent_arrays]
         sent = sum(map(len, prompts))
         # The last token that was sampled is never read.
         seen = sent - (distinct_tokens([*earlier, *prompts]) - distinct_tokens(earlier))
@@ -192,9 +195,9 @@ class Bench:
         )
 
     def decode(
-        self, inputs: list[StageInput], tokens: int, beyond_prefix: bool = False
-    ) -> tuple[list[tuple[StageInput, list[Sample]]], Any]:
-        """Samples by input, and the round that they came from; responses are cut after `tokens` tokens.
+        self, requests: list[RolloutRequest], tokens: int, beyond_prefix: bool = False
+    ) -> tuple[list[tuple[RolloutRequest, list[Trajectory]]], Any]:
+        """Trajectories by request, and the round that they came from; responses are cut after `tokens` tokens.
 
         A response's limit holds for the whole of it, so a round with continuations gets room for the longest
         beginning and is cut by segments instead.
@@ -202,17 +205,15 @@ class Bench:
         settings = self.trainer.sampling[SOLVER]
         longest = settings.max_new_tokens if beyond_prefix else tokens
         sampling = {SOLVER: replace(settings, max_new_tokens=longest, segment_tokens=tokens)}
-        done = self.trainer.async_rollout_manager.start(inputs, sampling).wait()
-        found: dict[str, list[Sample]] = {one.group_id: [] for one in inputs}
-        for sample in done.samples:
-            found[sample.group_id].append(sample)
-        return [(one, found[one.group_id]) for one in inputs], done
+        done = self.trainer.async_rollout_manager.start(requests, sampling).wait()
+        found = {output.group_id: output.trajectories for output in done.outputs}
+        return [(one, found[one.group_id]) for one in requests], done
 
-    def first_inputs(self) -> list[StageInput]:
+    def first_requests(self) -> list[RolloutRequest]:
         return [
             one
             for _ in range(self.plan.problems)
-            for one in self.trainer.algorithm.first_inputs(self.problem(), 1)
+            for one in self.trainer.method.first_requests(self.problem(), 1)
         ]
 
     def problem(self) -> Problem:
@@ -222,16 +223,14 @@ class Bench:
         ]
         return Problem(f"p{self.asked}", "Compute 7" + "".join(terms), "0")
 
-    def continuations(self, first: list[tuple[StageInput, list[Sample]]]) -> list[StageInput]:
-        inputs: list[StageInput] = []
-        for stage_input, samples in first:
-            found = self.trainer.algorithm.next_inputs(
-                stage_input.problem, 0, [Group(stage_input, samples)], 1
-            )
-            inputs += found or []
-        if not inputs:
+    def continuations(self, first: list[tuple[RolloutRequest, list[Trajectory]]]) -> list[RolloutRequest]:
+        requests: list[RolloutRequest] = []
+        for item, members in first:
+            group = Group(item, members)
+            requests += self.trainer.method.next_requests(item.problem, item.stage, [group], 1) or []
+        if not requests:
             raise RuntimeError("the method found no branch point in any of the responses")
-        return inputs
+        return requests
 
     def new_weights(self) -> None:
         """A weight sync, after which the engine holds nothing of earlier rounds."""

@@ -205,8 +205,8 @@ class Method(ABC):
 
     @classmethod
     def from_settings(cls, settings: Any, tools: MethodTools) -> Method:
-        """Build the method from checked settings (the whole `marsrl` node); by itself its constructor is given
-        both."""
+        """Build the method from checked settings (the whole `marsrl` node); by itself its constructor is
+        given both."""
         return cls(settings, tools)  # type: ignore[call-arg]
 
     @classmethod

@@ -127,6 +127,7 @@ class PolicySet:
         saved = dict(state["versions"])
         if saved.keys() != self._versions.keys():
             raise ValueError(
-                f"the checkpoint has versions of the policies {sorted(saved)}, this run trains {list(self.trained)}"
+                f"the checkpoint has versions of the policies {sorted(saved)}, this run trains "
+                f"{list(self.trained)}"
             )
         self._versions = saved

@@ -108,7 +108,8 @@ class RolloutRequest:
         found = self.sampling.get(role) or usual.get(role)
         if found is None:
             raise ValueError(
-                f"request {self.group_id}: sampling settings are missing for role {role!r}, found {sorted(usual)}"
+                f"request {self.group_id}: sampling settings are missing for role {role!r}, found "
+                f"{sorted(usual)}"
             )
         return found
 

@@ -113,7 +113,7 @@ class Rows:
         Args:
             values: (N,)
         """
-        # Each row by itself: differences of a running sum would carry one row's inf, nan or rounding to others.
+        # Differences of a running sum would carry one row's inf, nan or rounding to others.
         sums = np.bincount(self.row_of_token(), weights=values, minlength=len(self))
         return sums.astype(np.float64, copy=False)
 

@@ -44,7 +44,7 @@ class RewardResult:
     value: float
     """The reward."""
     info: Mapping[str, Plain] = field(default_factory=dict)
-    """What else it found, by name: `answer` (the extracted final answer), a Verifier's `verdict` and `report`."""
+    """What else it found, by name: `answer` (the extracted one), a Verifier's `verdict` and `report`."""
     error: str | None = None
     """What went wrong in grading (time limit, unparsable answer), for the log; the reward then is 0."""
     graded: bool = True

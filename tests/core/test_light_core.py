@@ -13,10 +13,10 @@ class Block(importlib.abc.MetaPathFinder):
 
 sys.meta_path.insert(0, Block())
 import marsrl_verl.attention, marsrl_verl.core, marsrl_verl.algos, marsrl_verl.rewards
-# Three that need a model, and two that need Triton.
+# Four that need a model, and two that need Triton.
 APART = {
     "marsrl_verl.algos.attnrl.show",
-    *(f"marsrl_verl.attention.{name}" for name in ("collector", "flash_lse", "kernel", "lse_kernel")),
+    *("marsrl_verl.attention." + name for name in "collector flash_lse kernel lse_kernel measure".split()),
 }
 for package in (marsrl_verl.attention, marsrl_verl.core, marsrl_verl.algos, marsrl_verl.rewards):
     for module in pkgutil.walk_packages(package.__path__, package.__name__ + "."):

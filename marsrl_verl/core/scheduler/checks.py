@@ -38,8 +38,8 @@ def check_output(state: SchedulerState, method: Method, output: RolloutOutput) -
     numbers = {one.number for one in output.trajectories} | set(pending.members)
     if output.state is None and len(numbers) != request.n:
         raise ValueError(
-            f"group {output.group_id}: {len(numbers)} trajectories, expected {request.n}; a group that begins "
-            "more of them later has a state"
+            f"group {output.group_id}: {len(numbers)} trajectories, expected {request.n}; a group that "
+            "begins more of them later has a state"
         )
 
 
@@ -80,5 +80,6 @@ def _check_beginning(request: RolloutRequest, before: Trajectory | None, one: Tr
         length = len(begun)
         if not np.array_equal(sequence.response_ids[:length], begun.response_ids):
             raise ValueError(
-                f"trajectory {one.trajectory_id}: does not begin with the {length} tokens of its earlier rounds"
+                f"trajectory {one.trajectory_id}: does not begin with the {length} tokens of its earlier "
+                "rounds"
             )
