@@ -174,7 +174,7 @@ class ArrayDriver(Driver):
         self.place.meter.sent((self.place.folder / "marsrl.pt").stat().st_size)
 
     def finish_background(self) -> None:
-        self.place.meter.begin("write records", side="background")
+        self.place.meter.begin("write records, the rest", side="background")
         self.trainer.observer.flush()
         for file in ("rollouts", "trained"):
             for path in (self.place.folder / "run" / file).iterdir():

@@ -14,7 +14,6 @@ from benchmarks.driver import (
     implementation_of,
     per_row,
     phase_table,
-    total,
 )
 from benchmarks.driver_step import inputs as kinds
 from benchmarks.driver_step.child import run_step
