@@ -3,7 +3,7 @@
     MARSRL_PREFIX_PLAN=plan.json python -m benchmarks.prefix_rounds       # `benchmarks.prefix_cache` does
 
 The tiny model decodes responses of a fixed length, past their end and far beyond what it was trained for. The
-method itself makes continuations of them (`AttnRL.next_inputs`, with branch points at the least probable
+method itself makes continuations of them (`AttnRL.next_requests`, with branch points at the least probable
 tokens, since such text has no steps), and the agent-loop manager answers these as it does in training.
 """
 
@@ -19,8 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from marsrl_verl.core.prefix_tree import distinct_tokens
+from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.sent_prompts import prompts_sent
-from marsrl_verl.core.types import SOLVER, Group, Problem, Sample, StageInput
+from marsrl_verl.core.sequence import TokenIds
+from marsrl_verl.core.trajectory import Group, Trajectory
+from marsrl_verl.core.types import SOLVER
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig
@@ -28,6 +31,7 @@ if TYPE_CHECKING:
 PLAN_VARIABLE = "MARSRL_PREFIX_PLAN"
 """Environment variable with the path of the plan."""
 PIPELINED, SEQUENTIAL = "pipelined", "sequential"
+Tokens = Sequence[int] | TokenIds
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +81,7 @@ class Row:
     seconds: float
 
 
-def held_in_blocks(earlier: Iterable[Sequence[int]], prompts: Iterable[Sequence[int]], size: int) -> int:
+def held_in_blocks(earlier: Iterable[Tokens], prompts: Iterable[Tokens], size: int) -> int:
     """Prompt tokens that a cache of whole blocks holds, when prompts are read one after another.
 
     Args:
@@ -87,7 +91,7 @@ def held_in_blocks(earlier: Iterable[Sequence[int]], prompts: Iterable[Sequence[
     """
     names: dict[tuple[int, tuple[int, ...]], int] = {}
 
-    def blocks(tokens: Sequence[int], count: int) -> Iterator[tuple[bool, int]]:
+    def blocks(tokens: Tokens, count: int) -> Iterator[tuple[bool, int]]:
         name = 0
         for at in range(count):
             key = (name, tuple(tokens[at * size : (at + 1) * size]))
@@ -147,14 +151,14 @@ class Bench:
     def rows(self, length: int) -> Iterator[Row]:
         """As many rounds of both modes as planned."""
         for _ in range(self.plan.rounds):
-            first = self.decode(self.first_inputs(), length)[0]
+            first = self.decode(self.first_requests(), length)[0]
             self.new_weights()
             continued = self.continuations(first)
             # Both kinds of requests have one limit on a response here: the new problems' are as long as what
             # continuations add at most.
-            yield self.row(PIPELINED, length, continued, [*continued, *self.first_inputs()], [])
-            first = self.decode(self.first_inputs(), length)[0]
-            earlier = [sample.prompt_ids + sample.response_ids for _, samples in first for sample in samples]
+            yield self.row(PIPELINED, length, continued, [*continued, *self.first_requests()], [])
+            first = self.decode(self.first_requests(), length)[0]
+            earlier = [one.sequence.input_ids() for _, members in first for one in members]
             continued = self.continuations(first)
             yield self.row(SEQUENTIAL, length, continued, continued, earlier)
             self.new_weights()
@@ -163,12 +167,12 @@ class Bench:
         self,
         mode: str,
         length: int,
-        continued: list[StageInput],
-        inputs: list[StageInput],
-        earlier: list[list[int]],
+        continued: list[RolloutRequest],
+        requests: list[RolloutRequest],
+        earlier: list[TokenIds],
     ) -> Row:
-        answered, done = self.decode(inputs, self.plan.continuation_tokens, beyond_prefix=True)
-        prompts = prompts_sent([sample for _, samples in answered for sample in samples])
+        answered, done = self.decode(requests, self.plan.continuation_tokens, beyond_prefix=True)
+        prompts = prompts_sent([one for _, members in answered for one in members])
         sent = sum(map(len, prompts))
         # The last token that was sampled is never read.
         seen = sent - (distinct_tokens([*earlier, *prompts]) - distinct_tokens(earlier))
@@ -192,9 +196,10 @@ class Bench:
         )
 
     def decode(
-        self, inputs: list[StageInput], tokens: int, beyond_prefix: bool = False
-    ) -> tuple[list[tuple[StageInput, list[Sample]]], Any]:
-        """Samples by input, and the round that they came from; responses are cut after `tokens` tokens.
+        self, requests: list[RolloutRequest], tokens: int, beyond_prefix: bool = False
+    ) -> tuple[list[tuple[RolloutRequest, list[Trajectory]]], Any]:
+        """Trajectories by request, and the round that they came from; responses are cut
+        after `tokens` tokens.
 
         A response's limit holds for the whole of it, so a round with continuations gets room for the longest
         beginning and is cut by segments instead.
@@ -202,17 +207,15 @@ class Bench:
         settings = self.trainer.sampling[SOLVER]
         longest = settings.max_new_tokens if beyond_prefix else tokens
         sampling = {SOLVER: replace(settings, max_new_tokens=longest, segment_tokens=tokens)}
-        done = self.trainer.async_rollout_manager.start(inputs, sampling).wait()
-        found: dict[str, list[Sample]] = {one.group_id: [] for one in inputs}
-        for sample in done.samples:
-            found[sample.group_id].append(sample)
-        return [(one, found[one.group_id]) for one in inputs], done
+        done = self.trainer.async_rollout_manager.start(requests, sampling).wait()
+        found = {one.group_id: one.trajectories for one in done.outputs}
+        return [(one, found[one.group_id]) for one in requests], done
 
-    def first_inputs(self) -> list[StageInput]:
+    def first_requests(self) -> list[RolloutRequest]:
         return [
             one
             for _ in range(self.plan.problems)
-            for one in self.trainer.algorithm.first_inputs(self.problem(), 1)
+            for one in self.trainer.method.first_requests(self.problem(), 1)
         ]
 
     def problem(self) -> Problem:
@@ -222,16 +225,14 @@ class Bench:
         ]
         return Problem(f"p{self.asked}", "Compute 7" + "".join(terms), "0")
 
-    def continuations(self, first: list[tuple[StageInput, list[Sample]]]) -> list[StageInput]:
-        inputs: list[StageInput] = []
-        for stage_input, samples in first:
-            found = self.trainer.algorithm.next_inputs(
-                stage_input.problem, 0, [Group(stage_input, samples)], 1
-            )
-            inputs += found or []
-        if not inputs:
+    def continuations(self, first: list[tuple[RolloutRequest, list[Trajectory]]]) -> list[RolloutRequest]:
+        requests: list[RolloutRequest] = []
+        for request, members in first:
+            group = Group(request, members)
+            requests += self.trainer.method.next_requests(request.problem, request.stage, [group], 1) or []
+        if not requests:
             raise RuntimeError("the method found no branch point in any of the responses")
-        return inputs
+        return requests
 
     def new_weights(self) -> None:
         """A weight sync, after which the engine holds nothing of earlier rounds."""

@@ -101,7 +101,8 @@ class _Trainer(RayMarsRLTrainer):
         self.policies.updated(self.policies.trained, place.step - 1)
         self.problems: Any = SimpleNamespace(epoch=0, state_dict=dict)
         self.observer = TrainingObserver(OmegaConf.create({}), settings, 10)
-        self.use_reference_policy, self.actor_rollout_wg = False, None
+        self.use_reference_policy = False
+        self.actor_rollout_wg: Any = None
         self.global_steps, self.generated_tokens, self.samples = place.step, 0, 0
         self.metrics, self.timing = {}, {}
 
