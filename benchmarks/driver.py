@@ -13,7 +13,7 @@ put into shared memory. That memory, which Ray's object store holds on the drive
 and not as resident until it is mapped. Not measured: tokenizers, grading, the network, the ranks' own work.
 
 Resident memory is above that of the process before the step, with its imports and the waiting requests. All
-processes use one thread. A checkout is measured by the implementation that fits it (`APIS`).
+processes use one thread. Each checkout brings the implementation that fits it (`IMPLEMENTATIONS`).
 """
 
 from __future__ import annotations
@@ -36,28 +36,29 @@ from benchmarks.driver_step.interface import Cluster
 from benchmarks.tables import table
 from benchmarks.training_runs import machine
 
-APIS = (("lists", "marsrl_verl/core/types.py"),)
-"""Implementation in `driver_step`, and a file that only checkouts with its API have."""
+IMPLEMENTATIONS = ("arrays", "lists")
+"""Files of a checkout's `driver_step`, the newest first: `lists` is of checkouts whose samples hold lists."""
 HERE = Path(__file__).parent.parent
-DRIVER = "driver"
+DRIVER, BACKGROUND = "driver", "background"
 SCALE = 0.5
 SIZES, CLUSTER = Sizes(), Cluster()
 
 Result = dict[str, Any]
 
 
-def api_of(tree: Path) -> str:
-    """The implementation for a checkout.
+def implementation_of(tree: Path) -> Path:
+    """A checkout's own implementation of the step.
 
     Raises:
-        ValueError: none fits.
+        ValueError: it has none.
     """
-    for name, file in APIS:
-        if (tree / file).exists():
-            return name
-    raise ValueError(
-        f"{tree} is no checkout that this benchmark knows; looked for {[one[1] for one in APIS]}"
-    )
+    files = [tree / "benchmarks" / "driver_step" / f"{name}.py" for name in IMPLEMENTATIONS]
+    found = next((file for file in files if file.exists()), None)
+    if found is None:
+        raise ValueError(
+            f"{tree} is no checkout that this benchmark knows; looked for {', '.join(map(str, files))}"
+        )
+    return found
 
 
 def revision(tree: Path) -> str:
@@ -84,7 +85,7 @@ def measure(tree: Path, inputs: Path, cluster: Cluster) -> Result:
         os.symlink(inputs, Path(folder) / "inputs")
         command = [
             sys.executable, "-m", "benchmarks.driver_step.child", "driver", "--tree", str(tree),
-            "--api", api_of(tree), "--folder", folder, "--store", store,
+            "--implementation", str(implementation_of(tree)), "--folder", folder, "--store", store,
             "--cluster", json.dumps(asdict(cluster)),
         ]  # fmt: skip
         environment = {**os.environ, "PYTHONPATH": str(HERE), "OMP_NUM_THREADS": "1"}
@@ -95,12 +96,16 @@ def measure(tree: Path, inputs: Path, cluster: Cluster) -> Result:
 
 
 def total(result: Result, side: str = DRIVER) -> dict[str, float]:
-    """Sums over the phases of a side, and its peak above the beginning, MiB."""
+    """Sums over the phases of a side, and the driver's peak above the beginning, MiB; its thread in the
+    background takes memory of the same process."""
     phases = [phase for phase in result["phases"] if phase["side"] == side]
+    if not phases:
+        return {"seconds": 0.0, "cpu_seconds": 0.0, "peak": 0.0, "sent": 0.0}
+    peaks = [phase["peak"] for phase in result["phases"] if phase["side"] in (DRIVER, BACKGROUND)]
     return {
         "seconds": sum(phase["seconds"] for phase in phases),
         "cpu_seconds": sum(phase["cpu_seconds"] for phase in phases),
-        "peak": max(phase["peak"] for phase in phases) - result["resident_at_begin"],
+        "peak": max(peaks) - result["resident_at_begin"],
         "sent": sum(phase["sent"] for phase in phases),
     }
 
@@ -138,7 +143,7 @@ def _line(label: str, name: str, side: str, results: list[Result]) -> list[str]:
             if (phase["name"], phase["side"]) == (name, side)
         )
 
-    own = side == DRIVER
+    own = side in (DRIVER, BACKGROUND)
     return [
         label,
         f"{median('seconds'):.2f}",
@@ -155,6 +160,8 @@ def comparison_table(before: list[Result], after: list[Result]) -> str:
     shown = (
         ("driver: seconds", DRIVER, "seconds"),
         ("driver: CPU seconds", DRIVER, "cpu_seconds"),
+        ("driver's background: seconds", BACKGROUND, "seconds"),
+        ("driver's background: CPU seconds", BACKGROUND, "cpu_seconds"),
         ("driver: peak of resident memory, MiB", DRIVER, "peak"),
         ("driver: sent or written, MiB", DRIVER, "sent"),
         ("other processes: CPU seconds", "other processes", "cpu_seconds"),
@@ -167,7 +174,7 @@ def comparison_table(before: list[Result], after: list[Result]) -> str:
             [
                 label,
                 *(f"{statistics.median(values):,.1f}" for values in zip(*pairs, strict=True)),
-                ", ".join(f"{new / old:.3f}" for old, new in pairs),
+                ", ".join(f"{new / old:.3f}" if old else "-" for old, new in pairs),
             ]
         )
     return table(["", "before", "after", "after / before, each pair"], lines)

@@ -3,7 +3,7 @@
     MARSRL_PREFIX_PLAN=plan.json python -m benchmarks.prefix_rounds       # `benchmarks.prefix_cache` does
 
 The tiny model decodes responses of a fixed length, past their end and far beyond what it was trained for. The
-method itself makes continuations of them (`AttnRL.next_inputs`, with branch points at the least probable
+method itself makes continuations of them (`AttnRL.next_requests`, with branch points at the least probable
 tokens, since such text has no steps), and the agent-loop manager answers these as it does in training.
 """
 
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from marsrl_verl.core.prefix_tree import distinct_tokens
 from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.sent_prompts import prompts_sent
+from marsrl_verl.core.sequence import TokenIds
 from marsrl_verl.core.trajectory import Group, Trajectory
 from marsrl_verl.core.types import SOLVER
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 PLAN_VARIABLE = "MARSRL_PREFIX_PLAN"
 """Environment variable with the path of the plan."""
 PIPELINED, SEQUENTIAL = "pipelined", "sequential"
+Tokens = Sequence[int] | TokenIds
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +81,7 @@ class Row:
     seconds: float
 
 
-def held_in_blocks(earlier: Iterable[Sequence[int]], prompts: Iterable[Sequence[int]], size: int) -> int:
+def held_in_blocks(earlier: Iterable[Tokens], prompts: Iterable[Tokens], size: int) -> int:
     """Prompt tokens that a cache of whole blocks holds, when prompts are read one after another.
 
     Args:
@@ -89,7 +91,7 @@ def held_in_blocks(earlier: Iterable[Sequence[int]], prompts: Iterable[Sequence[
     """
     names: dict[tuple[int, tuple[int, ...]], int] = {}
 
-    def blocks(tokens: Sequence[int], count: int) -> Iterator[tuple[bool, int]]:
+    def blocks(tokens: Tokens, count: int) -> Iterator[tuple[bool, int]]:
         name = 0
         for at in range(count):
             key = (name, tuple(tokens[at * size : (at + 1) * size]))
@@ -156,7 +158,7 @@ class Bench:
             # continuations add at most.
             yield self.row(PIPELINED, length, continued, [*continued, *self.first_requests()], [])
             first = self.decode(self.first_requests(), length)[0]
-            earlier = [one.sequence.input_ids().tolist() for _, members in first for one in members]
+            earlier = [one.sequence.input_ids() for _, members in first for one in members]
             continued = self.continuations(first)
             yield self.row(SEQUENTIAL, length, continued, continued, earlier)
             self.new_weights()
@@ -167,11 +169,10 @@ class Bench:
         length: int,
         continued: list[RolloutRequest],
         requests: list[RolloutRequest],
-        earlier: list[list[int]],
+        earlier: list[TokenIds],
     ) -> Row:
         answered, done = self.decode(requests, self.plan.continuation_tokens, beyond_prefix=True)
-        sent_arrays = prompts_sent([one for _, members in answered for one in members])
-        prompts = [prompt.tolist() for prompt in sent_arrays]
+        prompts = prompts_sent([one for _, members in answered for one in members])
         sent = sum(map(len, prompts))
         # The last token that was sampled is never read.
         seen = sent - (distinct_tokens([*earlier, *prompts]) - distinct_tokens(earlier))
@@ -197,7 +198,8 @@ class Bench:
     def decode(
         self, requests: list[RolloutRequest], tokens: int, beyond_prefix: bool = False
     ) -> tuple[list[tuple[RolloutRequest, list[Trajectory]]], Any]:
-        """Trajectories by request, and the round that they came from; responses are cut after `tokens` tokens.
+        """Trajectories by request, and the round that they came from; responses are cut
+        after `tokens` tokens.
 
         A response's limit holds for the whole of it, so a round with continuations gets room for the longest
         beginning and is cut by segments instead.
@@ -206,7 +208,7 @@ class Bench:
         longest = settings.max_new_tokens if beyond_prefix else tokens
         sampling = {SOLVER: replace(settings, max_new_tokens=longest, segment_tokens=tokens)}
         done = self.trainer.async_rollout_manager.start(requests, sampling).wait()
-        found = {output.group_id: output.trajectories for output in done.outputs}
+        found = {one.group_id: one.trajectories for one in done.outputs}
         return [(one, found[one.group_id]) for one in requests], done
 
     def first_requests(self) -> list[RolloutRequest]:
@@ -225,9 +227,9 @@ class Bench:
 
     def continuations(self, first: list[tuple[RolloutRequest, list[Trajectory]]]) -> list[RolloutRequest]:
         requests: list[RolloutRequest] = []
-        for item, members in first:
-            group = Group(item, members)
-            requests += self.trainer.method.next_requests(item.problem, item.stage, [group], 1) or []
+        for request, members in first:
+            group = Group(request, members)
+            requests += self.trainer.method.next_requests(request.problem, request.stage, [group], 1) or []
         if not requests:
             raise RuntimeError("the method found no branch point in any of the responses")
         return requests

@@ -8,6 +8,7 @@ from pathlib import Path
 from marsrl_verl.data_preparation.graders import Graders
 
 from marsrl_verl.core.request import Problem
+from marsrl_verl.core.sequence import token_ids
 from marsrl_verl.core.thinking import final_text
 from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.core.types import SOLVER, is_correct
@@ -102,7 +103,7 @@ class AnswerCheck:
             stage=SOLVER,
             problem=problem,
             text=text,
-            final_text=final_text(text, thinking_opened=self._chat.opens_thinking(list(prompt_ids))),
+            final_text=final_text(text, thinking_opened=self._chat.opens_thinking(token_ids(prompt_ids))),
             finish_reason=FinishReason.STOP if ended else FinishReason.LENGTH,
         )
 

@@ -1,16 +1,17 @@
 """The processes of a measurement: `driver`, which is measured, and `worker`, which stands for the others.
 
-python -m benchmarks.driver_step.child driver --tree CHECKOUT --api lists --folder F --cluster '{…}'
+python -m benchmarks.driver_step.child driver --tree CHECKOUT --implementation FILE --folder F --cluster '{…}'
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
+import importlib.util
 import json
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from benchmarks.driver_step.inputs import Inputs
@@ -67,12 +68,12 @@ def run_step(driver: Driver, workers: WorkerProcess) -> dict[str, Any]:
     driver.finish_step()
     meter.begin("keep state")
     driver.keep_state()
-    meter.begin("advantages")
+    meter.begin("advantages before the batch")
     driver.credit()
     meter.begin("build and order the batch")
     driver.build_batch()
     driver.log_probs(workers.call)
-    meter.begin("masks, off-policy columns")
+    meter.begin("masks, off-policy columns, advantages")
     driver.loss_inputs()
     meter.begin("send for the update")
     driver.update(workers.call)
@@ -88,11 +89,21 @@ def run_step(driver: Driver, workers: WorkerProcess) -> dict[str, Any]:
     return {"resident_at_begin": begun, "phases": phases, "metrics": getattr(driver, "metrics", {})}
 
 
+def loaded(path: Path) -> ModuleType:
+    """A checkout's own implementation of the step; all else of the benchmark is this checkout's."""
+    spec = importlib.util.spec_from_file_location(f"driver_step_{path.stem}", path)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("part", choices=("driver", "worker"))
     parser.add_argument("--tree", required=True)
-    parser.add_argument("--api", required=True)
+    parser.add_argument("--implementation", type=Path, required=True)
     parser.add_argument("--folder", type=Path, required=True)
     parser.add_argument("--store", type=Path, required=True)
     parser.add_argument("--cluster", required=True)
@@ -105,7 +116,7 @@ def main() -> None:
     import torch
 
     torch.set_num_threads(1)
-    api = importlib.import_module(f"benchmarks.driver_step.{arguments.api}")
+    implementation = loaded(arguments.implementation)
     place = Place(
         inputs=Inputs(arguments.folder / "inputs"),
         store=Store(arguments.store),
@@ -116,11 +127,11 @@ def main() -> None:
     if arguments.part == "driver":
         command = [sys.executable, "-m", "benchmarks.driver_step.child", "worker", *sys.argv[2:]]
         workers = WorkerProcess(command)
-        found = run_step(api.driver(place), workers)
+        found = run_step(implementation.driver(place), workers)
         workers.end()
         (arguments.folder / "result.json").write_text(json.dumps(found))
         return
-    worker = api.worker(place)
+    worker = implementation.worker(place)
     for line in sys.stdin:
         message = json.loads(line)
         command_name = message.pop("command")

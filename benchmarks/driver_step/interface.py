@@ -78,9 +78,8 @@ class Driver(ABC):
     def keep_state(self) -> None:
         """Take the state that a run which has to end would save, as in every step."""
 
-    @abstractmethod
-    def credit(self) -> None:
-        """Advantages and their metrics."""
+    def credit(self) -> None:  # noqa: B027  (they may come with the loss's inputs)
+        """Advantages and their metrics, where they come before the batch."""
 
     @abstractmethod
     def build_batch(self) -> None:
@@ -95,7 +94,7 @@ class Driver(ABC):
 
     @abstractmethod
     def loss_inputs(self) -> None:
-        """Masks, off-policy columns and their metrics."""
+        """Masks, off-policy columns and their metrics, and advantages if they were not there before."""
 
     @abstractmethod
     def update(self, rank: Call) -> None:
@@ -118,7 +117,11 @@ class Driver(ABC):
 
 
 class Worker(ABC):
-    """A rollout worker's and a rank's part, in a process of its own; `place.meter` measures it."""
+    """A rollout worker's and a rank's part, in a process of its own; `place.meter` measures it.
+
+    What the driver has its ranks do (cut micro-batches, send made-up log-probabilities) are further methods,
+    known to the two alone.
+    """
 
     def __init__(self, place: Place) -> None:
         self.place = place
@@ -130,11 +133,3 @@ class Worker(ABC):
     @abstractmethod
     def reply(self, worker: int) -> dict[str, Any]:
         """Send what worker number `worker` brings back: `{"path", "size"}`. Phase `pack the reply`."""
-
-    @abstractmethod
-    def rank_log_probs(self, path: str) -> dict[str, Any]:
-        """Unpack a rank's share, cut micro-batches, and send made-up results: `{"path", "size"}`."""
-
-    @abstractmethod
-    def rank_update(self, path: str) -> dict[str, Any]:
-        """Unpack a rank's share of the update and cut the micro-batches of each mini-batch."""

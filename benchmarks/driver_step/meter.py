@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 import mmap
 import os
 import struct
@@ -20,7 +21,7 @@ class Phase:
 
     name: str
     side: str
-    """`driver`, or the process that does this part: `rollout worker`, `rank`, `background`."""
+    """`driver`, `background` for what it does in a thread beside others' work, or `other processes`."""
     seconds: float = 0.0
     cpu_seconds: float = 0.0
     resident_after: float = 0.0
@@ -37,10 +38,14 @@ class Meter:
     phases: dict[str, Phase] = field(default_factory=dict)
     _open: tuple[Phase, float, float] | None = None
 
-    def begin(self, name: str) -> None:
-        """End the phase that is open and begin another, or go on with an earlier one."""
+    def begin(self, name: str, side: str | None = None) -> None:
+        """End the phase that is open and begin another, or go on with an earlier one.
+
+        Args:
+            side: whose it is, if not the meter's.
+        """
         self.pause()
-        phase = self.phases.setdefault(name, Phase(name, self.side))
+        phase = self.phases.setdefault(name, Phase(name, side or self.side))
         Path("/proc/self/clear_refs").write_text("5")  # the peak is the present size from here on
         self._open = (phase, time.perf_counter(), time.process_time())
 
@@ -88,6 +93,9 @@ def settle() -> None:
     ctypes.CDLL(None).malloc_trim(0)
 
 
+_numbers = itertools.count()
+
+
 class Store:
     """Objects in files of shared memory, packed as Ray packs them: pickle 5, arrays out of band.
 
@@ -96,7 +104,6 @@ class Store:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._count = 0
 
     def put(self, value: Any) -> tuple[str, int]:
         """Path and size in bytes."""
@@ -107,11 +114,11 @@ class Store:
         buffers: list[pickle.PickleBuffer] = []
         packed = cloudpickle.dumps(value, protocol=5, buffer_callback=buffers.append)
         parts = [memoryview(packed), *(buffer.raw() for buffer in buffers)]
-        self._count += 1
-        path = self.folder / f"{os.getpid()}-{self._count}"
+        path = self.folder / f"{os.getpid()}-{next(_numbers)}"
         with path.open("wb") as file:
             file.write(struct.pack(f"<{len(parts) + 1}q", len(parts), *(part.nbytes for part in parts)))
             for part in parts:
+                file.seek(_aligned(file.tell()))
                 file.write(part)
         return str(path), path.stat().st_size
 
@@ -127,6 +134,11 @@ class Store:
         sizes = struct.unpack_from(f"<{count}q", mapped, 8)
         parts, place = [], 8 * (count + 1)
         for size in sizes:
+            place = _aligned(place)
             parts.append(mapped[place : place + size])
             place += size
         return pickle.loads(parts[0], buffers=parts[1:])
+
+
+def _aligned(place: int) -> int:
+    return place + -place % 64

@@ -17,7 +17,7 @@ from benchmarks.simulation.engine_time import EngineModel, Request, Round, run_r
 from marsrl_verl.algos.prompts import RolePrompts
 from marsrl_verl.core.request import Message, Problem, RolloutRequest, Sampling
 from marsrl_verl.core.seeding import derive_generator
-from marsrl_verl.core.sequence import Sequence
+from marsrl_verl.core.sequence import Sequence, token_ids
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory
 from marsrl_verl.core.types import CORRECTOR, ROLES, SOLVER, VERIFIER, is_correct
 from marsrl_verl.core.verdict import Verdict
@@ -187,7 +187,7 @@ class SimulatedEngine:
         self, item: RolloutRequest, k: int, before: Sequence | None, settings: Sampling
     ) -> Trajectory:
         response = self.responses.of_group(item)[k]
-        begun = before or Sequence(item.role, [], [], [])
+        begun = before or Sequence(item.role, token_ids([]), token_ids([]), np.zeros(0, dtype=np.float32))
         done = len(begun)
         end = done + settings.remaining_tokens(done)
         added = [0] * (min(response.units, end) - done)

@@ -11,11 +11,10 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from marsrl_verl.verl_adapter.sampling import sampling_arguments
-
 from benchmarks.throughput.plan import AS_STARTED, OFFLINE, Plan, Row, Workload, sampling_of, write_results
 from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.core.types import SOLVER
+from marsrl_verl.rollout.context import Decoding
 from marsrl_verl.verl_adapter.components import (
     build_prompts,
     chat_tokenizer,
@@ -45,26 +44,20 @@ def main() -> None:
             for part, (variant, text, log_probs) in enumerate(variants):
                 problems = plan.round_problems(workload, number, part)
                 ids = [chat.prompt_ids(prompts.solver(problem)) for problem in problems]
-                params = sampling_params(workload, config, plan.group_size, text, log_probs)
+                params = parameters(workload, config, plan.group_size, text, log_probs)
                 row = measure(llm, ids, params, variant, workload, number)
                 rows.append(replace(row, threads=torch.get_num_threads()))
     write_results(plan.results, rows, [], {"engine": {key: str(value) for key, value in arguments.items()}})
 
 
-def sampling_params(workload: Workload, config: Any, n: int, text: bool, log_probs: bool) -> Any:
+def parameters(workload: Workload, config: Any, n: int, text: bool, log_probs: bool) -> Any:
     """vLLM's settings, drawn from the same configuration as the plugin's."""
-    from vllm import SamplingParams
-    from vllm.sampling_params import RequestOutputKind
+    from marsrl_verl.verl_adapter.rollout_server.engine_requests import sampling_params
 
-    solver = sampling_of(workload, sampling_settings(typed_settings(config))[SOLVER])
-    return SamplingParams(
-        n=n,
-        **sampling_arguments(solver, solver.max_new_tokens),
-        ignore_eos=workload.ignore_end,
-        logprobs=0 if log_probs else None,
-        detokenize=text,
-        output_kind=RequestOutputKind.FINAL_ONLY,
-    )
+    one = sampling_of(workload, sampling_settings(typed_settings(config))[SOLVER])
+    decoding = Decoding(one.max_new_tokens, one.temperature, one.top_p, one.top_k)
+    told = 0 if log_probs else None
+    return sampling_params(decoding, n, ignore_eos=workload.ignore_end, logprobs=told, detokenize=text)
 
 
 def measure(

@@ -33,8 +33,12 @@ from benchmarks.throughput.plan import (
     write_results,
 )
 from benchmarks.throughput.processes import TAG, processor_seconds, spent
-from marsrl_verl.core.types import SOLVER, Sample, StageInput
+from marsrl_verl.core.request import RolloutRequest
+from marsrl_verl.core.sequence import token_ids
+from marsrl_verl.core.trajectory import FinishReason, Trajectory
+from marsrl_verl.core.types import SOLVER
 from marsrl_verl.rewards.base import ScoreRequest
+from marsrl_verl.rollout.context import Decoding
 from marsrl_verl.verl_adapter.components import chat_tokenizer
 from marsrl_verl.verl_adapter.reward_manager import build_role_rewards
 from marsrl_verl.verl_adapter.rollout_server import server
@@ -84,13 +88,13 @@ def _measure(config: DictConfig, plan: Plan) -> None:
         pieces: list[Piece] = []
         for workload in plan.workloads:
             ray.get([server.set_ignore_end.remote(workload.ignore_end) for server in servers])
-            samples: list[Sample] = []
-            inputs: list[StageInput] = []
+            trajectories: list[Trajectory] = []
+            requests: list[RolloutRequest] = []
             for number in range(plan.rounds + 1):
-                inputs = bench.inputs(workload, number, part=0)
-                row, samples = bench.whole_path(workload, number, inputs)
-                rows += [row, bench.server_alone(workload, number, bench.inputs(workload, number, part=1))]
-            pieces += bench.pieces(workload, inputs, samples)
+                requests = bench.requests(workload, number, part=0)
+                row, trajectories = bench.whole_path(workload, number, requests)
+                rows += [row, bench.server_alone(workload, number, bench.requests(workload, number, part=1))]
+            pieces += bench.pieces(workload, requests, trajectories)
         threads = ray.get(servers[0].threads.remote())
         for row in rows:
             row.threads = int(threads) if threads else os.cpu_count()
@@ -108,7 +112,7 @@ class Bench:
         self.client = ServerClient(trainer.llm_server_manager.get_client())
         self.tag = os.environ[TAG]
 
-    def inputs(self, workload: Workload, number: int, part: int) -> list[StageInput]:
+    def requests(self, workload: Workload, number: int, part: int) -> list[RolloutRequest]:
         """What a training step would ask the Solver."""
         return [
             solver_input(
@@ -118,34 +122,38 @@ class Bench:
         ]
 
     def whole_path(
-        self, workload: Workload, number: int, inputs: list[StageInput]
-    ) -> tuple[Row, list[Sample]]:
+        self, workload: Workload, number: int, requests: list[RolloutRequest]
+    ) -> tuple[Row, list[Trajectory]]:
         """The trainer's own call."""
         sampling = {SOLVER: sampling_of(workload, self.trainer.sampling[SOLVER])}
-        samples, seconds, processor = self._timed(
-            lambda: self.trainer.async_rollout_manager.generate(inputs, sampling)
+        outputs, seconds, processor = self._timed(
+            lambda: self.trainer.async_rollout_manager.generate(requests, sampling)
         )
-        lengths = [len(sample.response_ids) for sample in samples]
-        finished = sum(sample.finished for sample in samples)
-        row = Row(PLUGIN, workload.name, number, seconds, len(samples), sum(lengths), finished)
+        trajectories = [one for output in outputs for one in output.trajectories]
+        tokens = sum(one.tokens for one in trajectories)
+        finished = sum(one.finished for one in trajectories)
+        row = Row(PLUGIN, workload.name, number, seconds, len(trajectories), tokens, finished)
         row.processor_seconds = processor
-        return row, samples
+        return row, trajectories
 
-    def server_alone(self, workload: Workload, number: int, inputs: list[StageInput]) -> Row:
+    def server_alone(self, workload: Workload, number: int, requests: list[RolloutRequest]) -> Row:
         """Tokens to the server and back, the way of `ServerClient`."""
         settings = sampling_of(workload, self.trainer.sampling[SOLVER])
-        asked = [(one.group_id, self.chat.prompt_ids(one.messages)) for one in inputs]
+        decoding = Decoding(settings.max_new_tokens, settings.temperature, settings.top_p, settings.top_k)
+        policy = self.trainer.policies.of(SOLVER).name
+        asked = [(one.group_id, token_ids(self.chat.prompt_ids(one.messages))) for one in requests]
 
         async def ask_all() -> list[Any]:
             n = self.plan.group_size
             calls = [
-                self.client.complete(name, ids, settings, settings.max_new_tokens, n) for name, ids in asked
+                self.client.generate(policy, ids, decoding, session=name, name=name, n=n)
+                for name, ids in asked
             ]
             return [one for group in await asyncio.gather(*calls) for one in group]
 
         completions, seconds, processor = self._timed(lambda: asyncio.run(ask_all()))
         tokens = sum(len(one.token_ids) for one in completions)
-        finished = sum(one.finish_reason.value == "stop" for one in completions)
+        finished = sum(one.finish is FinishReason.STOP for one in completions)
         row = Row(SERVER, workload.name, number, seconds, len(completions), tokens, finished)
         row.processor_seconds = processor
         return row
@@ -158,36 +166,39 @@ class Bench:
         seconds = time.perf_counter() - start
         return result, seconds, spent(before, processor_seconds(self.tag))
 
-    def pieces(self, workload: Workload, inputs: list[StageInput], samples: list[Sample]) -> list[Piece]:
+    def pieces(
+        self, workload: Workload, requests: list[RolloutRequest], trajectories: list[Trajectory]
+    ) -> list[Piece]:
         """What one round's work beside the engine costs, piece by piece in this thread."""
-        by_group = {one.group_id: one for one in inputs}
-        requests = [ScoreRequest.of(by_group[one.group_id], one) for one in samples]
+        by_group = {one.group_id: one for one in requests}
+        to_score = [ScoreRequest.of(by_group[one.group_id], one) for one in trajectories]
         rewards = build_role_rewards(self.trainer.config)
 
         async def score() -> None:
-            for request in requests:
+            for request in to_score:
                 await rewards[request.role].score(request)
 
-        asyncio.run(rewards[SOLVER].score(requests[0]))  # starts a grader's process
+        asyncio.run(rewards[SOLVER].score(to_score[0]))  # starts a grader's process
+        sequences = [one.sequence for one in trajectories]
         answers = [
-            (one.response_ids, one.rollout_log_probs, one.finish_reason.value, one.policy_version)
-            for one in samples
+            (sequence.response_ids, sequence.rollout_log_probs, one.finish.value, sequence.version)
+            for one, sequence in zip(trajectories, sequences, strict=True)
         ]
         work: dict[str, tuple[Callable[[], Any], Any]] = {
-            "tokenise the prompts": (lambda: [self.chat.prompt_ids(one.messages) for one in inputs], None),
-            "decode to text": (lambda: [self.chat.text(one.response_ids) for one in samples], None),
+            "tokenise the prompts": (lambda: [self.chat.prompt_ids(one.messages) for one in requests], None),
+            "decode to text": (lambda: [self.chat.text(one.response_ids) for one in sequences], None),
             "score": (lambda: asyncio.run(score()), None),
             "pickle tokens and log-probs (server → worker)": (lambda: _there_and_back(answers), answers),
-            "pickle requests (worker → reward worker)": (lambda: _there_and_back(requests), requests),
-            "pickle samples (worker → driver)": (lambda: _there_and_back(samples), samples),
+            "pickle requests (worker → reward worker)": (lambda: _there_and_back(to_score), to_score),
+            "pickle trajectories (worker → driver)": (lambda: _there_and_back(trajectories), trajectories),
         }
-        found = []
+        found, count = [], len(trajectories)
         for name, (call, content) in work.items():
             start = time.perf_counter()
             call()
             seconds = time.perf_counter() - start
-            size = None if content is None else len(pickle.dumps(content, protocol=5)) / 1000 / len(samples)
-            found.append(Piece(name, workload.name, 1000 * seconds / len(samples), size))
+            size = None if content is None else len(pickle.dumps(content, protocol=5)) / 1000 / count
+            found.append(Piece(name, workload.name, 1000 * seconds / count, size))
         for reward in rewards.values():
             reward.close()
         return found

@@ -114,8 +114,11 @@ class Rows:
             values: (N,)
         """
         # Differences of a running sum would carry one row's inf, nan or rounding to others.
-        sums = np.bincount(self.row_of_token(), weights=values, minlength=len(self))
-        return sums.astype(np.float64, copy=False)
+        filled = np.flatnonzero(np.diff(self.offsets))
+        sums = np.zeros(len(self), dtype=np.float64)
+        if len(filled):
+            sums[filled] = np.add.reduceat(values, self.offsets[filled], dtype=np.float64)
+        return sums
 
     def trained_tokens(self) -> NDArray[np.int64]:
         """(B,) tokens of each row with `response_mask` 1."""

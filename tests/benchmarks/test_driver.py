@@ -8,7 +8,13 @@ import sys
 import numpy as np
 import pytest
 
-from benchmarks.driver import api_of, comparison_table, differing_metrics, per_row, phase_table
+from benchmarks.driver import (
+    comparison_table,
+    differing_metrics,
+    implementation_of,
+    per_row,
+    phase_table,
+)
 from benchmarks.driver_step import inputs as kinds
 from benchmarks.driver_step.child import run_step
 from benchmarks.driver_step.inputs import STAGES, Inputs, Sizes, generate, trainer_values
@@ -88,7 +94,7 @@ def test_the_store_gives_back_what_was_put_and_maps_arrays(tmp_path):
 
 
 def test_a_step_trains_all_rows_and_reports_every_phase(inputs, tmp_path):
-    from benchmarks.driver_step import lists
+    from benchmarks.driver_step import arrays
 
     (tmp_path / "store").mkdir()
 
@@ -96,7 +102,7 @@ def test_a_step_trains_all_rows_and_reports_every_phase(inputs, tmp_path):
         store, cluster = Store(tmp_path / "store"), Cluster(workers=3, ranks=2, micro_batch_tokens=2_000)
         return Place(inputs, store, Meter(side), cluster, tmp_path)
 
-    result = run_step(lists.driver(place("driver")), Direct(lists.worker(place("other processes"))))
+    result = run_step(arrays.driver(place("driver")), Direct(arrays.worker(place("other processes"))))
     metrics, trained = result["metrics"], inputs.trained
     tokens = np.concatenate([inputs.tokens[inputs.row(row)] for row in np.flatnonzero(trained)])
     assert metrics["actor/entropy"] == pytest.approx(trainer_values()[tokens].mean(), rel=1e-4)
@@ -145,4 +151,4 @@ def test_tables_have_medians_ratios_and_what_differs():
 
 def test_a_folder_that_is_no_checkout_is_refused(tmp_path):
     with pytest.raises(ValueError, match="no checkout that this benchmark knows"):
-        api_of(tmp_path)
+        implementation_of(tmp_path)
