@@ -275,8 +275,8 @@ class AttnRL(Method):
         return by_influence or self.expansion.filter is not FilterRule.NONE
 
     def probes(self, stage: str) -> tuple[Probe, ...]:
-        """Of first responses: their log-probabilities under the weights that sampled them, their FCI and their
-        entropies, as far as branch points, filter or loss need them."""
+        """Of first responses: their log-probabilities under the weights that sampled them, their FCI and
+        their entropies, as far as branch points, filter or loss need them."""
         entropies = self.record_log_probs or self.branching.criterion is BranchCriterion.ENTROPY
         influence = self.measures_influence()
         if stage != INITIAL or not (entropies or influence):

@@ -46,8 +46,8 @@ class Candidacy:
     messages: tuple[Message, ...]
     parent_id: str | None = None
     inputs: Mapping[str, Any] = field(default_factory=dict)
-    """`solution`, the text under judgement or repair, and `solution_reward`, the reward of its answer: 1 right,
-    0 wrong. The Verifier is scored against it, and fix and break rates are measured with it."""
+    """`solution`, the text under judgement or repair, and `solution_reward`, the reward of its answer: 1
+    right, 0 wrong. The Verifier is scored against it, and fix and break rates are measured with it."""
 
 
 class MarsRL(Method):
