@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
-
-from marsrl_verl.data_preparation.graders import Graders
 
 from marsrl_verl.core.request import Problem
 from marsrl_verl.core.sequence import token_ids
 from marsrl_verl.core.thinking import final_text
-from marsrl_verl.core.trajectory import FinishReason
+from marsrl_verl.core.trajectory import FinishReason, RewardResult
 from marsrl_verl.core.types import SOLVER, is_correct
 from marsrl_verl.data.problems import Collected, Columns, collect
 from marsrl_verl.data.rows import read_rows
@@ -80,7 +79,7 @@ class AnswerCheck:
         self._chat = chat
         target = REWARDS[reward]
         load_class(target, None, AnswerReward).close()  # a missing package is told now
-        self._graders = Graders(RewardRunner(load_class(target, None, AnswerReward)), _GRADERS)
+        self._reward = RewardRunner(load_class(target, None, AnswerReward), threads=_GRADERS)
 
     def right(self, answered: Sequence[tuple[Problem, Sequence[int], Sequence[int]]]) -> list[bool | None]:
         """Whether each response is right. One that was cut off is wrong; None: the grader itself failed.
@@ -88,8 +87,11 @@ class AnswerCheck:
         Args:
             answered: problems with the ids of their prompts and of whole responses.
         """
-        waiting = [self._graders.submit([self._request(*one)]) for one in answered]
-        results = [one.result()[0] for one in waiting]
+
+        async def score_all() -> list[RewardResult]:
+            return await asyncio.gather(*[self._reward.score(self._request(*one)) for one in answered])
+
+        results = asyncio.run(score_all())
         return [is_correct(one.value) if one.graded else None for one in results]
 
     def _request(
@@ -109,4 +111,4 @@ class AnswerCheck:
 
     def close(self) -> None:
         """End the graders."""
-        self._graders.close()
+        self._reward.close()
