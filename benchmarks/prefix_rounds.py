@@ -198,12 +198,8 @@ class Bench:
     def decode(
         self, requests: list[RolloutRequest], tokens: int, beyond_prefix: bool = False
     ) -> tuple[list[tuple[RolloutRequest, list[Trajectory]]], Any]:
-<<<<<<< HEAD
         """Trajectories by request, and the round that they came from; responses are cut
         after `tokens` tokens.
-=======
-        """Trajectories by request, and the round that they came from; responses are cut after `tokens`.
->>>>>>> tests16
 
         A response's limit holds for the whole of it, so a round with continuations gets room for the longest
         beginning and is cut by segments instead.
