@@ -95,10 +95,6 @@ SIGNATURES: dict[str, list[str]] = {
     "verl.workers.engine_workers:ActorRolloutRefWorker.compute_log_prob": ["self", "data"],
     "verl.workers.engine_workers:ActorRolloutRefWorker.compute_ref_log_prob": ["self", "data"],
     "verl.workers.engine_workers:ActorRolloutRefWorker.update_actor": ["self", "data"],
-    "verl.workers.engine_workers:ActorRolloutRefWorker.init_model": ["self"],
-    "verl.workers.engine_workers:ActorRolloutRefWorker.compute_log_prob": ["self", "data"],
-    "verl.workers.engine_workers:ActorRolloutRefWorker.compute_ref_log_prob": ["self", "data"],
-    "verl.single_controller.base.decorator:make_nd_compute_dataproto_dispatch_fn": ["mesh_name"],
     "verl.workers.engine.fsdp.transformer_impl:FSDPEngineWithLMHead.forward_step": [
         "self", "micro_batch", "loss_function", "forward_only",
     ],
