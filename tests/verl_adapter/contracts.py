@@ -92,12 +92,6 @@ SIGNATURES: dict[str, list[str]] = {
         "self", "config", "role", "distillation_config", "kwargs",
     ],
     "verl.workers.engine_workers:ActorRolloutRefWorker.update_actor": ["self", "data"],
-<<<<<<< HEAD
-    "verl.workers.engine_workers:ActorRolloutRefWorker.init_model": ["self"],
-    "verl.workers.engine_workers:ActorRolloutRefWorker.compute_log_prob": ["self", "data"],
-    "verl.workers.engine_workers:ActorRolloutRefWorker.compute_ref_log_prob": ["self", "data"],
-=======
->>>>>>> batch
     "verl.workers.engine.fsdp.transformer_impl:FSDPEngineWithLMHead.forward_step": [
         "self", "micro_batch", "loss_function", "forward_only",
     ],
