@@ -91,6 +91,8 @@ SIGNATURES: dict[str, list[str]] = {
     "verl.workers.engine_workers:ActorRolloutRefWorker.__init__": [
         "self", "config", "role", "distillation_config", "kwargs",
     ],
+    "verl.workers.engine_workers:ActorRolloutRefWorker.compute_log_prob": ["self", "data"],
+    "verl.workers.engine_workers:ActorRolloutRefWorker.compute_ref_log_prob": ["self", "data"],
     "verl.workers.engine_workers:ActorRolloutRefWorker.update_actor": ["self", "data"],
     "verl.workers.engine.fsdp.transformer_impl:FSDPEngineWithLMHead.forward_step": [
         "self", "micro_batch", "loss_function", "forward_only",
