@@ -389,6 +389,7 @@ def _state(inputs: Inputs, scheduler: Scheduler, step: int) -> dict[str, Any]:
         for row in map(int, inputs.rows_of(group)):
             before = inputs.fate[row] != ENDED_BEFORE
             members[int(inputs.number[row])] = _trajectory(inputs, row, step, prompt, before=before)
+        describe(RolloutOutput(name, list(members.values())))  # as the worker of the round did
         state.pending[name] = PendingGroup(members, in_flight=False)
     stages = [[stage.name, stage.role] for stage in scheduler.method.stages]
     return {
