@@ -103,7 +103,8 @@ def test_roles_are_the_methods(run, package):
     done = run(*ALONE, "evaluation=solver", "actor_rollout_ref.rollout.top_p=1.0")
     assert (done.status, done.err) == (0, "")
     assert set(done.launched.marsrl.roles) == set(done.launched.marsrl.reward) == {"solver"}
-    assert_refused(run(*ALONE), "marsrl.evaluation.correction_rounds = 2", "has no verifier and no corrector")
+    rounds = "marsrl.evaluation.correction_rounds"
+    assert_refused(run(*ALONE, f"{rounds}=2"), f"{rounds} = 2", "has no verifier and no corrector")
     done = run(*ALONE, "evaluation=solver", "marsrl.roles.verifier.top_p=0.9")
     assert_refused(done, "marsrl.roles.verifier", "Its roles: solver.")
 

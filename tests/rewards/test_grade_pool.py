@@ -229,7 +229,7 @@ def test_a_bomb_is_a_wrong_answer():
             assert (result.value, result.graded) == (0.0, True)
             assert result.error.startswith("timeout: ")
             assert bomb == rf"\boxed{{{result.info['answer']}}}"
-        assert reward.score(request(r"\boxed{\sqrt{4}}", "2")).reward == 1.0
+        assert reward.score(request(r"\boxed{\sqrt{4}}", "2")).value == 1.0
     finally:
         reward.close()
 
@@ -252,7 +252,7 @@ def test_bombs_cost_no_more_than_their_own_processor_time():
         return _processor_seconds_of(reward.pool._server) - used
 
     try:
-        assert reward.score(request(*ordinary[0])).reward == 1.0  # starts the processes
+        assert reward.score(request(*ordinary[0])).value == 1.0  # starts the processes
         without = graded(ordinary)
         with_bombs = graded([*hard, *ordinary])
         assert with_bombs - without <= len(hard) * limit_s + 1
@@ -291,9 +291,9 @@ def test_text_that_tells_is_not_sent_to_a_process():
             ("0.5", r"\frac12", 1.0),
             ("x=2", "2", 1.0),
         ]:
-            assert reward.score(request(rf"\boxed{{{text}}}", truth)).reward == expected
+            assert reward.score(request(rf"\boxed{{{text}}}", truth)).value == expected
         assert reward.pool.starts == 0
-        assert reward.score(request(r"\boxed{\sqrt{4}}", "2")).reward == 1.0
+        assert reward.score(request(r"\boxed{\sqrt{4}}", "2")).value == 1.0
         assert reward.pool.starts == 1
     finally:
         reward.close()
