@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 
+import numpy as np
 import pytest
-import torch
 from training_runs import TrainingRun, train, train_and_kill
+
+from marsrl_verl.verl_adapter.checkpoint import load_state
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500)]
 
@@ -112,15 +114,18 @@ def test_unexpanded_responses_are_trained(killed_and_resumed):
 
 
 def test_the_checkpoint_holds_beginnings_and_the_filters_mean(killed_and_resumed):
-    path = killed_and_resumed.folder / f"checkpoints/global_step_{STEPS}/marsrl.pt"
-    state = torch.load(path, weights_only=False)
+    state = load_state(killed_and_resumed.folder / f"checkpoints/global_step_{STEPS}")
     solved = sum(
         one["attnrl/problems"] * one["attnrl/all_correct_share"]
         for one in killed_and_resumed.metrics().values()
     )
-    assert state["algorithm"]["mean"]["count"] == pytest.approx(solved), "the filter judges these alone"
-    waiting = [one for one in state["scheduler"]["state"]["inputs"] if one["stage"] == "continuation"]
-    assert waiting and all(one["prefix"]["trainer_log_probs"] for one in waiting)
+    assert state["method"]["mean"]["count"] == pytest.approx(solved), "the filter judges these alone"
+    requests = state["scheduler"]["state"]["requests"]
+    prefixes = [one["prefix"] for one in requests if one["stage"] == "continuation"]
+    assert prefixes
+    for one in prefixes:
+        recorded = one["annotations"]["recorded_log_probs"]
+        assert len(recorded) == len(one["response_ids"]) and not np.isnan(recorded).any()
 
 
 def test_two_ranks_train_trees_inside_a_step(tmp_path):
