@@ -25,10 +25,8 @@ class TwoTurns:  # the rollout program; what the calculator writes has mask 0: i
                 events.append({"tool": "calculator", "result": result})
                 chat.append_text(f"{result}\n")
             await chat.sample()
-        name, (text, final) = f"{request.group_id}#{k}", chat.texts()
-        return Trajectory(
-            name, [chat.sequence()], chat.finish, text, final, detail=chat.detail, events=events
-        )
+        ended = (chat.finish, *chat.texts(), None, chat.detail, events)
+        return Trajectory(f"{request.group_id}#{k}", [chat.sequence()], *ended)
 
 
 class Calculator(Method):
@@ -57,5 +55,5 @@ class Calculator(Method):
     def select(self, groups, step):
         return comparable_rows(groups)
 
-    def advantages(self, rows):  # those against the mean, and never more than 1
+    def advantages(self, rows):  # relative to the group, and never above 1
         return rows.spread(group_relative(rows).clip(-1, 1).astype("float32"))
