@@ -91,6 +91,7 @@ SIGNATURES: dict[str, list[str]] = {
     "verl.workers.engine_workers:ActorRolloutRefWorker.__init__": [
         "self", "config", "role", "distillation_config", "kwargs",
     ],
+    "verl.workers.engine_workers:ActorRolloutRefWorker.init_model": ["self"],
     "verl.workers.engine_workers:ActorRolloutRefWorker.compute_log_prob": ["self", "data"],
     "verl.workers.engine_workers:ActorRolloutRefWorker.compute_ref_log_prob": ["self", "data"],
     "verl.workers.engine_workers:ActorRolloutRefWorker.update_actor": ["self", "data"],
