@@ -1,4 +1,4 @@
-"""One request, `n` independent calls of the model: the rollout of every stage of MarsRL and AttnRL.
+"""One request, `n` independent calls of the model: what a stage is that only asks the model.
 
 A long response may take several rounds: each adds a segment to the tokens that are there already.
 """

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from jinja2 import TemplateError
 from verl.utils.tokenizer.continuous_token_wiring import create_continuous_token_builder
 
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer, check_builder
@@ -56,7 +57,9 @@ class ChatTemplateBuilder:
         try:
             merged = self.builder.merge_context_tokens(previous, updated, tail, tools=tools or None)
             return list(merged.token_ids)
-        except Exception:
+        except (TemplateError, TypeError, ValueError):
+            # A template whose roles must alternate refuses verl's rendering of a user's turn after two others,
+            # and fails when verl then gives it the content as a list.
             added = updated[len(previous) :]
             if [message["role"] for message in added] != ["user"]:
                 raise
