@@ -58,8 +58,8 @@ class ChatTemplateBuilder:
             merged = self.builder.merge_context_tokens(previous, updated, tail, tools=tools or None)
             return list(merged.token_ids)
         except (TemplateError, TypeError, ValueError):
-            # A template whose roles must alternate refuses verl's rendering of a user's turn after two others,
-            # and fails when verl then gives it the content as a list.
+            # A template whose roles must alternate refuses verl's rendering of a user's turn after two others
+            # (and fails when verl then gives it the content as a list).
             added = updated[len(previous) :]
             if [message["role"] for message in added] != ["user"]:
                 raise
