@@ -32,7 +32,7 @@ from marsrl_verl.core.request import Problem
 from marsrl_verl.core.trajectory import FinishReason, RewardResult
 from marsrl_verl.core.types import SOLVER
 from marsrl_verl.rewards.base import ScoreRequest
-from marsrl_verl.verl_adapter.reward_manager import MarsRLRewardManager
+from marsrl_verl.verl_adapter.rollout_server.reward_manager import MarsRLRewardManager
 
 GROUP = 8
 BOMBS = (r"9^{9^{9^9}}", "100000!!", r"\binom{10^9}{5\cdot 10^8}", r"(x+y+z)^{5000}")

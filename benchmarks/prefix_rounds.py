@@ -123,7 +123,7 @@ def _measure(config: DictConfig, plan: Plan) -> None:
     from verl.workers.rollout.replica import RolloutReplicaRegistry
 
     from benchmarks.throughput.plugin import FixedLengthReplica
-    from marsrl_verl.verl_adapter.task_runner import MarsRLTaskRunner
+    from marsrl_verl.verl_adapter.run.task_runner import MarsRLTaskRunner
 
     trainer = MarsRLTaskRunner().build_trainer(config)
     RolloutReplicaRegistry.register("vllm", lambda: FixedLengthReplica)
@@ -254,7 +254,7 @@ def read_rows(path: Path) -> list[Row]:
 if __name__ == "__main__":
     from marsrl_verl.config.command_line import parse_arguments
     from marsrl_verl.config.compose import compose_config
-    from marsrl_verl.verl_adapter.launch import run
+    from marsrl_verl.verl_adapter.run.launch import run
 
     composed = compose_config(parse_arguments(list(read_plan().overrides))).config
     sys.exit(run(composed, work="benchmarks.prefix_rounds:measure"))

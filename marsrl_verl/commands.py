@@ -36,7 +36,7 @@ def doctor() -> int:
 
 def _launch(config: DictConfig) -> int:
     # Imported late: verl takes seconds to import, and a wrong configuration never gets here.
-    from marsrl_verl.verl_adapter.launch import run
+    from marsrl_verl.verl_adapter.run.launch import run
 
     return run(config)
 

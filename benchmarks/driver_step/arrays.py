@@ -35,14 +35,14 @@ from marsrl_verl.core.sequence import Sequence
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory
 from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER
 from marsrl_verl.core.verdict import Verdict
-from marsrl_verl.verl_adapter import checkpoint
-from marsrl_verl.verl_adapter.generation import Generation, Round
-from marsrl_verl.verl_adapter.micro_batches import use_fast_partitions
-from marsrl_verl.verl_adapter.observer import TrainingObserver
-from marsrl_verl.verl_adapter.rank_rows import HeldRows, responses_only
-from marsrl_verl.verl_adapter.rollout_manager import MarsRLAgentLoopManager
+from marsrl_verl.verl_adapter.checkpoint import sealed as checkpoint
+from marsrl_verl.verl_adapter.engine.micro_batches import use_fast_partitions
+from marsrl_verl.verl_adapter.engine.rank_rows import HeldRows, responses_only
+from marsrl_verl.verl_adapter.rollout_server.generation import Generation, Round
+from marsrl_verl.verl_adapter.rollout_server.rollout_manager import MarsRLAgentLoopManager
 from marsrl_verl.verl_adapter.rollout_server.worker import Answer, describe
-from marsrl_verl.verl_adapter.trainer import RayMarsRLTrainer
+from marsrl_verl.verl_adapter.trainer.observer import TrainingObserver
+from marsrl_verl.verl_adapter.trainer.trainer import RayMarsRLTrainer
 
 _ACTOR = {
     "use_dynamic_bsz": True,

@@ -21,7 +21,7 @@ from marsrl_verl.verl_adapter.components import (
     sampling_settings,
 )
 from marsrl_verl.verl_adapter.environment import prepare_environment
-from marsrl_verl.verl_adapter.offline_engine import engine_arguments, load_tokenizer
+from marsrl_verl.verl_adapter.rollout_server.offline_engine import engine_arguments, load_tokenizer
 
 
 def main() -> None:

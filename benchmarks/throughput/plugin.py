@@ -40,12 +40,12 @@ from marsrl_verl.core.types import SOLVER
 from marsrl_verl.rewards.base import ScoreRequest
 from marsrl_verl.rollout.context import Decoding
 from marsrl_verl.verl_adapter.components import chat_tokenizer
-from marsrl_verl.verl_adapter.reward_manager import build_role_rewards
 from marsrl_verl.verl_adapter.rollout_server import server
 from marsrl_verl.verl_adapter.rollout_server.client import ServerClient
 from marsrl_verl.verl_adapter.rollout_server.engine_requests import sampling_params
+from marsrl_verl.verl_adapter.rollout_server.reward_manager import build_role_rewards
 from marsrl_verl.verl_adapter.rollout_server.server import MarsRLvLLMReplica, MarsRLvLLMServer
-from marsrl_verl.verl_adapter.task_runner import MarsRLTaskRunner
+from marsrl_verl.verl_adapter.run.task_runner import MarsRLTaskRunner
 from marsrl_verl.verl_adapter.terminal import chatter_to
 
 

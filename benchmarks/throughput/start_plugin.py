@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 
 from benchmarks.throughput.plan import Plan
-from marsrl_verl.verl_adapter.launch import run
+from marsrl_verl.verl_adapter.run.launch import run
 
 if __name__ == "__main__":
     sys.exit(run(Plan.read().config(), work="benchmarks.throughput.plugin:measure"))

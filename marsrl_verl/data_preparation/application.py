@@ -88,7 +88,7 @@ def _vllm_with(log: Path) -> MakeClient:
     """vLLM, which also comments on the end of the process: to the log."""
 
     def make(config: DictConfig, settings: Sampling) -> GenerationClient:
-        from marsrl_verl.verl_adapter.offline_engine import OfflineClient
+        from marsrl_verl.verl_adapter.rollout_server.offline_engine import OfflineClient
 
         atexit.register(_errors_to, log)
         return OfflineClient(config, settings)
@@ -237,7 +237,7 @@ def _answer_missing(
     log: GradeLog,
     make_client: MakeClient,
 ) -> None:
-    from marsrl_verl.verl_adapter.offline_engine import load_tokenizer
+    from marsrl_verl.verl_adapter.rollout_server.offline_engine import load_tokenizer
 
     settings, sampling = typed_settings(config), solver_sampling(config)
     print(

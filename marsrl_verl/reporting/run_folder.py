@@ -287,7 +287,7 @@ class RunFolder:
 
         Later metric lines move to `metrics.replaced.jsonl`; rollouts and evaluations of later steps move
         into `replaced/`. Returns the number of metric lines moved. Checkpoints are set aside before, by
-        `verl_adapter.checkpoint.set_aside_after`: they need not lie in this folder.
+        `verl_adapter.checkpoint.sealed.set_aside_after`: they need not lie in this folder.
         """
         folders = (self.path / ROLLOUT_FOLDER, self.path / _TRAINED_FOLDER)
         for half in (path for folder in folders for path in folder.glob(".*.tmp")):

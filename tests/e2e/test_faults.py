@@ -13,7 +13,7 @@ import psutil
 import pytest
 from training_runs import REPOSITORY, TrainingRun, command, train, wait_for_step
 
-from marsrl_verl.verl_adapter import checkpoint
+from marsrl_verl.verl_adapter.checkpoint import sealed as checkpoint
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500)]
 

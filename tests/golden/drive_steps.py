@@ -37,7 +37,7 @@ from marsrl_verl.core.types import ROLES, SOLVER, is_correct
 from marsrl_verl.evaluation.credit_metrics import credit_metrics
 from marsrl_verl.evaluation.text_metrics import text_figures
 from marsrl_verl.evaluation.training_metrics import training_metrics
-from marsrl_verl.verl_adapter.batch import BatchPlan, PolicyBatch, arrange
+from marsrl_verl.verl_adapter.engine.batch import BatchPlan, PolicyBatch, arrange
 
 PRESETS = Path(__file__).resolve().parents[2] / "configs" / "algo"
 FINISH = {

@@ -214,8 +214,8 @@ class Bench:
     def __init__(self, config: Any) -> None:
         from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
-        from marsrl_verl.verl_adapter.task_runner import MarsRLTaskRunner
-        from marsrl_verl.verl_adapter.workers import MarsRLActorRolloutRefWorker
+        from marsrl_verl.verl_adapter.engine.workers import MarsRLActorRolloutRefWorker
+        from marsrl_verl.verl_adapter.run.task_runner import MarsRLTaskRunner
 
         self.config = config
         self.trainer = MarsRLTaskRunner().build_trainer(config)
@@ -329,7 +329,7 @@ def main(folder: Path) -> None:
     config = compose_config(parse_arguments([*OVERRIDES, f"actor_rollout_ref.model.path={model}"])).config
     prepare_environment(config)
     # What takes the time is imported once; the ranks are forks of this process.
-    import marsrl_verl.verl_adapter.task_runner  # noqa: F401
+    import marsrl_verl.verl_adapter.run.task_runner  # noqa: F401
 
     for world in WORLDS:
         fork_ranks(world, lambda rank, port, world=world: run_rank(config, folder, rank, world, port))

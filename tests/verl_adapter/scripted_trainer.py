@@ -26,12 +26,12 @@ from marsrl_verl.core.request import Sampling
 from marsrl_verl.core.scheduler import Scheduler
 from marsrl_verl.core.scripted import ScriptedEngine, SkillModel
 from marsrl_verl.verl_adapter import stop_signals
-from marsrl_verl.verl_adapter.batch import jagged
-from marsrl_verl.verl_adapter.checkpoint import describe_shards
-from marsrl_verl.verl_adapter.engine_watch import EngineGuard, EngineWatch, Limits
-from marsrl_verl.verl_adapter.generation import Generation, Round
-from marsrl_verl.verl_adapter.problem_stream import AskedProblems, ProblemStream
-from marsrl_verl.verl_adapter.trainer import RayMarsRLTrainer
+from marsrl_verl.verl_adapter.checkpoint.sealed import describe_shards
+from marsrl_verl.verl_adapter.engine.batch import jagged
+from marsrl_verl.verl_adapter.rollout_server.engine_watch import EngineGuard, EngineWatch, Limits
+from marsrl_verl.verl_adapter.rollout_server.generation import Generation, Round
+from marsrl_verl.verl_adapter.trainer.problem_stream import AskedProblems, ProblemStream
+from marsrl_verl.verl_adapter.trainer.trainer import RayMarsRLTrainer
 
 WEIGHTS = "model_world_size_1_rank_0.pt"
 SEGMENT_TOKENS = 40

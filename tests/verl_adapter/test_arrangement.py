@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marsrl_verl.verl_adapter.arrangement import arrange_families, arrange_rows
+from marsrl_verl.verl_adapter.engine.arrangement import arrange_families, arrange_rows
 
 
 def test_two_ranks_get_rows_in_serpentine_order():

@@ -10,7 +10,7 @@ import pytest
 
 from marsrl_verl.reporting import seal as seals
 from marsrl_verl.reporting.seal import SEAL_NAME, CheckpointError, check_before_start, newest_sealed
-from marsrl_verl.verl_adapter.checkpoint import (
+from marsrl_verl.verl_adapter.checkpoint.sealed import (
     TRACKER_NAME,
     check_seal,
     describe_shards,

@@ -6,7 +6,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from marsrl_verl.settings.issues import ConfigError
-from marsrl_verl.verl_adapter.cluster import require_resources
+from marsrl_verl.verl_adapter.run.cluster import require_resources
 
 SMALL, NODE = {"CPU": 2.0}, {"CPU": 2.0, "GPU": 1.0}
 

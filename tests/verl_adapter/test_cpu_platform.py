@@ -79,7 +79,8 @@ from verl.workers.engine.base import EngineRegistry
 def engine():
     return EngineRegistry.get_engine_cls("language_model", "fsdp2").__name__
 note("engine before", engine)
-import marsrl_verl.verl_adapter.cpu.fsdp_engine
+from marsrl_verl.verl_adapter.engine.probe_engine import register_engine
+register_engine()
 note("engine after", engine)
 
 def rollout():
@@ -141,7 +142,7 @@ def test_process_group_that_verl_asks_for_is_refused_and_ours_is_left_alone(fact
 def test_fsdp_engine_exists_for_the_device_cpu(facts):
     """Upstream: the FSDP engine is registered for cuda and npu."""
     assert "Error" in facts["run"]["engine before"]
-    assert facts["run"]["engine after"] == "CPUFSDPEngineWithLMHead"
+    assert facts["run"]["engine after"] == "ProbeFSDPEngine"
 
 
 def test_version_of_vllm_is_found_without_a_pythonpath_of_the_user(facts):

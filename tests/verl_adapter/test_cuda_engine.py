@@ -11,7 +11,7 @@ pytest.importorskip("verl", reason="the adapter's tests need verl")
 from verl.workers.engine.base import EngineRegistry
 from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 
-from marsrl_verl.verl_adapter.probe_engine import ProbeFSDPEngine, register_on_cuda
+from marsrl_verl.verl_adapter.engine.probe_engine import ProbeFSDPEngine, register_engine
 
 
 @pytest.fixture
@@ -25,12 +25,12 @@ def on_nvidia(monkeypatch):
 @pytest.mark.parametrize("backend", ["fsdp", "fsdp2"])
 def test_our_engine_goes_before_verls_own(on_nvidia, backend):
     assert EngineRegistry.get_engine_cls("language_model", backend) is FSDPEngineWithLMHead
-    register_on_cuda()
+    register_engine()
     assert EngineRegistry.get_engine_cls("language_model", backend) is ProbeFSDPEngine
-    register_on_cuda()  # a second worker of this process
+    register_engine()  # a second worker of this process
 
 
 def test_other_devices_keep_theirs(on_nvidia, monkeypatch):
     monkeypatch.setenv("VERL_ENGINE_VENDOR", "metax")
-    register_on_cuda()
+    register_engine()
     assert EngineRegistry.get_engine_cls("language_model", "fsdp2") is FSDPEngineWithLMHead

@@ -13,8 +13,9 @@ from fake_ray import Answer, FakeRay, actor
 from ray.exceptions import ActorDiedError, RayTaskError
 
 from marsrl_verl.rollout.context import EngineUnavailableError
-from marsrl_verl.verl_adapter import engine_watch, stop_signals
-from marsrl_verl.verl_adapter.engine_watch import (
+from marsrl_verl.verl_adapter import stop_signals
+from marsrl_verl.verl_adapter.rollout_server import engine_watch
+from marsrl_verl.verl_adapter.rollout_server.engine_watch import (
     EngineGuard,
     EngineWatch,
     Limits,
@@ -23,7 +24,7 @@ from marsrl_verl.verl_adapter.engine_watch import (
     results,
     within,
 )
-from marsrl_verl.verl_adapter.round_watch import GroupCounts, RoundStalledError, RoundWatch
+from marsrl_verl.verl_adapter.rollout_server.round_watch import GroupCounts, RoundStalledError, RoundWatch
 
 LIMIT = 30.0
 

@@ -30,7 +30,6 @@ from marsrl_verl.rollout.external.answer_file import AnswerFileError, FileSource
 from marsrl_verl.rollout.external.api_key import ApiKeyError
 from marsrl_verl.rollout.external.endpoint import EndpointSource
 from marsrl_verl.rollout.external.solver import ExternalAnswer
-from marsrl_verl.verl_adapter import engine_watch, rollout_manager
 from marsrl_verl.verl_adapter.components import (
     answer_sources,
     build_method,
@@ -38,10 +37,11 @@ from marsrl_verl.verl_adapter.components import (
     endpoint_key,
     policy_set,
 )
-from marsrl_verl.verl_adapter.observer import TrainingObserver
-from marsrl_verl.verl_adapter.rollout_manager import MarsRLAgentLoopManager
+from marsrl_verl.verl_adapter.rollout_server import engine_watch, rollout_manager
 from marsrl_verl.verl_adapter.rollout_server import worker as worker_module
+from marsrl_verl.verl_adapter.rollout_server.rollout_manager import MarsRLAgentLoopManager
 from marsrl_verl.verl_adapter.rollout_server.worker import Answer, RolloutWorker, Turn
+from marsrl_verl.verl_adapter.trainer.observer import TrainingObserver
 
 ENDPOINT = "marsrl.external_solver.endpoint"
 SERVED = ("external_solver=endpoint", f"{ENDPOINT}.base_urls=[http://host:8000/v1]", f"{ENDPOINT}.model=big")

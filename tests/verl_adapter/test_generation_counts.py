@@ -9,7 +9,7 @@ from marsrl_verl.algos.prompts import MathPrompts
 from marsrl_verl.core.request import Problem, Sampling
 from marsrl_verl.core.scheduler import Scheduler
 from marsrl_verl.core.scripted import Reply, ScriptedEngine
-from marsrl_verl.verl_adapter.generation import Generation, Round
+from marsrl_verl.verl_adapter.rollout_server.generation import Generation, Round
 
 COUNTED = ("rounds", "trajectories", "tokens", "continued_tokens", "seconds")
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 from scripted_trainer import WEIGHTS, ScriptedTrainer, batches
 
-from marsrl_verl.verl_adapter import checkpoint
+from marsrl_verl.verl_adapter.checkpoint import sealed as checkpoint
 
 
 class Killed(BaseException):
@@ -178,7 +178,7 @@ def test_a_run_that_starts_anew_continues_nothing(tmp_path):
 def test_a_worker_describes_the_files_of_its_rank(tmp_path):
     from verl.single_controller.base.decorator import MAGIC_ATTR, Dispatch
 
-    from marsrl_verl.verl_adapter.workers import MarsRLActorRolloutRefWorker
+    from marsrl_verl.verl_adapter.engine.workers import MarsRLActorRolloutRefWorker
 
     for rank in range(2):
         (tmp_path / f"model_world_size_2_rank_{rank}.pt").write_bytes(b"weights")

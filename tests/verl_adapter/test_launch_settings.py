@@ -14,7 +14,7 @@ from omegaconf import OmegaConf
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
 from marsrl_verl.verl_adapter.environment import DISTRIBUTION_FOLDER, REGISTER_MODULE, prepare_environment
-from marsrl_verl.verl_adapter.launch import ray_settings
+from marsrl_verl.verl_adapter.run.launch import ray_settings
 
 JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 

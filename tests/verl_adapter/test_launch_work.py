@@ -8,7 +8,7 @@ import pytest
 from omegaconf import OmegaConf
 
 from marsrl_verl.rollout.context import EngineUnavailableError
-from marsrl_verl.verl_adapter import launch
+from marsrl_verl.verl_adapter.run import launch
 from marsrl_verl.verl_adapter.stop_signals import StopRequested
 from marsrl_verl.verl_adapter.terminal import chatter_log, chatter_to
 

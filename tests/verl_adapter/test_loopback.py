@@ -17,7 +17,7 @@ import torch
 from fresh_python import run_fresh
 
 from marsrl_verl.verl_adapter import loopback
-from marsrl_verl.verl_adapter.launch import quiet_third_parties
+from marsrl_verl.verl_adapter.run.launch import quiet_third_parties
 
 
 @pytest.fixture(autouse=True)

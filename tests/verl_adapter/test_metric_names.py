@@ -25,16 +25,16 @@ from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
 from marsrl_verl.core.request import RolloutRequest
 from marsrl_verl.core.scripted import Reply, Script, ScriptedEngine, SkillModel
-from marsrl_verl.verl_adapter import task_runner
-from marsrl_verl.verl_adapter import tracking as tracking_module
-from marsrl_verl.verl_adapter.checkpoint import describe_shards
-from marsrl_verl.verl_adapter.engine_watch import EngineGuard, EngineWatch, Limits
-from marsrl_verl.verl_adapter.generation import Round
-from marsrl_verl.verl_adapter.probe_engine import MEASURE_KEY
-from marsrl_verl.verl_adapter.rank_rows import HeldRows
+from marsrl_verl.verl_adapter.checkpoint.sealed import describe_shards
+from marsrl_verl.verl_adapter.engine.probe_engine import MEASURE_KEY
+from marsrl_verl.verl_adapter.engine.rank_rows import HeldRows
+from marsrl_verl.verl_adapter.engine.shared_prefix_engine import COMPUTED_TOKENS, SHARE_KEY
+from marsrl_verl.verl_adapter.rollout_server.engine_watch import EngineGuard, EngineWatch, Limits
+from marsrl_verl.verl_adapter.rollout_server.generation import Round
 from marsrl_verl.verl_adapter.rollout_server.prefill_counters import PrefillCounters
 from marsrl_verl.verl_adapter.rollout_server.worker import describe
-from marsrl_verl.verl_adapter.shared_prefix_engine import COMPUTED_TOKENS, SHARE_KEY
+from marsrl_verl.verl_adapter.run import task_runner
+from marsrl_verl.verl_adapter.trainer import tracking as tracking_module
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
 COMMON = (

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from verl.utils import seqlen_balancing
 from verl.utils.seqlen_balancing import karmarkar_karp as upstream
 
-from marsrl_verl.verl_adapter.micro_batches import karmarkar_karp, use_fast_partitions
+from marsrl_verl.verl_adapter.engine.micro_batches import karmarkar_karp, use_fast_partitions
 
 # Few values: many of them equal, and with zeros among them, where only ties decide.
 LENGTHS = st.lists(st.one_of(st.integers(0, 3), st.integers(0, 10**9)), min_size=1, max_size=30)

@@ -18,7 +18,7 @@ from marsrl_verl.core.scheduler import StepResult
 from marsrl_verl.core.scripted import Reply, ScriptedEngine, SkillModel
 from marsrl_verl.core.trajectory import Group, RewardResult
 from marsrl_verl.core.types import ROLES
-from marsrl_verl.verl_adapter.observer import TrainingObserver
+from marsrl_verl.verl_adapter.trainer.observer import TrainingObserver
 
 TIMINGS = {"rollout": 0.5, "step": 1.0}
 

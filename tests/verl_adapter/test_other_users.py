@@ -49,11 +49,12 @@ print(json.dumps({
 OUR_RUN_ON_A_GPU = (
     CPU_MODULES
     + """
-from marsrl_verl.verl_adapter import launch, register, vllm_plugin
+from marsrl_verl.verl_adapter import register, vllm_plugin
+from marsrl_verl.verl_adapter.run import launch
 from omegaconf import OmegaConf
 vllm_plugin.load()
 launch.wants_template(OmegaConf.create({"marsrl": {"run": {"template_process": True}}}))
-from marsrl_verl.verl_adapter import task_runner
+from marsrl_verl.verl_adapter.run import task_runner
 print(json.dumps({"cpu modules": cpu_modules()}))
 """
 )

@@ -11,7 +11,7 @@ import time
 import pytest
 from scripted_trainer import ScriptedTrainer, batches
 
-from marsrl_verl.verl_adapter import checkpoint
+from marsrl_verl.verl_adapter.checkpoint import sealed as checkpoint
 
 STEPS = 12
 PLAIN = {"overlap": "none"}

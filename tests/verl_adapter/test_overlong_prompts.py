@@ -15,8 +15,8 @@ from transformers import AutoTokenizer
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
 from marsrl_verl.demo.assets import model_path
-from marsrl_verl.verl_adapter.overlong_prompts import leave_out_long_prompts
-from marsrl_verl.verl_adapter.task_runner import MarsRLTaskRunner
+from marsrl_verl.verl_adapter.run.task_runner import MarsRLTaskRunner
+from marsrl_verl.verl_adapter.trainer.overlong_prompts import leave_out_long_prompts
 
 QUESTIONS = ["Compute 1+2", "Compute 1+2+3+4+5+6+7+8+9+1+2+3+4+5+6+7", "Compute 4+5"]
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from marsrl_verl.verl_adapter.checkpoint import STATE_NAME, CheckpointError, load_state, save_state
+from marsrl_verl.verl_adapter.checkpoint.sealed import STATE_NAME, CheckpointError, load_state, save_state
 
 
 def test_state_comes_back(tmp_path):

@@ -21,14 +21,14 @@ from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.sequence import Sequence
 from marsrl_verl.core.trajectory import FinishReason, RolloutOutput, Trajectory
 from marsrl_verl.rollout.context import EngineUnavailableError
-from marsrl_verl.verl_adapter import engine_watch, rollout_manager
-from marsrl_verl.verl_adapter.generation import Generation, Round, RoundCounts
-from marsrl_verl.verl_adapter.rollout_manager import MarsRLAgentLoopManager
+from marsrl_verl.verl_adapter.rollout_server import engine_watch, rollout_manager
+from marsrl_verl.verl_adapter.rollout_server.generation import Generation, Round, RoundCounts
 from marsrl_verl.verl_adapter.rollout_server.prefill_counters import (
     PrefillCounters,
     keeps_statistics,
     read_counters,
 )
+from marsrl_verl.verl_adapter.rollout_server.rollout_manager import MarsRLAgentLoopManager
 from marsrl_verl.verl_adapter.rollout_server.server import MarsRLvLLMServer
 from marsrl_verl.verl_adapter.rollout_server.worker import Answer
 

@@ -22,10 +22,10 @@ from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.sequence import Sequence
 from marsrl_verl.core.steps import Steps
 from marsrl_verl.core.trajectory import FinishReason, Group, Trajectory
-from marsrl_verl.verl_adapter.batch import BatchPlan, PolicyBatch, arrange
-from marsrl_verl.verl_adapter.policy_trainer import PolicyTrainer
-from marsrl_verl.verl_adapter.probe_engine import COLUMNS_KEY, MEASURE_KEY, SETTINGS_KEY
-from marsrl_verl.verl_adapter.probes import rows_to_probe, run_probe
+from marsrl_verl.verl_adapter.engine.batch import BatchPlan, PolicyBatch, arrange
+from marsrl_verl.verl_adapter.engine.probe_engine import COLUMNS_KEY, MEASURE_KEY, SETTINGS_KEY
+from marsrl_verl.verl_adapter.trainer.policy_trainer import PolicyTrainer
+from marsrl_verl.verl_adapter.trainer.probes import rows_to_probe, run_probe
 
 STEPS = {5: Steps((2, 3, 5), 3), 4: Steps((1, 2, 4), 2), 3: Steps((3,), 1)}
 """By the length of the response."""

@@ -11,7 +11,7 @@ from torchdata.stateful_dataloader.sampler import RandomSampler
 from marsrl_verl.core.method import Ended, EndReason
 from marsrl_verl.core.scheduler import StepResult
 from marsrl_verl.data.problems import ground_truth_of, question_of
-from marsrl_verl.verl_adapter.problem_stream import (
+from marsrl_verl.verl_adapter.trainer.problem_stream import (
     AskedProblems,
     NothingToTrainError,
     ProblemStream,

@@ -15,8 +15,8 @@ from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.rows import ENTROPIES, OLD_LOG_PROBS, RowRef
 from marsrl_verl.core.sequence import RECORDED_ENTROPIES, RECORDED_LOG_PROBS, Sequence
 from marsrl_verl.core.trajectory import FinishReason, Group, Trajectory
-from marsrl_verl.verl_adapter.batch import PADDING, BatchPlan, PolicyBatch, arrange, jagged
-from marsrl_verl.verl_adapter.recorded_rows import fill_log_probs, fully_recorded, slots_to_compute
+from marsrl_verl.verl_adapter.engine.batch import PADDING, BatchPlan, PolicyBatch, arrange, jagged
+from marsrl_verl.verl_adapter.trainer.recorded_rows import fill_log_probs, fully_recorded, slots_to_compute
 
 
 def row(name: str, length: int, *, recorded: int = 0, entropies: bool = True) -> Trajectory:

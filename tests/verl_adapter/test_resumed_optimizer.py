@@ -9,7 +9,7 @@ import pytest
 import torch
 from verl.utils.torch_functional import get_constant_schedule_with_warmup, get_cosine_schedule_with_warmup
 
-from marsrl_verl.verl_adapter.resumed_optimizer import apply, configured
+from marsrl_verl.verl_adapter.checkpoint.resumed_optimizer import apply, configured
 
 
 def built(lr=5e-4, betas=(0.9, 0.99), weight_decay=0.0, warmup=4, cosine=False):

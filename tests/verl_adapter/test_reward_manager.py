@@ -17,7 +17,7 @@ from marsrl_verl.core.request import Problem
 from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.rewards.base import ScoreRequest
 from marsrl_verl.rewards.running import RewardUnavailableError
-from marsrl_verl.verl_adapter.reward_manager import MarsRLRewardManager
+from marsrl_verl.verl_adapter.rollout_server.reward_manager import MarsRLRewardManager
 
 
 @pytest.fixture(scope="module")

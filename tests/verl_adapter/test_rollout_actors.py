@@ -22,14 +22,14 @@ from marsrl_verl.core.sequence import Sequence
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory
 from marsrl_verl.rewards.running import RewardUnavailableError
 from marsrl_verl.rollout.context import EngineUnavailableError
-from marsrl_verl.verl_adapter import engine_watch
-from marsrl_verl.verl_adapter.engine_watch import EngineWatch
-from marsrl_verl.verl_adapter.rollout_manager import MarsRLAgentLoopManager
+from marsrl_verl.verl_adapter.rollout_server import engine_watch
 from marsrl_verl.verl_adapter.rollout_server import worker as worker_module
+from marsrl_verl.verl_adapter.rollout_server.engine_watch import EngineWatch
+from marsrl_verl.verl_adapter.rollout_server.rollout_manager import MarsRLAgentLoopManager
+from marsrl_verl.verl_adapter.rollout_server.round_watch import GroupCounts
+from marsrl_verl.verl_adapter.rollout_server.scoring import without_tracebacks
 from marsrl_verl.verl_adapter.rollout_server.worker import Answer as RequestAnswer
 from marsrl_verl.verl_adapter.rollout_server.worker import RolloutWorker, Turn
-from marsrl_verl.verl_adapter.round_watch import GroupCounts
-from marsrl_verl.verl_adapter.scoring import without_tracebacks
 
 SETTINGS = Sampling(max_new_tokens=8, max_prompt_tokens=99, temperature=0.7, top_p=0.9, top_k=5)
 

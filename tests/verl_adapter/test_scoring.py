@@ -12,7 +12,7 @@ pytest.importorskip("verl", reason="verl's reward worker")
 from marsrl_verl.core.request import Problem
 from marsrl_verl.core.trajectory import FinishReason, RewardResult
 from marsrl_verl.rewards.base import ScoreRequest
-from marsrl_verl.verl_adapter.scoring import MOST_IN_A_CALL, GroupScorer
+from marsrl_verl.verl_adapter.rollout_server.scoring import MOST_IN_A_CALL, GroupScorer
 
 
 class RewardWorker:

@@ -14,9 +14,9 @@ pytest.importorskip("vllm", reason="vLLM's CPU engine")
 from omegaconf import OmegaConf
 
 from marsrl_verl.config.schema import MarsRLConfig, read_settings
-from marsrl_verl.verl_adapter import observer
 from marsrl_verl.verl_adapter.components import sampling_settings
-from marsrl_verl.verl_adapter.offline_engine import engine_arguments
+from marsrl_verl.verl_adapter.rollout_server.offline_engine import engine_arguments
+from marsrl_verl.verl_adapter.trainer import observer
 
 
 def settings_with(seeded_tokens: str) -> MarsRLConfig:

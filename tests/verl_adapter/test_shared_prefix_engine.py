@@ -14,7 +14,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 
 from marsrl_verl.attention.shared_prefix import block_mask, packed_layout
 from marsrl_verl.core.prefix_tree import build_prefix_tree
-from marsrl_verl.verl_adapter.shared_prefix_engine import (
+from marsrl_verl.verl_adapter.engine.shared_prefix_engine import (
     SharedPrefixFSDPEngine,
     _let_flex_attention_take_block_masks,
     _temperature,

@@ -13,10 +13,13 @@ from omegaconf import OmegaConf
 from scripted_trainer import ScriptedTrainer, batches
 
 from marsrl_verl.rollout.context import EngineUnavailableError
-from marsrl_verl.verl_adapter import checkpoint, engine_trainer, engine_watch, stop_signals
-from marsrl_verl.verl_adapter.cpu import template_run
-from marsrl_verl.verl_adapter.engine_watch import EngineGuard, EngineWatch, Limits
+from marsrl_verl.verl_adapter import stop_signals
+from marsrl_verl.verl_adapter.checkpoint import sealed as checkpoint
+from marsrl_verl.verl_adapter.rollout_server import engine_watch
+from marsrl_verl.verl_adapter.rollout_server.engine_watch import EngineGuard, EngineWatch, Limits
+from marsrl_verl.verl_adapter.run import template_run
 from marsrl_verl.verl_adapter.stop_signals import StopRequested, stop_on_signals
+from marsrl_verl.verl_adapter.trainer import engine_trainer
 
 STEPS, STOPPED_IN = 7, 4
 PLAIN = {"overlap": "none"}

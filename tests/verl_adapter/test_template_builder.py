@@ -14,7 +14,7 @@ from verl.utils.tokenizer.continuous_token_wiring import create_continuous_token
 
 from marsrl_verl.demo.assets import model_path
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer, check_builder
-from marsrl_verl.verl_adapter.template_builder import ChatTemplateBuilder, model_type
+from marsrl_verl.verl_adapter.rollout_server.template_builder import ChatTemplateBuilder, model_type
 
 CHATML = (
     "{%- for m in messages -%}{{- '<|im_start|>' + m['role'] + '\\n' + m['content'] + '<|im_end|>\\n' -}}"

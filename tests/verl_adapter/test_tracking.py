@@ -8,7 +8,7 @@ import os
 import pytest
 from omegaconf import OmegaConf
 
-from marsrl_verl.verl_adapter.tracking import logger_variables, start_tracking
+from marsrl_verl.verl_adapter.trainer.tracking import logger_variables, start_tracking
 
 
 def config(tmp_path, *names):
@@ -58,7 +58,7 @@ def test_without_loggers_nothing_is_set(tmp_path, environment):
 
 
 def test_loggers_hear_no_keys(tmp_path, environment, monkeypatch):
-    from marsrl_verl.verl_adapter import tracking
+    from marsrl_verl.verl_adapter.trainer import tracking
 
     heard = []
     monkeypatch.setattr(tracking, "Tracking", lambda **arguments: heard.append(arguments["config"]))

@@ -27,9 +27,9 @@ from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.rows import ADVANTAGES, OLD_LOG_PROBS, RowRef
 from marsrl_verl.core.sequence import Sequence
 from marsrl_verl.core.trajectory import FinishReason, Group, Trajectory
-from marsrl_verl.verl_adapter.batch import BatchPlan, arrange
-from marsrl_verl.verl_adapter.policy_trainer import PolicyTrainer
-from marsrl_verl.verl_adapter.rank_rows import HeldRows, loss_over_all_rows
+from marsrl_verl.verl_adapter.engine.batch import BatchPlan, arrange
+from marsrl_verl.verl_adapter.engine.rank_rows import HeldRows, loss_over_all_rows
+from marsrl_verl.verl_adapter.trainer.policy_trainer import PolicyTrainer
 
 VOCABULARY = 13
 ENTROPY_COEFFICIENT = 0.05

@@ -6,8 +6,8 @@ pytest.importorskip("verl", reason="the adapter's tests need verl")
 
 import torch
 
-from marsrl_verl.verl_adapter.probe_engine import ProbeFSDPEngine
-from marsrl_verl.verl_adapter.warmup_engine import WarmupFSDPEngine
+from marsrl_verl.verl_adapter.engine.probe_engine import ProbeFSDPEngine
+from marsrl_verl.verl_adapter.engine.warmup_engine import WarmupFSDPEngine
 
 COSINE = {"lr_scheduler_type": "cosine"}
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from marsrl_verl.verl_adapter import weight_sockets
-from marsrl_verl.verl_adapter.weight_sockets import (
+from marsrl_verl.verl_adapter.rollout_server import weight_sockets
+from marsrl_verl.verl_adapter.rollout_server.weight_sockets import (
     FOLDER_VARIABLE,
     own_folder,
     own_socket,
@@ -97,7 +97,7 @@ def test_checkpoints_leave_no_lock_file(tmp_path, monkeypatch):
     from verl.utils import fs
     from verl.utils.checkpoint import fsdp_checkpoint_manager
 
-    from marsrl_verl.verl_adapter.checkpoint import without_lock_files
+    from marsrl_verl.verl_adapter.checkpoint.sealed import without_lock_files
 
     modules = (fs, fsdp_checkpoint_manager)
     for module in modules:

@@ -13,7 +13,11 @@ from omegaconf import OmegaConf
 from verl.trainer.ppo import ray_trainer
 
 from marsrl_verl.verl_adapter.cpu.weight_sync import GlooWeightSync
-from marsrl_verl.verl_adapter.rollout_pool import GroupServerManager, OwnPoolServerManager, engines_placed
+from marsrl_verl.verl_adapter.rollout_server.rollout_pool import (
+    GroupServerManager,
+    OwnPoolServerManager,
+    engines_placed,
+)
 from marsrl_verl.verl_adapter.rollout_server.router import GroupLoadBalancer
 
 WEIGHTS = {

@@ -21,12 +21,12 @@ _OURS: dict[str, Any] = {
     "critic.enable": False,
     "actor_rollout_ref.rollout.name": "vllm",
     "actor_rollout_ref.rollout.agent.agent_loop_manager_class": (
-        "marsrl_verl.verl_adapter.rollout_manager.MarsRLAgentLoopManager"
+        "marsrl_verl.verl_adapter.rollout_server.rollout_manager.MarsRLAgentLoopManager"
     ),
     "actor_rollout_ref.actor.ppo_mini_batch_size": "${data.train_batch_size}",
     "reward.reward_manager.source": "importlib",
     "reward.reward_manager.name": "MarsRLRewardManager",
-    "reward.reward_manager.module.path": "pkg://marsrl_verl.verl_adapter.reward_manager",
+    "reward.reward_manager.module.path": "pkg://marsrl_verl.verl_adapter.rollout_server.reward_manager",
 }
 """Values that our root configuration gives keys that the trainer does not use."""
 

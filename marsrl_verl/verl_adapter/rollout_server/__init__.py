@@ -1,1 +1,1 @@
-"""The vLLM side of generation: servers, their router, and the client of the rollout programs."""
+"""The generation side: rounds, rollout workers, vLLM servers, their router and their watch."""

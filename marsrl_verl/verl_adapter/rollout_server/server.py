@@ -27,7 +27,7 @@ from marsrl_verl.core.sequence import TokenIds
 from marsrl_verl.rollout.context import Completion, Decoding, EngineUnavailableError
 from marsrl_verl.verl_adapter.rollout_server.engine_requests import completion, sampling_params, unanswered
 from marsrl_verl.verl_adapter.rollout_server.prefill_counters import PrefillCounters, read_counters
-from marsrl_verl.verl_adapter.weight_sockets import EXTENSION, use_own_engine_sockets
+from marsrl_verl.verl_adapter.rollout_server.weight_sockets import EXTENSION, use_own_engine_sockets
 
 _METRICS_PATHS = ("/metrics", "/health")
 _ENGINE_KEYS = "actor_rollout_ref.rollout.engine_kwargs.vllm"
@@ -228,7 +228,7 @@ class MarsRLvLLMReplica(vLLMReplica):
 
     def get_ray_class_with_init_args(self) -> RayClassWithInitArgs:
         """As upstream, with the worker that has sockets of its own."""
-        from marsrl_verl.verl_adapter.weight_transfer import OwnSocketEngineWorker
+        from marsrl_verl.verl_adapter.rollout_server.weight_transfer import OwnSocketEngineWorker
 
         return RayClassWithInitArgs(
             cls=ray.remote(OwnSocketEngineWorker),

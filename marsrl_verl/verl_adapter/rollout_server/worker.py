@@ -20,9 +20,9 @@ from marsrl_verl.rewards.base import ScoreRequest
 from marsrl_verl.rollout.runner import RolloutRunner
 from marsrl_verl.verl_adapter.components import answer_sources, chat_tokenizer, policy_set
 from marsrl_verl.verl_adapter.rollout_server.client import ServerClient
-from marsrl_verl.verl_adapter.round_watch import GroupCounts
-from marsrl_verl.verl_adapter.scoring import GroupScorer
-from marsrl_verl.verl_adapter.template_builder import ChatTemplateBuilder
+from marsrl_verl.verl_adapter.rollout_server.round_watch import GroupCounts
+from marsrl_verl.verl_adapter.rollout_server.scoring import GroupScorer
+from marsrl_verl.verl_adapter.rollout_server.template_builder import ChatTemplateBuilder
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,13 +23,13 @@ EARLY_MODULES = ("torch", "transformers", "tensordict", "datasets")
 
 MODULES = (
     # The driver: trainer, verl, transformers, vLLM's client side.
-    "marsrl_verl.verl_adapter.task_runner",
+    "marsrl_verl.verl_adapter.run.task_runner",
     # The trainer's ranks.
-    "marsrl_verl.verl_adapter.cpu.fsdp_engine",
+    "marsrl_verl.verl_adapter.engine.workers",
     "marsrl_verl.verl_adapter.cpu.process_group",
     # Agent-loop and reward workers.
-    "marsrl_verl.verl_adapter.rollout_manager",
-    "marsrl_verl.verl_adapter.reward_manager",
+    "marsrl_verl.verl_adapter.rollout_server.rollout_manager",
+    "marsrl_verl.verl_adapter.rollout_server.reward_manager",
     "verl.experimental.reward_loop.reward_loop",
     "math_verify",
     # vLLM's server, engine and worker processes.

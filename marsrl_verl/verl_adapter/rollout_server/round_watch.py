@@ -9,7 +9,7 @@ from typing import Any
 
 from marsrl_verl.rewards.running import RewardUnavailableError
 from marsrl_verl.rollout.context import EngineUnavailableError
-from marsrl_verl.verl_adapter.engine_watch import EngineWatch, Inquiry, Stopwatch
+from marsrl_verl.verl_adapter.rollout_server.engine_watch import EngineWatch, Inquiry, Stopwatch
 
 
 class RoundStalledError(RuntimeError):

@@ -40,7 +40,7 @@ from marsrl_verl.core.prefix_tree import (
     part_cost,
     split_rows,
 )
-from marsrl_verl.verl_adapter.warmup_engine import WarmupFSDPEngine
+from marsrl_verl.verl_adapter.engine.warmup_engine import WarmupFSDPEngine
 
 SHARE_KEY = "share_prefixes"
 """The batch's switch."""
@@ -148,7 +148,7 @@ def computed_tokens(metrics: dict[str, Any], updates: int) -> float:
     if mean is None:
         raise RuntimeError(
             "marsrl.training.share_prefixes: the workers shared nothing. It needs our engine, which is "
-            "registered for NVIDIA GPUs and for the processor (verl_adapter/probe_engine.py)"
+            "registered for NVIDIA GPUs and for the processor (verl_adapter/engine/probe_engine.py)"
         )
     metrics.pop("perf/mfu/actor", None)
     return float(mean) * updates

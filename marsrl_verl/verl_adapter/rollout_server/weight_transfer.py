@@ -11,7 +11,7 @@ from verl.checkpoint_engine.base import CheckpointEngineWorker
 from verl.workers.rollout.vllm_rollout.utils import vLLMColocateWorkerExtension
 from verl.workers.rollout.vllm_rollout.vllm_rollout import ServerAdapter
 
-from marsrl_verl.verl_adapter.weight_sockets import own_socket, use_own_sockets
+from marsrl_verl.verl_adapter.rollout_server.weight_sockets import own_socket, use_own_sockets
 
 
 class OwnSocketAdapter(ServerAdapter):

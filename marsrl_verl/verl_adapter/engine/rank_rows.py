@@ -10,7 +10,13 @@ from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
 
 from marsrl_verl.core.rows import RESPONSE_MASK
-from marsrl_verl.verl_adapter.batch import INPUT_IDS, PROMPT_LENGTH, ROW_ID, ROWS_IN_UPDATE, TEMPERATURE
+from marsrl_verl.verl_adapter.engine.batch import (
+    INPUT_IDS,
+    PROMPT_LENGTH,
+    ROW_ID,
+    ROWS_IN_UPDATE,
+    TEMPERATURE,
+)
 
 
 def with_token_columns(data: TensorDict) -> TensorDict:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from marsrl_verl.core.rows import ENTROPIES, OLD_LOG_PROBS, RESPONSE_MASK, Rows
 from marsrl_verl.core.sequence import RECORDED_ENTROPIES, RECORDED_LOG_PROBS
-from marsrl_verl.verl_adapter.batch import PADDING, PolicyBatch
+from marsrl_verl.verl_adapter.engine.batch import PADDING, PolicyBatch
 
 Pass = Callable[[list[int] | None], tuple[torch.Tensor, torch.Tensor]]
 """The workers' pass over some slots (None: all): log-probabilities and entropies, jagged."""

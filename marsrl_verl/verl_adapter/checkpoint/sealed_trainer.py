@@ -11,7 +11,7 @@ from omegaconf import open_dict
 from verl.trainer.ppo.ray_trainer import RayPPOTrainer
 
 from marsrl_verl.reporting.seal import remedy
-from marsrl_verl.verl_adapter import checkpoint
+from marsrl_verl.verl_adapter.checkpoint import sealed as checkpoint
 
 
 class SealedCheckpointTrainer(RayPPOTrainer):

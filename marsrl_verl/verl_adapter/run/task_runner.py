@@ -20,10 +20,10 @@ from verl.utils.dataset.rl_dataset import collate_fn
 from verl.workers.config import HFModelConfig
 
 from marsrl_verl.config.cluster_resources import trainer_cpus
-from marsrl_verl.verl_adapter.overlong_prompts import leave_out_long_prompts
+from marsrl_verl.verl_adapter.engine.workers import MarsRLActorRolloutRefWorker
 from marsrl_verl.verl_adapter.rollout_server.server import register_replica
-from marsrl_verl.verl_adapter.trainer import RayMarsRLTrainer
-from marsrl_verl.verl_adapter.workers import MarsRLActorRolloutRefWorker
+from marsrl_verl.verl_adapter.trainer.overlong_prompts import leave_out_long_prompts
+from marsrl_verl.verl_adapter.trainer.trainer import RayMarsRLTrainer
 
 
 class MarsRLTaskRunner(BaseTaskRunner):

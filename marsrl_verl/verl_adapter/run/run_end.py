@@ -13,12 +13,12 @@ from omegaconf import DictConfig
 from marsrl_verl.config.resume_command import resume_command
 from marsrl_verl.reporting.run_folder import MARKER, OutputFolderError
 from marsrl_verl.settings.issues import ConfigError
-from marsrl_verl.verl_adapter.checkpoint import CheckpointError, newest_sealed
-from marsrl_verl.verl_adapter.engine_watch import origin, reason
-from marsrl_verl.verl_adapter.problem_stream import NothingToTrainError
-from marsrl_verl.verl_adapter.round_watch import SAVABLE_ERRORS
+from marsrl_verl.verl_adapter.checkpoint.sealed import CheckpointError, newest_sealed
+from marsrl_verl.verl_adapter.rollout_server.engine_watch import origin, reason
+from marsrl_verl.verl_adapter.rollout_server.round_watch import SAVABLE_ERRORS
 from marsrl_verl.verl_adapter.stop_signals import StopRequested
 from marsrl_verl.verl_adapter.terminal import chatter_log, terminal
+from marsrl_verl.verl_adapter.trainer.problem_stream import NothingToTrainError
 
 ERROR_LOG = "error.log"
 """In the run's folder: tracebacks of what ended the run, the newest last."""

@@ -12,17 +12,19 @@ from verl.single_controller.base.decorator import Dispatch, make_nd_compute_data
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
 from marsrl_verl.config.pools import own_pool_gpus
-from marsrl_verl.verl_adapter import checkpoint, resumed_optimizer
-from marsrl_verl.verl_adapter.batch import ROW_ID
-from marsrl_verl.verl_adapter.micro_batches import use_fast_partitions
-from marsrl_verl.verl_adapter.platform_choice import on_cpu_platform
-from marsrl_verl.verl_adapter.rank_rows import (
+from marsrl_verl.verl_adapter.checkpoint import resumed_optimizer
+from marsrl_verl.verl_adapter.checkpoint import sealed as checkpoint
+from marsrl_verl.verl_adapter.engine.batch import ROW_ID
+from marsrl_verl.verl_adapter.engine.micro_batches import use_fast_partitions
+from marsrl_verl.verl_adapter.engine.probe_engine import register_engine
+from marsrl_verl.verl_adapter.engine.rank_rows import (
     HeldRows,
     loss_over_all_rows,
     responses_only,
     with_token_columns,
 )
-from marsrl_verl.verl_adapter.weight_sockets import use_own_sockets
+from marsrl_verl.verl_adapter.platform_choice import on_cpu_platform
+from marsrl_verl.verl_adapter.rollout_server.weight_sockets import use_own_sockets
 
 
 class MarsRLTrainingWorker(TrainingWorker):
@@ -30,16 +32,12 @@ class MarsRLTrainingWorker(TrainingWorker):
 
     def __init__(self, config: Any) -> None:
         if on_cpu_platform():
-            from marsrl_verl.verl_adapter.cpu import fsdp_engine  # noqa: F401  (registers itself)
             from marsrl_verl.verl_adapter.cpu.log_probs import use_whole_batch_log_probs
             from marsrl_verl.verl_adapter.cpu.process_group import initialize_gloo
 
             initialize_gloo()
             use_whole_batch_log_probs()
-        else:
-            from marsrl_verl.verl_adapter.probe_engine import register_on_cuda
-
-            register_on_cuda()
+        register_engine()
         use_fast_partitions()
         checkpoint.without_lock_files()
         super().__init__(config)

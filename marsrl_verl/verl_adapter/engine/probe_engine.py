@@ -16,7 +16,7 @@ from verl.workers.engine.base import EngineRegistry
 
 from marsrl_verl.attention.measure import Measure, MeasuredRows
 from marsrl_verl.core.rows import RESPONSE_MASK
-from marsrl_verl.verl_adapter.shared_prefix_engine import SharedPrefixFSDPEngine, sharing
+from marsrl_verl.verl_adapter.engine.shared_prefix_engine import SharedPrefixFSDPEngine, sharing
 
 MEASURE_KEY = "probe_measure"
 """`package.module:Class` of what is measured; absent: nothing."""
@@ -87,14 +87,14 @@ def _load(target: str) -> Any:
     return getattr(importlib.import_module(module), name)
 
 
-def register_on_cuda() -> None:
-    """Let workers with NVIDIA GPUs build this engine.
+def register_engine() -> None:
+    """Let this process's workers build this engine, with NVIDIA GPUs or on the CPU platform.
 
-    verl's own is registered for the device; one for device and vendor goes before it.
+    Upstream behaviour: verl's own engine is registered for cuda and npu, and one for a device and its vendor
+    goes before it; none is registered for cpu.
     """
     known = EngineRegistry._engines["language_model"]
-    for backend in ("fsdp", "fsdp2"):
-        if ("cuda", "nvidia") not in known[backend]:
-            EngineRegistry.register(
-                model_type="language_model", backend=backend, device="cuda", vendor="nvidia"
-            )(ProbeFSDPEngine)
+    places = [("fsdp2", "cpu", None), ("fsdp", "cuda", "nvidia"), ("fsdp2", "cuda", "nvidia")]
+    for backend, device, vendor in places:
+        if ((device, vendor) if vendor else device) not in known[backend]:
+            EngineRegistry.register("language_model", backend, device, vendor)(ProbeFSDPEngine)

@@ -29,12 +29,12 @@ from marsrl_verl.rewards.running import RewardUnavailableError
 from marsrl_verl.rollout.context import EngineUnavailableError
 from marsrl_verl.rollout.failed_round import RequestWatch
 from marsrl_verl.verl_adapter.components import endpoint_key
-from marsrl_verl.verl_adapter.engine_watch import EngineWatch, next_results, reason, results
-from marsrl_verl.verl_adapter.generation import Round
+from marsrl_verl.verl_adapter.rollout_server.engine_watch import EngineWatch, next_results, reason, results
+from marsrl_verl.verl_adapter.rollout_server.generation import Round
 from marsrl_verl.verl_adapter.rollout_server.prefill_counters import PrefillCounters
+from marsrl_verl.verl_adapter.rollout_server.round_watch import RoundWatch
+from marsrl_verl.verl_adapter.rollout_server.scoring import without_tracebacks
 from marsrl_verl.verl_adapter.rollout_server.worker import Answer, RolloutWorker, Turn
-from marsrl_verl.verl_adapter.round_watch import RoundWatch
-from marsrl_verl.verl_adapter.scoring import without_tracebacks
 
 MOST_CALLS = 100_000
 """Requests that a worker is at, at a time: no limit. Ray's own is 1,000."""

@@ -10,7 +10,7 @@ from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.core.types import SOLVER
 from marsrl_verl.rollout.external.config import SolverSource
 from marsrl_verl.verl_adapter.components import build_prompts, chat_tokenizer
-from marsrl_verl.verl_adapter.problem_stream import problems_of
+from marsrl_verl.verl_adapter.trainer.problem_stream import problems_of
 
 
 def leave_out_long_prompts(dataset: Any, config: DictConfig, tokenizer: Any, split: str = "train") -> None:

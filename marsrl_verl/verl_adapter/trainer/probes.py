@@ -14,9 +14,9 @@ from marsrl_verl.core.rows import RowRef
 from marsrl_verl.core.sequence import RECORDED_ENTROPIES, RECORDED_LOG_PROBS, TRAINER_LOG_PROBS
 from marsrl_verl.core.sequence import Sequence as TokenSequence
 from marsrl_verl.core.trajectory import Group
-from marsrl_verl.verl_adapter.batch import PADDING, PolicyBatch, jagged
-from marsrl_verl.verl_adapter.probe_engine import COLUMNS_KEY, MEASURE_KEY, SETTINGS_KEY
-from marsrl_verl.verl_adapter.shared_prefix_engine import SHARE_KEY
+from marsrl_verl.verl_adapter.engine.batch import PADDING, PolicyBatch, jagged
+from marsrl_verl.verl_adapter.engine.probe_engine import COLUMNS_KEY, MEASURE_KEY, SETTINGS_KEY
+from marsrl_verl.verl_adapter.engine.shared_prefix_engine import SHARE_KEY
 
 
 def rows_to_probe(groups: Sequence[Group], stage: str, probe: Probe) -> list[RowRef]:
@@ -73,7 +73,7 @@ def run_probe(
         if found is None:
             raise RuntimeError(
                 f"probe {probe.name}: the workers returned no {name}. It needs our engine, which is "
-                "registered for NVIDIA GPUs and for the processor (verl_adapter/probe_engine.py)"
+                "registered for NVIDIA GPUs and for the processor (verl_adapter/engine/probe_engine.py)"
             )
         values = np.zeros(batch.rows.tokens, dtype=np.float32)
         batch.read(found, values)

@@ -16,7 +16,7 @@ from marsrl_verl.verl_adapter.cpu.template.process import STAND_IN, TemplateProc
 from marsrl_verl.verl_adapter.stop_signals import StopRequested, stop_on_signals, while_ray_starts
 
 _RAY_ATTEMPTS = 3
-_DRIVER = "from marsrl_verl.verl_adapter.cpu.template_run import drive; drive({payload})"
+_DRIVER = "from marsrl_verl.verl_adapter.run.template_run import drive; drive({payload})"
 
 
 def run_in_template(
@@ -104,7 +104,7 @@ def drive(payload: int) -> None:
     """
     import ray
 
-    from marsrl_verl.verl_adapter.launch import do, report_end
+    from marsrl_verl.verl_adapter.run.launch import do, report_end
 
     with os.fdopen(payload, "rb") as stream:
         config, connection, work, locks = pickle.load(stream)

@@ -67,7 +67,9 @@ def use_own_sockets() -> None:
     """Have this process send weights through the run's own folder."""
     from verl.workers.rollout import base
 
-    base._ROLLOUT_REGISTRY["vllm", "async"] = "marsrl_verl.verl_adapter.weight_transfer.OwnSocketAdapter"
+    base._ROLLOUT_REGISTRY["vllm", "async"] = (
+        "marsrl_verl.verl_adapter.rollout_server.weight_transfer.OwnSocketAdapter"
+    )
 
 
 def use_own_engine_sockets() -> None:
@@ -75,5 +77,5 @@ def use_own_engine_sockets() -> None:
     os.environ["VLLM_RPC_BASE_PATH"] = str(own_folder())
 
 
-EXTENSION = "marsrl_verl.verl_adapter.weight_transfer.OwnSocketExtension"
+EXTENSION = "marsrl_verl.verl_adapter.rollout_server.weight_transfer.OwnSocketExtension"
 """The engine's side: vLLM mixes it into its worker."""

@@ -12,11 +12,17 @@ import ray
 
 from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.core.policy import PolicySet
-from marsrl_verl.verl_adapter.engine_watch import EngineGuard, EngineWatch, Limits, reason, within
-from marsrl_verl.verl_adapter.generation import Generation
-from marsrl_verl.verl_adapter.rollout_pool import engines_placed
+from marsrl_verl.verl_adapter.checkpoint.sealed_trainer import SealedCheckpointTrainer
+from marsrl_verl.verl_adapter.rollout_server.engine_watch import (
+    EngineGuard,
+    EngineWatch,
+    Limits,
+    reason,
+    within,
+)
+from marsrl_verl.verl_adapter.rollout_server.generation import Generation
 from marsrl_verl.verl_adapter.rollout_server.prefill_counters import keeps_statistics
-from marsrl_verl.verl_adapter.sealed_trainer import SealedCheckpointTrainer
+from marsrl_verl.verl_adapter.rollout_server.rollout_pool import engines_placed
 from marsrl_verl.verl_adapter.stop_signals import StopRequested
 from marsrl_verl.verl_adapter.terminal import terminal
 

@@ -18,8 +18,8 @@ from marsrl_verl.core.scheduler import Scheduler, StepResult
 from marsrl_verl.core.types import SOLVER
 from marsrl_verl.evaluation.suite import AFTER, ALONE, BEFORE
 from marsrl_verl.settings.choices import Overlap
-from marsrl_verl.verl_adapter import checkpoint, stop_signals
-from marsrl_verl.verl_adapter.batch import StepBatch
+from marsrl_verl.verl_adapter import stop_signals
+from marsrl_verl.verl_adapter.checkpoint import sealed as checkpoint
 from marsrl_verl.verl_adapter.components import (
     build_method,
     build_prompts,
@@ -27,13 +27,14 @@ from marsrl_verl.verl_adapter.components import (
     policy_set,
     sampling_settings,
 )
-from marsrl_verl.verl_adapter.generation import Generation
-from marsrl_verl.verl_adapter.observer import TrainingObserver
-from marsrl_verl.verl_adapter.policy_trainer import PolicyTrainer
-from marsrl_verl.verl_adapter.problem_stream import AskedProblems, ProblemStream, problems_of
-from marsrl_verl.verl_adapter.round_watch import SAVABLE_ERRORS
+from marsrl_verl.verl_adapter.engine.batch import StepBatch
+from marsrl_verl.verl_adapter.rollout_server.generation import Generation
+from marsrl_verl.verl_adapter.rollout_server.round_watch import SAVABLE_ERRORS
 from marsrl_verl.verl_adapter.stop_signals import StopRequested
-from marsrl_verl.verl_adapter.tracking import start_tracking
+from marsrl_verl.verl_adapter.trainer.observer import TrainingObserver
+from marsrl_verl.verl_adapter.trainer.policy_trainer import PolicyTrainer
+from marsrl_verl.verl_adapter.trainer.problem_stream import AskedProblems, ProblemStream, problems_of
+from marsrl_verl.verl_adapter.trainer.tracking import start_tracking
 
 
 class RayMarsRLTrainer(PolicyTrainer):

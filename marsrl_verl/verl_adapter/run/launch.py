@@ -15,17 +15,17 @@ from omegaconf import DictConfig, OmegaConf
 
 from marsrl_verl.config.ray_cluster import LOCAL, joins_cluster
 from marsrl_verl.verl_adapter import stop_signals
-from marsrl_verl.verl_adapter.cluster import require_resources
 from marsrl_verl.verl_adapter.environment import prepare_environment
 from marsrl_verl.verl_adapter.loopback import stay_on_loopback
 from marsrl_verl.verl_adapter.platform_choice import on_cpu_platform
+from marsrl_verl.verl_adapter.rollout_server.weight_sockets import socket_folder
+from marsrl_verl.verl_adapter.run.cluster import require_resources
 from marsrl_verl.verl_adapter.stop_signals import StopRequested
 from marsrl_verl.verl_adapter.terminal import chatter_to
-from marsrl_verl.verl_adapter.weight_sockets import socket_folder
 
 END_SECONDS = 30.0
 """Seconds that a run which did not finish has to end in order."""
-TRAIN = "marsrl_verl.verl_adapter.launch:train"
+TRAIN = "marsrl_verl.verl_adapter.run.launch:train"
 
 
 def run(config: DictConfig, work: str = TRAIN) -> int:
@@ -54,7 +54,7 @@ def _start(config: DictConfig, work: str, env_vars: dict[str, str]) -> int:
     quiet_third_parties(own_cluster=not joins_cluster(config))
     settings = ray_settings(config, env_vars)
     if wants_template(config):
-        from marsrl_verl.verl_adapter.cpu.template_run import run_in_template
+        from marsrl_verl.verl_adapter.run.template_run import run_in_template
 
         return run_in_template(config, settings, env_vars, work)
     import ray
@@ -103,7 +103,7 @@ def _chatter(config: DictConfig, session: Path | None) -> AbstractContextManager
 
 def report_end(config: DictConfig, error: BaseException) -> int:
     """`run_end.report_end`, which is imported only when it is needed: it imports verl."""
-    from marsrl_verl.verl_adapter import run_end
+    from marsrl_verl.verl_adapter.run import run_end
 
     return run_end.report_end(config, error)
 
@@ -118,7 +118,7 @@ def _end_after(seconds: float, status: int) -> threading.Timer:
 
 def _train(config: DictConfig) -> None:
     # Imported here: it takes long, and what it prints belongs to the log.
-    from marsrl_verl.verl_adapter.task_runner import MarsRLTaskRunner
+    from marsrl_verl.verl_adapter.run.task_runner import MarsRLTaskRunner
 
     MarsRLTaskRunner().run(config)
 

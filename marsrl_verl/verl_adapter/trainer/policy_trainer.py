@@ -29,12 +29,12 @@ from marsrl_verl.core.rows import (
 from marsrl_verl.core.scheduler import Scheduler, StepResult
 from marsrl_verl.core.sequence import RECORDED_ENTROPIES, RECORDED_LOG_PROBS
 from marsrl_verl.settings.choices import OffPolicyMode
-from marsrl_verl.verl_adapter.batch import BatchPlan, PolicyBatch, StepBatch, arrange
-from marsrl_verl.verl_adapter.engine_trainer import EngineTrainer
-from marsrl_verl.verl_adapter.loss_inputs import correct_off_policy, entropy_metrics, set_advantages
-from marsrl_verl.verl_adapter.probes import rows_to_probe, run_probe
-from marsrl_verl.verl_adapter.recorded_rows import fill_log_probs
-from marsrl_verl.verl_adapter.shared_prefix_engine import SHARE_KEY, computed_tokens
+from marsrl_verl.verl_adapter.engine.batch import BatchPlan, PolicyBatch, StepBatch, arrange
+from marsrl_verl.verl_adapter.engine.shared_prefix_engine import SHARE_KEY, computed_tokens
+from marsrl_verl.verl_adapter.trainer.engine_trainer import EngineTrainer
+from marsrl_verl.verl_adapter.trainer.loss_inputs import correct_off_policy, entropy_metrics, set_advantages
+from marsrl_verl.verl_adapter.trainer.probes import rows_to_probe, run_probe
+from marsrl_verl.verl_adapter.trainer.recorded_rows import fill_log_probs
 
 
 class PolicyTrainer(EngineTrainer):

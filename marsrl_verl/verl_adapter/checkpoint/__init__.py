@@ -1,0 +1,1 @@
+"""Checkpoints that a crash cannot spoil."""

@@ -1,0 +1,1 @@
+"""On the ranks: verl's worker and FSDP engine with probes, shared prefixes and exact row counts."""
