@@ -295,7 +295,8 @@ class Conversation:
 
     def append(self, messages: Sequence[Message]) -> None:
         """Add messages after the turn that was written, and open the assistant's next one. Where a stop
-        string or a limit ended the turn, it is closed first. All of it has mask 0.
+        string or a limit ended the turn, it is closed first. All of it has mask 0. What exceeds the role's
+        limit of a response is left out; `sample` then says LENGTH.
 
         A template that refuses them ends the conversation (ERROR).
 
@@ -328,7 +329,8 @@ class Conversation:
         self._mark()
 
     def append_text(self, text: str) -> None:
-        """Add text inside the turn (a tool's result), without control tokens, mask 0."""
+        """Add text inside the turn (a tool's result), without control tokens, mask 0; up to the role's limit
+        of a response, as `append`."""
         if self._failure is None:
             self._add_context(self._sampler.chat.raw_ids(text))
             self._mark()
@@ -339,6 +341,8 @@ class Conversation:
         self._add_context(token_ids(end[there:]))
 
     def _add_context(self, ids: TokenIds) -> None:
+        """Tokens that nobody sampled, as far as the role's limit of a response reaches."""
+        ids = ids[: self.tokens_left]
         zeros = np.zeros(len(ids), dtype=np.float32)
         self._add(_Part(ids, zeros, np.zeros(len(ids), dtype=np.uint8), None, -1))
 

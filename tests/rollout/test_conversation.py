@@ -405,3 +405,15 @@ def test_a_completion_without_tokens_leaves_everything_as_it_was():
     one = conversation_with(Silent(writes("")))
     assert sample(one).finish is FinishReason.ABORTED
     assert (len(one), one.sequence().versions) == (0, ((0, 0),))
+
+
+@pytest.mark.parametrize("grow", ["append_text", "append"])
+def test_what_is_appended_makes_no_response_longer_than_its_limit(grow):
+    """Rows are planned for at most so many tokens."""
+    one = conversation_with(ScriptedClient(writes("ab</s>")), replace(LIMITS, max_new_tokens=9))
+    sample(one)
+    text = "a result of many tokens"
+    one.append_text(text) if grow == "append_text" else one.append([{"role": "tool", "content": text}])
+    assert (len(one), one.tokens_left) == (9, 0)
+    assert sample(one).finish is FinishReason.LENGTH
+    assert one.sequence().response_mask.tolist() == [1, 1, 1] + [0] * 6
