@@ -101,7 +101,8 @@ class RolloutRequest:
     prefix: Sequence | None = None
     """The beginning of a response that all `n` trajectories continue; None: they begin at the prompt."""
     resume: RolloutOutput | None = None
-    """What earlier rounds brought, where some of it is to be continued."""
+    """What earlier rounds brought, where some of it is to be continued: paused trajectories whole, of ended
+    ones neither tokens nor texts."""
 
     def sampling_of(self, role: str, usual: Mapping[str, Sampling]) -> Sampling:
         """The request's own settings for a role, else the run's (`usual`)."""

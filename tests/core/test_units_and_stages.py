@@ -315,6 +315,45 @@ def test_a_group_with_a_state_goes_on_though_nobody_is_paused():
     assert group.rewards == [1.0, 1.0, 0.0]
 
 
+def test_of_what_has_ended_a_program_is_given_no_tokens():
+    scheduler = Scheduler(TwoStages(fan=(1, 0)), "sequential")
+    scheduler.start_step(1, problems(1))
+    scheduler.next_round()
+    ended = single_call("p0/a/0#0", [1, 2], text="long", events=[{"tool": "python"}])
+    going = paused("p0/a/0#1", [7])
+    scheduler.absorb([RolloutOutput("p0/a/0", [ended, going])])
+    (item,) = scheduler.next_round()
+    light, whole = item.resume.trajectories
+    assert (light.trajectory_id, light.finish, light.value, light.events) == (
+        "p0/a/0#0", ended.finish, 1.0, ended.events,
+    )  # fmt: skip
+    assert (light.sequences, light.text) == ([], "") and whole is going
+    scheduler.absorb([RolloutOutput("p0/a/0", [single_call("p0/a/0#1", [7, 8], 0.0)])])
+    (group,) = scheduler.finish_step().completed
+    assert group.trajectories[0].sequence.response_ids.tolist() == [1, 2], "the scheduler keeps them"
+
+
+def test_a_fork_begins_as_the_trajectory_that_it_left():
+    scheduler = Scheduler(TwoStages(n=3), "sequential")
+    scheduler.start_step(1, problems(1))
+    scheduler.next_round()
+    root = single_call("p0/a/0#0", [1, 2, 3])
+
+    def absorb(fork: Fork, tokens) -> None:
+        members = [root, single_call("p0/a/0#1", tokens, fork=fork), single_call("p0/a/0#2", [5])]
+        scheduler.absorb([RolloutOutput("p0/a/0", members)])
+
+    for fork, tokens, message in (
+        (Fork("p0/a/0#0", 2), [1, 9], "after 2 tokens of sequence 0, and does not begin with them"),
+        (Fork("p0/a/0#0", 4), [1, 2, 3, 4], "after 4 tokens of sequence 0, and does not begin"),
+        (Fork("p0/a/0#0", 1, 1), [1], "after 1 tokens of sequence 1, and does not begin"),
+        (Fork("p0/a/0#7", 1), [1], "unknown trajectory p0/a/0#7"),
+    ):
+        with pytest.raises(ValueError, match=f"p0/a/0#1.*{message}"):
+            absorb(fork, tokens)
+    absorb(Fork("p0/a/0#0", 2), [1, 2, 9])
+
+
 def test_a_round_may_begin_nobody_and_leave_a_state_alone():
     scheduler = Scheduler(TwoStages(), "sequential")
     scheduler.start_step(1, problems(1))

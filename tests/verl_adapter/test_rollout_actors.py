@@ -314,22 +314,6 @@ def test_an_error_of_a_reward_worker_ends_the_round(worker_of):
         answered(worker_of([Broken()]), [asked("g1")])
 
 
-def test_what_ended_in_an_earlier_round_does_not_travel(manager_of):
-    manager = manager_of(1)
-    earlier = [trajectory("g", 0), trajectory("g", 1, FinishReason.PAUSED)]
-    manager.generate([asked("g").resumed(RolloutOutput("g", earlier))], {"solver": SETTINGS})
-    [sent] = manager.agent_loop_workers[0].asked
-    ended, paused = sent.resume.trajectories
-    assert (ended.trajectory_id, ended.finish, ended.sequences, ended.text) == (
-        "g#0",
-        FinishReason.STOP,
-        [],
-        "",
-    )
-    assert paused is earlier[1]
-    assert earlier[0].sequences, "the driver keeps them"
-
-
 def test_a_worker_without_reward_workers_says_so(worker_of):
     with pytest.raises(ValueError, match="no reward worker"):
         worker_of([])

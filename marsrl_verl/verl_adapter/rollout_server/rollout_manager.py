@@ -12,7 +12,7 @@ import asyncio
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -87,18 +87,6 @@ def _read(servers: Sequence[Any], look: Callable[[], object]) -> PrefillCounters
     except RayActorError as error:
         raise EngineUnavailableError(f"a vLLM server is gone: {reason(error)}") from error
     return None if None in counted else sum(counted, PrefillCounters())
-
-
-def for_the_worker(request: RolloutRequest) -> RolloutRequest:
-    """The request without what a program does not need of trajectories that ended in an earlier round: their
-    tokens and texts."""
-    if request.resume is None:
-        return request
-    members = [
-        one if one.paused else replace(one, sequences=[], text="", final_text="")
-        for one in request.resume.trajectories
-    ]
-    return request.resumed(replace(request.resume, trajectories=members))
 
 
 class MarsRLAgentLoopManager(AgentLoopManager):
@@ -202,7 +190,7 @@ class MarsRLAgentLoopManager(AgentLoopManager):
         """References to the answers, in the order of the requests, which the workers are dealt in turn."""
         turn, workers = Turn(self._rounds, self._syncs), self.agent_loop_workers
         return [
-            worker.run_request.remote(for_the_worker(request), sampling, turn)
+            worker.run_request.remote(request, sampling, turn)
             for request, worker in zip(requests, itertools.cycle(workers), strict=False)
         ]
 
