@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from arpo_like import CLOSE, OPEN, Tree
+from arpo_like import CLOSE, OPEN
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from paper_methods import Trained, train
@@ -24,6 +25,8 @@ from marsrl_verl.rollout.conversation import TURN
 
 LIMITS = Sampling(max_new_tokens=150, max_prompt_tokens=50)
 BUDGET = 7
+PROGRAM = "arpo_like:Tree"
+SETTINGS = SimpleNamespace(algo=SimpleNamespace(roots=2, probe_tokens=4, most_calls=2))
 
 
 class Agent(Method):
@@ -39,7 +42,7 @@ class Agent(Method):
     def first_requests(self, problem, step):
         messages = ({"role": "user", "content": problem.question},)
         name = f"{problem.problem_id}/agent/0"
-        return [RolloutRequest(name, problem, "agent", "agent", messages, BUDGET, "tree", created_step=step)]
+        return [RolloutRequest(name, problem, "agent", "agent", messages, BUDGET, PROGRAM, created_step=step)]
 
     def trains(self, groups):
         return any(len(set(group.rewards)) > 1 for group in groups)
@@ -83,9 +86,8 @@ class Branching(ScriptedClient):
 
 def trained(segment: int | None, size: int = 1) -> list[Trained]:
     sampling = {"agent": replace(LIMITS, segment_tokens=segment)}
-    programs = {"tree": lambda: Tree(roots=2, probe=4, most_calls=2)}
     tokenizer = CharacterTokenizer(size)
-    return train(Agent, lambda _: Branching(lambda _: "", tokenizer), sampling, programs=programs)
+    return train(Agent, lambda _: Branching(lambda _: "", tokenizer), sampling, settings=SETTINGS)
 
 
 @lru_cache

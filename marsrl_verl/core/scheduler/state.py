@@ -64,9 +64,7 @@ class PendingGroup:
         """What its rollout program is given to go on: paused members whole, of ended ones neither tokens nor
         texts, which nobody reads again and would be sent in every round."""
         members = [self.members[k] for k in sorted(self.members)]
-        light = [
-            one if one.paused else replace(one, sequences=[], text="", final_text="") for one in members
-        ]
+        light = [one if one.paused else replace(one, sequences=[], text="", final_text="") for one in members]
         return RolloutOutput(group_id, light, self.state)
 
 

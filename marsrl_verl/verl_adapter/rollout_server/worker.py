@@ -70,6 +70,7 @@ class RolloutWorker(AgentLoopWorker):
             sources=answer_sources(config),
             template_builder=lambda: ChatTemplateBuilder.of(chat),
             seed=settings.run.seed,
+            settings=settings,
         )
 
     async def counts(self) -> GroupCounts:
