@@ -13,6 +13,8 @@ TokenIds = NDArray[np.int32]
 LogProbs = NDArray[np.float32]
 Mask = NDArray[np.uint8]
 
+TURN = "turn"
+"""Annotation: the turn, of a dialogue or between tool calls, in which a token was sampled; -1 for others."""
 TRAINER_LOG_PROBS = "trainer_log_probs"
 """Annotation: log-probabilities under the trainer's weights when it looked at the sequence."""
 RECORDED_LOG_PROBS = "recorded_log_probs"

@@ -17,8 +17,9 @@ from marsrl_verl.core.sequence import Sequence as TokenSequence
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer, TemplateBuilder
 from marsrl_verl.rollout.context import GenerationClient, Rollout
-from marsrl_verl.rollout.conversation import Conversation, RoundTokens, Sampler
+from marsrl_verl.rollout.conversation import Conversation
 from marsrl_verl.rollout.external.solver import AnswerSource, answered
+from marsrl_verl.rollout.sampler import RoundTokens, Sampler
 from marsrl_verl.rollout.single_call import SingleCall
 
 BUILT_IN: Mapping[str, Callable[[], Rollout]] = {"single_call": SingleCall}

@@ -39,19 +39,11 @@ class Path:
     def trajectory(self) -> Trajectory:
         names = ("step", "called", "calls", "baseline", "entropies", "result_end")
         state = {"chat": self.chat.state(), **{name: getattr(self, name) for name in names}}
-        ended = self.ended
-        finish = self.chat.finish if ended else FinishReason.PAUSED
-        finish = FinishReason.LIMIT if self.step == "limit" else finish
-        return Trajectory(
-            self.chat.trajectory_id,
-            [self.chat.sequence()],
-            finish,
-            *(self.chat.texts() if ended else ("", "")),
-            detail=self.chat.detail,
-            events=self.events,
-            fork=self.fork,
-            state=None if ended else state,
-        )
+        ends: dict[str, Any] = {"state": state, "finish": FinishReason.PAUSED}
+        if self.ended:
+            limit = {"finish": FinishReason.LIMIT, "detail": "call_limit"}
+            ends = limit if self.step == "limit" else {}
+        return self.chat.trajectory(events=self.events, fork=self.fork, **ends)
 
 
 class Tree:

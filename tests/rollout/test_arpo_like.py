@@ -17,11 +17,10 @@ from scripted_client import CharacterTokenizer, ScriptedClient
 from marsrl_verl.core.advantages import comparable_rows, group_relative
 from marsrl_verl.core.method import Method, Stage, StagePlan
 from marsrl_verl.core.request import RolloutRequest, Sampling
-from marsrl_verl.core.sequence import equal_sequences
+from marsrl_verl.core.sequence import TURN, equal_sequences
 from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.core.tree import Path, build_tree, leaf_counts, values
 from marsrl_verl.rollout.context import TopLogProbs
-from marsrl_verl.rollout.conversation import TURN
 
 LIMITS = Sampling(max_new_tokens=150, max_prompt_tokens=50)
 BUDGET = 7
