@@ -239,6 +239,30 @@ def test_requests_of_two_stages_at_once_or_of_one_that_does_not_follow_are_refus
             scheduler.next_round()
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_dropped_problems_are_observed_in_the_order_of_their_arrival(first):
+    class Observing(TwoStages):
+        unit = Unit.PROBLEM
+        observed: tuple[str, ...] = ()
+
+        def observe_problem(self, groups):
+            self.observed += (groups[0].request.problem.problem_id,)
+
+    method = Observing(fan=(3, 0))
+    scheduler = Scheduler(method, "pipelined")
+    scheduler.start_step(1, problems(2))
+    asked = {item.group_id: item for item in scheduler.next_round()}
+    for name in ("p0", "p1"):
+        scheduler.absorb([answers(asked[f"{name}/a/0"])])
+        scheduler.absorb([RolloutOutput(f"{name}/a/1", [paused(f"{name}/a/1#{k}", [1]) for k in range(2)])])
+    assert len(scheduler.drop_waiting()) == 2
+    for number in (first, 1 - first):
+        one = f"p{number}/a/2"
+        scheduler.absorb([RolloutOutput(one, [paused(f"{one}#{k}", [1]) for k in range(2)])])
+    assert len(scheduler.finish_step(last=True).ended) == 2 and scheduler.idle()
+    assert method.observed == ("p0", "p1")
+
+
 # --- members that begin in a later round -----------------------------------------------------------
 
 

@@ -183,8 +183,14 @@ class Scheduler:
         for output in outputs:
             self._end_round(output, step)
 
-    def finish_step(self, *, last: bool = False) -> StepResult:
-        """Close the step and hand out what completed in it; the `last` one defers nothing."""
+    def finish_step(self, *, last: bool = False, pass_over: bool = False) -> StepResult:
+        """Close the step and hand out what completed in it.
+
+        Args:
+            last: it is the last one of all, and defers nothing.
+            pass_over: no further problem comes before what is on its way has ended: with the end of the last
+                one, nothing is deferred either.
+        """
         step = self._require_open("finish_step")
         self._advance(step)
         state = self._state
@@ -194,7 +200,8 @@ class Scheduler:
                 "mode call next_round and absorb until next_round returns nothing"
             )
         completed = sorted(state.completed, key=lambda group: group.group_id)
-        trained = self._groups_to_train(completed, 1 if last else self.min_groups)
+        nobody_follows = last or (pass_over and self.idle())
+        trained = self._groups_to_train(completed, 1 if nobody_follows else self.min_groups)
         ended = sorted(state.ended, key=lambda end: end.problem_id)
         stale, state.stale = state.stale, 0
         state.completed, state.ended, state.open = [], [], False
@@ -345,12 +352,10 @@ class Scheduler:
             self._complete_group(group_id)
             return
         one = self._state.problems[self._state.problem_of[group_id]]
-        if not one.dropped:
+        if one.dropped:
+            self._discard(one, group_id)
+        else:
             self._state.ready_step[group_id] = step + (self.mode is Mode.PIPELINED)
-            return
-        self._discard(one, group_id)
-        if one.complete:
-            self._end(one, EndReason.DROPPED)
 
     def _discard(self, one: ProblemState, group_id: str) -> None:
         """Drop a request with whatever of it has been decoded."""
