@@ -260,7 +260,8 @@ class Method(ABC):
         return configured
 
     def pass_ended(self, step: int) -> None:  # noqa: B027  (most methods have no phases)
-        """The data is through and nothing is in flight, where `passes` is drained."""
+        """Where `passes` is drained: the data is through, and all of it was trained. `step` is the first one
+        of the next pass."""
 
     @abstractmethod
     def first_requests(self, problem: Problem, step: int) -> list[RolloutRequest]:
