@@ -125,7 +125,7 @@ def test_what_the_tree_is():
 
 
 @given(st.integers(1, 40), st.sampled_from([1, 3]))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_pauses_and_new_processes_change_nothing(segment, size):
     steps = trained(segment, size)
     found = {group.group_id: group for step in steps for group in step.groups}
