@@ -128,8 +128,8 @@ class Trajectory:
 
     @property
     def new_tokens(self) -> int:
-        """Tokens that the last generation round added."""
-        return sum(sequence.new_tokens for sequence in self.sequences)
+        """Tokens that policies chose in the last generation round."""
+        return sum(int(one.response_mask[len(one) - one.new_tokens :].sum()) for one in self.sequences)
 
     @property
     def paused(self) -> bool:

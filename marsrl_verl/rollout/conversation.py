@@ -215,7 +215,7 @@ class Conversation:
         self.finish = completion.finish
         if completion.finish is FinishReason.STOP:
             self._mark()
-        elif completion.finish is FinishReason.ABORTED:
+        elif completion.finish is FinishReason.ABORTED and self._failure is None:
             self._failed(FinishReason.ABORTED, "the engine gave the request up")
         return completion
 

@@ -128,7 +128,9 @@ def test_a_sequence_with_a_reward_of_its_own_is_compared_by_it():
         member.sequences[1].reward = 0.25
     assert {ref.sequence for ref in comparable_rows([one])} == {0}, "the critics are all paid alike"
     one.trajectories[1].sequences.pop()
-    assert {ref.sequence for ref in comparable_rows([one])} == {0, 1}, "who has none counts with its trajectory"
+    assert {ref.sequence for ref in comparable_rows([one])} == {0, 1}, (
+        "who has none counts with its trajectory"
+    )
 
 
 def test_masked_tokens_do_not_count_as_tokens_of_a_role():

@@ -179,3 +179,11 @@ def test_sampling():
     assert len({one.request_seed("g", 0), one.request_seed("g", 30), one.request_seed("h", 0)}) == 3
     assert usual["verifier"].request_seed("g", 0) is None
     assert [segment_length(10, parts) for parts in (1, 3, 4)] == [10, 4, 3]
+
+
+def test_what_a_tool_wrote_was_not_sampled():
+    sequence = Sequence("agent", [1], [5, 6], [-1.0, -1.0], versions=((2, 1),))
+    sequence = sequence.extend([7, 8, 9], [-1.0, 0.0, 0.0], 2, mask=[1, 0, 0])
+    other = Sequence("critic", [1], [5], [-1.0]).extend([], [], 2)
+    one = Trajectory("g#0", [sequence, other], FinishReason.STOP)
+    assert (one.new_tokens, sequence.new_tokens) == (1, 3)

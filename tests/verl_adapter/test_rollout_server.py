@@ -453,6 +453,34 @@ def test_a_server_is_released_whatever_it_raises(error, expected):
     assert servers.released == [("server-0", "group@3")]
 
 
+def test_a_server_that_comes_too_late_is_given_back():
+    """Else the router takes it for busier than it is, until the run ends."""
+    servers = Servers(lambda n: [])
+
+    async def begin_and_cancel() -> None:
+        there = asyncio.Event()
+        acquire = servers._acquire_server
+
+        async def slow(*arguments, **more):
+            await there.wait()
+            return await acquire(*arguments, **more)
+
+        servers._acquire_server = slow
+        call = ServerClient(servers).generate("policy", PROMPT, DECODING, session="s", name="n")
+        task = asyncio.ensure_future(call)
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        there.set()
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    asyncio.run(begin_and_cancel())
+    assert len(servers.acquired) == 1 and servers.calls == []
+    assert servers.released == [("server-0", "s@0")]
+
+
 def test_a_cancelled_request_is_cancelled_at_its_server(monkeypatch):
     servers, cancelled = Servers(lambda n: []), []
     monkeypatch.setattr(client_module.ray, "cancel", cancelled.append)

@@ -1,4 +1,4 @@
-"""What comes back from the engine is checked before any of it is taken."""
+"""Settings that fit the method; what comes back from the engine is checked before any of it is taken."""
 
 from __future__ import annotations
 
@@ -6,10 +6,47 @@ import math
 
 import numpy as np
 
-from marsrl_verl.core.method import Method
+from marsrl_verl.core.method import Method, Unit
 from marsrl_verl.core.request import RolloutRequest
 from marsrl_verl.core.scheduler.state import PendingGroup, SchedulerState
 from marsrl_verl.core.trajectory import Fork, RolloutOutput, Trajectory
+
+
+def check_settings(
+    method: Method,
+    step_prompt_budget: int | None,
+    min_group: int | None,
+    min_groups: int,
+    max_input_staleness: int | None,
+) -> None:
+    """Check a scheduler's settings.
+
+    Raises:
+        ValueError: one is out of range, or the method cannot be scheduled so.
+    """
+    if step_prompt_budget is not None and step_prompt_budget < 1:
+        raise ValueError(
+            f"step_prompt_budget is {step_prompt_budget}, expected at least 1, or null for no limit"
+        )
+    if min_group is not None and min_group < 2:
+        raise ValueError(f"min_group is {min_group}, expected at least 2 trajectories to compare, or null")
+    if min_groups < 1:
+        raise ValueError(f"min_groups is {min_groups}, expected at least 1")
+    if max_input_staleness is not None and max_input_staleness < 1:
+        raise ValueError(
+            f"max_input_staleness is {max_input_staleness}, expected at least 1 (a request's first turn "
+            "is the step after the one that made it), or null"
+        )
+    for name, value in (("min_group", min_group), ("max_input_staleness", max_input_staleness)):
+        if value is not None and method.unit is Unit.PROBLEM:
+            raise ValueError(
+                f"{name} is {value}, but {type(method).__name__} trains whole problems: set it to null"
+            )
+    if min_group is not None and method.late_stages:
+        raise ValueError(
+            f"min_group is {min_group}, but {type(method).__name__} rewards complete groups only, at the "
+            f"stages {', '.join(sorted(method.late_stages))}: set it to null"
+        )
 
 
 def check_output(state: SchedulerState, method: Method, output: RolloutOutput) -> None:

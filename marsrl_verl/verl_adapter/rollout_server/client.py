@@ -39,7 +39,7 @@ class ServerClient:
             EngineUnavailableError: the server or its engine is gone.
         """
         route = f"{session}@{self.synced}"
-        server_id, server = await self.llm_client._acquire_server(route, prompt_ids=prompt_ids, n=n)
+        server_id, server = await self._acquired(route, prompt_ids, n)
         # A fresh engine id: a resumed run asks a request of the same name again.
         request_id = f"{name}:{uuid.uuid4().hex[:8]}"
         try:
@@ -56,3 +56,18 @@ class ServerClient:
             raise EngineUnavailableError(f"vLLM server {server_id} is gone: {reason(error)}") from error
         finally:
             self.llm_client._release_server(server_id, request_id=route)
+
+    async def _acquired(self, route: str, prompt_ids: TokenIds, n: int) -> tuple[str, Any]:
+        """A server; one that comes when nobody waits for it any more is given back at once, or the router
+        would take it for busier than it is."""
+        asked = asyncio.ensure_future(self.llm_client._acquire_server(route, prompt_ids=prompt_ids, n=n))
+        try:
+            found: tuple[str, Any] = await asyncio.shield(asked)
+            return found
+        except asyncio.CancelledError:
+            asked.add_done_callback(lambda done: self._give_back(done, route))
+            raise
+
+    def _give_back(self, asked: asyncio.Future[tuple[str, Any]], route: str) -> None:
+        if not asked.cancelled() and asked.exception() is None:
+            self.llm_client._release_server(asked.result()[0], request_id=route)
