@@ -339,6 +339,15 @@ def test_a_group_with_a_state_goes_on_though_nobody_is_paused():
     assert group.rewards == [1.0, 1.0, 0.0]
 
 
+def test_no_part_of_a_group_that_grows_is_trained():
+    scheduler = Scheduler(TwoStages(n=4), "pipelined", min_group=2)
+    scheduler.start_step(1, problems(1))
+    scheduler.next_round()
+    grows = RolloutOutput("p0/a/0", [single_call("p0/a/0#0"), single_call("p0/a/0#1", [1], 0.0)], {"left": 2})
+    with pytest.raises(ValueError, match=r"p0/a/0 grows from round to round, and min_group is 2"):
+        scheduler.absorb([grows])
+
+
 def test_of_what_has_ended_a_program_is_given_no_tokens():
     scheduler = Scheduler(TwoStages(fan=(1, 0)), "sequential")
     scheduler.start_step(1, problems(1))

@@ -147,7 +147,7 @@ class Scheduler:
         taken.
 
         Raises:
-            ValueError: as `check_output`, or a group comes twice.
+            ValueError: as `check_output`, or a group comes twice, or grows where parts of groups are trained.
         """
         step = self._require_open("absorb")
         outputs = list(outputs)
@@ -156,6 +156,11 @@ class Scheduler:
             raise ValueError(f"group {twice[0]} came twice")
         for output in outputs:
             check_output(self._state, self.method, output)
+            if self.min_group is not None and output.state is not None:
+                raise ValueError(
+                    f"group {output.group_id} grows from round to round, and min_group is {self.min_group}: a "
+                    "part of it says nothing about the whole; set min_group to null"
+                )
         for output in outputs:
             self._end_round(output, step)
 
