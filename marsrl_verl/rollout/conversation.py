@@ -291,8 +291,14 @@ class Conversation:
 
     def _cut(self, tokens: int) -> None:
         """Keep the first `tokens` of the response."""
-        if tokens < len(self):
-            self._begun, self._parts, self._added = self.sequence().truncate(tokens), [], 0
+        while self._parts and len(self) > tokens:
+            last = self._parts.pop()
+            self._added -= len(last.ids)
+            kept = max(0, tokens - len(self))
+            columns = last.ids[:kept], last.log_probs[:kept], last.mask[:kept]
+            self._add(_Part(*columns, last.version, last.turn))
+        if len(self) > tokens:
+            self._begun = self._begun.truncate(tokens)
 
     def _mark(self) -> None:
         """What is sampled from here on is a run of its own."""

@@ -321,6 +321,7 @@ def test_a_sampled_token_of_the_next_turn_goes_unless_it_fits():
         assert "".join(map(chr, sequence.response_ids)) == expected
         kept = 3 if begins == "U" else 2
         assert sequence.response_mask.tolist() == [1] * kept + [0] * (5 - kept)
+        assert sequence.versions == ((5, 7),), "a round is one part, whatever was cut in it"
 
 
 # --- forks, states, sequences ---------------------------------------------------------------------

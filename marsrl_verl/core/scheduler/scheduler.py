@@ -158,8 +158,8 @@ class Scheduler:
             check_output(self._state, self.method, output)
             if self.min_group is not None and output.state is not None:
                 raise ValueError(
-                    f"group {output.group_id} grows from round to round, and min_group is {self.min_group}: a "
-                    "part of it says nothing about the whole; set min_group to null"
+                    f"group {output.group_id} grows from round to round, and min_group is {self.min_group}: "
+                    "a part of it says nothing about the whole; set min_group to null"
                 )
         for output in outputs:
             self._end_round(output, step)
