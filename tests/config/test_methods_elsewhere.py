@@ -12,6 +12,7 @@ from marsrl_verl.algos import registry
 CODE = '''
 from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.algos.marsrl.config import Config as Base
+from marsrl_verl.core.method import Method
 from marsrl_verl.settings.declaration import limits
 from marsrl_verl.settings.issues import ConfigIssue
 
@@ -36,6 +37,9 @@ class Voting(MarsRL):
     @classmethod
     def plan_lines(cls, run):
         return [f"  votes: {run.settings.algo.votes}"]
+
+class Plain(Voting):
+    masks = Method.masks
 
 class Alone(Voting):
     roles = ("solver",)
@@ -92,6 +96,12 @@ REFUSED = {
 def test_its_settings_are_refused_like_ours(run, package, case):
     word, key, said = REFUSED[case]
     assert_refused(run(f"marsrl.algo.name={NAME}", word, "cluster=cpu"), key, said)
+
+
+def test_a_masking_that_it_does_not_do_is_refused(run, package):
+    key = "marsrl.algo.mastered_tokens.enabled"
+    done = run("marsrl.algo.name=strange_voting.method:Plain", f"{key}=true", "cluster=cpu")
+    assert_refused(done, f"{key} = True", "leaves no token out of its loss")
 
 
 ALONE = ("marsrl.algo.name=strange_voting.method:Alone", "marsrl.algo.correction_rounds=0")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.schema import PipelineConfig
+from marsrl_verl.core.method import Method
 from marsrl_verl.core.scheduler import Mode
 from marsrl_verl.settings.choices import OffPolicyMode
 from marsrl_verl.settings.issues import ConfigIssue
@@ -86,8 +87,11 @@ def _check_sampled_log_probs(ctx: Context) -> list[ConfigIssue]:
 
 
 def check_mastered_tokens(ctx: Context) -> list[ConfigIssue]:
-    """Settings of a masking that is off."""
+    """Settings of a masking that is off, or that the method does not do."""
     settings = ctx.settings.algo.mastered_tokens
+    if settings.enabled and ctx.method.masks is Method.masks:
+        what = f"{ctx.settings.algo.name} leaves no token out of its loss (its class has no `masks`)."
+        return [ConfigIssue(f"{_MASTERED}.enabled", what, "Leave it out.", True)]
     if settings.enabled:
         return []
     return [
