@@ -92,7 +92,7 @@ def test_a_prompt_that_is_too_long_is_not_asked(model):
 
 def test_a_request_with_sampling_of_its_own(model):
     engine, sampling = engine_and(model)
-    short = request(2, "short", sampling={SOLVER: Sampling(max_new_tokens=1, max_prompt_tokens=24)})
+    short = request(2, "short", sampling={SOLVER: {"max_new_tokens": 1}})
     lengths = {
         output.group_id: max(one.tokens for one in output.trajectories)
         for output in engine.generate([short, request(8, "usual")], sampling)
