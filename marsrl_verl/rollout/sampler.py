@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from marsrl_verl.core.inert_text import REPLACEMENT
 from marsrl_verl.core.request import Sampling
 from marsrl_verl.core.sequence import TokenIds, token_ids
 from marsrl_verl.core.trajectory import FinishReason
@@ -72,17 +73,20 @@ def stopped(completion: Completion, run: TokenIds, stop: Sequence[str], chat: Ch
     reach = _TOKENS_PER_CHARACTER * (max(map(len, stop), default=0) - 1)
     before = run[-reach:].tolist() if reach > 0 else []
     after = completion.token_ids[:reach].tolist() if before else []
-    if not after or not _first(stop, chat.decode(before + after)):
+    if not after:
         return completion
-    for count in range(1, len(after) + 1):
-        if found := _first(stop, chat.decode(before + after[:count])):
-            return _shortened(completion, count, found)
+    known = len(chat.decode(before).rstrip(REPLACEMENT))  # the last character may be there in part
+    if _first(stop, chat.decode(before + after), known):
+        for count in range(1, len(after) + 1):
+            if found := _first(stop, chat.decode(before + after[:count]), known):
+                return _shortened(completion, count, found)
     return completion
 
 
-def _first(stop: Sequence[str], text: str) -> str | None:
-    """The stop string in a text, of several the one that ends first."""
-    found = [(text.find(one) + len(one), one) for one in stop if one in text]
+def _first(stop: Sequence[str], text: str, known: int) -> str | None:
+    """The stop string that ends in a text after its first `known` characters, of several the first to end."""
+    ends = [(text.find(one, max(0, known - len(one) + 1)) + len(one), one) for one in stop]
+    found = [(end, one) for end, one in ends if end >= len(one)]
     return min(found)[1] if found else None
 
 

@@ -187,6 +187,16 @@ def test_a_stop_string_is_met_once():
     assert sample(one, stop=("[stop]",)).stop is None
 
 
+def test_a_stop_string_that_a_prefix_ends_with_was_met_already():
+    """A continuation of a response that begins after a call does not end with that call."""
+    client, item = ScriptedClient(lambda _: "b[stop]c</s>"), request(n=1)
+    begun = Sequence("solver", list(map(ord, PROMPT)), list(map(ord, "a[stop]")), [-1.0] * 7)
+    one = _context(client, item, {"solver": LIMITS}).conversation(0, "solver", item.messages, prefix=begun)
+    found = sample(one, stop=("[stop]",))
+    assert (len(found.token_ids), found.stop) == (7, "[stop]")
+    assert one.turn_text() == "a[stop]b[stop]"
+
+
 def test_the_top_log_probs_end_where_the_completion_does():
     class Ranking(ScriptedClient):
         async def generate(self, *arguments, **more):
