@@ -153,7 +153,7 @@ class RolloutRequest:
 
 def problem_to_plain(problem: Problem) -> dict[str, Plain]:
     """A problem as plain data."""
-    return {**_shallow(problem), "messages": [dict(message) for message in problem.messages]}
+    return {**plain_fields(problem), "messages": [dict(message) for message in problem.messages]}
 
 
 def problem_from_plain(data: Mapping[str, Plain]) -> Problem:
@@ -161,5 +161,6 @@ def problem_from_plain(data: Mapping[str, Plain]) -> Problem:
     return Problem(**{**data, "messages": tuple(dict(message) for message in data["messages"])})
 
 
-def _shallow(item: Any) -> dict[str, Plain]:
+def plain_fields(item: Any) -> dict[str, Plain]:
+    """A dataclass's fields by name, as they are."""
     return {one.name: getattr(item, one.name) for one in fields(item)}

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from marsrl_verl.core.request import Plain, RolloutRequest
+from marsrl_verl.core.request import Plain, RolloutRequest, plain_fields
 from marsrl_verl.core.sequence import Sequence
 
 
@@ -161,13 +161,13 @@ class Trajectory:
 
     def to_plain(self) -> dict[str, Plain]:
         """As plain data. Arrays are shared, not copied: a state is taken in every step."""
-        plain = _shallow(self)
+        plain = plain_fields(self)
         plain["sequences"] = [sequence.to_plain() for sequence in self.sequences]
         plain["finish"] = self.finish.value
         plain["reward"] = (
-            None if self.reward is None else {**_shallow(self.reward), "info": dict(self.reward.info)}
+            None if self.reward is None else {**plain_fields(self.reward), "info": dict(self.reward.info)}
         )
-        plain["fork"] = None if self.fork is None else _shallow(self.fork)
+        plain["fork"] = None if self.fork is None else plain_fields(self.fork)
         return plain
 
     @classmethod
@@ -233,7 +233,3 @@ class Group:
         """The inverse of `to_plain`."""
         members = [Trajectory.from_plain(one) for one in data["trajectories"]]
         return cls(request, members, frozenset(data["trained_before"]))
-
-
-def _shallow(item: Any) -> dict[str, Plain]:
-    return {one.name: getattr(item, one.name) for one in fields(item)}

@@ -239,7 +239,7 @@ class Conversation:
         A template that refuses them ends the conversation (ERROR).
 
         Raises:
-            ValueError: nothing was written since the last messages.
+            ValueError: nothing was written since the last messages, or no chat can grow with this template.
         """
         if self._failure is not None:
             return
@@ -251,8 +251,8 @@ class Conversation:
         chat = self._sampler.chat
         said = [*self._messages, {"role": "assistant", "content": self.turn_text()}]
         grown = [*said, *map(chat.clean, messages)]
+        builder = self._sampler.builder()
         try:
-            builder = self._sampler.builder()
             self._close_turn()
             tail = self.input_ids()[-_TAIL:].tolist()
             merged = builder.merge(said, grown, tail, [dict(tool) for tool in self._tools])

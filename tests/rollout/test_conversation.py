@@ -304,6 +304,21 @@ def test_a_template_that_refuses_a_message_ends_the_conversation():
     assert "roles must alternate" in one.detail
 
 
+def test_a_template_with_which_no_chat_can_grow_ends_the_run():
+    """It is no fault of a rollout: all of them would end so."""
+
+    def refuse():
+        raise ValueError("a chat of several turns can't be continued with this chat template")
+
+    item = request(n=1)
+    made = runner(ScriptedClient(writes("ab</s>")))
+    made.template_builder = refuse
+    one = RequestContext(made, item, {"solver": LIMITS}).conversation(0, "solver", item.messages)
+    sample(one)
+    with pytest.raises(ValueError, match="several turns"):
+        one.append([{"role": "user", "content": "?"}])
+
+
 def test_a_sampled_token_of_the_next_turn_goes_unless_it_fits():
     """As with GLM, where the token that begins a user's turn ends the assistant's."""
 
