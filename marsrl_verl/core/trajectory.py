@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
 
 from marsrl_verl.core.request import Plain, RolloutRequest, plain_fields
 from marsrl_verl.core.sequence import Sequence
@@ -29,7 +28,7 @@ class FinishReason(str, Enum):
     ABORTED = "aborted"
     """The engine gave the request up."""
     ERROR = "error"
-    """The engine or a tool failed; `Trajectory.detail` says how."""
+    """The request failed; `Trajectory.detail` says how. (A tool that fails is none: what it says is read.)"""
 
     @property
     def failed(self) -> bool:
