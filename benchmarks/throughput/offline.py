@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.throughput.plan import AS_STARTED, OFFLINE, Plan, Row, Workload, sampling_of, write_results
+from marsrl_verl.algos.marsrl.prompts import SOLVER
 from marsrl_verl.config.checks.context import typed_settings
-from marsrl_verl.core.types import SOLVER
 from marsrl_verl.rollout.context import Decoding
 from marsrl_verl.verl_adapter.components import (
     build_prompts,

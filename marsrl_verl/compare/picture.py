@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from marsrl_verl.algos.marsrl.evaluation.role_metrics import EVALUATION_METRICS
 from marsrl_verl.compare.results import TOKENS_METRIC, Finished, over_seeds, start_over_seeds
 from marsrl_verl.compare.suite import Suite
 from marsrl_verl.evaluation.estimators import Estimate
 from marsrl_verl.evaluation.suite import AFTER
-from marsrl_verl.evaluation.verify_correct.role_metrics import EVALUATION_METRICS
 from marsrl_verl.reporting.files import write_bytes_atomic
 
 if TYPE_CHECKING:

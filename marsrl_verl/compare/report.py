@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Sequence
 
+from marsrl_verl.algos.marsrl.evaluation.role_metrics import EVALUATION_METRICS
 from marsrl_verl.compare.differences import differences_table, fewest_cases
 from marsrl_verl.compare.results import (
     TRAINED_METRIC,
@@ -18,7 +19,6 @@ from marsrl_verl.compare.statistics import t_interval
 from marsrl_verl.compare.suite import Suite
 from marsrl_verl.evaluation.estimators import FEW, GREEDY_SUFFIX, Estimate, MetricInfo
 from marsrl_verl.evaluation.suite import AFTER
-from marsrl_verl.evaluation.verify_correct.role_metrics import EVALUATION_METRICS
 
 
 def report_markdown(

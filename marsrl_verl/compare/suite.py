@@ -22,8 +22,8 @@ from typing import Any
 
 import yaml
 
+from marsrl_verl.algos.marsrl.evaluation.role_metrics import EVALUATION_METRICS
 from marsrl_verl.evaluation.training_metrics import role_metric
-from marsrl_verl.evaluation.verify_correct.role_metrics import EVALUATION_METRICS
 
 HEADLINE = ("solver_accuracy", "system_accuracy", "verifier_recall")
 CURVE = role_metric("solver", "solver_accuracy")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from marsrl_verl.algos.prompts import RolePrompts
+from marsrl_verl.algos.marsrl.prompts import RolePrompts
 from marsrl_verl.config import hf_folder
 from marsrl_verl.core.inert_text import valid_unicode
 from marsrl_verl.core.request import Message, Problem

@@ -12,11 +12,11 @@ from typing import Any
 
 from pydantic import Field, SerializeAsAny
 
+from marsrl_verl.algos.marsrl.evaluation.loop_rules import Fallback
 from marsrl_verl.algos.registry import KEY as METHOD_KEY
 from marsrl_verl.algos.registry import installed_methods, method_class
 from marsrl_verl.core.method import Method
 from marsrl_verl.core.scheduler import Mode
-from marsrl_verl.evaluation.verify_correct.loop_rules import Fallback
 from marsrl_verl.reporting.run_folder import Existing
 from marsrl_verl.rollout.external.config import ExternalSolverConfig
 from marsrl_verl.settings.choices import OffPolicyMode, Overlap, SeededTokens
@@ -219,9 +219,9 @@ class MarsRLConfig(Settings):
     algo: SerializeAsAny[MethodConfig]
     """The method."""
     prompts: ClassSpec = Field(
-        default_factory=lambda: ClassSpec(target="marsrl_verl.algos.prompts:MathPrompts")
+        default_factory=lambda: ClassSpec(target="marsrl_verl.algos.marsrl.prompts:MathPrompts")
     )
-    """The class that words the roles' prompts (`marsrl_verl.algos.prompts.RolePrompts`)."""
+    """The class that words the roles' prompts (`marsrl_verl.algos.marsrl.prompts.RolePrompts`)."""
     reward: dict[str, RewardSpec] = Field(default_factory=dict)
     """How responses are scored: for each of the method's roles a reward class
     (`marsrl_verl.rewards.base.RoleReward`)."""

@@ -6,12 +6,11 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
-from marsrl_verl.algos.prompts import RolePrompts
+from marsrl_verl.algos.marsrl.prompts import SOLVER, RolePrompts
 from marsrl_verl.core.engine import StreamingEngine
 from marsrl_verl.core.request import RolloutRequest, Sampling
 from marsrl_verl.core.thinking import final_text
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory
-from marsrl_verl.core.types import SOLVER
 from marsrl_verl.data.problems import SourceProblem
 from marsrl_verl.data_preparation.grades import NOT_ASKED, Grade, ProblemGrades
 from marsrl_verl.rewards.base import ScoreRequest

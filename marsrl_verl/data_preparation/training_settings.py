@@ -7,12 +7,12 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from marsrl_verl.algos.marsrl.prompts import SOLVER
 from marsrl_verl.config.checks import run_checks
 from marsrl_verl.config.checks.context import Context, typed_settings
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
 from marsrl_verl.core.request import Sampling
-from marsrl_verl.core.types import SOLVER
 from marsrl_verl.rewards.running import RewardRunner
 from marsrl_verl.verl_adapter.components import sampling_settings
 

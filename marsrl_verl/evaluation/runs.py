@@ -15,8 +15,7 @@ from typing import Any
 
 from marsrl_verl.core.engine import Engine, StreamingEngine, streaming
 from marsrl_verl.core.request import Message, Plain, Problem, RolloutRequest, Sampling
-from marsrl_verl.core.trajectory import FinishReason, RolloutOutput, Trajectory
-from marsrl_verl.core.types import is_correct
+from marsrl_verl.core.trajectory import FinishReason, RolloutOutput, Trajectory, is_correct
 from marsrl_verl.evaluation.estimators import Estimate, Observations
 
 Program = Generator[RolloutRequest, Trajectory, None]

@@ -11,7 +11,7 @@ from marsrl_verl.core.engine import Engine, StreamingEngine
 from marsrl_verl.core.request import Problem, Sampling
 from marsrl_verl.evaluation.estimators import GREEDY_SUFFIX, Estimate, Observations, estimates
 from marsrl_verl.evaluation.runs import Evaluation, Runs, run_evaluation
-from marsrl_verl.evaluation.solver_at_k import (
+from marsrl_verl.evaluation.single_role import (
     MAJORITY_AT_K,
     SOLVER_ACCURACY,
     majority_at_k,

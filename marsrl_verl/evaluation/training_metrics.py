@@ -10,13 +10,13 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from marsrl_verl.algos.marsrl.evaluation.loop_rules import verdict_of
+from marsrl_verl.algos.marsrl.evaluation.role_metrics import ROLE_METRICS, role_observations, verifier_f1
+from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
+from marsrl_verl.algos.marsrl.verdict import Verdict
 from marsrl_verl.core.inert_text import REPLACEMENT
-from marsrl_verl.core.trajectory import FinishReason, Group, Trajectory
-from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER, is_correct
-from marsrl_verl.core.verdict import Verdict
+from marsrl_verl.core.trajectory import FinishReason, Group, Trajectory, is_correct
 from marsrl_verl.evaluation.runs import Call, final_answer
-from marsrl_verl.evaluation.verify_correct.loop_rules import verdict_of
-from marsrl_verl.evaluation.verify_correct.role_metrics import ROLE_METRICS, role_observations, verifier_f1
 
 TRAINING_METRICS: dict[str, str] = {
     "reward_mean": "mean reward of the samples",

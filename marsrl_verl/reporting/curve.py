@@ -6,11 +6,11 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER
+from marsrl_verl.algos.marsrl.evaluation.role_metrics import EVALUATION_METRICS
+from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
 from marsrl_verl.evaluation.estimators import Estimate
 from marsrl_verl.evaluation.suite import EvaluationRecord
 from marsrl_verl.evaluation.training_metrics import role_metric
-from marsrl_verl.evaluation.verify_correct.role_metrics import EVALUATION_METRICS
 from marsrl_verl.reporting.files import write_bytes_atomic
 from marsrl_verl.reporting.metrics_log import StepMetrics
 

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
 
+from marsrl_verl.algos.marsrl.evaluation.loop import RunEnd, SystemRun
+from marsrl_verl.algos.marsrl.evaluation.loop_rules import verdict_of
+from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
+from marsrl_verl.algos.marsrl.verdict import Verdict
 from marsrl_verl.core.inert_text import code_block, code_span, one_line, printable
-from marsrl_verl.core.trajectory import Trajectory
-from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER, is_correct
-from marsrl_verl.core.verdict import Verdict
+from marsrl_verl.core.trajectory import Trajectory, is_correct
 from marsrl_verl.evaluation.runs import Call, Run, Runs, answer_reward, final_answer
-from marsrl_verl.evaluation.verify_correct.loop import RunEnd, SystemRun
-from marsrl_verl.evaluation.verify_correct.loop_rules import verdict_of
 
 
 class Story(IntEnum):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from marsrl_verl.algos.marsrl.evaluation.role_metrics import EVALUATION_METRICS
 from marsrl_verl.core.inert_text import markdown
 from marsrl_verl.evaluation.runs import Runs
 from marsrl_verl.evaluation.suite import AFTER, BEFORE, EvaluationRecord
-from marsrl_verl.evaluation.verify_correct.role_metrics import EVALUATION_METRICS
 from marsrl_verl.reporting.curve import draw_learning_curve
 from marsrl_verl.reporting.example import Example, example_markdown, pick_example
 from marsrl_verl.reporting.files import write_atomic, write_json_atomic

@@ -14,9 +14,9 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from marsrl_verl.algos.marsrl.evaluation.role_metrics import EVALUATION_METRICS
 from marsrl_verl.evaluation.estimators import GREEDY_SUFFIX, Estimate, MetricInfo, difference
 from marsrl_verl.evaluation.suite import AFTER, BEFORE, EvaluationRecord
-from marsrl_verl.evaluation.verify_correct.role_metrics import EVALUATION_METRICS
 
 EMPTY = Estimate(None, None, None, 0)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from marsrl_verl.algos.prompts import RolePrompts
+from marsrl_verl.algos.marsrl.prompts import SOLVER, RolePrompts
 from marsrl_verl.algos.registry import method_class
 from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.config.external_answers import all_rows, open_source, workers_part
@@ -14,7 +14,6 @@ from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.core.method import Method, MethodTools
 from marsrl_verl.core.policy import Policy, PolicyKind, PolicySet
 from marsrl_verl.core.request import Message, Sampling, segment_length
-from marsrl_verl.core.types import SOLVER
 from marsrl_verl.rewards.loading import load_class
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.rollout.external.api_key import read_api_key

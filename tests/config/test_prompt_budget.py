@@ -6,7 +6,7 @@ from pathlib import Path
 
 from small_files import TEMPLATE
 
-from marsrl_verl.algos.prompts import RolePrompts
+from marsrl_verl.algos.marsrl.prompts import RolePrompts
 from marsrl_verl.config.prompt_budget import open_counter, plan_prompts
 from marsrl_verl.demo.assets import model_path
 from marsrl_verl.settings.declaration import RoleSampling

@@ -22,7 +22,8 @@ from scenarios import RANKS, SEED, Scenario
 from trace_files import ENDINGS, digest, spans
 
 from marsrl_verl.algos.attnrl.method import INFLUENCE, AttnRL
-from marsrl_verl.algos.prompts import RolePrompts
+from marsrl_verl.algos.marsrl.prompts import ROLES, SOLVER, VERIFIER, RolePrompts
+from marsrl_verl.algos.marsrl.verdict import VerdictReward
 from marsrl_verl.algos.registry import method_class
 from marsrl_verl.config.batching import optimizer_updates
 from marsrl_verl.config.schema import MarsRLConfig, read_settings
@@ -32,11 +33,18 @@ from marsrl_verl.core.rows import RESPONSE_MASK, ROLLOUT_LOG_PROBS, TOKEN_VERSIO
 from marsrl_verl.core.scheduler import Scheduler, StepResult
 from marsrl_verl.core.scripted import Reply, ScriptedEngine, score_by_box
 from marsrl_verl.core.sequence import RECORDED_ENTROPIES, RECORDED_LOG_PROBS, TRAINER_LOG_PROBS
-from marsrl_verl.core.trajectory import FinishReason, Group, RewardResult, RolloutOutput, Trajectory
-from marsrl_verl.core.types import ROLES, SOLVER, is_correct
+from marsrl_verl.core.trajectory import (
+    FinishReason,
+    Group,
+    RewardResult,
+    RolloutOutput,
+    Trajectory,
+    is_correct,
+)
 from marsrl_verl.evaluation.credit_metrics import credit_metrics
 from marsrl_verl.evaluation.text_metrics import text_figures
 from marsrl_verl.evaluation.training_metrics import training_metrics
+from marsrl_verl.rewards.base import ScoreRequest
 from marsrl_verl.verl_adapter.engine.batch import BatchPlan, PolicyBatch, arrange
 
 PRESETS = Path(__file__).resolve().parents[2] / "configs" / "algo"
@@ -171,7 +179,10 @@ class GoldenEngine(ScriptedEngine):
         return Reply(text, FINISH[ending])
 
     def _score(self, item: RolloutRequest, one: Trajectory) -> RewardResult:
-        result = score_by_box(item, one)
+        if item.role == VERIFIER:
+            result = VerdictReward().score(ScoreRequest.of(item, one))
+        else:
+            result = score_by_box(item, one)
         if scripted.is_graded(self.scenario.world, one.trajectory_id):
             return result
         return replace(result, value=0.0, graded=False, error="the scripted grader failed")

@@ -7,13 +7,13 @@ from dataclasses import replace
 import pytest
 from evaluation_tools import system
 from markdown_it import MarkdownIt
+from marsrl_script import ScriptedEngine, SkillModel
 from rich.console import Console
 
-from marsrl_verl.algos.prompts import MathPrompts
+from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER, MathPrompts
 from marsrl_verl.core.request import Problem, Sampling
-from marsrl_verl.core.scripted import Reply, ScriptedEngine, SkillModel
+from marsrl_verl.core.scripted import Reply
 from marsrl_verl.core.trajectory import FinishReason
-from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER
 from marsrl_verl.evaluation.estimators import Estimate, Observations
 from marsrl_verl.evaluation.runs import Runs
 from marsrl_verl.evaluation.suite import EvaluationRecord, evaluate

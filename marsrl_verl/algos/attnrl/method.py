@@ -43,8 +43,8 @@ from marsrl_verl.algos.attnrl.branch_points import (
 from marsrl_verl.algos.attnrl.response_trees import TreeCredit, by_problem, problem_tree, tree_metrics
 from marsrl_verl.algos.attnrl.step_cutter import StepCutter, step_cutter
 from marsrl_verl.algos.attnrl.tree_figures import TreeFigures
+from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER, RolePrompts
 from marsrl_verl.algos.mastered_tokens import MasteredTokens
-from marsrl_verl.algos.prompts import PromptTokens, RolePrompts
 from marsrl_verl.core.method import (
     EndReason,
     Method,
@@ -56,15 +56,15 @@ from marsrl_verl.core.method import (
     StepView,
     Unit,
 )
+from marsrl_verl.core.prompts import PromptTokens
 from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.rows import RowRef, Rows
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.sequence import RECORDED_ENTROPIES, RECORDED_LOG_PROBS, TRAINER_LOG_PROBS
 from marsrl_verl.core.sequence import Sequence as TokenSequence
 from marsrl_verl.core.steps import Steps
-from marsrl_verl.core.trajectory import Group, Trajectory
+from marsrl_verl.core.trajectory import Group, Trajectory, is_correct
 from marsrl_verl.core.tree import tree_advantages, treerl_advantages
-from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER, is_correct
 from marsrl_verl.settings.choices import OffPolicyMode
 from marsrl_verl.settings.issues import ConfigIssue
 

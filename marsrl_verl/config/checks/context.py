@@ -9,7 +9,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from marsrl_verl.algos.prompts import RolePrompts
+from marsrl_verl.algos.marsrl.prompts import RolePrompts
 from marsrl_verl.algos.registry import method_class
 from marsrl_verl.config import hf_folder
 from marsrl_verl.config.data_files import FileReport

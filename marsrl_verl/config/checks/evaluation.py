@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from marsrl_verl.algos.marsrl.prompts import CORRECTOR, VERIFIER
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.schema import EvaluationConfig
-from marsrl_verl.core.types import CORRECTOR, VERIFIER
 from marsrl_verl.settings.issues import ConfigIssue
 
 _KEY = "marsrl.evaluation"

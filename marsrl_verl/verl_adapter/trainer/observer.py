@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from marsrl_verl.algos.prompts import RolePrompts
+from marsrl_verl.algos.marsrl.evaluation.loop import VerifyCorrect
+from marsrl_verl.algos.marsrl.evaluation.loop_rules import LoopRules
+from marsrl_verl.algos.marsrl.prompts import RolePrompts
 from marsrl_verl.config.evaluation_plan import evaluation_at
 from marsrl_verl.config.external_plan import solver_source
 from marsrl_verl.config.packages import versions_of
@@ -20,11 +22,9 @@ from marsrl_verl.core.rows import TokenAdvantages
 from marsrl_verl.core.scheduler import StepResult
 from marsrl_verl.evaluation.pipeline_metrics import pipeline_metrics
 from marsrl_verl.evaluation.runs import Evaluation
-from marsrl_verl.evaluation.solver_at_k import SolverAlone
+from marsrl_verl.evaluation.single_role import SolverAlone
 from marsrl_verl.evaluation.suite import AFTER, EvaluationResult, evaluate
 from marsrl_verl.evaluation.training_metrics import role_metric, training_metrics
-from marsrl_verl.evaluation.verify_correct.loop import VerifyCorrect
-from marsrl_verl.evaluation.verify_correct.loop_rules import LoopRules
 from marsrl_verl.reporting.background import BackgroundWriter
 from marsrl_verl.reporting.example import example_text
 from marsrl_verl.reporting.progress import StepProgress, make_progress

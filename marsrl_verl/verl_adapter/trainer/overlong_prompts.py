@@ -6,8 +6,8 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+from marsrl_verl.algos.marsrl.prompts import SOLVER
 from marsrl_verl.config.checks.context import typed_settings
-from marsrl_verl.core.types import SOLVER
 from marsrl_verl.rollout.external.config import SolverSource
 from marsrl_verl.verl_adapter.components import build_prompts, chat_tokenizer
 from marsrl_verl.verl_adapter.trainer.problem_stream import problems_of

@@ -11,11 +11,11 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+from marsrl_verl.algos.marsrl.prompts import SOLVER
 from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.core.request import Problem
 from marsrl_verl.core.rows import ADVANTAGES, token_advantages
 from marsrl_verl.core.scheduler import Scheduler, StepResult
-from marsrl_verl.core.types import SOLVER
 from marsrl_verl.evaluation.suite import AFTER, ALONE, BEFORE
 from marsrl_verl.settings.choices import Overlap
 from marsrl_verl.verl_adapter import stop_signals

@@ -1,11 +1,20 @@
 import pytest
 from evaluation_tools import trajectory
 
+from marsrl_verl.algos.marsrl.evaluation.loop import SystemRun
+from marsrl_verl.algos.marsrl.evaluation.role_metrics import (
+    EVALUATION_METRICS,
+    ROLE_METRICS,
+    f1_estimates,
+    role_observations,
+    system_observations,
+    verifier_f1,
+)
+from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
+from marsrl_verl.algos.marsrl.verdict import Verdict
 from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.sequence import Sequence
 from marsrl_verl.core.trajectory import FinishReason, Group
-from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER
-from marsrl_verl.core.verdict import Verdict
 from marsrl_verl.evaluation.estimators import estimates
 from marsrl_verl.evaluation.runs import Call, Runs
 from marsrl_verl.evaluation.training_metrics import (
@@ -13,15 +22,6 @@ from marsrl_verl.evaluation.training_metrics import (
     role_metric,
     stage_metric,
     training_metrics,
-)
-from marsrl_verl.evaluation.verify_correct.loop import SystemRun
-from marsrl_verl.evaluation.verify_correct.role_metrics import (
-    EVALUATION_METRICS,
-    ROLE_METRICS,
-    f1_estimates,
-    role_observations,
-    system_observations,
-    verifier_f1,
 )
 
 YES, NO, ODD = Verdict.CORRECT, Verdict.WRONG, Verdict.INVALID

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from marsrl_verl.algos.marsrl.prompts import VERIFIER
+from marsrl_verl.algos.marsrl.verdict import Verdict
 from marsrl_verl.core.trajectory import FinishReason, Trajectory
-from marsrl_verl.core.types import VERIFIER
-from marsrl_verl.core.verdict import Verdict
 from marsrl_verl.evaluation.runs import Call, final_answer, is_usable
 from marsrl_verl.settings.choices import Choice
 

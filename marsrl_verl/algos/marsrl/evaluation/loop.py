@@ -23,14 +23,8 @@ from dataclasses import asdict, dataclass, field, replace
 from enum import Enum
 from typing import TYPE_CHECKING, Any
 
-from marsrl_verl.core.request import Message, Problem, RolloutRequest
-from marsrl_verl.core.trajectory import Trajectory
-from marsrl_verl.core.types import CORRECTOR, ROLES, SOLVER, VERIFIER
-from marsrl_verl.core.verdict import Verdict
-from marsrl_verl.evaluation.estimators import Estimate, Observations
-from marsrl_verl.evaluation.runs import Evaluation, Program, Run, Runs, answer_reward, is_usable
-from marsrl_verl.evaluation.verify_correct.effort import AGAIN, effort
-from marsrl_verl.evaluation.verify_correct.loop_rules import (
+from marsrl_verl.algos.marsrl.evaluation.effort import AGAIN, effort
+from marsrl_verl.algos.marsrl.evaluation.loop_rules import (
     Decision,
     Fallback,
     LoopRules,
@@ -39,10 +33,16 @@ from marsrl_verl.evaluation.verify_correct.loop_rules import (
     report_of,
     verdict_of,
 )
-from marsrl_verl.evaluation.verify_correct.role_metrics import f1_estimates, system_observations
+from marsrl_verl.algos.marsrl.evaluation.role_metrics import f1_estimates, system_observations
+from marsrl_verl.algos.marsrl.prompts import CORRECTOR, ROLES, SOLVER, VERIFIER
+from marsrl_verl.algos.marsrl.verdict import Verdict
+from marsrl_verl.core.request import Message, Problem, RolloutRequest
+from marsrl_verl.core.trajectory import Trajectory
+from marsrl_verl.evaluation.estimators import Estimate, Observations
+from marsrl_verl.evaluation.runs import Evaluation, Program, Run, Runs, answer_reward, is_usable
 
 if TYPE_CHECKING:
-    from marsrl_verl.algos.prompts import RolePrompts
+    from marsrl_verl.algos.marsrl.prompts import RolePrompts
 
 
 class RunEnd(str, Enum):

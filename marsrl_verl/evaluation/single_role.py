@@ -7,7 +7,8 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from marsrl_verl.core.types import SOLVER, is_correct
+from marsrl_verl.algos.marsrl.prompts import SOLVER
+from marsrl_verl.core.trajectory import is_correct
 from marsrl_verl.evaluation.estimators import (
     Estimate,
     MetricInfo,
@@ -29,7 +30,7 @@ from marsrl_verl.evaluation.runs import (
 )
 
 if TYPE_CHECKING:
-    from marsrl_verl.algos.prompts import RolePrompts
+    from marsrl_verl.algos.marsrl.prompts import RolePrompts
 
 SOLVER_ACCURACY = "solver_accuracy"
 """Its mean over all of a problem's answers is the avg@k of the literature."""

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER, is_correct
-from marsrl_verl.core.verdict import Verdict
+from marsrl_verl.algos.marsrl.evaluation.loop_rules import verdict_of
+from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
+from marsrl_verl.algos.marsrl.verdict import Verdict
+from marsrl_verl.core.trajectory import is_correct
 from marsrl_verl.evaluation.estimators import GREEDY_SUFFIX, Estimate, MetricInfo, Observations, estimate
 from marsrl_verl.evaluation.runs import Call, Runs, answer_reward
-from marsrl_verl.evaluation.solver_at_k import SOLVER_METRICS
-from marsrl_verl.evaluation.verify_correct.loop_rules import verdict_of
+from marsrl_verl.evaluation.single_role import SOLVER_METRICS
 
 ROLE_METRICS: dict[str, MetricInfo] = {
     **SOLVER_METRICS,

@@ -7,11 +7,11 @@ from evaluation_tools import trajectory
 from hypothesis import given
 from hypothesis import strategies as st
 
+from marsrl_verl.algos.marsrl.prompts import SOLVER
 from marsrl_verl.core.request import Problem, RolloutRequest
-from marsrl_verl.core.types import SOLVER
 from marsrl_verl.evaluation.estimators import Observations, estimate
 from marsrl_verl.evaluation.runs import Call
-from marsrl_verl.evaluation.solver_at_k import majority_at_k, pass_at_k, pass_at_k_estimates
+from marsrl_verl.evaluation.single_role import majority_at_k, pass_at_k, pass_at_k_estimates
 
 
 def calls(problem: str, answers: list[str | None], truth: str) -> list[Call]:

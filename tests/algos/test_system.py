@@ -3,15 +3,16 @@ from dataclasses import dataclass, field
 
 import pytest
 from evaluation_tools import evaluate_system
+from marsrl_script import ScriptedEngine, SkillModel
 
+from marsrl_verl.algos.marsrl.evaluation.loop import RunEnd
+from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
+from marsrl_verl.algos.marsrl.verdict import Verdict
 from marsrl_verl.core.engine import Rounds
 from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
-from marsrl_verl.core.scripted import Reply, ScriptedEngine, SkillModel
+from marsrl_verl.core.scripted import Reply
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.trajectory import FinishReason
-from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER
-from marsrl_verl.core.verdict import Verdict
-from marsrl_verl.evaluation.verify_correct.loop import RunEnd
 
 RIGHT = Reply("<think>hm</think>It is \\boxed{42}.")
 FALSE = Reply("It is \\boxed{41}.")
