@@ -11,7 +11,7 @@ from marsrl_verl.algos.marsrl.verdict import Verdict
 from marsrl_verl.core.sequence import Sequence
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, Trajectory
 from marsrl_verl.evaluation.runs import Evaluation, Runs, run_evaluation
-from marsrl_verl.evaluation.single_role import SolverAlone
+from marsrl_verl.evaluation.single_role import SingleRole
 from marsrl_verl.evaluation.text_metrics import text_figures
 
 
@@ -45,7 +45,7 @@ def trajectory(
 def system(prompts, correction_rounds: int = 2, **rules) -> Evaluation:
     """The Solver alone, or with rounds of Verifier and Corrector."""
     if correction_rounds == 0:
-        return SolverAlone(prompts)
+        return SingleRole(SOLVER, prompts)
     return VerifyCorrect(prompts, LoopRules(correction_rounds, **rules))
 
 

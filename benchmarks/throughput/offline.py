@@ -43,7 +43,7 @@ def main() -> None:
         for number in range(plan.rounds + 1):
             for part, (variant, text, log_probs) in enumerate(variants):
                 problems = plan.round_problems(workload, number, part)
-                ids = [chat.prompt_ids(prompts.solver(problem)) for problem in problems]
+                ids = [chat.prompt_ids(prompts.problem(problem)) for problem in problems]
                 params = parameters(workload, config, plan.group_size, text, log_probs)
                 row = measure(llm, ids, params, variant, workload, number)
                 rows.append(replace(row, threads=torch.get_num_threads()))

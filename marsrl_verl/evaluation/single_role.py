@@ -1,14 +1,14 @@
-"""What a Solver with k tries at a problem reaches: with any of its answers, or with the most frequent one."""
+"""What a role with k tries at a problem reaches: with any of its answers, or with the most frequent one."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
 
-from marsrl_verl.algos.marsrl.prompts import SOLVER
-from marsrl_verl.core.trajectory import is_correct
+from marsrl_verl.core.method import Method
+from marsrl_verl.core.prompts import Prompts
+from marsrl_verl.core.trajectory import Group, is_correct
 from marsrl_verl.evaluation.estimators import (
     Estimate,
     MetricInfo,
@@ -29,40 +29,49 @@ from marsrl_verl.evaluation.runs import (
     tokens_of,
 )
 
-if TYPE_CHECKING:
-    from marsrl_verl.algos.marsrl.prompts import RolePrompts
 
-SOLVER_ACCURACY = "solver_accuracy"
-"""Its mean over all of a problem's answers is the avg@k of the literature."""
-SOLVER_METRICS = {SOLVER_ACCURACY: MetricInfo("Solver accuracy", "share of Solver answers that are correct")}
-
-PASS_AT = "solver_pass_at_"
-"""With the number of tries."""
-MAJORITY_AT_K = "solver_majority_at_k"
+def accuracy_metric(role: str) -> str:
+    """The share of a role's answers that are correct: over all answers to a problem the avg@k of the
+    literature."""
+    return f"{role}_accuracy"
 
 
-class SolverAlone(Evaluation):
-    """One answer of the Solver to each problem, as often as asked: avg@k, pass@k and the majority's accuracy.
+def accuracy_info(role: str) -> MetricInfo:
+    """How readers are told of it."""
+    name = role.capitalize()
+    return MetricInfo(f"{name} accuracy", f"share of {name} answers that are correct")
+
+
+class SingleRole(Evaluation):
+    """One answer of one role to each problem, as often as asked: avg@k, pass@k and the majority's accuracy.
 
     Args:
-        prompts: words the Solver's prompt.
+        role: who answers.
+        prompts: words the problem.
+        rollout: the program of the answer.
     """
 
-    roles = (SOLVER,)
-
-    def __init__(self, prompts: RolePrompts) -> None:
-        self.prompts = prompts
+    def __init__(self, role: str, prompts: Prompts, rollout: str = "single_call") -> None:
+        self.role, self.prompts, self.rollout = role, prompts, rollout
+        self.roles = (role,)
+        self.metrics = {accuracy_metric(role): accuracy_info(role)}
 
     def program(self, run: Run) -> Program:
-        """A single call."""
-        trajectory = yield run.request(SOLVER, SOLVER, self.prompts.solver(run.problem))
-        run.solver_reward = run.final_reward = answer_reward(trajectory)
+        """A single request."""
+        messages = self.prompts.problem(run.problem)
+        trajectory = yield run.request(self.role, self.role, messages, rollout=self.rollout)
+        run.final_reward = answer_reward(trajectory)
         run.answer = trajectory if is_usable(trajectory) else None
         run.end = trajectory.finish.value
 
     def observations(self, runs: Runs) -> dict[str, Observations]:
-        """Of `SOLVER_METRICS`."""
-        return {SOLVER_ACCURACY: Observations.of((run.solved, run.problem.problem_id) for run in runs.runs)}
+        """The answers, and with several to a problem the most frequent one."""
+        answers = Observations.of((run.solved, run.problem.problem_id) for run in runs.runs)
+        return {accuracy_metric(self.role): answers, **majority_observations(self.role, runs)}
+
+    def derived(self, observations: Mapping[str, Observations], confidence: float) -> dict[str, Estimate]:
+        """pass@k."""
+        return pass_at_k_estimates(self.role, observations[accuracy_metric(self.role)], confidence)
 
     def effort(self, runs: Runs, confidence: float) -> dict[str, Estimate]:
         """Calls and tokens of a run."""
@@ -74,7 +83,27 @@ class SolverAlone(Evaluation):
 
     def description(self) -> str:
         """What is asked."""
-        return "The Solver alone: its final answer is graded."
+        return f"The {self.role.capitalize()} alone: its final answer is graded."
+
+
+def method_evaluation(
+    method: type[Method], config: object, evaluation: object, prompts: Prompts
+) -> Evaluation:
+    """How what a method trains is evaluated (`Method.evaluation`)."""
+    found: Evaluation | None = method.evaluation(config, evaluation, prompts)
+    return found or SingleRole(method.first_role(config), prompts, method.rollout)
+
+
+def answer_metrics(groups: Sequence[Group], answering: Sequence[str]) -> dict[str, float]:
+    """Of scored groups: how many answers are right, and how many responses of answering roles have none."""
+    metrics: dict[str, list[bool]] = {}
+    for group in groups:
+        role = group.request.role
+        if role in answering:
+            for one in group.trajectories:
+                metrics.setdefault(accuracy_metric(role), []).append(is_correct(answer_reward(one)))
+                metrics.setdefault("missing_answer_share", []).append(final_answer(one) is None)
+    return {name: sum(found) / len(found) for name, found in metrics.items()}
 
 
 def pass_at_k(answers: int, correct: int, k: int) -> float:
@@ -93,10 +122,11 @@ def pass_at_k(answers: int, correct: int, k: int) -> float:
     return 1 - math.comb(answers - correct, k) / math.comb(answers, k)
 
 
-def pass_at_k_estimates(answers: Observations, confidence: float = 0.95) -> dict[str, Estimate]:
-    """`solver_pass_at_<k>` for k = 2, 4, 8, … and for all answers of a problem: the mean over problems.
+def pass_at_k_estimates(role: str, answers: Observations, confidence: float = 0.95) -> dict[str, Estimate]:
+    """`<role>_pass_at_<k>` for k = 2, 4, 8, … and for all answers of a problem: the mean over problems.
 
     Args:
+        role: who answered.
         answers: whether each of a problem's answers is correct; the problem with the fewest limits k.
     """
     right: dict[str, list[bool]] = {}
@@ -107,11 +137,17 @@ def pass_at_k_estimates(answers: Observations, confidence: float = 0.95) -> dict
     for k in sorted({2**power for power in range(1, most.bit_length())} | {most}):
         if 1 < k <= most:
             values = {name: pass_at_k(len(one), sum(one), k) for name, one in right.items()}
-            found[f"{PASS_AT}{k}"] = share_estimate(values, answers.n, confidence)
+            found[f"{role}_pass_at_{k}"] = share_estimate(values, answers.n, confidence)
     return found
 
 
-def majority_at_k(calls: Iterable[Call]) -> Observations:
+def majority_observations(role: str, runs: Runs) -> dict[str, Observations]:
+    """`<role>_majority_at_k`, where problems were asked several times."""
+    several = any(run.repeat for run in (*runs.runs, *runs.not_asked))
+    return {f"{role}_majority_at_k": majority_at_k(role, runs.calls)} if several else {}
+
+
+def majority_at_k(role: str, calls: Iterable[Call]) -> Observations:
     """Whether the most frequent of a problem's final answers is correct, one observation a problem.
 
     Of equally frequent answers the earliest is taken. Responses without a readable answer do not vote; a
@@ -119,7 +155,7 @@ def majority_at_k(calls: Iterable[Call]) -> Observations:
     """
     found: dict[str, list[Call]] = {}
     for call in calls:
-        if call.request.role == SOLVER:
+        if call.request.role == role:
             found.setdefault(call.request.problem.problem_id, []).append(call)
     return Observations.of((_majority_is_correct(tries), problem) for problem, tries in found.items())
 

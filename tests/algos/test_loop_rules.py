@@ -11,8 +11,14 @@ from hypothesis import strategies as st
 from marsrl_script import ScriptedEngine, SkillModel
 
 from marsrl_verl.algos.marsrl.evaluation.effort import effort
-from marsrl_verl.algos.marsrl.evaluation.loop import RunEnd, SystemRun, VerifyCorrect
-from marsrl_verl.algos.marsrl.evaluation.loop_rules import Fallback, LoopRules, candidates
+from marsrl_verl.algos.marsrl.evaluation.loop import VerifyCorrect
+from marsrl_verl.algos.marsrl.evaluation.loop_rules import (
+    Fallback,
+    LoopRules,
+    RunEnd,
+    SystemRun,
+    candidates,
+)
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
 from marsrl_verl.algos.marsrl.verdict import Verdict
 from marsrl_verl.core.request import Problem, Sampling

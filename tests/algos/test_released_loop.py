@@ -10,8 +10,7 @@ import pytest
 from evaluation_tools import evaluate_system
 from marsrl_script import ScriptedEngine
 
-from marsrl_verl.algos.marsrl.evaluation.loop import RunEnd, SystemRun
-from marsrl_verl.algos.marsrl.evaluation.loop_rules import candidates, verdict_of
+from marsrl_verl.algos.marsrl.evaluation.loop_rules import RunEnd, SystemRun, candidates, verdict_of
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
 from marsrl_verl.algos.marsrl.verdict import Verdict, VerdictParser, VerdictReward
 from marsrl_verl.config.checks.context import typed_settings

@@ -5,7 +5,7 @@ from evaluation_tools import system
 from marsrl_script import ScriptedEngine, SkillModel
 
 from marsrl_verl.algos.marsrl.evaluation.effort import EFFORT_METRICS
-from marsrl_verl.algos.marsrl.evaluation.loop import RunEnd
+from marsrl_verl.algos.marsrl.evaluation.loop_rules import RunEnd
 from marsrl_verl.algos.marsrl.evaluation.role_metrics import EVALUATION_METRICS
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER, MathPrompts
 from marsrl_verl.core.request import Problem, Sampling

@@ -40,10 +40,10 @@ from marsrl_verl.algos.attnrl.branch_points import (
     check_rule,
     choose_branch_points,
 )
+from marsrl_verl.algos.attnrl.config import SOLVER
 from marsrl_verl.algos.attnrl.response_trees import TreeCredit, by_problem, problem_tree, tree_metrics
 from marsrl_verl.algos.attnrl.step_cutter import StepCutter, step_cutter
 from marsrl_verl.algos.attnrl.tree_figures import TreeFigures
-from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER, RolePrompts
 from marsrl_verl.algos.mastered_tokens import MasteredTokens
 from marsrl_verl.core.method import (
     EndReason,
@@ -56,7 +56,7 @@ from marsrl_verl.core.method import (
     StepView,
     Unit,
 )
-from marsrl_verl.core.prompts import PromptTokens
+from marsrl_verl.core.prompts import Prompts, PromptTokens
 from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.rows import RowRef, Rows
 from marsrl_verl.core.seeding import derive_generator
@@ -75,7 +75,7 @@ INFLUENCE = "influence"
 STEP_IDS, STEP_MEASURED = "step_ids", "step_measured"
 """What FCI's measure reads: (T,) the step of each token, and whether that step is measured."""
 FCI_MEASURE = "marsrl_verl.attention.measure:InfluenceMeasure"
-DELTA = RolePrompts.step_distance
+DELTA = Prompts.step_distance
 """Least distance in steps from which attention counts (arXiv 2509.26628, eq. 6)."""
 
 
@@ -130,9 +130,8 @@ class AttnRL(Method):
     """
 
     Config = settings_of.Config
-    roles = (SOLVER, VERIFIER, CORRECTOR)
-    """The Solver is trained; the others are asked where the evaluation has rounds."""
-    answering_roles = (SOLVER, CORRECTOR)
+    roles = (SOLVER,)
+    answering_roles = (SOLVER,)
     records_log_probs = True
     group_relative = False
     fused_kernels = False
@@ -142,7 +141,7 @@ class AttnRL(Method):
 
     def __init__(
         self,
-        prompts: RolePrompts,
+        prompts: Prompts,
         cutter: StepCutter,
         *,
         seed: int,
@@ -239,11 +238,6 @@ class AttnRL(Method):
         return config.most_problems(configured)
 
     @classmethod
-    def asked_roles(cls, config: settings_of.Config, evaluation_rounds: int) -> tuple[str, ...]:
-        """The Solver alone where the evaluation has no rounds."""
-        return cls.roles if evaluation_rounds > 0 else (SOLVER,)
-
-    @classmethod
     def checks(cls, run: RunView) -> list[ConfigIssue]:
         """See `checks.checks`."""
         return rules.checks(run)
@@ -262,7 +256,7 @@ class AttnRL(Method):
 
     def first_requests(self, problem: Problem, step: int) -> list[RolloutRequest]:
         """One group of first responses; none when the prompt is too long."""
-        messages = self.prompts.solver(problem)
+        messages = self.prompts.problem(problem)
         measure, most = self.prompt_tokens, self.max_prompt_tokens
         if measure is not None and most is not None and measure(messages) > most:
             return []

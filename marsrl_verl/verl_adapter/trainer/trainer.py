@@ -11,7 +11,6 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from marsrl_verl.algos.marsrl.prompts import SOLVER
 from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.core.request import Problem
 from marsrl_verl.core.rows import ADVANTAGES, token_advantages
@@ -61,8 +60,9 @@ class RayMarsRLTrainer(PolicyTrainer):
             max_input_staleness=self.settings.pipeline.max_input_staleness,
         )
         self.problems = ProblemStream(self.train_dataloader)
+        first = self.method.first_role(self.settings.algo)
         self.asked = AskedProblems(
-            len(self.train_dataloader.dataset), self.settings.roles[SOLVER].max_prompt_tokens
+            len(self.train_dataloader.dataset), self.settings.roles[first].max_prompt_tokens
         )
         self.observer = TrainingObserver(config, self.settings, self.total_training_steps)
         self.continues_run = self.observer.folder.resumed
