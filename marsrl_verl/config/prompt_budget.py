@@ -107,10 +107,10 @@ def plan_prompts(
     chat, text = (counter.chat, counter.text) if counter is not None else (_rough_chat, _rough_text)
     fixed = {one.role: chat(one.wording) for one in shapes}
     responses = {role: one.max_new_tokens for role, one in roles.items()} | dict(elsewhere or {})
-    first = shapes[0].role if shapes else ""
+    first = shapes[0].role
     question = text(longest_question) if longest_question else roles[first].max_prompt_tokens - fixed[first]
     budgets = []
-    for one in shapes:
+    for one in (shape for shape in shapes if shape.role in roles):
         shown = {
             name: max(responses.get(writer, 0) for writer in writers) for name, writers in one.shown.items()
         }

@@ -43,6 +43,8 @@ class Prompts:
     def solver(self, problem):
         return ({"role": "user", "content": problem.question},)
 
+    problem = solver
+
     def verifier(self, problem, solution):
         return ({"role": "user", "content": solution},)
 

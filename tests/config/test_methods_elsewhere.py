@@ -30,7 +30,7 @@ class Voting(MarsRL):
     def checks(cls, run):
         config = run.settings.algo
         if config.votes <= config.group_size:
-            return []
+            return super().checks(run)
         return [ConfigIssue("marsrl.algo.votes", "More than there are.", "Lower it.", config.votes)]
 
     @classmethod
@@ -39,7 +39,7 @@ class Voting(MarsRL):
 
 class Alone(Voting):
     roles = ("solver",)
-    asked_roles = classmethod(lambda cls, config, evaluation_rounds: cls.roles)
+    asked_roles = classmethod(lambda cls, config, evaluation: cls.roles)
 '''
 NAME = "strange_voting.method:Voting"
 SEARCH = "hydra.searchpath=[pkg://strange_voting.configs]"

@@ -65,7 +65,7 @@ class VerifyCorrect(Evaluation):
 
     def __init__(self, prompts: RolePrompts, rules: LoopRules) -> None:
         if rules.correction_rounds < 1:
-            raise ValueError("correction_rounds is 0: evaluate the Solver alone (SolverAlone)")
+            raise ValueError("correction_rounds is 0: evaluate the Solver alone (SingleRole)")
         self.prompts = prompts
         self.rules = rules
 
