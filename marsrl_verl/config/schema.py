@@ -351,7 +351,9 @@ def _having(key: str) -> list[str]:
     return [
         method.Config.model_fields["name"].default
         for method in installed_classes()
-        if name in method_nodes(method)[node].model_fields
+        if any(
+            one == name or one.startswith(f"{name}.") for one in _flat(defaults(method_nodes(method)[node]))
+        )
     ]
 
 
