@@ -23,7 +23,8 @@ from benchmarks.driver_step.inputs import (
 )
 from benchmarks.driver_step.interface import Call, Driver, Place, Worker
 from marsrl_verl.algos.marsrl.method import MarsRL, PromptLimits
-from marsrl_verl.algos.prompts import MathPrompts
+from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER, MathPrompts
+from marsrl_verl.algos.marsrl.verdict import Verdict
 from marsrl_verl.config.schema import MarsRLConfig, read_settings
 from marsrl_verl.core.policy import PolicySet
 from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
@@ -33,8 +34,6 @@ from marsrl_verl.core.scheduler.scheduler import STATE_VERSION
 from marsrl_verl.core.scheduler.state import PendingGroup, ProblemState, SchedulerState
 from marsrl_verl.core.sequence import Sequence
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory
-from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER
-from marsrl_verl.core.verdict import Verdict
 from marsrl_verl.verl_adapter.checkpoint import sealed as checkpoint
 from marsrl_verl.verl_adapter.engine.micro_batches import use_fast_partitions
 from marsrl_verl.verl_adapter.engine.rank_rows import HeldRows, responses_only

@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.throughput.plan import AS_STARTED, OFFLINE, Plan, Row, Workload, sampling_of, write_results
+from marsrl_verl.algos.marsrl.prompts import SOLVER
 from marsrl_verl.config.checks.context import typed_settings
-from marsrl_verl.core.types import SOLVER
 from marsrl_verl.rollout.context import Decoding
 from marsrl_verl.verl_adapter.components import (
     build_prompts,
@@ -43,7 +43,7 @@ def main() -> None:
         for number in range(plan.rounds + 1):
             for part, (variant, text, log_probs) in enumerate(variants):
                 problems = plan.round_problems(workload, number, part)
-                ids = [chat.prompt_ids(prompts.solver(problem)) for problem in problems]
+                ids = [chat.prompt_ids(prompts.problem(problem)) for problem in problems]
                 params = parameters(workload, config, plan.group_size, text, log_probs)
                 row = measure(llm, ids, params, variant, workload, number)
                 rows.append(replace(row, threads=torch.get_num_threads()))

@@ -11,10 +11,10 @@ from typing import Any
 
 from omegaconf import DictConfig
 
+from marsrl_verl.algos.marsrl.prompts import SOLVER
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
 from marsrl_verl.core.request import Message, Problem, RolloutRequest, Sampling
-from marsrl_verl.core.types import SOLVER
 
 PLAN_VARIABLE = "MARSRL_THROUGHPUT_PLAN"
 """Environment variable with the path of the plan."""

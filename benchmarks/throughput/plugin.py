@@ -33,10 +33,10 @@ from benchmarks.throughput.plan import (
     write_results,
 )
 from benchmarks.throughput.processes import TAG, processor_seconds, spent
+from marsrl_verl.algos.marsrl.prompts import SOLVER
 from marsrl_verl.core.request import RolloutRequest
 from marsrl_verl.core.sequence import token_ids
 from marsrl_verl.core.trajectory import FinishReason, Trajectory
-from marsrl_verl.core.types import SOLVER
 from marsrl_verl.rewards.base import ScoreRequest
 from marsrl_verl.rollout.context import Decoding
 from marsrl_verl.verl_adapter.components import chat_tokenizer

@@ -19,7 +19,7 @@ from marsrl_verl.settings.issues import ConfigError, ConfigIssue, did_you_mean
 from marsrl_verl.settings.reading import unknown_key
 
 _SEARCH_PATH = "hydra.searchpath"
-METHOD_NODES = ("marsrl.algo.", "marsrl.roles.", "marsrl.reward.")
+METHOD_NODES = ("marsrl.algo.", "marsrl.evaluation.", "marsrl.roles.", "marsrl.reward.")
 """Keys of the method that is chosen, which is known once the configuration is composed."""
 _DESCRIPTION = "Train a language model that reasons in several roles. Without arguments: the tiny world."
 

@@ -31,7 +31,10 @@ from marsrl_verl.config.schema import (
     RootSettings,
     chosen_method,
     converted_node,
+    foreign_settings,
+    left_out,
     node_issues,
+    other_methods_setting,
     unknown_role,
     with_defaults,
 )
@@ -200,10 +203,15 @@ def checked_tree(raw: DictConfig, words: Iterable[str] = ()) -> dict[str, Any]:
     if not isinstance(node, dict):
         what = "The plugin's own settings lie below this key."
         raise ConfigError([ConfigIssue("marsrl", what, "Leave it out and set keys below it.", node)])
+    foreign = _named_evaluation(node, words)
     tree["marsrl"] = node = with_defaults(node)
     others = {name: value for name, value in tree.items() if name != "marsrl"}
     issues = [_unknown(item.key, item.siblings) for item in unknown_keys(others)]
-    issues += [*_named_roles(node, words), *node_issues(node, kinds_only=True, unknown=_unknown)]
+    issues += [
+        *_named_roles(node, words),
+        *foreign,
+        *node_issues(node, kinds_only=True, unknown=_unknown),
+    ]
     own = {name: tree[name] for name in RootSettings.model_fields}
     issues += find_issues(RootSettings, own, "")
     if issues := [*issues, *kind_problems(others)]:
@@ -220,6 +228,18 @@ def _named_roles(node: dict[str, Any], words: Iterable[str]) -> list[ConfigIssue
         for parts in named
         if parts[0] == "marsrl" and len(parts) == 3 and parts[1] in BY_ROLE
         if parts[2] not in roles and parts[2] not in node[parts[1]]
+    ]
+
+
+def _named_evaluation(node: dict[str, Any], words: Iterable[str]) -> list[ConfigIssue]:
+    """Settings of another method's evaluation that the command line names, or that an option of `evaluation`
+    named there turns on. 0 and null say "nothing of it", which holds for a method that has nothing of it."""
+    named = {setting_of(word) for word in words}
+    usual = foreign_settings(chosen_method(node["algo"]))
+    return [
+        other_methods_setting(f"marsrl.evaluation.{key}", node, value)
+        for key, value in left_out(node).items()
+        if f"marsrl.evaluation.{key}" in named or ("evaluation" in named and value and value != usual[key])
     ]
 
 

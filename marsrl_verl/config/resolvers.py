@@ -29,16 +29,11 @@ def _method(algo: Any) -> tuple[type[Method], Any]:
     return method, method.Config.model_construct(**found)  # type: ignore[arg-type]
 
 
-def _evaluation_rounds(algo: Any) -> int:
-    """Rounds with which a method is evaluated by default."""
-    method, config = _method(algo)
-    return method.evaluation_rounds(config)
-
-
 def _limits(marsrl: Mapping[str, Any]) -> list[tuple[int, int]]:
     """Prompt and response limits of the roles that the run asks."""
     method, config = _method(marsrl["algo"])
-    asked = method.asked_roles(config, int(marsrl["evaluation"]["correction_rounds"]))
+    evaluation: Any = method.Evaluation.model_construct(**marsrl["evaluation"])
+    asked = method.asked_roles(config, evaluation)
     roles = [marsrl["roles"][role] for role in asked]
     return [(int(role["max_prompt_tokens"]), int(role["max_new_tokens"])) for role in roles]
 
@@ -123,7 +118,6 @@ def register() -> None:
         "min": _smallest,
         "max": _largest,
         "sum": _sum,
-        "evaluation_rounds": _evaluation_rounds,
         "longest_prompt": _longest_prompt,
         "longest_response": _longest_response,
         "longest_sequence": _longest_sequence,

@@ -43,12 +43,17 @@ class RewardResult:
     value: float
     """The reward."""
     info: Mapping[str, Plain] = field(default_factory=dict)
-    """What else it found, by name: `answer` (the extracted one), a Verifier's `verdict` and `report`."""
+    """What else it found, by name: `answer` (the extracted one) and what the role's reward adds."""
     error: str | None = None
     """What went wrong in grading (time limit, unparsable answer), for the log; the reward then is 0."""
     graded: bool = True
     """False where the grader itself failed (exception, dead process), so that the reward 0 says nothing about
     the trajectory. An answer that can't be parsed, or that takes too long, is graded: it is wrong."""
+
+
+def is_correct(reward: float) -> bool:
+    """Whether the reward of an answer says that it is right."""
+    return reward > 0.5
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,16 +27,17 @@ from marsrl_verl.data_preparation.report import Facts, report, summary
 from marsrl_verl.data_preparation.sampling import (
     LocalEngine,
     grade_texts,
+    problem_request,
     sample_and_grade,
     scorer,
-    solver_request,
 )
 from marsrl_verl.data_preparation.selection import hold_out, select
 from marsrl_verl.data_preparation.training_settings import (
+    answer_sampling,
     answer_settings,
+    answering_role,
     grader_settings,
     make_grader,
-    solver_sampling,
     training_config,
 )
 from marsrl_verl.reporting.files import write_json_atomic
@@ -191,7 +192,7 @@ def _recorded_grades(
 ) -> dict[str, ProblemGrades]:
     assert arguments.from_answers is not None
     with closing(make_grader(config)) as reward:
-        grade = partial(grade_texts, reward, arguments.graders)
+        grade = partial(grade_texts, reward, arguments.graders, answering_role(config))
         recorded = read_recorded(arguments.from_answers, found.problems, arguments.instruction, grade)
     if not recorded.grades:
         raise DataError(
@@ -239,7 +240,7 @@ def _answer_missing(
 ) -> None:
     from marsrl_verl.verl_adapter.rollout_server.offline_engine import load_tokenizer
 
-    settings, sampling = typed_settings(config), solver_sampling(config)
+    settings, sampling = typed_settings(config), answer_sampling(config)
     print(
         f"{config.actor_rollout_ref.model.path}: {arguments.answers} answers each, temperature "
         f"{sampling.temperature:g}, at most {sampling.max_new_tokens} tokens, seed {settings.run.seed}; "
@@ -248,7 +249,8 @@ def _answer_missing(
     )
     client, prompts = make_client(config, sampling), build_prompts(settings)
     chat = chat_tokenizer(config, load_tokenizer(config))
-    requests = [solver_request(one, prompts, arguments.answers) for one in missing]
+    role = answering_role(config)
+    requests = [problem_request(one, role, prompts, arguments.answers) for one in missing]
     slots = _QUEUED_PER_SLOT * int(config.actor_rollout_ref.rollout.max_num_seqs)
     room = -(-slots // arguments.answers) + arguments.graders
     with closing(make_grader(config)) as reward:

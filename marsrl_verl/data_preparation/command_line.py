@@ -19,7 +19,7 @@ ANSWERS = 8
 _SHORT_NAMES = {
     # Option: the keys that it sets.
     "model": ("actor_rollout_ref.model.path",),
-    "temperature": tuple(f"marsrl.roles.{role}.temperature" for role in ("solver", "verifier", "corrector")),
+    "temperature": ("actor_rollout_ref.rollout.temperature",),
     "max_tokens": ("marsrl.roles.solver.max_new_tokens",),
     "tensor_parallel": ("actor_rollout_ref.rollout.tensor_model_parallel_size",),
     "seed": ("marsrl.run.seed",),

@@ -6,12 +6,11 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 
-from marsrl_verl.algos.prompts import RolePrompts
 from marsrl_verl.core.engine import StreamingEngine
+from marsrl_verl.core.prompts import Prompts
 from marsrl_verl.core.request import RolloutRequest, Sampling
 from marsrl_verl.core.thinking import final_text
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory
-from marsrl_verl.core.types import SOLVER
 from marsrl_verl.data.problems import SourceProblem
 from marsrl_verl.data_preparation.grades import NOT_ASKED, Grade, ProblemGrades
 from marsrl_verl.rewards.base import ScoreRequest
@@ -82,10 +81,10 @@ def scorer(reward: RewardRunner, graders: int) -> Score:
     return score
 
 
-def solver_request(source: SourceProblem, prompts: RolePrompts, answers: int) -> RolloutRequest:
-    """What the Solver is asked about a problem in training."""
-    messages = prompts.solver(source.problem)
-    return RolloutRequest(source.key, source.problem, SOLVER, SOLVER, messages, answers)
+def problem_request(source: SourceProblem, role: str, prompts: Prompts, answers: int) -> RolloutRequest:
+    """What the first role is asked about a problem in training."""
+    messages = prompts.problem(source.problem)
+    return RolloutRequest(source.key, source.problem, role, role, messages, answers)
 
 
 def sample_and_grade(
@@ -98,11 +97,11 @@ def sample_and_grade(
     Args:
         requests: of the problems, by their keys.
         engine: answers and scores.
-        sampling: the Solver's, without segments.
+        sampling: of the role that is asked, without segments.
         keep_responses: whether their texts are kept.
     """
     asked = {request.group_id: request for request in requests}
-    engine.submit(list(requests), {SOLVER: sampling})
+    engine.submit(list(requests), {request.role: sampling for request in requests})
     while asked:
         for output in engine.outputs():
             request = asked.pop(output.group_id)
@@ -116,10 +115,14 @@ def sample_and_grade(
 
 
 def grade_texts(
-    reward: RewardRunner, graders: int, source: SourceProblem, responses: Sequence[tuple[str, FinishReason]]
+    reward: RewardRunner,
+    graders: int,
+    role: str,
+    source: SourceProblem,
+    responses: Sequence[tuple[str, FinishReason]],
 ) -> list[Grade]:
     """Grades of responses that are on record as whole texts, each with how it ended."""
-    request = RolloutRequest(source.key, source.problem, SOLVER, SOLVER, (), len(responses))
+    request = RolloutRequest(source.key, source.problem, role, role, (), len(responses))
     members = [
         Trajectory(f"{source.key}#{k}", [], finish, text, final_text(text))
         for k, (text, finish) in enumerate(responses)

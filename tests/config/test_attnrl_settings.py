@@ -215,7 +215,7 @@ def test_the_plan_of_a_step(run):
     [
         ((), "1 step later"),
         (("marsrl.algo.delta=3",), "3 steps later"),
-        (("marsrl.prompts.target=marsrl_verl.algos.prompts:MathPrompts",), "4 steps later"),
+        (("marsrl.prompts.target=marsrl_verl.algos.marsrl.prompts:MathPrompts",), "4 steps later"),
     ],
     ids=["tiny world", "named", "other prompts"],
 )

@@ -31,7 +31,7 @@ class Voting(MarsRL):
     def checks(cls, run):
         config = run.settings.algo
         if config.votes <= config.group_size:
-            return []
+            return super().checks(run)
         return [ConfigIssue("marsrl.algo.votes", "More than there are.", "Lower it.", config.votes)]
 
     @classmethod
@@ -43,7 +43,7 @@ class Plain(Voting):
 
 class Alone(Voting):
     roles = ("solver",)
-    asked_roles = classmethod(lambda cls, config, evaluation_rounds: cls.roles)
+    asked_roles = classmethod(lambda cls, config, evaluation: cls.roles)
 '''
 NAME = "strange_voting.method:Voting"
 SEARCH = "hydra.searchpath=[pkg://strange_voting.configs]"

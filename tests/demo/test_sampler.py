@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
 from marsrl_verl.core.request import RolloutRequest, Sampling
 from marsrl_verl.core.sequence import Sequence
 from marsrl_verl.core.trajectory import FinishReason, RolloutOutput
-from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER
 from marsrl_verl.demo.measure import build_engine
 from marsrl_verl.demo.model import build_model
 from marsrl_verl.demo.problems import Split, generate

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from marsrl_verl.algos.attnrl.adaptive_sampling import ExpansionRounding, FilterMean, FilterRule
 from marsrl_verl.algos.attnrl.branch_points import BY_TOKEN, BranchCriterion
-from marsrl_verl.algos.attnrl.config import Config
+from marsrl_verl.algos.attnrl.config import SOLVER, Config
 from marsrl_verl.attention.choices import FciBackend
 from marsrl_verl.attention.layer_kinds import MEASURED, without_influence
 from marsrl_verl.core.method import RunView
 from marsrl_verl.core.scheduler import Mode
-from marsrl_verl.core.types import SOLVER
 from marsrl_verl.settings.choices import Overlap
 from marsrl_verl.settings.issues import ConfigIssue
 

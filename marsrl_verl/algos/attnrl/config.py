@@ -16,6 +16,8 @@ from marsrl_verl.algos.attnrl.step_cutter import StepEnds
 from marsrl_verl.attention.choices import FciBackend
 from marsrl_verl.settings.declaration import MethodConfig, Settings, limits
 
+SOLVER = "solver"
+"""Its one role."""
 _NEVER = "with a weight of 1 for the past nothing ever changes"
 
 

@@ -80,7 +80,6 @@ ROUNDS: tuple[tuple[Check, ...], ...] = (
         check_method,
         check_estimator,
         evaluation.check_in_between,
-        evaluation.check_loop_rounds,
         pipeline.check_segments,
         overlap.check_overlap,
         overlap.check_pools,

@@ -6,7 +6,6 @@ import os
 import sys
 from typing import Any
 
-from marsrl_verl.algos.prompts import RolePrompts
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.reward_function import COMPUTE_SCORE, REWARD_FUNCTION
 from marsrl_verl.rewards.base import RoleReward
@@ -72,9 +71,8 @@ def _of_function(spec: ClassSpec, found: ConfigIssue) -> ConfigIssue:
 
 def check_prompts(ctx: Context) -> list[ConfigIssue]:
     """`marsrl.prompts`."""
-    found = _load(
-        "marsrl.prompts.target", ctx.settings.prompts, RolePrompts, "marsrl_verl.algos.prompts:MathPrompts"
-    )
+    method = ctx.method
+    found = _load("marsrl.prompts.target", ctx.settings.prompts, method.Prompts, method.default_prompts)
     return [found] if isinstance(found, ConfigIssue) else []
 
 

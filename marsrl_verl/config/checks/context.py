@@ -9,12 +9,12 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from marsrl_verl.algos.prompts import RolePrompts
 from marsrl_verl.algos.registry import method_class
 from marsrl_verl.config import hf_folder
 from marsrl_verl.config.data_files import FileReport
 from marsrl_verl.config.schema import MarsRLConfig, read_settings
 from marsrl_verl.core.method import Method
+from marsrl_verl.core.prompts import Prompts
 from marsrl_verl.rewards.loading import load_class
 from marsrl_verl.rollout.external.answer_file import FileSource
 from marsrl_verl.settings.issues import ConfigIssue
@@ -83,12 +83,12 @@ class Context:
     @property
     def first_role(self) -> str:
         """The role of the first stage, which is asked the problems as the data has them."""
-        return self.method.plan(self.settings.algo)[0].role
+        return self.method.first_role(self.settings.algo)
 
-    def prompts(self) -> RolePrompts:
+    def prompts(self) -> Prompts:
         """The object of `marsrl.prompts`; a check has constructed it before."""
-        spec, base = self.settings.prompts, RolePrompts
-        prompts: RolePrompts = load_class(spec.target, spec.kwargs, base)
+        spec, base = self.settings.prompts, self.method.Prompts
+        prompts: Prompts = load_class(spec.target, spec.kwargs, base)
         return prompts
 
     def model_folder(self) -> Path | None:

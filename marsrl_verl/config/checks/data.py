@@ -68,7 +68,7 @@ def _prompt_lengths(ctx: Context) -> PromptLengths | None:
     if counter is None:
         ctx.notes.append("The model's tokenizer is not here: prompts were not measured.")
         return None
-    return PromptLengths(lambda problem: counter.chat(prompts.solver(problem), enough=limit), limit)
+    return PromptLengths(lambda problem: counter.chat(prompts.problem(problem), enough=limit), limit)
 
 
 _LIMIT = "marsrl.roles.solver.max_prompt_tokens"

@@ -34,7 +34,6 @@ def check_external_source(ctx: Context) -> list[ConfigIssue]:
     if source is SolverSource.NONE:
         return problems
     problems += _check_method(ctx)
-    problems += _check_evaluation(ctx)
     if source is SolverSource.ENDPOINT:
         return problems + _check_endpoint(ctx, settings.endpoint)
     if settings.jsonl.path is None:
@@ -68,18 +67,6 @@ def _check_method(ctx: Context) -> list[ConfigIssue]:
     source, name = ctx.settings.external_solver.source, ctx.settings.algo.name
     what = f"All responses of {name} are trained, and another model's can't be."
     return [ConfigIssue(_SOURCE, what, "Set it to none.", source)]
-
-
-def _check_evaluation(ctx: Context) -> list[ConfigIssue]:
-    evaluation = ctx.settings.evaluation
-    what = "Only the external Solver would be evaluated, and training does not change it."
-    if evaluation.every > 0 and evaluation.in_between.solver_only:
-        key = "marsrl.evaluation.in_between.solver_only"
-        return [ConfigIssue(key, what, "Set it to false, or marsrl.evaluation.every=0.", True)]
-    if evaluation.correction_rounds > 0 or not _evaluates(ctx):
-        return []
-    fix = "Set it to 1 or more, or switch the evaluation off (marsrl.evaluation.before, after, every)."
-    return [ConfigIssue("marsrl.evaluation.correction_rounds", what, fix, evaluation.correction_rounds)]
 
 
 def _evaluates(ctx: Context) -> bool:

@@ -11,7 +11,7 @@ _ROLLOUT = "actor_rollout_ref.rollout"
 
 def _asked(ctx: Context) -> dict[str, RoleSampling]:
     """The same of the roles that the run asks: nothing needs room for the others."""
-    asked = ctx.method.asked_roles(ctx.settings.algo, ctx.settings.evaluation.correction_rounds)
+    asked = ctx.method.asked_roles(ctx.settings.algo, ctx.settings.evaluation)
     return {role: one for role, one in ctx.settings.roles.items() if role in asked}
 
 

@@ -13,14 +13,15 @@ def prompt_budgets(ctx: Context) -> list[RoleBudget]:
     arguments = dict(ctx.config.data.apply_chat_template_kwargs or {})
     counter = open_counter(ctx.model_folder(), arguments)
     longest = max((report.longest_question for report in ctx.files), key=len, default="")
-    solution = _external_solution(ctx, counter) if ctx.external_solver else None
-    budgets = plan_prompts(ctx.prompts(), ctx.settings.roles, counter, longest, solution)
-    asked = ctx.method.asked_roles(ctx.settings.algo, 0)
+    shapes = ctx.method.prompt_shapes(ctx.settings.algo, ctx.prompts())
+    elsewhere = {ctx.external_role: _external_answer(ctx, counter)} if ctx.external_role else {}
+    budgets = plan_prompts(shapes, ctx.settings.roles, counter, longest, elsewhere)
+    asked = ctx.method.asked_roles(ctx.settings.algo, None)
     return [one for one in budgets if one.role in asked and one.role != ctx.external_role]
 
 
-def _external_solution(ctx: Context, counter: TokenCounter | None) -> int:
-    """Tokens of an external Solver's longest answer; 0 where that is not known."""
+def _external_answer(ctx: Context, counter: TokenCounter | None) -> int:
+    """Tokens of the other model's longest answer; 0 where that is not known."""
     if ctx.external_answers is not None:
         return text_tokens(counter, ctx.external_answers.file.longest)
     return ctx.settings.external_solver.endpoint.max_tokens or 0

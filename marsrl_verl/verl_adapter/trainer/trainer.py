@@ -16,7 +16,6 @@ from marsrl_verl.core.method import Passes
 from marsrl_verl.core.request import Problem
 from marsrl_verl.core.rows import ADVANTAGES, token_advantages
 from marsrl_verl.core.scheduler import Scheduler, StepResult
-from marsrl_verl.core.types import SOLVER
 from marsrl_verl.evaluation.suite import AFTER, ALONE, BEFORE
 from marsrl_verl.settings.choices import Overlap
 from marsrl_verl.verl_adapter import stop_signals
@@ -70,8 +69,9 @@ class RayMarsRLTrainer(PolicyTrainer):
             max_input_staleness=self.settings.pipeline.max_input_staleness,
         )
         self.problems = ProblemStream(self.train_dataloader)
+        first = self.method.first_role(self.settings.algo)
         self.asked = AskedProblems(
-            len(self.train_dataloader.dataset), self.settings.roles[SOLVER].max_prompt_tokens
+            len(self.train_dataloader.dataset), self.settings.roles[first].max_prompt_tokens
         )
         self.observer = TrainingObserver(config, self.settings, self.total_training_steps)
         self.continues_run = self.observer.folder.resumed

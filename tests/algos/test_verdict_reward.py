@@ -1,9 +1,8 @@
 import pytest
 from reward_tools import request
 
+from marsrl_verl.algos.marsrl.verdict import Verdict, VerdictReward
 from marsrl_verl.core.trajectory import FinishReason
-from marsrl_verl.core.verdict import Verdict
-from marsrl_verl.rewards.verdict import VerdictReward
 
 WRONG = "A gap.\n**Correctness**: Wrong"
 CORRECT = "Fine.\n**Correctness**: Correct"

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
+from marsrl_verl.algos.marsrl.prompts import VERIFIER
+from marsrl_verl.algos.marsrl.verdict import Verdict
 from marsrl_verl.core.trajectory import FinishReason, Trajectory
-from marsrl_verl.core.types import VERIFIER
-from marsrl_verl.core.verdict import Verdict
-from marsrl_verl.evaluation.runs import Call, final_answer, is_usable
+from marsrl_verl.evaluation.runs import Call, Run, final_answer, is_usable
 from marsrl_verl.settings.choices import Choice
 
 
@@ -191,3 +191,35 @@ def _majority(found: list[Candidate]) -> Trajectory:
         return found[0].solution
     winner = max(votes, key=lambda answer: votes[answer])  # a Counter keeps the order of first votes
     return found[answers.index(winner)].solution
+
+
+class RunEnd(str, Enum):
+    """Why a run of the system ended."""
+
+    ACCEPTED = "accepted"
+    """The Verifier judged the current solution Correct, as often in a row as it takes."""
+    REJECTED = "rejected"
+    """The Verifier said Wrong so often in a row that the run was given up."""
+    NO_SOLUTION = "no_solution"
+    """The Solver's solution was unfinished or empty."""
+    NO_VERDICT = "no_verdict"
+    """The Verifier's verdict was INVALID twice, the second time without any text."""
+    ROUNDS_USED = "rounds_used"
+    """All verify–correct rounds were used."""
+
+
+@dataclass(slots=True)
+class SystemRun(Run):
+    """A run of the Verifier–Corrector system."""
+
+    solution: Trajectory | None = None
+    """The current solution: the Solver's or the last usable Corrector's; None without a usable one."""
+    solver_reward: float = 0.0
+    """Reward of the answer after the Solver."""
+    end: str = RunEnd.ROUNDS_USED
+    streak: Streak = field(default_factory=Streak)
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        """The Verifier's verdicts in the order of the rounds."""
+        return [verdict_of(call.trajectory) for call in self.calls if call.request.role == VERIFIER]

@@ -18,64 +18,36 @@ the Corrector rewrites it. Rules (settings and choice of the answer: `loop_rules
 
 from __future__ import annotations
 
-from collections.abc import Generator, Mapping
-from dataclasses import asdict, dataclass, field, replace
-from enum import Enum
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import asdict, replace
+from typing import Any
 
-from marsrl_verl.core.request import Message, Problem, RolloutRequest
-from marsrl_verl.core.trajectory import Trajectory
-from marsrl_verl.core.types import CORRECTOR, ROLES, SOLVER, VERIFIER
-from marsrl_verl.core.verdict import Verdict
-from marsrl_verl.evaluation.estimators import Estimate, Observations
-from marsrl_verl.evaluation.runs import Evaluation, Program, Run, Runs, answer_reward, is_usable
-from marsrl_verl.evaluation.verify_correct.effort import AGAIN, effort
-from marsrl_verl.evaluation.verify_correct.loop_rules import (
+from marsrl_verl.algos.marsrl.evaluation.effort import AGAIN, effort
+from marsrl_verl.algos.marsrl.evaluation.loop_rules import (
     Decision,
     Fallback,
     LoopRules,
-    Streak,
+    RunEnd,
+    SystemRun,
     choose_answer,
     report_of,
     verdict_of,
 )
-from marsrl_verl.evaluation.verify_correct.role_metrics import f1_estimates, system_observations
-
-if TYPE_CHECKING:
-    from marsrl_verl.algos.prompts import RolePrompts
-
-
-class RunEnd(str, Enum):
-    """Why a run of the system ended."""
-
-    ACCEPTED = "accepted"
-    """The Verifier judged the current solution Correct, as often in a row as it takes."""
-    REJECTED = "rejected"
-    """The Verifier said Wrong so often in a row that the run was given up."""
-    NO_SOLUTION = "no_solution"
-    """The Solver's solution was unfinished or empty."""
-    NO_VERDICT = "no_verdict"
-    """The Verifier's verdict was INVALID twice, the second time without any text."""
-    ROUNDS_USED = "rounds_used"
-    """All verify–correct rounds were used."""
-
+from marsrl_verl.algos.marsrl.evaluation.role_metrics import (
+    EVALUATION_METRICS,
+    f1_estimates,
+    system_observations,
+)
+from marsrl_verl.algos.marsrl.evaluation.stories import HEADLINES, shown_by, verdict_outcome
+from marsrl_verl.algos.marsrl.prompts import CORRECTOR, ROLES, SOLVER, VERIFIER, RolePrompts
+from marsrl_verl.algos.marsrl.verdict import Verdict
+from marsrl_verl.core.request import Message, Problem, RolloutRequest
+from marsrl_verl.core.trajectory import Trajectory
+from marsrl_verl.evaluation.estimators import Estimate, Observations
+from marsrl_verl.evaluation.runs import Call, Evaluation, Program, Run, Runs, Story, answer_reward, is_usable
+from marsrl_verl.evaluation.single_role import majority_observations, pass_at_k_estimates
 
 _ENDS = {Decision.ACCEPT: RunEnd.ACCEPTED, Decision.REJECT: RunEnd.REJECTED}
-
-
-@dataclass(slots=True)
-class SystemRun(Run):
-    """A run of the Verifier–Corrector system."""
-
-    solution: Trajectory | None = None
-    """The current solution: the Solver's or the last usable Corrector's; None without a usable one."""
-    end: str = RunEnd.ROUNDS_USED
-    streak: Streak = field(default_factory=Streak)
-
-    @property
-    def verdicts(self) -> list[Verdict]:
-        """The Verifier's verdicts in the order of the rounds."""
-        return [verdict_of(call.trajectory) for call in self.calls if call.request.role == VERIFIER]
 
 
 class VerifyCorrect(Evaluation):
@@ -87,10 +59,13 @@ class VerifyCorrect(Evaluation):
     """
 
     roles = ROLES
+    metrics = EVALUATION_METRICS
+    curves = ("solver_accuracy", "verifier_accuracy", "corrector_fix_rate", "system_accuracy")
+    headline = ("solver_accuracy", "system_accuracy", "verifier_recall")
 
     def __init__(self, prompts: RolePrompts, rules: LoopRules) -> None:
         if rules.correction_rounds < 1:
-            raise ValueError("correction_rounds is 0: evaluate the Solver alone (SolverAlone)")
+            raise ValueError("correction_rounds is 0: evaluate the Solver alone (SingleRole)")
         self.prompts = prompts
         self.rules = rules
 
@@ -158,16 +133,17 @@ class VerifyCorrect(Evaluation):
     # --- what is measured ----------------------------------------------------------------------
 
     def observations(self, runs: Runs) -> dict[str, Observations]:
-        """Behind `EVALUATION_METRICS`."""
-        return system_observations(runs)
+        """Behind `EVALUATION_METRICS`, and the most frequent of several solutions of the Solver."""
+        return {**system_observations(runs), **majority_observations(SOLVER, runs)}
 
     def effort(self, runs: Runs, confidence: float) -> dict[str, Estimate]:
         """Of `EFFORT_METRICS`."""
         return effort(runs, confidence)
 
     def derived(self, observations: Mapping[str, Observations], confidence: float) -> dict[str, Estimate]:
-        """The Verifier's F1."""
-        return f1_estimates(observations, confidence)
+        """The Solver's pass@k and the Verifier's F1."""
+        solver = pass_at_k_estimates(SOLVER, observations["solver_accuracy"], confidence)
+        return {**solver, **f1_estimates(observations, confidence)}
 
     def greedy(self) -> VerifyCorrect:
         """Accepts at the first Correct verdict: at temperature 0 a Verifier that is asked again about one
@@ -186,6 +162,34 @@ class VerifyCorrect(Evaluation):
             "verdict": info.get("verdict"),
             "solution_reward": request.inputs.get("solution_reward"),
         }
+
+    # --- an example for readers ----------------------------------------------------------------
+
+    def story(self, run: Run) -> Story:
+        """Best is a repair that was accepted."""
+        assert isinstance(run, SystemRun)
+        shown = shown_by(run)
+        return Story(shown, HEADLINES[shown])
+
+    def call_title(self, call: Call) -> str:
+        """The role, and the round."""
+        name, _, number = call.request.stage.partition("_")
+        if call.trajectory.external:
+            return f"{name.capitalize()} (external)"
+        return f"{name.capitalize()} (round {number})" if number else name.capitalize()
+
+    def outcome(self, call: Call, quote: Callable[[str], str]) -> str:
+        """A Verifier's verdict and whether it is right; the answer of the others."""
+        return verdict_outcome(call) if call.request.role == VERIFIER else super().outcome(call, quote)
+
+    def result(self, run: Run) -> str:
+        """Where the answer is not the last solution, the reader is told which one it is."""
+        assert isinstance(run, SystemRun)
+        result = super().result(run)
+        if run.answer is run.solution:
+            return result
+        chosen = next(self.call_title(call) for call in run.calls if call.trajectory is run.answer)
+        return f"{result[:-1]}; answer: {chosen})"
 
     def description(self) -> str:
         """When the system stops, and what it answers."""

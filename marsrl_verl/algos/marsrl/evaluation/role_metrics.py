@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER, is_correct
-from marsrl_verl.core.verdict import Verdict
+from marsrl_verl.algos.marsrl.evaluation.loop_rules import verdict_of
+from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
+from marsrl_verl.algos.marsrl.verdict import Verdict
+from marsrl_verl.core.trajectory import Group, is_correct
 from marsrl_verl.evaluation.estimators import GREEDY_SUFFIX, Estimate, MetricInfo, Observations, estimate
-from marsrl_verl.evaluation.runs import Call, Runs, answer_reward
-from marsrl_verl.evaluation.solver_at_k import SOLVER_METRICS
-from marsrl_verl.evaluation.verify_correct.loop_rules import verdict_of
+from marsrl_verl.evaluation.runs import Call, Runs, answer_reward, final_answer
+from marsrl_verl.evaluation.single_role import accuracy_info, accuracy_metric
 
 ROLE_METRICS: dict[str, MetricInfo] = {
-    **SOLVER_METRICS,
+    accuracy_metric(SOLVER): accuracy_info(SOLVER),
     "verifier_accuracy": MetricInfo(
         "Verifier accuracy", "share of verdicts that agree with the truth about the judged solution"
     ),
@@ -93,6 +94,21 @@ def verifier_f1(calls: Iterable[Call], confidence: float = 0.95) -> Estimate:
     """
     observed = role_observations(calls)
     return _f1_estimate(observed["verifier_recall"], observed["verifier_precision"], confidence)
+
+
+def role_figures(groups: Iterable[Group]) -> dict[str, float]:
+    """The accuracies and rates of scored groups, except those without an observation, and how many answers
+    and verdicts can't be read."""
+    calls = [Call(group.request, one) for group in groups for one in group.trajectories]
+    metrics = {name: items.mean for name, items in role_observations(calls).items()}
+    answers = [final_answer(call.trajectory) for call in calls if call.request.role in (SOLVER, CORRECTOR)]
+    if answers:
+        metrics["missing_answer_share"] = answers.count(None) / len(answers)
+    verdicts = [verdict_of(call.trajectory) for call in calls if call.request.role == VERIFIER]
+    if verdicts:
+        metrics["invalid_verdict_share"] = verdicts.count(Verdict.INVALID) / len(verdicts)
+        metrics["verifier_f1"] = verifier_f1(calls).mean
+    return {name: value for name, value in metrics.items() if value is not None}
 
 
 def _f1_estimate(recall: Observations, precision: Observations, confidence: float) -> Estimate:

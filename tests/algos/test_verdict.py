@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from marsrl_verl.algos.marsrl.verdict import ParsedVerdict, Verdict, parse_verdict
 from marsrl_verl.core.trajectory import FinishReason
-from marsrl_verl.core.verdict import ParsedVerdict, Verdict, parse_verdict
 
 STOP = FinishReason.STOP
 FINDINGS = "**Final Verdict**: It divides by zero.\n\n**List of Findings**:\n- **Location**: “x/0”"

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from evaluation_tools import trajectory
 
+from marsrl_verl.algos.marsrl.evaluation.effort import EFFORT_METRICS, effort
+from marsrl_verl.algos.marsrl.evaluation.loop_rules import RunEnd, SystemRun
+from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
 from marsrl_verl.core.request import Problem, RolloutRequest
-from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER
 from marsrl_verl.evaluation.runs import Call, Runs
-from marsrl_verl.evaluation.verify_correct.effort import EFFORT_METRICS, effort
-from marsrl_verl.evaluation.verify_correct.loop import RunEnd, SystemRun
 
 
 def call(role: str, number: int, tokens: int) -> Call:

@@ -3,15 +3,16 @@ from dataclasses import dataclass, field
 
 import pytest
 from evaluation_tools import evaluate_system
+from marsrl_script import ScriptedEngine, SkillModel
 
+from marsrl_verl.algos.marsrl.evaluation.loop_rules import RunEnd
+from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
+from marsrl_verl.algos.marsrl.verdict import Verdict
 from marsrl_verl.core.engine import Rounds
 from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
-from marsrl_verl.core.scripted import Reply, ScriptedEngine, SkillModel
+from marsrl_verl.core.scripted import Reply
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.trajectory import FinishReason
-from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER
-from marsrl_verl.core.verdict import Verdict
-from marsrl_verl.evaluation.verify_correct.loop import RunEnd
 
 RIGHT = Reply("<think>hm</think>It is \\boxed{42}.")
 FALSE = Reply("It is \\boxed{41}.")
@@ -33,6 +34,8 @@ class PlainPrompts:
 
     def solver(self, problem):
         return ({"role": "user", "content": problem.question},)
+
+    problem = solver
 
     def verifier(self, problem, solution):
         return ({"role": "user", "content": f"{problem.question} / {solution}"},)
@@ -147,7 +150,7 @@ def test_report_reaches_the_corrector():
 
 def test_no_rounds_is_the_solver_alone():
     run = chain(RIGHT, rounds=0)
-    assert (run.answer, run.solver_reward, run.final_reward) == (run.calls[0].trajectory, 1.0, 1.0)
+    assert (run.answer, run.final_reward) == (run.calls[0].trajectory, 1.0)
 
 
 def test_runs_are_ordered_and_what_waits_is_asked_together():

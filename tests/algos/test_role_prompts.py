@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marsrl_verl.algos.prompts import VERIFIER_SYSTEM, VERIFIER_USER, MathPrompts, RolePrompts, quoted
+from marsrl_verl.algos.marsrl.prompts import VERIFIER_SYSTEM, VERIFIER_USER, MathPrompts, RolePrompts, quoted
+from marsrl_verl.algos.marsrl.verdict import Verdict, parse_verdict
 from marsrl_verl.core.request import Problem
 from marsrl_verl.core.trajectory import FinishReason
-from marsrl_verl.core.verdict import Verdict, parse_verdict
 from marsrl_verl.demo.prompts import TinyPrompts
 
 PROBLEM = Problem("p", r"Find $\{x : x^2 = 4\}$ {exactly}.", "2")

@@ -8,19 +8,18 @@ from dataclasses import dataclass
 
 import pytest
 from evaluation_tools import evaluate_system
+from marsrl_script import ScriptedEngine
 
+from marsrl_verl.algos.marsrl.evaluation.loop_rules import RunEnd, SystemRun, candidates, verdict_of
+from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
+from marsrl_verl.algos.marsrl.verdict import Verdict, VerdictParser, VerdictReward
 from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
 from marsrl_verl.core.request import Problem, Sampling
-from marsrl_verl.core.scripted import Reply, ScriptedEngine
+from marsrl_verl.core.scripted import Reply
 from marsrl_verl.core.trajectory import FinishReason, RewardResult
-from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER
-from marsrl_verl.core.verdict import Verdict, VerdictParser
-from marsrl_verl.evaluation.verify_correct.loop import RunEnd, SystemRun
-from marsrl_verl.evaluation.verify_correct.loop_rules import candidates, verdict_of
 from marsrl_verl.rewards.base import ScoreRequest
-from marsrl_verl.rewards.verdict import VerdictReward
 
 VERDICTS = 11
 SAMPLING = {role: Sampling(500, 5000) for role in (SOLVER, VERIFIER, CORRECTOR)}

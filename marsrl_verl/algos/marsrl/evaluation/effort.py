@@ -5,7 +5,7 @@ A run is one pass of the system over one problem; with several samples per probl
 
 from __future__ import annotations
 
-from marsrl_verl.core.types import VERIFIER
+from marsrl_verl.algos.marsrl.prompts import VERIFIER
 from marsrl_verl.evaluation.estimators import Estimate, Observations, estimate, mean_estimate
 from marsrl_verl.evaluation.runs import Run, Runs, calls_of, tokens_of
 

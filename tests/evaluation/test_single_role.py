@@ -8,10 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from marsrl_verl.core.request import Problem, RolloutRequest
-from marsrl_verl.core.types import SOLVER
 from marsrl_verl.evaluation.estimators import Observations, estimate
 from marsrl_verl.evaluation.runs import Call
-from marsrl_verl.evaluation.solver_at_k import majority_at_k, pass_at_k, pass_at_k_estimates
+from marsrl_verl.evaluation.single_role import majority_at_k, pass_at_k, pass_at_k_estimates
+
+SOLVER = "solver"
 
 
 def calls(problem: str, answers: list[str | None], truth: str) -> list[Call]:
@@ -35,18 +36,18 @@ def calls(problem: str, answers: list[str | None], truth: str) -> list[Call]:
     ],
 )
 def test_the_most_frequent_answer_counts(answers, solved):
-    found = majority_at_k(calls("p", answers, "7"))
+    found = majority_at_k(SOLVER, calls("p", answers, "7"))
     assert (found.outcomes, found.problems) == ((solved,), ("p",))
 
 
 def test_problems_are_counted_once_each():
-    found = majority_at_k([*calls("a", ["1", "1"], "1"), *calls("b", ["2", "3"], "3")])
+    found = majority_at_k(SOLVER, [*calls("a", ["1", "1"], "1"), *calls("b", ["2", "3"], "3")])
     assert found == Observations((True, False), ("a", "b"))
 
 
 def test_one_correct_answer_among_all_passes():
     answers = Observations((False, True, False, False), ("a", "a", "b", "b"))
-    assert pass_at_k_estimates(answers) == {
+    assert pass_at_k_estimates(SOLVER, answers) == {
         "solver_pass_at_2": estimate(Observations((True, False), ("a", "b")))
     }
 
@@ -84,7 +85,7 @@ def test_pass_at_k_is_the_share_of_draws_with_a_correct_answer(numbers):
 @given(st.lists(st.lists(st.booleans(), min_size=6, max_size=6), min_size=1, max_size=12))
 def test_more_tries_pass_more_and_one_try_is_the_accuracy(tries):
     answers = Observations.of((one, str(i)) for i, outcomes in enumerate(tries) for one in outcomes)
-    found = pass_at_k_estimates(answers)
+    found = pass_at_k_estimates(SOLVER, answers)
     assert list(found) == ["solver_pass_at_2", "solver_pass_at_4", "solver_pass_at_6"]
     means = [answers.mean, *(one.mean for one in found.values())]
     assert all(low <= high + 1e-12 for low, high in itertools.pairwise(means))
@@ -95,5 +96,5 @@ def test_more_tries_pass_more_and_one_try_is_the_accuracy(tries):
 
 
 def test_a_single_try_has_no_pass_at_k():
-    assert pass_at_k_estimates(Observations((True, False), ("a", "b"))) == {}
-    assert pass_at_k_estimates(Observations((), ())) == {}
+    assert pass_at_k_estimates(SOLVER, Observations((True, False), ("a", "b"))) == {}
+    assert pass_at_k_estimates(SOLVER, Observations((), ())) == {}

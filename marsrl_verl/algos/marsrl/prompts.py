@@ -1,29 +1,27 @@
-"""What each role is asked (MarsRL, arXiv 2511.11373, §3.1; contents follow its evaluation prompts)."""
+"""Solver, Verifier and Corrector, and what each is asked (MarsRL, arXiv 2511.11373, §3.1; contents follow its
+evaluation prompts)."""
 
 from __future__ import annotations
 
 import re
-from abc import ABC, abstractmethod
-from collections.abc import Callable
+from abc import abstractmethod
 
+from marsrl_verl.core.prompts import Prompts, problem_chat
 from marsrl_verl.core.request import Message, Problem
 
-PromptTokens = Callable[[tuple[Message, ...]], int]
-"""Number of tokens of a chat under the model's template, generation prompt included."""
+SOLVER = "solver"
+VERIFIER = "verifier"
+CORRECTOR = "corrector"
+"""The roles, as `RolloutRequest.role` and the configuration name them."""
+ROLES = (SOLVER, VERIFIER, CORRECTOR)
 
 
-class RolePrompts(ABC):
-    """Words the chats of the three roles. Pure functions: the same arguments give the same chat.
+class RolePrompts(Prompts):
+    """Words the chats of the three roles; solutions and reports are the text after the thinking part."""
 
-    Reasoning is never among the arguments; solutions and reports are the text after the thinking
-    part. A subclass takes its settings as keyword arguments (`marsrl.prompts.kwargs`).
-    """
-
-    step_distance: int = 4
-    """Least distance in steps from which attention to a step counts as influence in responses to these
-    prompts (arXiv 2509.26628, eq. 6), where the method's settings name none."""
-    most_steps: int | None = None
-    """Most steps of such a response; None: there is no limit."""
+    def problem(self, problem: Problem) -> tuple[Message, ...]:
+        """As the Solver is asked."""
+        return self.solver(problem)
 
     @abstractmethod
     def solver(self, problem: Problem) -> tuple[Message, ...]:
@@ -131,12 +129,7 @@ class MathPrompts(RolePrompts):
 
     def solver(self, problem: Problem) -> tuple[Message, ...]:
         """The dataset's own chat, or the problem text as one user message."""
-        chat = [dict(message) for message in problem.messages]
-        chat = chat or [{"role": "user", "content": problem.question}]
-        if self.solver_instruction:
-            last = max((i for i, one in enumerate(chat) if one["role"] == "user"), default=len(chat) - 1)
-            chat[last]["content"] += "\n\n" + self.solver_instruction
-        return tuple(chat)
+        return problem_chat(problem, self.solver_instruction)
 
     def verifier(self, problem: Problem, solution: str) -> tuple[Message, ...]:
         """Grading rules as system prompt; problem, solution and a reminder as user message."""

@@ -8,16 +8,23 @@ import pytest
 from evaluation_tools import evaluate_system
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from marsrl_script import ScriptedEngine, SkillModel
 
+from marsrl_verl.algos.marsrl.evaluation.effort import effort
+from marsrl_verl.algos.marsrl.evaluation.loop import VerifyCorrect
+from marsrl_verl.algos.marsrl.evaluation.loop_rules import (
+    Fallback,
+    LoopRules,
+    RunEnd,
+    SystemRun,
+    candidates,
+)
+from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
+from marsrl_verl.algos.marsrl.verdict import Verdict
 from marsrl_verl.core.request import Problem, Sampling
-from marsrl_verl.core.scripted import Reply, ScriptedEngine, SkillModel
+from marsrl_verl.core.scripted import Reply
 from marsrl_verl.core.trajectory import FinishReason
-from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER
-from marsrl_verl.core.verdict import Verdict
 from marsrl_verl.evaluation.runs import Run, Runs, final_answer
-from marsrl_verl.evaluation.verify_correct.effort import effort
-from marsrl_verl.evaluation.verify_correct.loop import RunEnd, SystemRun, VerifyCorrect
-from marsrl_verl.evaluation.verify_correct.loop_rules import Fallback, LoopRules, candidates
 
 PASS = Reply("Fine.\n\n**Correctness**: Correct")
 FAIL = Reply("The sum is off.\n\n**Correctness**: Wrong")
@@ -35,6 +42,8 @@ class Prompts:
 
     def solver(self, problem):
         return ({"role": "user", "content": problem.question},)
+
+    problem = solver
 
     def verifier(self, problem, solution):
         return ({"role": "user", "content": solution},)
