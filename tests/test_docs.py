@@ -105,7 +105,9 @@ def settings() -> frozenset[str]:
         if isinstance(kind, type) and issubclass(kind, Settings) and not issubclass(kind, MethodConfig):
             keys |= {one.key for one in declared(kind, node)}
     for name in installed_methods():
-        keys |= {one.key for one in declared(method_class(name).Config, "marsrl.algo")}
+        method = method_class(name)
+        keys |= {one.key for one in declared(method.Config, "marsrl.algo")}
+        keys |= {one.key for one in declared(method.Evaluation, "marsrl.evaluation")}
     return frozenset(keys)
 
 
