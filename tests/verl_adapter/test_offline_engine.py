@@ -1,4 +1,4 @@
-"""vLLM without Ray: its engine has training's arguments, and its requests are checked and made as the server's."""
+"""vLLM without Ray: its engine has training's arguments, and its requests are the server's."""
 
 from __future__ import annotations
 
@@ -112,6 +112,6 @@ def test_its_requests_are_the_servers():
 
     assert [one.finish for one in ask(20)] == [FinishReason.LENGTH]
     assert client._engine.asked == [sampling_params(Decoding(4, top_log_probs=20), 1)]
-    with pytest.raises(ValueError, match="top_log_probs=21: .*at most 20"):
+    with pytest.raises(ValueError, match=r"top_log_probs=21: .*at most 20"):
         ask(21)
     assert len(client._engine.asked) == 1

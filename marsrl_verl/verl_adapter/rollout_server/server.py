@@ -25,6 +25,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 
 from marsrl_verl.core.sequence import TokenIds
 from marsrl_verl.rollout.context import Completion, Decoding, EngineUnavailableError
+from marsrl_verl.verl_adapter.rollout_server.client import packed, unpacked
 from marsrl_verl.verl_adapter.rollout_server.engine_requests import (
     ENGINE_KEYS,
     accepted_params,
@@ -113,6 +114,10 @@ class MarsRLvLLMServer(vLLMHttpServer):
         """
         with _dead_engine_named():
             return await self._generate_group(policy, prompt_ids, decoding, request_id, n)
+
+    async def generate_packed(self, asked: bytes) -> bytes:
+        """`generate_group` with `packed` arguments, and a `packed` answer."""
+        return packed(await self.generate_group(*unpacked(asked)))
 
     async def _generate_group(
         self, policy: str, prompt_ids: TokenIds, decoding: Decoding, request_id: str, n: int
