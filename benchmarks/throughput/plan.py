@@ -85,7 +85,8 @@ class Plan:
         """The plan of this process."""
         data = json.loads(Path(os.environ[PLAN_VARIABLE]).read_text())
         workloads = tuple(Workload(**one) for one in data["workloads"])
-        return cls(**{**data, "workloads": workloads, "overrides": tuple(data["overrides"])})
+        tuples = {name: tuple(data[name]) for name in ("overrides", "problems")}
+        return cls(**{**data, **tuples, "workloads": workloads})
 
     def config(self) -> DictConfig:
         """The composed training configuration."""
