@@ -191,6 +191,8 @@ def main() -> None:
     if wrong:
         parser.error(f"{' '.join(wrong)}: expected options, or overrides key=value after --")
     head = f"{machine()}\nseed {arguments.seed}, groups of {arguments.group_size}, {arguments.repeat} repeats"
+    if arguments.append and (arguments.compare is None or arguments.json is None):
+        parser.error("--append needs --compare and --json")
     if arguments.compare is not None:
         if arguments.dialogues:
             parser.error(
@@ -198,8 +200,6 @@ def main() -> None:
             )
         show_pairs(arguments, head)
         return
-    if arguments.append:
-        parser.error("--append needs --compare and --json")
     print(head, flush=True)
     rows, pieces, engine = measure(arguments)
     print(

@@ -107,6 +107,10 @@ def measure(overrides: list[str], timeout: float, tree: Path = HERE) -> Measurem
     return Measurement(wall, by_kind, milestones)
 
 
+Results = dict[tuple[str, str], list[Measurement]]
+"""By variant and checkout, in the order of the runs."""
+
+
 def look(tag: str, seen: dict[tuple[int, int], Process]) -> None:
     """Update what is known of the run's processes; those that have ended keep their last state."""
     known = {number for number, _ in seen}
@@ -133,7 +137,7 @@ def listing(results: dict[str, list[Measurement]]) -> str:
     return "\n".join(lines)
 
 
-def comparison(results: dict[tuple[str, str], list[Measurement]], variants: list[str]) -> str:
+def comparison(results: Results, variants: list[str]) -> str:
     """Wall and processor time of two checkouts, and the ratios of their pairs."""
     lines = []
     for variant in variants:
@@ -160,37 +164,11 @@ def comparison(results: dict[tuple[str, str], list[Measurement]], variants: list
     return table(["", BEFORE, AFTER, f"{AFTER} / {BEFORE}", "each pair"], lines)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--repeat", type=int, default=3, help="runs per variant, interleaved")
-    parser.add_argument("--variants", nargs="+", choices=sorted(VARIANTS), default=list(VARIANTS))
-    parser.add_argument("--timeout", type=float, default=600.0, help="seconds per run")
-    parser.add_argument("--compare", type=Path, nargs=2, metavar=("BEFORE", "AFTER"), help="two checkouts")
-    parser.add_argument("--json", type=Path, help="write all runs here")
-    parser.add_argument("--append", action="store_true", help="go on with the runs that --json holds")
-    arguments, overrides = parser.parse_known_args()
-    overrides = [one for one in overrides if one != "--"]
-    trees = (
-        {BEFORE: HERE}
-        if arguments.compare is None
-        else dict(zip((BEFORE, AFTER), arguments.compare, strict=True))
-    )
-    trees = {name: tree.resolve() for name, tree in trees.items()}
-    place = machine()
-    print(place, flush=True)
-    for name, tree in trees.items():
-        require_package(tree)
-        if len(trees) == 2:
-            print(f"{name}: {revision(tree)}", flush=True)
-    sessions, results = [place], defaultdict(list)
-    if arguments.append and arguments.json is not None and arguments.json.exists():
-        earlier = json.loads(arguments.json.read_text())
-        sessions = [*earlier["sessions"], place]
-        for one in earlier["runs"]:
-            results[one.pop("variant"), one.pop("checkout")].append(Measurement(**one))
-    begun = max(map(len, results.values()), default=0)
+def measured(
+    arguments: argparse.Namespace, overrides: list[str], trees: dict[str, Path], begun: int
+) -> Results:
+    """The runs from number `begun` on, in turn."""
+    results: Results = defaultdict(list)
     for number in range(begun, begun + arguments.repeat):
         for variant in arguments.variants:
             for name in in_turn(trees, number):
@@ -202,13 +180,58 @@ def main() -> None:
                     f"{os.getloadavg()[0]:.1f}",
                     flush=True,
                 )
+    return results
+
+
+def read(path: Path) -> tuple[list[str], Results]:
+    """Machines and runs of earlier sessions; none without the file."""
+    results: Results = defaultdict(list)
+    if not path.exists():
+        return [], results
+    content = json.loads(path.read_text())
+    for one in content["runs"]:
+        results[one.pop("variant"), one.pop("checkout")].append(Measurement(**one))
+    return content["sessions"], results
+
+
+def write(path: Path, sessions: list[str], results: Results) -> None:
+    """What `read` reads."""
+    runs = [
+        {"variant": variant, "checkout": name, **asdict(one)}
+        for (variant, name), found in results.items()
+        for one in found
+    ]
+    path.write_text(json.dumps({"sessions": sessions, "runs": runs}, indent=1) + "\n")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--repeat", type=int, default=3, help="runs per variant, interleaved")
+    add("--variants", nargs="+", choices=sorted(VARIANTS), default=list(VARIANTS))
+    add("--timeout", type=float, default=600.0, help="seconds per run")
+    add("--compare", type=Path, nargs=2, metavar=("BEFORE", "AFTER"), help="two checkouts")
+    add("--json", type=Path, help="write all runs here")
+    add("--append", action="store_true", help="go on with the runs that --json holds")
+    arguments, overrides = parser.parse_known_args()
+    overrides = [one for one in overrides if one != "--"]
+    trees = dict(zip((BEFORE, AFTER), arguments.compare or [HERE], strict=False))
+    trees = {name: tree.resolve() for name, tree in trees.items()}
+    place = machine()
+    for name, tree in trees.items():
+        require_package(tree)
+        place += f"\n{name}: {revision(tree)}" if len(trees) == 2 else ""
+    print(place, flush=True)
+    if arguments.append and arguments.json is None:
+        parser.error("--append needs --json")
+    sessions, results = read(arguments.json) if arguments.append else ([], defaultdict(list))
+    begun = max(map(len, results.values()), default=0)
+    for key, found in measured(arguments, overrides, trees, begun).items():
+        results[key] += found
     if arguments.json is not None:
-        runs = [
-            {"variant": variant, "checkout": name, **asdict(one)}
-            for (variant, name), found in results.items()
-            for one in found
-        ]
-        arguments.json.write_text(json.dumps({"sessions": sessions, "runs": runs}, indent=1) + "\n")
+        write(arguments.json, [*sessions, place], results)
     for name in trees:
         print(name if len(trees) == 2 else "")
         print(listing({variant: results[variant, name] for variant in arguments.variants}))
