@@ -61,19 +61,21 @@ class _Manager(MarsRLAgentLoopManager):
 
     def __init__(self, place: Place) -> None:
         self._place = place
-        self.agent_loop_workers = [SimpleNamespace(run_request=self)] * place.cluster.workers
+        self.agent_loop_workers = [SimpleNamespace(run_requests=self)] * place.cluster.workers
         self.received: Round
 
-    def remote(self, *arguments: Any) -> str:
-        """Send a call's arguments to a worker."""
+    def options(self, num_returns: int) -> Any:
+        """A call of a worker, with so many answers."""
+        return SimpleNamespace(remote=lambda *arguments: self._call(num_returns, arguments))
+
+    def _call(self, answers: int, arguments: Any) -> Any:
         path, size = self._place.store.put(arguments)
         self._place.meter.sent(size)
-        return path
+        return path if answers == 1 else [path] * answers
 
     def start(self, requests: list[RolloutRequest], sampling: Any) -> Any:
         """As the manager's; the answers are given by `receive`."""
-        self._rounds += 1
-        self.sent = self._send(requests, sampling)
+        self.sent = list(dict.fromkeys(self._send_round(requests, sampling)))
         self._check_round = self._checker(requests)
         return SimpleNamespace(wait=self._wait)
 

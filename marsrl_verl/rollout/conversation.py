@@ -200,9 +200,9 @@ class Conversation:
             completion = stopped(completion, self._run(), stop, self._sampler.chat)
         count = len(completion.token_ids)
         if count:
-            forced = completion.log_probs == 0.0 if structured else np.zeros(count, dtype=bool)
-            mask = (~forced).astype(np.uint8)
-            log_probs = np.where(forced, np.float32(0), completion.log_probs).astype(np.float32)
+            log_probs, mask = completion.log_probs, np.ones(count, dtype=np.uint8)
+            if structured:
+                mask = (log_probs != 0.0).astype(np.uint8)
             number = -1 if turn is None else turn
             self._add(_Part(completion.token_ids, log_probs, mask, completion.version, number))
             self._sampler.tokens(self.k).sampled += count

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import uuid
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,20 @@ from ray.exceptions import RayError
 from marsrl_verl.core.sequence import TokenIds
 from marsrl_verl.rollout.context import Completion, Decoding, EngineUnavailableError
 from marsrl_verl.verl_adapter.rollout_server.engine_watch import is_refusal, reason
+
+
+def packed(content: Any) -> bytes:
+    """What goes to a server, or comes from it, in one piece.
+
+    Upstream behaviour: Ray pickles everything but bytes with a pickler written in Python, each argument for
+    itself, which costs either side more than a third of a millisecond of a call.
+    """
+    return pickle.dumps(content, protocol=pickle.HIGHEST_PROTOCOL)
+
+
+def unpacked(content: bytes) -> Any:
+    """The inverse of `packed`."""
+    return pickle.loads(content)
 
 
 @dataclass(slots=True)
@@ -43,9 +58,10 @@ class ServerClient:
         # A fresh engine id: a resumed run asks a request of the same name again.
         request_id = f"{name}:{uuid.uuid4().hex[:8]}"
         try:
-            reference = server.generate_group.remote(policy, prompt_ids, decoding, request_id, n)
+            asked = packed((policy, prompt_ids, decoding, request_id, n))
+            reference = server.generate_packed.remote(asked)
             try:
-                answers: list[Completion] = await reference
+                answers: list[Completion] = unpacked(await reference)
             except asyncio.CancelledError:
                 ray.cancel(reference)  # of an asynchronous actor: its task is cancelled, too
                 raise
