@@ -16,13 +16,13 @@ from marsrl_verl.config.checks.memory import model_shape
 from marsrl_verl.config.checks.prompt_room import prompt_budgets
 from marsrl_verl.config.compose import Composed
 from marsrl_verl.config.evaluation_plan import evaluation_cost
-from marsrl_verl.config.external_plan import plan_lines
 from marsrl_verl.config.memory import GIB, assumptions, estimate_memory
 from marsrl_verl.config.pools import own_pool_gpus
 from marsrl_verl.config.prompt_budget import RoleBudget
 from marsrl_verl.config.record import recorded
 from marsrl_verl.core.request import segment_length
 from marsrl_verl.evaluation.suite import AFTER, ALONE, BEFORE
+from marsrl_verl.rollout.external.plan import plan_lines
 from marsrl_verl.settings.choices import OffPolicyMode, Overlap
 
 PLAN_FOLDER = "plans"

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from marsrl_verl.config.data_files import read_report
+from marsrl_verl.data.files import read_report
 from marsrl_verl.data.problems import SourceProblem
 from marsrl_verl.data_preparation.grades import ProblemGrades
 

@@ -9,9 +9,9 @@ from answer_files import numbered, write_answers
 from messages import assert_checks_refuse, assert_message, assert_refused
 from omegaconf import OmegaConf
 
-from marsrl_verl.config.external_answers import all_rows, data_names, open_source
 from marsrl_verl.config.locations import config_folder, group_options
 from marsrl_verl.rollout.external.config import AnswerFileConfig, SolverSource
+from marsrl_verl.rollout.external.questions import all_questions, data_names, open_source
 from marsrl_verl.settings.issues import ConfigError
 
 NODE, ALGO = "marsrl.external_solver", "marsrl.algo.train_roles"
@@ -264,7 +264,7 @@ def test_workers_get_paths_that_hold_everywhere(run, tmp_path):
     assert config.marsrl.external_solver.jsonl.path == str(tmp_path / "a.jsonl")
     assert data_names(config) == [str(data)] * 2
     settings = AnswerFileConfig(**OmegaConf.to_container(config.marsrl.external_solver.jsonl))
-    assert open_source(settings, 1, all_rows(config)).count("t3") == 1
+    assert open_source(settings, 1, all_questions(config)).count("t3") == 1
 
 
 def test_plan_of_an_endpoint(run, presets):

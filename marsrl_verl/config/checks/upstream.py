@@ -30,7 +30,6 @@ _OURS: dict[str, Any] = {
 }
 """Values that our root configuration gives keys that the trainer does not use."""
 
-_STRATEGIES = ("actor", "actor.fsdp_config", "ref", "ref.fsdp_config")
 _NOTHING = object()
 
 
@@ -66,15 +65,6 @@ def _changed_leaves(ctx: Context, key: str) -> list[tuple[str, Any]]:
         (leaf, value)
         for leaf, value in _leaves(key, _find(ctx.raw, key))
         if value is not _NOTHING and not _same(value, _expected(leaf))
-    ]
-
-
-def check_strategy(ctx: Context) -> list[ConfigIssue]:
-    """The trainer drives FSDP2."""
-    return [
-        ConfigIssue(key, "The trainer drives FSDP2.", "Leave it out (fsdp2).", ctx.get(key))
-        for key in (f"actor_rollout_ref.{place}.strategy" for place in _STRATEGIES)
-        if ctx.get(key) != "fsdp2"
     ]
 
 

@@ -10,7 +10,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from marsrl_verl.algos.registry import method_class
 from marsrl_verl.config.evaluation_plan import evaluation_at
-from marsrl_verl.config.external_plan import solver_source
 from marsrl_verl.config.packages import versions_of
 from marsrl_verl.config.record import recorded
 from marsrl_verl.config.schema import MarsRLConfig
@@ -32,6 +31,7 @@ from marsrl_verl.reporting.run_folder import RunFolder
 from marsrl_verl.reporting.summary import RunFacts
 from marsrl_verl.reporting.tables import evaluation_table, terminal_table
 from marsrl_verl.rewards.failed_grades import Answered, grade_warnings
+from marsrl_verl.rollout.external.plan import solver_source
 from marsrl_verl.verl_adapter.terminal import terminal
 
 if TYPE_CHECKING:
