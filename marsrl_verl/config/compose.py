@@ -111,7 +111,7 @@ def compose_config(arguments: Arguments) -> Composed:
         tree = checked_tree(raw, overrides)
         config = resolve(OmegaConf.create(tree))
         function_notes = adopt_reward_function(config)
-        if problems := missing_problems(config):
+        if problems := _missing(config):
             raise ConfigError(problems)
         if detected and cluster_in_sight(config):
             raise ConfigError([_nobody_looked(choices["cluster"])])
@@ -137,14 +137,15 @@ def _roles(arguments: Arguments) -> tuple[str, ...]:
 
 def _nobody_looked(option: str) -> ConfigIssue:
     """This machine tells nothing about the GPUs of a Ray cluster."""
-    return ConfigIssue(
-        key="cluster",
-        value=AUTO,
-        what=f"It looks at this machine alone, where it found {option}, but there is a Ray cluster to join "
-        "(its address was given, or `ray start` was called here).",
-        fix="Name what the run takes of the cluster: cluster=1xgpu, 8xgpu, 4x8xgpu or cpu. To leave the "
-        "cluster alone: ray_kwargs.ray_init.address=local.",
+    what = (
+        f"It looks at this machine alone, where it found {option}, but there is a Ray cluster to join (its "
+        "address was given, or `ray start` was called here)."
     )
+    fix = (
+        "Name what the run takes of the cluster: cluster=1xgpu, 8xgpu, 4x8xgpu or cpu. To leave the cluster "
+        "alone: ray_kwargs.ray_init.address=local."
+    )
+    return ConfigIssue("cluster", what, fix, AUTO)
 
 
 def _compose(arguments: Arguments, overrides: list[str]) -> tuple[DictConfig, dict[str, str]]:
@@ -175,16 +176,9 @@ def _folders(arguments: Arguments) -> list[Path]:
     having = [folder for folder in folders if (folder / f"{arguments.config_name}.yaml").is_file()]
     if not having:
         known = sorted(path.stem for folder in folders for path in folder.glob("*.yaml"))
-        raise ConfigError(
-            [
-                ConfigIssue(
-                    key="--config-name",
-                    value=arguments.config_name,
-                    what="There is no such root configuration.",
-                    fix=f"Use one of: {', '.join(known)}; --config-dir names the folder of your own.",
-                )
-            ]
-        )
+        fix = f"Use one of: {', '.join(known)}; --config-dir names the folder of your own."
+        what = "There is no such root configuration."
+        raise ConfigError([ConfigIssue("--config-name", what, fix, arguments.config_name)])
     return [having[-1], *(folder for folder in folders if folder != having[-1])]
 
 
@@ -247,26 +241,16 @@ def _unknown(key: str, siblings: tuple[str, ...]) -> ConfigIssue:
     return unknown_key_issue(key, siblings, _OWN_GROUPS)
 
 
-_WHO_NAMES = {
-    # The fix for a key, by how the key begins.
-    "marsrl.reward": "Choose a group: reward=exact or reward=math_verify, or name a class of yours.",
-}
-
-
-def missing_problems(config: DictConfig) -> list[ConfigIssue]:
+def _missing(config: DictConfig) -> list[ConfigIssue]:
     """Keys of ours that have no default and that nobody gave a value."""
+    group = "Choose a group: reward=exact or reward=math_verify, or name a class of yours."
+    keys = sorted(f"marsrl.{name.removeprefix('marsrl.')}" for name in OmegaConf.missing_keys(config.marsrl))
     return [
         ConfigIssue(
-            key=key,
-            what="Nothing names a value for it.",
-            fix=next((fix for start, fix in _WHO_NAMES.items() if key.startswith(start)), "Set it."),
+            key, "Nothing names a value for it.", group if key.startswith("marsrl.reward") else "Set it."
         )
-        for key in sorted(f"marsrl.{name.removeprefix('marsrl.')}" for name in _missing(config))
+        for key in keys
     ]
-
-
-def _missing(config: DictConfig) -> set[str]:
-    return OmegaConf.missing_keys(config.marsrl)
 
 
 def resolve(config: DictConfig) -> DictConfig:

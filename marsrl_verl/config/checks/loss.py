@@ -71,8 +71,8 @@ def check_clip(ctx: Context) -> Iterator[ConfigIssue]:
         "Leave it out, or raise marsrl.pipeline.updates_per_step (or set samples_per_update) or "
         "actor_rollout_ref.actor.ppo_epochs, or set marsrl.off_policy.mode=sais."
     )
-    for key, value in changed(ctx, _ACTOR, _CLIPS):
-        if value != ctx.method.preset_clips.get(key.rpartition(".")[2]):
+    for key in changed(ctx, _ACTOR, _CLIPS):
+        if ctx.get(key) != ctx.method.preset_clips.get(key.rpartition(".")[2]):
             yield ctx.issue(key, what, fix)
 
 
@@ -81,7 +81,7 @@ def check_kl(ctx: Context) -> Iterator[ConfigIssue]:
     actor = ctx.config.actor_rollout_ref.actor
     if not actor.use_kl_loss:
         what = f"The KL term is switched off ({_ACTOR}.use_kl_loss = false)."
-        for key, _ in changed(ctx, _ACTOR, _KL):
+        for key in changed(ctx, _ACTOR, _KL):
             yield ctx.issue(key, what, f"Leave it out, or set {_ACTOR}.use_kl_loss=true.")
         return
     if ctx.on_cpu:
