@@ -22,7 +22,6 @@ from marsrl_verl.config.hardware import detect_cluster
 from marsrl_verl.config.kinds import kind_problems
 from marsrl_verl.config.locations import config_folder, group_options, verl_search_path
 from marsrl_verl.config.ray_cluster import cluster_in_sight
-from marsrl_verl.config.record import setting_of
 from marsrl_verl.config.reference import unknown_keys
 from marsrl_verl.config.reward_function import adopt_reward_function
 from marsrl_verl.config.schema import (
@@ -39,6 +38,7 @@ from marsrl_verl.config.schema import (
     with_defaults,
 )
 from marsrl_verl.config.verl_keys import translate
+from marsrl_verl.reporting.record import setting_of
 from marsrl_verl.settings.issues import ConfigError, ConfigIssue
 from marsrl_verl.settings.reading import converted, defaults, find_issues
 

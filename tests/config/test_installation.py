@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from marsrl_verl.config.hardware import Gpu, detect_cluster, picked
-from marsrl_verl.config.installation import (
+from marsrl_verl.packages import (
     CPU,
     CPU_STEP,
     CUDA,
@@ -21,8 +21,9 @@ from marsrl_verl.config.installation import (
     GPU,
     GPU_STEP,
     LEAST_DRIVER,
+    same_version,
+    stand_in_version,
 )
-from marsrl_verl.config.packages import same_version, stand_in_version
 
 ROOT = Path(__file__).parents[2]
 PROJECT = (ROOT / "pyproject.toml").read_text()

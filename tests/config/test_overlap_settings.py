@@ -8,9 +8,9 @@ from messages import assert_checks_refuse, assert_refused
 from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
-from marsrl_verl.config.installation import FLASH, GPU
 from marsrl_verl.config.memory import estimate_memory
 from marsrl_verl.config.model_shapes import PUBLISHED, shape_from_config
+from marsrl_verl.packages import FLASH, GPU
 from marsrl_verl.version import REQUIRED_VERL
 
 OVERLAP = "marsrl.pipeline.overlap"

