@@ -1,5 +1,5 @@
-"""The configuration as it is written to files, printed and sent to loggers, without anybody's secrets; and the
-command that goes on with a run."""
+"""The configuration as it is written to files, printed and sent to loggers, without anybody's secrets;
+the command that goes on with a run."""
 
 from __future__ import annotations
 
