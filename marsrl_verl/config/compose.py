@@ -18,7 +18,6 @@ from omegaconf.errors import OmegaConfBaseException
 from marsrl_verl.config import resolvers
 from marsrl_verl.config.command_line import METHOD_NODES, Arguments, check_overrides, unknown_key_issue
 from marsrl_verl.config.explain import explain
-from marsrl_verl.config.hardware import detect_cluster
 from marsrl_verl.config.kinds import kind_problems
 from marsrl_verl.config.locations import config_folder, group_options, verl_search_path
 from marsrl_verl.config.ray_cluster import cluster_in_sight
@@ -38,6 +37,7 @@ from marsrl_verl.config.schema import (
     with_defaults,
 )
 from marsrl_verl.config.verl_keys import translate
+from marsrl_verl.machine import gpus
 from marsrl_verl.reporting.record import setting_of
 from marsrl_verl.settings.issues import ConfigError, ConfigIssue
 from marsrl_verl.settings.reading import converted, defaults, find_issues
@@ -46,6 +46,8 @@ ROOT = "marsrl"
 """The root configuration that is composed unless another is named."""
 AUTO = "auto"
 """The option of group `cluster` that stands for "look at the machine"."""
+NODE_GPUS = 8
+"""GPUs of a node of the cluster presets."""
 _OWN_GROUPS = (
     "algo", "reward", "model", "data", "cluster", "pipeline", "external_solver", "evaluation", "training",
 )  # fmt: skip
@@ -67,6 +69,24 @@ class Composed:
     """What verl's keys on the command line set here, a line each."""
     estimator_named: bool = False
     """Whether the command line asks for group-relative advantages by verl's name."""
+
+
+def detect_cluster() -> str:
+    """The option of group `cluster` for this machine: `8xgpu`, `1xgpu`, or `cpu` where no GPU answers."""
+    found = gpus.count_gpus()
+    return "8xgpu" if found >= NODE_GPUS else "1xgpu" if found else "cpu"
+
+
+def picked(option: str) -> str:
+    """How a run says which cluster it picked, and what of the machine that leaves idle."""
+    there = gpus.count_gpus()
+    used = {"1xgpu": 1, "8xgpu": NODE_GPUS}.get(option, 0)
+    note = "picked from the machine; name one to choose"
+    if there > used:
+        note += f"; {used} of {there} GPUs: cluster=8xgpu trainer.n_gpus_per_node={there} takes all"
+    elif not there and gpus.gpu_devices():
+        note += "; there is a GPU, but nvidia-smi does not answer: see python -m recipe.marsrl.doctor"
+    return f"cluster={option} ({note})"
 
 
 def available_groups(arguments: Arguments) -> dict[str, list[str]]:

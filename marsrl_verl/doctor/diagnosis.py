@@ -8,7 +8,7 @@ from enum import Enum
 
 from marsrl_verl.config.memory import GIB, GPU_GIB
 from marsrl_verl.doctor.machine import RAY_PORTS, Machine
-from marsrl_verl.packages import (
+from marsrl_verl.machine.packages import (
     CLONE,
     CPU,
     CPU_STEP,

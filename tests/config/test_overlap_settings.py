@@ -10,7 +10,7 @@ from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
 from marsrl_verl.config.memory import estimate_memory
 from marsrl_verl.config.model_shapes import PUBLISHED, shape_from_config
-from marsrl_verl.packages import FLASH, GPU
+from marsrl_verl.machine.packages import FLASH, GPU
 from marsrl_verl.version import REQUIRED_VERL
 
 OVERLAP = "marsrl.pipeline.overlap"

@@ -12,7 +12,7 @@ import pytest
 from messages import assert_message, assert_refused
 from small_files import make_data, make_model
 
-from marsrl_verl.packages import FLASH_STEP, GPU_STEP, PackageMismatchError
+from marsrl_verl.machine.packages import FLASH_STEP, GPU_STEP, PackageMismatchError
 from marsrl_verl.settings.issues import ConfigError
 from marsrl_verl.version import REQUIRED_VERL
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from marsrl_verl.config.checks.context import Context
-from marsrl_verl.config.hardware import count_gpus, list_gpus, visible
 from marsrl_verl.config.pools import GPU_SYNC, own_pool_gpus
 from marsrl_verl.config.ray_cluster import job_variables, joins_cluster
-from marsrl_verl.packages import (
+from marsrl_verl.machine.gpus import count_gpus, list_gpus, visible
+from marsrl_verl.machine.packages import (
     CLONE,
     CPU_STEP,
     EXACT,

@@ -20,7 +20,7 @@ from marsrl_verl.evaluation.pipeline_metrics import pipeline_metrics
 from marsrl_verl.evaluation.single_role import method_evaluation
 from marsrl_verl.evaluation.suite import AFTER, EvaluationResult, evaluate
 from marsrl_verl.evaluation.training_metrics import role_metric, training_metrics
-from marsrl_verl.packages import versions_of
+from marsrl_verl.machine.packages import versions_of
 from marsrl_verl.reporting.background import BackgroundWriter
 from marsrl_verl.reporting.example import example_text
 from marsrl_verl.reporting.progress import StepProgress, make_progress

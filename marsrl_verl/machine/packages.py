@@ -41,7 +41,7 @@ FLASH_STEP = f"pip install --no-build-isolation flash-attn=={FLASH['flash-attn']
 CPU_STEP = "make install"
 """The installation for the CPU; it makes an environment of its own, `.venv`."""
 
-DISTRIBUTION_FOLDER = Path(__file__).resolve().parent / "verl_adapter" / "cpu" / "distribution"
+DISTRIBUTION_FOLDER = Path(__file__).resolve().parents[1] / "verl_adapter" / "cpu" / "distribution"
 """The stand-in distribution `vllm`, put on the import path of a run on the CPU."""
 
 
