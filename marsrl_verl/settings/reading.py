@@ -244,17 +244,21 @@ def _issue(model: type[Settings], node: str, error: Any, unknown: Callable[..., 
     if kind == OWN_MESSAGE:
         return ConfigIssue(key, error["msg"], error["ctx"]["fix"], value)
     if kind == "enum" and field is not None:
-        return no_such_choice(key, value, _members(field.annotation))
+        why = typing.cast(dict[str, str], field.json_schema_extra or {}).get("why")
+        return no_such_choice(key, value, _members(field.annotation), why or NO_CHOICE)
     if kind in _OF_VALUE and field is not None:
         return _out_of_range(key, value, field)
     return _wrong_kind(key, value, _kind_at(model, path))
 
 
-def no_such_choice(key: str, value: Any, options: Sequence[str]) -> ConfigIssue:
+NO_CHOICE = "There is no such choice."
+
+
+def no_such_choice(key: str, value: Any, options: Sequence[str], what: str = NO_CHOICE) -> ConfigIssue:
     """A value that is not one of a closed set."""
     near = did_you_mean(str(value), options)
     guess = f"Did you mean {near[0]}? " if near else ""
-    return ConfigIssue(key, "There is no such choice.", f"{guess}Use one of: {', '.join(options)}.", value)
+    return ConfigIssue(key, what, f"{guess}Use one of: {', '.join(options)}.", value)
 
 
 def unknown_key(key: str, siblings: Sequence[str], elsewhere: str | None = None) -> ConfigIssue:

@@ -25,8 +25,9 @@ def _least(least: float, why: str, kind: Any = float, fix: str = "") -> Any:
     return kind | None, limits(..., ge=least, why=why, fix=fix)
 
 
-def _choice(*names: str) -> Any:
-    return Enum("Choice", {name: name for name in names}), Field(..., strict=False)
+def _choice(*names: str, why: str = "") -> Any:
+    extra: Any = {"why": why}
+    return Enum("Choice", {name: name for name in names}), Field(..., strict=False, json_schema_extra=extra)
 
 
 _ENGINES = tuple(
@@ -48,7 +49,7 @@ _DECLARED: dict[str, Any] = {
         int,
         "Set it to 1 or more, or leave it out to keep all.",
     ),
-    **{f"{node}.strategy": _choice("fsdp2") for node in _ENGINES},
+    **{f"{node}.strategy": _choice("fsdp2", why="The trainer drives FSDP2.") for node in _ENGINES},
     "reward.num_workers": _least(1, "somebody has to score the responses"),
     f"{_ROLLOUT}.nnodes": _least(0, "0 is no node of the engine's own"),
     f"{_ROLLOUT}.n_gpus_per_node": _least(1, "a node of the engine has a GPU"),
