@@ -42,7 +42,7 @@ from benchmarks.throughput.plan import PLAIN, PLAN_VARIABLE, Piece, Plan, Row, W
 from benchmarks.throughput.processes import TAG
 from benchmarks.throughput.tables import piece_table, processor_table, progress, result_table, verdict
 from benchmarks.training_runs import machine
-from marsrl_verl.config.data_files import as_list
+from marsrl_verl.data.files import as_list
 from marsrl_verl.data.problems import Columns, collect
 from marsrl_verl.data.rows import read_rows
 

@@ -22,6 +22,7 @@ from marsrl_verl.settings.declaration import (
     UNSET,
     ClassSpec,
     MethodConfig,
+    Needs,
     RewardSpec,
     RoleSampling,
     Settings,
@@ -86,7 +87,9 @@ class OffPolicyConfig(Settings):
     that sampled it (the default with `marsrl.pipeline.overlap=one_step`, where no token is of the newest
     weights). `recorded`: as `sais`, with the trainer's own log-probabilities instead of the engine's
     wherever the weights that sampled a token were the newest when the trainer looked at it (AttnRL)."""
-    tis_threshold: float = limits(2.0, ge=1.0, why="an on-policy token has weight 1")
+    tis_threshold: float = limits(
+        2.0, ge=1.0, why="an on-policy token has weight 1", needs=Needs("mode", OffPolicyMode.TIS)
+    )
     """Where `tis` truncates a token's ratio."""
 
 

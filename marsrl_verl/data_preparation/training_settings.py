@@ -62,37 +62,41 @@ def make_grader(config: DictConfig) -> RewardRunner:
     return RewardRunner.load(role, spec.target, spec.kwargs, spec.timeout_s)
 
 
+_GRADES_DEPEND_ON = ("marsrl.reward.<role>.target", "marsrl.reward.<role>.kwargs")
+_ANSWERS_DEPEND_ON = (
+    "actor_rollout_ref.model.path",
+    "actor_rollout_ref.model.tokenizer_path",
+    "actor_rollout_ref.model.custom_chat_template",
+    "actor_rollout_ref.rollout.dtype",
+    "actor_rollout_ref.rollout.engine_kwargs.vllm",
+    "data.apply_chat_template_kwargs",
+    "marsrl.prompts.target",
+    "marsrl.prompts.kwargs",
+    "marsrl.roles.<role>.temperature",
+    "marsrl.roles.<role>.top_p",
+    "marsrl.roles.<role>.top_k",
+    "marsrl.roles.<role>.max_prompt_tokens",
+    "marsrl.roles.<role>.max_new_tokens",
+    "marsrl.run.seed",
+    *_GRADES_DEPEND_ON,
+)
+"""Not where and how fast they are computed (tensor parallelism, batch sizes)."""
+
+
 def grader_settings(config: DictConfig) -> dict[str, Any]:
     """What the grades depend on, by name."""
-    role = answering_role(config)
-    spec = typed_settings(config).reward[role]
-    return {f"marsrl.reward.{role}.target": spec.target, f"marsrl.reward.{role}.kwargs": spec.kwargs}
+    return _values(config, _GRADES_DEPEND_ON)
 
 
 def answer_settings(config: DictConfig, answers: int) -> dict[str, Any]:
-    """What answers and grades depend on, by name.
+    """What answers and grades depend on, by name."""
+    return {"answers per problem": answers, **_values(config, _ANSWERS_DEPEND_ON)}
 
-    Where and how fast they are computed (tensor parallelism, batch sizes) is not among it.
-    """
-    settings, sampling, role = typed_settings(config), answer_sampling(config), answering_role(config)
-    model = config.actor_rollout_ref.model
-    template = OmegaConf.select(config, "data.apply_chat_template_kwargs")
-    engine = OmegaConf.select(config, "actor_rollout_ref.rollout.engine_kwargs.vllm")
+
+def _values(config: DictConfig, keys: tuple[str, ...]) -> dict[str, Any]:
+    role = answering_role(config)
+    found = {key: OmegaConf.select(config, key) for key in (key.replace("<role>", role) for key in keys)}
     return {
-        "answers per problem": answers,
-        "actor_rollout_ref.model.path": str(model.path),
-        "actor_rollout_ref.model.tokenizer_path": model.get("tokenizer_path"),
-        "actor_rollout_ref.model.custom_chat_template": model.get("custom_chat_template"),
-        "actor_rollout_ref.rollout.dtype": str(config.actor_rollout_ref.rollout.dtype),
-        "actor_rollout_ref.rollout.engine_kwargs.vllm": OmegaConf.to_container(engine) if engine else {},
-        "data.apply_chat_template_kwargs": OmegaConf.to_container(template) if template else {},
-        "marsrl.prompts.target": settings.prompts.target,
-        "marsrl.prompts.kwargs": settings.prompts.kwargs,
-        f"marsrl.roles.{role}.temperature": sampling.temperature,
-        f"marsrl.roles.{role}.top_p": sampling.top_p,
-        f"marsrl.roles.{role}.top_k": sampling.top_k,
-        f"marsrl.roles.{role}.max_prompt_tokens": sampling.max_prompt_tokens,
-        f"marsrl.roles.{role}.max_new_tokens": sampling.max_new_tokens,
-        "marsrl.run.seed": settings.run.seed,
-        **grader_settings(config),
+        key: OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
+        for key, value in found.items()
     }

@@ -8,7 +8,6 @@ from omegaconf import DictConfig
 
 from marsrl_verl.algos.registry import method_class
 from marsrl_verl.config.checks.context import typed_settings
-from marsrl_verl.config.external_answers import all_rows, open_source, workers_part
 from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.core.method import Method, MethodTools
 from marsrl_verl.core.policy import Policy, PolicyKind, PolicySet
@@ -18,6 +17,8 @@ from marsrl_verl.rewards.loading import load_class
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.rollout.external.api_key import read_api_key
 from marsrl_verl.rollout.external.config import SolverSource
+from marsrl_verl.rollout.external.plan import workers_part
+from marsrl_verl.rollout.external.questions import all_questions, open_source
 from marsrl_verl.rollout.external.solver import AnswerSource
 from marsrl_verl.settings.choices import SeededTokens
 
@@ -92,7 +93,7 @@ def answer_sources(config: DictConfig, api_key: str | None = None) -> dict[str, 
     if source is SolverSource.NONE:
         return {}
     if source is SolverSource.JSONL:
-        return {_EXTERNAL: open_source(one.jsonl, seed, all_rows(config))}
+        return {_EXTERNAL: open_source(one.jsonl, seed, all_questions(config))}
     from marsrl_verl.rollout.external.endpoint import EndpointSource
 
     concurrency = workers_part(config, one.endpoint)

@@ -19,8 +19,8 @@ from preparing import (
 )
 
 from marsrl_verl.config.application import main as train_main
-from marsrl_verl.config.data_files import read_report
 from marsrl_verl.core.trajectory import FinishReason, RewardResult
+from marsrl_verl.data.files import read_report
 from marsrl_verl.data.problems import problem_key
 from marsrl_verl.data_preparation.application import main
 from marsrl_verl.demo.assets import model_path

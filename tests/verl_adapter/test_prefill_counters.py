@@ -42,7 +42,7 @@ def logger_of_two_engines():
     from vllm.v1.metrics.loggers import PrometheusStatLogger
     from vllm.v1.metrics.prometheus import unregister_vllm_metrics
 
-    from marsrl_verl.config.tiny_files import tiny_model
+    from marsrl_verl.demo.files import tiny_model
 
     yield PrometheusStatLogger(EngineArgs(model=tiny_model()).create_engine_config(), [0, 1])
     unregister_vllm_metrics()

@@ -53,13 +53,8 @@ def _inert(config: Config) -> list[ConfigIssue]:
 def _batch(run: RunView, config: Config) -> list[ConfigIssue]:
     """A number of problems that adapts."""
     batch = config.adaptive_batch
-    if not batch.enabled:
-        if not batch.changed():
-            return []
-        what = f"It has no effect with {_BATCH}.enabled = false."
-        return [ConfigIssue(_BATCH, what, f"Leave it out, or set {_BATCH}.enabled=true.")]
     most = config.most_problems(int(run.get("data.train_batch_size")))
-    if batch.min_problems <= most:
+    if not batch.enabled or batch.min_problems <= most:
         return []
     if batch.max_problems is not None:
         what = f"Expected at least {batch.min_problems}: it is not below min_problems."

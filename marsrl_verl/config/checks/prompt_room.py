@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.prompt_budget import RoleBudget, TokenCounter, open_counter, plan_prompts, text_tokens
 from marsrl_verl.rewards.loading import ClassLoadError
@@ -27,29 +29,22 @@ def _external_answer(ctx: Context, counter: TokenCounter | None) -> int:
     return ctx.settings.external_solver.endpoint.max_tokens or 0
 
 
-def check_prompt_room(ctx: Context) -> list[ConfigIssue]:
+def check_prompt_room(ctx: Context) -> Iterator[ConfigIssue]:
     """A role whose wording alone exceeds its limit could never be asked."""
     try:
         budgets = prompt_budgets(ctx)
     except (ClassLoadError, ConfigError):
-        return []  # reported by the check of the classes
+        return  # reported by the check of the classes
     except Exception as error:
-        return [
-            ConfigIssue(
-                "marsrl.prompts.target",
-                f"Building a prompt failed with {type(error).__name__}: {error}.",
-                "Repair the prompts' class, or the chat template of the model.",
-                ctx.settings.prompts.target,
+        what = f"Building a prompt failed with {type(error).__name__}: {error}."
+        fix = "Repair the prompts' class, or the chat template of the model."
+        yield ctx.issue("marsrl.prompts.target", what, fix)
+        return
+    for one in budgets:
+        if one.measured and one.fixed >= one.limit:
+            what = f"The {one.role}'s wording alone has {one.fixed} tokens: no room for a problem."
+            fix = (
+                f"Set it well above {one.fixed}. With model=custom it follows from the Solver's limits: "
+                "raise data.max_prompt_length or data.max_response_length."
             )
-        ]
-    return [
-        ConfigIssue(
-            f"marsrl.roles.{budget.role}.max_prompt_tokens",
-            f"The {budget.role}'s wording alone has {budget.fixed} tokens: no room for a problem.",
-            f"Set it well above {budget.fixed}. With model=custom it follows from the Solver's limits: raise "
-            "data.max_prompt_length or data.max_response_length.",
-            budget.limit,
-        )
-        for budget in budgets
-        if budget.measured and budget.fixed >= budget.limit
-    ]
+            yield ctx.issue(f"marsrl.roles.{one.role}.max_prompt_tokens", what, fix)

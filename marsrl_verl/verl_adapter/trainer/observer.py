@@ -10,9 +10,6 @@ from omegaconf import DictConfig, OmegaConf
 
 from marsrl_verl.algos.registry import method_class
 from marsrl_verl.config.evaluation_plan import evaluation_at
-from marsrl_verl.config.external_plan import solver_source
-from marsrl_verl.config.packages import versions_of
-from marsrl_verl.config.record import recorded
 from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.core.engine import Engine, StreamingEngine
 from marsrl_verl.core.prompts import Prompts
@@ -23,15 +20,18 @@ from marsrl_verl.evaluation.pipeline_metrics import pipeline_metrics
 from marsrl_verl.evaluation.single_role import method_evaluation
 from marsrl_verl.evaluation.suite import AFTER, EvaluationResult, evaluate
 from marsrl_verl.evaluation.training_metrics import role_metric, training_metrics
+from marsrl_verl.machine.packages import versions_of
 from marsrl_verl.reporting.background import BackgroundWriter
 from marsrl_verl.reporting.example import example_text
 from marsrl_verl.reporting.progress import StepProgress, make_progress
+from marsrl_verl.reporting.record import recorded
 from marsrl_verl.reporting.report import RunResult, finish_evaluation, finish_run
 from marsrl_verl.reporting.rollout_log import Record, step_lines
 from marsrl_verl.reporting.run_folder import RunFolder
 from marsrl_verl.reporting.summary import RunFacts
 from marsrl_verl.reporting.tables import evaluation_table, terminal_table
 from marsrl_verl.rewards.failed_grades import Answered, grade_warnings
+from marsrl_verl.rollout.external.plan import solver_source
 from marsrl_verl.verl_adapter.terminal import terminal
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""A cheap look at the machine: NVIDIA GPUs, asked of the driver, not of torch."""
+"""NVIDIA GPUs, asked of the driver, not of torch."""
 
 from __future__ import annotations
 
@@ -8,8 +8,6 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-NODE_GPUS = 8
-"""GPUs of a node of the cluster presets."""
 _QUERY = "index,name,memory.total,memory.used,compute_cap,driver_version"
 
 
@@ -24,24 +22,6 @@ class Gpu:
     capability: tuple[int, int]
     """Compute capability, (9, 0) of Hopper."""
     driver: str
-
-
-def detect_cluster() -> str:
-    """The option of group `cluster` for this machine: `8xgpu`, `1xgpu`, or `cpu` where no GPU answers."""
-    found = count_gpus()
-    return "8xgpu" if found >= NODE_GPUS else "1xgpu" if found else "cpu"
-
-
-def picked(option: str) -> str:
-    """How a run says which cluster it picked, and what of the machine that leaves idle."""
-    gpus = count_gpus()
-    used = {"1xgpu": 1, "8xgpu": NODE_GPUS}.get(option, 0)
-    note = "picked from the machine; name one to choose"
-    if gpus > used:
-        note += f"; {used} of {gpus} GPUs: cluster=8xgpu trainer.n_gpus_per_node={gpus} takes all"
-    elif not gpus and gpu_devices():
-        note += "; there is a GPU, but nvidia-smi does not answer: see python -m recipe.marsrl.doctor"
-    return f"cluster={option} ({note})"
 
 
 def count_gpus() -> int:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from omegaconf import DictConfig
+from typing import Any
 
-from marsrl_verl.config.external_answers import workers_part
-from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.rollout.external.answer_file import FileSource
 from marsrl_verl.rollout.external.config import EndpointConfig, ExternalSolverConfig, SolverSource
 
@@ -19,7 +17,7 @@ def solver_source(settings: ExternalSolverConfig) -> str | None:
     return None
 
 
-def plan_lines(config: DictConfig, settings: MarsRLConfig, answers: FileSource | None) -> list[str]:
+def plan_lines(config: Any, settings: Any, answers: FileSource | None) -> list[str]:
     """The plan's section about it; nothing where the trained model solves.
 
     Args:
@@ -42,6 +40,11 @@ def plan_lines(config: DictConfig, settings: MarsRLConfig, answers: FileSource |
         ("evaluation", "answers in the same way; the evaluation's temperatures are those of the other roles"),
     ]
     return [f"External Solver: {source}", *(f"  {name:<10}  {text}" for name, text in facts)]
+
+
+def workers_part(config: Any, settings: EndpointConfig) -> int:
+    """The requests to an endpoint that one agent-loop worker may have under way."""
+    return max(1, settings.max_concurrent_requests // int(config.actor_rollout_ref.rollout.agent.num_workers))
 
 
 def _endpoint(one: EndpointConfig, part: int) -> list[tuple[str, str]]:

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-
-from omegaconf import OmegaConf
 
 from marsrl_verl.core.request import Problem
 from marsrl_verl.data.problems import Columns, Fault, SourceProblem, note_fault, read_problem, same_reference
@@ -76,10 +74,8 @@ def read_report(
     """
     columns = Columns(chat=prompt_key, structured=True)
     required = (prompt_key, columns.answer.partition(".")[0], "data_source")
-    report, seen = (
-        FileReport(path, split, too_long=None if lengths is None else 0),
-        {} if seen is None else seen,
-    )
+    report = FileReport(path, split, too_long=None if lengths is None else 0)
+    seen = {} if seen is None else seen
     too_long: set[str] = set()
     for row in _rows(path, required):
         report.rows += 1
@@ -128,24 +124,36 @@ def _exceeds(problem: Problem, lengths: PromptLengths, report: FileReport) -> bo
 
 def as_list(value: Any) -> list[Any]:
     """One value as a list of one; a list as it is."""
-    return list(value) if OmegaConf.is_list(value) or isinstance(value, list) else [value]
+    return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
 
 
-def read_questions(path: Path, prompt_key: str, id_column: str | None) -> Iterator[tuple[str, str | None]]:
-    """The question of every row, and its id in a column such as `uid` or `extra_info.index`; None where no
-    column is named or the row has no id.
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a row of the data asks."""
+
+    file: Path
+    number: int
+    """In its file, from 0."""
+    text: str
+    """The last user message of the row's prompt, without spaces around it."""
+    problem_id: str | None
+    """What its id column says; None without such a column, or without an id."""
+
+
+def read_questions(path: Path, prompt_key: str, id_column: str | None) -> Iterator[Question]:
+    """The question of every row, and its id in a column such as `uid` or `extra_info.index`.
 
     Raises:
         DataError: as `read_report`.
     """
     names = id_column.split(".") if id_column is not None else []
     required = (prompt_key, *names[:1])
-    for row in _rows(path, required):
+    for number, row in enumerate(_rows(path, required)):
         if isinstance(row.data, RowError):
             raise DataError(f"{row.place}: {row.data.what}", row.data.fix)
         if missing := [name for name in required if name not in row.data]:
             raise DataError(_missing(missing, row.data), f"Look at {row.place}.")
-        yield _question(row.data.get(prompt_key)), _id(row.data, names)
+        yield Question(path, number, _question(row.data.get(prompt_key)).strip(), _id(row.data, names))
 
 
 def _id(row: dict[str, Any], names: list[str]) -> str | None:

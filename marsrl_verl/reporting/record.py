@@ -1,11 +1,16 @@
-"""The configuration as it is written to files, printed and sent to loggers: without anybody's secrets."""
+"""The configuration as it is written to files, printed and sent to loggers, without anybody's secrets;
+the command that goes on with a run."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
+
+from marsrl_verl.reporting.run_folder import Existing, has_results
 
 HIDDEN = "NOT_WRITTEN_DOWN"
 """Stands for a value; a command line with it can be parsed."""
@@ -78,3 +83,35 @@ def _stand_in(path: str) -> str | None:
 
 def _within(path: str, node: str) -> bool:
     return path == node or path.startswith(f"{node}.")
+
+
+_EXISTING, _MODE, _PATH = "marsrl.run.existing", "trainer.resume_mode", "trainer.resume_from_path"
+
+
+def resume_command(config: DictConfig, saved: bool) -> list[str]:
+    """The command line that goes on with a run that did not finish, or starts it again, and a line
+    for values that are not written down.
+
+    An evaluation alone is started again as it was typed.
+
+    Args:
+        config: the resolved configuration of the run, which holds the words that started it.
+        saved: whether the run has a checkpoint of its own; one that it began from is not wanted again then.
+    """
+    words, hidden = without_values(config.marsrl.run.command)
+    if config.trainer.val_only:
+        if has_results(Path(config.marsrl.run.output_dir)):
+            words = _with_existing(words, Existing.REPLACE)
+    else:
+        # A resume goes on from the newest checkpoint, which `disable` forbids.
+        rewinding = (_MODE, _PATH) if saved or config.trainer.resume_mode == "disable" else ()
+        words = [word for word in words if setting_of(word) not in rewinding]
+        words = _with_existing(words, Existing.RESUME)
+    lines = [shlex.join(words)]
+    if hidden:
+        lines.append(f"Values of {', '.join(dict.fromkeys(hidden))} are not written down: set them again.")
+    return lines
+
+
+def _with_existing(words: list[str], policy: Existing) -> list[str]:
+    return [*(word for word in words if setting_of(word) != _EXISTING), f"{_EXISTING}={policy.value}"]
