@@ -37,8 +37,8 @@ class FaultyTrainer(ScriptedTrainer):
         self.fault = fault
         method = getattr(self, where)
 
-        def with_fault(*arguments):
-            found = method(*arguments)
+        def with_fault(*arguments, **more):
+            found = method(*arguments, **more)
             if self.global_steps == STOPPED_IN and self.fault is not None:
                 happens, self.fault = self.fault, None
                 happens()
