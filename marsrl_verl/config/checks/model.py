@@ -117,7 +117,7 @@ def check_tiny_world(ctx: Context) -> list[ConfigIssue]:
     return [
         ConfigIssue(
             _KEY,
-            f"It would be asked with the tiny world's prompts (the Verifier's instructions are one word) and "
+            f"It would be asked with the tiny world's prompts (a role's instructions are one word) and "
             f"have {longest} tokens for a solution.",
             "Add model=custom, data.max_prompt_length=… and data.max_response_length=… (docs/own_model.md).",
             ctx.get(_KEY),
