@@ -38,6 +38,12 @@ from marsrl_verl.verl_adapter.run import task_runner
 from marsrl_verl.verl_adapter.trainer import tracking as tracking_module
 
 PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
+
+
+def _limits(role: str) -> tuple[str, ...]:
+    return f"marsrl.roles.{role}.max_prompt_tokens=2000", f"marsrl.roles.{role}.max_new_tokens=90"
+
+
 COMMON = (
     "cluster=cpu",
     "marsrl.run.progress=false",
@@ -50,8 +56,7 @@ COMMON = (
     "marsrl.evaluation.problems=20",
     "marsrl.evaluation.samples_per_problem=2",
     # Scripted tokens are bytes: a Solver's answer takes two segments, now and then one.
-    *(f"marsrl.roles.{role}.max_prompt_tokens=2000" for role in ("solver", "verifier", "corrector")),
-    *(f"marsrl.roles.{role}.max_new_tokens=90" for role in ("solver", "verifier", "corrector")),
+    *_limits("solver"),
     "actor_rollout_ref.actor.use_kl_loss=true",
     "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=4",
 )
@@ -62,6 +67,8 @@ TREES = (
 )
 SETTINGS = (
     *COMMON,
+    *_limits("verifier"),
+    *_limits("corrector"),
     "marsrl.pipeline.max_segments=2",
     "marsrl.pipeline.min_group=2",
     "marsrl.off_policy.mode=tis",
