@@ -19,6 +19,7 @@ from marsrl_verl.algos.attnrl.method import (
     Expansion,
 )
 from marsrl_verl.algos.attnrl.step_cutter import StepCutter
+from marsrl_verl.core.group import Group
 from marsrl_verl.core.method import Ended, EndReason, StepView
 from marsrl_verl.core.request import RolloutRequest, Sampling
 from marsrl_verl.core.rows import RowRef, Rows
@@ -26,7 +27,7 @@ from marsrl_verl.core.scheduler import Scheduler
 from marsrl_verl.core.scripted import Reply
 from marsrl_verl.core.sequence import RECORDED_ENTROPIES, RECORDED_LOG_PROBS, TRAINER_LOG_PROBS
 from marsrl_verl.core.steps import TokenTexts
-from marsrl_verl.core.trajectory import Group, Trajectory
+from marsrl_verl.core.trajectory import Trajectory
 
 SAMPLING = {"solver": Sampling(200, 200)}
 CUTTER = StepCutter(TokenTexts(lambda token: bytes([token]).decode(errors="replace")))

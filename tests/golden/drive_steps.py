@@ -27,20 +27,14 @@ from marsrl_verl.algos.marsrl.verdict import VerdictReward
 from marsrl_verl.algos.registry import method_class
 from marsrl_verl.config.batching import optimizer_updates
 from marsrl_verl.config.schema import MarsRLConfig, read_settings
+from marsrl_verl.core.group import Group
 from marsrl_verl.core.method import EndReason, Method, MethodTools, Probe, StepView
 from marsrl_verl.core.request import Problem, RolloutRequest, Sampling, segment_length
 from marsrl_verl.core.rows import RESPONSE_MASK, ROLLOUT_LOG_PROBS, TOKEN_VERSIONS, Rows
 from marsrl_verl.core.scheduler import Scheduler, StepResult
 from marsrl_verl.core.scripted import Reply, ScriptedEngine, score_by_box
 from marsrl_verl.core.sequence import RECORDED_ENTROPIES, RECORDED_LOG_PROBS, TRAINER_LOG_PROBS
-from marsrl_verl.core.trajectory import (
-    FinishReason,
-    Group,
-    RewardResult,
-    RolloutOutput,
-    Trajectory,
-    is_correct,
-)
+from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory, is_correct
 from marsrl_verl.evaluation.credit_metrics import credit_metrics
 from marsrl_verl.evaluation.text_metrics import text_figures
 from marsrl_verl.evaluation.training_metrics import training_metrics

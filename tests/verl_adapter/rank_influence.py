@@ -111,9 +111,10 @@ def responses() -> list[Response]:
 
 def groups(found: list[Response]) -> list[Any]:
     """Two groups of first responses, one of which holds a response without a token."""
+    from marsrl_verl.core.group import Group
     from marsrl_verl.core.request import Problem, RolloutRequest
     from marsrl_verl.core.sequence import Sequence
-    from marsrl_verl.core.trajectory import FinishReason, Group, Trajectory
+    from marsrl_verl.core.trajectory import FinishReason, Trajectory
 
     def trajectory(one: Response) -> Any:
         sequence = Sequence(

@@ -45,6 +45,7 @@ from marsrl_verl.algos.attnrl.response_trees import TreeCredit, by_problem, prob
 from marsrl_verl.algos.attnrl.step_cutter import StepCutter, step_cutter
 from marsrl_verl.algos.attnrl.tree_figures import TreeFigures
 from marsrl_verl.algos.mastered_tokens import MasteredTokens
+from marsrl_verl.core.group import Group
 from marsrl_verl.core.method import (
     EndReason,
     Method,
@@ -63,7 +64,7 @@ from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.sequence import RECORDED_ENTROPIES, RECORDED_LOG_PROBS, TRAINER_LOG_PROBS
 from marsrl_verl.core.sequence import Sequence as TokenSequence
 from marsrl_verl.core.steps import Steps
-from marsrl_verl.core.trajectory import Group, Trajectory, is_correct
+from marsrl_verl.core.trajectory import Trajectory, is_correct
 from marsrl_verl.core.tree import tree_advantages, treerl_advantages
 from marsrl_verl.settings.choices import OffPolicyMode
 from marsrl_verl.settings.issues import ConfigIssue
