@@ -21,7 +21,6 @@ from omegaconf import OmegaConf
 from scenarios import RANKS, SEED, Scenario
 from trace_files import ENDINGS, digest, spans
 
-from marsrl_verl.algos.attnrl.method import INFLUENCE, AttnRL
 from marsrl_verl.algos.marsrl.prompts import SOLVER, VERIFIER, RolePrompts
 from marsrl_verl.algos.marsrl.verdict import VerdictReward
 from marsrl_verl.algos.registry import method_class
@@ -339,9 +338,10 @@ def sampling_of(settings: MarsRLConfig) -> dict[str, Sampling]:
     return by_role
 
 
-def annotate(method: AttnRL, probe: Probe, one: Trajectory, version: int) -> None:
-    """Set what the trainer under these weights would find in a response."""
-    sequence, steps = one.sequence, method.steps(one)
+def annotate(method: Any, probe: Probe, one: Trajectory, version: int) -> None:
+    """Set what the trainer under these weights would find in a response: log-probs, entropies, and what the
+    method measures, which is the influence of steps."""
+    sequence = one.sequence
     ids = sequence.response_ids.tolist()
     found = np.array(
         [scripted.trainer_log_prob(token, at, version) for at, token in enumerate(ids)], np.float32
@@ -352,10 +352,11 @@ def annotate(method: AttnRL, probe: Probe, one: Trajectory, version: int) -> Non
     if probe.entropies:
         entropies = [scripted.entropy(token, at) for at, token in enumerate(ids)]
         sequence.annotations[RECORDED_ENTROPIES] = np.array(entropies, np.float32)
-    if INFLUENCE in probe.outputs:
+    for name in probe.outputs:
+        steps = method.steps(one)
         parts = [ids[steps.start(step) : steps.ends[step]] for step in range(len(steps))]
         by_step = np.array(scripted.influence(parts, steps.thinking), np.float32)
-        sequence.annotations[INFLUENCE] = by_step[steps.step_ids()]
+        sequence.annotations[name] = by_step[steps.step_ids()]
 
 
 def _part(at: int, rows: int, updates: int) -> str:

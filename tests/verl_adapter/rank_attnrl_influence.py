@@ -1,6 +1,6 @@
 """The trainer's look at responses on verl's own workers, as a program: one process per rank, no Ray.
 
-    python rank_influence.py FOLDER
+    python rank_attnrl_influence.py FOLDER
 
 Every rank runs the trainer's hook between two rounds: steps, batch, the workers' forward pass in verl's
 micro-batches, FCI and log-probabilities back onto the sequences. The model is a random Qwen2 network that is
