@@ -353,7 +353,7 @@ def annotate(method: Any, probe: Probe, one: Trajectory, version: int) -> None:
         entropies = [scripted.entropy(token, at) for at, token in enumerate(ids)]
         sequence.annotations[RECORDED_ENTROPIES] = np.array(entropies, np.float32)
     for name in probe.outputs:
-        steps = method.steps(one)
+        steps = method.responses.steps(one)
         parts = [ids[steps.start(step) : steps.ends[step]] for step in range(len(steps))]
         by_step = np.array(scripted.influence(parts, steps.thinking), np.float32)
         sequence.annotations[name] = by_step[steps.step_ids()]
