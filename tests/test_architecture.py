@@ -27,9 +27,11 @@ def imported(file: Path) -> Iterator[str]:
 
 
 def all_edges() -> Edges:
+    """Of every file but those in a method's folder, which are the method's own matter."""
+    methods = PACKAGE.glob("algos/*/**/*.py")
     return {
         (importer, name)
-        for file in PACKAGE.rglob("*.py")
+        for file in set(PACKAGE.rglob("*.py")) - set(methods)
         for importer in [file.relative_to(PACKAGE).parts[0].removesuffix(".py")]
         for name in imported(file)
         if name != importer and not {name, importer} & APART
