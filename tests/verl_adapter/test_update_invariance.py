@@ -23,10 +23,11 @@ from verl.workers.config import FSDPActorConfig, FSDPOptimizerConfig
 from verl.workers.engine.utils import prepare_micro_batches
 from verl.workers.utils.losses import ppo_loss
 
+from marsrl_verl.core.group import Group
 from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.rows import ADVANTAGES, OLD_LOG_PROBS, RowRef
 from marsrl_verl.core.sequence import Sequence
-from marsrl_verl.core.trajectory import FinishReason, Group, Trajectory
+from marsrl_verl.core.trajectory import FinishReason, Trajectory
 from marsrl_verl.verl_adapter.engine.batch import BatchPlan, arrange
 from marsrl_verl.verl_adapter.engine.rank_rows import HeldRows, loss_over_all_rows
 from marsrl_verl.verl_adapter.trainer.policy_trainer import PolicyTrainer

@@ -16,11 +16,11 @@ import torch
 from numpy.typing import NDArray
 from tensordict import TensorDict
 
+from marsrl_verl.core.group import Group
 from marsrl_verl.core.prefix_tree import prefix_order, shared_with_previous
 from marsrl_verl.core.rows import RESPONSE_MASK, RowRef, Rows
 from marsrl_verl.core.sequence import TURN
 from marsrl_verl.core.sequence import Sequence as TokenSequence
-from marsrl_verl.core.trajectory import Group
 from marsrl_verl.verl_adapter.engine.arrangement import arrange_families, arrange_rows
 
 PADDING = -1
