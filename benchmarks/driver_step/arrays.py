@@ -36,7 +36,7 @@ from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutpu
 from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER
 from marsrl_verl.core.verdict import Verdict
 from marsrl_verl.verl_adapter.checkpoint import sealed as checkpoint
-from marsrl_verl.verl_adapter.engine.micro_batches import use_fast_partitions
+from marsrl_verl.verl_adapter.engine.micro_batches import use_fast_micro_batches
 from marsrl_verl.verl_adapter.engine.rank_rows import HeldRows, responses_only
 from marsrl_verl.verl_adapter.rollout_server.generation import Generation, Round
 from marsrl_verl.verl_adapter.rollout_server.rollout_manager import MarsRLAgentLoopManager
@@ -217,7 +217,7 @@ class ArrayWorker(Worker):
     def __init__(self, place: Place) -> None:
         super().__init__(place)
         self._held = [HeldRows() for _ in range(place.cluster.ranks)]
-        use_fast_partitions()
+        use_fast_micro_batches()
 
     def requests(self, path: str) -> dict[str, Any]:
         self.place.meter.begin("unpack requests")

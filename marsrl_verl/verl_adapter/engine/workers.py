@@ -15,7 +15,7 @@ from marsrl_verl.config.pools import own_pool_gpus
 from marsrl_verl.verl_adapter.checkpoint import resumed_optimizer
 from marsrl_verl.verl_adapter.checkpoint import sealed as checkpoint
 from marsrl_verl.verl_adapter.engine.batch import ROW_ID
-from marsrl_verl.verl_adapter.engine.micro_batches import use_fast_partitions
+from marsrl_verl.verl_adapter.engine.micro_batches import use_fast_micro_batches
 from marsrl_verl.verl_adapter.engine.probe_engine import register_engine
 from marsrl_verl.verl_adapter.engine.rank_rows import (
     HeldRows,
@@ -38,7 +38,7 @@ class MarsRLTrainingWorker(TrainingWorker):
             initialize_gloo()
             use_whole_batch_log_probs()
         register_engine()
-        use_fast_partitions()
+        use_fast_micro_batches()
         checkpoint.without_lock_files()
         super().__init__(config)
 
