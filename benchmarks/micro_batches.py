@@ -60,7 +60,8 @@ def functions(ours: bool):
     known = seqlen_balancing.karmarkar_karp, tensordict_utils.index_select_tensor_dict
     if ours:
         use_fast_micro_batches()
-    partition, spent = seqlen_balancing.karmarkar_karp, []
+    spent: list[float] = []
+    partition = seqlen_balancing.karmarkar_karp
     seqlen_balancing.karmarkar_karp = lambda *a, **k: timed(lambda: partition(*a, **k), spent)
     try:
         yield spent
@@ -77,7 +78,7 @@ def timed(function: Callable, spent: list[float]):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rows", type=int, default=2_304)
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--seed", type=int, default=1)
@@ -89,15 +90,19 @@ def main() -> None:
     for limit in LIMITS:
         tensordict_utils.assign_non_tensor(data, use_dynamic_bsz=True, max_token_len_per_gpu=limit)
         for ours in (True,) if arguments.ours else (False, True):
-            searches, seconds, tries = [], [], 0
+            searches: list[float] = []
+            seconds: list[float] = []
+            tries = 0
             for _ in range(arguments.repeat):
                 with functions(ours) as spent:
                     batches, _ = timed(lambda: prepare_micro_batches(data), seconds)
                 searches.append(sum(spent))
                 tries = len(spent)
             medians = [f"{statistics.median(some):.2f}" for some in (searches, seconds)]
-            lines.append([f"{limit:,}", "ours" if ours else "verl's", str(len(batches)), str(tries), *medians])
-    print(table(["tokens", "functions", "micro-batches", "counts tried", "search: CPU s", "all: CPU s"], lines))
+            whose = "ours" if ours else "verl's"
+            lines.append([f"{limit:,}", whose, str(len(batches)), str(tries), *medians])
+    head = ["tokens", "functions", "micro-batches", "counts tried", "search: CPU s", "all: CPU s"]
+    print(table(head, lines))
 
 
 if __name__ == "__main__":

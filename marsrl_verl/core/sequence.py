@@ -13,6 +13,8 @@ TokenIds = NDArray[np.int32]
 LogProbs = NDArray[np.float32]
 Mask = NDArray[np.uint8]
 
+TURN = "turn"
+"""Annotation: the turn of a dialogue in which each token was sampled, -1 for all others (int16)."""
 TRAINER_LOG_PROBS = "trainer_log_probs"
 """Annotation: log-probabilities under the trainer's weights when it looked at the sequence."""
 RECORDED_LOG_PROBS = "recorded_log_probs"

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from marsrl_verl.core.request import Message, Plain, Sampling
-from marsrl_verl.core.sequence import LogProbs, Mask, TokenIds, token_ids
+from marsrl_verl.core.sequence import TURN, LogProbs, Mask, TokenIds, token_ids
 from marsrl_verl.core.sequence import Sequence as TokenSequence
 from marsrl_verl.core.thinking import final_text
 from marsrl_verl.core.trajectory import FinishReason
@@ -29,8 +29,6 @@ from marsrl_verl.rollout.context import (
     TopLogProbs,
 )
 
-TURN = "turn"
-"""Annotation: the turn in which a token was sampled, -1 for all others (int16)."""
 _TAIL = 64
 """Tokens at the end of a chat that decide what a template writes next."""
 _TOKENS_PER_CHARACTER = 4

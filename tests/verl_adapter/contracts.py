@@ -142,7 +142,6 @@ SIGNATURES: dict[str, list[str]] = {
     "verl.workers.rollout.llm_server:LLMServerClient._acquire_server": ["self", "request_id", "extra"],
     "verl.workers.rollout.llm_server:LLMServerClient._release_server": ["self", "server_id", "request_id"],
     "verl.utils.seqlen_balancing:karmarkar_karp": ["seqlen_list", "k_partitions", "equal_size"],
-    "verl.utils.tensordict_utils:index_select_tensor_dict": ["batch", "indices"],
     "verl.utils.seqlen_balancing:get_seqlen_balanced_partitions": [
         "seqlen_list", "k_partitions", "equal_size",
     ],

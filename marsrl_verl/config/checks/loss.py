@@ -28,7 +28,7 @@ _OWN_MEAN = {
 
 def check_loss(ctx: Context) -> list[ConfigIssue]:
     """The policy loss and its mean."""
-    return [*_check_mean(ctx), *_check_mode(ctx)]
+    return [*_check_mean(ctx), *_check_turn_mean(ctx), *_check_mode(ctx)]
 
 
 def _check_mean(ctx: Context) -> list[ConfigIssue]:
@@ -48,8 +48,24 @@ def _check_mean(ctx: Context) -> list[ConfigIssue]:
     return []
 
 
+def _check_turn_mean(ctx: Context) -> list[ConfigIssue]:
+    mean = ctx.settings.training.loss_mean
+    if mean is None:
+        return []
+    what = f"The losses are averaged by marsrl.training.loss_mean = {mean}."
+    return [
+        ConfigIssue(key, what, "Leave it out, or set marsrl.training.loss_mean=null.", value)
+        for key, value in changed(ctx, _ACTOR, ("loss_agg_mode",))
+    ]
+
+
 def _check_mode(ctx: Context) -> list[ConfigIssue]:
     key = f"{_ACTOR}.policy_loss.loss_mode"
+    own = ctx.method.loss(ctx.settings.algo).name
+    if own is not None:
+        what = f"The method {ctx.settings.algo.name} has a policy loss of its own, {own}."
+        mode_changed = changed(ctx, f"{_ACTOR}.policy_loss", ("loss_mode",))
+        return [ConfigIssue(key, what, "Leave it out.", value) for key, value in mode_changed]
     mode = str(ctx.get(key))
     known = policy_losses()
     if mode not in known:
@@ -80,7 +96,8 @@ def check_clip(ctx: Context) -> list[ConfigIssue]:
     # In sequential mode all of a step's tokens are of the weights that record their log-probabilities.
     stale = mode is OffPolicyMode.RECORDED and pipeline.mode is not Mode.SEQUENTIAL
     own_ratio = mode is OffPolicyMode.SAIS or stale
-    if several or int(actor.ppo_epochs) > 1 or own_ratio or actor.policy_loss.loss_mode != "vanilla":
+    own_loss = ctx.method.loss(ctx.settings.algo).name is not None or actor.policy_loss.loss_mode != "vanilla"
+    if several or int(actor.ppo_epochs) > 1 or own_ratio or own_loss:
         return []
     return [
         ConfigIssue(

@@ -18,14 +18,13 @@ from tensordict import TensorDict
 
 from marsrl_verl.core.prefix_tree import prefix_order, shared_with_previous
 from marsrl_verl.core.rows import RESPONSE_MASK, RowRef, Rows
+from marsrl_verl.core.sequence import TURN
 from marsrl_verl.core.sequence import Sequence as TokenSequence
 from marsrl_verl.core.trajectory import Group
 from marsrl_verl.verl_adapter.engine.arrangement import arrange_families, arrange_rows
 
 PADDING = -1
 """A slot without a row."""
-TURN = "turn"
-"""Annotation: the turn of a dialogue in which each token was sampled, -1 outside."""
 ROW_ID, TEMPERATURE, ROWS_IN_UPDATE, TURNS_IN_UPDATE = "row_id", "temperature", "n_rows", "n_turns"
 INPUT_IDS, PROMPT_LENGTH = "input_ids", "prompt_len"
 

@@ -24,10 +24,10 @@ _State = tuple[int, "_LargestFirst", list[_Part]]
 def karmarkar_karp(seqlen_list: Sequence[int], k_partitions: int, equal_size: bool) -> list[list[int]]:
     """verl's `karmarkar_karp` to the last item, ties included.
 
-    Upstream behaviour: states are objects whose `k` parts, empty ones too, are sorted and compared by a method
-    in Python at each of the n merges, n * k * log k of them. Here a state holds only those of its parts that
-    are not empty, as tuples that the interpreter compares; items that were not merged yet wait in a sorted
-    list; and a single item, with which nearly every merge is, is put where it belongs by bisection.
+    Upstream behaviour: states are objects whose `k` parts, empty ones too, are sorted in Python at each of
+    the n merges. Here a state holds only those of its parts that are not empty, as tuples that the
+    interpreter compares; items that were not merged yet wait in a sorted list; and a single item, with which
+    nearly every merge is, is put where it belongs by bisection.
 
     Args:
         seqlen_list: a value for each item, 0 or more.

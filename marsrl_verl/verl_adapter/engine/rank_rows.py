@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
@@ -14,7 +11,6 @@ from marsrl_verl.verl_adapter.engine.batch import (
     INPUT_IDS,
     PROMPT_LENGTH,
     ROW_ID,
-    ROWS_IN_UPDATE,
     TEMPERATURE,
 )
 
@@ -102,15 +98,3 @@ def responses_only(output: TensorDict, data: TensorDict) -> TensorDict:
             values = value.values().float()
             output[name] = _jagged(torch.cat([values[start:end] for start, end in spans]), lengths)
     return output
-
-
-def loss_over_all_rows(
-    loss: Callable[..., Any], *, model_output: Any, data: TensorDict, dp_group: Any = None
-) -> Any:
-    """A loss of verl's whose means over sequences are over the rows of the mini-batch on all ranks.
-
-    Upstream behaviour: `global_batch_size` comes with the batch, rows of padding included.
-    """
-    # A rank's micro-batch lies in one mini-batch, so that its rows agree.
-    tu.assign_non_tensor(data, global_batch_size=max(int(data[ROWS_IN_UPDATE][0]), 1))
-    return loss(model_output=model_output, data=data, dp_group=dp_group)

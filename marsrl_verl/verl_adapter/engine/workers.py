@@ -16,13 +16,9 @@ from marsrl_verl.verl_adapter.checkpoint import resumed_optimizer
 from marsrl_verl.verl_adapter.checkpoint import sealed as checkpoint
 from marsrl_verl.verl_adapter.engine.batch import ROW_ID
 from marsrl_verl.verl_adapter.engine.micro_batches import use_fast_micro_batches
+from marsrl_verl.verl_adapter.engine.policy_loss import update_loss
 from marsrl_verl.verl_adapter.engine.probe_engine import register_engine
-from marsrl_verl.verl_adapter.engine.rank_rows import (
-    HeldRows,
-    loss_over_all_rows,
-    responses_only,
-    with_token_columns,
-)
+from marsrl_verl.verl_adapter.engine.rank_rows import HeldRows, responses_only, with_token_columns
 from marsrl_verl.verl_adapter.platform_choice import on_cpu_platform
 from marsrl_verl.verl_adapter.rollout_server.weight_sockets import use_own_sockets
 
@@ -74,10 +70,10 @@ class MarsRLActorRolloutRefWorker(ActorRolloutRefWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def init_model(self) -> None:
-        """As upstream, with a loss that counts rows over all ranks."""
+        """As upstream, with a loss that counts rows over all ranks, and is the method's."""
         super().init_model()
         if self.actor is not None:
-            self.actor.set_loss_fn(functools.partial(loss_over_all_rows, self.actor.loss_fn))
+            self.actor.set_loss_fn(functools.partial(update_loss, self.actor.loss_fn))
 
     @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))
     def hold_rows(self, data: TensorDict) -> TensorDict:
