@@ -17,7 +17,10 @@ from marsrl_verl.core.trajectory import FinishReason, Group, RewardResult, Traje
 
 def sequence(role: str, *mask: int, version: int = 0, **annotations) -> Sequence:
     length = len(mask)
-    found = {name: np.array(values) for name, values in annotations.items()}
+    found = {
+        name: np.array(values, np.int16 if name == "turn" else np.float32)
+        for name, values in annotations.items()
+    }
     return Sequence(role, [1], range(length), [-0.5] * length, mask, [(length, version)], annotations=found)
 
 

@@ -73,6 +73,7 @@ def assert_equal_batches(found: TensorDict, expected: TensorDict) -> None:
         assert (one.layout, one.dtype, one.shape[0]) == (other.layout, other.dtype, other.shape[0])
         torch.testing.assert_close(one.offsets(), other.offsets(), rtol=0, atol=0)
         torch.testing.assert_close(one.values(), other.values(), rtol=0, atol=0)
+        assert one.to_padded_tensor(0).shape == other.to_padded_tensor(0).shape
     torch.testing.assert_close(found["row_id"], expected["row_id"], rtol=0, atol=0)
     assert found["texts"] == expected["texts"]
     assert tensordict_utils.get(found, "share_prefixes") is tensordict_utils.get(expected, "share_prefixes")

@@ -8,6 +8,7 @@ Python on every rank while its GPU waits (`benchmarks/micro_batches.py`). The mi
 from __future__ import annotations
 
 import heapq
+import itertools
 from bisect import insort
 from collections.abc import Sequence
 
@@ -157,8 +158,12 @@ def _select_rows(column: torch.Tensor, rows: list[int]) -> torch.Tensor:
     values, offsets = column.values(), column.offsets()  # type: ignore[attr-defined]
     ends = offsets.tolist()
     parts = [values[ends[row] : ends[row + 1]] for row in rows]
-    lengths = torch.tensor([0, *(len(part) for part in parts)], dtype=offsets.dtype, device=offsets.device)
-    return torch.nested.nested_tensor_from_jagged(torch.cat(parts), lengths.cumsum(0))
+    lengths = [len(part) for part in parts]
+    chosen = torch.tensor([0, *itertools.accumulate(lengths)], dtype=offsets.dtype, device=offsets.device)
+    # Where the longest is not known, torch pads a column to all of its tokens in one row.
+    return torch.nested.nested_tensor_from_jagged(
+        torch.cat(parts), chosen, min_seqlen=min(lengths), max_seqlen=max(lengths)
+    )
 
 
 _upstream_index_select = tensordict_utils.index_select_tensor_dict
