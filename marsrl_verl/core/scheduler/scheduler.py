@@ -198,6 +198,7 @@ class Scheduler:
         ended = sorted(state.ended, key=lambda end: end.problem_id)
         stale, state.stale = state.stale, 0
         state.completed, state.ended, state.open = [], [], False
+        state.own_arrays()
         waiting = self._waiting()
         ages: dict[str, list[int]] = {}
         for group in completed:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from marsrl_verl.core.method import Ended, EndReason
+from marsrl_verl.core.owned import Copies
 from marsrl_verl.core.request import Plain, Problem, RolloutRequest, problem_from_plain, problem_to_plain
 from marsrl_verl.core.trajectory import Group, RolloutOutput, Trajectory
 
@@ -96,6 +97,21 @@ class SchedulerState:
     def request(self, group_id: str) -> RolloutRequest:
         """The request of a group of a current stage."""
         return self.problems[self.problem_of[group_id]].requests[group_id]
+
+    def own_arrays(self) -> None:
+        """Copy arrays that are others' (`core.owned`): at the end of a step, of all that is kept."""
+        copies = Copies()
+        for pending in self.pending.values():
+            copies.take(pending.members.values())
+            pending.state = copies.plain(pending.state)
+        for group in self.deferred:
+            copies.take(group.trajectories)
+        for one in self.problems.values():
+            for group in [*one.done.values(), *one.passed]:
+                copies.take(group.trajectories)
+            for name, request in one.requests.items():
+                if request.prefix is not None:
+                    one.requests[name] = replace(request, prefix=copies.sequence(request.prefix))
 
     def to_plain(self) -> dict[str, Any]:
         """Dictionaries, lists, strings, numbers and arrays. Every problem and every group is written once."""
