@@ -195,7 +195,9 @@ class Method(ABC):
     unit: Unit = Unit.GROUP
     passes: Passes = Passes.CONTINUOUS
     late_stages: frozenset[str] = frozenset()
-    """Stages whose trajectories may come back without a reward, since `late_rewards` gives it."""
+    """Stages whose trajectories may come back without a reward, since `late_rewards` gives it. Where whole
+    problems are trained, their groups are in the log and in the metrics of the step in which the problem
+    ends."""
 
     # --- settings ------------------------------------------------------------------------------
 

@@ -17,7 +17,9 @@ class StepResult:
     """Groups that enter the loss: complete ones, with `min_group` also parts. `trained_before` names the
     trajectories that entered an earlier loss."""
     completed: list[Group]
-    """All groups that completed in this step."""
+    """All groups that completed in this step; where the end of a problem rewards a group
+    (`Method.late_stages`), those of the problems that ended in it. Without a reward only where a problem
+    ended early: dropped, stale, rejected."""
     ended: list[Ended]
     """Problems that left in this step."""
     waiting: dict[str, int]
@@ -34,4 +36,4 @@ class StepResult:
     """Age in steps of the oldest waiting request, by stage; 0 where none waits."""
     request_ages: dict[str, float]
     """Mean age in steps of the requests of the completed groups, by stage with such groups: how old the
-    text is that the newest weights answered."""
+    text is that the newest weights answered. Groups that are rewarded later are left out."""

@@ -202,7 +202,8 @@ class Scheduler:
         waiting = self._waiting()
         ages: dict[str, list[int]] = {}
         for group in completed:
-            ages.setdefault(group.request.stage, []).append(step - group.request.created_step)
+            if not self._rewarded_at_the_end(group):
+                ages.setdefault(group.request.stage, []).append(step - group.request.created_step)
         return StepResult(
             step=step,
             trained=trained,
@@ -363,8 +364,13 @@ class Scheduler:
         group = Group(request, pending.ended(), frozenset(pending.trained))
         if self.method.unit is Unit.GROUP:
             self._reward_late([group])
-        self._state.completed.append(group)
+        if not self._rewarded_at_the_end(group):
+            self._state.completed.append(group)
         self._state.problems[request.problem.problem_id].done[group_id] = group
+
+    def _rewarded_at_the_end(self, group: Group) -> bool:
+        """Whether the end of its problem gives a group its rewards; it is reported then."""
+        return self.method.unit is Unit.PROBLEM and group.request.stage in self.method.late_stages
 
     def _reward_late(self, groups: list[Group], *, complete: bool = True) -> None:
         """Give a unit the rewards that only all of it tells; where it is complete, all must have one."""
@@ -452,6 +458,7 @@ class Scheduler:
         for group_id in one.requests:
             del self._state.problem_of[group_id]
         del self._state.problems[one.problem.problem_id]
+        self._state.completed += filter(self._rewarded_at_the_end, one.passed + one.groups())
         if self.method.unit is Unit.PROBLEM and reason is not EndReason.REJECTED:
             groups = one.passed + one.groups()
             self._reward_late(groups, complete=reason not in (EndReason.DROPPED, EndReason.STALE))

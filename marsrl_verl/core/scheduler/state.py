@@ -86,7 +86,7 @@ class SchedulerState:
     problem_of: dict[str, str] = field(default_factory=dict)
     """Group id -> problem id, for every request of a current stage."""
     completed: list[Group] = field(default_factory=list)
-    """Groups that completed in the open step."""
+    """Groups that completed in the open step, see `StepResult.completed`."""
     deferred: list[Group] = field(default_factory=list)
     """Groups to train that wait for others, so that an update is not too small."""
     stale: int = 0

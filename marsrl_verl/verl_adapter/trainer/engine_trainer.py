@@ -119,6 +119,8 @@ class EngineTrainer(SealedCheckpointTrainer):
                 within(SILENCE_SECONDS, "the engines did not drop their round", self._drop_round)
                 return
             except Exception:
+                # Whatever it was: an engine that did not drop its round may hold what saving needs, and
+                # killing takes nothing of it. The error must not keep the state from being saved.
                 _log.exception("the engines are killed")
         # One of them is broken, and may hold what the trainer needs.
         self.engines.watch.kill()
