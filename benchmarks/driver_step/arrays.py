@@ -275,7 +275,7 @@ class ArrayWorker(Worker):
         data = self._share(path)
         self.place.meter.begin("micro-batch search, update")
         rows = self._held[rank].complete(data)
-        self._held[rank].release()
+        self._held[rank].release(data)
         for mini_batch in tu.chunk_tensordict(rows, self.place.cluster.updates):
             self._cut(mini_batch)
         self.place.meter.pause()

@@ -79,9 +79,14 @@ class SealedCheckpointTrainer(RayPPOTrainer, ABC):
     def _shards(self, folder: Path) -> dict[str, checkpoint.Facts]:
         """Size and checksum of the ranks' files: each rank reads what it wrote, on its own node."""
         found: dict[str, checkpoint.Facts] = {}
-        for files in self.actor_rollout_wg.describe_shards(str(folder.absolute())):
-            found.update(files)
+        for group in self._worker_groups():
+            for files in group.describe_shards(str(folder.absolute())):
+                found.update(files)
         return found
+
+    def _worker_groups(self) -> list[Any]:
+        """The groups of workers that have weights to train; those of verl's trainer are the only one."""
+        return [self.actor_rollout_wg]
 
     def _load_checkpoint(self) -> int:
         """Restore verl's part, then the plugin's, if there is a checkpoint.

@@ -78,7 +78,7 @@ class MarsRLActorRolloutRefWorker(ActorRolloutRefWorker):
     @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))
     def hold_rows(self, data: TensorDict) -> TensorDict:
         """Keep a step's rows until its update; the other calls name them by `row_id`. Returns their ids."""
-        ids = data.select(ROW_ID)
+        ids = data.select(ROW_ID)  # before columns are added to it
         self._held.hold(data)
         return ids
 
@@ -100,7 +100,7 @@ class MarsRLActorRolloutRefWorker(ActorRolloutRefWorker):
     def update_actor(self, data: TensorDict) -> TensorDict | None:
         """As upstream, of the rows that are held, which are let go of."""
         rows = self._held.complete(data)
-        self._held.release()
+        self._held.release(data)
         return super().update_actor(rows)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)

@@ -135,8 +135,9 @@ class EngineTrainer(SealedCheckpointTrainer):
         if hasattr(self, "engines"):
             self.engines.watch.kill()
         if hasattr(self, "actor_rollout_wg"):
-            for worker in self.actor_rollout_wg.workers:
-                ray.kill(worker)
+            for group in self._worker_groups():
+                for worker in group.workers:
+                    ray.kill(worker)
 
     # --- times --------------------------------------------------------------------------------------
 
