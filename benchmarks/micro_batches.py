@@ -80,6 +80,7 @@ def timed(function: Callable, spent: list[float]):
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--rows", type=int, default=2_304)
+    parser.add_argument("--tokens", type=int, nargs="+", default=LIMITS, help="limits of a micro-batch")
     parser.add_argument("--repeat", type=int, default=1)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--ours", action="store_true", help="leave verl's own functions out")
@@ -87,7 +88,7 @@ def main() -> None:
     torch.set_num_threads(1)
     data = rows(arguments.rows, arguments.seed)
     lines = []
-    for limit in LIMITS:
+    for limit in arguments.tokens:
         tensordict_utils.assign_non_tensor(data, use_dynamic_bsz=True, max_token_len_per_gpu=limit)
         for ours in (True,) if arguments.ours else (False, True):
             searches: list[float] = []

@@ -141,6 +141,8 @@ SIGNATURES: dict[str, list[str]] = {
     "verl.workers.rollout.llm_server:LLMServerManager.get_replicas": ["self"],
     "verl.workers.rollout.llm_server:LLMServerClient._acquire_server": ["self", "request_id", "extra"],
     "verl.workers.rollout.llm_server:LLMServerClient._release_server": ["self", "server_id", "request_id"],
+    "verl.trainer.ppo.core_algos:register_policy_loss": ["name"],
+    "verl.utils.torch_functional:masked_sum": ["values", "mask", "axis"],
     "verl.utils.seqlen_balancing:karmarkar_karp": ["seqlen_list", "k_partitions", "equal_size"],
     "verl.utils.seqlen_balancing:get_seqlen_balanced_partitions": [
         "seqlen_list", "k_partitions", "equal_size",
@@ -242,6 +244,8 @@ PRESENT: dict[str, type] = {
     "verl.utils.checkpoint.fsdp_checkpoint_manager:local_mkdir_safe": object,
     "verl.utils.metric:AggregationType.SUM": object,
     "verl.workers.engine.fsdp.transformer_impl:prepare_micro_batches": object,
+    "verl.trainer.ppo.core_algos:POLICY_LOSS_REGISTRY": dict,
+    "verl.workers.utils.losses:agg_loss": object,
     "verl.checkpoint_engine.base:TensorMeta": type,
     "verl.trainer.ppo.ray_trainer:LLMServerManager": type,
     "verl.single_controller.ray:RayWorkerGroup": type,

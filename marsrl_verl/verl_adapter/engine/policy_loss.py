@@ -175,21 +175,21 @@ def _averaged_with(weights: torch.Tensor, mean: LossMean) -> Iterator[None]:
     Upstream behaviour: all three call `agg_loss`, by the name that their module has for it, with
     `loss_agg_mode`, which knows no turns.
     """
-    callers: list[str] = []
+    callers: list[Any] = []
 
-    def agg_loss(caller: str, loss_mat: Any, loss_mask: Any, loss_agg_mode: str, **batch: Any) -> Any:
+    def agg_loss(caller: Any, loss_mat: Any, loss_mask: Any, loss_agg_mode: str, **batch: Any) -> Any:
         callers.append(caller)
         return masked_sum(loss_mat * weights.to(loss_mat.dtype), loss_mask) * batch.get("dp_size", 1)
 
     upstream = [(module, module.agg_loss) for module in (core_algos, verl_losses)]
     for module, _ in upstream:
-        module.agg_loss = functools.partial(agg_loss, module.__name__)
+        module.agg_loss = functools.partial(agg_loss, module)
     try:
         yield
     finally:
         for module, function in upstream:
             module.agg_loss = function
-    if core_algos.__name__ not in callers:
+    if core_algos not in callers:
         raise RuntimeError(
             f"marsrl.training.loss_mean = {mean}: the policy loss averages by itself, so that it would have "
             "no effect; its mean has to be verl's, called as core_algos.agg_loss"
