@@ -334,7 +334,17 @@ FINGERPRINTS: dict[str, tuple[str, str]] = {
     ),
     "verl.workers.utils.losses:ppo_loss": (
         "3b76cb0b848481c9",
-        "batch.PolicyBatch and rank_rows provide the columns and normalisers it reads",
+        "batch.PolicyBatch and rank_rows provide the columns and normalisers it reads; policy_loss replaces "
+        "the name agg_loss while it runs",
+    ),
+    "verl.trainer.ppo.core_algos:agg_loss": (
+        "f64efb504103d267",
+        "policy_loss._averaged_with stands in for it, in policy losses, entropy bonus and KL term",
+    ),
+    "verl.utils.seqlen_balancing:karmarkar_karp": ("6dad8391d9d13fba", "micro_batches replaces it"),
+    "verl.utils.tensordict_utils:index_select_tensor_dict": (
+        "14e3125e3636cf46",
+        "micro_batches replaces it",
     ),
     "verl.utils.distributed:initialize_global_process_group_ray": (
         "285ca954ecfcb7b4",
