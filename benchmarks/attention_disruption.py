@@ -35,7 +35,7 @@ from benchmarks.disruption.problems import REWARDS, AnswerCheck, read_problems, 
 from benchmarks.disruption.sampling import Decoding
 from benchmarks.disruption.statistics import as_table, summarise
 from benchmarks.disruption.study import Found, Plan, Study
-from marsrl_verl.algos.prompts import MathPrompts
+from marsrl_verl.algos.marsrl.prompts import MathPrompts
 from marsrl_verl.data.problems import ANSWER_COLUMN, Columns
 from marsrl_verl.data.rows import DataError
 from marsrl_verl.demo.assets import model_path

@@ -31,6 +31,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
+from benchmarks.checkouts import revision
 from benchmarks.driver_step.inputs import Sizes, generate
 from benchmarks.driver_step.interface import Cluster
 from benchmarks.tables import table
@@ -59,17 +60,6 @@ def implementation_of(tree: Path) -> Path:
             f"{tree} is no checkout that this benchmark knows; looked for {', '.join(map(str, files))}"
         )
     return found
-
-
-def revision(tree: Path) -> str:
-    """The checkout's commit, marked where the package differs from it."""
-    asked = ["git", "-C", str(tree), "describe", "--always", "--exclude=*"]
-    found = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
-    changed = subprocess.run(
-        ["git", "-C", str(tree), "status", "--porcelain", "marsrl_verl"],
-        capture_output=True, text=True, check=False,
-    ).stdout  # fmt: skip
-    return (found or "unknown") + (", with changes" if changed.strip() else "")
 
 
 def measure(tree: Path, inputs: Path, cluster: Cluster) -> Result:

@@ -25,12 +25,12 @@ from verl import DataProto
 
 from benchmarks.tables import table
 from benchmarks.training_runs import machine
+from marsrl_verl.algos.marsrl.prompts import SOLVER
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
-from marsrl_verl.config.packages import versions_of
 from marsrl_verl.core.request import Problem
 from marsrl_verl.core.trajectory import FinishReason, RewardResult
-from marsrl_verl.core.types import SOLVER
+from marsrl_verl.machine.packages import versions_of
 from marsrl_verl.rewards.base import ScoreRequest
 from marsrl_verl.verl_adapter.rollout_server.reward_manager import MarsRLRewardManager
 

@@ -30,7 +30,7 @@ from pathlib import Path
 from benchmarks import uneven_lengths
 from benchmarks.tables import with_interval
 from benchmarks.training_runs import Step, machine, steps, train
-from marsrl_verl.config.tiny_files import tiny_model
+from marsrl_verl.demo.files import tiny_model
 
 MODES: dict[str, tuple[str, ...]] = {
     "sequential": ("pipeline=sequential",),

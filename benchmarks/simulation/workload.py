@@ -14,13 +14,12 @@ from statistics import NormalDist
 import numpy as np
 
 from benchmarks.simulation.engine_time import EngineModel, Request, Round, run_round
-from marsrl_verl.algos.prompts import RolePrompts
+from marsrl_verl.algos.marsrl.prompts import CORRECTOR, ROLES, SOLVER, VERIFIER, RolePrompts
+from marsrl_verl.algos.marsrl.verdict import Verdict
 from marsrl_verl.core.request import Message, Problem, RolloutRequest, Sampling
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.sequence import Sequence, token_ids
-from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory
-from marsrl_verl.core.types import CORRECTOR, ROLES, SOLVER, VERIFIER, is_correct
-from marsrl_verl.core.verdict import Verdict
+from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory, is_correct
 
 TOKENS_PER_UNIT = 256
 NORMAL = NormalDist()

@@ -12,8 +12,9 @@ from dataclasses import replace
 from typing import Any
 
 from benchmarks.throughput.plan import AS_STARTED, OFFLINE, Plan, Row, Workload, sampling_of, write_results
+from benchmarks.throughput.processes import TAG, processor_seconds, spent
+from marsrl_verl.algos.marsrl.prompts import SOLVER
 from marsrl_verl.config.checks.context import typed_settings
-from marsrl_verl.core.types import SOLVER
 from marsrl_verl.rollout.context import Decoding
 from marsrl_verl.verl_adapter.components import (
     build_prompts,
@@ -33,17 +34,16 @@ def main() -> None:
     from vllm import LLM
 
     arguments = engine_arguments(config, int(config.actor_rollout_ref.rollout.max_model_len))
-    arguments["logprobs_mode"] = config.actor_rollout_ref.rollout.logprobs_mode
     llm = LLM(**arguments)
     settings = typed_settings(config)
     chat, prompts = chat_tokenizer(config, load_tokenizer(config)), build_prompts(settings)
     rows = []
     variants = ((AS_STARTED, True, False),) if plan.own_processes else OFFLINE
-    for workload in plan.workloads:
+    for workload in (one for one in plan.workloads if one.turns == 1):
         for number in range(plan.rounds + 1):
             for part, (variant, text, log_probs) in enumerate(variants):
                 problems = plan.round_problems(workload, number, part)
-                ids = [chat.prompt_ids(prompts.solver(problem)) for problem in problems]
+                ids = [chat.prompt_ids(prompts.problem(problem)) for problem in problems]
                 params = parameters(workload, config, plan.group_size, text, log_probs)
                 row = measure(llm, ids, params, variant, workload, number)
                 rows.append(replace(row, threads=torch.get_num_threads()))
@@ -51,13 +51,15 @@ def main() -> None:
 
 
 def parameters(workload: Workload, config: Any, n: int, text: bool, log_probs: bool) -> Any:
-    """vLLM's settings, drawn from the same configuration as the plugin's."""
+    """vLLM's settings, drawn from the same configuration as the plugin's; log-probabilities come as vLLM
+    gives them by default."""
     from marsrl_verl.verl_adapter.rollout_server.engine_requests import sampling_params
 
     one = sampling_of(workload, sampling_settings(typed_settings(config))[SOLVER])
     decoding = Decoding(one.max_new_tokens, one.temperature, one.top_p, one.top_k)
     told = 0 if log_probs else None
-    return sampling_params(decoding, n, ignore_eos=workload.ignore_end, logprobs=told, detokenize=text)
+    changed = {"logprobs": told, "flat_logprobs": False, "detokenize": text}
+    return sampling_params(decoding, n, ignore_eos=workload.ignore_end, **changed)
 
 
 def measure(
@@ -68,9 +70,11 @@ def measure(
 
     requests = [TokensPrompt(prompt_token_ids=one) for one in ids]
     gc.collect()
+    before = processor_seconds(os.environ[TAG], "LLM.generate")
     start = time.perf_counter()
     outputs = llm.generate(requests, params, use_tqdm=False)
     seconds = time.perf_counter() - start
+    processor = spent(before, processor_seconds(os.environ[TAG], "LLM.generate"))
     completions = [one for output in outputs for one in output.outputs]
     return Row(
         variant=variant,
@@ -80,6 +84,7 @@ def measure(
         samples=len(completions),
         tokens=sum(len(one.token_ids) for one in completions),
         finished=sum(one.finish_reason == "stop" for one in completions),
+        processor_seconds=processor,
     )
 
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
 from omegaconf import DictConfig
 
+from benchmarks.throughput.dialogue import PROGRAM
+from marsrl_verl.algos.marsrl.prompts import SOLVER
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
 from marsrl_verl.core.request import Message, Problem, RolloutRequest, Sampling
-from marsrl_verl.core.types import SOLVER
 
 PLAN_VARIABLE = "MARSRL_THROUGHPUT_PLAN"
 """Environment variable with the path of the plan."""
@@ -37,6 +38,7 @@ AS_STARTED = "LLM.generate, vLLM's own processes"
 it has to be behind a server. The CPU cluster's environment keeps `LLM.generate` in one process."""
 OWN_PROCESSES = "ray_kwargs.ray_init.runtime_env.env_vars.VLLM_ENABLE_V1_MULTIPROCESSING='1'"
 """The override that does it."""
+TURN_TOKENS = 4
 PARTS = len(OFFLINE)
 """Most variants that one process measures."""
 
@@ -51,6 +53,8 @@ class Workload:
     """Every response has exactly `max_tokens` tokens; else it ends where the model ends it."""
     problems: int
     """Per round."""
+    turns: int = 1
+    """More than one: dialogues, whose turns have `TURN_TOKENS` each, without `LLM.generate` beside them."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +75,9 @@ class Plan:
     """`LLM.generate` with `OWN_PROCESSES`, and nothing else."""
 
     def write(self, path: Path) -> Path:
-        path.write_text(json.dumps(asdict(self)))
+        """What has its default is left out: earlier checkouts know fewer fields."""
+        workloads = [_told(one) for one in self.workloads]
+        path.write_text(json.dumps({**_told(self), "workloads": workloads}))
         return path
 
     @classmethod
@@ -79,7 +85,8 @@ class Plan:
         """The plan of this process."""
         data = json.loads(Path(os.environ[PLAN_VARIABLE]).read_text())
         workloads = tuple(Workload(**one) for one in data["workloads"])
-        return cls(**{**data, "workloads": workloads, "overrides": tuple(data["overrides"])})
+        tuples = {name: tuple(data[name]) for name in ("overrides", "problems")}
+        return cls(**{**data, **tuples, "workloads": workloads})
 
     def config(self) -> DictConfig:
         """The composed training configuration."""
@@ -104,6 +111,11 @@ class Plan:
         return [Problem(**{**one, "messages": tuple(one["messages"])}) for one in chosen]
 
 
+def _told(one: Any) -> dict[str, Any]:
+    found = asdict(one)
+    return {at.name: found[at.name] for at in fields(one) if found[at.name] != at.default}
+
+
 @dataclass
 class Row:
     """One measured round."""
@@ -122,6 +134,8 @@ class Row:
     repeat: int = 0
     processor_seconds: dict[str, float] = field(default_factory=dict)
     """By kind of process."""
+    checkout: str = ""
+    """Of two that are compared, which one."""
 
     @property
     def tokens_per_second(self) -> float:
@@ -159,6 +173,11 @@ def read_results(path: Path, repeat: int) -> tuple[list[Row], list[Piece], dict[
 def solver_input(problem: Problem, messages: tuple[Message, ...], n: int, name: str) -> RolloutRequest:
     """The request that training makes of a problem."""
     return RolloutRequest(f"{problem.problem_id}/{name}", problem, SOLVER, SOLVER, messages, n=n)
+
+
+def dialogue(request: RolloutRequest, turns: int) -> RolloutRequest:
+    """The same with several turns."""
+    return replace(request, rollout=PROGRAM, inputs={"turns": turns, "tokens": TURN_TOKENS})
 
 
 def sampling_of(workload: Workload, solver: Sampling) -> Sampling:

@@ -14,7 +14,6 @@ import pickle
 import time
 from collections.abc import Callable
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,21 +27,22 @@ from benchmarks.throughput.plan import (
     Plan,
     Row,
     Workload,
+    dialogue,
     sampling_of,
     solver_input,
     write_results,
 )
 from benchmarks.throughput.processes import TAG, processor_seconds, spent
+from marsrl_verl.algos.marsrl.prompts import SOLVER
 from marsrl_verl.core.request import RolloutRequest
 from marsrl_verl.core.sequence import token_ids
 from marsrl_verl.core.trajectory import FinishReason, Trajectory
-from marsrl_verl.core.types import SOLVER
 from marsrl_verl.rewards.base import ScoreRequest
 from marsrl_verl.rollout.context import Decoding
 from marsrl_verl.verl_adapter.components import chat_tokenizer
 from marsrl_verl.verl_adapter.rollout_server import server
 from marsrl_verl.verl_adapter.rollout_server.client import ServerClient
-from marsrl_verl.verl_adapter.rollout_server.engine_requests import sampling_params
+from marsrl_verl.verl_adapter.rollout_server.engine_requests import accepted_params, sampling_params
 from marsrl_verl.verl_adapter.rollout_server.reward_manager import build_role_rewards
 from marsrl_verl.verl_adapter.rollout_server.server import MarsRLvLLMReplica, MarsRLvLLMServer
 from marsrl_verl.verl_adapter.run.task_runner import MarsRLTaskRunner
@@ -53,7 +53,10 @@ class FixedLengthServer(MarsRLvLLMServer):
     """The plugin's server; on request it decodes on where the model ends its response."""
 
     async def set_ignore_end(self, ignore_end: bool) -> None:
-        server.sampling_params = partial(sampling_params, ignore_eos=True) if ignore_end else sampling_params
+        def endless(decoding: Decoding, n: int, model: Any) -> Any:
+            return sampling_params(decoding, n, ignore_eos=True)
+
+        server.accepted_params = endless if ignore_end else accepted_params
 
     async def threads(self) -> str | None:
         """OMP_NUM_THREADS, which the engine's process inherits."""
@@ -93,8 +96,12 @@ def _measure(config: DictConfig, plan: Plan) -> None:
             for number in range(plan.rounds + 1):
                 requests = bench.requests(workload, number, part=0)
                 row, trajectories = bench.whole_path(workload, number, requests)
-                rows += [row, bench.server_alone(workload, number, bench.requests(workload, number, part=1))]
-            pieces += bench.pieces(workload, requests, trajectories)
+                rows.append(row)
+                if workload.turns == 1:
+                    alone = bench.requests(workload, number, part=1)
+                    rows.append(bench.server_alone(workload, number, alone))
+            if workload.turns == 1:
+                pieces += bench.pieces(workload, requests, trajectories)
         threads = ray.get(servers[0].threads.remote())
         for row in rows:
             row.threads = int(threads) if threads else os.cpu_count()
@@ -114,12 +121,13 @@ class Bench:
 
     def requests(self, workload: Workload, number: int, part: int) -> list[RolloutRequest]:
         """What a training step would ask the Solver."""
-        return [
+        requests = [
             solver_input(
                 one, self.trainer.prompts.solver(one), self.plan.group_size, f"{workload.name}/{number}"
             )
             for one in self.plan.round_problems(workload, number, part)
         ]
+        return requests if workload.turns == 1 else [dialogue(one, workload.turns) for one in requests]
 
     def whole_path(
         self, workload: Workload, number: int, requests: list[RolloutRequest]
@@ -130,7 +138,7 @@ class Bench:
             lambda: self.trainer.async_rollout_manager.generate(requests, sampling)
         )
         trajectories = [one for output in outputs for one in output.trajectories]
-        tokens = sum(one.tokens for one in trajectories)
+        tokens = sum(sequence.trained_tokens for one in trajectories for sequence in one.sequences)
         finished = sum(one.finished for one in trajectories)
         row = Row(PLUGIN, workload.name, number, seconds, len(trajectories), tokens, finished)
         row.processor_seconds = processor

@@ -24,11 +24,11 @@ KINDS = (
 )
 
 
-def processor_seconds(tag: str) -> dict[tuple[int, str], float]:
-    """User and system time so far of every process whose environment carries the tag, and of this one, by
-    process number and kind."""
+def processor_seconds(tag: str, own: str = "driver") -> dict[tuple[int, str], float]:
+    """User and system time so far of every process whose environment carries the tag, and of this one
+    (`own`), by process number and kind."""
     return {
-        (one.number, "driver" if one.number == os.getpid() else kind_of(one.command_line, KINDS)): one.seconds
+        (one.number, own if one.number == os.getpid() else kind_of(one.command_line, KINDS)): one.seconds
         for one in tagged_processes(TAG, tag, known=(os.getpid(),))
     }
 

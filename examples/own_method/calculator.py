@@ -6,7 +6,7 @@ import re
 from marsrl_verl.core.advantages import comparable_rows, group_relative
 from marsrl_verl.core.method import Method, Stage, StagePlan
 from marsrl_verl.core.request import RolloutRequest
-from marsrl_verl.core.trajectory import RewardResult, RolloutOutput, Trajectory
+from marsrl_verl.core.trajectory import RewardResult, RolloutOutput
 
 
 class TwoTurns:  # the rollout program; what the calculator writes has mask 0: it is read and not trained
@@ -25,8 +25,7 @@ class TwoTurns:  # the rollout program; what the calculator writes has mask 0: i
                 events.append({"tool": "calculator", "result": result})
                 chat.append_text(f"{result}\n")
             await chat.sample()
-        ended = (chat.finish, *chat.texts(), None, chat.detail, events)
-        return Trajectory(f"{request.group_id}#{k}", [chat.sequence()], *ended)
+        return chat.trajectory(events=events)
 
 
 class Calculator(Method):

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from marsrl_verl.compare.results import Row
 from marsrl_verl.compare.statistics import MOST_FLIPPED, least_p, seed_differences, sign_flip_p, t_interval
 from marsrl_verl.evaluation.estimators import MetricInfo
 from marsrl_verl.evaluation.suite import AFTER
-from marsrl_verl.evaluation.verify_correct.role_metrics import EVALUATION_METRICS
 
 
-def differences_table(rows: Sequence[Row], confidence: float = 0.95) -> str:
+def differences_table(
+    rows: Sequence[Row], metrics: Mapping[str, MetricInfo], confidence: float = 0.95
+) -> str:
     """Every other method less the first one after training, as Markdown: the mean of the differences of equal
     seeds in percentage points with its t interval and, where there are enough seeds for it to fall below
     1 - `confidence`, p of the exact sign-flip test.
 
     Bold: the interval leaves out 0, and figures of so many cases are judged (`MetricInfo.judged`).
+
+    Args:
+        rows: of the runs.
+        metrics: a line each.
     """
     reference, *others = dict.fromkeys(row.method for row in rows)
     lines = [f"| less {reference} | {' | '.join(others)} |", "|---|" + "---:|" * len(others)]
-    for name, info in EVALUATION_METRICS.items():
+    for name, info in metrics.items():
         measured = [row for row in rows if row.metric == f"{AFTER}/{name}"]
         first = _by_seed(measured, reference)
         cells = [_cell(info, first, _by_seed(measured, method), confidence) for method in others]

@@ -3,17 +3,24 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from marsrl_verl.compare.results import TOKENS_METRIC, Finished, over_seeds, start_over_seeds
+from marsrl_verl.compare.results import (
+    TOKENS_METRIC,
+    Finished,
+    headline_of,
+    metrics_of,
+    over_seeds,
+    start_over_seeds,
+)
 from marsrl_verl.compare.suite import Suite
 from marsrl_verl.evaluation.estimators import Estimate
 from marsrl_verl.evaluation.suite import AFTER
-from marsrl_verl.evaluation.verify_correct.role_metrics import EVALUATION_METRICS
 from marsrl_verl.reporting.files import write_bytes_atomic
 
 if TYPE_CHECKING:
@@ -24,6 +31,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#3
 
 WIDTH, HEIGHT, DPI = 1400, 650, 100
 """Size of the picture in pixels, and pixels per inch."""
+_REWARD = re.compile(r"role/[^/]+/reward_mean")
 GRID = 60
 """Points at which the seeds' curves are averaged."""
 
@@ -62,9 +70,10 @@ def draw_comparison(path: Path, suite: Suite, finished: Sequence[Finished], conf
 
 def _draw_final(axes: Axes, suite: Suite, finished: Sequence[Finished], confidence: float) -> None:
     _dress(axes, "After training", "share")
-    methods = _methods(finished)
+    methods, metrics = _methods(finished), metrics_of(finished)
+    headline = suite.headline or headline_of(finished)
     width = 0.8 / max(1, len(methods))
-    for place, metric in enumerate(suite.headline):
+    for place, metric in enumerate(headline):
         values = over_seeds(finished, f"{AFTER}/{metric}", confidence)
         for index, method in enumerate(methods):
             x = place + (index - (len(methods) - 1) / 2) * width
@@ -75,8 +84,9 @@ def _draw_final(axes: Axes, suite: Suite, finished: Sequence[Finished], confiden
         if start is not None:
             label = "" if place else "start"
             axes.hlines(start, place - 0.45, place + 0.45, colors="#777777", linestyles="--", label=label)
-    axes.set_xticks(range(len(suite.headline)), [EVALUATION_METRICS[name].label for name in suite.headline])
-    axes.set_xlim(-0.6, len(suite.headline) - 0.4)
+    labels = [metrics[name].label if name in metrics else name for name in headline]
+    axes.set_xticks(range(len(headline)), labels)
+    axes.set_xlim(-0.6, len(headline) - 0.4)
     note = f"bars: {100 * confidence:g} % t intervals over seeds"
     axes.text(0.99, 0.01, note, transform=axes.transAxes, ha="right", fontsize=10, color="#555555")
     _finish(axes, "no finished run")
@@ -96,18 +106,24 @@ def _draw_estimate(axes: Axes, x: float, value: Estimate, colour: str, label: st
 
 
 def _draw_training(axes: Axes, suite: Suite, finished: Sequence[Finished]) -> None:
-    _dress(axes, f"While training: {suite.curve}", "share")
+    metric = suite.curve or _first_reward(finished)
+    _dress(axes, f"While training: {metric}", "share")
     axes.set_xlabel("generated tokens", fontsize=13)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:,.0f}k")
     for index, method in enumerate(_methods(finished)):
         colour = COLOURS[index % len(COLOURS)]
-        curves = [training_curve(one, suite.curve) for one in finished if one.run.method == method]
+        curves = [training_curve(one, metric) for one in finished if one.run.method == method]
         curves = [curve for curve in curves if len(curve[0])]
         for tokens, values in curves:
             axes.plot(tokens, values, color=colour, linewidth=0.8, alpha=0.3)
         if curves:
             axes.plot(*mean_curve(curves), color=colour, linewidth=2.5, label=method)
     _finish(axes, "not in metrics.jsonl")
+
+
+def _first_reward(finished: Sequence[Finished]) -> str:
+    names = (name for one in finished for step in one.steps for name in step.metrics)
+    return next((name for name in names if _REWARD.fullmatch(name)), "reward")
 
 
 def training_curve(one: Finished, metric: str) -> tuple[np.ndarray, np.ndarray]:

@@ -10,6 +10,7 @@ from marsrl_verl.compare.results import (
     TRAINED_METRIC,
     UPDATES_METRIC,
     Finished,
+    metrics_of,
     over_seeds,
     start_over_seeds,
 )
@@ -18,7 +19,6 @@ from marsrl_verl.compare.statistics import t_interval
 from marsrl_verl.compare.suite import Suite
 from marsrl_verl.evaluation.estimators import FEW, GREEDY_SUFFIX, Estimate, MetricInfo
 from marsrl_verl.evaluation.suite import AFTER
-from marsrl_verl.evaluation.verify_correct.role_metrics import EVALUATION_METRICS
 
 
 def report_markdown(
@@ -43,7 +43,9 @@ def report_markdown(
         sections += ["## What it took", _cost(finished, seeds, confidence)]
     if failed:
         sections += ["## Runs without a result", _failures(failed)]
-    sections += ["## Methods", _methods(suite), "## Metrics", _meanings()]
+    sections += ["## Methods", _methods(suite)]
+    if finished:
+        sections += ["## Metrics", _meanings(finished)]
     return "\n\n".join(sections) + "\n"
 
 
@@ -80,6 +82,8 @@ def _about(suite: Suite, seeds: int, finished: Sequence[Finished], confidence: f
         "are the same in all runs: the intervals speak of repeated training, not of other problems. Where a "
         f"run has fewer than {FEW} cases behind its figure, the fewest of them stand beside it."
     )
+    if unknown := [name for name in suite.headline if finished and name not in metrics_of(finished)]:
+        text += f" No run measures {', '.join(unknown)}, which the suite's headline names."
     return f"{text}\n\n{suite.note}" if suite.note else text
 
 
@@ -89,7 +93,7 @@ def _quality(finished: Sequence[Finished], seeds: int, confidence: float) -> str
     lines = [f"| | start | {' | '.join(methods)} |", "|---|---:|" + "---:|" * len(methods)]
     for greedy in (False, True):
         lines.append(f"| **{'greedy' if greedy else 'sampled'}** |" + " |" * (len(methods) + 1))
-        for base, info in EVALUATION_METRICS.items():
+        for base, info in metrics_of(finished).items():
             name = base + GREEDY_SUFFIX if greedy else base
             cells = [percent(start_over_seeds(finished, name, confidence), seeds)]
             for method, value in over_seeds(finished, f"{AFTER}/{name}", confidence).items():
@@ -105,14 +109,20 @@ def _differences(finished: Sequence[Finished], confidence: float) -> str:
     methods = list(dict.fromkeys(row.method for row in rows))
     if len(methods) < 2:
         return "There is one method."
-    unlike = ", ".join(info.label for info in EVALUATION_METRICS.values() if info.follows_errors)
+    metrics = metrics_of(finished)
+    unlike = ", ".join(info.label for info in metrics.values() if info.follows_errors)
+    never = (
+        f" {unlike} are never bold: they follow how many and which errors each method's own runs leave."
+        if unlike
+        else ""
+    )
     return (
-        f"{differences_table(rows, confidence)}\n\nPercentage points after training, less {methods[0]} of "
+        f"{differences_table(rows, metrics, confidence)}\n\n"
+        f"Percentage points after training, less {methods[0]} of "
         f"the same seed: mean and {100 * confidence:g} % t interval of these differences, and p of the exact "
         "sign-flip test (two-sided) where the seeds are enough for it to fall below "
         f"{1 - confidence:.2g}. Bold where the interval leaves out 0 and every figure rests on {FEW} cases "
-        f"or more; of so many differences some do by chance. {unlike} are never bold: they follow how many "
-        "and which errors each method's own Solver leaves."
+        f"or more; of so many differences some do by chance.{never}"
     )
 
 
@@ -157,8 +167,8 @@ def _methods(suite: Suite) -> str:
     return "\n".join(lines) + f"\n\nAll of them: `{' '.join(suite.overrides) or '(nothing)'}`."
 
 
-def _meanings() -> str:
+def _meanings(finished: Sequence[Finished]) -> str:
     def line(info: MetricInfo) -> str:
         return f"- {info.label}: {info.meaning}{'' if info.higher_is_better else ' (lower is better)'}"
 
-    return "\n".join(line(info) for info in EVALUATION_METRICS.values())
+    return "\n".join(line(info) for info in metrics_of(finished).values())

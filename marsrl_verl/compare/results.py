@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from marsrl_verl.compare.plan import Run
 from marsrl_verl.compare.statistics import t_interval
-from marsrl_verl.evaluation.estimators import Estimate
+from marsrl_verl.evaluation.estimators import Estimate, MetricInfo
 from marsrl_verl.evaluation.suite import AFTER, BEFORE
 from marsrl_verl.reporting.metrics_log import StepMetrics, read_metrics
 
@@ -58,6 +58,10 @@ class Finished:
     problems: int | None
     """Held-out problems of the evaluation after training."""
     versions: dict[str, str]
+    metrics: dict[str, MetricInfo] = field(default_factory=dict)
+    """What its tables show."""
+    headline: tuple[str, ...] = ()
+    """What a comparison shows first."""
 
     def total(self, metric: str) -> float | None:
         """The sum of a metric of `metrics.jsonl` over the training steps; None where no step has it."""
@@ -91,6 +95,7 @@ def read_finished(run: Run, wall_seconds: float | None = None) -> Finished:
         facts = summary["run"]
         tokens, seconds = int(facts["training_tokens"]), float(wall_seconds or facts["seconds"])
         measured = {tag: summary[tag] for tag in (BEFORE, AFTER)}
+        metrics = {name: MetricInfo(**info) for name, info in summary["metrics"].items()}
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ResultError(
             f"{path} can't be read as a run's summary ({type(error).__name__}: {error}); delete {run.folder} "
@@ -109,7 +114,17 @@ def read_finished(run: Run, wall_seconds: float | None = None) -> Finished:
         for name, estimate in values.items()
     )
     problems = next((item["problems"] for item in facts.get("evaluations", ()) if item["tag"] == AFTER), None)
-    return Finished(run, rows, steps, tokens, seconds, problems, dict(facts.get("versions", {})))
+    return Finished(
+        run,
+        rows,
+        steps,
+        tokens,
+        seconds,
+        problems,
+        dict(facts.get("versions", {})),
+        metrics,
+        tuple(summary["headline"]),
+    )
 
 
 def _training_seconds(steps: list[StepMetrics]) -> float:
@@ -118,6 +133,16 @@ def _training_seconds(steps: list[StepMetrics]) -> float:
 
 def _tool_calls(steps: list[StepMetrics]) -> int:
     return int(sum(step.metrics.get(TOOL_CALLS_METRIC) or 0 for step in steps))
+
+
+def metrics_of(runs: Iterable[Finished]) -> dict[str, MetricInfo]:
+    """What the tables of any of the runs show."""
+    return {name: info for one in runs for name, info in one.metrics.items()}
+
+
+def headline_of(runs: Iterable[Finished]) -> tuple[str, ...]:
+    """What comes first for any of the runs."""
+    return tuple(dict.fromkeys(name for one in runs for name in one.headline))
 
 
 def rows_json(runs: Iterable[Finished]) -> list[dict[str, Any]]:

@@ -175,11 +175,10 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def _described(done: Finished) -> str:
     changes = []
-    for name in ("solver_accuracy", "system_accuracy"):
+    for name in done.headline:
         before, after = done.value(f"{BEFORE}/{name}"), done.value(f"{AFTER}/{name}")
         if before is not None and after is not None:
-            label = name.replace("_", " ").capitalize()
-            changes.append(f"{label} {100 * before:.1f} → {100 * after:.1f} %")
+            changes.append(f"{done.metrics[name].label} {100 * before:.1f} → {100 * after:.1f} %")
     return ", ".join([f"{done.generated_tokens:,} tokens in {len(done.steps)} steps", *changes])
 
 

@@ -13,12 +13,11 @@ from marsrl_verl.config.checks.machine import check_verl_version
 from marsrl_verl.config.checks.output import hold_folders
 from marsrl_verl.config.checks.resume import data_bytes
 from marsrl_verl.config.command_line import help_text, parse_arguments
-from marsrl_verl.config.compose import available_groups, compose_config
+from marsrl_verl.config.compose import available_groups, compose_config, picked
 from marsrl_verl.config.dry_run import report
-from marsrl_verl.config.external_answers import make_paths_absolute
-from marsrl_verl.config.hardware import picked
-from marsrl_verl.config.record import recorded
 from marsrl_verl.core.inert_text import printable
+from marsrl_verl.reporting.record import recorded
+from marsrl_verl.rollout.external.questions import make_paths_absolute
 from marsrl_verl.settings.issues import EXIT_WRONG_CONFIGURATION, ConfigError
 
 Launch = Callable[[DictConfig], int]

@@ -36,9 +36,7 @@ class BatchPlan:
     def groups(self) -> int:
         """Most stage inputs decoded in a step."""
         total = self.problems * sum(stage.groups_per_problem for stage in self.stages)
-        if self.pipelined and self.prompt_budget is not None:
-            return min(total, self.prompt_budget)
-        return total
+        return min(total, self.prompt_budget) if self.pipelined and self.prompt_budget else total
 
     @property
     def samples(self) -> int:

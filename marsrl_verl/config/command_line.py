@@ -14,12 +14,19 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from hydra.core.override_parser.types import Override
 from hydra.errors import HydraException
 
-from marsrl_verl.config.reference import all_keys, default_of, find_unknown, is_free_entry, reference_tree
+from marsrl_verl.config.reference import (
+    ABSENT,
+    all_keys,
+    default_of,
+    find_unknown,
+    is_free_entry,
+    reference_tree,
+)
 from marsrl_verl.settings.issues import ConfigError, ConfigIssue, did_you_mean
 from marsrl_verl.settings.reading import unknown_key
 
 _SEARCH_PATH = "hydra.searchpath"
-METHOD_NODES = ("marsrl.algo.", "marsrl.roles.", "marsrl.reward.")
+METHOD_NODES = ("marsrl.algo.", "marsrl.evaluation.", "marsrl.roles.", "marsrl.reward.")
 """Keys of the method that is chosen, which is known once the configuration is composed."""
 _DESCRIPTION = "Train a language model that reasons in several roles. Without arguments: the tiny world."
 
@@ -40,36 +47,20 @@ class Arguments:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise ConfigError(
-            [
-                ConfigIssue(
-                    key="command line",
-                    what=message[:1].upper() + message[1:] + ".",
-                    fix="Settings are written key=value without dashes; --help lists options and groups.",
-                )
-            ]
-        )
+        fix = "Settings are written key=value without dashes; --help lists options and groups."
+        raise ConfigError([ConfigIssue("command line", f"{message[:1].upper()}{message[1:]}.", fix)])
 
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of the options; everything else on the line is an override."""
-    parser = _Parser(
-        prog="python -m recipe.marsrl.main_marsrl",
-        description=_DESCRIPTION,
-        add_help=False,
-        allow_abbrev=False,
-    )
-    parser.add_argument(
-        "overrides", nargs="*", help="key=value, group=option, +key=value, ~key (Hydra's syntax)"
-    )
-    parser.add_argument(
-        "--config-dir", "-cd", type=Path, help="a folder with root configurations or groups of yours"
-    )
-    parser.add_argument(
-        "--config-name", "-cn", default="marsrl", help="the root configuration (default: marsrl)"
-    )
-    parser.add_argument("--cfg", "-c", choices=["job"], help="print the composed configuration and stop")
-    parser.add_argument("--help", "-h", action="store_true", help="show this text")
+    name = "python -m recipe.marsrl.main_marsrl"
+    parser = _Parser(prog=name, description=_DESCRIPTION, add_help=False, allow_abbrev=False)
+    add = parser.add_argument
+    add("overrides", nargs="*", help="key=value, group=option, +key=value, ~key (Hydra's syntax)")
+    add("--config-dir", "-cd", type=Path, help="a folder with root configurations or groups of yours")
+    add("--config-name", "-cn", default="marsrl", help="the root configuration (default: marsrl)")
+    add("--cfg", "-c", choices=["job"], help="print the composed configuration and stop")
+    add("--help", "-h", action="store_true", help="show this text")
     return parser
 
 
@@ -81,16 +72,8 @@ def parse_arguments(argv: list[str]) -> Arguments:
     """
     found = build_parser().parse_intermixed_args(argv)
     if found.config_dir is not None and not found.config_dir.is_dir():
-        raise ConfigError(
-            [
-                ConfigIssue(
-                    key="--config-dir",
-                    value=found.config_dir,
-                    what="There is no such folder.",
-                    fix="Name an existing folder with YAML files, or leave the option out.",
-                )
-            ]
-        )
+        fix = "Name an existing folder with YAML files, or leave the option out."
+        raise ConfigError([ConfigIssue("--config-dir", "There is no such folder.", fix, found.config_dir)])
     searched = [word for word in found.overrides if word.startswith(f"{_SEARCH_PATH}=")]
     return Arguments(
         overrides=tuple(word for word in found.overrides if word not in searched),
@@ -115,11 +98,8 @@ def _searched_folders(word: str) -> list[Path]:
         raise ConfigError([ConfigIssue(word, "This is not readable as key=value.", example)]) from error
     folders = []
     for place in value if isinstance(value, list) else [value]:
-        folder = (
-            _package_folder(str(place))
-            if str(place).startswith("pkg://")
-            else Path(str(place).removeprefix("file://")).expanduser()
-        )
+        package, path = str(place).startswith("pkg://"), str(place).removeprefix("file://")
+        folder = _package_folder(path) if package else Path(path).expanduser()
         if folder is None or not folder.is_dir():
             what = "There is no such package or folder."
             raise ConfigError([ConfigIssue(_SEARCH_PATH, what, example, place)])
@@ -156,16 +136,10 @@ def check_overrides(arguments: Arguments, groups: dict[str, list[str]]) -> Argum
         try:
             override = OverridesParser.create().parse_override(text)
         except HydraException:
-            problems.append(
-                ConfigIssue(
-                    key=text,
-                    what="This is not readable as key=value.",
-                    fix="Write key=value without spaces around '='; quote lists for the shell: 'key=[a,b]'.",
-                )
-            )
+            fix = "Write key=value without spaces around '='; quote lists for the shell: 'key=[a,b]'."
+            problems.append(ConfigIssue(text, "This is not readable as key=value.", fix))
             continue
-        problem = _check_override(override, groups)
-        if problem is not None:
+        if problem := _check_override(override, groups):
             problems.append(problem)
         accepted.append(f"++{text}" if _is_free_entry(override) else text)
     if problems:
@@ -176,19 +150,17 @@ def check_overrides(arguments: Arguments, groups: dict[str, list[str]]) -> Argum
 def _check_override(override: Override, groups: dict[str, list[str]]) -> ConfigIssue | None:
     key = override.key_or_group
     if override.is_sweep_override():
+        what = "Several values for one key: one command is one run."
         return ConfigIssue(
-            key=key,
-            value=override.get_value_string(),
-            what="Several values for one key: one command is one run.",
-            fix=f"Give one value, or a list as '{key}=[a,b]'.",
+            key, what, f"Give one value, or a list as '{key}=[a,b]'.", override.get_value_string()
         )
     if key == "hydra" or key.startswith("hydra."):
-        return ConfigIssue(
-            key=key,
-            what="Hydra's own settings have no effect: the launcher composes the configuration itself.",
-            fix="The output folder is marsrl.run.output_dir; folders with groups of yours come with "
-            f"--config-dir or {_SEARCH_PATH}=[pkg://…].",
+        what = "Hydra's own settings have no effect: the launcher composes the configuration itself."
+        fix = (
+            "The output folder is marsrl.run.output_dir; folders with groups of yours come with "
+            f"--config-dir or {_SEARCH_PATH}=[pkg://…]."
         )
+        return ConfigIssue(key, what, fix)
     if key in groups or "/" in key or "@" in key:
         return _check_group(key, None if override.is_delete() else override.value(), groups)
     return _check_key(key, groups) or (_check_removal(key) if override.is_delete() else None)
@@ -196,18 +168,12 @@ def _check_override(override: Override, groups: dict[str, list[str]]) -> ConfigI
 
 def _check_removal(key: str) -> ConfigIssue | None:
     """Only entries of free dictionaries can be removed: verl and the checks read all other keys."""
-    try:
-        default = default_of(key)
-    except KeyError:
+    default = default_of(key)
+    if default is ABSENT:
         return None
-    shown = (
-        "" if isinstance(default, dict) else f" (verl's default: {'null' if default is None else default})"
-    )
-    return ConfigIssue(
-        key=f"~{key}",
-        what="The key is read by the run, so it can't be removed.",
-        fix=f"Leave '~{key}' out, or set {key} to a value{shown}.",
-    )
+    shown = f" (verl's default: {'null' if default is None else default})"
+    fix = f"Leave '~{key}' out, or set {key} to a value{'' if isinstance(default, dict) else shown}."
+    return ConfigIssue(f"~{key}", "The key is read by the run, so it can't be removed.", fix)
 
 
 def _check_group(key: str, value: object, groups: dict[str, list[str]]) -> ConfigIssue | None:
@@ -215,20 +181,12 @@ def _check_group(key: str, value: object, groups: dict[str, list[str]]) -> Confi
     if options is None or isinstance(value, list) or value in options:
         return None
     if not isinstance(value, str):
-        return ConfigIssue(
-            key=key,
-            value=value,
-            what=f"The group {key!r} needs an option, and none is named.",
-            fix=f"Leave it out, or choose one of: {', '.join(options)}.",
-        )
+        what = f"The group {key!r} needs an option, and none is named."
+        return ConfigIssue(key, what, f"Leave it out, or choose one of: {', '.join(options)}.", value)
     near = did_you_mean(value, options)
     guess = f"Did you mean {key}={near[0]}? " if near else ""
-    return ConfigIssue(
-        key=key,
-        value=value,
-        what=f"The group {key!r} has no such option.",
-        fix=f"{guess}Options: {', '.join(options)}.",
-    )
+    what = f"The group {key!r} has no such option."
+    return ConfigIssue(key, what, f"{guess}Options: {', '.join(options)}.", value)
 
 
 def _check_key(key: str, groups: dict[str, list[str]]) -> ConfigIssue | None:
@@ -236,7 +194,7 @@ def _check_key(key: str, groups: dict[str, list[str]]) -> ConfigIssue | None:
     if unknown is None:
         return None
     if find_unknown(own := f"marsrl.{key}") is None:
-        return ConfigIssue(key=key, what="There is no such key.", fix=f"Did you mean {own}?")
+        return ConfigIssue(key, "There is no such key.", f"Did you mean {own}?")
     return unknown_key_issue(unknown.key, unknown.siblings, tuple(groups))
 
 

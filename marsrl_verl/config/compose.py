@@ -18,11 +18,9 @@ from omegaconf.errors import OmegaConfBaseException
 from marsrl_verl.config import resolvers
 from marsrl_verl.config.command_line import METHOD_NODES, Arguments, check_overrides, unknown_key_issue
 from marsrl_verl.config.explain import explain
-from marsrl_verl.config.hardware import detect_cluster
 from marsrl_verl.config.kinds import kind_problems
 from marsrl_verl.config.locations import config_folder, group_options, verl_search_path
 from marsrl_verl.config.ray_cluster import cluster_in_sight
-from marsrl_verl.config.record import setting_of
 from marsrl_verl.config.reference import unknown_keys
 from marsrl_verl.config.reward_function import adopt_reward_function
 from marsrl_verl.config.schema import (
@@ -31,11 +29,16 @@ from marsrl_verl.config.schema import (
     RootSettings,
     chosen_method,
     converted_node,
+    foreign_settings,
+    left_out,
     node_issues,
+    other_methods_setting,
     unknown_role,
     with_defaults,
 )
 from marsrl_verl.config.verl_keys import translate
+from marsrl_verl.machine import gpus
+from marsrl_verl.reporting.record import setting_of
 from marsrl_verl.settings.issues import ConfigError, ConfigIssue
 from marsrl_verl.settings.reading import converted, defaults, find_issues
 
@@ -43,6 +46,8 @@ ROOT = "marsrl"
 """The root configuration that is composed unless another is named."""
 AUTO = "auto"
 """The option of group `cluster` that stands for "look at the machine"."""
+NODE_GPUS = 8
+"""GPUs of a node of the cluster presets."""
 _OWN_GROUPS = (
     "algo", "reward", "model", "data", "cluster", "pipeline", "external_solver", "evaluation", "training",
 )  # fmt: skip
@@ -64,6 +69,24 @@ class Composed:
     """What verl's keys on the command line set here, a line each."""
     estimator_named: bool = False
     """Whether the command line asks for group-relative advantages by verl's name."""
+
+
+def detect_cluster() -> str:
+    """The option of group `cluster` for this machine: `8xgpu`, `1xgpu`, or `cpu` where no GPU answers."""
+    found = gpus.count_gpus()
+    return "8xgpu" if found >= NODE_GPUS else "1xgpu" if found else "cpu"
+
+
+def picked(option: str) -> str:
+    """How a run says which cluster it picked, and what of the machine that leaves idle."""
+    there = gpus.count_gpus()
+    used = {"1xgpu": 1, "8xgpu": NODE_GPUS}.get(option, 0)
+    note = "picked from the machine; name one to choose"
+    if there > used:
+        note += f"; {used} of {there} GPUs: cluster=8xgpu trainer.n_gpus_per_node={there} takes all"
+    elif not there and gpus.gpu_devices():
+        note += "; there is a GPU, but nvidia-smi does not answer: see python -m recipe.marsrl.doctor"
+    return f"cluster={option} ({note})"
 
 
 def available_groups(arguments: Arguments) -> dict[str, list[str]]:
@@ -108,7 +131,7 @@ def compose_config(arguments: Arguments) -> Composed:
         tree = checked_tree(raw, overrides)
         config = resolve(OmegaConf.create(tree))
         function_notes = adopt_reward_function(config)
-        if problems := missing_problems(config):
+        if problems := _missing(config):
             raise ConfigError(problems)
         if detected and cluster_in_sight(config):
             raise ConfigError([_nobody_looked(choices["cluster"])])
@@ -134,14 +157,15 @@ def _roles(arguments: Arguments) -> tuple[str, ...]:
 
 def _nobody_looked(option: str) -> ConfigIssue:
     """This machine tells nothing about the GPUs of a Ray cluster."""
-    return ConfigIssue(
-        key="cluster",
-        value=AUTO,
-        what=f"It looks at this machine alone, where it found {option}, but there is a Ray cluster to join "
-        "(its address was given, or `ray start` was called here).",
-        fix="Name what the run takes of the cluster: cluster=1xgpu, 8xgpu, 4x8xgpu or cpu. To leave the "
-        "cluster alone: ray_kwargs.ray_init.address=local.",
+    what = (
+        f"It looks at this machine alone, where it found {option}, but there is a Ray cluster to join (its "
+        "address was given, or `ray start` was called here)."
     )
+    fix = (
+        "Name what the run takes of the cluster: cluster=1xgpu, 8xgpu, 4x8xgpu or cpu. To leave the cluster "
+        "alone: ray_kwargs.ray_init.address=local."
+    )
+    return ConfigIssue("cluster", what, fix, AUTO)
 
 
 def _compose(arguments: Arguments, overrides: list[str]) -> tuple[DictConfig, dict[str, str]]:
@@ -172,16 +196,9 @@ def _folders(arguments: Arguments) -> list[Path]:
     having = [folder for folder in folders if (folder / f"{arguments.config_name}.yaml").is_file()]
     if not having:
         known = sorted(path.stem for folder in folders for path in folder.glob("*.yaml"))
-        raise ConfigError(
-            [
-                ConfigIssue(
-                    key="--config-name",
-                    value=arguments.config_name,
-                    what="There is no such root configuration.",
-                    fix=f"Use one of: {', '.join(known)}; --config-dir names the folder of your own.",
-                )
-            ]
-        )
+        fix = f"Use one of: {', '.join(known)}; --config-dir names the folder of your own."
+        what = "There is no such root configuration."
+        raise ConfigError([ConfigIssue("--config-name", what, fix, arguments.config_name)])
     return [having[-1], *(folder for folder in folders if folder != having[-1])]
 
 
@@ -200,10 +217,15 @@ def checked_tree(raw: DictConfig, words: Iterable[str] = ()) -> dict[str, Any]:
     if not isinstance(node, dict):
         what = "The plugin's own settings lie below this key."
         raise ConfigError([ConfigIssue("marsrl", what, "Leave it out and set keys below it.", node)])
+    foreign = _named_evaluation(node, words)
     tree["marsrl"] = node = with_defaults(node)
     others = {name: value for name, value in tree.items() if name != "marsrl"}
     issues = [_unknown(item.key, item.siblings) for item in unknown_keys(others)]
-    issues += [*_named_roles(node, words), *node_issues(node, kinds_only=True, unknown=_unknown)]
+    issues += [
+        *_named_roles(node, words),
+        *foreign,
+        *node_issues(node, kinds_only=True, unknown=_unknown),
+    ]
     own = {name: tree[name] for name in RootSettings.model_fields}
     issues += find_issues(RootSettings, own, "")
     if issues := [*issues, *kind_problems(others)]:
@@ -223,30 +245,32 @@ def _named_roles(node: dict[str, Any], words: Iterable[str]) -> list[ConfigIssue
     ]
 
 
+def _named_evaluation(node: dict[str, Any], words: Iterable[str]) -> list[ConfigIssue]:
+    """Settings of another method's evaluation that the command line names, or that an option of `evaluation`
+    named there turns on. 0 and null say "nothing of it", which holds for a method that has nothing of it."""
+    named = {setting_of(word) for word in words}
+    usual = foreign_settings(chosen_method(node["algo"]))
+    return [
+        other_methods_setting(f"marsrl.evaluation.{key}", node, value)
+        for key, value in left_out(node).items()
+        if f"marsrl.evaluation.{key}" in named or ("evaluation" in named and value and value != usual[key])
+    ]
+
+
 def _unknown(key: str, siblings: tuple[str, ...]) -> ConfigIssue:
     return unknown_key_issue(key, siblings, _OWN_GROUPS)
 
 
-_WHO_NAMES = {
-    # The fix for a key, by how the key begins.
-    "marsrl.reward": "Choose a group: reward=exact or reward=math_verify, or name a class of yours.",
-}
-
-
-def missing_problems(config: DictConfig) -> list[ConfigIssue]:
+def _missing(config: DictConfig) -> list[ConfigIssue]:
     """Keys of ours that have no default and that nobody gave a value."""
+    group = "Choose a group: reward=exact or reward=math_verify, or name a class of yours."
+    keys = sorted(f"marsrl.{name.removeprefix('marsrl.')}" for name in OmegaConf.missing_keys(config.marsrl))
     return [
         ConfigIssue(
-            key=key,
-            what="Nothing names a value for it.",
-            fix=next((fix for start, fix in _WHO_NAMES.items() if key.startswith(start)), "Set it."),
+            key, "Nothing names a value for it.", group if key.startswith("marsrl.reward") else "Set it."
         )
-        for key in sorted(f"marsrl.{name.removeprefix('marsrl.')}" for name in _missing(config))
+        for key in keys
     ]
-
-
-def _missing(config: DictConfig) -> set[str]:
-    return OmegaConf.missing_keys(config.marsrl)
 
 
 def resolve(config: DictConfig) -> DictConfig:

@@ -16,15 +16,16 @@ from marsrl_verl.config.checks.memory import model_shape
 from marsrl_verl.config.checks.prompt_room import prompt_budgets
 from marsrl_verl.config.compose import Composed
 from marsrl_verl.config.evaluation_plan import evaluation_cost
-from marsrl_verl.config.external_plan import plan_lines
 from marsrl_verl.config.memory import GIB, assumptions, estimate_memory
 from marsrl_verl.config.pools import own_pool_gpus
 from marsrl_verl.config.prompt_budget import RoleBudget
-from marsrl_verl.config.record import recorded
 from marsrl_verl.core.request import segment_length
 from marsrl_verl.evaluation.suite import AFTER, ALONE, BEFORE
+from marsrl_verl.reporting.record import recorded
+from marsrl_verl.rollout.external.plan import plan_lines
 from marsrl_verl.settings.choices import OffPolicyMode, Overlap
 
+Row = Sequence[object]
 PLAN_FOLDER = "plans"
 """Below `marsrl.run.output_root`: a plan must not make the run's own folder look used."""
 
@@ -33,12 +34,8 @@ def report(ctx: Context, composed: Composed) -> str:
     """The whole plan as text; writes the resolved configuration to a file and names it."""
     plan = plan_batch(ctx.config, ctx.settings)
     path = write_resolved(ctx.config)
-    stages = [
-        *_stages(plan, ctx.external_role),
-        *ctx.method.plan_lines(ctx),
-        *_segments(ctx),
-        *_overlap(ctx),
-    ]
+    rounds = [*_segments(ctx), *_overlap(ctx)]
+    stages = [*_stages(plan, ctx.external_role), *ctx.method.plan_lines(ctx), *rounds]
     trains = not ctx.config.trainer.val_only
     sections = [
         _head(ctx, composed),
@@ -102,24 +99,12 @@ def _rewards(ctx: Context) -> list[str]:
 
 
 def _stages(plan: BatchPlan, external: str | None) -> list[str]:
-    rows: list[Sequence[object]] = [
-        ("stage", "role", "groups/problem", "groups/step", "responses/step", "trained")
-    ]
-    for stage in plan.stages:
-        groups = stage.groups_per_problem * plan.problems
-        trained = "yes" if stage.trained else "no"
-        if stage.role == external:
-            trained = "no, external"
-        rows.append(
-            (
-                stage.name,
-                stage.role,
-                stage.groups_per_problem,
-                f"{groups:,}",
-                f"{groups * stage.group_size:,}",
-                trained,
-            )
-        )
+    rows: list[Row] = [("stage", "role", "groups/problem", "groups/step", "responses/step", "trained")]
+    for one in plan.stages:
+        groups = one.groups_per_problem * plan.problems
+        trained = "no, external" if one.role == external else "yes" if one.trained else "no"
+        counts = (one.groups_per_problem, f"{groups:,}", f"{groups * one.group_size:,}")
+        rows.append((one.name, one.role, *counts, trained))
     lines = ["Stages (upper bounds: a problem ends early when no output may be an input)", *_table(rows)]
     if plan.pipelined and len(plan.stages) > 1:
         lines.append(
@@ -220,7 +205,7 @@ def _evaluations(ctx: Context) -> list[str]:
     held_out = sum(report.rows for report in ctx.files if report.split == "val")
     if not held_out:
         return ["Evaluation", *(f"  {when}" for _, when in chosen), "  no validation file was read"]
-    rows: list[Sequence[object]] = [("when", "problems", "runs", "responses", "tokens")]
+    rows: list[Row] = [("when", "problems", "runs", "responses", "tokens")]
     for tag, when in chosen:
         cost = evaluation_cost(ctx.settings, tag, held_out, external_solver=ctx.external_solver)
         rows.append((when, *(f"{number:,}" for number in astuple(cost))))
@@ -230,12 +215,10 @@ def _evaluations(ctx: Context) -> list[str]:
 def _prompts(budgets: list[RoleBudget]) -> list[str]:
     if not budgets:
         return []
-    how = (
-        "counted by the model's tokenizer"
-        if budgets[0].measured
-        else "4 characters per token: no tokenizer here"
-    )
-    rows: list[Sequence[object]] = [("role", "longest", "limit", "", "sum")]
+    how = "counted by the model's tokenizer"
+    if not budgets[0].measured:
+        how = "4 characters per token: no tokenizer here"
+    rows: list[Row] = [("role", "longest", "limit", "", "sum")]
     for budget in budgets:
         verdict = "fits" if budget.fits else "longer ones are not asked"
         rows.append((budget.role, f"{budget.longest:,}", f"{budget.limit:,}", verdict, budget.parts))
@@ -249,33 +232,28 @@ def _memory(ctx: Context) -> list[str]:
     shape = model_shape(ctx)
     place = "rank" if ctx.on_cpu else "GPU"
     if shape is None:
-        return [
-            f"Memory per {place}",
-            "  not estimated: the model is not here and not in the table of known sizes",
-        ]
+        what = "not estimated: the model is not here and not in the table of known sizes"
+        return [f"Memory per {place}", f"  {what}"]
     found = estimate_memory(ctx.config, shape)
-    rows: list[Sequence[object]] = [
-        ("weights (training)", _gib(found.train_weights), f"{_count(found.parameters)} parameters"),
-        ("gradients", _gib(found.gradients), ""),
-        ("optimizer", _gib(found.optimizer), ""),
-        ("gathered layers", _gib(found.gathered), ""),
-        ("activations", _gib(found.activations), ""),
-        *([("accumulated", _gib(found.accumulated), "gradients of a step")] if found.accumulated else []),
-        ("logits", _gib(found.logits), ""),
-        ("weights (engine)", _gib(found.engine_weights), ""),
-        (
-            "KV cache",
-            _gib(found.kv_cache),
-            f"{found.kv_tokens:,} tokens = {found.longest_sequences:.1f} sequences of full length",
-        ),
-        ("peak while training", _gib(found.training), ""),
-        ("peak while decoding", _gib(found.decoding), ""),
+    parameters = f"{_count(found.parameters)} parameters"
+    cache = f"{found.kv_tokens:,} tokens = {found.longest_sequences:.1f} sequences of full length"
+    sizes: list[tuple[str, int, str]] = [
+        ("weights (training)", found.train_weights, parameters),
+        ("gradients", found.gradients, ""),
+        ("optimizer", found.optimizer, ""),
+        ("gathered layers", found.gathered, ""),
+        ("activations", found.activations, ""),
+        *([("accumulated", found.accumulated, "gradients of a step")] if found.accumulated else []),
+        ("logits", found.logits, ""),
+        ("weights (engine)", found.engine_weights, ""),
+        ("KV cache", found.kv_cache, cache),
+        ("peak while training", found.training, ""),
+        ("peak while decoding", found.decoding, ""),
     ]
     if not ctx.on_cpu:
-        rows.append(
-            ("main memory", _gib(found.host), "of a node, without Ray's objects and the driver's batch")
-        )
-    lines = [f"Memory per {place}, estimated", *_table(rows, header=False)]
+        sizes.append(("main memory", found.host, "of a node, without Ray's objects and the driver's batch"))
+    rows: list[Row] = [(name, _gib(size), note) for name, size, note in sizes]
+    lines = [f"Memory per {place}, estimated", *_table(rows)]
     return lines + [f"  assumed: {line}" for line in assumptions(ctx.config, found)]
 
 
@@ -293,16 +271,15 @@ def _files(ctx: Context, plan: BatchPlan) -> list[str]:
     return lines
 
 
-def _table(rows: Sequence[Sequence[object]], header: bool = True) -> list[str]:
+def _table(rows: Sequence[Sequence[object]]) -> list[str]:
     """Columns padded to one width; numbers to the right."""
     texts = [[str(cell) for cell in row] for row in rows]
     widths = [max(len(row[i]) for row in texts) for i in range(len(texts[0]))]
     lines = []
-    for number, row in enumerate(texts):
-        body = texts[number] if not header or number else row
+    for row in texts:
         cells = [
             cell.rjust(width) if _is_number(cell) else cell.ljust(width)
-            for cell, width in zip(body, widths, strict=True)
+            for cell, width in zip(row, widths, strict=True)
         ]
         lines.append("  " + "  ".join(cells).rstrip())
     return lines

@@ -4,23 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from marsrl_verl.config.schema import EvaluationConfig, MarsRLConfig
+from marsrl_verl.algos.registry import method_class
+from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.evaluation.suite import AFTER, ALONE, BEFORE
+from marsrl_verl.settings.evaluation import EvaluationConfig
 
 
 def evaluation_at(settings: EvaluationConfig, tag: str) -> EvaluationConfig:
     """The settings of one evaluation: with `in_between` during training, else as they are."""
-    if tag in (BEFORE, AFTER, ALONE):
-        return settings
-    own, usual = settings.in_between, EvaluationConfig()
-    changed = {
-        "problems": settings.problems if own.problems is None else own.problems,
-        "samples_per_problem": own.samples_per_problem or settings.samples_per_problem,
-    }
-    if own.solver_only:
-        loop = ("accept_passes", "reject_fails", "fallback")
-        changed |= {"correction_rounds": 0, **{name: getattr(usual, name) for name in loop}}
-    return settings.model_copy(update=changed)
+    return settings if tag in (BEFORE, AFTER, ALONE) else settings.between()
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,25 +29,19 @@ class EvaluationCost:
 def evaluation_cost(
     settings: MarsRLConfig, tag: str, held_out: int, *, external_solver: bool = False
 ) -> EvaluationCost:
-    """What an evaluation generates if no run ends early, every verdict has to be asked for twice and every
-    response is as long as its role may write.
+    """What an evaluation generates if no run ends early and every response is as long as its role may write.
 
     Args:
         tag: as in `evaluation_at`.
         held_out: problems in the validation files.
-        external_solver: the Solver's answers are not generated here.
+        external_solver: what another model answers is not generated here.
     """
     one = evaluation_at(settings.evaluation, tag)
     problems = held_out if one.problems is None else min(held_out, one.problems)
     runs = problems * (one.samples_per_problem + one.greedy)
-    solver = 0 if external_solver else 1
-    responses = solver + 3 * one.correction_rounds
-    tokens = solver * _tokens(settings, "solver") + one.correction_rounds * (
-        2 * _tokens(settings, "verifier") + _tokens(settings, "corrector")
-    )
-    return EvaluationCost(problems, runs, runs * responses, runs * tokens)
-
-
-def _tokens(settings: MarsRLConfig, role: str) -> int:
-    """Most tokens of a role's response; 0 where the method does not have it."""
-    return settings.roles[role].max_new_tokens if role in settings.roles else 0
+    method = method_class(settings.algo.name)
+    calls = dict(method.evaluation_calls(settings.algo, one))
+    if external_solver:
+        calls.pop(method.external_role or "", None)
+    tokens = sum(count * settings.roles[role].max_new_tokens for role, count in calls.items())
+    return EvaluationCost(problems, runs, runs * sum(calls.values()), runs * tokens)

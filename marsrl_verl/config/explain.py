@@ -29,27 +29,21 @@ def explain(error: Exception, groups: tuple[str, ...]) -> ConfigIssue:
     if key is not None and (unknown := find_unknown(key)) is not None:
         return unknown_key_issue(unknown.key, unknown.siblings, groups)
     if isinstance(error, yaml.YAMLError):
-        return ConfigIssue(
-            "YAML", f"A configuration file cannot be read: {error}", "Put the YAML right there."
-        )
+        what = f"A configuration file cannot be read: {error}"
+        return ConfigIssue("YAML", what, "Put the YAML right there.")
     if absent := _first_match(text, r"Interpolation key '([^']+)' not found"):
         near = did_you_mean(absent, all_keys())
-        return ConfigIssue(
-            key=f"${{{absent}}}",
-            what=f"{key or 'A setting'} takes its value from this key, and there is no such key.",
-            fix=f"Did you mean ${{{near[0]}}}?"
-            if near
-            else "Name an existing key; --cfg job prints them all.",
-        )
+        what = f"{key or 'A setting'} takes its value from this key, and there is no such key."
+        fix = f"Did you mean ${{{near[0]}}}?" if near else "Name an existing key; --cfg job prints them all."
+        return ConfigIssue(f"${{{absent}}}", what, fix)
     first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
     options = _first_match(text, r"(?s)Available options in '[^']*':\s*(.*?)\n\S")
-    return ConfigIssue(
-        key=key or "configuration",
-        what=first,
-        fix=f"Options: {', '.join(options.split())}."
+    fix = (
+        f"Options: {', '.join(options.split())}."
         if options
-        else "Correct the setting; --help lists the groups.",
+        else "Correct the setting; --help lists the groups."
     )
+    return ConfigIssue(key or "configuration", first, fix)
 
 
 def _whole_text(error: BaseException) -> str:

@@ -9,13 +9,13 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from marsrl_verl.config.reference import OWN_ROOT_KEYS, annotation_of, default_of
+from marsrl_verl.config.reference import ABSENT, OWN_ROOT_KEYS, annotation_of, default_of
+from marsrl_verl.settings.declaration import UNSET
 from marsrl_verl.settings.issues import ConfigIssue
 
 _FLAG, _WHOLE, _NUMBER = "true or false", "a whole number", "a number"
 _OURS = frozenset({"marsrl", *OWN_ROOT_KEYS})
 """Root keys with typed declarations of their own."""
-_UNSET = "???"
 _MAYBE_NULL = re.compile(r"Optional\[|\bNone\b|\bAny\b")
 
 
@@ -27,35 +27,28 @@ def kind_problems(tree: dict[str, Any]) -> list[ConfigIssue]:
     """
     problems: list[ConfigIssue] = []
     for key, value in _values("", {name: tree[name] for name in tree if name not in _OURS}):
-        try:
-            default = default_of(key)
-        except KeyError:
+        default = default_of(key)
+        if default is ABSENT or (isinstance(value, str) and ("${" in value or value == UNSET)):
             continue
         kind, nullable = _expected(key, default)
-        if kind is None or (isinstance(value, str) and ("${" in value or value == _UNSET)):
-            continue
-        if not (nullable if value is None else _fits(value, kind)):
-            problems.append(
-                ConfigIssue(key, f"Expected {kind}{_as_default(default)}.", _fix(key, kind), value)
-            )
+        if kind is not None and not (nullable if value is None else _fits(value, kind)):
+            what = f"Expected {kind}{_as_default(default)}."
+            problems.append(ConfigIssue(key, what, _fix(key, kind), value))
     return problems
 
 
 def _values(key: str, node: Any) -> Iterator[tuple[str, Any]]:
-    """Every value, and every node in whose place the default has none or the other way round."""
-    if isinstance(node, dict) and node and (not key or isinstance(_default(key), dict)):
+    """Every value, and every node in whose place the default has none or the other way round. (There is no
+    default of a dataclass's key that verl's YAML leaves out, and below a node that takes any key.)"""
+    if (
+        isinstance(node, dict)
+        and node
+        and (not key or (usual := default_of(key)) is ABSENT or isinstance(usual, dict))
+    ):
         for name, value in node.items():
             yield from _values(f"{key}.{name}" if key else str(name), value)
     else:
         yield key, node
-
-
-def _default(key: str) -> Any:
-    try:
-        return default_of(key)
-    except KeyError:
-        # A key of a dataclass that verl's YAML leaves out, or of a node that takes any key.
-        return {}
 
 
 def _expected(key: str, default: Any) -> tuple[str | None, bool]:
@@ -64,20 +57,14 @@ def _expected(key: str, default: Any) -> tuple[str | None, bool]:
     if isinstance(default, dict):
         return _node_kind(default), bool(annotation and _MAYBE_NULL.search(annotation))
     nullable = default is None or bool(annotation and _MAYBE_NULL.search(annotation))
-    if annotation is not None:
-        names = set(re.findall(r"\w+", annotation)) - {"Optional", "None"}
-        known = {"bool": _FLAG, "int": _WHOLE, "float": _NUMBER}
-        if len(names) == 1 and (name := names.pop()) in known:
-            return known[name], nullable
-    if isinstance(default, bool):
-        return _FLAG, nullable
-    if isinstance(default, int):
+    names = set(re.findall(r"\w+", annotation or "")) - {"Optional", "None"}
+    known = {"bool": _FLAG, "int": _WHOLE, "float": _NUMBER}
+    if len(names) == 1 and (name := names.pop()) in known:
+        return known[name], nullable
+    if isinstance(default, int) and not isinstance(default, bool):
         return (_WHOLE if annotation is None else _NUMBER), nullable
-    if isinstance(default, float):
-        return _NUMBER, nullable
-    if isinstance(default, list):
-        return "a list", nullable
-    return None, True
+    kinds = {bool: _FLAG, float: _NUMBER, list: "a list"}
+    return (kinds[type(default)], nullable) if type(default) in kinds else (None, True)
 
 
 def _node_kind(default: dict[str, Any]) -> str:
@@ -87,14 +74,13 @@ def _node_kind(default: dict[str, Any]) -> str:
     return f"the keys {', '.join(names[:4])}{', …' if len(names) > 4 else ''} below it"
 
 
+_TYPES: dict[str, Any] = {_FLAG: bool, _WHOLE: int, _NUMBER: (int, float), "a list": list}
+
+
 def _fits(value: Any, kind: str) -> bool:
-    if kind == _FLAG:
-        return isinstance(value, bool)
-    if kind == _WHOLE:
-        return isinstance(value, int) and not isinstance(value, bool)
-    if kind == _NUMBER:
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
-    return isinstance(value, list) if kind == "a list" else isinstance(value, dict)
+    if isinstance(value, bool):
+        return kind == _FLAG
+    return isinstance(value, _TYPES.get(kind, dict))
 
 
 def _as_default(default: Any) -> str:

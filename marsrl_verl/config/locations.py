@@ -31,15 +31,8 @@ def verl_folder() -> Path:
     """
     spec = importlib.util.find_spec("verl")
     if spec is None or not spec.submodule_search_locations:
-        raise ConfigError(
-            [
-                ConfigIssue(
-                    key="verl",
-                    what="The package verl is not installed in this environment.",
-                    fix=f"pip install verl=={REQUIRED_VERL}",
-                )
-            ]
-        )
+        what = "The package verl is not installed in this environment."
+        raise ConfigError([ConfigIssue("verl", what, f"pip install verl=={REQUIRED_VERL}")])
     return Path(next(iter(spec.submodule_search_locations)))
 
 

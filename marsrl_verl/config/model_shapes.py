@@ -24,53 +24,21 @@ class ModelShape:
     """Input and output embeddings are the same parameters."""
 
 
-PUBLISHED: dict[str, dict[str, Any]] = {
-    "Qwen/Qwen3-30B-A3B-Thinking-2507": {
-        "model_type": "qwen3_moe",
-        "num_hidden_layers": 48,
-        "hidden_size": 2048,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 4,
-        "head_dim": 128,
-        "intermediate_size": 6144,
-        "moe_intermediate_size": 768,
-        "num_experts": 128,
-        "vocab_size": 151936,
-        "tie_word_embeddings": False,
-    },
-    "Qwen/Qwen3-4B-Thinking-2507": {
-        "model_type": "qwen3",
-        "num_hidden_layers": 36,
-        "hidden_size": 2560,
-        "num_attention_heads": 32,
-        "num_key_value_heads": 8,
-        "head_dim": 128,
-        "intermediate_size": 9728,
-        "vocab_size": 151936,
-        "tie_word_embeddings": True,
-    },
-    "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": {
-        "model_type": "qwen2",
-        "num_hidden_layers": 28,
-        "hidden_size": 1536,
-        "num_attention_heads": 12,
-        "num_key_value_heads": 2,
-        "intermediate_size": 8960,
-        "vocab_size": 151936,
-        "tie_word_embeddings": False,
-    },
-    "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B": {
-        "model_type": "qwen2",
-        "num_hidden_layers": 28,
-        "hidden_size": 3584,
-        "num_attention_heads": 28,
-        "num_key_value_heads": 4,
-        "intermediate_size": 18944,
-        "vocab_size": 152064,
-        "tie_word_embeddings": False,
-    },
-}
-"""Sizes of the models that our presets name, for plans made where the model is not."""
+_NAMES = (
+    "model_type", "num_hidden_layers", "hidden_size", "num_attention_heads", "num_key_value_heads",
+    "head_dim", "intermediate_size", "vocab_size", "tie_word_embeddings", "moe_intermediate_size",
+    "num_experts",
+)  # fmt: skip
+_VALUES: dict[str, tuple[Any, ...]] = {
+    "Qwen/Qwen3-30B-A3B-Thinking-2507": (
+        "qwen3_moe", 48, 2048, 32, 4, 128, 6144, 151936, False, 768, 128
+    ),
+    "Qwen/Qwen3-4B-Thinking-2507": ("qwen3", 36, 2560, 32, 8, 128, 9728, 151936, True),
+    "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": ("qwen2", 28, 1536, 12, 2, None, 8960, 151936, False),
+    "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B": ("qwen2", 28, 3584, 28, 4, None, 18944, 152064, False),
+}  # fmt: skip
+PUBLISHED = {model: dict(zip(_NAMES, values, strict=False)) for model, values in _VALUES.items()}
+"""What the `config.json` of the models that our presets name says, for plans made where the model is not."""
 
 _KNOWN_TYPES = ("llama", "mistral", "qwen2", "qwen3", "qwen3_moe")
 

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from marsrl_verl.algos.prompts import RolePrompts
 from marsrl_verl.config import hf_folder
 from marsrl_verl.core.inert_text import valid_unicode
-from marsrl_verl.core.request import Message, Problem
+from marsrl_verl.core.prompts import PromptShape
+from marsrl_verl.core.request import Message
 from marsrl_verl.settings.declaration import RoleSampling
 
 _CHARACTERS_PER_TOKEN = 4
@@ -60,7 +60,7 @@ class RoleBudget:
 
     role: str
     fixed: int
-    """Chat template and wording, without problem, solution and report."""
+    """Chat template and wording, without the problem and other roles' responses."""
     longest: int
     """The longest that can come up: every earlier answer at its limit."""
     limit: int
@@ -89,63 +89,43 @@ def text_tokens(counter: TokenCounter | None, text: str) -> int:
 
 
 def plan_prompts(
-    prompts: RolePrompts,
+    shapes: Sequence[PromptShape],
     roles: Mapping[str, RoleSampling],
     counter: TokenCounter | None,
     longest_question: str,
-    longest_solution: int | None = None,
+    elsewhere: Mapping[str, int] | None = None,
 ) -> list[RoleBudget]:
-    """The budget of every role whose prompts `RolePrompts` words.
+    """The budget of every role whose prompts the method describes, the first one's first.
 
     Args:
-        prompts: the roles' wording.
+        shapes: `Method.prompt_shapes`.
         roles: the limits.
         counter: None where the model is not here; sizes are then computed from characters.
-        longest_question: of the data; empty when unknown, the Solver's limit then stands for it.
-        longest_solution: tokens of the Solver's longest answer; None: its limit.
+        longest_question: of the data; empty when unknown, the first role's limit then stands for it.
+        elsewhere: tokens of the longest response of a role that another model plays.
     """
-    if "solver" not in roles:
-        return []  # a method with other roles has prompts of its own
-    measured = counter is not None
     chat, text = (counter.chat, counter.text) if counter is not None else (_rough_chat, _rough_text)
-    empty = Problem(problem_id="", question="", ground_truth="")
-    fixed = {
-        "solver": chat(prompts.solver(empty)),
-        "verifier": chat(prompts.verifier(empty, "")),
-        "corrector": chat(prompts.corrector(empty, "", "")),
-    }
-    question = (
-        text(longest_question) if longest_question else roles["solver"].max_prompt_tokens - fixed["solver"]
-    )
-    first = roles["solver"].max_new_tokens if longest_solution is None else longest_solution
-    solution = max(first, _most_tokens(roles, "corrector"))
-    report = _most_tokens(roles, "verifier")
-    asked = f"problem {question:,}"
-    sums = {
-        "solver": (fixed["solver"] + question, asked),
-        "verifier": (fixed["verifier"] + question + solution, f"{asked} + solution {solution:,}"),
-        "corrector": (
-            fixed["corrector"] + question + solution + report,
-            f"{asked} + solution {solution:,} + report {report:,}",
-        ),
-    }
-    return [
-        RoleBudget(
-            role=role,
-            fixed=fixed[role],
-            longest=longest,
-            limit=roles[role].max_prompt_tokens,
-            parts=f"wording {fixed[role]:,} + {parts}",
-            measured=measured,
+    fixed = {one.role: chat(one.wording) for one in shapes}
+    responses = {role: one.max_new_tokens for role, one in roles.items()} | dict(elsewhere or {})
+    first = shapes[0].role
+    question = text(longest_question) if longest_question else roles[first].max_prompt_tokens - fixed[first]
+    budgets = []
+    for one in (shape for shape in shapes if shape.role in roles):
+        shown = {
+            name: max(responses.get(writer, 0) for writer in writers) for name, writers in one.shown.items()
+        }
+        parts = [f"wording {fixed[one.role]:,}", f"problem {question:,}"]
+        budgets.append(
+            RoleBudget(
+                role=one.role,
+                fixed=fixed[one.role],
+                longest=fixed[one.role] + question + sum(shown.values()),
+                limit=roles[one.role].max_prompt_tokens,
+                parts=" + ".join([*parts, *(f"{name} {count:,}" for name, count in shown.items())]),
+                measured=counter is not None,
+            )
         )
-        for role, (longest, parts) in sums.items()
-        if role in roles
-    ]
-
-
-def _most_tokens(roles: Mapping[str, RoleSampling], role: str) -> int:
-    """Tokens of a role's longest response; 0 where the method does not have it."""
-    return roles[role].max_new_tokens if role in roles else 0
+    return budgets
 
 
 def _rough_text(text: str) -> int:

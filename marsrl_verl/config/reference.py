@@ -6,6 +6,7 @@ verl is read as text (its generated configuration and the source of its dataclas
 from __future__ import annotations
 
 import ast
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -68,14 +69,31 @@ def reference_tree() -> dict[str, Any]:
     return tree
 
 
-def default_of(key: str) -> Any:
-    """The reference value of a dotted key; KeyError when there is none."""
-    node: Any = reference_tree()
+ABSENT: Any = object()
+"""Stands for a key that there is not."""
+
+
+def at(tree: Any, key: str) -> Any:
+    """The value of a dotted key of nested dictionaries; `ABSENT` when there is none."""
     for part in key.split("."):
-        if not isinstance(node, dict) or part not in node:
-            raise KeyError(key)
-        node = node[part]
-    return node
+        if not isinstance(tree, dict) or part not in tree:
+            return ABSENT
+        tree = tree[part]
+    return tree
+
+
+def default_of(key: str) -> Any:
+    """The reference value of a dotted key; `ABSENT` when there is none."""
+    return at(reference_tree(), key)
+
+
+def leaves(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value of nested dictionaries by its dotted key, which `key` begins."""
+    if isinstance(node, dict) and (node or not key):
+        for name, value in node.items():
+            yield from leaves(value, f"{key}.{name}" if key else str(name))
+    else:
+        yield key, node
 
 
 def find_unknown(key: str) -> UnknownKey | None:
@@ -125,18 +143,12 @@ def unknown_keys(tree: dict[str, Any], prefix: str = "") -> list[UnknownKey]:
     return found
 
 
-def all_keys() -> list[str]:
+def all_keys(node: Any = None, prefix: str = "") -> Iterator[str]:
     """Every dotted key of the reference tree, for "did you mean"."""
-
-    def walk(node: dict[str, Any], prefix: str) -> list[str]:
-        keys: list[str] = []
-        for name, value in node.items():
-            keys.append(f"{prefix}{name}")
-            if isinstance(value, dict):
-                keys += walk(value, f"{prefix}{name}.")
-        return keys
-
-    return walk(reference_tree(), "")
+    for name, value in (reference_tree() if node is None else node).items():
+        yield f"{prefix}{name}"
+        if isinstance(value, dict):
+            yield from all_keys(value, f"{prefix}{name}.")
 
 
 def dataclass_fields(target: str) -> dict[str, str]:
@@ -148,15 +160,9 @@ def dataclass_fields(target: str) -> dict[str, str]:
 
 def annotation_of(key: str) -> str | None:
     """The annotation of a dotted key in verl's dataclass, e.g. `Optional[int]`; None when it has none."""
-    *parents, name = key.split(".")
-    node: Any = reference_tree()
-    for part in parents:
-        if not isinstance(node, dict) or part not in node:
-            return None
-        node = node[part]
-    if not isinstance(node, dict):
-        return None
-    return dataclass_fields(str(node.get("_target_", ""))).get(name)
+    parent, _, name = key.rpartition(".")
+    node = default_of(parent)
+    return dataclass_fields(str(node.get("_target_", ""))).get(name) if isinstance(node, dict) else None
 
 
 def _fields_with_bases(name: str, index: dict[str, tuple[tuple[str, ...], dict[str, str]]]) -> dict[str, str]:

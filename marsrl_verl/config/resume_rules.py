@@ -13,7 +13,7 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
-from marsrl_verl.config.reference import default_of
+from marsrl_verl.config.reference import ABSENT, default_of, leaves
 from marsrl_verl.config.schema import chosen_method
 from marsrl_verl.config.unused_keys import FIXED_KEYS, INERT_KEYS
 from marsrl_verl.core.method import Method
@@ -97,7 +97,6 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(ACTS, Rule.ACTS),
 }
 _REFERENCE = re.compile(r"\$\{(?:oc\.select:)?(\.?[A-Za-z_][\w.]*)\s*[,}]")
-_MISSING = object()
 
 
 def rule_of(key: str, method: type[Method] | None = None) -> Rule | None:
@@ -140,33 +139,17 @@ def changed_settings(new: Any, raw: Any, old: Any) -> Iterator[tuple[str, Any, A
             yield key, value, was, rule_of(key, method) or Rule.BOUND
 
 
-def leaves(node: Any, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value of nested dictionaries by its dotted key."""
-    if isinstance(node, dict) and (node or not key):
-        for name, value in node.items():
-            yield from leaves(value, f"{key}.{name}" if key else str(name))
-    else:
-        yield key, node
-
-
 def _differs(key: str, new: dict[str, Any], old: dict[str, Any]) -> bool:
     if key in new and key in old:
         return bool(plain(new[key]) != plain(old[key]))
     if new.get(key, old.get(key)) in ({}, None) or _is_node(key, new) or _is_node(key, old):
         return False  # an empty dictionary, or one whose entries are looked at
     # An entry of a free dictionary came or went; a key of ours or of verl's came or went with a version.
-    return _default(key) is _MISSING
+    return default_of(key) is ABSENT
 
 
 def _is_node(key: str, values: dict[str, Any]) -> bool:
     return any(other.startswith(f"{key}.") for other in values)
-
-
-def _default(key: str) -> Any:
-    try:
-        return default_of(key)
-    except KeyError:
-        return _MISSING
 
 
 def _follows(key: str, written: Any, differing: dict[str, Any]) -> bool:

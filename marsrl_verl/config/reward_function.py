@@ -3,6 +3,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -34,20 +36,17 @@ def adopt_reward_function(config: DictConfig) -> tuple[str, ...]:
     """
     named = {node: path for node in _NODES if (path := OmegaConf.select(config, f"{node}.path"))}
     roles = chosen_method(config.marsrl.algo).answering_roles
-    problems = _problems(config, named, roles)
-    if problems:
+    if problems := list(_problems(config, named, roles)):
         raise ConfigError(problems)
     for node, path in named.items():
         function = OmegaConf.select(config, node)
-        kwargs: Any = OmegaConf.to_container(function).get("reward_kwargs")  # type: ignore[union-attr]
+        given: Any = OmegaConf.to_container(function)
         arguments = {"path": _absolute(str(path)), "name": function.name or ComputeScoreReward.FUNCTION}
+        if given.get("reward_kwargs"):
+            arguments["reward_kwargs"] = given["reward_kwargs"]
         for role in roles:
             with open_dict(config.marsrl.reward[role]):
-                config.marsrl.reward[role].target = COMPUTE_SCORE
-                config.marsrl.reward[role].kwargs = {
-                    **arguments,
-                    **({"reward_kwargs": kwargs} if kwargs else {}),
-                }
+                config.marsrl.reward[role].update(target=COMPUTE_SCORE, kwargs=arguments)
         function.path = None
     return tuple(
         f"{node}.path={path} scores {' and '.join(role.capitalize() for role in roles)}"
@@ -55,45 +54,28 @@ def adopt_reward_function(config: DictConfig) -> tuple[str, ...]:
     )
 
 
-def _problems(config: DictConfig, named: dict[str, Any], roles: tuple[str, ...]) -> list[ConfigIssue]:
+def _problems(config: DictConfig, named: dict[str, Any], roles: tuple[str, ...]) -> Iterator[ConfigIssue]:
+    once = "Leave one of them out."
     if len(named) > 1:
-        return [
-            ConfigIssue(
-                f"{_NODES[1]}.path",
-                f"{REWARD_FUNCTION}.path = {named[REWARD_FUNCTION]} is set too.",
-                "Leave one of them out.",
-                named[_NODES[1]],
+        (first, path), (second, other) = named.items()
+        yield ConfigIssue(f"{second}.path", f"{first}.path = {path} is set too.", once, other)
+        return
+    for (node, path), role in product(named.items(), roles):
+        spec = config.marsrl.reward[role]
+        target = "" if OmegaConf.is_missing(spec, "target") else str(spec.target)
+        chosen = {"target": "" if target.startswith(_OURS) else target, "kwargs": spec.kwargs}
+        for name, value in chosen.items():
+            if value:
+                what = f"{node}.path = {path} scores this role too."
+                yield ConfigIssue(f"marsrl.reward.{role}.{name}", what, once, value)
+    # Parts of a function that nobody named.
+    for node, name in product(_NODES, ("name", "reward_kwargs")):
+        value = OmegaConf.select(config, f"{node}.{name}")
+        usual = node == REWARD_FUNCTION and value == ComputeScoreReward.FUNCTION
+        if node not in named and value and not usual:
+            yield ConfigIssue(
+                f"{node}.{name}", "It has no effect without a path.", f"Set {node}.path too.", value
             )
-        ]
-    problems = []
-    for node, path in named.items():
-        for role in roles:
-            spec = config.marsrl.reward[role]
-            target = "" if OmegaConf.is_missing(spec, "target") else str(spec.target)
-            chosen = {"target": "" if target.startswith(_OURS) else target, "kwargs": spec.kwargs}
-            problems += [
-                ConfigIssue(
-                    f"marsrl.reward.{role}.{name}",
-                    f"{node}.path = {path} scores this role too.",
-                    "Leave one of them out.",
-                    value,
-                )
-                for name, value in chosen.items()
-                if value
-            ]
-    return problems + _without_path(config)
-
-
-def _without_path(config: DictConfig) -> list[ConfigIssue]:
-    """Parts of a function that nobody named."""
-    nodes = [node for node in _NODES if not OmegaConf.select(config, f"{node}.path")]
-    keys = [f"{node}.{name}" for node in nodes for name in ("name", "reward_kwargs")]
-    given = {key: value for key in keys if (value := OmegaConf.select(config, key))}
-    return [
-        ConfigIssue(key, "It has no effect without a path.", f"Set {key.rpartition('.')[0]}.path too.", value)
-        for key, value in given.items()
-        if value != ComputeScoreReward.FUNCTION or not key.startswith(REWARD_FUNCTION)
-    ]
 
 
 def _absolute(path: str) -> str:

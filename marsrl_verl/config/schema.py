@@ -6,8 +6,7 @@ The YAML files under `configs/` fill this schema. `marsrl.algo` has the settings
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
 from pydantic import Field, SerializeAsAny
@@ -16,20 +15,20 @@ from marsrl_verl.algos.registry import KEY as METHOD_KEY
 from marsrl_verl.algos.registry import installed_methods, method_class
 from marsrl_verl.core.method import Method
 from marsrl_verl.core.scheduler import Mode
-from marsrl_verl.evaluation.verify_correct.loop_rules import Fallback
 from marsrl_verl.reporting.run_folder import Existing
 from marsrl_verl.rollout.external.config import ExternalSolverConfig
 from marsrl_verl.settings.choices import LossMean, OffPolicyMode, Overlap, SeededTokens
 from marsrl_verl.settings.declaration import (
+    UNSET,
     ClassSpec,
     MethodConfig,
+    Needs,
     RewardSpec,
     RoleSampling,
     Settings,
     limits,
-    temperature,
-    top_p,
 )
+from marsrl_verl.settings.evaluation import EvaluationConfig
 from marsrl_verl.settings.issues import ConfigError, ConfigIssue, did_you_mean
 from marsrl_verl.settings.reading import converted, defaults, find_issues, unknown_key
 
@@ -94,59 +93,10 @@ class OffPolicyConfig(Settings):
     that sampled it (the default with `marsrl.pipeline.overlap=one_step`, where no token is of the newest
     weights). `recorded`: as `sais`, with the trainer's own log-probabilities instead of the engine's
     wherever the weights that sampled a token were the newest when the trainer looked at it (AttnRL)."""
-    tis_threshold: float = limits(2.0, ge=1.0, why="an on-policy token has weight 1")
+    tis_threshold: float = limits(
+        2.0, ge=1.0, why="an on-policy token has weight 1", needs=Needs("mode", OffPolicyMode.TIS)
+    )
     """Where `tis` truncates a token's ratio."""
-
-
-class InBetweenConfig(Settings):
-    """Evaluations in between (`marsrl.evaluation.every`): like the others but for these."""
-
-    problems: int | None = limits(None, ge=1, why="null is as many as the others")
-    """Use the first so many of `marsrl.evaluation.problems`; null: all of these."""
-    samples_per_problem: int | None = limits(None, ge=1, why="null is as many as the others")
-    """Runs per problem; null: as many as the others."""
-    solver_only: bool = False
-    """Evaluate the Solver alone: one generation round, where the whole system takes two or three for each
-    verify–correct round."""
-
-
-class EvaluationConfig(Settings):
-    """Evaluation of the roles and of the whole system on the held-out problems."""
-
-    before: bool = True
-    """Evaluate before the first training step of a fresh run."""
-    after: bool = True
-    """Evaluate after the last step."""
-    every: int = limits(0, ge=0, why="0 is never in between")
-    """Evaluate every so many steps; 0: never in between."""
-    in_between: InBetweenConfig = Field(default_factory=InBetweenConfig)
-    """How evaluations in between differ."""
-    problems: int | None = limits(None, ge=1, why="null is all of them")
-    """Use the first so many held-out problems; null: all."""
-    samples_per_problem: int = limits(1, ge=1, why="it is a mean")
-    """Independent system runs per problem at temperature `temperature`."""
-    temperature: float = temperature("greedy decoding is evaluated beside it (marsrl.evaluation.greedy=true)")
-    """Sampling temperature of the evaluation, above 0."""
-    top_p: float | None = top_p(None, fix="null takes the roles' own.")
-    """Smallest probability mass that is kept in the evaluation's sampled pass; null: the roles' own."""
-    greedy: bool = True
-    """Evaluate at temperature 0 too."""
-    correction_rounds: int = limits(2, ge=0, why="0 is none")
-    """Most verify–correct rounds of the evaluated system; 0 for the Solver alone. A round is one judgement
-    and, after Wrong, a correction. Unless it is set, the method's: 2 for one that trains such rounds, else
-    0."""
-    accept_passes: int = limits(1, ge=1, why="a solution is accepted by a verdict")
-    """Correct verdicts in a row on one solution that accept it and end the run; each takes a round. The
-    greedy pass accepts at the first one."""
-    reject_fails: int | None = limits(None, ge=1, why="null is no number of them")
-    """Wrong verdicts in a row, on whatever solutions, after which a run is given up; null: no number of
-    them."""
-    fallback: Fallback = Fallback.LAST
-    """The answer of a run in which nothing was accepted: the `last` solution; the one with the most Correct
-    verdicts (`passes`; without any the Solver's); the same, without any the most frequent answer
-    (`majority`); or by the published evaluation script's rule, on accepted runs too (`released`)."""
-    confidence: float = limits(0.95, gt=0.0, lt=1.0, fix="0.95 is the usual choice.")
-    """Coverage of the reported intervals."""
 
 
 class RunConfig(Settings):
@@ -224,10 +174,9 @@ class MarsRLConfig(Settings):
     """The machines that the run is planned for."""
     algo: SerializeAsAny[MethodConfig]
     """The method."""
-    prompts: ClassSpec = Field(
-        default_factory=lambda: ClassSpec(target="marsrl_verl.algos.prompts:MathPrompts")
-    )
-    """The class that words the roles' prompts (`marsrl_verl.algos.prompts.RolePrompts`)."""
+    prompts: ClassSpec = Field(default_factory=ClassSpec)
+    """The class that words the roles' prompts, derived from the method's `Prompts`; where none is named, its
+    `default_prompts`."""
     reward: dict[str, RewardSpec] = Field(default_factory=dict)
     """How responses are scored: for each of the method's roles a reward class
     (`marsrl_verl.rewards.base.RoleReward`)."""
@@ -242,8 +191,8 @@ class MarsRLConfig(Settings):
     """Which probabilities the loss compares the current ones with."""
     external_solver: ExternalSolverConfig = Field(default_factory=ExternalSolverConfig)
     """A Solver that is not trained here."""
-    evaluation: EvaluationConfig = Field(default_factory=EvaluationConfig)
-    """When and how roles and system are measured."""
+    evaluation: SerializeAsAny[EvaluationConfig] = Field(default_factory=EvaluationConfig)
+    """When and how what is trained is measured."""
 
 
 class RootSettings(Settings):
@@ -272,7 +221,7 @@ def node_issues(
         unknown: the message for a key that does not exist.
     """
     algo: Any = node.get("algo")
-    rest = {**node, "algo": MethodConfig(name="")}
+    rest = {**node, "algo": MethodConfig(name=""), "evaluation": EvaluationConfig()}
     issues = find_issues(MarsRLConfig, rest, "marsrl", kinds_only=kinds_only, unknown=unknown)
     try:
         cls = chosen_method(algo)
@@ -282,17 +231,29 @@ def node_issues(
 
     def not_of_method(key: str, siblings: tuple[str, ...]) -> ConfigIssue:
         issue = (unknown or unknown_key)(key, siblings)
-        others = _having(key.removeprefix("marsrl.algo."))
-        if not others:
-            return issue
-        return replace(
-            issue, fix=f"It is a setting of {' and '.join(others)}, and the method is {algo['name']}."
-        )
+        return other_methods_setting(key, node) if _having(key) else issue
 
     return [
         *issues,
-        *find_issues(cls.Config, algo, "marsrl.algo", kinds_only=kinds_only, unknown=not_of_method),
+        *(
+            issue
+            for name, kind in method_nodes(cls).items()
+            for issue in find_issues(
+                kind, node.get(name, {}), f"marsrl.{name}", kinds_only=kinds_only, unknown=not_of_method
+            )
+        ),
     ]
+
+
+def other_methods_setting(key: str, node: Mapping[str, Any], value: Any = None) -> ConfigIssue:
+    """A setting that other methods have."""
+    fix = f"It is a setting of {' and '.join(_having(key))}, and the method is {node['algo']['name']}."
+    return ConfigIssue(key, "There is no such key.", fix, value)
+
+
+def method_nodes(method: type[Method]) -> dict[str, type[Settings]]:
+    """Nodes that a method declares."""
+    return {"algo": method.Config, "evaluation": method.Evaluation}
 
 
 BY_ROLE: dict[str, type[Settings]] = {"roles": RoleSampling, "reward": RewardSpec}
@@ -313,10 +274,15 @@ def unknown_role(key: str, role: str, roles: tuple[str, ...]) -> ConfigIssue:
 
 
 def with_defaults(node: dict[str, Any]) -> dict[str, Any]:
-    """The node with what its method adds: its settings, and an entry for each of its roles. Entries for roles
-    of other installed methods, which presets for several methods have, are left out."""
+    """The node with what its method adds: its settings, its evaluation's, its prompts, and an entry for each
+    of its roles. What presets for several methods say of other installed methods' roles and evaluations is
+    left out."""
     method = chosen_method(node["algo"])
     filled = {**node, "algo": _filled(defaults(method.Config), node["algo"])}
+    if isinstance(given := node.get("evaluation", {}), dict):
+        filled["evaluation"] = _filled(defaults(method.Evaluation), _without(given, foreign_settings(method)))
+    if isinstance(given := node.get("prompts", {}), dict) and given.get("target", UNSET) == UNSET:
+        filled["prompts"] = {**given, "target": method.default_prompts}
     others = {role for one in installed_classes() for role in one.roles} - set(method.roles)
     for name, kind in BY_ROLE.items():
         given = node.get(name, {})
@@ -326,6 +292,44 @@ def with_defaults(node: dict[str, Any]) -> dict[str, Any]:
         rest = {role: one for role, one in given.items() if role not in entries and role not in others}
         filled[name] = {**entries, **rest}
     return filled
+
+
+def foreign_settings(method: type[Method]) -> dict[str, Any]:
+    """Settings that only other installed methods' evaluations have, with their defaults: dotted keys below
+    `marsrl.evaluation`."""
+    own = _flat(defaults(method.Evaluation))
+    others = (_flat(defaults(other.Evaluation)) for other in installed_classes())
+    return {key: usual for settings in others for key, usual in settings.items() if key not in own}
+
+
+def _flat(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The node's values by dotted keys."""
+    found: dict[str, Any] = {}
+    for name, value in node.items():
+        if isinstance(value, Mapping) and value:
+            found |= _flat(value, f"{prefix}{name}.")
+        else:
+            found[f"{prefix}{name}"] = value
+    return found
+
+
+def left_out(node: Mapping[str, Any]) -> dict[str, Any]:
+    """What `with_defaults` leaves out of `marsrl.evaluation`, by dotted keys below it."""
+    foreign = foreign_settings(chosen_method(node["algo"]))
+    given = node.get("evaluation", {})
+    return (
+        {key: value for key, value in _flat(given).items() if key in foreign}
+        if isinstance(given, dict)
+        else {}
+    )
+
+
+def _without(node: dict[str, Any], keys: Collection[str], prefix: str = "") -> dict[str, Any]:
+    return {
+        name: _without(value, keys, f"{prefix}{name}.") if isinstance(value, dict) else value
+        for name, value in node.items()
+        if f"{prefix}{name}" not in keys
+    }
 
 
 def _filled(usual: dict[str, Any], node: Any) -> Any:
@@ -350,12 +354,15 @@ def installed_classes() -> Iterator[type[Method]]:
             continue
 
 
-def _having(name: str) -> list[str]:
-    """The installed methods that have a setting of this name."""
+def _having(key: str) -> list[str]:
+    """The installed methods that have a setting of this key."""
+    _, node, name = key.split(".", 2)
     return [
         method.Config.model_fields["name"].default
         for method in installed_classes()
-        if name in method.Config.model_fields
+        if any(
+            one == name or one.startswith(f"{name}.") for one in _flat(defaults(method_nodes(method)[node]))
+        )
     ]
 
 
@@ -375,9 +382,10 @@ def chosen_method(algo: Any) -> type[Method]:
 def converted_node(node: dict[str, Any]) -> dict[str, Any]:
     """The node with its values as the fields' types have them, interpolations as written; `node_issues` found
     nothing about their kinds."""
-    algo = converted(chosen_method(node["algo"]).Config, node["algo"])
-    rest = converted(MarsRLConfig, {**node, "algo": MethodConfig(name="")})
-    return {**rest, "algo": algo}
+    kinds = method_nodes(chosen_method(node["algo"]))
+    own = {name: converted(kind, node[name]) for name, kind in kinds.items()}
+    rest = {**node, "algo": MethodConfig(name=""), "evaluation": EvaluationConfig()}
+    return {**converted(MarsRLConfig, rest), **own}
 
 
 def read_settings(node: dict[str, Any]) -> MarsRLConfig:
@@ -389,5 +397,6 @@ def read_settings(node: dict[str, Any]) -> MarsRLConfig:
     if issues := node_issues(node):
         raise ConfigError(issues)
     node = with_defaults(node)
-    algo = chosen_method(node["algo"]).Config.model_validate(node["algo"])
-    return MarsRLConfig.model_validate({**node, "algo": algo})
+    kinds = method_nodes(chosen_method(node["algo"]))
+    own = {name: kind.model_validate(node[name]) for name, kind in kinds.items()}
+    return MarsRLConfig.model_validate({**node, **own})

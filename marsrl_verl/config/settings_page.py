@@ -13,6 +13,7 @@ from typing import Any
 from marsrl_verl.algos.registry import installed_methods, method_class
 from marsrl_verl.config.schema import BY_ROLE, MarsRLConfig, RootSettings
 from marsrl_verl.settings.declaration import UNSET, MethodConfig, Settings
+from marsrl_verl.settings.evaluation import EvaluationConfig
 from marsrl_verl.settings.reading import Declared, declared
 
 _HEAD = """\
@@ -32,8 +33,11 @@ def page(methods: Iterable[str]) -> str:
     """
     parts = [_HEAD, _section("Root keys", RootSettings, ""), *_nodes()]
     for name in methods:
-        config = method_class(name).Config
-        parts.append(_section(f"`marsrl.algo` with `name: {name}`", config, "marsrl.algo"))
+        method = method_class(name)
+        parts.append(_section(f"`marsrl.algo` with `name: {name}`", method.Config, "marsrl.algo"))
+        if method.Evaluation is not EvaluationConfig:
+            title, key = f"`marsrl.evaluation` with `name: {name}`", "marsrl.evaluation"
+            parts.append(_section(title, method.Evaluation, key, leave_out=EvaluationConfig))
     return "\n".join(parts)
 
 
@@ -52,10 +56,18 @@ def _nodes() -> list[str]:
     return sections
 
 
-def _section(title: str, model: type[Settings], key: str, usual: Settings | None = None) -> str:
+def _section(
+    title: str,
+    model: type[Settings],
+    key: str,
+    usual: Settings | None = None,
+    leave_out: type[Settings] | None = None,
+) -> str:
+    """A table of the settings, without those of the model that is left out."""
+    others = {one.key for one in declared(leave_out, key)} if leave_out is not None else set()
     lines = [f"## {title}", "", inspect.cleandoc(model.__doc__ or ""), ""]
     lines += ["| key | takes | default | |", "|---|---|---|---|"]
-    lines += [_row(one, key) for one in declared(model, key, usual)]
+    lines += [_row(one, key) for one in declared(model, key, usual) if one.key not in others]
     return "\n".join([*lines, ""])
 
 

@@ -14,111 +14,109 @@ class Inert:
     instead: str
 
 
+_V0 = "The trainer extends verl's V0 trainer."
 _CREDIT = "Advantages come from the groups' role rewards, not from verl's estimators."
 _CREDIT_FIX = "Leave it out; marsrl.algo sets how rewards are credited."
 _NO_CRITIC = "No method here trains a critic."
 _EVALUATION = "Roles and system are evaluated by the plugin."
 _EVALUATION_FIX = "Leave it out; marsrl.evaluation says when and how."
+_NO_TOOLS, _ROWS = "A stage is one model call without tools.", "Rows are stage inputs."
 _ROLLOUTS = "Every sample is written below the run's folder."
+_ROLLOUTS_FIX = "Leave it out; see marsrl.run.log_rollouts."
 _REWARDS = "Responses are scored by the class of their role."
 _REWARDS_FIX = "Leave it out; set marsrl.reward.<role>.target, or reward.custom_reward_function.path."
 _NO_PROFILE = "Nothing starts verl's profiler."
 _NO_PROFILE_FIX = "Leave it out; metrics.jsonl has the time of every phase of a step."
+_OUT = "Leave it out."
 
-INERT_KEYS: tuple[Inert, ...] = (
-    Inert("model_engine", "Only the FSDP2 engine (dp) is driven.", "Leave it at dp."),
-    Inert("trainer.use_v1", "The trainer extends verl's V0 trainer.", "Leave it false."),
-    Inert("trainer.balance_batch", "Rows are always dealt out evenly.", "Leave it true."),
-    Inert("trainer.v1", "The trainer extends verl's V0 trainer.", "Leave it out."),
-    Inert("transfer_queue", "Batches travel through the driver, not through TransferQueue.", "Leave it out."),
-    Inert(
-        "actor_rollout_ref.hybrid_engine",
-        "Where the engine decodes is said by other keys.",
-        "Leave it true; for engines on GPUs of their own set pipeline=overlapped_two_pools.",
-    ),
-    Inert(
-        "actor_rollout_ref.actor.shuffle",
-        "The trainer draws rows into mini-batches, by the run's seed and evenly over ranks.",
-        "Leave it false.",
-    ),
-    Inert("actor_rollout_ref.rollout.mode", "The engine always runs as a server.", "Leave it at async."),
-    Inert("actor_rollout_ref.rollout.name", "Only vLLM is driven.", "Leave it at vllm."),
-    Inert("actor_rollout_ref.rollout.n", "A group is sampled from one row.", "Set marsrl.algo.group_size."),
-    Inert("actor_rollout_ref.rollout.do_sample", "Groups are always sampled.", "Leave it true."),
-    Inert(
-        "actor_rollout_ref.rollout.calculate_log_probs",
-        "Samples keep their log-probabilities.",
-        "Leave it true.",
-    ),
-    Inert(
-        "actor_rollout_ref.rollout.over_sample_rate", "Every group is decoded to its end.", "Leave it at 0."
-    ),
-    Inert(
-        "actor_rollout_ref.rollout.ignore_eos", "Answers end where the model ends them.", "Leave it false."
-    ),
-    Inert(
-        "actor_rollout_ref.rollout.repetition_penalty",
-        "Samples are drawn by marsrl.roles, without penalties.",
-        "Leave it out.",
-    ),
-    Inert("actor_rollout_ref.rollout.val_kwargs", _EVALUATION, _EVALUATION_FIX),
-    Inert(
-        "actor_rollout_ref.rollout.multi_turn", "A stage is one model call without tools.", "Leave it out."
-    ),
-    Inert("actor_rollout_ref.rollout.agent.default_agent_loop", "Rows are stage inputs.", "Leave it out."),
-    Inert(
-        "actor_rollout_ref.rollout.agent.agent_loop_config_path", "Rows are stage inputs.", "Leave it out."
-    ),
-    Inert(
-        "actor_rollout_ref.rollout.agent.agent_loop_manager_class",
-        "The trainer needs its own.",
-        "Leave it out.",
-    ),
-    Inert(
-        "actor_rollout_ref.actor.ppo_mini_batch_size",
-        "Mini-batches are cut by number, since the rows of a step vary.",
-        "Set marsrl.pipeline.updates_per_step or samples_per_update.",
-    ),
-    Inert(
-        "actor_rollout_ref.actor.grad_clip",
-        "The engine clips by the optimizer's setting.",
-        "Set actor_rollout_ref.actor.optim.clip_grad.",
-    ),
-    Inert(
-        "actor_rollout_ref.actor.ulysses_sequence_parallel_size",
-        "verl has another place for it.",
-        "Set actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size.",
-    ),
-    Inert("algorithm", _CREDIT, _CREDIT_FIX),
-    Inert("critic", _NO_CRITIC, "Leave it out."),
-    Inert("trainer.critic_warmup", _NO_CRITIC, "Leave it out."),
-    Inert("trainer.max_critic_ckpt_to_keep", _NO_CRITIC, "Leave it out."),
-    Inert("distillation", "No method here distils from a teacher.", "Leave it out."),
-    Inert("reward_model", _REWARDS, _REWARDS_FIX),
-    Inert("reward.reward_manager", _REWARDS, _REWARDS_FIX),
-    Inert("reward.reward_model", _REWARDS, _REWARDS_FIX),
-    Inert("sandbox_fusion", _REWARDS, _REWARDS_FIX),
-    Inert("reward.sandbox_fusion", _REWARDS, _REWARDS_FIX),
-    Inert(
-        "data.gen_batch_size", "A step takes data.train_batch_size problems.", "Set data.train_batch_size."
-    ),
-    Inert("data.val_batch_size", _EVALUATION, _EVALUATION_FIX),
-    Inert("data.reward_fn_key", _REWARDS, _REWARDS_FIX),
-    Inert("data.filter_overlong_prompts_workers", "Prompts are measured in one process.", "Leave it out."),
-    Inert("data.truncation", "Prompts are never truncated; too long ones are not asked.", "Leave it out."),
-    Inert("data.tool_config_path", "A stage is one model call without tools.", "Leave it out."),
-    Inert("data.function_tool_path", "A stage is one model call without tools.", "Leave it out."),
-    Inert("trainer.val_before_train", _EVALUATION, _EVALUATION_FIX),
-    Inert("trainer.test_freq", _EVALUATION, _EVALUATION_FIX),
-    Inert("trainer.log_val_generations", _ROLLOUTS, "Leave it out; see marsrl.run.log_rollouts."),
-    Inert("trainer.rollout_data_dir", _ROLLOUTS, "Leave it out; see marsrl.run.log_rollouts."),
-    Inert("trainer.validation_data_dir", _ROLLOUTS, "Leave it out; see marsrl.run.log_rollouts."),
-    Inert("trainer.esi_redundant_time", "Checkpoints follow trainer.save_freq alone.", "Leave it at 0."),
-    Inert("global_profiler", _NO_PROFILE, _NO_PROFILE_FIX),
-    Inert("actor_rollout_ref.actor.profiler", _NO_PROFILE, _NO_PROFILE_FIX),
-    Inert("actor_rollout_ref.ref.profiler", _NO_PROFILE, _NO_PROFILE_FIX),
-    Inert("actor_rollout_ref.rollout.profiler", _NO_PROFILE, _NO_PROFILE_FIX),
-    Inert("skip", "Rollouts are never replayed from another run.", "Leave it out."),
+_INERT: dict[str, dict[str, tuple[str, str]]] = {
+    "": {
+        "model_engine": ("Only the FSDP2 engine (dp) is driven.", "Leave it at dp."),
+        "transfer_queue": ("Batches travel through the driver, not through TransferQueue.", _OUT),
+        "algorithm": (_CREDIT, _CREDIT_FIX),
+        "critic": (_NO_CRITIC, _OUT),
+        "distillation": ("No method here distils from a teacher.", _OUT),
+        "reward_model": (_REWARDS, _REWARDS_FIX),
+        "sandbox_fusion": (_REWARDS, _REWARDS_FIX),
+        "global_profiler": (_NO_PROFILE, _NO_PROFILE_FIX),
+        "skip": ("Rollouts are never replayed from another run.", _OUT),
+    },
+    "trainer.": {
+        "use_v1": (_V0, "Leave it false."),
+        "v1": (_V0, _OUT),
+        "balance_batch": ("Rows are always dealt out evenly.", "Leave it true."),
+        "critic_warmup": (_NO_CRITIC, _OUT),
+        "max_critic_ckpt_to_keep": (_NO_CRITIC, _OUT),
+        "val_before_train": (_EVALUATION, _EVALUATION_FIX),
+        "test_freq": (_EVALUATION, _EVALUATION_FIX),
+        "log_val_generations": (_ROLLOUTS, _ROLLOUTS_FIX),
+        "rollout_data_dir": (_ROLLOUTS, _ROLLOUTS_FIX),
+        "validation_data_dir": (_ROLLOUTS, _ROLLOUTS_FIX),
+        "esi_redundant_time": ("Checkpoints follow trainer.save_freq alone.", "Leave it at 0."),
+    },
+    "actor_rollout_ref.": {
+        "hybrid_engine": (
+            "Where the engine decodes is said by other keys.",
+            "Leave it true; for engines on GPUs of their own set pipeline=overlapped_two_pools.",
+        ),
+        "ref.profiler": (_NO_PROFILE, _NO_PROFILE_FIX),
+    },
+    "actor_rollout_ref.actor.": {
+        "shuffle": (
+            "The trainer draws rows into mini-batches, by the run's seed and evenly over ranks.",
+            "Leave it false.",
+        ),
+        "ppo_mini_batch_size": (
+            "Mini-batches are cut by number, since the rows of a step vary.",
+            "Set marsrl.pipeline.updates_per_step or samples_per_update.",
+        ),
+        "grad_clip": (
+            "The engine clips by the optimizer's setting.",
+            "Set actor_rollout_ref.actor.optim.clip_grad.",
+        ),
+        "ulysses_sequence_parallel_size": (
+            "verl has another place for it.",
+            "Set actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size.",
+        ),
+        "optim.warmup_style": (
+            "verl has another name for it.",
+            "Remove it and set actor_rollout_ref.actor.optim.lr_scheduler_type.",
+        ),
+        "profiler": (_NO_PROFILE, _NO_PROFILE_FIX),
+    },
+    "actor_rollout_ref.rollout.": {
+        "mode": ("The engine always runs as a server.", "Leave it at async."),
+        "name": ("Only vLLM is driven.", "Leave it at vllm."),
+        "n": ("A group is sampled from one row.", "Set marsrl.algo.group_size."),
+        "do_sample": ("Groups are always sampled.", "Leave it true."),
+        "calculate_log_probs": ("Samples keep their log-probabilities.", "Leave it true."),
+        "over_sample_rate": ("Every group is decoded to its end.", "Leave it at 0."),
+        "ignore_eos": ("Answers end where the model ends them.", "Leave it false."),
+        "repetition_penalty": ("Samples are drawn by marsrl.roles, without penalties.", _OUT),
+        "val_kwargs": (_EVALUATION, _EVALUATION_FIX),
+        "multi_turn": (_NO_TOOLS, _OUT),
+        "agent.default_agent_loop": (_ROWS, _OUT),
+        "agent.agent_loop_config_path": (_ROWS, _OUT),
+        "agent.agent_loop_manager_class": ("The trainer needs its own.", _OUT),
+        "profiler": (_NO_PROFILE, _NO_PROFILE_FIX),
+    },
+    "reward.": {
+        "reward_manager": (_REWARDS, _REWARDS_FIX),
+        "reward_model": (_REWARDS, _REWARDS_FIX),
+        "sandbox_fusion": (_REWARDS, _REWARDS_FIX),
+    },
+    "data.": {
+        "gen_batch_size": ("A step takes data.train_batch_size problems.", "Set data.train_batch_size."),
+        "val_batch_size": (_EVALUATION, _EVALUATION_FIX),
+        "reward_fn_key": (_REWARDS, _REWARDS_FIX),
+        "filter_overlong_prompts_workers": ("Prompts are measured in one process.", _OUT),
+        "truncation": ("Prompts are never truncated; too long ones are not asked.", _OUT),
+        "tool_config_path": (_NO_TOOLS, _OUT),
+        "function_tool_path": (_NO_TOOLS, _OUT),
+    },
+}
+INERT_KEYS = tuple(
+    Inert(f"{node}{name}", *why) for node, keys in _INERT.items() for name, why in keys.items()
 )
 """What the trainer does not use, and what to set instead."""
 
@@ -150,10 +148,6 @@ FIXED_KEYS: tuple[Inert, ...] = (
         "A run is only resumed from a folder.",
         "Leave it out; trainer.default_local_dir may lie on a mounted file system.",
     ),
-    Inert(
-        "actor_rollout_ref.rollout.disaggregation",
-        "Each engine both reads prompts and decodes.",
-        "Leave it out.",
-    ),
+    Inert("actor_rollout_ref.rollout.disaggregation", "Each engine both reads prompts and decodes.", _OUT),
 )
 """What must stay as it is: another value would be honoured by a part of the run, with a wrong result."""

@@ -30,35 +30,31 @@ EACH, FIRST = "<role>", "<first role>"
 """In a key of ours: each of the method's roles, or the first one, which answers the problem."""
 
 
-def _of_roles(name: str) -> tuple[str, ...]:
-    return (f"marsrl.roles.{EACH}.{name}",)
-
-
 @dataclass(frozen=True, slots=True)
 class VerlKey:
-    """A key of verl and the keys of ours that take its value."""
+    """A key of verl and the key of ours that takes its value."""
 
     key: str
-    ours: tuple[str, ...]
+    ours: str
     value: Callable[[Override], str] = _as_written
-    """The value for our keys, as written on a command line."""
+    """The value for our key, as written on a command line."""
 
 
-_ROLLOUT, _EVALUATION = "actor_rollout_ref.rollout", "marsrl.evaluation"
+_ROLLOUT, _ROLES, _EVALUATION = "actor_rollout_ref.rollout", f"marsrl.roles.{EACH}", "marsrl.evaluation"
 
 VERL_KEYS: tuple[VerlKey, ...] = (
-    VerlKey(f"{_ROLLOUT}.n", ("marsrl.algo.group_size",)),
-    VerlKey(f"{_ROLLOUT}.temperature", _of_roles("temperature")),
-    VerlKey(f"{_ROLLOUT}.top_p", _of_roles("top_p")),
-    VerlKey(f"{_ROLLOUT}.top_k", _of_roles("top_k")),
-    VerlKey(f"{_ROLLOUT}.val_kwargs.n", (f"{_EVALUATION}.samples_per_problem",)),
-    VerlKey(f"{_ROLLOUT}.val_kwargs.temperature", (f"{_EVALUATION}.temperature",)),
-    VerlKey(f"{_ROLLOUT}.val_kwargs.top_p", (f"{_EVALUATION}.top_p",)),
-    VerlKey("algorithm.norm_adv_by_std_in_grpo", ("marsrl.algo.normalize_std",)),
-    VerlKey("data.max_prompt_length", (f"marsrl.roles.{FIRST}.max_prompt_tokens",)),
-    VerlKey("data.max_response_length", _of_roles("max_new_tokens")),
-    VerlKey("trainer.test_freq", (f"{_EVALUATION}.every",), _every),
-    VerlKey("trainer.val_before_train", (f"{_EVALUATION}.before",)),
+    VerlKey(f"{_ROLLOUT}.n", "marsrl.algo.group_size"),
+    VerlKey(f"{_ROLLOUT}.temperature", f"{_ROLES}.temperature"),
+    VerlKey(f"{_ROLLOUT}.top_p", f"{_ROLES}.top_p"),
+    VerlKey(f"{_ROLLOUT}.top_k", f"{_ROLES}.top_k"),
+    VerlKey(f"{_ROLLOUT}.val_kwargs.n", f"{_EVALUATION}.samples_per_problem"),
+    VerlKey(f"{_ROLLOUT}.val_kwargs.temperature", f"{_EVALUATION}.temperature"),
+    VerlKey(f"{_ROLLOUT}.val_kwargs.top_p", f"{_EVALUATION}.top_p"),
+    VerlKey("algorithm.norm_adv_by_std_in_grpo", "marsrl.algo.normalize_std"),
+    VerlKey("data.max_prompt_length", f"marsrl.roles.{FIRST}.max_prompt_tokens"),
+    VerlKey("data.max_response_length", f"{_ROLES}.max_new_tokens"),
+    VerlKey("trainer.test_freq", f"{_EVALUATION}.every", _every),
+    VerlKey("trainer.val_before_train", f"{_EVALUATION}.before"),
 )
 """What a verl key sets here."""
 
@@ -99,7 +95,12 @@ def translate(overrides: tuple[str, ...], roles: Callable[[], tuple[str, ...]]) 
         key = override.key_or_group
         if key == ESTIMATOR and not override.is_delete():
             if override.value() != GROUP_RELATIVE:
-                problems.append(_other_estimator(override))
+                what = (
+                    "Advantages come from the groups' role rewards; of verl's estimators only grpo names "
+                    "that."
+                )
+                fix = "Leave it out; algo=grpo trains the Solver alone with group-relative advantages."
+                problems.append(ConfigIssue(key, what, fix, override.value()))
             named = True
         elif (one := by_key.get(key)) is None or override.is_delete():
             kept.append(text)
@@ -107,7 +108,8 @@ def translate(overrides: tuple[str, ...], roles: Callable[[], tuple[str, ...]]) 
             value = one.value(override)
             for ours in with_roles(one.ours, roles):
                 if given.get(ours, value) != value:
-                    problems.append(_contradiction(key, value, ours, given[ours]))
+                    what = f"It sets {ours} here, which the command line sets to {given[ours]}."
+                    problems.append(ConfigIssue(key, what, "Leave one of them out.", value))
                 kept.append(f"{ours}={value}")
             notes.append(f"{text} is taken as {_listed(one.ours, roles)}={value}")
     if problems:
@@ -115,33 +117,14 @@ def translate(overrides: tuple[str, ...], roles: Callable[[], tuple[str, ...]]) 
     return Translated(tuple(kept), tuple(notes), named)
 
 
-def with_roles(keys: tuple[str, ...], roles: Callable[[], tuple[str, ...]]) -> list[str]:
-    """The keys, for the roles that they are about."""
-    found = []
-    for key in keys:
-        if EACH in key:
-            found += [key.replace(EACH, role) for role in roles()]
-        else:
-            found.append(key.replace(FIRST, roles()[0]) if FIRST in key else key)
-    return found
+def with_roles(key: str, roles: Callable[[], tuple[str, ...]]) -> list[str]:
+    """The key, for the roles that it is about."""
+    if EACH in key:
+        return [key.replace(EACH, role) for role in roles()]
+    return [key.replace(FIRST, roles()[0]) if FIRST in key else key]
 
 
-def _listed(keys: tuple[str, ...], roles: Callable[[], tuple[str, ...]]) -> str:
+def _listed(key: str, roles: Callable[[], tuple[str, ...]]) -> str:
     """The keys in one word: `marsrl.roles.{solver,verifier,corrector}.top_p`."""
-    several = any(EACH in key for key in keys) and len(roles()) > 1
-    return keys[0].replace(EACH, f"{{{','.join(roles())}}}") if several else with_roles(keys, roles)[0]
-
-
-def _contradiction(key: str, value: str, ours: str, other: str) -> ConfigIssue:
-    return ConfigIssue(
-        key, f"It sets {ours} here, which the command line sets to {other}.", "Leave one of them out.", value
-    )
-
-
-def _other_estimator(override: Override) -> ConfigIssue:
-    return ConfigIssue(
-        ESTIMATOR,
-        "Advantages come from the groups' role rewards; of verl's estimators only grpo names that.",
-        "Leave it out; algo=grpo trains the Solver alone with group-relative advantages.",
-        override.value(),
-    )
+    several = EACH in key and len(roles()) > 1
+    return key.replace(EACH, f"{{{','.join(roles())}}}") if several else with_roles(key, roles)[0]

@@ -77,6 +77,16 @@ def role_factors(
     return factors
 
 
+def _rewards(group: Group, sequence: int) -> list[float]:
+    """What the comparable trajectories earn with their sequence of this number: its own reward, else (or
+    where one has no such sequence) the trajectory's."""
+    found = []
+    for one in group.comparable:
+        own = one.sequences[sequence].reward if sequence < len(one.sequences) else None
+        found.append(one.value if own is None else own)
+    return found
+
+
 def comparable_rows(groups: Sequence[Group]) -> list[RowRef]:
     """The sequences that a group-relative advantage can be given to, in the order of the groups.
 
@@ -84,28 +94,34 @@ def comparable_rows(groups: Sequence[Group]) -> list[RowRef]:
     whose rewards are all equal are left out, as are sequences without a token of their policy's own and
     trajectories that were trained before (their rewards do count in their group's mean).
     """
-    return [
-        RowRef(at, place, number)
-        for at, group in enumerate(groups)
-        if len(set(group.rewards)) > 1
-        for place, one in enumerate(group.trajectories)
-        if one.comparable and one.trajectory_id not in group.trained_before
-        for number, sequence in enumerate(one.sequences)
-        if sequence.trained_tokens
-    ]
+    rows = []
+    for at, group in enumerate(groups):
+        most = max((len(one.sequences) for one in group.trajectories), default=0)
+        differ = [len(set(_rewards(group, number))) > 1 for number in range(most)]
+        rows += [
+            RowRef(at, place, number)
+            for place, one in enumerate(group.trajectories)
+            if one.comparable and one.trajectory_id not in group.trained_before
+            for number, sequence in enumerate(one.sequences)
+            if differ[number] and sequence.trained_tokens
+        ]
+    return rows
 
 
 def group_relative(rows: Rows, *, normalize_std: bool = True, eps: float = 1e-6) -> NDArray[np.float64]:
-    """(B,) the advantage of every row's trajectory in its group (`group_advantages`)."""
-    by_group: dict[int, dict[str, float]] = {}
+    """(B,) the advantage of every row in its group (`group_advantages`): sequences of one number are
+    compared, each by its own reward or its trajectory's."""
+    by_group: dict[tuple[int, int], dict[str, float]] = {}
     found = []
     for row, ref in enumerate(rows.refs):
-        if ref.group not in by_group:
+        key = ref.group, ref.sequence
+        if key not in by_group:
             group = rows.groups[ref.group]
-            values = group_advantages(group.rewards, normalize_std=normalize_std, eps=eps)
+            rewards = _rewards(group, ref.sequence)
+            values = group_advantages(rewards, normalize_std=normalize_std, eps=eps)
             names = [one.trajectory_id for one in group.comparable]
-            by_group[ref.group] = dict(zip(names, values, strict=True))
-        found.append(by_group[ref.group][rows.trajectory(row).trajectory_id])
+            by_group[key] = dict(zip(names, values, strict=True))
+        found.append(by_group[key][rows.trajectory(row).trajectory_id])
     return np.array(found, dtype=np.float64)
 
 

@@ -14,12 +14,14 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from marsrl_verl.core.prompts import NO_PROBLEM, Prompts, PromptShape
 from marsrl_verl.core.request import Message, Plain, Problem, RolloutRequest
 from marsrl_verl.core.rows import RowRef, Rows
 from marsrl_verl.core.sequence import Sequence as TokenSequence
 from marsrl_verl.core.trajectory import Group, RewardResult, Trajectory
 from marsrl_verl.settings.choices import Choice
 from marsrl_verl.settings.declaration import MethodConfig
+from marsrl_verl.settings.evaluation import EvaluationConfig
 from marsrl_verl.settings.issues import ConfigIssue
 
 
@@ -203,10 +205,18 @@ class Method(ABC):
 
     Config: ClassVar[type[MethodConfig]] = MethodConfig
     """The settings of `marsrl.algo`."""
+    Evaluation: ClassVar[type[EvaluationConfig]] = EvaluationConfig
+    """The settings of `marsrl.evaluation`."""
+    Prompts: ClassVar[type[Prompts]] = Prompts
+    """What the class of `marsrl.prompts` has to be derived from."""
+    default_prompts: ClassVar[str] = "marsrl_verl.core.prompts:ProblemPrompts"
+    """That class, where the configuration names none."""
     roles: ClassVar[tuple[str, ...]]
     """Roles that are asked, in training or in the evaluation of the method."""
     answering_roles: ClassVar[tuple[str, ...]] = ()
     """Roles whose responses answer the problem: what a reward function of verl's scores."""
+    rollout: ClassVar[str] = "single_call"
+    """The rollout program that answers a problem in the evaluation that methods have by default."""
     external_role: ClassVar[str | None] = None
     """The role that another model may play (`marsrl.external_solver`)."""
     records_log_probs: ClassVar[bool] = False
@@ -237,19 +247,24 @@ class Method(ABC):
         return configured
 
     @classmethod
-    def asked_roles(cls, config: Any, evaluation_rounds: int) -> tuple[str, ...]:
+    def first_role(cls, config: Any) -> str:
+        """The role of the first stage, which is asked the problems as the data has them."""
+        return cls.plan(config)[0].role
+
+    @classmethod
+    def asked_roles(cls, config: Any, evaluation: Any | None) -> tuple[str, ...]:
         """The roles that a run asks: engine and trainer must have room for them.
 
         Args:
             config: a `Config`.
-            evaluation_rounds: `marsrl.evaluation.correction_rounds`.
+            evaluation: an `Evaluation`; None: those of training alone.
         """
         return cls.roles
 
     @classmethod
-    def evaluation_rounds(cls, config: Any) -> int:
-        """Verify–correct rounds with which what it trains is evaluated by default; 0: the Solver alone."""
-        return 0
+    def prompt_shapes(cls, config: Any, prompts: Any) -> tuple[PromptShape, ...]:
+        """What the prompts of each role are made of, for the plan; by default those of the first role."""
+        return (PromptShape(cls.first_role(config), prompts.problem(NO_PROBLEM)),)
 
     @classmethod
     def checks(cls, run: RunView) -> list[ConfigIssue]:
@@ -271,6 +286,31 @@ class Method(ABC):
         """What the printed plan says below the table of stages."""
         return []
 
+    # --- evaluation ----------------------------------------------------------------------------
+
+    @classmethod
+    def evaluation(cls, config: Any, evaluation: Any, prompts: Any) -> Any:
+        """How what it trains is evaluated, an `evaluation.runs.Evaluation`; None: the first role answers
+        (`evaluation.single_role.SingleRole`).
+
+        Args:
+            config: a `Config`.
+            evaluation: an `Evaluation`.
+            prompts: the object of `marsrl.prompts`.
+        """
+        return None
+
+    @classmethod
+    def evaluation_calls(cls, config: Any, evaluation: Any) -> Mapping[str, int]:
+        """Most responses of each role in one run of its evaluation."""
+        return {cls.first_role(config): 1}
+
+    @classmethod
+    def group_metrics(cls, groups: Sequence[Group]) -> dict[str, float] | None:
+        """What scored groups of one role, or of one stage, say beside the figures that all have, by name.
+        None: how many answers are right (`evaluation.single_role.answer_metrics`)."""
+        return None
+
     # --- requests ------------------------------------------------------------------------------
 
     def admits(self, problem: Problem) -> bool:
@@ -282,7 +322,8 @@ class Method(ABC):
         return configured
 
     def pass_ended(self, step: int) -> None:  # noqa: B027  (most methods have no phases)
-        """The data is through and nothing is in flight, where `passes` is drained."""
+        """Where `passes` is drained: the data is through, and all of it was trained. `step` is the first one
+        of the next pass."""
 
     @abstractmethod
     def first_requests(self, problem: Problem, step: int) -> list[RolloutRequest]:

@@ -68,12 +68,9 @@ class PolicySet:
                 raise ValueError(
                     f"{whose} names the policy {name!r}, known: {', '.join(sorted(self._policies))}"
                 )
-        self._versions = dict.fromkeys(self.trained, 0)
-
-    @property
-    def trained(self) -> tuple[str, ...]:
+        self.trained = tuple(sorted(name for name, one in self._policies.items() if one.trained))
         """Names of the policies with weights of ours, sorted."""
-        return tuple(sorted(name for name, one in self._policies.items() if one.trained))
+        self._versions = dict.fromkeys(self.trained, 0)
 
     def of(self, role: str) -> Policy:
         """The policy of a role.

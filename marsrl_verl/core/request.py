@@ -92,8 +92,8 @@ class RolloutRequest:
     """The rollout program: a name of the method's or of a built-in one."""
     inputs: Mapping[str, Plain] = field(default_factory=dict)
     """What rollout and rewards need beside the messages (the solution under judgement, a plan)."""
-    sampling: Mapping[str, Sampling] = field(default_factory=dict)
-    """By role, where this request's differs from the run's."""
+    sampling: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    """By role, the fields of `Sampling` that this request changes: `{"solver": {"temperature": 0.0}}`."""
     parent_id: str | None = None
     """The trajectory that this request was built from; None at a first stage."""
     created_step: int = 0
@@ -101,17 +101,17 @@ class RolloutRequest:
     prefix: Sequence | None = None
     """The beginning of a response that all `n` trajectories continue; None: they begin at the prompt."""
     resume: RolloutOutput | None = None
-    """What earlier rounds brought, where some of it is to be continued."""
+    """What earlier rounds brought, where some of it is to be continued: paused trajectories whole, of ended
+    ones neither tokens nor texts."""
 
     def sampling_of(self, role: str, usual: Mapping[str, Sampling]) -> Sampling:
-        """The request's own settings for a role, else the run's (`usual`)."""
-        found = self.sampling.get(role) or usual.get(role)
-        if found is None:
+        """The run's settings for a role (`usual`), as this request changes them."""
+        if role not in usual:
             raise ValueError(
                 f"request {self.group_id}: sampling settings are missing for role {role!r}, found "
                 f"{sorted(usual)}"
             )
-        return found
+        return replace(usual[role], **self.sampling.get(role, {}))
 
     @property
     def continued_tokens(self) -> int:
@@ -129,7 +129,7 @@ class RolloutRequest:
         plain["problem"] = self.problem.problem_id
         plain["messages"] = [dict(message) for message in self.messages]
         plain["inputs"] = dict(self.inputs)
-        plain["sampling"] = {role: _shallow(one) for role, one in self.sampling.items()}
+        plain["sampling"] = {role: dict(changed) for role, changed in self.sampling.items()}
         plain["prefix"] = None if self.prefix is None else self.prefix.to_plain()
         return plain
 
@@ -142,7 +142,6 @@ class RolloutRequest:
                 **data,
                 "problem": problems[data["problem"]],
                 "messages": tuple(dict(message) for message in data["messages"]),
-                "sampling": {role: Sampling(**one) for role, one in data["sampling"].items()},
                 "prefix": None if prefix is None else Sequence.from_plain(prefix),
             }
         )
@@ -154,7 +153,7 @@ class RolloutRequest:
 
 def problem_to_plain(problem: Problem) -> dict[str, Plain]:
     """A problem as plain data."""
-    return {**_shallow(problem), "messages": [dict(message) for message in problem.messages]}
+    return {**plain_fields(problem), "messages": [dict(message) for message in problem.messages]}
 
 
 def problem_from_plain(data: Mapping[str, Plain]) -> Problem:
@@ -162,5 +161,6 @@ def problem_from_plain(data: Mapping[str, Plain]) -> Problem:
     return Problem(**{**data, "messages": tuple(dict(message) for message in data["messages"])})
 
 
-def _shallow(item: Any) -> dict[str, Plain]:
+def plain_fields(item: Any) -> dict[str, Plain]:
+    """A dataclass's fields by name, as they are."""
     return {one.name: getattr(item, one.name) for one in fields(item)}

@@ -14,7 +14,7 @@ LogProbs = NDArray[np.float32]
 Mask = NDArray[np.uint8]
 
 TURN = "turn"
-"""Annotation: the turn of a dialogue in which each token was sampled, -1 for all others (int16)."""
+"""Annotation: the turn, of a dialogue or between tool calls, in which a token was sampled; -1 for others."""
 TRAINER_LOG_PROBS = "trainer_log_probs"
 """Annotation: log-probabilities under the trainer's weights when it looked at the sequence."""
 RECORDED_LOG_PROBS = "recorded_log_probs"

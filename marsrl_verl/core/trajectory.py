@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
 
-from marsrl_verl.core.request import Plain, RolloutRequest
+from marsrl_verl.core.request import Plain, RolloutRequest, plain_fields
 from marsrl_verl.core.sequence import Sequence
 
 
@@ -29,7 +28,7 @@ class FinishReason(str, Enum):
     ABORTED = "aborted"
     """The engine gave the request up."""
     ERROR = "error"
-    """The engine or a tool failed; `Trajectory.detail` says how."""
+    """The request failed; `Trajectory.detail` says how. (A tool that fails is none: what it says is read.)"""
 
     @property
     def failed(self) -> bool:
@@ -44,12 +43,17 @@ class RewardResult:
     value: float
     """The reward."""
     info: Mapping[str, Plain] = field(default_factory=dict)
-    """What else it found, by name: `answer` (the extracted one), a Verifier's `verdict` and `report`."""
+    """What else it found, by name: `answer` (the extracted one) and what the role's reward adds."""
     error: str | None = None
     """What went wrong in grading (time limit, unparsable answer), for the log; the reward then is 0."""
     graded: bool = True
     """False where the grader itself failed (exception, dead process), so that the reward 0 says nothing about
     the trajectory. An answer that can't be parsed, or that takes too long, is graded: it is wrong."""
+
+
+def is_correct(reward: float) -> bool:
+    """Whether the reward of an answer says that it is right."""
+    return reward > 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,8 +132,8 @@ class Trajectory:
 
     @property
     def new_tokens(self) -> int:
-        """Tokens that the last generation round added."""
-        return sum(sequence.new_tokens for sequence in self.sequences)
+        """Tokens that policies chose in the last generation round."""
+        return sum(int(one.response_mask[len(one) - one.new_tokens :].sum()) for one in self.sequences)
 
     @property
     def paused(self) -> bool:
@@ -161,13 +165,13 @@ class Trajectory:
 
     def to_plain(self) -> dict[str, Plain]:
         """As plain data. Arrays are shared, not copied: a state is taken in every step."""
-        plain = _shallow(self)
+        plain = plain_fields(self)
         plain["sequences"] = [sequence.to_plain() for sequence in self.sequences]
         plain["finish"] = self.finish.value
         plain["reward"] = (
-            None if self.reward is None else {**_shallow(self.reward), "info": dict(self.reward.info)}
+            None if self.reward is None else {**plain_fields(self.reward), "info": dict(self.reward.info)}
         )
-        plain["fork"] = None if self.fork is None else _shallow(self.fork)
+        plain["fork"] = None if self.fork is None else plain_fields(self.fork)
         return plain
 
     @classmethod
@@ -233,7 +237,3 @@ class Group:
         """The inverse of `to_plain`."""
         members = [Trajectory.from_plain(one) for one in data["trajectories"]]
         return cls(request, members, frozenset(data["trained_before"]))
-
-
-def _shallow(item: Any) -> dict[str, Plain]:
-    return {one.name: getattr(item, one.name) for one in fields(item)}

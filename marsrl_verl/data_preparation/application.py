@@ -24,19 +24,14 @@ from marsrl_verl.data_preparation.grades import ProblemGrades
 from marsrl_verl.data_preparation.output import write_parquet
 from marsrl_verl.data_preparation.recorded import check_reference, read_recorded
 from marsrl_verl.data_preparation.report import Facts, report, summary
-from marsrl_verl.data_preparation.sampling import (
-    LocalEngine,
-    grade_texts,
-    sample_and_grade,
-    scorer,
-    solver_request,
-)
+from marsrl_verl.data_preparation.sampling import grade_texts, problem_request, sample_and_grade, scorer
 from marsrl_verl.data_preparation.selection import hold_out, select
 from marsrl_verl.data_preparation.training_settings import (
+    answer_sampling,
     answer_settings,
+    answering_role,
     grader_settings,
     make_grader,
-    solver_sampling,
     training_config,
 )
 from marsrl_verl.reporting.files import write_json_atomic
@@ -104,9 +99,8 @@ def _errors_to(log: Path) -> None:
 def _prepare(arguments: Arguments, make_client: MakeClient) -> None:
     _check_output(arguments)
     config = training_config(arguments.overrides)
-    found = collect(
-        read_rows(arguments.inputs, arguments.columns.names), arguments.columns, arguments.instruction
-    )
+    rows = read_rows(arguments.inputs, arguments.columns.names)
+    found = collect(rows, arguments.columns, arguments.instruction)
     _say_source(found, arguments)
     _check_source(found, arguments)
     seed = int(config.marsrl.run.seed)
@@ -117,10 +111,8 @@ def _prepare(arguments: Arguments, make_client: MakeClient) -> None:
         grades = _sampled_grades(arguments, config, found, facts, make_client)
     selection = select(found.problems.values(), grades, arguments.rates)
     if not selection.kept:
-        raise DataError(
-            f"No problem is kept; what became of them: {dict(selection.counts)}.",
-            "Change --min-pass-rate and --max-pass-rate, or give other problems.",
-        )
+        what = f"No problem is kept; what became of them: {dict(selection.counts)}."
+        raise DataError(what, "Change --min-pass-rate and --max-pass-rate, or give other problems.")
     train, val = hold_out(selection.kept, arguments.held_out, seed)
     arguments.output.mkdir(parents=True, exist_ok=True)
     write_parquet(arguments.output / TRAIN, train, grades, "train")
@@ -136,9 +128,9 @@ def _prepare(arguments: Arguments, make_client: MakeClient) -> None:
 def _check_output(arguments: Arguments) -> None:
     there = [name for name in (TRAIN, VAL) if (arguments.output / name).exists()]
     if there and not arguments.replace:
+        what = f"{arguments.output} already holds {' and '.join(there)}."
         raise DataError(
-            f"{arguments.output} already holds {' and '.join(there)}.",
-            "Choose another --output, or --replace them; grades that are there are used again.",
+            what, "Choose another --output, or --replace them; grades that are there are used again."
         )
 
 
@@ -166,19 +158,14 @@ def _check_source(found: Collected, arguments: Arguments) -> None:
             f"{_fault_text(what, fault.count, fault.places)}; {fault.fix}"
             for what, fault in found.faults.items()
         ]
-        raise DataError(
-            f"{found.bad_rows} of {found.rows} rows are no usable problem.\n  " + "\n  ".join(lines),
-            "Correct these rows, or leave them out with --bad-rows skip.",
-        )
+        what = "\n  ".join([f"{found.bad_rows} of {found.rows} rows are no usable problem.", *lines])
+        raise DataError(what, "Correct these rows, or leave them out with --bad-rows skip.")
     if not found.problems:
         raise DataError("The files hold no problem.", "Name files with problems.")
     if arguments.instruction is not None and not found.stripped:
         first = next(iter(found.problems.values()))
-        raise DataError(
-            "The instruction that is to be taken off is around no problem; the first one reads "
-            f"{first.question[:120]!r}.",
-            "Leave the option out, or correct its text.",
-        )
+        what = "The instruction that is to be taken off is around no problem; the first one reads "
+        raise DataError(f"{what}{first.question[:120]!r}.", "Leave the option out, or correct its text.")
 
 
 def _fault_text(what: str, count: int, places: list[str]) -> str:
@@ -191,13 +178,11 @@ def _recorded_grades(
 ) -> dict[str, ProblemGrades]:
     assert arguments.from_answers is not None
     with closing(make_grader(config)) as reward:
-        grade = partial(grade_texts, reward, arguments.graders)
+        grade = partial(grade_texts, reward, arguments.graders, answering_role(config))
         recorded = read_recorded(arguments.from_answers, found.problems, arguments.instruction, grade)
     if not recorded.grades:
-        raise DataError(
-            f"{arguments.from_answers}: it holds no answers to any of the {len(found.problems)} problems.",
-            "Name the problems by the same text, or by the hash in the field `problem`.",
-        )
+        what = f"{arguments.from_answers}: it holds no answers to any of the {len(found.problems)} problems."
+        raise DataError(what, "Name the problems by the same text, or by the hash in the field `problem`.")
     if recorded.graded_here and all(one.ungraded for one in recorded.grades.values()):
         raise _broken(list(recorded.grades.values()))
     facts.answer_settings = {
@@ -239,7 +224,7 @@ def _answer_missing(
 ) -> None:
     from marsrl_verl.verl_adapter.rollout_server.offline_engine import load_tokenizer
 
-    settings, sampling = typed_settings(config), solver_sampling(config)
+    settings, sampling = typed_settings(config), answer_sampling(config)
     print(
         f"{config.actor_rollout_ref.model.path}: {arguments.answers} answers each, temperature "
         f"{sampling.temperature:g}, at most {sampling.max_new_tokens} tokens, seed {settings.run.seed}; "
@@ -248,13 +233,14 @@ def _answer_missing(
     )
     client, prompts = make_client(config, sampling), build_prompts(settings)
     chat = chat_tokenizer(config, load_tokenizer(config))
-    requests = [solver_request(one, prompts, arguments.answers) for one in missing]
+    role = answering_role(config)
+    requests = [problem_request(one, role, prompts, arguments.answers) for one in missing]
     slots = _QUEUED_PER_SLOT * int(config.actor_rollout_ref.rollout.max_num_seqs)
     room = -(-slots // arguments.answers) + arguments.graders
     with closing(make_grader(config)) as reward:
         runner = RolloutRunner(client, chat, scorer(reward, arguments.graders), seed=settings.run.seed)
-        with closing(LocalEngine(runner, room)) as engine:
-            graded = sample_and_grade(requests, engine, sampling, keep_responses=arguments.keep_responses)
+        graded = sample_and_grade(requests, runner, sampling, room, keep_responses=arguments.keep_responses)
+        with closing(graded):
             _record(graded, log, _Progress(len(missing)))
 
 

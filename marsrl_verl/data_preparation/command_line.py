@@ -19,7 +19,7 @@ ANSWERS = 8
 _SHORT_NAMES = {
     # Option: the keys that it sets.
     "model": ("actor_rollout_ref.model.path",),
-    "temperature": tuple(f"marsrl.roles.{role}.temperature" for role in ("solver", "verifier", "corrector")),
+    "temperature": ("actor_rollout_ref.rollout.temperature",),
     "max_tokens": ("marsrl.roles.solver.max_new_tokens",),
     "tensor_parallel": ("actor_rollout_ref.rollout.tensor_model_parallel_size",),
     "seed": ("marsrl.run.seed",),
@@ -66,9 +66,8 @@ class Arguments:
 
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
-        raise DataError(
-            f"The command line can't be read: {message}.", "--help lists the options; settings are key=value."
-        )
+        what = f"The command line can't be read: {message}."
+        raise DataError(what, "--help lists the options; settings are key=value.")
 
 
 def parse_arguments(argv: Sequence[str]) -> Arguments:
@@ -81,10 +80,8 @@ def parse_arguments(argv: Sequence[str]) -> Arguments:
     for option, least in (("answers_per_problem", 1), ("graders", 1), ("held_out", 0)):
         value = getattr(found, option)
         if value is not None and value < least:
-            raise DataError(
-                f"--{option.replace('_', '-')} is {value}, expected at least {least}.",
-                "Choose another number.",
-            )
+            what = f"--{option.replace('_', '-')} is {value}, expected at least {least}."
+            raise DataError(what, "Choose another number.")
     _check_words(found)
     return Arguments(
         inputs=tuple(found.input),
@@ -115,14 +112,8 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("overrides", nargs="*", help="words of the training command")
     add = parser.add_argument
-    add(
-        "--input",
-        "-i",
-        type=Path,
-        action="append",
-        required=True,
-        help="a .parquet, .jsonl or .json file; may be given several times",
-    )
+    several = "a .parquet, .jsonl or .json file; may be given several times"
+    add("--input", "-i", type=Path, action="append", required=True, help=several)
     add("--output", "-o", type=Path, required=True, help="folder for train.parquet, val.parquet, report.json")
     rows = parser.add_argument_group("rows")
     add = rows.add_argument
@@ -133,12 +124,8 @@ def build_parser() -> argparse.ArgumentParser:
     add("--strip-dapo", action="store_true", help="take off the instruction of DAPO-Math-17k's rows")
     add("--strip-before", metavar="TEXT", default="", help="take off a fixed text before every problem")
     add("--strip-after", metavar="TEXT", default="", help="take off a fixed text after every problem")
-    add(
-        "--bad-rows",
-        choices=["refuse", "skip"],
-        default="refuse",
-        help="rows without question or answer, and problems with two different answers (default: refuse)",
-    )
+    bad = "rows without question or answer, and problems with two different answers (default: refuse)"
+    add("--bad-rows", choices=["refuse", "skip"], default="refuse", help=bad)
     answers = parser.add_argument_group("answers")
     add = answers.add_argument
     add("--model", metavar="PATH", help="folder or hub id of the start model, with the settings of model=…")
@@ -164,9 +151,8 @@ def _instruction(found: argparse.Namespace) -> Instruction | None:
     if not found.strip_dapo:
         return own if own != Instruction() else None
     if own != Instruction():
-        raise DataError(
-            "--strip-dapo names the whole instruction.", "Leave --strip-before and --strip-after out."
-        )
+        what = "--strip-dapo names the whole instruction."
+        raise DataError(what, "Leave --strip-before and --strip-after out.")
     return DAPO_INSTRUCTION
 
 
@@ -177,29 +163,22 @@ def _check_words(found: argparse.Namespace) -> None:
         inert = [f"--{option.replace('_', '-')}" for option in options]
         inert += [word for word in found.overrides if not word.lstrip("+~").startswith(_OF_A_RECORD)]
         if inert:
-            names = ", ".join(inert)
-            raise DataError(
-                f"{names}: with --from-answers no model answers.",
-                "Leave it out, or leave --from-answers out.",
-            )
+            what = f"{', '.join(inert)}: with --from-answers no model answers."
+            raise DataError(what, "Leave it out, or leave --from-answers out.")
     elif found.model is None and not any(word.startswith("model=") for word in found.overrides):
-        raise DataError(
-            "No start model is named.",
+        fix = (
             "Give model=… as in training, or --model PATH (with the settings of the published model), or "
-            "--from-answers FILE.",
+            "--from-answers FILE."
         )
+        raise DataError("No start model is named.", fix)
     own = [word for word in found.overrides if word.lstrip("+~").split("=")[0] in _OWN_KEYS]
     if own:
-        raise DataError(
-            f"{' '.join(own)}: this command names its files and its folder by options.",
-            "Use --input and --output.",
-        )
+        what = f"{' '.join(own)}: this command names its files and its folder by options."
+        raise DataError(what, "Use --input and --output.")
     wrong = [word for word in found.overrides if "=" not in word and not word.startswith("~")]
     if wrong:
-        raise DataError(
-            f"{' '.join(wrong)}: expected options, or settings of the form key=value.",
-            "--input may be given several times; --help lists the options.",
-        )
+        what = f"{' '.join(wrong)}: expected options, or settings of the form key=value."
+        raise DataError(what, "--input may be given several times; --help lists the options.")
 
 
 def _overrides(found: argparse.Namespace) -> tuple[str, ...]:

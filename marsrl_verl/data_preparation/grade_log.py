@@ -9,8 +9,8 @@ import fcntl
 import json
 import os
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
-from types import TracebackType
 from typing import IO, Any
 
 from marsrl_verl.data.rows import DataError
@@ -18,9 +18,10 @@ from marsrl_verl.data_preparation.grades import ProblemGrades
 from marsrl_verl.reporting.files import to_json
 
 FORMAT = 1
+_AGAIN = "Remove the line; its problem is then answered again."
 
 
-class GradeLog:
+class GradeLog(AbstractContextManager["GradeLog"]):
     """An open log; one process at a time.
 
     Args:
@@ -56,21 +57,15 @@ class GradeLog:
         """Close the file."""
         self._file.close()
 
-    def __enter__(self) -> GradeLog:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _lock(self) -> None:
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
-            raise DataError(
-                f"{self.path}: another process writes into it.", "Wait for it, or choose another --output."
-            ) from error
+            what = f"{self.path}: another process writes into it."
+            raise DataError(what, "Wait for it, or choose another --output.") from error
 
     def _load(self) -> None:
         self._file.seek(0)
@@ -88,29 +83,23 @@ class GradeLog:
             try:
                 grades = ProblemGrades.from_json(_parsed(self.path, number, line))
             except (KeyError, TypeError, ValueError) as error:
-                raise DataError(
-                    f"{self.path} line {number}: it holds no grades of a problem ({error}).",
-                    "Remove the line; its problem is then answered again.",
-                ) from error
+                what = f"{self.path} line {number}: it holds no grades of a problem ({error})."
+                raise DataError(what, _AGAIN) from error
             self.grades[grades.key] = grades
 
     def _check_settings(self, head: dict[str, Any]) -> None:
         before = head.get("settings")
         if head.get("format") != FORMAT or not isinstance(before, dict):
-            raise DataError(
-                f"{self.path} line 1: it holds no settings of format {FORMAT}.",
-                "Choose another --output, or remove the file.",
-            )
+            what = f"{self.path} line 1: it holds no settings of format {FORMAT}."
+            raise DataError(what, "Choose another --output, or remove the file.")
         changed = [
             f"{name} was {before.get(name)!r} and is {self.settings.get(name)!r}"
             for name in sorted({*before, *self.settings})
             if before.get(name) != self.settings.get(name)
         ]
         if changed:
-            raise DataError(
-                f"{self.path}: its grades were made with other settings: {'; '.join(changed)}.",
-                "Use the same settings to go on, or choose another --output.",
-            )
+            what = f"{self.path}: its grades were made with other settings: {'; '.join(changed)}."
+            raise DataError(what, "Use the same settings to go on, or choose another --output.")
 
     def _write(self, line: dict[str, Any]) -> None:
         self._file.write(to_json(line).encode("utf-8", "surrogatepass") + b"\n")
@@ -124,8 +113,5 @@ def _parsed(path: Path, number: int, line: bytes) -> dict[str, Any]:
     except ValueError:
         data = None
     if not isinstance(data, dict):
-        raise DataError(
-            f"{path} line {number}: it is no JSON object.",
-            "Remove the line; its problem is then answered again.",
-        )
+        raise DataError(f"{path} line {number}: it is no JSON object.", _AGAIN)
     return data

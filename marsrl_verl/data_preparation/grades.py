@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from marsrl_verl.core.trajectory import FinishReason, Trajectory
-from marsrl_verl.core.types import is_correct
+from marsrl_verl.core.trajectory import FinishReason, Trajectory, is_correct
 
 NOT_ASKED = (FinishReason.PROMPT_TOO_LONG.value, FinishReason.ERROR.value)
 """Ends of problems that the model was never asked about: too long a prompt, or refused by the template."""

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from marsrl_verl.config.data_files import read_report
+from marsrl_verl.data.files import read_report
 from marsrl_verl.data.problems import SourceProblem
 from marsrl_verl.data_preparation.grades import ProblemGrades
 
@@ -54,25 +54,21 @@ def write_parquet(
 
 def _schema(pa: Any) -> Any:
     message = pa.struct([("role", pa.string()), ("content", pa.string())])
+    extra = [
+        ("index", pa.int64()),
+        ("split", pa.string()),
+        ("problem", pa.string()),
+        ("pass_rate", pa.float64()),
+        ("answers", pa.int64()),
+        ("source", pa.string()),
+    ]
     return pa.schema(
         [
             ("data_source", pa.string()),
             ("prompt", pa.list_(message)),
             ("ability", pa.string()),
             ("reward_model", pa.struct([("style", pa.string()), ("ground_truth", pa.string())])),
-            (
-                "extra_info",
-                pa.struct(
-                    [
-                        ("index", pa.int64()),
-                        ("split", pa.string()),
-                        ("problem", pa.string()),
-                        ("pass_rate", pa.float64()),
-                        ("answers", pa.int64()),
-                        ("source", pa.string()),
-                    ]
-                ),
-            ),
+            ("extra_info", pa.struct(extra)),
         ]
     )
 

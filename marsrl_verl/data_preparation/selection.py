@@ -25,13 +25,13 @@ class PassRates:
     def __post_init__(self) -> None:
         most = 1.0 if self.most is None else self.most
         if not 0.0 <= self.least <= most <= 1.0:
-            raise DataError(
-                f"Pass rates from {self.least:g} to {most:g} are none.",
-                "Choose 0 <= --min-pass-rate <= --max-pass-rate <= 1.",
-            )
+            fix = "Choose 0 <= --min-pass-rate <= --max-pass-rate <= 1."
+            raise DataError(f"Pass rates from {self.least:g} to {most:g} are none.", fix)
 
-    def judge(self, grades: ProblemGrades) -> str:
-        """`kept`, `too_hard` or `too_easy`."""
+    def judge(self, grades: ProblemGrades | None) -> str:
+        """What becomes of a problem (`Selection.counts`)."""
+        if grades is None or grades.not_asked or grades.ungraded:
+            return "unanswered" if grades is None else grades.not_asked or "ungraded"
         if grades.pass_rate < self.least - _ROUNDING:
             return "too_hard"
         if self.most is None:
@@ -49,18 +49,13 @@ class Selection:
     template refuses it), `ungraded` (the grader failed on all answers), `unanswered`."""
 
 
-def _fate(grades: ProblemGrades, rates: PassRates) -> str:
-    return grades.not_asked or ("ungraded" if grades.ungraded else rates.judge(grades))
-
-
 def select(
     problems: Iterable[SourceProblem], grades: Mapping[str, ProblemGrades], rates: PassRates
 ) -> Selection:
     """Keep problems by pass rate. A problem that was never asked or has no grades is left out."""
     selection = Selection()
     for problem in problems:
-        known = grades.get(problem.key)
-        fate = "unanswered" if known is None else _fate(known, rates)
+        fate = rates.judge(grades.get(problem.key))
         selection.counts[fate] += 1
         if fate == "kept":
             selection.kept.append(problem)
@@ -84,10 +79,10 @@ def hold_out(
     if count == 0:
         return problems, []
     if count >= len(problems):
-        raise DataError(
-            f"{count} problems are to be held out of {len(problems)} that were kept: none is left to train.",
-            "Lower --held-out, keep more problems, or give more of them.",
+        what = (
+            f"{count} problems are to be held out of {len(problems)} that were kept: none is left to train."
         )
+        raise DataError(what, "Lower --held-out, keep more problems, or give more of them.")
     families: dict[str, list[str]] = defaultdict(list)
     for problem in problems:
         families[look_alike(problem.question)].append(problem.key)
@@ -96,15 +91,13 @@ def hold_out(
         if len(held) + len(families[family]) <= count:
             held.update(families[family])
     if len(held) < count:
-        raise DataError(
+        what = (
             f"Exactly {count} problems can't be held out without splitting questions that look alike; the "
-            f"nearest smaller number is {len(held)}.",
-            f"Use --held-out {len(held)}.",
+            f"nearest smaller number is {len(held)}."
         )
-    return (
-        [problem for problem in problems if problem.key not in held],
-        [problem for problem in problems if problem.key in held],
-    )
+        raise DataError(what, f"Use --held-out {len(held)}.")
+    trained = [problem for problem in problems if problem.key not in held]
+    return trained, [problem for problem in problems if problem.key in held]
 
 
 def looking_alike(problems: Iterable[SourceProblem]) -> int:

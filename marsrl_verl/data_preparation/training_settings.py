@@ -7,12 +7,12 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from marsrl_verl.algos.registry import method_class
 from marsrl_verl.config.checks import run_checks
 from marsrl_verl.config.checks.context import Context, typed_settings
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
 from marsrl_verl.core.request import Sampling
-from marsrl_verl.core.types import SOLVER
 from marsrl_verl.rewards.running import RewardRunner
 from marsrl_verl.verl_adapter.components import sampling_settings
 
@@ -37,52 +37,66 @@ def training_config(overrides: tuple[str, ...]) -> DictConfig:
     return composed.config
 
 
-def solver_sampling(config: DictConfig) -> Sampling:
-    """How the Solver's answers are drawn in training, in one piece: segments are a matter of training.
+def answering_role(config: DictConfig) -> str:
+    """Who is asked the problems: the first role of the training's method."""
+    algo = typed_settings(config).algo
+    return method_class(algo.name).first_role(algo)
+
+
+def answer_sampling(config: DictConfig) -> Sampling:
+    """How its answers are drawn in training, in one piece: segments are a matter of training.
 
     Each problem has a generator of its own, so that its answers depend neither on the others nor on
     interruptions.
     """
     settings = typed_settings(config)
-    return replace(sampling_settings(settings)[SOLVER], segment_tokens=None, seed=settings.run.seed)
+    return replace(
+        sampling_settings(settings)[answering_role(config)], segment_tokens=None, seed=settings.run.seed
+    )
 
 
 def make_grader(config: DictConfig) -> RewardRunner:
-    """One object of the Solver's reward class, with training's time limit."""
-    spec = typed_settings(config).reward[SOLVER]
-    return RewardRunner.load(SOLVER, spec.target, spec.kwargs, spec.timeout_s)
+    """One object of the role's reward class, with training's time limit."""
+    role = answering_role(config)
+    spec = typed_settings(config).reward[role]
+    return RewardRunner.load(role, spec.target, spec.kwargs, spec.timeout_s)
+
+
+_GRADES_DEPEND_ON = ("marsrl.reward.<role>.target", "marsrl.reward.<role>.kwargs")
+_ANSWERS_DEPEND_ON = (
+    "actor_rollout_ref.model.path",
+    "actor_rollout_ref.model.tokenizer_path",
+    "actor_rollout_ref.model.custom_chat_template",
+    "actor_rollout_ref.rollout.dtype",
+    "actor_rollout_ref.rollout.engine_kwargs.vllm",
+    "data.apply_chat_template_kwargs",
+    "marsrl.prompts.target",
+    "marsrl.prompts.kwargs",
+    "marsrl.roles.<role>.temperature",
+    "marsrl.roles.<role>.top_p",
+    "marsrl.roles.<role>.top_k",
+    "marsrl.roles.<role>.max_prompt_tokens",
+    "marsrl.roles.<role>.max_new_tokens",
+    "marsrl.run.seed",
+    *_GRADES_DEPEND_ON,
+)
+"""Not where and how fast they are computed (tensor parallelism, batch sizes)."""
 
 
 def grader_settings(config: DictConfig) -> dict[str, Any]:
     """What the grades depend on, by name."""
-    spec = typed_settings(config).reward[SOLVER]
-    return {"marsrl.reward.solver.target": spec.target, "marsrl.reward.solver.kwargs": spec.kwargs}
+    return _values(config, _GRADES_DEPEND_ON)
 
 
 def answer_settings(config: DictConfig, answers: int) -> dict[str, Any]:
-    """What answers and grades depend on, by name.
+    """What answers and grades depend on, by name."""
+    return {"answers per problem": answers, **_values(config, _ANSWERS_DEPEND_ON)}
 
-    Where and how fast they are computed (tensor parallelism, batch sizes) is not among it.
-    """
-    settings, solver = typed_settings(config), solver_sampling(config)
-    model = config.actor_rollout_ref.model
-    template = OmegaConf.select(config, "data.apply_chat_template_kwargs")
-    engine = OmegaConf.select(config, "actor_rollout_ref.rollout.engine_kwargs.vllm")
+
+def _values(config: DictConfig, keys: tuple[str, ...]) -> dict[str, Any]:
+    role = answering_role(config)
+    found = {key: OmegaConf.select(config, key) for key in (key.replace("<role>", role) for key in keys)}
     return {
-        "answers per problem": answers,
-        "actor_rollout_ref.model.path": str(model.path),
-        "actor_rollout_ref.model.tokenizer_path": model.get("tokenizer_path"),
-        "actor_rollout_ref.model.custom_chat_template": model.get("custom_chat_template"),
-        "actor_rollout_ref.rollout.dtype": str(config.actor_rollout_ref.rollout.dtype),
-        "actor_rollout_ref.rollout.engine_kwargs.vllm": OmegaConf.to_container(engine) if engine else {},
-        "data.apply_chat_template_kwargs": OmegaConf.to_container(template) if template else {},
-        "marsrl.prompts.target": settings.prompts.target,
-        "marsrl.prompts.kwargs": settings.prompts.kwargs,
-        "marsrl.roles.solver.temperature": solver.temperature,
-        "marsrl.roles.solver.top_p": solver.top_p,
-        "marsrl.roles.solver.top_k": solver.top_k,
-        "marsrl.roles.solver.max_prompt_tokens": solver.max_prompt_tokens,
-        "marsrl.roles.solver.max_new_tokens": solver.max_new_tokens,
-        "marsrl.run.seed": settings.run.seed,
-        **grader_settings(config),
+        key: OmegaConf.to_container(value) if OmegaConf.is_config(value) else value
+        for key, value in found.items()
     }

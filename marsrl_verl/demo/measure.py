@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from marsrl_verl.algos.marsrl.evaluation.loop import VerifyCorrect
+from marsrl_verl.algos.marsrl.evaluation.loop_rules import LoopRules
+from marsrl_verl.algos.marsrl.evaluation.role_metrics import EVALUATION_METRICS
+from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
+from marsrl_verl.algos.marsrl.verdict import VerdictReward
 from marsrl_verl.core.request import Sampling
-from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER
 from marsrl_verl.demo.problems import DEFAULT_DIFFICULTY, Difficulty, Split, generate
 from marsrl_verl.demo.prompts import TinyPrompts
 from marsrl_verl.demo.sampler import TorchEngine
@@ -13,11 +17,7 @@ from marsrl_verl.demo.tokenizer import build_tokenizer
 from marsrl_verl.demo.transcripts import as_problem
 from marsrl_verl.evaluation.estimators import GREEDY_SUFFIX, Estimate
 from marsrl_verl.evaluation.suite import evaluate
-from marsrl_verl.evaluation.verify_correct.loop import VerifyCorrect
-from marsrl_verl.evaluation.verify_correct.loop_rules import LoopRules
-from marsrl_verl.evaluation.verify_correct.role_metrics import EVALUATION_METRICS
 from marsrl_verl.rewards.exact import ExactAnswerReward
-from marsrl_verl.rewards.verdict import VerdictReward
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

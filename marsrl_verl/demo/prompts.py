@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from marsrl_verl.algos.prompts import RolePrompts
+from marsrl_verl.algos.marsrl.prompts import RolePrompts
 from marsrl_verl.core.request import Message, Problem
 
 VERIFIER_SYSTEM = "Verify"

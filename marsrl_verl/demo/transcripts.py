@@ -18,8 +18,8 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
+from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
 from marsrl_verl.core.request import Message, Problem
-from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER
 from marsrl_verl.demo.problems import DATA_SOURCE, LARGEST_TOTAL, Chain, Step
 from marsrl_verl.demo.prompts import TinyPrompts
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 
-from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER
+from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
 from marsrl_verl.demo.drills import Drill, draw_drill
 from marsrl_verl.demo.model import build_model
 from marsrl_verl.demo.problems import DEFAULT_DIFFICULTY, Chain, Difficulty, Split, draw_chain

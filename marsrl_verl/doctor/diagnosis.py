@@ -6,7 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
 
-from marsrl_verl.config.installation import (
+from marsrl_verl.config.memory import GIB, GPU_GIB
+from marsrl_verl.doctor.machine import RAY_PORTS, Machine
+from marsrl_verl.machine.packages import (
     CLONE,
     CPU,
     CPU_STEP,
@@ -17,11 +19,9 @@ from marsrl_verl.config.installation import (
     GPU,
     GPU_STEP,
     LEAST_DRIVER,
+    same_version,
     step_for,
 )
-from marsrl_verl.config.memory import GIB, GPU_GIB
-from marsrl_verl.config.packages import same_version
-from marsrl_verl.doctor.machine import RAY_PORTS, Machine
 from marsrl_verl.version import REQUIRED_VERL
 
 _LEAST_CAPABILITY = (8, 0)

@@ -14,9 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from marsrl_verl.config.hardware import Gpu, gpu_devices, list_gpus, visible
-from marsrl_verl.config.installation import CPU, FLASH, GPU
-from marsrl_verl.config.packages import versions_of
+from marsrl_verl.machine.gpus import Gpu, gpu_devices, list_gpus, visible
+from marsrl_verl.machine.packages import CPU, FLASH, GPU, versions_of
 
 RAY_PORTS = {6379: "the head of a Ray cluster", 8265: "its dashboard, which takes jobs"}
 """Ports of this machine that `ray start --head` opens."""

@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from marsrl_verl.core.engine import Engine, StreamingEngine, streaming
 from marsrl_verl.core.request import Message, Plain, Problem, RolloutRequest, Sampling
-from marsrl_verl.core.trajectory import FinishReason, RolloutOutput, Trajectory
-from marsrl_verl.core.types import is_correct
-from marsrl_verl.evaluation.estimators import Estimate, Observations
+from marsrl_verl.core.trajectory import FinishReason, RolloutOutput, Trajectory, is_correct
+from marsrl_verl.evaluation.estimators import Estimate, MetricInfo, Observations
 
 Program = Generator[RolloutRequest, Trajectory, None]
 """Yields requests of one trajectory each, is sent that trajectory, and returns when the run has ended."""
@@ -45,8 +44,6 @@ class Run:
     """In their order; `call.request.parent_id` names the trajectory that each was built from."""
     answer: Trajectory | None = None
     """The solution that the run answered with once it has ended; None without a usable one."""
-    solver_reward: float = 0.0
-    """Reward of the answer after the Solver."""
     final_reward: float = 0.0
     """Reward of the answer at the end of the run."""
     end: str = ""
@@ -70,6 +67,7 @@ class Run:
         *,
         parent_id: str | None = None,
         inputs: Mapping[str, Plain] | None = None,
+        rollout: str = "single_call",
     ) -> RolloutRequest:
         """A request of this run for one trajectory.
 
@@ -79,6 +77,7 @@ class Run:
             messages: the prompt.
             parent_id: the trajectory that it was built from.
             inputs: what rewards need beside the messages.
+            rollout: the rollout program.
         """
         return RolloutRequest(
             group_id=f"{self.name}/{stage}",
@@ -87,6 +86,7 @@ class Run:
             role=role,
             messages=tuple(messages),
             n=1,
+            rollout=rollout,
             inputs=inputs or {},
             parent_id=parent_id,
             created_step=self.step,
@@ -113,11 +113,34 @@ class Runs:
         return sum(tokens_of(run) for run in self.runs)
 
 
+@dataclass(frozen=True, slots=True)
+class Story:
+    """What a run shows a reader."""
+
+    rank: int
+    """The most telling runs have the highest."""
+    headline: str
+    """In a sentence, without its full stop."""
+
+
 class Evaluation(ABC):
-    """How a method's system is evaluated: the program of a run, and what is measured in runs that ended."""
+    """How a method's system is evaluated: the program of a run, what is measured in runs that ended, and how
+    readers are told. A method brings its own (`Method.evaluation`)."""
 
     roles: tuple[str, ...]
     """Who answers: sampling settings are needed for all of them."""
+    metrics: Mapping[str, MetricInfo]
+    """What tables show, in this order: names among `observations` and `derived`."""
+
+    @property
+    def curves(self) -> tuple[str, ...]:
+        """The metrics of the learning curve."""
+        return tuple(self.metrics)
+
+    @property
+    def headline(self) -> tuple[str, ...]:
+        """The metrics that a comparison of methods shows first."""
+        return self.curves
 
     def begin(self, problem: Problem, repeat: int, name: str, step: int) -> Run:
         """A run before its first request."""
@@ -155,6 +178,39 @@ class Evaluation(ABC):
     def record(self, request: RolloutRequest, trajectory: Trajectory) -> dict[str, Any]:
         """What a line of the rollout log says of a trajectory beside the usual fields."""
         return {"answer": trajectory.scored.info.get("answer")}
+
+    # --- an example for readers ----------------------------------------------------------------
+
+    def story(self, run: Run) -> Story:
+        """What a run shows; the most telling one becomes the report's example."""
+        who = run.calls[0].request.role.capitalize() if run.calls else "model"
+        if run.solved:
+            return Story(2, f"The {who} solves it")
+        if run.answer is None:
+            return Story(1, f"The {who} gave no usable answer")
+        return Story(0, f"The {who} gets it wrong")
+
+    def call_title(self, call: Call) -> str:
+        """What a call is headed by."""
+        return call.request.stage.capitalize() + (" (external)" if call.trajectory.external else "")
+
+    def outcome(self, call: Call, quote: Callable[[str], str]) -> str:
+        """What a call came to, in a few words; `quote` makes an answer part of them."""
+        trajectory, answer = call.trajectory, final_answer(call.trajectory)
+        said = f"answer {quote(answer)}, " if answer is not None else "no answer, "
+        return (
+            said + ("correct" if is_correct(answer_reward(trajectory)) else "incorrect") + ending(trajectory)
+        )
+
+    def result(self, run: Run) -> str:
+        """What a run came to, in a few words."""
+        end = str(getattr(run.end, "value", run.end)).replace("_", " ")
+        return f"{'correct' if run.solved else 'incorrect'} ({end})"
+
+
+def ending(trajectory: Trajectory) -> str:
+    """In brackets, how it ended, if the model did not end it."""
+    return "" if trajectory.finished else f" ({trajectory.finish.value})"
 
 
 def calls_of(run: Run) -> int:

@@ -4,19 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
 from marsrl_verl.core.engine import Engine, StreamingEngine
 from marsrl_verl.core.request import Problem, Sampling
-from marsrl_verl.evaluation.estimators import GREEDY_SUFFIX, Estimate, Observations, estimates
+from marsrl_verl.evaluation.estimators import GREEDY_SUFFIX, Estimate, MetricInfo, Observations, estimates
 from marsrl_verl.evaluation.runs import Evaluation, Runs, run_evaluation
-from marsrl_verl.evaluation.solver_at_k import (
-    MAJORITY_AT_K,
-    SOLVER_ACCURACY,
-    majority_at_k,
-    pass_at_k_estimates,
-)
 
 BEFORE = "before"
 """Tag of the evaluation before the first training step."""
@@ -52,23 +46,25 @@ class EvaluationRecord:
     top_p: float | None = None
     """Of the sampled pass; None: the roles' own."""
     not_asked: int = 0
-    """Problems, of those above, whose prompt exceeds the Solver's limit; no figure counts them."""
+    """Problems, of those above, whose prompt exceeds the first role's limit; no figure counts them."""
+    metrics: dict[str, MetricInfo] = field(default_factory=dict)
+    """What tables show, in their order (`Evaluation.metrics`)."""
+    curves: tuple[str, ...] = ()
+    """What the learning curve shows."""
+    headline: tuple[str, ...] = ()
+    """What a comparison shows first."""
 
     @property
     def estimates(self) -> dict[str, Estimate]:
-        """Mean and interval by metric name, with `derived` and, with several samples per problem,
-        `solver_pass_at_<k>`."""
-        found = estimates(self.observations, self.confidence)
-        answers = self.observations.get(SOLVER_ACCURACY)
-        if self.samples_per_problem > 1 and answers is not None:
-            found |= pass_at_k_estimates(answers, self.confidence)
-        return found | self.derived
+        """Mean and interval by metric name, with those that are derived."""
+        return estimates(self.observations, self.confidence) | self.derived
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object; `from_json` reads it back."""
         plain: dict[str, Any] = {name: getattr(self, name) for name in _plain_fields()}
         for name in _ESTIMATED:
             plain[name] = {metric: item.to_json() for metric, item in getattr(self, name).items()}
+        plain["metrics"] = {name: asdict(info) for name, info in self.metrics.items()}
         plain["estimates"] = {name: item.to_json() for name, item in self.estimates.items()}
         plain["observations"] = {
             name: {"outcomes": [int(x) for x in items.outcomes], "problems": list(items.problems)}
@@ -92,15 +88,18 @@ class EvaluationRecord:
             for name in _ESTIMATED
         }
         kept = {name: plain[name] for name in _plain_fields() if name in plain}
-        return cls(**kept, observations=observations, **found)
+        found["metrics"] = {name: MetricInfo(**info) for name, info in plain.get("metrics", {}).items()}
+        found |= {name: tuple(plain.get(name, ())) for name in ("curves", "headline")}
+        return cls(**{**kept, **found}, observations=observations)
 
 
 _ESTIMATED = ("effort", "derived")
+_NODES = ("observations", "metrics", *_ESTIMATED)
 
 
 def _plain_fields() -> list[str]:
     """The record's fields that are JSON values themselves."""
-    return [item.name for item in fields(EvaluationRecord) if item.name not in ("observations", *_ESTIMATED)]
+    return [item.name for item in fields(EvaluationRecord) if item.name not in _NODES]
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,8 +157,6 @@ def evaluate(
         engine, evaluation, problems, warm, repeats=samples_per_problem, tag=tag, step=step
     )
     observations, costs = evaluation.observations(sampled), evaluation.effort(sampled, confidence)
-    if samples_per_problem > 1:
-        observations[MAJORITY_AT_K] = majority_at_k(sampled.calls)
     cold_runs = None
     if greedy:
         cold = {role: replace(item, temperature=0.0, top_p=1.0, top_k=-1) for role, item in whole.items()}
@@ -185,5 +182,8 @@ def evaluate(
         description=evaluation.description(),
         top_p=top_p,
         not_asked=len({run.problem.problem_id for run in sampled.not_asked}),
+        metrics=dict(evaluation.metrics),
+        curves=evaluation.curves,
+        headline=evaluation.headline,
     )
     return EvaluationResult(record, evaluation, sampled, cold_runs)

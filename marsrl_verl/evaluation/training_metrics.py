@@ -1,7 +1,7 @@
 """Metrics of a training step from its completed groups, by role and by stage.
 
-A metric's full name is `role/<role>/<name>` or `stage/<stage>/<name>`, with `<name>` from
-`TRAINING_METRICS`. A metric without a single observation in the step is absent, never NaN.
+A metric's full name is `role/<role>/<name>` or `stage/<stage>/<name>` (docs/metrics.md). One without a
+single observation in the step is absent, never NaN.
 """
 
 from __future__ import annotations
@@ -11,61 +11,18 @@ from collections.abc import Iterable
 import numpy as np
 
 from marsrl_verl.core.inert_text import REPLACEMENT
-from marsrl_verl.core.trajectory import FinishReason, Group, Trajectory
-from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER, is_correct
-from marsrl_verl.core.verdict import Verdict
-from marsrl_verl.evaluation.runs import Call, final_answer
-from marsrl_verl.evaluation.verify_correct.loop_rules import verdict_of
-from marsrl_verl.evaluation.verify_correct.role_metrics import ROLE_METRICS, role_observations, verifier_f1
-
-TRAINING_METRICS: dict[str, str] = {
-    "reward_mean": "mean reward of the samples",
-    "samples": "number of samples",
-    "groups": "number of completed groups",
-    "equal_reward_groups": "groups without two samples of unlike rewards (no learning signal)",
-    "response_length_mean": "mean length of the responses, tokens",
-    "response_length_p95": "95th percentile of the length of the responses, tokens",
-    "response_length_max": "longest response, tokens",
-    "response_length_mean_right": "mean length of the responses with the full reward, tokens",
-    "response_length_mean_wrong": "mean length of the others, tokens",
-    "repetition_share": "share of a response's 20-grams of tokens that stood in it before, mean",
-    "distinct_4_share": "share of a response's 4-grams of tokens that differ from each other, mean",
-    "reflection_words": "words such as wait, however, check in a response, mean",
-    **{
-        f"{name}_{suffix}": f"the same of the responses {which} the full reward"
-        for name in ("repetition_share", "distinct_4_share", "reflection_words")
-        for suffix, which in (("right", "with"), ("wrong", "without"))
-    },
-    "truncation_share": "share of samples that reached the token limit",
-    "failed_share": "share of samples without a regular end: prompt too long, refused, aborted, error",
-    "invalid_text_share": "share of samples whose text has U+FFFD in place of what is no character",
-    "grading_error_share": "share of samples whose grading failed (reward 0, not trained)",
-    "missing_answer_share": "share of Solver and Corrector samples without a readable final answer",
-    "invalid_verdict_share": "share of Verifier samples without a readable verdict",
-    "verifier_f1": "harmonic mean of the Verifier's precision and recall",
-    **{name: info.meaning for name, info in ROLE_METRICS.items()},
-}
-"""Name → meaning. Accuracies and rates are those of `role_metrics.ROLE_METRICS`."""
+from marsrl_verl.core.method import Method
+from marsrl_verl.core.trajectory import FinishReason, Group, Trajectory, is_correct
+from marsrl_verl.evaluation.single_role import answer_metrics
 
 
 def role_metric(role: str, name: str) -> str:
     """The full name of a role's metric, e.g. `role/solver/reward_mean`."""
-    return f"role/{role}/{_known(name)}"
+    return f"role/{role}/{name}"
 
 
-def stage_metric(stage: str, name: str) -> str:
-    """The full name of a stage's metric, e.g. `stage/verifier_1/reward_mean`."""
-    return f"stage/{stage}/{_known(name)}"
-
-
-def _known(name: str) -> str:
-    if name not in TRAINING_METRICS:
-        raise ValueError(f"unknown training metric {name!r}; known: {', '.join(TRAINING_METRICS)}")
-    return name
-
-
-def training_metrics(groups: Iterable[Group]) -> dict[str, float]:
-    """All metrics of the groups that a step trains or completes.
+def training_metrics(groups: Iterable[Group], method: type[Method]) -> dict[str, float]:
+    """All metrics of the groups that a step of the method trains or completes.
 
     A trajectory without a reward (a later one gives it) counts, with its length and ending, but not where
     rewards, answers and verdicts are looked at.
@@ -75,10 +32,20 @@ def training_metrics(groups: Iterable[Group]) -> dict[str, float]:
         by_name.setdefault(("role", group.request.role), []).append(group)
         by_name.setdefault(("stage", group.request.stage), []).append(group)
     return {
-        f"{kind}/{what}/{_known(name)}": value
+        f"{kind}/{what}/{name}": value
         for (kind, what), some in by_name.items()
-        for name, value in _measure(some).items()
+        for name, value in (_measure(some) | _own(method, some)).items()
     }
+
+
+def _own(method: type[Method], groups: list[Group]) -> dict[str, float]:
+    """What the method says of the trajectories that have a reward."""
+    scored = [
+        Group(group.request, [one for one in group.trajectories if one.reward is not None])
+        for group in groups
+    ]
+    found = method.group_metrics(scored)
+    return answer_metrics(scored, method.answering_roles) if found is None else found
 
 
 def _measure(groups: list[Group]) -> dict[str, float]:
@@ -98,14 +65,11 @@ def _measure(groups: list[Group]) -> dict[str, float]:
         "failed_share": sum(ending not in regular for ending in endings) / len(members),
         "invalid_text_share": sum(REPLACEMENT in one.text for one in members) / len(members),
     }
-    calls = [
-        Call(group.request, one) for group in groups for one in group.trajectories if one.reward is not None
-    ]
-    if calls:
-        rewards = [call.trajectory.scored for call in calls]
+    rewards = [one.reward for one in members if one.reward is not None]
+    if rewards:
         metrics["reward_mean"] = float(np.mean([one.value for one in rewards]))
         metrics["grading_error_share"] = sum(not one.graded for one in rewards) / len(rewards)
-    return metrics | _lengths(members) | _texts(members) | _judgements(calls)
+    return metrics | _lengths(members) | _texts(members)
 
 
 def _right(one: Trajectory) -> bool | None:
@@ -150,16 +114,3 @@ def _texts(members: list[Trajectory]) -> dict[str, float]:
             if values:
                 metrics[metric + suffix] = float(np.mean(values))
     return metrics
-
-
-def _judgements(calls: list[Call]) -> dict[str, float]:
-    """The role's accuracies and rates, except those without an observation."""
-    metrics = {name: items.mean for name, items in role_observations(calls).items()}
-    answers = [final_answer(call.trajectory) for call in calls if call.request.role in (SOLVER, CORRECTOR)]
-    if answers:
-        metrics["missing_answer_share"] = answers.count(None) / len(answers)
-    verdicts = [verdict_of(call.trajectory) for call in calls if call.request.role == VERIFIER]
-    if verdicts:
-        metrics["invalid_verdict_share"] = verdicts.count(Verdict.INVALID) / len(verdicts)
-        metrics["verifier_f1"] = verifier_f1(calls).mean
-    return {name: value for name, value in metrics.items() if value is not None}

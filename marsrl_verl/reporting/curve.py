@@ -3,30 +3,31 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER
 from marsrl_verl.evaluation.estimators import Estimate
 from marsrl_verl.evaluation.suite import EvaluationRecord
 from marsrl_verl.evaluation.training_metrics import role_metric
-from marsrl_verl.evaluation.verify_correct.role_metrics import EVALUATION_METRICS
 from marsrl_verl.reporting.files import write_bytes_atomic
 from marsrl_verl.reporting.metrics_log import StepMetrics
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-ROLE_COLOURS = {SOLVER: "#0072B2", VERIFIER: "#D55E00", CORRECTOR: "#009E73"}
-"""Distinguishable with any colour vision (Okabe–Ito)."""
-
-EVALUATION_CURVES = {
-    "solver_accuracy": ("#0072B2", "o"),
-    "verifier_accuracy": ("#D55E00", "s"),
-    "corrector_fix_rate": ("#009E73", "^"),
-    "system_accuracy": ("#333333", "D"),
-}
-"""Metric → colour, marker."""
+MARKS = (
+    ("#0072B2", "o"),
+    ("#D55E00", "s"),
+    ("#009E73", "^"),
+    ("#333333", "D"),
+    ("#CC79A7", "v"),
+    ("#E69F00", "P"),
+    ("#56B4E9", "X"),
+)
+"""Colours, distinguishable with any colour vision (Okabe–Ito), and markers; taken in order, again from the
+start."""
 
 WIDTH, HEIGHT, DPI = 1200, 700, 100
 """Size of the picture in pixels, and pixels per inch."""
@@ -42,12 +43,19 @@ def smooth(values: list[float], window: int) -> list[float]:
 
 
 def draw_learning_curve(
-    path: Path, steps: list[StepMetrics], evaluations: list[EvaluationRecord], title: str = "Learning curve"
+    path: Path,
+    steps: list[StepMetrics],
+    evaluations: list[EvaluationRecord],
+    title: str = "Learning curve",
+    roles: Sequence[str] = (),
 ) -> Path:
     """Write a PNG of 1200 x 700 pixels.
 
     Left: the mean reward of each role's training samples, per step (dots) and smoothed (line). Right: the
     evaluations on held-out problems with their intervals. Axes without data say so.
+
+    Args:
+        roles: the method's, in the order of their colours.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -57,7 +65,7 @@ def draw_learning_curve(
     # The title has the run's name in it, which is no formula.
     figure.suptitle(title, fontsize=16, fontweight="bold", parse_math=False)
     training, held_out = figure.subplots(1, 2)
-    _draw_training(training, steps)
+    _draw_training(training, steps, roles)
     _draw_evaluations(held_out, sorted(evaluations, key=lambda record: record.step))
     picture = io.BytesIO()
     canvas.print_png(picture)
@@ -65,12 +73,12 @@ def draw_learning_curve(
     return path
 
 
-def _draw_training(axes: Axes, steps: list[StepMetrics]) -> None:
+def _draw_training(axes: Axes, steps: list[StepMetrics], roles: Sequence[str]) -> None:
     from matplotlib.ticker import MaxNLocator
 
     _dress(axes, "Training: mean reward by role", "training step", "mean reward")
     lowest, highest = 0.0, 1.0
-    for role, colour in ROLE_COLOURS.items():
+    for (colour, _), role in zip(cycle(MARKS), roles, strict=False):
         name = role_metric(role, "reward_mean")
         pairs = [(item.step, item.metrics.get(name)) for item in steps]
         found = [(step, value) for step, value in pairs if value is not None]
@@ -95,11 +103,14 @@ def _draw_evaluations(axes: Axes, evaluations: list[EvaluationRecord]) -> None:
     if evaluations:
         steps = [record.step for record in evaluations]
         width = max(1, steps[-1] - steps[0])
+        labels = {name: info.label for record in evaluations for name, info in record.metrics.items()}
         measured = [(record.step, record.estimates) for record in evaluations]
-        for index, (metric, (colour, marker)) in enumerate(EVALUATION_CURVES.items()):
-            shift = (index - 1.5) * 0.02 * width  # keeps error bars of different metrics apart
+        curves = list(dict.fromkeys(name for record in evaluations for name in record.curves))
+        for index, ((colour, marker), metric) in enumerate(zip(cycle(MARKS), curves, strict=False)):
+            # Keeps error bars of different metrics apart.
+            shift = (index - (len(curves) - 1) / 2) * 0.02 * width
             found = [(step, item[metric]) for step, item in measured if metric in item]
-            _draw_estimates(axes, found, shift, colour, marker, EVALUATION_METRICS[metric].label)
+            _draw_estimates(axes, found, shift, colour, marker, labels.get(metric, metric))
         axes.set_xlim(steps[0] - 0.15 * width, steps[-1] + 0.15 * width)
         if len(steps) <= 6:
             axes.set_xticks(steps)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from marsrl_verl.core.inert_text import markdown
-from marsrl_verl.evaluation.runs import Runs
-from marsrl_verl.evaluation.suite import AFTER, BEFORE, EvaluationRecord
-from marsrl_verl.evaluation.verify_correct.role_metrics import EVALUATION_METRICS
+from marsrl_verl.evaluation.suite import AFTER, BEFORE, EvaluationRecord, EvaluationResult
 from marsrl_verl.reporting.curve import draw_learning_curve
 from marsrl_verl.reporting.example import Example, example_markdown, pick_example
 from marsrl_verl.reporting.files import write_atomic, write_json_atomic
@@ -25,13 +24,16 @@ class RunResult:
     after: EvaluationRecord | None
 
 
-def finish_run(folder: RunFolder, facts: RunFacts, runs_after: Runs | None) -> RunResult:
+def finish_run(
+    folder: RunFolder, facts: RunFacts, last: EvaluationResult | None, roles: Sequence[str] = ()
+) -> RunResult:
     """Write summary, picture and report from what the folder holds.
 
     Args:
         folder: with its metrics and the records of the evaluations `before` and `after`, as far as done.
         facts: the run's facts.
-        runs_after: the sampled runs of the evaluation after training, for the example.
+        last: the evaluation after training, for the example.
+        roles: the method's.
     """
     records = {record.tag: record for record in folder.read_evaluations()}
     before, after = records.get(BEFORE), records.get(AFTER)
@@ -39,10 +41,10 @@ def finish_run(folder: RunFolder, facts: RunFacts, runs_after: Runs | None) -> R
         # An earlier end's, of a run that was resumed and not evaluated since.
         note = {"last evaluation": f"after step {after.step}, not at the end"}
         facts, after = replace(facts, extra={**facts.extra, **note}), None
-    example = pick_example(runs_after) if runs_after else None
+    example = None if last is None else pick_example(last.evaluation, last.sampled)
     write_json_atomic(folder.summary_path, build_summary(before, after, facts))
     title = f"{facts.method} · {facts.name} · {facts.mode}, seed {facts.seed}"
-    draw_learning_curve(folder.curve_path, folder.read_metrics(), list(records.values()), title)
+    draw_learning_curve(folder.curve_path, folder.read_metrics(), list(records.values()), title, roles)
     rows = changes(before, after)
     text = report_markdown(rows, before, after, facts, example, folder.curve_path.name)
     write_atomic(folder.report_path, text)
@@ -78,16 +80,17 @@ def report_markdown(
     sections = [heading, _result(rows, record), f"![Learning curve]({picture})"]
     if example is not None:
         sections += ["## An example after training", example_markdown(example)]
-    sections += ["## The run", _facts(facts), "## What was measured, and how", _method(record)]
+    sections += ["## The run", _facts(facts)]
+    if record is not None:
+        sections += ["## What was measured, and how", _method(record)]
     return "\n\n".join(sections) + "\n"
 
 
 def _result(rows: list[Change], record: EvaluationRecord | None) -> str:
     if record is None:
         return "This run was not evaluated."
-    note = (
-        f"Mean and {100 * record.confidence:g} % interval; the change is paired by problem. {verdict_rule()}"
-    )
+    how = f"Mean and {100 * record.confidence:g} % interval; the change is paired by problem."
+    note = f"{how} {verdict_rule(rows)}"
     return f"{markdown_table(rows, record.temperature)}\n\n{note}"
 
 
@@ -105,13 +108,10 @@ def _facts(facts: RunFacts) -> str:
     return "\n".join(["| | |", "|---|---|", *rows])
 
 
-def _method(record: EvaluationRecord | None) -> str:
-    measured = EVALUATION_METRICS
-    if record is not None:
-        measured = {name: info for name, info in measured.items() if name in record.observations}
-    text = "\n".join(f"- **{info.label}**: {info.meaning}." for info in measured.values())
-    if record is None:
-        return text
+def _method(record: EvaluationRecord) -> str:
+    found = record.estimates
+    measured = [info for name, info in record.metrics.items() if name in found]
+    text = "\n".join(f"- **{info.label}**: {info.meaning}." for info in measured)
     return (
         f"{text}\n\nEach of {record.problems} held-out problems was run {record.samples_per_problem} time(s) "
         f"at temperature {record.temperature:g} and, in the greedy rows, once at temperature 0. "

@@ -30,13 +30,9 @@ Keys of a line, schema version 2:
     prefix_tokens    tokens of the response that are the beginning of its parent, which it continues, else 0
     events           what happened: tool calls, turns
 
-and what the method adds (`Method.record`, `Evaluation.record`):
+and what the method adds (`Method.record`, `Evaluation.record`); of answering roles:
 
     answer           the extracted answer or null
-    verdict          MarsRL: correct | wrong | invalid (Verifier) or null
-    solution_reward  MarsRL: reward of the solution that was judged or repaired, or null
-    steps            AttnRL: ends in tokens of a first response's steps
-    influence        AttnRL: Forward Context Influence of each of these steps, or null where not computed
 """
 
 from __future__ import annotations

@@ -1,12 +1,14 @@
 """`summary.json`: a run's result in one object.
 
-    {"before": {metric: {mean, low, high, n}}, "after": {…}, "change": {…}, "run": {…}}
+    {"before": {metric: {mean, low, high, n}}, "after": {…}, "change": {…}, "headline": [metric, …],
+     "metrics": {metric: {label, meaning, higher_is_better, follows_errors}}, "run": {…}}
 
-`before` and `after` hold the eight metrics of `EVALUATION_METRICS` and `verifier_f1` at the evaluation's
-temperature and, with the suffix `_greedy`, greedily; `change` the paired differences after - before on the
-problems that both measured (its `n`), without `verifier_f1`, which is no share of observations. A metric
-without an observation has n = 0 and null values; an evaluation that was not done is null. `run` holds the
-run's facts, and for each evaluation what a run of the system cost.
+`before` and `after` hold the evaluation's metrics at its temperature and, with the suffix `_greedy`,
+greedily; `change` the paired differences after - before on the problems that both measured (its `n`), of
+those that are shares of observations. A metric without an observation has n = 0 and null values; an
+evaluation that was not done is null. `metrics` says how the metrics of the tables are named, in their order,
+`headline` which come first in a comparison. `run` holds the run's facts, and for each evaluation what a run
+of the system cost.
 """
 
 from __future__ import annotations
@@ -16,7 +18,6 @@ from typing import Any
 
 from marsrl_verl.evaluation.estimators import GREEDY_SUFFIX, Estimate, MetricInfo, difference
 from marsrl_verl.evaluation.suite import AFTER, BEFORE, EvaluationRecord
-from marsrl_verl.evaluation.verify_correct.role_metrics import EVALUATION_METRICS
 
 EMPTY = Estimate(None, None, None, 0)
 
@@ -62,18 +63,28 @@ class Change:
 
 
 def changes(before: EvaluationRecord | None, after: EvaluationRecord | None) -> list[Change]:
-    """Every metric's change in the order of `EVALUATION_METRICS`, first sampled, then greedy ones; greedy
-    rows are absent when neither record measured greedily."""
+    """The change of every metric of the tables in their order, first sampled, then greedy ones; greedy rows
+    are absent when neither record measured greedily."""
     first = before.estimates if before else {}
     second = after.estimates if after else {}
     rows = []
     for greedy in (False, True):
-        for base, info in EVALUATION_METRICS.items():
+        for base, info in shown_metrics(before, after).items():
             name = base + GREEDY_SUFFIX if greedy else base
             if not greedy or name in first or name in second:
                 pair = first.get(name, EMPTY), second.get(name, EMPTY)
                 rows.append(Change(name, info, greedy, *pair, _delta(before, after, name)))
     return rows
+
+
+def shown_metrics(*records: EvaluationRecord | None) -> dict[str, MetricInfo]:
+    """The metrics of the tables, those of the last record first."""
+    return {
+        name: info
+        for record in reversed(records)
+        if record is not None
+        for name, info in record.metrics.items()
+    }
 
 
 def _delta(before: EvaluationRecord | None, after: EvaluationRecord | None, name: str) -> Estimate:
@@ -91,14 +102,25 @@ def build_summary(
         BEFORE: _values(before),
         AFTER: _values(after),
         "change": {row.name: row.delta.to_json() for row in changes(before, after)},
+        **_names(before, after),
         "run": {**asdict(facts), "evaluations": [_facts(item) for item in (before, after) if item]},
     }
 
 
 def evaluation_summary(record: EvaluationRecord, facts: RunFacts) -> dict[str, Any]:
     """The content of `summary.json` of a run that is one evaluation:
-    {"evaluation": {metric: {mean, low, high, n}}, "run": {…}}."""
-    return {"evaluation": _values(record), "run": {**asdict(facts), "evaluations": [_facts(record)]}}
+    {"evaluation": {metric: {mean, low, high, n}}, "metrics": {…}, "headline": […], "run": {…}}."""
+    return {
+        "evaluation": _values(record),
+        **_names(record),
+        "run": {**asdict(facts), "evaluations": [_facts(record)]},
+    }
+
+
+def _names(*records: EvaluationRecord | None) -> dict[str, Any]:
+    last = next((record for record in reversed(records) if record is not None), None)
+    metrics = {name: asdict(info) for name, info in shown_metrics(*records).items()}
+    return {"metrics": metrics, "headline": [] if last is None else list(last.headline)}
 
 
 def _values(record: EvaluationRecord | None) -> dict[str, Any] | None:

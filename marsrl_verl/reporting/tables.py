@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from marsrl_verl.evaluation.estimators import FEW, GREEDY_SUFFIX, Estimate
-from marsrl_verl.evaluation.verify_correct.role_metrics import EVALUATION_METRICS
 from marsrl_verl.reporting.summary import Change
 
 if TYPE_CHECKING:
@@ -32,13 +32,13 @@ def points(value: Estimate) -> str:
     return f"{100 * value.mean:+.1f} [{100 * value.low:+.1f}, {100 * value.high:+.1f}]"
 
 
-def verdict_rule() -> str:
+def verdict_rule(rows: Iterable[Change]) -> str:
     """When a change is called better or worse."""
-    unjudged = [info.label for info in EVALUATION_METRICS.values() if info.follows_errors]
-    return (
-        f"better/WORSE: its interval leaves out 0. Not judged: rates of fewer than {FEW} cases (n=…), and "
-        f"{', '.join(unjudged)}, which follow how many and which errors are left."
-    )
+    unjudged = dict.fromkeys(row.info.label for row in rows if row.info.follows_errors)
+    rule = f"better/WORSE: its interval leaves out 0. Not judged: rates of fewer than {FEW} cases (n=…)"
+    if not unjudged:
+        return f"{rule}."
+    return f"{rule}, and {', '.join(unjudged)}, which follow how many and which errors are left."
 
 
 def flag(change: Change) -> str:
@@ -54,7 +54,7 @@ def terminal_table(rows: list[Change], temperature: float = 1.0, confidence: flo
 
     table = Table(
         title=f"Before → after training, mean and {100 * confidence:g} % interval",
-        caption="Change in percentage points, paired by problem. " + verdict_rule(),
+        caption="Change in percentage points, paired by problem. " + verdict_rule(rows),
         box=box.SIMPLE_HEAD,
         title_style="bold",
     )
@@ -129,7 +129,7 @@ def _blocks(record: EvaluationRecord) -> list[tuple[str, list[tuple[str, Estimat
         suffix = GREEDY_SUFFIX if greedy else ""
         rows = [
             (info.label, found[name + suffix])
-            for name, info in EVALUATION_METRICS.items()
+            for name, info in record.metrics.items()
             if name + suffix in found
         ]
         if rows:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -27,6 +27,10 @@ class ScoreRequest:
     inputs: Mapping[str, Plain] = field(default_factory=dict)
     """What the method gave with the rollout request. Of MarsRL's Verifiers and Correctors: `solution`, which
     they judge or repair, and `solution_reward`, the Verifier's ground truth."""
+    detail: str | None = None
+    """Why the trajectory has no regular end (`turn_limit`), as its rollout program says."""
+    events: Sequence[Mapping[str, Plain]] = ()
+    """What happened in it (tool calls, turns): the text alone may claim calls that were never made."""
 
     @classmethod
     def of(cls, request: RolloutRequest, one: Trajectory) -> ScoreRequest:
@@ -40,6 +44,8 @@ class ScoreRequest:
             final_text=one.final_text,
             finish_reason=one.finish,
             inputs=request.inputs,
+            detail=one.detail,
+            events=one.events,
         )
 
 

@@ -15,6 +15,7 @@ from marsrl_verl.rollout.control_tokens import ControlTokenRemover, control_toke
 
 _SHOWN = 8
 """Last tokens of a prompt among which a template opens a thinking block."""
+_REMEMBERED = 1000
 _CONTENT = "the content of a turn"
 
 
@@ -54,6 +55,7 @@ class ChatTokenizer:
     """Further ids that end a response, beside the tokenizer's end-of-sequence token (a model's
     generation config may name several)."""
     _remover: ControlTokenRemover | None = field(default=None, init=False, repr=False, compare=False)
+    _opened: dict[bytes, bool] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def prompt_ids(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
         """The token ids of a chat, ending where the assistant's answer begins.
@@ -100,7 +102,13 @@ class ChatTokenizer:
 
     def opens_thinking(self, prompt_ids: TokenIds) -> bool:
         """Whether the template itself has opened a thinking block that the answer must close."""
-        return self.decode(prompt_ids[-_SHOWN:]).rstrip().endswith("<think>")
+        shown = prompt_ids[-_SHOWN:]
+        key = shown.tobytes()  # of a template's prompts nearly always the same
+        if key not in self._opened:
+            if len(self._opened) >= _REMEMBERED:
+                self._opened.clear()
+            self._opened[key] = self.decode(shown).rstrip().endswith("<think>")
+        return self._opened[key]
 
     def text(self, ids: ArrayLike) -> str:
         """The response as text, without control tokens.

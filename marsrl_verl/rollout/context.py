@@ -148,7 +148,11 @@ class RolloutContext(Protocol):
 
 
 class Rollout(Protocol):
-    """A rollout program: one request in, one round's output out. Built once per worker."""
+    """A rollout program: one request in, one round's output out.
+
+    Built once per worker: by `from_settings(settings)`, where its class has that, from the `marsrl` node (its
+    method's settings are `settings.algo`); else without arguments.
+    """
 
     async def run(self, request: RolloutRequest, context: RolloutContext) -> RolloutOutput:
         """Begin the request, or go on with `request.resume`, until all trajectories ended or the round's

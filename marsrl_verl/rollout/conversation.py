@@ -8,70 +8,23 @@ conversation ended (`finish`, `detail`), not an exception, unless the engine its
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from marsrl_verl.core.request import Message, Plain, Sampling
+from marsrl_verl.core.request import Message, Plain
 from marsrl_verl.core.sequence import TURN, LogProbs, Mask, TokenIds, token_ids
 from marsrl_verl.core.sequence import Sequence as TokenSequence
 from marsrl_verl.core.thinking import final_text
-from marsrl_verl.core.trajectory import FinishReason
-from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer, TemplateBuilder
-from marsrl_verl.rollout.context import (
-    Completion,
-    Decoding,
-    EngineUnavailableError,
-    GenerationClient,
-    TopLogProbs,
-)
+from marsrl_verl.core.trajectory import FinishReason, Trajectory
+from marsrl_verl.rollout.context import Completion, EngineUnavailableError
+from marsrl_verl.rollout.sampler import Sampler, nothing, stopped
 
 _TAIL = 64
 """Tokens at the end of a chat that decide what a template writes next."""
-_TOKENS_PER_CHARACTER = 4
-"""Most tokens that one character is spelt with: a byte each."""
-
-
-@dataclass(slots=True)
-class RoundTokens:
-    """Tokens that a trajectory has sampled in this round, in all of its conversations."""
-
-    sampled: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Sampler:
-    """Where the tokens of a role come from."""
-
-    client: GenerationClient
-    chat: ChatTokenizer
-    builder: Callable[[], TemplateBuilder]
-    """Of the template's additions; asked for by the first chat that grows."""
-    role: str
-    policy: str
-    sampling: Sampling
-    session: str
-    """Requests of one session find their common beginning in one server's cache."""
-    group_id: str
-    name_suffix: str
-    """Tells the requests of a further role from those of the request's own."""
-    tokens: Callable[[int], RoundTokens]
-    """What trajectory k has sampled in this round."""
-
-    async def ask(
-        self, ids: TokenIds, name: str, begins_at: int, n: int, decoding: Decoding
-    ) -> list[Completion]:
-        """Completions of one engine request; its seed is a function of the name and of where it begins."""
-        seeded = replace(decoding, seed=self.sampling.request_seed(name, begins_at))
-        return await self.client.generate(self.policy, ids, seeded, session=self.session, name=name, n=n)
-
-    def decoding(self, max_tokens: int, stop: Sequence[str], top: int, structured: Any) -> Decoding:
-        """How a request is decoded, the seed apart."""
-        one = self.sampling
-        return Decoding(max_tokens, one.temperature, one.top_p, one.top_k, None, tuple(stop), top, structured)
 
 
 class _Part(NamedTuple):
@@ -172,7 +125,7 @@ class Conversation:
         """
         limit = self._limit(max_tokens, whole=structured is not None)
         if isinstance(limit, FinishReason):
-            return self._take(_nothing(limit), 0, max_tokens, (), False, turn)
+            return self._take(nothing(limit), 0, max_tokens, (), False, turn)
         name = f"{self.trajectory_id}{self._sampler.name_suffix}"
         found = await self._asked(1, name, limit, stop, top_log_probs, structured)
         if isinstance(found, str):
@@ -194,7 +147,7 @@ class Conversation:
         limit = self._limit(None, whole=structured is not None)
         if isinstance(limit, FinishReason):
             for one in members:
-                one._take(_nothing(limit), 0, None, (), False, turn)
+                one._take(nothing(limit), 0, None, (), False, turn)
             return members
         name = f"{self._sampler.group_id}{self._sampler.name_suffix}"
         found = await self._asked(n, name, limit, stop, 0, structured)
@@ -243,12 +196,13 @@ class Conversation:
         turn: int | None,
     ) -> Completion:
         """Add what the engine answered to a request for `limit` tokens."""
-        completion = self._stopped(completion, stop)
+        if stop:
+            completion = stopped(completion, self._run(), stop, self._sampler.chat)
         count = len(completion.token_ids)
         if count:
-            forced = completion.log_probs == 0.0 if structured else np.zeros(count, dtype=bool)
-            mask = (~forced).astype(np.uint8)
-            log_probs = np.where(forced, np.float32(0), completion.log_probs).astype(np.float32)
+            log_probs, mask = completion.log_probs, np.ones(count, dtype=np.uint8)
+            if structured:
+                mask = (log_probs != 0.0).astype(np.uint8)
             number = -1 if turn is None else turn
             self._add(_Part(completion.token_ids, log_probs, mask, completion.version, number))
             self._sampler.tokens(self.k).sampled += count
@@ -261,7 +215,7 @@ class Conversation:
         self.finish = completion.finish
         if completion.finish is FinishReason.STOP:
             self._mark()
-        elif completion.finish is FinishReason.ABORTED:
+        elif completion.finish is FinishReason.ABORTED and self._failure is None:
             self._failed(FinishReason.ABORTED, "the engine gave the request up")
         return completion
 
@@ -270,35 +224,22 @@ class Conversation:
             return False
         return self._sampler.sampling.segment_tokens is not None
 
-    def _stopped(self, completion: Completion, stop: Sequence[str]) -> Completion:
-        """The completion up to the token that completes a stop string which an earlier request began. The
-        engine sees the text of its own request alone."""
-        reach = _TOKENS_PER_CHARACTER * (max(map(len, stop), default=0) - 1)
-        before = self._response()[self._marks[-1][0] :][-reach:].tolist() if reach > 0 else []
-        after = completion.token_ids[:reach].tolist() if before else []
-        decode = self._sampler.chat.decode
-        if not after or not _first(stop, decode(before + after)):
-            return completion
-        for count in range(1, len(after) + 1):
-            if found := _first(stop, decode(before + after[:count])):
-                return _shortened(completion, count, found)
-        return completion
-
     def _failed(self, finish: FinishReason, detail: str) -> Completion:
         self._failure = (finish, detail)
         self.finish, self.detail = self._failure
-        return _nothing(finish)
+        return nothing(finish)
 
     # --- appending -----------------------------------------------------------------------------
 
     def append(self, messages: Sequence[Message]) -> None:
         """Add messages after the turn that was written, and open the assistant's next one. Where a stop
-        string or a limit ended the turn, it is closed first. All of it has mask 0.
+        string or a limit ended the turn, it is closed first. All of it has mask 0. What exceeds the role's
+        limit of a response is left out; `sample` then says LENGTH.
 
         A template that refuses them ends the conversation (ERROR).
 
         Raises:
-            ValueError: nothing was written since the last messages.
+            ValueError: nothing was written since the last messages, or no chat can grow with this template.
         """
         if self._failure is not None:
             return
@@ -310,8 +251,8 @@ class Conversation:
         chat = self._sampler.chat
         said = [*self._messages, {"role": "assistant", "content": self.turn_text()}]
         grown = [*said, *map(chat.clean, messages)]
+        builder = self._sampler.builder()
         try:
-            builder = self._sampler.builder()
             self._close_turn()
             tail = self.input_ids()[-_TAIL:].tolist()
             merged = builder.merge(said, grown, tail, [dict(tool) for tool in self._tools])
@@ -326,7 +267,8 @@ class Conversation:
         self._mark()
 
     def append_text(self, text: str) -> None:
-        """Add text inside the turn (a tool's result), without control tokens, mask 0."""
+        """Add text inside the turn (a tool's result), without control tokens, mask 0; up to the role's limit
+        of a response, as `append`."""
         if self._failure is None:
             self._add_context(self._sampler.chat.raw_ids(text))
             self._mark()
@@ -337,6 +279,8 @@ class Conversation:
         self._add_context(token_ids(end[there:]))
 
     def _add_context(self, ids: TokenIds) -> None:
+        """Tokens that nobody sampled, as far as the role's limit of a response reaches."""
+        ids = ids[: self.tokens_left]
         zeros = np.zeros(len(ids), dtype=np.float32)
         self._add(_Part(ids, zeros, np.zeros(len(ids), dtype=np.uint8), None, -1))
 
@@ -347,8 +291,14 @@ class Conversation:
 
     def _cut(self, tokens: int) -> None:
         """Keep the first `tokens` of the response."""
-        if tokens < len(self):
-            self._begun, self._parts, self._added = self.sequence().truncate(tokens), [], 0
+        while self._parts and len(self) > tokens:
+            last = self._parts.pop()
+            self._added -= len(last.ids)
+            kept = max(0, tokens - len(self))
+            columns = last.ids[:kept], last.log_probs[:kept], last.mask[:kept]
+            self._add(_Part(*columns, last.version, last.turn))
+        if len(self) > tokens:
+            self._begun = self._begun.truncate(tokens)
 
     def _mark(self) -> None:
         """What is sampled from here on is a run of its own."""
@@ -364,6 +314,9 @@ class Conversation:
 
     def _response(self) -> TokenIds:
         return np.concatenate([self._begun.response_ids, *(one.ids for one in self._parts)])
+
+    def _run(self) -> TokenIds:
+        return self._response()[self._marks[-1][0] :]
 
     def turn_ids(self) -> TokenIds:
         """The assistant's turn so far, texts inside it included."""
@@ -381,6 +334,19 @@ class Conversation:
             return "", ""
         text = chat.text(response)
         return text, final_text(text, thinking_opened=chat.opens_thinking(self._begun.prompt_ids))
+
+    def trajectory(self, **fields: Any) -> Trajectory:
+        """The trajectory that is this one conversation, as it is now, unscored. Paused (or not begun) it has
+        no texts: nobody reads half a response.
+
+        Args:
+            fields: of `Trajectory`, beside what a conversation knows or in its place (`state`, `events`,
+                another `finish`).
+        """
+        finish = fields.pop("finish", self.finish or FinishReason.PAUSED)
+        text, final = ("", "") if finish is FinishReason.PAUSED else self.texts()
+        known = {"text": text, "final_text": final, "detail": self.detail}
+        return Trajectory(self.trajectory_id, [self.sequence()], finish, **{**known, **fields})
 
     def sequence(self) -> TokenSequence:
         """What the policy has read and written. What this round added is a part of its own in `versions`,
@@ -453,25 +419,3 @@ class Conversation:
         )
         twin._parts, twin._added = list(self._parts), self._added
         return twin
-
-
-def _nothing(finish: FinishReason) -> Completion:
-    return Completion(token_ids([]), np.zeros(0, dtype=np.float32), finish)
-
-
-def _first(stop: Sequence[str], text: str) -> str | None:
-    """The stop string in a text, of several the one that ends first."""
-    found = [(text.find(one) + len(one), one) for one in stop if one in text]
-    return min(found)[1] if found else None
-
-
-def _shortened(completion: Completion, count: int, stop: str) -> Completion:
-    top = completion.top
-    return replace(
-        completion,
-        token_ids=completion.token_ids[:count],
-        log_probs=completion.log_probs[:count],
-        finish=FinishReason.STOP,
-        stop=stop,
-        top=None if top is None else TopLogProbs(top.ids[:count], top.log_probs[:count]),
-    )

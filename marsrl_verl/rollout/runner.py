@@ -17,8 +17,9 @@ from marsrl_verl.core.sequence import Sequence as TokenSequence
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer, TemplateBuilder
 from marsrl_verl.rollout.context import GenerationClient, Rollout
-from marsrl_verl.rollout.conversation import Conversation, RoundTokens, Sampler
+from marsrl_verl.rollout.conversation import Conversation
 from marsrl_verl.rollout.external.solver import AnswerSource, answered
+from marsrl_verl.rollout.sampler import RoundTokens, Sampler
 from marsrl_verl.rollout.single_call import SingleCall
 
 BUILT_IN: Mapping[str, Callable[[], Rollout]] = {"single_call": SingleCall}
@@ -28,8 +29,15 @@ Score = Callable[[RolloutRequest, Sequence[Trajectory]], Awaitable[list[RewardRe
 """The rewards of ended trajectories, at least one, of a request."""
 
 
-def load_program(name: str, programs: Mapping[str, Callable[[], Rollout]] = BUILT_IN) -> Rollout:
-    """The program of that name: a method's, a built-in one, or `package.module:Class`.
+def load_program(
+    name: str, programs: Mapping[str, Callable[[], Rollout]] = BUILT_IN, settings: Any = None
+) -> Rollout:
+    """The program of that name: a built-in one, or a method's as `package.module:Class`.
+
+    Args:
+        name: as requests name it.
+        programs: the built-in ones.
+        settings: the `marsrl` node; a class with `from_settings` is given it, as a method's is.
 
     Raises:
         ValueError: there is none.
@@ -43,9 +51,10 @@ def load_program(name: str, programs: Mapping[str, Callable[[], Rollout]] = BUIL
             "as package.module:Class"
         )
     try:
-        made = getattr(importlib.import_module(module), attribute)()
+        cls = getattr(importlib.import_module(module), attribute)
     except (ImportError, AttributeError) as error:
         raise ValueError(f"the rollout program {name!r} can't be loaded: {error}") from error
+    made = cls.from_settings(settings) if hasattr(cls, "from_settings") else cls()
     if not callable(getattr(made, "run", None)):
         raise ValueError(f"{name!r} is no rollout program: {type(made).__name__} has no method `run`")
     return made  # type: ignore[no-any-return]
@@ -65,6 +74,8 @@ class RolloutRunner:
     """Makes what lets chats grow, when the first one does."""
     programs: Mapping[str, Callable[[], Rollout]] = field(default_factory=lambda: BUILT_IN)
     seed: int = 0
+    settings: Any = None
+    """The `marsrl` node, which programs are built with."""
     _running: dict[str, Rollout] = field(default_factory=dict, init=False)
     _builder: TemplateBuilder | None = field(default=None, init=False)
 
@@ -76,7 +87,7 @@ class RolloutRunner:
             ValueError: there is no such program.
         """
         if request.rollout not in self._running:
-            self._running[request.rollout] = load_program(request.rollout, self.programs)
+            self._running[request.rollout] = load_program(request.rollout, self.programs, self.settings)
         return await self._running[request.rollout].run(request, RequestContext(self, request, sampling))
 
     def builder(self) -> TemplateBuilder:

@@ -6,12 +6,10 @@ A long response may take several rounds: each adds a segment to the tokens that 
 from __future__ import annotations
 
 import asyncio
-from dataclasses import replace
 
 from marsrl_verl.core.request import RolloutRequest
-from marsrl_verl.core.trajectory import FinishReason, RolloutOutput, Trajectory
+from marsrl_verl.core.trajectory import RolloutOutput, Trajectory
 from marsrl_verl.rollout.context import RolloutContext
-from marsrl_verl.rollout.conversation import Conversation
 
 
 class SingleCall:
@@ -38,9 +36,7 @@ class SingleCall:
             members = list(await asyncio.gather(*[_next_segment(one, request, context) for one in paused]))
         else:
             begun = context.conversation(0, role, request.messages, prefix=request.prefix)
-            answers = await begun.sample_n(request.n)
-            fresh = (Trajectory(one.trajectory_id, [], FinishReason.PAUSED) for one in answers)
-            members = [_with(before, one) for before, one in zip(fresh, answers, strict=True)]
+            members = [one.trajectory() for one in await begun.sample_n(request.n)]
         ended = [one for one in members if not one.paused]
         for one, reward in zip(ended, await context.score(ended), strict=True):
             one.reward = reward
@@ -50,19 +46,4 @@ class SingleCall:
 async def _next_segment(one: Trajectory, request: RolloutRequest, context: RolloutContext) -> Trajectory:
     conversation = context.conversation(one.number, request.role, request.messages, prefix=one.sequence)
     await conversation.sample()
-    return _with(one, conversation)
-
-
-def _with(before: Trajectory, answer: Conversation) -> Trajectory:
-    """The trajectory as the conversation left it."""
-    finish = answer.finish or FinishReason.PAUSED
-    # Nobody reads half a response.
-    text, final = ("", "") if finish is FinishReason.PAUSED else answer.texts()
-    return replace(
-        before,
-        sequences=[answer.sequence()],
-        finish=finish,
-        text=text,
-        final_text=final,
-        detail=answer.detail,
-    )
+    return conversation.trajectory()

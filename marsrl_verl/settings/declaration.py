@@ -12,6 +12,7 @@ nowhere else; rules between several settings stand beside what needs them.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator
@@ -55,6 +56,22 @@ class Settings(BaseModel):
         ]
 
 
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """The value of another setting of the node without which a setting has no effect."""
+
+    name: str
+    value: Any
+    fix: str = ""
+    """What to do, in place of "set KEY=VALUE"."""
+
+
+class Switched(Settings):
+    """A node whose other settings have no effect while it is off."""
+
+    enabled: bool = False
+
+
 def limits(
     default: Any,
     *,
@@ -64,6 +81,7 @@ def limits(
     lt: float | None = None,
     why: str = "",
     fix: str = "",
+    needs: Needs | None = None,
 ) -> Any:
     """A number with a range.
 
@@ -72,10 +90,18 @@ def limits(
         ge, gt, le, lt: at least, above, at most, below.
         why: the reason, for the message.
         fix: what to do, in place of "Set it to … or more".
+        needs: what it has an effect with.
     """
     bounds = {"ge": ge, "gt": gt, "le": le, "lt": lt}
     given: dict[str, Any] = {name: bound for name, bound in bounds.items() if bound is not None}
-    return Field(default, json_schema_extra={"why": why, "fix": fix}, **given)
+    extra: Any = {"why": why, "fix": fix, "needs": needs}
+    return Field(default, json_schema_extra=extra, **given)
+
+
+def only_with(needs: Needs, node: type[Settings]) -> Any:
+    """A node that has an effect with one value of another setting."""
+    extra: Any = {"needs": needs}
+    return Field(default_factory=node, json_schema_extra=extra)
 
 
 def top_p(default: float | None, fix: str = "1.0 keeps all.") -> Any:
@@ -139,7 +165,7 @@ class RoleSampling(Settings):
         return value
 
 
-class MasteredTokensConfig(Settings):
+class MasteredTokensConfig(Switched):
     """Dynamic masking of well-mastered positive tokens (UloRL, §3.2)."""
 
     enabled: bool = False

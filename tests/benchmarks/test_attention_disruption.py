@@ -30,7 +30,7 @@ from benchmarks.disruption.sampling import Decoding
 from benchmarks.disruption.statistics import as_table, summarise
 from benchmarks.disruption.study import Chosen, Disrupted, Plan, Response, Study
 from marsrl_verl.algos.attnrl.step_cutter import step_cutter
-from marsrl_verl.algos.prompts import MathPrompts
+from marsrl_verl.algos.marsrl.prompts import MathPrompts
 from marsrl_verl.core.request import Problem
 from marsrl_verl.core.steps import Steps
 from marsrl_verl.data.problems import Columns

@@ -5,7 +5,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from benchmarks.uneven_lengths import LIMIT, PROMPT_LIMITS, overrides, write_rambling_model
-from marsrl_verl.config.tiny_files import tiny_model
+from marsrl_verl.demo.files import tiny_model
 
 
 def test_logits_are_divided_by_the_temperature(tmp_path):

@@ -57,10 +57,16 @@ def write_run(folder: Path, tokens: int, solver: float, recall: float | None = N
             "solver_accuracy_greedy": {"mean": accuracy, "low": 0.0, "high": 1.0, "n": 40},
         }
 
+    def info(name: str) -> dict[str, object]:
+        label = name.replace("_", " ").capitalize()
+        return {"label": label, "meaning": name, "higher_is_better": True, "follows_errors": False}
+
     summary = {
         "before": measured(0.4),
         "after": measured(solver),
         "change": {},
+        "headline": ["solver_accuracy", "system_accuracy"],
+        "metrics": {name: info(name) for name in measured(0.0) if not name.endswith("_greedy")},
         "run": {
             "training_tokens": tokens,
             "seconds": 12.0,

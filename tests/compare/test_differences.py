@@ -8,13 +8,18 @@ from pathlib import Path
 
 import pytest
 
-from marsrl_verl.compare.differences import differences_table, fewest_cases
+from marsrl_verl.algos.marsrl.evaluation.role_metrics import EVALUATION_METRICS
+from marsrl_verl.compare.differences import differences_table as table_of
+from marsrl_verl.compare.differences import fewest_cases
 from marsrl_verl.compare.results import Row
 from marsrl_verl.evaluation.estimators import FEW
-from marsrl_verl.evaluation.verify_correct.role_metrics import EVALUATION_METRICS
 
 DOCS = Path(__file__).parents[2] / "docs"
 SUITES = ("marsrl", "selection", "attnrl")
+
+
+def differences_table(some: list[Row]) -> str:
+    return table_of(some, EVALUATION_METRICS)
 
 
 def rows(values: dict[str, list[float | None]], metric: str = "solver_accuracy", cases=FEW) -> list[Row]:

@@ -15,7 +15,8 @@ from marsrl_verl.config.checks import run_checks
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import Composed, compose_config, resolve
-from marsrl_verl.config.installation import FLASH, GPU
+from marsrl_verl.config.schema import with_defaults
+from marsrl_verl.machine.packages import FLASH, GPU
 from marsrl_verl.version import REQUIRED_VERL
 
 
@@ -96,6 +97,8 @@ def checked(quiet_machine, composed):
         for key, value in changes.items():
             put(tree, key, copy.deepcopy(value))
             put(values, key, copy.deepcopy(value))
+        if "marsrl.algo" in changes:  # what the default method's presets say of its roles and evaluation
+            tree["marsrl"], values["marsrl"] = with_defaults(tree["marsrl"]), with_defaults(values["marsrl"])
         # Resolving takes a while, so only what others follow is resolved anew.
         nodes = {key if "roles" not in key else "marsrl.roles" for key in changes}
         moved = any(f"{{{node}" in interpolations for node in nodes)

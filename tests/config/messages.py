@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from marsrl_verl.settings.issues import MAX_LINES, ConfigError
@@ -16,15 +18,23 @@ def assert_message(text: str, key: str, hint: str) -> None:
     assert len(text.splitlines()) <= MAX_LINES
 
 
-def assert_checks_refuse(checked, changes: dict[str, object], key: str, hint: str) -> None:
+Case = tuple[Any, ...]
+"""What is changed, the key that the message names (by default the last one that is changed, with its value),
+and a part of what it says."""
+
+
+def assert_checks_refuse(checked, *case: Any) -> None:
     """The checks refuse the changed configuration and say so in one message.
 
     Args:
         checked: the fixture, which runs the checks.
+        case: a `Case`.
     """
+    changes, *named, hint = case
+    key, value = list(changes.items())[-1]
     with pytest.raises(ConfigError) as refused:
         checked(changes)
-    assert_message(str(refused.value), key, hint)
+    assert_message(str(refused.value), *(named or [f"{key} = {'null' if value is None else value}"]), hint)
 
 
 def assert_refused(done, key: str, hint: str) -> None:

@@ -8,7 +8,7 @@ from marsrl_verl.algos.attnrl import config as attnrl
 from marsrl_verl.algos.attnrl.method import AttnRL
 from marsrl_verl.algos.marsrl.config import Config
 from marsrl_verl.algos.marsrl.method import MarsRL
-from marsrl_verl.algos.prompts import MathPrompts
+from marsrl_verl.algos.marsrl.prompts import MathPrompts
 from marsrl_verl.config.batching import BatchPlan, optimizer_updates, plan_batch
 from marsrl_verl.config.schema import PipelineConfig
 from marsrl_verl.core.method import StagePlan

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from marsrl_verl.config.data_files import read_report
+from marsrl_verl.data.files import read_report
 
 
 def row(question: str) -> dict:

@@ -6,22 +6,21 @@ import pytest
 from messages import assert_checks_refuse
 
 from marsrl_verl.algos.marsrl.config import Config
+from marsrl_verl.algos.marsrl.evaluation.config import Evaluation, InBetween
 from marsrl_verl.config.evaluation_plan import EvaluationCost, evaluation_at, evaluation_cost
-from marsrl_verl.config.schema import EvaluationConfig, InBetweenConfig, MarsRLConfig
+from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.settings.declaration import RoleSampling
 
 BETWEEN = "marsrl.evaluation.in_between"
 
 
-def system(**changes) -> EvaluationConfig:
+def system(**changes) -> Evaluation:
     """The published loop on 100 problems, with changes."""
     loop = {"correction_rounds": 10, "accept_passes": 5, "reject_fails": 10, "fallback": "passes"}
-    return EvaluationConfig(
-        **{"problems": 100, "samples_per_problem": 32, "greedy": False, **loop, **changes}
-    )
+    return Evaluation(**{"problems": 100, "samples_per_problem": 32, "greedy": False, **loop, **changes})
 
 
-def settings(evaluation: EvaluationConfig) -> MarsRLConfig:
+def settings(evaluation: Evaluation) -> MarsRLConfig:
     limits = {"solver": 100, "verifier": 10, "corrector": 1}
     roles = {role: RoleSampling(max_new_tokens=most) for role, most in limits.items()}
     return MarsRLConfig(algo=Config(), evaluation=evaluation, roles=roles)
@@ -29,30 +28,30 @@ def settings(evaluation: EvaluationConfig) -> MarsRLConfig:
 
 @pytest.mark.parametrize("tag", ["before", "after", "alone"])
 def test_before_and_after_are_as_they_are_set(tag):
-    one = system(in_between=InBetweenConfig(problems=8, samples_per_problem=2, solver_only=True))
+    one = system(in_between=InBetween(problems=8, samples_per_problem=2, solver_only=True))
     assert evaluation_at(one, tag) == one
 
 
 def test_those_in_between_have_settings_of_their_own():
     assert evaluation_at(system(), "step_20") == system()
-    fewer = evaluation_at(system(in_between=InBetweenConfig(problems=8, samples_per_problem=2)), "step_20")
+    fewer = evaluation_at(system(in_between=InBetween(problems=8, samples_per_problem=2)), "step_20")
     assert (fewer.problems, fewer.samples_per_problem, fewer.correction_rounds) == (8, 2, 10)
 
 
 def test_the_solver_alone_has_a_loop_that_the_evaluation_takes():
-    alone = evaluation_at(system(in_between=InBetweenConfig(solver_only=True)), "step_20")
+    alone = evaluation_at(system(in_between=InBetween(solver_only=True)), "step_20")
     usual = {"accept_passes": 1, "reject_fails": None, "fallback": "last"}
-    assert alone == system(correction_rounds=0, in_between=InBetweenConfig(solver_only=True), **usual)
+    assert alone == system(correction_rounds=0, in_between=InBetween(solver_only=True), **usual)
 
 
 def test_costs_by_hand():
-    one = settings(system(in_between=InBetweenConfig(problems=8, samples_per_problem=2, solver_only=True)))
+    one = settings(system(in_between=InBetween(problems=8, samples_per_problem=2, solver_only=True)))
     # 31 responses of a run: the Solver, ten rounds of two verdicts and a correction; 100 + 10 x 21 tokens.
     assert evaluation_cost(one, "after", 130) == EvaluationCost(100, 3200, 99_200, 992_000)
     assert evaluation_cost(one, "step_20", 130) == EvaluationCost(8, 16, 16, 1600)
     assert evaluation_cost(one, "after", 30).problems == 30
     # Greedily once more; an external Solver's answers are not ours.
-    plain = settings(EvaluationConfig(correction_rounds=1))
+    plain = settings(Evaluation(correction_rounds=1))
     assert evaluation_cost(plain, "before", 10) == EvaluationCost(10, 20, 80, 20 * 121)
     assert evaluation_cost(plain, "before", 10, external_solver=True) == EvaluationCost(10, 20, 60, 20 * 21)
 

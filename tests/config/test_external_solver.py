@@ -9,9 +9,9 @@ from answer_files import numbered, write_answers
 from messages import assert_checks_refuse, assert_message, assert_refused
 from omegaconf import OmegaConf
 
-from marsrl_verl.config.external_answers import all_rows, data_names, open_source
 from marsrl_verl.config.locations import config_folder, group_options
 from marsrl_verl.rollout.external.config import AnswerFileConfig, SolverSource
+from marsrl_verl.rollout.external.questions import all_questions, data_names, open_source
 from marsrl_verl.settings.issues import ConfigError
 
 NODE, ALGO = "marsrl.external_solver", "marsrl.algo.train_roles"
@@ -26,25 +26,24 @@ SERVED = {
 FILED = {**ROLES, f"{NODE}.source": "jsonl"}
 
 REFUSED = {
-    "unknown source": ({f"{NODE}.source": "json"}, f"{NODE}.source = json", "Did you mean jsonl?"),
+    "unknown source": ({f"{NODE}.source": "json"}, "Did you mean jsonl?"),
     "trained Solver": (
         {**SERVED, ALGO: ["solver", "verifier"]},
         f"{ALGO} = solver, verifier",
         "algo=marsrl_vc",
     ),
     "no endpoint": ({**SERVED, f"{ENDPOINT}.base_urls": []}, f"{ENDPOINT}.base_urls = []", "No endpoint"),
-    "no model": ({**SERVED, f"{ENDPOINT}.model": " "}, f"{ENDPOINT}.model", "none is named"),
+    "no model": ({**SERVED, f"{ENDPOINT}.model": " "}, "none is named"),
     "no file": (FILED, f"{JSONL}.path = null", "No file is named"),
     "endpoint without source": (
         {f"{ENDPOINT}.base_urls": ["http://host/v1"]},
         f"{ENDPOINT}.base_urls",
         "no effect with marsrl.external_solver.source = none",
     ),
-    "file without source": ({f"{JSONL}.path": "a.jsonl"}, f"{JSONL}.path = a.jsonl", "external_solver=jsonl"),
-    "both": ({**SERVED, f"{JSONL}.path": "a.jsonl"}, f"{JSONL}.path = a.jsonl", "there is one source"),
+    "file without source": ({f"{JSONL}.path": "a.jsonl"}, "external_solver=jsonl"),
+    "both": ({**SERVED, f"{JSONL}.path": "a.jsonl"}, "there is one source"),
     "both the other way": (
         {**FILED, f"{JSONL}.path": "a.jsonl", f"{ENDPOINT}.temperature": 0.6},
-        f"{ENDPOINT}.temperature = 0.6",
         "no effect with marsrl.external_solver.source = jsonl",
     ),
     "URL without scheme": (
@@ -67,23 +66,17 @@ REFUSED = {
         f"{ENDPOINT}.base_urls",
         "<base URL>/chat/completions",
     ),
-    "negative temperature": (
-        {**SERVED, f"{ENDPOINT}.temperature": -1.0},
-        f"{ENDPOINT}.temperature = -1.0",
-        "at least 0",
-    ),
-    "top-p": ({**SERVED, f"{ENDPOINT}.top_p": 0.0}, f"{ENDPOINT}.top_p = 0.0", "at most 1"),
-    "no token": ({**SERVED, f"{ENDPOINT}.max_tokens": 0}, f"{ENDPOINT}.max_tokens = 0", "at least 1"),
-    "no time": ({**SERVED, f"{ENDPOINT}.timeout_s": 0.0}, f"{ENDPOINT}.timeout_s = 0.0", "above 0"),
+    "negative temperature": ({**SERVED, f"{ENDPOINT}.temperature": -1.0}, "at least 0"),
+    "top-p": ({**SERVED, f"{ENDPOINT}.top_p": 0.0}, "at most 1"),
+    "no token": ({**SERVED, f"{ENDPOINT}.max_tokens": 0}, "at least 1"),
+    "no time": ({**SERVED, f"{ENDPOINT}.timeout_s": 0.0}, "above 0"),
     "time beyond a round's patience": (
         {**SERVED, f"{ENDPOINT}.timeout_s": 3600.0},
-        f"{ENDPOINT}.timeout_s = 3600.0",
         "marsrl.run.progress_timeout_s above 3600",
     ),
-    "negative retries": ({**SERVED, f"{ENDPOINT}.retries": -1}, f"{ENDPOINT}.retries = -1", "at least 0"),
+    "negative retries": ({**SERVED, f"{ENDPOINT}.retries": -1}, "at least 0"),
     "pause without retries": (
         {**SERVED, f"{ENDPOINT}.retries": 0, f"{ENDPOINT}.backoff_s": 3.0},
-        f"{ENDPOINT}.backoff_s = 3.0",
         "no effect",
     ),
     "fewer requests than workers": (
@@ -107,7 +100,6 @@ REFUSED = {
     ),
     "evaluation of the Solver alone": (
         {**SERVED, "marsrl.evaluation.correction_rounds": 0},
-        "marsrl.evaluation.correction_rounds = 0",
         "training does not change it",
     ),
 }
@@ -115,10 +107,7 @@ REFUSED = {
 
 @pytest.mark.parametrize("case", REFUSED)
 def test_refused(checked, case):
-    changes, key, hint = REFUSED[case]
-    with pytest.raises(ConfigError) as refused:
-        checked(changes)
-    assert_message(str(refused.value), key, hint)
+    assert_checks_refuse(checked, *REFUSED[case])
 
 
 def test_a_password_in_a_url_is_not_repeated(checked):
@@ -264,7 +253,7 @@ def test_workers_get_paths_that_hold_everywhere(run, tmp_path):
     assert config.marsrl.external_solver.jsonl.path == str(tmp_path / "a.jsonl")
     assert data_names(config) == [str(data)] * 2
     settings = AnswerFileConfig(**OmegaConf.to_container(config.marsrl.external_solver.jsonl))
-    assert open_source(settings, 1, all_rows(config)).count("t3") == 1
+    assert open_source(settings, 1, all_questions(config)).count("t3") == 1
 
 
 def test_plan_of_an_endpoint(run, presets):

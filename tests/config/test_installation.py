@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from marsrl_verl.config.hardware import Gpu, detect_cluster, picked
-from marsrl_verl.config.installation import (
+from marsrl_verl.config.compose import detect_cluster, picked
+from marsrl_verl.machine.gpus import Gpu
+from marsrl_verl.machine.packages import (
     CPU,
     CPU_STEP,
     CUDA,
@@ -21,8 +22,9 @@ from marsrl_verl.config.installation import (
     GPU,
     GPU_STEP,
     LEAST_DRIVER,
+    same_version,
+    stand_in_version,
 )
-from marsrl_verl.config.packages import same_version, stand_in_version
 
 ROOT = Path(__file__).parents[2]
 PROJECT = (ROOT / "pyproject.toml").read_text()
@@ -101,8 +103,8 @@ def gpus(count: int) -> list[Gpu]:
 )
 def test_cluster_that_a_machine_picks(monkeypatch, count, option, note):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr("marsrl_verl.config.hardware.gpu_devices", lambda: count > 0)
-    monkeypatch.setattr("marsrl_verl.config.hardware.list_gpus", lambda: gpus(count))
+    monkeypatch.setattr("marsrl_verl.machine.gpus.gpu_devices", lambda: count > 0)
+    monkeypatch.setattr("marsrl_verl.machine.gpus.list_gpus", lambda: gpus(count))
     assert detect_cluster() == option
     assert note in picked(option)
 
@@ -112,12 +114,12 @@ def test_cluster_that_a_machine_picks(monkeypatch, count, option, note):
 )
 def test_hidden_gpus_are_not_picked(monkeypatch, variable, option):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", variable)
-    monkeypatch.setattr("marsrl_verl.config.hardware.list_gpus", lambda: gpus(8))
+    monkeypatch.setattr("marsrl_verl.machine.gpus.list_gpus", lambda: gpus(8))
     assert detect_cluster() == option
 
 
 def test_a_gpu_without_an_answering_driver_is_named(monkeypatch):
-    monkeypatch.setattr("marsrl_verl.config.hardware.gpu_devices", lambda: True)
-    monkeypatch.setattr("marsrl_verl.config.hardware.ask_driver", lambda: "")
+    monkeypatch.setattr("marsrl_verl.machine.gpus.gpu_devices", lambda: True)
+    monkeypatch.setattr("marsrl_verl.machine.gpus.ask_driver", lambda: "")
     assert detect_cluster() == "cpu"
     assert "nvidia-smi does not answer: see python -m recipe.marsrl.doctor" in picked("cpu")

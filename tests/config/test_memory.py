@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from messages import assert_refused
 
-from marsrl_verl.config.hardware import Gpu
 from marsrl_verl.config.memory import GIB, assumptions, estimate_memory
 from marsrl_verl.config.model_shapes import PUBLISHED, shape_from_config
+from marsrl_verl.machine.gpus import Gpu
 
 ROLLOUT = "actor_rollout_ref.rollout"
 ACTOR = "actor_rollout_ref.actor.ppo_max_token_len_per_gpu"

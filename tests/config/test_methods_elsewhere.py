@@ -12,7 +12,7 @@ from marsrl_verl.algos import registry
 CODE = '''
 from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.algos.marsrl.config import Config as Base
-from marsrl_verl.core.method import LossSpec
+from marsrl_verl.core.method import LossSpec, Method
 from marsrl_verl.settings.declaration import limits
 from marsrl_verl.settings.issues import ConfigIssue
 
@@ -31,7 +31,7 @@ class Voting(MarsRL):
     def checks(cls, run):
         config = run.settings.algo
         if config.votes <= config.group_size:
-            return []
+            return super().checks(run)
         return [ConfigIssue("marsrl.algo.votes", "More than there are.", "Lower it.", config.votes)]
 
     @classmethod
@@ -41,9 +41,12 @@ class Voting(MarsRL):
 class OwnLoss(Voting):
     loss = classmethod(lambda cls, config: LossSpec("strange_voting.loss:of_turns"))
 
+class Plain(Voting):
+    masks = Method.masks
+
 class Alone(Voting):
     roles = ("solver",)
-    asked_roles = classmethod(lambda cls, config, evaluation_rounds: cls.roles)
+    asked_roles = classmethod(lambda cls, config, evaluation: cls.roles)
 '''
 NAME = "strange_voting.method:Voting"
 SEARCH = "hydra.searchpath=[pkg://strange_voting.configs]"
@@ -108,6 +111,12 @@ def test_its_policy_loss_is_the_only_one(run, package):
     assert_refused(
         run(own, f"{mode}=gspo", "cluster=cpu"), f"{mode} = gspo", "own, strange_voting.loss:of_turns"
     )
+
+
+def test_a_masking_that_it_does_not_do_is_refused(run, package):
+    key = "marsrl.algo.mastered_tokens.enabled"
+    done = run("marsrl.algo.name=strange_voting.method:Plain", f"{key}=true", "cluster=cpu")
+    assert_refused(done, f"{key} = True", "leaves no token out of its loss")
 
 
 ALONE = ("marsrl.algo.name=strange_voting.method:Alone", "marsrl.algo.correction_rounds=0")

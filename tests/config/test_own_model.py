@@ -42,7 +42,7 @@ def test_the_other_roles_lengths_follow_from_the_solvers(run, large_vocabulary):
     )
     assert done.status == 0, done.err
     roles = done.launched.marsrl.roles
-    assert done.launched.marsrl.prompts.target == "marsrl_verl.algos.prompts:MathPrompts"
+    assert done.launched.marsrl.prompts.target == "marsrl_verl.algos.marsrl.prompts:MathPrompts"
     assert (roles.solver.max_prompt_tokens, roles.solver.max_new_tokens) == (500, 2000)
     assert roles.verifier.max_prompt_tokens == 500 + 2000 + 1024
     assert roles.corrector.max_prompt_tokens == 500 + 2000 + 1024 + 2000
@@ -71,7 +71,7 @@ def test_an_own_preset_needs_no_prompts(run, tmp_path, large_vocabulary):
     done = run("--config-dir", str(tmp_path / "conf"), "model=mine", "cluster=cpu", "dry_run=true",
                f"actor_rollout_ref.model.path={large_vocabulary}")  # fmt: skip
     assert done.status == 0, done.err
-    assert "prompts marsrl_verl.algos.prompts:MathPrompts" in done.out
+    assert "prompts marsrl_verl.algos.marsrl.prompts:MathPrompts" in done.out
 
 
 def test_the_plan_names_the_reward_classes(run):

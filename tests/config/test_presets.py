@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from marsrl_verl.algos.marsrl.evaluation.config import Evaluation, InBetween
 from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
 from marsrl_verl.config.locations import config_folder, group_options
-from marsrl_verl.config.schema import EvaluationConfig, InBetweenConfig
+from marsrl_verl.settings.evaluation import EvaluationConfig
 
 OPTIONS = group_options([config_folder()])
 MODELS, CLUSTERS = OPTIONS["model"], OPTIONS["cluster"]
@@ -49,6 +50,8 @@ def test_options_compose_and_pass_the_checks(
     path = HUB_IDS.get(name, model)
     trees = algo in TREES
     near = algo == "attnrl_released" and name == "tiny"  # its branch points are farther apart than that
+    if trees and evaluation.startswith("marsrl"):
+        evaluation = "solver"  # they have no Verifier
     if trees and pipeline.startswith("overlapped"):
         pipeline = "pipelined"  # branch points need the trainer between two rounds
     done = run(
@@ -65,8 +68,8 @@ def test_options_compose_and_pass_the_checks(
         "dry_run=true",
     )
     assert done.launched is None
-    # Where nobody checks a solution, in training or evaluation, sequences are short enough.
-    short = name.startswith("r1_distill") and trees and evaluation in ("preset", "in_training")
+    # Where nobody checks a solution sequences are short enough.
+    short = name.startswith("r1_distill") and trees
     if too_big(name, cluster, pipeline, trees) and not short:
         assert "marsrl.hardware.gpu_gib" in done.err or "the engine holds" in " ".join(done.err.split())
         assert done.status == 2
@@ -187,16 +190,16 @@ def test_the_clip_range_of_trees_is_the_one_that_the_check_knows(run):
     assert refused.status != 0 and "nothing is ever clipped" in refused.err
 
 
-def evaluated(*overrides: str) -> EvaluationConfig:
+def evaluated(*overrides: str) -> Evaluation:
     """The evaluation's settings of a command line, as composed."""
     return typed_settings(compose_config(parse_arguments([*overrides, "cluster=cpu"])).config).evaluation
 
 
 LOOPS = {
-    "attnrl_published": EvaluationConfig(
+    "attnrl_published": Evaluation(
         samples_per_problem=32, temperature=0.6, top_p=1.0, greedy=False, correction_rounds=0
     ),
-    "marsrl": EvaluationConfig(
+    "marsrl": Evaluation(
         samples_per_problem=32,
         temperature=0.6,
         top_p=0.95,
@@ -206,7 +209,7 @@ LOOPS = {
         reject_fails=10,
         fallback="passes",
     ),
-    "marsrl_released": EvaluationConfig(
+    "marsrl_released": Evaluation(
         samples_per_problem=32,
         temperature=0.6,
         top_p=0.95,
@@ -219,7 +222,7 @@ LOOPS = {
 }
 
 
-def replace(one: EvaluationConfig, **changes) -> EvaluationConfig:
+def replace(one: Evaluation, **changes) -> Evaluation:
     return one.model_copy(update=changes)
 
 
@@ -228,7 +231,7 @@ PUBLISHED = replace(  # hours on 32 GPUs: none before step 1, and in between the
     LOOPS["marsrl"],
     before=False,
     every=20,
-    in_between=InBetweenConfig(problems=32, samples_per_problem=4, solver_only=True),
+    in_between=InBetween(problems=32, samples_per_problem=4, solver_only=True),
 )
 
 
@@ -237,25 +240,51 @@ def test_published_evaluations():
     # Every method with one of them.
     for number, algo in enumerate(OPTIONS["algo"]):
         name = tuple(LOOPS)[number % len(LOOPS)]
+        if algo in TREES:
+            continue
         assert evaluated(f"algo={algo}", f"evaluation={name}") == LOOPS[name], (algo, name)
 
 
 def test_the_usual_evaluation_is_that_of_the_schema_and_the_model():
-    assert evaluated() == evaluated("evaluation=preset") == EvaluationConfig()
-    assert evaluated("evaluation=in_training") == EvaluationConfig()
-    assert evaluated("evaluation=solver") == EvaluationConfig(correction_rounds=0)
-    for algo in ("attnrl", "treerl", "grpo"):  # they train a Solver, so that is what is evaluated
-        for name in ("preset", "in_training"):
-            assert evaluated(f"algo={algo}", f"evaluation={name}").correction_rounds == 0
-        assert evaluated(f"algo={algo}", "evaluation=marsrl") == LOOPS["marsrl"]
+    assert evaluated() == evaluated("evaluation=preset") == Evaluation()
+    assert evaluated("evaluation=in_training") == Evaluation()
+    assert evaluated("evaluation=solver") == Evaluation(correction_rounds=0)
+    assert evaluated("algo=grpo") == Evaluation(), "no rounds, since it trains none"
+    assert evaluated("algo=grpo", "evaluation=marsrl") == LOOPS["marsrl"]
     assert evaluated("algo=grpo", "marsrl.evaluation.correction_rounds=2").correction_rounds == 2
     path = "actor_rollout_ref.model.path=x"
     own = evaluated("model=r1_distill_qwen_1_5b", path)
-    assert own == EvaluationConfig(temperature=0.6, greedy=False)
+    assert own == Evaluation(temperature=0.6, greedy=False)
     greedy = evaluated(
         "model=r1_distill_qwen_1_5b", path, "evaluation=marsrl", "marsrl.evaluation.greedy=true"
     )
     assert greedy == replace(LOOPS["marsrl"], greedy=True)
+
+
+def test_methods_without_the_loop_have_none_of_its_settings():
+    usual = EvaluationConfig()
+    for name in ("preset", "in_training", "solver"):
+        assert evaluated("algo=attnrl", f"evaluation={name}") == usual
+    published = EvaluationConfig(samples_per_problem=32, temperature=0.6, top_p=1.0, greedy=False)
+    assert evaluated("algo=treerl", "evaluation=attnrl_published") == published
+    big = evaluated(BIG, "actor_rollout_ref.model.path=x", "algo=attnrl")
+    assert (big.samples_per_problem, big.every, big.in_between.problems) == (32, 20, 32)
+    assert type(big) is EvaluationConfig
+
+
+@pytest.mark.parametrize(
+    "word",
+    [
+        "evaluation=marsrl",
+        "marsrl.evaluation.correction_rounds=2",
+        "marsrl.evaluation.correction_rounds=0",
+        "marsrl.evaluation.in_between.solver_only=true",
+    ],
+)
+def test_the_loop_is_refused_where_there_is_none(run, word):
+    done = run("algo=attnrl", word, "cluster=cpu")
+    assert done.status != 0
+    assert "It is a setting of marsrl, and the method is attnrl." in done.err
 
 
 def test_the_published_model_is_evaluated_as_in_its_paper():
@@ -263,10 +292,10 @@ def test_the_published_model_is_evaluated_as_in_its_paper():
     assert evaluated(BIG, path) == PUBLISHED
     released = replace(PUBLISHED, correction_rounds=11, accept_passes=4, reject_fails=11, fallback="released")
     assert evaluated(BIG, path, "evaluation=marsrl_released") == released
-    cheap = EvaluationConfig(
+    cheap = Evaluation(
         before=False,
         every=20,
-        in_between=InBetweenConfig(problems=32),
+        in_between=InBetween(problems=32),
         temperature=0.6,
         top_p=0.95,
         greedy=False,
@@ -275,7 +304,7 @@ def test_the_published_model_is_evaluated_as_in_its_paper():
     alone = evaluated(BIG, path, "algo=grpo", "evaluation=solver")
     assert (alone.samples_per_problem, alone.correction_rounds, alone.accept_passes) == (32, 0, 1)
     small = evaluated("model=qwen3_4b_thinking_2507", path)
-    assert small == EvaluationConfig(temperature=0.6, top_p=0.95, greedy=False)
+    assert small == Evaluation(temperature=0.6, top_p=0.95, greedy=False)
 
 
 def test_an_external_solver_is_not_evaluated_alone():

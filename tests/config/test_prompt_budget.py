@@ -6,7 +6,8 @@ from pathlib import Path
 
 from small_files import TEMPLATE
 
-from marsrl_verl.algos.prompts import RolePrompts
+from marsrl_verl.algos.marsrl.method import MarsRL
+from marsrl_verl.algos.marsrl.prompts import RolePrompts
 from marsrl_verl.config.prompt_budget import open_counter, plan_prompts
 from marsrl_verl.demo.assets import model_path
 from marsrl_verl.settings.declaration import RoleSampling
@@ -26,6 +27,9 @@ class Short(RolePrompts):
 
     def corrector(self, problem, solution, report):
         return ({"role": "user", "content": f"{problem.question} {solution} repair {report}"},)
+
+
+SHAPES = MarsRL.prompt_shapes(MarsRL.Config(), Short())
 
 
 def roles(**limits) -> dict[str, RoleSampling]:
@@ -63,7 +67,7 @@ def test_counter_agrees_with_transformers():
 
 def test_measured_budgets(model):
     solver, verifier, corrector = plan_prompts(
-        Short(), roles(), open_counter(model), longest_question="compute 1 + 1"
+        SHAPES, roles(), open_counter(model), longest_question="compute 1 + 1"
     )
     assert (solver.fixed, solver.longest) == (2, 2 + 4)
     assert (verifier.fixed, verifier.longest) == (5, 5 + 4 + 20)
@@ -73,14 +77,14 @@ def test_measured_budgets(model):
 
 def test_over_the_limit(model):
     _, verifier, corrector = plan_prompts(
-        Short(), roles(verifier=29, corrector=36), open_counter(model), longest_question="compute 1 + 1"
+        SHAPES, roles(verifier=29, corrector=36), open_counter(model), longest_question="compute 1 + 1"
     )
     assert verifier.fits
     assert not corrector.fits
 
 
 def test_unknown_question_counts_as_the_limit(model):
-    solver, verifier, _ = plan_prompts(Short(), roles(), open_counter(model), longest_question="")
+    solver, verifier, _ = plan_prompts(SHAPES, roles(), open_counter(model), longest_question="")
     assert solver.longest == 100
     assert verifier.longest == 5 + 98 + 20
 
@@ -88,6 +92,6 @@ def test_unknown_question_counts_as_the_limit(model):
 def test_without_a_tokenizer_sizes_come_from_characters(tmp_path):
     assert open_counter(tmp_path) is None
     assert open_counter(None) is None
-    solver, *_ = plan_prompts(Short(), roles(), None, longest_question="x" * 40)
+    solver, *_ = plan_prompts(SHAPES, roles(), None, longest_question="x" * 40)
     assert not solver.measured
     assert solver.longest == solver.fixed + 10

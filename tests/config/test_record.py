@@ -7,7 +7,7 @@ from hydra.core.override_parser.overrides_parser import OverridesParser
 from omegaconf import OmegaConf
 
 from marsrl_verl.config.locations import config_folder
-from marsrl_verl.config.record import HIDDEN, SHOWN_VARIABLES, recorded
+from marsrl_verl.reporting.record import HIDDEN, SHOWN_VARIABLES, recorded
 
 VARIABLES = "ray_kwargs.ray_init.runtime_env.env_vars"
 SECRET = "s3cr3t-of-mine"

@@ -9,8 +9,7 @@ import pytest
 from omegaconf import OmegaConf
 from test_resume_checks import sealed
 
-from marsrl_verl.config.record import HIDDEN, recorded
-from marsrl_verl.config.resume_command import resume_command
+from marsrl_verl.reporting.record import HIDDEN, recorded, resume_command
 
 DISABLE = "trainer.resume_mode=disable"
 VARIABLES = "ray_kwargs.ray_init.runtime_env.env_vars"

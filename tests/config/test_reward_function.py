@@ -39,7 +39,7 @@ def test_the_function_scores_the_roles_that_answer(run, function, node):
         spec = config.marsrl.reward[role]
         assert spec.target == "marsrl_verl.rewards.compute_score:ComputeScoreReward"
         assert spec.kwargs == {"path": str(function), "name": "compute_score"}
-    assert config.marsrl.reward.verifier.target == "marsrl_verl.rewards.verdict:VerdictReward"
+    assert config.marsrl.reward.verifier.target == "marsrl_verl.algos.marsrl.verdict:VerdictReward"
     assert OmegaConf.select(config, f"{node}.path") is None, "verl would execute the file once more"
 
 

@@ -29,4 +29,4 @@ def test_the_page_says_type_range_choices_and_default():
     text = page(["attnrl"])
     assert "| `top_share` | a number above 0, at most 1 | `0.2` |" in text
     assert '| `filter_mean` | one of cumulative, ema | `"cumulative"` |' in text
-    assert '| `target` | text | `"marsrl_verl.algos.prompts:MathPrompts"` |' in text
+    assert "| `target` | text |  | `package.module:ClassName`" in text

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from marsrl_verl.config.data_files import read_report
-from marsrl_verl.config.tiny_files import cache_folder, tiny_data, tiny_model
+from marsrl_verl.data.files import read_report
 from marsrl_verl.demo.assets import model_path
+from marsrl_verl.demo.files import cache_folder, tiny_data, tiny_model
 
 
 @pytest.fixture

@@ -7,15 +7,15 @@ from enum import Enum
 from typing import Any
 
 import numpy as np
+from marsrl_script import ScriptedEngine, SkillModel
 
 from marsrl_verl.algos.marsrl.method import MarsRL
-from marsrl_verl.algos.prompts import RolePrompts
+from marsrl_verl.algos.marsrl.prompts import RolePrompts
 from marsrl_verl.core.advantages import comparable_rows, group_relative
 from marsrl_verl.core.method import Method, Stage, StagePlan
 from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
 from marsrl_verl.core.rows import Rows
 from marsrl_verl.core.scheduler import Scheduler, StepResult
-from marsrl_verl.core.scripted import ScriptedEngine, SkillModel
 from marsrl_verl.core.sequence import Sequence
 from marsrl_verl.core.trajectory import FinishReason, Group, RewardResult, RolloutOutput, Trajectory
 

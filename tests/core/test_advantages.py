@@ -111,6 +111,28 @@ def test_equal_groups_and_sequences_without_tokens_are_left_out():
     assert row_advantages(groups, eps=0.0) == {"g1#0": 1.5, "g1#2": -0.5, "g1#3": -0.5}
 
 
+def test_a_sequence_with_a_reward_of_its_own_is_compared_by_it():
+    """Two agents of one dialogue may be paid differently (ReMA's formats)."""
+    one = group("g", "solver", [1, 0, 1], [2, 2, 2])
+    for member, own in zip(one.trajectories, (0.5, None, -1.0), strict=True):
+        second = Sequence("critic", [1], [7], [0.0], reward=own)
+        member.sequences.append(second)
+    rows = Rows.of([one], comparable_rows([one]))
+    found = group_relative(rows)
+    by_role = {role: [] for role in ("solver", "critic")}
+    for row in range(len(rows)):
+        by_role[rows.sequence(row).role].append(found[row])
+    assert by_role["solver"] == pytest.approx(group_advantages([1, 0, 1]))
+    assert by_role["critic"] == pytest.approx(group_advantages([0.5, 0, -1]))
+    for member in one.trajectories:
+        member.sequences[1].reward = 0.25
+    assert {ref.sequence for ref in comparable_rows([one])} == {0}, "the critics are all paid alike"
+    one.trajectories[1].sequences.pop()
+    assert {ref.sequence for ref in comparable_rows([one])} == {0, 1}, (
+        "who has none counts with its trajectory"
+    )
+
+
 def test_masked_tokens_do_not_count_as_tokens_of_a_role():
     solver = group("g1", "solver", [1, 0], [4, 4])
     for one in solver.trajectories:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from attnrl_tools import SAMPLING, always, annotate, method, run, script, segments, selected, told
+from marsrl_script import ScriptedEngine
 from scheduler_tools import problems
 
 from marsrl_verl.algos.attnrl.adaptive_sampling import (
@@ -20,7 +21,7 @@ from marsrl_verl.algos.attnrl.method import (
 from marsrl_verl.algos.attnrl.response_trees import TreeCredit, by_problem, problem_tree, tree_metrics
 from marsrl_verl.core.method import EndReason
 from marsrl_verl.core.scheduler import Scheduler
-from marsrl_verl.core.scripted import Reply, ScriptedEngine
+from marsrl_verl.core.scripted import Reply
 from marsrl_verl.core.sequence import RECORDED_LOG_PROBS
 from marsrl_verl.core.trajectory import FinishReason, RewardResult
 

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from marsrl_script import ScriptedEngine, SkillModel
 from scheduler_tools import SAMPLING, TwoStages, problems
 from test_units_and_stages import PlanAndSolve
 
 from marsrl_verl.core.owned import Copies, is_owned
 from marsrl_verl.core.scheduler import Scheduler
-from marsrl_verl.core.scripted import ScriptedEngine, SkillModel
 from marsrl_verl.core.sequence import Sequence, equal_sequences
 
 

@@ -4,10 +4,10 @@ from itertools import pairwise
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from marsrl_script import SkillModel
 from scheduler_tools import Run, drive, frozen, marsrl, problems
 
 from marsrl_verl.core.method import EndReason
-from marsrl_verl.core.scripted import SkillModel
 from marsrl_verl.core.seeding import derive_generator
 
 few = settings(max_examples=40, deadline=None)

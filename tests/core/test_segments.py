@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from marsrl_script import ScriptedEngine
 from scheduler_tools import SAMPLING, TwoStages, answers, drive, frozen, marsrl, paused, problems, single_call
 from test_scheduler_properties import few, modes, shuffled_portions, worlds
 
@@ -12,7 +13,7 @@ from marsrl_verl.core.advantages import comparable_rows, group_relative
 from marsrl_verl.core.method import Ended, EndReason
 from marsrl_verl.core.rows import Rows
 from marsrl_verl.core.scheduler import Scheduler
-from marsrl_verl.core.scripted import Reply, ScriptedEngine
+from marsrl_verl.core.scripted import Reply
 from marsrl_verl.core.trajectory import FinishReason, Group, RewardResult, RolloutOutput
 
 segments = st.integers(10, 60)

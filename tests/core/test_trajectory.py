@@ -85,7 +85,7 @@ def test_a_group_comes_back_with_what_was_trained():
 def test_a_request_comes_back_without_what_is_resumed():
     whole = request(
         inputs={"solution": "x", "ids": np.array([1, 2])},
-        sampling={"solver": Sampling(10, 20, temperature=0.5, seed=3)},
+        sampling={"solver": {"temperature": 0.5, "max_new_tokens": 10}},
         parent_id="g0#1",
         created_step=4,
         prefix=Sequence("solver", [1], [2, 3], [-0.1, -0.2]),
@@ -166,8 +166,9 @@ def test_continued_tokens():
 def test_sampling():
     usual = {"solver": Sampling(100, 20, segment_tokens=30, seed=5), "verifier": Sampling(7, 7)}
     assert request().sampling_of("solver", usual).max_new_tokens == 100
-    own = request(sampling={"solver": Sampling(9, 9)})
-    assert own.sampling_of("solver", usual) == Sampling(9, 9)
+    own = request(sampling={"solver": {"temperature": 0.0}})
+    changed = Sampling(100, 20, temperature=0.0, segment_tokens=30, seed=5)
+    assert own.sampling_of("solver", usual) == changed, "seeds and segments stay the run's"
     assert own.sampling_of("verifier", usual) == Sampling(7, 7)
     with pytest.raises(
         ValueError, match=r"request g: .* missing for role 'judge', found \['solver', 'verifier'\]"
@@ -179,3 +180,11 @@ def test_sampling():
     assert len({one.request_seed("g", 0), one.request_seed("g", 30), one.request_seed("h", 0)}) == 3
     assert usual["verifier"].request_seed("g", 0) is None
     assert [segment_length(10, parts) for parts in (1, 3, 4)] == [10, 4, 3]
+
+
+def test_what_a_tool_wrote_was_not_sampled():
+    sequence = Sequence("agent", [1], [5, 6], [-1.0, -1.0], versions=((2, 1),))
+    sequence = sequence.extend([7, 8, 9], [-1.0, 0.0, 0.0], 2, mask=[1, 0, 0])
+    other = Sequence("critic", [1], [5], [-1.0]).extend([], [], 2)
+    one = Trajectory("g#0", [sequence, other], FinishReason.STOP)
+    assert (one.new_tokens, sequence.new_tokens) == (1, 3)

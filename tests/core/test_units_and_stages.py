@@ -240,6 +240,30 @@ def test_requests_of_two_stages_at_once_or_of_one_that_does_not_follow_are_refus
             scheduler.next_round()
 
 
+@pytest.mark.parametrize("first", [0, 1])
+def test_dropped_problems_are_observed_in_the_order_of_their_arrival(first):
+    class Observing(TwoStages):
+        unit = Unit.PROBLEM
+        observed: tuple[str, ...] = ()
+
+        def observe_problem(self, groups):
+            self.observed += (groups[0].request.problem.problem_id,)
+
+    method = Observing(fan=(3, 0))
+    scheduler = Scheduler(method, "pipelined")
+    scheduler.start_step(1, problems(2))
+    asked = {item.group_id: item for item in scheduler.next_round()}
+    for name in ("p0", "p1"):
+        scheduler.absorb([answers(asked[f"{name}/a/0"])])
+        scheduler.absorb([RolloutOutput(f"{name}/a/1", [paused(f"{name}/a/1#{k}", [1]) for k in range(2)])])
+    assert len(scheduler.drop_waiting()) == 2
+    for number in (first, 1 - first):
+        one = f"p{number}/a/2"
+        scheduler.absorb([RolloutOutput(one, [paused(f"{one}#{k}", [1]) for k in range(2)])])
+    assert len(scheduler.finish_step(last=True).ended) == 2 and scheduler.idle()
+    assert method.observed == ("p0", "p1")
+
+
 # --- members that begin in a later round -----------------------------------------------------------
 
 
@@ -314,6 +338,54 @@ def test_a_group_with_a_state_goes_on_though_nobody_is_paused():
     scheduler.absorb([RolloutOutput("p0/a/0", [single_call("p0/a/0#2", [2], 0.0)])])
     (group,) = scheduler.finish_step().trained
     assert group.rewards == [1.0, 1.0, 0.0]
+
+
+def test_no_part_of_a_group_that_grows_is_trained():
+    scheduler = Scheduler(TwoStages(n=4), "pipelined", min_group=2)
+    scheduler.start_step(1, problems(1))
+    scheduler.next_round()
+    grows = RolloutOutput("p0/a/0", [single_call("p0/a/0#0"), single_call("p0/a/0#1", [1], 0.0)], {"left": 2})
+    with pytest.raises(ValueError, match=r"p0/a/0 grows from round to round, and min_group is 2"):
+        scheduler.absorb([grows])
+
+
+def test_of_what_has_ended_a_program_is_given_no_tokens():
+    scheduler = Scheduler(TwoStages(fan=(1, 0)), "sequential")
+    scheduler.start_step(1, problems(1))
+    scheduler.next_round()
+    ended = single_call("p0/a/0#0", [1, 2], text="long", events=[{"tool": "python"}])
+    going = paused("p0/a/0#1", [7])
+    scheduler.absorb([RolloutOutput("p0/a/0", [ended, going])])
+    (item,) = scheduler.next_round()
+    light, whole = item.resume.trajectories
+    assert (light.trajectory_id, light.finish, light.value, light.events) == (
+        "p0/a/0#0", ended.finish, 1.0, ended.events,
+    )  # fmt: skip
+    assert (light.sequences, light.text) == ([], "") and whole is going
+    scheduler.absorb([RolloutOutput("p0/a/0", [single_call("p0/a/0#1", [7, 8], 0.0)])])
+    (group,) = scheduler.finish_step().completed
+    assert group.trajectories[0].sequence.response_ids.tolist() == [1, 2], "the scheduler keeps them"
+
+
+def test_a_fork_begins_as_the_trajectory_that_it_left():
+    scheduler = Scheduler(TwoStages(n=3), "sequential")
+    scheduler.start_step(1, problems(1))
+    scheduler.next_round()
+    root = single_call("p0/a/0#0", [1, 2, 3])
+
+    def absorb(fork: Fork, tokens) -> None:
+        members = [root, single_call("p0/a/0#1", tokens, fork=fork), single_call("p0/a/0#2", [5])]
+        scheduler.absorb([RolloutOutput("p0/a/0", members)])
+
+    for fork, tokens, message in (
+        (Fork("p0/a/0#0", 2), [1, 9], "after 2 tokens of sequence 0, and does not begin with them"),
+        (Fork("p0/a/0#0", 4), [1, 2, 3, 4], "after 4 tokens of sequence 0, and does not begin"),
+        (Fork("p0/a/0#0", 1, 1), [1], "after 1 tokens of sequence 1, and does not begin"),
+        (Fork("p0/a/0#7", 1), [1], "unknown trajectory p0/a/0#7"),
+    ):
+        with pytest.raises(ValueError, match=f"p0/a/0#1.*{message}"):
+            absorb(fork, tokens)
+    absorb(Fork("p0/a/0#0", 2), [1, 2, 9])
 
 
 def test_a_round_may_begin_nobody_and_leave_a_state_alone():

@@ -19,8 +19,8 @@ from preparing import (
 )
 
 from marsrl_verl.config.application import main as train_main
-from marsrl_verl.config.data_files import read_report
 from marsrl_verl.core.trajectory import FinishReason, RewardResult
+from marsrl_verl.data.files import read_report
 from marsrl_verl.data.problems import problem_key
 from marsrl_verl.data_preparation.application import main
 from marsrl_verl.demo.assets import model_path
@@ -395,6 +395,6 @@ def test_a_model_without_a_preset_has_the_published_settings(tmp_path, source):
     assert main([*words, "cluster=cpu"], client) == 0
     config, settings = client.arguments
     assert config.actor_rollout_ref.model.path == str(folder)
-    assert config.marsrl.prompts.target == "marsrl_verl.algos.prompts:MathPrompts"
+    assert config.marsrl.prompts.target == "marsrl_verl.algos.marsrl.prompts:MathPrompts"
     limits = (settings.max_prompt_tokens, settings.max_new_tokens, settings.segment_tokens)
     assert (settings.temperature, limits) == (0.85, (32768, 65536, None))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
 from marsrl_verl.core.request import RolloutRequest, Sampling
 from marsrl_verl.core.sequence import Sequence
 from marsrl_verl.core.trajectory import FinishReason, RolloutOutput
-from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER
 from marsrl_verl.demo.measure import build_engine
 from marsrl_verl.demo.model import build_model
 from marsrl_verl.demo.problems import Split, generate
@@ -92,7 +92,7 @@ def test_a_prompt_that_is_too_long_is_not_asked(model):
 
 def test_a_request_with_sampling_of_its_own(model):
     engine, sampling = engine_and(model)
-    short = request(2, "short", sampling={SOLVER: Sampling(max_new_tokens=1, max_prompt_tokens=24)})
+    short = request(2, "short", sampling={SOLVER: {"max_new_tokens": 1}})
     lengths = {
         output.group_id: max(one.tokens for one in output.trajectories)
         for output in engine.generate([short, request(8, "usual")], sampling)

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
+from marsrl_verl.algos.marsrl.verdict import Verdict, parse_verdict
 from marsrl_verl.core.trajectory import FinishReason
-from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER
-from marsrl_verl.core.verdict import Verdict, parse_verdict
 from marsrl_verl.demo.drills import Drill, draw_drill
 from marsrl_verl.demo.problems import LARGEST_TOTAL, Chain, draw_chain
 from marsrl_verl.demo.transcripts import (

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from marsrl_verl.config.hardware import Gpu, parse_gpus
-from marsrl_verl.config.installation import CPU, FLASH, FLASH_STEP, GPU, GPU_STEP
 from marsrl_verl.doctor import application
 from marsrl_verl.doctor.diagnosis import Level, diagnose
 from marsrl_verl.doctor.machine import Machine, look
+from marsrl_verl.machine.gpus import Gpu, parse_gpus
+from marsrl_verl.machine.packages import CPU, FLASH, FLASH_STEP, GPU, GPU_STEP
 from marsrl_verl.version import REQUIRED_VERL
 
 GIB = 1024**3

@@ -15,9 +15,9 @@ import numpy as np
 import pytest
 import torch
 
-from marsrl_verl.config.packages import DISTRIBUTION_FOLDER
-from marsrl_verl.config.tiny_files import tiny_model
 from marsrl_verl.core.trajectory import FinishReason
+from marsrl_verl.demo.files import tiny_model
+from marsrl_verl.machine.packages import DISTRIBUTION_FOLDER
 from marsrl_verl.rollout.context import Completion, Decoding
 from marsrl_verl.rollout.entropy import entropy_bounds, entropy_from_top
 

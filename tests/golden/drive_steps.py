@@ -22,7 +22,8 @@ from scenarios import RANKS, SEED, Scenario
 from trace_files import ENDINGS, digest, spans
 
 from marsrl_verl.algos.attnrl.method import INFLUENCE, AttnRL
-from marsrl_verl.algos.prompts import RolePrompts
+from marsrl_verl.algos.marsrl.prompts import SOLVER, VERIFIER, RolePrompts
+from marsrl_verl.algos.marsrl.verdict import VerdictReward
 from marsrl_verl.algos.registry import method_class
 from marsrl_verl.config.batching import optimizer_updates
 from marsrl_verl.config.schema import MarsRLConfig, read_settings
@@ -32,11 +33,18 @@ from marsrl_verl.core.rows import RESPONSE_MASK, ROLLOUT_LOG_PROBS, TOKEN_VERSIO
 from marsrl_verl.core.scheduler import Scheduler, StepResult
 from marsrl_verl.core.scripted import Reply, ScriptedEngine, score_by_box
 from marsrl_verl.core.sequence import RECORDED_ENTROPIES, RECORDED_LOG_PROBS, TRAINER_LOG_PROBS
-from marsrl_verl.core.trajectory import FinishReason, Group, RewardResult, RolloutOutput, Trajectory
-from marsrl_verl.core.types import ROLES, SOLVER, is_correct
+from marsrl_verl.core.trajectory import (
+    FinishReason,
+    Group,
+    RewardResult,
+    RolloutOutput,
+    Trajectory,
+    is_correct,
+)
 from marsrl_verl.evaluation.credit_metrics import credit_metrics
 from marsrl_verl.evaluation.text_metrics import text_figures
 from marsrl_verl.evaluation.training_metrics import training_metrics
+from marsrl_verl.rewards.base import ScoreRequest
 from marsrl_verl.verl_adapter.engine.batch import BatchPlan, PolicyBatch, arrange
 
 PRESETS = Path(__file__).resolve().parents[2] / "configs" / "algo"
@@ -68,7 +76,7 @@ def settings_of(scenario: Scenario) -> MarsRLConfig:
     node = OmegaConf.merge(*_preset_parts(scenario.preset))
     for key, value in scenario.settings.items():
         OmegaConf.update(node, key, value)
-    for role in ("solver", "verifier", "corrector"):
+    for role in method_class(node.algo.name).roles:
         limits = {"max_new_tokens": scenario.new_tokens, "max_prompt_tokens": 10_000}
         OmegaConf.update(node, f"roles.{role}", limits)
         OmegaConf.update(node, f"reward.{role}.target", "unused")  # the scripted engine scores
@@ -114,7 +122,8 @@ def build_method(scenario: Scenario, settings: MarsRLConfig) -> Method:
     limited = settings.model_copy(deep=True)
     limited.run.seed = SEED
     limited.roles["solver"].max_prompt_tokens = scenario.prompt_limit
-    limited.roles["corrector"].max_prompt_tokens = 2 * scenario.prompt_limit
+    if "corrector" in limited.roles:
+        limited.roles["corrector"].max_prompt_tokens = 2 * scenario.prompt_limit
     tools = MethodTools(ShortPrompts(), ByteTokenizer(), prompt_tokens, scenario.problems)
     return method_class(settings.algo.name).from_settings(limited, tools)
 
@@ -171,7 +180,10 @@ class GoldenEngine(ScriptedEngine):
         return Reply(text, FINISH[ending])
 
     def _score(self, item: RolloutRequest, one: Trajectory) -> RewardResult:
-        result = score_by_box(item, one)
+        if item.role == VERIFIER:
+            result = VerdictReward().score(ScoreRequest.of(item, one))
+        else:
+            result = score_by_box(item, one)
         if scripted.is_graded(self.scenario.world, one.trajectory_id):
             return result
         return replace(result, value=0.0, graded=False, error="the scripted grader failed")
@@ -255,7 +267,10 @@ class GoldenRun:
             "metrics": {
                 **metrics,
                 **(
-                    {**credit_metrics(batch.rows, advantages), **training_metrics(result.completed)}
+                    {
+                        **credit_metrics(batch.rows, advantages),
+                        **training_metrics(result.completed, type(self.method)),
+                    }
                     if last
                     else {}
                 ),
@@ -323,7 +338,7 @@ def sampling_of(settings: MarsRLConfig) -> dict[str, Sampling]:
     """Token limits by role."""
     rounds = settings.pipeline.max_segments
     by_role = {}
-    for role in ROLES:
+    for role in method_class(settings.algo.name).roles:
         one = settings.roles[role]
         segment = None if rounds == 1 else segment_length(one.max_new_tokens, rounds)
         by_role[role] = Sampling(one.max_new_tokens, one.max_prompt_tokens, segment_tokens=segment)

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from marsrl_verl.algos.marsrl.evaluation.role_metrics import EVALUATION_METRICS
 from marsrl_verl.evaluation.estimators import Observations
 from marsrl_verl.evaluation.suite import ALONE, EvaluationRecord
 from marsrl_verl.reporting.report import finish_evaluation
@@ -28,7 +29,7 @@ def record() -> EvaluationRecord:
         "corrector_fix_rate": observed(0, 0),
         "solver_accuracy_greedy": observed(25, 50),
     }
-    return EvaluationRecord(ALONE, 200, 0.95, 0.6, 50, 1, 3.0, 999, outcomes)
+    return EvaluationRecord(ALONE, 200, 0.95, 0.6, 50, 1, 3.0, 999, outcomes, metrics=EVALUATION_METRICS)
 
 
 def test_summary_and_report(tmp_path, record):

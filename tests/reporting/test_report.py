@@ -7,18 +7,20 @@ from dataclasses import replace
 import pytest
 from evaluation_tools import system
 from markdown_it import MarkdownIt
+from marsrl_script import ScriptedEngine, SkillModel
 from rich.console import Console
 
-from marsrl_verl.algos.prompts import MathPrompts
+from marsrl_verl.algos.marsrl.evaluation.role_metrics import EVALUATION_METRICS
+from marsrl_verl.algos.marsrl.evaluation.stories import Shown, shown_by
+from marsrl_verl.algos.marsrl.prompts import CORRECTOR, ROLES, SOLVER, VERIFIER, MathPrompts
 from marsrl_verl.core.request import Problem, Sampling
-from marsrl_verl.core.scripted import Reply, ScriptedEngine, SkillModel
+from marsrl_verl.core.scripted import Reply
 from marsrl_verl.core.trajectory import FinishReason
-from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER
 from marsrl_verl.evaluation.estimators import Estimate, Observations
-from marsrl_verl.evaluation.runs import Runs
+from marsrl_verl.evaluation.runs import Runs, Story
 from marsrl_verl.evaluation.suite import EvaluationRecord, evaluate
 from marsrl_verl.reporting.curve import HEIGHT, WIDTH, draw_learning_curve, smooth
-from marsrl_verl.reporting.example import Story, example_markdown, example_text, pick_example, story_of
+from marsrl_verl.reporting.example import example_markdown, example_text, pick_example
 from marsrl_verl.reporting.metrics_log import StepMetrics
 from marsrl_verl.reporting.report import finish_run
 from marsrl_verl.reporting.run_folder import RunFolder
@@ -52,13 +54,17 @@ def record(step, **outcomes):
         name: Observations(tuple(i < yes for i in range(n)), tuple(f"p{i}" for i in range(n)))
         for name, (yes, n) in outcomes.items()
     }
-    return EvaluationRecord("after" if step else "before", step, 0.95, 1.0, 50, 1, 1.0, 10, observed)
+    return EvaluationRecord(
+        "after" if step else "before", step, 0.95, 1.0, 50, 1, 1.0, 10, observed, metrics=EVALUATION_METRICS
+    )
 
 
 def test_summary_has_exactly_the_promised_keys():
     before, after = evaluated("before", 0).record, evaluated("after", 12).record
     summary = json.loads(json.dumps(build_summary(before, after, FACTS)))
-    assert set(summary) == {"before", "after", "change", "run"}
+    assert set(summary) == {"before", "after", "change", "metrics", "headline", "run"}
+    assert set(summary["metrics"]) == KEYS
+    assert summary["headline"] == ["solver_accuracy", "system_accuracy", "verifier_recall"]
     for side in ("before", "after"):
         assert set(summary[side]) == {
             f"{key}{end}" for key in (*KEYS, "verifier_f1") for end in ("", "_greedy")
@@ -129,7 +135,7 @@ def test_figures_that_follow_the_errors_are_not_judged():
     assert all(row.delta.high < 0 for row in rows if row.name in names)
     assert judged == dict.fromkeys(names, 0)
     for word in ("Verifier precision", "Corrector fix rate", "Corrector break rate", "fewer than 30 cases"):
-        assert word in verdict_rule()
+        assert word in verdict_rule(rows)
 
 
 def test_figures():
@@ -197,6 +203,10 @@ def told(*wanted, **rules):
     return result.sampled
 
 
+def picked(runs):
+    return pick_example(system(MathPrompts()), runs)
+
+
 UNFINISHED = (None, [], [])
 ACCEPTED = (True, ["Correct"], [])
 FOUND = (False, ["Wrong", "Wrong"], [False, False])
@@ -208,17 +218,17 @@ BROKEN = (True, ["Wrong", "Correct"], [False])
 @pytest.mark.parametrize(
     ("ways", "chosen", "story"),
     [
-        ([ACCEPTED, REPAIRED, REPAIRED_AND_ACCEPTED, FOUND], 2, Story.REPAIRED_AND_ACCEPTED),
-        ([ACCEPTED, FOUND, REPAIRED], 2, Story.REPAIRED),
-        ([BROKEN, ACCEPTED, FOUND, UNFINISHED], 2, Story.FOUND),
-        ([BROKEN, UNFINISHED, ACCEPTED], 2, Story.ACCEPTED),
-        ([BROKEN, UNFINISHED], 1, Story.UNFINISHED),
-        ([BROKEN], 0, Story.OTHER),
+        ([ACCEPTED, REPAIRED, REPAIRED_AND_ACCEPTED, FOUND], 2, Shown.REPAIRED_AND_ACCEPTED),
+        ([ACCEPTED, FOUND, REPAIRED], 2, Shown.REPAIRED),
+        ([BROKEN, ACCEPTED, FOUND, UNFINISHED], 2, Shown.FOUND),
+        ([BROKEN, UNFINISHED, ACCEPTED], 2, Shown.ACCEPTED),
+        ([BROKEN, UNFINISHED], 1, Shown.UNFINISHED),
+        ([BROKEN], 0, Shown.OTHER),
     ],
 )
 def test_the_most_telling_example_is_chosen(ways, chosen, story):
-    example = pick_example(told(*ways))
-    assert (example.run.problem.problem_id, example.story) == (f"p{chosen}", story)
+    example = picked(told(*ways))
+    assert (example.run.problem.problem_id, example.story.rank) == (f"p{chosen}", story)
 
 
 def test_examples_of_a_longer_loop():
@@ -230,24 +240,24 @@ def test_examples_of_a_longer_loop():
     not_chosen = (False, ["Wrong", "Wrong", "Wrong"], [False, True])
     failed = (False, ["Wrong", "Wrong", "Wrong"], [False, False])
     ways = [accepted, repaired, passed_once, not_chosen, failed]
-    assert [story_of(run) for run in told(*ways, **rules).runs] == [
-        Story.ACCEPTED,
-        Story.REPAIRED_AND_ACCEPTED,
-        Story.REPAIRED,
-        Story.OTHER,
-        Story.FOUND,
+    assert [shown_by(run) for run in told(*ways, **rules).runs] == [
+        Shown.ACCEPTED,
+        Shown.REPAIRED_AND_ACCEPTED,
+        Shown.REPAIRED,
+        Shown.OTHER,
+        Shown.FOUND,
     ]
-    text = example_text(pick_example(told(not_chosen, **rules)))
+    text = example_text(picked(told(not_chosen, **rules)))
     assert text.endswith("Result: incorrect (rounds used; answer: Solver)")
-    assert example_text(pick_example(told(repaired, **rules))).endswith("Result: correct (accepted)")
+    assert example_text(picked(told(repaired, **rules))).endswith("Result: correct (accepted)")
 
 
 def test_no_runs_no_example():
-    assert pick_example(Runs("t", [])) is None
+    assert picked(Runs("t", [])) is None
 
 
 def test_an_example_reads_as_a_story():
-    example = pick_example(told(REPAIRED_AND_ACCEPTED))
+    example = picked(told(REPAIRED_AND_ACCEPTED))
     text = example_text(example)
     parts = [
         "the Verifier accepts the repair.",
@@ -264,7 +274,7 @@ def test_an_example_reads_as_a_story():
 
 
 def test_example_markdown_is_safe_and_short():
-    example = pick_example(told(FOUND))
+    example = picked(told(FOUND))
     example.run.calls[0].trajectory.text = "```\n" + "x" * 500
     text = example_markdown(example, limit=100)
     assert "````text\n```\n" in text
@@ -275,7 +285,7 @@ HOSTILE = "\x1b]0;own\x07\x1b[2J`</code><img src=x onerror=alert(1)>\u202e"
 
 
 def test_a_response_can_neither_steer_the_terminal_nor_write_into_the_report():
-    example = pick_example(told(REPAIRED))
+    example = picked(told(REPAIRED))
     for call in example.run.calls:
         call.trajectory.text = f"{HOSTILE}\n```\n{HOSTILE}"
         scored = call.trajectory.scored
@@ -296,7 +306,7 @@ def test_finish_run_writes_everything(tmp_path):
     folder.write_evaluation(result)
     for step in range(1, 13):
         folder.append_metrics(step, {"role/solver/reward_mean": 0.3 + step / 20})
-    finished = finish_run(folder, FACTS, result.sampled)
+    finished = finish_run(folder, FACTS, result, ROLES)
     assert json.loads(folder.summary_path.read_text())["after"].keys() >= KEYS
     assert png_size(folder.curve_path) == (1200, 700)
     report = folder.report_path.read_text()
@@ -342,10 +352,10 @@ def test_of_the_solver_alone_the_report_says_so(tmp_path):
     folder = RunFolder.create(tmp_path)
     result = evaluated("after", 12, correction_rounds=0)
     folder.write_evaluation(result)
-    finished = finish_run(folder, FACTS, result.sampled)
+    finished = finish_run(folder, FACTS, result, ROLES)
     report = folder.report_path.read_text()
     assert "The Solver alone" in report and "Verifier accuracy**" not in report
-    assert finished.example.story is Story.SOLVED
+    assert finished.example.story == Story(2, "The Solver solves it")
     assert json.loads(folder.summary_path.read_text())["run"]["evaluations"][0]["system"] == {}
 
 

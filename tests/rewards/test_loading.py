@@ -3,7 +3,7 @@ import sys
 import pytest
 from reward_tools import Constant
 
-from marsrl_verl.algos.prompts import MathPrompts, RolePrompts
+from marsrl_verl.algos.marsrl.prompts import MathPrompts, RolePrompts
 from marsrl_verl.rewards.base import RoleReward
 from marsrl_verl.rewards.loading import ClassLoadError, load_class
 
@@ -15,7 +15,7 @@ def test_a_class_of_the_user_is_constructed_with_its_arguments():
 
 
 def test_other_kinds_of_classes_are_loaded_too():
-    prompts = load_class("marsrl_verl.algos.prompts:MathPrompts", None, RolePrompts)
+    prompts = load_class("marsrl_verl.algos.marsrl.prompts:MathPrompts", None, RolePrompts)
     assert isinstance(prompts, MathPrompts)
 
 

@@ -1,4 +1,4 @@
-"""The reward of one's own that README shows: it is the example's file, it loads and it scores."""
+"""The reward of one's own that docs/own_reward.md shows: it is the example's file, it loads and it scores."""
 
 import asyncio
 import re
@@ -13,26 +13,11 @@ from marsrl_verl.rewards.running import RewardRunner
 ROOT = Path(__file__).parents[2]
 
 
-def shown_in_readme() -> str:
-    """The Python block below "Your own reward"."""
-    section = (ROOT / "README.md").read_text().split("### Your own reward\n")[1].split("\n## ")[0]
-    return re.findall(r"```python\n(.*?)```", section, re.DOTALL)[0]
-
-
-def without_docstring(text: str) -> str:
-    return text.partition('"""\n\n')[2]
-
-
-@pytest.fixture(params=["README", "example"])
-def runner(request, tmp_path, monkeypatch):
-    """The reward as a user's module, from either place, constructed as the configuration does it."""
-    text = (
-        shown_in_readme() if request.param == "README" else (ROOT / "examples" / "own_reward.py").read_text()
-    )
-    module = f"own_reward_{request.param.lower()}"
-    (tmp_path / f"{module}.py").write_text(text)
-    monkeypatch.syspath_prepend(tmp_path)
-    return RewardRunner.load("solver", f"{module}:WithinTolerance", {"tolerance": 0.01}, 60.0)
+@pytest.fixture
+def runner(monkeypatch):
+    """The reward as a user's module, constructed as the configuration does it."""
+    monkeypatch.syspath_prepend(ROOT / "examples")
+    return RewardRunner.load("solver", "own_reward:WithinTolerance", {"tolerance": 0.01}, 60.0)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +48,9 @@ def test_a_response_that_was_cut_off_has_no_reward(runner):
     assert (result.value, result.graded) == (0.0, True)
 
 
-def test_readme_shows_the_example():
+def test_the_page_shows_the_example():
     example = (ROOT / "examples" / "own_reward.py").read_text()
-    assert shown_in_readme() == without_docstring(example)
+    page = (ROOT / "docs" / "own_reward.md").read_text()
+    shown = re.findall(r"```python\n(.*?)```", page, re.DOTALL)[0]
+    assert shown == example.partition('"""\n\n')[2]
     assert len(example.splitlines()) <= 40

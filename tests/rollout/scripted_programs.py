@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
 
 from marsrl_verl.core.trajectory import FinishReason, Fork, RolloutOutput, Trajectory
 
@@ -48,25 +47,11 @@ async def loop(conversation, calls: int, fork: Fork | None = None) -> Trajectory
         completion = await conversation.sample(stop=(STOP,), turn=calls)
         if completion.finish is FinishReason.PAUSED:
             state = {"conversation": conversation.state(), "calls": calls}
-            return made(conversation, fork, state=state)
+            return conversation.trajectory(fork=fork, state=state)
         if completion.stop is None:
-            return made(conversation, fork)
+            return conversation.trajectory(fork=fork)
         calls += 1
         conversation.append_text(f"<result>{calls * 11}</result>")
-
-
-def made(conversation, fork: Fork | None, **more: Any) -> Trajectory:
-    paused = conversation.finish is FinishReason.PAUSED
-    text, final = ("", "") if paused else conversation.texts()
-    return Trajectory(
-        conversation.trajectory_id,
-        [conversation.sequence()],
-        conversation.finish,
-        text,
-        final,
-        fork=fork,
-        **more,
-    )
 
 
 class Forking:
@@ -81,7 +66,7 @@ class Forking:
             )
             completion = await conversation.sample(max_tokens=12 - len(conversation))
             if completion.finish is FinishReason.PAUSED:
-                return RolloutOutput(request.group_id, [made(conversation, None, state="root")], "growing")
+                return RolloutOutput(request.group_id, [conversation.trajectory(state="root")], "growing")
             forks = [conversation, conversation.fork(1, at=3), conversation.fork(2)]
             for k, one in enumerate(forks):
                 one.append_text(f"[{k}]")

@@ -187,6 +187,16 @@ def test_a_stop_string_is_met_once():
     assert sample(one, stop=("[stop]",)).stop is None
 
 
+def test_a_stop_string_that_a_prefix_ends_with_was_met_already():
+    """A continuation of a response that begins after a call does not end with that call."""
+    client, item = ScriptedClient(lambda _: "b[stop]c</s>"), request(n=1)
+    begun = Sequence("solver", list(map(ord, PROMPT)), list(map(ord, "a[stop]")), [-1.0] * 7)
+    one = _context(client, item, {"solver": LIMITS}).conversation(0, "solver", item.messages, prefix=begun)
+    found = sample(one, stop=("[stop]",))
+    assert (len(found.token_ids), found.stop) == (7, "[stop]")
+    assert one.turn_text() == "a[stop]b[stop]"
+
+
 def test_the_top_log_probs_end_where_the_completion_does():
     class Ranking(ScriptedClient):
         async def generate(self, *arguments, **more):
@@ -294,6 +304,21 @@ def test_a_template_that_refuses_a_message_ends_the_conversation():
     assert "roles must alternate" in one.detail
 
 
+def test_a_template_with_which_no_chat_can_grow_ends_the_run():
+    """It is no fault of a rollout: all of them would end so."""
+
+    def refuse():
+        raise ValueError("a chat of several turns can't be continued with this chat template")
+
+    item = request(n=1)
+    made = runner(ScriptedClient(writes("ab</s>")))
+    made.template_builder = refuse
+    one = RequestContext(made, item, {"solver": LIMITS}).conversation(0, "solver", item.messages)
+    sample(one)
+    with pytest.raises(ValueError, match="several turns"):
+        one.append([{"role": "user", "content": "?"}])
+
+
 def test_a_sampled_token_of_the_next_turn_goes_unless_it_fits():
     """As with GLM, where the token that begins a user's turn ends the assistant's."""
 
@@ -321,6 +346,7 @@ def test_a_sampled_token_of_the_next_turn_goes_unless_it_fits():
         assert "".join(map(chr, sequence.response_ids)) == expected
         kept = 3 if begins == "U" else 2
         assert sequence.response_mask.tolist() == [1] * kept + [0] * (5 - kept)
+        assert sequence.versions == ((5, 7),), "a round is one part, whatever was cut in it"
 
 
 # --- forks, states, sequences ---------------------------------------------------------------------
@@ -405,3 +431,15 @@ def test_a_completion_without_tokens_leaves_everything_as_it_was():
     one = conversation_with(Silent(writes("")))
     assert sample(one).finish is FinishReason.ABORTED
     assert (len(one), one.sequence().versions) == (0, ((0, 0),))
+
+
+@pytest.mark.parametrize("grow", ["append_text", "append"])
+def test_what_is_appended_makes_no_response_longer_than_its_limit(grow):
+    """Rows are planned for at most so many tokens."""
+    one = conversation_with(ScriptedClient(writes("ab</s>")), replace(LIMITS, max_new_tokens=9))
+    sample(one)
+    text = "a result of many tokens"
+    one.append_text(text) if grow == "append_text" else one.append([{"role": "tool", "content": text}])
+    assert (len(one), one.tokens_left) == (9, 0)
+    assert sample(one).finish is FinishReason.LENGTH
+    assert one.sequence().response_mask.tolist() == [1, 1, 1] + [0] * 6

@@ -84,7 +84,7 @@ def test_the_tiny_models_entropy():
     """Of every position of a text, over the whole vocabulary."""
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
-    from marsrl_verl.config.tiny_files import tiny_model
+    from marsrl_verl.demo.files import tiny_model
 
     tokenizer = transformers.AutoTokenizer.from_pretrained(tiny_model())
     model = transformers.AutoModelForCausalLM.from_pretrained(tiny_model(), dtype=torch.float32)

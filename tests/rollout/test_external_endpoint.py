@@ -15,6 +15,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from fake_tokenizers import AddedTokens
 
+from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.core.policy import Policy, PolicyKind, PolicySet
 from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
 from marsrl_verl.core.sequence import Sequence
@@ -200,7 +201,7 @@ def test_half_of_a_surrogate_pair_is_replaced(tmp_path):
     assert (one.text, one.final_text) == ("<think>\n\ufffd\n</think>\n\n2\ufffd", "2\ufffd")
     group = Group(asked(n=1), [replace(one, reward=RewardResult(1.0))])
     write_lines(tmp_path / "step_1.jsonl", step_lines(1, [group], lambda request, one: {}))
-    assert training_metrics([group])["role/solver/invalid_text_share"] == 1.0
+    assert training_metrics([group], MarsRL)["role/solver/invalid_text_share"] == 1.0
 
 
 def test_the_note_of_a_failed_request_can_not_write_to_a_terminal():

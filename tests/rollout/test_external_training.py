@@ -12,19 +12,18 @@ from pathlib import Path
 
 import pytest
 from fake_tokenizers import AddedTokens
+from marsrl_script import ScriptedEngine, SkillModel, score_by_box
 
 from marsrl_verl.algos.marsrl.config import Config
+from marsrl_verl.algos.marsrl.evaluation.loop import VerifyCorrect
+from marsrl_verl.algos.marsrl.evaluation.loop_rules import LoopRules
 from marsrl_verl.algos.marsrl.method import MarsRL, PromptLimits
-from marsrl_verl.algos.prompts import MathPrompts
+from marsrl_verl.algos.marsrl.prompts import SOLVER, MathPrompts
 from marsrl_verl.core.policy import Policy, PolicyKind, PolicySet
 from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
 from marsrl_verl.core.scheduler import Mode, Scheduler, StepResult
-from marsrl_verl.core.scripted import ScriptedEngine, SkillModel, score_by_box
 from marsrl_verl.core.trajectory import Group, RolloutOutput
-from marsrl_verl.core.types import SOLVER
 from marsrl_verl.evaluation.runs import run_evaluation
-from marsrl_verl.evaluation.verify_correct.loop import VerifyCorrect
-from marsrl_verl.evaluation.verify_correct.loop_rules import LoopRules
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.rollout.external.answer_file import AnswerFile, FileSource, LineKey
 from marsrl_verl.rollout.runner import RolloutRunner

@@ -32,6 +32,25 @@ class Method:
             return Answer(error=error)
         return value if isinstance(value, Answer) else Answer(value)
 
+    def options(self, num_returns: int) -> Returns:
+        return Returns(self, num_returns)
+
+
+class Returns:
+    """A call with several return values: an error is that of each."""
+
+    def __init__(self, method: Method, number: int) -> None:
+        self.method, self.number = method, number
+
+    def remote(self, *arguments: Any) -> Any:
+        answer = self.method.remote(*arguments)
+        if self.number == 1:
+            return answer
+        if answer.error is not None or answer.silent:
+            return [Answer(error=answer.error, silent=answer.silent) for _ in range(self.number)]
+        assert len(answer.value) == self.number
+        return [Answer(one) for one in answer.value]
+
 
 def actor(**methods: Callable[..., Any]) -> SimpleNamespace:
     return SimpleNamespace(**{name: Method(function) for name, function in methods.items()})

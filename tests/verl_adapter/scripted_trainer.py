@@ -12,6 +12,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import torch
+from marsrl_script import ScriptedEngine, SkillModel
 from omegaconf import OmegaConf
 from tensordict import TensorDict
 from torchdata.stateful_dataloader import StatefulDataLoader
@@ -19,12 +20,11 @@ from torchdata.stateful_dataloader.sampler import RandomSampler
 from verl.utils import tensordict_utils as tu
 
 from marsrl_verl.algos.marsrl.method import MarsRL
-from marsrl_verl.algos.prompts import MathPrompts
+from marsrl_verl.algos.marsrl.prompts import MathPrompts
 from marsrl_verl.config.schema import read_settings
 from marsrl_verl.core.policy import Policy, PolicySet
 from marsrl_verl.core.request import Sampling
 from marsrl_verl.core.scheduler import Scheduler
-from marsrl_verl.core.scripted import ScriptedEngine, SkillModel
 from marsrl_verl.verl_adapter import stop_signals
 from marsrl_verl.verl_adapter.checkpoint.sealed import describe_shards
 from marsrl_verl.verl_adapter.engine.batch import jagged

@@ -245,12 +245,13 @@ def test_a_round_without_a_solution_stops_although_the_engine_answers(monkeypatc
             members = [replace(external_answer(item, k), sequences=[sequence]) for k in range(8)]
         return RolloutOutput(item.group_id, members)
 
-    def run_request(request, sampling, turn):
-        return Answer(answer(request), 1.0)
+    def run_requests(requests, sampling, turn):
+        answers = [Answer(answer(one), 1.0) for one in requests]
+        return answers if len(answers) > 1 else answers[0]
 
     monkeypatch.setattr(engine_watch, "ray", fake_ray.FakeRay())
     manager = MarsRLAgentLoopManager.__new__(MarsRLAgentLoopManager)
-    manager.agent_loop_workers = [SimpleNamespace(run_request=fake_ray.Method(run_request))]
+    manager.agent_loop_workers = [SimpleNamespace(run_requests=fake_ray.Method(run_requests))]
     requests = [asked("solver"), asked("verifier")]
     with pytest.raises(
         EngineUnavailableError, match=r"all of the last 8 requests of the external Solver.*HTTP 500"

@@ -18,13 +18,14 @@ pytest.importorskip("verl", reason="the trainer is verl's")
 pytest.importorskip("vllm", reason="verl's trainer imports its rollout")
 
 import torch
+from marsrl_script import ScriptedEngine, SkillModel
 from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
 
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
 from marsrl_verl.core.request import RolloutRequest
-from marsrl_verl.core.scripted import Reply, Script, ScriptedEngine, SkillModel
+from marsrl_verl.core.scripted import Reply, Script
 from marsrl_verl.verl_adapter.checkpoint.sealed import describe_shards
 from marsrl_verl.verl_adapter.engine.probe_engine import MEASURE_KEY
 from marsrl_verl.verl_adapter.engine.rank_rows import HeldRows

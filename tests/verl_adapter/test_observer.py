@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 from evaluation_tools import trajectory
+from marsrl_script import ScriptedEngine, SkillModel
 
-from marsrl_verl.algos.prompts import MathPrompts
+from marsrl_verl.algos.marsrl.prompts import ROLES, MathPrompts
 from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
 from marsrl_verl.core.method import Ended, EndReason
 from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
 from marsrl_verl.core.scheduler import StepResult
-from marsrl_verl.core.scripted import Reply, ScriptedEngine, SkillModel
+from marsrl_verl.core.scripted import Reply
 from marsrl_verl.core.trajectory import Group, RewardResult
-from marsrl_verl.core.types import ROLES
 from marsrl_verl.verl_adapter.trainer.observer import TrainingObserver
 
 TIMINGS = {"rollout": 0.5, "step": 1.0}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -110,6 +112,20 @@ def test_unknown_policies_are_refused_by_name(tmp_path):
 
     with pytest.raises(ValueError, match=r"Confused.train_policies names \['critic'\], expected some of"):
         run(tmp_path, method=Confused)
+
+
+def test_rows_that_were_sampled_at_another_temperature_are_refused_by_name(tmp_path):
+    """Log-probabilities are recomputed at one temperature; a greedy look at a problem is no row."""
+
+    class Greedy(TakingTurns):
+        def first_requests(self, problem, step):
+            asked = super().first_requests(problem, step)
+            return [replace(one, sampling={"solver": {"temperature": 0.0}}) for one in asked]
+
+    with pytest.raises(
+        ValueError, match=r"trajectory p\S+#\d, which was sampled at temperature 0.0.* is 1.0"
+    ):
+        run(tmp_path, method=Greedy)
 
 
 @settings(max_examples=8, deadline=None)

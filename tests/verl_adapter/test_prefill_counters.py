@@ -42,7 +42,7 @@ def logger_of_two_engines():
     from vllm.v1.metrics.loggers import PrometheusStatLogger
     from vllm.v1.metrics.prometheus import unregister_vllm_metrics
 
-    from marsrl_verl.config.tiny_files import tiny_model
+    from marsrl_verl.demo.files import tiny_model
 
     yield PrometheusStatLogger(EngineArgs(model=tiny_model()).create_engine_config(), [0, 1])
     unregister_vllm_metrics()
@@ -139,7 +139,7 @@ def manager(monkeypatch) -> MarsRLAgentLoopManager:
     made = MarsRLAgentLoopManager.__new__(MarsRLAgentLoopManager)
     output = RolloutOutput("g", [trajectory(0), trajectory(1)])
     answer = fake_ray.Method(lambda *_: Answer(output, 1.0))
-    made.agent_loop_workers = [SimpleNamespace(run_request=answer)]
+    made.agent_loop_workers = [SimpleNamespace(run_requests=answer)]
     return made
 
 
@@ -154,13 +154,14 @@ def test_servers_are_read_before_the_round_is_given_out(manager):
     server = Server()
     manager.measure_prefill([server])
     given_out_after = []
-    remote = manager.agent_loop_workers[0].run_request.remote
+    method = manager.agent_loop_workers[0].run_requests
+    answer = method.function
 
     def give_out(*arguments):
         given_out_after.append(server.readings)
-        return remote(*arguments)
+        return answer(*arguments)
 
-    manager.agent_loop_workers[0].run_request.remote = give_out
+    method.function = give_out
     manager.start(REQUESTS, {}).wait()
     assert (given_out_after, server.readings) == ([1], 2)
 

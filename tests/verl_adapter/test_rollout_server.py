@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import pickle
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
@@ -29,7 +28,7 @@ from marsrl_verl.core.request import Sampling
 from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.rollout.context import Completion, Decoding, EngineUnavailableError
 from marsrl_verl.verl_adapter.rollout_server import client as client_module
-from marsrl_verl.verl_adapter.rollout_server.client import ServerClient
+from marsrl_verl.verl_adapter.rollout_server.client import ServerClient, packed, unpacked
 from marsrl_verl.verl_adapter.rollout_server.engine_requests import completion, sampling_params
 from marsrl_verl.verl_adapter.rollout_server.server import MarsRLvLLMServer
 
@@ -154,9 +153,9 @@ def test_an_answer_without_tokens_has_empty_arrays(top):
 
 def test_a_completion_travels_as_eight_bytes_a_token():
     found = completion(answer(list(range(10_000)), "length"), 0, 0)
-    sent = pickle.dumps(found, protocol=5)
+    sent = packed(found)
     assert len(sent) < 8 * 10_000 + 1000
-    back = pickle.loads(sent)
+    back = unpacked(sent)
     np.testing.assert_array_equal(back.token_ids, found.token_ids)
     np.testing.assert_array_equal(back.log_probs, found.log_probs)
     assert back.finish is found.finish
@@ -246,6 +245,18 @@ def test_the_server_samples_a_group_with_one_engine_request():
     assert params == sampling_params(DECODING, 2)
     assert adapter is None
     assert server._admitting == 0
+
+
+def test_a_packed_request_has_a_packed_answer():
+    engine = Engine([done(answer([1, 2], "stop"))])
+    asked = packed(("policy", PROMPT, DECODING, "r", 1))
+    (found,) = unpacked(asyncio.run(Server(engine).generate_packed(asked)))
+    assert (found.token_ids.tolist(), found.token_ids.dtype, found.finish) == (
+        [1, 2],
+        np.int32,
+        FinishReason.STOP,
+    )
+    assert engine.added[0][:2] == ("r", [5, 6])
 
 
 def test_a_version_is_that_of_the_admission():
@@ -381,7 +392,7 @@ class Servers:
 
     async def _acquire_server(self, request_id, **extra):
         self.acquired.append((request_id, extra["n"], extra["prompt_ids"].tolist()))
-        return "server-0", SimpleNamespace(generate_group=SimpleNamespace(remote=self._remote))
+        return "server-0", SimpleNamespace(generate_packed=SimpleNamespace(remote=self._remote))
 
     def _release_server(self, server_id, request_id=None):
         self.released.append((server_id, request_id))
@@ -390,9 +401,10 @@ class Servers:
         self.reference = asyncio.ensure_future(self._generate(*arguments))
         return self.reference
 
-    async def _generate(self, policy, prompt_ids, decoding, request_id, n):
-        self.calls.append((policy, prompt_ids, decoding, request_id, n))
-        return self.give(n)
+    async def _generate(self, asked):
+        *_, n = call = unpacked(asked)
+        self.calls.append(call)
+        return packed(self.give(n))
 
 
 def ask(servers: Servers, n: int = 2, synced: int = 3) -> list[Completion]:
@@ -401,13 +413,17 @@ def ask(servers: Servers, n: int = 2, synced: int = 3) -> list[Completion]:
     return asyncio.run(call)
 
 
+def completed(one: Completion) -> tuple:
+    return one.token_ids.tolist(), one.log_probs.tolist(), one.finish, one.version
+
+
 def test_a_request_goes_whole_to_one_server():
     given = [completion(answer([1], "stop"), 3, 0), completion(answer([2], "length"), 3, 0)]
     servers = Servers(lambda n: given)
-    assert ask(servers) == given
+    assert [completed(one) for one in ask(servers)] == [completed(one) for one in given]
     ((policy, prompt, decoding, request_id, n),) = servers.calls
     assert (policy, decoding, n) == ("planner", DECODING, 2)
-    assert prompt is PROMPT
+    assert (prompt.dtype, prompt.tolist()) == (np.int32, [5, 6])
     assert request_id.startswith("group#1:")
     assert servers.acquired == [("group@3", 2, [5, 6])]
     assert servers.released == [("server-0", "group@3")]
@@ -451,6 +467,34 @@ def test_a_server_is_released_whatever_it_raises(error, expected):
     with pytest.raises(expected):
         ask(servers)
     assert servers.released == [("server-0", "group@3")]
+
+
+def test_a_server_that_comes_too_late_is_given_back():
+    """Else the router takes it for busier than it is, until the run ends."""
+    servers = Servers(lambda n: [])
+
+    async def begin_and_cancel() -> None:
+        there = asyncio.Event()
+        acquire = servers._acquire_server
+
+        async def slow(*arguments, **more):
+            await there.wait()
+            return await acquire(*arguments, **more)
+
+        servers._acquire_server = slow
+        call = ServerClient(servers).generate("policy", PROMPT, DECODING, session="s", name="n")
+        task = asyncio.ensure_future(call)
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        there.set()
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    asyncio.run(begin_and_cancel())
+    assert len(servers.acquired) == 1 and servers.calls == []
+    assert servers.released == [("server-0", "s@0")]
 
 
 def test_a_cancelled_request_is_cancelled_at_its_server(monkeypatch):

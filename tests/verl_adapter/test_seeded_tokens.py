@@ -11,11 +11,8 @@ import torch
 pytest.importorskip("verl", reason="the trainer's observer")
 pytest.importorskip("vllm", reason="vLLM's CPU engine")
 
-from omegaconf import OmegaConf
-
 from marsrl_verl.config.schema import MarsRLConfig, read_settings
 from marsrl_verl.verl_adapter.components import sampling_settings
-from marsrl_verl.verl_adapter.rollout_server.offline_engine import engine_arguments
 from marsrl_verl.verl_adapter.trainer import observer
 
 
@@ -57,24 +54,3 @@ def test_a_generator_of_the_processor_still_has_no_offset():
     assert "get_offset()" in inspect.getsource(GPUModelRunner._bookkeeping_sync)
     with pytest.raises(RuntimeError):
         torch.Generator("cpu").get_offset()
-
-
-@pytest.mark.parametrize(("device", "chunked", "batched"), [("cpu", False, 900), ("cuda", True, 100)])
-def test_the_data_scripts_engine_reads_prompts_whole_on_the_processor(device, chunked, batched):
-    rollout = {
-        "dtype": "float32",
-        "tensor_model_parallel_size": 1,
-        "max_num_seqs": 4,
-        "max_num_batched_tokens": 100,
-        "enable_chunked_prefill": True,
-        "enable_prefix_caching": True,
-        "enforce_eager": True,
-        "seed": 0,
-        "engine_kwargs": {},
-    }
-    config = OmegaConf.create(
-        {"trainer": {"device": device}, "actor_rollout_ref": {"model": {"path": "m"}, "rollout": rollout}}
-    )
-    arguments = engine_arguments(config, max_model_len=900)
-    found = (arguments["enable_chunked_prefill"], arguments["max_num_batched_tokens"])
-    assert found == (chunked, batched)

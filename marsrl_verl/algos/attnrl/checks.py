@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from marsrl_verl.algos.attnrl.adaptive_sampling import ExpansionRounding, FilterMean, FilterRule
 from marsrl_verl.algos.attnrl.branch_points import BY_TOKEN, BranchCriterion
-from marsrl_verl.algos.attnrl.config import Config
+from marsrl_verl.algos.attnrl.config import SOLVER, Config
 from marsrl_verl.attention.choices import FciBackend
 from marsrl_verl.attention.layer_kinds import MEASURED, without_influence
 from marsrl_verl.core.method import RunView
 from marsrl_verl.core.scheduler import Mode
-from marsrl_verl.core.types import SOLVER
 from marsrl_verl.settings.choices import Overlap
 from marsrl_verl.settings.issues import ConfigIssue
 
@@ -54,13 +53,8 @@ def _inert(config: Config) -> list[ConfigIssue]:
 def _batch(run: RunView, config: Config) -> list[ConfigIssue]:
     """A number of problems that adapts."""
     batch = config.adaptive_batch
-    if not batch.enabled:
-        if not batch.changed():
-            return []
-        what = f"It has no effect with {_BATCH}.enabled = false."
-        return [ConfigIssue(_BATCH, what, f"Leave it out, or set {_BATCH}.enabled=true.")]
     most = config.most_problems(int(run.get("data.train_batch_size")))
-    if batch.min_problems <= most:
+    if not batch.enabled or batch.min_problems <= most:
         return []
     if batch.max_problems is not None:
         what = f"Expected at least {batch.min_problems}: it is not below min_problems."

@@ -14,12 +14,14 @@ from marsrl_verl.algos.attnrl.branch_points import BranchCriterion, FciAggregati
 from marsrl_verl.algos.attnrl.response_trees import TreeCredit
 from marsrl_verl.algos.attnrl.step_cutter import StepEnds
 from marsrl_verl.attention.choices import FciBackend
-from marsrl_verl.settings.declaration import MethodConfig, Settings, limits
+from marsrl_verl.settings.declaration import MethodConfig, Switched, limits
 
+SOLVER = "solver"
+"""Its one role."""
 _NEVER = "with a weight of 1 for the past nothing ever changes"
 
 
-class AdaptiveBatchConfig(Settings):
+class AdaptiveBatchConfig(Switched):
     """How many problems a step asks for (AttnRL, arXiv 2509.26628, eq. 10)."""
 
     enabled: bool = False

@@ -40,11 +40,11 @@ from marsrl_verl.algos.attnrl.branch_points import (
     check_rule,
     choose_branch_points,
 )
+from marsrl_verl.algos.attnrl.config import SOLVER
 from marsrl_verl.algos.attnrl.response_trees import TreeCredit, by_problem, problem_tree, tree_metrics
 from marsrl_verl.algos.attnrl.step_cutter import StepCutter, step_cutter
 from marsrl_verl.algos.attnrl.tree_figures import TreeFigures
 from marsrl_verl.algos.mastered_tokens import MasteredTokens
-from marsrl_verl.algos.prompts import PromptTokens, RolePrompts
 from marsrl_verl.core.method import (
     EndReason,
     Method,
@@ -56,15 +56,15 @@ from marsrl_verl.core.method import (
     StepView,
     Unit,
 )
+from marsrl_verl.core.prompts import Prompts, PromptTokens
 from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.rows import RowRef, Rows
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.sequence import RECORDED_ENTROPIES, RECORDED_LOG_PROBS, TRAINER_LOG_PROBS
 from marsrl_verl.core.sequence import Sequence as TokenSequence
 from marsrl_verl.core.steps import Steps
-from marsrl_verl.core.trajectory import Group, Trajectory
+from marsrl_verl.core.trajectory import Group, Trajectory, is_correct
 from marsrl_verl.core.tree import tree_advantages, treerl_advantages
-from marsrl_verl.core.types import CORRECTOR, SOLVER, VERIFIER, is_correct
 from marsrl_verl.settings.choices import OffPolicyMode
 from marsrl_verl.settings.issues import ConfigIssue
 
@@ -75,7 +75,7 @@ INFLUENCE = "influence"
 STEP_IDS, STEP_MEASURED = "step_ids", "step_measured"
 """What FCI's measure reads: (T,) the step of each token, and whether that step is measured."""
 FCI_MEASURE = "marsrl_verl.attention.measure:InfluenceMeasure"
-DELTA = RolePrompts.step_distance
+DELTA = Prompts.step_distance
 """Least distance in steps from which attention counts (arXiv 2509.26628, eq. 6)."""
 
 
@@ -130,9 +130,8 @@ class AttnRL(Method):
     """
 
     Config = settings_of.Config
-    roles = (SOLVER, VERIFIER, CORRECTOR)
-    """The Solver is trained; the others are asked where the evaluation has rounds."""
-    answering_roles = (SOLVER, CORRECTOR)
+    roles = (SOLVER,)
+    answering_roles = (SOLVER,)
     records_log_probs = True
     group_relative = False
     fused_kernels = False
@@ -142,7 +141,7 @@ class AttnRL(Method):
 
     def __init__(
         self,
-        prompts: RolePrompts,
+        prompts: Prompts,
         cutter: StepCutter,
         *,
         seed: int,
@@ -239,11 +238,6 @@ class AttnRL(Method):
         return config.most_problems(configured)
 
     @classmethod
-    def asked_roles(cls, config: settings_of.Config, evaluation_rounds: int) -> tuple[str, ...]:
-        """The Solver alone where the evaluation has no rounds."""
-        return cls.roles if evaluation_rounds > 0 else (SOLVER,)
-
-    @classmethod
     def checks(cls, run: RunView) -> list[ConfigIssue]:
         """See `checks.checks`."""
         return rules.checks(run)
@@ -262,7 +256,7 @@ class AttnRL(Method):
 
     def first_requests(self, problem: Problem, step: int) -> list[RolloutRequest]:
         """One group of first responses; none when the prompt is too long."""
-        messages = self.prompts.solver(problem)
+        messages = self.prompts.problem(problem)
         measure, most = self.prompt_tokens, self.max_prompt_tokens
         if measure is not None and most is not None and measure(messages) > most:
             return []

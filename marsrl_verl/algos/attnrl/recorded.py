@@ -10,7 +10,7 @@ from typing import Any
 
 from marsrl_verl.algos.attnrl.page import ShownResponse, step_texts
 from marsrl_verl.algos.attnrl.step_cutter import StepEnds, step_cutter
-from marsrl_verl.core.types import is_correct
+from marsrl_verl.core.trajectory import is_correct
 
 _ENDS = ("right", "wrong", "failed")
 _STEP = re.compile(r"step_(\d+)\.jsonl?")

@@ -144,7 +144,7 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         shown, title = _recorded(one) if one.run is not None else _measured(one)
     except (OSError, ValueError) as error:
-        print(f"attention.show: {printable(error)}", file=sys.stderr)
+        print(f"attnrl.show: {printable(error)}", file=sys.stderr)
         return 2
     one.output.write_text(page(shown, title), encoding="utf-8")
     points = ", ".join(str(token) for token in sorted(shown.branches)) or "none"

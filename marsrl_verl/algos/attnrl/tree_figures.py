@@ -11,8 +11,7 @@ import numpy as np
 
 from marsrl_verl.algos.attnrl.adaptive_sampling import ProblemStanding
 from marsrl_verl.algos.attnrl.branch_points import BranchPoint
-from marsrl_verl.core.trajectory import Group
-from marsrl_verl.core.types import is_correct
+from marsrl_verl.core.trajectory import Group, is_correct
 
 
 class Rightness(Enum):

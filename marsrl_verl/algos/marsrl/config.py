@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from marsrl_verl.algos.marsrl.prompts import CORRECTOR, ROLES, SOLVER, VERIFIER
 from marsrl_verl.algos.marsrl.selection import Strategy
 from marsrl_verl.core.advantages import RoleBalance
 from marsrl_verl.core.method import RunView, StagePlan
-from marsrl_verl.core.types import CORRECTOR, ROLES, SOLVER, VERIFIER
 from marsrl_verl.settings.choices import Choice
 from marsrl_verl.settings.declaration import MethodConfig, limits
 from marsrl_verl.settings.issues import ConfigIssue

@@ -11,17 +11,20 @@ from numpy.typing import NDArray
 
 from marsrl_verl.algos.marsrl import config as settings_of
 from marsrl_verl.algos.marsrl.config import SelectScope
+from marsrl_verl.algos.marsrl.evaluation import config as evaluation_config
+from marsrl_verl.algos.marsrl.evaluation.loop import VerifyCorrect
+from marsrl_verl.algos.marsrl.evaluation.role_metrics import role_figures
+from marsrl_verl.algos.marsrl.prompts import CORRECTOR, ROLES, SOLVER, VERIFIER, RolePrompts
 from marsrl_verl.algos.marsrl.selection import Candidate, choose
+from marsrl_verl.algos.marsrl.verdict import Verdict
 from marsrl_verl.algos.mastered_tokens import MasteredTokens
-from marsrl_verl.algos.prompts import PromptTokens, RolePrompts
 from marsrl_verl.core.advantages import balance_roles, comparable_rows, group_relative
 from marsrl_verl.core.method import Method, MethodTools, RunView, Stage, StagePlan
+from marsrl_verl.core.prompts import NO_PROBLEM, PromptShape, PromptTokens
 from marsrl_verl.core.request import Message, Problem, RolloutRequest
 from marsrl_verl.core.rows import RowRef, Rows
 from marsrl_verl.core.seeding import derive_generator
-from marsrl_verl.core.trajectory import Group, Trajectory
-from marsrl_verl.core.types import CORRECTOR, ROLES, SOLVER, VERIFIER, is_correct
-from marsrl_verl.core.verdict import Verdict
+from marsrl_verl.core.trajectory import Group, Trajectory, is_correct
 from marsrl_verl.settings.issues import ConfigIssue
 
 
@@ -64,6 +67,9 @@ class MarsRL(Method):
     """
 
     Config = settings_of.Config
+    Evaluation = evaluation_config.Evaluation
+    Prompts = RolePrompts
+    default_prompts = "marsrl_verl.algos.marsrl.prompts:MathPrompts"
     roles = ROLES
     answering_roles = (SOLVER, CORRECTOR)
     external_role = SOLVER
@@ -119,19 +125,52 @@ class MarsRL(Method):
         return settings_of.stage_plans(config)
 
     @classmethod
-    def asked_roles(cls, config: settings_of.Config, evaluation_rounds: int) -> tuple[str, ...]:
+    def asked_roles(
+        cls, config: settings_of.Config, evaluation: evaluation_config.Evaluation | None
+    ) -> tuple[str, ...]:
         """The Solver alone where neither training nor evaluation has rounds."""
-        return ROLES if config.correction_rounds > 0 or evaluation_rounds > 0 else (SOLVER,)
+        trained = config.correction_rounds
+        rounds = trained > 0 or (evaluation is not None and evaluation.rounds(trained) > 0)
+        return ROLES if rounds else (SOLVER,)
 
     @classmethod
-    def evaluation_rounds(cls, config: settings_of.Config) -> int:
-        """Two, where it trains rounds."""
-        return 2 if config.correction_rounds > 0 else 0
+    def prompt_shapes(cls, config: settings_of.Config, prompts: RolePrompts) -> tuple[PromptShape, ...]:
+        """The Verifier is shown a solution, the Corrector a report too."""
+        solution = {"solution": (SOLVER, CORRECTOR)}
+        both = {**solution, "report": (VERIFIER,)}
+        return (
+            PromptShape(SOLVER, prompts.solver(NO_PROBLEM)),
+            PromptShape(VERIFIER, prompts.verifier(NO_PROBLEM, ""), solution),
+            PromptShape(CORRECTOR, prompts.corrector(NO_PROBLEM, "", ""), both),
+        )
 
     @classmethod
     def checks(cls, run: RunView) -> list[ConfigIssue]:
-        """See `config.checks`."""
-        return settings_of.checks(run)
+        """See `config.checks` and `evaluation.config.checks`."""
+        return [*settings_of.checks(run), *evaluation_config.checks(run, cls.roles)]
+
+    # --- evaluation ----------------------------------------------------------------------------
+
+    @classmethod
+    def evaluation(
+        cls, config: settings_of.Config, evaluation: evaluation_config.Evaluation, prompts: RolePrompts
+    ) -> VerifyCorrect | None:
+        """The verify–correct system, or the Solver alone."""
+        rounds = evaluation.rounds(config.correction_rounds)
+        return VerifyCorrect(prompts, evaluation.rules(rounds)) if rounds > 0 else None
+
+    @classmethod
+    def evaluation_calls(
+        cls, config: settings_of.Config, evaluation: evaluation_config.Evaluation
+    ) -> Mapping[str, int]:
+        """Where no run ends early and every verdict has to be asked for twice."""
+        rounds = evaluation.rounds(config.correction_rounds)
+        return {SOLVER: 1, **({VERIFIER: 2 * rounds, CORRECTOR: rounds} if rounds else {})}
+
+    @classmethod
+    def group_metrics(cls, groups: Sequence[Group]) -> dict[str, float]:
+        """The role's accuracies and rates."""
+        return role_figures(groups)
 
     # --- requests ------------------------------------------------------------------------------
 

@@ -1,12 +1,12 @@
 """Every check that a configuration must pass before anything starts.
 
-A check is a function from `Context` to a list of problems. They run in three rounds; a round starts
+A check is a function from `Context` to problems. They run in three rounds; a round starts
 only when the one before found nothing, because it relies on it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from marsrl_verl.config.checks import (
     batch,
@@ -14,7 +14,6 @@ from marsrl_verl.config.checks import (
     data,
     engine,
     evaluation,
-    external_solver,
     lengths,
     loggers,
     loss,
@@ -26,20 +25,27 @@ from marsrl_verl.config.checks import (
     pipeline,
     prompt_room,
     resume,
-    training,
     upstream,
+    verl_values,
 )
 from marsrl_verl.config.checks.context import Context, typed_settings
 from marsrl_verl.config.verl_keys import ESTIMATOR, GROUP_RELATIVE
+from marsrl_verl.rollout.external import checks as external
 from marsrl_verl.settings.issues import ConfigError, ConfigIssue
+from marsrl_verl.settings.reading import without_effect
 
-Check = Callable[[Context], list[ConfigIssue]]
+Check = Callable[[Context], Iterable[ConfigIssue]]
 
 
 def check_settings(ctx: Context) -> list[ConfigIssue]:
     """Our own values against their declarations (`config.schema`, `Method.Config`)."""
     typed_settings(ctx.config)
     return []
+
+
+def check_effects(ctx: Context) -> Iterable[ConfigIssue]:
+    """Our settings that another one takes the effect of, as they are declared."""
+    return without_effect(ctx.settings, "marsrl")
 
 
 def check_method(ctx: Context) -> list[ConfigIssue]:
@@ -65,52 +71,46 @@ ROUNDS: tuple[tuple[Check, ...], ...] = (
         upstream.check_types,
         check_settings,
         output.check_name,
-        batch.check_sizes,
-        engine.check_numbers,
-        engine.check_names,
+        verl_values.check_values,
         loggers.check_loggers,
     ),
     (
         upstream.check_inert,
         upstream.check_fixed,
-        upstream.check_strategy,
         loss.check_loss,
         loss.check_clip,
         loss.check_kl,
         check_method,
         check_estimator,
         evaluation.check_in_between,
-        evaluation.check_loop_rounds,
         pipeline.check_segments,
         overlap.check_overlap,
         overlap.check_pools,
         pipeline.check_off_policy,
+        check_effects,
         pipeline.check_mastered_tokens,
-        training.check_share_prefixes,
-        external_solver.check_external_source,
+        pipeline.check_share_prefixes,
+        external.check_external_source,
         lengths.check_temperatures,
         lengths.check_copies,
         lengths.check_engine_lengths,
         batch.check_parallelism,
         batch.check_rank_share,
         batch.check_micro_batches,
-        engine.check_engine_split,
         engine.check_cpu,
         engine.check_reading,
         engine.check_ray_resources,
         resume.check_resume_mode,
-        resume.check_kept,
     ),
     (
         batch.check_updates,
         classes.check_prompts,
         classes.check_rewards,
         model.check_model_folder,
-        model.check_tiny_world,
         model.check_model_shape,
         check_method_files,
         data.check_data,
-        external_solver.check_external_answers,
+        external.check_external_answers,
         batch.check_data_size,
         prompt_room.check_prompt_room,
         memory.check_memory,
@@ -136,7 +136,7 @@ def run_checks(ctx: Context) -> None:
         broken: list[ConfigIssue] = []
         for check in checks:
             try:
-                problems = check(ctx)
+                problems = list(check(ctx))
             except ConfigError as error:
                 problems = error.problems
             except Exception as error:

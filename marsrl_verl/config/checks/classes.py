@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from typing import Any
 
-from marsrl_verl.algos.prompts import RolePrompts
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.reward_function import COMPUTE_SCORE, REWARD_FUNCTION
 from marsrl_verl.rewards.base import RoleReward
@@ -18,64 +18,42 @@ from marsrl_verl.settings.issues import ConfigIssue
 _REWARDS = "reward=exact, reward=math_verify or reward=hybrid, or a class of yours"
 
 
-def check_rewards(ctx: Context) -> list[ConfigIssue]:
-    """`marsrl.reward.<role>` for every role."""
-    problems: list[ConfigIssue] = []
-    for role, spec in ctx.settings.reward.items():
-        key = f"marsrl.reward.{role}.target"
-        problems += _waits_too_long(ctx, role)
-        found = _load(key, spec, RoleReward, _REWARDS)
-        if isinstance(found, ConfigIssue):
-            problems.append(_of_function(spec, found))
-            continue
-        problems += _never_idle(ctx, role, found.longest_s(THREADS))
-        found.close()
-    return problems
-
-
-def _waits_too_long(ctx: Context, role: str) -> list[ConfigIssue]:
-    """A time limit of one call that outlasts what a round may stand still."""
-    limit, still = ctx.settings.reward[role].timeout_s, ctx.settings.run.progress_timeout_s
-    if limit < still:
-        return []
-    what = (
-        f"A round that only waits for one score would be ended after {still:g} s "
-        "(marsrl.run.progress_timeout_s)."
-    )
-    fix = f"Lower it, or set marsrl.run.progress_timeout_s above {limit:g}."
-    return [ConfigIssue(f"marsrl.reward.{role}.timeout_s", what, fix, limit)]
-
-
-def _never_idle(ctx: Context, role: str, own: float | None) -> list[ConfigIssue]:
-    """A reward that ends its calls itself, later than a round may stand still."""
+def check_rewards(ctx: Context) -> Iterator[ConfigIssue]:
+    """`marsrl.reward.<role>` for every role: a class, and time limits within what a round may stand still."""
     still = ctx.settings.run.progress_timeout_s
-    if own is None or own < still:
-        return []
-    return [
-        ConfigIssue(
-            f"marsrl.reward.{role}.kwargs",
-            f"The reward's own limits allow a call {own:g} s (up to {THREADS} wait for its processes), and a "
-            f"round that only waits for it would be ended after {still:g} s (marsrl.run.progress_timeout_s).",
-            f"Lower its timeout_s, raise its processes, or set marsrl.run.progress_timeout_s above {own:g}.",
-            ctx.settings.reward[role].kwargs,
-        )
-    ]
+    ended = f"would be ended after {still:g} s (marsrl.run.progress_timeout_s)."
+    for role, spec in ctx.settings.reward.items():
+        key = f"marsrl.reward.{role}"
+        if spec.timeout_s >= still:
+            fix = f"Lower it, or set marsrl.run.progress_timeout_s above {spec.timeout_s:g}."
+            yield ctx.issue(f"{key}.timeout_s", f"A round that only waits for one score {ended}", fix)
+        reward = _load(f"{key}.target", spec, RoleReward, _REWARDS)
+        if not isinstance(reward, ConfigIssue):
+            own = reward.longest_s(THREADS)
+            if own is not None and own >= still:
+                what = (
+                    f"The reward's own limits allow a call {own:g} s (up to {THREADS} wait for its "
+                    f"processes), and a round that only waits for it {ended}"
+                )
+                fix = (
+                    "Lower its timeout_s, raise its processes, or set marsrl.run.progress_timeout_s above "
+                    f"{own:g}."
+                )
+                yield ctx.issue(f"{key}.kwargs", what, fix)
+            reward.close()
+        elif spec.target == COMPUTE_SCORE:  # under the key that named it
+            fix = "Name a file and its function: reward.custom_reward_function.path=… and .name=…."
+            yield ConfigIssue(f"{REWARD_FUNCTION}.path", reward.what, fix, spec.kwargs["path"])
+        else:
+            yield reward
 
 
-def _of_function(spec: ClassSpec, found: ConfigIssue) -> ConfigIssue:
-    """The problem with a role's class, under the key that named it."""
-    if spec.target != COMPUTE_SCORE:
-        return found
-    fix = "Name a file and its function: reward.custom_reward_function.path=… and .name=…."
-    return ConfigIssue(f"{REWARD_FUNCTION}.path", found.what, fix, spec.kwargs["path"])
-
-
-def check_prompts(ctx: Context) -> list[ConfigIssue]:
+def check_prompts(ctx: Context) -> Iterator[ConfigIssue]:
     """`marsrl.prompts`."""
-    found = _load(
-        "marsrl.prompts.target", ctx.settings.prompts, RolePrompts, "marsrl_verl.algos.prompts:MathPrompts"
-    )
-    return [found] if isinstance(found, ConfigIssue) else []
+    method = ctx.method
+    found = _load("marsrl.prompts.target", ctx.settings.prompts, method.Prompts, method.default_prompts)
+    if isinstance(found, ConfigIssue):
+        yield found
 
 
 def _load(key: str, spec: ClassSpec, base: type[Any], examples: str) -> Any:
@@ -87,9 +65,5 @@ def _load(key: str, spec: ClassSpec, base: type[Any], examples: str) -> Any:
         return load_class(spec.target, spec.kwargs, base)
     except ClassLoadError as error:
         text = str(error).removeprefix(f"{spec.target}: ")
-        return ConfigIssue(
-            key,
-            text[:1].upper() + text[1:] + ".",
-            f"Name a class as package.module:ClassName ({examples}).",
-            spec.target,
-        )
+        fix = f"Name a class as package.module:ClassName ({examples})."
+        return ConfigIssue(key, f"{text[:1].upper()}{text[1:]}.", fix, spec.target)

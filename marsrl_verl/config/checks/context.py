@@ -9,12 +9,12 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from marsrl_verl.algos.prompts import RolePrompts
 from marsrl_verl.algos.registry import method_class
 from marsrl_verl.config import hf_folder
-from marsrl_verl.config.data_files import FileReport
 from marsrl_verl.config.schema import MarsRLConfig, read_settings
 from marsrl_verl.core.method import Method
+from marsrl_verl.core.prompts import Prompts
+from marsrl_verl.data.files import FileReport
 from marsrl_verl.rewards.loading import load_class
 from marsrl_verl.rollout.external.answer_file import FileSource
 from marsrl_verl.settings.issues import ConfigIssue
@@ -76,19 +76,29 @@ class Context:
         """The role that it plays; None where the trained model plays all."""
         return self.method.external_role if self.external_solver else None
 
+    @property
+    def evaluates(self) -> bool:
+        """Whether training begins with an evaluation, ends with one or has any in between."""
+        one = self.settings.evaluation
+        return one.before or one.after or one.every > 0
+
     def get(self, key: str) -> Any:
         """The value of a dotted key; None where it is missing."""
         return OmegaConf.select(self.config, key, throw_on_missing=False)
 
+    def issue(self, key: str, what: str, fix: str) -> ConfigIssue:
+        """A problem with the value of a key."""
+        return ConfigIssue(key, what, fix, self.get(key))
+
     @property
     def first_role(self) -> str:
         """The role of the first stage, which is asked the problems as the data has them."""
-        return self.method.plan(self.settings.algo)[0].role
+        return self.method.first_role(self.settings.algo)
 
-    def prompts(self) -> RolePrompts:
+    def prompts(self) -> Prompts:
         """The object of `marsrl.prompts`; a check has constructed it before."""
-        spec, base = self.settings.prompts, RolePrompts
-        prompts: RolePrompts = load_class(spec.target, spec.kwargs, base)
+        spec, base = self.settings.prompts, self.method.Prompts
+        prompts: Prompts = load_class(spec.target, spec.kwargs, base)
         return prompts
 
     def model_folder(self) -> Path | None:
@@ -99,17 +109,24 @@ class Context:
             return folder
         return hf_folder.hub_snapshot(path) if hf_folder.is_hub_id(path) else None
 
-    def model_config(self) -> dict[str, Any] | None:
-        """The model's `config.json` with the configured overrides; None where it is not here, or can't be
-        read (which another check reports)."""
+    def read_model_config(self) -> dict[str, Any] | None:
+        """The model's `config.json` with the configured overrides; None where it is not here.
+
+        Raises:
+            ValueError: it can't be read.
+        """
         folder = self.model_folder()
         if folder is None or not (folder / "config.json").is_file():
             return None
+        overrides = self.get("actor_rollout_ref.model.override_config") or {}
+        return {**hf_folder.read_config(folder), **overrides}
+
+    def model_config(self) -> dict[str, Any] | None:
+        """The same; None, too, where it can't be read, which a check reports."""
         try:
-            written = hf_folder.read_config(folder)
+            return self.read_model_config()
         except ValueError:
             return None
-        return {**written, **(self.get("actor_rollout_ref.model.override_config") or {})}
 
 
 def typed_settings(config: DictConfig) -> MarsRLConfig:
@@ -126,10 +143,3 @@ def one_of(key: str, value: Any, known: Iterable[str]) -> list[ConfigIssue]:
     """An issue when a key of verl's has none of the known values."""
     options = tuple(known)
     return [] if value in options else [no_such_choice(key, value, options)]
-
-
-def at_least(key: str, value: float | None, least: float, why: str) -> list[ConfigIssue]:
-    """An issue when a key of verl's is below a least value."""
-    if value is None or value >= least:
-        return []
-    return [ConfigIssue(key, f"Expected at least {least}: {why}.", f"Set {key} to {least} or more.", value)]

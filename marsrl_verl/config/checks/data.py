@@ -3,20 +3,14 @@ and what their user should know: repeated problems, and held-out ones that are t
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 from omegaconf import OmegaConf
 
 from marsrl_verl.config.checks.context import Context
-from marsrl_verl.config.data_files import (
-    MAX_NAMED_ROWS,
-    FileReport,
-    PromptLengths,
-    Seen,
-    as_list,
-    read_report,
-)
 from marsrl_verl.config.prompt_budget import open_counter
+from marsrl_verl.data.files import MAX_NAMED_ROWS, FileReport, PromptLengths, Seen, as_list, read_report
 from marsrl_verl.data.problems import Fault
 from marsrl_verl.data.rows import DataError
 from marsrl_verl.rewards.loading import ClassLoadError
@@ -24,6 +18,8 @@ from marsrl_verl.settings.issues import ConfigError, ConfigIssue
 
 SPLITS = ("train", "val")
 _FORMAT = "verl's format: columns `prompt` (chat messages), `data_source`, `reward_model` with `ground_truth`"
+_LIMIT = "marsrl.roles.solver.max_prompt_tokens"
+_FILTER = "data.filter_overlong_prompts"
 
 
 def check_data(ctx: Context) -> list[ConfigIssue]:
@@ -31,20 +27,21 @@ def check_data(ctx: Context) -> list[ConfigIssue]:
     problems: list[ConfigIssue] = []
     lengths = _prompt_lengths(ctx)
     for split in SPLITS:
-        key = f"data.{split}_files"
-        if OmegaConf.is_missing(ctx.config.data, f"{split}_files") or ctx.get(key) in (None, "", []):
-            problems += _unset(ctx, key)
-            continue
-        names = as_list(ctx.get(key))
-        if not names or not all(isinstance(name, str) for name in names):
+        key, seen = f"data.{split}_files", Seen()
+        unset = OmegaConf.is_missing(ctx.config.data, f"{split}_files")
+        value = None if unset else ctx.get(key)
+        names = as_list(value)
+        if value in (None, "", []):
+            if ctx.dry_run:
+                ctx.notes.append(f"{key} is not set: the data was not looked at.")
+            else:
+                fix = f"Give one: {key}=path/to/file.parquet ({_FORMAT})."
+                problems.append(ConfigIssue(key, "No file is named.", fix, None))
+        elif not all(isinstance(name, str) for name in names):
             what = "Expected the path of a file, or a list of paths."
-            problems.append(
-                ConfigIssue(key, what, f"Write {key}=file.parquet or '{key}=[a,b]'.", ctx.get(key))
-            )
-            continue
-        seen: Seen = {}
-        for name in names:
-            problems += _check_file(ctx, key, split, name, seen, lengths)
+            problems.append(ctx.issue(key, what, f"Write {key}=file.parquet or '{key}=[a,b]'."))
+        else:
+            problems += [one for name in names for one in _check_file(ctx, key, split, name, seen, lengths)]
     if problems:
         return problems
     if ctx.config.trainer.val_only:
@@ -52,7 +49,7 @@ def check_data(ctx: Context) -> list[ConfigIssue]:
         ctx.warnings += repeated([report for report in ctx.files if report.split == "val"])
     else:
         ctx.warnings += [*repeated(ctx.files), *shared(ctx.files)]
-    return _check_prompt_lengths(ctx)
+    return list(_check_prompt_lengths(ctx))
 
 
 def _prompt_lengths(ctx: Context) -> PromptLengths | None:
@@ -68,20 +65,14 @@ def _prompt_lengths(ctx: Context) -> PromptLengths | None:
     if counter is None:
         ctx.notes.append("The model's tokenizer is not here: prompts were not measured.")
         return None
-    return PromptLengths(lambda problem: counter.chat(prompts.solver(problem), enough=limit), limit)
+    return PromptLengths(lambda problem: counter.chat(prompts.problem(problem), enough=limit), limit)
 
 
-_LIMIT = "marsrl.roles.solver.max_prompt_tokens"
-_FILTER = "data.filter_overlong_prompts"
-
-
-def _check_prompt_lengths(ctx: Context) -> list[ConfigIssue]:
+def _check_prompt_lengths(ctx: Context) -> Iterator[ConfigIssue]:
     """Data of which nothing would be asked is refused, parts of it are warned of."""
-    problems = []
-    limit, evaluation = ctx.settings.roles[ctx.first_role].max_prompt_tokens, ctx.settings.evaluation
+    limit = ctx.settings.roles[ctx.first_role].max_prompt_tokens
     alone = bool(ctx.config.trainer.val_only)
-    evaluates = alone or evaluation.before or evaluation.after or evaluation.every > 0
-    for split, wanted in zip(SPLITS, (not alone, evaluates), strict=True):
+    for split, wanted in zip(SPLITS, (not alone, alone or ctx.evaluates), strict=True):
         files = [report for report in ctx.files if report.split == split and report.too_long is not None]
         rows, asked = sum(one.rows for one in files), sum(one.asked for one in files)
         longest = max((one.longest_prompt for one in files), default=0)
@@ -89,19 +80,17 @@ def _check_prompt_lengths(ctx: Context) -> list[ConfigIssue]:
         if asked == rows:
             continue
         if asked == 0 and wanted:
-            problems.append(
-                ConfigIssue(_LIMIT, f"All {rows:,} {what}.", f"Raise it to {longest} or more.", limit)
-            )
-        elif ctx.config.data.filter_overlong_prompts:
-            ctx.warnings.append(f"{rows - asked:,} of {rows:,} {what}: {_FILTER} leaves them out.")
+            yield ConfigIssue(_LIMIT, f"All {rows:,} {what}.", f"Raise it to {longest} or more.", limit)
+            continue
+        effect = "they are not evaluated."
+        if ctx.config.data.filter_overlong_prompts:
+            effect = f"{_FILTER} leaves them out."
         elif split == "train":
-            ctx.warnings.append(
-                f"{rows - asked:,} of {rows:,} {what}: they are not asked, and steps that draw them are "
-                f"smaller. {_FILTER}=true takes them out beforehand; {_LIMIT} is the limit."
+            effect = (
+                f"they are not asked, and steps that draw them are smaller. {_FILTER}=true takes them out "
+                f"beforehand; {_LIMIT} is the limit."
             )
-        else:
-            ctx.warnings.append(f"{rows - asked:,} of {rows:,} {what}: they are not evaluated.")
-    return problems
+        ctx.warnings.append(f"{rows - asked:,} of {rows:,} {what}: {effect}")
 
 
 def repeated(files: list[FileReport]) -> list[str]:
@@ -128,57 +117,48 @@ def repeated(files: list[FileReport]) -> list[str]:
 
 def shared(files: list[FileReport]) -> list[str]:
     """A sentence about held-out problems that are trained."""
-    trained: Seen = {}
-    for report in files:
-        if report.split == "train":
-            trained.update(report.problems)
-    held_out = {key: place for one in files if one.split == "val" for key, (_, place) in one.problems.items()}
+    by_split = {
+        split: {key: place for one in files if one.split == split for key, (_, place) in one.problems.items()}
+        for split in SPLITS
+    }
+    trained, held_out = by_split["train"], by_split["val"]
     both = [key for key in held_out if key in trained]
     if not both:
         return []
     return [
         f"{len(both):,} of {len(held_out):,} held-out problems are trained too, so evaluations measure "
-        f"memory; the first: {held_out[both[0]]} and {trained[both[0]][1]}."
+        f"memory; the first: {held_out[both[0]]} and {trained[both[0]]}."
     ]
-
-
-def _unset(ctx: Context, key: str) -> list[ConfigIssue]:
-    if ctx.dry_run:
-        ctx.notes.append(f"{key} is not set: the data was not looked at.")
-        return []
-    return [ConfigIssue(key, "No file is named.", f"Give one: {key}=path/to/file.parquet ({_FORMAT}).", None)]
 
 
 def _check_file(
     ctx: Context, key: str, split: str, name: str, seen: Seen, lengths: PromptLengths | None
-) -> list[ConfigIssue]:
+) -> Iterator[ConfigIssue]:
+    path = Path(name).expanduser()
     if "://" in name:
         ctx.notes.append(f"{name} lies on another file system: not looked at.")
-        return []
-    path = Path(name).expanduser()
+        return
     if not path.is_file():
-        what = (
-            "This is a folder, expected a file."
-            if path.is_dir()
-            else f"There is no such file{_nearby(path)}."
-        )
-        return [
-            ConfigIssue(key, what, "Give the path of a .parquet, .jsonl or .json file that exists.", name)
-        ]
+        what = f"There is no such file{_nearby(path)}."
+        if path.is_dir():
+            what = "This is a folder, expected a file."
+        fix = "Give the path of a .parquet, .jsonl or .json file that exists."
+        yield ConfigIssue(key, what, fix, name)
+        return
     try:
         report = read_report(path, split, str(ctx.config.data.prompt_key), seen, lengths)
     except DataError as error:
         what = error.what.removeprefix(f"{path}: ").removesuffix(".")
-        return [ConfigIssue(key, f"The file can't be used: {what}.", f"Convert it to {_FORMAT}.", name)]
+        yield ConfigIssue(key, f"The file can't be used: {what}.", f"Convert it to {_FORMAT}.", name)
+        return
     ctx.files.append(report)
-    if not report.faults:
-        return []
-    what = "; ".join(
-        f"{one} ({fault.count} of {report.rows} rows: {_places(fault)}, counted from 0)"
-        for one, fault in report.faults.items()
-    )
-    found = f"{what[0].upper()}{what[1:]}."
-    return [ConfigIssue(key, found, f"Repair these rows or remove them; {_FORMAT}.", name)]
+    if report.faults:
+        what = "; ".join(
+            f"{one} ({fault.count} of {report.rows} rows: {_places(fault)}, counted from 0)"
+            for one, fault in report.faults.items()
+        )
+        fix = f"Repair these rows or remove them; {_FORMAT}."
+        yield ConfigIssue(key, f"{what[0].upper()}{what[1:]}.", fix, name)
 
 
 def _places(fault: Fault) -> str:

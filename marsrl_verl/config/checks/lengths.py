@@ -2,100 +2,81 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.settings.declaration import RoleSampling
 from marsrl_verl.settings.issues import ConfigIssue
 
-_ROLLOUT = "actor_rollout_ref.rollout"
+_ACTOR, _ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 
 
 def _asked(ctx: Context) -> dict[str, RoleSampling]:
-    """The same of the roles that the run asks: nothing needs room for the others."""
-    asked = ctx.method.asked_roles(ctx.settings.algo, ctx.settings.evaluation.correction_rounds)
+    """The settings of the roles that the run asks: nothing needs room for the others."""
+    asked = ctx.method.asked_roles(ctx.settings.algo, ctx.settings.evaluation)
     return {role: one for role, one in ctx.settings.roles.items() if role in asked}
 
 
-def check_temperatures(ctx: Context) -> list[ConfigIssue]:
+def check_temperatures(ctx: Context) -> Iterator[ConfigIssue]:
     """One log-prob pass serves all roles, so they sample at one temperature, and verl knows it."""
+    key = f"{_ROLLOUT}.temperature"
     temperatures = {role: one.temperature for role, one in ctx.settings.roles.items()}
-    listed = ", ".join(f"{role} {value}" for role, value in temperatures.items())
+    trained = next(iter(temperatures.values()))
     if len(set(temperatures.values())) > 1:
-        return [
-            ConfigIssue(
-                "marsrl.roles.*.temperature",
-                "The roles sample at different temperatures, but the trainer recomputes all "
-                f"log-probabilities in one pass at one temperature ({_ROLLOUT}.temperature).",
-                "Give all roles the same temperature.",
-                listed,
-            )
-        ]
-    rollout, trained = ctx.get(f"{_ROLLOUT}.temperature"), next(iter(temperatures.values()))
-    if rollout != trained:
-        return [
-            ConfigIssue(
-                f"{_ROLLOUT}.temperature",
-                f"The roles sample at {trained}; log-probabilities at another temperature "
-                "would belong to another policy.",
-                "Leave it out (it follows the roles) and set marsrl.roles.<role>.temperature.",
-                rollout,
-            )
-        ]
-    return []
-
-
-def check_engine_lengths(ctx: Context) -> list[ConfigIssue]:
-    """The engine and the trainer must take the longest sequence of any role."""
-    roles = _asked(ctx)
-    longest_role = max(roles, key=lambda role: roles[role].max_prompt_tokens + roles[role].max_new_tokens)
-    longest = roles[longest_role].max_prompt_tokens + roles[longest_role].max_new_tokens
-    problems: list[ConfigIssue] = []
-    limit = ctx.get(f"{_ROLLOUT}.max_model_len")
-    if not isinstance(limit, int) or limit < longest:
-        problems.append(
-            ConfigIssue(
-                f"{_ROLLOUT}.max_model_len",
-                f"The {longest_role} needs {roles[longest_role].max_prompt_tokens} prompt + "
-                f"{roles[longest_role].max_new_tokens} new = {longest} tokens.",
-                f"Leave it out (it follows marsrl.roles), set it to {longest} or more, or lower the role's "
-                "limits.",
-                limit,
-            )
+        what = (
+            "The roles sample at different temperatures, but the trainer recomputes all log-probabilities in "
+            f"one pass at one temperature ({key})."
         )
+        listed = ", ".join(f"{role} {value}" for role, value in temperatures.items())
+        yield ConfigIssue("marsrl.roles.*.temperature", what, "Give all roles the same temperature.", listed)
+    elif ctx.get(key) != trained:
+        what = (
+            f"The roles sample at {trained}; log-probabilities at another temperature would belong to "
+            "another policy."
+        )
+        yield ctx.issue(
+            key, what, "Leave it out (it follows the roles) and set marsrl.roles.<role>.temperature."
+        )
+
+
+def check_engine_lengths(ctx: Context) -> Iterator[ConfigIssue]:
+    """The engine and the trainer must take the longest sequence of any role."""
+    sums = {role: (one.max_prompt_tokens, one.max_new_tokens) for role, one in _asked(ctx).items()}
+    role = max(sums, key=lambda name: sum(sums[name]))
+    longest, (prompt, new) = sum(sums[role]), sums[role]
+    key = f"{_ROLLOUT}.max_model_len"
+    if not isinstance(ctx.get(key), int) or ctx.get(key) < longest:
+        what = f"The {role} needs {prompt} prompt + {new} new = {longest} tokens."
+        fix = (
+            f"Leave it out (it follows marsrl.roles), set it to {longest} or more, or lower the role's "
+            "limits."
+        )
+        yield ctx.issue(key, what, fix)
     actor = ctx.config.actor_rollout_ref.actor
     per_gpu, spread = actor.ppo_max_token_len_per_gpu, actor.fsdp_config.ulysses_sequence_parallel_size
     if per_gpu * spread < longest:
-        problems.append(
-            ConfigIssue(
-                "actor_rollout_ref.actor.ppo_max_token_len_per_gpu",
-                f"A micro-batch holds {per_gpu} x {spread} (Ulysses) = {per_gpu * spread} tokens, but one "
-                f"sequence of the {longest_role} can have {longest}.",
-                f"Set it to at least {-(-longest // spread)}.",
-                per_gpu,
-            )
+        what = (
+            f"A micro-batch holds {per_gpu} x {spread} (Ulysses) = {per_gpu * spread} tokens, but one "
+            f"sequence of the {role} can have {longest}."
         )
-    return problems
+        yield ctx.issue(
+            f"{_ACTOR}.ppo_max_token_len_per_gpu", what, f"Set it to at least {-(-longest // spread)}."
+        )
 
 
-def check_copies(ctx: Context) -> list[ConfigIssue]:
+def check_copies(ctx: Context) -> Iterator[ConfigIssue]:
     """verl's own length and sampling keys follow the roles; set alone they would say something else."""
-    roles, first = _asked(ctx), ctx.settings.roles[ctx.method.roles[0]]
-    prompt = max(one.max_prompt_tokens for one in roles.values())
-    response = max(one.max_new_tokens for one in roles.values())
-    expected = {
-        "data.max_prompt_length": (prompt, "max_prompt_tokens"),
-        "data.max_response_length": (response, "max_new_tokens"),
-        f"{_ROLLOUT}.prompt_length": (prompt, "max_prompt_tokens"),
-        f"{_ROLLOUT}.response_length": (response, "max_new_tokens"),
-        f"{_ROLLOUT}.top_p": (first.top_p, "top_p"),
-        f"{_ROLLOUT}.top_k": (first.top_k, "top_k"),
-    }
-    return [
-        ConfigIssue(
-            key,
-            f"This key follows the roles and would be {value}; another value has no effect on them.",
-            f"Leave it out and set marsrl.roles.<role>.{name}.",
-            ctx.get(key),
-        )
-        for key, (value, name) in expected.items()
-        if ctx.get(key) != value
-    ]
+    roles, first = _asked(ctx).values(), ctx.settings.roles[ctx.method.roles[0]]
+    prompt = max(one.max_prompt_tokens for one in roles)
+    response = max(one.max_new_tokens for one in roles)
+    for key, value, name in (
+        ("data.max_prompt_length", prompt, "max_prompt_tokens"),
+        ("data.max_response_length", response, "max_new_tokens"),
+        (f"{_ROLLOUT}.prompt_length", prompt, "max_prompt_tokens"),
+        (f"{_ROLLOUT}.response_length", response, "max_new_tokens"),
+        (f"{_ROLLOUT}.top_p", first.top_p, "top_p"),
+        (f"{_ROLLOUT}.top_k", first.top_k, "top_k"),
+    ):
+        if ctx.get(key) != value:
+            what = f"This key follows the roles and would be {value}; another value has no effect on them."
+            yield ctx.issue(key, what, f"Leave it out and set marsrl.roles.<role>.{name}.")

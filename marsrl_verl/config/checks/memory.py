@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
 from marsrl_verl.config import hf_folder
 from marsrl_verl.config.checks.context import Context
@@ -14,6 +15,7 @@ from marsrl_verl.settings.issues import ConfigIssue
 _GPU, _HOST = "marsrl.hardware.gpu_gib", "marsrl.hardware.host_gib"
 _ROLLOUT = "actor_rollout_ref.rollout"
 _SHARE = f"{_ROLLOUT}.gpu_memory_utilization"
+_CPU_CACHE = "ray_kwargs.ray_init.runtime_env.env_vars.VLLM_CPU_KVCACHE_SPACE"
 
 
 def model_shape(ctx: Context) -> ModelShape | None:
@@ -25,40 +27,44 @@ def model_shape(ctx: Context) -> ModelShape | None:
     return shape_from_config(known) if known is not None else None
 
 
-def check_memory(ctx: Context) -> list[ConfigIssue]:
+def check_memory(ctx: Context) -> Iterator[ConfigIssue]:
     """GPUs, the engine's cache and main memory of a node, for a model of known size."""
     shape = None if ctx.prepares_data else model_shape(ctx)
     if shape is None:
-        return []
+        return
     found = estimate_memory(ctx.config, shape)
-    return [
-        *_check_cache(ctx, found),
-        *([] if ctx.on_cpu else _check_gpu(ctx, found)),
-        *_check_host(ctx, found),
-    ]
+    if found.longest_sequences < 1.0:
+        what = (
+            f"Beside its weights, {_gib(found.engine_weights)}, the engine holds {found.kv_tokens:,} tokens, "
+            f"and one sequence may have {ctx.get(f'{_ROLLOUT}.max_model_len'):,}."
+        )
+        fix = (
+            f"Spread the engine over more GPUs ({_ROLLOUT}.tensor_model_parallel_size), or give it more "
+            "memory."
+        )
+        if ctx.on_cpu:
+            fix = "Set it to more GiB, or limit prompts and responses."
+        yield ctx.issue(_CPU_CACHE if ctx.on_cpu else _SHARE, what, fix)
+    if not ctx.on_cpu:
+        yield from _check_gpu(ctx, found)
+    limit, loading = ctx.get(_HOST), found.host_loading >= found.host_waiting
+    if limit is None and not ctx.dry_run and not joins_cluster(ctx.config):
+        limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB
+    if limit is not None and found.host > limit * GIB:
+        reason = "while the model is read" if loading else "for what of the trainer lies there"
+        fix = (
+            "nodes with more memory, or more nodes"
+            if loading
+            else "more memory, more nodes, or less offloading"
+        )
+        what = f"A node's main memory takes {_gib(found.host)} {reason}; it has {limit:.0f} GiB."
+        yield ctx.issue(_HOST, what, f"Use {fix}.")
 
 
-def _check_cache(ctx: Context, found: MemoryEstimate) -> list[ConfigIssue]:
-    if found.longest_sequences >= 1.0:
-        return []
-    longest = ctx.get(f"{_ROLLOUT}.max_model_len")
-    what = (
-        f"Beside its weights, {_gib(found.engine_weights)}, the engine holds {found.kv_tokens:,} tokens, "
-        f"and one sequence may have {longest:,}."
-    )
-    if ctx.on_cpu:
-        key = "ray_kwargs.ray_init.runtime_env.env_vars.VLLM_CPU_KVCACHE_SPACE"
-        return [ConfigIssue(key, what, "Set it to more GiB, or limit prompts and responses.", ctx.get(key))]
-    fix = f"Spread the engine over more GPUs ({_ROLLOUT}.tensor_model_parallel_size), or give it more memory."
-    return [ConfigIssue(_SHARE, what, fix, ctx.get(_SHARE))]
-
-
-def _check_gpu(ctx: Context, found: MemoryEstimate) -> list[ConfigIssue]:
-    limit = float(ctx.get(_GPU)) * GIB
-    training = found.training >= found.decoding
-    peak = max(found.training, found.decoding)
-    if peak <= limit:
-        return []
+def _check_gpu(ctx: Context, found: MemoryEstimate) -> Iterator[ConfigIssue]:
+    peak, training = max(found.training, found.decoding), found.training >= found.decoding
+    if peak <= float(ctx.get(_GPU)) * GIB:
+        return
     awake = not (found.engine_sleeps or found.engine_apart)
     state = 0 if found.trainer_on_host else found.train_weights + found.gradients + found.optimizer
     parts = {
@@ -73,39 +79,16 @@ def _check_gpu(ctx: Context, found: MemoryEstimate) -> list[ConfigIssue]:
         f"The plan takes {_gib(peak)} of each GPU while {'training' if training else 'decoding'}: "
         f"{', '.join(f'{name} {_gib(size)}' for name, size in largest)}."
     )
-    return [ConfigIssue(_GPU, what, _way_out(found, training, awake), ctx.get(_GPU))]
-
-
-def _way_out(found: MemoryEstimate, training: bool, awake: bool) -> str:
-    ways = []
-    if awake and found.overlap:
-        ways.append(f"pipeline=overlapped_two_pools, a lower {_SHARE}")
-    if training and found.logits > 4 * GIB:
-        ways.append("actor_rollout_ref.model.use_fused_kernels=true, a lower ppo_max_token_len_per_gpu")
-    if found.accumulated > 0:
-        ways.append("use_no_sync_for_gradient_accumulation=false")
-    if not found.trainer_on_host:
-        ways.append("actor_rollout_ref.actor.fsdp_config.offload_policy=true")
-    return (
-        f"Use more GPUs, or {'; or '.join(ways or [f'a lower {_SHARE}'])}. GPUs with more memory: set {_GPU}."
-    )
-
-
-def _check_host(ctx: Context, found: MemoryEstimate) -> list[ConfigIssue]:
-    limit = ctx.get(_HOST)
-    if limit is None and not ctx.dry_run and not joins_cluster(ctx.config):
-        limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB
-    if limit is None or found.host <= limit * GIB:
-        return []
-    loading = found.host_loading >= found.host_waiting
-    reason = "while the model is read" if loading else "for what of the trainer lies there"
-    what = f"A node's main memory takes {_gib(found.host)} {reason}; it has {limit:.0f} GiB."
-    fix = (
-        "Use nodes with more memory, or more nodes."
-        if loading
-        else "Use more memory, more nodes, or less offloading."
-    )
-    return [ConfigIssue(_HOST, what, fix, ctx.get(_HOST))]
+    ways = {
+        f"pipeline=overlapped_two_pools, a lower {_SHARE}": awake and found.overlap,
+        "actor_rollout_ref.model.use_fused_kernels=true, a lower ppo_max_token_len_per_gpu": (
+            training and found.logits > 4 * GIB
+        ),
+        "use_no_sync_for_gradient_accumulation=false": found.accumulated > 0,
+        "actor_rollout_ref.actor.fsdp_config.offload_policy=true": not found.trainer_on_host,
+    }
+    out = "; or ".join(way for way, helps in ways.items() if helps) or f"a lower {_SHARE}"
+    yield ctx.issue(_GPU, what, f"Use more GPUs, or {out}. GPUs with more memory: set {_GPU}.")
 
 
 def _gib(size: int) -> str:

@@ -16,35 +16,34 @@ _MOST_BYTES = 200
 """Of a name: file systems take 255, and files beside the folder have names made of it."""
 
 
-def check_name(ctx: Context) -> list[ConfigIssue]:
+def check_name(ctx: Context) -> Iterator[ConfigIssue]:
     """The run's name is a folder's name, and stands in the report and in the picture."""
     name = ctx.settings.run.name
-    fix = "Choose a name such as my-run; the place is marsrl.run.output_root."
+    found = len(name.encode("utf-8", "surrogatepass"))
     if not name.strip() or set(name) & set("/\\") or name in (".", ".."):
         what = "The name becomes a folder below marsrl.run.output_root: it may not be empty or hold a slash."
     elif not name.isprintable():
         what = "The name becomes a folder and a title: it may not hold line breaks or control characters."
-    elif (found := len(name.encode("utf-8", "surrogatepass"))) > _MOST_BYTES:
+    elif found > _MOST_BYTES:
         what = f"The name becomes a folder: at most {_MOST_BYTES} bytes, found {found}."
     else:
-        return []
-    return [ConfigIssue("name", what, fix, name)]
+        return
+    fix = "Choose a name such as my-run; the place is marsrl.run.output_root."
+    yield ConfigIssue("name", what, fix, name)
 
 
-def check_output(ctx: Context) -> list[ConfigIssue]:
+def check_output(ctx: Context) -> Iterator[ConfigIssue]:
     """An existing run is never overwritten silently."""
-    if ctx.dry_run:
-        return []
     run = ctx.settings.run
     try:
-        check_output_folder(run.output_dir, run.existing)
+        if not ctx.dry_run:
+            check_output_folder(run.output_dir, run.existing)
     except OutputFolderError as error:
         what = str(error).removeprefix(f"{_DIRECTORY}={run.output_dir} ")
         fix = "Choose another name=…, or marsrl.run.existing=resume | replace."
-        return [ConfigIssue(_DIRECTORY, what, fix, run.output_dir)]
+        yield ConfigIssue(_DIRECTORY, what, fix, run.output_dir)
     except OSError as error:
-        return [_unusable(_DIRECTORY, run.output_dir, error)]
-    return []
+        yield _unusable(_DIRECTORY, run.output_dir, error)
 
 
 @contextmanager
@@ -66,7 +65,7 @@ def hold_folders(ctx: Context) -> Iterator[None]:
                 raise ConfigError([ConfigIssue(key, f"{error}.", fix, folder)]) from error
             except OSError as error:
                 raise ConfigError([_unusable(key, folder, error)]) from error
-        if problems := check_output(ctx):
+        if problems := list(check_output(ctx)):
             raise ConfigError(problems)  # it came into being between the check and the lock
         yield
 

@@ -1,101 +1,108 @@
-"""Checks of segments, partial groups, off-policy correction and the masking of mastered tokens."""
+"""Checks of segments, partial groups, off-policy correction, masking and shared prefixes."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from marsrl_verl.config.checks.context import Context
-from marsrl_verl.config.schema import PipelineConfig
+from marsrl_verl.core.method import Method
 from marsrl_verl.core.scheduler import Mode
 from marsrl_verl.settings.choices import OffPolicyMode
 from marsrl_verl.settings.issues import ConfigIssue
 
-_SEGMENTS = "marsrl.pipeline.max_segments"
-_MIN_GROUP = "marsrl.pipeline.min_group"
-_MASTERED = "marsrl.algo.mastered_tokens"
+_PIPELINE, _OFF_POLICY = "marsrl.pipeline", "marsrl.off_policy.mode"
+_SEGMENTS, _MIN_GROUP = f"{_PIPELINE}.max_segments", f"{_PIPELINE}.min_group"
+_LOG_PROBS = "actor_rollout_ref.rollout.logprobs_mode"
+_SHARE = "marsrl.training.share_prefixes"
+_ACTOR, _MODEL = "actor_rollout_ref.actor", "actor_rollout_ref.model"
+_ATTENTION = ("sdpa", "flash_attention_2", "flash_attention_3", "flex_attention")
+"""Attention for which there is a mask of a prefix tree; flex attention stands in for flash attention."""
 
 
-def check_segments(ctx: Context) -> list[ConfigIssue]:
-    """Segments and the groups that they cut."""
+def check_segments(ctx: Context) -> Iterator[ConfigIssue]:
+    """Segments, the groups that they cut, and inputs that wait."""
     pipeline, size = ctx.settings.pipeline, ctx.settings.algo.group_size
-    problems = _check_staleness(pipeline)
-    if pipeline.max_segments > 1 and pipeline.mode is Mode.SEQUENTIAL:
-        what = "In sequential mode a step waits for all of a response, so segments would only cost time."
-        fix = f"Set pipeline=pipelined, or {_SEGMENTS}=1."
-        problems.append(ConfigIssue(_SEGMENTS, what, fix, pipeline.max_segments))
-    if pipeline.min_group is None:
-        return problems
-    if pipeline.max_segments == 1:
-        what = "Without segments all samples of a group end in one round, so no group trains in parts."
-        fix = f"Leave it out, or raise {_SEGMENTS}."
-        problems.append(ConfigIssue(_MIN_GROUP, what, fix, pipeline.min_group))
-    if pipeline.min_group > size:
-        what = f"A group has {size} samples (marsrl.algo.group_size)."
-        problems.append(ConfigIssue(_MIN_GROUP, what, f"Set it to at most {size}.", pipeline.min_group))
-    return problems
-
-
-def _check_staleness(pipeline: PipelineConfig) -> list[ConfigIssue]:
-    key, value = "marsrl.pipeline.max_input_staleness", pipeline.max_input_staleness
-    if value is None:
-        return []
-    if pipeline.step_prompt_budget is None or pipeline.mode is Mode.SEQUENTIAL:
+    sequential = pipeline.mode is Mode.SEQUENTIAL
+    if pipeline.max_input_staleness is not None and (pipeline.step_prompt_budget is None or sequential):
         what = "Nothing waits longer than one step: every round decodes all inputs there are."
-        fix = "Leave it out, or use pipeline=pipelined with marsrl.pipeline.step_prompt_budget."
-        return [ConfigIssue(key, what, fix, value)]
-    return []
+        fix = f"Leave it out, or use pipeline=pipelined with {_PIPELINE}.step_prompt_budget."
+        yield ctx.issue(f"{_PIPELINE}.max_input_staleness", what, fix)
+    if pipeline.max_segments > 1 and sequential:
+        what = "In sequential mode a step waits for all of a response, so segments would only cost time."
+        yield ctx.issue(_SEGMENTS, what, f"Set pipeline=pipelined, or {_SEGMENTS}=1.")
+    if pipeline.min_group is not None and pipeline.max_segments == 1:
+        what = "Without segments all samples of a group end in one round, so no group trains in parts."
+        yield ctx.issue(_MIN_GROUP, what, f"Leave it out, or raise {_SEGMENTS}.")
+    if pipeline.min_group is not None and pipeline.min_group > size:
+        what = f"A group has {size} samples (marsrl.algo.group_size)."
+        yield ctx.issue(_MIN_GROUP, what, f"Set it to at most {size}.")
 
 
-def check_off_policy(ctx: Context) -> list[ConfigIssue]:
-    """The mode of the correction and its threshold."""
-    settings, key = ctx.settings.off_policy, "marsrl.off_policy.tis_threshold"
-    problems: list[ConfigIssue] = []
-    if settings.mode is OffPolicyMode.RECORDED and not ctx.method.records_log_probs:
+def check_off_policy(ctx: Context) -> Iterator[ConfigIssue]:
+    """The mode of the correction, and log-probabilities that can be compared: the engine's are of the
+    distribution that it sampled from, at the roles' temperature; the trainer's always of the whole
+    vocabulary."""
+    mode = ctx.settings.off_policy.mode
+    if mode is OffPolicyMode.RECORDED and not ctx.method.records_log_probs:
         what = f"{ctx.settings.algo.name} records no log-probabilities of the trainer when samples come back."
-        fix = "Use pois, sais or tis."
-        problems.append(ConfigIssue("marsrl.off_policy.mode", what, fix, settings.mode))
-    if settings.changed("tis_threshold") and settings.mode is not OffPolicyMode.TIS:
-        what = f"It has no effect with marsrl.off_policy.mode = {settings.mode}."
-        fix = "Leave it out, or set marsrl.off_policy.mode=tis."
-        problems.append(ConfigIssue(key, what, fix, settings.tis_threshold))
-    return problems + _check_sampled_log_probs(ctx)
-
-
-def _check_sampled_log_probs(ctx: Context) -> list[ConfigIssue]:
-    """The engine's log-probabilities are of the distribution it sampled from, at the roles' temperature; the
-    trainer's are always of the whole vocabulary."""
-    key = "actor_rollout_ref.rollout.logprobs_mode"
-    found = ctx.get(key)
-    if found is not None and found != "processed_logprobs":
+        yield ctx.issue(_OFF_POLICY, what, "Use pois, sais or tis.")
+    if ctx.get(_LOG_PROBS) not in (None, "processed_logprobs"):
         what = (
             "The engine's log-probabilities have to be those at the sampling temperature, as the trainer's."
         )
-        return [ConfigIssue(key, what, "Leave it out: it is processed_logprobs.", found)]
-    mode = ctx.settings.off_policy.mode
-    if mode is OffPolicyMode.POIS:
-        return []
-    problems = []
-    for role, one in ctx.settings.roles.items():
-        for name, value, whole in (("top_p", one.top_p, 1.0), ("top_k", one.top_k, -1)):
-            if value != whole:
-                what = (
-                    "The engine's log-probabilities are those after the cut, the trainer's before it, so the "
-                    f"ratios that marsrl.off_policy.mode={mode} is made of would be wrong."
-                )
-                fix = f"Set it to {whole:g}, or marsrl.off_policy.mode=pois."
-                problems.append(ConfigIssue(f"marsrl.roles.{role}.{name}", what, fix, value))
-    return problems
-
-
-def check_mastered_tokens(ctx: Context) -> list[ConfigIssue]:
-    """Settings of a masking that is off."""
-    settings = ctx.settings.algo.mastered_tokens
-    if settings.enabled:
-        return []
-    return [
-        ConfigIssue(
-            f"{_MASTERED}.{name}",
-            f"It has no effect with {_MASTERED}.enabled = false.",
-            f"Leave it out, or set {_MASTERED}.enabled=true.",
-            getattr(settings, name),
+        yield ctx.issue(_LOG_PROBS, what, "Leave it out: it is processed_logprobs.")
+    elif mode is not OffPolicyMode.POIS:
+        what = (
+            "The engine's log-probabilities are those after the cut, the trainer's before it, so the ratios "
+            f"that {_OFF_POLICY}={mode} is made of would be wrong."
         )
-        for name in settings.changed()
-    ]
+        for role, one in ctx.settings.roles.items():
+            for name, value, whole in (("top_p", one.top_p, 1.0), ("top_k", one.top_k, -1)):
+                if value != whole:
+                    fix = f"Set it to {whole:g}, or {_OFF_POLICY}=pois."
+                    yield ctx.issue(f"marsrl.roles.{role}.{name}", what, fix)
+
+
+def check_mastered_tokens(ctx: Context) -> Iterator[ConfigIssue]:
+    """A masking that the method does not do."""
+    if ctx.settings.algo.mastered_tokens.enabled and ctx.method.masks is Method.masks:
+        what = f"{ctx.settings.algo.name} leaves no token out of its loss (its class has no `masks`)."
+        yield ctx.issue("marsrl.algo.mastered_tokens.enabled", what, "Leave it out.")
+
+
+def check_share_prefixes(ctx: Context) -> Iterator[ConfigIssue]:
+    """What a pass over a prefix tree needs."""
+    if not ctx.settings.training.share_prefixes:
+        return
+    for key, wanted, what, fix in (
+        (
+            f"{_ACTOR}.use_dynamic_bsz",
+            True,
+            "Rows that share tokens make micro-batches of uneven numbers of rows.",
+            "Use training=shared_prefixes, which cuts micro-batches by tokens.",
+        ),
+        (
+            f"{_ACTOR}.fsdp_config.ulysses_sequence_parallel_size",
+            1,
+            "Sequence parallelism cuts a row where a branch may need what is on the other rank.",
+            "Set it to 1.",
+        ),
+        (
+            f"{_MODEL}.use_fused_kernels",
+            False,
+            "Fused kernels take a row's next token for the one to predict; a branch has several.",
+            "Set it to false.",
+        ),
+        (
+            f"{_ACTOR}.fsdp_config.pad_to_length",
+            False,
+            "The length of a prefix tree is not padded to it.",
+            "Set it to false.",
+        ),
+    ):
+        if ctx.get(key) not in (wanted, None):
+            yield ctx.issue(key, f"{what} ({_SHARE} = true)", fix)
+    key = f"{_MODEL}.override_config.attn_implementation"
+    if ctx.get(key) not in (None, *_ATTENTION):
+        what = f"There is no mask of a prefix tree for it ({_SHARE} = true)."
+        yield ctx.issue(key, what, f"Use one of {', '.join(_ATTENTION)}.")

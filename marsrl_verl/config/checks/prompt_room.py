@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.prompt_budget import RoleBudget, TokenCounter, open_counter, plan_prompts, text_tokens
 from marsrl_verl.rewards.loading import ClassLoadError
@@ -13,42 +15,36 @@ def prompt_budgets(ctx: Context) -> list[RoleBudget]:
     arguments = dict(ctx.config.data.apply_chat_template_kwargs or {})
     counter = open_counter(ctx.model_folder(), arguments)
     longest = max((report.longest_question for report in ctx.files), key=len, default="")
-    solution = _external_solution(ctx, counter) if ctx.external_solver else None
-    budgets = plan_prompts(ctx.prompts(), ctx.settings.roles, counter, longest, solution)
-    asked = ctx.method.asked_roles(ctx.settings.algo, 0)
+    shapes = ctx.method.prompt_shapes(ctx.settings.algo, ctx.prompts())
+    elsewhere = {ctx.external_role: _external_answer(ctx, counter)} if ctx.external_role else {}
+    budgets = plan_prompts(shapes, ctx.settings.roles, counter, longest, elsewhere)
+    asked = ctx.method.asked_roles(ctx.settings.algo, None)
     return [one for one in budgets if one.role in asked and one.role != ctx.external_role]
 
 
-def _external_solution(ctx: Context, counter: TokenCounter | None) -> int:
-    """Tokens of an external Solver's longest answer; 0 where that is not known."""
+def _external_answer(ctx: Context, counter: TokenCounter | None) -> int:
+    """Tokens of the other model's longest answer; 0 where that is not known."""
     if ctx.external_answers is not None:
         return text_tokens(counter, ctx.external_answers.file.longest)
     return ctx.settings.external_solver.endpoint.max_tokens or 0
 
 
-def check_prompt_room(ctx: Context) -> list[ConfigIssue]:
+def check_prompt_room(ctx: Context) -> Iterator[ConfigIssue]:
     """A role whose wording alone exceeds its limit could never be asked."""
     try:
         budgets = prompt_budgets(ctx)
     except (ClassLoadError, ConfigError):
-        return []  # reported by the check of the classes
+        return  # reported by the check of the classes
     except Exception as error:
-        return [
-            ConfigIssue(
-                "marsrl.prompts.target",
-                f"Building a prompt failed with {type(error).__name__}: {error}.",
-                "Repair the prompts' class, or the chat template of the model.",
-                ctx.settings.prompts.target,
+        what = f"Building a prompt failed with {type(error).__name__}: {error}."
+        fix = "Repair the prompts' class, or the chat template of the model."
+        yield ctx.issue("marsrl.prompts.target", what, fix)
+        return
+    for one in budgets:
+        if one.measured and one.fixed >= one.limit:
+            what = f"The {one.role}'s wording alone has {one.fixed} tokens: no room for a problem."
+            fix = (
+                f"Set it well above {one.fixed}. With model=custom it follows from the Solver's limits: "
+                "raise data.max_prompt_length or data.max_response_length."
             )
-        ]
-    return [
-        ConfigIssue(
-            f"marsrl.roles.{budget.role}.max_prompt_tokens",
-            f"The {budget.role}'s wording alone has {budget.fixed} tokens: no room for a problem.",
-            f"Set it well above {budget.fixed}. With model=custom it follows from the Solver's limits: raise "
-            "data.max_prompt_length or data.max_response_length.",
-            budget.limit,
-        )
-        for budget in budgets
-        if budget.measured and budget.fixed >= budget.limit
-    ]
+            yield ctx.issue(f"marsrl.roles.{one.role}.max_prompt_tokens", what, fix)

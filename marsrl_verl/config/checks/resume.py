@@ -7,6 +7,7 @@ may change.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,6 @@ from marsrl_verl.settings.issues import ConfigIssue
 
 _MODE, _PATH, _LOCAL = "trainer.resume_mode", "trainer.resume_from_path", "trainer.default_local_dir"
 _MODEL, _ALONE = "actor_rollout_ref.model.path", "trainer.val_only"
-_KEEP = "trainer.max_actor_ckpt_to_keep"
 _WHY_BOUND = {
     "data.dataloader_num_workers": "the checkpoint has the position in the data worker by worker, and "
     "torchdata's loader refuses that of another number of workers.",
@@ -39,73 +39,47 @@ _TRACKER = "latest_checkpointed_iteration.txt"
 _STEP_FOLDER = re.compile(r"global_step_\d+")
 
 
-def check_resume_mode(ctx: Context) -> list[ConfigIssue]:
+def check_resume_mode(ctx: Context) -> Iterator[ConfigIssue]:
     """Whether and from where the run continues."""
-    mode, path = str(ctx.get(_MODE)), ctx.get(_PATH)
+    mode, path, run = str(ctx.get(_MODE)), ctx.get(_PATH), ctx.settings.run
+    resumes = run.existing is Existing.RESUME
     if problems := one_of(_MODE, mode, ("auto", "disable", "resume_path")):
-        return problems
-    if ctx.get(_ALONE) and ctx.settings.run.existing is Existing.RESUME:
+        yield from problems
+    elif ctx.get(_ALONE) and resumes:
         what = "An evaluation alone (trainer.val_only) is a run with a folder of its own."
         fix = f"Give it another name=…, with {_MODE}=resume_path {_PATH}=… to evaluate a checkpoint."
-        return [ConfigIssue("marsrl.run.existing", what, fix, ctx.settings.run.existing)]
-    if mode == "resume_path":
-        return _check_path(ctx, path)
-    if path is not None:
+        yield ctx.issue("marsrl.run.existing", what, fix)
+    elif mode == "resume_path":
+        folder = Path(path).expanduser() if isinstance(path, str) and path else None
+        example = f"Set {_PATH}=folder/of/the/run/checkpoints/global_step_N."
+        if folder is None:
+            yield ctx.issue(_PATH, f"{_MODE} = resume_path needs a checkpoint's folder.", example)
+        elif not _STEP_FOLDER.fullmatch(folder.name):
+            yield ctx.issue(_PATH, "A checkpoint's folder is named global_step_N.", example)
+        elif not folder.is_dir() and not ctx.dry_run:
+            yield ctx.issue(_PATH, "There is no such folder.", example)
+        elif run.existing is Existing.REPLACE and _inside(folder, Path(run.output_dir)):
+            what = f"marsrl.run.existing = replace deletes {run.output_dir}, and this checkpoint with it."
+            yield ctx.issue(_PATH, what, "Give the new run another name=….")
+    elif path is not None:
         what = f"It has no effect with {_MODE} = {mode}."
-        return [ConfigIssue(_PATH, what, f"Leave it out, or set {_MODE}=resume_path.", path)]
-    if mode == "disable" and ctx.settings.run.existing is Existing.RESUME:
+        yield ctx.issue(_PATH, what, f"Leave it out, or set {_MODE}=resume_path.")
+    elif mode == "disable" and resumes:
         what = "marsrl.run.existing = resume continues from the last checkpoint, which this setting forbids."
-        return [
-            ConfigIssue(_MODE, what, "Leave it out, or set marsrl.run.existing=replace to start anew.", mode)
-        ]
-    return []
+        yield ctx.issue(_MODE, what, "Leave it out, or set marsrl.run.existing=replace to start anew.")
 
 
-def check_kept(ctx: Context) -> list[ConfigIssue]:
-    """How many checkpoints stay."""
-    keep = ctx.get(_KEEP)
-    if keep is None or (isinstance(keep, int) and not isinstance(keep, bool) and keep >= 1):
-        return []
-    what = "Expected a whole number, at least 1: so many of the newest checkpoints are kept."
-    return [ConfigIssue(_KEEP, what, "Set it to 1 or more, or leave it out to keep all.", keep)]
-
-
-def _check_path(ctx: Context, path: Any) -> list[ConfigIssue]:
-    example = f"Set {_PATH}=folder/of/the/run/checkpoints/global_step_N."
-    if not isinstance(path, str) or not path:
-        return [ConfigIssue(_PATH, f"{_MODE} = resume_path needs a checkpoint's folder.", example, path)]
-    folder = Path(path).expanduser()
-    if not _STEP_FOLDER.fullmatch(folder.name):
-        return [ConfigIssue(_PATH, "A checkpoint's folder is named global_step_N.", example, path)]
-    if not folder.is_dir() and not ctx.dry_run:
-        return [ConfigIssue(_PATH, "There is no such folder.", example, path)]
-    run = ctx.settings.run
-    if run.existing is Existing.REPLACE and _inside(folder, Path(run.output_dir)):
-        what = f"marsrl.run.existing = replace deletes {run.output_dir}, and this checkpoint with it."
-        return [ConfigIssue(_PATH, what, "Give the new run another name=….", path)]
-    return []
-
-
-def check_checkpoints(ctx: Context) -> list[ConfigIssue]:
+def check_checkpoints(ctx: Context) -> Iterator[ConfigIssue]:
     """A folder of checkpoints outside the run's own may hold those of another run.
 
     This run would continue from them, overwrite them, or delete them as older ones.
     """
     local, run = Path(str(ctx.get(_LOCAL))).expanduser(), ctx.settings.run
-    if ctx.dry_run or _inside(local, Path(run.output_dir)):
-        return []
-    if not (local / _TRACKER).is_file() and not _holds_checkpoints(local):
-        return []
-    if _continues(run):
-        return []  # the record says whether they are this run's
-    return [
-        ConfigIssue(
-            _LOCAL,
-            "The folder holds the checkpoints of another run; this one would take them for its own.",
-            "Leave it out, or name an empty folder.",
-            local,
-        )
-    ]
+    if ctx.dry_run or _inside(local, Path(run.output_dir)) or _continues(run):
+        return  # the record of a run that is continued says whether they are its own
+    if (local / _TRACKER).is_file() or _holds_checkpoints(local):
+        what = "The folder holds the checkpoints of another run; this one would take them for its own."
+        yield ConfigIssue(_LOCAL, what, "Leave it out, or name an empty folder.", local)
 
 
 def _holds_checkpoints(folder: Path) -> bool:
@@ -128,26 +102,23 @@ def check_record(ctx: Context) -> list[ConfigIssue]:
     return problems
 
 
-def check_checkpoint(ctx: Context) -> list[ConfigIssue]:
+def check_checkpoint(ctx: Context) -> Iterator[ConfigIssue]:
     """The checkpoint that is going to be loaded: complete, of the sizes that its seal says, and with the
     content, where files are small. All are read once more when the workers are there."""
-    run, mode = ctx.settings.run, ctx.get(_MODE)
-    if ctx.dry_run:
-        return []
+    mode, folder = ctx.get(_MODE), None
     if mode == "resume_path":
         folder = Path(str(ctx.get(_PATH))).expanduser()
-    elif mode == "auto" and _continues(run):
+    elif mode == "auto" and _continues(ctx.settings.run):
         root = Path(str(ctx.get(_LOCAL))).expanduser()
-        if (step := newest_sealed(root)) is None:
-            return []
-        folder = step_folder(root, step)
-    else:
-        return []
+        step = newest_sealed(root)
+        folder = None if step is None else step_folder(root, step)
+    if ctx.dry_run or folder is None:
+        return
     try:
         check_before_start(folder, one_node=int(ctx.config.trainer.nnodes) == 1)
     except (CheckpointError, OSError) as error:
-        return [ConfigIssue(str(folder), f"{error}.", f"{remedy(folder, named=mode == 'resume_path')}.")]
-    return []
+        fix = f"{remedy(folder, named=mode == 'resume_path')}."
+        yield ConfigIssue(str(folder), f"{error}.", fix)
 
 
 def _compare(
@@ -172,6 +143,7 @@ def _compare(
     checkpoints = any(_holds_checkpoints(place) for place in places)
     if (run / MARKER).is_file() and not checkpoints and not has_results(run):
         return []
+    fix = "Repair the file, or start anew under another name=…."
     if not record.is_file():
         if not (run / MARKER).is_file() or not checkpoints:
             return []
@@ -181,18 +153,20 @@ def _compare(
     try:
         old = OmegaConf.load(record)
     except (OSError, yaml.YAMLError, OmegaConfBaseException) as error:
-        what = f"The record of the run's settings can't be read: {error}"
-        return [ConfigIssue(str(record), what, "Repair the file, or start anew under another name=….")]
+        return [ConfigIssue(str(record), f"The record of the run's settings can't be read: {error}", fix)]
     if not isinstance(old, DictConfig):
-        what = f"Expected the run's settings, found {type(old).__name__}."
-        return [ConfigIssue(str(record), what, "Repair the file, or start anew under another name=….")]
+        return [ConfigIssue(str(record), f"Expected the run's settings, found {type(old).__name__}.", fix)]
     new = OmegaConf.to_container(ctx.config, resolve=True)
     problems = [
         _changed(key, value, was, record, rule)
         for key, value, was, rule in changed_settings(new, ctx.raw, OmegaConf.to_container(old))
         if rule in refused and (keys is None or key in keys)
     ]
-    problems += _compare_ranks(ctx, old, record)
+    sizes = [OmegaConf.select(old, f"trainer.{name}") is not None for name in ("nnodes", "n_gpus_per_node")]
+    if all(sizes) and world_size(old) != world_size(ctx.config):
+        # Every rank reads the part of the checkpoint that it wrote.
+        key = "trainer.n_gpus_per_node"
+        problems.append(_changed(key, ctx.get(key), f"{world_size(old)} ranks in all", record))
     return problems if ctx.get(_ALONE) else problems + _compare_bytes(ctx, old, record)
 
 
@@ -206,16 +180,6 @@ def _changed(key: str, new: Any, old: Any, record: Path, rule: Rule = Rule.BOUND
         what += _WHY_BOUND.get(key, "its checkpoint does not fit another value.")
         fix += "start anew under another name=…."
     return ConfigIssue(key, what, fix, new)
-
-
-def _compare_ranks(ctx: Context, old: DictConfig, record: Path) -> list[ConfigIssue]:
-    """Every rank reads the part of the checkpoint that it wrote."""
-    if not (_has(old, "trainer.nnodes") and _has(old, "trainer.n_gpus_per_node")):
-        return []
-    if world_size(old) == world_size(ctx.config):
-        return []
-    key = "trainer.n_gpus_per_node"
-    return [_changed(key, ctx.get(key), f"{world_size(old)} ranks in all", record)]
 
 
 def _compare_bytes(ctx: Context, old: DictConfig, record: Path) -> list[ConfigIssue]:
@@ -244,11 +208,6 @@ def _files(ctx: Context) -> list[tuple[str, str, int]]:
 def data_bytes(ctx: Context) -> dict[str, int]:
     """Bytes of each file that was looked at, by absolute path: a part of the record."""
     return {name: size for _, name, size in _files(ctx)}
-
-
-def _has(config: DictConfig, key: str) -> bool:
-    missing = object()
-    return OmegaConf.select(config, key, default=missing) is not missing
 
 
 def _continues(run: RunConfig) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.kinds import kind_problems
-from marsrl_verl.config.reference import default_of
+from marsrl_verl.config.reference import ABSENT, at, default_of, leaves
 from marsrl_verl.config.unused_keys import FIXED_KEYS, INERT_KEYS
 from marsrl_verl.settings.issues import ConfigIssue
 
@@ -30,51 +30,33 @@ _OURS: dict[str, Any] = {
 }
 """Values that our root configuration gives keys that the trainer does not use."""
 
-_STRATEGIES = ("actor", "actor.fsdp_config", "ref", "ref.fsdp_config")
-_NOTHING = object()
 
-
-def check_inert(ctx: Context) -> list[ConfigIssue]:
+def check_inert(ctx: Context) -> Iterator[ConfigIssue]:
     """Keys without effect that were changed."""
-    return [
-        ConfigIssue(
-            key, f"It was changed, but the trainer does not use it. {inert.reason}", inert.instead, value
-        )
-        for inert in INERT_KEYS
-        for key, value in _changed_leaves(ctx, inert.key)
-    ]
+    for inert in INERT_KEYS:
+        what = f"It was changed, but the trainer does not use it. {inert.reason}"
+        for key, value in _changed(ctx, inert.key):
+            yield ConfigIssue(key, what, inert.instead, value)
 
 
-def check_fixed(ctx: Context) -> list[ConfigIssue]:
+def check_fixed(ctx: Context) -> Iterator[ConfigIssue]:
     """Keys that the trainer would honour with a wrong result."""
-    return [
-        ConfigIssue(key, fixed.reason, fixed.instead, value)
-        for fixed in FIXED_KEYS
-        for key, value in _changed_leaves(ctx, fixed.key)
-    ]
+    for fixed in FIXED_KEYS:
+        for key, value in _changed(ctx, fixed.key):
+            yield ConfigIssue(key, fixed.reason, fixed.instead, value)
 
 
-def changed(ctx: Context, node: str, names: tuple[str, ...]) -> list[tuple[str, Any]]:
-    """Those keys of a node that differ from verl's default, with their values."""
-    keys = [f"{node}.{name}" for name in names]
-    return [(key, ctx.get(key)) for key in keys if not _same(_find(ctx.raw, key), _expected(key))]
+def changed(ctx: Context, node: str, names: tuple[str, ...]) -> list[str]:
+    """Those keys of a node that differ from verl's default."""
+    return [key for name in names for key, _ in _changed(ctx, f"{node}.{name}")]
 
 
-def _changed_leaves(ctx: Context, key: str) -> list[tuple[str, Any]]:
+def _changed(ctx: Context, key: str) -> list[tuple[str, Any]]:
     """What was changed at a key, or below it."""
     return [
         (leaf, value)
-        for leaf, value in _leaves(key, _find(ctx.raw, key))
-        if value is not _NOTHING and not _same(value, _expected(leaf))
-    ]
-
-
-def check_strategy(ctx: Context) -> list[ConfigIssue]:
-    """The trainer drives FSDP2."""
-    return [
-        ConfigIssue(key, "The trainer drives FSDP2.", "Leave it out (fsdp2).", ctx.get(key))
-        for key in (f"actor_rollout_ref.{place}.strategy" for place in _STRATEGIES)
-        if ctx.get(key) != "fsdp2"
+        for leaf, value in leaves(at(ctx.raw, key), key)
+        if value is not ABSENT and not _same(value, _OURS.get(leaf, default_of(leaf)))
     ]
 
 
@@ -83,33 +65,7 @@ def check_types(ctx: Context) -> list[ConfigIssue]:
     return kind_problems(ctx.raw)
 
 
-def _expected(key: str) -> Any:
-    if key in _OURS:
-        return _OURS[key]
-    try:
-        return default_of(key)
-    except KeyError:
-        return _NOTHING
-
-
 def _same(value: Any, expected: Any) -> bool:
     if isinstance(value, (int, float)) and isinstance(expected, (int, float)):
         return float(value) == float(expected)
     return str(value) == str(expected)
-
-
-def _find(tree: dict[str, Any], key: str) -> Any:
-    node: Any = tree
-    for part in key.split("."):
-        if not isinstance(node, dict) or part not in node:
-            return _NOTHING
-        node = node[part]
-    return node
-
-
-def _leaves(key: str, node: Any) -> Iterator[tuple[str, Any]]:
-    if isinstance(node, dict) and node:
-        for name, value in node.items():
-            yield from _leaves(f"{key}.{name}" if key else str(name), value)
-    else:
-        yield key, node

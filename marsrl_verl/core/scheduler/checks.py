@@ -1,4 +1,4 @@
-"""What comes back from the engine is checked before any of it is taken."""
+"""Settings that fit the method; what comes back from the engine is checked before any of it is taken."""
 
 from __future__ import annotations
 
@@ -6,10 +6,47 @@ import math
 
 import numpy as np
 
-from marsrl_verl.core.method import Method
+from marsrl_verl.core.method import Method, Unit
 from marsrl_verl.core.request import RolloutRequest
 from marsrl_verl.core.scheduler.state import PendingGroup, SchedulerState
-from marsrl_verl.core.trajectory import RolloutOutput, Trajectory
+from marsrl_verl.core.trajectory import Fork, RolloutOutput, Trajectory
+
+
+def check_settings(
+    method: Method,
+    step_prompt_budget: int | None,
+    min_group: int | None,
+    min_groups: int,
+    max_input_staleness: int | None,
+) -> None:
+    """Check a scheduler's settings.
+
+    Raises:
+        ValueError: one is out of range, or the method cannot be scheduled so.
+    """
+    if step_prompt_budget is not None and step_prompt_budget < 1:
+        raise ValueError(
+            f"step_prompt_budget is {step_prompt_budget}, expected at least 1, or null for no limit"
+        )
+    if min_group is not None and min_group < 2:
+        raise ValueError(f"min_group is {min_group}, expected at least 2 trajectories to compare, or null")
+    if min_groups < 1:
+        raise ValueError(f"min_groups is {min_groups}, expected at least 1")
+    if max_input_staleness is not None and max_input_staleness < 1:
+        raise ValueError(
+            f"max_input_staleness is {max_input_staleness}, expected at least 1 (a request's first turn "
+            "is the step after the one that made it), or null"
+        )
+    for name, value in (("min_group", min_group), ("max_input_staleness", max_input_staleness)):
+        if value is not None and method.unit is Unit.PROBLEM:
+            raise ValueError(
+                f"{name} is {value}, but {type(method).__name__} trains whole problems: set it to null"
+            )
+    if min_group is not None and method.late_stages:
+        raise ValueError(
+            f"min_group is {min_group}, but {type(method).__name__} rewards complete groups only, at the "
+            f"stages {', '.join(sorted(method.late_stages))}: set it to null"
+        )
 
 
 def check_output(state: SchedulerState, method: Method, output: RolloutOutput) -> None:
@@ -17,8 +54,8 @@ def check_output(state: SchedulerState, method: Method, output: RolloutOutput) -
 
     Raises:
         ValueError: the group is not in flight, or one of its trajectories is unknown, came twice, had ended
-            before, is not scored, or does not go on where its last round ended; the message has its id. Or
-            trajectories are missing.
+            before, is not scored, or does not go on where its last round ended, or it left another one; the
+            message has its id. Or trajectories are missing.
     """
     pending = state.pending.get(output.group_id)
     if pending is None or not pending.in_flight:
@@ -32,6 +69,10 @@ def check_output(state: SchedulerState, method: Method, output: RolloutOutput) -
             raise ValueError(f"trajectory {one.trajectory_id} came twice")
         seen.add(one.trajectory_id)
         _check_trajectory(request, pending, method, one)
+    members = pending.members | {one.number: one for one in output.trajectories}
+    for one in output.trajectories:
+        if one.fork is not None and one.number not in pending.members:
+            _check_fork(one, one.fork, {other.trajectory_id: other for other in members.values()})
     open_ids = {one.trajectory_id for one in pending.paused()}
     if missing := sorted(open_ids - seen):
         raise ValueError(f"trajectory {missing[0]}: it was to be continued and did not come back")
@@ -57,6 +98,21 @@ def _check_trajectory(
     if not one.paused:
         _check_reward(one, late=request.stage in method.late_stages)
     _check_beginning(request, before, one)
+
+
+def _check_fork(one: Trajectory, fork: Fork, members: dict[str, Trajectory]) -> None:
+    """What two trajectories share is one text: trees of advantages count on it."""
+    if fork.trajectory_id not in members:
+        raise ValueError(f"trajectory {one.trajectory_id} left the unknown trajectory {fork.trajectory_id}")
+    left, same = members[fork.trajectory_id].sequences, False
+    if fork.sequence < min(len(left), len(one.sequences)):
+        ids, others = one.sequences[fork.sequence].response_ids, left[fork.sequence].response_ids
+        same = fork.token <= len(others) and np.array_equal(ids[: fork.token], others[: fork.token])
+    if not same:
+        raise ValueError(
+            f"trajectory {one.trajectory_id} left {fork.trajectory_id} after {fork.token} tokens of sequence "
+            f"{fork.sequence}, and does not begin with them"
+        )
 
 
 def _check_reward(one: Trajectory, *, late: bool) -> None:

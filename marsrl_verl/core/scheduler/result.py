@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from marsrl_verl.core.method import Ended
+from marsrl_verl.core.request import RolloutRequest
+from marsrl_verl.core.scheduler.state import SchedulerState
 from marsrl_verl.core.trajectory import Group
 
 
@@ -37,3 +40,38 @@ class StepResult:
     request_ages: dict[str, float]
     """Mean age in steps of the requests of the completed groups, by stage with such groups: how old the
     text is that the newest weights answered. Groups that are rewarded later are left out."""
+
+    @classmethod
+    def of(
+        cls,
+        state: SchedulerState,
+        stages: Sequence[str],
+        trained: list[Group],
+        completed: list[Group],
+        waiting: list[RolloutRequest],
+        rewarded_later: Callable[[Group], bool],
+    ) -> StepResult:
+        """What the open step of `state` brought, before it is closed.
+
+        Args:
+            rewarded_later: whether the end of its problem gives a group its rewards.
+        """
+        step = state.step or 0
+        ages: dict[str, list[int]] = {}
+        for group in completed:
+            if not rewarded_later(group):
+                ages.setdefault(group.request.stage, []).append(step - group.request.created_step)
+        waits = {name: [step - one.created_step for one in waiting if one.stage == name] for name in stages}
+        return cls(
+            step=step,
+            trained=trained,
+            completed=completed,
+            ended=sorted(state.ended, key=lambda end: end.problem_id),
+            waiting={name: len(found) for name, found in waits.items()},
+            in_flight=len(state.pending),
+            paused=sum(len(one.paused()) for one in state.pending.values()),
+            deferred=len(state.deferred),
+            stale=state.stale,
+            oldest_waiting={name: max(found, default=0) for name, found in waits.items()},
+            request_ages={name: sum(values) / len(values) for name, values in ages.items()},
+        )

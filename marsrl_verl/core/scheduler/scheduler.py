@@ -15,7 +15,7 @@ from typing import Any
 
 from marsrl_verl.core.method import Ended, EndReason, Method, Stage, Unit
 from marsrl_verl.core.request import Problem, RolloutRequest
-from marsrl_verl.core.scheduler.checks import check_output
+from marsrl_verl.core.scheduler.checks import check_output, check_settings
 from marsrl_verl.core.scheduler.result import StepResult
 from marsrl_verl.core.scheduler.state import PendingGroup, ProblemState, SchedulerState
 from marsrl_verl.core.trajectory import Group, RolloutOutput, Trajectory
@@ -64,31 +64,7 @@ class Scheduler:
         min_groups: int = 1,
         max_input_staleness: int | None = None,
     ) -> None:
-        if step_prompt_budget is not None and step_prompt_budget < 1:
-            raise ValueError(
-                f"step_prompt_budget is {step_prompt_budget}, expected at least 1, or null for no limit"
-            )
-        if min_group is not None and min_group < 2:
-            raise ValueError(
-                f"min_group is {min_group}, expected at least 2 trajectories to compare, or null"
-            )
-        if min_groups < 1:
-            raise ValueError(f"min_groups is {min_groups}, expected at least 1")
-        if max_input_staleness is not None and max_input_staleness < 1:
-            raise ValueError(
-                f"max_input_staleness is {max_input_staleness}, expected at least 1 (a request's first turn "
-                "is the step after the one that made it), or null"
-            )
-        for name, value in (("min_group", min_group), ("max_input_staleness", max_input_staleness)):
-            if value is not None and method.unit is Unit.PROBLEM:
-                raise ValueError(
-                    f"{name} is {value}, but {type(method).__name__} trains whole problems: set it to null"
-                )
-        if min_group is not None and method.late_stages:
-            raise ValueError(
-                f"min_group is {min_group}, but {type(method).__name__} rewards complete groups only, at the "
-                f"stages {', '.join(sorted(method.late_stages))}: set it to null"
-            )
+        check_settings(method, step_prompt_budget, min_group, min_groups, max_input_staleness)
         self.max_input_staleness = max_input_staleness
         self.min_group = min_group
         self.min_groups = min_groups
@@ -171,7 +147,7 @@ class Scheduler:
         taken.
 
         Raises:
-            ValueError: as `check_output`, or a group comes twice.
+            ValueError: as `check_output`, or a group comes twice, or grows where parts of groups are trained.
         """
         step = self._require_open("absorb")
         outputs = list(outputs)
@@ -180,46 +156,37 @@ class Scheduler:
             raise ValueError(f"group {twice[0]} came twice")
         for output in outputs:
             check_output(self._state, self.method, output)
+            if self.min_group is not None and output.state is not None:
+                raise ValueError(
+                    f"group {output.group_id} grows from round to round, and min_group is {self.min_group}: "
+                    "a part of it says nothing about the whole; set min_group to null"
+                )
         for output in outputs:
             self._end_round(output, step)
 
-    def finish_step(self, *, last: bool = False) -> StepResult:
-        """Close the step and hand out what completed in it; the `last` one defers nothing."""
-        step = self._require_open("finish_step")
+    def finish_step(self, *, last: bool = False, pass_over: bool = False) -> StepResult:
+        """Close the step and hand out what completed in it.
+
+        Args:
+            last: it is the last one of all, and defers nothing.
+            pass_over: no further problem comes before what is on its way has ended: with the end of the last
+                one, nothing is deferred either.
+        """
+        step, state = self._require_open("finish_step"), self._state
         self._advance(step)
-        state = self._state
         if self.mode is Mode.SEQUENTIAL and state.ready_step:
             raise RuntimeError(
                 f"finish_step: {len(state.ready_step)} requests still wait in step {step}; in sequential "
                 "mode call next_round and absorb until next_round returns nothing"
             )
         completed = sorted(state.completed, key=lambda group: group.group_id)
-        trained = self._groups_to_train(completed, 1 if last else self.min_groups)
-        ended = sorted(state.ended, key=lambda end: end.problem_id)
-        stale, state.stale = state.stale, 0
-        state.completed, state.ended, state.open = [], [], False
+        nobody_follows = last or (pass_over and self.idle())
+        trained = self._groups_to_train(completed, 1 if nobody_follows else self.min_groups)
+        stages, later = tuple(self._stages), self._rewarded_at_the_end
+        result = StepResult.of(state, stages, trained, completed, self._waiting(), later)
+        state.completed, state.ended, state.open, state.stale = [], [], False, 0
         state.own_arrays()
-        waiting = self._waiting()
-        ages: dict[str, list[int]] = {}
-        for group in completed:
-            if not self._rewarded_at_the_end(group):
-                ages.setdefault(group.request.stage, []).append(step - group.request.created_step)
-        return StepResult(
-            step=step,
-            trained=trained,
-            completed=completed,
-            ended=ended,
-            waiting={name: sum(item.stage == name for item in waiting) for name in self._stages},
-            in_flight=len(state.pending),
-            paused=sum(len(one.paused()) for one in state.pending.values()),
-            deferred=len(state.deferred),
-            stale=stale,
-            oldest_waiting={
-                name: max((step - item.created_step for item in waiting if item.stage == name), default=0)
-                for name in self._stages
-            },
-            request_ages={name: sum(values) / len(values) for name, values in ages.items()},
-        )
+        return result
 
     def _groups_to_train(self, completed: list[Group], least: int) -> list[Group]:
         """What enters the loss of this step; fewer groups than `least` are deferred."""
@@ -347,12 +314,10 @@ class Scheduler:
             self._complete_group(group_id)
             return
         one = self._state.problems[self._state.problem_of[group_id]]
-        if not one.dropped:
+        if one.dropped:
+            self._discard(one, group_id)
+        else:
             self._state.ready_step[group_id] = step + (self.mode is Mode.PIPELINED)
-            return
-        self._discard(one, group_id)
-        if one.complete:
-            self._end(one, EndReason.DROPPED)
 
     def _discard(self, one: ProblemState, group_id: str) -> None:
         """Drop a request with whatever of it has been decoded."""

@@ -62,8 +62,11 @@ class PendingGroup:
         return [self.members[k] for k in sorted(self.members) if self.members[k].paused]
 
     def output(self, group_id: str) -> RolloutOutput:
-        """All that there is of it, as its rollout program is given it to go on."""
-        return RolloutOutput(group_id, [self.members[k] for k in sorted(self.members)], self.state)
+        """What its rollout program is given to go on: paused members whole, of ended ones neither tokens nor
+        texts, which nobody reads again and would be sent in every round."""
+        members = [self.members[k] for k in sorted(self.members)]
+        light = [one if one.paused else replace(one, sequences=[], text="", final_text="") for one in members]
+        return RolloutOutput(group_id, light, self.state)
 
 
 @dataclass(slots=True)

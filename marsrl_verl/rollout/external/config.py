@@ -7,7 +7,7 @@ from typing import Any
 from pydantic import Field
 
 from marsrl_verl.settings.choices import Choice
-from marsrl_verl.settings.declaration import Settings, limits, top_p
+from marsrl_verl.settings.declaration import Needs, Settings, limits, only_with, top_p
 
 
 class SolverSource(Choice):
@@ -69,6 +69,10 @@ class AnswerFileConfig(Settings):
     `question`. null: by question."""
 
 
+def _needs(source: SolverSource) -> Needs:
+    return Needs("source", source, f"choose external_solver={source}: there is one source of solutions")
+
+
 class ExternalSolverConfig(Settings):
     """A frozen Solver in place of the trained model (MarsRL, arXiv 2511.11373, §4.4), in training and
     evaluation. `marsrl.roles.solver` and the evaluation's temperatures do not apply to it."""
@@ -76,9 +80,9 @@ class ExternalSolverConfig(Settings):
     source: SolverSource = SolverSource.NONE
     """`none`: the trained model solves. `endpoint`: a model behind an endpoint. `jsonl`: answers from a
     file."""
-    endpoint: EndpointConfig = Field(default_factory=EndpointConfig)
+    endpoint: EndpointConfig = only_with(_needs(SolverSource.ENDPOINT), EndpointConfig)
     """Settings of source `endpoint`."""
-    jsonl: AnswerFileConfig = Field(default_factory=AnswerFileConfig)
+    jsonl: AnswerFileConfig = only_with(_needs(SolverSource.JSONL), AnswerFileConfig)
     """Settings of source `jsonl`."""
 
     @property

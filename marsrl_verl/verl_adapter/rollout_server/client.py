@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import uuid
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,20 @@ from ray.exceptions import RayError
 from marsrl_verl.core.sequence import TokenIds
 from marsrl_verl.rollout.context import Completion, Decoding, EngineUnavailableError
 from marsrl_verl.verl_adapter.rollout_server.engine_watch import is_refusal, reason
+
+
+def packed(content: Any) -> bytes:
+    """What goes to a server, or comes from it, in one piece.
+
+    Upstream behaviour: Ray pickles everything but bytes with a pickler written in Python, each argument for
+    itself, which costs either side more than a third of a millisecond of a call.
+    """
+    return pickle.dumps(content, protocol=pickle.HIGHEST_PROTOCOL)
+
+
+def unpacked(content: bytes) -> Any:
+    """The inverse of `packed`."""
+    return pickle.loads(content)
 
 
 @dataclass(slots=True)
@@ -39,13 +54,14 @@ class ServerClient:
             EngineUnavailableError: the server or its engine is gone.
         """
         route = f"{session}@{self.synced}"
-        server_id, server = await self.llm_client._acquire_server(route, prompt_ids=prompt_ids, n=n)
+        server_id, server = await self._acquired(route, prompt_ids, n)
         # A fresh engine id: a resumed run asks a request of the same name again.
         request_id = f"{name}:{uuid.uuid4().hex[:8]}"
         try:
-            reference = server.generate_group.remote(policy, prompt_ids, decoding, request_id, n)
+            asked = packed((policy, prompt_ids, decoding, request_id, n))
+            reference = server.generate_packed.remote(asked)
             try:
-                answers: list[Completion] = await reference
+                answers: list[Completion] = unpacked(await reference)
             except asyncio.CancelledError:
                 ray.cancel(reference)  # of an asynchronous actor: its task is cancelled, too
                 raise
@@ -56,3 +72,18 @@ class ServerClient:
             raise EngineUnavailableError(f"vLLM server {server_id} is gone: {reason(error)}") from error
         finally:
             self.llm_client._release_server(server_id, request_id=route)
+
+    async def _acquired(self, route: str, prompt_ids: TokenIds, n: int) -> tuple[str, Any]:
+        """A server; one that comes when nobody waits for it any more is given back at once, or the router
+        would take it for busier than it is."""
+        asked = asyncio.ensure_future(self.llm_client._acquire_server(route, prompt_ids=prompt_ids, n=n))
+        try:
+            found: tuple[str, Any] = await asyncio.shield(asked)
+            return found
+        except asyncio.CancelledError:
+            asked.add_done_callback(lambda done: self._give_back(done, route))
+            raise
+
+    def _give_back(self, asked: asyncio.Future[tuple[str, Any]], route: str) -> None:
+        if not asked.cancelled() and asked.exception() is None:
+            self.llm_client._release_server(asked.result()[0], request_id=route)

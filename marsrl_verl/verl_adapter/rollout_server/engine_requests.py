@@ -19,6 +19,31 @@ Number = TypeVar("Number", np.int32, np.float32)
 _SEED_RANGE = 2**62
 """vLLM's seeds are signed 64-bit numbers, and the k-th completion of a prompt adds k."""
 _STRUCTURES = ("json", "regex", "choice", "grammar")
+ENGINE_KEYS = "actor_rollout_ref.rollout.engine_kwargs.vllm"
+
+
+def accepted_params(decoding: Decoding, n: int, model: Any) -> SamplingParams:
+    """`sampling_params` of a request that the engine survives.
+
+    Upstream behaviour: the engine's process dies of a request for more log-probabilities than the vocabulary
+    has tokens.
+
+    Args:
+        model: the engine's `model_config`.
+
+    Raises:
+        ValueError: the engine cannot draw tokens in this way, or tells fewer log-probabilities.
+    """
+    params = sampling_params(decoding, n)
+    if asked := decoding.top_log_probs:
+        vocabulary = model.get_vocab_size()
+        most = vocabulary if model.max_logprobs == -1 else min(model.max_logprobs, vocabulary)
+        if asked > most:
+            raise ValueError(
+                f"top_log_probs={asked}: this engine tells those of at most {most} tokens a position, of the "
+                f"{vocabulary} in its vocabulary; {ENGINE_KEYS}.max_logprobs sets it"
+            )
+    return params
 
 
 def sampling_params(decoding: Decoding, n: int, **changed: Any) -> SamplingParams:

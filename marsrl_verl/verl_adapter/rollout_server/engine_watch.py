@@ -26,6 +26,9 @@ POLL_S = 1.0
 PULSE_EVERY_S = 5.0
 """Seconds from a server's answer to the next question."""
 _MOST_COUNTED_S = 5 * POLL_S
+_GATHER_S = 0.01
+"""What is ready shortly after the first is taken with it: a look at all references takes as long as there are
+many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,17 +280,16 @@ def within(
 
 
 def results(references: Sequence[Any], look: Callable[[], object]) -> list[Any]:
-    """What the references bring, in their order; raises as `next_results`."""
-    found: dict[int, Any] = {}
-    places = {reference: place for place, reference in enumerate(references)}
+    """What the references bring, in their order; raises as `next_results`, within a second."""
+    found: dict[Any, Any] = {}
     pending = list(references)
     while pending:
-        for reference, value in next_results(pending, look):
-            found[places[reference]] = value
-        pending = [reference for reference in pending if places[reference] not in found]
+        stop_signals.check()
+        ready, pending = ray.wait(pending, num_returns=len(pending), timeout=POLL_S)
+        found |= zip(ready, _values(ready), strict=True)
         if pending:
             look()
-    return [found[place] for place in range(len(references))]
+    return [found[reference] for reference in references]
 
 
 def next_results(references: Sequence[Any], look: Callable[[], object]) -> list[tuple[Any, Any]]:
@@ -303,17 +305,16 @@ def next_results(references: Sequence[Any], look: Callable[[], object]) -> list[
     """
     while True:
         stop_signals.check()
-        ready, _ = ray.wait(list(references), num_returns=len(references), timeout=0)
-        if not ready:
-            ready, _ = ray.wait(list(references), num_returns=1, timeout=POLL_S)
+        ready, _ = ray.wait(list(references), num_returns=1, timeout=POLL_S)
         if ready:
-            return [(reference, _value(reference)) for reference in ready]
+            ready, _ = ray.wait(list(references), num_returns=len(references), timeout=_GATHER_S)
+            return list(zip(ready, _values(ready), strict=True))
         look()
 
 
-def _value(reference: Any) -> Any:
+def _values(references: list[Any]) -> list[Any]:
     try:
-        return ray.get(reference)
+        return ray.get(references)  # type: ignore[no-any-return]
     except RayTaskError as error:
         if is_refusal(error):
             raise

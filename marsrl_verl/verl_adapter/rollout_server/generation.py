@@ -55,7 +55,7 @@ class RoundCounts:
     trajectories: int = 0
     """Begun or continued."""
     tokens: int = 0
-    """Tokens that these rounds added."""
+    """Tokens that policies chose in these rounds; those of tools and templates are none."""
     continued_tokens: int = 0
     """Tokens of prompts and responses so far that the engine was given to continue."""
     seconds: float = 0.0

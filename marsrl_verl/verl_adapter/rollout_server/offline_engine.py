@@ -28,10 +28,11 @@ def load_tokenizer(config: DictConfig) -> Any:
 
 
 def engine_arguments(config: DictConfig, max_model_len: int) -> dict[str, Any]:
-    """vLLM's engine arguments as training has them (`actor_rollout_ref.rollout`).
+    """vLLM's engine arguments as training has them (`actor_rollout_ref.rollout`), where they decide which
+    tokens are drawn, and how they are read and told.
 
-    Not taken: what serves the weight sync and the sharing of a GPU with the trainer, `load_format` and
-    `gpu_memory_utilization` among it.
+    Upstream behaviour: verl builds them inside `vLLMHttpServer.launch_server`. Not taken: what serves the
+    weight sync, the HTTP server and the sharing of a GPU with the trainer.
     """
     model, rollout = config.actor_rollout_ref.model, config.actor_rollout_ref.rollout
     extra = OmegaConf.to_container(rollout.engine_kwargs.get("vllm") or OmegaConf.create({}))
@@ -50,6 +51,7 @@ def engine_arguments(config: DictConfig, max_model_len: int) -> dict[str, Any]:
         "enable_chunked_prefill": bool(rollout.enable_chunked_prefill) and not on_cpu,
         "enable_prefix_caching": bool(rollout.enable_prefix_caching),
         "enforce_eager": bool(rollout.enforce_eager),
+        "logprobs_mode": str(rollout.logprobs_mode),
         "seed": int(rollout.seed),
         "disable_log_stats": True,
         **{str(key): value for key, value in extra.items() if value is not None},
@@ -82,11 +84,12 @@ class OfflineClient:
         from vllm.inputs import TokensPrompt
         from vllm.v1.engine.exceptions import EngineDeadError
 
-        from marsrl_verl.verl_adapter.rollout_server.engine_requests import completion, sampling_params
+        from marsrl_verl.verl_adapter.rollout_server.engine_requests import accepted_params, completion
 
+        params = accepted_params(decoding, n, self._engine.model_config)
         prompt = TokensPrompt(prompt_token_ids=prompt_ids.tolist())
         try:
-            async for output in self._engine.generate(prompt, sampling_params(decoding, n), name):
+            async for output in self._engine.generate(prompt, params, name):
                 if output.finished:
                     return [completion(one, 0, decoding.top_log_probs) for one in output.outputs]
         except EngineDeadError as error:

@@ -12,7 +12,7 @@ import asyncio
 import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -89,18 +89,6 @@ def _read(servers: Sequence[Any], look: Callable[[], object]) -> PrefillCounters
     return None if None in counted else sum(counted, PrefillCounters())
 
 
-def for_the_worker(request: RolloutRequest) -> RolloutRequest:
-    """The request without what a program does not need of trajectories that ended in an earlier round: their
-    tokens and texts."""
-    if request.resume is None:
-        return request
-    members = [
-        one if one.paused else replace(one, sequences=[], text="", final_text="")
-        for one in request.resume.trajectories
-    ]
-    return request.resumed(replace(request.resume, trajectories=members))
-
-
 class MarsRLAgentLoopManager(AgentLoopManager):
     """Spreads rollout requests over the workers. Implements `Engine` and `StreamingEngine` of
     `marsrl_verl.core.engine`."""
@@ -157,8 +145,7 @@ class MarsRLAgentLoopManager(AgentLoopManager):
         """
         look, servers = self._watched(), self._measured_servers
         before = _read(servers, look)
-        self._rounds += 1
-        answers = self._send(requests, sampling)
+        answers = self._send_round(requests, sampling)
         return _WorkersRound(answers, self._checker(requests), servers, before, look)
 
     def generate(
@@ -170,8 +157,7 @@ class MarsRLAgentLoopManager(AgentLoopManager):
             EngineUnavailableError, RewardUnavailableError, RoundStalledError, StopRequested: as
                 `_WorkersRound.wait`.
         """
-        self._rounds += 1
-        answers = self._send(requests, sampling)
+        answers = self._send_round(requests, sampling)
         return _WorkersRound(answers, self._checker(requests), look=self._watched()).wait().outputs
 
     def submit(self, requests: list[RolloutRequest], sampling: Mapping[str, Sampling]) -> None:
@@ -179,8 +165,10 @@ class MarsRLAgentLoopManager(AgentLoopManager):
         if not self._streamed:
             self._rounds += 1
             self._look = self._watched()
-        answers = self._send(requests, sampling)
-        self._streamed.update(zip(answers, (one.role for one in requests), strict=True))
+        turn = Turn(self._rounds, self._syncs)
+        for request, worker in zip(requests, itertools.cycle(self.agent_loop_workers), strict=False):
+            answer = worker.run_request.remote(request, sampling, turn)
+            self._streamed[answer] = request.role
 
     def outputs(self) -> list[RolloutOutput]:
         """See `StreamingEngine`; raises as `generate`."""
@@ -198,13 +186,18 @@ class MarsRLAgentLoopManager(AgentLoopManager):
             self._look()
         return outputs
 
-    def _send(self, requests: list[RolloutRequest], sampling: Mapping[str, Sampling]) -> list[Any]:
-        """References to the answers, in the order of the requests, which the workers are dealt in turn."""
+    def _send_round(self, requests: list[RolloutRequest], sampling: Mapping[str, Sampling]) -> list[Any]:
+        """References to the answers of a new round, in the order of the requests, which the workers are dealt
+        in turn. All of a worker's are one call: a call costs both sides half a millisecond."""
+        self._rounds += 1
         turn, workers = Turn(self._rounds, self._syncs), self.agent_loop_workers
-        return [
-            worker.run_request.remote(for_the_worker(request), sampling, turn)
-            for request, worker in zip(requests, itertools.cycle(workers), strict=False)
-        ]
+        answers: list[Any] = [None] * len(requests)
+        for number, worker in enumerate(workers[: len(requests)]):
+            share = requests[number :: len(workers)]
+            call = worker.run_requests.options(num_returns=len(share))
+            found = call.remote(share, sampling, turn)
+            answers[number :: len(workers)] = [found] if len(share) == 1 else found
+        return answers
 
     def _checker(self, requests: list[RolloutRequest]) -> Callable[[list[RolloutOutput]], None]:
         roles = {one.group_id: one.role for one in requests}

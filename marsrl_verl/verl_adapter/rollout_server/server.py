@@ -25,12 +25,17 @@ from vllm.v1.engine.exceptions import EngineDeadError
 
 from marsrl_verl.core.sequence import TokenIds
 from marsrl_verl.rollout.context import Completion, Decoding, EngineUnavailableError
-from marsrl_verl.verl_adapter.rollout_server.engine_requests import completion, sampling_params, unanswered
+from marsrl_verl.verl_adapter.rollout_server.client import packed, unpacked
+from marsrl_verl.verl_adapter.rollout_server.engine_requests import (
+    ENGINE_KEYS,
+    accepted_params,
+    completion,
+    unanswered,
+)
 from marsrl_verl.verl_adapter.rollout_server.prefill_counters import PrefillCounters, read_counters
 from marsrl_verl.verl_adapter.rollout_server.weight_sockets import EXTENSION, use_own_engine_sockets
 
 _METRICS_PATHS = ("/metrics", "/health")
-_ENGINE_KEYS = "actor_rollout_ref.rollout.engine_kwargs.vllm"
 _FIRST_ADAPTER = VLLM_LORA_INT_ID + 1
 """vLLM tells adapters by their numbers, of which verl's own weight sync uses one."""
 
@@ -110,11 +115,14 @@ class MarsRLvLLMServer(vLLMHttpServer):
         with _dead_engine_named():
             return await self._generate_group(policy, prompt_ids, decoding, request_id, n)
 
+    async def generate_packed(self, asked: bytes) -> bytes:
+        """`generate_group` with `packed` arguments, and a `packed` answer."""
+        return packed(await self.generate_group(*unpacked(asked)))
+
     async def _generate_group(
         self, policy: str, prompt_ids: TokenIds, decoding: Decoding, request_id: str, n: int
     ) -> list[Completion]:
-        params = sampling_params(decoding, n)
-        self._check_top_log_probs(decoding.top_log_probs)
+        params = accepted_params(decoding, n, self.engine.model_config)
         if await self._park_until_admitted(request_id) is not None:
             return unanswered(n, self.global_steps or 0, decoding.top_log_probs)
         try:
@@ -138,19 +146,6 @@ class MarsRLvLLMServer(vLLMHttpServer):
             raise
         return [completion(one, version, decoding.top_log_probs) for one in output.outputs]
 
-    def _check_top_log_probs(self, asked: int) -> None:
-        """Upstream behaviour: the engine's process dies of more than the vocabulary has."""
-        if not asked:
-            return
-        model = self.engine.model_config
-        vocabulary = model.get_vocab_size()
-        most = vocabulary if model.max_logprobs == -1 else min(model.max_logprobs, vocabulary)
-        if asked > most:
-            raise ValueError(
-                f"top_log_probs={asked}: this engine tells those of at most {most} tokens a position, of the "
-                f"{vocabulary} in its vocabulary; {_ENGINE_KEYS}.max_logprobs sets it"
-            )
-
     async def set_adapter(self, policy: str, folder: str, version: int) -> None:
         """Let requests of `policy` be answered with this adapter from now on, in the place of an earlier one.
 
@@ -169,7 +164,7 @@ class MarsRLvLLMServer(vLLMHttpServer):
         """
         if self.engine.vllm_config.lora_config is None:
             raise ValueError(
-                f"policy {policy!r}: this engine takes no adapters; {_ENGINE_KEYS}.enable_lora=true lets it"
+                f"policy {policy!r}: this engine takes no adapters; {ENGINE_KEYS}.enable_lora=true lets it"
             )
         request = LoRARequest(f"{policy}#{self._next_adapter}", self._next_adapter, folder)
         self._next_adapter += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -36,8 +37,7 @@ class Turn:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What became of a request in a round. As the result of a call of its own it is a Ray object of its own:
-    the driver reads its arrays in place."""
+    """What became of a request in a round: a Ray object, whose arrays the driver reads in place."""
 
     output: RolloutOutput
     seconds: float
@@ -70,6 +70,7 @@ class RolloutWorker(AgentLoopWorker):
             sources=answer_sources(config),
             template_builder=lambda: ChatTemplateBuilder.of(chat),
             seed=settings.run.seed,
+            settings=settings,
         )
 
     async def counts(self) -> GroupCounts:
@@ -83,6 +84,14 @@ class RolloutWorker(AgentLoopWorker):
         A call and no argument of the constructor: Ray keeps those in its global control store.
         """
         self._runner.sources = answer_sources(self.config, key)
+
+    async def run_requests(
+        self, requests: Sequence[RolloutRequest], sampling: Mapping[str, Sampling], turn: Turn
+    ) -> list[Answer] | Answer:
+        """`run_request` of several, in one call, for `num_returns` of as many: Ray takes a list for more than
+        one return value, and a value for one."""
+        answers = await asyncio.gather(*[self.run_request(one, sampling, turn) for one in requests])
+        return answers if len(answers) > 1 else answers[0]
 
     async def run_request(
         self, request: RolloutRequest, sampling: Mapping[str, Sampling], turn: Turn

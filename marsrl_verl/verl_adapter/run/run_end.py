@@ -10,7 +10,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
-from marsrl_verl.config.resume_command import resume_command
+from marsrl_verl.reporting.record import resume_command
 from marsrl_verl.reporting.run_folder import MARKER, OutputFolderError
 from marsrl_verl.settings.issues import ConfigError
 from marsrl_verl.verl_adapter.checkpoint.sealed import CheckpointError, newest_sealed

@@ -8,33 +8,31 @@ from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from marsrl_verl.algos.prompts import RolePrompts
+from marsrl_verl.algos.registry import method_class
 from marsrl_verl.config.evaluation_plan import evaluation_at
-from marsrl_verl.config.external_plan import solver_source
-from marsrl_verl.config.packages import versions_of
-from marsrl_verl.config.record import recorded
-from marsrl_verl.config.schema import EvaluationConfig, MarsRLConfig
+from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.core.engine import Engine, StreamingEngine
 from marsrl_verl.core.owned import Copies
+from marsrl_verl.core.prompts import Prompts
 from marsrl_verl.core.request import Problem, Sampling
 from marsrl_verl.core.rows import TokenAdvantages
 from marsrl_verl.core.scheduler import StepResult
 from marsrl_verl.evaluation.pipeline_metrics import pipeline_metrics
-from marsrl_verl.evaluation.runs import Evaluation
-from marsrl_verl.evaluation.solver_at_k import SolverAlone
+from marsrl_verl.evaluation.single_role import method_evaluation
 from marsrl_verl.evaluation.suite import AFTER, EvaluationResult, evaluate
 from marsrl_verl.evaluation.training_metrics import role_metric, training_metrics
-from marsrl_verl.evaluation.verify_correct.loop import VerifyCorrect
-from marsrl_verl.evaluation.verify_correct.loop_rules import LoopRules
+from marsrl_verl.machine.packages import versions_of
 from marsrl_verl.reporting.background import BackgroundWriter
 from marsrl_verl.reporting.example import example_text
 from marsrl_verl.reporting.progress import StepProgress, make_progress
+from marsrl_verl.reporting.record import recorded
 from marsrl_verl.reporting.report import RunResult, finish_evaluation, finish_run
 from marsrl_verl.reporting.rollout_log import Record, step_lines
 from marsrl_verl.reporting.run_folder import RunFolder
 from marsrl_verl.reporting.summary import RunFacts
 from marsrl_verl.reporting.tables import evaluation_table, terminal_table
 from marsrl_verl.rewards.failed_grades import Answered, grade_warnings
+from marsrl_verl.rollout.external.plan import solver_source
 from marsrl_verl.verl_adapter.terminal import terminal
 
 if TYPE_CHECKING:
@@ -54,6 +52,7 @@ class TrainingObserver:
 
     def __init__(self, config: DictConfig, settings: MarsRLConfig, total_steps: int) -> None:
         self._settings = settings
+        self._method = method_class(settings.algo.name)
         self._progress = make_progress(
             total_steps,
             enabled=settings.run.progress,
@@ -111,7 +110,7 @@ class TrainingObserver:
         self._warn_of_grades(
             (group.request.role, one) for group in result.completed for one in group.trajectories
         )
-        return training_metrics(result.completed) | pipeline_metrics(result)
+        return training_metrics(result.completed, self._method) | pipeline_metrics(result)
 
     def recorded(self, step: int) -> bool:
         """Whether the folder already holds this step's metrics."""
@@ -141,7 +140,7 @@ class TrainingObserver:
         self,
         engine: Engine | StreamingEngine,
         problems: list[Problem],
-        prompts: RolePrompts,
+        prompts: Prompts,
         sampling: dict[str, Sampling],
         tag: str,
         step: int,
@@ -153,7 +152,7 @@ class TrainingObserver:
         result = evaluate(
             engine,
             problems,
-            evaluated_system(settings, prompts),
+            method_evaluation(self._method, self._settings.algo, settings, prompts),
             sampling,
             tag=tag,
             step=step,
@@ -175,9 +174,10 @@ class TrainingObserver:
         self._warn_of_grades((call.request.role, call.trajectory) for run in runs for call in run.calls)
         found = result.record.estimates | result.record.effort
         if missing := result.record.not_asked:
+            role = self._method.first_role(self._settings.algo)
             self._progress.message(
                 f"warning: {missing} of {len(problems)} held-out problems were not evaluated: their prompts "
-                "are longer than marsrl.roles.solver.max_prompt_tokens"
+                f"are longer than marsrl.roles.{role}.max_prompt_tokens"
             )
         return {name: one.mean for name, one in found.items() if one.mean is not None}
 
@@ -200,8 +200,8 @@ class TrainingObserver:
         """Write summary, picture and report."""
         self.flush()
         last = self._last_evaluation
-        after = last.sampled if last is not None and last.record.tag == AFTER else None
-        result = finish_run(self.folder, self._facts(steps, extra), after)
+        after = last if last is not None and last.record.tag == AFTER else None
+        result = finish_run(self.folder, self._facts(steps, extra), after, self._method.roles)
         self._progress.close()
         self._show(result)
         return result
@@ -251,13 +251,3 @@ class TrainingObserver:
         self._progress.close()
         self.folder.metrics.close()
         self._writer.close()
-
-
-def evaluated_system(settings: EvaluationConfig, prompts: RolePrompts) -> Evaluation:
-    """The system that an evaluation runs: the Solver alone, or with rounds of Verifier and Corrector."""
-    if settings.correction_rounds == 0:
-        return SolverAlone(prompts)
-    rules = LoopRules(
-        settings.correction_rounds, settings.accept_passes, settings.reject_fails, settings.fallback
-    )
-    return VerifyCorrect(prompts, rules)

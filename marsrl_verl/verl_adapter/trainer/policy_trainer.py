@@ -106,6 +106,7 @@ class PolicyTrainer(EngineTrainer):
         )
         self._refuse_missing_annotations(batch)
         self._refuse_rows_out_of_turn(batch, due)
+        self._refuse_other_temperatures(batch.rows)
         self.metrics.update(self.method.observe_step(StepView(batch.rows, result.ended, result.deferred)))
         if not refs:
             return None
@@ -147,6 +148,17 @@ class PolicyTrainer(EngineTrainer):
                 raise ValueError(
                     f"{type(self.method).__name__}.select gave trajectory {one.trajectory_id} to the policy "
                     f"{part.policy!r}, but train_policies says it is the turn of {sorted(due)}"
+                )
+
+    def _refuse_other_temperatures(self, rows: Rows) -> None:
+        for row in range(len(rows)):
+            own = rows.group(row).request.sampling.get(rows.sequence(row).role, {})
+            if own.get("temperature", self._temperature) != self._temperature:
+                name = rows.trajectory(row).trajectory_id
+                raise ValueError(
+                    f"{type(self.method).__name__}.select gave trajectory {name}, which was sampled at "
+                    f"temperature {own['temperature']}; that of the roles, at which log-probabilities are "
+                    f"computed, is {self._temperature}: leave such requests out"
                 )
 
     def _batch_plan(self, policy: str, *, share: bool) -> BatchPlan:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from marsrl_verl.core.request import Message, Problem, problem_from_plain, probl
 from marsrl_verl.core.scheduler import StepResult
 from marsrl_verl.data.problems import ground_truth_of, question_of
 
-STATE_VERSION = 2
+STATE_VERSION = 3
 
 
 def problems_of(batch: dict[str, Any], first_number: int, prefix: str) -> list[Problem]:
@@ -21,17 +22,24 @@ def problems_of(batch: dict[str, Any], first_number: int, prefix: str) -> list[P
     problems = []
     for i, raw_prompt in enumerate(batch["raw_prompt"]):
         messages: list[Message] = [{"role": str(m["role"]), "content": str(m["content"])} for m in raw_prompt]
+        ground_truth, source = ground_truth_of(batch["reward_model"][i]), str(batch["data_source"][i])
         problems.append(
             Problem(
                 problem_id=f"{prefix}{first_number + i:08d}",
                 question=question_of(messages),
-                ground_truth=ground_truth_of(batch["reward_model"][i]),
-                data_source=str(batch["data_source"][i]),
+                ground_truth=ground_truth,
+                data_source=source,
                 messages=tuple(messages),
                 extra_info=_plain(batch["extra_info"][i]) if "extra_info" in batch else {},
+                row=_row_key(messages, ground_truth, source),
             )
         )
     return problems
+
+
+def _row_key(*content: Any) -> str:
+    """A row's key is a hash of what it asks and expects: verl gives rows no number of their own."""
+    return hashlib.blake2b(json.dumps(content).encode(), digest_size=12).hexdigest()
 
 
 def _plain(extra: Any) -> dict[str, Any]:
@@ -78,8 +86,12 @@ class AskedProblems:
             )
 
 
+Admits = Callable[[Problem], bool]
+"""Whether a problem is asked in this pass (`Method.admits`)."""
+
+
 class ProblemStream:
-    """An endless sequence of problems.
+    """The problems of the data, pass after pass.
 
     A problem's number counts the problems read so far, so it is unique for the whole run.
     """
@@ -90,30 +102,70 @@ class ProblemStream:
         self.epoch = 0
         self.taken = 0
         self._buffer: list[Problem] = []
+        self._over = False
+        """Whether everything of this pass was read."""
+        self._begun = False
+        """Whether something of the iterator was read."""
         self._loaded: dict[str, Any] | None = None
         """The dataloader's saved state, until it is asked for the first time after a resume."""
 
-    def take(self, count: int) -> list[Problem]:
-        """The next so many problems, whatever the size of the dataloader's batches."""
-        while len(self._buffer) < count:
-            self._buffer += self._next_batch()
-        problems, self._buffer = self._buffer[:count], self._buffer[count:]
-        return problems
+    def take(self, count: int, admits: Admits = lambda problem: True) -> list[Problem]:
+        """The next so many admitted problems, whatever the size of the dataloader's batches and where passes
+        end.
 
-    def _next_batch(self) -> list[Problem]:
-        """The next dataloader batch; starts a new epoch where the last one ended."""
+        Raises:
+            NothingToTrainError: a whole pass has none.
+        """
+        found, read = self.take_from_pass(count, admits), self.taken
+        while len(found) < count:
+            self.begin_pass()
+            added = self.take_from_pass(count - len(found), admits)
+            if not added:
+                raise NothingToTrainError(
+                    "the training data holds no complete batch: lower data.train_batch_size"
+                    if self.taken == read
+                    else "the method admits no problem of the training data (Method.admits)"
+                )
+            found, read = found + added, self.taken
+        return found
+
+    def take_from_pass(self, count: int, admits: Admits) -> list[Problem]:
+        """The next so many admitted problems of this pass; fewer where it ends."""
+        found: list[Problem] = []
+        while len(found) < count and self.has_more(admits):
+            found.append(self._buffer.pop(0))
+        return found
+
+    def has_more(self, admits: Admits) -> bool:
+        """Whether another problem of this pass is admitted; those before it are passed over."""
+        while True:
+            while self._buffer and not admits(self._buffer[0]):
+                self._buffer.pop(0)
+            if self._buffer or not self._read():
+                return bool(self._buffer)
+
+    def begin_pass(self) -> None:
+        """Go on with the next pass over the data."""
+        self.epoch += 1
+        self._iterator, self._over, self._begun = iter(self._dataloader), False, False
+
+    def _read(self) -> bool:
+        """The next dataloader batch, if the pass has one."""
+        if self._over:
+            return False
         if self._iterator is None:
-            self._iterator = iter(self._dataloader)
+            self._iterator, self._begun = iter(self._dataloader), True
         batch = next(self._iterator, None)
-        if batch is None:
-            self.epoch += 1
+        if batch is None and not self._begun:  # a loader that was resumed at its end goes on with nothing
             self._iterator = iter(self._dataloader)
             batch = next(self._iterator, None)
+        self._begun, self._over = True, batch is None
         if batch is None:
-            raise RuntimeError("the training data holds no complete batch: lower data.train_batch_size")
+            return False
         problems = problems_of(batch, self.taken, "p")
+        self._buffer += problems
         self.taken += len(problems)
-        return problems
+        return True
 
     def state_dict(self) -> dict[str, Any]:
         """Position and dataloader state (sampler and generator included)."""
@@ -121,6 +173,7 @@ class ProblemStream:
             "version": STATE_VERSION,
             "epoch": self.epoch,
             "taken": self.taken,
+            "over": self._over,
             "buffer": [problem_to_plain(problem) for problem in self._buffer],
             "dataloader": self._loaded if self._iterator is None else self._dataloader.state_dict(),
         }
@@ -133,6 +186,7 @@ class ProblemStream:
             )
         self.epoch = state["epoch"]
         self.taken = state["taken"]
+        self._over = state["over"]
         self._buffer = [problem_from_plain(plain) for plain in state["buffer"]]
         self._iterator = None
         self._loaded = state["dataloader"]

@@ -8,8 +8,8 @@ from pathlib import Path
 from omegaconf import DictConfig, OmegaConf
 from verl.utils.tracking import Tracking
 
-from marsrl_verl.config.record import recorded
 from marsrl_verl.reporting.files import free_name
+from marsrl_verl.reporting.record import recorded
 
 
 def start_tracking(config: DictConfig) -> Tracking:

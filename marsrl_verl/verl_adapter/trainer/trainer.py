@@ -12,10 +12,10 @@ from typing import Any
 from omegaconf import DictConfig
 
 from marsrl_verl.config.checks.context import typed_settings
+from marsrl_verl.core.method import Passes
 from marsrl_verl.core.request import Problem
 from marsrl_verl.core.rows import ADVANTAGES, token_advantages
 from marsrl_verl.core.scheduler import Scheduler, StepResult
-from marsrl_verl.core.types import SOLVER
 from marsrl_verl.evaluation.suite import AFTER, ALONE, BEFORE
 from marsrl_verl.settings.choices import Overlap
 from marsrl_verl.verl_adapter import stop_signals
@@ -33,8 +33,16 @@ from marsrl_verl.verl_adapter.rollout_server.round_watch import SAVABLE_ERRORS
 from marsrl_verl.verl_adapter.stop_signals import StopRequested
 from marsrl_verl.verl_adapter.trainer.observer import TrainingObserver
 from marsrl_verl.verl_adapter.trainer.policy_trainer import PolicyTrainer
-from marsrl_verl.verl_adapter.trainer.problem_stream import AskedProblems, ProblemStream, problems_of
+from marsrl_verl.verl_adapter.trainer.problem_stream import (
+    AskedProblems,
+    NothingToTrainError,
+    ProblemStream,
+    problems_of,
+)
 from marsrl_verl.verl_adapter.trainer.tracking import start_tracking
+
+MOST_EMPTY_PASSES = 100
+"""Passes over the data in a row of which a method admits nothing; phases may be empty, all of them not."""
 
 
 class RayMarsRLTrainer(PolicyTrainer):
@@ -61,8 +69,9 @@ class RayMarsRLTrainer(PolicyTrainer):
             max_input_staleness=self.settings.pipeline.max_input_staleness,
         )
         self.problems = ProblemStream(self.train_dataloader)
+        first = self.method.first_role(self.settings.algo)
         self.asked = AskedProblems(
-            len(self.train_dataloader.dataset), self.settings.roles[SOLVER].max_prompt_tokens
+            len(self.train_dataloader.dataset), self.settings.roles[first].max_prompt_tokens
         )
         self.observer = TrainingObserver(config, self.settings, self.total_training_steps)
         self.continues_run = self.observer.folder.resumed
@@ -118,7 +127,8 @@ class RayMarsRLTrainer(PolicyTrainer):
         with self._timed("step"):
             self._fit_get_batch(self.global_steps)
             self._fit_generate()
-            result = self.scheduler.finish_step(last=self._is_last_step())
+            pass_over = self._drains and not self.problems.has_more(self.method.admits)
+            result = self.scheduler.finish_step(last=self._is_last_step(), pass_over=pass_over)
             self.asked.look(result)
             pools = self._pools_state()  # without the next step's round
             if self.overlaps and not self._is_last_step():
@@ -179,13 +189,49 @@ class RayMarsRLTrainer(PolicyTrainer):
 
     # --- hooks of a step ----------------------------------------------------------------------
 
-    def _fit_get_batch(self, step: int) -> None:
-        """Open `step`: new problems join the first stage, unless enough of them still wait there."""
+    def _fit_get_batch(self, step: int, *, ahead: bool = False) -> bool:
+        """Open `step`: new problems join the first stage, unless enough of them still wait there.
+
+        Args:
+            ahead: the step before has not trained yet.
+
+        Returns:
+            Whether it is open. `ahead`, no step is opened that begins a pass of a method with drained passes.
+        """
         if self.scheduler.open_step == step:
-            return  # opened in the step before, by overlap
-        wanted = self.method.problems_per_step(int(self.config.data.train_batch_size))
-        enough = self.scheduler.waiting_problems() >= wanted
-        self.scheduler.start_step(step, [] if enough else self.problems.take(wanted))
+            return True  # opened in the step before, by overlap
+        wanted, admits = (
+            self.method.problems_per_step(int(self.config.data.train_batch_size)),
+            self.method.admits,
+        )
+        problems: list[Problem] = []
+        if self.scheduler.waiting_problems() < wanted:
+            if not self._drains:
+                problems = self.problems.take(wanted, admits)
+            else:
+                problems = self.problems.take_from_pass(wanted, admits)
+                if not problems and self.scheduler.idle():
+                    if ahead:
+                        return False
+                    problems = self._next_pass(step, wanted)
+        self.scheduler.start_step(step, problems)
+        return True
+
+    @property
+    def _drains(self) -> bool:
+        return self.method.passes is Passes.DRAINED
+
+    def _next_pass(self, step: int, wanted: int) -> list[Problem]:
+        """The first problems of the next pass of which the method admits any."""
+        for _ in range(MOST_EMPTY_PASSES):
+            self.method.pass_ended(step)
+            self.problems.begin_pass()
+            if problems := self.problems.take_from_pass(wanted, self.method.admits):
+                return problems
+        raise NothingToTrainError(
+            f"{type(self.method).__name__}.admits let no problem of the training data through in "
+            f"{MOST_EMPTY_PASSES} passes"
+        )
 
     def _fit_generate(self) -> None:
         """Decode rounds until the scheduler asks for none, then let the engine sleep."""
@@ -205,8 +251,8 @@ class RayMarsRLTrainer(PolicyTrainer):
     def _fit_start_next_round(self) -> None:
         """Bring the weights of the last update to the idle engine and start the next step's round."""
         self._fit_update_weights()
-        self._fit_get_batch(self.global_steps + 1)
-        self.generation.start_round()
+        if self._fit_get_batch(self.global_steps + 1, ahead=True):
+            self.generation.start_round()
 
     def _fit_collect_round(self) -> None:
         """Wait for a round in flight: a checkpoint holds its samples, an evaluation needs the engine."""

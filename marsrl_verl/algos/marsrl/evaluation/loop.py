@@ -1,0 +1,237 @@
+"""The Verifier–Corrector reasoning system (MarsRL, arXiv 2511.11373, §3.1).
+
+The Solver answers; in each round the Verifier judges the current solution and, where the verdict is Wrong,
+the Corrector rewrites it. Rules (settings and choice of the answer: `loop_rules`):
+
+- verdict Correct: the solution is accepted and the run ends, or, with `accept_passes` above 1, the next round
+  judges the same solution again until it has so many in a row;
+- verdict Wrong: the Corrector rewrites the solution; the `reject_fails`-th in a row ends the run instead;
+- verdict INVALID (none readable, or cut off): the Verifier is asked a second time; INVALID again counts as
+  Wrong, and what the Verifier wrote is the report. Without any text there is nothing to correct by, and the
+  run ends;
+- a problem whose prompt exceeds the Solver's limit is not evaluated, it stands apart (`Runs.not_asked`);
+- an unfinished or empty Solver solution has reward 0 and is not shown to the Verifier;
+- a Corrector's text replaces the current solution only if it is finished and not empty; otherwise the next
+  round judges the kept solution again;
+- after the last correction nobody verifies; where an unjudged correction can't be the answer, it is not made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from dataclasses import asdict, replace
+from typing import Any
+
+from marsrl_verl.algos.marsrl.evaluation.effort import AGAIN, effort
+from marsrl_verl.algos.marsrl.evaluation.loop_rules import (
+    Decision,
+    Fallback,
+    LoopRules,
+    RunEnd,
+    SystemRun,
+    choose_answer,
+    report_of,
+    verdict_of,
+)
+from marsrl_verl.algos.marsrl.evaluation.role_metrics import (
+    EVALUATION_METRICS,
+    f1_estimates,
+    system_observations,
+)
+from marsrl_verl.algos.marsrl.evaluation.stories import HEADLINES, shown_by, verdict_outcome
+from marsrl_verl.algos.marsrl.prompts import CORRECTOR, ROLES, SOLVER, VERIFIER, RolePrompts
+from marsrl_verl.algos.marsrl.verdict import Verdict
+from marsrl_verl.core.request import Message, Problem, RolloutRequest
+from marsrl_verl.core.trajectory import Trajectory
+from marsrl_verl.evaluation.estimators import Estimate, Observations
+from marsrl_verl.evaluation.runs import Call, Evaluation, Program, Run, Runs, Story, answer_reward, is_usable
+from marsrl_verl.evaluation.single_role import majority_observations, pass_at_k_estimates
+
+_ENDS = {Decision.ACCEPT: RunEnd.ACCEPTED, Decision.REJECT: RunEnd.REJECTED}
+
+
+class VerifyCorrect(Evaluation):
+    """The system.
+
+    Args:
+        prompts: words the roles' prompts.
+        rules: settings of the loop, with at least one round.
+    """
+
+    roles = ROLES
+    metrics = EVALUATION_METRICS
+    curves = ("solver_accuracy", "verifier_accuracy", "corrector_fix_rate", "system_accuracy")
+    headline = ("solver_accuracy", "system_accuracy", "verifier_recall")
+
+    def __init__(self, prompts: RolePrompts, rules: LoopRules) -> None:
+        if rules.correction_rounds < 1:
+            raise ValueError("correction_rounds is 0: evaluate the Solver alone (SingleRole)")
+        self.prompts = prompts
+        self.rules = rules
+
+    def begin(self, problem: Problem, repeat: int, name: str, step: int) -> SystemRun:
+        """A run before its first request."""
+        return SystemRun(problem, repeat, name, step)
+
+    def program(self, run: Run) -> Program:
+        """Solver, then rounds until a decision ends them."""
+        assert isinstance(run, SystemRun)
+        yield from self._solve(run)
+        number, goes_on = 0, run.solution is not None
+        while goes_on and number < self.rules.correction_rounds:
+            number += 1
+            decision = yield from self._verify(run, number)
+            if decision is Decision.CORRECT:
+                yield from self._correct(run, number)
+            goes_on = decision in (Decision.CORRECT, Decision.JUDGE_AGAIN)
+        run.answer = choose_answer(run.calls, self.rules.fallback, accepted=run.end is RunEnd.ACCEPTED)
+        run.final_reward = run.answer.value if run.answer else 0.0
+
+    def _solve(self, run: SystemRun) -> Program:
+        trajectory = yield run.request(SOLVER, SOLVER, self.prompts.solver(run.problem))
+        run.solver_reward = answer_reward(trajectory)
+        if is_usable(trajectory):
+            run.solution = trajectory
+        else:
+            run.end = RunEnd.NO_SOLUTION
+
+    def _verify(self, run: SystemRun, number: int) -> Generator[RolloutRequest, Trajectory, Decision]:
+        """Ask the Verifier about the current solution; returns what follows."""
+        stage, solution = f"{VERIFIER}_{number}", _solution(run)
+        messages = self.prompts.verifier(run.problem, solution.final_text)
+        judgement = yield self._request(run, stage, VERIFIER, messages, solution)
+        if verdict_of(judgement) is Verdict.INVALID:
+            judgement = yield self._request(run, f"{stage}{AGAIN}", VERIFIER, messages, solution)
+        verdict = verdict_of(judgement)
+        if verdict is Verdict.INVALID and not report_of(judgement).strip():
+            run.end = RunEnd.NO_VERDICT
+            return Decision.STOP
+        decision = run.streak.decide(self.rules, verdict, number, run.calls)
+        run.end = _ENDS.get(decision, run.end)
+        return decision
+
+    def _correct(self, run: SystemRun, number: int) -> Program:
+        """Ask the Corrector to repair the flagged solution."""
+        judgement, solution = run.calls[-1].trajectory, _solution(run)
+        messages = self.prompts.corrector(run.problem, solution.final_text, report_of(judgement))
+        trajectory = yield self._request(run, f"{CORRECTOR}_{number}", CORRECTOR, messages, judgement)
+        if is_usable(trajectory):
+            run.solution = trajectory
+
+    @staticmethod
+    def _request(
+        run: SystemRun,
+        stage: str,
+        role: str,
+        messages: tuple[Message, ...],
+        parent: Trajectory,
+    ) -> RolloutRequest:
+        solution = _solution(run)
+        inputs = {"solution": solution.final_text, "solution_reward": solution.value}
+        return run.request(stage, role, messages, parent_id=parent.trajectory_id, inputs=inputs)
+
+    # --- what is measured ----------------------------------------------------------------------
+
+    def observations(self, runs: Runs) -> dict[str, Observations]:
+        """Behind `EVALUATION_METRICS`, and the most frequent of several solutions of the Solver."""
+        return {**system_observations(runs), **majority_observations(SOLVER, runs)}
+
+    def effort(self, runs: Runs, confidence: float) -> dict[str, Estimate]:
+        """Of `EFFORT_METRICS`."""
+        return effort(runs, confidence)
+
+    def derived(self, observations: Mapping[str, Observations], confidence: float) -> dict[str, Estimate]:
+        """The Solver's pass@k and the Verifier's F1."""
+        solver = pass_at_k_estimates(SOLVER, observations["solver_accuracy"], confidence)
+        return {**solver, **f1_estimates(observations, confidence)}
+
+    def greedy(self) -> VerifyCorrect:
+        """Accepts at the first Correct verdict: at temperature 0 a Verifier that is asked again about one
+        solution repeats itself."""
+        return VerifyCorrect(self.prompts, replace(self.rules, accept_passes=1))
+
+    def settings(self) -> dict[str, Any]:
+        """Those of the loop."""
+        return {**asdict(self.rules), "fallback": Fallback(self.rules.fallback).value}
+
+    def record(self, request: RolloutRequest, trajectory: Trajectory) -> dict[str, Any]:
+        """What was judged or repaired, and what was found in the trajectory."""
+        info = trajectory.scored.info
+        return {
+            "answer": info.get("answer"),
+            "verdict": info.get("verdict"),
+            "solution_reward": request.inputs.get("solution_reward"),
+        }
+
+    # --- an example for readers ----------------------------------------------------------------
+
+    def story(self, run: Run) -> Story:
+        """Best is a repair that was accepted."""
+        assert isinstance(run, SystemRun)
+        shown = shown_by(run)
+        return Story(shown, HEADLINES[shown])
+
+    def call_title(self, call: Call) -> str:
+        """The role, and the round."""
+        name, _, number = call.request.stage.partition("_")
+        if call.trajectory.external:
+            return f"{name.capitalize()} (external)"
+        return f"{name.capitalize()} (round {number})" if number else name.capitalize()
+
+    def outcome(self, call: Call, quote: Callable[[str], str]) -> str:
+        """A Verifier's verdict and whether it is right; the answer of the others."""
+        return verdict_outcome(call) if call.request.role == VERIFIER else super().outcome(call, quote)
+
+    def result(self, run: Run) -> str:
+        """Where the answer is not the last solution, the reader is told which one it is."""
+        assert isinstance(run, SystemRun)
+        result = super().result(run)
+        if run.answer is run.solution:
+            return result
+        chosen = next(self.call_title(call) for call in run.calls if call.trajectory is run.answer)
+        return f"{result[:-1]}; answer: {chosen})"
+
+    def description(self) -> str:
+        """When the system stops, and what it answers."""
+        return (
+            f"Solver, then up to {self.rules.correction_rounds} verify–correct round(s). "
+            f"{_stops(self.rules)} An unreadable verdict is asked for once more and then counts as Wrong; a "
+            "Corrector's text counts only if it is finished. The Verifier and the Corrector are measured on "
+            "what the system showed them in this evaluation, all rounds together: after training that is "
+            "other text than before, from a better or worse Solver. Fewer incorrect solutions alone lower "
+            "the Verifier's precision, and leave the Corrector the harder ones."
+        )
+
+
+_ANSWERS = {
+    Fallback.LAST: "the last one is the answer",
+    Fallback.PASSES: "the one with the most Correct verdicts is the answer",
+    Fallback.MAJORITY: "the one with the most Correct verdicts is the answer, and without any such "
+    "verdict the most frequent final answer",
+}
+
+
+def _stops(rules: LoopRules) -> str:
+    accepted = "A solution with verdict Correct is accepted"
+    if rules.accept_passes > 1:
+        accepted = (
+            f"A solution with {rules.accept_passes} Correct verdicts in a row is accepted (in the greedy "
+            "rows with one)"
+        )
+    parts = [accepted]
+    if rules.reject_fails is not None:
+        parts.append(f"after {rules.reject_fails} Wrong verdict(s) in a row the run ends")
+    fallback = Fallback(rules.fallback)
+    if fallback is Fallback.RELEASED:
+        parts.append(
+            "the answer is the solution that was judged most often, accepted or not (the released rule)"
+        )
+    else:
+        parts.append(f"where none is, {_ANSWERS[fallback]}")
+    return "; ".join(parts) + "."
+
+
+def _solution(run: SystemRun) -> Trajectory:
+    if run.solution is None:
+        raise ValueError(f"problem {run.problem.problem_id}: there is no solution to judge")
+    return run.solution

@@ -1,0 +1,156 @@
+"""What the roles and the system are measured by, from trajectories and the requests that they answer.
+
+For the Verifier the positive class is an incorrect solution: a true positive is the verdict Wrong on an
+incorrect solution. An INVALID verdict is a wrong judgement (it lowers accuracy, and recall when the
+solution was incorrect) but no alarm: it counts neither for precision nor as a false alarm.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from marsrl_verl.algos.marsrl.evaluation.loop_rules import verdict_of
+from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
+from marsrl_verl.algos.marsrl.verdict import Verdict
+from marsrl_verl.core.trajectory import Group, is_correct
+from marsrl_verl.evaluation.estimators import GREEDY_SUFFIX, Estimate, MetricInfo, Observations, estimate
+from marsrl_verl.evaluation.runs import Call, Runs, answer_reward, final_answer
+from marsrl_verl.evaluation.single_role import accuracy_info, accuracy_metric
+
+ROLE_METRICS: dict[str, MetricInfo] = {
+    accuracy_metric(SOLVER): accuracy_info(SOLVER),
+    "verifier_accuracy": MetricInfo(
+        "Verifier accuracy", "share of verdicts that agree with the truth about the judged solution"
+    ),
+    "verifier_recall": MetricInfo("Verifier recall", "share of incorrect solutions with verdict Wrong"),
+    "verifier_precision": MetricInfo(
+        "Verifier precision", "share of Wrong verdicts whose solution is incorrect", follows_errors=True
+    ),
+    "verifier_false_alarm_rate": MetricInfo(
+        "Verifier false alarms", "share of correct solutions with verdict Wrong", higher_is_better=False
+    ),
+    "corrector_fix_rate": MetricInfo(
+        "Corrector fix rate",
+        "share of incorrect solutions that are correct after the Corrector",
+        follows_errors=True,
+    ),
+    "corrector_break_rate": MetricInfo(
+        "Corrector break rate",
+        "share of correct solutions that are incorrect after the Corrector",
+        higher_is_better=False,
+        follows_errors=True,
+    ),
+}
+"""Proportions that single role calls give, in the order in which they are shown."""
+
+EVALUATION_METRICS: dict[str, MetricInfo] = {
+    **ROLE_METRICS,
+    "system_accuracy": MetricInfo(
+        "System accuracy", "share of runs whose answer is correct after the verify–correct rounds"
+    ),
+}
+"""The metrics of an evaluation; with the suffix `_greedy` at temperature 0."""
+
+VERIFIER_F1 = "verifier_f1"
+"""No share of observations, so it is none of the metrics above; `f1_estimates` derives it from them."""
+
+
+def role_observations(calls: Iterable[Call]) -> dict[str, Observations]:
+    """The yes/no observations behind each of `ROLE_METRICS`, by metric name.
+
+    Every call counts: a Verifier that was asked in two rounds gives two observations of its problem.
+    """
+    pairs: dict[str, list[tuple[bool, str]]] = {name: [] for name in ROLE_METRICS}
+    for call in calls:
+        for name, outcome in _observed(call):
+            pairs[name].append((outcome, call.request.problem.problem_id))
+    return {name: Observations.of(items) for name, items in pairs.items()}
+
+
+def system_observations(runs: Runs) -> dict[str, Observations]:
+    """The observations behind each of `EVALUATION_METRICS`, by metric name."""
+    observations = role_observations(runs.calls)
+    observations["system_accuracy"] = Observations.of(
+        (run.solved, run.problem.problem_id) for run in runs.runs
+    )
+    return observations
+
+
+def f1_estimates(observations: Mapping[str, Observations], confidence: float = 0.95) -> dict[str, Estimate]:
+    """`verifier_f1` and `verifier_f1_greedy` by name, where recall and precision were observed."""
+    found = {}
+    for suffix in ("", GREEDY_SUFFIX):
+        recall, precision = (observations.get(f"verifier_{one}{suffix}") for one in ("recall", "precision"))
+        if recall is not None and precision is not None:
+            found[VERIFIER_F1 + suffix] = _f1_estimate(recall, precision, confidence)
+    return found
+
+
+def verifier_f1(calls: Iterable[Call], confidence: float = 0.95) -> Estimate:
+    """F1 of finding incorrect solutions, the harmonic mean of the Verifier's precision and recall.
+
+    F1 = 2J / (1 + J) with J = TP / (TP + FP + FN), which is a proportion; its interval is mapped through
+    this increasing function. n = TP + FP + FN.
+    """
+    observed = role_observations(calls)
+    return _f1_estimate(observed["verifier_recall"], observed["verifier_precision"], confidence)
+
+
+def role_figures(groups: Iterable[Group]) -> dict[str, float]:
+    """The accuracies and rates of scored groups, except those without an observation, and how many answers
+    and verdicts can't be read."""
+    calls = [Call(group.request, one) for group in groups for one in group.trajectories]
+    metrics = {name: items.mean for name, items in role_observations(calls).items()}
+    answers = [final_answer(call.trajectory) for call in calls if call.request.role in (SOLVER, CORRECTOR)]
+    if answers:
+        metrics["missing_answer_share"] = answers.count(None) / len(answers)
+    verdicts = [verdict_of(call.trajectory) for call in calls if call.request.role == VERIFIER]
+    if verdicts:
+        metrics["invalid_verdict_share"] = verdicts.count(Verdict.INVALID) / len(verdicts)
+        metrics["verifier_f1"] = verifier_f1(calls).mean
+    return {name: value for name, value in metrics.items() if value is not None}
+
+
+def _f1_estimate(recall: Observations, precision: Observations, confidence: float) -> Estimate:
+    """From the observations of recall (TP and FN) and, of those of precision, the false positives."""
+    false_alarms = [(False, problem) for hit, problem in precision.pairs() if not hit]
+    judged = Observations.of([*zip(recall.outcomes, recall.problems, strict=True), *false_alarms])
+    found = estimate(judged, confidence)
+    return Estimate(_f1(found.mean), _f1(found.low), _f1(found.high), found.n)
+
+
+def _f1(jaccard: float | None) -> float | None:
+    return None if jaccard is None else 2 * jaccard / (1 + jaccard)
+
+
+def _truth(call: Call) -> bool:
+    """Whether the solution that was judged or repaired is correct."""
+    reward = call.request.inputs.get("solution_reward")
+    if reward is None:
+        raise ValueError(
+            f"request {call.request.group_id} of role {call.request.role} has no solution_reward; its inputs "
+            "must carry the reward of the solution it shows"
+        )
+    return is_correct(reward)
+
+
+def _observed(call: Call) -> list[tuple[str, bool]]:
+    """(metric, outcome) pairs that one call contributes."""
+    if call.request.role == SOLVER:
+        return [("solver_accuracy", is_correct(answer_reward(call.trajectory)))]
+    if call.request.role == VERIFIER:
+        return _observed_verdict(_truth(call), verdict_of(call.trajectory))
+    if call.request.role == CORRECTOR:
+        after = is_correct(answer_reward(call.trajectory))
+        return [("corrector_break_rate", not after) if _truth(call) else ("corrector_fix_rate", after)]
+    return []
+
+
+def _observed_verdict(solution_correct: bool, verdict: Verdict) -> list[tuple[str, bool]]:
+    alarm = verdict is Verdict.WRONG
+    right = verdict is (Verdict.CORRECT if solution_correct else Verdict.WRONG)
+    observed = [("verifier_accuracy", right)]
+    observed.append(("verifier_false_alarm_rate" if solution_correct else "verifier_recall", alarm))
+    if alarm:
+        observed.append(("verifier_precision", not solution_correct))
+    return observed

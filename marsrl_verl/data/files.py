@@ -1,0 +1,191 @@
+"""Reading data files in verl's format, as a check: what no run could use, and what its user should know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from marsrl_verl.core.request import Problem
+from marsrl_verl.data.problems import Columns, Fault, SourceProblem, note_fault, read_problem, same_reference
+from marsrl_verl.data.rows import DataError, Row, RowError, parquet_columns, read_rows
+
+MAX_NAMED_ROWS = 5
+
+Seen = dict[str, tuple[str, str]]
+"""Reference and place of each problem by its key (`data.problems.problem_key`)."""
+
+
+@dataclass(slots=True)
+class PromptLengths:
+    """Which prompts exceed the Solver's limit."""
+
+    measure: Callable[[Problem], int]
+    """Tokens of the Solver's prompt, counted by the model's tokenizer; within the limit a bound will do."""
+    limit: int
+    """`marsrl.roles.solver.max_prompt_tokens`."""
+
+
+@dataclass(slots=True)
+class FileReport:
+    """What is in one data file."""
+
+    path: Path
+    split: str
+    """`train` or `val`."""
+    rows: int = 0
+    faults: dict[str, Fault] = field(default_factory=dict)
+    """Rows that are no problem with an answer, by what is wrong with them."""
+    longest_question: str = ""
+    """The question with the most characters."""
+    problems: Seen = field(default_factory=dict)
+    """Those that the file has first of its split."""
+    duplicates: int = 0
+    """Rows with a problem of an earlier row of the split."""
+    contradictions: list[tuple[str, str]] = field(default_factory=list)
+    """Places of an earlier row and of one with its problem and another answer."""
+    too_long: int | None = None
+    """Rows whose prompt exceeds the Solver's limit; None: they were not measured."""
+    longest_prompt: int = 0
+    """Tokens of the longest one of these."""
+
+    @property
+    def asked(self) -> int:
+        """Rows whose problem the Solver is asked."""
+        return self.rows - (self.too_long or 0)
+
+
+def read_report(
+    path: Path,
+    split: str,
+    prompt_key: str = "prompt",
+    seen: Seen | None = None,
+    lengths: PromptLengths | None = None,
+) -> FileReport:
+    """Read a parquet, JSON or JSON-lines file and look at every row.
+
+    Args:
+        seen: problems of the split's files before this one; those of this one are added.
+        lengths: measures prompts; None: they are not measured.
+
+    Raises:
+        DataError: another format, broken content, a missing column, or no rows.
+    """
+    columns = Columns(chat=prompt_key, structured=True)
+    required = (prompt_key, columns.answer.partition(".")[0], "data_source")
+    report = FileReport(path, split, too_long=None if lengths is None else 0)
+    seen = {} if seen is None else seen
+    too_long: set[str] = set()
+    for row in _rows(path, required):
+        report.rows += 1
+        try:
+            problem = _problem(row, required, columns)
+            first = seen.get(problem.key)
+            if first is None:
+                seen[problem.key] = report.problems[problem.key] = (problem.problem.ground_truth, row.place)
+                if len(problem.question) > len(report.longest_question):
+                    report.longest_question = problem.question
+                if lengths is not None and _exceeds(problem.problem, lengths, report):
+                    too_long.add(problem.key)
+            elif same_reference(first[0], problem.problem.ground_truth):
+                report.duplicates += 1
+            else:
+                report.contradictions.append((first[1], row.place))
+            if report.too_long is not None and problem.key in too_long:
+                report.too_long += 1
+        except RowError as error:
+            note_fault(report.faults, error, row.place.removeprefix(f"{path} row "))
+    if report.rows == 0:
+        raise DataError("the file has no rows", "Give one with problems.")
+    return report
+
+
+def _problem(row: Row, required: tuple[str, ...], columns: Columns) -> SourceProblem:
+    if isinstance(row.data, RowError):
+        raise row.data
+    for name in required:
+        if name not in row.data:
+            raise RowError(f"there is no column {name}", f"add {name}")
+    return read_problem(row.data, row.place, columns, None)[0]
+
+
+def _exceeds(problem: Problem, lengths: PromptLengths, report: FileReport) -> bool:
+    try:
+        tokens = lengths.measure(problem)
+    except Exception as error:
+        what = f"the prompts' class or the chat template fails on it ({type(error).__name__}: {error})"
+        raise RowError(what, "repair the row, or the prompts' class") from error
+    if tokens <= lengths.limit:
+        return False
+    report.longest_prompt = max(report.longest_prompt, tokens)
+    return True
+
+
+def as_list(value: Any) -> list[Any]:
+    """One value as a list of one; a list as it is."""
+    return list(value) if isinstance(value, Sequence) and not isinstance(value, str) else [value]
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a row of the data asks."""
+
+    file: Path
+    number: int
+    """In its file, from 0."""
+    text: str
+    """The last user message of the row's prompt, without spaces around it."""
+    problem_id: str | None
+    """What its id column says; None without such a column, or without an id."""
+
+
+def read_questions(path: Path, prompt_key: str, id_column: str | None) -> Iterator[Question]:
+    """The question of every row, and its id in a column such as `uid` or `extra_info.index`.
+
+    Raises:
+        DataError: as `read_report`.
+    """
+    names = id_column.split(".") if id_column is not None else []
+    required = (prompt_key, *names[:1])
+    for number, row in enumerate(_rows(path, required)):
+        if isinstance(row.data, RowError):
+            raise DataError(f"{row.place}: {row.data.what}", row.data.fix)
+        if missing := [name for name in required if name not in row.data]:
+            raise DataError(_missing(missing, row.data), f"Look at {row.place}.")
+        yield Question(path, number, _question(row.data.get(prompt_key)).strip(), _id(row.data, names))
+
+
+def _id(row: dict[str, Any], names: list[str]) -> str | None:
+    value: Any = row if names else None
+    for name in names:
+        value = value.get(name) if isinstance(value, dict) else None
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # a column of whole numbers with holes
+    if isinstance(value, bool) or not isinstance(value, (int, str)):
+        return None
+    return str(value).strip() or None
+
+
+def _rows(path: Path, required: tuple[str, ...]) -> Iterator[Row]:
+    """The rows; a parquet file has the required columns for all of them."""
+    if path.suffix == ".parquet":
+        present = parquet_columns(path)
+        if missing := [name for name in required if name not in present]:
+            raise DataError(_missing(missing, present), "Rename a column, or add it.")
+    return read_rows([path], required)
+
+
+def _missing(names: list[str], present: Any) -> str:
+    return f"column {', '.join(names)} is missing; found: {', '.join(sorted(present))}"
+
+
+def _question(prompt: Any) -> str:
+    """The last user message of a chat prompt."""
+    if not isinstance(prompt, list):
+        return ""
+    for message in reversed(prompt):
+        if isinstance(message, dict) and message.get("role") == "user":
+            content = message.get("content")
+            return content if isinstance(content, str) else ""
+    return ""

@@ -1,0 +1,169 @@
+"""What a role with k tries at a problem reaches: with any of its answers, or with the most frequent one."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+from marsrl_verl.core.method import Method
+from marsrl_verl.core.prompts import Prompts
+from marsrl_verl.core.trajectory import Group, is_correct
+from marsrl_verl.evaluation.estimators import (
+    Estimate,
+    MetricInfo,
+    Observations,
+    mean_estimate,
+    share_estimate,
+)
+from marsrl_verl.evaluation.runs import (
+    Call,
+    Evaluation,
+    Program,
+    Run,
+    Runs,
+    answer_reward,
+    calls_of,
+    final_answer,
+    is_usable,
+    tokens_of,
+)
+
+
+def accuracy_metric(role: str) -> str:
+    """The share of a role's answers that are correct: over all answers to a problem the avg@k of the
+    literature."""
+    return f"{role}_accuracy"
+
+
+def accuracy_info(role: str) -> MetricInfo:
+    """How readers are told of it."""
+    name = role.capitalize()
+    return MetricInfo(f"{name} accuracy", f"share of {name} answers that are correct")
+
+
+class SingleRole(Evaluation):
+    """One answer of one role to each problem, as often as asked: avg@k, pass@k and the majority's accuracy.
+
+    Args:
+        role: who answers.
+        prompts: words the problem.
+        rollout: the program of the answer.
+    """
+
+    def __init__(self, role: str, prompts: Prompts, rollout: str = "single_call") -> None:
+        self.role, self.prompts, self.rollout = role, prompts, rollout
+        self.roles = (role,)
+        self.metrics = {accuracy_metric(role): accuracy_info(role)}
+
+    def program(self, run: Run) -> Program:
+        """A single request."""
+        messages = self.prompts.problem(run.problem)
+        trajectory = yield run.request(self.role, self.role, messages, rollout=self.rollout)
+        run.final_reward = answer_reward(trajectory)
+        run.answer = trajectory if is_usable(trajectory) else None
+        run.end = trajectory.finish.value
+
+    def observations(self, runs: Runs) -> dict[str, Observations]:
+        """The answers, and with several to a problem the most frequent one."""
+        answers = Observations.of((run.solved, run.problem.problem_id) for run in runs.runs)
+        return {accuracy_metric(self.role): answers, **majority_observations(self.role, runs)}
+
+    def derived(self, observations: Mapping[str, Observations], confidence: float) -> dict[str, Estimate]:
+        """pass@k."""
+        return pass_at_k_estimates(self.role, observations[accuracy_metric(self.role)], confidence)
+
+    def effort(self, runs: Runs, confidence: float) -> dict[str, Estimate]:
+        """Calls and tokens of a run."""
+        found = {}
+        for name, measure in (("calls", calls_of), ("tokens", tokens_of)):
+            pairs = [(float(measure(run)), run.problem.problem_id) for run in runs.runs]
+            found[name] = mean_estimate(pairs, confidence)
+        return found
+
+    def description(self) -> str:
+        """What is asked."""
+        return f"The {self.role.capitalize()} alone: its final answer is graded."
+
+
+def method_evaluation(
+    method: type[Method], config: object, evaluation: object, prompts: Prompts
+) -> Evaluation:
+    """How what a method trains is evaluated (`Method.evaluation`)."""
+    found: Evaluation | None = method.evaluation(config, evaluation, prompts)
+    return found or SingleRole(method.first_role(config), prompts, method.rollout)
+
+
+def answer_metrics(groups: Sequence[Group], answering: Sequence[str]) -> dict[str, float]:
+    """Of scored groups: how many answers are right, and how many responses of answering roles have none."""
+    metrics: dict[str, list[bool]] = {}
+    for group in groups:
+        role = group.request.role
+        if role in answering:
+            for one in group.trajectories:
+                metrics.setdefault(accuracy_metric(role), []).append(is_correct(answer_reward(one)))
+                metrics.setdefault("missing_answer_share", []).append(final_answer(one) is None)
+    return {name: sum(found) / len(found) for name, found in metrics.items()}
+
+
+def pass_at_k(answers: int, correct: int, k: int) -> float:
+    """The chance that k answers, drawn from so many without replacement, hold a correct one:
+    1 - C(answers - correct, k) / C(answers, k), unbiased for any k up to their number (Chen et al. 2021,
+    arXiv 2107.03374, eq. 1).
+
+    Raises:
+        ValueError: on numbers that no problem can have; the message names them.
+    """
+    if not 1 <= k <= answers or not 0 <= correct <= answers:
+        raise ValueError(
+            f"pass@{k} of {answers} answers, {correct} of them correct: expected 1 <= k <= answers and "
+            "0 <= correct <= answers"
+        )
+    return 1 - math.comb(answers - correct, k) / math.comb(answers, k)
+
+
+def pass_at_k_estimates(role: str, answers: Observations, confidence: float = 0.95) -> dict[str, Estimate]:
+    """`<role>_pass_at_<k>` for k = 2, 4, 8, … and for all answers of a problem: the mean over problems.
+
+    Args:
+        role: who answered.
+        answers: whether each of a problem's answers is correct; the problem with the fewest limits k.
+    """
+    right: dict[str, list[bool]] = {}
+    for outcome, problem in zip(answers.outcomes, answers.problems, strict=True):
+        right.setdefault(problem, []).append(outcome)
+    most = min((len(outcomes) for outcomes in right.values()), default=0)
+    found = {}
+    for k in sorted({2**power for power in range(1, most.bit_length())} | {most}):
+        if 1 < k <= most:
+            values = {name: pass_at_k(len(one), sum(one), k) for name, one in right.items()}
+            found[f"{role}_pass_at_{k}"] = share_estimate(values, answers.n, confidence)
+    return found
+
+
+def majority_observations(role: str, runs: Runs) -> dict[str, Observations]:
+    """`<role>_majority_at_k`, where problems were asked several times."""
+    several = any(run.repeat for run in (*runs.runs, *runs.not_asked))
+    return {f"{role}_majority_at_k": majority_at_k(role, runs.calls)} if several else {}
+
+
+def majority_at_k(role: str, calls: Iterable[Call]) -> Observations:
+    """Whether the most frequent of a problem's final answers is correct, one observation a problem.
+
+    Of equally frequent answers the earliest is taken. Responses without a readable answer do not vote; a
+    problem without any vote is not solved. Answers are compared as the reward extracted them.
+    """
+    found: dict[str, list[Call]] = {}
+    for call in calls:
+        if call.request.role == role:
+            found.setdefault(call.request.problem.problem_id, []).append(call)
+    return Observations.of((_majority_is_correct(tries), problem) for problem, tries in found.items())
+
+
+def _majority_is_correct(tries: list[Call]) -> bool:
+    answers = [final_answer(call.trajectory) for call in tries]
+    votes = Counter(answer for answer in answers if answer is not None)
+    if not votes:
+        return False
+    winner = max(votes, key=lambda answer: votes[answer])  # a Counter keeps the order of first votes
+    return is_correct(answer_reward(tries[answers.index(winner)].trajectory))

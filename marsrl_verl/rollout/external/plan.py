@@ -1,0 +1,78 @@
+"""What a plan and a report say about a Solver that is not trained."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from marsrl_verl.rollout.external.answer_file import FileSource
+from marsrl_verl.rollout.external.config import EndpointConfig, ExternalSolverConfig, SolverSource
+
+
+def solver_source(settings: ExternalSolverConfig) -> str | None:
+    """Where solutions come from, in a few words; None where the trained model solves."""
+    if settings.source is SolverSource.ENDPOINT:
+        return f"{settings.endpoint.model} at {', '.join(settings.endpoint.base_urls)}"
+    if settings.source is SolverSource.JSONL:
+        return str(settings.jsonl.path)
+    return None
+
+
+def plan_lines(config: Any, settings: Any, answers: FileSource | None) -> list[str]:
+    """The plan's section about it; nothing where the trained model solves.
+
+    Args:
+        config: the whole configuration.
+        settings: its `marsrl` node.
+        answers: the file of answers as the checks found it; None for an endpoint.
+    """
+    one = settings.external_solver
+    source = solver_source(one)
+    if source is None:
+        return []
+    facts: list[tuple[str, str]] = []
+    if one.source is SolverSource.ENDPOINT:
+        facts += _endpoint(one.endpoint, workers_part(config, one.endpoint))
+    if answers is not None:
+        facts += _file(answers, settings.algo.group_size)
+    facts += [
+        ("limits", "not marsrl.roles.solver: its prompts and answers have any length here"),
+        ("tokens", "none: it is in no metric of lengths or generated tokens, and not in the loss"),
+        ("evaluation", "answers in the same way; the evaluation's temperatures are those of the other roles"),
+    ]
+    return [f"External Solver: {source}", *(f"  {name:<10}  {text}" for name, text in facts)]
+
+
+def workers_part(config: Any, settings: EndpointConfig) -> int:
+    """The requests to an endpoint that one agent-loop worker may have under way."""
+    return max(1, settings.max_concurrent_requests // int(config.actor_rollout_ref.rollout.agent.num_workers))
+
+
+def _endpoint(one: EndpointConfig, part: int) -> list[tuple[str, str]]:
+    values = {"temperature": one.temperature, "top_p": one.top_p, "max_tokens": one.max_tokens}
+    given = [f"{name} {value:g}" for name, value in values.items() if value is not None]
+    given += [f"{name} {value}" for name, value in one.extra_body.items()]
+    kept = one.api_key_env or one.api_key_file
+    key = f"; key in {kept}" if kept else ""
+    facts = [
+        ("sampling", f"{', '.join(given)}; " * bool(given) + "else as the endpoint does by itself" + key),
+        (
+            "requests",
+            f"one per answer, at most {one.max_concurrent_requests} at a time "
+            f"({part} per agent-loop worker), {one.timeout_s:g} s each, repeated up to {one.retries} times",
+        ),
+    ]
+    if one.max_tokens is None:
+        facts.append(("length", "not known (max_tokens is null): not in the prompts' lengths below"))
+    return facts
+
+
+def _file(answers: FileSource, size: int) -> list[tuple[str, str]]:
+    counts = answers.file.counts.values()
+    least, most = min(counts), max(counts)
+    each = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+    short = sum(count < size for count in counts)
+    repeat = f"; {short:,} have fewer, theirs come more than once" if short else ""
+    return [
+        ("answers", f"to {len(counts):,} problems, {each} to each"),
+        ("drawn", f"{size} per problem, by marsrl.run.seed{repeat}"),
+    ]

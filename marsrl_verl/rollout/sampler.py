@@ -1,0 +1,102 @@
+"""Where the tokens of a role come from, and where a stop string ends them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from marsrl_verl.core.inert_text import REPLACEMENT
+from marsrl_verl.core.request import Sampling
+from marsrl_verl.core.sequence import TokenIds, token_ids
+from marsrl_verl.core.trajectory import FinishReason
+from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer, TemplateBuilder
+from marsrl_verl.rollout.context import Completion, Decoding, GenerationClient, TopLogProbs
+
+_TOKENS_PER_CHARACTER = 4
+"""Most tokens that one character is spelt with: a byte each."""
+
+
+@dataclass(slots=True)
+class RoundTokens:
+    """Tokens that a trajectory has sampled in this round, in all of its conversations."""
+
+    sampled: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Sampler:
+    """Where the tokens of a role come from."""
+
+    client: GenerationClient
+    chat: ChatTokenizer
+    builder: Callable[[], TemplateBuilder]
+    """Of the template's additions; asked for by the first chat that grows."""
+    role: str
+    policy: str
+    sampling: Sampling
+    session: str
+    """Requests of one session find their common beginning in one server's cache."""
+    group_id: str
+    name_suffix: str
+    """Tells the requests of a further role from those of the request's own."""
+    tokens: Callable[[int], RoundTokens]
+    """What trajectory k has sampled in this round."""
+
+    async def ask(
+        self, ids: TokenIds, name: str, begins_at: int, n: int, decoding: Decoding
+    ) -> list[Completion]:
+        """Completions of one engine request; its seed is a function of the name and of where it begins."""
+        seeded = replace(decoding, seed=self.sampling.request_seed(name, begins_at))
+        return await self.client.generate(self.policy, ids, seeded, session=self.session, name=name, n=n)
+
+    def decoding(self, max_tokens: int, stop: Sequence[str], top: int, structured: Any) -> Decoding:
+        """How a request is decoded, the seed apart."""
+        one = self.sampling
+        return Decoding(max_tokens, one.temperature, one.top_p, one.top_k, None, tuple(stop), top, structured)
+
+
+def nothing(finish: FinishReason) -> Completion:
+    """A completion without tokens."""
+    return Completion(token_ids([]), np.zeros(0, dtype=np.float32), finish)
+
+
+def stopped(completion: Completion, run: TokenIds, stop: Sequence[str], chat: ChatTokenizer) -> Completion:
+    """The completion up to the token that completes a stop string which an earlier request began. The engine
+    sees the text of its own request alone.
+
+    Args:
+        run: what earlier requests of the same run sampled.
+    """
+    reach = _TOKENS_PER_CHARACTER * (max(map(len, stop), default=0) - 1)
+    before = run[-reach:].tolist() if reach > 0 else []
+    after = completion.token_ids[:reach].tolist() if before else []
+    if not after:
+        return completion
+    known = len(chat.decode(before).rstrip(REPLACEMENT))  # the last character may be there in part
+    if _first(stop, chat.decode(before + after), known):
+        for count in range(1, len(after) + 1):
+            if found := _first(stop, chat.decode(before + after[:count]), known):
+                return _shortened(completion, count, found)
+    return completion
+
+
+def _first(stop: Sequence[str], text: str, known: int) -> str | None:
+    """The stop string that ends in a text after its first `known` characters, of several the first to end."""
+    ends = [(text.find(one, max(0, known - len(one) + 1)) + len(one), one) for one in stop]
+    found = [(end, one) for end, one in ends if end >= len(one)]
+    return min(found)[1] if found else None
+
+
+def _shortened(completion: Completion, count: int, stop: str) -> Completion:
+    top = completion.top
+    return replace(
+        completion,
+        token_ids=completion.token_ids[:count],
+        log_probs=completion.log_probs[:count],
+        finish=FinishReason.STOP,
+        stop=stop,
+        top=None if top is None else TopLogProbs(top.ids[:count], top.log_probs[:count]),
+    )

@@ -1,0 +1,51 @@
+"""`marsrl.evaluation`: what every method's evaluation has."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from marsrl_verl.settings.declaration import Settings, limits, temperature, top_p
+
+
+class InBetweenConfig(Settings):
+    """Evaluations in between (`marsrl.evaluation.every`): like the others but for these."""
+
+    problems: int | None = limits(None, ge=1, why="null is as many as the others")
+    """Use the first so many of `marsrl.evaluation.problems`; null: all of these."""
+    samples_per_problem: int | None = limits(None, ge=1, why="null is as many as the others")
+    """Runs per problem; null: as many as the others."""
+
+
+class EvaluationConfig(Settings):
+    """When and how held-out problems are asked; a method adds the settings of its own system
+    (`Method.Evaluation`)."""
+
+    before: bool = True
+    """Evaluate before the first training step of a fresh run."""
+    after: bool = True
+    """Evaluate after the last step."""
+    every: int = limits(0, ge=0, why="0 is never in between")
+    """Evaluate every so many steps; 0: never in between."""
+    in_between: InBetweenConfig = Field(default_factory=InBetweenConfig)
+    """How evaluations in between differ."""
+    problems: int | None = limits(None, ge=1, why="null is all of them")
+    """Use the first so many held-out problems; null: all."""
+    samples_per_problem: int = limits(1, ge=1, why="it is a mean")
+    """Independent runs per problem at temperature `temperature`."""
+    temperature: float = temperature("greedy decoding is evaluated beside it (marsrl.evaluation.greedy=true)")
+    """Sampling temperature of the evaluation, above 0."""
+    top_p: float | None = top_p(None, fix="null takes the roles' own.")
+    """Smallest probability mass that is kept in the evaluation's sampled pass; null: the roles' own."""
+    greedy: bool = True
+    """Evaluate at temperature 0 too."""
+    confidence: float = limits(0.95, gt=0.0, lt=1.0, fix="0.95 is the usual choice.")
+    """Coverage of the reported intervals."""
+
+    def between(self) -> EvaluationConfig:
+        """The settings of evaluations in between."""
+        own = self.in_between
+        changed = {
+            "problems": self.problems if own.problems is None else own.problems,
+            "samples_per_problem": own.samples_per_problem or self.samples_per_problem,
+        }
+        return self.model_copy(update=changed)

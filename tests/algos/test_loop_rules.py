@@ -1,0 +1,358 @@
+"""The test-time loop beyond its defaults: golden runs by hand, and what holds for every run."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from evaluation_tools import evaluate_system
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from marsrl_script import ScriptedEngine, SkillModel
+
+from marsrl_verl.algos.marsrl.evaluation.effort import effort
+from marsrl_verl.algos.marsrl.evaluation.loop import VerifyCorrect
+from marsrl_verl.algos.marsrl.evaluation.loop_rules import (
+    Fallback,
+    LoopRules,
+    RunEnd,
+    SystemRun,
+    candidates,
+)
+from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
+from marsrl_verl.algos.marsrl.verdict import Verdict
+from marsrl_verl.core.request import Problem, Sampling
+from marsrl_verl.core.scripted import Reply
+from marsrl_verl.core.trajectory import FinishReason
+from marsrl_verl.evaluation.runs import Run, Runs, final_answer
+
+PASS = Reply("Fine.\n\n**Correctness**: Correct")
+FAIL = Reply("The sum is off.\n\n**Correctness**: Wrong")
+MUMBLE = Reply("Who knows.")
+EMPTY = Reply("<think>hm</think>")
+CUT = Reply("It goes on", FinishReason.LENGTH)
+VERDICTS = {"+": PASS, "-": FAIL, "?": MUMBLE, "0": EMPTY, "/": CUT}
+
+SAMPLING = {role: Sampling(500, 5000) for role in (SOLVER, VERIFIER, CORRECTOR)}
+LETTERS = "ABCDEFGHIJ"
+
+
+class Prompts:
+    """No words: the script knows the stage."""
+
+    def solver(self, problem):
+        return ({"role": "user", "content": problem.question},)
+
+    problem = solver
+
+    def verifier(self, problem, solution):
+        return ({"role": "user", "content": solution},)
+
+    def corrector(self, problem, solution, report):
+        return ({"role": "user", "content": report},)
+
+
+def boxed(answer: str | None) -> Reply:
+    return Reply("No idea." if answer is None else f"\\boxed{{{answer}}}")
+
+
+def play(verdicts: str, answers=LETTERS, **rules) -> SystemRun:
+    """One run in which the Verifier's calls get these verdicts in turn, and solutions these answers; the
+    reference answer is B. A call that nothing is left for fails, and so does a verdict nobody asked for."""
+    judgements, solutions = iter(verdicts), iter(answers)
+
+    def script(item, k):
+        if item.role == VERIFIER:
+            return VERDICTS[next(judgements)]
+        answer = next(solutions)
+        return answer if isinstance(answer, Reply) else boxed(answer)
+
+    (run,) = evaluate_system(
+        ScriptedEngine(script),
+        [Problem("p", "question", "B")],
+        Prompts(),
+        SAMPLING,
+        samples_per_problem=1,
+        tag="t",
+        **{"correction_rounds": len(verdicts), **rules},
+    ).runs
+    assert next(judgements, None) is None, "verdicts were left over"
+    return run
+
+
+def stages(run: SystemRun) -> str:
+    """S, V, C by role."""
+    return "".join(call.request.role[0].upper() for call in run.calls)
+
+
+def answer(run: Run) -> str | None:
+    return None if run.answer is None else final_answer(run.answer)
+
+
+# --- acceptance and rejection ---------------------------------------------------------------------
+
+
+def test_a_solution_is_accepted_after_passes_in_a_row():
+    run = play("+++", accept_passes=3, correction_rounds=5)
+    assert (run.end, stages(run), answer(run)) == (RunEnd.ACCEPTED, "SVVV", "A")
+    # The same solution was judged in three rounds, each call of its own.
+    assert [call.request.stage for call in run.calls] == ["solver", "verifier_1", "verifier_2", "verifier_3"]
+    assert {call.request.parent_id for call in run.calls[1:]} == {run.calls[0].trajectory.trajectory_id}
+    assert len({call.request.group_id for call in run.calls}) == 4
+
+
+def test_a_wrong_verdict_ends_the_row_of_passes():
+    run = play("++-++", accept_passes=3)
+    assert (run.end, stages(run)) == (RunEnd.ROUNDS_USED, "SVVVCVV")
+    assert [call.request.inputs["solution"] for call in run.calls[1:]] == ["\\boxed{A}"] * 4 + [
+        "\\boxed{B}"
+    ] * 2
+
+
+def test_passes_of_a_kept_solution_start_anew_after_wrong():
+    run = play("+-+", [*"A", CUT], accept_passes=2)
+    assert (run.end, stages(run), answer(run)) == (RunEnd.ROUNDS_USED, "SVVCV", "A")
+    assert candidates(run.calls)[0].passes == 2  # in all, not in a row
+
+
+def test_an_unreadable_verdict_between_passes_is_asked_for_again():
+    run = play("+?+", accept_passes=2)
+    assert (run.end, stages(run)) == (RunEnd.ACCEPTED, "SVVV")
+    assert [call.request.stage for call in run.calls[2:]] == ["verifier_2", "verifier_2_again"]
+
+
+def test_unreadable_twice_is_no_pass_but_a_fail():
+    run = play("+??+", accept_passes=2, correction_rounds=3)
+    assert (run.end, stages(run)) == (RunEnd.ROUNDS_USED, "SVVVCV")
+    assert play("??", reject_fails=1, correction_rounds=1).end is RunEnd.REJECTED
+
+
+def test_no_word_of_a_verifier_leaves_the_choice_to_the_fallback():
+    for fallback, expected in (("last", "B"), ("passes", "A"), ("majority", "A"), ("released", "A")):
+        run = play("+-00", accept_passes=2, correction_rounds=3, fallback=fallback)
+        assert (run.end, stages(run), answer(run)) == (RunEnd.NO_VERDICT, "SVVCVV", expected)
+
+
+def test_wrong_verdicts_in_a_row_end_a_run_without_a_correction():
+    run = play("---", reject_fails=3, correction_rounds=9)
+    assert (run.end, stages(run), answer(run)) == (RunEnd.REJECTED, "SVCVCV", "C")
+
+
+def test_a_pass_ends_the_row_of_fails():
+    run = play("-+--", accept_passes=2, reject_fails=2, correction_rounds=9)
+    assert (run.end, stages(run)) == (RunEnd.REJECTED, "SVCVVCV")
+
+
+def test_the_last_round_can_reject():
+    run = play("--", reject_fails=2)
+    assert (run.end, stages(run)) == (RunEnd.REJECTED, "SVCV")
+
+
+@pytest.mark.parametrize("fallback", list(Fallback))
+def test_an_unusable_solver_text_has_no_answer(fallback):
+    run = play("", [CUT], correction_rounds=3, accept_passes=2, fallback=fallback)
+    assert (run.end, run.answer, run.final_reward, stages(run)) == (RunEnd.NO_SOLUTION, None, 0.0, "S")
+
+
+# --- the last correction --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("fallback", "verdicts", "made"),
+    [
+        ("last", "--", "SVCVC"),
+        ("last", "+-", "SVVC"),
+        ("passes", "--", "SVCV"),  # without a Correct verdict it could not be chosen
+        ("released", "--", "SVCV"),
+        ("majority", "--", "SVCVC"),  # it has a vote
+        ("majority", "+-", "SVV"),  # it has not, since somebody has a Correct verdict
+    ],
+)
+def test_the_last_correction_is_made_where_it_could_be_the_answer(fallback, verdicts, made):
+    run = play(verdicts, accept_passes=2, fallback=fallback)
+    assert (run.end, stages(run)) == (RunEnd.ROUNDS_USED, made)
+
+
+# --- the answer -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "answers", "expected"),
+    [
+        ("+-+-", "ABC", {"last": "C", "passes": "B", "majority": "B", "released": "A"}),
+        ("++-+-", "ABC", {"last": "C", "passes": "A", "majority": "A", "released": "A"}),
+        ("-++--", "ABCD", {"last": "D", "passes": "B", "majority": "B", "released": "B"}),
+        # Nobody passes: the Solver's, or the most frequent answer; of equals the earliest.
+        ("---", "ABBC", {"last": "C", "passes": "A", "majority": "B", "released": "A"}),
+        ("---", "ABBA", {"last": "A", "passes": "A", "majority": "A", "released": "A"}),
+        ("---", "CABD", {"last": "D", "passes": "C", "majority": "C", "released": "C"}),
+        ("---", [None, "A", None, "B"], {"last": "B", "passes": None, "majority": "A", "released": None}),
+        ("---", [None, None, None, None], {"last": None, "passes": None, "majority": None, "released": None}),
+    ],
+)
+@pytest.mark.parametrize("fallback", [one.value for one in Fallback])
+def test_the_answer_where_nothing_is_accepted(verdicts, answers, expected, fallback):
+    run = play(verdicts, answers, accept_passes=3, fallback=fallback)
+    assert (run.end, answer(run)) == (RunEnd.ROUNDS_USED, expected[fallback])
+    assert run.final_reward == float(answer(run) == "B")
+
+
+def test_of_equally_frequent_answers_the_first_solution_wins():
+    run = play("---", "CABA", fallback="majority")
+    assert run.answer is run.calls[2].trajectory  # the first A
+
+
+def test_an_accepted_solution_is_the_answer_whatever_others_have():
+    # A has two Correct verdicts in all and four Verifier calls, B is accepted with two in a row.
+    for fallback in ("last", "passes", "majority"):
+        run = play("+-+-++", [*"A", CUT, *"BX"], accept_passes=2, fallback=fallback)
+        assert (run.end, answer(run), run.solved) == (RunEnd.ACCEPTED, "B", True)
+
+
+def test_released_where_nobody_passes_the_solvers_answer_wins():
+    run = play("----", "ABBB", accept_passes=4, reject_fails=4, fallback="released")
+    assert (run.end, answer(run), run.solved) == (RunEnd.REJECTED, "A", False)
+
+
+def test_released_three_passes_and_a_fail_tie_with_four_passes_and_the_earlier_wins():
+    run = play("+++-++++", "AB", accept_passes=4, reject_fails=10, correction_rounds=10, fallback="released")
+    assert [(one.passes, one.judgements) for one in candidates(run.calls)] == [(3, 4), (4, 4)]
+    assert (run.end, answer(run), run.solved) == (RunEnd.ACCEPTED, "A", False)
+
+
+def test_released_counts_finished_calls_only_readable_or_not():
+    # A: one unreadable and one Wrong; B: a pass, one cut off and one Wrong.
+    run = play("?-+/-", "AB", accept_passes=2, correction_rounds=3, fallback="released")
+    assert [(one.passes, one.judgements) for one in candidates(run.calls)] == [(0, 2), (1, 2)]
+    assert answer(run) == "A"
+
+
+def test_the_share_of_rejected_runs():
+    runs = [play("-", reject_fails=1), play("+"), play("--", reject_fails=2), play("-")]
+    found = effort(Runs("t", runs))
+    assert (found["rejected_share"].mean, found["accepted_share"].mean) == (0.5, 0.25)
+    assert found["iterations"].mean == 1.25
+
+
+# --- every run ------------------------------------------------------------------------------------
+
+
+@settings(deadline=None, max_examples=300)
+@given(
+    verdicts=st.lists(st.sampled_from("+++--?0/"), min_size=12, max_size=12),
+    answers=st.lists(
+        st.one_of(st.sampled_from("ABC"), st.none(), st.just(CUT), st.just(EMPTY)), min_size=8, max_size=8
+    ),
+    rounds=st.integers(1, 6),
+    data=st.data(),
+)
+def test_what_holds_for_every_run(verdicts, answers, rounds, data):
+    accept = data.draw(st.integers(1, rounds))
+    reject = data.draw(st.none() | st.integers(1, 4))
+    fallback = data.draw(st.sampled_from(list(Fallback)))
+    judgements, solutions = itertools.cycle(verdicts), itertools.cycle(answers)
+
+    def script(item, k):
+        if item.role == VERIFIER:
+            return VERDICTS[next(judgements)]
+        found = next(solutions)
+        return found if isinstance(found, Reply) else boxed(found)
+
+    (run,) = evaluate_system(
+        ScriptedEngine(script),
+        [Problem("p", "question", "B")],
+        Prompts(),
+        SAMPLING,
+        correction_rounds=rounds,
+        samples_per_problem=1,
+        tag="t",
+        accept_passes=accept,
+        reject_fails=reject,
+        fallback=fallback,
+    ).runs
+    assert len(run.calls) <= 1 + 3 * rounds
+    assert len({call.request.group_id for call in run.calls}) == len(run.calls)
+    pool = [one.solution for one in candidates(run.calls)]
+    assert (run.answer is None) == (not pool) == (run.end is RunEnd.NO_SOLUTION)
+    assert run.final_reward == (run.answer.value if run.answer else 0.0)
+    assert run.answer is None or any(run.answer is one for one in pool)
+
+    by_round = {}  # the last verdict of each round, and what it judged
+    for call, verdict in zip([c for c in run.calls if c.request.role == VERIFIER], run.verdicts, strict=True):
+        by_round[call.request.stage.removesuffix("_again")] = (
+            verdict is Verdict.CORRECT,
+            call.request.parent_id,
+        )
+    final = list(by_round.values())
+    rows = [list(group) for _, group in itertools.groupby(final, key=lambda one: one)]
+    longest = max((len(row) for row in rows if row[0][0]), default=0)
+    assert (longest >= accept) == (run.end is RunEnd.ACCEPTED)
+    if run.end is RunEnd.ACCEPTED:
+        assert final[-accept:] == [(True, pool[-1].trajectory_id)] * accept
+        assert fallback is Fallback.RELEASED or run.answer is pool[-1]
+    if run.end is RunEnd.REJECTED:
+        assert not any(right for right, _ in final[-reject:]) and len(final) >= reject
+        assert run.calls[-1].request.role == VERIFIER
+    if fallback is Fallback.LAST and pool:
+        assert run.answer is run.solution
+
+
+@settings(deadline=None, max_examples=50)
+@given(seed=st.integers(0, 10_000), rounds=st.integers(1, 4))
+def test_the_defaults_are_one_pass_no_rejection_and_the_last_solution(seed, rounds):
+    def outcome(**rules):
+        evaluation = evaluate_system(
+            ScriptedEngine(SkillModel(seed=seed)),
+            [Problem(str(i), "question", "42") for i in range(4)],
+            Prompts(),
+            SAMPLING,
+            correction_rounds=rounds,
+            samples_per_problem=2,
+            tag="t",
+            **rules,
+        )
+        return [
+            (run.end, run.final_reward, [call.request.group_id for call in run.calls])
+            for run in evaluation.runs
+        ]
+
+    assert outcome() == outcome(accept_passes=1, reject_fails=None, fallback="last")
+    for end, _, calls in outcome():
+        assert end is not RunEnd.REJECTED
+        names = [name.rpartition("/")[2] for name in calls if not name.endswith("_again")]
+        expected = [
+            "solver",
+            *(f"{role}_{i}" for i in range(1, rounds + 1) for role in (VERIFIER, CORRECTOR)),
+        ]
+        assert names == expected[: len(names)]
+        if end is RunEnd.ROUNDS_USED:
+            assert names == expected
+
+
+# --- settings -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("rules", "message"),
+    [
+        ({"correction_rounds": -1}, "correction_rounds must be 0 or more, found -1"),
+        ({"accept_passes": 0}, "accept_passes must be 1 or more, found 0"),
+        ({"accept_passes": 4}, "accept_passes must be at most 3 with correction_rounds = 3, found 4"),
+        (
+            {"correction_rounds": 0, "accept_passes": 2},
+            "accept_passes must be at most 1 with correction_rounds = 0",
+        ),
+        ({"reject_fails": 0}, "reject_fails must be 1 or more, or None for no limit, found 0"),
+        ({"fallback": "best"}, "fallback must be one of last, passes, majority, released, found 'best'"),
+    ],
+)
+def test_wrong_settings_are_named(rules, message):
+    with pytest.raises(ValueError, match=message):
+        LoopRules(**{"correction_rounds": 3, **rules})
+
+
+def test_the_solver_alone_has_no_rounds():
+    run = play("", correction_rounds=0)
+    assert (stages(run), answer(run), run.final_reward) == ("S", "A", 0.0)
+    with pytest.raises(ValueError, match="evaluate the Solver alone"):
+        VerifyCorrect(Prompts(), LoopRules(0))

@@ -1,0 +1,171 @@
+"""The preset evaluation=marsrl_released against the loop of MarsRL's published evaluation script, written
+down once more from its description: all sequences of verdicts that it can read."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import pytest
+from evaluation_tools import evaluate_system
+from marsrl_script import ScriptedEngine
+
+from marsrl_verl.algos.marsrl.evaluation.loop_rules import RunEnd, SystemRun, candidates, verdict_of
+from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
+from marsrl_verl.algos.marsrl.verdict import Verdict, VerdictParser, VerdictReward
+from marsrl_verl.config.checks.context import typed_settings
+from marsrl_verl.config.command_line import parse_arguments
+from marsrl_verl.config.compose import compose_config
+from marsrl_verl.core.request import Problem, Sampling
+from marsrl_verl.core.scripted import Reply
+from marsrl_verl.core.trajectory import FinishReason, RewardResult
+from marsrl_verl.rewards.base import ScoreRequest
+
+VERDICTS = 11
+SAMPLING = {role: Sampling(500, 5000) for role in (SOLVER, VERIFIER, CORRECTOR)}
+
+
+@dataclass(frozen=True)
+class Played:
+    """What became of one sequence of verdicts."""
+
+    answer: int
+    """Number of the solution that is the answer; 0 is the Solver's."""
+    accepted: bool
+    verdicts: int
+    corrections: int
+
+
+def published(passes: tuple[bool, ...]) -> Played:
+    """The script: one verdict, then up to ten times a correction where the last verdict was a failure, and a
+    verdict. Four passes of one solution accept, ten failures in a row end it. Each solution counts the
+    verdicts about it, whatever they said; the first of those with the most is the answer."""
+    counts = [1]
+    read, corrections = 1, 0
+    good, in_a_row, errors = passes[0], 1, 0
+    accepted = False
+    for _ in range(10):
+        if not good:
+            in_a_row, errors = 0, errors + 1
+            corrections += 1
+            counts.append(0)
+        good = passes[read]
+        read += 1
+        counts[-1] += 1
+        if good:
+            in_a_row, errors = in_a_row + 1, 0
+        if in_a_row >= 4:
+            accepted = True
+            break
+        if errors >= 10:
+            break
+    return Played(counts.index(max(counts)), accepted, read, corrections)
+
+
+class Prompts:
+    """No words: the script of the engine knows the stage."""
+
+    def solver(self, problem):
+        return ({"role": "user", "content": problem.question},)
+
+    def verifier(self, problem, solution):
+        return ({"role": "user", "content": solution},)
+
+    def corrector(self, problem, solution, report):
+        return ({"role": "user", "content": report},)
+
+
+def preset() -> dict[str, object]:
+    """The loop's settings as `evaluation=marsrl_released` composes them."""
+    arguments = parse_arguments(["evaluation=marsrl_released", "cluster=cpu"])
+    settings = typed_settings(compose_config(arguments).config).evaluation
+    names = ("correction_rounds", "accept_passes", "reject_fails", "fallback")
+    return {name: getattr(settings, name) for name in names}
+
+
+def played(run: SystemRun) -> Played:
+    found = [one.solution.trajectory_id for one in candidates(run.calls)]
+    roles = [call.request.role for call in run.calls]
+    return Played(
+        found.index(run.answer.trajectory_id),
+        run.end is RunEnd.ACCEPTED,
+        roles.count(VERIFIER),
+        roles.count(CORRECTOR),
+    )
+
+
+def play_all(settings: dict[str, object]) -> dict[str, tuple[Played, Played]]:
+    """What the system with these settings, and what the script makes of every sequence of verdicts."""
+    sequences = {
+        "".join("+" if one else "-" for one in passes): passes
+        for passes in itertools.product((True, False), repeat=VERDICTS)
+    }
+
+    def script(item, k):
+        if item.role != VERIFIER:
+            return Reply(f"by {item.stage}: \\boxed{{1}}")
+        passes = sequences[item.problem.problem_id][int(item.stage.rpartition("_")[2]) - 1]
+        return Reply(f"Read.\n\n**Correctness**: {'Correct' if passes else 'Wrong'}")
+
+    evaluation = evaluate_system(
+        ScriptedEngine(script, seed=None),
+        [Problem(name, "question", "1") for name in sequences],
+        Prompts(),
+        SAMPLING,
+        samples_per_problem=1,
+        tag="t",
+        **settings,
+    )
+    assert len(evaluation.runs) == 2048
+    return {
+        run.problem.problem_id: (played(run), published(sequences[run.problem.problem_id]))
+        for run in evaluation.runs
+    }
+
+
+def test_every_sequence_of_verdicts_is_answered_as_by_the_published_script():
+    pairs = play_all(preset())
+    assert {name: pair for name, pair in pairs.items() if pair[0] != pair[1]} == {}
+
+
+def test_with_ten_rounds_the_loop_is_one_verdict_short():
+    """The script's "ten" counts what follows its first verdict: as numbers of rounds and rejects they give
+    another answer or acceptance for some sequences."""
+    pairs = play_all({**preset(), "correction_rounds": 10, "reject_fails": 10}).values()
+    assert sum(ours.answer != theirs.answer for ours, theirs in pairs) == 114
+    assert sum(ours.accepted != theirs.accepted for ours, theirs in pairs) == 56
+
+
+@pytest.mark.parametrize(
+    ("text", "released"),
+    [
+        ("<think>All of it is correct, and then", Verdict.CORRECT),
+        ("<think>hm</think>Fine.\n\n**Correctness**: Wrong", Verdict.WRONG),
+    ],
+)
+def test_a_verifier_that_is_cut_off_is_read_by_the_released_parser_alone(text, released):
+    found = {}
+    for parser in VerdictParser:
+        reward = VerdictReward(parser.value)
+
+        def score(item, trajectory, reward=reward):
+            if item.role != VERIFIER:
+                return RewardResult(1.0, {"answer": "1"})
+            return reward.score(ScoreRequest.of(item, trajectory))
+
+        def script(item, k):
+            if item.role == VERIFIER:
+                return Reply(text, FinishReason.LENGTH)
+            return Reply("\\boxed{1}")
+
+        (run,) = evaluate_system(
+            ScriptedEngine(script, scorer=score),
+            [Problem("p", "question", "1")],
+            Prompts(),
+            SAMPLING,
+            correction_rounds=1,
+            samples_per_problem=1,
+            tag="t",
+        ).runs
+        found[parser] = verdict_of(run.calls[1].trajectory)
+    assert found == {VerdictParser.STRICT: Verdict.INVALID, VerdictParser.RELEASED: released}

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from evaluation_tools import trajectory
+from hypothesis import given
+from hypothesis import strategies as st
+
+from marsrl_verl.core.request import Problem, RolloutRequest
+from marsrl_verl.evaluation.estimators import Observations, estimate
+from marsrl_verl.evaluation.runs import Call
+from marsrl_verl.evaluation.single_role import majority_at_k, pass_at_k, pass_at_k_estimates
+
+SOLVER = "solver"
+
+
+def calls(problem: str, answers: list[str | None], truth: str) -> list[Call]:
+    messages = ({"role": "user", "content": "q"},)
+    item = RolloutRequest(f"{problem}/solver/0", Problem(problem, "q", truth), "solver", SOLVER, messages, 1)
+    return [
+        Call(item, trajectory(f"{item.group_id}#{k}", reward=float(answer == truth), answer=answer))
+        for k, answer in enumerate(answers)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("answers", "solved"),
+    [
+        (["7", "5", "7"], True),
+        (["5", "7", "5"], False),
+        (["7", "5"], True),  # equally frequent: the earliest
+        (["5", "7"], False),
+        ([None, None, "7"], True),  # no answer is no vote
+        ([None, None], False),
+    ],
+)
+def test_the_most_frequent_answer_counts(answers, solved):
+    found = majority_at_k(SOLVER, calls("p", answers, "7"))
+    assert (found.outcomes, found.problems) == ((solved,), ("p",))
+
+
+def test_problems_are_counted_once_each():
+    found = majority_at_k(SOLVER, [*calls("a", ["1", "1"], "1"), *calls("b", ["2", "3"], "3")])
+    assert found == Observations((True, False), ("a", "b"))
+
+
+def test_one_correct_answer_among_all_passes():
+    answers = Observations((False, True, False, False), ("a", "a", "b", "b"))
+    assert pass_at_k_estimates(SOLVER, answers) == {
+        "solver_pass_at_2": estimate(Observations((True, False), ("a", "b")))
+    }
+
+
+@pytest.mark.parametrize(
+    ("answers", "correct", "k", "expected"),
+    [
+        (3, 1, 2, 2 / 3),
+        (4, 2, 2, 5 / 6),
+        (4, 1, 3, 3 / 4),
+        (32, 1, 16, 1 / 2),
+        (3, 0, 2, 0.0),
+        (3, 2, 2, 1.0),
+    ],
+)
+def test_pass_at_k_by_hand(answers, correct, k, expected):
+    assert pass_at_k(answers, correct, k) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(
+    ("answers", "correct", "k"), [(3, 1, 0), (3, 1, 4), (3, 4, 1), (3, -1, 1), (0, 0, 1)]
+)
+def test_impossible_numbers_are_refused(answers, correct, k):
+    with pytest.raises(ValueError, match=f"pass@{k} of {answers} answers, {correct} of them"):
+        pass_at_k(answers, correct, k)
+
+
+@given(st.integers(1, 8).flatmap(lambda n: st.tuples(st.just(n), st.integers(0, n), st.integers(1, n))))
+def test_pass_at_k_is_the_share_of_draws_with_a_correct_answer(numbers):
+    answers, correct, k = numbers
+    draws = list(itertools.combinations([True] * correct + [False] * (answers - correct), k))
+    assert pass_at_k(answers, correct, k) == pytest.approx(sum(map(any, draws)) / len(draws))
+
+
+@given(st.lists(st.lists(st.booleans(), min_size=6, max_size=6), min_size=1, max_size=12))
+def test_more_tries_pass_more_and_one_try_is_the_accuracy(tries):
+    answers = Observations.of((one, str(i)) for i, outcomes in enumerate(tries) for one in outcomes)
+    found = pass_at_k_estimates(SOLVER, answers)
+    assert list(found) == ["solver_pass_at_2", "solver_pass_at_4", "solver_pass_at_6"]
+    means = [answers.mean, *(one.mean for one in found.values())]
+    assert all(low <= high + 1e-12 for low, high in itertools.pairwise(means))
+    assert sum(pass_at_k(6, sum(one), 1) for one in tries) / len(tries) == pytest.approx(answers.mean)
+    for one in found.values():
+        assert 0 <= one.low <= one.mean <= one.high <= 1
+        assert one.n == len(tries)
+
+
+def test_a_single_try_has_no_pass_at_k():
+    assert pass_at_k_estimates(SOLVER, Observations((True, False), ("a", "b"))) == {}
+    assert pass_at_k_estimates(SOLVER, Observations((), ())) == {}

@@ -1,0 +1,140 @@
+"""Passes that are drained: a method changes its phase when everything of a pass was trained."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scripted_trainer import BATCH_SIZE, ROWS, ScriptedTrainer, batches
+
+from marsrl_verl.algos.marsrl.method import MarsRL
+from marsrl_verl.core.method import Passes
+from marsrl_verl.core.policy import Policy, PolicySet
+from marsrl_verl.verl_adapter.trainer.problem_stream import NothingToTrainError
+
+PER_PASS = len(ROWS) // BATCH_SIZE * BATCH_SIZE
+
+
+class Phased(MarsRL):
+    """As ReMA with two policies (arXiv 2503.09501, alg. 1): a pass looks which problems are neither too easy
+    nor too hard, the next ones train on these, the Solver first, then the others."""
+
+    passes = Passes.DRAINED
+
+    def __init__(self, *arguments, **more) -> None:
+        super().__init__(*arguments, **more)
+        self.phase, self.kept, self.seen, self.ends = 0, [], [], []
+
+    @property
+    def filters(self) -> bool:
+        return self.phase % 3 == 0
+
+    def admits(self, problem):
+        return self.filters or problem.row in self.kept
+
+    def next_requests(self, problem, stage, groups, step):
+        if stage == "solver":
+            self.seen.append(problem.row)
+            if self.filters and len(set(groups[0].rewards)) > 1:
+                self.kept.append(problem.row)
+        return [] if self.filters else super().next_requests(problem, stage, groups, step)
+
+    def pass_ended(self, step):
+        self.phase += 1
+        self.ends.append([step, len(self.seen)])
+        self.seen = []
+        if self.filters:
+            self.kept = []
+
+    def train_policies(self, step, trained):
+        return frozenset() if self.filters else frozenset({("solver", "others")[self.phase % 3 - 1]})
+
+    def select(self, groups, step):
+        due = self.train_policies(step, frozenset())
+        rows = super().select(groups, step)
+        return [ref for ref in rows if groups[ref.group].trajectories[ref.trajectory].sequence.policy in due]
+
+    def state_dict(self):
+        return {name: getattr(self, name) for name in ("phase", "kept", "seen", "ends")}
+
+    def load_state_dict(self, state):
+        vars(self).update(json.loads(json.dumps(state)))
+
+
+def policies() -> PolicySet:
+    roles = {"solver": "solver", "verifier": "others", "corrector": "others"}
+    return PolicySet((Policy("solver"), Policy("others")), roles)
+
+
+def run(folder, steps=24, method=Phased, **changes) -> ScriptedTrainer:
+    folder.mkdir(exist_ok=True)
+    trainer = ScriptedTrainer(folder, steps, method=method, policies=policies(), **changes)
+    trainer.fit()
+    return trainer
+
+
+MODES = [
+    {"mode": "sequential", "overlap": "none", "segments": True, "min_groups": 3},
+    {"mode": "sequential", "overlap": "one_step", "segments": False, "min_groups": 1},
+    {"mode": "pipelined", "overlap": "none", "segments": False, "min_groups": 1},
+    {"mode": "pipelined", "overlap": "one_step", "segments": True, "min_groups": 3},
+]
+
+
+@pytest.mark.parametrize("changes", MODES)
+def test_a_phase_begins_when_all_of_the_last_pass_was_trained(tmp_path, changes):
+    trainer = run(tmp_path, **changes)
+    method = trainer.method
+    begins = [step for step, _ in method.ends]
+    assert len(begins) >= 2 and begins == sorted(set(begins))
+    seen = [count for _, count in method.ends]
+    assert seen[0] == PER_PASS and all(0 < count < PER_PASS for count in seen[1:3])
+    phase_of = {step: sum(step >= begin for begin in begins) % 3 for step in range(1, 25)}
+    for policy, phase in (("solver", 1), ("others", 2)):
+        assert {phase_of[step] for step in trainer.weights.steps_of[policy]} <= {phase}
+        assert trainer.weights.steps_of[policy] or phase == 2
+    for line in batches(tmp_path):
+        ids = {row[0].partition("/")[0] for row in line["rows"]}
+        passes = {int(name.removeprefix("p")) // PER_PASS for name in ids}
+        assert passes <= {sum(line["step"] >= begin for begin in begins)}, (
+            "no group is left for a later phase"
+        )
+
+
+@settings(max_examples=5, deadline=None)
+@given(stop=st.integers(1, 23), changes=st.sampled_from([one for one in MODES if one["overlap"] == "none"]))
+def test_a_resumed_run_is_in_the_same_phase_of_the_same_pass(tmp_path_factory, stop, changes):
+    folder = tmp_path_factory.mktemp("resumed")
+    whole = run(folder / "whole", save_freq=1, **changes)
+    run(folder / "a", steps=stop, save_freq=1, **changes)
+    resumed = run(folder / "a", save_freq=1, **changes)
+    assert batches(folder / "a") == batches(folder / "whole")
+    assert resumed.method.state_dict() == whole.method.state_dict()
+    assert resumed.weights.steps_of == whole.weights.steps_of
+
+
+def test_a_method_that_admits_nothing_is_told(tmp_path):
+    class Closed(Phased):
+        def admits(self, problem):
+            return False
+
+    with pytest.raises(NothingToTrainError, match=r"Closed\.admits let no problem"):
+        run(tmp_path, method=Closed)
+
+
+def test_continuous_passes_skip_what_is_not_admitted(tmp_path):
+    class Picky(MarsRL):
+        def admits(self, problem):
+            return not problem.question.startswith("1")
+
+    trainer = run(tmp_path / "picky", steps=6, method=Picky)
+    assert trainer.problems.epoch > 0
+    with pytest.raises(NothingToTrainError, match="admits no problem"):
+
+        class Closed(MarsRL):
+            def admits(self, problem):
+                return False
+
+        run(tmp_path / "closed", method=Closed)
