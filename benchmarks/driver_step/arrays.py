@@ -35,7 +35,7 @@ from marsrl_verl.core.scheduler.state import PendingGroup, ProblemState, Schedul
 from marsrl_verl.core.sequence import Sequence
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory
 from marsrl_verl.verl_adapter.checkpoint import sealed as checkpoint
-from marsrl_verl.verl_adapter.engine.micro_batches import use_fast_partitions
+from marsrl_verl.verl_adapter.engine.micro_batches import use_fast_micro_batches
 from marsrl_verl.verl_adapter.engine.rank_rows import HeldRows, responses_only
 from marsrl_verl.verl_adapter.rollout_server.generation import Generation, Round
 from marsrl_verl.verl_adapter.rollout_server.rollout_manager import MarsRLAgentLoopManager
@@ -218,7 +218,7 @@ class ArrayWorker(Worker):
     def __init__(self, place: Place) -> None:
         super().__init__(place)
         self._held = [HeldRows() for _ in range(place.cluster.ranks)]
-        use_fast_partitions()
+        use_fast_micro_batches()
 
     def requests(self, path: str) -> dict[str, Any]:
         self.place.meter.begin("unpack requests")
@@ -276,7 +276,7 @@ class ArrayWorker(Worker):
         data = self._share(path)
         self.place.meter.begin("micro-batch search, update")
         rows = self._held[rank].complete(data)
-        self._held[rank].release()
+        self._held[rank].release(data)
         for mini_batch in tu.chunk_tensordict(rows, self.place.cluster.updates):
             self._cut(mini_batch)
         self.place.meter.pause()

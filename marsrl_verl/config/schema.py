@@ -17,7 +17,7 @@ from marsrl_verl.core.method import Method
 from marsrl_verl.core.scheduler import Mode
 from marsrl_verl.reporting.run_folder import Existing
 from marsrl_verl.rollout.external.config import ExternalSolverConfig
-from marsrl_verl.settings.choices import OffPolicyMode, Overlap, SeededTokens
+from marsrl_verl.settings.choices import LossMean, OffPolicyMode, Overlap, SeededTokens
 from marsrl_verl.settings.declaration import (
     UNSET,
     ClassSpec,
@@ -69,12 +69,18 @@ class PipelineConfig(Settings):
 
 
 class TrainingConfig(Settings):
-    """How the trainer computes. Gradients of a mini-batch are the same up to rounding."""
+    """How the trainer computes."""
 
     share_prefixes: bool = False
     """Compute tokens that rows have in common at their beginning once: the prompt of a group, and what the
     continuations of a response share with it (AttnRL). Rows of one prompt then go to one rank, and
-    micro-batches are cut by tokens (`ppo_max_token_len_per_gpu`), each shared one counted once."""
+    micro-batches are cut by tokens (`ppo_max_token_len_per_gpu`), each shared one counted once. Gradients of
+    a mini-batch stay the same up to rounding."""
+    loss_mean: LossMean | None = None
+    """How the losses of a mini-batch's tokens are averaged where responses have turns (annotation `turn`):
+    `turn-mean-token-mean`, over all turns of the mean over a turn's tokens;
+    `seq-mean-turn-mean-token-mean`, over responses of the mean over their turns of that. In place of
+    `actor_rollout_ref.actor.loss_agg_mode`, also for entropy bonus and KL term; null: that mode."""
 
 
 class OffPolicyConfig(Settings):

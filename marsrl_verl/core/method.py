@@ -104,6 +104,21 @@ class Probe:
 
 
 @dataclass(frozen=True, slots=True)
+class LossSpec:
+    """The policy loss of a method's updates, where it is not verl's. Clipping, entropy bonus, KL term and
+    mean are settings (`actor_rollout_ref.actor`, `marsrl.training.loss_mean`)."""
+
+    name: str | None = None
+    """`package.module:function`, with the arguments of verl's registered policy losses, or a name in verl's
+    registry; None: `actor_rollout_ref.actor.policy_loss.loss_mode`."""
+    columns: tuple[str, ...] = ()
+    """What it reads of each response token beside verl's arguments: annotations of the sequences (`turn`) or
+    columns of the step (`core.rows`), by name."""
+    settings: Mapping[str, Plain] = field(default_factory=dict)
+    """What else it is told."""
+
+
+@dataclass(frozen=True, slots=True)
 class StepView:
     """What a step trained and what became of its problems, for `Method.observe_step`."""
 
@@ -184,7 +199,9 @@ class Method(ABC):
     unit: Unit = Unit.GROUP
     passes: Passes = Passes.CONTINUOUS
     late_stages: frozenset[str] = frozenset()
-    """Stages whose trajectories may come back without a reward, since `late_rewards` gives it."""
+    """Stages whose trajectories may come back without a reward, since `late_rewards` gives it. Where whole
+    problems are trained, their groups are in the log and in the metrics of the step in which the problem
+    ends."""
 
     # --- settings ------------------------------------------------------------------------------
 
@@ -260,6 +277,11 @@ class Method(ABC):
     def file_checks(cls, run: RunView) -> list[ConfigIssue]:
         """Rules that look at the prompts' class or at the model's files; `checks` found nothing."""
         return []
+
+    @classmethod
+    def loss(cls, config: Any) -> LossSpec:
+        """The policy loss of its updates; `config` is a `Config`."""
+        return LossSpec()
 
     @classmethod
     def plan_lines(cls, run: RunView) -> list[str]:

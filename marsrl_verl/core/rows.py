@@ -16,6 +16,13 @@ from marsrl_verl.core.trajectory import Trajectory
 RESPONSE_MASK, ROLLOUT_LOG_PROBS, TOKEN_VERSIONS = "response_mask", "rollout_log_probs", "token_versions"
 OLD_LOG_PROBS, REF_LOG_PROBS, ENTROPIES = "old_log_probs", "ref_log_probs", "entropies"
 ADVANTAGES, LOSS_WEIGHTS = "advantages", "loss_weights"
+STEP_COLUMNS = frozenset(
+    (
+        RESPONSE_MASK, ROLLOUT_LOG_PROBS, TOKEN_VERSIONS,
+        OLD_LOG_PROBS, REF_LOG_PROBS, ENTROPIES, ADVANTAGES, LOSS_WEIGHTS,
+    )
+)  # fmt: skip
+"""What a column has of the step itself; others are annotations."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -52,7 +59,7 @@ class Rows:
         Args:
             groups: of the step.
             refs: the rows, in the order of the batch.
-            annotations: become columns too, NaN where a sequence has none.
+            annotations: become columns too; where a sequence has none, NaN, or -1 among whole numbers.
         """
         rows = cls(list(groups), list(refs), np.zeros(1, dtype=np.int64))
         sequences = [rows.sequence(row) for row in range(len(rows.refs))]
@@ -64,11 +71,15 @@ class Rows:
         }
         for name in annotations:
             found = [one.annotations.get(name) for one in sequences]
-            missing = [np.full(len(one), np.nan, dtype=np.float32) for one in sequences]
-            rows.columns[name] = _packed(
-                [filler if values is None else values for values, filler in zip(found, missing, strict=True)],
-                np.float32,
-            )
+            dtype = np.result_type(*(one.dtype for one in found if one is not None), np.int8)
+            if not np.issubdtype(dtype, np.integer) or all(one is None for one in found):
+                dtype = np.dtype(np.float32)
+            filler = np.nan if dtype == np.float32 else -1
+            parts = [
+                np.full(len(one), filler, dtype=dtype) if values is None else values
+                for one, values in zip(sequences, found, strict=True)
+            ]
+            rows.columns[name] = _packed(parts, dtype)
         return rows
 
     def __len__(self) -> int:

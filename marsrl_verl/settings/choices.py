@@ -40,6 +40,15 @@ class OffPolicyMode(Choice):
     """As `pois`, with each token weighted by its truncated ratio to the weights that sampled it."""
 
 
+class LossMean(Choice):
+    """How token losses are averaged where responses have turns."""
+
+    TURN = "turn-mean-token-mean"
+    """Over all turns, of the mean over a turn's tokens."""
+    SEQUENCE = "seq-mean-turn-mean-token-mean"
+    """Over sequences, of the mean over a sequence's turns, of the mean over a turn's tokens."""
+
+
 class Overlap(Choice):
     """Whether generation and training take turns."""
 

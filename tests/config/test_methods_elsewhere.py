@@ -12,7 +12,7 @@ from marsrl_verl.algos import registry
 CODE = '''
 from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.algos.marsrl.config import Config as Base
-from marsrl_verl.core.method import Method
+from marsrl_verl.core.method import LossSpec, Method
 from marsrl_verl.settings.declaration import limits
 from marsrl_verl.settings.issues import ConfigIssue
 
@@ -37,6 +37,9 @@ class Voting(MarsRL):
     @classmethod
     def plan_lines(cls, run):
         return [f"  votes: {run.settings.algo.votes}"]
+
+class OwnLoss(Voting):
+    loss = classmethod(lambda cls, config: LossSpec("strange_voting.loss:of_turns"))
 
 class Plain(Voting):
     masks = Method.masks
@@ -96,6 +99,18 @@ REFUSED = {
 def test_its_settings_are_refused_like_ours(run, package, case):
     word, key, said = REFUSED[case]
     assert_refused(run(f"marsrl.algo.name={NAME}", word, "cluster=cpu"), key, said)
+
+
+def test_its_policy_loss_is_the_only_one(run, package):
+    own, mode = (
+        "marsrl.algo.name=strange_voting.method:OwnLoss",
+        "actor_rollout_ref.actor.policy_loss.loss_mode",
+    )
+    clip = "actor_rollout_ref.actor.clip_ratio=0.1"
+    assert run(own, clip, "cluster=cpu").status == 0, "its ratio need not be 1"
+    assert_refused(
+        run(own, f"{mode}=gspo", "cluster=cpu"), f"{mode} = gspo", "own, strange_voting.loss:of_turns"
+    )
 
 
 def test_a_masking_that_it_does_not_do_is_refused(run, package):

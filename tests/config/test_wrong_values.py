@@ -113,6 +113,13 @@ SETTINGS = {
         "longest response in tokens",
     ),
     "unknown mean": ({f"{ACTOR}.loss_agg_mode": "token"}, "seq-mean-token-sum-norm"),
+    "two means": (
+        {
+            "marsrl.training.loss_mean": "turn-mean-token-mean",
+            f"{ACTOR}.loss_agg_mode": "seq-mean-token-mean",
+        },
+        "averaged by marsrl.training.loss_mean = turn-mean-token-mean",
+    ),
     "unknown loss": ({f"{ACTOR}.policy_loss.loss_mode": "vanila"}, "mean vanilla?"),
     "loss of sequences": ({f"{ACTOR}.policy_loss.loss_mode": "geo_mean"}, "update is cut"),
     "loss of the sampler's": ({f"{ACTOR}.policy_loss.loss_mode": "bypass_mode"}, "vanilla"),

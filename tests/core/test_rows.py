@@ -18,7 +18,10 @@ from marsrl_verl.core.trajectory import FinishReason, RewardResult, Trajectory
 
 def sequence(role: str, *mask: int, version: int = 0, **annotations) -> Sequence:
     length = len(mask)
-    found = {name: np.array(values) for name, values in annotations.items()}
+    found = {
+        name: np.array(values, np.int16 if name == "turn" else np.float32)
+        for name, values in annotations.items()
+    }
     return Sequence(role, [1], range(length), [-0.5] * length, mask, [(length, version)], annotations=found)
 
 
@@ -50,12 +53,12 @@ def test_packed_by_hand():
     assert rows.columns[RESPONSE_MASK].tolist() == [1, 0, 1, 1, 1, 1, 0]
     assert rows.columns[TOKEN_VERSIONS].tolist() == [0, 0, 0, 0, 2, 2, 2]
     assert rows.columns[ROLLOUT_LOG_PROBS].tolist() == [-0.5] * 7
-    np.testing.assert_array_equal(rows.columns["turn"], np.array([np.nan] * 4 + [0, 0, 1], np.float32))
+    np.testing.assert_array_equal(rows.columns["turn"], [-1] * 4 + [0, 0, 1])
     assert np.isnan(rows.columns["entropy"]).all()
     kinds = {name: str(column.dtype) for name, column in rows.columns.items()}
     assert kinds == {
         RESPONSE_MASK: "uint8", ROLLOUT_LOG_PROBS: "float32", TOKEN_VERSIONS: "int32",
-        "turn": "float32", "entropy": "float32",
+        "turn": "int16", "entropy": "float32",
     }  # fmt: skip
     assert rows.row_of_token().tolist() == [0] * 4 + [2] * 3
     assert rows.trained_tokens().tolist() == [3, 0, 2]

@@ -68,15 +68,16 @@ def test_a_problem_is_rewarded_when_it_ends_and_then_trained_whole(restarted):
     scheduler.start_step(1, problems(1))
     scheduler.absorb([unscored(item) for item in scheduler.next_round()])
     first = scheduler.finish_step()
-    assert first.trained == [] and [group.group_id for group in first.completed] == ["p0/a/0"]
-    assert all(one.reward is None for one in first.completed[0].trajectories)
+    assert first.trained == first.completed == [], "a plan is reported with its reward"
     if restarted:
         scheduler = reload(scheduler, method)
     scheduler.start_step(2, [])
     scheduler.absorb([answers(item) for item in scheduler.next_round()])
     second = scheduler.finish_step()
     assert [group.group_id for group in second.trained] == ["p0/a/0", "p0/b/0", "p0/b/1"]
-    assert second.trained[0].rewards == [0.5, 1.5]
+    assert [group.group_id for group in second.completed] == ["p0/a/0", "p0/b/0", "p0/b/1"]
+    assert second.completed[0].rewards == second.trained[0].rewards == [0.5, 1.5]
+    assert second.request_ages == {"b": 1.0}
     assert method.observed == [["p0/a/0", "p0/b/0", "p0/b/1"]]
 
 

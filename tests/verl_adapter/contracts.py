@@ -141,6 +141,8 @@ SIGNATURES: dict[str, list[str]] = {
     "verl.workers.rollout.llm_server:LLMServerManager.get_replicas": ["self"],
     "verl.workers.rollout.llm_server:LLMServerClient._acquire_server": ["self", "request_id", "extra"],
     "verl.workers.rollout.llm_server:LLMServerClient._release_server": ["self", "server_id", "request_id"],
+    "verl.trainer.ppo.core_algos:register_policy_loss": ["name"],
+    "verl.utils.torch_functional:masked_sum": ["values", "mask", "axis"],
     "verl.utils.seqlen_balancing:karmarkar_karp": ["seqlen_list", "k_partitions", "equal_size"],
     "verl.utils.seqlen_balancing:get_seqlen_balanced_partitions": [
         "seqlen_list", "k_partitions", "equal_size",
@@ -242,6 +244,8 @@ PRESENT: dict[str, type] = {
     "verl.utils.checkpoint.fsdp_checkpoint_manager:local_mkdir_safe": object,
     "verl.utils.metric:AggregationType.SUM": object,
     "verl.workers.engine.fsdp.transformer_impl:prepare_micro_batches": object,
+    "verl.trainer.ppo.core_algos:POLICY_LOSS_REGISTRY": dict,
+    "verl.workers.utils.losses:agg_loss": object,
     "verl.checkpoint_engine.base:TensorMeta": type,
     "verl.trainer.ppo.ray_trainer:LLMServerManager": type,
     "verl.single_controller.ray:RayWorkerGroup": type,
@@ -330,7 +334,17 @@ FINGERPRINTS: dict[str, tuple[str, str]] = {
     ),
     "verl.workers.utils.losses:ppo_loss": (
         "3b76cb0b848481c9",
-        "batch.PolicyBatch and rank_rows provide the columns and normalisers it reads",
+        "batch.PolicyBatch and rank_rows provide the columns and normalisers it reads; policy_loss replaces "
+        "the name agg_loss while it runs",
+    ),
+    "verl.trainer.ppo.core_algos:agg_loss": (
+        "f64efb504103d267",
+        "policy_loss._averaged_with stands in for it, in policy losses, entropy bonus and KL term",
+    ),
+    "verl.utils.seqlen_balancing:karmarkar_karp": ("6dad8391d9d13fba", "micro_batches replaces it"),
+    "verl.utils.tensordict_utils:index_select_tensor_dict": (
+        "14e3125e3636cf46",
+        "micro_batches replaces it",
     ),
     "verl.utils.distributed:initialize_global_process_group_ray": (
         "285ca954ecfcb7b4",

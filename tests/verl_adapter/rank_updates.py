@@ -28,6 +28,7 @@ WORLDS = (1, 2)
 ALL = 1000
 """More rows or tokens than there are."""
 SEQUENCE_MEANS = ("seq-mean-token-mean", "seq-mean-token-sum", "seq-mean-token-sum-norm")
+TURN_MEANS = ("turn-mean-token-mean", "seq-mean-turn-mean-token-mean")
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ class Case:
     own_mean: bool = False
     """The control: each micro-batch is divided by its own tokens."""
     mean: str = "token-mean"
-    """How the loss is averaged (`loss_agg_mode`)."""
+    """How the loss is averaged (`loss_agg_mode`, or `loss_mean` of TURN_MEANS)."""
 
 
 CASES: dict[str, Case] = {
@@ -73,7 +74,7 @@ CASES: dict[str, Case] = {
     "own mean, all tokens": Case(own_mean=True),
     **{
         f"{mean}, {name}": Case(rows=rows, tokens=tokens, updates=updates, mean=mean)
-        for mean in SEQUENCE_MEANS
+        for mean in SEQUENCE_MEANS + TURN_MEANS
         for name, rows, tokens, updates in (
             ("all tokens", None, ALL, 1),
             ("one row", 1, ALL, 1),
@@ -127,6 +128,7 @@ def trained_groups(*, partial: bool) -> list[Any]:
             # A tool wrote every fifth token.
             [int(i % 5 != 4) for i in range(length)],
             ((first, 1), (length, 2)),
+            annotations={"turn": np.array([i // 5 if i % 5 != 4 else -1 for i in range(length)], np.int16)},
         )
         return Trajectory(f"{group_id}#{k}", [sequence], FinishReason.STOP, reward=RewardResult(reward))
 
@@ -266,7 +268,10 @@ class Bench:
         self.module.config._attn_implementation = case.attention
         self.trainer.settings.algo.mastered_tokens.enabled = case.masked
         self.trainer.method.mastered = replace(self.trainer.method.mastered, enabled=case.masked)
-        for name, value in {"loss_agg_mode": case.mean, "loss_scale_factor": 25}.items():
+        turns = case.mean in TURN_MEANS
+        self.trainer.settings.training.loss_mean = case.mean if turns else None
+        mode = "token-mean" if turns else case.mean
+        for name, value in {"loss_agg_mode": mode, "loss_scale_factor": 25}.items():
             object.__setattr__(self.loss.args[0].keywords["config"], name, value)  # verl freezes it
         dynamic, rows = case.rows is None, case.rows or 1
         engine, actor = self.worker.actor.engine_config, self.config.actor_rollout_ref.actor

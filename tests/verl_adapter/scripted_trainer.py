@@ -28,6 +28,7 @@ from marsrl_verl.core.scheduler import Scheduler
 from marsrl_verl.verl_adapter import stop_signals
 from marsrl_verl.verl_adapter.checkpoint.sealed import describe_shards
 from marsrl_verl.verl_adapter.engine.batch import jagged
+from marsrl_verl.verl_adapter.engine.policy_loss import COLUMN, MEAN_KEY, SPEC_KEY
 from marsrl_verl.verl_adapter.rollout_server.engine_watch import EngineGuard, EngineWatch, Limits
 from marsrl_verl.verl_adapter.rollout_server.generation import Generation, Round
 from marsrl_verl.verl_adapter.trainer.problem_stream import AskedProblems, ProblemStream
@@ -97,9 +98,15 @@ class Workers:
     def __init__(self, trainer: ScriptedTrainer, policy: str) -> None:
         self._trainer, self._policy = trainer, policy
         self._lengths: list[int] = []
+        self._held: dict[str, int] = {}
 
     def hold_rows(self, data: TensorDict) -> TensorDict:
         self._lengths = data["response_mask"].offsets().diff().tolist()
+        filled = data["response_mask"].unbind()
+        self._held = {
+            "rows": int(data["n_rows"][0]), "turns": int(data["n_turns"][0]),
+            "padding": sum(not row.any() for row in filled),
+        }  # fmt: skip
         return data.select("row_id")
 
     def compute_log_prob(self, data: TensorDict) -> TensorDict:
@@ -110,8 +117,17 @@ class Workers:
 
     def update_actor(self, data: TensorDict) -> TensorDict:
         assert data["row_id"].tolist() == list(range(len(self._lengths))), "an update is of all rows held"
-        trained = {"step": self._trainer.global_steps, "policy": self._policy}
-        self._trainer.updated.append({**trained, "advantages": data["advantages"].values().tolist()})
+        self._trainer.updated.append(
+            {
+                "step": self._trainer.global_steps,
+                "policy": self._policy,
+                "advantages": data["advantages"].values().tolist(),
+                "spec": tu.get(data, SPEC_KEY),
+                "mean": tu.get(data, MEAN_KEY),
+                "columns": {name: data[name] for name in data.keys() if name.startswith(COLUMN)},  # noqa: SIM118
+                **self._held,
+            }
+        )
         self._trainer.weights.steps_of[self._policy].append(self._trainer.global_steps)
         return tu.get_tensordict({}, {"metrics": {"mfu": 0.0, "pg_loss": [0.5]}})
 

@@ -17,9 +17,9 @@ from verl.protocol import BatchData
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.rows import RowRef
-from marsrl_verl.core.sequence import Sequence
+from marsrl_verl.core.sequence import TURN, Sequence
 from marsrl_verl.core.trajectory import FinishReason, Trajectory
-from marsrl_verl.verl_adapter.engine.batch import PADDING, TURN, BatchPlan, StepBatch, arrange
+from marsrl_verl.verl_adapter.engine.batch import PADDING, BatchPlan, StepBatch, arrange
 from marsrl_verl.verl_adapter.engine.rank_rows import HeldRows, responses_only, with_token_columns
 
 
@@ -136,7 +136,7 @@ def test_every_token_comes_back_to_its_row_whatever_the_cut(sizes, ranks, update
     for share in BatchData(part.ids(1.0)).chunk(ranks):
         held = HeldRows()
         held.hold(pickle.loads(pickle.dumps(share)))
-        rows = held.complete(share.select("row_id"))
+        rows = held.complete(share.select("row_id", "policy"))
         # As the engine: a value for each token of a row, in the place before it.
         values = torch.cat([ids.roll(-1) for ids in rows["input_ids"].unbind()]).float()
         by_token = torch.nested.nested_tensor_from_jagged(values, rows["input_ids"].offsets())
@@ -160,13 +160,28 @@ def test_rows_are_held_until_they_are_let_go_of():
     assert lists(some["advantages"]) == [[0.0, 1.0, 2.0], [5.0]]
     again = held.complete(part.columns({}))
     assert set(again.keys()).isdisjoint({"advantages"}) and len(again) == 3
-    with pytest.raises(RuntimeError, match=r"rows \[3\] are not on this rank, which holds 3"):
+    with pytest.raises(
+        RuntimeError, match=r"rows \[3\] of the policy 'policy' are not on this rank, which holds 3"
+    ):
         data = part.columns({})
         data["row_id"][2] = 3
         held.complete(data)
-    held.release()
+    held.release(part.columns({}))
     with pytest.raises(RuntimeError, match="hold_rows first"):
         held.complete(part.columns({}))
+
+
+def test_policies_that_share_workers_keep_their_rows_apart():
+    """As two adapters on one base: all rows are held before the first policy is updated."""
+    rows = [sequence(1, n, policy=name) for n, name in zip((2, 5, 3), "aba", strict=True)]
+    parts, held = batch_of(rows).parts, HeldRows()
+    for part in parts:
+        held.hold(part.ids(1.0))
+    for part, lengths in zip(parts, ([4, 3], [6]), strict=True):
+        assert held.complete(part.columns({}))["input_ids"].offsets().diff().tolist() == lengths
+        held.release(part.columns({}))
+    with pytest.raises(RuntimeError, match=r"rows \[0, 1\] of the policy 'a' are not on this rank"):
+        held.complete(parts[0].columns({}))
 
 
 def test_rows_travel_once():

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 from fresh_python import clean_environment
-from rank_updates import CASES, SEQUENCE_MEANS, WORLDS, trained_groups
+from rank_updates import CASES, SEQUENCE_MEANS, TURN_MEANS, WORLDS, trained_groups
 
 from marsrl_verl.core.prefix_tree import distinct_tokens
 
@@ -131,8 +131,8 @@ def test_shared_and_complete_groups_have_the_gradient_of_complete_groups(results
 
 
 @pytest.mark.parametrize("world", WORLDS)
-@pytest.mark.parametrize("mean", SEQUENCE_MEANS)
-def test_means_over_sequences_are_the_same_however_the_update_is_cut(results, world, mean):
+@pytest.mark.parametrize("mean", SEQUENCE_MEANS + TURN_MEANS)
+def test_means_over_sequences_and_turns_are_the_same_however_the_update_is_cut(results, world, mean):
     for updates in ("", "two updates, "):
         expected = results[1][f"{mean}, {updates}all tokens"]
         cuts = [

@@ -24,15 +24,19 @@ from verl.workers.engine.utils import prepare_micro_batches
 from verl.workers.utils.losses import ppo_loss
 
 from marsrl_verl.core.group import Group
+from marsrl_verl.core.method import LossSpec
 from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.rows import ADVANTAGES, OLD_LOG_PROBS, RowRef
-from marsrl_verl.core.sequence import Sequence
+from marsrl_verl.core.sequence import TURN, Sequence
 from marsrl_verl.core.trajectory import FinishReason, Trajectory
+from marsrl_verl.settings.choices import LossMean
 from marsrl_verl.verl_adapter.engine.batch import BatchPlan, arrange
-from marsrl_verl.verl_adapter.engine.rank_rows import HeldRows, loss_over_all_rows
+from marsrl_verl.verl_adapter.engine.policy_loss import loss_inputs, update_loss
+from marsrl_verl.verl_adapter.engine.rank_rows import HeldRows
 from marsrl_verl.verl_adapter.trainer.policy_trainer import PolicyTrainer
 
 VOCABULARY = 13
+CUTS = ({"multiple": 40}, {"micro_rows": 3}, {"micro_tokens": 24}, {"ranks": 3, "micro_rows": 2})
 ENTROPY_COEFFICIENT = 0.05
 
 
@@ -86,21 +90,25 @@ class Workers:
 
 
 def rows(count: int = 11, seed: int = 5) -> list[tuple[Sequence, np.ndarray]]:
-    """Sequences of uneven lengths with advantages by token; a tool wrote part of one, and all of one."""
+    """Sequences of uneven lengths with advantages by token, most of them with turns; a tool wrote part of
+    one, and all of one."""
     generator = torch.Generator().manual_seed(seed)
     made = []
     for i in range(count):
         prompt, response = (int(torch.randint(1, 9, (), generator=generator)) for _ in range(2))
         ids = torch.randint(VOCABULARY, (prompt + response,), generator=generator).tolist()
         mask = [k % 2 for k in range(response)] if i == 5 else [int(i != 3)] * response
-        sequence = Sequence("solver", ids[:prompt], ids[prompt:], [-1.0] * response, mask)
+        turns = {TURN: np.arange(response, dtype=np.int16) // (1 + i % 3)} if i % 4 else {}
+        sequence = Sequence("solver", ids[:prompt], ids[prompt:], [-1.0] * response, mask, annotations=turns)
         first, second = torch.randn(2, generator=generator).tolist()
         half = response // 2 if i % 2 else response
         made.append((sequence, np.array([first] * half + [second] * (response - half))))
     return made
 
 
-def shares_sent(training, *, ranks: int, updates: int, multiple: int, behaviour: TinyModel) -> list:
+def shares_sent(
+    training, *, ranks: int, updates: int, multiple: int, behaviour: TinyModel, spec: LossSpec, mean
+) -> list:
     """What every rank trains on: the rows that the trainer sent it, and the update's columns."""
     members = [
         Trajectory(f"g#{i}", [sequence], FinishReason.STOP) for i, (sequence, _) in enumerate(training)
@@ -108,7 +116,8 @@ def shares_sent(training, *, ranks: int, updates: int, multiple: int, behaviour:
     request = RolloutRequest("g", Problem("p", "?", "1"), "solver", "solver", (), n=len(members))
     refs = [RowRef(0, place) for place in range(len(members))]
     plan = BatchPlan(ranks, seed=1, step=1, micro_batch_rows=multiple)
-    batch = arrange([Group(request, members)], refs, lambda policy: plan, lambda count: updates)
+    columns = tuple({*spec.columns, *((TURN,) if mean else ())})
+    batch = arrange([Group(request, members)], refs, lambda policy: plan, lambda count: updates, columns)
     found, (part,) = batch.rows, batch.parts
     old, advantages = (np.zeros(found.tokens) for _ in range(2))
     for row, ref in enumerate(found.refs):
@@ -122,8 +131,9 @@ def shares_sent(training, *, ranks: int, updates: int, multiple: int, behaviour:
     }  # fmt: skip
     workers = Workers(ranks)
     trainer = SimpleNamespace(
-        config=OmegaConf.create({"actor_rollout_ref": {"actor": actor}}), _workers=lambda policy: workers
-    )
+        config=OmegaConf.create({"actor_rollout_ref": {"actor": actor}}), _workers=lambda policy: workers,
+        settings=SimpleNamespace(training=SimpleNamespace(loss_mean=mean)), _loss=spec, _loss_columns=columns,
+    )  # fmt: skip
     workers.hold_rows(part.ids(1.0))
     PolicyTrainer._update_policy(trainer, part)
     return workers.shares
@@ -140,6 +150,8 @@ def update_gradient(
     on_policy: bool = False,
     entropy: float = ENTROPY_COEFFICIENT,
     mean: str = "token-mean",
+    turn_mean: LossMean | None = None,
+    spec: LossSpec | None = None,
 ) -> tuple[torch.Tensor, float]:
     """Gradient and loss of the first mini-batch, averaged over ranks and summed over micro-batches."""
     model = TinyModel(seed=0)
@@ -148,7 +160,8 @@ def update_gradient(
         with torch.no_grad():
             behaviour.head += 0.2 * TinyModel(seed=1).head  # far enough for some ratios to be clipped
     multiple = multiple or micro_rows or 1
-    shares = shares_sent(training, ranks=ranks, updates=updates, multiple=multiple, behaviour=behaviour)
+    cut = {"ranks": ranks, "updates": updates, "multiple": multiple}
+    shares = shares_sent(training, **cut, behaviour=behaviour, spec=spec or LossSpec(), mean=turn_mean)
     config = FSDPActorConfig(
         strategy="fsdp2",
         rollout_n=1,
@@ -161,7 +174,7 @@ def update_gradient(
     )
     assert {tu.get(share, "num_mini_batch") for share in shares} == {updates}
     mini_batches = [tu.chunk_tensordict(share, updates)[0] for share in shares]
-    loss_fn = functools.partial(loss_over_all_rows, functools.partial(ppo_loss, config))
+    loss_fn = functools.partial(update_loss, functools.partial(ppo_loss, config=config))
     tokens = sum(int(one["loss_mask"].sum()) for one in mini_batches)
     total = 0.0
     for data in mini_batches:
@@ -215,7 +228,7 @@ def test_means_over_sequences_are_over_those_in_the_loss(whole, mean):
     """Whatever the cut; at ratio 1 and without entropy it is the definition's gradient, without the row that
     has no token in the loss."""
     expected = update_gradient(rows(), mean=mean)
-    for cut in ({"multiple": 40}, {"micro_rows": 3}, {"micro_tokens": 24}, {"ranks": 3, "micro_rows": 2}):
+    for cut in CUTS:
         assert_same(update_gradient(rows(), mean=mean, **cut), expected)
     model, losses = TinyModel(seed=0), []
     for sequence, advantages in rows():
@@ -229,6 +242,91 @@ def test_means_over_sequences_are_over_those_in_the_loss(whole, mean):
     by_definition = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
     found = update_gradient(rows(), mean=mean, on_policy=True, entropy=0.0)
     torch.testing.assert_close(found[0], by_definition, rtol=1e-5, atol=1e-8)
+
+
+def turn_losses(sequence: Sequence, losses: torch.Tensor) -> list[torch.Tensor]:
+    """The mean loss of each turn with a token in the loss; a sequence without turns is one."""
+    turns = sequence.annotations.get(TURN, np.full(len(sequence), -1))
+    kept = sequence.response_mask.astype(bool)
+    return [losses[torch.from_numpy(kept & (turns == turn))].mean() for turn in np.unique(turns[kept])]
+
+
+@pytest.mark.parametrize("mean", LossMean)
+def test_means_over_turns_are_over_those_in_the_loss(whole, mean):
+    """As means over sequences: whatever the cut, and at ratio 1 the definition's gradient."""
+    expected = update_gradient(rows(), turn_mean=mean)
+    assert (expected[0] - whole[0]).abs().max() > 1e-3, "another mean"
+    for cut in CUTS:
+        assert_same(update_gradient(rows(), turn_mean=mean, **cut), expected)
+    model, means = TinyModel(seed=0), []
+    for sequence, advantages in rows():
+        logs = model.response_log_probs(sequence)
+        means.append(turn_losses(sequence, -torch.from_numpy(advantages) * logs))
+    means = [one for one in means if one]
+    assert len(means) == 10 and sum(map(len, means)) > 25
+    if mean is LossMean.TURN:
+        loss = torch.stack([one for some in means for one in some]).mean()
+    else:
+        loss = torch.stack([torch.stack(some).mean() for some in means]).mean()
+    loss.backward()
+    by_definition = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+    found = update_gradient(rows(), turn_mean=mean, on_policy=True, entropy=0.0)
+    torch.testing.assert_close(found[0], by_definition, rtol=1e-5, atol=1e-8)
+
+
+@pytest.mark.parametrize("mean", LossMean)
+def test_entropy_bonus_has_the_same_mean_over_turns(mean):
+    without, with_bonus = (update_gradient(rows(), turn_mean=mean, entropy=one)[1] for one in (0.0, 0.05))
+    model, means = TinyModel(seed=0), []
+    for sequence, _ in rows():
+        ids = torch.from_numpy(sequence.input_ids()).long()
+        logs = model.distribution(ids[:-1])[len(sequence.prompt_ids) - 1 :].detach()
+        means.append(turn_losses(sequence, -(logs.exp() * logs).sum(dim=1)))
+    of_sequences = [torch.stack(one).mean() for one in means if one]
+    chosen = [one for some in means for one in some] if mean is LossMean.TURN else of_sequences
+    assert without - with_bonus == pytest.approx(0.05 * float(torch.stack(chosen).mean()), rel=1e-5)
+
+
+def turn_sums(*, log_prob, old_log_prob, advantages, response_mask, config, **_):
+    """A policy loss by `package.module:function`: the geometric ratio of each turn times its advantage,
+    summed over turns and divided by tokens, turns and sequences of the mini-batch."""
+    found = loss_inputs()
+    turns, total = found.columns[TURN], 0.0
+    assert found.columns["rollout_log_probs"].shape == response_mask.shape
+    for row, kept in enumerate(response_mask):
+        for turn in turns[row][kept].unique():
+            chosen = kept & (turns[row] == turn)
+            ratio = (log_prob - old_log_prob)[row][chosen].mean().exp()
+            total = total - found.settings["scale"] * ratio * advantages[row][chosen].mean()
+    return total * found.ranks / (found.tokens + found.turns + found.sequences), {}
+
+
+def test_a_policy_loss_of_a_method_reads_columns_normalisers_and_settings():
+    named = f"{__name__}:turn_sums"
+    spec = LossSpec(named, (TURN, "rollout_log_probs"), {"scale": 3.0})
+    expected = update_gradient(rows(), spec=spec, entropy=0.0)
+    for cut in CUTS:
+        assert_same(update_gradient(rows(), spec=spec, entropy=0.0, **cut), expected)
+    model, total, turns, tokens = TinyModel(seed=0), 0.0, 0, 0
+    for sequence, advantages in rows():
+        logs = model.response_log_probs(sequence)
+        ratios = turn_losses(sequence, logs - logs.detach())
+        worth = turn_losses(sequence, torch.from_numpy(advantages))
+        total = total - 3.0 * sum(one.exp() * other for one, other in zip(ratios, worth, strict=True))
+        turns, tokens = turns + len(ratios), tokens + sequence.trained_tokens
+    (total / (tokens + turns + 10)).backward()
+    by_definition = torch.cat([parameter.grad.flatten() for parameter in model.parameters()])
+    found = update_gradient(rows(), spec=spec, entropy=0.0, on_policy=True)
+    torch.testing.assert_close(found[0], by_definition, rtol=1e-5, atol=1e-8)
+
+
+def test_a_policy_loss_that_averages_by_itself_is_refused_with_a_mean_over_turns():
+    spec = LossSpec(f"{__name__}:turn_sums", (TURN, "rollout_log_probs"), {"scale": 1.0})
+    with pytest.raises(
+        RuntimeError, match="loss_mean = turn-mean-token-mean: the policy loss averages by itself"
+    ):
+        update_gradient(rows(), spec=spec, turn_mean=LossMean.TURN)
+    assert_same(update_gradient(rows()), update_gradient(rows(), spec=LossSpec("vanilla")))
 
 
 @pytest.mark.parametrize("micro_rows", [1, 2, 3, 4])

@@ -29,6 +29,21 @@ _OWN_MEAN = {
 
 def check_loss(ctx: Context) -> Iterator[ConfigIssue]:
     """The mean of the policy loss, and its mode."""
+    yield from _check_mean(ctx)
+    if (mean := ctx.settings.training.loss_mean) is not None:
+        for key in changed(ctx, _ACTOR, ("loss_agg_mode",)):
+            what = f"The losses are averaged by marsrl.training.loss_mean = {mean}."
+            yield ctx.issue(key, what, "Leave it out, or set marsrl.training.loss_mean=null.")
+    own = ctx.method.loss(ctx.settings.algo).name
+    if own is None:
+        yield from _check_mode(ctx)
+        return
+    for key in changed(ctx, f"{_ACTOR}.policy_loss", ("loss_mode",)):
+        what = f"The method {ctx.settings.algo.name} has a policy loss of its own, {own}."
+        yield ctx.issue(key, what, "Leave it out.")
+
+
+def _check_mean(ctx: Context) -> Iterator[ConfigIssue]:
     key, scale_key = f"{_ACTOR}.loss_agg_mode", f"{_ACTOR}.loss_scale_factor"
     scale, fixed = ctx.get(scale_key), ctx.get(key) == _FIXED_SCALE
     yield from one_of(key, str(ctx.get(key)), LOSS_MEANS)
@@ -40,6 +55,9 @@ def check_loss(ctx: Context) -> Iterator[ConfigIssue]:
         yield ctx.issue(scale_key, what, fix)
     elif not fixed and scale is not None:
         yield ctx.issue(scale_key, f"Only {key}={_FIXED_SCALE} divides by it.", "Leave it out.")
+
+
+def _check_mode(ctx: Context) -> Iterator[ConfigIssue]:
     key = f"{_ACTOR}.policy_loss.loss_mode"
     mode, beta = str(ctx.get(key)), ctx.get(_BETA)
     if mode in _OWN_MEAN:
@@ -64,7 +82,8 @@ def check_clip(ctx: Context) -> Iterator[ConfigIssue]:
     # In sequential mode all of a step's tokens are of the weights that record their log-probabilities.
     stale = mode is OffPolicyMode.RECORDED and pipeline.mode is not Mode.SEQUENTIAL
     own_ratio = mode is OffPolicyMode.SAIS or stale
-    if several or int(actor.ppo_epochs) > 1 or own_ratio or actor.policy_loss.loss_mode != "vanilla":
+    own_loss = ctx.method.loss(ctx.settings.algo).name is not None or actor.policy_loss.loss_mode != "vanilla"
+    if several or int(actor.ppo_epochs) > 1 or own_ratio or own_loss:
         return
     what = "With one update per step the importance ratio is exactly 1, so nothing is ever clipped."
     fix = (

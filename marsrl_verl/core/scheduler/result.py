@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from marsrl_verl.core.group import Group
@@ -20,7 +20,9 @@ class StepResult:
     """Groups that enter the loss: complete ones, with `min_group` also parts. `trained_before` names the
     trajectories that entered an earlier loss."""
     completed: list[Group]
-    """All groups that completed in this step."""
+    """All groups that completed in this step; where the end of a problem rewards a group
+    (`Method.late_stages`), those of the problems that ended in it. Without a reward only where a problem
+    ended early: dropped, stale, rejected."""
     ended: list[Ended]
     """Problems that left in this step."""
     waiting: dict[str, int]
@@ -37,7 +39,7 @@ class StepResult:
     """Age in steps of the oldest waiting request, by stage; 0 where none waits."""
     request_ages: dict[str, float]
     """Mean age in steps of the requests of the completed groups, by stage with such groups: how old the
-    text is that the newest weights answered."""
+    text is that the newest weights answered. Groups that are rewarded later are left out."""
 
     @classmethod
     def of(
@@ -47,12 +49,18 @@ class StepResult:
         trained: list[Group],
         completed: list[Group],
         waiting: list[RolloutRequest],
+        rewarded_later: Callable[[Group], bool],
     ) -> StepResult:
-        """What the open step of `state` brought, before it is closed."""
+        """What the open step of `state` brought, before it is closed.
+
+        Args:
+            rewarded_later: whether the end of its problem gives a group its rewards.
+        """
         step = state.step or 0
         ages: dict[str, list[int]] = {}
         for group in completed:
-            ages.setdefault(group.request.stage, []).append(step - group.request.created_step)
+            if not rewarded_later(group):
+                ages.setdefault(group.request.stage, []).append(step - group.request.created_step)
         waits = {name: [step - one.created_step for one in waiting if one.stage == name] for name in stages}
         return cls(
             step=step,

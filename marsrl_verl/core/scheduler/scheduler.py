@@ -183,8 +183,10 @@ class Scheduler:
         completed = sorted(state.completed, key=lambda group: group.group_id)
         nobody_follows = last or (pass_over and self.idle())
         trained = self._groups_to_train(completed, 1 if nobody_follows else self.min_groups)
-        result = StepResult.of(state, tuple(self._stages), trained, completed, self._waiting())
+        stages, later = tuple(self._stages), self._rewarded_at_the_end
+        result = StepResult.of(state, stages, trained, completed, self._waiting(), later)
         state.completed, state.ended, state.open, state.stale = [], [], False, 0
+        state.own_arrays()
         return result
 
     def _groups_to_train(self, completed: list[Group], least: int) -> list[Group]:
@@ -328,8 +330,13 @@ class Scheduler:
         group = Group(request, pending.ended(), frozenset(pending.trained))
         if self.method.unit is Unit.GROUP:
             self._reward_late([group])
-        self._state.completed.append(group)
+        if not self._rewarded_at_the_end(group):
+            self._state.completed.append(group)
         self._state.problems[request.problem.problem_id].done[group_id] = group
+
+    def _rewarded_at_the_end(self, group: Group) -> bool:
+        """Whether the end of its problem gives a group its rewards; it is reported then."""
+        return self.method.unit is Unit.PROBLEM and group.request.stage in self.method.late_stages
 
     def _reward_late(self, groups: list[Group], *, complete: bool = True) -> None:
         """Give a unit the rewards that only all of it tells; where it is complete, all must have one."""
@@ -417,6 +424,7 @@ class Scheduler:
         for group_id in one.requests:
             del self._state.problem_of[group_id]
         del self._state.problems[one.problem.problem_id]
+        self._state.completed += filter(self._rewarded_at_the_end, one.passed + one.groups())
         if self.method.unit is Unit.PROBLEM and reason is not EndReason.REJECTED:
             groups = one.passed + one.groups()
             self._reward_late(groups, complete=reason not in (EndReason.DROPPED, EndReason.STALE))

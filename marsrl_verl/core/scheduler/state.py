@@ -7,6 +7,7 @@ from typing import Any
 
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.method import Ended, EndReason
+from marsrl_verl.core.owned import Copies
 from marsrl_verl.core.request import Problem, RolloutRequest, problem_from_plain, problem_to_plain
 from marsrl_verl.core.sequence import Plain
 from marsrl_verl.core.trajectory import RolloutOutput, Trajectory
@@ -90,7 +91,7 @@ class SchedulerState:
     problem_of: dict[str, str] = field(default_factory=dict)
     """Group id -> problem id, for every request of a current stage."""
     completed: list[Group] = field(default_factory=list)
-    """Groups that completed in the open step."""
+    """Groups that completed in the open step, see `StepResult.completed`."""
     deferred: list[Group] = field(default_factory=list)
     """Groups to train that wait for others, so that an update is not too small."""
     stale: int = 0
@@ -101,6 +102,21 @@ class SchedulerState:
     def request(self, group_id: str) -> RolloutRequest:
         """The request of a group of a current stage."""
         return self.problems[self.problem_of[group_id]].requests[group_id]
+
+    def own_arrays(self) -> None:
+        """Copy arrays that are others' (`core.owned`): at the end of a step, of all that is kept."""
+        copies = Copies()
+        for pending in self.pending.values():
+            copies.take(pending.members.values())
+            pending.state = copies.plain(pending.state)
+        for group in self.deferred:
+            copies.take(group.trajectories)
+        for one in self.problems.values():
+            for group in [*one.done.values(), *one.passed]:
+                copies.take(group.trajectories)
+            for name, request in one.requests.items():
+                if request.prefix is not None:
+                    one.requests[name] = replace(request, prefix=copies.sequence(request.prefix))
 
     def to_plain(self) -> dict[str, Any]:
         """Dictionaries, lists, strings, numbers and arrays. Every problem and every group is written once."""

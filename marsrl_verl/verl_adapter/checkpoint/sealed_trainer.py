@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,7 +15,7 @@ from marsrl_verl.reporting.seal import remedy
 from marsrl_verl.verl_adapter.checkpoint import sealed as checkpoint
 
 
-class SealedCheckpointTrainer(RayPPOTrainer):
+class SealedCheckpointTrainer(RayPPOTrainer, ABC):
     """Upstream behaviour: verl writes weights, optimizer and data state one after another, marks the step as
     the newest last, and deletes older weights in between."""
 
@@ -22,16 +23,16 @@ class SealedCheckpointTrainer(RayPPOTrainer):
     """Whether the run's folder held a run that goes on; otherwise `resume_mode=auto` starts from scratch,
     whatever lies in the folder of checkpoints by now."""
 
-    def plugin_state(self) -> dict[str, Any]:
-        """What a checkpoint holds beside verl's part."""
-        raise NotImplementedError
-
-    def load_plugin_state(self, state: dict[str, Any]) -> None:
-        """Continue with a saved state."""
-        raise NotImplementedError
-
     sealed_step: int | None = None
     """The step of the checkpoint that was written or loaded last."""
+
+    @abstractmethod
+    def plugin_state(self) -> dict[str, Any]:
+        """What a checkpoint holds beside verl's part."""
+
+    @abstractmethod
+    def load_plugin_state(self, state: dict[str, Any]) -> None:
+        """Continue with a saved state."""
 
     def _save_checkpoint(self, state: dict[str, Any] | None = None) -> None:
         """verl's checkpoint with the plugin's state in it, sealed when all of it is written.
@@ -78,9 +79,14 @@ class SealedCheckpointTrainer(RayPPOTrainer):
     def _shards(self, folder: Path) -> dict[str, checkpoint.Facts]:
         """Size and checksum of the ranks' files: each rank reads what it wrote, on its own node."""
         found: dict[str, checkpoint.Facts] = {}
-        for files in self.actor_rollout_wg.describe_shards(str(folder.absolute())):
-            found.update(files)
+        for group in self._worker_groups():
+            for files in group.describe_shards(str(folder.absolute())):
+                found.update(files)
         return found
+
+    def _worker_groups(self) -> list[Any]:
+        """The groups of workers that have weights to train; those of verl's trainer are the only one."""
+        return [self.actor_rollout_wg]
 
     def _load_checkpoint(self) -> int:
         """Restore verl's part, then the plugin's, if there is a checkpoint.

@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from tensordict import TensorDict
+from verl.utils import tensordict_utils as tu
 
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.prefix_tree import prefix_order, shared_with_previous
@@ -27,6 +28,8 @@ PADDING = -1
 """A slot without a row."""
 ROW_ID, TEMPERATURE, ROWS_IN_UPDATE, TURNS_IN_UPDATE = "row_id", "temperature", "n_rows", "n_turns"
 INPUT_IDS, PROMPT_LENGTH = "input_ids", "prompt_len"
+POLICY = "policy"
+"""Of all of a batch's rows: several policies may share a group of workers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +77,15 @@ class PolicyBatch:
         """What the workers are sent of the rows themselves.
 
         Returns:
-            Per slot (S,): `row_id` (its number), `prompt_len`, `temperature`, `n_rows` and `n_turns`: rows
-            with a token in the loss, and their turns, in the slot's mini-batch over all ranks. Jagged:
-            `input_ids` (S, P + T) int32, `response_mask` (S, T) uint8.
+            The policy's name. Per slot (S,): `row_id` (its number), `prompt_len`, `temperature`, `n_rows` and
+            `n_turns`: rows with a token in the loss, and their turns, in the slot's mini-batch of all ranks.
+            Jagged: `input_ids` (S, P + T) int32, `response_mask` (S, T) uint8.
         """
         prompts = [self._sequence(row).prompt_ids if row != PADDING else _ONE_TOKEN for row in self.slots]
         responses = [self._sequence(row).response_ids if row != PADDING else _ONE_TOKEN for row in self.slots]
         prompt_lengths = np.array([len(one) for one in prompts], dtype=np.int64)
         pieces = [piece for pair in zip(prompts, responses, strict=True) for piece in pair]
-        return TensorDict(
+        return self._named(
             {
                 ROW_ID: torch.arange(len(self)),
                 PROMPT_LENGTH: torch.from_numpy(prompt_lengths),
@@ -91,8 +94,7 @@ class PolicyBatch:
                 TURNS_IN_UPDATE: torch.from_numpy(self._per_update(self._turns_in_loss())),
                 INPUT_IDS: jagged(np.concatenate(pieces), prompt_lengths + self._lengths()),
                 RESPONSE_MASK: self.column(self.rows.columns[RESPONSE_MASK]),
-            },
-            batch_size=[len(self)],
+            }
         )
 
     def column(self, values: NDArray[Any]) -> torch.Tensor:
@@ -110,11 +112,11 @@ class PolicyBatch:
         if slots is not None:
             chosen = np.array(slots, dtype=np.int64)
             part = PolicyBatch(self.policy, self.rows, self.slots[chosen], self.updates, self.plan)
-            return TensorDict(
-                {**part.columns(named), ROW_ID: torch.from_numpy(chosen)}, batch_size=[len(chosen)]
-            )
+            found = part.columns(named)
+            found[ROW_ID] = torch.from_numpy(chosen)
+            return found
         columns = {name: self.column(values) for name, values in named.items()}
-        return TensorDict({ROW_ID: torch.arange(len(self)), **columns}, batch_size=[len(self)])
+        return self._named({ROW_ID: torch.arange(len(self)), **columns})
 
     def read(self, found: torch.Tensor, into: NDArray[Any], slots: Sequence[int] | None = None) -> None:
         """Write what the workers found into a column of the step's rows.
@@ -128,6 +130,11 @@ class PolicyBatch:
         for place, slot in enumerate(range(len(self)) if slots is None else slots):
             if (row := int(self.slots[slot])) != PADDING:
                 into[self.rows.slice(row)] = values[offsets[place] : offsets[place + 1]]
+
+    def _named(self, columns: dict[str, torch.Tensor]) -> TensorDict:
+        """The columns of all slots, with the policy's name."""
+        data = TensorDict(columns, batch_size=[len(self)])  # type: ignore[arg-type]
+        return tu.assign_non_tensor(data, **{POLICY: self.policy})
 
     def _sequence(self, row: int) -> TokenSequence:
         return self.rows.sequence(row)

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import torch
 from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
@@ -12,9 +9,9 @@ from verl.utils import tensordict_utils as tu
 from marsrl_verl.core.rows import RESPONSE_MASK
 from marsrl_verl.verl_adapter.engine.batch import (
     INPUT_IDS,
+    POLICY,
     PROMPT_LENGTH,
     ROW_ID,
-    ROWS_IN_UPDATE,
     TEMPERATURE,
 )
 
@@ -45,45 +42,50 @@ def _jagged(values: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
 
 
 class HeldRows:
-    """Rows that a rank keeps for the rest of a step, so that their tokens are sent once."""
+    """Rows that a rank keeps for the rest of a step, so that their tokens are sent once, by policy."""
 
     def __init__(self) -> None:
-        self._rows: TensorDict | None = None
-        self._place: dict[int, int] = {}
+        self._held: dict[str, tuple[TensorDict, dict[int, int]]] = {}
+        """Rows, and where each is among them by its `row_id`."""
 
     def hold(self, data: TensorDict) -> None:
-        """Keep rows, and let go of those before."""
-        self._place = {number: place for place, number in enumerate(data[ROW_ID].tolist())}
-        self._rows = with_token_columns(data)
+        """Keep a policy's rows, and let go of those that it had before."""
+        places = {number: place for place, number in enumerate(data[ROW_ID].tolist())}
+        self._held[_policy(data)] = with_token_columns(data), places
 
     def complete(self, data: TensorDict) -> TensorDict:
-        """The rows that `data` names by `row_id`, with its columns and settings; where it brings tokens of
-        its own, these.
+        """The rows that `data` names by policy and `row_id`, with its columns and settings; where it brings
+        tokens of its own, these.
 
         Raises:
             RuntimeError: a row is not held.
         """
         if data.get(INPUT_IDS, None) is not None:
             return with_token_columns(data)
-        wanted = data[ROW_ID].tolist()
-        if self._rows is None or (missing := [number for number in wanted if number not in self._place]):
-            named = wanted[:4] if self._rows is None else missing[:4]
+        policy, wanted = _policy(data), data[ROW_ID].tolist()
+        held, places = self._held.get(policy, (None, {}))
+        missing = [number for number in wanted if number not in places]
+        if held is None or missing:
             raise RuntimeError(
-                f"rows {named} are not on this rank, which holds {len(self._place)}: call hold_rows first, "
-                "with the same ranks"
+                f"rows {missing[:4]} of the policy {policy!r} are not on this rank, which holds "
+                f"{len(places)} of it: call hold_rows first, with the same ranks"
             )
-        places = [self._place[number] for number in wanted]
-        if places == list(range(len(self._place))):
-            rows = TensorDict(dict(self._rows.items()), batch_size=self._rows.batch_size)
+        chosen = [places[number] for number in wanted]
+        if chosen == list(range(len(places))):
+            rows = TensorDict(dict(held.items()), batch_size=held.batch_size)
         else:
-            rows = tu.index_select_tensor_dict(self._rows, places)
+            rows = tu.index_select_tensor_dict(held, chosen)
         for name, value in data.items():
             rows[name] = value
         return rows
 
-    def release(self) -> None:
-        """Keep nothing."""
-        self._rows, self._place = None, {}
+    def release(self, data: TensorDict) -> None:
+        """Keep nothing more of the policy that `data` names."""
+        self._held.pop(_policy(data), None)
+
+
+def _policy(data: TensorDict) -> str:
+    return str(tu.get(data, POLICY))
 
 
 def responses_only(output: TensorDict, data: TensorDict) -> TensorDict:
@@ -102,15 +104,3 @@ def responses_only(output: TensorDict, data: TensorDict) -> TensorDict:
             values = value.values().float()
             output[name] = _jagged(torch.cat([values[start:end] for start, end in spans]), lengths)
     return output
-
-
-def loss_over_all_rows(
-    loss: Callable[..., Any], *, model_output: Any, data: TensorDict, dp_group: Any = None
-) -> Any:
-    """A loss of verl's whose means over sequences are over the rows of the mini-batch on all ranks.
-
-    Upstream behaviour: `global_batch_size` comes with the batch, rows of padding included.
-    """
-    # A rank's micro-batch lies in one mini-batch, so that its rows agree.
-    tu.assign_non_tensor(data, global_batch_size=max(int(data[ROWS_IN_UPDATE][0]), 1))
-    return loss(model_output=model_output, data=data, dp_group=dp_group)

@@ -15,14 +15,10 @@ from marsrl_verl.config.pools import own_pool_gpus
 from marsrl_verl.verl_adapter.checkpoint import resumed_optimizer
 from marsrl_verl.verl_adapter.checkpoint import sealed as checkpoint
 from marsrl_verl.verl_adapter.engine.batch import ROW_ID
-from marsrl_verl.verl_adapter.engine.micro_batches import use_fast_partitions
+from marsrl_verl.verl_adapter.engine.micro_batches import use_fast_micro_batches
+from marsrl_verl.verl_adapter.engine.policy_loss import update_loss
 from marsrl_verl.verl_adapter.engine.probe_engine import register_engine
-from marsrl_verl.verl_adapter.engine.rank_rows import (
-    HeldRows,
-    loss_over_all_rows,
-    responses_only,
-    with_token_columns,
-)
+from marsrl_verl.verl_adapter.engine.rank_rows import HeldRows, responses_only, with_token_columns
 from marsrl_verl.verl_adapter.platform_choice import on_cpu_platform
 from marsrl_verl.verl_adapter.rollout_server.weight_sockets import use_own_sockets
 
@@ -38,7 +34,7 @@ class MarsRLTrainingWorker(TrainingWorker):
             initialize_gloo()
             use_whole_batch_log_probs()
         register_engine()
-        use_fast_partitions()
+        use_fast_micro_batches()
         checkpoint.without_lock_files()
         super().__init__(config)
 
@@ -74,15 +70,15 @@ class MarsRLActorRolloutRefWorker(ActorRolloutRefWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def init_model(self) -> None:
-        """As upstream, with a loss that counts rows over all ranks."""
+        """As upstream, with a loss that counts rows over all ranks, and is the method's."""
         super().init_model()
         if self.actor is not None:
-            self.actor.set_loss_fn(functools.partial(loss_over_all_rows, self.actor.loss_fn))
+            self.actor.set_loss_fn(functools.partial(update_loss, self.actor.loss_fn))
 
     @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))
     def hold_rows(self, data: TensorDict) -> TensorDict:
         """Keep a step's rows until its update; the other calls name them by `row_id`. Returns their ids."""
-        ids = data.select(ROW_ID)
+        ids = data.select(ROW_ID)  # before columns are added to it
         self._held.hold(data)
         return ids
 
@@ -104,7 +100,7 @@ class MarsRLActorRolloutRefWorker(ActorRolloutRefWorker):
     def update_actor(self, data: TensorDict) -> TensorDict | None:
         """As upstream, of the rows that are held, which are let go of."""
         rows = self._held.complete(data)
-        self._held.release()
+        self._held.release(data)
         return super().update_actor(rows)
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)

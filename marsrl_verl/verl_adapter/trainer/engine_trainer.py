@@ -119,6 +119,8 @@ class EngineTrainer(SealedCheckpointTrainer):
                 within(SILENCE_SECONDS, "the engines did not drop their round", self._drop_round)
                 return
             except Exception:
+                # Whatever it was: an engine that did not drop its round may hold what saving needs, and
+                # killing takes nothing of it. The error must not keep the state from being saved.
                 _log.exception("the engines are killed")
         # One of them is broken, and may hold what the trainer needs.
         self.engines.watch.kill()
@@ -133,8 +135,9 @@ class EngineTrainer(SealedCheckpointTrainer):
         if hasattr(self, "engines"):
             self.engines.watch.kill()
         if hasattr(self, "actor_rollout_wg"):
-            for worker in self.actor_rollout_wg.workers:
-                ray.kill(worker)
+            for group in self._worker_groups():
+                for worker in group.workers:
+                    ray.kill(worker)
 
     # --- times --------------------------------------------------------------------------------------
 

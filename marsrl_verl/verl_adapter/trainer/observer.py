@@ -12,6 +12,7 @@ from marsrl_verl.algos.registry import method_class
 from marsrl_verl.config.evaluation_plan import evaluation_at
 from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.core.engine import Engine, StreamingEngine
+from marsrl_verl.core.owned import Copies
 from marsrl_verl.core.prompts import Prompts
 from marsrl_verl.core.request import Problem, Sampling
 from marsrl_verl.core.rows import TokenAdvantages
@@ -167,6 +168,9 @@ class TrainingObserver:
         )
         self._last_evaluation = result
         runs = [result.sampled, *([result.greedy] if result.greedy is not None else [])]
+        copies = Copies()  # the last evaluation is kept until the run ends
+        for run_result in runs:
+            copies.take(call.trajectory for call in run_result.calls)
         self._warn_of_grades((call.request.role, call.trajectory) for run in runs for call in run.calls)
         found = result.record.estimates | result.record.effort
         if missing := result.record.not_asked:

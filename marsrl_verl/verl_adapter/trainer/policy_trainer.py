@@ -16,7 +16,7 @@ from verl.utils.py_functional import rename_dict
 from marsrl_verl.algos.mastered_tokens import MasteredTokens
 from marsrl_verl.config.batching import optimizer_updates
 from marsrl_verl.config.schema import MarsRLConfig
-from marsrl_verl.core.method import Method, Probe, StepView
+from marsrl_verl.core.method import LossSpec, Method, Probe, StepView
 from marsrl_verl.core.policy import PolicySet
 from marsrl_verl.core.rows import (
     ADVANTAGES,
@@ -24,12 +24,14 @@ from marsrl_verl.core.rows import (
     LOSS_WEIGHTS,
     OLD_LOG_PROBS,
     REF_LOG_PROBS,
+    STEP_COLUMNS,
     Rows,
 )
 from marsrl_verl.core.scheduler import Scheduler, StepResult
-from marsrl_verl.core.sequence import RECORDED_ENTROPIES, RECORDED_LOG_PROBS
+from marsrl_verl.core.sequence import RECORDED_ENTROPIES, RECORDED_LOG_PROBS, TURN
 from marsrl_verl.settings.choices import OffPolicyMode
 from marsrl_verl.verl_adapter.engine.batch import BatchPlan, PolicyBatch, StepBatch, arrange
+from marsrl_verl.verl_adapter.engine.policy_loss import COLUMN, MEAN_KEY, SPEC_KEY, register_loss
 from marsrl_verl.verl_adapter.engine.shared_prefix_engine import SHARE_KEY, computed_tokens
 from marsrl_verl.verl_adapter.trainer.engine_trainer import EngineTrainer
 from marsrl_verl.verl_adapter.trainer.loss_inputs import correct_off_policy, entropy_metrics, set_advantages
@@ -47,6 +49,12 @@ class PolicyTrainer(EngineTrainer):
     global_steps: int
     metrics: dict[str, float]
     """Of the current step."""
+
+    def init_workers(self) -> None:
+        """As the engine trainer's, once the method's policy loss is found."""
+        if (name := self._loss.name) is not None:
+            register_loss(name)  # the workers do the same when they need it
+        super().init_workers()
 
     def _fit_run_probes(self) -> None:
         """Find out what the method wants to know of sequences at the end of their stage."""
@@ -87,13 +95,16 @@ class PolicyTrainer(EngineTrainer):
         """The rows of the step in the order of the ranks; None when nothing trains."""
         refs = self.method.select(result.trained, self.global_steps)
         recorded = self.settings.off_policy.mode is OffPolicyMode.RECORDED
+        annotations = [name for name in self._loss_columns if name not in STEP_COLUMNS]
+        annotations += [RECORDED_LOG_PROBS, RECORDED_ENTROPIES] if recorded else []
         batch = arrange(
             result.trained,
             refs,
             functools.partial(self._batch_plan, share=self.settings.training.share_prefixes),
             lambda rows: optimizer_updates(self.settings.pipeline, rows),
-            (RECORDED_LOG_PROBS, RECORDED_ENTROPIES) if recorded else (),
+            tuple(dict.fromkeys(annotations)),
         )
+        self._refuse_missing_annotations(batch)
         self._refuse_rows_out_of_turn(batch, due)
         self._refuse_other_temperatures(batch.rows)
         self.metrics.update(self.method.observe_step(StepView(batch.rows, result.ended, result.deferred)))
@@ -105,6 +116,30 @@ class PolicyTrainer(EngineTrainer):
         self.metrics["batch/padding_rows"] = sum(part.padding for part in batch.parts)
         self.metrics["batch/tokens"] = batch.tokens
         return batch
+
+    @property
+    def _loss(self) -> LossSpec:
+        """The method's policy loss."""
+        return type(self.method).loss(self.settings.algo)
+
+    @property
+    def _loss_columns(self) -> tuple[str, ...]:
+        """What the loss reads of each response token, beside what verl's losses read."""
+        turns = (TURN,) if self.settings.training.loss_mean is not None else ()
+        return tuple(dict.fromkeys((*self._loss.columns, *turns)))
+
+    def _refuse_missing_annotations(self, batch: StepBatch) -> None:
+        """Something that the loss reads and that no response has would have no effect."""
+        sequences = [batch.rows.sequence(row) for row in range(len(batch.rows))]
+        for name in self._loss_columns:
+            known = name in STEP_COLUMNS or any(name in one.annotations for one in sequences)
+            if sequences and not known:
+                who = f"{type(self.method).__name__}.loss reads"
+                if name not in self._loss.columns:
+                    who = f"marsrl.training.loss_mean={self.settings.training.loss_mean} takes"
+                raise ValueError(
+                    f"{who} the annotation {name!r}, which none of the step's {len(sequences)} responses has"
+                )
 
     def _refuse_rows_out_of_turn(self, batch: StepBatch, due: frozenset[str]) -> None:
         for part in batch.parts:
@@ -222,7 +257,7 @@ class PolicyTrainer(EngineTrainer):
         which a batch of varying size cannot promise; the worker takes `num_mini_batch` instead.
         """
         actor = self.config.actor_rollout_ref.actor
-        data = part.columns(_loss_columns(part.rows))
+        data = part.columns(_update_columns(part.rows, self._loss_columns))
         tu.assign_non_tensor(
             data,
             calculate_entropy=actor.calculate_entropy or actor.entropy_coeff != 0.0,
@@ -233,7 +268,11 @@ class PolicyTrainer(EngineTrainer):
             seed=actor.data_loader_seed,
             dataloader_kwargs={"shuffle": actor.shuffle},
             compute_loss=True,
-            **{SHARE_KEY: part.plan.share_prefixes},
+            **{
+                SHARE_KEY: part.plan.share_prefixes,
+                SPEC_KEY: self._loss,
+                MEAN_KEY: self.settings.training.loss_mean,
+            },
         )
         output = tu.get(self._workers(part.policy).update_actor(data), "metrics")
         metrics = rename_dict(output, "actor/")
@@ -241,8 +280,14 @@ class PolicyTrainer(EngineTrainer):
         return reduce_metrics(metrics)
 
 
-def _loss_columns(rows: Rows) -> dict[str, NDArray[Any]]:
-    """What verl's loss reads of the response tokens, by its names."""
+def _update_columns(rows: Rows, loss_columns: tuple[str, ...]) -> dict[str, NDArray[Any]]:
+    """What verl's loss reads of the response tokens, by its names, and the method's."""
+    if missing := [name for name in loss_columns if name not in rows.columns]:
+        raise ValueError(
+            f"the loss reads the columns {missing}, which this step does not have; it has "
+            f"{', '.join(sorted(rows.columns))}"
+        )
     named = {"old_log_probs": OLD_LOG_PROBS, "advantages": ADVANTAGES}
     named |= {"ref_log_prob": REF_LOG_PROBS, "rollout_is_weights": LOSS_WEIGHTS}
-    return {name: rows.columns[column] for name, column in named.items() if column in rows.columns}
+    known = {name: rows.columns[column] for name, column in named.items() if column in rows.columns}
+    return known | {f"{COLUMN}{name}": rows.columns[name] for name in loss_columns}
