@@ -19,7 +19,7 @@ help:
 	@echo "make test   all tests, end-to-end ones included"
 	@echo "make unit   the tests that take seconds"
 	@echo "make e2e    the tests with real Ray, FSDP2 and vLLM"
-	@echo "make lint   ruff and mypy"
+	@echo "make lint   ruff, mypy and the import contracts"
 	@echo "make check-gpu-extra"
 	@echo "            whether the extras for GPUs can be resolved on each Python (uv; metadata only, a minute)"
 
@@ -60,6 +60,7 @@ lint: $(STAMP)
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
 
 # From the index alone: the CPU build of torch among the wheels at hand must not stand in for the GPU's.
 check-gpu-extra: $(STAMP)
@@ -72,4 +73,4 @@ check-gpu-extra: $(STAMP)
 	done
 
 clean:
-	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache .import_linter_cache

@@ -21,9 +21,6 @@ format or plain columns (`docs/data.md`), and its problems are the same for all 
 from __future__ import annotations
 
 import argparse
-import datetime
-import json
-import platform
 import sys
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -35,6 +32,8 @@ from benchmarks.disruption.problems import REWARDS, AnswerCheck, read_problems, 
 from benchmarks.disruption.sampling import Decoding
 from benchmarks.disruption.statistics import as_table, summarise
 from benchmarks.disruption.study import Found, Plan, Study
+from benchmarks.record import options, write_json
+from benchmarks.timing import tensor_machine
 from marsrl_verl.algos.marsrl.prompts import MathPrompts
 from marsrl_verl.data.problems import ANSWER_COLUMN, Columns
 from marsrl_verl.data.rows import DataError
@@ -65,11 +64,8 @@ FILE = Defaults(problems=None, samples=8, max_new_tokens=8192, delta=4, reward="
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    result = argparse.ArgumentParser(
-        prog="python -m benchmarks.attention_disruption",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    result = options(__doc__, "settings, figures and every answer, after each seed,")
+    result.prog = "python -m benchmarks.attention_disruption"
     add = result.add_argument
 
     def differing(name: str, help_text: str, **kwargs: Any) -> None:
@@ -109,7 +105,6 @@ def parser() -> argparse.ArgumentParser:
         choices=["auto", "float32", "bfloat16", "float16"],
         help="auto: the model's own",
     )
-    add("--json", type=Path, help="write settings, figures and every answer here, after each seed")
     return result
 
 
@@ -172,16 +167,14 @@ def run(one: argparse.Namespace) -> int:
     columns = Columns(question=one.question_column, answer=one.answer_column)
     of_file = None if one.data is None else read_problems(one.data, columns, one.problems)
     model, chat = load(one)
-    device = torch.cuda.get_device_name(model.device) if model.device.type == "cuda" else platform.machine()
-    machine = f"{datetime.date.today()}, {device}, torch {torch.__version__}, {one.model}, {model.dtype}"
-    print(machine, flush=True)
+    place = f"{tensor_machine(model.device)}\n{one.model}, {model.dtype}"
+    print(place, flush=True)
     check, found = AnswerCheck(one.reward, chat), Found()
     study = Study(model, chat, MathPrompts(one.instruction), check, plan, _say)
     try:
         for seed in one.seeds:
             found += study.run(of_file or tiny_problems(one.problems, seed), seed)
-            if one.json is not None:
-                _write(one.json, machine, one, found)
+            _write(one.json, place, one, found)
     finally:
         check.close()
     print(", ".join(f"{count} {what}" for what, count in found.counts.items()))
@@ -200,16 +193,16 @@ def _say(line: str) -> None:
     print(line, file=sys.stderr, flush=True)
 
 
-def _write(path: Path, machine: str, one: argparse.Namespace, found: Found) -> None:
+def _write(path: Path | None, place: str, one: argparse.Namespace, found: Found) -> None:
     settings = {name: str(value) if isinstance(value, Path) else value for name, value in vars(one).items()}
     content = {
-        "machine": machine,
+        "machine": place,
         "settings": settings,
         "responses": found.counts,
         "lines": [line.to_json() for line in summarise(found.disrupted)],
         "answers": [asdict(answer) for answer in found.disrupted],
     }
-    path.write_text(json.dumps(content, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_json(path, content)
 
 
 def main(words: list[str] | None = None) -> int:

@@ -11,17 +11,6 @@ from pathlib import Path
 BEFORE, AFTER = "before", "after"
 
 
-def revision(tree: Path) -> str:
-    """The checkout's commit, marked where the package differs from it."""
-    asked = ["git", "-C", str(tree), "describe", "--always", "--exclude=*"]
-    found = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()
-    changed = subprocess.run(
-        ["git", "-C", str(tree), "status", "--porcelain", "marsrl_verl"],
-        capture_output=True, text=True, check=False,
-    ).stdout  # fmt: skip
-    return (found or "unknown") + (", with changes" if changed.strip() else "")
-
-
 def environment(tree: Path) -> dict[str, str]:
     """Variables of a process that is to use the checkout's package, and of all processes that it starts. Its
     working folder has to be the checkout, too."""

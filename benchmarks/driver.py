@@ -18,7 +18,6 @@ processes use one thread. Each checkout brings the implementation that fits it (
 
 from __future__ import annotations
 
-import argparse
 import json
 import math
 import os
@@ -31,15 +30,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.checkouts import revision
 from benchmarks.driver_step.inputs import Sizes, generate
 from benchmarks.driver_step.interface import Cluster
+from benchmarks.record import HERE, commit, machine, options, write_json
 from benchmarks.tables import table
-from benchmarks.training_runs import machine
 
 IMPLEMENTATIONS = ("arrays", "lists")
 """Files of a checkout's `driver_step`, the newest first: `lists` is of checkouts whose samples hold lists."""
-HERE = Path(__file__).parent.parent
 DRIVER, BACKGROUND = "driver", "background"
 SCALE = 0.5
 SIZES, CLUSTER = Sizes(), Cluster()
@@ -197,9 +194,7 @@ def per_row(results: list[Result], facts: dict[str, float]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options(__doc__, "all phases")
     parser.add_argument("--tree", type=Path, default=HERE, help="checkout to measure")
     parser.add_argument("--compare", type=Path, nargs=2, metavar=("BEFORE", "AFTER"), help="two checkouts")
     parser.add_argument("--scale", type=float, default=SCALE, help="share of the published 2,304 rows")
@@ -213,7 +208,6 @@ def main() -> None:
     parser.add_argument("--ranks", type=int, default=CLUSTER.ranks, help="data-parallel ranks")
     parser.add_argument("--updates", type=int, default=CLUSTER.updates, help="mini-batches")
     parser.add_argument("--repeat", type=int, default=3, help="runs of each checkout, in turn")
-    parser.add_argument("--json", type=Path, help="write all phases here")
     arguments = parser.parse_args()
     sizes = Sizes(
         tokens=arguments.tokens,
@@ -238,27 +232,24 @@ def main() -> None:
                 runs[index].append(measure(trees[index], inputs, cluster))
                 one = total(runs[index][-1])
                 print(
-                    f"run {number + 1}, {revision(trees[index])}: {one['seconds']:.1f} s, peak "
+                    f"run {number + 1}, {commit(trees[index])}: {one['seconds']:.1f} s, peak "
                     f"{one['peak']:,.0f} MiB above {runs[index][-1]['resident_at_begin']:,.0f}",
                     flush=True,
                 )
     finally:
         shutil.rmtree(inputs)
     for tree, results in zip(trees, runs, strict=True):
-        print(f"\n{revision(tree)}, medians of {len(results)}\n\n{phase_table(results)}\n")
+        print(f"\n{commit(tree)}, medians of {len(results)}\n\n{phase_table(results)}\n")
         print(per_row(results, facts))
     if len(runs) == 2:
         print(f"\n{comparison_table(*runs)}\n")
         print("\n".join(["metrics that differ:", *differing_metrics(runs[0][0], runs[1][0])]))
-    if arguments.json is not None:
-        found = [
-            {"revision": revision(tree), "runs": results} for tree, results in zip(trees, runs, strict=True)
-        ]
-        record = {
-            "machine": place.splitlines(), "sizes": asdict(sizes), "facts": facts,
-            "cluster": asdict(cluster), "checkouts": found,
-        }  # fmt: skip
-        arguments.json.write_text(json.dumps(record, indent=1) + "\n")
+    found = [{"revision": commit(tree), "runs": results} for tree, results in zip(trees, runs, strict=True)]
+    record = {
+        "machine": place.splitlines(), "sizes": asdict(sizes), "facts": facts,
+        "cluster": asdict(cluster), "checkouts": found,
+    }  # fmt: skip
+    write_json(arguments.json, record)
 
 
 if __name__ == "__main__":

@@ -13,17 +13,15 @@ the processor computes in float32. `benchmarks.fci_forward` measures whole forwa
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
-import json
 import sys
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 import torch
 
-from benchmarks.timing import machine, measured
+from benchmarks.record import options, write_json
+from benchmarks.timing import measured, tensor_machine
 from marsrl_verl.attention.blocks import plan_visits
 from marsrl_verl.attention.chunked import chunked_column_sums
 from marsrl_verl.attention.column_sums import step_influence
@@ -142,23 +140,18 @@ def line(row: Row) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options(__doc__)
     device = "cuda" if torch.cuda.is_available() else "cpu"
     parser.add_argument("--shapes", nargs="+", choices=SHAPES, default=list(SHAPES))
     parser.add_argument(
         "--lengths", nargs="+", type=int, default=CPU_LENGTHS if device == "cpu" else GPU_LENGTHS
     )
     parser.add_argument("--repeats", type=int, default=5 if device == "cpu" else 20)
-    parser.add_argument("--json", type=Path, help="write the rows here")
     arguments = parser.parse_args()
-    head = machine(device)
-    print(f"{head}; prompt {PROMPT}, steps of {STEP} tokens, delta {DELTA}", flush=True)
+    head = tensor_machine(device)
+    print(f"{head}\nprompt {PROMPT}, steps of {STEP} tokens, delta {DELTA}", flush=True)
     rows = measure(arguments.shapes, arguments.lengths, device, arguments.repeats)
-    if arguments.json is not None:
-        content = {"machine": head, "rows": [asdict(row) for row in rows]}
-        arguments.json.write_text(json.dumps(content, indent=1) + "\n")
+    write_json(arguments.json, {"machine": head, "rows": [asdict(row) for row in rows]})
 
 
 if __name__ == "__main__":

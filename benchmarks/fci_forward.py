@@ -22,21 +22,19 @@ logits). The whole model's ratio lies between the two.
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
-import json
 import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from benchmarks.fci import DELTA, PROMPT, STEP, layout_of
-from benchmarks.timing import machine, milliseconds, peak_memory
+from benchmarks.record import options, write_json
+from benchmarks.timing import milliseconds, peak_memory, tensor_machine
 from marsrl_verl.attention.choices import FciBackend
 from marsrl_verl.attention.collector import collect_influence
 from marsrl_verl.config.model_shapes import PUBLISHED
@@ -207,9 +205,7 @@ def line(row: Row) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
     gpu, flash = device != "cpu", importlib.util.find_spec("flash_attn") is not None
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options(__doc__)
     parser.add_argument("--shape", choices=SHAPES, default="1.5B")
     parser.add_argument("--layers", type=int, help="build so many layers only")
     parser.add_argument("--lengths", nargs="+", type=int, default=[2048, 4096, 8192] if gpu else [1024])
@@ -222,7 +218,6 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16" if gpu else "float32")
     parser.add_argument("--backend", choices=[one.value for one in FciBackend], default="auto")
     parser.add_argument("--repeats", type=int, default=20 if gpu else 5)
-    parser.add_argument("--json", type=Path, help="write the rows here")
     given = parser.parse_args(arguments)
     if given.attention == "flash_attention_2" and not (gpu and flash):
         parser.error("--attention flash_attention_2 needs a GPU and flash-attn: use --attention sdpa")
@@ -236,8 +231,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             f"--lengths has {min(given.lengths)}, expected {least} or more: no step would be measured"
         )
 
-    head = machine(device)
-    print(f"{head}; {given.attention}, {given.dtype}, FCI by {given.backend}", flush=True)
+    head = tensor_machine(device)
+    print(f"{head}\n{given.attention}, {given.dtype}, FCI by {given.backend}", flush=True)
     print(f"prompt {PROMPT}, steps of {STEP} tokens, delta {DELTA}, {given.repeats} repeats; medians (range)")
     if layers < whole:
         print(f"{layers} of {whole} layers: what FCI adds to the layers alone is what counts", flush=True)
@@ -255,9 +250,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         )
         rows.append(measure(setting, device, given.repeats))
         print(line(rows[-1]), flush=True)
-    if given.json is not None:
-        content = {"machine": head, "rows": [asdict(row) for row in rows]}
-        given.json.write_text(json.dumps(content, indent=1) + "\n")
+    write_json(given.json, {"machine": head, "rows": [asdict(row) for row in rows]})
 
 
 if __name__ == "__main__":

@@ -10,9 +10,7 @@ start of the graders included: the seconds until everything is graded, bombs too
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import os
 import statistics
 import time
@@ -23,14 +21,13 @@ from pathlib import Path
 import numpy as np
 from verl import DataProto
 
+from benchmarks.record import PACKAGES, machine, options, write_json
 from benchmarks.tables import table
-from benchmarks.training_runs import machine
 from marsrl_verl.algos.marsrl.prompts import SOLVER
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
 from marsrl_verl.core.request import Problem
 from marsrl_verl.core.trajectory import FinishReason, RewardResult
-from marsrl_verl.machine.packages import versions_of
 from marsrl_verl.rewards.base import ScoreRequest
 from marsrl_verl.verl_adapter.rollout_server.reward_manager import MarsRLRewardManager
 
@@ -183,9 +180,7 @@ def summary(rows: Sequence[Row]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Measure, print a table, and write the rows."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options(__doc__)
     parser.add_argument("--rewards", nargs="+", default=["math_verify", "hybrid"], help="names of reward=…")
     parser.add_argument("--workers", type=int, default=1, help="reward workers (cluster=cpu has 1)")
     parser.add_argument(
@@ -194,9 +189,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--ordinary", type=int, default=40, help="answers beside the bombs")
     parser.add_argument("--bombs", type=int, default=4)
     parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--json", type=Path, help="where the rows are written")
     given = parser.parse_args(arguments)
-    print(machine() + f", math-verify {versions_of(('math-verify',))['math-verify']}\n", flush=True)
+    print(machine((*PACKAGES, "math-verify")) + "\n", flush=True)
     beside = ordinary(given.ordinary)
     rows = []
     for reward in given.rewards:
@@ -209,8 +203,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             ):
                 rows.append(measure(reward, what, answers, given.workers, warm))
     print(summary(rows))
-    if given.json is not None:
-        given.json.write_text(json.dumps([asdict(row) for row in rows], indent=1) + "\n")
+    write_json(given.json, [asdict(row) for row in rows])
     return 0
 
 

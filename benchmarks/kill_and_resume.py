@@ -31,7 +31,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.training_runs import command, machine, steps, train
+from benchmarks.record import machine
+from benchmarks.training_runs import command, steps, train
 from marsrl_verl.core.trajectory import FinishReason
 
 SETTINGS = (

@@ -18,8 +18,6 @@ of tokens: the second ratio compares trained tokens per second.
 
 from __future__ import annotations
 
-import argparse
-import json
 import math
 import shutil
 import statistics
@@ -28,8 +26,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks import uneven_lengths
+from benchmarks.record import machine, options, with_overrides, write_json
 from benchmarks.tables import with_interval
-from benchmarks.training_runs import Step, machine, steps, train
+from benchmarks.training_runs import Step, steps, train
 from marsrl_verl.demo.files import tiny_model
 
 MODES: dict[str, tuple[str, ...]] = {
@@ -184,9 +183,7 @@ def _listed(values: list[float], digits: int) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options(__doc__)
     parser.add_argument("--problems", nargs="+", type=int, default=[4, 32], help="new problems per step")
     parser.add_argument("--repeat", type=int, default=2, help="runs per mode and size, interleaved")
     parser.add_argument("--steps", type=int, default=6, help="steps of the sequential run")
@@ -202,12 +199,10 @@ def main() -> None:
         help="steps of the other runs beyond those of the sequential one; a run that trains too little is an "
         "error, not a result (default: 9, with --uneven as many again and 12)",
     )
-    parser.add_argument("--json", type=Path, help="write the rows here")
     parser.add_argument(
         "--modes", nargs="+", choices=MODES, default=list(MODES), help="sequential among them"
     )
-    arguments, overrides = parser.parse_known_args()
-    overrides = [one for one in overrides if one != "--"]
+    arguments, overrides = with_overrides(parser)
     if "sequential" not in arguments.modes:
         parser.error("--modes: sequential is needed, it says how many samples the others train")
     extra = arguments.extra_steps
@@ -232,13 +227,12 @@ def main() -> None:
                     runs[mode] = run(mode, problems, number, count, root, overrides)
                     print(f"{problems} problems, repetition {number + 1}: {mode} is done", flush=True)
                 rows += rows_of(runs, problems, number)
-                if arguments.json:
-                    record = {
-                        "machine": place,
-                        "settings": settings | {"extra_steps": extra, "overrides": overrides},
-                        "rows": [asdict(row) for row in rows],
-                    }
-                    arguments.json.write_text(json.dumps(record, indent=1))
+                record = {
+                    "machine": place,
+                    "settings": settings | {"extra_steps": extra, "overrides": overrides},
+                    "rows": [asdict(row) for row in rows],
+                }
+                write_json(arguments.json, record)
     finally:
         shutil.rmtree(root)
     print(table(rows))

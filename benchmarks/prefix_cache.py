@@ -26,8 +26,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from benchmarks.prefix_rounds import PIPELINED, PLAN_VARIABLE, SEQUENTIAL, Plan, Row, read_rows
+from benchmarks.record import machine, options, write_json
 from benchmarks.tables import table
-from benchmarks.training_runs import machine, steps, train
+from benchmarks.training_runs import steps, train
 from marsrl_verl.demo.files import tiny_model
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -211,9 +212,7 @@ def rounds_table(rows: list[Row]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options(__doc__)
     add = parser.add_argument
     add(
         "--blocks",
@@ -229,7 +228,6 @@ def main() -> None:
     add("--continuation-tokens", type=int, default=32, help="tokens that a continuation adds at most")
     add("--steps", type=int, default=6, help="of the training runs; 0: leave them out")
     add("--seed", type=int, default=1)
-    add("--json", type=Path, help="write the rows here")
     arguments, overrides = parser.parse_known_args()
     arguments.overrides = [one for one in overrides if one != "--"]
     wrong = [one for one in arguments.overrides if not re.match(r"[+~]*[\w.]+=", one)]
@@ -251,13 +249,12 @@ def main() -> None:
     finally:
         shutil.rmtree(root)
     print(f"\nRounds at realistic lengths\n\n{rounds_table(rows)}")
-    if arguments.json is not None:
-        content = {
-            "machine": place,
-            "training": [asdict(one) for one in trained],
-            "rounds": [asdict(one) for one in rows],
-        }
-        arguments.json.write_text(json.dumps(content, indent=1) + "\n")
+    content = {
+        "machine": place,
+        "training": [asdict(one) for one in trained],
+        "rounds": [asdict(one) for one in rows],
+    }
+    write_json(arguments.json, content)
 
 
 if __name__ == "__main__":

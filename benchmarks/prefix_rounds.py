@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from marsrl_verl.algos.marsrl.prompts import SOLVER
+from marsrl_verl.core.group import Group
 from marsrl_verl.core.prefix_tree import distinct_tokens
 from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.sent_prompts import prompts_sent
 from marsrl_verl.core.sequence import TokenIds
-from marsrl_verl.core.trajectory import Group, Trajectory
+from marsrl_verl.core.trajectory import Trajectory
 
 if TYPE_CHECKING:
     from omegaconf import DictConfig

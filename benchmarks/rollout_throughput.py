@@ -36,12 +36,12 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.checkouts import AFTER, BEFORE, environment, in_turn, require_package, revision
+from benchmarks.checkouts import AFTER, BEFORE, environment, in_turn, require_package
+from benchmarks.record import commit, machine
 from benchmarks.throughput import compare
 from benchmarks.throughput.plan import PLAIN, PLAN_VARIABLE, Piece, Plan, Row, Workload, read_results
 from benchmarks.throughput.processes import TAG
 from benchmarks.throughput.tables import piece_table, processor_table, progress, result_table, verdict
-from benchmarks.training_runs import machine
 from marsrl_verl.data.files import as_list
 from marsrl_verl.data.problems import Columns, collect
 from marsrl_verl.data.rows import read_rows
@@ -202,9 +202,9 @@ def main() -> None:
         return
     print(head, flush=True)
     rows, pieces, engine = measure(arguments)
-    print(
-        "\nEngine settings of `LLM.generate`: " + ", ".join(f"{key}={value}" for key, value in engine.items())
-    )
+    if engine:
+        told = ", ".join(f"{key}={value}" for key, value in engine.items())
+        print(f"\nEngine settings of `LLM.generate`: {told}")
     for workload in dict.fromkeys(row.workload for row in rows):
         print(f"\n## {workload}\n\n{result_table(rows, workload)}\n\n{processor_table(rows, workload)}")
         if any(row.variant == PLAIN and row.workload == workload for row in rows):
@@ -224,7 +224,7 @@ def show_pairs(arguments: argparse.Namespace, head: str) -> None:
     trees = {name: tree.resolve() for name, tree in zip((BEFORE, AFTER), arguments.compare, strict=True)}
     for tree in trees.values():
         require_package(tree)
-    head += "".join(f"\n{name}: {revision(tree)}" for name, tree in trees.items())
+    head += "".join(f"\n{name}: {commit(tree)}" for name, tree in trees.items())
     print(head, flush=True)
     heads, rows = [head], []
     if arguments.append and arguments.json.exists():

@@ -10,14 +10,12 @@ are drawn from distributions. All assumptions are printed; `docs/simulation.md` 
 
 from __future__ import annotations
 
-import argparse
 import gc
-import json
 import time
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
+from benchmarks.record import options, write_json
 from benchmarks.simulation.driver import (
     VARIANTS,
     Cluster,
@@ -196,9 +194,7 @@ def assumptions(
 
 
 def main(argv: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options(__doc__, "rows: lengths, seed, variant, metric, value")
     parser.add_argument("--seeds", type=int, default=3, help="number of seeds")
     parser.add_argument("--steps", type=int, default=6, help="steps that count, after the pools are full")
     parser.add_argument(
@@ -214,7 +210,6 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument(
         "--bound", action="store_true", help="only what rounds without any waiting would reach"
     )
-    parser.add_argument("--json", type=Path, help="write rows: lengths, seed, variant, metric, value")
     arguments = parser.parse_args(argv)
     if min(arguments.seeds, arguments.steps, arguments.problems, arguments.replicas) < 1:
         parser.error("--seeds, --steps, --problems and --replicas must be at least 1")
@@ -251,15 +246,14 @@ def main(argv: list[str] | None = None) -> None:
     print(result_table(by_seed))
     print(LEGEND)
     print(f"simulated in {time.monotonic() - began:.0f} s")
-    if arguments.json:
-        rows = [
-            {"lengths": arguments.lengths, "seed": seed, "variant": name, "metric": key, "value": value}
-            for seed, found in by_seed.items()
-            for name, row in found.items()
-            for key, value in row.items()
-        ]
-        content = {"simulation": True, "assumptions": stated, "rows": rows}
-        arguments.json.write_text(json.dumps(content, indent=1) + "\n")
+    rows = [
+        {"lengths": arguments.lengths, "seed": seed, "variant": name, "metric": key, "value": value}
+        for seed, found in by_seed.items()
+        for name, row in found.items()
+        for key, value in row.items()
+    ]
+    content = {"simulation": True, "assumptions": stated, "rows": rows}
+    write_json(arguments.json, content)
 
 
 if __name__ == "__main__":

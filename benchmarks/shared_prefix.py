@@ -16,8 +16,6 @@ Training: two real AttnRL runs of the tiny model that differ in `training=` only
 
 from __future__ import annotations
 
-import argparse
-import json
 import shutil
 import statistics
 import tempfile
@@ -29,7 +27,8 @@ import numpy as np
 import torch
 from transformers import PreTrainedModel, Qwen2Config, Qwen2ForCausalLM
 
-from benchmarks.training_runs import machine, steps, train
+from benchmarks.record import machine, options, with_overrides, write_json
+from benchmarks.training_runs import steps, train
 from marsrl_verl.attention.shared_prefix import dense_mask, node_values, padded_layout
 from marsrl_verl.core.prefix_tree import (
     build_prefix_tree,
@@ -211,17 +210,13 @@ def tree_table(rows: list[TreeRow]) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = options(__doc__)
     parser.add_argument("--lengths", nargs="+", type=int, default=list(LENGTHS), help="tokens per response")
     parser.add_argument(
         "--repeat", type=int, default=3, help="problems per length, each with a seed of its own"
     )
     parser.add_argument("--steps", type=int, default=6, help="steps of the training runs; 0: none")
-    parser.add_argument("--json", type=Path, help="write the rows here")
-    arguments, overrides = parser.parse_known_args()
-    overrides = [one for one in overrides if one != "--"]
+    arguments, overrides = with_overrides(parser)
     place = machine()
     print(place, flush=True)
     measure_tree(64, seed=0)  # the first pass of a process is slower
@@ -242,9 +237,8 @@ def main() -> None:
                 )
         finally:
             shutil.rmtree(root)
-    if arguments.json:
-        rows = {"trees": [asdict(row) for row in trees], "training": [asdict(row) for row in runs]}
-        arguments.json.write_text(json.dumps({"machine": place, **rows}, indent=1))
+    rows = {"trees": [asdict(row) for row in trees], "training": [asdict(row) for row in runs]}
+    write_json(arguments.json, {"machine": place, **rows})
 
 
 if __name__ == "__main__":

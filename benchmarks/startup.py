@@ -25,10 +25,10 @@ from collections import defaultdict
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-from benchmarks.checkouts import AFTER, BEFORE, environment, in_turn, require_package, revision
+from benchmarks.checkouts import AFTER, BEFORE, environment, in_turn, require_package
 from benchmarks.processes import Process, kind_of, tagged_processes
+from benchmarks.record import commit, machine
 from benchmarks.tables import table, with_interval
-from benchmarks.training_runs import machine
 
 TAG = "MARSRL_STARTUP_BENCHMARK"
 HERE = Path(__file__).parent.parent
@@ -222,7 +222,7 @@ def main() -> None:
     place = machine()
     for name, tree in trees.items():
         require_package(tree)
-        place += f"\n{name}: {revision(tree)}" if len(trees) == 2 else ""
+        place += f"\n{name}: {commit(tree)}" if len(trees) == 2 else ""
     print(place, flush=True)
     if arguments.append and arguments.json is None:
         parser.error("--append needs --json")

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import datetime
-import platform
-import re
 import statistics
 import time
 from collections.abc import Callable
@@ -13,27 +10,12 @@ from pathlib import Path
 
 import torch
 
-from benchmarks.training_runs import commit
-from marsrl_verl.machine.packages import installed
+from benchmarks.record import machine
 
 
-def machine(device: str) -> str:
-    """Date, commit, device and versions in one line."""
-    versions = (
-        f"{name} {found}" if (found := installed(name)) else f"no {name}"
-        for name in ("torch", "triton", "transformers")
-    )
-    parts = [f"{datetime.date.today()}", f"commit {commit()}", device_name(device), *versions]
-    return ", ".join([*parts, f"{torch.get_num_threads()} threads"])
-
-
-def device_name(device: str) -> str:
-    """The GPU's name, or the processor's where the system tells it."""
-    if device != "cpu":
-        return torch.cuda.get_device_name(device)
-    known = Path("/proc/cpuinfo")
-    model = re.search(r"model name\s*:\s*(.*)", known.read_text()) if known.exists() else None
-    return model.group(1) if model else platform.processor() or platform.machine()
+def tensor_machine(device: object) -> str:
+    """`machine` with torch's threads."""
+    return f"{machine(('torch', 'triton', 'transformers'), device)}, {torch.get_num_threads()} threads"
 
 
 def milliseconds(work: Callable[[], object], device: str) -> float:

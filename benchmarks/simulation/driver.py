@@ -10,10 +10,10 @@ from benchmarks.simulation.engine_time import EngineModel, Round
 from benchmarks.simulation.workload import TOKENS_PER_UNIT, NoWords, Responses, SimulatedEngine, sampling_of
 from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.algos.marsrl.prompts import SOLVER
+from marsrl_verl.core.group import Group
 from marsrl_verl.core.method import Method
 from marsrl_verl.core.request import Problem
 from marsrl_verl.core.scheduler import Mode, Scheduler
-from marsrl_verl.core.trajectory import Group
 
 
 @dataclass(frozen=True)

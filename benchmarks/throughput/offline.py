@@ -15,7 +15,7 @@ from benchmarks.throughput.plan import AS_STARTED, OFFLINE, Plan, Row, Workload,
 from benchmarks.throughput.processes import TAG, processor_seconds, spent
 from marsrl_verl.algos.marsrl.prompts import SOLVER
 from marsrl_verl.config.checks.context import typed_settings
-from marsrl_verl.rollout.context import Decoding
+from marsrl_verl.rollout.generation import Decoding
 from marsrl_verl.verl_adapter.components import (
     build_prompts,
     chat_tokenizer,

@@ -38,7 +38,7 @@ from marsrl_verl.core.request import RolloutRequest
 from marsrl_verl.core.sequence import token_ids
 from marsrl_verl.core.trajectory import FinishReason, Trajectory
 from marsrl_verl.rewards.base import ScoreRequest
-from marsrl_verl.rollout.context import Decoding
+from marsrl_verl.rollout.generation import Decoding
 from marsrl_verl.verl_adapter.components import chat_tokenizer
 from marsrl_verl.verl_adapter.rollout_server import server
 from marsrl_verl.verl_adapter.rollout_server.client import ServerClient

@@ -31,6 +31,7 @@ class TwoTurns:  # the rollout program; what the calculator writes has mask 0: i
 class Calculator(Method):
     roles = ("solver",)
     stages = (Stage("answer", "solver"),)
+    rollout = "own_method.calculator:TwoTurns"  # in the evaluation too
 
     def __init__(self, settings, tools):
         self.prompts, self.n = tools.prompts, settings.algo.group_size
@@ -40,8 +41,8 @@ class Calculator(Method):
         return (StagePlan("answer", "solver", 1, True, config.group_size),)
 
     def first_requests(self, problem, step):
-        asked = (f"{problem.problem_id}/answer/0", problem, "answer", "solver", self.prompts.solver(problem))
-        return [RolloutRequest(*asked, self.n, "own_method.calculator:TwoTurns", created_step=step)]
+        asked = (f"{problem.problem_id}/answer/0", problem, "answer", "solver", self.prompts.problem(problem))
+        return [RolloutRequest(*asked, self.n, self.rollout, created_step=step)]
 
     def late_rewards(self, groups):  # right answers are worth less, the longer they are
         right = [one for group in groups for one in group.comparable if one.value > 0]

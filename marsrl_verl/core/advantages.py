@@ -17,8 +17,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from marsrl_verl.core.group import Group
 from marsrl_verl.core.rows import RowRef, Rows
-from marsrl_verl.core.trajectory import Group
 from marsrl_verl.settings.choices import Choice
 
 

@@ -14,11 +14,13 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from marsrl_verl.core.group import Group
 from marsrl_verl.core.prompts import NO_PROBLEM, Prompts, PromptShape
-from marsrl_verl.core.request import Message, Plain, Problem, RolloutRequest
+from marsrl_verl.core.request import Message, Problem, RolloutRequest
 from marsrl_verl.core.rows import RowRef, Rows
+from marsrl_verl.core.sequence import Plain
 from marsrl_verl.core.sequence import Sequence as TokenSequence
-from marsrl_verl.core.trajectory import Group, RewardResult, Trajectory
+from marsrl_verl.core.trajectory import RewardResult, Trajectory
 from marsrl_verl.settings.choices import Choice
 from marsrl_verl.settings.declaration import MethodConfig
 from marsrl_verl.settings.evaluation import EvaluationConfig

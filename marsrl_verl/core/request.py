@@ -4,19 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from marsrl_verl.core.seeding import derive_seed
-from marsrl_verl.core.sequence import Sequence
-
-if TYPE_CHECKING:
-    from marsrl_verl.core.trajectory import RolloutOutput
+from marsrl_verl.core.sequence import Plain, Sequence, plain_fields
+from marsrl_verl.core.trajectory import RolloutOutput
 
 Message = dict[str, str]
 """A chat message: `{"role": "system" | "user" | "assistant" | "tool", "content": …}`."""
-
-Plain = Any
-"""Dictionaries, lists, strings, numbers, None and numpy arrays: what a checkpoint can hold."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,8 +154,3 @@ def problem_to_plain(problem: Problem) -> dict[str, Plain]:
 def problem_from_plain(data: Mapping[str, Plain]) -> Problem:
     """The inverse of `problem_to_plain`."""
     return Problem(**{**data, "messages": tuple(dict(message) for message in data["messages"])})
-
-
-def plain_fields(item: Any) -> dict[str, Plain]:
-    """A dataclass's fields by name, as they are."""
-    return {one.name: getattr(item, one.name) for one in fields(item)}

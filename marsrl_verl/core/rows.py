@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from marsrl_verl.core.group import Group
 from marsrl_verl.core.sequence import Sequence as TokenSequence
-from marsrl_verl.core.trajectory import Group, Trajectory
+from marsrl_verl.core.trajectory import Trajectory
 
 RESPONSE_MASK, ROLLOUT_LOG_PROBS, TOKEN_VERSIONS = "response_mask", "rollout_log_probs", "token_versions"
 OLD_LOG_PROBS, REF_LOG_PROBS, ENTROPIES = "old_log_probs", "ref_log_probs", "entropies"

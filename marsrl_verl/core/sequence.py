@@ -12,6 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 TokenIds = NDArray[np.int32]
 LogProbs = NDArray[np.float32]
 Mask = NDArray[np.uint8]
+Plain = Any
+"""Dictionaries, lists, strings, numbers, None and numpy arrays: what a checkpoint can hold."""
 
 TURN = "turn"
 """Annotation: the turn, of a dialogue or between tool calls, in which a token was sampled; -1 for others."""
@@ -157,13 +159,13 @@ class Sequence:
             self, annotations={name: self.annotations[name] for name in names if name in self.annotations}
         )
 
-    def to_plain(self) -> dict[str, Any]:
+    def to_plain(self) -> dict[str, Plain]:
         """Its fields as dictionaries, tuples and arrays, which are shared: nobody changes them in place."""
         plain = {one.name: getattr(self, one.name) for one in fields(self)}
         return {**plain, "annotations": dict(self.annotations)}
 
     @classmethod
-    def from_plain(cls, data: dict[str, Any]) -> Sequence:
+    def from_plain(cls, data: dict[str, Plain]) -> Sequence:
         """The inverse of `to_plain`."""
         return cls(**{**data, "versions": tuple(tuple(part) for part in data["versions"])})
 
@@ -188,3 +190,8 @@ def equal_sequences(first: Sequence, second: Sequence) -> bool:
         else a == b
         for a, b in pairs
     )
+
+
+def plain_fields(item: Any) -> dict[str, Plain]:
+    """A dataclass's fields by name, as they are."""
+    return {one.name: getattr(item, one.name) for one in fields(item)}

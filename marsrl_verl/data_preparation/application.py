@@ -37,7 +37,7 @@ from marsrl_verl.data_preparation.training_settings import (
 from marsrl_verl.reporting.files import write_json_atomic
 from marsrl_verl.rewards.failed_grades import LEAST_GRADES
 from marsrl_verl.rewards.running import RewardUnavailableError
-from marsrl_verl.rollout.context import GenerationClient
+from marsrl_verl.rollout.generation import GenerationClient
 from marsrl_verl.rollout.runner import RolloutRunner
 from marsrl_verl.settings.issues import EXIT_WRONG_CONFIGURATION, ConfigError
 from marsrl_verl.verl_adapter.components import build_prompts, chat_tokenizer

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+from marsrl_verl.core.group import Group
 from marsrl_verl.core.scheduler import StepResult
-from marsrl_verl.core.trajectory import Group
 
 
 def pipeline_metrics(result: StepResult) -> dict[str, float]:

@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from marsrl_verl.core.engine import Engine, StreamingEngine, streaming
-from marsrl_verl.core.request import Message, Plain, Problem, RolloutRequest, Sampling
+from marsrl_verl.core.request import Message, Problem, RolloutRequest, Sampling
+from marsrl_verl.core.sequence import Plain
 from marsrl_verl.core.trajectory import FinishReason, RolloutOutput, Trajectory, is_correct
 from marsrl_verl.evaluation.estimators import Estimate, MetricInfo, Observations
 

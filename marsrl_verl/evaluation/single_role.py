@@ -6,9 +6,10 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 
+from marsrl_verl.core.group import Group
 from marsrl_verl.core.method import Method
 from marsrl_verl.core.prompts import Prompts
-from marsrl_verl.core.trajectory import Group, is_correct
+from marsrl_verl.core.trajectory import is_correct
 from marsrl_verl.evaluation.estimators import (
     Estimate,
     MetricInfo,

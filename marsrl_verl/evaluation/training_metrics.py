@@ -10,9 +10,10 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from marsrl_verl.core.group import Group
 from marsrl_verl.core.inert_text import REPLACEMENT
 from marsrl_verl.core.method import Method
-from marsrl_verl.core.trajectory import FinishReason, Group, Trajectory, is_correct
+from marsrl_verl.core.trajectory import FinishReason, Trajectory, is_correct
 from marsrl_verl.evaluation.single_role import answer_metrics
 
 

@@ -43,9 +43,10 @@ from typing import Any
 
 import numpy as np
 
+from marsrl_verl.core.group import Group
 from marsrl_verl.core.request import Message, RolloutRequest
 from marsrl_verl.core.sequence import Mask, Sequence
-from marsrl_verl.core.trajectory import Group, Trajectory
+from marsrl_verl.core.trajectory import Trajectory
 from marsrl_verl.evaluation.runs import Runs
 from marsrl_verl.reporting.files import to_json, write_lines_atomic
 

@@ -7,7 +7,8 @@ from collections.abc import Awaitable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
-from marsrl_verl.core.request import Plain, Problem, RolloutRequest
+from marsrl_verl.core.request import Problem, RolloutRequest
+from marsrl_verl.core.sequence import Plain
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, Trajectory
 
 

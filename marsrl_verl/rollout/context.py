@@ -3,100 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from marsrl_verl.core.policy import Policy
-from marsrl_verl.core.request import Message, Plain, RolloutRequest, Sampling
-from marsrl_verl.core.sequence import LogProbs, TokenIds
+from marsrl_verl.core.request import Message, RolloutRequest, Sampling
+from marsrl_verl.core.sequence import Plain
 from marsrl_verl.core.sequence import Sequence as TokenSequence
-from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory
-
-if TYPE_CHECKING:
-    from marsrl_verl.rollout.conversation import Conversation
-
-FINISH_REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
-"""Regular ends as vLLM and OpenAI-compatible endpoints name them."""
-
-
-class EngineUnavailableError(RuntimeError):
-    """The engine itself is gone (not one request of it): the run cannot go on."""
-
-
-@dataclass(frozen=True, slots=True)
-class Decoding:
-    """How the tokens of one engine request are drawn."""
-
-    max_tokens: int
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = -1
-    seed: int | None = None
-    stop: tuple[str, ...] = ()
-    """Strings that end the completion; the tokens that spell them are kept."""
-    top_log_probs: int = 0
-    """How many of the likeliest tokens are told at every position; 0: none."""
-    structured: Mapping[str, Any] | None = None
-    """What the text must be: `{"json": schema}`, `{"regex": pattern}`, `{"choice": [text, …]}` or
-    `{"grammar": ebnf}`."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class TopLogProbs:
-    """The likeliest tokens at each of T positions, under the sampling distribution."""
-
-    ids: NDArray[np.int32]
-    """(T, m)"""
-    log_probs: NDArray[np.float32]
-    """(T, m) falling."""
-
-    def tail(self) -> NDArray[np.float64]:
-        """(T,) log of the probability of all other tokens; -inf where nothing is left."""
-        rest = 1.0 - np.exp(self.log_probs.astype(np.float64)).sum(axis=1)
-        with np.errstate(divide="ignore"):
-            return np.log(np.clip(rest, 0.0, None))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Completion:
-    """What the engine answered: T tokens."""
-
-    token_ids: TokenIds
-    log_probs: LogProbs
-    """(T,) under the sampling distribution."""
-    finish: FinishReason
-    """STOP (end token or stop string), LENGTH (`max_tokens` reached) or ABORTED."""
-    stop: str | None = None
-    """The stop string that ended it; None: an end token did, or nothing."""
-    version: int = 0
-    """The policy version that sampled it."""
-    top: TopLogProbs | None = None
-
-
-class GenerationClient(Protocol):
-    """Sends prompts to the engines of a run."""
-
-    async def generate(
-        self, policy: str, prompt_ids: TokenIds, decoding: Decoding, *, session: str, name: str, n: int = 1
-    ) -> list[Completion]:
-        """Sample `n` completions of one prompt in one engine request.
-
-        Args:
-            policy: whose weights answer.
-            prompt_ids: (P,)
-            decoding: how.
-            session: requests of one session go to one server, which holds their common beginning in its
-                cache, until the next weight sync.
-            name: of this request, for logs.
-            n: how many.
-
-        Raises:
-            EngineUnavailableError: the engine is gone. Whatever else it raises concerns this request alone.
-        """
-        ...
+from marsrl_verl.core.trajectory import RewardResult, RolloutOutput, Trajectory
+from marsrl_verl.rollout.conversation import Conversation
 
 
 class RolloutContext(Protocol):

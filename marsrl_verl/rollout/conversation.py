@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from marsrl_verl.core.request import Message, Plain
-from marsrl_verl.core.sequence import TURN, LogProbs, Mask, TokenIds, token_ids
+from marsrl_verl.core.request import Message
+from marsrl_verl.core.sequence import TURN, LogProbs, Mask, Plain, TokenIds, token_ids
 from marsrl_verl.core.sequence import Sequence as TokenSequence
 from marsrl_verl.core.thinking import final_text
 from marsrl_verl.core.trajectory import FinishReason, Trajectory
-from marsrl_verl.rollout.context import Completion, EngineUnavailableError
+from marsrl_verl.rollout.generation import Completion, EngineUnavailableError
 from marsrl_verl.rollout.sampler import Sampler, nothing, stopped
 
 _TAIL = 64

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from marsrl_verl.rollout.context import TopLogProbs
+from marsrl_verl.rollout.generation import TopLogProbs
 
 Entropies = NDArray[np.float64]
 

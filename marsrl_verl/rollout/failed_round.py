@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from marsrl_verl.core.inert_text import printable
 from marsrl_verl.core.trajectory import FinishReason, Trajectory
-from marsrl_verl.rollout.context import EngineUnavailableError
+from marsrl_verl.rollout.generation import EngineUnavailableError
 
 LEAST_REQUESTS = 8
 """Fewer failed requests in a row than these may be their own fault; they add up over rounds."""

@@ -11,14 +11,16 @@ from typing import Any
 import numpy as np
 
 from marsrl_verl.core.policy import Policy, PolicySet
-from marsrl_verl.core.request import Message, Plain, RolloutRequest, Sampling
+from marsrl_verl.core.request import Message, RolloutRequest, Sampling
 from marsrl_verl.core.seeding import derive_generator
+from marsrl_verl.core.sequence import Plain
 from marsrl_verl.core.sequence import Sequence as TokenSequence
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer, TemplateBuilder
-from marsrl_verl.rollout.context import GenerationClient, Rollout
+from marsrl_verl.rollout.context import Rollout
 from marsrl_verl.rollout.conversation import Conversation
 from marsrl_verl.rollout.external.solver import AnswerSource, answered
+from marsrl_verl.rollout.generation import GenerationClient
 from marsrl_verl.rollout.sampler import RoundTokens, Sampler
 from marsrl_verl.rollout.single_call import SingleCall
 

@@ -13,7 +13,7 @@ from marsrl_verl.core.request import Sampling
 from marsrl_verl.core.sequence import TokenIds, token_ids
 from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer, TemplateBuilder
-from marsrl_verl.rollout.context import Completion, Decoding, GenerationClient, TopLogProbs
+from marsrl_verl.rollout.generation import Completion, Decoding, GenerationClient, TopLogProbs
 
 _TOKENS_PER_CHARACTER = 4
 """Most tokens that one character is spelt with: a byte each."""

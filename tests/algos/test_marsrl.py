@@ -7,9 +7,10 @@ from hypothesis import strategies as st
 from marsrl_verl.algos.marsrl.method import MarsRL, PromptLimits
 from marsrl_verl.algos.marsrl.prompts import MathPrompts
 from marsrl_verl.algos.marsrl.verdict import Verdict
+from marsrl_verl.core.group import Group
 from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.sequence import Sequence
-from marsrl_verl.core.trajectory import FinishReason, Group, RewardResult, Trajectory
+from marsrl_verl.core.trajectory import FinishReason, RewardResult, Trajectory
 
 PROBLEM = Problem("p", "1 + 1 = ?", "2")
 LIMITS = {"solver": 10_000, "verifier": 10_000, "corrector": 10_000}

@@ -11,10 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from marsrl_verl.algos.mastered_tokens import MasteredTokens
+from marsrl_verl.core.group import Group
 from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.rows import ENTROPIES, OLD_LOG_PROBS, RESPONSE_MASK, RowRef, Rows
 from marsrl_verl.core.sequence import Sequence
-from marsrl_verl.core.trajectory import FinishReason, Group, Trajectory
+from marsrl_verl.core.trajectory import FinishReason, Trajectory
 from marsrl_verl.settings.choices import EntropyScope
 from marsrl_verl.settings.declaration import MasteredTokensConfig
 

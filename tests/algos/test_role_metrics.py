@@ -13,9 +13,10 @@ from marsrl_verl.algos.marsrl.evaluation.role_metrics import (
 from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
 from marsrl_verl.algos.marsrl.verdict import Verdict
+from marsrl_verl.core.group import Group
 from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.sequence import Sequence
-from marsrl_verl.core.trajectory import FinishReason, Group
+from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.evaluation.estimators import estimates
 from marsrl_verl.evaluation.runs import Call, Runs
 from marsrl_verl.evaluation.training_metrics import (

@@ -41,18 +41,6 @@ def test_methods_differ_in_what_is_trained(tmp_path):
     }
 
 
-def test_branching_with_and_without_influence_differs_in_nothing_else(tmp_path):
-    """`apart` gives every criterion the same number of points (tests/algos/test_branch_points.py)."""
-    runs = {run.method: run for run in plan_runs(load_suite("attnrl"), 1, tmp_path)}
-    found = []
-    for name in ("attnrl_spaced", "spaced_without_fci"):
-        config = compose_config(parse_arguments(list(runs[name].overrides))).config
-        found.append(dict(config.marsrl.algo))
-    assert [one.pop("criterion") for one in found] == ["fci", "earliest"]
-    assert found[0] == found[1]
-    assert (found[0]["shortfall"], found[0]["min_token_distance"]) == ("apart", 3)
-
-
 def test_a_suite_of_your_own(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text(GOOD)
@@ -82,7 +70,7 @@ def test_a_wrong_suite_is_refused_by_key(tmp_path, text, said):
 
 
 def test_an_unknown_suite_names_the_known_ones():
-    with pytest.raises(SuiteError, match="attnrl, marsrl, selection"):
+    with pytest.raises(SuiteError, match="marsrl, selection"):
         load_suite("marrsl")
 
 

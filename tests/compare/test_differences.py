@@ -15,7 +15,9 @@ from marsrl_verl.compare.results import Row
 from marsrl_verl.evaluation.estimators import FEW
 
 DOCS = Path(__file__).parents[2] / "docs"
-SUITES = ("marsrl", "selection", "attnrl")
+SUITES = [
+    path.stem.removeprefix("comparison_") for path in sorted((DOCS / "results").glob("comparison_*.json"))
+]
 
 
 def differences_table(some: list[Row]) -> str:

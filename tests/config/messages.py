@@ -32,9 +32,12 @@ def assert_checks_refuse(checked, *case: Any) -> None:
     """
     changes, *named, hint = case
     key, value = list(changes.items())[-1]
+    shown = "null" if value is None else str(value)
     with pytest.raises(ConfigError) as refused:
         checked(changes)
-    assert_message(str(refused.value), *(named or [f"{key} = {'null' if value is None else value}"]), hint)
+    assert_message(
+        str(refused.value), *(named or [f"{key} = {shown if shown.strip() else repr(shown)}"]), hint
+    )
 
 
 def assert_refused(done, key: str, hint: str) -> None:

@@ -19,7 +19,7 @@ OVERRIDES = "actor_rollout_ref.model.override_config"
 TREE = {ALGO: {**defaults(Config), "name": "attnrl"}}
 
 REFUSED = {
-    "another method": ({f"{KEY}.delta": 2}, "a setting of attnrl"),
+    "another method": ({f"{KEY}.delta": 2}, f"{KEY}.delta", "a setting of attnrl"),
     "unknown criterion": ({**TREE, f"{KEY}.criterion": "entropi"}, "surprisal, entropy"),
     "unknown filter": ({**TREE, f"{KEY}.filter": "hard"}, "released"),
     "no distance": ({**TREE, f"{KEY}.delta": 0}, "at least 1"),
@@ -62,6 +62,7 @@ REFUSED = {
     ),
     "other roles": (
         {**TREE, f"{ALGO}.correction_rounds": 1},
+        f"{ALGO}.correction_rounds",
         "a setting of marsrl, and the method is attnrl",
     ),
     "overlap": ({**TREE, "marsrl.pipeline.overlap": "one_step"}, "none"),

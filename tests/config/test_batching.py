@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from marsrl_verl.algos.attnrl import config as attnrl
-from marsrl_verl.algos.attnrl.method import AttnRL
 from marsrl_verl.algos.marsrl.config import Config
 from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.algos.marsrl.prompts import MathPrompts
@@ -57,14 +55,6 @@ def test_untrained_stages_add_no_rows():
     assert plan.samples == 4 * 3 * 8
     assert plan.trained_rows == 4 * 2 * 8
     assert plan.rounds == 2
-
-
-def test_trees_have_a_stage_of_responses_and_one_of_continuations():
-    stages = AttnRL.plan(attnrl.Config())
-    plan = BatchPlan(stages, 64, True, 10, 8, 1, None)
-    assert [(one.groups_per_problem, one.group_size) for one in plan.stages] == [(1, 6), (12, 2)]
-    assert plan.samples == plan.trained_rows == 64 * 30
-    assert BatchPlan(stages, 64, True, 10, 8, 1, 100).samples == 64 * 6 + 36 * 2
 
 
 def test_padding_fills_ranks_and_updates():

@@ -123,7 +123,6 @@ def test_plan_names_overlap_and_pools(run):
         ([f"{OVERLAP}=one_step"], "tis"),
         (["pipeline=overlapped", "marsrl.off_policy.mode=sais"], "sais"),
         (["pipeline=overlapped", "marsrl.off_policy.mode=pois"], "pois"),
-        (["algo=attnrl", "pipeline=sequential"], "recorded"),
     ],
 )
 def test_the_loss_corrects_for_older_weights_where_there_are_no_others(overrides, mode):

@@ -5,13 +5,17 @@ from __future__ import annotations
 import pytest
 
 from marsrl_verl.algos.marsrl.evaluation.config import Evaluation, InBetween
+from marsrl_verl.algos.registry import installed_methods
 from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
 from marsrl_verl.config.locations import config_folder, group_options
-from marsrl_verl.settings.evaluation import EvaluationConfig
 
 OPTIONS = group_options([config_folder()])
+# Another method's presets are named after it, and its own tests look at them.
+OTHERS = tuple(name for name in installed_methods() if name != "marsrl")
+OPTIONS["evaluation"] = [name for name in OPTIONS["evaluation"] if not name.startswith(OTHERS)]
+OPTIONS["algo"] = [name for name in OPTIONS["algo"] if name.startswith(("marsrl", "grpo"))]
 MODELS, CLUSTERS = OPTIONS["model"], OPTIONS["cluster"]
 # The groups whose settings meet in the same keys are crossed; the others are dealt out over these.
 CROSSED = [(model, cluster) for model in MODELS for cluster in CLUSTERS]
@@ -31,9 +35,6 @@ HUB_IDS = {
     "r1_distill_qwen_7b": "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B",
 }
 
-TREES = {"attnrl", "attnrl_released", "treerl", "treerl_baseline"}
-SEQUENCE_PARALLEL = "actor_rollout_ref.actor.fsdp_config.ulysses_sequence_parallel_size"
-
 
 def test_all_groups_are_covered():
     groups = {"algo", "reward", "model", "data", "cluster", "pipeline", "external_solver", "evaluation"}
@@ -48,15 +49,7 @@ def test_options_compose_and_pass_the_checks(
     run, model, name, cluster, algo, source, reward, pipeline, evaluation
 ):
     path = HUB_IDS.get(name, model)
-    trees = algo in TREES
-    near = algo == "attnrl_released" and name == "tiny"  # its branch points are farther apart than that
-    if trees and evaluation.startswith("marsrl"):
-        evaluation = "solver"  # they have no Verifier
-    if trees and pipeline.startswith("overlapped"):
-        pipeline = "pipelined"  # branch points need the trainer between two rounds
     done = run(
-        *([f"{SEQUENCE_PARALLEL}=1"] if trees else []),
-        *(["marsrl.algo.min_token_distance=8"] if near else []),
         f"model={name}",
         f"cluster={cluster}",
         f"algo={algo}",
@@ -68,9 +61,9 @@ def test_options_compose_and_pass_the_checks(
         "dry_run=true",
     )
     assert done.launched is None
-    # Where nobody checks a solution sequences are short enough.
-    short = name.startswith("r1_distill") and trees
-    if too_big(name, cluster, pipeline, trees) and not short:
+    # Where nobody checks a solution, in training or evaluation, sequences are short enough.
+    alone = algo.startswith("grpo") and evaluation in ("preset", "in_training", "solver")
+    if too_big(name, cluster, pipeline) and not (alone and name.startswith("r1_distill")):
         assert "marsrl.hardware.gpu_gib" in done.err or "the engine holds" in " ".join(done.err.split())
         assert done.status == 2
         return
@@ -78,15 +71,15 @@ def test_options_compose_and_pass_the_checks(
     assert done.status == 0
 
 
-def too_big(name: str, cluster: str, pipeline: str, trees: bool) -> bool:
-    """Combinations that do not fit, and are refused: the large model's whole sequences on one GPU (trees),
-    its training state on few, and what has no room in the cache of the CPU preset."""
+def too_big(name: str, cluster: str, pipeline: str) -> bool:
+    """Combinations that do not fit, and are refused: the large model's training state on few GPUs, and what
+    has no room in the cache of the CPU preset."""
     if name in ("tiny", "custom"):
         return False
     big = name == "qwen3_30b_a3b_thinking_2507"
     beside = pipeline == "overlapped"
     few = cluster == "1xgpu" or (cluster == "8xgpu" and beside)
-    return cluster in ("cpu", "auto") or (big and (trees or few))
+    return cluster in ("cpu", "auto") or (big and few)
 
 
 def test_published_setting(run):
@@ -123,82 +116,12 @@ def test_published_setting(run):
     assert config.trainer.nnodes * config.trainer.n_gpus_per_node == 32
 
 
-@pytest.mark.parametrize(
-    ("name", "nodes"), [("r1_distill_qwen_1_5b", 1), ("r1_distill_qwen_7b", 3)], ids=["1.5B", "7B"]
-)
-def test_published_setting_of_attnrl(run, name, nodes):
-    """arXiv 2509.26628 and its launch script."""
-    done = run(
-        "algo=attnrl",
-        f"model={name}",
-        f"actor_rollout_ref.model.path={HUB_IDS[name]}",
-        "data=parquet",
-        "reward=hybrid",
-        "cluster=8xgpu",
-        f"trainer.nnodes={nodes}",
-        "training=attnrl_published",
-        "ray_kwargs.ray_init.address=auto",
-    )
-    assert done.err == ""
-    config = done.launched
-    actor, rollout, algo = (
-        config.actor_rollout_ref.actor,
-        config.actor_rollout_ref.rollout,
-        config.marsrl.algo,
-    )
-    assert (config.data.train_batch_size, algo.group_size) == (64, 6)
-    assert (algo.num_branch_points, algo.num_continuations, algo.delta, algo.top_share) == (2, 2, None, 0.2)
-    assert (algo.filter, algo.expansion, algo.adaptive_batch.smoothing) == ("released", "round", 0.9)
-    solver = config.marsrl.roles.solver
-    assert (solver.max_prompt_tokens, solver.max_new_tokens) == (1024, 8192)
-    assert (solver.temperature, solver.top_p, solver.top_k) == (1.0, 1.0, -1)
-    assert (rollout.max_model_len, config.data.max_response_length) == (9216, 8192), "no other role is asked"
-    assert (actor.use_kl_loss, actor.kl_loss_coef, actor.kl_loss_type) == (True, 0.001, "low_var_kl")
-    assert (actor.clip_ratio_low, actor.clip_ratio_high, actor.loss_agg_mode) == (0.2, 0.28, "token-mean")
-    assert (actor.optim.lr, actor.optim.lr_scheduler_type, actor.optim.weight_decay) == (
-        1e-6,
-        "constant",
-        0.01,
-    )
-    assert (actor.optim.clip_grad, actor.entropy_coeff, actor.ppo_epochs) == (1.0, 0, 1)
-    assert (actor.ppo_max_token_len_per_gpu, rollout.log_prob_max_token_len_per_gpu) == (36864, 36864)
-    assert (rollout.max_num_seqs, rollout.max_num_batched_tokens) == (4096, 36864)
-    assert (rollout.gpu_memory_utilization, rollout.tensor_model_parallel_size) == (0.85, 1)
-    assert config.marsrl.pipeline.samples_per_update == 192
-    assert (config.marsrl.evaluation.temperature, config.marsrl.evaluation.every) == (0.6, 20)
-    assert (config.trainer.save_freq, config.trainer.total_training_steps) == (10, 500)
-    assert config.trainer.nnodes * config.trainer.n_gpus_per_node == 8 * nodes
-
-
-def test_the_clip_range_of_trees_is_the_one_that_the_check_knows(run):
-    for mode in ("recorded", "pois", "tis"):
-        done = run(
-            "algo=attnrl",
-            "pipeline=sequential",
-            "cluster=cpu",
-            "dry_run=true",
-            f"marsrl.off_policy.mode={mode}",
-        )
-        assert (done.status, done.err) == (0, "")
-    refused = run(
-        "algo=attnrl",
-        "pipeline=sequential",
-        "cluster=cpu",
-        "dry_run=true",
-        "actor_rollout_ref.actor.clip_ratio_high=0.3",
-    )
-    assert refused.status != 0 and "nothing is ever clipped" in refused.err
-
-
 def evaluated(*overrides: str) -> Evaluation:
     """The evaluation's settings of a command line, as composed."""
     return typed_settings(compose_config(parse_arguments([*overrides, "cluster=cpu"])).config).evaluation
 
 
 LOOPS = {
-    "attnrl_published": Evaluation(
-        samples_per_problem=32, temperature=0.6, top_p=1.0, greedy=False, correction_rounds=0
-    ),
     "marsrl": Evaluation(
         samples_per_problem=32,
         temperature=0.6,
@@ -240,8 +163,6 @@ def test_published_evaluations():
     # Every method with one of them.
     for number, algo in enumerate(OPTIONS["algo"]):
         name = tuple(LOOPS)[number % len(LOOPS)]
-        if algo in TREES:
-            continue
         assert evaluated(f"algo={algo}", f"evaluation={name}") == LOOPS[name], (algo, name)
 
 
@@ -259,32 +180,6 @@ def test_the_usual_evaluation_is_that_of_the_schema_and_the_model():
         "model=r1_distill_qwen_1_5b", path, "evaluation=marsrl", "marsrl.evaluation.greedy=true"
     )
     assert greedy == replace(LOOPS["marsrl"], greedy=True)
-
-
-def test_methods_without_the_loop_have_none_of_its_settings():
-    usual = EvaluationConfig()
-    for name in ("preset", "in_training", "solver"):
-        assert evaluated("algo=attnrl", f"evaluation={name}") == usual
-    published = EvaluationConfig(samples_per_problem=32, temperature=0.6, top_p=1.0, greedy=False)
-    assert evaluated("algo=treerl", "evaluation=attnrl_published") == published
-    big = evaluated(BIG, "actor_rollout_ref.model.path=x", "algo=attnrl")
-    assert (big.samples_per_problem, big.every, big.in_between.problems) == (32, 20, 32)
-    assert type(big) is EvaluationConfig
-
-
-@pytest.mark.parametrize(
-    "word",
-    [
-        "evaluation=marsrl",
-        "marsrl.evaluation.correction_rounds=2",
-        "marsrl.evaluation.correction_rounds=0",
-        "marsrl.evaluation.in_between.solver_only=true",
-    ],
-)
-def test_the_loop_is_refused_where_there_is_none(run, word):
-    done = run("algo=attnrl", word, "cluster=cpu")
-    assert done.status != 0
-    assert "It is a setting of marsrl, and the method is attnrl." in done.err
 
 
 def test_the_published_model_is_evaluated_as_in_its_paper():

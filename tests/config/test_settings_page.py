@@ -15,7 +15,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 def test_every_setting_has_a_documentation():
     models = [MarsRLConfig, RootSettings, *(method_class(name).Config for name in installed_methods())]
     settings = [one for model in models for one in declared(model, "")]
-    assert len(settings) > 100
+    assert len(settings) > 50
     assert [one.key for one in settings if len(one.documentation) < 5] == []
 
 
@@ -26,7 +26,6 @@ def test_the_page_is_up_to_date():
 
 
 def test_the_page_says_type_range_choices_and_default():
-    text = page(["attnrl"])
-    assert "| `top_share` | a number above 0, at most 1 | `0.2` |" in text
-    assert '| `filter_mean` | one of cumulative, ema | `"cumulative"` |' in text
+    text = page(["marsrl"])
+    assert '| `selection` | one of random, balanced, adaptive | `"adaptive"` |' in text
     assert "| `target` | text |  | `package.module:ClassName`" in text

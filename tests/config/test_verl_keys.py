@@ -98,12 +98,6 @@ def test_what_was_taken_is_said_at_start(run):
     assert done.launched.marsrl.roles.solver.max_new_tokens == 40
 
 
-def test_trees_are_not_grpo(run):
-    done = run("algo=attnrl", "cluster=cpu", "dry_run=true", "algorithm.adv_estimator=grpo")
-    assert done.status == 2
-    assert "algorithm.adv_estimator = grpo" in done.err
-
-
 def test_the_documentation_has_every_key_in_one_of_its_tables():
     text = DOCS.read_text(encoding="utf-8")
     for one in VERL_KEYS:

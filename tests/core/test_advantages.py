@@ -15,10 +15,11 @@ from marsrl_verl.core.advantages import (
     group_relative,
     role_factors,
 )
+from marsrl_verl.core.group import Group
 from marsrl_verl.core.request import RolloutRequest
 from marsrl_verl.core.rows import Rows
 from marsrl_verl.core.sequence import Sequence
-from marsrl_verl.core.trajectory import FinishReason, Group, RewardResult, Trajectory
+from marsrl_verl.core.trajectory import FinishReason, RewardResult, Trajectory
 
 
 def group(name: str, role: str, rewards: list[float], lengths: list[int]) -> Group:

@@ -9,10 +9,11 @@ from hypothesis import strategies as st
 from scheduler_tools import marsrl, problems
 
 from marsrl_verl.core.advantages import balance_roles, comparable_rows, group_relative
+from marsrl_verl.core.group import Group
 from marsrl_verl.core.request import RolloutRequest
 from marsrl_verl.core.rows import RESPONSE_MASK, ROLLOUT_LOG_PROBS, TOKEN_VERSIONS, RowRef, Rows
 from marsrl_verl.core.sequence import Sequence
-from marsrl_verl.core.trajectory import FinishReason, Group, RewardResult, Trajectory
+from marsrl_verl.core.trajectory import FinishReason, RewardResult, Trajectory
 
 
 def sequence(role: str, *mask: int, version: int = 0, **annotations) -> Sequence:

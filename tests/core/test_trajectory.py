@@ -10,6 +10,7 @@ import pytest
 import torch
 from scheduler_tools import assert_plain, frozen, paused, single_call
 
+from marsrl_verl.core.group import Group
 from marsrl_verl.core.request import (
     Problem,
     RolloutRequest,
@@ -19,7 +20,7 @@ from marsrl_verl.core.request import (
     segment_length,
 )
 from marsrl_verl.core.sequence import Sequence
-from marsrl_verl.core.trajectory import FinishReason, Fork, Group, RewardResult, RolloutOutput, Trajectory
+from marsrl_verl.core.trajectory import FinishReason, Fork, RewardResult, RolloutOutput, Trajectory
 
 PROBLEM = Problem(
     "p1", "1 + 1 = ?", "2", "sums", ({"role": "user", "content": "1 + 1 = ?"},), {"index": 3}, "sums/3"

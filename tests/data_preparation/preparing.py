@@ -14,7 +14,7 @@ import numpy as np
 from marsrl_verl.core.sequence import token_ids
 from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.demo.assets import model_path
-from marsrl_verl.rollout.context import Completion
+from marsrl_verl.rollout.generation import Completion
 
 MODEL = ("model=tiny", "cluster=cpu", "reward=exact")
 

@@ -18,8 +18,8 @@ import torch
 from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.demo.files import tiny_model
 from marsrl_verl.machine.packages import DISTRIBUTION_FOLDER
-from marsrl_verl.rollout.context import Completion, Decoding
 from marsrl_verl.rollout.entropy import entropy_bounds, entropy_from_top
+from marsrl_verl.rollout.generation import Completion, Decoding
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 

@@ -21,26 +21,19 @@ from omegaconf import OmegaConf
 from scenarios import RANKS, SEED, Scenario
 from trace_files import ENDINGS, digest, spans
 
-from marsrl_verl.algos.attnrl.method import INFLUENCE, AttnRL
 from marsrl_verl.algos.marsrl.prompts import SOLVER, VERIFIER, RolePrompts
 from marsrl_verl.algos.marsrl.verdict import VerdictReward
 from marsrl_verl.algos.registry import method_class
 from marsrl_verl.config.batching import optimizer_updates
 from marsrl_verl.config.schema import MarsRLConfig, read_settings
+from marsrl_verl.core.group import Group
 from marsrl_verl.core.method import EndReason, Method, MethodTools, Probe, StepView
 from marsrl_verl.core.request import Problem, RolloutRequest, Sampling, segment_length
 from marsrl_verl.core.rows import RESPONSE_MASK, ROLLOUT_LOG_PROBS, TOKEN_VERSIONS, Rows
 from marsrl_verl.core.scheduler import Scheduler, StepResult
 from marsrl_verl.core.scripted import Reply, ScriptedEngine, score_by_box
 from marsrl_verl.core.sequence import RECORDED_ENTROPIES, RECORDED_LOG_PROBS, TRAINER_LOG_PROBS
-from marsrl_verl.core.trajectory import (
-    FinishReason,
-    Group,
-    RewardResult,
-    RolloutOutput,
-    Trajectory,
-    is_correct,
-)
+from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory, is_correct
 from marsrl_verl.evaluation.credit_metrics import credit_metrics
 from marsrl_verl.evaluation.text_metrics import text_figures
 from marsrl_verl.evaluation.training_metrics import training_metrics
@@ -345,9 +338,10 @@ def sampling_of(settings: MarsRLConfig) -> dict[str, Sampling]:
     return by_role
 
 
-def annotate(method: AttnRL, probe: Probe, one: Trajectory, version: int) -> None:
-    """Set what the trainer under these weights would find in a response."""
-    sequence, steps = one.sequence, method.steps(one)
+def annotate(method: Any, probe: Probe, one: Trajectory, version: int) -> None:
+    """Set what the trainer under these weights would find in a response: log-probs, entropies, and what the
+    method measures, which is the influence of steps."""
+    sequence = one.sequence
     ids = sequence.response_ids.tolist()
     found = np.array(
         [scripted.trainer_log_prob(token, at, version) for at, token in enumerate(ids)], np.float32
@@ -358,10 +352,11 @@ def annotate(method: AttnRL, probe: Probe, one: Trajectory, version: int) -> Non
     if probe.entropies:
         entropies = [scripted.entropy(token, at) for at, token in enumerate(ids)]
         sequence.annotations[RECORDED_ENTROPIES] = np.array(entropies, np.float32)
-    if INFLUENCE in probe.outputs:
+    for name in probe.outputs:
+        steps = method.responses.steps(one)
         parts = [ids[steps.start(step) : steps.ends[step]] for step in range(len(steps))]
         by_step = np.array(scripted.influence(parts, steps.thinking), np.float32)
-        sequence.annotations[INFLUENCE] = by_step[steps.step_ids()]
+        sequence.annotations[name] = by_step[steps.step_ids()]
 
 
 def _part(at: int, rows: int, updates: int) -> str:

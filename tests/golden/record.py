@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import sys
+from importlib import import_module
 from itertools import islice
+from pathlib import Path
 from typing import Any
 
 from drive_steps import GoldenRun
-from scenarios import CHECKPOINTS, SCENARIOS, STEPS
+from scenarios import CHECKPOINTS, STEPS, Scenario
 from trace_files import differences, rounded, write
 
 DIFFERENCES_SHOWN = 10
 Trace = dict[str, Any]
+
+MODULES = ("scenarios", *(path.stem for path in sorted(Path(__file__).parent.glob("*_scenarios.py"))))
+SCENARIOS: dict[str, Scenario] = {
+    name: one for module in MODULES for name, one in import_module(module).SCENARIOS.items()
+}
 
 
 def trace(

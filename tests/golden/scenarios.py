@@ -1,4 +1,5 @@
-"""What is recorded: the methods' presets with settings, without a class of the project."""
+"""What is recorded of MarsRL: its presets with settings, without a class of the project. Another method's
+scenarios are in a file `<method>_scenarios.py`."""
 
 from __future__ import annotations
 
@@ -14,8 +15,6 @@ CHECKPOINTS = tuple(range(10, 21))
 RANKS = 2
 SEED = 7
 
-SHORT_TREES = World(lines=(3, 9), words=3)
-"""A response has about ten steps and 200 bytes, so that branch points differ."""
 FAULTS = Faults(error=0.06, aborted=0.05, prompt_too_long=0.05, ungraded=0.08)
 
 
@@ -38,31 +37,23 @@ class Scenario:
     """Another model solves: its texts are all that is known."""
 
 
-def _scenario(preset: str, settings: dict[str, Any] | None = None, **rest: Any) -> Scenario:
+def scenario(preset: str, settings: dict[str, Any] | None = None, **rest: Any) -> Scenario:
     pipeline = {"pipeline.mode": "pipelined"}
     return Scenario(preset, MappingProxyType({**pipeline, **(settings or {})}), **rest)
 
 
 def _marsrl(settings: dict[str, Any] | None = None, **rest: Any) -> Scenario:
-    return _scenario(rest.pop("preset", "marsrl"), {"algo.group_size": 4, **(settings or {})}, **rest)
+    return scenario(rest.pop("preset", "marsrl"), {"algo.group_size": 4, **(settings or {})}, **rest)
 
 
-def _tree(preset: str, settings: dict[str, Any] | None = None, **rest: Any) -> Scenario:
-    # With the bytes of short texts as tokens the released 512 tokens would leave no point.
-    usual = {"algo.min_token_distance": 40} if preset == "attnrl_released" else {}
-    small = {"algo.group_size": 3, "algo.adaptive_batch.max_problems": 3}
-    settings = {**small, **usual, **(settings or {})}
-    return _scenario(preset, settings, **{"world": SHORT_TREES, "new_tokens": 300, **rest})
-
-
-_SEGMENTS = {"pipeline.max_segments": 3}
+SEGMENTS = {"pipeline.max_segments": 3}
 _ONE_ROUND = {"algo.correction_rounds": 1}
 
 SCENARIOS: dict[str, Scenario] = {
-    "grpo": _scenario("grpo", {"algo.group_size": 4, "pipeline.mode": "sequential"}, problems=4),
+    "grpo": scenario("grpo", {"algo.group_size": 4, "pipeline.mode": "sequential"}, problems=4),
     "marsrl_sequential": _marsrl({"pipeline.mode": "sequential"}, problems=1),
     "marsrl_pipelined": _marsrl(problems=1),
-    "marsrl_segments": _marsrl(_SEGMENTS, problems=1),
+    "marsrl_segments": _marsrl(SEGMENTS, problems=1),
     "marsrl_partial_groups": _marsrl(
         {
             **_ONE_ROUND,
@@ -76,7 +67,7 @@ SCENARIOS: dict[str, Scenario] = {
     ),
     "marsrl_overlap": _marsrl({**_ONE_ROUND, "pipeline.overlap": "one_step"}, problems=1),
     "marsrl_overlap_segments": _marsrl(
-        {**_SEGMENTS, **_ONE_ROUND, "pipeline.overlap": "one_step", "pipeline.min_group": 2},
+        {**SEGMENTS, **_ONE_ROUND, "pipeline.overlap": "one_step", "pipeline.min_group": 2},
         problems=1,
     ),
     "marsrl_budget_staleness": _marsrl(
@@ -102,32 +93,11 @@ SCENARIOS: dict[str, Scenario] = {
         {**_ONE_ROUND, "training.share_prefixes": True, "pipeline.updates_per_step": 2},
         problems=1,
     ),
-    "marsrl_faults": _marsrl(_SEGMENTS, world=World(faults=FAULTS), problems=2, prompt_limit=120),
+    "marsrl_faults": _marsrl(SEGMENTS, world=World(faults=FAULTS), problems=2, prompt_limit=120),
     "marsrl_external_solver": _marsrl(
         _ONE_ROUND,
         preset="marsrl_vc",
         external_solver=True,
         world=World(faults=Faults(error=0.05, refused=0.1)),
     ),
-    "attnrl_paper": _tree("attnrl"),
-    "attnrl_released": _tree("attnrl_released"),
-    "attnrl_sequential": _tree(
-        "attnrl",
-        {
-            "pipeline.mode": "sequential",
-            "algo.adaptive_batch.enabled": False,
-            "algo.filter": "paper",
-            "algo.filter_mean": "ema",
-            "algo.fci_aggregation": "mean",
-            "algo.shortfall": "apart",
-            "training.share_prefixes": True,
-        },
-    ),
-    "attnrl_mini_batches": _tree(
-        "attnrl",
-        {"pipeline.samples_per_update": 16, "training.share_prefixes": True, "pipeline.min_groups": 8},
-    ),
-    "attnrl_faults": _tree("attnrl", _SEGMENTS, world=World((3, 9), 3, FAULTS), prompt_limit=60),
-    "treerl": _tree("treerl", problems=1),
-    "treerl_baseline": _tree("treerl_baseline", {"algo.tree_credit": "treerl_original"}, problems=1),
 }

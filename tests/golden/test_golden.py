@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
 
 import pytest
-from record import check, trace
-from scenarios import SCENARIOS, STEPS
-from trace_files import COLUMNS, ENDINGS, FOLDER, differences, read
+from record import SCENARIOS, check, trace
+from scenarios import STEPS
+from trace_files import COLUMNS, ENDINGS, FOLDER, cells, differences, read
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
@@ -22,12 +21,6 @@ def test_what_is_trained_has_not_changed(name):
 @pytest.fixture(scope="module")
 def traces() -> dict[str, dict]:
     return {name: read(name) for name in SCENARIOS}
-
-
-def cells(trace: dict, part: str, column: str) -> Iterator:
-    """A column of a table in all steps."""
-    at = COLUMNS[part].index(column)
-    return (row[at] for step in trace["steps"] for row in step[part])
 
 
 def test_every_file_belongs_to_a_scenario():
@@ -46,7 +39,7 @@ def test_most_steps_train(traces):
 def test_responses_end_in_every_way(traces):
     endings = {name: "".join(cells(found, "completed", "endings")) for name, found in traces.items()}
     assert set("".join(endings.values())) == set(ENDINGS)
-    for name in ("marsrl_faults", "attnrl_faults"):
+    for name in (name for name in SCENARIOS if name.endswith("_faults")):
         assert set(endings[name]) == set(ENDINGS) - {"R"}, name
         assert any("?" in rewards for rewards in cells(traces[name], "completed", "rewards")), name
     assert "R" in endings["marsrl_external_solver"]
@@ -57,13 +50,11 @@ def test_problems_end_for_every_reason(traces):
         name: {row[2] for step in found["steps"] for row in step["ended"]} for name, found in traces.items()
     }
     found = set().union(*ended.values()) | {row[2] for one in traces.values() for row in one["end"]["ended"]}
-    assert found == {"finished", "no_inputs", "not_asked", "rejected", "stale", "dropped"}
-    assert {"rejected", "finished"} <= ended["attnrl_paper"] & ended["attnrl_released"]
-    assert "no_inputs" in ended["attnrl_sequential"]
+    assert found >= {"finished", "no_inputs", "stale", "dropped"}
 
 
 def test_responses_have_tokens_of_several_versions(traces):
-    for name in ("marsrl_segments", "marsrl_partial_groups", "marsrl_overlap_segments", "attnrl_faults"):
+    for name in ("marsrl_segments", "marsrl_partial_groups", "marsrl_overlap_segments"):
         runs = [versions.count(":") for versions in cells(traces[name], "rows", "versions")]
         assert runs.count(3) > 5 and runs.count(2) > 5, name
         assert any(
@@ -96,13 +87,13 @@ def test_pools_fill_and_wait(traces):
 
     assert seen("marsrl_budget_staleness", "stale")
     assert seen("marsrl_budget_staleness", "oldest waiting verifier_1")
-    assert seen("marsrl_partial_groups", "held") and seen("attnrl_mini_batches", "held")
+    assert seen("marsrl_partial_groups", "held")
     assert seen("marsrl_segments", "unfinished")
     assert any(found["end"]["dropped"] for found in traces.values())
 
 
 def test_batches_are_cut_and_filled_up(traces):
-    for name in ("marsrl_mini_batches", "marsrl_shared_prefixes", "attnrl_mini_batches"):
+    for name in ("marsrl_mini_batches", "marsrl_shared_prefixes"):
         assert max(step["updates"] for step in traces[name]["steps"]) > 1, name
         assert "1/1" in set(cells(traces[name], "rows", "part")), name
     assert len({step["updates"] for step in traces["marsrl_mini_batches"]["steps"]}) > 2
@@ -116,29 +107,6 @@ def test_parents_depend_on_the_selection(traces):
 
     adaptive, chosen = parents("marsrl_role_balance"), [parents("marsrl_random"), parents("marsrl_balanced")]
     assert all(chosen) and adaptive != chosen[0] != chosen[1] != adaptive
-    assert len(parents("attnrl_paper")) > 100
-
-
-def test_trees_have_advantages_by_segment_and_recorded_values(traces):
-    for name in ("attnrl_paper", "attnrl_released", "attnrl_sequential", "treerl", "treerl_baseline"):
-        assert max(one.count(":") for one in cells(traces[name], "rows", "advantages")) >= 3, name
-        assert any(cells(traces[name], "rows", "recorded entropies")), name
-    for one in ("attnrl_paper", "treerl_baseline"):
-        recorded = [str(text).split()[0] for text in cells(traces[one], "rows", "recorded log-probs") if text]
-        assert len(set(recorded)) > 50, one
-    numbers = [step["metrics"]["attnrl/next_problems"] for step in traces["attnrl_paper"]["steps"]]
-    assert len(set(numbers)) > 1
-    points = [
-        {
-            one
-            for step in traces[name]["steps"]
-            for row in step["rounds"]
-            for one in row
-            if "continuation" in one
-        }
-        for name in ("treerl", "treerl_baseline")
-    ]
-    assert points[0] != points[1]
 
 
 def test_roles_share_the_loss_as_they_are_told(traces):
@@ -176,7 +144,7 @@ def test_another_order_of_rows_is_a_difference(traces):
 
 @pytest.mark.parametrize("part", ["completed", "trained", "rows"])
 def test_every_column_is_compared(traces, part):
-    expected = traces["attnrl_faults"]
+    expected = traces["marsrl_faults"]
     for at, column in enumerate(COLUMNS[part]):
         found = copy.deepcopy(expected)
         row = next(step for step in found["steps"] if step[part])[part][0]

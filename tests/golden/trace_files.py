@@ -206,3 +206,9 @@ def _tables(
             equal = same_spans if column in ("advantages", "influence") else same
             if not equal(left, right):
                 yield Difference(scenario, step, f"{part} row {at} ({names[at]})", column, left, right)
+
+
+def cells(trace: dict, part: str, column: str) -> Iterator:
+    """A column of a table in all steps."""
+    at = COLUMNS[part].index(column)
+    return (row[at] for step in trace["steps"] for row in step[part])

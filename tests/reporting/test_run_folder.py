@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 from evaluation_tools import system
 
+from marsrl_verl.core.group import Group
 from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.sequence import Sequence
-from marsrl_verl.core.trajectory import FinishReason, Fork, Group, RewardResult, Trajectory
+from marsrl_verl.core.trajectory import FinishReason, Fork, RewardResult, Trajectory
 from marsrl_verl.evaluation.estimators import Observations
 from marsrl_verl.evaluation.runs import Call, Run, Runs
 from marsrl_verl.evaluation.suite import EvaluationRecord, EvaluationResult

@@ -15,7 +15,7 @@ from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
 from marsrl_verl.core.sequence import TokenIds, token_ids
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
-from marsrl_verl.rollout.context import Completion, Decoding
+from marsrl_verl.rollout.generation import Completion, Decoding
 from marsrl_verl.rollout.runner import RolloutRunner
 
 END = 3

@@ -20,7 +20,7 @@ from marsrl_verl.core.request import RolloutRequest, Sampling
 from marsrl_verl.core.sequence import TURN, equal_sequences
 from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.core.tree import Path, build_tree, leaf_counts, values
-from marsrl_verl.rollout.context import TopLogProbs
+from marsrl_verl.rollout.generation import TopLogProbs
 
 LIMITS = Sampling(max_new_tokens=150, max_prompt_tokens=50)
 BUDGET = 7

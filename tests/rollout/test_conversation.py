@@ -17,8 +17,8 @@ from marsrl_verl.core.policy import Policy, PolicyKind, PolicySet
 from marsrl_verl.core.request import Sampling
 from marsrl_verl.core.sequence import TURN, Sequence, equal_sequences, token_ids
 from marsrl_verl.core.trajectory import FinishReason, Trajectory
-from marsrl_verl.rollout.context import Completion, TopLogProbs
 from marsrl_verl.rollout.conversation import Conversation
+from marsrl_verl.rollout.generation import Completion, TopLogProbs
 from marsrl_verl.rollout.runner import RequestContext
 
 LIMITS = Sampling(max_new_tokens=400, max_prompt_tokens=200)

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marsrl_verl.rollout.context import TopLogProbs
 from marsrl_verl.rollout.entropy import entropy_bounds, entropy_from_top
+from marsrl_verl.rollout.generation import TopLogProbs
 
 
 def top_of(log_probs: np.ndarray, m: int) -> TopLogProbs:

@@ -16,17 +16,18 @@ from aiohttp.test_utils import TestServer
 from fake_tokenizers import AddedTokens
 
 from marsrl_verl.algos.marsrl.method import MarsRL
+from marsrl_verl.core.group import Group
 from marsrl_verl.core.policy import Policy, PolicyKind, PolicySet
 from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
 from marsrl_verl.core.sequence import Sequence
-from marsrl_verl.core.trajectory import FinishReason, Group, RewardResult, Trajectory
+from marsrl_verl.core.trajectory import FinishReason, RewardResult, Trajectory
 from marsrl_verl.evaluation.training_metrics import training_metrics
 from marsrl_verl.reporting.rollout_log import step_lines, write_lines
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
-from marsrl_verl.rollout.context import EngineUnavailableError
 from marsrl_verl.rollout.external.config import EndpointConfig
 from marsrl_verl.rollout.external.endpoint import EndpointSource
 from marsrl_verl.rollout.failed_round import LEAST_REQUESTS, RequestWatch
+from marsrl_verl.rollout.generation import EngineUnavailableError
 from marsrl_verl.rollout.runner import RolloutRunner
 
 KEY = "sk-secret"

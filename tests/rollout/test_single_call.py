@@ -14,7 +14,7 @@ from marsrl_verl.core.request import Sampling
 from marsrl_verl.core.sequence import Sequence, equal_sequences, token_ids
 from marsrl_verl.core.trajectory import FinishReason, RolloutOutput
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
-from marsrl_verl.rollout.context import Completion, EngineUnavailableError
+from marsrl_verl.rollout.generation import Completion, EngineUnavailableError
 
 SETTINGS = Sampling(max_new_tokens=50, max_prompt_tokens=40)
 SEGMENTS = replace(SETTINGS, segment_tokens=5)

@@ -107,9 +107,10 @@ OVERRIDES = (
 
 def trained_groups(*, partial: bool) -> list[Any]:
     """Groups of uneven size over two roles; with `partial`, some members were trained before."""
+    from marsrl_verl.core.group import Group
     from marsrl_verl.core.request import Problem, RolloutRequest
     from marsrl_verl.core.sequence import Sequence
-    from marsrl_verl.core.trajectory import FinishReason, Group, RewardResult, Trajectory
+    from marsrl_verl.core.trajectory import FinishReason, RewardResult, Trajectory
 
     generator = torch.Generator().manual_seed(3)
 

@@ -14,10 +14,11 @@ pytest.importorskip("verl", reason="batches are verl's")
 
 from verl.protocol import BatchData
 
+from marsrl_verl.core.group import Group
 from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.rows import RowRef
 from marsrl_verl.core.sequence import TURN, Sequence
-from marsrl_verl.core.trajectory import FinishReason, Group, Trajectory
+from marsrl_verl.core.trajectory import FinishReason, Trajectory
 from marsrl_verl.verl_adapter.engine.batch import PADDING, BatchPlan, StepBatch, arrange
 from marsrl_verl.verl_adapter.engine.rank_rows import HeldRows, responses_only, with_token_columns
 

@@ -103,8 +103,12 @@ def test_a_phase_begins_when_all_of_the_last_pass_was_trained(tmp_path, changes)
         )
 
 
-@settings(max_examples=5, deadline=None)
-@given(stop=st.integers(1, 23), changes=st.sampled_from([one for one in MODES if one["overlap"] == "none"]))
+RESUMED = [{**one, "min_groups": 1} for one in MODES if one["overlap"] == "none"]
+"""A run's last step defers nothing, so one that stops there trains groups that another one defers."""
+
+
+@settings(max_examples=3, deadline=None)
+@given(stop=st.integers(1, 23), changes=st.sampled_from(RESUMED))
 def test_a_resumed_run_is_in_the_same_phase_of_the_same_pass(tmp_path_factory, stop, changes):
     folder = tmp_path_factory.mktemp("resumed")
     whole = run(folder / "whole", save_freq=1, **changes)

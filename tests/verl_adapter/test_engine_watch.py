@@ -12,7 +12,7 @@ pytest.importorskip("ray", reason="Ray's errors")
 from fake_ray import Answer, FakeRay, actor
 from ray.exceptions import ActorDiedError, RayTaskError
 
-from marsrl_verl.rollout.context import EngineUnavailableError
+from marsrl_verl.rollout.generation import EngineUnavailableError
 from marsrl_verl.verl_adapter import stop_signals
 from marsrl_verl.verl_adapter.rollout_server import engine_watch
 from marsrl_verl.verl_adapter.rollout_server.engine_watch import (

@@ -17,19 +17,20 @@ import fake_ray
 from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
+from marsrl_verl.core.group import Group
 from marsrl_verl.core.policy import PolicyKind
 from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
 from marsrl_verl.core.scheduler import StepResult
 from marsrl_verl.core.sequence import Sequence
-from marsrl_verl.core.trajectory import FinishReason, Group, RewardResult, RolloutOutput, Trajectory
+from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory
 from marsrl_verl.evaluation.runs import Call
 from marsrl_verl.reporting.rollout_log import rollout_lines
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
-from marsrl_verl.rollout.context import EngineUnavailableError
 from marsrl_verl.rollout.external.answer_file import AnswerFileError, FileSource
 from marsrl_verl.rollout.external.api_key import ApiKeyError
 from marsrl_verl.rollout.external.endpoint import EndpointSource
 from marsrl_verl.rollout.external.solver import ExternalAnswer
+from marsrl_verl.rollout.generation import EngineUnavailableError
 from marsrl_verl.verl_adapter.components import (
     answer_sources,
     build_method,

@@ -11,6 +11,7 @@ pytest.importorskip("verl", reason="correction weights are verl's")
 
 from marsrl_verl.algos.mastered_tokens import MasteredTokens
 from marsrl_verl.config.schema import OffPolicyConfig
+from marsrl_verl.core.group import Group
 from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.rows import (
     ADVANTAGES,
@@ -23,7 +24,7 @@ from marsrl_verl.core.rows import (
     Rows,
 )
 from marsrl_verl.core.sequence import RECORDED_LOG_PROBS, Sequence
-from marsrl_verl.core.trajectory import FinishReason, Group, Trajectory
+from marsrl_verl.core.trajectory import FinishReason, Trajectory
 from marsrl_verl.settings.choices import EntropyScope
 from marsrl_verl.verl_adapter.trainer.loss_inputs import correct_off_policy, entropy_metrics, set_advantages
 

@@ -1,4 +1,4 @@
-"""`docs/metrics.md` and what a run logs name the same metrics.
+"""The tables of metrics in `docs/` and what a run logs name the same metrics.
 
 The run is the trainer as the task runner builds it: its loop, data, scheduler, batches, observer and
 checkpoints. Engine and workers are scripted.
@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,7 @@ from verl.utils import tensordict_utils as tu
 
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
-from marsrl_verl.core.request import RolloutRequest
-from marsrl_verl.core.scripted import Reply, Script
+from marsrl_verl.core.scripted import Script
 from marsrl_verl.verl_adapter.checkpoint.sealed import describe_shards
 from marsrl_verl.verl_adapter.engine.probe_engine import MEASURE_KEY
 from marsrl_verl.verl_adapter.engine.rank_rows import HeldRows
@@ -37,7 +37,17 @@ from marsrl_verl.verl_adapter.rollout_server.worker import describe
 from marsrl_verl.verl_adapter.run import task_runner
 from marsrl_verl.verl_adapter.trainer import tracking as tracking_module
 
-PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
+OTHERS = sorted(Path(__file__).parent.glob("*_metrics.py"))
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = [DOCS / "metrics.md", *(DOCS / f"{path.stem.removesuffix('_metrics')}.md" for path in OTHERS)]
+"""What every method logs, and each method's own page."""
+HEAD = "| name | unit | meaning |\n"
+
+
+def _limits(role: str) -> tuple[str, ...]:
+    return f"marsrl.roles.{role}.max_prompt_tokens=2000", f"marsrl.roles.{role}.max_new_tokens=90"
+
+
 COMMON = (
     "cluster=cpu",
     "marsrl.run.progress=false",
@@ -50,18 +60,15 @@ COMMON = (
     "marsrl.evaluation.problems=20",
     "marsrl.evaluation.samples_per_problem=2",
     # Scripted tokens are bytes: a Solver's answer takes two segments, now and then one.
-    *(f"marsrl.roles.{role}.max_prompt_tokens=2000" for role in ("solver", "verifier", "corrector")),
-    *(f"marsrl.roles.{role}.max_new_tokens=90" for role in ("solver", "verifier", "corrector")),
+    *_limits("solver"),
     "actor_rollout_ref.actor.use_kl_loss=true",
     "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=4",
 )
-TREES = (
-    "algo=attnrl",
-    "marsrl.algo.group_size=4",
-    "training=shared_prefixes",
-)
 SETTINGS = (
     *COMMON,
+    *_limits("verifier"),
+    *_limits("corrector"),
+    "training=shared_prefixes",
     "marsrl.pipeline.max_segments=2",
     "marsrl.pipeline.min_group=2",
     "marsrl.off_policy.mode=tis",
@@ -157,17 +164,6 @@ class Logged:
     """Everything that went to the loggers."""
 
 
-LINE_BREAK = "\x14"
-"""The byte whose number is the tiny tokenizer's token for a line break."""
-
-
-def in_lines(item: RolloutRequest, k: int) -> Reply:
-    """A skilled reply after two lines, so that a response has steps. Every third problem is too hard."""
-    reply = SkillModel(seed=2)(item, k)
-    hopeless = sum(item.problem.question.encode()) % 3 == 0
-    return replace(reply, text=f"one{LINE_BREAK}two{LINE_BREAK}{'' if hopeless else reply.text}")
-
-
 def train(folder: Path, script: Script, *settings: str) -> Logged:
     config = compose_config(parse_arguments([*settings, f"marsrl.run.output_dir={folder}"])).config
     with pytest.MonkeyPatch.context() as patch:
@@ -185,11 +181,12 @@ def train(folder: Path, script: Script, *settings: str) -> Logged:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory) -> list[Logged]:
-    """A run of MarsRL and one of AttnRL."""
+    """A run of MarsRL, and one of each other method that has a file `<method>_metrics.py` here."""
     folder = tmp_path_factory.mktemp("metrics")
+    others = [import_module(path.stem) for path in OTHERS]
     return [
         train(folder / "marsrl", SkillModel(seed=2), *SETTINGS),
-        train(folder / "attnrl", in_lines, *COMMON, *TREES),
+        *(train(folder / one.__name__, one.script, *COMMON, *one.SETTINGS) for one in others),
     ]
 
 
@@ -198,8 +195,9 @@ def all_names(runs: list[Logged]) -> list[str]:
 
 
 def documented() -> list[str]:
-    """The names of the table's first column."""
-    rows = [line.split("|")[1] for line in PAGE.read_text().splitlines() if line.startswith("| `")]
+    """The names of the first column of the tables of metrics."""
+    text = "".join(page.read_text().partition(HEAD)[2].split("\n\n")[0] for page in PAGES)
+    rows = [line.split("|")[1] for line in text.splitlines() if line.startswith("| `")]
     return [name for row in rows for name in re.findall(r"`([^`]+)`", row)]
 
 
@@ -233,7 +231,7 @@ def test_no_row_stands_twice():
     assert sorted(documented()) == sorted(set(documented()))
 
 
-@pytest.mark.parametrize("number", [0, 1])
+@pytest.mark.parametrize("number", range(1 + len(OTHERS)))
 def test_the_runs_folder_holds_the_same(runs, number):
     folder = runs[number].folder
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]

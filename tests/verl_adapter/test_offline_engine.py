@@ -19,7 +19,7 @@ from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer
 from vllm import AsyncEngineArgs
 
 from marsrl_verl.core.trajectory import FinishReason
-from marsrl_verl.rollout.context import Decoding
+from marsrl_verl.rollout.generation import Decoding
 from marsrl_verl.verl_adapter.rollout_server.engine_requests import sampling_params
 from marsrl_verl.verl_adapter.rollout_server.offline_engine import OfflineClient, engine_arguments
 

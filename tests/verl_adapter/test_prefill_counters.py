@@ -20,7 +20,7 @@ from ray.exceptions import ActorDiedError
 from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.sequence import Sequence
 from marsrl_verl.core.trajectory import FinishReason, RolloutOutput, Trajectory
-from marsrl_verl.rollout.context import EngineUnavailableError
+from marsrl_verl.rollout.generation import EngineUnavailableError
 from marsrl_verl.verl_adapter.rollout_server import engine_watch, rollout_manager
 from marsrl_verl.verl_adapter.rollout_server.generation import Generation, Round, RoundCounts
 from marsrl_verl.verl_adapter.rollout_server.prefill_counters import (

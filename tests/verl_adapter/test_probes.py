@@ -16,12 +16,13 @@ from verl.utils import tensordict_utils as tu
 
 from marsrl_verl.attention.layout import NEVER, OUTSIDE
 from marsrl_verl.attention.measure import MeasuredRows, influence_layout
+from marsrl_verl.core.group import Group
 from marsrl_verl.core.method import Probe, Stage
 from marsrl_verl.core.policy import PolicySet
 from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.sequence import Sequence
 from marsrl_verl.core.steps import Steps
-from marsrl_verl.core.trajectory import FinishReason, Group, Trajectory
+from marsrl_verl.core.trajectory import FinishReason, Trajectory
 from marsrl_verl.verl_adapter.engine.batch import BatchPlan, PolicyBatch, arrange
 from marsrl_verl.verl_adapter.engine.probe_engine import COLUMNS_KEY, MEASURE_KEY, SETTINGS_KEY
 from marsrl_verl.verl_adapter.trainer.policy_trainer import PolicyTrainer

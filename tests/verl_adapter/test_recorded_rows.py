@@ -11,10 +11,11 @@ from hypothesis import strategies as st
 
 pytest.importorskip("verl", reason="batches are verl's")
 
+from marsrl_verl.core.group import Group
 from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.rows import ENTROPIES, OLD_LOG_PROBS, RowRef
 from marsrl_verl.core.sequence import RECORDED_ENTROPIES, RECORDED_LOG_PROBS, Sequence
-from marsrl_verl.core.trajectory import FinishReason, Group, Trajectory
+from marsrl_verl.core.trajectory import FinishReason, Trajectory
 from marsrl_verl.verl_adapter.engine.batch import PADDING, BatchPlan, PolicyBatch, arrange, jagged
 from marsrl_verl.verl_adapter.trainer.recorded_rows import fill_log_probs, fully_recorded, slots_to_compute
 

@@ -21,7 +21,7 @@ from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
 from marsrl_verl.core.sequence import Sequence
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory
 from marsrl_verl.rewards.running import RewardUnavailableError
-from marsrl_verl.rollout.context import EngineUnavailableError
+from marsrl_verl.rollout.generation import EngineUnavailableError
 from marsrl_verl.verl_adapter.rollout_server import engine_watch
 from marsrl_verl.verl_adapter.rollout_server import worker as worker_module
 from marsrl_verl.verl_adapter.rollout_server.engine_watch import EngineWatch

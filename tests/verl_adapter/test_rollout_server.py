@@ -26,7 +26,7 @@ from vllm.v1.engine.exceptions import EngineDeadError
 
 from marsrl_verl.core.request import Sampling
 from marsrl_verl.core.trajectory import FinishReason
-from marsrl_verl.rollout.context import Completion, Decoding, EngineUnavailableError
+from marsrl_verl.rollout.generation import Completion, Decoding, EngineUnavailableError
 from marsrl_verl.verl_adapter.rollout_server import client as client_module
 from marsrl_verl.verl_adapter.rollout_server.client import ServerClient, packed, unpacked
 from marsrl_verl.verl_adapter.rollout_server.engine_requests import completion, sampling_params

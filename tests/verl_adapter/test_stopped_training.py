@@ -12,7 +12,7 @@ from fake_ray import FakeRay, actor
 from omegaconf import OmegaConf
 from scripted_trainer import ScriptedTrainer, batches
 
-from marsrl_verl.rollout.context import EngineUnavailableError
+from marsrl_verl.rollout.generation import EngineUnavailableError
 from marsrl_verl.verl_adapter import stop_signals
 from marsrl_verl.verl_adapter.checkpoint import sealed as checkpoint
 from marsrl_verl.verl_adapter.rollout_server import engine_watch
@@ -37,8 +37,8 @@ class FaultyTrainer(ScriptedTrainer):
         self.fault = fault
         method = getattr(self, where)
 
-        def with_fault(*arguments):
-            found = method(*arguments)
+        def with_fault(*arguments, **more):
+            found = method(*arguments, **more)
             if self.global_steps == STOPPED_IN and self.fault is not None:
                 happens, self.fault = self.fault, None
                 happens()

@@ -9,7 +9,7 @@ beside the continuations of the step before: the paper's one-step off-policy tra
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -35,18 +35,16 @@ from marsrl_verl.algos.attnrl.branch_points import (
     BranchPoint,
     BranchRule,
     FciAggregation,
-    ResponseMarks,
-    aggregated_influence,
-    check_rule,
-    choose_branch_points,
 )
 from marsrl_verl.algos.attnrl.config import SOLVER
+from marsrl_verl.algos.attnrl.problem_count import ProblemCount, batch_controller
 from marsrl_verl.algos.attnrl.response_trees import TreeCredit, by_problem, problem_tree, tree_metrics
+from marsrl_verl.algos.attnrl.responses import FirstResponses
 from marsrl_verl.algos.attnrl.step_cutter import StepCutter, step_cutter
 from marsrl_verl.algos.attnrl.tree_figures import TreeFigures
 from marsrl_verl.algos.mastered_tokens import MasteredTokens
+from marsrl_verl.core.group import Group
 from marsrl_verl.core.method import (
-    EndReason,
     Method,
     MethodTools,
     Probe,
@@ -60,21 +58,14 @@ from marsrl_verl.core.prompts import Prompts, PromptTokens
 from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.rows import RowRef, Rows
 from marsrl_verl.core.seeding import derive_generator
-from marsrl_verl.core.sequence import RECORDED_ENTROPIES, RECORDED_LOG_PROBS, TRAINER_LOG_PROBS
-from marsrl_verl.core.sequence import Sequence as TokenSequence
-from marsrl_verl.core.steps import Steps
-from marsrl_verl.core.trajectory import Group, Trajectory, is_correct
+from marsrl_verl.core.sequence import RECORDED_LOG_PROBS
+from marsrl_verl.core.trajectory import Trajectory, is_correct
 from marsrl_verl.core.tree import tree_advantages, treerl_advantages
 from marsrl_verl.settings.choices import OffPolicyMode
 from marsrl_verl.settings.issues import ConfigIssue
 
 INITIAL = "initial"
 CONTINUATION = "continuation"
-INFLUENCE = "influence"
-"""Annotation: the Forward Context Influence of the step that each token is in, (T,)."""
-STEP_IDS, STEP_MEASURED = "step_ids", "step_measured"
-"""What FCI's measure reads: (T,) the step of each token, and whether that step is measured."""
-FCI_MEASURE = "marsrl_verl.attention.measure:InfluenceMeasure"
 DELTA = Prompts.step_distance
 """Least distance in steps from which attention counts (arXiv 2509.26628, eq. 6)."""
 
@@ -90,20 +81,6 @@ class Expansion:
     choice: TreeChoice = TreeChoice.RANDOM
     keep_unbranched: bool = True
     """Also train first responses that were not expanded; they count in the root's value either way."""
-
-
-def batch_controller(config: settings_of.Config, problems: int) -> BatchController | None:
-    """What adapts the number of problems, `problems` at the beginning; None where it stays as it is."""
-    batch = config.adaptive_batch
-    if not batch.enabled:
-        return None
-    return BatchController(
-        target_samples=batch.target_samples or problems * config.samples_per_problem,
-        problems=float(problems),
-        least=batch.min_problems,
-        most=config.most_problems(problems),
-        smoothing=batch.smoothing,
-    )
 
 
 class AttnRL(Method):
@@ -161,32 +138,23 @@ class AttnRL(Method):
     ) -> None:
         if group_size < 2:
             raise ValueError(f"algo.group_size is {group_size}, expected at least 2")
-        self.prompts, self.cutter, self.seed = prompts, cutter, seed
+        self.prompts, self.seed = prompts, seed
         self.group_size = group_size
         self.branching = branching or BranchRule()
         self.expansion = expansion or Expansion()
-        check_rule(self.branching)
-        if delta < 1:
-            raise ValueError(f"algo.delta is {delta}, expected at least 1")
-        self.delta, self.aggregation = delta, aggregation
+        self.responses = FirstResponses(
+            cutter, self.branching, seed=seed, delta=delta, aggregation=aggregation
+        )
         if self.expansion.continuations < 1:
             raise ValueError(f"num_continuations is {self.expansion.continuations}, expected at least 1")
         self.mean = mean or RunningMean()
-        self.controller = controller
+        self.problem_count = ProblemCount(controller)
         self.tree_credit = tree_credit
         self.max_prompt_tokens, self.prompt_tokens = max_prompt_tokens, prompt_tokens
         self.stages = (Stage(INITIAL, SOLVER, next=(CONTINUATION,)), Stage(CONTINUATION, SOLVER))
         self._figures = TreeFigures()
         self.record_log_probs, self.fci_backend = record_log_probs, str(fci_backend)
         self.mastered = mastered or MasteredTokens()
-        self._steps: dict[str, Steps] = {}
-        """Of responses that were cut in this step, by trajectory id."""
-        self._trained = 0
-        """Samples trained since the controller was last told."""
-        self._completing_steps = 0
-        """Steps since then in which a problem passed the last stage."""
-        self._other_steps = 0
-        """Steps since then in which problems ended, all of them before the last stage."""
 
     @classmethod
     def from_settings(cls, settings: Any, tools: MethodTools) -> AttnRL:
@@ -277,25 +245,7 @@ class AttnRL(Method):
             return ()
         if not influence:
             return (Probe(INITIAL, entropies=entropies),)
-        settings = {"delta": self.delta, "backend": self.fci_backend}
-        return (
-            Probe(
-                INITIAL,
-                FCI_MEASURE,
-                settings,
-                self._measured_steps,
-                (INFLUENCE,),
-                entropies,
-                shares_prefixes=False,
-            ),
-        )
-
-    def _measured_steps(self, sequence: TokenSequence) -> dict[str, NDArray[Any]]:
-        """The first step is not measured, nor one that closes the thinking part or comes after it (released
-        code)."""
-        steps = self.cutter.cut(sequence.response_ids.tolist())
-        ids = np.array(steps.step_ids(), dtype=np.int32)
-        return {STEP_IDS: ids, STEP_MEASURED: (ids > 0) & (ids < steps.thinking)}
+        return (self.responses.influence_probe(INITIAL, self.fci_backend, entropies=entropies),)
 
     def observe_stage(self, stage: str, problems: Sequence[Sequence[Group]], step: int) -> None:
         """Bring the filter's mean up to date with all problems of the step."""
@@ -321,7 +271,7 @@ class AttnRL(Method):
         rng = derive_generator(self.seed, "trees", problem.problem_id)
         number = trees_to_expand(standing, self.expansion.rounding)
         members = group.trajectories
-        points = {at: self._points(one) for at, one in enumerate(members) if one.comparable}
+        points = {at: self.responses.points(one) for at, one in enumerate(members) if one.comparable}
         able = [at for at, found in points.items() if found]
         right = [is_correct(members[at].value) for at in able]
         requests: list[RolloutRequest] = []
@@ -329,62 +279,9 @@ class AttnRL(Method):
             at = able[place]
             self._figures.branched(problem.problem_id, points[at], members[at].tokens)
             if self.branching.criterion not in BY_TOKEN:
-                self._figures.compared(points[at] == self._earliest_points(members[at]))
+                self._figures.compared(points[at] == self.responses.earliest_points(members[at]))
             requests += [self._continuation(group, at, point, step) for point in points[at]]
         return requests
-
-    def steps(self, one: Trajectory) -> Steps:
-        """The steps of a response (`StepCutter`)."""
-        if one.trajectory_id not in self._steps:
-            self._steps[one.trajectory_id] = self.cutter.cut(one.sequence.response_ids.tolist())
-        return self._steps[one.trajectory_id]
-
-    def influence(self, one: Trajectory) -> tuple[float, ...] | None:
-        """The Forward Context Influence of every step as it was measured; None where it was not."""
-        found = one.sequence.annotations.get(INFLUENCE)
-        if found is None:
-            return None
-        steps = self.steps(one)
-        return tuple(float(found[steps.start(step)]) for step in range(len(steps)))
-
-    def _points(self, one: Trajectory) -> list[BranchPoint]:
-        if not one.tokens:
-            return []
-        sequence, criterion = one.sequence, self.branching.criterion
-        by_surprisal = criterion is BranchCriterion.SURPRISAL
-        marks = ResponseMarks(
-            self.steps(one),
-            len(sequence.prompt_ids),
-            influence=self._aggregated(one) if criterion is BranchCriterion.FCI else (),
-            token_scores=self._token_scores(one),
-            answer_token=self.cutter.first_final_word(sequence.response_ids.tolist())
-            if by_surprisal
-            else None,
-        )
-        rng = derive_generator(self.seed, "branch points", one.trajectory_id)
-        return choose_branch_points(marks, self.branching, rng)
-
-    def _earliest_points(self, one: Trajectory) -> list[BranchPoint]:
-        """The points that the same rule chooses without the criterion."""
-        rule = replace(self.branching, criterion=BranchCriterion.EARLIEST)
-        rng = derive_generator(self.seed, "branch points", one.trajectory_id)
-        return choose_branch_points(ResponseMarks(self.steps(one), len(one.sequence.prompt_ids)), rule, rng)
-
-    def _token_scores(self, one: Trajectory) -> Sequence[float]:
-        """What a criterion that chooses tokens ranks them by."""
-        sequence = one.sequence
-        if self.branching.criterion is BranchCriterion.SURPRISAL:
-            log_probs = sequence.annotations.get(TRAINER_LOG_PROBS, sequence.rollout_log_probs)
-            return [-value for value in log_probs.tolist()]
-        if self.branching.criterion is BranchCriterion.ENTROPY:
-            found = sequence.annotations.get(RECORDED_ENTROPIES)
-            if found is None:
-                raise ValueError(
-                    f"trajectory {one.trajectory_id}: its entropies were not computed, which "
-                    "criterion=entropy needs"
-                )
-            return list(found.tolist())
-        return ()
 
     def _continuation(self, group: Group, at: int, point: BranchPoint, step: int) -> RolloutRequest:
         parent, problem = group.trajectories[at], group.request.problem
@@ -405,20 +302,11 @@ class AttnRL(Method):
         leaves = group.comparable
         if self.measures_influence():
             for one in leaves:
-                influence = self._aggregated(one) if one.tokens else ()
+                influence = self.responses.aggregated(one) if one.tokens else ()
                 means.append(float(np.mean(influence)) if influence else 0.0)
         correct = sum(is_correct(one.value) for one in leaves)
         mean = float(np.mean(means)) if means else 0.0
         return ProblemStanding(correct, len(leaves), mean, sum(not value for value in means))
-
-    def _aggregated(self, one: Trajectory) -> tuple[float, ...]:
-        influence = self.influence(one)
-        if influence is None:
-            raise ValueError(
-                f"trajectory {one.trajectory_id}: its Forward Context Influence was not computed, which this "
-                "method's branching or filter needs"
-            )
-        return aggregated_influence(influence, self.delta, self.aggregation)
 
     def observe_problem(self, groups: Sequence[Group]) -> None:
         """Count how a whole tree did."""
@@ -473,8 +361,8 @@ class AttnRL(Method):
         """The answer, and the steps of first responses with their influence."""
         found: dict[str, Any] = {"answer": trajectory.scored.info.get("answer")}
         if request.prefix is None and trajectory.sequences:
-            influence = self.influence(trajectory)
-            found["steps"] = list(self.steps(trajectory).ends)
+            influence = self.responses.influence(trajectory)
+            found["steps"] = list(self.responses.steps(trajectory).ends)
             found["influence"] = None if influence is None else list(influence)
         return found
 
@@ -482,55 +370,20 @@ class AttnRL(Method):
 
     def problems_per_step(self, configured: int) -> int:
         """B_m where it is adapted (eq. 10)."""
-        return configured if self.controller is None else self.controller.number()
+        return self.problem_count.number(configured)
 
     def observe_step(self, view: StepView) -> dict[str, float]:
         """Adapt the number of problems; the step's figures of trees, branching and filter."""
-        finished = any(end.reason is EndReason.FINISHED for end in view.ended)
-        ended = any(end.reason is not EndReason.DROPPED for end in view.ended)
-        self._trained += len(view.rows)
-        self._completing_steps += finished
-        self._other_steps += ended and not finished
-        self._tell_controller(view.deferred_groups)
         figures, self._figures = self._figures, TreeFigures()
-        self._steps = {}
-        metrics = tree_metrics(view.rows.groups) | figures.metrics(influence=self.measures_influence())
-        if self.controller is not None:
-            metrics["attnrl/next_problems"] = self.controller.number()
-        return metrics
-
-    def _tell_controller(self, deferred_groups: int) -> None:
-        """Tell the controller how many samples a step trains, where the steps since it was told last say so.
-
-        A step in which no tree was completed (a pipeline that fills, a small budget) says little; what it
-        trained counts with the next one. After two of them there may never be one: no response can be
-        branched, or the filter lets none through. Trees that are deferred for a larger update count in the
-        step that trains them, as those of several steps.
-        """
-        steps = self._completing_steps or (self._other_steps if self._other_steps > 1 else 0)
-        if not steps or deferred_groups:
-            return
-        if self.controller is not None:
-            self.controller.observe(self._trained / steps)
-        self._trained = self._completing_steps = self._other_steps = 0
+        self.responses.forget()
+        figures_of = figures.metrics(influence=self.measures_influence())
+        return tree_metrics(view.rows.groups) | figures_of | self.problem_count.observe_step(view)
 
     def state_dict(self) -> dict[str, Any]:
         """The filter's mean and the controller."""
-        state: dict[str, Any] = {
-            "mean": self.mean.state_dict(),
-            "trained": self._trained,
-            "completing_steps": self._completing_steps,
-            "other_steps": self._other_steps,
-        }
-        if self.controller is not None:
-            state["controller"] = self.controller.state_dict()
-        return state
+        return {"mean": self.mean.state_dict(), **self.problem_count.state_dict()}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue with a saved state."""
         self.mean.load_state_dict(state["mean"])
-        self._trained = int(state["trained"])
-        self._completing_steps = int(state["completing_steps"])
-        self._other_steps = int(state["other_steps"])
-        if self.controller is not None and "controller" in state:
-            self.controller.load_state_dict(state["controller"])
+        self.problem_count.load_state_dict(state)

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from marsrl_verl.core.trajectory import Group, Trajectory
+from marsrl_verl.core.group import Group
+from marsrl_verl.core.trajectory import Trajectory
 from marsrl_verl.core.tree import Path, Tree, build_tree, values
 from marsrl_verl.settings.choices import Choice
 

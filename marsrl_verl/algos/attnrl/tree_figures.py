@@ -11,7 +11,8 @@ import numpy as np
 
 from marsrl_verl.algos.attnrl.adaptive_sampling import ProblemStanding
 from marsrl_verl.algos.attnrl.branch_points import BranchPoint
-from marsrl_verl.core.trajectory import Group, is_correct
+from marsrl_verl.core.group import Group
+from marsrl_verl.core.trajectory import is_correct
 
 
 class Rightness(Enum):

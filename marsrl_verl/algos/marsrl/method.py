@@ -19,12 +19,13 @@ from marsrl_verl.algos.marsrl.selection import Candidate, choose
 from marsrl_verl.algos.marsrl.verdict import Verdict
 from marsrl_verl.algos.mastered_tokens import MasteredTokens
 from marsrl_verl.core.advantages import balance_roles, comparable_rows, group_relative
+from marsrl_verl.core.group import Group
 from marsrl_verl.core.method import Method, MethodTools, RunView, Stage, StagePlan
 from marsrl_verl.core.prompts import NO_PROBLEM, PromptShape, PromptTokens
 from marsrl_verl.core.request import Message, Problem, RolloutRequest
 from marsrl_verl.core.rows import RowRef, Rows
 from marsrl_verl.core.seeding import derive_generator
-from marsrl_verl.core.trajectory import Group, Trajectory, is_correct
+from marsrl_verl.core.trajectory import Trajectory, is_correct
 from marsrl_verl.settings.issues import ConfigIssue
 
 

@@ -82,7 +82,7 @@ def check_model_shape(ctx: Context) -> Iterator[ConfigIssue]:
     if ctx.settings.prompts.target == _TINY_PROMPTS and not tiny:
         room = ctx.settings.roles[ctx.first_role].max_new_tokens
         what = (
-            "It would be asked with the tiny world's prompts (the Verifier's instructions are one word) and "
+            "It would be asked with the tiny world's prompts (a role's instructions are one word) and "
             f"have {room} tokens for a solution."
         )
         fix = "Add model=custom, data.max_prompt_length=… and data.max_response_length=… (docs/own_model.md)."

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from marsrl_verl.core.group import Group
 from marsrl_verl.core.method import Ended
 from marsrl_verl.core.request import RolloutRequest
 from marsrl_verl.core.scheduler.state import SchedulerState
-from marsrl_verl.core.trajectory import Group
 
 
 @dataclass(slots=True)

@@ -13,12 +13,13 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+from marsrl_verl.core.group import Group
 from marsrl_verl.core.method import Ended, EndReason, Method, Stage, Unit
 from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.scheduler.checks import check_output, check_settings
 from marsrl_verl.core.scheduler.result import StepResult
 from marsrl_verl.core.scheduler.state import PendingGroup, ProblemState, SchedulerState
-from marsrl_verl.core.trajectory import Group, RolloutOutput, Trajectory
+from marsrl_verl.core.trajectory import RolloutOutput, Trajectory
 from marsrl_verl.settings.choices import Choice
 
 STATE_VERSION = 6

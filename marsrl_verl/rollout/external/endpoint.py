@@ -16,8 +16,8 @@ from marsrl_verl.core.inert_text import printable
 from marsrl_verl.core.request import Message, RolloutRequest
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.trajectory import FinishReason
-from marsrl_verl.rollout.context import FINISH_REASONS
 from marsrl_verl.rollout.external.solver import ExternalAnswer, failed
+from marsrl_verl.rollout.generation import FINISH_REASONS
 
 if TYPE_CHECKING:
     from marsrl_verl.rollout.external.config import EndpointConfig

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
 
+from marsrl_verl.core.group import Group
 from marsrl_verl.core.prefix_tree import prefix_order, shared_with_previous
 from marsrl_verl.core.rows import RESPONSE_MASK, RowRef, Rows
 from marsrl_verl.core.sequence import TURN
 from marsrl_verl.core.sequence import Sequence as TokenSequence
-from marsrl_verl.core.trajectory import Group
 from marsrl_verl.verl_adapter.engine.arrangement import arrange_families, arrange_rows
 
 PADDING = -1

@@ -12,7 +12,7 @@ import ray
 from ray.exceptions import RayError
 
 from marsrl_verl.core.sequence import TokenIds
-from marsrl_verl.rollout.context import Completion, Decoding, EngineUnavailableError
+from marsrl_verl.rollout.generation import Completion, Decoding, EngineUnavailableError
 from marsrl_verl.verl_adapter.rollout_server.engine_watch import is_refusal, reason
 
 

@@ -9,7 +9,7 @@ from omegaconf import DictConfig, OmegaConf
 
 from marsrl_verl.core.request import Sampling
 from marsrl_verl.core.sequence import TokenIds
-from marsrl_verl.rollout.context import Completion, Decoding, EngineUnavailableError
+from marsrl_verl.rollout.generation import Completion, Decoding, EngineUnavailableError
 from marsrl_verl.verl_adapter.environment import prepare_environment
 from marsrl_verl.verl_adapter.loopback import stay_on_loopback
 

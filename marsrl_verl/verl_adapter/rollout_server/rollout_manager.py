@@ -26,8 +26,8 @@ from marsrl_verl.core.sent_prompts import prompts_sent, shared_tokens
 from marsrl_verl.core.trajectory import RolloutOutput
 from marsrl_verl.rewards.failed_grades import GradeWatch
 from marsrl_verl.rewards.running import RewardUnavailableError
-from marsrl_verl.rollout.context import EngineUnavailableError
 from marsrl_verl.rollout.failed_round import RequestWatch
+from marsrl_verl.rollout.generation import EngineUnavailableError
 from marsrl_verl.verl_adapter.components import endpoint_key
 from marsrl_verl.verl_adapter.rollout_server.engine_watch import EngineWatch, next_results, reason, results
 from marsrl_verl.verl_adapter.rollout_server.generation import Round

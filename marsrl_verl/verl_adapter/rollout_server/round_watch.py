@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from marsrl_verl.rewards.running import RewardUnavailableError
-from marsrl_verl.rollout.context import EngineUnavailableError
+from marsrl_verl.rollout.generation import EngineUnavailableError
 from marsrl_verl.verl_adapter.rollout_server.engine_watch import EngineWatch, Inquiry, Stopwatch
 
 

@@ -24,7 +24,7 @@ from vllm.lora.request import LoRARequest
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from marsrl_verl.core.sequence import TokenIds
-from marsrl_verl.rollout.context import Completion, Decoding, EngineUnavailableError
+from marsrl_verl.rollout.generation import Completion, Decoding, EngineUnavailableError
 from marsrl_verl.verl_adapter.rollout_server.client import packed, unpacked
 from marsrl_verl.verl_adapter.rollout_server.engine_requests import (
     ENGINE_KEYS,

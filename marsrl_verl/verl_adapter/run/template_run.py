@@ -13,6 +13,7 @@ from omegaconf import DictConfig
 from marsrl_verl.reporting import run_lock
 from marsrl_verl.verl_adapter.cpu.template.client import end_like
 from marsrl_verl.verl_adapter.cpu.template.process import STAND_IN, TemplateProcess
+from marsrl_verl.verl_adapter.run.driver import do, report_end
 from marsrl_verl.verl_adapter.stop_signals import StopRequested, stop_on_signals, while_ray_starts
 
 _RAY_ATTEMPTS = 3
@@ -30,7 +31,7 @@ def run_in_template(
         config: the whole configuration.
         ray_settings: keyword arguments of `ray.init`, `runtime_env` included.
         env_vars: variables of the run that the processes need from their start.
-        work: see `launch.run`.
+        work: see `driver.do`.
     """
     import ray
 
@@ -103,8 +104,6 @@ def drive(payload: int) -> None:
             locks that the launcher holds: this process holds them too, in case it lives longer.
     """
     import ray
-
-    from marsrl_verl.verl_adapter.run.launch import do, report_end
 
     with os.fdopen(payload, "rb") as stream:
         config, connection, work, locks = pickle.load(stream)

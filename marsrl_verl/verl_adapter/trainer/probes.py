@@ -9,11 +9,11 @@ import torch
 from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
 
+from marsrl_verl.core.group import Group
 from marsrl_verl.core.method import Probe
 from marsrl_verl.core.rows import RowRef
 from marsrl_verl.core.sequence import RECORDED_ENTROPIES, RECORDED_LOG_PROBS, TRAINER_LOG_PROBS
 from marsrl_verl.core.sequence import Sequence as TokenSequence
-from marsrl_verl.core.trajectory import Group
 from marsrl_verl.verl_adapter.engine.batch import PADDING, PolicyBatch, jagged
 from marsrl_verl.verl_adapter.engine.probe_engine import COLUMNS_KEY, MEASURE_KEY, SETTINGS_KEY
 from marsrl_verl.verl_adapter.engine.shared_prefix_engine import SHARE_KEY

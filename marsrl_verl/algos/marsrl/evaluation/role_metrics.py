@@ -12,7 +12,8 @@ from collections.abc import Iterable, Mapping
 from marsrl_verl.algos.marsrl.evaluation.loop_rules import verdict_of
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
 from marsrl_verl.algos.marsrl.verdict import Verdict
-from marsrl_verl.core.trajectory import Group, is_correct
+from marsrl_verl.core.group import Group
+from marsrl_verl.core.trajectory import is_correct
 from marsrl_verl.evaluation.estimators import GREEDY_SUFFIX, Estimate, MetricInfo, Observations, estimate
 from marsrl_verl.evaluation.runs import Call, Runs, answer_reward, final_answer
 from marsrl_verl.evaluation.single_role import accuracy_info, accuracy_metric

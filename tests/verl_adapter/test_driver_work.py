@@ -1,4 +1,4 @@
-"""What a launched run does is named by a function."""
+"""What the driver does is named by a function; how a run ends is said."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 from omegaconf import OmegaConf
 
-from marsrl_verl.rollout.context import EngineUnavailableError
-from marsrl_verl.verl_adapter.run import launch
+from marsrl_verl.rollout.generation import EngineUnavailableError
+from marsrl_verl.verl_adapter.run import driver
 from marsrl_verl.verl_adapter.stop_signals import StopRequested
 from marsrl_verl.verl_adapter.terminal import chatter_log, chatter_to
 
@@ -21,13 +21,13 @@ def note(config, session):
 
 def test_a_run_trains_unless_other_work_is_named(monkeypatch):
     trained = []
-    monkeypatch.setattr(launch, "train", lambda config, session=None: trained.append((config, session)))
-    launch.do(launch.TRAIN, {"a": 1})
+    monkeypatch.setattr(driver, "train", lambda config, session=None: trained.append((config, session)))
+    driver.do(driver.TRAIN, {"a": 1})
     assert trained == [({"a": 1}, None)]
 
 
 def test_other_work_gets_configuration_and_session():
-    launch.do(f"{__name__}:note", {"a": 1}, Path("/session"))
+    driver.do(f"{__name__}:note", {"a": 1}, Path("/session"))
     assert seen == [({"a": 1}, Path("/session"))]
 
 
@@ -56,15 +56,15 @@ def config(tmp_path):
 @pytest.fixture
 def train_with(monkeypatch):
     """The status of a run that an error ends."""
-    monkeypatch.setattr(launch, "END_SECONDS", 3600.0)
+    monkeypatch.setattr(driver, "END_SECONDS", 3600.0)
 
     def train(config, error) -> int:
         def fail(_config):
             raise error
 
-        monkeypatch.setattr(launch, "_train", fail)
+        monkeypatch.setattr(driver, "_train", fail)
         with pytest.raises(SystemExit) as end:
-            launch.train(config)
+            driver.train(config)
         return end.value.code
 
     return train
@@ -133,6 +133,6 @@ def test_an_evaluation_alone_does_not_go_on(config, train_with, capsys):
 
 def test_a_process_that_cannot_end_in_order_is_ended(monkeypatch):
     ended = []
-    monkeypatch.setattr(launch.os, "_exit", ended.append)
-    launch._end_after(0.0, 7).join(10)
+    monkeypatch.setattr(driver.os, "_exit", ended.append)
+    driver._end_after(0.0, 7).join(10)
     assert ended == [7]

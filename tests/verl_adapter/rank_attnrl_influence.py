@@ -1,6 +1,6 @@
 """The trainer's look at responses on verl's own workers, as a program: one process per rank, no Ray.
 
-    python rank_influence.py FOLDER
+    python rank_attnrl_influence.py FOLDER
 
 Every rank runs the trainer's hook between two rounds: steps, batch, the workers' forward pass in verl's
 micro-batches, FCI and log-probabilities back onto the sequences. The model is a random Qwen2 network that is
@@ -111,9 +111,10 @@ def responses() -> list[Response]:
 
 def groups(found: list[Response]) -> list[Any]:
     """Two groups of first responses, one of which holds a response without a token."""
+    from marsrl_verl.core.group import Group
     from marsrl_verl.core.request import Problem, RolloutRequest
     from marsrl_verl.core.sequence import Sequence
-    from marsrl_verl.core.trajectory import FinishReason, Group, Trajectory
+    from marsrl_verl.core.trajectory import FinishReason, Trajectory
 
     def trajectory(one: Response) -> Any:
         sequence = Sequence(

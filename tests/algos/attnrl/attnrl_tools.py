@@ -13,12 +13,13 @@ from marsrl_verl.algos.attnrl.adaptive_sampling import (
 from marsrl_verl.algos.attnrl.branch_points import BranchRule
 from marsrl_verl.algos.attnrl.method import (
     CONTINUATION,
-    INFLUENCE,
     INITIAL,
     AttnRL,
     Expansion,
 )
+from marsrl_verl.algos.attnrl.responses import INFLUENCE
 from marsrl_verl.algos.attnrl.step_cutter import StepCutter
+from marsrl_verl.core.group import Group
 from marsrl_verl.core.method import Ended, EndReason, StepView
 from marsrl_verl.core.request import RolloutRequest, Sampling
 from marsrl_verl.core.rows import RowRef, Rows
@@ -26,7 +27,7 @@ from marsrl_verl.core.scheduler import Scheduler
 from marsrl_verl.core.scripted import Reply
 from marsrl_verl.core.sequence import RECORDED_ENTROPIES, RECORDED_LOG_PROBS, TRAINER_LOG_PROBS
 from marsrl_verl.core.steps import TokenTexts
-from marsrl_verl.core.trajectory import Group, Trajectory
+from marsrl_verl.core.trajectory import Trajectory
 
 SAMPLING = {"solver": Sampling(200, 200)}
 CUTTER = StepCutter(TokenTexts(lambda token: bytes([token]).decode(errors="replace")))
@@ -53,7 +54,7 @@ def method(**settings) -> AttnRL:
 
 def annotate(method: AttnRL, one: Trajectory, influence) -> None:
     """What a probe writes of a response, with an influence by step."""
-    sequence, steps = one.sequence, method.steps(one)
+    sequence, steps = one.sequence, method.responses.steps(one)
     by_step = np.array(influence[: len(steps)], dtype=np.float32)
     log_probs = np.full(len(sequence), -0.5, dtype=np.float32)
     sequence.annotations |= {

@@ -12,12 +12,13 @@ from marsrl_script import ScriptedEngine, SkillModel
 from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.algos.marsrl.prompts import RolePrompts
 from marsrl_verl.core.advantages import comparable_rows, group_relative
+from marsrl_verl.core.group import Group
 from marsrl_verl.core.method import Method, Stage, StagePlan
 from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
 from marsrl_verl.core.rows import Rows
 from marsrl_verl.core.scheduler import Scheduler, StepResult
 from marsrl_verl.core.sequence import Sequence
-from marsrl_verl.core.trajectory import FinishReason, Group, RewardResult, RolloutOutput, Trajectory
+from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory
 
 SAMPLING = {role: Sampling(10_000, 10_000) for role in ("solver", "verifier", "corrector", "a", "b")}
 

@@ -1,8 +1,8 @@
 """FCI as it comes out of verl's own workers, against the attention matrices of each row alone.
 
-`rank_influence.py` is the program: the trainer's hook, verl's batches, micro-batches, FSDP2 engine and nested
-outputs, on one rank and on two, with padding and without. The reference is the definition (arXiv 2509.26628,
-eq. 5 and 6) on the weights that eager attention returns.
+`rank_attnrl_influence.py` is the program: the trainer's hook, verl's batches, micro-batches, FSDP2 engine and
+nested outputs, on one rank and on two, with padding and without. The reference is the definition (arXiv
+2509.26628, eq. 5 and 6) on the weights that eager attention returns.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from typing import Any
 import pytest
 import torch
 from fresh_python import clean_environment
-from rank_influence import CASES, DELTA, Response, responses
+from rank_attnrl_influence import CASES, DELTA, Response, responses
 from rank_updates import WORLDS
 
 # Looked for, not imported: the program imports them, once is enough.
 pytestmark = pytest.mark.skipif(
     find_spec("verl") is None or find_spec("vllm") is None, reason="the trainer and its workers are verl's"
 )
-PROGRAM = Path(__file__).with_name("rank_influence.py")
+PROGRAM = Path(__file__).with_name("rank_attnrl_influence.py")
 ROWS = {one.name: one for one in responses()}
 
 

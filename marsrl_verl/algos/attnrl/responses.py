@@ -1,0 +1,151 @@
+"""First responses: their steps, the influence of each step, and where they are continued."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from marsrl_verl.algos.attnrl.branch_points import (
+    BranchCriterion,
+    BranchPoint,
+    BranchRule,
+    FciAggregation,
+    ResponseMarks,
+    aggregated_influence,
+    check_rule,
+    choose_branch_points,
+)
+from marsrl_verl.algos.attnrl.step_cutter import StepCutter
+from marsrl_verl.core.method import Probe
+from marsrl_verl.core.seeding import derive_generator
+from marsrl_verl.core.sequence import RECORDED_ENTROPIES, TRAINER_LOG_PROBS
+from marsrl_verl.core.sequence import Sequence as TokenSequence
+from marsrl_verl.core.steps import Steps
+from marsrl_verl.core.trajectory import Trajectory
+
+INFLUENCE = "influence"
+"""Annotation: the Forward Context Influence of the step that each token is in, (T,)."""
+STEP_IDS, STEP_MEASURED = "step_ids", "step_measured"
+"""What FCI's measure reads: (T,) the step of each token, and whether that step is measured."""
+FCI_MEASURE = "marsrl_verl.attention.measure:InfluenceMeasure"
+
+
+class FirstResponses:
+    """What is known of first responses in a step.
+
+    Args:
+        cutter: cuts them into steps.
+        rule: where they are continued.
+        seed: all choices derive from it and from ids.
+        delta: least distance in steps from which later attention counts (arXiv 2509.26628, eq. 6).
+        aggregation: how it is put together.
+    """
+
+    def __init__(
+        self, cutter: StepCutter, rule: BranchRule, *, seed: int, delta: int, aggregation: FciAggregation
+    ) -> None:
+        check_rule(rule)
+        if delta < 1:
+            raise ValueError(f"algo.delta is {delta}, expected at least 1")
+        self.cutter, self.rule, self.seed = cutter, rule, seed
+        self.delta, self.aggregation = delta, aggregation
+        self._steps: dict[str, Steps] = {}
+        """Of responses that were cut in this step, by trajectory id."""
+
+    def forget(self) -> None:
+        """A step is over."""
+        self._steps = {}
+
+    def steps(self, one: Trajectory) -> Steps:
+        """The steps of a response (`StepCutter`)."""
+        if one.trajectory_id not in self._steps:
+            self._steps[one.trajectory_id] = self.cutter.cut(one.sequence.response_ids.tolist())
+        return self._steps[one.trajectory_id]
+
+    def influence(self, one: Trajectory) -> tuple[float, ...] | None:
+        """The Forward Context Influence of every step as it was measured; None where it was not."""
+        found = one.sequence.annotations.get(INFLUENCE)
+        if found is None:
+            return None
+        steps = self.steps(one)
+        return tuple(float(found[steps.start(step)]) for step in range(len(steps)))
+
+    def points(self, one: Trajectory) -> list[BranchPoint]:
+        """Where a response is continued; nowhere where it has no token."""
+        if not one.tokens:
+            return []
+        sequence, criterion = one.sequence, self.rule.criterion
+        by_surprisal = criterion is BranchCriterion.SURPRISAL
+        marks = ResponseMarks(
+            self.steps(one),
+            len(sequence.prompt_ids),
+            influence=self.aggregated(one) if criterion is BranchCriterion.FCI else (),
+            token_scores=self._token_scores(one),
+            answer_token=self.cutter.first_final_word(sequence.response_ids.tolist())
+            if by_surprisal
+            else None,
+        )
+        rng = derive_generator(self.seed, "branch points", one.trajectory_id)
+        return choose_branch_points(marks, self.rule, rng)
+
+    def earliest_points(self, one: Trajectory) -> list[BranchPoint]:
+        """The points that the same rule chooses without the criterion."""
+        rule = replace(self.rule, criterion=BranchCriterion.EARLIEST)
+        rng = derive_generator(self.seed, "branch points", one.trajectory_id)
+        return choose_branch_points(ResponseMarks(self.steps(one), len(one.sequence.prompt_ids)), rule, rng)
+
+    def _token_scores(self, one: Trajectory) -> Sequence[float]:
+        """What a criterion that chooses tokens ranks them by."""
+        sequence = one.sequence
+        if self.rule.criterion is BranchCriterion.SURPRISAL:
+            log_probs = sequence.annotations.get(TRAINER_LOG_PROBS, sequence.rollout_log_probs)
+            return [-value for value in log_probs.tolist()]
+        if self.rule.criterion is BranchCriterion.ENTROPY:
+            found = sequence.annotations.get(RECORDED_ENTROPIES)
+            if found is None:
+                raise ValueError(
+                    f"trajectory {one.trajectory_id}: its entropies were not computed, which "
+                    "criterion=entropy needs"
+                )
+            return list(found.tolist())
+        return ()
+
+    def aggregated(self, one: Trajectory) -> tuple[float, ...]:
+        """The influence of every step, put together over heads and layers as the settings say."""
+        influence = self.influence(one)
+        if influence is None:
+            raise ValueError(
+                f"trajectory {one.trajectory_id}: its Forward Context Influence was not computed, which this "
+                "method's branching or filter needs"
+            )
+        return aggregated_influence(influence, self.delta, self.aggregation)
+
+    def influence_probe(self, name: str, backend: str, *, entropies: bool) -> Probe:
+        """What measures FCI on the ranks.
+
+        Args:
+            name: the probe's.
+            backend: what computes FCI (`attention.choices.FciBackend`).
+            entropies: whether the tokens' entropies are wanted too.
+        """
+        settings = {"delta": self.delta, "backend": backend}
+        return Probe(
+            name,
+            FCI_MEASURE,
+            settings,
+            self._measured_steps,
+            (INFLUENCE,),
+            entropies,
+            shares_prefixes=False,
+        )
+
+    def _measured_steps(self, sequence: TokenSequence) -> dict[str, NDArray[Any]]:
+        """The first step is not measured, nor one that closes the thinking part or comes after it (released
+        code)."""
+        steps = self.cutter.cut(sequence.response_ids.tolist())
+        ids = np.array(steps.step_ids(), dtype=np.int32)
+        return {STEP_IDS: ids, STEP_MEASURED: (ids > 0) & (ids < steps.thinking)}
