@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from marsrl_verl.core.request import Plain
-from marsrl_verl.core.sequence import Sequence
+from marsrl_verl.core.sequence import Plain, Sequence
 from marsrl_verl.core.trajectory import Trajectory
 
 
