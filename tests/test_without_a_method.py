@@ -19,7 +19,7 @@ PARTS = ("marsrl_verl", "recipe", "configs", "examples", "docs", "tests", "requi
 NAMES = ("attnrl", "treerl")
 STUDIES = TREE / "tests" / "benchmarks"
 CHOSEN = (
-    *("core", "algos", "evaluation", "reporting", "compare", "rewards/test_loading.py"),
+    *("algos", "evaluation", "reporting", "rewards/test_loading.py"),
     *(f"config/test_{name}.py" for name in ("settings_page", "reference", "batching", "methods_elsewhere")),
     *("rollout/test_single_call.py", "golden"),
 )

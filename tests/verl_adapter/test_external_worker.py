@@ -14,6 +14,9 @@ pytest.importorskip("verl", reason="verl's agent loops")
 
 import fake_ray
 
+from marsrl_verl.algos.marsrl.evaluation.loop import VerifyCorrect
+from marsrl_verl.algos.marsrl.evaluation.loop_rules import LoopRules
+from marsrl_verl.algos.marsrl.prompts import MathPrompts
 from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
@@ -308,7 +311,6 @@ def test_an_external_solver_has_no_lengths(tmp_path):
 
 
 def test_the_example_says_who_solved():
-    from marsrl_verl.reporting.example import _name
-
     item = asked("solver")
-    assert _name(Call(item, external_answer(item, 0))) == "Solver (external)"
+    system = VerifyCorrect(MathPrompts(), LoopRules(1))
+    assert system.call_title(Call(item, external_answer(item, 0))) == "Solver (external)"

@@ -11,6 +11,7 @@ import torch
 pytest.importorskip("verl", reason="the trainer's observer")
 pytest.importorskip("vllm", reason="vLLM's CPU engine")
 
+from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.config.schema import MarsRLConfig, read_settings
 from marsrl_verl.verl_adapter.components import sampling_settings
 from marsrl_verl.verl_adapter.trainer import observer
@@ -39,6 +40,7 @@ def test_evaluation(choice, seed, monkeypatch):
     monkeypatch.setattr(observer, "evaluate", evaluate)
     watching = object.__new__(observer.TrainingObserver)
     watching._settings = settings_with(choice)
+    watching._method = MarsRL
     watching._writer = SimpleNamespace(submit=lambda write: write())
     watching.folder = SimpleNamespace(write_evaluation=lambda *_, **__: None)
     watching.phase = lambda *_: None
