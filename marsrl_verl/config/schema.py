@@ -73,7 +73,7 @@ class TrainingConfig(Settings):
 
     share_prefixes: bool = False
     """Compute tokens that rows have in common at their beginning once: the prompt of a group, and what the
-    continuations of a response share with it (AttnRL). Rows of one prompt then go to one rank, and
+    continuations of a response share with it. Rows of one prompt then go to one rank, and
     micro-batches are cut by tokens (`ppo_max_token_len_per_gpu`), each shared one counted once. Gradients of
     a mini-batch stay the same up to rounding."""
     loss_mean: LossMean | None = None
@@ -92,7 +92,7 @@ class OffPolicyConfig(Settings):
     that sampled each segment. `tis`: as `pois`, each token weighted by its truncated ratio to the weights
     that sampled it (the default with `marsrl.pipeline.overlap=one_step`, where no token is of the newest
     weights). `recorded`: as `sais`, with the trainer's own log-probabilities instead of the engine's
-    wherever the weights that sampled a token were the newest when the trainer looked at it (AttnRL)."""
+    wherever the weights that sampled a token were the newest when the trainer looked at it."""
     tis_threshold: float = limits(
         2.0, ge=1.0, why="an on-policy token has weight 1", needs=Needs("mode", OffPolicyMode.TIS)
     )
