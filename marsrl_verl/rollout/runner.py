@@ -35,10 +35,33 @@ Score = Callable[[RolloutRequest, Sequence[Trajectory]], Awaitable[list[RewardRe
 """The rewards of ended trajectories, at least one, of a request."""
 
 
+def find_program(name: str, programs: Mapping[str, Callable[[], Rollout]] = BUILT_IN) -> Any:
+    """The class of the program of that name: a built-in one, or a method's as `package.module:Class`.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if name in programs:
+        return programs[name]
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        raise ValueError(
+            f"there is no rollout program {name!r}; known: {', '.join(sorted(programs))}, or one of your own "
+            "as package.module:Class"
+        )
+    try:
+        cls = getattr(importlib.import_module(module), attribute)
+    except Exception as error:
+        raise ValueError(f"the rollout program {name!r} can't be loaded: {error}") from error
+    if not callable(getattr(cls, "run", None)):
+        raise ValueError(f"{name!r} is no rollout program: {attribute} has no method `run`")
+    return cls
+
+
 def load_program(
     name: str, programs: Mapping[str, Callable[[], Rollout]] = BUILT_IN, settings: Any = None
 ) -> Rollout:
-    """The program of that name: a built-in one, or a method's as `package.module:Class`.
+    """The program of that name, built.
 
     Args:
         name: as requests name it.
@@ -48,22 +71,9 @@ def load_program(
     Raises:
         ValueError: there is none.
     """
-    if name in programs:
-        return programs[name]()
-    module, colon, attribute = name.partition(":")
-    if not colon:
-        raise ValueError(
-            f"there is no rollout program {name!r}; known: {', '.join(sorted(programs))}, or one of your own "
-            "as package.module:Class"
-        )
-    try:
-        cls = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"the rollout program {name!r} can't be loaded: {error}") from error
-    made = cls.from_settings(settings) if hasattr(cls, "from_settings") else cls()
-    if not callable(getattr(made, "run", None)):
-        raise ValueError(f"{name!r} is no rollout program: {type(made).__name__} has no method `run`")
-    return made  # type: ignore[no-any-return]
+    cls = find_program(name, programs)
+    made: Rollout = cls.from_settings(settings) if hasattr(cls, "from_settings") else cls()
+    return made
 
 
 @dataclass(slots=True)
