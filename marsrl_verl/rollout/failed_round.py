@@ -26,8 +26,8 @@ class RequestWatch:
         self._failed_in_a_row: dict[str, int] = {}
 
     def look(self, trajectories: Iterable[Trajectory], programs: Mapping[str, str] | None = None) -> None:
-        """Look at one round. A prompt that was never sent (too long, or refused by the chat template) says
-        nothing about who would have answered it, and an engine's failure nothing about a program.
+        """Look at one round. A prompt that was never sent and messages that the chat template refuses say
+        nothing about who would have answered, and an engine's failure nothing about a program.
 
         Args:
             trajectories: of the round.
@@ -66,10 +66,8 @@ class RequestWatch:
 
 
 def _was_sent(one: Trajectory) -> bool:
-    """Whether a request was made of it. An external Solver's trajectories have no prompt of ours."""
-    if one.finish is FinishReason.PROMPT_TOO_LONG or one.failed_by is not None:
-        return False
-    return one.external or any(len(sequence.prompt_ids) for sequence in one.sequences)
+    """Whether what became of it is the answer to a request."""
+    return one.finish is not FinishReason.PROMPT_TOO_LONG and one.failed_by is None
 
 
 def _request(one: Trajectory) -> str:

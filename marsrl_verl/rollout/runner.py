@@ -22,7 +22,7 @@ from marsrl_verl.core.sequence import Sequence as TokenSequence
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer, TemplateBuilder
 from marsrl_verl.rollout.context import Rollout
-from marsrl_verl.rollout.conversation import Conversation
+from marsrl_verl.rollout.conversation import Conversation, Failure
 from marsrl_verl.rollout.external.solver import AnswerSource, answered
 from marsrl_verl.rollout.generation import Completion, Decoding, EngineUnavailableError, GenerationClient
 from marsrl_verl.rollout.sampler import RoundTokens, Sampler
@@ -238,17 +238,18 @@ class RequestContext:
 
     def _begun(
         self, role: str, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]
-    ) -> tuple[TokenSequence, tuple[FinishReason, str] | None]:
-        policy, limit, failure = self.policy(role).name, self.sampling(role).max_prompt_tokens, None
+    ) -> tuple[TokenSequence, Failure | None]:
+        policy, limit = self.policy(role).name, self.sampling(role).max_prompt_tokens
+        failure: Failure | None = None
         # In the event loop on purpose: fast tokenizers must not be used from two threads at a time.
         try:
             prompt_ids = self._runner.chat.prompt_ids(messages, tools)
         except Exception as error:  # a chat that the template refuses is data, like a refused request
             prompt_ids = []
-            failure = FinishReason.ERROR, f"chat template: {type(error).__name__}: {error}"
+            failure = Failure.of_template(error)
         if len(prompt_ids) > limit:
             note = f"prompt has {len(prompt_ids)} tokens, {role} takes {limit}"
-            failure = FinishReason.PROMPT_TOO_LONG, note
+            failure = Failure(FinishReason.PROMPT_TOO_LONG, note)
         return TokenSequence(role, prompt_ids, [], [], policy=policy), failure  # type: ignore[arg-type]
 
     def _sampler(self, role: str) -> Sampler:

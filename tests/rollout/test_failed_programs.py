@@ -152,3 +152,36 @@ def test_one_request_that_does_not_fail_keeps_the_run_going():
     both = rounds(*map(item, names), item("good/0"))
     trajectories = [one for output in both for one in output.trajectories]
     watch.look(trajectories, dict.fromkeys([*names, "good/0"], "Brittle"))
+
+
+class StrictBuilder:
+    """A template that takes no second message."""
+
+    def merge(self, previous, updated, tail, tools):
+        raise ValueError("roles must alternate")
+
+
+class Chat:
+    async def run(self, item, context):
+        one = context.conversation(0, item.role, item.messages)
+        await one.sample()
+        one.append([{"role": "user", "content": "go on"}])
+        await one.sample()
+        members = [one.trajectory()]
+        members[0].reward = (await context.score(members))[0]
+        return RolloutOutput(item.group_id, members)
+
+
+def test_a_template_that_refuses_a_later_message_is_not_the_engines_failure():
+    made = runner(ScriptedClient(lambda _: "x</s>"), programs={"Chat": Chat})
+    made.template_builder = StrictBuilder
+
+    async def round_of(names):
+        return await asyncio.gather(*[made.run(item(name, "Chat", n=1), LIMITS) for name in names])
+
+    names = [f"g{k}/0" for k in range(2 * LEAST_REQUESTS)]
+    trajectories = [one for output in asyncio.run(round_of(names)) for one in output.trajectories]
+    assert {(one.finish, one.failed_by, one.tokens) for one in trajectories} == {
+        (FinishReason.ERROR, "chat template", 2)
+    }
+    RequestWatch().look(trajectories, dict.fromkeys(names, "Chat"))
