@@ -17,7 +17,7 @@ import numpy as np
 from marsrl_verl.core.policy import Policy, PolicySet
 from marsrl_verl.core.request import Message, RolloutRequest, Sampling
 from marsrl_verl.core.seeding import derive_generator
-from marsrl_verl.core.sequence import Plain, TokenIds
+from marsrl_verl.core.sequence import Plain, TokenIds, check_plain
 from marsrl_verl.core.sequence import Sequence as TokenSequence
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer, TemplateBuilder
@@ -111,6 +111,10 @@ class RolloutRunner:
             output = await self._running[request.rollout].run(request, context)
             if not isinstance(output, RolloutOutput):
                 raise TypeError(f"it returned a {type(output).__name__}, expected a RolloutOutput")
+            check_plain(output.state, f"{output.group_id}: state")
+            for one in output.trajectories:
+                check_plain(one.state, f"{one.trajectory_id}: state")
+                check_plain(one.events, f"{one.trajectory_id}: events")
             return output
         except EngineUnavailableError:
             raise

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
+from collections import defaultdict
 from dataclasses import replace
+from enum import Enum
 
 import numpy as np
 import pytest
@@ -11,6 +14,7 @@ from scripted_client import ScriptedClient, request, runner
 from scripted_programs import ToolLoop
 
 from marsrl_verl.core.request import Sampling
+from marsrl_verl.core.sequence import check_plain
 from marsrl_verl.core.trajectory import FinishReason, RolloutOutput
 from marsrl_verl.rollout.failed_round import LEAST_REQUESTS, ProgramFailedError, RequestWatch
 from marsrl_verl.rollout.generation import EngineUnavailableError
@@ -185,3 +189,36 @@ def test_a_template_that_refuses_a_later_message_is_not_the_engines_failure():
         (FinishReason.ERROR, "chat template", 2)
     }
     RequestWatch().look(trajectories, dict.fromkeys(names, "Chat"))
+
+
+class Kind(str, Enum):
+    SEARCH = "search"
+
+
+NOT_PLAIN = {
+    "a set": ({"state": {"seen": {1}}}, "g/0#1: state.seen is a builtins.set, expected plain values"),
+    "an enum": ({"events": [{"tool": Kind.SEARCH}]}, r"g/0#1: events\[0\].tool is a .*Kind, expected"),
+    "a defaultdict": ({"state": [defaultdict(int)]}, r"g/0#1: state\[0\] is a collections.defaultdict"),
+    "a key": ({"state": {Kind.SEARCH: 1}}, "g/0#1: state: the key .*Kind, expected"),
+    "an array of objects": ({"state": np.array([None])}, "g/0#1: state is a numpy.ndarray of object"),
+}
+
+
+@pytest.mark.parametrize("case", NOT_PLAIN)
+def test_state_that_no_checkpoint_can_hold_is_refused_when_it_is_handed_over(case):
+    fields, message = NOT_PLAIN[case]
+
+    class Odd(ToolLoop):
+        async def run(self, item, context):
+            output = await super().run(item, context)
+            output.trajectories[1] = replace(output.trajectories[1], **fields)
+            return output
+
+    made = runner(ScriptedClient(lambda _: "x" * 30), programs={"Odd": Odd})
+    found = asyncio.run(made.run(item("g/0", "Odd", role="agent"), LIMITS)).trajectories
+    assert {one.finish for one in found} == {FinishReason.ERROR}
+    assert re.search(f"rollout program Odd: TypeError: {message}", found[0].detail)
+
+
+def test_plain_state_is_handed_on():
+    check_plain({"a": [1, 2.0, None, True, "x", (np.float32(1), np.zeros(2))], 3: {}}, "state")
