@@ -224,6 +224,6 @@ def check_plain(value: Any, place: str) -> None:
         if type(value) is np.ndarray:
             kind += f" of {value.dtype}"
         raise TypeError(
-            f"{place} is a {kind}, expected plain values (dictionaries, lists, strings, numbers, None, arrays "
-            "of numbers), which a checkpoint can hold"
+            f"{place} is a {kind}, expected plain values (dictionaries, lists, strings, numbers, None, "
+            "arrays of numbers), which a checkpoint can hold"
         )

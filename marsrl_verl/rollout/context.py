@@ -20,6 +20,12 @@ class RolloutContext(Protocol):
 
     request: RolloutRequest
 
+    @property
+    def vocab_size(self) -> int:
+        """Tokens that can be sampled: with it, entropies of the likeliest tokens are bounded
+        (`rollout.entropy`)."""
+        ...
+
     def policy(self, role: str) -> Policy:
         """The policy of a role."""
         ...

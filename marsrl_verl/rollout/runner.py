@@ -186,6 +186,11 @@ class RequestContext:
         self.score_error: Exception | None = None
         """What `score` raised: the reward's failure, not the program's."""
 
+    @property
+    def vocab_size(self) -> int:
+        """See `RolloutContext`."""
+        return self._runner.chat.vocab_size
+
     async def close(self) -> None:
         """Let nothing more be asked, and wait for what was: other tasks of a program that raised go on, and
         must not ask in a later round."""
