@@ -10,6 +10,8 @@ from marsrl_verl.core.trajectory import RewardResult, RolloutOutput
 
 
 class TwoTurns:  # the rollout program; what the calculator writes has mask 0: it is read and not trained
+    pauses = False  # a response is one round's: no segments
+
     async def run(self, request, context):
         members = await asyncio.gather(*[self.episode(k, request, context) for k in range(request.n)])
         for one, reward in zip(members, await context.score(members), strict=True):
@@ -18,8 +20,7 @@ class TwoTurns:  # the rollout program; what the calculator writes has mask 0: i
 
     async def episode(self, k, request, context):
         chat, events = context.conversation(k, request.role, request.messages), []
-        first = await chat.sample(stop=("=",))
-        if first.stop:
+        if (await chat.sample(stop=("=",))).stop:
             if found := re.search(r"(\d+)([-+])(\d+)=$", chat.turn_text()):
                 result = int(found[1]) + int(found[2] + found[3])
                 events.append({"tool": "calculator", "result": result})
@@ -31,7 +32,7 @@ class TwoTurns:  # the rollout program; what the calculator writes has mask 0: i
 class Calculator(Method):
     roles = ("solver",)
     stages = (Stage("answer", "solver"),)
-    rollout = "own_method.calculator:TwoTurns"  # in the evaluation too
+    rollouts = (rollout := "own_method.calculator:TwoTurns",)  # `rollout`: in the evaluation too
 
     def __init__(self, settings, tools):
         self.prompts, self.n = tools.prompts, settings.algo.group_size

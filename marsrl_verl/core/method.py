@@ -217,8 +217,10 @@ class Method(ABC):
     """Roles that are asked, in training or in the evaluation of the method."""
     answering_roles: ClassVar[tuple[str, ...]] = ()
     """Roles whose responses answer the problem: what a reward function of verl's scores."""
+    rollouts: ClassVar[tuple[str, ...]] = ("single_call",)
+    """The rollout programs of its requests: a built-in one's name, or `package.module:Class`."""
     rollout: ClassVar[str] = "single_call"
-    """The rollout program that answers a problem in the evaluation that methods have by default."""
+    """The one that answers a problem in the evaluation that methods have by default."""
     external_role: ClassVar[str | None] = None
     """The role that another model may play (`marsrl.external_solver`)."""
     records_log_probs: ClassVar[bool] = False

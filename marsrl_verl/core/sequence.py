@@ -15,6 +15,9 @@ Mask = NDArray[np.uint8]
 Plain = Any
 """Dictionaries, lists, strings, numbers, None and numpy arrays: what a checkpoint can hold."""
 
+PLAIN_SCALARS = (str, int, float, bool, bytes, type(None))
+"""Types themselves, not classes derived from them."""
+
 TURN = "turn"
 """Annotation: the turn, of a dialogue or between tool calls, in which a token was sampled; -1 for others."""
 TRAINER_LOG_PROBS = "trainer_log_probs"
@@ -195,3 +198,32 @@ def equal_sequences(first: Sequence, second: Sequence) -> bool:
 def plain_fields(item: Any) -> dict[str, Plain]:
     """A dataclass's fields by name, as they are."""
     return {one.name: getattr(item, one.name) for one in fields(item)}
+
+
+def check_plain(value: Any, place: str) -> None:
+    """Check that a checkpoint can hold a value.
+
+    Args:
+        value: anything.
+        place: where it is, for the message.
+
+    Raises:
+        TypeError: it, or something in it, is not plain.
+    """
+    if type(value) is dict:
+        for key, item in value.items():
+            check_plain(key, f"{place}: the key {key!r}")
+            check_plain(item, f"{place}.{key}")
+    elif type(value) in (list, tuple):
+        for index, item in enumerate(value):
+            check_plain(item, f"{place}[{index}]")
+    elif type(value) is np.ndarray and value.dtype.kind in "biuf":
+        return
+    elif type(value) not in PLAIN_SCALARS and not isinstance(value, np.generic):
+        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        if type(value) is np.ndarray:
+            kind += f" of {value.dtype}"
+        raise TypeError(
+            f"{place} is a {kind}, expected plain values (dictionaries, lists, strings, numbers, None, "
+            "arrays of numbers), which a checkpoint can hold"
+        )

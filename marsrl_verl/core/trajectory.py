@@ -85,6 +85,9 @@ class Trajectory:
     """None until scored."""
     detail: str | None = None
     """Why there is no regular end."""
+    failed_by: str | None = None
+    """With ERROR, what failed, where it is not who was asked for tokens: the chat template, or the rollout
+    program by its name."""
     events: list[dict[str, Plain]] = field(default_factory=list)
     """What happened: tool calls, turns."""
     figures: dict[str, float] = field(default_factory=dict)

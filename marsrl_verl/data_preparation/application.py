@@ -30,6 +30,7 @@ from marsrl_verl.data_preparation.training_settings import (
     answer_sampling,
     answer_settings,
     answering_role,
+    check_program,
     grader_settings,
     make_grader,
     training_config,
@@ -197,6 +198,7 @@ def _recorded_grades(
 def _sampled_grades(
     arguments: Arguments, config: DictConfig, found: Collected, facts: Facts, make_client: MakeClient
 ) -> dict[str, ProblemGrades]:
+    check_program(config)
     facts.answer_settings = answer_settings(config, arguments.answers)
     path = arguments.output / GRADES
     with GradeLog(path, facts.answer_settings) as log:

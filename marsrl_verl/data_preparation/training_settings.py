@@ -7,13 +7,16 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from marsrl_verl.algos.registry import method_class
+from marsrl_verl.algos.registry import KEY, method_class
 from marsrl_verl.config.checks import run_checks
 from marsrl_verl.config.checks.context import Context, typed_settings
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
 from marsrl_verl.core.request import Sampling
 from marsrl_verl.rewards.running import RewardRunner
+from marsrl_verl.rollout.runner import find_program
+from marsrl_verl.rollout.single_call import SingleCall
+from marsrl_verl.settings.issues import ConfigError, ConfigIssue
 from marsrl_verl.verl_adapter.components import sampling_settings
 
 
@@ -41,6 +44,23 @@ def answering_role(config: DictConfig) -> str:
     """Who is asked the problems: the first role of the training's method."""
     algo = typed_settings(config).algo
     return method_class(algo.name).first_role(algo)
+
+
+def check_program(config: DictConfig) -> None:
+    """Whether training's way of answering a problem is the one that problems are asked in here.
+
+    Raises:
+        ConfigError: the method answers with a rollout program of its own.
+    """
+    name = typed_settings(config).algo.name
+    program = method_class(name).rollout
+    if find_program(program) is not SingleCall:
+        what = (
+            f"It answers problems with the rollout program {program}, and here a problem is asked in a "
+            "single call: the pass rates would be those of another system."
+        )
+        fix = "Give answers that its own program has recorded (--from-answers), or name another method."
+        raise ConfigError([ConfigIssue(KEY, what, fix, name)])
 
 
 def answer_sampling(config: DictConfig) -> Sampling:

@@ -57,6 +57,11 @@ class ChatTokenizer:
     _remover: ControlTokenRemover | None = field(default=None, init=False, repr=False, compare=False)
     _opened: dict[bytes, bool] = field(default_factory=dict, init=False, repr=False, compare=False)
 
+    @property
+    def vocab_size(self) -> int:
+        """Tokens that can be sampled, added ones included. (Rows of a model beyond them are padding.)"""
+        return len(self.tokenizer)
+
     def prompt_ids(self, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]] = ()) -> list[int]:
         """The token ids of a chat, ending where the assistant's answer begins.
 

@@ -20,6 +20,12 @@ class RolloutContext(Protocol):
 
     request: RolloutRequest
 
+    @property
+    def vocab_size(self) -> int:
+        """Tokens that can be sampled: with it, entropies of the likeliest tokens are bounded
+        (`rollout.entropy`)."""
+        ...
+
     def policy(self, role: str) -> Policy:
         """The policy of a role."""
         ...
@@ -67,7 +73,12 @@ class Rollout(Protocol):
     """A rollout program: one request in, one round's output out.
 
     Built once per worker: by `from_settings(settings)`, where its class has that, from the `marsrl` node (its
-    method's settings are `settings.algo`); else without arguments.
+    method's settings are `settings.algo`); else without arguments. Its class says what it supports by the
+    attributes `pauses` and `grows`; one that is left out is False.
+
+    `pauses`: it goes on with `request.resume`, so that responses may take several rounds
+    (`marsrl.pipeline.max_segments`). `grows`: it begins trajectories in later rounds
+    (`RolloutOutput.state`), so that parts of a group say nothing about the whole.
     """
 
     async def run(self, request: RolloutRequest, context: RolloutContext) -> RolloutOutput:

@@ -27,6 +27,20 @@ _TAIL = 64
 """Tokens at the end of a chat that decide what a template writes next."""
 
 
+class Failure(NamedTuple):
+    """Why a conversation can't go on."""
+
+    finish: FinishReason
+    detail: str
+    failed_by: str | None = None
+    """See `Trajectory.failed_by`."""
+
+    @classmethod
+    def of_template(cls, error: Exception) -> Failure:
+        """The chat template refuses the messages."""
+        return cls(FinishReason.ERROR, f"chat template: {type(error).__name__}: {error}", "chat template")
+
+
 class _Part(NamedTuple):
     """Tokens that this round added."""
 
@@ -60,7 +74,7 @@ class Conversation:
         tools: Sequence[Mapping[str, Any]] = (),
         *,
         marks: Sequence[tuple[int, int]] | None = None,
-        failure: tuple[FinishReason, str] | None = None,
+        failure: Failure | None = None,
     ) -> None:
         self._sampler, self.k, self._begun, self._tools = sampler, k, begun, tuple(tools)
         self._messages = [dict(message) for message in messages]
@@ -68,14 +82,19 @@ class Conversation:
         self._parts: list[_Part] = []
         self._added = 0
         self._failure = failure
-        self.finish: FinishReason | None = None if failure is None else failure[0]
+        self.finish: FinishReason | None = None if failure is None else failure.finish
         """How the last sampling ended."""
-        self.detail: str | None = None if failure is None else failure[1]
+        self.detail: str | None = None if failure is None else failure.detail
         """Why it has no regular end."""
 
     def __len__(self) -> int:
         """Response tokens."""
         return len(self._begun) + self._added
+
+    @property
+    def failed_by(self) -> str | None:
+        """What failed, where it is not who was asked for tokens."""
+        return None if self._failure is None else self._failure.failed_by
 
     @property
     def trajectory_id(self) -> str:
@@ -129,9 +148,9 @@ class Conversation:
         name = f"{self.trajectory_id}{self._sampler.name_suffix}"
         found = await self._asked(1, name, limit, stop, top_log_probs, structured)
         if isinstance(found, str):
-            return self._failed(FinishReason.ERROR, found)
+            return self._failed(Failure(FinishReason.ERROR, found))
         if not found:
-            return self._failed(FinishReason.ABORTED, "the engine returned 0 of 1 completions")
+            return self._failed(Failure(FinishReason.ABORTED, "the engine returned 0 of 1 completions"))
         return self._take(found[0], limit, max_tokens, stop, structured is not None, turn)
 
     async def sample_n(
@@ -156,15 +175,17 @@ class Conversation:
             one._take(completion, limit, None, stop, structured is not None, turn)
         for one in members[len(completions) :]:
             if isinstance(found, str):
-                one._failed(FinishReason.ERROR, found)
+                one._failed(Failure(FinishReason.ERROR, found))
             else:
-                one._failed(FinishReason.ABORTED, f"the engine returned {len(found)} of {n} completions")
+                one._failed(
+                    Failure(FinishReason.ABORTED, f"the engine returned {len(found)} of {n} completions")
+                )
         return members
 
     def _limit(self, wanted: int | None, *, whole: bool) -> int | FinishReason:
         """How many tokens may be asked for; or why none."""
         if self._failure is not None:
-            return self._failure[0]
+            return self._failure.finish
         one, room = self._sampler.sampling, self.tokens_left
         if room == 0 or (wanted is not None and wanted < 1):
             return FinishReason.LENGTH
@@ -216,7 +237,7 @@ class Conversation:
         if completion.finish is FinishReason.STOP:
             self._mark()
         elif completion.finish is FinishReason.ABORTED and self._failure is None:
-            self._failed(FinishReason.ABORTED, "the engine gave the request up")
+            self._failed(Failure(FinishReason.ABORTED, "the engine gave the request up"))
         return completion
 
     def _round_is_full(self, wanted: int | None, count: int) -> bool:
@@ -224,10 +245,9 @@ class Conversation:
             return False
         return self._sampler.sampling.segment_tokens is not None
 
-    def _failed(self, finish: FinishReason, detail: str) -> Completion:
-        self._failure = (finish, detail)
-        self.finish, self.detail = self._failure
-        return nothing(finish)
+    def _failed(self, failure: Failure) -> Completion:
+        self._failure, self.finish, self.detail = failure, failure.finish, failure.detail
+        return nothing(failure.finish)
 
     # --- appending -----------------------------------------------------------------------------
 
@@ -257,7 +277,7 @@ class Conversation:
             tail = self.input_ids()[-_TAIL:].tolist()
             merged = builder.merge(said, grown, tail, [dict(tool) for tool in self._tools])
         except Exception as error:  # a chat that the template refuses is data, like a refused request
-            self._failed(FinishReason.ERROR, f"chat template: {type(error).__name__}: {error}")
+            self._failed(Failure.of_template(error))
             return
         same = next((k for k, pair in enumerate(zip(tail, merged, strict=False)) if pair[0] != pair[1]), None)
         kept = min(len(tail), len(merged)) if same is None else same
@@ -345,7 +365,7 @@ class Conversation:
         """
         finish = fields.pop("finish", self.finish or FinishReason.PAUSED)
         text, final = ("", "") if finish is FinishReason.PAUSED else self.texts()
-        known = {"text": text, "final_text": final, "detail": self.detail}
+        known = {"text": text, "final_text": final, "detail": self.detail, "failed_by": self.failed_by}
         return Trajectory(self.trajectory_id, [self.sequence()], finish, **{**known, **fields})
 
     def sequence(self) -> TokenSequence:

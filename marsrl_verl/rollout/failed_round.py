@@ -1,8 +1,8 @@
-"""A failed request is data; many without one answer are a broken engine, or a broken external Solver."""
+"""A failed request is data; many without one answer are a broken engine, Solver or program."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from marsrl_verl.core.inert_text import printable
 from marsrl_verl.core.trajectory import FinishReason, Trajectory
@@ -10,47 +10,66 @@ from marsrl_verl.rollout.generation import EngineUnavailableError
 
 LEAST_REQUESTS = 8
 """Fewer failed requests in a row than these may be their own fault; they add up over rounds."""
+_SOURCES = {False: "the engine", True: "the external Solver (marsrl.external_solver)"}
+"""Who was asked, by whether it is another model."""
+
+
+class ProgramFailedError(RuntimeError):
+    """A rollout program fails on every request: the run cannot go on."""
 
 
 class RequestWatch:
-    """Looks at what the engine and the external Solver answered in every round, each by itself."""
+    """Looks at what the engine, the external Solver and the rollout programs brought in every round, each by
+    itself."""
 
     def __init__(self) -> None:
-        self._failed_in_a_row: dict[bool, int] = {}
+        self._failed_in_a_row: dict[str, int] = {}
 
-    def look(self, trajectories: Iterable[Trajectory]) -> None:
-        """Look at one round. A prompt that was never sent (too long, or refused by the chat template) says
-        nothing about who would have answered it.
+    def look(self, trajectories: Iterable[Trajectory], programs: Mapping[str, str] | None = None) -> None:
+        """Look at one round. A prompt that was never sent and messages that the chat template refuses say
+        nothing about who would have answered, and an engine's failure nothing about a program.
+
+        Args:
+            trajectories: of the round.
+            programs: the rollout program of each of its groups, by group id.
 
         Raises:
-            EngineUnavailableError: the last `LEAST_REQUESTS` or more requests of one of the two all failed,
-                those of this round among them.
+            EngineUnavailableError: the last `LEAST_REQUESTS` or more requests of one of the first two all
+                failed, those of this round among them.
+            ProgramFailedError: those of a program did.
         """
-        by_source: dict[bool, list[Trajectory]] = {}
-        for one in trajectories:
-            if _was_sent(one):
-                by_source.setdefault(one.external, []).append(one)
-        for external, some in by_source.items():
-            if not all(one.finish.failed for one in some):
-                self._failed_in_a_row[external] = 0
-                continue
-            failed = self._failed_in_a_row.get(external, 0) + len({_request(one) for one in some})
-            self._failed_in_a_row[external] = failed
-            if failed >= LEAST_REQUESTS:
-                whose = " of the external Solver (marsrl.external_solver)" if external else " of the engine"
-                raise EngineUnavailableError(
-                    f"all of the last {failed} requests{whose} failed, the first of this round: "
-                    f"{printable(some[0].detail)}"
+        found, programs = list(trajectories), programs or {}
+        for external, source in _SOURCES.items():
+            sent = [one for one in found if one.external is external and _was_sent(one)]
+            if broken := self._broken(source, sent, [one for one in sent if one.finish.failed]):
+                raise EngineUnavailableError(broken)
+        for name in sorted(set(programs.values())):
+            some = [one for one in found if programs.get(one.group_id) == name]
+            failed = [one for one in some if one.failed_by == name]
+            ran = [one for one in some if one.failed_by == name or not one.finish.failed]
+            if broken := self._broken(f"the rollout program {name}", ran, failed):
+                raise ProgramFailedError(broken)
+
+    def _broken(self, source: str, asked: list[Trajectory], failed: list[Trajectory]) -> str | None:
+        """What is wrong with who was asked, if anything is."""
+        if len(failed) < len(asked):
+            self._failed_in_a_row[source] = 0
+        elif failed:
+            count = self._failed_in_a_row.get(source, 0) + len({_request(one) for one in failed})
+            self._failed_in_a_row[source] = count
+            if count >= LEAST_REQUESTS:
+                return (
+                    f"all of the last {count} requests of {source} failed, the first of this round: "
+                    f"{printable(failed[0].detail)}"
                 )
+        return None
 
 
 def _was_sent(one: Trajectory) -> bool:
-    """Whether a request was made of it. An external Solver's trajectories have no prompt of ours."""
-    if one.finish is FinishReason.PROMPT_TOO_LONG:
-        return False
-    return one.external or any(len(sequence.prompt_ids) for sequence in one.sequences)
+    """Whether what became of it is the answer to a request."""
+    return one.finish is not FinishReason.PROMPT_TOO_LONG and one.failed_by is None
 
 
 def _request(one: Trajectory) -> str:
     """The engine answers a group with one request, an external Solver each trajectory with its own."""
-    return one.trajectory_id if one.external else one.group_id
+    return one.trajectory_id if one.external and one.failed_by is None else one.group_id

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib
+import traceback
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -13,14 +17,14 @@ import numpy as np
 from marsrl_verl.core.policy import Policy, PolicySet
 from marsrl_verl.core.request import Message, RolloutRequest, Sampling
 from marsrl_verl.core.seeding import derive_generator
-from marsrl_verl.core.sequence import Plain
+from marsrl_verl.core.sequence import Plain, TokenIds, check_plain
 from marsrl_verl.core.sequence import Sequence as TokenSequence
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer, TemplateBuilder
 from marsrl_verl.rollout.context import Rollout
-from marsrl_verl.rollout.conversation import Conversation
+from marsrl_verl.rollout.conversation import Conversation, Failure
 from marsrl_verl.rollout.external.solver import AnswerSource, answered
-from marsrl_verl.rollout.generation import GenerationClient
+from marsrl_verl.rollout.generation import Completion, Decoding, EngineUnavailableError, GenerationClient
 from marsrl_verl.rollout.sampler import RoundTokens, Sampler
 from marsrl_verl.rollout.single_call import SingleCall
 
@@ -31,10 +35,33 @@ Score = Callable[[RolloutRequest, Sequence[Trajectory]], Awaitable[list[RewardRe
 """The rewards of ended trajectories, at least one, of a request."""
 
 
+def find_program(name: str, programs: Mapping[str, Callable[[], Rollout]] = BUILT_IN) -> Any:
+    """The class of the program of that name: a built-in one, or a method's as `package.module:Class`.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if name in programs:
+        return programs[name]
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        raise ValueError(
+            f"there is no rollout program {name!r}; known: {', '.join(sorted(programs))}, or one of your own "
+            "as package.module:Class"
+        )
+    try:
+        cls = getattr(importlib.import_module(module), attribute)
+    except Exception as error:
+        raise ValueError(f"the rollout program {name!r} can't be loaded: {error}") from error
+    if not callable(getattr(cls, "run", None)):
+        raise ValueError(f"{name!r} is no rollout program: {attribute} has no method `run`")
+    return cls
+
+
 def load_program(
     name: str, programs: Mapping[str, Callable[[], Rollout]] = BUILT_IN, settings: Any = None
 ) -> Rollout:
-    """The program of that name: a built-in one, or a method's as `package.module:Class`.
+    """The program of that name, built.
 
     Args:
         name: as requests name it.
@@ -44,22 +71,9 @@ def load_program(
     Raises:
         ValueError: there is none.
     """
-    if name in programs:
-        return programs[name]()
-    module, colon, attribute = name.partition(":")
-    if not colon:
-        raise ValueError(
-            f"there is no rollout program {name!r}; known: {', '.join(sorted(programs))}, or one of your own "
-            "as package.module:Class"
-        )
-    try:
-        cls = getattr(importlib.import_module(module), attribute)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"the rollout program {name!r} can't be loaded: {error}") from error
-    made = cls.from_settings(settings) if hasattr(cls, "from_settings") else cls()
-    if not callable(getattr(made, "run", None)):
-        raise ValueError(f"{name!r} is no rollout program: {type(made).__name__} has no method `run`")
-    return made  # type: ignore[no-any-return]
+    cls = find_program(name, programs)
+    made: Rollout = cls.from_settings(settings) if hasattr(cls, "from_settings") else cls()
+    return made
 
 
 @dataclass(slots=True)
@@ -82,15 +96,62 @@ class RolloutRunner:
     _builder: TemplateBuilder | None = field(default=None, init=False)
 
     async def run(self, request: RolloutRequest, sampling: Mapping[str, Sampling]) -> RolloutOutput:
-        """One round of a request.
+        """One round of a request. What its program raises, or a tool in it, ends this request's trajectories
+        (ERROR) and nothing else.
 
         Raises:
             EngineUnavailableError: the engine is gone.
             ValueError: there is no such program.
+            Exception: what `score` raised.
         """
         if request.rollout not in self._running:
             self._running[request.rollout] = load_program(request.rollout, self.programs, self.settings)
-        return await self._running[request.rollout].run(request, RequestContext(self, request, sampling))
+        context = RequestContext(self, request, sampling)
+        try:
+            output = await self._running[request.rollout].run(request, context)
+            if not isinstance(output, RolloutOutput):
+                raise TypeError(f"it returned a {type(output).__name__}, expected a RolloutOutput")
+            check_plain(output.state, f"{output.group_id}: state")
+            for one in output.trajectories:
+                check_plain(one.state, f"{one.trajectory_id}: state")
+                check_plain(one.events, f"{one.trajectory_id}: events")
+            return output
+        except EngineUnavailableError:
+            raise
+        except Exception as error:  # a bad rollout is data; `RequestWatch` sees a program that always fails
+            await context.close()
+            if context.score_error is not None:
+                raise context.score_error from None
+            return await self._failed(request, error)
+
+    async def _failed(self, request: RolloutRequest, error: Exception) -> RolloutOutput:
+        """What is left of a request whose program raised: ended trajectories, with the tokens of earlier
+        rounds."""
+        earlier = {} if request.resume is None else {one.number: one for one in request.resume.trajectories}
+        detail = f"rollout program {request.rollout}: {type(error).__name__}: {error}{_place(error)}"
+        members = []
+        for k in range(request.n):
+            before = earlier.get(k) or Trajectory(
+                f"{request.group_id}#{k}", self._begun(request), FinishReason.PAUSED
+            )
+            if before.paused:
+                sequences = [one.extend((), (), one.version) for one in before.sequences]
+                members.append(
+                    replace(
+                        before, sequences=sequences, finish=FinishReason.ERROR, state=None, detail=detail,
+                        failed_by=request.rollout,
+                    )
+                )  # fmt: skip
+        for one, reward in zip(members, await self.score(request, members), strict=True):
+            one.reward = reward
+        return RolloutOutput(request.group_id, members)
+
+    def _begun(self, request: RolloutRequest) -> list[TokenSequence]:
+        """How a trajectory of the request begins."""
+        policy = self.policies.of(request.role)
+        if request.prefix is not None:
+            return [request.prefix]
+        return [TokenSequence(request.role, [], [], [], policy=policy.name)] if policy.trained else []  # type: ignore[arg-type]
 
     def builder(self) -> TemplateBuilder:
         """What the chat template writes when a chat grows.
@@ -105,8 +166,15 @@ class RolloutRunner:
         return self._builder
 
 
+def _place(error: Exception) -> str:
+    """The line that raised it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
+
+
 class RequestContext:
-    """Implements `marsrl_verl.rollout.context.RolloutContext` for one round of one request."""
+    """Implements `marsrl_verl.rollout.context.RolloutContext` for one round of one request, and
+    `GenerationClient` for what is asked in it."""
 
     def __init__(
         self, runner: RolloutRunner, request: RolloutRequest, sampling: Mapping[str, Sampling]
@@ -114,6 +182,41 @@ class RequestContext:
         self.request = request
         self._runner, self._sampling = runner, sampling
         self._tokens: dict[int, RoundTokens] = defaultdict(RoundTokens)
+        self._asked, self._closed, self._quiet = 0, False, asyncio.Event()
+        self.score_error: Exception | None = None
+        """What `score` raised: the reward's failure, not the program's."""
+
+    @property
+    def vocab_size(self) -> int:
+        """See `RolloutContext`."""
+        return self._runner.chat.vocab_size
+
+    async def close(self) -> None:
+        """Let nothing more be asked, and wait for what was: other tasks of a program that raised go on, and
+        must not ask in a later round."""
+        self._closed = True
+        if self._asked:
+            await self._quiet.wait()
+
+    @contextmanager
+    def _asking(self) -> Iterator[None]:
+        if self._closed:
+            raise asyncio.CancelledError(f"request {self.request.group_id} has failed")
+        self._asked += 1
+        try:
+            yield
+        finally:
+            self._asked -= 1
+            if self._closed and not self._asked:
+                self._quiet.set()
+
+    async def generate(
+        self, policy: str, prompt_ids: TokenIds, decoding: Decoding, *, session: str, name: str, n: int = 1
+    ) -> list[Completion]:
+        """See `GenerationClient`."""
+        with self._asking():
+            client = self._runner.client
+            return await client.generate(policy, prompt_ids, decoding, session=session, name=name, n=n)
 
     def policy(self, role: str) -> Policy:
         """See `RolloutContext`."""
@@ -144,17 +247,18 @@ class RequestContext:
 
     def _begun(
         self, role: str, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]
-    ) -> tuple[TokenSequence, tuple[FinishReason, str] | None]:
-        policy, limit, failure = self.policy(role).name, self.sampling(role).max_prompt_tokens, None
+    ) -> tuple[TokenSequence, Failure | None]:
+        policy, limit = self.policy(role).name, self.sampling(role).max_prompt_tokens
+        failure: Failure | None = None
         # In the event loop on purpose: fast tokenizers must not be used from two threads at a time.
         try:
             prompt_ids = self._runner.chat.prompt_ids(messages, tools)
         except Exception as error:  # a chat that the template refuses is data, like a refused request
             prompt_ids = []
-            failure = FinishReason.ERROR, f"chat template: {type(error).__name__}: {error}"
+            failure = Failure.of_template(error)
         if len(prompt_ids) > limit:
             note = f"prompt has {len(prompt_ids)} tokens, {role} takes {limit}"
-            failure = FinishReason.PROMPT_TOO_LONG, note
+            failure = Failure(FinishReason.PROMPT_TOO_LONG, note)
         return TokenSequence(role, prompt_ids, [], [], policy=policy), failure  # type: ignore[arg-type]
 
     def _sampler(self, role: str) -> Sampler:
@@ -166,7 +270,7 @@ class RequestContext:
         # All that continues one response begins alike, so one server is asked for it.
         session = request.group_id if request.prefix is None else request.parent_id or request.group_id
         return Sampler(
-            runner.client,
+            self,
             runner.chat,
             runner.builder,
             role=role,
@@ -183,12 +287,20 @@ class RequestContext:
         name = self.policy(role).name
         if name not in self._runner.sources:
             raise ValueError(f"role {role!r} has the policy {name!r}, which answers no chats here")
-        answer = await self._runner.sources[name].answer(self.request, k, messages)
+        with self._asking():
+            answer = await self._runner.sources[name].answer(self.request, k, messages)
         return answered(f"{self.request.group_id}#{k}", answer, self._runner.chat)
 
     async def score(self, trajectories: Sequence[Trajectory]) -> list[RewardResult]:
         """See `RolloutContext`."""
-        return await self._runner.score(self.request, trajectories) if trajectories else []
+        if not trajectories:
+            return []
+        with self._asking():
+            try:
+                return await self._runner.score(self.request, trajectories)
+            except Exception as error:
+                self.score_error = error
+                raise
 
     def rng(self, *names: str | int) -> np.random.Generator:
         """See `RolloutContext`."""

@@ -25,6 +25,8 @@ class SingleCall:
         EngineUnavailableError: the engine is gone.
     """
 
+    pauses = True
+
     async def run(self, request: RolloutRequest, context: RolloutContext) -> RolloutOutput:
         """See `Rollout`."""
         role = request.role

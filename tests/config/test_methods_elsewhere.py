@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from pathlib import Path
 
 import pytest
 from messages import assert_refused
@@ -43,6 +44,28 @@ class OwnLoss(Voting):
 
 class Plain(Voting):
     masks = Method.masks
+
+class Once:
+    async def run(self, request, context):
+        raise NotImplementedError
+
+class Growing(Once):
+    pauses = grows = True
+
+class Typo(Voting):
+    rollouts = ("strange_voting.method:Ones",)
+
+class TypoInEvaluation(Voting):
+    rollout = "singlecall"
+
+class CannotPause(Voting):
+    rollouts = ("single_call", "strange_voting.method:Once")
+
+class OnlyEvaluatedAtOnce(Voting):
+    rollout = "strange_voting.method:Once"
+
+class Trees(Voting):
+    rollouts = ("strange_voting.method:Growing",)
 
 class Alone(Voting):
     roles = ("solver",)
@@ -117,6 +140,56 @@ def test_a_masking_that_it_does_not_do_is_refused(run, package):
     key = "marsrl.algo.mastered_tokens.enabled"
     done = run("marsrl.algo.name=strange_voting.method:Plain", f"{key}=true", "cluster=cpu")
     assert_refused(done, f"{key} = True", "leaves no token out of its loss")
+
+
+SEGMENTS, MIN_GROUP = "marsrl.pipeline.max_segments", "marsrl.pipeline.min_group"
+PROGRAMS = {
+    "Typo": ((), "marsrl.algo.name = strange_voting.method:Typo", "no attribute 'Ones'"),
+    "TypoInEvaluation": (
+        (),
+        "marsrl.algo.name",
+        "there is no rollout program 'singlecall'; known: single_call",
+    ),
+    "CannotPause": (
+        (f"{SEGMENTS}=2",),
+        f"{SEGMENTS} = 2",
+        "Once of strange_voting.method:CannotPause can't pause",
+    ),
+    "Trees": (
+        (f"{SEGMENTS}=2", f"{MIN_GROUP}=2"),
+        f"{MIN_GROUP} = 2",
+        "a part says nothing about the whole.",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PROGRAMS)
+def test_its_rollout_programs_are_checked_before_anything_starts(run, package, name):
+    words, *said = PROGRAMS[name]
+    method = f"marsrl.algo.name=strange_voting.method:{name}"
+    assert_refused(run(method, *words, "cluster=cpu", "dry_run=true"), *said)
+
+
+def test_rollout_programs_that_fit(run, package):
+    own = "marsrl.algo.name=strange_voting.method:"
+    for words in (
+        (f"{own}CannotPause",),
+        (f"{own}OnlyEvaluatedAtOnce", f"{SEGMENTS}=2"),
+        (f"{own}Trees", f"{SEGMENTS}=2"),
+    ):
+        done = run(*words, "cluster=cpu")
+        assert (done.status, done.err) == (0, "")
+
+
+def test_the_example_says_that_it_cannot_pause(run, package, monkeypatch):
+    examples = Path(__file__).parents[2] / "examples"
+    monkeypatch.syspath_prepend(str(examples))
+    words = (f"hydra.searchpath=[file://{examples}/own_method/configs]", "algo=calculator", "cluster=cpu")
+    assert run(*words).status == 0
+    done = run(*words, f"{SEGMENTS}=2")
+    assert_refused(
+        done, f"{SEGMENTS} = 2", "own_method.calculator:TwoTurns of own_method.calculator:Calculator"
+    )
 
 
 ALONE = ("marsrl.algo.name=strange_voting.method:Alone", "marsrl.algo.correction_rounds=0")

@@ -389,3 +389,14 @@ def test_a_state_is_a_copy():
     absorb_round(scheduler)
     scheduler.finish_step()
     assert frozen(state) == before
+
+
+def test_a_request_names_a_program_of_its_method():
+    class Undeclared(TwoStages):
+        rollouts = ("other",)
+
+    scheduler = Scheduler(Undeclared(), "pipelined")
+    with pytest.raises(
+        ValueError, match=r"p0/a/0: .*'single_call', expected one of Undeclared.rollouts: other"
+    ):
+        scheduler.start_step(0, problems(1))

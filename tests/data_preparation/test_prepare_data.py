@@ -18,6 +18,7 @@ from preparing import (
     write_lines,
 )
 
+from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.config.application import main as train_main
 from marsrl_verl.core.trajectory import FinishReason, RewardResult
 from marsrl_verl.data.files import read_report
@@ -29,6 +30,17 @@ from marsrl_verl.rewards.grade_pool import GradeFailure
 from marsrl_verl.rewards.running import RewardRunner
 
 NEVER = ScriptedClient(lambda question, k: pytest.fail("the model was asked"))
+
+
+class Tool:
+    """A rollout program."""
+
+    async def run(self, request, context):
+        raise NotImplementedError
+
+
+class Tooled(MarsRL):
+    rollout = f"{__name__}:Tool"
 
 
 @pytest.fixture
@@ -86,6 +98,15 @@ def test_the_model_is_asked_with_trainings_settings(tmp_path, source):
     assert settings.seed == 7
     assert config.actor_rollout_ref.model.path == model_path()
     assert sorted(client.asked) == sorted(f"Compute 1+{i}" for i in range(1, 10))
+
+
+def test_a_method_that_answers_with_a_program_of_its_own_is_refused(tmp_path, source, capsys):
+    """A single call's pass rates would be those of another system."""
+    assert prepare(source, tmp_path / "out", NEVER, f"marsrl.algo.name={__name__}:Tooled") == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"marsrl.algo.name = {__name__}:Tooled" in said
+    assert f"the rollout program {__name__}:Tool, and here a problem is asked in a single call" in said
+    assert "--from-answers" in said
 
 
 def test_the_files_are_accepted_by_training_as_they_are(tmp_path, source, capsys, monkeypatch):

@@ -11,7 +11,6 @@ from marsrl_verl.rollout.conversation import Conversation
 from marsrl_verl.rollout.entropy import entropy_from_top
 
 OPEN, CLOSE = "<python>", "</python>"
-VOCABULARY = 1000
 
 
 @dataclass
@@ -49,6 +48,8 @@ class Path:
 class Tree:
     """Begins with `roots` trajectories and forks up to `request.n` of them."""
 
+    pauses = grows = True
+
     def __init__(self, roots: int, probe: int, most_calls: int) -> None:
         self.roots, self.probe, self.most_calls = roots, probe, most_calls
 
@@ -69,7 +70,7 @@ class Tree:
             paths = self._begin(range(min(self.roots, request.n)), context)
         while active := [one for one in paths if not one.ended]:
             there = max(there, *(one.chat.k + 1 for one in paths))
-            await asyncio.gather(*[self._to_decision(one) for one in active])
+            await asyncio.gather(*[self._to_decision(one, context) for one in active])
             if any(not one.ended and one.step != "decide" for one in active):
                 break  # paused; the others wait for them, so that the order of arrival decides nothing
             for one in active:
@@ -98,7 +99,7 @@ class Tree:
         chat = one.chat.fork(k, at=one.result_end)
         return replace(one, chat=chat, fork=fork, step="write", called=False, events=list(one.events))
 
-    async def _to_decision(self, one: Path) -> None:
+    async def _to_decision(self, one: Path, context) -> None:
         """Up to where it may fork, ends, or has used the round's tokens."""
         while one.step != "decide" and not one.ended:
             if one.step == "call":
@@ -110,7 +111,7 @@ class Tree:
                 max_tokens=most, stop=(CLOSE,), top_log_probs=2 if probing else 0, turn=one.calls
             )
             if found.top is not None:
-                one.entropies += entropy_from_top(found.top, VOCABULARY).tolist()
+                one.entropies += entropy_from_top(found.top, context.vocab_size).tolist()
             if found.finish is FinishReason.PAUSED:
                 return
             one.called = found.stop is not None

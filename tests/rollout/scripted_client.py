@@ -33,6 +33,9 @@ class CharacterTokenizer(AddedTokens):
         super().__init__(("<|turn|>", "<think>"))
         self.size = size
 
+    def __len__(self) -> int:
+        return sys.maxunicode + 1 + len(self.pieces)
+
     def apply_chat_template(
         self, messages, *, add_generation_prompt, tokenize, return_dict=False, tools=(), **kwargs
     ):

@@ -33,6 +33,7 @@ class Agent(Method):
 
     stages = (Stage("agent", "agent"),)
     roles = ("agent",)
+    rollouts = (PROGRAM,)
 
     @classmethod
     def plan(cls, config):

@@ -80,3 +80,15 @@ def test_a_reward_sees_what_happened_and_why_it_ended():
 def test_what_is_no_program_is_refused_by_name(name, message):
     with pytest.raises(ValueError, match=message):
         load_program(name)
+
+
+def test_a_program_knows_how_many_tokens_there_are():
+    class Counting:
+        async def run(self, item, context):
+            one = context.conversation(0, item.role, item.messages)
+            found = one.trajectory(finish=FinishReason.STOP, events=[{"vocabulary": context.vocab_size}])
+            return RolloutOutput(item.group_id, [found])
+
+    client = ScriptedClient(lambda _: "")
+    found = asyncio.run(runner(client, programs={"own": Counting}).run(request(n=1, rollout="own"), LIMITS))
+    assert found.trajectories[0].events == [{"vocabulary": len(client.tokenizer)}]

@@ -31,6 +31,7 @@ class TakingTurns(Method):
 
     stages = (Stage("dialogue", META),)
     roles = (META, REASONING)
+    rollouts = ("rema_like:Dialogue",)
 
     @classmethod
     def plan(cls, config):

@@ -127,7 +127,7 @@ def test_requests_are_answered_one_by_one(manager_of):
     manager.submit([asked("a"), asked("b")], {"solver": SETTINGS})
     manager.submit([asked("c")], {"solver": SETTINGS})
     slow = Answer(silent=True)
-    manager._streamed[slow] = "solver"
+    manager._streamed[slow] = asked("d")
     assert sorted(one.group_id for one in manager.outputs()) == ["a", "b", "c"]
     assert list(manager._streamed) == [slow], "what is not there yet is waited for the next time"
     slow.silent, slow.value = False, RequestAnswer(RolloutOutput("d", [trajectory("d", 0)]), 1.0)

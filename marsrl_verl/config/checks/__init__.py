@@ -84,6 +84,7 @@ ROUNDS: tuple[tuple[Check, ...], ...] = (
         check_estimator,
         evaluation.check_in_between,
         pipeline.check_segments,
+        pipeline.check_rollouts,
         overlap.check_overlap,
         overlap.check_pools,
         pipeline.check_off_policy,

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.core.method import Method
 from marsrl_verl.core.scheduler import Mode
+from marsrl_verl.rollout.runner import find_program
 from marsrl_verl.settings.choices import OffPolicyMode
 from marsrl_verl.settings.issues import ConfigIssue
 
@@ -36,6 +37,29 @@ def check_segments(ctx: Context) -> Iterator[ConfigIssue]:
     if pipeline.min_group is not None and pipeline.min_group > size:
         what = f"A group has {size} samples (marsrl.algo.group_size)."
         yield ctx.issue(_MIN_GROUP, what, f"Set it to at most {size}.")
+
+
+def check_rollouts(ctx: Context) -> Iterator[ConfigIssue]:
+    """The method's rollout programs: whether they are there, and go with segments and parts of groups."""
+    method, pipeline, name = ctx.method, ctx.settings.pipeline, ctx.settings.algo.name
+    for program in dict.fromkeys((*method.rollouts, method.rollout)):
+        try:
+            cls = find_program(program)
+        except ValueError as error:
+            what = f"Its rollout programs can't all be used: {error}."
+            yield ConfigIssue("marsrl.algo.name", what, "Correct `rollouts` of the method's class.", name)
+            continue
+        if program not in method.rollouts:  # responses are evaluated in one piece
+            continue
+        if pipeline.max_segments > 1 and not getattr(cls, "pauses", False):
+            what = f"The rollout program {program} of {name} can't pause (it does not say `pauses = True`)."
+            yield ctx.issue(_SEGMENTS, what, f"Set {_SEGMENTS}=1, or let the program go on from its state.")
+        if pipeline.min_group is not None and getattr(cls, "grows", False):
+            what = (
+                f"Groups of the rollout program {program} of {name} grow from round to round: a part says "
+                "nothing about the whole."
+            )
+            yield ctx.issue(_MIN_GROUP, what, f"Set {_MIN_GROUP}=null.")
 
 
 def check_off_policy(ctx: Context) -> Iterator[ConfigIssue]:

@@ -409,6 +409,11 @@ class Scheduler:
                     f"request {item.group_id}: found stage {item.stage} and n={item.n}, expected stage "
                     f"{stage.name}, as its problem's other requests, and n of at least 1"
                 )
+            if item.rollout not in self.method.rollouts:
+                raise ValueError(
+                    f"request {item.group_id}: found the rollout program {item.rollout!r}, expected one of "
+                    f"{type(self.method).__name__}.rollouts: {', '.join(self.method.rollouts)}"
+                )
             one.requests[item.group_id] = item
             self._state.problem_of[item.group_id] = one.problem.problem_id
             self._state.ready_step[item.group_id] = ready_step

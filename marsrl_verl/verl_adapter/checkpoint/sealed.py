@@ -25,6 +25,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from marsrl_verl.core.sequence import PLAIN_SCALARS
 from marsrl_verl.reporting import seal as seals
 from marsrl_verl.reporting.files import free_name, write_atomic, write_bytes_atomic, write_json_atomic
 from marsrl_verl.reporting.seal import SEAL_NAME, STATE_NAME, CheckpointError, Facts, newest_sealed
@@ -36,7 +37,7 @@ SET_ASIDE = "replaced"
 _THREADS = 8
 _NO_SPACE = ("unexpected pos", "PytorchStreamWriter", "No space left")
 """What torch says of a file that could not be written to its end; the system's error number is lost."""
-_PLAIN_TYPES = (str, int, float, bool, bytes, type(None), torch.Tensor)
+_PLAIN_TYPES = (*PLAIN_SCALARS, torch.Tensor)
 
 _ARRAY = "numpy.ndarray"
 """Only key of what stands for a numpy array: its tensor, which torch reads back without running code."""

@@ -60,6 +60,7 @@ class _WorkersRound:
 
         Raises:
             EngineUnavailableError: the engine is gone, or answers nothing any more (see `RequestWatch`).
+            ProgramFailedError: a rollout program fails on everything.
             RewardUnavailableError: a role's reward fails on everything, or holds all of its threads.
             RoundStalledError: the round does not go on.
             StopRequested: the run is told to end.
@@ -109,8 +110,8 @@ class MarsRLAgentLoopManager(AgentLoopManager):
         return RequestWatch()
 
     @cached_property
-    def _streamed(self) -> dict[Any, str]:
-        """The roles of requests that are answered one by one, by the Ray references of their answers."""
+    def _streamed(self) -> dict[Any, RolloutRequest]:
+        """Requests that are answered one by one, by the Ray references of their answers."""
         return {}
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -154,8 +155,7 @@ class MarsRLAgentLoopManager(AgentLoopManager):
         """Answer and score all requests in one generation round, whose statistics nobody asks for.
 
         Raises:
-            EngineUnavailableError, RewardUnavailableError, RoundStalledError, StopRequested: as
-                `_WorkersRound.wait`.
+            Exception: as `_WorkersRound.wait`.
         """
         answers = self._send_round(requests, sampling)
         return _WorkersRound(answers, self._checker(requests), look=self._watched()).wait().outputs
@@ -168,7 +168,7 @@ class MarsRLAgentLoopManager(AgentLoopManager):
         turn = Turn(self._rounds, self._syncs)
         for request, worker in zip(requests, itertools.cycle(self.agent_loop_workers), strict=False):
             answer = worker.run_request.remote(request, sampling, turn)
-            self._streamed[answer] = request.role
+            self._streamed[answer] = request
 
     def outputs(self) -> list[RolloutOutput]:
         """See `StreamingEngine`; raises as `generate`."""
@@ -179,9 +179,9 @@ class MarsRLAgentLoopManager(AgentLoopManager):
         except Exception as error:
             self._streamed.clear()
             raise without_tracebacks(error) from None
-        roles = {answer.output.group_id: self._streamed.pop(reference) for reference, answer in answers}
+        requests = [self._streamed.pop(reference) for reference, _ in answers]
         outputs = [answer.output for _, answer in answers]
-        self._check(outputs, roles)
+        self._check(outputs, requests)
         if self._streamed:
             self._look()
         return outputs
@@ -200,12 +200,12 @@ class MarsRLAgentLoopManager(AgentLoopManager):
         return answers
 
     def _checker(self, requests: list[RolloutRequest]) -> Callable[[list[RolloutOutput]], None]:
-        roles = {one.group_id: one.role for one in requests}
-        return lambda outputs: self._check(outputs, roles)
+        return lambda outputs: self._check(outputs, requests)
 
-    def _check(self, outputs: list[RolloutOutput], roles: Mapping[str, str]) -> None:
+    def _check(self, outputs: list[RolloutOutput], requests: Sequence[RolloutRequest]) -> None:
         trajectories = [one for output in outputs for one in output.trajectories]
-        self._requests.look(trajectories)
+        self._requests.look(trajectories, {one.group_id: one.rollout for one in requests})
+        roles = {one.group_id: one.role for one in requests}
         self._grades.look((roles[one.group_id], one) for one in trajectories)
 
     def _watched(self) -> Callable[[], object]:
