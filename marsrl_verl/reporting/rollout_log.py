@@ -12,9 +12,11 @@ Keys of a line, schema version 2:
     parent           id of the trajectory that the request was built from, or null
     fork             {trajectory, token, sequence} where the trajectory left another one of its group, or null
     problem          {id, question, ground_truth, data_source}
-    prompt           the request's messages as text, each headed by its role in brackets
-    response         the trajectory's decoded response, thinking part included
-    final            the part of the response that other roles may see
+    prompt           the request's messages as text, each headed by its role in brackets; where a trajectory has
+                     several sequences, the sequence's own prompt as the template writes it
+    response         the decoded response, thinking part included: of the trajectory, where it has several
+                     sequences of the sequence
+    final            the part of the trajectory's response that other roles may see
     prompt_tokens    number of prompt tokens of the sequence
     tokens           number of its response tokens
     token_ids        token ids of its response, as sampled
@@ -121,7 +123,9 @@ def _trajectory_part(step: int, request: RolloutRequest, trajectory: Trajectory)
 def _sequence_part(number: int, sequence: Sequence | None) -> dict[str, Any]:
     if sequence is None:
         return {}
+    texts = {"prompt": sequence.prompt_text, "response": sequence.text}
     return {
+        **{key: text for key, text in texts.items() if text is not None},
         "role": sequence.role,
         "sequence": number,
         "policy": sequence.policy,

@@ -90,7 +90,18 @@ class RolloutRunner:
         """
         if request.rollout not in self._running:
             self._running[request.rollout] = load_program(request.rollout, self.programs, self.settings)
-        return await self._running[request.rollout].run(request, RequestContext(self, request, sampling))
+        output = await self._running[request.rollout].run(request, RequestContext(self, request, sampling))
+        for one in output.trajectories:
+            if not one.paused and (len(one.sequences) > 1 or not one.text):
+                self._add_texts(one)
+        return output
+
+    def _add_texts(self, trajectory: Trajectory) -> None:
+        """What each sequence read and wrote, which request and trajectory do not tell."""
+        for sequence in trajectory.sequences:
+            if len(sequence):
+                sequence.prompt_text = self.chat.text(sequence.prompt_ids)
+                sequence.text = self.chat.text(sequence.response_ids)
 
     def builder(self) -> TemplateBuilder:
         """What the chat template writes when a chat grows.
