@@ -64,8 +64,8 @@ class Sequence:
     prompt_text: str | None = None
     """Its prompt as text, and"""
     text: str | None = None
-    """its response, where the trajectory has several sequences or no text; None: the request and the trajectory
-    say it."""
+    """its response, where the trajectory has several sequences or no text; None: the request and the
+    trajectory say it."""
     figures: dict[str, float] = field(default_factory=dict)
     """Figures of what it sampled, where the trajectory has several sequences (`Trajectory.figures`)."""
 

@@ -12,8 +12,8 @@ Keys of a line, schema version 2:
     parent           id of the trajectory that the request was built from, or null
     fork             {trajectory, token, sequence} where the trajectory left another one of its group, or null
     problem          {id, question, ground_truth, data_source}
-    prompt           the request's messages as text, each headed by its role in brackets; where a trajectory has
-                     several sequences, the sequence's own prompt as the template writes it
+    prompt           the request's messages as text, each headed by its role in brackets; where a trajectory
+                     has several sequences, the sequence's own prompt as the template writes it
     response         the decoded response, thinking part included: of the trajectory, where it has several
                      sequences of the sequence
     final            the part of the trajectory's response that other roles may see

@@ -82,8 +82,8 @@ class AskedProblems:
         if self._not_asked >= self._rows:
             raise NothingToTrainError(
                 f"none of the last {self._not_asked} problems was asked, a whole pass over the training "
-                f"data: their prompts have more than marsrl.roles.{self._role}.max_prompt_tokens = {self._limit} "
-                "tokens; raise it, or give shorter problems"
+                f"data: their prompts have more than marsrl.roles.{self._role}.max_prompt_tokens = "
+                f"{self._limit} tokens; raise it, or give shorter problems"
             )
 
 
