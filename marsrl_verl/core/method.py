@@ -225,6 +225,9 @@ class Method(ABC):
     """Whether `marsrl.off_policy.mode = recorded` finds the trainer's log-probabilities of a sample."""
     group_relative: ClassVar[bool] = True
     """Whether advantages are those that verl calls `grpo`."""
+    notes_turns: ClassVar[bool] = False
+    """Whether its rollouts note the turn of a token (annotation `turn`), which `marsrl.training.loss_mean`
+    averages over."""
     fused_kernels: ClassVar[bool] = True
     """Whether the trainer's forward pass may spare the logits of all tokens."""
     preset_clips: ClassVar[Mapping[str, float]] = {}

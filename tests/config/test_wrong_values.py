@@ -120,6 +120,11 @@ SETTINGS = {
         },
         "averaged by marsrl.training.loss_mean = turn-mean-token-mean",
     ),
+    "mean over turns that nobody notes": (
+        {"marsrl.training.loss_mean": "seq-mean-turn-mean-token-mean"},
+        "marsrl.training.loss_mean = seq-mean-turn-mean-token-mean",
+        "the rollouts of marsrl note none",
+    ),
     "unknown loss": ({f"{ACTOR}.policy_loss.loss_mode": "vanila"}, "mean vanilla?"),
     "loss of sequences": ({f"{ACTOR}.policy_loss.loss_mode": "geo_mean"}, "update is cut"),
     "loss of the sampler's": ({f"{ACTOR}.policy_loss.loss_mode": "bypass_mode"}, "vanilla"),
