@@ -32,7 +32,7 @@ Keys of a line, schema version 2:
     prefix_tokens    tokens of the response that are the beginning of its parent, which it continues, else 0
     events           what happened: tool calls, turns
 
-and what the method adds (`Method.record`, `Evaluation.record`); of answering roles:
+and what the method adds (`Method.record`, `Evaluation.record`) of what has a reward; of answering roles:
 
     answer           the extracted answer or null
 """
@@ -56,7 +56,7 @@ SCHEMA_VERSION = 2
 ROLLOUT_FOLDER = "rollouts"
 
 Record = Callable[[RolloutRequest, Trajectory], Mapping[str, Any]]
-"""What a method adds to a trajectory's lines."""
+"""What a method adds to the lines of a trajectory that has a reward."""
 
 
 Line = dict[str, Any]
@@ -71,7 +71,7 @@ def rollout_lines(
     Raises:
         ValueError: the method adds a key that every line has.
     """
-    added = dict(record(request, trajectory))
+    added = {} if trajectory.reward is None else dict(record(request, trajectory))
     whole = _trajectory_part(step, request, trajectory)
     for number, sequence in enumerate(trajectory.sequences or [None]):
         line = {**whole, **_sequence_part(number, sequence)}
