@@ -186,7 +186,10 @@ def test_what_ended_early_without_a_reward_is_logged_without_the_methods_part(re
         result = scheduler.finish_step()
     assert [end.reason for end in result.ended] == [reason]
     lines = step_lines(1, result.completed, method.record)
-    assert [(line["trajectory"], line["reward"]) for line in lines] == [("p0/a/0#0", None), ("p0/a/0#1", None)]
+    assert [(line["trajectory"], line["reward"]) for line in lines] == [
+        ("p0/a/0#0", None),
+        ("p0/a/0#1", None),
+    ]
     assert not any("answer" in line for line in lines)
 
 
