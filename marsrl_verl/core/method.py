@@ -390,8 +390,8 @@ class Method(ABC):
         return {}
 
     def record(self, request: RolloutRequest, trajectory: Trajectory) -> dict[str, Plain]:
-        """What a line of the rollout log says of a trajectory in addition to the usual fields. It has a reward:
-        it is not asked of those whose problem ended before `late_rewards` gave one."""
+        """What a line of the rollout log says of a trajectory in addition to the usual fields. It has a
+        reward: those whose problem ended before `late_rewards` gave one are not asked about."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:

@@ -151,6 +151,11 @@ SETTINGS = {
         f"{REF}.log_prob_micro_batch_size_per_gpu = null",
         "Set it to 32",
     ),
+    "tools of verl": (
+        {f"{ROLLOUT}.multi_turn.enable": True},
+        "a method's rollout program calls tools itself",
+    ),
+    "agent loop of verl": ({f"{ROLLOUT}.agent.default_agent_loop": "x"}, "RolloutRequest.rollout"),
     "penalty of the engine": ({f"{ROLLOUT}.repetition_penalty": 1.2}, "marsrl.roles"),
     "no memory": ({f"{ROLLOUT}.gpu_memory_utilization": 0.0}, "at most 1"),
     "too much memory": ({f"{ROLLOUT}.gpu_memory_utilization": 60}, "at most 1"),
