@@ -391,7 +391,7 @@ class Method(ABC):
 
     def record(self, request: RolloutRequest, trajectory: Trajectory) -> dict[str, Plain]:
         """What a line of the rollout log says of a trajectory in addition to the usual fields. It has a
-        reward: those whose problem ended before `late_rewards` gave one are not asked about."""
+        reward: those whose problem ended before `late_rewards` gave one are left out."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
