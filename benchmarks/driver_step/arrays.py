@@ -34,6 +34,7 @@ from marsrl_verl.core.scheduler.scheduler import STATE_VERSION
 from marsrl_verl.core.scheduler.state import PendingGroup, ProblemState, SchedulerState
 from marsrl_verl.core.sequence import Sequence
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory
+from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.verl_adapter.checkpoint import sealed as checkpoint
 from marsrl_verl.verl_adapter.engine.micro_batches import use_fast_micro_batches
 from marsrl_verl.verl_adapter.engine.rank_rows import HeldRows, responses_only
@@ -43,6 +44,8 @@ from marsrl_verl.verl_adapter.rollout_server.worker import Answer, describe
 from marsrl_verl.verl_adapter.trainer.observer import TrainingObserver
 from marsrl_verl.verl_adapter.trainer.trainer import RayMarsRLTrainer
 
+_CHAT = ChatTokenizer(None)
+"""Nothing is decoded: policies sampled all of these tokens."""
 _ACTOR = {
     "use_dynamic_bsz": True,
     "calculate_entropy": False,
@@ -235,7 +238,7 @@ class ArrayWorker(Worker):
             members = [_trajectory(inputs, row, place.step - 1, prompt) for row in rows]
             output = RolloutOutput(_group_id(inputs, group), members)
             place.meter.begin("text figures")
-            describe(output)
+            describe(output, _CHAT)
             place.meter.begin("pack the reply")
             path, size = place.store.put(Answer(output, 1.0))
             place.meter.sent(size)
@@ -390,7 +393,7 @@ def _state(inputs: Inputs, scheduler: Scheduler, step: int) -> dict[str, Any]:
         for row in map(int, inputs.rows_of(group)):
             before = inputs.fate[row] != ENDED_BEFORE
             members[int(inputs.number[row])] = _trajectory(inputs, row, step, prompt, before=before)
-        describe(RolloutOutput(name, list(members.values())))  # as the worker of the round did
+        describe(RolloutOutput(name, list(members.values())), _CHAT)  # as the worker of the round did
         state.pending[name] = PendingGroup(members, in_flight=False)
     stages = [[stage.name, stage.role] for stage in scheduler.method.stages]
     return {

@@ -40,7 +40,7 @@ from marsrl_verl.config.verl_keys import translate
 from marsrl_verl.machine import gpus
 from marsrl_verl.reporting.record import setting_of
 from marsrl_verl.settings.issues import ConfigError, ConfigIssue
-from marsrl_verl.settings.reading import converted, defaults, find_issues
+from marsrl_verl.settings.reading import converted, defaults, find_issues, read, without_interpolations
 
 ROOT = "marsrl"
 """The root configuration that is composed unless another is named."""
@@ -107,7 +107,7 @@ def compose_config(arguments: Arguments) -> Composed:
     """
     arguments = check_overrides(arguments, available_groups(arguments))
     resolvers.register()
-    translated = translate(arguments.overrides, lambda: _roles(arguments))
+    translated = translate(arguments.overrides, lambda: _roles(arguments), lambda: first_role(arguments))
     # Not every preset names all of the method's settings.
     words = (f"++{word}" if word.startswith(METHOD_NODES) else word for word in translated.overrides)
     arguments = replace(arguments, overrides=tuple(words))
@@ -149,10 +149,31 @@ def compose_config(arguments: Arguments) -> Composed:
 
 def _roles(arguments: Arguments) -> tuple[str, ...]:
     """The roles of the method that a command line chooses."""
+    return chosen_method(_algo(arguments, "marsrl.algo.name")).roles
+
+
+def first_role(arguments: Arguments) -> str:
+    """The role that the method which a command line chooses asks the problems.
+
+    Raises:
+        ConfigError: a setting of the method is wrong.
+    """
+    node = _algo(arguments, "marsrl.algo.")
+    method = chosen_method(node)
+    return method.first_role(read(method.Config, without_interpolations(node), "marsrl.algo"))
+
+
+def _algo(arguments: Arguments, keys: str) -> Any:
+    """The `marsrl.algo` node that options of groups, and settings whose keys begin so, give."""
     groups = available_groups(arguments)
-    named = (text for text in arguments.overrides if setting_of(text) in (*groups, "marsrl.algo.name"))
-    raw, _ = _compose(arguments, list(named))
-    return chosen_method(OmegaConf.to_container(raw.marsrl.algo, resolve=False)).roles
+    named = ((text, setting_of(text)) for text in arguments.overrides)
+    words = [
+        f"++{text}" if text.startswith(METHOD_NODES) else text
+        for text, key in named
+        if key in groups or key.startswith(keys)
+    ]
+    raw, _ = _compose(arguments, words)
+    return OmegaConf.to_container(raw.marsrl.algo, resolve=False)
 
 
 def _nobody_looked(option: str) -> ConfigIssue:

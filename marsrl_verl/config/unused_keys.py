@@ -20,7 +20,8 @@ _CREDIT_FIX = "Leave it out; marsrl.algo sets how rewards are credited."
 _NO_CRITIC = "No method here trains a critic."
 _EVALUATION = "Roles and system are evaluated by the plugin."
 _EVALUATION_FIX = "Leave it out; marsrl.evaluation says when and how."
-_NO_TOOLS, _ROWS = "A stage is one model call without tools.", "Rows are stage inputs."
+_NO_TOOLS = "verl's agent loops and tools are not used: a method's rollout program calls tools itself."
+_NO_TOOLS_FIX = "Leave it out; RolloutRequest.rollout names the program (docs/new_method.md)."
 _ROLLOUTS = "Every sample is written below the run's folder."
 _ROLLOUTS_FIX = "Leave it out; see marsrl.run.log_rollouts."
 _REWARDS = "Responses are scored by the class of their role."
@@ -94,9 +95,9 @@ _INERT: dict[str, dict[str, tuple[str, str]]] = {
         "ignore_eos": ("Answers end where the model ends them.", "Leave it false."),
         "repetition_penalty": ("Samples are drawn by marsrl.roles, without penalties.", _OUT),
         "val_kwargs": (_EVALUATION, _EVALUATION_FIX),
-        "multi_turn": (_NO_TOOLS, _OUT),
-        "agent.default_agent_loop": (_ROWS, _OUT),
-        "agent.agent_loop_config_path": (_ROWS, _OUT),
+        "multi_turn": (_NO_TOOLS, _NO_TOOLS_FIX),
+        "agent.default_agent_loop": (_NO_TOOLS, _NO_TOOLS_FIX),
+        "agent.agent_loop_config_path": (_NO_TOOLS, _NO_TOOLS_FIX),
         "agent.agent_loop_manager_class": ("The trainer needs its own.", _OUT),
         "profiler": (_NO_PROFILE, _NO_PROFILE_FIX),
     },
@@ -111,8 +112,8 @@ _INERT: dict[str, dict[str, tuple[str, str]]] = {
         "reward_fn_key": (_REWARDS, _REWARDS_FIX),
         "filter_overlong_prompts_workers": ("Prompts are measured in one process.", _OUT),
         "truncation": ("Prompts are never truncated; too long ones are not asked.", _OUT),
-        "tool_config_path": (_NO_TOOLS, _OUT),
-        "function_tool_path": (_NO_TOOLS, _OUT),
+        "tool_config_path": (_NO_TOOLS, _NO_TOOLS_FIX),
+        "function_tool_path": (_NO_TOOLS, _NO_TOOLS_FIX),
     },
 }
 INERT_KEYS = tuple(

@@ -28,6 +28,7 @@ def _every(override: Override) -> str:
 
 EACH, FIRST = "<role>", "<first role>"
 """In a key of ours: each of the method's roles, or the first one, which answers the problem."""
+Roles = Callable[[], tuple[str, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +75,13 @@ class Translated:
     """Whether the command line asks for group-relative advantages by verl's name."""
 
 
-def translate(overrides: tuple[str, ...], roles: Callable[[], tuple[str, ...]]) -> Translated:
+def translate(overrides: tuple[str, ...], roles: Roles, first_role: Callable[[], str]) -> Translated:
     """Replace overrides of `VERL_KEYS` by ours.
 
     Args:
         overrides: of the command line.
         roles: the roles of the chosen method; asked where a key belongs to roles.
+        first_role: the one that is asked the problems (`Method.first_role`); likewise.
 
     Raises:
         ConfigError: a key of ours is given another value beside, or an estimator is named that is not used.
@@ -106,25 +108,25 @@ def translate(overrides: tuple[str, ...], roles: Callable[[], tuple[str, ...]]) 
             kept.append(text)
         else:
             value = one.value(override)
-            for ours in with_roles(one.ours, roles):
+            for ours in with_roles(one.ours, roles, first_role):
                 if given.get(ours, value) != value:
                     what = f"It sets {ours} here, which the command line sets to {given[ours]}."
                     problems.append(ConfigIssue(key, what, "Leave one of them out.", value))
                 kept.append(f"{ours}={value}")
-            notes.append(f"{text} is taken as {_listed(one.ours, roles)}={value}")
+            notes.append(f"{text} is taken as {_listed(one.ours, roles, first_role)}={value}")
     if problems:
         raise ConfigError(problems)
     return Translated(tuple(kept), tuple(notes), named)
 
 
-def with_roles(key: str, roles: Callable[[], tuple[str, ...]]) -> list[str]:
+def with_roles(key: str, roles: Roles, first_role: Callable[[], str]) -> list[str]:
     """The key, for the roles that it is about."""
     if EACH in key:
         return [key.replace(EACH, role) for role in roles()]
-    return [key.replace(FIRST, roles()[0]) if FIRST in key else key]
+    return [key.replace(FIRST, first_role()) if FIRST in key else key]
 
 
-def _listed(key: str, roles: Callable[[], tuple[str, ...]]) -> str:
+def _listed(key: str, roles: Roles, first_role: Callable[[], str]) -> str:
     """The keys in one word: `marsrl.roles.{solver,verifier,corrector}.top_p`."""
     several = EACH in key and len(roles()) > 1
-    return key.replace(EACH, f"{{{','.join(roles())}}}") if several else with_roles(key, roles)[0]
+    return key.replace(EACH, f"{{{','.join(roles())}}}") if several else with_roles(key, roles, first_role)[0]

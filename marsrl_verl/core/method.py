@@ -227,6 +227,9 @@ class Method(ABC):
     """Whether `marsrl.off_policy.mode = recorded` finds the trainer's log-probabilities of a sample."""
     group_relative: ClassVar[bool] = True
     """Whether advantages are those that verl calls `grpo`."""
+    notes_turns: ClassVar[bool] = False
+    """Whether its rollouts note the turn of a token (annotation `turn`), which `marsrl.training.loss_mean`
+    averages over."""
     fused_kernels: ClassVar[bool] = True
     """Whether the trainer's forward pass may spare the logits of all tokens."""
     preset_clips: ClassVar[Mapping[str, float]] = {}
@@ -389,7 +392,8 @@ class Method(ABC):
         return {}
 
     def record(self, request: RolloutRequest, trajectory: Trajectory) -> dict[str, Plain]:
-        """What a line of the rollout log says of a trajectory beside the usual fields."""
+        """What a line of the rollout log says of a trajectory in addition to the usual fields. It has a
+        reward: those whose problem ended before `late_rewards` gave one are left out."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:

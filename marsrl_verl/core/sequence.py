@@ -64,6 +64,13 @@ class Sequence:
     """(T,) each, by name: what else is known of every token (turn, entropy, Forward Context Influence)."""
     reward: float | None = None
     """The sequence's own reward; None: its trajectory's."""
+    prompt_text: str | None = None
+    """Its prompt as text, and"""
+    text: str | None = None
+    """its response, where the trajectory has several sequences or no text; None: the request and the
+    trajectory say it."""
+    figures: dict[str, float] = field(default_factory=dict)
+    """Figures of what it sampled, where the trajectory has several sequences (`Trajectory.figures`)."""
 
     def __post_init__(self) -> None:
         self.prompt_ids, self.response_ids = token_ids(self.prompt_ids), token_ids(self.response_ids)
@@ -131,6 +138,8 @@ class Sequence:
             versions=(*kept, (tokens, last)),
             annotations={name: values[:tokens] for name, values in self.annotations.items()},
             reward=None,
+            text=None,
+            figures={},
         )
 
     def extend(
@@ -154,6 +163,8 @@ class Sequence:
             response_mask=np.concatenate([self.response_mask, ones]),
             versions=(*earlier, (len(self) + len(added), version)),
             annotations={name: _padded(values, len(added)) for name, values in self.annotations.items()},
+            text=None,
+            figures={},
         )
 
     def keeping(self, *names: str) -> Sequence:

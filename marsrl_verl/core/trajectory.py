@@ -91,7 +91,7 @@ class Trajectory:
     events: list[dict[str, Plain]] = field(default_factory=list)
     """What happened: tool calls, turns."""
     figures: dict[str, float] = field(default_factory=dict)
-    """Figures of its text, by name."""
+    """Figures of its text, by name; of several sequences each has its own."""
     fork: Fork | None = None
     state: Plain = None
     """While it is paused: what its rollout needs to go on, beside the sequences."""

@@ -24,7 +24,7 @@ class PromptLengths:
     measure: Callable[[Problem], int]
     """Tokens of the Solver's prompt, counted by the model's tokenizer; within the limit a bound will do."""
     limit: int
-    """`marsrl.roles.solver.max_prompt_tokens`."""
+    """`max_prompt_tokens` of the first role."""
 
 
 @dataclass(slots=True)

@@ -185,7 +185,7 @@ def _recorded_grades(
         what = f"{arguments.from_answers}: it holds no answers to any of the {len(found.problems)} problems."
         raise DataError(what, "Name the problems by the same text, or by the hash in the field `problem`.")
     if recorded.graded_here and all(one.ungraded for one in recorded.grades.values()):
-        raise _broken(list(recorded.grades.values()))
+        raise _broken(list(recorded.grades.values()), answering_role(config))
     facts.answer_settings = {
         "recorded in": str(arguments.from_answers),
         "settings on record": recorded.settings,
@@ -243,11 +243,11 @@ def _answer_missing(
         runner = RolloutRunner(client, chat, scorer(reward, arguments.graders), seed=settings.run.seed)
         graded = sample_and_grade(requests, runner, sampling, room, keep_responses=arguments.keep_responses)
         with closing(graded):
-            _record(graded, log, _Progress(len(missing)))
+            _record(graded, log, _Progress(len(missing)), role)
 
 
-def _record(graded: Iterable[ProblemGrades], log: GradeLog, progress: _Progress) -> None:
-    """Write grades down as they come, unless the grader itself may be broken."""
+def _record(graded: Iterable[ProblemGrades], log: GradeLog, progress: _Progress, role: str) -> None:
+    """Write grades of the role down as they come, unless the grader itself may be broken."""
     held_back: list[ProblemGrades] = []
     for grades in graded:
         progress.count(grades)
@@ -255,9 +255,9 @@ def _record(graded: Iterable[ProblemGrades], log: GradeLog, progress: _Progress)
         if not grades.ungraded:
             _append(log, held_back)
         elif len(held_back) >= LEAST_GRADES:
-            raise _broken(held_back)
+            raise _broken(held_back, role)
     if held_back and all(one.ungraded for one in log.grades.values()):
-        raise _broken(held_back)
+        raise _broken(held_back, role)
     _append(log, held_back)
 
 
@@ -267,11 +267,11 @@ def _append(log: GradeLog, some: list[ProblemGrades]) -> None:
     some.clear()
 
 
-def _broken(some: Sequence[ProblemGrades]) -> RewardUnavailableError:
+def _broken(some: Sequence[ProblemGrades], role: str) -> RewardUnavailableError:
     first = next(grade.error for one in some for grade in one.grades)
     return RewardUnavailableError(
-        f"the grader failed on every answer to the last {len(some)} problems: mend it "
-        f"(marsrl.reward.solver); the same command then goes on. The first error: {first}"
+        f"the grader failed on every answer to the last {len(some)} problems: fix it "
+        f"(marsrl.reward.{role}); the same command then goes on. The first error: {first}"
     )
 
 

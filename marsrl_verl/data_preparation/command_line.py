@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NoReturn
 
+from marsrl_verl.config.verl_keys import FIRST
 from marsrl_verl.data.problems import ANSWER_COLUMN, DAPO_INSTRUCTION, Columns, Instruction
 from marsrl_verl.data.rows import DataError
 from marsrl_verl.data_preparation.selection import PassRates
@@ -20,7 +21,7 @@ _SHORT_NAMES = {
     # Option: the keys that it sets.
     "model": ("actor_rollout_ref.model.path",),
     "temperature": ("actor_rollout_ref.rollout.temperature",),
-    "max_tokens": ("marsrl.roles.solver.max_new_tokens",),
+    "max_tokens": (f"marsrl.roles.{FIRST}.max_new_tokens",),
     "tensor_parallel": ("actor_rollout_ref.rollout.tensor_model_parallel_size",),
     "seed": ("marsrl.run.seed",),
 }
@@ -61,7 +62,7 @@ class Arguments:
     held_out: int
     replace: bool
     overrides: tuple[str, ...]
-    """Hydra overrides for the training configuration."""
+    """Hydra overrides for the training configuration; `FIRST` stands for the first role."""
 
 
 class _Parser(argparse.ArgumentParser):

@@ -11,7 +11,8 @@ from marsrl_verl.algos.registry import KEY, method_class
 from marsrl_verl.config.checks import run_checks
 from marsrl_verl.config.checks.context import Context, typed_settings
 from marsrl_verl.config.command_line import parse_arguments
-from marsrl_verl.config.compose import compose_config
+from marsrl_verl.config.compose import compose_config, first_role
+from marsrl_verl.config.verl_keys import FIRST
 from marsrl_verl.core.request import Sampling
 from marsrl_verl.rewards.running import RewardRunner
 from marsrl_verl.rollout.runner import find_program
@@ -29,6 +30,9 @@ def training_config(overrides: tuple[str, ...]) -> DictConfig:
     Raises:
         ConfigError: training would refuse it too.
     """
+    if any(FIRST in word for word in overrides):
+        role = first_role(parse_arguments([word for word in overrides if FIRST not in word]))
+        overrides = tuple(word.replace(FIRST, role) for word in overrides)
     composed = compose_config(parse_arguments(list(overrides)))
     context = Context(
         config=composed.config,

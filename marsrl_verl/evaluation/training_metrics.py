@@ -7,6 +7,7 @@ single observation in the step is absent, never NaN.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 
@@ -30,13 +31,50 @@ def training_metrics(groups: Iterable[Group], method: type[Method]) -> dict[str,
     """
     by_name: dict[tuple[str, str], list[Group]] = {}
     for group in groups:
-        by_name.setdefault(("role", group.request.role), []).append(group)
+        for one in _by_role(group):
+            by_name.setdefault(("role", one.request.role), []).append(one)
         by_name.setdefault(("stage", group.request.stage), []).append(group)
     return {
         f"{kind}/{what}/{name}": value
         for (kind, what), some in by_name.items()
         for name, value in (_measure(some) | _own(method, some)).items()
     }
+
+
+def _by_role(group: Group) -> list[Group]:
+    """Where trajectories have several sequences, the group as each role sees it: with its own sequences and
+    their rewards alone."""
+    asked = group.request.role
+    roles = dict.fromkeys(one.role for each in group.trajectories for one in each.sequences)
+    if all(len(one.sequences) < 2 for one in group.trajectories):
+        return [group]
+    if any(not one.sequences for one in group.trajectories):
+        roles[asked] = None  # what another model answered is the asked role's
+    return [
+        Group(
+            replace(group.request, role=role),
+            [
+                _part(one, role)
+                for one in group.trajectories
+                if any(sequence.role == role for sequence in one.sequences)
+                or (role == asked and not one.sequences)
+            ],
+        )
+        for role in roles
+    ]
+
+
+def _part(one: Trajectory, role: str) -> Trajectory:
+    """A trajectory with one role's sequences alone."""
+    sequences = [sequence for sequence in one.sequences if sequence.role == role]
+    own = [sequence.reward for sequence in sequences if sequence.reward is not None]
+    texts = [sequence.text for sequence in sequences if sequence.text is not None]
+    reward = one.reward
+    if own and reward is not None:
+        reward = replace(reward, value=sum(own) / len(own))
+    figures = one.figures if len(one.sequences) < 2 else {}
+    text = "\n".join(texts) if texts else one.text
+    return replace(one, sequences=sequences, reward=reward, text=text, figures=figures)
 
 
 def _own(method: type[Method], groups: list[Group]) -> dict[str, float]:
@@ -83,17 +121,22 @@ def _lengths(members: list[Trajectory]) -> dict[str, float]:
     own = [one for one in members if not one.external]
     if not own:
         return {}
-    found = [one.tokens for one in own]
+    found = [_sampled_tokens(one) for one in own]
     metrics = {
         "response_length_mean": float(np.mean(found)),
         "response_length_p95": float(np.percentile(found, 95)),
         "response_length_max": float(max(found)),
     }
     for name, right in (("right", True), ("wrong", False)):
-        some = [one.tokens for one in own if _right(one) is right]
+        some = [_sampled_tokens(one) for one in own if _right(one) is right]
         if some:
             metrics[f"response_length_mean_{name}"] = float(np.mean(some))
     return metrics
+
+
+def _sampled_tokens(one: Trajectory) -> int:
+    """Without what tools and templates wrote."""
+    return sum(sequence.trained_tokens for sequence in one.sequences)
 
 
 _FIGURES = {
@@ -111,7 +154,8 @@ def _texts(members: list[Trajectory]) -> dict[str, float]:
     for suffix, right in (("", None), ("_right", True), ("_wrong", False)):
         some = [one for one in members if right is None or _right(one) is right]
         for figure, metric in _FIGURES.items():
-            values = [one.figures[figure] for one in some if figure in one.figures]
+            texts = [found for one in some for found in (one.figures, *(s.figures for s in one.sequences))]
+            values = [found[figure] for found in texts if figure in found]
             if values:
                 metrics[metric + suffix] = float(np.mean(values))
     return metrics

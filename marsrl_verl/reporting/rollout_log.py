@@ -12,9 +12,11 @@ Keys of a line, schema version 2:
     parent           id of the trajectory that the request was built from, or null
     fork             {trajectory, token, sequence} where the trajectory left another one of its group, or null
     problem          {id, question, ground_truth, data_source}
-    prompt           the request's messages as text, each headed by its role in brackets
-    response         the trajectory's decoded response, thinking part included
-    final            the part of the response that other roles may see
+    prompt           the request's messages as text, each headed by its role in brackets; where a trajectory
+                     has several sequences, the sequence's own prompt as the template writes it
+    response         the decoded response, thinking part included: of the trajectory, where it has several
+                     sequences of the sequence
+    final            the part of the trajectory's response that other roles may see
     prompt_tokens    number of prompt tokens of the sequence
     tokens           number of its response tokens
     token_ids        token ids of its response, as sampled
@@ -30,7 +32,7 @@ Keys of a line, schema version 2:
     prefix_tokens    tokens of the response that are the beginning of its parent, which it continues, else 0
     events           what happened: tool calls, turns
 
-and what the method adds (`Method.record`, `Evaluation.record`); of answering roles:
+and what the method adds (`Method.record`, `Evaluation.record`) of what has a reward; of answering roles:
 
     answer           the extracted answer or null
 """
@@ -54,7 +56,7 @@ SCHEMA_VERSION = 2
 ROLLOUT_FOLDER = "rollouts"
 
 Record = Callable[[RolloutRequest, Trajectory], Mapping[str, Any]]
-"""What a method adds to a trajectory's lines."""
+"""What a method adds to the lines of a trajectory that has a reward."""
 
 
 Line = dict[str, Any]
@@ -69,7 +71,7 @@ def rollout_lines(
     Raises:
         ValueError: the method adds a key that every line has.
     """
-    added = dict(record(request, trajectory))
+    added = {} if trajectory.reward is None else dict(record(request, trajectory))
     whole = _trajectory_part(step, request, trajectory)
     for number, sequence in enumerate(trajectory.sequences or [None]):
         line = {**whole, **_sequence_part(number, sequence)}
@@ -121,7 +123,9 @@ def _trajectory_part(step: int, request: RolloutRequest, trajectory: Trajectory)
 def _sequence_part(number: int, sequence: Sequence | None) -> dict[str, Any]:
     if sequence is None:
         return {}
+    texts = {"prompt": sequence.prompt_text, "response": sequence.text}
     return {
+        **{key: text for key, text in texts.items() if text is not None},
         "role": sequence.role,
         "sequence": number,
         "policy": sequence.policy,

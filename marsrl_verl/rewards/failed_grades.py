@@ -60,7 +60,7 @@ class GradeWatch:
             if row.failed >= LEAST_GRADES and len(row.groups) >= LEAST_GROUPS:
                 raise RewardUnavailableError(
                     f"all of the last {row.failed} grades of the {role} failed, so nothing can be trained: "
-                    f"mend its reward (marsrl.reward.{role}). The first error of this round: "
+                    f"fix its reward (marsrl.reward.{role}). The first error of this round: "
                     f"{found.first_error}"
                 )
 

@@ -115,6 +115,8 @@ class RolloutRunner:
             for one in output.trajectories:
                 check_plain(one.state, f"{one.trajectory_id}: state")
                 check_plain(one.events, f"{one.trajectory_id}: events")
+                if not one.paused and (len(one.sequences) > 1 or not one.text):
+                    self._add_texts(one)
             return output
         except EngineUnavailableError:
             raise
@@ -152,6 +154,13 @@ class RolloutRunner:
         if request.prefix is not None:
             return [request.prefix]
         return [TokenSequence(request.role, [], [], [], policy=policy.name)] if policy.trained else []  # type: ignore[arg-type]
+
+    def _add_texts(self, trajectory: Trajectory) -> None:
+        """What each sequence read and wrote, which request and trajectory do not tell."""
+        for sequence in trajectory.sequences:
+            if len(sequence):
+                sequence.prompt_text = self.chat.text(sequence.prompt_ids)
+                sequence.text = self.chat.text(sequence.response_ids)
 
     def builder(self) -> TemplateBuilder:
         """What the chat template writes when a chat grows.

@@ -247,11 +247,17 @@ def test_text_figures_of_right_and_wrong_responses_are_told_apart():
     assert found["role/solver/distinct_4_share_wrong"] == pytest.approx(1 / 27)
 
 
-def test_a_trajectory_counts_with_all_of_its_sequences():
+def test_a_trajectory_counts_for_each_of_its_roles_with_that_roles_sequences():
     two = sample("s", 0, 1.0, tokens=10)
-    two.sequences.append(Sequence("other", [1], [5, 6], [0.0, 0.0]))
+    two.sequences.append(
+        Sequence("other", [1], [5, 6, 7], [0.0] * 3, [1, 0, 1], reward=0.25, figures={"distinct": 0.5})
+    )
     found = training_metrics([group_of("s", SOLVER, [two, sample("s", 1, 0.0, tokens=4)])], MarsRL)
-    assert (found["role/solver/response_length_max"], found["role/solver/samples"]) == (12, 2)
+    assert (found["role/solver/response_length_max"], found["role/solver/samples"]) == (10, 2)
+    assert (found["role/other/response_length_max"], found["role/other/samples"]) == (2, 1)
+    assert (found["role/solver/reward_mean"], found["role/other/reward_mean"]) == (0.5, 0.25)
+    assert found["stage/solver/response_length_max"] == 12
+    assert found["role/other/distinct_4_share"] == 0.5
 
 
 def test_a_reward_that_is_still_to_come_is_in_no_figure_of_rewards():

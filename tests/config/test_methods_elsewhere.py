@@ -67,6 +67,10 @@ class OnlyEvaluatedAtOnce(Voting):
 class Trees(Voting):
     rollouts = ("strange_voting.method:Growing",)
 
+class Backwards(Voting):
+    """Asks the problems another role than the first that it lists."""
+    roles = ("verifier", "corrector", "solver")
+
 class Alone(Voting):
     roles = ("solver",)
     asked_roles = classmethod(lambda cls, config, evaluation: cls.roles)
@@ -205,6 +209,13 @@ def test_roles_are_the_methods(run, package):
     assert_refused(run(*ALONE, f"{rounds}=2"), f"{rounds} = 2", "has no verifier and no corrector")
     done = run(*ALONE, "evaluation=solver", "marsrl.roles.verifier.top_p=0.9")
     assert_refused(done, "marsrl.roles.verifier", "Its roles: solver.")
+
+
+def test_verls_prompt_length_and_messages_are_of_the_role_that_is_asked_the_problems(run, package):
+    name = "marsrl.algo.name=strange_voting.method:Backwards"
+    key = "marsrl.roles.solver.max_prompt_tokens"
+    done = run(name, "cluster=cpu", "data.max_prompt_length=2")
+    assert_refused(done, f"{key} = 2", "Raise it")
 
 
 def test_a_search_path_that_is_not_there(run):

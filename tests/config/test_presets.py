@@ -251,7 +251,7 @@ def test_own_configuration_folder(run, tmp_path):
 
 
 def test_reward_of_ones_own(run, tmp_path):
-    (tmp_path / "own_reward.py").write_text(
+    (tmp_path / "length_reward.py").write_text(
         "from marsrl_verl.rewards.base import RoleReward\n"
         "from marsrl_verl.core.trajectory import RewardResult\n"
         "class Length(RoleReward):\n"
@@ -260,6 +260,6 @@ def test_reward_of_ones_own(run, tmp_path):
         "    def score(self, request):\n"
         "        return RewardResult(float(len(request.text) < self.limit))\n"
     )
-    done = run("marsrl.reward.solver.target=own_reward:Length", "marsrl.reward.solver.kwargs.limit=7")
+    done = run("marsrl.reward.solver.target=length_reward:Length", "marsrl.reward.solver.kwargs.limit=7")
     assert done.err == ""
     assert done.launched.marsrl.reward.solver.kwargs == {"limit": 7}

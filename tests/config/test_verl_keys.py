@@ -8,7 +8,7 @@ import pytest
 
 from marsrl_verl.config.reference import find_unknown
 from marsrl_verl.config.unused_keys import FIXED_KEYS, INERT_KEYS
-from marsrl_verl.config.verl_keys import ESTIMATOR, FIRST, VERL_KEYS, with_roles
+from marsrl_verl.config.verl_keys import EACH, ESTIMATOR, FIRST, VERL_KEYS, with_roles
 from marsrl_verl.config.verl_keys import translate as translate_for
 from marsrl_verl.settings.issues import ConfigError
 
@@ -17,7 +17,7 @@ DOCS = Path(__file__).parents[2] / "docs" / "coming_from_verl.md"
 
 
 def translate(overrides: tuple[str, ...]):
-    return translate_for(overrides, lambda: ROLES)
+    return translate_for(overrides, lambda: ROLES, lambda: ROLES[0])
 
 
 def test_the_group_size_is_verls_n():
@@ -32,10 +32,10 @@ def test_one_temperature_for_all_roles():
 
 
 def test_of_one_role_there_is_one_temperature():
-    found = translate_for(("actor_rollout_ref.rollout.temperature=0.7",), lambda: ("agent",))
+    found = translate_for(("actor_rollout_ref.rollout.temperature=0.7",), lambda: ("agent",), lambda: "agent")
     assert found.overrides == ("marsrl.roles.agent.temperature=0.7",)
     assert found.notes[0].endswith("is taken as marsrl.roles.agent.temperature=0.7")
-    longest = translate_for(("data.max_prompt_length=9",), lambda: ("agent", "other"))
+    longest = translate_for(("data.max_prompt_length=9",), lambda: ("other", "agent"), lambda: "agent")
     assert longest.overrides == ("marsrl.roles.agent.max_prompt_tokens=9",)
 
 
@@ -68,7 +68,7 @@ def test_of_verls_estimators_grpo_alone_is_taken():
 def test_every_key_exists():
     for one in VERL_KEYS:
         assert find_unknown(one.key) is None, one.key
-        for ours in with_roles(one.ours, lambda: ROLES):
+        for ours in with_roles(one.ours, lambda: ROLES, lambda: ROLES[0]):
             assert find_unknown(ours) is None, ours
 
 
@@ -102,7 +102,7 @@ def test_the_documentation_has_every_key_in_one_of_its_tables():
     text = DOCS.read_text(encoding="utf-8")
     for one in VERL_KEYS:
         assert f"`{one.key}`" in text, one.key
-        assert f"`{one.ours.replace(FIRST, 'solver')}`" in text, one.ours
+        assert f"`{one.ours.replace(FIRST, EACH)}`" in text, one.ours
 
 
 def test_no_key_is_both_taken_and_refused_as_useless():

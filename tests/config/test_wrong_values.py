@@ -120,6 +120,11 @@ SETTINGS = {
         },
         "averaged by marsrl.training.loss_mean = turn-mean-token-mean",
     ),
+    "mean over turns that nobody notes": (
+        {"marsrl.training.loss_mean": "seq-mean-turn-mean-token-mean"},
+        "marsrl.training.loss_mean = seq-mean-turn-mean-token-mean",
+        "the rollouts of marsrl note none",
+    ),
     "unknown loss": ({f"{ACTOR}.policy_loss.loss_mode": "vanila"}, "mean vanilla?"),
     "loss of sequences": ({f"{ACTOR}.policy_loss.loss_mode": "geo_mean"}, "update is cut"),
     "loss of the sampler's": ({f"{ACTOR}.policy_loss.loss_mode": "bypass_mode"}, "vanilla"),
@@ -146,6 +151,11 @@ SETTINGS = {
         f"{REF}.log_prob_micro_batch_size_per_gpu = null",
         "Set it to 32",
     ),
+    "tools of verl": (
+        {f"{ROLLOUT}.multi_turn.enable": True},
+        "a method's rollout program calls tools itself",
+    ),
+    "agent loop of verl": ({f"{ROLLOUT}.agent.default_agent_loop": "x"}, "RolloutRequest.rollout"),
     "penalty of the engine": ({f"{ROLLOUT}.repetition_penalty": 1.2}, "marsrl.roles"),
     "no memory": ({f"{ROLLOUT}.gpu_memory_utilization": 0.0}, "at most 1"),
     "too much memory": ({f"{ROLLOUT}.gpu_memory_utilization": 60}, "at most 1"),

@@ -90,6 +90,18 @@ def test_the_budget_goes_to_the_backlog_first_and_the_oldest_problem_first():
     assert scheduler.waiting_problems() == 2
 
 
+def test_a_problem_with_several_first_requests_waits_as_one_problem():
+    scheduler = Scheduler(TwoStages(fan=(3, 1)), "pipelined", step_prompt_budget=2)
+    scheduler.start_step(0, problems(2))
+    assert scheduler.waiting_problems() == 2
+    absorb_round(scheduler)
+    assert scheduler.waiting_problems() == 2, "one of the first problem's requests still waits"
+    scheduler.finish_step()
+    scheduler.start_step(1, [])
+    absorb_round(scheduler)
+    assert scheduler.waiting_problems() == 1
+
+
 def test_a_younger_problem_that_waits_longer_overtakes_an_older_one():
     scheduler = Scheduler(TwoStages(fan=(1, 2)), "pipelined", step_prompt_budget=2)
     scheduler.start_step(0, problems(2))

@@ -18,6 +18,7 @@ from scheduler_tools import (
 from marsrl_verl.core.method import Ended, EndReason, Stage, Unit
 from marsrl_verl.core.scheduler import Scheduler
 from marsrl_verl.core.trajectory import Fork, RewardResult, RolloutOutput
+from marsrl_verl.reporting.rollout_log import step_lines
 
 
 def unscored(item) -> RolloutOutput:
@@ -162,6 +163,34 @@ def test_partial_groups_of_late_rewards_are_refused():
         ValueError, match="min_group is 2, but Late rewards complete groups only, at the stages b"
     ):
         Scheduler(Late(), "pipelined", min_group=2)
+
+
+@pytest.mark.parametrize("reason", [EndReason.REJECTED, EndReason.DROPPED])
+def test_what_ended_early_without_a_reward_is_logged_without_the_methods_part(reason):
+    class Records(PlanAndSolve):
+        def next_requests(self, problem, stage, groups, step):
+            rejected = reason is EndReason.REJECTED
+            return None if rejected else super().next_requests(problem, stage, groups, step)
+
+        def record(self, request, trajectory):
+            return {"answer": trajectory.scored.info.get("answer")}
+
+    method = Records()
+    scheduler = Scheduler(method, "pipelined")
+    scheduler.start_step(1, problems(1))
+    scheduler.absorb([unscored(item) for item in scheduler.next_round()])
+    result = scheduler.finish_step()
+    if reason is EndReason.DROPPED:
+        scheduler.drop_waiting()
+        scheduler.start_step(2, [])
+        result = scheduler.finish_step()
+    assert [end.reason for end in result.ended] == [reason]
+    lines = step_lines(1, result.completed, method.record)
+    assert [(line["trajectory"], line["reward"]) for line in lines] == [
+        ("p0/a/0#0", None),
+        ("p0/a/0#1", None),
+    ]
+    assert not any("answer" in line for line in lines)
 
 
 @pytest.mark.parametrize("setting", [{"min_group": 2}, {"max_input_staleness": 1}])

@@ -20,6 +20,8 @@ from marsrl_verl.core.policy import Policy, PolicySet
 from marsrl_verl.core.request import RolloutRequest, Sampling
 from marsrl_verl.core.sequence import TURN, equal_sequences
 from marsrl_verl.core.trajectory import FinishReason
+from marsrl_verl.evaluation.training_metrics import training_metrics
+from marsrl_verl.reporting.rollout_log import step_lines
 
 LIMITS = Sampling(max_new_tokens=220, max_prompt_tokens=120)
 GROUP = 5
@@ -138,6 +140,31 @@ def test_what_the_dialogues_are():
     meta_turns = members[1].sequences[0]
     spoken = "".join(map(chr, meta_turns.response_ids[meta_turns.annotations[TURN] == 1]))
     assert spoken == f"Enough. {FINISH}"
+
+
+def test_each_line_of_the_log_has_its_own_agents_texts():
+    (group,) = [group for group in whole().groups if group.request.problem.problem_id == "p0"]
+    lines = step_lines(1, [group], lambda request, one: {})
+    meta_line, reasoning_line = [line for line in lines if line["trajectory"].endswith("#1")]
+    assert (meta_line["role"], meta_line["policy"]) == (META, "meta")
+    assert (reasoning_line["role"], reasoning_line["policy"]) == (REASONING, "reason")
+    assert meta_line["prompt"] == "<user>0+1<assistant>"
+    assert meta_line["response"].startswith("Do 1, agent 1.") and meta_line["response"].endswith(FINISH)
+    assert reasoning_line["prompt"] == "<user>Question: 0+1 Instruction: Do 1, agent 1.<assistant>"
+    assert reasoning_line["response"].startswith("Step 1.")
+    assert reasoning_line["response"].endswith("It is 1.")
+
+
+def test_each_role_has_metrics_of_its_own_sequences():
+    (group,) = [group for group in whole().groups if group.request.problem.problem_id == "p0"]
+    found = training_metrics([group], TakingTurns)
+    for at, role in enumerate((META, REASONING)):
+        lengths = [int(one.sequences[at].response_mask.sum()) for one in group.trajectories]
+        assert found[f"role/{role}/samples"] == GROUP
+        assert found[f"role/{role}/response_length_mean"] == np.mean(lengths)
+        assert found[f"role/{role}/response_length_max"] == max(lengths)
+    both = [sum(int(s.response_mask.sum()) for s in one.sequences) for one in group.trajectories]
+    assert found["stage/dialogue/response_length_mean"] == np.mean(both)
 
 
 @given(st.integers(1, 45), st.sampled_from([1, 2]))

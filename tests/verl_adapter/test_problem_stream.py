@@ -79,15 +79,15 @@ NOBODY_ASKED = StepResult(
 
 
 def test_a_pass_over_the_data_in_which_nothing_is_asked_ends_the_run():
-    asked = AskedProblems(rows=10, limit=7)
+    asked = AskedProblems(rows=10, role="agent", limit=7)
     asked.look(NOBODY_ASKED)
     asked.look(NOBODY_ASKED)
-    with pytest.raises(NothingToTrainError, match=r"last 12 problems .*max_prompt_tokens = 7"):
+    with pytest.raises(NothingToTrainError, match=r"last 12 problems .*roles.agent.max_prompt_tokens = 7"):
         asked.look(NOBODY_ASKED)
 
 
 def test_problems_that_are_asked_in_between_let_the_run_go_on():
-    asked = AskedProblems(rows=10, limit=7)
+    asked = AskedProblems(rows=10, role="agent", limit=7)
     for _ in range(9):
         asked.look(NOBODY_ASKED)
         asked.look(replace(NOBODY_ASKED, waiting={"solver": 1}))

@@ -345,10 +345,17 @@ def test_a_policy_with_an_adapter_is_answered_with_it():
     server = Server(engine)
     asyncio.run(server.set_adapter("planner", "/adapters/planner", 4))
     assert generate(server, policy="planner")[0].version == 4
-    assert generate(server, policy="solver")[0].version == 6, "the model's own weights"
+    assert generate(server)[0].version == 6, "the model's own weights"
     (*_, planner), (*_, none) = engine.added
     assert planner.lora_path == "/adapters/planner"
     assert none is None
+
+
+def test_a_policy_whose_adapter_was_not_sent_is_not_answered_with_the_models_weights():
+    engine = Engine([done(answer([1], "stop"))])
+    with pytest.raises(EngineUnavailableError, match=r"policy 'planner' has no adapter .*it has: none"):
+        generate(Server(engine), policy="planner")
+    assert engine.added == []
 
 
 def test_new_weights_of_an_adapter_are_a_new_one_for_vllm():

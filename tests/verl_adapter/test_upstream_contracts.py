@@ -74,7 +74,7 @@ def test_name_exists(name, kind):
 def _assert_unchanged(name: str, expected: str, ours: str) -> None:
     found = hashlib.sha256("".join(source(name).split()).encode()).hexdigest()[:16]
     assert found == expected, (
-        f"{name} is not what our code was written beside. Compare the two versions, adapt {ours} where "
+        f"{name} is not what our code was written for. Compare the two versions, adapt {ours} where "
         f"needed, then set the fingerprint to {found}"
     )
 

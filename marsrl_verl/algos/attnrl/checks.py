@@ -41,7 +41,7 @@ def _inert(config: Config) -> list[ConfigIssue]:
     return [
         ConfigIssue(
             f"{_ALGO}.{name}",
-            "It has no effect with the settings beside it.",
+            "It has no effect with the other settings.",
             f"Leave it out, or set {cases[name][1]}.",
             getattr(config, name),
         )

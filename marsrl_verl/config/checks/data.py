@@ -18,7 +18,6 @@ from marsrl_verl.settings.issues import ConfigError, ConfigIssue
 
 SPLITS = ("train", "val")
 _FORMAT = "verl's format: columns `prompt` (chat messages), `data_source`, `reward_model` with `ground_truth`"
-_LIMIT = "marsrl.roles.solver.max_prompt_tokens"
 _FILTER = "data.filter_overlong_prompts"
 
 
@@ -53,7 +52,7 @@ def check_data(ctx: Context) -> list[ConfigIssue]:
 
 
 def _prompt_lengths(ctx: Context) -> PromptLengths | None:
-    """What measures the Solver's prompts; None where nothing is to be measured, or can be."""
+    """What measures the first role's prompts; None where nothing is to be measured, or can be."""
     if ctx.external_solver:
         return None  # its prompts are not ours to measure
     try:
@@ -71,6 +70,7 @@ def _prompt_lengths(ctx: Context) -> PromptLengths | None:
 def _check_prompt_lengths(ctx: Context) -> Iterator[ConfigIssue]:
     """Data of which nothing would be asked is refused, parts of it are warned of."""
     limit = ctx.settings.roles[ctx.first_role].max_prompt_tokens
+    limit_key = f"marsrl.roles.{ctx.first_role}.max_prompt_tokens"
     alone = bool(ctx.config.trainer.val_only)
     for split, wanted in zip(SPLITS, (not alone, alone or ctx.evaluates), strict=True):
         files = [report for report in ctx.files if report.split == split and report.too_long is not None]
@@ -80,7 +80,7 @@ def _check_prompt_lengths(ctx: Context) -> Iterator[ConfigIssue]:
         if asked == rows:
             continue
         if asked == 0 and wanted:
-            yield ConfigIssue(_LIMIT, f"All {rows:,} {what}.", f"Raise it to {longest} or more.", limit)
+            yield ConfigIssue(limit_key, f"All {rows:,} {what}.", f"Raise it to {longest} or more.", limit)
             continue
         effect = "they are not evaluated."
         if ctx.config.data.filter_overlong_prompts:
@@ -88,7 +88,7 @@ def _check_prompt_lengths(ctx: Context) -> Iterator[ConfigIssue]:
         elif split == "train":
             effect = (
                 f"they are not asked, and steps that draw them are smaller. {_FILTER}=true takes them out "
-                f"beforehand; {_LIMIT} is the limit."
+                f"beforehand; {limit_key} is the limit."
             )
         ctx.warnings.append(f"{rows - asked:,} of {rows:,} {what}: {effect}")
 

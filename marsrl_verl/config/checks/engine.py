@@ -53,7 +53,7 @@ def check_ray_resources(ctx: Context) -> Iterator[ConfigIssue]:
     gpus = ctx.config.trainer.n_gpus_per_node + own_pool_gpus(ctx.config.actor_rollout_ref.rollout)
     for name, least, meaning in (
         ("num_gpus", gpus, "trainer.n_gpus_per_node and the engine's own"),
-        ("num_cpus", cpus_on_one_node(ctx.config), "those beside the GPUs, and a free one"),
+        ("num_cpus", cpus_on_one_node(ctx.config), "those reserved with the GPUs, and a free one"),
     ):
         key = f"ray_kwargs.ray_init.{name}"
         value, fix = ctx.get(key), "Leave it out: Ray counts them."

@@ -34,6 +34,10 @@ def check_loss(ctx: Context) -> Iterator[ConfigIssue]:
         for key in changed(ctx, _ACTOR, ("loss_agg_mode",)):
             what = f"The losses are averaged by marsrl.training.loss_mean = {mean}."
             yield ctx.issue(key, what, "Leave it out, or set marsrl.training.loss_mean=null.")
+        if not ctx.method.notes_turns:
+            what = f"It averages over turns, and the rollouts of {ctx.settings.algo.name} note none."
+            fix = f"Leave it out, and set {_ACTOR}.loss_agg_mode; a method whose rollouts do has notes_turns."
+            yield ctx.issue("marsrl.training.loss_mean", what, fix)
     own = ctx.method.loss(ctx.settings.algo).name
     if own is None:
         yield from _check_mode(ctx)

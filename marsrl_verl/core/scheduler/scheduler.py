@@ -216,11 +216,10 @@ class Scheduler:
         return self._state.step if self._state.open else None
 
     def waiting_problems(self) -> int:
-        """Requests of new problems that wait and were not begun."""
-        return sum(
-            self._state.problems[item.problem.problem_id].begins and item.group_id not in self._state.pending
-            for item in self._waiting()
-        )
+        """New problems of which a first request waits and was not begun."""
+        waiting = self._state.ready_step.keys() - self._state.pending.keys()
+        problems = {self._state.problem_of[group_id] for group_id in waiting}
+        return sum(self._state.problems[problem_id].begins for problem_id in problems)
 
     def idle(self) -> bool:
         """Whether no problem is on its way: nothing waits, is in flight or is to go on."""

@@ -40,8 +40,8 @@ def accepted_params(decoding: Decoding, n: int, model: Any) -> SamplingParams:
         most = vocabulary if model.max_logprobs == -1 else min(model.max_logprobs, vocabulary)
         if asked > most:
             raise ValueError(
-                f"top_log_probs={asked}: this engine tells those of at most {most} tokens a position, of the "
-                f"{vocabulary} in its vocabulary; {ENGINE_KEYS}.max_logprobs sets it"
+                f"top_log_probs={asked}: this engine returns log-probs for at most {most} tokens per "
+                f"position, of {vocabulary} in its vocabulary; {ENGINE_KEYS}.max_logprobs sets it"
             )
     return params
 

@@ -23,6 +23,7 @@ from vllm.inputs import TokensPrompt
 from vllm.lora.request import LoRARequest
 from vllm.v1.engine.exceptions import EngineDeadError
 
+from marsrl_verl.core.policy import SHARED
 from marsrl_verl.core.sequence import TokenIds
 from marsrl_verl.rollout.generation import Completion, Decoding, EngineUnavailableError
 from marsrl_verl.verl_adapter.rollout_server.client import packed, unpacked
@@ -98,7 +99,8 @@ class MarsRLvLLMServer(vLLMHttpServer):
         """Sample `n` completions of one prompt, in one request.
 
         Args:
-            policy: whose weights answer: an adapter of this name, else the model's own.
+            policy: whose weights answer: the model's own (`core.policy.SHARED`), or those of the adapter of
+                this name.
             prompt_ids: (P,)
             decoding: how the tokens are drawn.
             request_id: unique among the requests in flight.
@@ -109,7 +111,8 @@ class MarsRLvLLMServer(vLLMHttpServer):
             aborted it they have the tokens that were there.
 
         Raises:
-            EngineUnavailableError: the engine has died.
+            EngineUnavailableError: the engine has died, or never got the policy's adapter: the model's own
+                weights must not answer for it.
             ValueError, VLLMValidationError: the engine cannot answer such a request.
         """
         with _dead_engine_named():
@@ -122,6 +125,12 @@ class MarsRLvLLMServer(vLLMHttpServer):
     async def _generate_group(
         self, policy: str, prompt_ids: TokenIds, decoding: Decoding, request_id: str, n: int
     ) -> list[Completion]:
+        if policy != SHARED and policy not in self._adapters:
+            known = ", ".join(sorted(self._adapters)) or "none"
+            raise EngineUnavailableError(
+                f"policy {policy!r} has no adapter in this engine (it has: {known}); send its weights "
+                "(set_adapter) before its first request"
+            )
         params = accepted_params(decoding, n, self.engine.model_config)
         if await self._park_until_admitted(request_id) is not None:
             return unanswered(n, self.global_steps or 0, decoding.top_log_probs)

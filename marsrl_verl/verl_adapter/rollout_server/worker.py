@@ -14,10 +14,12 @@ from verl.experimental.agent_loop.agent_loop import AgentLoopWorker
 
 from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.core.request import RolloutRequest, Sampling
-from marsrl_verl.core.sequence import token_ids
+from marsrl_verl.core.sequence import Sequence as TokenSequence
+from marsrl_verl.core.sequence import TokenIds, token_ids
 from marsrl_verl.core.trajectory import RewardResult, RolloutOutput, Trajectory
 from marsrl_verl.evaluation.text_metrics import text_figures
 from marsrl_verl.rewards.base import ScoreRequest
+from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.rollout.runner import RolloutRunner
 from marsrl_verl.verl_adapter.components import answer_sources, chat_tokenizer, policy_set
 from marsrl_verl.verl_adapter.rollout_server.client import ServerClient
@@ -105,7 +107,7 @@ class RolloutWorker(AgentLoopWorker):
         self._note_answered(request)
         self._answered.discard(request.group_id)
         self._done.scored += 1
-        describe(output)
+        describe(output, self._runner.chat)
         return Answer(output, time.monotonic() - self._began)
 
     async def _score(self, request: RolloutRequest, trajectories: Sequence[Trajectory]) -> list[RewardResult]:
@@ -119,11 +121,31 @@ class RolloutWorker(AgentLoopWorker):
             self._done.answered += 1
 
 
-def describe(output: RolloutOutput) -> None:
-    """Note the figures of the texts of what has ended (`Trajectory.figures`): nobody has to read the tokens
-    again for them."""
+def describe(output: RolloutOutput, chat: ChatTokenizer) -> None:
+    """Note the figures of the texts of what has ended (`Trajectory.figures`, of several sequences
+    `Sequence.figures`): nobody has to read the tokens again for them."""
     for one in output.trajectories:
-        if not one.paused:
-            ids = [sequence.response_ids for sequence in one.sequences]
-            found = asdict(text_figures(np.concatenate(ids) if ids else token_ids([]), one.text))
-            one.figures |= {name: float(value) for name, value in found.items() if value is not None}
+        if one.paused:
+            continue
+        if not one.sequences:
+            one.figures |= _figures(token_ids([]), one.text)
+        for sequence in one.sequences:
+            found = one.figures if len(one.sequences) == 1 else sequence.figures
+            whole = sequence.text if sequence.text is not None else one.text
+            found |= _figures(*_sampled(sequence, whole, chat))
+
+
+def _sampled(sequence: TokenSequence, whole: str, chat: ChatTokenizer) -> tuple[TokenIds, str]:
+    """What the policy chose, ids and text: what tools and templates wrote is none of its style."""
+    mask = sequence.response_mask.astype(bool)
+    if mask.all():
+        return sequence.response_ids, whole
+    edges = np.flatnonzero(np.diff(mask, prepend=False, append=False)).reshape(-1, 2)
+    return sequence.response_ids[mask], "\n".join(
+        chat.text(sequence.response_ids[begin:end]) for begin, end in edges
+    )
+
+
+def _figures(ids: TokenIds, text: str) -> dict[str, float]:
+    found = asdict(text_figures(ids, text))
+    return {name: float(value) for name, value in found.items() if value is not None}

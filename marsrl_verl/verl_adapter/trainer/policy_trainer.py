@@ -51,7 +51,12 @@ class PolicyTrainer(EngineTrainer):
     """Of the current step."""
 
     def init_workers(self) -> None:
-        """As the engine trainer's, once the method's policy loss is found."""
+        """As the engine trainer's, once the method's policy loss is found.
+
+        Raises:
+            ValueError: more than one policy has weights to train.
+        """
+        require_one_trained(self.policies)
         if (name := self._loss.name) is not None:
             register_loss(name)  # the workers do the same when they need it
         super().init_workers()
@@ -278,6 +283,19 @@ class PolicyTrainer(EngineTrainer):
         metrics = rename_dict(output, "actor/")
         metrics["perf/mfu/actor"] = metrics.pop("actor/mfu")
         return reduce_metrics(metrics)
+
+
+def require_one_trained(policies: PolicySet) -> None:
+    """There is one group of workers: a second policy would be trained into the first one's weights.
+
+    Raises:
+        ValueError: there are several policies to train.
+    """
+    if len(policies.trained) > 1:
+        raise ValueError(
+            f"the policies {', '.join(policies.trained)} are to be trained, but the trainer has one group of "
+            "workers, which holds the weights of one policy: give all trained roles the same policy"
+        )
 
 
 def _update_columns(rows: Rows, loss_columns: tuple[str, ...]) -> dict[str, NDArray[Any]]:

@@ -61,11 +61,12 @@ class AskedProblems:
 
     Args:
         rows: of the training data.
+        role: who is asked.
         limit: most tokens of a problem's prompt.
     """
 
-    def __init__(self, rows: int, limit: int) -> None:
-        self._rows, self._limit = rows, limit
+    def __init__(self, rows: int, role: str, limit: int) -> None:
+        self._rows, self._role, self._limit = rows, role, limit
         self._not_asked = 0
 
     def look(self, result: StepResult) -> None:
@@ -81,8 +82,8 @@ class AskedProblems:
         if self._not_asked >= self._rows:
             raise NothingToTrainError(
                 f"none of the last {self._not_asked} problems was asked, a whole pass over the training "
-                f"data: their prompts have more than marsrl.roles.solver.max_prompt_tokens = {self._limit} "
-                "tokens; raise it, or give shorter problems"
+                f"data: their prompts have more than marsrl.roles.{self._role}.max_prompt_tokens = "
+                f"{self._limit} tokens; raise it, or give shorter problems"
             )
 
 

@@ -71,7 +71,7 @@ class RayMarsRLTrainer(PolicyTrainer):
         self.problems = ProblemStream(self.train_dataloader)
         first = self.method.first_role(self.settings.algo)
         self.asked = AskedProblems(
-            len(self.train_dataloader.dataset), self.settings.roles[first].max_prompt_tokens
+            len(self.train_dataloader.dataset), first, self.settings.roles[first].max_prompt_tokens
         )
         self.observer = TrainingObserver(config, self.settings, self.total_training_steps)
         self.continues_run = self.observer.folder.resumed
