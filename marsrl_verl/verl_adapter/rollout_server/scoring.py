@@ -2,15 +2,16 @@
 
 Upstream behaviour: a call of `RewardLoopWorker.compute_score` a sample. A Ray call costs both sides more than
 grading a short answer does. But a call returns with the slowest of its grades, so it holds no more of them
-than a reward worker grades at a time: behind a slow reward, scores keep coming, and the watch of the round
-sees them.
+than a reward worker grades at a time, or in a moment: behind a slow reward, scores keep coming, and the watch
+of the round sees them.
 """
 
 from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -24,8 +25,10 @@ from marsrl_verl.rewards.running import THREADS, RewardUnavailableError
 
 WINDOW_S = 0.005
 """Seconds for which a group waits for others before it is sent."""
-MOST_IN_A_CALL = THREADS
-"""Responses; a larger group is scored in several calls."""
+LEAST_IN_A_CALL, MOST_IN_A_CALL = THREADS, 1024
+"""Responses that a call may hold at any rate, and at most; a larger group is scored in several calls."""
+CALL_S = 0.1
+"""Seconds that a call of more should take, at the pace of the last one."""
 
 
 def without_tracebacks(error: Exception) -> Exception:
@@ -64,14 +67,16 @@ class GroupScorer:
 
     Args:
         workers: Ray handles of verl's reward workers, at least one.
+        clock: seconds.
     """
 
-    def __init__(self, workers: Sequence[Any]) -> None:
+    def __init__(self, workers: Sequence[Any], clock: Callable[[], float] = time.monotonic) -> None:
         if not workers:
             raise ValueError(
                 "trajectories are scored in verl's reward loop, and no reward worker was started"
             )
-        self._count = len(workers)
+        self._count, self._clock = len(workers), clock
+        self._in_a_call = LEAST_IN_A_CALL
         self._workers = itertools.cycle(workers)
         self.graded = 0
         """Responses that have come back since this began."""
@@ -98,11 +103,12 @@ class GroupScorer:
         for first in range(min(self._count, len(groups))):
             share = groups[first :: self._count]
             places = [(group, place) for group in share for place in range(len(group.requests))]
-            for start in range(0, len(places), MOST_IN_A_CALL):
-                self._start(self._send(places[start : start + MOST_IN_A_CALL]))
+            for start in range(0, len(places), self._in_a_call):
+                self._start(self._send(places[start : start + self._in_a_call]))
 
     async def _send(self, places: list[tuple[_Group, int]]) -> None:
         """One call of a reward worker."""
+        began = self._clock()
         try:
             column = np.empty(len(places), dtype=object)
             column[:] = [group.requests[place] for group, place in places]
@@ -112,6 +118,13 @@ class GroupScorer:
             for (group, place), result in zip(places, results, strict=True):
                 group.take(place, result)
             self.graded += len(places)
+            self._in_a_call = size_of_call(len(places), self._clock() - began)
         except Exception as error:
             for group, _ in places:
                 group.fail(without_tracebacks(error))
+
+
+def size_of_call(graded: int, seconds: float) -> int:
+    """How many responses the next calls may hold after one of `graded` that took so long."""
+    wanted = MOST_IN_A_CALL if seconds <= 0 else int(graded * CALL_S / seconds)
+    return min(max(wanted, LEAST_IN_A_CALL), MOST_IN_A_CALL)
