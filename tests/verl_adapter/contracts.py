@@ -339,7 +339,8 @@ FINGERPRINTS: dict[str, tuple[str, str]] = {
     ),
     "verl.trainer.ppo.core_algos:agg_loss": (
         "f64efb504103d267",
-        "policy_loss._averaged_with stands in for it, in policy losses, entropy bonus and KL term",
+        "policy_loss._averaged_over_turns stands in for it, in policy losses, entropy bonus and KL term; "
+        "losses.inputs.mean_loss is its counterpart without verl",
     ),
     "verl.utils.seqlen_balancing:karmarkar_karp": ("6dad8391d9d13fba", "micro_batches replaces it"),
     "verl.utils.tensordict_utils:index_select_tensor_dict": (
