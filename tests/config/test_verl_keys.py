@@ -63,7 +63,7 @@ def test_verls_estimators_that_are_here_are_taken():
     found = translate((f"{ESTIMATOR}=reinforce_plus_plus", "algorithm.gamma=0.9"))
     assert found.overrides == ("marsrl.algo.estimator=reinforce_pp", "marsrl.algo.gamma=0.9")
     assert len(found.notes) == 2 and not found.estimator_named
-    with pytest.raises(ConfigError, match="sets marsrl.algo.estimator to reinforce_pp"):
+    with pytest.raises(ConfigError, match=r"sets marsrl.algo.estimator to reinforce_pp"):
         translate((f"{ESTIMATOR}=grpo", "marsrl.algo.estimator=reinforce_pp"))
     assert not translate(()).estimator_named
     with pytest.raises(ConfigError, match="gae"):

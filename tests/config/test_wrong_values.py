@@ -179,14 +179,17 @@ SETTINGS = {
         "above 0",
     ),
     "KL that is not known of all": (
-        {"algorithm.use_kl_in_reward": True, "marsrl.pipeline.min_group": 2},
-        "algorithm.use_kl_in_reward = true",
+        {
+            "algorithm.use_kl_in_reward": True,
+            "marsrl.pipeline.max_segments": 2,
+            "marsrl.pipeline.min_group": 2,
+        },
+        "algorithm.use_kl_in_reward = True",
         "marsrl.algo.estimator=reinforce_pp",
     ),
     "discount in groups": ({"marsrl.algo.gamma": 0.9}, "estimator=reinforce_pp"),
     "deviation without groups": (
         {"marsrl.algo.estimator": "reinforce_pp", "marsrl.algo.normalize_std": False},
-        "marsrl.algo.normalize_std = false",
         "estimator=group",
     ),
     "no discount": (
@@ -280,6 +283,7 @@ def test_refused_setting(checked, case):
             f"{KL}.target_kl": 0.02,
             "marsrl.algo.estimator": "reinforce_pp",
             "marsrl.algo.gamma": 0.99,
+            "marsrl.pipeline.max_segments": 2,
             "marsrl.pipeline.min_group": 2,
         },
         {"trainer.n_gpus_per_node": 2, "ray_kwargs.ray_init.num_gpus": 2},
