@@ -49,6 +49,8 @@ ACTS = (
     # Loss, optimizer, sizes of batches, how the ranks and the engine compute.
     "actor_rollout_ref.actor", "actor_rollout_ref.ref", "actor_rollout_ref.rollout",
     "actor_rollout_ref.nccl_timeout",
+    # A changed controller begins anew (`verl_adapter.trainer.reward_kl`).
+    "algorithm.use_kl_in_reward", "algorithm.kl_penalty", "algorithm.kl_ctrl",
     "actor_rollout_ref.model.enable_gradient_checkpointing",
     "actor_rollout_ref.model.enable_activation_offload", "actor_rollout_ref.model.use_remove_padding",
     "actor_rollout_ref.model.use_liger", "actor_rollout_ref.model.use_fused_kernels",

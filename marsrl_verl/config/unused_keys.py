@@ -12,11 +12,14 @@ class Inert:
     key: str
     reason: str
     instead: str
+    but: tuple[str, ...] = ()
+    """Keys below it that the trainer does use."""
 
 
 _V0 = "The trainer extends verl's V0 trainer."
-_CREDIT = "Advantages come from the groups' role rewards, not from verl's estimators."
+_CREDIT = "Advantages come from the method, not from verl's estimators."
 _CREDIT_FIX = "Leave it out; marsrl.algo sets how rewards are credited."
+_KL_IN_REWARD = ("algorithm.use_kl_in_reward", "algorithm.kl_penalty", "algorithm.kl_ctrl")
 _NO_CRITIC = "No method here trains a critic."
 _EVALUATION = "Roles and system are evaluated by the plugin."
 _EVALUATION_FIX = "Leave it out; marsrl.evaluation says when and how."
@@ -30,11 +33,11 @@ _NO_PROFILE = "Nothing starts verl's profiler."
 _NO_PROFILE_FIX = "Leave it out; metrics.jsonl has the time of every phase of a step."
 _OUT = "Leave it out."
 
-_INERT: dict[str, dict[str, tuple[str, str]]] = {
+_INERT: dict[str, dict[str, tuple[str, str] | tuple[str, str, tuple[str, ...]]]] = {
     "": {
         "model_engine": ("Only the FSDP2 engine (dp) is driven.", "Leave it at dp."),
         "transfer_queue": ("Batches travel through the driver, not through TransferQueue.", _OUT),
-        "algorithm": (_CREDIT, _CREDIT_FIX),
+        "algorithm": (_CREDIT, _CREDIT_FIX, _KL_IN_REWARD),
         "critic": (_NO_CRITIC, _OUT),
         "distillation": ("No method here distils from a teacher.", _OUT),
         "reward_model": (_REWARDS, _REWARDS_FIX),

@@ -52,6 +52,7 @@ VERL_KEYS: tuple[VerlKey, ...] = (
     VerlKey(f"{_ROLLOUT}.val_kwargs.temperature", f"{_EVALUATION}.temperature"),
     VerlKey(f"{_ROLLOUT}.val_kwargs.top_p", f"{_EVALUATION}.top_p"),
     VerlKey("algorithm.norm_adv_by_std_in_grpo", "marsrl.algo.normalize_std"),
+    VerlKey("algorithm.gamma", "marsrl.algo.gamma"),
     VerlKey("data.max_prompt_length", f"marsrl.roles.{FIRST}.max_prompt_tokens"),
     VerlKey("data.max_response_length", f"{_ROLES}.max_new_tokens"),
     VerlKey("trainer.test_freq", f"{_EVALUATION}.every", _every),
@@ -61,7 +62,10 @@ VERL_KEYS: tuple[VerlKey, ...] = (
 
 ESTIMATOR = "algorithm.adv_estimator"
 GROUP_RELATIVE = "grpo"
-"""The one estimator of verl that names what is done here: advantages relative to a group."""
+"""verl's name of what methods do by themselves: advantages relative to a group."""
+_OUR_ESTIMATOR = "marsrl.algo.estimator"
+_ESTIMATORS = {GROUP_RELATIVE: "group", "reinforce_plus_plus": "reinforce_pp"}
+"""Those of verl that there are here, and what `_OUR_ESTIMATOR` is with them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +100,18 @@ def translate(overrides: tuple[str, ...], roles: Roles, first_role: Callable[[],
     for text, override in parsed:
         key = override.key_or_group
         if key == ESTIMATOR and not override.is_delete():
-            if override.value() != GROUP_RELATIVE:
-                what = (
-                    "Advantages come from the groups' role rewards; of verl's estimators only grpo names "
-                    "that."
-                )
+            ours = _ESTIMATORS.get(override.value())
+            named = override.value() == GROUP_RELATIVE
+            if ours is None:
+                what = f"Of verl's estimators there are {' and '.join(_ESTIMATORS)} here."
                 fix = "Leave it out; algo=grpo trains the Solver alone with group-relative advantages."
                 problems.append(ConfigIssue(key, what, fix, override.value()))
-            named = True
+            elif given.get(_OUR_ESTIMATOR, ours) != ours:
+                what = f"The command line sets {_OUR_ESTIMATOR} to {given[_OUR_ESTIMATOR]}."
+                problems.append(ConfigIssue(key, what, "Leave one of them out.", override.value()))
+            elif not named:
+                kept.append(f"{_OUR_ESTIMATOR}={ours}")
+                notes.append(f"{text} is taken as {_OUR_ESTIMATOR}={ours}")
         elif (one := by_key.get(key)) is None or override.is_delete():
             kept.append(text)
         else:

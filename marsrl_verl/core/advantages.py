@@ -1,12 +1,15 @@
-"""Group-relative advantages and the balance of the roles in the loss.
+"""Group-relative and REINFORCE++ advantages, and the balance of the roles in the loss.
 
 The loss they are meant for is the mean over all T trained tokens of the step,
 
     loss = -1/T * sum_i sum_t A_i * log p(token_it),
 
-with one advantage A_i per sequence. Whatever concerns groups and roles is a factor in A_i, so that any
-split of the rows into micro-batches or ranks gives the same gradient, if each part divides by the
+with one advantage A_i per sequence, or A_it per token. Whatever concerns groups and roles is a factor in it,
+so that any split of the rows into micro-batches or ranks gives the same gradient, if each part divides by the
 same T.
+
+Where the column `kl_penalties` is there (`algorithm.use_kl_in_reward`), rewards are less these penalties:
+token by token for REINFORCE++, and their sum over a sequence for what is compared in a group.
 """
 
 from __future__ import annotations
@@ -18,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from marsrl_verl.core.group import Group
-from marsrl_verl.core.rows import RowRef, Rows
+from marsrl_verl.core.rows import KL_PENALTIES, RESPONSE_MASK, RowRef, Rows
+from marsrl_verl.core.trajectory import Trajectory
 from marsrl_verl.settings.choices import Choice
 
 
@@ -78,26 +82,31 @@ def role_factors(
 
 
 def _rewards(group: Group, sequence: int) -> list[float]:
-    """What the comparable trajectories earn with their sequence of this number: its own reward, else (or
-    where one has no such sequence) the trajectory's."""
-    found = []
-    for one in group.comparable:
-        own = one.sequences[sequence].reward if sequence < len(one.sequences) else None
-        found.append(one.value if own is None else own)
-    return found
+    """What the comparable trajectories earn with their sequence of this number (`_reward`)."""
+    return [_reward(one, sequence) for one in group.comparable]
 
 
-def comparable_rows(groups: Sequence[Group]) -> list[RowRef]:
-    """The sequences that a group-relative advantage can be given to, in the order of the groups.
+def _reward(one: Trajectory, sequence: int) -> float:
+    """The reward of the sequence of this number, else (or where there is none) the trajectory's."""
+    own = one.sequences[sequence].reward if sequence < len(one.sequences) else None
+    return one.value if own is None else own
 
-    Trajectories whose request or grading failed say nothing: they are left out and count in no mean. Groups
-    whose rewards are all equal are left out, as are sequences without a token of their policy's own and
-    trajectories that were trained before (their rewards do count in their group's mean).
+
+def comparable_rows(groups: Sequence[Group], *, differing: bool = True) -> list[RowRef]:
+    """The sequences that an advantage can be given to, in the order of the groups.
+
+    Trajectories whose request or grading failed say nothing: they are left out and count in no mean. So are
+    sequences without a token of their policy's own and trajectories that were trained before (their rewards
+    do count in their group's mean).
+
+    Args:
+        groups: of the step.
+        differing: leave out groups whose rewards, before any KL penalty, are all equal.
     """
     rows = []
     for at, group in enumerate(groups):
         most = max((len(one.sequences) for one in group.trajectories), default=0)
-        differ = [len(set(_rewards(group, number))) > 1 for number in range(most)]
+        differ = [not differing or len(set(_rewards(group, number))) > 1 for number in range(most)]
         rows += [
             RowRef(at, place, number)
             for place, one in enumerate(group.trajectories)
@@ -110,7 +119,13 @@ def comparable_rows(groups: Sequence[Group]) -> list[RowRef]:
 
 def group_relative(rows: Rows, *, normalize_std: bool = True, eps: float = 1e-6) -> NDArray[np.float64]:
     """(B,) the advantage of every row in its group (`group_advantages`): sequences of one number are
-    compared, each by its own reward or its trajectory's."""
+    compared, each by its own reward or its trajectory's, less its tokens' `kl_penalties`.
+
+    Raises:
+        ValueError: rewards have KL penalties, and a sequence that is compared is no row, so that nobody knows
+            its own.
+    """
+    penalties = _row_penalties(rows)
     by_group: dict[tuple[int, int], dict[str, float]] = {}
     found = []
     for row, ref in enumerate(rows.refs):
@@ -118,11 +133,111 @@ def group_relative(rows: Rows, *, normalize_std: bool = True, eps: float = 1e-6)
         if key not in by_group:
             group = rows.groups[ref.group]
             rewards = _rewards(group, ref.sequence)
+            if penalties is not None:
+                costs = [_cost(penalties, ref, one) for one in group.comparable]
+                rewards = [reward - cost for reward, cost in zip(rewards, costs, strict=True)]
             values = group_advantages(rewards, normalize_std=normalize_std, eps=eps)
             names = [one.trajectory_id for one in group.comparable]
             by_group[key] = dict(zip(names, values, strict=True))
         found.append(by_group[key][rows.trajectory(row).trajectory_id])
     return np.array(found, dtype=np.float64)
+
+
+def _row_penalties(rows: Rows) -> dict[tuple[str, int], float] | None:
+    """What the rows lose for KL, by trajectory and number of the sequence; None: rewards have no such."""
+    if KL_PENALTIES not in rows.columns:
+        return None
+    sums = rows.row_sums(rows.columns[KL_PENALTIES]).tolist()
+    names = [rows.trajectory(row).trajectory_id for row in range(len(rows))]
+    return {(name, ref.sequence): cost for name, ref, cost in zip(names, rows.refs, sums, strict=True)}
+
+
+def _cost(penalties: Mapping[tuple[str, int], float], ref: RowRef, one: Trajectory) -> float:
+    found = penalties.get((one.trajectory_id, ref.sequence))
+    if found is None and ref.sequence < len(one.sequences) and one.sequences[ref.sequence].trained_tokens:
+        raise ValueError(
+            f"trajectory {one.trajectory_id} is compared by its reward less a KL penalty, which is known of "
+            "the step's rows alone, and its sequence is none of them: select all that is compared"
+        )
+    return found or 0.0
+
+
+def token_rewards(rows: Rows) -> NDArray[np.float64]:
+    """(N,) each sequence's reward, its own or its trajectory's, at its last token with `response_mask` 1,
+    less `kl_penalties`."""
+    found = np.zeros(rows.tokens, dtype=np.float64)
+    if KL_PENALTIES in rows.columns:
+        found -= rows.columns[KL_PENALTIES]
+    chosen = np.flatnonzero(rows.columns[RESPONSE_MASK])
+    last = np.searchsorted(chosen, rows.offsets[1:]) - 1  # its place among the chosen tokens
+    for row, ref in enumerate(rows.refs):
+        if last[row] >= 0 and chosen[last[row]] >= rows.offsets[row]:
+            found[chosen[last[row]]] += _reward(rows.trajectory(row), ref.sequence)
+    return found
+
+
+def discounted_returns(
+    rows: Rows, rewards: NDArray[np.floating], *, gamma: float = 1.0
+) -> NDArray[np.float64]:
+    """(N,) G_t = r_t + gamma * G_{t+1} over a row's tokens with `response_mask` 1; others have none, and the
+    way over them costs no discount.
+
+    Args:
+        rows: of the step.
+        rewards: (N,) those of tokens with `response_mask` 0 do not count.
+        gamma: the discount.
+    """
+    chosen = np.flatnonzero(rows.columns[RESPONSE_MASK])
+    bounds = np.searchsorted(chosen, rows.offsets)
+    lengths, ends = np.diff(bounds), bounds[1:]
+    values = rewards[chosen].astype(np.float64)
+    order = np.argsort(-lengths, kind="stable")
+    # All rows at once, from their ends: the k-th step is for rows with more than k tokens.
+    longer = np.searchsorted(-lengths[order], -np.arange(lengths.max(initial=0)))
+    for back, count in enumerate(longer.tolist()[1:], start=1):
+        at = ends[order[:count]] - 1 - back
+        values[at] += gamma * values[at + 1]
+    found = np.zeros(rows.tokens, dtype=np.float64)
+    found[chosen] = values
+    return found
+
+
+def whitened(rows: Rows, values: NDArray[np.floating]) -> NDArray[np.float64]:
+    """(N,) (v - mean) / sqrt(var + 1e-8) over all of the step's tokens of one policy with `response_mask` 1;
+    0 elsewhere, and where a policy has one token only.
+
+    Args:
+        rows: of the step: any split into micro-batches or ranks comes later.
+        values: (N,)
+
+    As verl's `masked_whiten`, with the sample's variance.
+    """
+    found = np.zeros(rows.tokens, dtype=np.float64)
+    mask = rows.columns[RESPONSE_MASK].astype(bool)
+    policies = np.array([rows.sequence(row).policy for row in range(len(rows))])
+    for policy in np.unique(policies):
+        chosen = mask if (policies == policy).all() else mask & rows.spread(policies == policy)
+        some = values[chosen].astype(np.float64)
+        if len(some) > 1:
+            found[chosen] = (some - some.mean()) / np.sqrt(some.var(ddof=1) + 1e-8)
+    return found
+
+
+def reinforce_plus_plus(
+    rows: Rows, rewards: NDArray[np.floating] | None = None, *, gamma: float = 1.0
+) -> NDArray[np.float64]:
+    """(N,) REINFORCE++ (arXiv 2501.03262): whitened discounted returns, without groups.
+
+    Args:
+        rows: of the step.
+        rewards: (N,) by token; None: `token_rewards`.
+        gamma: the discount.
+
+    As verl's `reinforce_plus_plus`, except that the reward stands on the last token that the policy chose
+    itself, where verl loses one that stands on a masked token, and that each policy is whitened alone.
+    """
+    rewards = token_rewards(rows) if rewards is None else rewards
+    return whitened(rows, discounted_returns(rows, rewards, gamma=gamma))
 
 
 def balance_roles(

@@ -227,6 +227,9 @@ class Method(ABC):
     """Whether `marsrl.off_policy.mode = recorded` finds the trainer's log-probabilities of a sample."""
     group_relative: ClassVar[bool] = True
     """Whether advantages are those that verl calls `grpo`."""
+    kl_in_reward: ClassVar[bool] = False
+    """Whether advantages count what tokens lose for KL (column `kl_penalties`, `algorithm.use_kl_in_reward`),
+    as those of `core.advantages` do."""
     notes_turns: ClassVar[bool] = False
     """Whether its rollouts note the turn of a token (annotation `turn`), which `marsrl.training.loss_mean`
     averages over."""
@@ -371,7 +374,8 @@ class Method(ABC):
 
     @abstractmethod
     def advantages(self, rows: Rows) -> NDArray[np.float32]:
-        """(N,) the advantage of every token; log-probabilities and probes are known."""
+        """(N,) the advantage of every token; log-probabilities, the reference policy's where KL asks for it,
+        and probes are known."""
 
     def masks(self, rows: Rows, advantages: NDArray[np.float32]) -> NDArray[np.bool_] | None:
         """(N,) tokens that are left out of the loss and still count in its normaliser; None: no token."""

@@ -15,11 +15,11 @@ from marsrl_verl.core.trajectory import Trajectory
 
 RESPONSE_MASK, ROLLOUT_LOG_PROBS, TOKEN_VERSIONS = "response_mask", "rollout_log_probs", "token_versions"
 OLD_LOG_PROBS, REF_LOG_PROBS, ENTROPIES = "old_log_probs", "ref_log_probs", "entropies"
-ADVANTAGES, LOSS_WEIGHTS = "advantages", "loss_weights"
+KL_PENALTIES, ADVANTAGES, LOSS_WEIGHTS = "kl_penalties", "advantages", "loss_weights"
 STEP_COLUMNS = frozenset(
     (
         RESPONSE_MASK, ROLLOUT_LOG_PROBS, TOKEN_VERSIONS,
-        OLD_LOG_PROBS, REF_LOG_PROBS, ENTROPIES, ADVANTAGES, LOSS_WEIGHTS,
+        OLD_LOG_PROBS, REF_LOG_PROBS, ENTROPIES, KL_PENALTIES, ADVANTAGES, LOSS_WEIGHTS,
     )
 )  # fmt: skip
 """What a column has of the step itself; others are annotations."""
@@ -49,8 +49,9 @@ class Rows:
     """(B + 1,) first token of each row in the columns; the last is N."""
     columns: dict[str, NDArray[Any]] = field(default_factory=dict)
     """(N,) each: `response_mask`, `rollout_log_probs`, `token_versions`, and what the step finds out:
-    `old_log_probs`, `entropies`, `ref_log_probs`, annotations; at last `advantages` as they are trained, 0
-    where a token is masked, and `loss_weights`, where tokens are weighted."""
+    `old_log_probs`, `entropies`, `ref_log_probs`, annotations; `kl_penalties`, where KL is in the reward:
+    what each token costs, 0 where `response_mask` is 0; at last `advantages` as they are trained, 0 where a
+    token is masked, and `loss_weights`, where tokens are weighted."""
 
     @classmethod
     def of(cls, groups: Sequence[Group], refs: Iterable[RowRef], annotations: Sequence[str] = ()) -> Rows:

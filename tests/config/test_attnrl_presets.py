@@ -169,6 +169,12 @@ def test_trees_are_not_grpo(run):
     assert "algorithm.adv_estimator = grpo" in done.err
 
 
+def test_trees_take_no_kl_in_the_reward(run):
+    done = run("algo=attnrl", "cluster=cpu", "dry_run=true", "algorithm.use_kl_in_reward=true")
+    assert done.status == 2
+    assert "The advantages of attnrl do not count what a token's reward loses" in " ".join(done.err.split())
+
+
 def test_the_settings_page_says_type_range_choices_and_default():
     text = page(["attnrl"])
     assert "| `top_share` | a number above 0, at most 1 | `0.2` |" in text

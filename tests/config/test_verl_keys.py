@@ -57,9 +57,14 @@ def test_two_values_for_one_setting_are_refused():
     assert "marsrl.algo.group_size" in problem.what and "8" in problem.what
 
 
-def test_of_verls_estimators_grpo_alone_is_taken():
+def test_verls_estimators_that_are_here_are_taken():
     found = translate((f"{ESTIMATOR}=grpo",))
     assert found.overrides == () and found.estimator_named
+    found = translate((f"{ESTIMATOR}=reinforce_plus_plus", "algorithm.gamma=0.9"))
+    assert found.overrides == ("marsrl.algo.estimator=reinforce_pp", "marsrl.algo.gamma=0.9")
+    assert len(found.notes) == 2 and not found.estimator_named
+    with pytest.raises(ConfigError, match=r"sets marsrl.algo.estimator to reinforce_pp"):
+        translate((f"{ESTIMATOR}=grpo", "marsrl.algo.estimator=reinforce_pp"))
     assert not translate(()).estimator_named
     with pytest.raises(ConfigError, match="gae"):
         translate((f"{ESTIMATOR}=gae",))

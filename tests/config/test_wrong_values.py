@@ -12,6 +12,7 @@ from marsrl_verl.settings.issues import ConfigError
 MODEL, ROLLOUT, ACTOR = (f"actor_rollout_ref.{node}" for node in ("model", "rollout", "actor"))
 REF = "actor_rollout_ref.ref"
 ONE_STAGE = {"marsrl.algo.correction_rounds": 0, "marsrl.algo.train_roles": ["solver"]}
+KL = "algorithm.kl_ctrl"
 LOOP = "marsrl.evaluation"
 GPUS = {"trainer.device": "cuda"}
 
@@ -140,15 +141,69 @@ SETTINGS = {
     "text for checkpoints kept": ({"trainer.max_actor_ckpt_to_keep": "two"}, "a whole number"),
     "checkpoint far away": ({"trainer.default_hdfs_dir": "hdfs://x"}, "default_local_dir"),
     "ranks that do not divide": ({"trainer.n_gpus_per_node": 2, "data.train_batch_size": 5}, "Set it to 4"),
-    "KL term on the CPU": ({f"{ACTOR}.use_kl_loss": True}, "GPUs only"),
-    "KL in the reward": ({"algorithm.use_kl_in_reward": True}, "role rewards"),
+    "KL for nothing": ({f"{ACTOR}.use_kl_loss": True, f"{ACTOR}.kl_loss_coef": 0.0}, "computed for nothing"),
+    "KL in rewards for nothing": (
+        {"algorithm.use_kl_in_reward": True, f"{KL}.kl_coef": 0.0},
+        f"{KL}.kl_coef = 0.0",
+        "set algorithm.use_kl_in_reward=false",
+    ),
+    "paid for KL": ({"algorithm.use_kl_in_reward": True, f"{KL}.kl_coef": -0.1}, "at least 0"),
+    "KL in rewards of unknown type": (
+        {"algorithm.use_kl_in_reward": True, "algorithm.kl_penalty": "full"},
+        "algorithm.kl_penalty = full",
+        "low_var_kl",
+    ),
+    "KL in rewards with a gradient": (
+        {"algorithm.use_kl_in_reward": True, "algorithm.kl_penalty": "k3+"},
+        "Set it to k3",
+    ),
+    "controller of rewards without KL": (
+        {f"{KL}.kl_coef": 0.1},
+        f"{KL}.kl_coef = 0.1",
+        "algorithm.use_kl_in_reward=true",
+    ),
+    "estimate of rewards without KL": ({"algorithm.kl_penalty": "abs"}, "algorithm.use_kl_in_reward=true"),
+    "horizon that nothing adapts to": (
+        {"algorithm.use_kl_in_reward": True, f"{KL}.horizon": 100},
+        f"{KL}.horizon = 100",
+        "type=adaptive",
+    ),
+    "no such controller": (
+        {"algorithm.use_kl_in_reward": True, f"{KL}.type": "linear"},
+        f"{KL}.type = linear",
+        "adaptive",
+    ),
+    "no target": (
+        {"algorithm.use_kl_in_reward": True, f"{KL}.type": "adaptive", f"{KL}.target_kl": 0.0},
+        f"{KL}.target_kl = 0.0",
+        "above 0",
+    ),
+    "KL that is not known of all": (
+        {
+            "algorithm.use_kl_in_reward": True,
+            "marsrl.pipeline.max_segments": 2,
+            "marsrl.pipeline.min_group": 2,
+        },
+        "algorithm.use_kl_in_reward = True",
+        "marsrl.algo.estimator=reinforce_pp",
+    ),
+    "discount in groups": ({"marsrl.algo.gamma": 0.9}, "estimator=reinforce_pp"),
+    "deviation without groups": (
+        {"marsrl.algo.estimator": "reinforce_pp", "marsrl.algo.normalize_std": False},
+        "estimator=group",
+    ),
+    "no discount": (
+        {"marsrl.algo.estimator": "reinforce_pp", "marsrl.algo.gamma": 1.5},
+        "marsrl.algo.gamma = 1.5",
+        "at most 1",
+    ),
     "KL of unknown type": (
         {**GPUS, f"{ACTOR}.use_kl_loss": True, f"{ACTOR}.kl_loss_type": "k4"},
         "low_var_kl",
     ),
     "KL without micro-batch": (
-        {**GPUS, f"{ACTOR}.use_kl_loss": True},
-        f"{REF}.log_prob_micro_batch_size_per_gpu = null",
+        {f"{ACTOR}.use_kl_loss": True, f"{REF}.log_prob_micro_batch_size_per_gpu": 8},
+        f"{REF}.log_prob_micro_batch_size_per_gpu = 8",
         "Set it to 32",
     ),
     "tools of verl": (
@@ -218,7 +273,18 @@ def test_refused_setting(checked, case):
             f"{ACTOR}.use_kl_loss": True,
             f"{ACTOR}.kl_loss_coef": 0.1,
             f"{ACTOR}.kl_loss_type": "k3+",
-            f"{REF}.log_prob_micro_batch_size_per_gpu": 32,
+        },
+        {f"{ACTOR}.use_kl_loss": True},
+        {"algorithm.use_kl_in_reward": True, "algorithm.kl_penalty": "low_var_kl", f"{KL}.kl_coef": 0.01},
+        {
+            "algorithm.use_kl_in_reward": True,
+            f"{KL}.type": "adaptive",
+            f"{KL}.horizon": 500,
+            f"{KL}.target_kl": 0.02,
+            "marsrl.algo.estimator": "reinforce_pp",
+            "marsrl.algo.gamma": 0.99,
+            "marsrl.pipeline.max_segments": 2,
+            "marsrl.pipeline.min_group": 2,
         },
         {"trainer.n_gpus_per_node": 2, "ray_kwargs.ray_init.num_gpus": 2},
         {f"{ACTOR}.optim.lr": 0},

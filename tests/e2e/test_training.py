@@ -13,6 +13,10 @@ REPEATABLE = (
     "pipeline=pipelined",
     "marsrl.run.seeded_tokens=all",
     f"trainer.total_training_steps={STEPS}",
+    "algorithm.use_kl_in_reward=true",
+    "algorithm.kl_penalty=low_var_kl",
+    "algorithm.kl_ctrl.type=adaptive",
+    "algorithm.kl_ctrl.horizon=100",
 )
 
 
@@ -62,6 +66,15 @@ def test_samples_carry_the_version_that_sampled_them(whole_run):
         assert {row["policy_version"] for row in whole_run.rollouts(step)} == {step - 1}
 
 
+def test_rewards_lose_kl_to_the_model_as_it_was_at_the_start(whole_run):
+    metrics = [one for _, one in sorted(whole_run.metrics().items()) if one["training/updated"]]
+    found = [one["actor/reward_kl_penalty"] for one in metrics]
+    assert found[0] == pytest.approx(0.0, abs=1e-8) and min(found[1:]) > 1e-6, found
+    coefficients = [one["actor/reward_kl_penalty_coeff"] for one in metrics]
+    # Far below its target the controller lowers it, by at most 0.2 % a row.
+    assert coefficients[0] == 0.001 and coefficients == sorted(set(coefficients), reverse=True)
+
+
 def test_a_killed_run_continues_with_the_batch_that_would_have_come(whole_run):
     root = whole_run.folder.parent
     killed = train_and_kill(root, "killed", 2, *REPEATABLE)
@@ -79,6 +92,9 @@ def test_a_killed_run_continues_with_the_batch_that_would_have_come(whole_run):
             for run in (resumed, whole_run)
         )
         assert there == wanted, f"step {later} is another one"
+        ours, whole = (run.metrics()[later] for run in (resumed, whole_run))
+        for name in ("actor/reward_kl_penalty", "actor/reward_kl_penalty_coeff"):
+            assert ours.get(name) == pytest.approx(whole.get(name), rel=1e-3, abs=1e-7), f"step {later}"
     groups = [row["group"] for s in range(1, STEPS + 1) for row in resumed.rollouts(s)]
     assert len(groups) == len({row["trajectory"] for s in range(1, STEPS + 1) for row in resumed.rollouts(s)})
 

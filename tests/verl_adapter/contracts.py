@@ -142,6 +142,10 @@ SIGNATURES: dict[str, list[str]] = {
     "verl.workers.rollout.llm_server:LLMServerClient._acquire_server": ["self", "request_id", "extra"],
     "verl.workers.rollout.llm_server:LLMServerClient._release_server": ["self", "server_id", "request_id"],
     "verl.trainer.ppo.core_algos:register_policy_loss": ["name"],
+    # KL in the reward.
+    "verl.trainer.ppo.core_algos:kl_penalty": ["logprob", "ref_logprob", "kl_penalty"],
+    "verl.trainer.ppo.core_algos:get_kl_controller": ["kl_ctrl"],
+    "verl.trainer.ppo.core_algos:AdaptiveKLController.update": ["self", "current_kl", "n_steps"],
     "verl.utils.torch_functional:masked_sum": ["values", "mask", "axis"],
     "verl.utils.seqlen_balancing:karmarkar_karp": ["seqlen_list", "k_partitions", "equal_size"],
     "verl.utils.seqlen_balancing:get_seqlen_balanced_partitions": [
@@ -244,6 +248,7 @@ PRESENT: dict[str, type] = {
     "verl.utils.checkpoint.fsdp_checkpoint_manager:local_mkdir_safe": object,
     "verl.utils.metric:AggregationType.SUM": object,
     "verl.workers.engine.fsdp.transformer_impl:prepare_micro_batches": object,
+    "verl.workers.engine.fsdp.transformer_impl:CPUOffloadPolicy": type,
     "verl.trainer.ppo.core_algos:POLICY_LOSS_REGISTRY": dict,
     "verl.workers.utils.losses:agg_loss": object,
     "verl.checkpoint_engine.base:TensorMeta": type,
@@ -339,7 +344,20 @@ FINGERPRINTS: dict[str, tuple[str, str]] = {
     ),
     "verl.trainer.ppo.core_algos:agg_loss": (
         "f64efb504103d267",
-        "policy_loss._averaged_with stands in for it, in policy losses, entropy bonus and KL term",
+        "policy_loss._averaged_over_turns stands in for it, in policy losses, entropy bonus and KL term; "
+        "losses.inputs.mean_loss is its counterpart without verl",
+    ),
+    "verl.trainer.ppo.ray_trainer:apply_kl_penalty": (
+        "239cbfa7383c55f0",
+        "reward_kl.RewardKL.penalize is the same on packed rows",
+    ),
+    "verl.trainer.ppo.core_algos:compute_reinforce_plus_plus_outcome_advantage": (
+        "6e1bfdf5feb23ad8",
+        "core.advantages.reinforce_plus_plus is the same on packed rows",
+    ),
+    "verl.workers.engine.fsdp.transformer_impl:FSDPEngine._build_fsdp_module": (
+        "070ba014533cea3a",
+        "cpu.reference_model replaces the name CPUOffloadPolicy",
     ),
     "verl.utils.seqlen_balancing:karmarkar_karp": ("6dad8391d9d13fba", "micro_batches replaces it"),
     "verl.utils.tensordict_utils:index_select_tensor_dict": (

@@ -74,6 +74,8 @@ SETTINGS = (
     "marsrl.pipeline.min_group=2",
     "marsrl.off_policy.mode=tis",
     "marsrl.algo.mastered_tokens.enabled=true",
+    "marsrl.algo.estimator=reinforce_pp",
+    "algorithm.use_kl_in_reward=true",
 )
 OF_VERL = {
     "pg_loss": [0.1], "pg_clipfrac": [0.0], "ppo_kl": [0.0], "loss": [0.1], "grad_norm": [1.0],

@@ -1,4 +1,4 @@
-"""Means over turns by hand, which policy losses there are, and what an update sends for them.
+"""Which policy losses there are, their means against verl's, and what an update sends for them.
 
 That neither depends on how an update is cut: `test_update_invariance.py`, `test_gradient_invariance.py`.
 """
@@ -9,52 +9,17 @@ import numpy as np
 import pytest
 import torch
 from scripted_trainer import ScriptedTrainer
+from verl.trainer.ppo import core_algos
 
 from marsrl_verl.algos.marsrl.method import MarsRL
+from marsrl_verl.config.upstream_names import LOSS_MEANS
 from marsrl_verl.core.method import LossSpec
 from marsrl_verl.core.sequence import TURN
+from marsrl_verl.losses.inputs import LossInputs, giving, mean_loss
 from marsrl_verl.settings.choices import LossMean
-from marsrl_verl.verl_adapter.engine.policy_loss import (
-    LossInputs,
-    loss_inputs,
-    register_loss,
-    turn_weights,
-)
+from marsrl_verl.verl_adapter.engine.policy_loss import register_loss
 
-MASK = torch.tensor([[1, 1, 1, 0, 0], [1, 0, 1, 1, 1], [0, 0, 0, 0, 0]]).bool()
-TURNS = torch.tensor([[0, 0, 1, -1, 0], [4, -1, 7, 7, 9], [-1, 0, 0, 0, 0]], dtype=torch.int16)
-"""Two turns with 2 and 1 tokens, three with 1, 2 and 1, and a row that only fills up the batch."""
-
-
-def inputs(sequences: int = 2, turns: int = 5) -> LossInputs:
-    return LossInputs({TURN: TURNS}, {}, tokens=7, sequences=sequences, turns=turns, ranks=1)
-
-
-def test_mean_over_turns_by_hand():
-    found = turn_weights(MASK, inputs(), LossMean.TURN)
-    expected = [[0.1, 0.1, 0.2, 0, 0], [0.2, 0, 0.1, 0.1, 0.2], [0, 0, 0, 0, 0]]
-    torch.testing.assert_close(found, torch.tensor(expected))
-    losses = torch.tensor([[1.0, 3, 4, 9, 9], [5, 9, 6, 8, 2], [9, 9, 9, 9, 9]])
-    assert float((losses * found).sum()) == pytest.approx((2 + 4 + 5 + 7 + 2) / 5)
-
-
-def test_mean_over_sequences_of_their_turns_by_hand():
-    found = turn_weights(MASK, inputs(), LossMean.SEQUENCE)
-    expected = [[1 / 8, 1 / 8, 1 / 4, 0, 0], [1 / 6, 0, 1 / 12, 1 / 12, 1 / 6], [0, 0, 0, 0, 0]]
-    torch.testing.assert_close(found, torch.tensor(expected))
-
-
-def test_means_are_over_the_whole_mini_batch():
-    """Of which these rows are one half of the turns, and one sequence in four."""
-    of_turns = turn_weights(MASK, inputs(turns=10), LossMean.TURN)
-    torch.testing.assert_close(of_turns, turn_weights(MASK, inputs(), LossMean.TURN) / 2)
-    of_sequences = turn_weights(MASK, inputs(sequences=8), LossMean.SEQUENCE)
-    torch.testing.assert_close(of_sequences, turn_weights(MASK, inputs(), LossMean.SEQUENCE) / 4)
-
-
-@pytest.mark.parametrize("mean", LossMean)
-def test_rows_without_a_token_in_the_loss_have_no_mean(mean):
-    assert not turn_weights(torch.zeros_like(MASK), inputs(0, 0), mean).any()
+A_NUMBER = 3
 
 
 @pytest.mark.parametrize(
@@ -63,7 +28,7 @@ def test_rows_without_a_token_in_the_loss_have_no_mean(mean):
         ("vanila", "expected package.module:function, or one of verl's: .*vanilla"),
         ("no_such_module:loss", "No module named 'no_such_module'"),
         (f"{__name__}:no_such_loss", "no_such_loss"),
-        (f"{__name__}:MASK", "expected package.module:function"),
+        (f"{__name__}:A_NUMBER", "expected package.module:function"),
     ],
 )
 def test_a_policy_loss_that_is_not_there_is_refused(name, message):
@@ -71,9 +36,16 @@ def test_a_policy_loss_that_is_not_there_is_refused(name, message):
         register_loss(name)
 
 
-def test_what_a_policy_loss_reads_is_there_in_an_update_only():
-    with pytest.raises(RuntimeError, match="while an update computes them"):
-        loss_inputs()
+@pytest.mark.parametrize("mean", LOSS_MEANS)
+def test_a_losss_mean_is_that_of_verls_losses(mean):
+    """Of 4 ranks, with a row without a token in the loss, and what is no number outside of it."""
+    mask = torch.tensor([[1, 1, 1, 0], [1, 0, 1, 0], [0, 0, 0, 0]]).bool()
+    losses = torch.tensor([[1.0, -2, 4, 9], [5, float("nan"), 6, 9], [9, 9, 9, 9]])
+    batch = {"dp_size": 4, "batch_num_tokens": 17, "global_batch_size": 6, "loss_scale_factor": 8}
+    with giving(LossInputs({}, {}, tokens=17, sequences=6, turns=6, ranks=4, mean=mean, scale=8)):
+        found = mean_loss(losses, mask)
+    expected = core_algos.agg_loss(losses.nan_to_num(), mask, mean, **batch)
+    torch.testing.assert_close(found, expected)
 
 
 class WithLoss(MarsRL):

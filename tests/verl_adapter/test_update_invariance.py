@@ -29,9 +29,10 @@ from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.rows import ADVANTAGES, OLD_LOG_PROBS, RowRef
 from marsrl_verl.core.sequence import TURN, Sequence
 from marsrl_verl.core.trajectory import FinishReason, Trajectory
+from marsrl_verl.losses.inputs import loss_inputs, mean_loss
 from marsrl_verl.settings.choices import LossMean
 from marsrl_verl.verl_adapter.engine.batch import BatchPlan, arrange
-from marsrl_verl.verl_adapter.engine.policy_loss import loss_inputs, update_loss
+from marsrl_verl.verl_adapter.engine.policy_loss import update_loss
 from marsrl_verl.verl_adapter.engine.rank_rows import HeldRows
 from marsrl_verl.verl_adapter.trainer.policy_trainer import PolicyTrainer
 
@@ -355,3 +356,19 @@ def test_mini_batches_hold_the_same_rows_however_they_are_cut(ranks, micro_rows)
     training = rows(count=12)
     expected = update_gradient(training, updates=3)
     assert_same(update_gradient(training, updates=3, ranks=ranks, micro_rows=micro_rows), expected)
+
+
+def not_clipped(*, log_prob, old_log_prob, advantages, response_mask, **_):
+    """A policy loss that knows torch and `losses.inputs` alone."""
+    return mean_loss(-(log_prob - old_log_prob).exp() * advantages, response_mask), {}
+
+
+@pytest.mark.parametrize("turn_mean", [None, *LossMean])
+@pytest.mark.parametrize("mean", ["token-mean", "seq-mean-token-mean", "seq-mean-token-sum-norm"])
+def test_a_policy_loss_without_verl_has_the_settings_mean(mean, turn_mean):
+    """At ratio 1 verl's loss clips nothing, and both are the same for every cut."""
+    means = {"mean": mean, "turn_mean": turn_mean, "on_policy": True}
+    expected = update_gradient(rows(), **means)
+    for cut in ({}, *CUTS):
+        spec = LossSpec(f"{__name__}:not_clipped")
+        assert_same(update_gradient(rows(), spec=spec, **means, **cut), expected)

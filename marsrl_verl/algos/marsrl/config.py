@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from pydantic import Field
 
+from marsrl_verl.algos.estimator import EstimatorConfig, estimator_checks
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, ROLES, SOLVER, VERIFIER
 from marsrl_verl.algos.marsrl.selection import Strategy
 from marsrl_verl.core.advantages import RoleBalance
 from marsrl_verl.core.method import RunView, StagePlan
 from marsrl_verl.settings.choices import Choice
-from marsrl_verl.settings.declaration import MethodConfig, limits
+from marsrl_verl.settings.declaration import limits
 from marsrl_verl.settings.issues import ConfigIssue
 from marsrl_verl.settings.reading import no_such_choice
 
@@ -23,7 +24,7 @@ class SelectScope(Choice):
     """K per group: 1 + 2 + 4 + 8 + 16 groups with K = 2."""
 
 
-class Config(MethodConfig):
+class Config(EstimatorConfig):
     """What is sampled and how it is credited (MarsRL, arXiv 2511.11373, §3)."""
 
     name: str = "marsrl"
@@ -44,8 +45,6 @@ class Config(MethodConfig):
     answers than K give fewer inputs. Off in the paper (§3.4)."""
     train_roles: list[str] = Field(default_factory=lambda: list(ROLES))
     """Roles whose samples enter the loss."""
-    normalize_std: bool = True
-    """Divide group-relative rewards by the group's standard deviation (GRPO)."""
     role_balance: RoleBalance = RoleBalance.TOKENS
     """`tokens`: one mean over all trained tokens (paper); `roles`: the mean of the roles' token means,
     so that the role with the longest responses does not dominate."""
@@ -79,7 +78,13 @@ _ALGO = "marsrl.algo"
 def checks(run: RunView) -> list[ConfigIssue]:
     """What the settings say together."""
     config: Config = run.settings.algo
-    return [*_selection(config), *_train_roles(config), *_weights(config), *_external(run, config)]
+    return [
+        *_selection(config),
+        *_train_roles(config),
+        *_weights(config),
+        *_external(run, config),
+        *estimator_checks(run),
+    ]
 
 
 def _selection(config: Config) -> list[ConfigIssue]:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from marsrl_verl.algos.estimator import Estimator, estimated_advantages, estimated_rows
 from marsrl_verl.algos.marsrl import config as settings_of
 from marsrl_verl.algos.marsrl.config import SelectScope
 from marsrl_verl.algos.marsrl.evaluation import config as evaluation_config
@@ -18,7 +19,7 @@ from marsrl_verl.algos.marsrl.prompts import CORRECTOR, ROLES, SOLVER, VERIFIER,
 from marsrl_verl.algos.marsrl.selection import Candidate, choose
 from marsrl_verl.algos.marsrl.verdict import Verdict
 from marsrl_verl.algos.mastered_tokens import MasteredTokens
-from marsrl_verl.core.advantages import balance_roles, comparable_rows, group_relative
+from marsrl_verl.core.advantages import balance_roles
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.method import Method, MethodTools, RunView, Stage, StagePlan
 from marsrl_verl.core.prompts import NO_PROBLEM, PromptShape, PromptTokens
@@ -64,7 +65,7 @@ class MarsRL(Method):
     - K inputs per problem and stage, chosen by `strategy`. For a Verifier, incorrect solutions are the
       preferred class; for a Corrector, verdicts that are right (reward 1) (§3.4). With `distinct_answers` a
       Verifier is shown one solution of each final answer at most.
-    - A group whose rewards are all equal is not trained, but still feeds the next stage.
+    - A group whose rewards are all equal is not trained relative to itself, but still feeds the next stage.
     """
 
     Config = settings_of.Config
@@ -74,10 +75,13 @@ class MarsRL(Method):
     roles = ROLES
     answering_roles = (SOLVER, CORRECTOR)
     external_role = SOLVER
+    kl_in_reward = True
     resumable = frozenset(
         {
             "selection",
             "distinct_answers",
+            "estimator",
+            "gamma",
             "normalize_std",
             "role_balance",
             "role_weights",
@@ -273,18 +277,21 @@ class MarsRL(Method):
     # --- training ------------------------------------------------------------------------------
 
     def trains(self, groups: Sequence[Group]) -> bool:
-        """Whether the role is trained and the rewards are not all equal (0 < #correct < G)."""
-        return any(group.request.role in self.train_roles and len(set(group.rewards)) > 1 for group in groups)
+        """Whether the role is trained and the estimator has anything to compare: relative to a group, rewards
+        that are not all equal (0 < #correct < G)."""
+        trained = [group for group in groups if group.request.role in self.train_roles]
+        if self.config.estimator is Estimator.GROUP:
+            return any(len(set(group.rewards)) > 1 for group in trained)
+        return bool(estimated_rows(self.config, trained))
 
     def select(self, groups: Sequence[Group], step: int) -> list[RowRef]:
-        """All that can be compared (`core.advantages.comparable_rows`)."""
-        return comparable_rows(groups)
+        """All that the estimator gives an advantage to."""
+        return estimated_rows(self.config, groups)
 
     def advantages(self, rows: Rows) -> NDArray[np.float32]:
-        """Group-relative advantages with the roles' factors, the same for all tokens of a row."""
-        values = group_relative(rows, normalize_std=self.config.normalize_std)
-        values = values * balance_roles(rows, self.config.role_balance, self.config.role_weights)
-        return rows.spread(values.astype(np.float32))
+        """The estimator's, with the roles' factors."""
+        factors = balance_roles(rows, self.config.role_balance, self.config.role_weights)
+        return estimated_advantages(self.config, rows, factors)
 
     def masks(self, rows: Rows, advantages: NDArray[np.float32]) -> NDArray[np.bool_] | None:
         """Well-mastered tokens of correct responses (UloRL), where that is on."""

@@ -1,4 +1,4 @@
-"""Checks of the loss: its mode, how it is averaged, clipping, and the reference policy's KL term."""
+"""Checks of the loss: its mode, how it is averaged, clipping, and KL in the loss and in the rewards."""
 
 from __future__ import annotations
 
@@ -15,6 +15,10 @@ from marsrl_verl.settings.issues import ConfigIssue
 _ACTOR = "actor_rollout_ref.actor"
 _CLIPS = ("clip_ratio", "clip_ratio_low", "clip_ratio_high", "clip_ratio_c")
 _KL = ("kl_loss_coef", "kl_loss_type")
+_ALGORITHM = "algorithm"
+_IN_REWARD = f"{_ALGORITHM}.use_kl_in_reward"
+_ADAPTS = ("horizon", "target_kl")
+_CONTROL = ("type", "kl_coef", *_ADAPTS)
 _KL_TYPES = ("kl", "k1", "abs", "mse", "k2", "low_var_kl", "k3")
 """What verl's `kl_penalty` computes; each also with `+` for the straight-through gradient."""
 
@@ -100,20 +104,12 @@ def check_clip(ctx: Context) -> Iterator[ConfigIssue]:
 
 
 def check_kl(ctx: Context) -> Iterator[ConfigIssue]:
-    """The KL term: settings without it, or what its reference policy needs."""
+    """KL in the loss and in the rewards: settings without them, and what their reference policy needs."""
+    yield from _check_kl_loss(ctx)
+    yield from _check_kl_in_reward(ctx)
     actor = ctx.config.actor_rollout_ref.actor
-    if not actor.use_kl_loss:
-        what = f"The KL term is switched off ({_ACTOR}.use_kl_loss = false)."
-        for key in changed(ctx, _ACTOR, _KL):
-            yield ctx.issue(key, what, f"Leave it out, or set {_ACTOR}.use_kl_loss=true.")
+    if not (actor.use_kl_loss or ctx.get(_IN_REWARD)):
         return
-    if ctx.on_cpu:
-        # FSDP2 keeps a frozen model in pinned memory, which only a machine with an accelerator has.
-        what = "The reference policy of the KL term runs on GPUs only: it lies in pinned memory."
-        yield ctx.issue(f"{_ACTOR}.use_kl_loss", what, "Leave it out here, or use a GPU cluster.")
-        return
-    key = f"{_ACTOR}.kl_loss_type"
-    yield from one_of(key, str(ctx.get(key)).removesuffix("+"), _KL_TYPES)
     wanted = {"use_dynamic_bsz": actor.use_dynamic_bsz}
     if not actor.use_dynamic_bsz:
         wanted |= {"micro_batch_size_per_gpu": actor.ppo_micro_batch_size_per_gpu, "micro_batch_size": None}
@@ -122,3 +118,43 @@ def check_kl(ctx: Context) -> Iterator[ConfigIssue]:
         key = f"actor_rollout_ref.ref.log_prob_{name}"
         if ctx.get(key) != value:
             yield ctx.issue(key, what, f"Set it to {'null' if value is None else str(value).lower()}.")
+
+
+def _check_kl_loss(ctx: Context) -> Iterator[ConfigIssue]:
+    switch, key = f"{_ACTOR}.use_kl_loss", f"{_ACTOR}.kl_loss_type"
+    if not ctx.get(switch):
+        what = f"The KL term is switched off ({switch} = false)."
+        for other in changed(ctx, _ACTOR, _KL):
+            yield ctx.issue(other, what, f"Leave it out, or set {switch}=true.")
+        return
+    yield from one_of(key, str(ctx.get(key)).removesuffix("+"), _KL_TYPES)
+    yield from _check_coefficient(ctx, f"{_ACTOR}.kl_loss_coef", switch)
+
+
+def _check_kl_in_reward(ctx: Context) -> Iterator[ConfigIssue]:
+    kind, control = f"{_ALGORITHM}.kl_penalty", f"{_ALGORITHM}.kl_ctrl"
+    if not ctx.get(_IN_REWARD):
+        what = f"Rewards lose nothing for KL ({_IN_REWARD} = false)."
+        names = [*changed(ctx, _ALGORITHM, ("kl_penalty",)), *changed(ctx, control, _CONTROL)]
+        for key in names:
+            yield ctx.issue(key, what, f"Leave it out, or set {_IN_REWARD}=true.")
+        return
+    if not ctx.method.kl_in_reward:
+        what = f"The advantages of {ctx.settings.algo.name} do not count what a token's reward loses for KL."
+        yield ctx.issue(_IN_REWARD, what, f"Leave it out, or set {_ACTOR}.use_kl_loss=true.")
+    if str(ctx.get(kind)).removesuffix("+") in _KL_TYPES and str(ctx.get(kind)).endswith("+"):
+        what = "The + changes a gradient, and a reward has none."
+        yield ctx.issue(kind, what, f"Set it to {str(ctx.get(kind)).removesuffix('+')}.")
+    else:
+        yield from one_of(kind, str(ctx.get(kind)), _KL_TYPES)
+    yield from _check_coefficient(ctx, f"{control}.kl_coef", _IN_REWARD)
+    if ctx.get(f"{control}.type") == "fixed":
+        for key in changed(ctx, control, _ADAPTS):
+            what = f"It has no effect with {control}.type = fixed."
+            yield ctx.issue(key, what, f"Leave it out, or set {control}.type=adaptive.")
+
+
+def _check_coefficient(ctx: Context, key: str, switch: str) -> Iterator[ConfigIssue]:
+    if ctx.get(key) == 0:
+        what = "With a coefficient of 0 the reference policy would be computed for nothing."
+        yield ctx.issue(key, what, f"Set it above 0, or set {switch}=false.")

@@ -36,7 +36,8 @@ def check_inert(ctx: Context) -> Iterator[ConfigIssue]:
     for inert in INERT_KEYS:
         what = f"It was changed, but the trainer does not use it. {inert.reason}"
         for key, value in _changed(ctx, inert.key):
-            yield ConfigIssue(key, what, inert.instead, value)
+            if not any(key == used or key.startswith(f"{used}.") for used in inert.but):
+                yield ConfigIssue(key, what, inert.instead, value)
 
 
 def check_fixed(ctx: Context) -> Iterator[ConfigIssue]:

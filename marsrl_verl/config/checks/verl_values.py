@@ -14,6 +14,7 @@ from marsrl_verl.settings.issues import ConfigIssue
 from marsrl_verl.settings.reading import find_issues
 
 _ROLLOUT, _ACTOR, _OPTIM = (f"actor_rollout_ref.{node}" for node in ("rollout", "actor", "actor.optim"))
+_KL = "algorithm.kl_ctrl"
 _TRAINER_TYPES = ("fp32", "bf16", "fp16", "float32", "bfloat16", "float16")
 
 
@@ -67,6 +68,10 @@ _DECLARED: dict[str, Any] = {
         float,
         limits(..., gt=1, why="verl's loss wants it so", fix="3.0 is the default."),
     ),
+    f"{_KL}.type": _choice("fixed", "adaptive"),
+    f"{_KL}.kl_coef": _least(0, "a policy is not paid for its distance from the reference"),
+    f"{_KL}.horizon": (float, limits(..., gt=0, why="rows over which the coefficient adapts")),
+    f"{_KL}.target_kl": (float, limits(..., gt=0, why="nats per token that the controller keeps to")),
     f"{_ACTOR}.fsdp_config.dtype": _choice(*_TRAINER_TYPES),
     f"{_ACTOR}.fsdp_config.model_dtype": _choice(*_TRAINER_TYPES),
     f"{_OPTIM}.lr": _least(0, "it is the step of the optimizer"),

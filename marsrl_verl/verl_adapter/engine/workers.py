@@ -30,9 +30,11 @@ class MarsRLTrainingWorker(TrainingWorker):
         if on_cpu_platform():
             from marsrl_verl.verl_adapter.cpu.log_probs import use_whole_batch_log_probs
             from marsrl_verl.verl_adapter.cpu.process_group import initialize_gloo
+            from marsrl_verl.verl_adapter.cpu.reference_model import keep_reference_in_place
 
             initialize_gloo()
             use_whole_batch_log_probs()
+            keep_reference_in_place()
         register_engine()
         use_fast_micro_batches()
         checkpoint.without_lock_files()

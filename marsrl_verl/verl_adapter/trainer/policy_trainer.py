@@ -37,6 +37,7 @@ from marsrl_verl.verl_adapter.trainer.engine_trainer import EngineTrainer
 from marsrl_verl.verl_adapter.trainer.loss_inputs import correct_off_policy, entropy_metrics, set_advantages
 from marsrl_verl.verl_adapter.trainer.probes import rows_to_probe, run_probe
 from marsrl_verl.verl_adapter.trainer.recorded_rows import fill_log_probs
+from marsrl_verl.verl_adapter.trainer.reward_kl import RewardKL
 
 
 class PolicyTrainer(EngineTrainer):
@@ -49,6 +50,8 @@ class PolicyTrainer(EngineTrainer):
     global_steps: int
     metrics: dict[str, float]
     """Of the current step."""
+    reward_kl: RewardKL | None = None
+    """What rewards lose for KL; None: nothing."""
 
     def init_workers(self) -> None:
         """As the engine trainer's, once the method's policy loss is found.
@@ -213,7 +216,7 @@ class PolicyTrainer(EngineTrainer):
         return tu.get(output, "log_probs"), tu.get(output, "entropy")
 
     def _fit_compute_ref_log_prob(self, batch: StepBatch) -> None:
-        """Log-probabilities under the reference policy, where the loss or the method looks at them."""
+        """Log-probabilities under the reference policy, where rewards or the loss look at them."""
         if not self.use_reference_policy:
             return
         with self._timed("ref_log_prob"):
@@ -233,8 +236,11 @@ class PolicyTrainer(EngineTrainer):
         return self.ref_policy_wg.compute_ref_log_prob(data)
 
     def _fit_compute_advantages(self, batch: StepBatch) -> None:
-        """Advantages, masks, and what the loss compares the current probabilities with."""
+        """What rewards lose for KL, advantages, masks, and what the loss compares the current probabilities
+        with."""
         rows = batch.rows
+        if self.reward_kl is not None:
+            self.metrics.update(self.reward_kl.penalize(rows))
         self.metrics.update(entropy_metrics(rows))
         mastered = MasteredTokens.from_config(self.settings.algo.mastered_tokens)
         self.metrics.update(set_advantages(rows, self.method, mastered))

@@ -39,6 +39,7 @@ from marsrl_verl.verl_adapter.trainer.problem_stream import (
     ProblemStream,
     problems_of,
 )
+from marsrl_verl.verl_adapter.trainer.reward_kl import RewardKL
 from marsrl_verl.verl_adapter.trainer.tracking import start_tracking
 
 MOST_EMPTY_PASSES = 100
@@ -60,6 +61,7 @@ class RayMarsRLTrainer(PolicyTrainer):
         problems = int(config.data.train_batch_size)
         self.method = build_method(self.settings, self.prompts, chat, problems)
         self.policies = policy_set(self.settings)
+        self.reward_kl = RewardKL.of(config)
         self.scheduler = Scheduler(
             self.method,
             mode=self.settings.pipeline.mode,
@@ -339,6 +341,7 @@ class RayMarsRLTrainer(PolicyTrainer):
             "samples": self.samples,
             "method": self.method.state_dict(),
             "policies": self.policies.state_dict(),
+            "reward_kl": {} if self.reward_kl is None else self.reward_kl.state_dict(),
             "metrics": dict(self.metrics),
             "timing": dict(self.timing),
         }
@@ -352,6 +355,8 @@ class RayMarsRLTrainer(PolicyTrainer):
         self.method.load_state_dict(state["method"])
         self.generation.load_state_dict(state["generation"])
         self.problems.load_state_dict(state["problems"])
+        if self.reward_kl is not None:
+            self.reward_kl.load_state_dict(state.get("reward_kl", {}))
         self.metrics, self.timing = state["metrics"], state["timing"]
         self.generated_tokens, self.samples = state["generated_tokens"], state["samples"]
 

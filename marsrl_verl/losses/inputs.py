@@ -1,0 +1,147 @@
+"""What a policy loss reads beside verl's arguments, and the mean over the mini-batch.
+
+A loss in a method's folder (`core.method.LossSpec.name`) imports this module and torch, nothing of verl's:
+
+    def capped(*, old_log_prob, log_prob, advantages, response_mask, **_):
+        cap = loss_inputs().settings["cap"]
+        ratio = (log_prob - old_log_prob).exp().clamp(max=cap)
+        return mean_loss(-ratio * advantages, response_mask), {}
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from marsrl_verl.core.sequence import TURN
+from marsrl_verl.settings.choices import LossMean
+
+
+@dataclass(frozen=True, slots=True)
+class LossInputs:
+    """Of a micro-batch of R rows and at most T response tokens, and of its mini-batch, all ranks and
+    micro-batches together. Rows that only fill up a batch count for nothing."""
+
+    columns: Mapping[str, torch.Tensor]
+    """(R, T) each, by name: what `LossSpec.columns` asks for, 0 behind a row's end."""
+    settings: Mapping[str, Any]
+    """`LossSpec.settings`."""
+    tokens: int
+    """Tokens in the loss, of the mini-batch."""
+    sequences: int
+    """Rows with such a token, of the mini-batch."""
+    turns: int
+    """Their turns, of the mini-batch: a row whose tokens have no turn is one. As `sequences`, unless the
+    column `turn` is asked for."""
+    ranks: int
+    """Data-parallel ranks, over which FSDP averages gradients: a sum over the mini-batch is that of the
+    micro-batches' sums times this."""
+    mean: str = "token-mean"
+    """How token losses are averaged: `marsrl.training.loss_mean`, else `actor.loss_agg_mode`."""
+    scale: float | None = None
+    """`actor.loss_scale_factor`, by which `seq-mean-token-sum-norm` divides."""
+
+
+@dataclass(slots=True)
+class LossCall:
+    """One call of an update's loss."""
+
+    inputs: LossInputs
+    averaged: bool = False
+    """Whether `mean_loss` was called in it."""
+
+
+_call: ContextVar[LossCall | None] = ContextVar("loss_call", default=None)
+
+
+@contextmanager
+def giving(inputs: LossInputs) -> Iterator[LossCall]:
+    """Have the policy loss that is called inside read these inputs."""
+    token = _call.set(call := LossCall(inputs))
+    try:
+        yield call
+    finally:
+        _call.reset(token)
+
+
+def loss_inputs() -> LossInputs:
+    """What the policy loss that calls this can read.
+
+    Raises:
+        RuntimeError: it is not called by an update's policy loss.
+    """
+    return _current().inputs
+
+
+def _current() -> LossCall:
+    if (found := _call.get()) is None:
+        raise RuntimeError(
+            "loss_inputs() and mean_loss() are for policy losses, while an update computes them"
+        )
+    return found
+
+
+def mean_loss(losses: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """The mean over the mini-batch that the run's settings ask for, as verl's `agg_loss` and over turns: the
+    sum over micro-batches and the mean over ranks is the same for every cut.
+
+    Args:
+        losses: (R, T)
+        mask: (R, T) tokens in the loss, as the policy loss is given it.
+
+    Returns:
+        ()
+    """
+    call = _current()
+    call.averaged = True
+    weights = mean_weights(mask.bool(), call.inputs).to(losses.dtype)
+    return (losses.masked_fill(~mask.bool(), 0.0) * weights).sum() * call.inputs.ranks
+
+
+def mean_weights(mask: torch.Tensor, inputs: LossInputs) -> torch.Tensor:
+    """(R, T) what a token's loss counts for in the mean over the mini-batch; 0 where `mask` is.
+
+    Args:
+        mask: (R, T) tokens in the loss, boolean.
+        inputs: of the micro-batch; for a mean over turns with the column `turn`.
+
+    Raises:
+        ValueError: there is no such mean, or it lacks its scale.
+    """
+    if inputs.mean in tuple(LossMean):
+        return _turn_weights(mask, inputs)
+    kept = mask.to(torch.float32)
+    of_row = 1.0 / max(inputs.sequences, 1)
+    if inputs.mean == "token-mean":
+        return kept / max(inputs.tokens, 1)
+    if inputs.mean == "token-sum":
+        return kept
+    if inputs.mean == "seq-mean-token-sum":
+        return kept * of_row
+    if inputs.mean == "seq-mean-token-sum-norm" and inputs.scale:
+        return kept * of_row / inputs.scale
+    if inputs.mean == "seq-mean-token-mean":
+        return kept * of_row / kept.sum(dim=1, keepdim=True).clamp(min=1.0)
+    raise ValueError(f"no mean of token losses: {inputs.mean!r} with the scale {inputs.scale}")
+
+
+def _turn_weights(mask: torch.Tensor, inputs: LossInputs) -> torch.Tensor:
+    turns = inputs.columns[TURN].long()[mask]
+    rows = torch.arange(len(mask), device=mask.device)[:, None].expand_as(mask)[mask]
+    pairs, place, tokens = torch.unique(
+        torch.stack([rows, turns]), dim=1, return_inverse=True, return_counts=True
+    )
+    found = 1.0 / tokens[place]
+    if inputs.mean == LossMean.TURN:
+        found = found / max(inputs.turns, 1)
+    else:
+        turns_of_row = torch.bincount(pairs[0], minlength=len(mask))
+        found = found / turns_of_row[rows] / max(inputs.sequences, 1)
+    weights = torch.zeros(mask.shape, dtype=found.dtype, device=mask.device)
+    weights[mask] = found
+    return weights

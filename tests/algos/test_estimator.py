@@ -1,0 +1,87 @@
+"""What a method trains with the estimator that its settings choose."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from marsrl_verl.algos.estimator import Estimator, EstimatorConfig, estimated_advantages, estimated_rows
+from marsrl_verl.algos.marsrl.method import MarsRL
+from marsrl_verl.core.group import Group
+from marsrl_verl.core.request import Problem, RolloutRequest
+from marsrl_verl.core.rows import KL_PENALTIES, Rows
+from marsrl_verl.core.sequence import Sequence
+from marsrl_verl.core.trajectory import FinishReason, RewardResult, Trajectory
+from marsrl_verl.demo.prompts import TinyPrompts
+
+
+def group(name: str, rewards: list[float], role: str = "solver") -> Group:
+    members = [
+        Trajectory(
+            f"{name}#{k}",
+            [Sequence(role, [1], [1, 2], [0.0, 0.0])],
+            FinishReason.STOP,
+            reward=RewardResult(reward),
+        )
+        for k, reward in enumerate(rewards)
+    ]
+    return Group(RolloutRequest(name, Problem("p", "?", "1"), role, role, (), len(members)), members)
+
+
+GROUPS = [group("g0", [1, 0]), group("g1", [1, 1])]
+
+
+def settings(**changes) -> EstimatorConfig:
+    return EstimatorConfig(name="one", **changes)
+
+
+def test_a_group_with_equal_rewards_is_for_reinforce_alone():
+    names = {
+        one: [(ref.group, ref.trajectory) for ref in estimated_rows(settings(estimator=one), GROUPS)]
+        for one in Estimator
+    }
+    assert names == {
+        Estimator.GROUP: [(0, 0), (0, 1)],
+        Estimator.REINFORCE_PP: [(0, 0), (0, 1), (1, 0), (1, 1)],
+    }
+    config = {"seed": 1, "correction_rounds": 0, "train_roles": ["solver"]}
+    by_group = MarsRL(TinyPrompts(), **config)
+    by_step = MarsRL(TinyPrompts(), estimator="reinforce_pp", **config)
+    assert [by_group.trains([one]) for one in GROUPS] == [True, False]
+    assert [by_step.trains([one]) for one in (*GROUPS, group("g2", [1, 0], "verifier"))] == [
+        True,
+        True,
+        False,
+    ]
+    assert len(by_step.select(GROUPS, 1)) == 4
+
+
+def test_advantages_are_those_of_the_estimator_times_the_rows_factors():
+    config = settings(estimator="reinforce_pp")
+    rows = Rows.of(GROUPS, estimated_rows(config, GROUPS))
+    # Returns 1, 1, 0, 0, 1, 1, 1, 1: mean 3/4, squares 6/16 + 18/16 = 3/2, over 7.
+    scale = 1 / np.sqrt(1.5 / 7 + 1e-8)
+    expected = np.array([0.25, 0.25, -0.75, -0.75, 0.25, 0.25, 0.25, 0.25]) * scale
+    found = estimated_advantages(config, rows)
+    assert found.dtype == np.float32
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    factors = np.array([1.0, 2.0, 1.0, 1.0])
+    np.testing.assert_allclose(
+        estimated_advantages(config, rows, factors), expected * np.repeat(factors, 2), rtol=1e-6
+    )
+    relative = settings(normalize_std=False)
+    rows = Rows.of(GROUPS, estimated_rows(relative, GROUPS))
+    assert estimated_advantages(relative, rows, np.array([1.0, 2.0])).tolist() == [0.5, 0.5, -1.0, -1.0]
+
+
+@pytest.mark.parametrize("estimator", Estimator)
+def test_kl_lowers_what_tokens_before_it_are_worth(estimator):
+    config = settings(estimator=estimator, normalize_std=estimator is not Estimator.GROUP)
+    groups = [group("g", [1, 0])]
+    rows = Rows.of(groups, estimated_rows(config, groups))
+    rows.columns[KL_PENALTIES] = np.array([0.0, 0.0, 0.5, 0.0], dtype=np.float32)
+    found = estimated_advantages(config, rows)
+    if estimator is Estimator.GROUP:
+        assert found.tolist() == [0.75, 0.75, -0.75, -0.75]
+    else:
+        assert found[0] == found[1] > found[3] > found[2], "the token after it is not to blame"
