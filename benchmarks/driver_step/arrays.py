@@ -22,7 +22,8 @@ from benchmarks.driver_step.inputs import (
     trainer_values,
 )
 from benchmarks.driver_step.interface import Call, Driver, Place, Worker
-from marsrl_verl.algos.marsrl.method import MarsRL, PromptLimits
+from marsrl_verl.algos.base import PromptLimits
+from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER, MathPrompts
 from marsrl_verl.algos.marsrl.verdict import Verdict
 from marsrl_verl.config.schema import MarsRLConfig, read_settings

@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from marsrl_verl.algos.base import BaseConfig
 from marsrl_verl.core.advantages import comparable_rows, group_relative, reinforce_plus_plus
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.method import RunView
 from marsrl_verl.core.rows import RowRef, Rows
 from marsrl_verl.settings.choices import Choice
-from marsrl_verl.settings.declaration import MethodConfig, Needs, limits
+from marsrl_verl.settings.declaration import Needs, limits
 from marsrl_verl.settings.issues import ConfigIssue
 
 
@@ -26,7 +27,7 @@ class Estimator(Choice):
     """The returns of all tokens of the step (REINFORCE++, arXiv 2501.03262)."""
 
 
-class EstimatorConfig(MethodConfig):
+class EstimatorConfig(BaseConfig):
     """What a method has that lets its settings choose the estimator."""
 
     estimator: Estimator = Estimator.GROUP
@@ -39,7 +40,8 @@ class EstimatorConfig(MethodConfig):
     )
     """Discount of a reward for each token before it (`reinforce_pp`)."""
     normalize_std: bool = limits(True, needs=Needs("estimator", Estimator.GROUP))
-    """Divide group-relative rewards by the group's standard deviation (GRPO)."""
+    """Divide group-relative rewards by the group's standard deviation (GRPO); false: Dr. GRPO (arXiv
+    2503.20783)."""
 
 
 def estimator_checks(run: RunView) -> list[ConfigIssue]:
@@ -57,6 +59,14 @@ def estimator_checks(run: RunView) -> list[ConfigIssue]:
     return [ConfigIssue("algorithm.use_kl_in_reward", what, fix, True)]
 
 
+def has_contrast(config: EstimatorConfig, groups: Sequence[Group]) -> bool:
+    """Whether the estimator has anything to compare: relative to a group, rewards that are not all equal (0 <
+    #correct < G)."""
+    if config.estimator is Estimator.GROUP:
+        return any(len(set(group.rewards)) > 1 for group in groups)
+    return bool(estimated_rows(config, groups))
+
+
 def estimated_rows(config: EstimatorConfig, groups: Sequence[Group]) -> list[RowRef]:
     """The sequences that the estimator gives an advantage to (`core.advantages.comparable_rows`)."""
     return comparable_rows(groups, differing=config.estimator is Estimator.GROUP)
@@ -70,7 +80,7 @@ def estimated_advantages(
     Args:
         config: the method's settings.
         rows: of the step.
-        factors: (B,) of the rows, such as `core.advantages.balance_roles`; None: 1.
+        factors: (B,) of the rows, such as those of their roles; None: 1.
     """
     scale: Any = 1.0 if factors is None else factors
     if config.estimator is Estimator.GROUP:

@@ -13,8 +13,35 @@ import numpy as np
 from numpy.typing import NDArray
 
 from marsrl_verl.core.rows import ENTROPIES, OLD_LOG_PROBS, RESPONSE_MASK, Rows
-from marsrl_verl.settings.choices import EntropyScope
-from marsrl_verl.settings.declaration import MasteredTokensConfig
+from marsrl_verl.settings.choices import Choice
+from marsrl_verl.settings.declaration import Switched, limits
+
+
+class EntropyScope(Choice):
+    """Whose entropy is compared with the target."""
+
+    SEQUENCE = "sequence"
+    """The mean over the sample's own tokens, as in Eq. 10."""
+    BATCH = "batch"
+    """The mean over all trained tokens of the step."""
+    ROLE = "role"
+    """The mean over the step's trained tokens of the sample's role."""
+
+
+class MasteredTokensConfig(Switched):
+    """Dynamic masking of well-mastered positive tokens (UloRL, §3.2)."""
+
+    enabled: bool = False
+    """Leave them out of the loss; the loss is still divided by all tokens."""
+    probability: float = limits(0.99, gt=0.0, le=1.0, fix="0.99 is the paper's.")
+    """A token is mastered from this probability on (τ)."""
+    target_entropy: float = limits(
+        0.2, gt=0.0, why="nothing is masked at or above it", fix="0.2 is the paper's."
+    )
+    """Tokens are left out only while entropy is below it, nats (σ)."""
+    scope: EntropyScope = EntropyScope.SEQUENCE
+    """Whose entropy is compared: the sample's own (`sequence`, as in the equation), that of all the
+    step's tokens (`batch`), or that of its role's tokens (`role`)."""
 
 
 @dataclass(frozen=True, slots=True)

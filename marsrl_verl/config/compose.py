@@ -15,6 +15,7 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from marsrl_verl.algos.registry import KEY as METHOD_KEY
 from marsrl_verl.config import resolvers
 from marsrl_verl.config.command_line import METHOD_NODES, Arguments, check_overrides, unknown_key_issue
 from marsrl_verl.config.explain import explain
@@ -46,6 +47,7 @@ ROOT = "marsrl"
 """The root configuration that is composed unless another is named."""
 AUTO = "auto"
 """The option of group `cluster` that stands for "look at the machine"."""
+_EVALUATION = "marsrl.evaluation."
 NODE_GPUS = 8
 """GPUs of a node of the cluster presets."""
 _OWN_GROUPS = (
@@ -193,6 +195,10 @@ def _compose(arguments: Arguments, overrides: list[str]) -> tuple[DictConfig, di
     ConfigStore.instance().store(name="marsrl_schema", node=defaults(MarsRLConfig), package="marsrl")
     # Hydra looks for the root configuration in the first folder only, for groups in all of them.
     first, *others = _folders(arguments)
+    named = {setting_of(text) for text in overrides}
+    if METHOD_KEY in named and "algo" not in named and first == config_folder():
+        # A class by its name has its own defaults, not those of the preset that is usual.
+        overrides = [*overrides, "~algo"]
     search_path = [verl_search_path(), *(f"file://{folder}" for folder in others)]
     GlobalHydra.instance().clear()
     with initialize_config_dir(config_dir=str(first), version_base="1.3"):
@@ -238,7 +244,7 @@ def checked_tree(raw: DictConfig, words: Iterable[str] = ()) -> dict[str, Any]:
     if not isinstance(node, dict):
         what = "The plugin's own settings lie below this key."
         raise ConfigError([ConfigIssue("marsrl", what, "Leave it out and set keys below it.", node)])
-    foreign = _named_evaluation(node, words)
+    foreign = _named_foreign(node, words)
     tree["marsrl"] = node = with_defaults(node)
     others = {name: value for name, value in tree.items() if name != "marsrl"}
     issues = [_unknown(item.key, item.siblings) for item in unknown_keys(others)]
@@ -266,15 +272,17 @@ def _named_roles(node: dict[str, Any], words: Iterable[str]) -> list[ConfigIssue
     ]
 
 
-def _named_evaluation(node: dict[str, Any], words: Iterable[str]) -> list[ConfigIssue]:
-    """Settings of another method's evaluation that the command line names, or that an option of `evaluation`
-    named there turns on. 0 and null say "nothing of it", which holds for a method that has nothing of it."""
+def _named_foreign(node: dict[str, Any], words: Iterable[str]) -> list[ConfigIssue]:
+    """Settings of other methods that the command line names, or, of their evaluation, that an option of
+    `evaluation` named there turns on. 0 and null say "nothing of it", which holds for a method that has
+    nothing of it."""
     named = {setting_of(word) for word in words}
     usual = foreign_settings(chosen_method(node["algo"]))
     return [
-        other_methods_setting(f"marsrl.evaluation.{key}", node, value)
+        other_methods_setting(key, node, value)
         for key, value in left_out(node).items()
-        if f"marsrl.evaluation.{key}" in named or ("evaluation" in named and value and value != usual[key])
+        if key in named
+        or (key.startswith(_EVALUATION) and "evaluation" in named and value and value != usual[key])
     ]
 
 

@@ -6,6 +6,7 @@ The YAML files under `configs/` fill this schema. `marsrl.algo` has the settings
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any
 
@@ -179,10 +180,12 @@ class MarsRLConfig(Settings):
     `default_prompts`."""
     reward: dict[str, RewardSpec] = Field(default_factory=dict)
     """How responses are scored: for each of the method's roles a reward class
-    (`marsrl_verl.rewards.base.RoleReward`)."""
+    (`marsrl_verl.rewards.base.RoleReward`). In presets `default` is that of all roles, but for those that the
+    method scores otherwise (`Method.rewards`) and those with an entry of their own."""
     roles: dict[str, RoleSampling] = Field(default_factory=dict)
     """Limits and sampling of each of the method's roles. Those of the role that `marsrl.external_solver`
-    plays have no effect."""
+    plays have no effect. In presets `default` is for all roles; what an entry of a role's own leaves out is
+    taken from it."""
     pipeline: PipelineConfig = Field(default_factory=PipelineConfig)
     """What is decoded when."""
     training: TrainingConfig = Field(default_factory=TrainingConfig)
@@ -247,7 +250,7 @@ def node_issues(
 
 def other_methods_setting(key: str, node: Mapping[str, Any], value: Any = None) -> ConfigIssue:
     """A setting that other methods have."""
-    fix = f"It is a setting of {' and '.join(_having(key))}, and the method is {node['algo']['name']}."
+    fix = f"It is a setting of {', '.join(_having(key))}, and the method is {node['algo']['name']}."
     return ConfigIssue(key, "There is no such key.", fix, value)
 
 
@@ -258,12 +261,18 @@ def method_nodes(method: type[Method]) -> dict[str, type[Settings]]:
 
 BY_ROLE: dict[str, type[Settings]] = {"roles": RoleSampling, "reward": RewardSpec}
 """Nodes that have an entry for each role of the method."""
+DEFAULT = "default"
+"""In presets, an entry for all roles."""
 
 
 def _role_issues(name: str, node: Any, roles: tuple[str, ...]) -> list[ConfigIssue]:
     """Entries of roles that the method does not have."""
     given = node if isinstance(node, Mapping) else {}
-    return [unknown_role(f"marsrl.{name}.{role}", str(role), roles) for role in given if role not in roles]
+    return [
+        unknown_role(f"marsrl.{name}.{role}", str(role), roles)
+        for role in given
+        if role not in (*roles, DEFAULT)
+    ]
 
 
 def unknown_role(key: str, role: str, roles: tuple[str, ...]) -> ConfigIssue:
@@ -275,31 +284,46 @@ def unknown_role(key: str, role: str, roles: tuple[str, ...]) -> ConfigIssue:
 
 def with_defaults(node: dict[str, Any]) -> dict[str, Any]:
     """The node with what its method adds: its settings, its evaluation's, its prompts, and an entry for each
-    of its roles. What presets for several methods say of other installed methods' roles and evaluations is
-    left out."""
+    of its roles. What presets for several methods say of other installed methods' roles and evaluations, and
+    of settings that several of them share, is left out."""
     method = chosen_method(node["algo"])
-    filled = {**node, "algo": _filled(defaults(method.Config), node["algo"])}
-    if isinstance(given := node.get("evaluation", {}), dict):
-        filled["evaluation"] = _filled(defaults(method.Evaluation), _without(given, foreign_settings(method)))
+    foreign, filled = foreign_settings(method), dict(node)
+    for name, kind in method_nodes(method).items():
+        if isinstance(given := node.get(name, {}), dict):
+            filled[name] = _filled(defaults(kind), _without(given, foreign, f"marsrl.{name}."))
     if isinstance(given := node.get("prompts", {}), dict) and given.get("target", UNSET) == UNSET:
         filled["prompts"] = {**given, "target": method.default_prompts}
-    others = {role for one in installed_classes() for role in one.roles} - set(method.roles)
+    roles = method.roles
+    others = {role for one in installed_classes() for role in one.roles} - set(roles)
     for name, kind in BY_ROLE.items():
         given = node.get(name, {})
         if not isinstance(given, dict):
             continue  # the message about its kind comes later
-        entries = {role: _filled(defaults(kind), given.get(role, {})) for role in method.roles}
-        rest = {role: one for role, one in given.items() if role not in entries and role not in others}
-        filled[name] = {**entries, **rest}
+        common = _filled(defaults(kind), given.get(DEFAULT, {}))
+        if not isinstance(common, dict):
+            continue  # likewise
+        own = method.rewards if name == "reward" else {}
+        usual = {role: {**defaults(kind), "target": own[role]} if role in own else common for role in roles}
+        entries = {role: _filled(usual[role], given.get(role, {})) for role in roles}
+        left = {*entries, *others, DEFAULT}
+        filled[name] = {**entries, **{role: one for role, one in given.items() if role not in left}}
     return filled
 
 
 def foreign_settings(method: type[Method]) -> dict[str, Any]:
-    """Settings that only other installed methods' evaluations have, with their defaults: dotted keys below
-    `marsrl.evaluation`."""
-    own = _flat(defaults(method.Evaluation))
-    others = (_flat(defaults(other.Evaluation)) for other in installed_classes())
-    return {key: usual for settings in others for key, usual in settings.items() if key not in own}
+    """Settings that presets for several methods may have and this method does not, with their defaults, by
+    dotted keys: those of any other installed method's evaluation, and those of `marsrl.algo` that two or more
+    of the others share."""
+    found: dict[str, Any] = {}
+    others = [other for other in installed_classes() if other is not method]
+    for name, least in (("evaluation", 1), ("algo", 2)):
+        kind = method_nodes(method)[name]
+        own = {*_flat(defaults(kind)), *kind.model_fields}
+        theirs = [_flat(defaults(method_nodes(other)[name])) for other in others]
+        having = Counter(key for settings in theirs for key in settings if key not in own)
+        usual = {key: value for settings in reversed(theirs) for key, value in settings.items()}
+        found |= {f"marsrl.{name}.{key}": usual[key] for key, count in having.items() if count >= least}
+    return found
 
 
 def _flat(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
@@ -314,22 +338,24 @@ def _flat(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def left_out(node: Mapping[str, Any]) -> dict[str, Any]:
-    """What `with_defaults` leaves out of `marsrl.evaluation`, by dotted keys below it."""
-    foreign = foreign_settings(chosen_method(node["algo"]))
-    given = node.get("evaluation", {})
-    return (
-        {key: value for key, value in _flat(given).items() if key in foreign}
-        if isinstance(given, dict)
-        else {}
-    )
+    """What `with_defaults` leaves out of the nodes that a method declares, by dotted keys."""
+    method = chosen_method(node["algo"])
+    given = {name: node.get(name) for name in method_nodes(method)}
+    foreign = foreign_settings(method)
+    return {key: value for key, value in _flat(given, "marsrl.").items() if key in foreign}
 
 
-def _without(node: dict[str, Any], keys: Collection[str], prefix: str = "") -> dict[str, Any]:
-    return {
-        name: _without(value, keys, f"{prefix}{name}.") if isinstance(value, dict) else value
-        for name, value in node.items()
-        if f"{prefix}{name}" not in keys
-    }
+def _without(node: dict[str, Any], keys: Collection[str], prefix: str) -> dict[str, Any]:
+    """The node without these keys, and without nodes of which they are all."""
+    kept = {}
+    for name, value in node.items():
+        if isinstance(value, dict) and value:
+            value = _without(value, keys, f"{prefix}{name}.")
+            if not value:
+                continue
+        if f"{prefix}{name}" not in keys:
+            kept[name] = value
+    return kept
 
 
 def _filled(usual: dict[str, Any], node: Any) -> Any:

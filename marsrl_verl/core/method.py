@@ -214,9 +214,12 @@ class Method(ABC):
     default_prompts: ClassVar[str] = "marsrl_verl.core.prompts:ProblemPrompts"
     """That class, where the configuration names none."""
     roles: ClassVar[tuple[str, ...]]
-    """Roles that are asked, in training or in the evaluation of the method."""
+    """Roles that are asked, in training or in the evaluation of the method. None is called `default`."""
     answering_roles: ClassVar[tuple[str, ...]] = ()
     """Roles whose responses answer the problem: what a reward function of verl's scores."""
+    rewards: ClassVar[Mapping[str, str]] = {}
+    """By role, the reward class (`package.module:Class`) of those that are scored otherwise than by the
+    presets' one (`marsrl.reward.default`)."""
     rollouts: ClassVar[tuple[str, ...]] = ("single_call",)
     """The rollout programs of its requests: a built-in one's name, or `package.module:Class`."""
     rollout: ClassVar[str] = "single_call"
@@ -380,6 +383,16 @@ class Method(ABC):
     def masks(self, rows: Rows, advantages: NDArray[np.float32]) -> NDArray[np.bool_] | None:
         """(N,) tokens that are left out of the loss and still count in its normaliser; None: no token."""
         return None
+
+    @property
+    def masks_by_entropy(self) -> bool:
+        """Whether `masks` looks at entropies under the weights about to be updated: rows whose
+        log-probabilities are recorded are then computed again."""
+        return False
+
+    def token_shares(self, rows: Rows, advantages: NDArray[np.float32]) -> Mapping[str, NDArray[np.bool_]]:
+        """(N,) tokens whose share among the trained ones is logged, by the metric's name."""
+        return {}
 
     def train_policies(self, step: int, trained: frozenset[str]) -> frozenset[str]:
         """The policies whose turn it is, of those with weights."""

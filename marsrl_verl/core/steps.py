@@ -76,10 +76,6 @@ def split_steps(
     beginning of a response) ends no step. What follows the last separator is a step of its own. The thinking
     part is closed by the step in which the last `</think>` ends (arXiv 2509.26628, released code).
 
-    AttnRL's released code, `split_after_tokens`, differs at blank lines before any text, at two tokens of
-    blank lines in a row, at a blank line and then a line break, at a blank line that two tokens spell, and in
-    a response without line breaks.
-
     Args:
         response_ids: T ids.
         texts: what each of them adds to the text.
@@ -95,26 +91,10 @@ def split_steps(
         ends = [end for end, breaks in runs if breaks >= len(separator) and end < len(pieces)]
         if ends:
             break
-    return _steps(pieces, ends)
+    return steps_ending(pieces, ends)
 
 
-def split_after_tokens(
-    response_ids: Sequence[int], texts: TokenTexts, *, separators: Sequence[str] = SEPARATORS
-) -> Steps:
-    """Cut a response as AttnRL's released code does: a step ends after every single token whose text holds
-    the separator, and a response without any such token has a step for each of its tokens.
-
-    Arguments and result are those of `split_steps`.
-    """
-    pieces = [texts[token] for token in response_ids]
-    for separator in separators:
-        ends = [end for end, piece in enumerate(pieces, 1) if separator in piece]
-        if ends:
-            return _steps(pieces, [end for end in ends if end < len(pieces)])
-    return _steps(pieces, list(range(1, len(pieces))))
-
-
-def _steps(pieces: Sequence[str], ends: Sequence[int]) -> Steps:
+def steps_ending(pieces: Sequence[str], ends: Sequence[int]) -> Steps:
     """The steps that end inside a response and after it, with those of its thinking part."""
     if not pieces:
         return Steps((), 0)

@@ -118,12 +118,12 @@ def build_tree(paths: Sequence[Path]) -> Tree:
 
 def leaf_counts(tree: Tree) -> npt.NDArray[np.int64]:
     """(M,) |L(s)|: the leaves below each node, itself included."""
-    return _sum_up(tree, np.ones(len(tree.leaf), dtype=np.int64))
+    return sum_up(tree, np.ones(len(tree.leaf), dtype=np.int64))
 
 
 def values(tree: Tree) -> npt.NDArray[np.float64]:
     """(M,) V(s): the mean reward over the leaves below each node (arXiv 2509.26628, eq. 2)."""
-    return _sum_up(tree, tree.reward) / leaf_counts(tree)
+    return sum_up(tree, tree.reward) / leaf_counts(tree)
 
 
 def tree_advantages(tree: Tree) -> npt.NDArray[np.float64]:
@@ -138,30 +138,7 @@ def tree_advantages(tree: Tree) -> npt.NDArray[np.float64]:
     return ((value - value[ROOT]) + (value - value[above])) / np.sqrt(leaf_counts(tree))
 
 
-def treerl_advantages(tree: Tree) -> npt.NDArray[np.float64]:
-    """(M,) as TreeRL's released code has them (arXiv 2506.11902), 0 for the root.
-
-    Rewards are centred by leaving one out, sums are divided by sqrt(|L|) before the mean over |L|, and a
-    segment whose value is its parent's takes the parent's local part.
-    """
-    count = len(tree.leaf)
-    if count == 1:  # there is nothing to compare with
-        return np.zeros(len(tree.parent))
-    centred = tree.reward - (tree.reward.sum() - tree.reward) / (count - 1)
-    leaves = leaf_counts(tree)
-    value = _sum_up(tree, centred) / (leaves * np.sqrt(leaves))
-    local = np.zeros(len(value))
-    result = np.zeros(len(value))
-    for node in range(1, len(value)):
-        above = int(tree.parent[node])
-        local[node] = value[node] - value[above]
-        if abs(local[node]) < 1e-8:
-            local[node] = local[above]
-        result[node] = local[node] + value[node]
-    return result
-
-
-def _sum_up(tree: Tree, at_leaves: npt.NDArray) -> npt.NDArray:
+def sum_up(tree: Tree, at_leaves: npt.NDArray) -> npt.NDArray:
     """For each node the sum over the leaves below it; children come after parents."""
     total = np.zeros(len(tree.parent), dtype=at_leaves.dtype)
     np.add.at(total, tree.leaf, at_leaves)

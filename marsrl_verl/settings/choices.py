@@ -15,17 +15,6 @@ class Choice(str, Enum):
         return format(str(self), spec)
 
 
-class EntropyScope(Choice):
-    """Whose entropy is compared with the target."""
-
-    SEQUENCE = "sequence"
-    """The mean over the sample's own tokens, as in Eq. 10."""
-    BATCH = "batch"
-    """The mean over all trained tokens of the step."""
-    ROLE = "role"
-    """The mean over the step's trained tokens of the sample's role."""
-
-
 class OffPolicyMode(Choice):
     """What the loss takes as old log-probabilities, and whether it weights tokens."""
 

@@ -18,8 +18,6 @@ from typing import Any, get_args
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic_core import PydanticCustomError
 
-from marsrl_verl.settings.choices import EntropyScope
-
 UNSET = "???"
 """Stands for a value that somebody has to name (OmegaConf's mark)."""
 OWN_MESSAGE = "setting"
@@ -165,22 +163,6 @@ class RoleSampling(Settings):
         return value
 
 
-class MasteredTokensConfig(Switched):
-    """Dynamic masking of well-mastered positive tokens (UloRL, §3.2)."""
-
-    enabled: bool = False
-    """Leave them out of the loss; the loss is still divided by all tokens."""
-    probability: float = limits(0.99, gt=0.0, le=1.0, fix="0.99 is the paper's.")
-    """A token is mastered from this probability on (τ)."""
-    target_entropy: float = limits(
-        0.2, gt=0.0, why="nothing is masked at or above it", fix="0.2 is the paper's."
-    )
-    """Tokens are left out only while entropy is below it, nats (σ)."""
-    scope: EntropyScope = EntropyScope.SEQUENCE
-    """Whose entropy is compared: the sample's own (`sequence`, as in the equation), that of all the
-    step's tokens (`batch`), or that of its role's tokens (`role`)."""
-
-
 class MethodConfig(Settings):
     """What every method has; each adds its own settings (`core.method.Method.Config`)."""
 
@@ -188,5 +170,3 @@ class MethodConfig(Settings):
     """The method: the name of an installed one, or `package.module:Class`."""
     group_size: int = limits(8, ge=2, why="advantages compare the responses of a group")
     """Responses per stage input (G)."""
-    mastered_tokens: MasteredTokensConfig = Field(default_factory=MasteredTokensConfig)
-    """Which tokens of correct responses are left out of the loss."""

@@ -4,7 +4,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from marsrl_verl.algos.marsrl.method import MarsRL, PromptLimits
+from marsrl_verl.algos.base import PromptLimits
+from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.algos.marsrl.prompts import MathPrompts
 from marsrl_verl.algos.marsrl.verdict import Verdict
 from marsrl_verl.core.group import Group

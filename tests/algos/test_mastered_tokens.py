@@ -10,14 +10,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marsrl_verl.algos.mastered_tokens import MasteredTokens
+from marsrl_verl.algos.mastered_tokens import EntropyScope, MasteredTokens, MasteredTokensConfig
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.rows import ENTROPIES, OLD_LOG_PROBS, RESPONSE_MASK, RowRef, Rows
 from marsrl_verl.core.sequence import Sequence
 from marsrl_verl.core.trajectory import FinishReason, Trajectory
-from marsrl_verl.settings.choices import EntropyScope
-from marsrl_verl.settings.declaration import MasteredTokensConfig
 
 # Four rows: entropies 0.1 and 0.3 | 0.05 | 0.5 | 0.1, the last one with a negative advantage.
 PROBABILITIES = [[0.995, 0.5], [0.995, 0.99], [0.999, 0.2], [0.999, 0.999]]

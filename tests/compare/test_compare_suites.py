@@ -32,12 +32,12 @@ def test_methods_differ_in_what_is_trained(tmp_path):
     trained = {}
     for run in plan_runs(load_suite("marsrl"), 1, tmp_path):
         algo = compose_config(parse_arguments(list(run.overrides))).config.marsrl.algo
-        trained[run.method] = (list(algo.train_roles), algo.correction_rounds)
+        trained[run.method] = (algo.name, list(algo.get("train_roles", ["solver"])))
     assert trained == {
-        "grpo": (["solver"], 0),
-        "marsrl_s": (["solver"], 2),
-        "marsrl_vc": (["verifier", "corrector"], 2),
-        "marsrl": (["solver", "verifier", "corrector"], 2),
+        "grpo": ("grpo", ["solver"]),
+        "marsrl_s": ("marsrl", ["solver"]),
+        "marsrl_vc": ("marsrl", ["verifier", "corrector"]),
+        "marsrl": ("marsrl", ["solver", "verifier", "corrector"]),
     }
 
 

@@ -9,11 +9,14 @@ import pytest
 from messages import assert_refused
 
 from marsrl_verl.algos import registry
+from marsrl_verl.config.command_line import parse_arguments
+from marsrl_verl.config.compose import compose_config
+from marsrl_verl.settings.issues import ConfigError
 
 CODE = '''
 from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.algos.marsrl.config import Config as Base
-from marsrl_verl.core.method import LossSpec, Method
+from marsrl_verl.core.method import LossSpec, Method, Stage, StagePlan
 from marsrl_verl.settings.declaration import limits
 from marsrl_verl.settings.issues import ConfigIssue
 
@@ -42,8 +45,12 @@ class Voting(MarsRL):
 class OwnLoss(Voting):
     loss = classmethod(lambda cls, config: LossSpec("strange_voting.loss:of_turns"))
 
-class Plain(Voting):
-    masks = Method.masks
+class Bare(Method):
+    """As little as a method can be, with a role that no other has."""
+    roles = ("agent",)
+    stages = (Stage("act", "agent"),)
+    plan = classmethod(lambda cls, config: (StagePlan("act", "agent", 1, True, config.group_size),))
+    first_requests = trains = select = advantages = None
 
 class Once:
     async def run(self, request, context):
@@ -140,10 +147,49 @@ def test_its_policy_loss_is_the_only_one(run, package):
     )
 
 
-def test_a_masking_that_it_does_not_do_is_refused(run, package):
-    key = "marsrl.algo.mastered_tokens.enabled"
-    done = run("marsrl.algo.name=strange_voting.method:Plain", f"{key}=true", "cluster=cpu")
-    assert_refused(done, f"{key} = True", "leaves no token out of its loss")
+BARE = "marsrl.algo.name=strange_voting.method:Bare"
+
+
+def composed(*words: str):
+    """The plugin's node of a command line."""
+    return compose_config(parse_arguments([*words, "cluster=cpu"])).config.marsrl
+
+
+def test_a_class_by_its_name_has_its_own_defaults(package):
+    node = composed(BARE)
+    assert node.algo == {"name": "strange_voting.method:Bare", "group_size": 8}
+    with pytest.raises(ConfigError) as refused:
+        composed(BARE, "algo=marsrl_vc")
+    assert "marsrl.algo.train_roles" in str(refused.value)
+    assert "It is a setting of marsrl, and the method is strange_voting.method:Bare." in str(refused.value)
+
+
+def test_presets_hold_for_its_roles(package):
+    node = composed(BARE)
+    assert set(node.roles) == set(node.reward) == {"agent"}
+    assert (node.roles.agent.max_new_tokens, node.roles.agent.temperature) == (48, 1.0)
+    assert node.reward.agent.target == "marsrl_verl.rewards.exact:ExactAnswerReward"
+    published = composed(BARE, "model=qwen3_4b_thinking_2507")
+    assert published.roles.agent.max_prompt_tokens == 12288
+    assert "mastered_tokens" not in published.algo, "what several methods share, and it does not have"
+    own = composed(BARE, "marsrl.roles.agent.max_new_tokens=7", "reward=math_verify")
+    assert (own.roles.agent.max_new_tokens, own.roles.agent.max_prompt_tokens) == (7, 24)
+
+
+REFUSED_BY_BARE = {
+    "a masking that it does not do": ("marsrl.algo.mastered_tokens.enabled", "true", "grpo, marsrl"),
+    "another's role": ("marsrl.roles.solver.temperature", "0.5", "Its roles: agent."),
+    "all roles at once": ("marsrl.roles.default.temperature", "0.5", "Its roles: agent."),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED_BY_BARE)
+def test_what_it_does_not_have_is_refused_on_the_command_line(package, case):
+    key, value, said = REFUSED_BY_BARE[case]
+    with pytest.raises(ConfigError) as refused:
+        composed(BARE, f"{key}={value}")
+    text = str(refused.value)
+    assert ".".join(key.split(".")[:3]) in text and said in text
 
 
 SEGMENTS, MIN_GROUP = "marsrl.pipeline.max_segments", "marsrl.pipeline.min_group"

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scheduler_tools import marsrl, problems
 
-from marsrl_verl.core.advantages import balance_roles, comparable_rows, group_relative
+from marsrl_verl.core.advantages import comparable_rows, group_relative
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.request import RolloutRequest
 from marsrl_verl.core.rows import RESPONSE_MASK, ROLLOUT_LOG_PROBS, TOKEN_VERSIONS, RowRef, Rows
@@ -99,15 +99,6 @@ def test_every_sequence_of_a_trajectory_gets_its_groups_advantage():
     found = group_relative(rows, normalize_std=False)
     # The third plain trajectory has no token; its reward counts in the mean 1/3.
     assert found == pytest.approx([2 / 3, -1 / 3, 0.5, 0.5, -0.5, -0.5])
-
-
-def test_roles_are_those_of_sequences_and_balanced_by_their_tokens():
-    rows = Rows.of([TALK], comparable_rows([TALK]))
-    found = balance_roles(rows, "roles", {"reason": 2.0})
-    # 7 trained tokens, 2 roles: meta has 3 of them, reason 4.
-    meta, reason = 7 / (2 * 3), 2.0 * 7 / (2 * 4)
-    assert found == pytest.approx([meta, reason, meta, reason])
-    assert balance_roles(rows).tolist() == [1.0] * 4
 
 
 @given(st.permutations(range(6)))

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marsrl_verl.core.steps import Steps, TokenTexts, split_after_tokens, split_steps
+from marsrl_verl.core.steps import Steps, TokenTexts, split_steps
 from marsrl_verl.core.thinking import closing_token
 
 CLOSE = 7
@@ -44,28 +44,6 @@ def split(*texts: str, **options) -> Steps:
 )
 def test_where_steps_end(texts, ends):
     assert split(*texts).ends == ends
-
-
-@pytest.mark.parametrize(
-    ("texts", "ends", "released"),
-    [
-        (("a", "\n\n", "b"), (2, 3), (2, 3)),
-        (("a", "\n", "b"), (2, 3), (2, 3)),
-        (("\n\n", "a", "\n\n", "b"), (3, 4), (1, 3, 4)),  # a blank line before any text
-        (("a", "\n\n", "\n\n", "b"), (3, 4), (2, 3, 4)),  # two tokens of blank lines
-        (("a", "\n\n", "\n", "b"), (3, 4), (2, 4)),  # a blank line, then a line break
-        (("a", "\n", "\n", "b"), (3, 4), (2, 3, 4)),  # a blank line that two tokens spell
-        (("a", "b", "c"), (3,), (1, 2, 3)),  # no line break
-        (("a", "\n\n"), (2,), (2,)),  # one at the end
-        (("a", "\n\n", "</think>", "\n\n", "b"), (2, 4, 5), (2, 4, 5)),
-        ((), (), ()),
-    ],
-)
-def test_where_the_released_code_cuts_otherwise(texts, ends, released):
-    assert split(*texts).ends == ends
-    steps = split_after_tokens(*pieces(*texts))
-    assert steps.ends == released
-    assert steps.thinking == (1 if "</think>" in texts else len(released))
 
 
 def test_one_kind_of_separator_alone():

@@ -11,7 +11,6 @@ from marsrl_verl.core.tree import (
     build_tree,
     leaf_counts,
     tree_advantages,
-    treerl_advantages,
     values,
 )
 
@@ -99,17 +98,6 @@ def test_a_branch_at_the_first_token_and_at_the_end():
     assert [end for end, _ in tree.segments_of(2)] == [4, 7]
 
 
-def test_treerl_worked_out_by_hand():
-    """Two responses, one cut in r0 (rewards 1, 0, and 0 for r1): leave-one-out 1, -1/2, -1/2. The beginning
-    has sum 1/2 over 2 leaves: 0.5 / sqrt(2) / 2; the root's sum is 0."""
-    paths = [Path("r0", 5, 1.0), Path("r1", 5, 0.0), Path("a", 5, 0.0, "r0", 2)]
-    found = by_segment(paths, treerl_advantages)
-    shared = 0.5 / 2**0.5 / 2
-    assert found[("r0", 2)] == pytest.approx(2 * shared)
-    assert found[("r0", 5)] == pytest.approx(2 * 1 - shared)
-    assert found[("r1", 5)] == pytest.approx(-1.0)
-
-
 @pytest.mark.parametrize(
     ("paths", "message"),
     [
@@ -171,4 +159,3 @@ def test_the_order_of_siblings_does_not_matter(paths, random):
 def test_equal_rewards_give_no_advantage(paths):
     equal = [Path(path.name, path.length, 1.0, path.parent, path.branch) for path in paths]
     assert not tree_advantages(build_tree(equal)).any()
-    assert treerl_advantages(build_tree(equal)) == pytest.approx(0.0)

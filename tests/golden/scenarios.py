@@ -50,7 +50,6 @@ SEGMENTS = {"pipeline.max_segments": 3}
 _ONE_ROUND = {"algo.correction_rounds": 1}
 
 SCENARIOS: dict[str, Scenario] = {
-    "grpo": scenario("grpo", {"algo.group_size": 4, "pipeline.mode": "sequential"}, problems=4),
     "marsrl_sequential": _marsrl({"pipeline.mode": "sequential"}, problems=1),
     "marsrl_pipelined": _marsrl(problems=1),
     "marsrl_segments": _marsrl(SEGMENTS, problems=1),

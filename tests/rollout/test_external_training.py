@@ -12,10 +12,11 @@ import pytest
 from fake_tokenizers import AddedTokens
 from marsrl_script import ScriptedEngine, SkillModel, score_by_box
 
+from marsrl_verl.algos.base import PromptLimits
 from marsrl_verl.algos.marsrl.config import Config
 from marsrl_verl.algos.marsrl.evaluation.loop import VerifyCorrect
 from marsrl_verl.algos.marsrl.evaluation.loop_rules import LoopRules
-from marsrl_verl.algos.marsrl.method import MarsRL, PromptLimits
+from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.algos.marsrl.prompts import SOLVER, MathPrompts
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.policy import Policy, PolicyKind, PolicySet

@@ -266,7 +266,6 @@ class Bench:
         self.trainer.settings.pipeline.updates_per_step = case.updates
         self.trainer.settings.training.share_prefixes = case.share
         self.module.config._attn_implementation = case.attention
-        self.trainer.settings.algo.mastered_tokens.enabled = case.masked
         self.trainer.method.mastered = replace(self.trainer.method.mastered, enabled=case.masked)
         turns = case.mean in TURN_MEANS
         self.trainer.settings.training.loss_mean = case.mean if turns else None

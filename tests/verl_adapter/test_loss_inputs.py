@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("verl", reason="correction weights are verl's")
 
-from marsrl_verl.algos.mastered_tokens import MasteredTokens
+from marsrl_verl.algos.mastered_tokens import EntropyScope, MasteredTokens
 from marsrl_verl.config.schema import OffPolicyConfig
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.request import Problem, RolloutRequest
@@ -25,7 +25,6 @@ from marsrl_verl.core.rows import (
 )
 from marsrl_verl.core.sequence import RECORDED_LOG_PROBS, Sequence
 from marsrl_verl.core.trajectory import FinishReason, Trajectory
-from marsrl_verl.settings.choices import EntropyScope
 from marsrl_verl.verl_adapter.trainer.loss_inputs import correct_off_policy, entropy_metrics, set_advantages
 
 # Two Solver rows, then a Verifier row; 9.9 marks what nobody may look at: tokens of tools.
@@ -84,6 +83,9 @@ class Credit:
     def masks(self, rows, advantages):
         return self._mastered.masks(rows, advantages)
 
+    def token_shares(self, rows, advantages):
+        return {"mastered_token_share": self._mastered.mastered(rows, advantages)}
+
 
 def test_entropy_over_all_by_role_and_by_stage():
     assert entropy_metrics(rows()) == pytest.approx(
@@ -118,7 +120,7 @@ def shares(found: dict[str, float]) -> dict[str, float]:
 
 def test_mastered_tokens_of_a_sure_response_lose_their_advantage():
     one, settings = rows(), MasteredTokens(enabled=True, target_entropy=0.19)
-    found = set_advantages(one, Credit(mastered=settings), settings)
+    found = set_advantages(one, Credit(mastered=settings))
     # The first row's mean entropy is 0.2, the second's 0.1.
     expected = [1.0, 1.0, 0.0, 0.0, 0.0, 2.0, -1.0, -1.0, 0.0]
     assert one.columns[ADVANTAGES].tolist() == expected
@@ -142,14 +144,14 @@ def test_the_scope_and_the_probability_are_those_of_the_settings():
     # By role: the Solver's mean entropy is 0.14, so its first row is masked too; 0.992 is not enough.
     settings = MasteredTokens(True, 0.994, 0.15, EntropyScope.ROLE)
     one = rows()
-    found = set_advantages(one, Credit(mastered=settings), settings)
+    found = set_advantages(one, Credit(mastered=settings))
     assert one.columns[ADVANTAGES].tolist() == [0.0, 1.0, 0.0, 2.0, 0.0, 2.0, -1.0, -1.0, 0.0]
     assert found["actor/mastered_token_share"] == found["actor/masked_token_share"] == pytest.approx(2 / 7)
 
 
 def test_mastered_tokens_are_counted_where_they_are_not_masked():
     one = rows()
-    assert shares(set_advantages(one, Credit(), MasteredTokens())) == pytest.approx(MASTERED)
+    assert shares(set_advantages(one, Credit())) == pytest.approx(MASTERED)
     assert one.columns[ADVANTAGES].tolist() == [1.0, 1.0, 0.0, 2.0, 2.0, 2.0, -1.0, -1.0, 0.0]
 
 
@@ -157,9 +159,9 @@ def test_a_method_with_wrong_columns_is_named():
     with pytest.raises(
         ValueError, match=r"Credit.advantages gave shape \(3,\), expected .* 9 response tokens"
     ):
-        set_advantages(rows(), Credit([1.0, 2.0, 3.0]), MasteredTokens())
+        set_advantages(rows(), Credit([1.0, 2.0, 3.0]))
     with pytest.raises(ValueError, match=r"Credit.advantages: trajectory g1#0 .* not a finite number"):
-        set_advantages(rows(), Credit([[1, 1, np.nan], [1, np.inf, 1], [1, 1, 1]]), MasteredTokens())
+        set_advantages(rows(), Credit([[1, 1, np.nan], [1, np.inf, 1], [1, 1, 1]]))
 
 
 # Version 7 is about to be updated. Ratios: 1, 4 | 1/2, 1, 1 | 8, 1; ages: 0, 2 | 1, 0, 0 | 0, 0.

@@ -20,7 +20,6 @@ from verl.workers.config import FSDPActorConfig, FSDPOptimizerConfig
 from verl.workers.engine.utils import prepare_micro_batches
 from verl.workers.utils.losses import ppo_loss
 
-from marsrl_verl.algos.mastered_tokens import MasteredTokens
 from marsrl_verl.config.schema import OffPolicyConfig
 from marsrl_verl.core.advantages import comparable_rows, group_relative
 from marsrl_verl.core.group import Group
@@ -56,6 +55,9 @@ class Dialogues:
         for row in range(len(rows)):
             left_out[rows.slice(row).stop - 1] = rows.sequence(row).policy == "meta"
         return left_out
+
+    def token_shares(self, rows, advantages):
+        return {}
 
     @staticmethod
     def group_metrics(groups):
@@ -101,7 +103,7 @@ def with_loss_inputs(groups: list[Group], ranks: int, micro_rows: int) -> StepBa
         with torch.no_grad():
             rows.columns[OLD_LOG_PROBS][rows.slice(row)] = model.response_log_probs(rows.sequence(row))
     assert set(entropy_metrics(rows)) >= {f"role/{role}/entropy" for role in AGENTS}
-    set_advantages(rows, Dialogues(), MasteredTokens())
+    set_advantages(rows, Dialogues())
     versions = np.array([VERSIONS[rows.sequence(row).policy] for row in range(len(rows))], dtype=np.int32)
     correct_off_policy(rows, OffPolicyConfig(), versions, np.ones(len(rows), dtype=bool))
     return batch

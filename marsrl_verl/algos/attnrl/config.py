@@ -13,8 +13,9 @@ from marsrl_verl.algos.attnrl.adaptive_sampling import (
 from marsrl_verl.algos.attnrl.branch_points import BranchCriterion, FciAggregation, Shortfall
 from marsrl_verl.algos.attnrl.response_trees import TreeCredit
 from marsrl_verl.algos.attnrl.step_cutter import StepEnds
+from marsrl_verl.algos.base import BaseConfig
 from marsrl_verl.attention.choices import FciBackend
-from marsrl_verl.settings.declaration import MethodConfig, Switched, limits
+from marsrl_verl.settings.declaration import Switched, limits
 
 SOLVER = "solver"
 """Its one role."""
@@ -37,7 +38,7 @@ class AdaptiveBatchConfig(Switched):
     """Most problems of a step; null: four times `data.train_batch_size`."""
 
 
-class Config(MethodConfig):
+class Config(BaseConfig):
     """Trees of responses (AttnRL, arXiv 2509.26628); `group_size` is the number of first responses."""
 
     name: str = "attnrl"

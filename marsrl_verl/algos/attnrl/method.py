@@ -38,14 +38,20 @@ from marsrl_verl.algos.attnrl.branch_points import (
 )
 from marsrl_verl.algos.attnrl.config import SOLVER
 from marsrl_verl.algos.attnrl.problem_count import ProblemCount, batch_controller
-from marsrl_verl.algos.attnrl.response_trees import TreeCredit, by_problem, problem_tree, tree_metrics
+from marsrl_verl.algos.attnrl.response_trees import (
+    TreeCredit,
+    by_problem,
+    problem_tree,
+    tree_metrics,
+    treerl_advantages,
+)
 from marsrl_verl.algos.attnrl.responses import FirstResponses
 from marsrl_verl.algos.attnrl.step_cutter import StepCutter, step_cutter
 from marsrl_verl.algos.attnrl.tree_figures import TreeFigures
+from marsrl_verl.algos.base import BaseMethod, PromptLimits
 from marsrl_verl.algos.mastered_tokens import MasteredTokens
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.method import (
-    Method,
     MethodTools,
     Probe,
     RunView,
@@ -54,13 +60,13 @@ from marsrl_verl.core.method import (
     StepView,
     Unit,
 )
-from marsrl_verl.core.prompts import Prompts, PromptTokens
+from marsrl_verl.core.prompts import Prompts
 from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.rows import RowRef, Rows
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.sequence import RECORDED_LOG_PROBS
 from marsrl_verl.core.trajectory import Trajectory, is_correct
-from marsrl_verl.core.tree import tree_advantages, treerl_advantages
+from marsrl_verl.core.tree import tree_advantages
 from marsrl_verl.settings.choices import OffPolicyMode
 from marsrl_verl.settings.issues import ConfigIssue
 
@@ -83,7 +89,7 @@ class Expansion:
     """Also train first responses that were not expanded; they count in the root's value either way."""
 
 
-class AttnRL(Method):
+class AttnRL(BaseMethod):
     """Initial responses, then continuations from their branch points.
 
     Args:
@@ -98,8 +104,7 @@ class AttnRL(Method):
         mean: what the filter compares with.
         controller: adapts the number of problems; None: it is the configured one.
         tree_credit: how rewards become advantages.
-        max_prompt_tokens: longer prompts are left out; None: all are taken.
-        prompt_tokens: measures a chat.
+        limits: longest prompts; None: prompts of every length are asked.
         record_log_probs: whether the loss takes the trainer's log-probabilities of the first responses under
             the weights that sampled them.
         fci_backend: what computes FCI (`attention.choices.FciBackend`).
@@ -130,16 +135,15 @@ class AttnRL(Method):
         mean: RunningMean | None = None,
         controller: BatchController | None = None,
         tree_credit: TreeCredit = TreeCredit.ATTNRL,
-        max_prompt_tokens: int | None = None,
-        prompt_tokens: PromptTokens | None = None,
+        limits: PromptLimits | None = None,
         record_log_probs: bool = True,
         fci_backend: str = "auto",
         mastered: MasteredTokens | None = None,
     ) -> None:
         if group_size < 2:
             raise ValueError(f"algo.group_size is {group_size}, expected at least 2")
-        self.prompts, self.seed = prompts, seed
-        self.group_size = group_size
+        super().__init__(prompts, group_size, limits, mastered)
+        self.seed = seed
         self.branching = branching or BranchRule()
         self.expansion = expansion or Expansion()
         self.responses = FirstResponses(
@@ -150,11 +154,9 @@ class AttnRL(Method):
         self.mean = mean or RunningMean()
         self.problem_count = ProblemCount(controller)
         self.tree_credit = tree_credit
-        self.max_prompt_tokens, self.prompt_tokens = max_prompt_tokens, prompt_tokens
         self.stages = (Stage(INITIAL, SOLVER, next=(CONTINUATION,)), Stage(CONTINUATION, SOLVER))
         self._figures = TreeFigures()
         self.record_log_probs, self.fci_backend = record_log_probs, str(fci_backend)
-        self.mastered = mastered or MasteredTokens()
 
     @classmethod
     def from_settings(cls, settings: Any, tools: MethodTools) -> AttnRL:
@@ -184,8 +186,7 @@ class AttnRL(Method):
             mean=RunningMean(config.filter_mean, config.filter_decay),
             controller=batch_controller(config, tools.problems),
             tree_credit=config.tree_credit,
-            prompt_tokens=tools.prompt_tokens,
-            max_prompt_tokens=settings.roles[SOLVER].max_prompt_tokens,
+            limits=cls.prompt_limits(settings, tools),
             record_log_probs=settings.off_policy.mode is OffPolicyMode.RECORDED,
             fci_backend=config.fci_backend,
             mastered=MasteredTokens.from_config(config.mastered_tokens),
@@ -221,15 +222,6 @@ class AttnRL(Method):
         return rules.plan_lines(run)
 
     # --- requests -------------------------------------------------------------------------------
-
-    def first_requests(self, problem: Problem, step: int) -> list[RolloutRequest]:
-        """One group of first responses; none when the prompt is too long."""
-        messages = self.prompts.problem(problem)
-        measure, most = self.prompt_tokens, self.max_prompt_tokens
-        if measure is not None and most is not None and measure(messages) > most:
-            return []
-        name = f"{problem.problem_id}/{INITIAL}/0"
-        return [RolloutRequest(name, problem, INITIAL, SOLVER, messages, self.group_size, created_step=step)]
 
     def measures_influence(self) -> bool:
         """Whether branch points or the filter look at FCI."""
@@ -352,10 +344,6 @@ class AttnRL(Method):
                 found[start : first + end] = advantage
                 start = first + end
         return found
-
-    def masks(self, rows: Rows, advantages: NDArray[np.float32]) -> NDArray[np.bool_] | None:
-        """Well-mastered tokens of correct responses (UloRL), where that is on."""
-        return self.mastered.masks(rows, advantages)
 
     def record(self, request: RolloutRequest, trajectory: Trajectory) -> dict[str, Any]:
         """The answer, and the steps of first responses with their influence."""

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.trajectory import Trajectory
-from marsrl_verl.core.tree import Path, Tree, build_tree, values
+from marsrl_verl.core.tree import Path, Tree, build_tree, leaf_counts, sum_up, values
 from marsrl_verl.settings.choices import Choice
 
 
@@ -19,6 +20,29 @@ class TreeCredit(Choice):
     """arXiv 2509.26628, eq. 2 and 3."""
     TREERL_ORIGINAL = "treerl_original"
     """TreeRL's released code."""
+
+
+def treerl_advantages(tree: Tree) -> NDArray[np.float64]:
+    """(M,) as TreeRL's released code has them (arXiv 2506.11902), 0 for the root.
+
+    Rewards are centred by leaving one out, sums are divided by sqrt(|L|) before the mean over |L|, and a
+    segment whose value is its parent's takes the parent's local part.
+    """
+    count = len(tree.leaf)
+    if count == 1:  # there is nothing to compare with
+        return np.zeros(len(tree.parent))
+    centred = tree.reward - (tree.reward.sum() - tree.reward) / (count - 1)
+    leaves = leaf_counts(tree)
+    value = sum_up(tree, centred) / (leaves * np.sqrt(leaves))
+    local = np.zeros(len(value))
+    result = np.zeros(len(value))
+    for node in range(1, len(value)):
+        above = int(tree.parent[node])
+        local[node] = value[node] - value[above]
+        if abs(local[node]) < 1e-8:
+            local[node] = local[above]
+        result[node] = local[node] + value[node]
+    return result
 
 
 def by_problem(groups: Sequence[Group]) -> dict[str, list[Group]]:

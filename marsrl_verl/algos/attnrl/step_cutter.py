@@ -6,11 +6,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from marsrl_verl.core.steps import Steps, TokenTexts, split_after_tokens, split_steps
+from marsrl_verl.core.steps import SEPARATORS, Steps, TokenTexts, split_steps, steps_ending
 from marsrl_verl.settings.choices import Choice
 
 FINAL_WORDS = ("answer", "conclusion")
 """TreeRL does not branch from a token with one of these words on (arXiv 2506.11902, released code)."""
+
+
+def split_after_tokens(
+    response_ids: Sequence[int], texts: TokenTexts, *, separators: Sequence[str] = SEPARATORS
+) -> Steps:
+    """Cut a response as AttnRL's released code does: a step ends after every single token whose text holds
+    the separator, and a response without any such token has a step for each of its tokens.
+
+    `split_steps`, whose arguments and result it has, differs at blank lines before any text, at two tokens of
+    blank lines in a row, at a blank line and then a line break, at a blank line that two tokens spell, and in
+    a response without line breaks.
+    """
+    pieces = [texts[token] for token in response_ids]
+    for separator in separators:
+        ends = [end for end, piece in enumerate(pieces, 1) if separator in piece]
+        if ends:
+            return steps_ending(pieces, [end for end in ends if end < len(pieces)])
+    return steps_ending(pieces, list(range(1, len(pieces))))
 
 
 class StepEnds(Choice):

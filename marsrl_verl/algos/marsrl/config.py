@@ -6,8 +6,8 @@ from pydantic import Field
 
 from marsrl_verl.algos.estimator import EstimatorConfig, estimator_checks
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, ROLES, SOLVER, VERIFIER
+from marsrl_verl.algos.marsrl.role_balance import RoleBalance
 from marsrl_verl.algos.marsrl.selection import Strategy
-from marsrl_verl.core.advantages import RoleBalance
 from marsrl_verl.core.method import RunView, StagePlan
 from marsrl_verl.settings.choices import Choice
 from marsrl_verl.settings.declaration import limits

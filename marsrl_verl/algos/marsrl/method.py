@@ -4,44 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from marsrl_verl.algos.estimator import Estimator, estimated_advantages, estimated_rows
+from marsrl_verl.algos.base import BaseMethod, PromptLimits
+from marsrl_verl.algos.estimator import estimated_advantages, estimated_rows, has_contrast
 from marsrl_verl.algos.marsrl import config as settings_of
 from marsrl_verl.algos.marsrl.config import SelectScope
 from marsrl_verl.algos.marsrl.evaluation import config as evaluation_config
 from marsrl_verl.algos.marsrl.evaluation.loop import VerifyCorrect
 from marsrl_verl.algos.marsrl.evaluation.role_metrics import role_figures
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, ROLES, SOLVER, VERIFIER, RolePrompts
+from marsrl_verl.algos.marsrl.role_balance import balance_roles
 from marsrl_verl.algos.marsrl.selection import Candidate, choose
 from marsrl_verl.algos.marsrl.verdict import Verdict
 from marsrl_verl.algos.mastered_tokens import MasteredTokens
-from marsrl_verl.core.advantages import balance_roles
 from marsrl_verl.core.group import Group
-from marsrl_verl.core.method import Method, MethodTools, RunView, Stage, StagePlan
-from marsrl_verl.core.prompts import NO_PROBLEM, PromptShape, PromptTokens
+from marsrl_verl.core.method import MethodTools, RunView, Stage, StagePlan
+from marsrl_verl.core.prompts import NO_PROBLEM, PromptShape
 from marsrl_verl.core.request import Message, Problem, RolloutRequest
 from marsrl_verl.core.rows import RowRef, Rows
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.trajectory import Trajectory, is_correct
 from marsrl_verl.settings.issues import ConfigIssue
-
-
-@dataclass(frozen=True, slots=True)
-class PromptLimits:
-    """Longest prompts, and how they are measured."""
-
-    tokens: PromptTokens
-    max_tokens: Mapping[str, int | None]
-    """By role; None: no limit, nothing is measured (a Solver that is another model)."""
-
-    def fits(self, role: str, messages: tuple[Message, ...]) -> bool:
-        """Whether the chat is within its role's limit."""
-        limit = self.max_tokens[role]
-        return limit is None or self.tokens(messages) <= limit
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +42,7 @@ class Candidacy:
     right, 0 wrong. The Verifier is scored against it, and fix and break rates are measured with it."""
 
 
-class MarsRL(Method):
+class MarsRL(BaseMethod):
     """The chain Solver, then (Verifier, Corrector) x rounds; stages after the last trained role are left
     out, since nothing would be learnt from them.
 
@@ -76,6 +63,7 @@ class MarsRL(Method):
     answering_roles = (SOLVER, CORRECTOR)
     external_role = SOLVER
     kl_in_reward = True
+    rewards: ClassVar[Mapping[str, str]] = {VERIFIER: "marsrl_verl.algos.marsrl.verdict:VerdictReward"}
     resumable = frozenset(
         {
             "selection",
@@ -88,6 +76,8 @@ class MarsRL(Method):
             "mastered_tokens",
         }
     )
+
+    prompts: RolePrompts
 
     def __init__(
         self,
@@ -110,18 +100,16 @@ class MarsRL(Method):
             ValueError: a setting is out of range, or no stage has a trained role.
         """
         self.config = settings_of.Config(**settings) if config is None else config
-        self.prompts, self.seed, self.limits = prompts, seed, limits
+        mastered = MasteredTokens.from_config(self.config.mastered_tokens)
+        super().__init__(prompts, self.config.group_size, limits, mastered)
+        self.seed = seed
         self.train_roles = frozenset(self.config.train_roles)
-        self.mastered = MasteredTokens.from_config(self.config.mastered_tokens)
         self.stages = _stages(self.config.correction_rounds, self.train_roles)
 
     @classmethod
     def from_settings(cls, settings: Any, tools: MethodTools) -> MarsRL:
         """Build the method from the `marsrl` node."""
-        longest: dict[str, int | None] = {role: settings.roles[role].max_prompt_tokens for role in ROLES}
-        if settings.external_solver.answers:
-            longest[SOLVER] = None  # its prompts are not ours to measure
-        limits = PromptLimits(tools.prompt_tokens, longest)
+        limits = cls.prompt_limits(settings, tools)
         return cls(tools.prompts, settings.algo, seed=settings.run.seed, limits=limits)
 
     @classmethod
@@ -179,13 +167,6 @@ class MarsRL(Method):
 
     # --- requests ------------------------------------------------------------------------------
 
-    def first_requests(self, problem: Problem, step: int) -> list[RolloutRequest]:
-        """One Solver group; none when the problem does not fit the Solver's prompt limit."""
-        one = Candidacy(self.prompts.solver(problem))
-        return (
-            [self._request(problem, self.stages[0], 0, step, one)] if self._fits(SOLVER, one.messages) else []
-        )
-
     def next_requests(
         self, problem: Problem, stage: str, groups: list[Group], step: int
     ) -> list[RolloutRequest]:
@@ -232,7 +213,7 @@ class MarsRL(Method):
                 distinct_answers=distinct,
             )
             too_long = {
-                pick.sample_id for pick in picks if not self._fits(role, found[pick.sample_id].messages)
+                pick.sample_id for pick in picks if not self.fits(role, found[pick.sample_id].messages)
             }
             if not too_long:
                 return [found[pick.sample_id] for pick in picks]
@@ -265,24 +246,18 @@ class MarsRL(Method):
             stage=stage.name,
             role=stage.role,
             messages=one.messages,
-            n=self.config.group_size,
+            n=self.group_size,
             inputs=one.inputs,
             parent_id=one.parent_id,
             created_step=step,
         )
 
-    def _fits(self, role: str, messages: tuple[Message, ...]) -> bool:
-        return self.limits is None or self.limits.fits(role, messages)
-
     # --- training ------------------------------------------------------------------------------
 
     def trains(self, groups: Sequence[Group]) -> bool:
-        """Whether the role is trained and the estimator has anything to compare: relative to a group, rewards
-        that are not all equal (0 < #correct < G)."""
+        """Whether the role is trained and the estimator has anything to compare."""
         trained = [group for group in groups if group.request.role in self.train_roles]
-        if self.config.estimator is Estimator.GROUP:
-            return any(len(set(group.rewards)) > 1 for group in trained)
-        return bool(estimated_rows(self.config, trained))
+        return has_contrast(self.config, trained)
 
     def select(self, groups: Sequence[Group], step: int) -> list[RowRef]:
         """All that the estimator gives an advantage to."""
@@ -292,10 +267,6 @@ class MarsRL(Method):
         """The estimator's, with the roles' factors."""
         factors = balance_roles(rows, self.config.role_balance, self.config.role_weights)
         return estimated_advantages(self.config, rows, factors)
-
-    def masks(self, rows: Rows, advantages: NDArray[np.float32]) -> NDArray[np.bool_] | None:
-        """Well-mastered tokens of correct responses (UloRL), where that is on."""
-        return self.mastered.masks(rows, advantages)
 
     def record(self, request: RolloutRequest, trajectory: Trajectory) -> dict[str, Any]:
         """What was judged or repaired, and what was found in the trajectory."""

@@ -89,7 +89,6 @@ ROUNDS: tuple[tuple[Check, ...], ...] = (
         overlap.check_pools,
         pipeline.check_off_policy,
         check_effects,
-        pipeline.check_mastered_tokens,
         pipeline.check_share_prefixes,
         external.check_external_source,
         lengths.check_temperatures,

@@ -1,11 +1,10 @@
-"""Checks of segments, partial groups, off-policy correction, masking and shared prefixes."""
+"""Checks of segments, partial groups, off-policy correction and shared prefixes."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from marsrl_verl.config.checks.context import Context
-from marsrl_verl.core.method import Method
 from marsrl_verl.core.scheduler import Mode
 from marsrl_verl.rollout.runner import find_program
 from marsrl_verl.settings.choices import OffPolicyMode
@@ -85,13 +84,6 @@ def check_off_policy(ctx: Context) -> Iterator[ConfigIssue]:
                 if value != whole:
                     fix = f"Set it to {whole:g}, or {_OFF_POLICY}=pois."
                     yield ctx.issue(f"marsrl.roles.{role}.{name}", what, fix)
-
-
-def check_mastered_tokens(ctx: Context) -> Iterator[ConfigIssue]:
-    """A masking that the method does not do."""
-    if ctx.settings.algo.mastered_tokens.enabled and ctx.method.masks is Method.masks:
-        what = f"{ctx.settings.algo.name} leaves no token out of its loss (its class has no `masks`)."
-        yield ctx.issue("marsrl.algo.mastered_tokens.enabled", what, "Leave it out.")
 
 
 def check_share_prefixes(ctx: Context) -> Iterator[ConfigIssue]:

@@ -9,7 +9,6 @@ import torch
 from numpy.typing import NDArray
 from verl.trainer.ppo.rollout_corr_helper import compute_rollout_correction_weights
 
-from marsrl_verl.algos.mastered_tokens import MasteredTokens
 from marsrl_verl.algos.off_policy import staleness_metrics
 from marsrl_verl.config.schema import OffPolicyConfig
 from marsrl_verl.core.method import Method
@@ -33,18 +32,17 @@ def entropy_metrics(rows: Rows) -> dict[str, float]:
     return _token_means(rows, "entropy", rows.columns[ENTROPIES])
 
 
-def set_advantages(rows: Rows, method: Method, mastered: MasteredTokens) -> dict[str, float]:
+def set_advantages(rows: Rows, method: Method) -> dict[str, float]:
     """Set the column `advantages` as it is trained: 0 where `response_mask` is 0 and where the method leaves
     a token out; `response_mask`, the loss's normaliser, stays.
 
     Args:
         rows: with `old_log_probs` and `entropies`.
         method: whose advantages and masks.
-        mastered: which tokens count as mastered in the metrics.
 
     Returns:
-        Figures of the advantages before tokens are left out; the shares of trained tokens that are mastered
-        and, where the method leaves any out, masked: over all, by role and by stage.
+        Figures of the advantages before tokens are left out; the shares of trained tokens that the method
+        counts (`Method.token_shares`) and, where it leaves any out, masks: over all, by role and by stage.
 
     Raises:
         ValueError: the method's columns have another shape, or an advantage is no finite number.
@@ -59,7 +57,9 @@ def set_advantages(rows: Rows, method: Method, mastered: MasteredTokens) -> dict
             "advantage that is not a finite number"
         )
     metrics = credit_metrics(rows, advantages)
-    metrics |= _token_means(rows, "mastered_token_share", mastered.mastered(rows, advantages))
+    for name, counted in method.token_shares(rows, advantages).items():
+        _check_column(method, "token_shares", rows, counted)
+        metrics |= _token_means(rows, name, counted)
     masked = method.masks(rows, advantages)
     if masked is not None:
         _check_column(method, "masks", rows, masked)

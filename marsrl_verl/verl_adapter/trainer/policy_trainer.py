@@ -13,7 +13,6 @@ from verl.utils import tensordict_utils as tu
 from verl.utils.metric import reduce_metrics
 from verl.utils.py_functional import rename_dict
 
-from marsrl_verl.algos.mastered_tokens import MasteredTokens
 from marsrl_verl.config.batching import optimizer_updates
 from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.core.method import LossSpec, Method, Probe, StepView
@@ -196,7 +195,7 @@ class PolicyTrainer(EngineTrainer):
         for name in (OLD_LOG_PROBS, ENTROPIES):
             rows.columns[name] = np.zeros(rows.tokens, dtype=np.float32)
         recorded = self.settings.off_policy.mode is OffPolicyMode.RECORDED
-        reuse = recorded and not self.settings.algo.mastered_tokens.enabled
+        reuse = recorded and not self.method.masks_by_entropy
         batch.computed = np.zeros(len(rows), dtype=bool)
         with self._timed("old_log_prob"):
             for part in batch.parts:
@@ -242,8 +241,7 @@ class PolicyTrainer(EngineTrainer):
         if self.reward_kl is not None:
             self.metrics.update(self.reward_kl.penalize(rows))
         self.metrics.update(entropy_metrics(rows))
-        mastered = MasteredTokens.from_config(self.settings.algo.mastered_tokens)
-        self.metrics.update(set_advantages(rows, self.method, mastered))
+        self.metrics.update(set_advantages(rows, self.method))
         versions = [self.policies.version(rows.sequence(row).policy) for row in range(len(rows))]
         numbers = np.array(versions, dtype=np.int32)
         self.metrics.update(correct_off_policy(rows, self.settings.off_policy, numbers, batch.computed))

@@ -18,12 +18,20 @@ from marsrl_verl.algos.attnrl.method import (
     INITIAL,
     Expansion,
 )
-from marsrl_verl.algos.attnrl.response_trees import TreeCredit, by_problem, problem_tree, tree_metrics
+from marsrl_verl.algos.attnrl.response_trees import (
+    TreeCredit,
+    by_problem,
+    problem_tree,
+    tree_metrics,
+    treerl_advantages,
+)
+from marsrl_verl.algos.base import PromptLimits
 from marsrl_verl.core.method import EndReason
 from marsrl_verl.core.scheduler import Scheduler
 from marsrl_verl.core.scripted import Reply
 from marsrl_verl.core.sequence import RECORDED_LOG_PROBS
 from marsrl_verl.core.trajectory import FinishReason, RewardResult
+from marsrl_verl.core.tree import Path, build_tree
 
 
 def test_a_problem_is_one_tree_trained_in_the_step_of_its_continuations():
@@ -289,7 +297,26 @@ def test_settings_out_of_range_are_refused(settings, message):
 
 
 def test_a_prompt_that_is_too_long_is_left_out():
-    attnrl = method(prompt_tokens=len, max_prompt_tokens=0)
+    attnrl = method(limits=PromptLimits(len, {"solver": 0}))
     assert attnrl.first_requests(problems(1)[0], 1) == []
-    fits = method(prompt_tokens=len, max_prompt_tokens=1)
+    fits = method(limits=PromptLimits(len, {"solver": 1}))
     assert len(fits.first_requests(problems(1)[0], 1)) == 1
+
+
+def test_treerl_worked_out_by_hand():
+    """Two responses, one cut in r0 (rewards 1, 0, and 0 for r1): leave-one-out 1, -1/2, -1/2. The beginning
+    has sum 1/2 over 2 leaves: 0.5 / sqrt(2) / 2; the root's sum is 0."""
+    paths = [Path("r0", 5, 1.0), Path("r1", 5, 0.0), Path("a", 5, 0.0, "r0", 2)]
+    tree = build_tree(paths)
+    by_node = treerl_advantages(tree)
+    found = {
+        (name, end): float(by_node[node])
+        for at, name in enumerate(tree.names)
+        for end, node in tree.segments_of(at)
+    }
+    shared = 0.5 / 2**0.5 / 2
+    assert found[("r0", 2)] == pytest.approx(2 * shared)
+    assert found[("r0", 5)] == pytest.approx(2 * 1 - shared)
+    assert found[("r1", 5)] == pytest.approx(-1.0)
+    equal = build_tree([Path(one.name, one.length, 1.0, one.parent, one.branch) for one in paths])
+    assert treerl_advantages(equal) == pytest.approx(0.0)

@@ -6,7 +6,8 @@ import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from marsrl_verl.algos.attnrl.step_cutter import StepEnds, step_cutter
+from marsrl_verl.algos.attnrl.step_cutter import StepEnds, split_after_tokens, step_cutter
+from marsrl_verl.core.steps import TokenTexts, split_steps
 from marsrl_verl.demo.tokenizer import build_tokenizer
 
 TEXT = "7+5=12\n\nso 12-3=9</think>9\n\n\\boxed{9}"
@@ -54,3 +55,26 @@ def test_the_released_cut_is_another():
     ids = tokenizer.encode("7+5=12\n\n12-3=9", add_special_tokens=False)
     assert len(step_cutter(tokenizer).cut(ids)) == 2
     assert len(step_cutter(tokenizer, StepEnds.TOKENS).cut(ids)) == 3, "two tokens of one line break each"
+
+
+@pytest.mark.parametrize(
+    ("texts", "ends", "released"),
+    [
+        (("a", "\n\n", "b"), (2, 3), (2, 3)),
+        (("a", "\n", "b"), (2, 3), (2, 3)),
+        (("\n\n", "a", "\n\n", "b"), (3, 4), (1, 3, 4)),  # a blank line before any text
+        (("a", "\n\n", "\n\n", "b"), (3, 4), (2, 3, 4)),  # two tokens of blank lines
+        (("a", "\n\n", "\n", "b"), (3, 4), (2, 4)),  # a blank line, then a line break
+        (("a", "\n", "\n", "b"), (3, 4), (2, 3, 4)),  # a blank line that two tokens spell
+        (("a", "b", "c"), (3,), (1, 2, 3)),  # no line break
+        (("a", "\n\n"), (2,), (2,)),  # one at the end
+        (("a", "\n\n", "</think>", "\n\n", "b"), (2, 4, 5), (2, 4, 5)),
+        ((), (), ()),
+    ],
+)
+def test_where_the_released_code_cuts_otherwise(texts, ends, released):
+    ids = range(len(texts))
+    assert split_steps(ids, TokenTexts(texts.__getitem__)).ends == ends
+    steps = split_after_tokens(ids, TokenTexts(texts.__getitem__))
+    assert steps.ends == released
+    assert steps.thinking == (1 if "</think>" in texts else len(released))

@@ -1,0 +1,132 @@
+"""The roles' shares of the loss, by hand and on a small policy."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from scheduler_tools import problems
+
+from marsrl_verl.algos.marsrl.role_balance import balance_roles, role_factors
+from marsrl_verl.core.advantages import comparable_rows, group_relative
+from marsrl_verl.core.group import Group
+from marsrl_verl.core.request import RolloutRequest
+from marsrl_verl.core.rows import Rows
+from marsrl_verl.core.sequence import Sequence
+from marsrl_verl.core.trajectory import FinishReason, RewardResult, Trajectory
+
+
+def group(name: str, role: str, rewards: list[float], lengths: list[int]) -> Group:
+    item = RolloutRequest(name, problems(1)[0], role, role, (), len(rewards))
+    members = [
+        Trajectory(
+            f"{name}#{k}",
+            [Sequence(role, [1], list(range(length)), [0.0] * length)],
+            FinishReason.STOP,
+            reward=RewardResult(reward),
+        )
+        for k, (reward, length) in enumerate(zip(rewards, lengths, strict=True))
+    ]
+    return Group(item, members)
+
+
+def row_advantages(groups, role_balance="tokens", role_weights=None, **settings) -> dict[str, float]:
+    """The advantage of every row's trajectory, role factor included."""
+    rows = Rows.of(groups, comparable_rows(groups))
+    values = group_relative(rows, **settings) * balance_roles(rows, role_balance, role_weights)
+    return {rows.trajectory(row).trajectory_id: float(values[row]) for row in range(len(rows))}
+
+
+def test_role_factors_by_hand():
+    tokens = {"solver": 300, "verifier": 100}
+    assert role_factors(tokens) == {"solver": 1.0, "verifier": 1.0}
+    # 400 tokens, 2 roles: 400 / (2 * 300) and 400 / (2 * 100).
+    assert role_factors(tokens, "roles") == pytest.approx({"solver": 2 / 3, "verifier": 2.0})
+    assert role_factors(tokens, "roles", {"verifier": 0.5}) == pytest.approx(
+        {"solver": 2 / 3, "verifier": 1.0}
+    )
+    assert role_factors({"solver": 5, "corrector": 0}, "roles") == {"solver": 1.0}
+    assert role_factors({}, "roles") == {}
+
+
+def test_masked_tokens_do_not_count_as_tokens_of_a_role():
+    solver = group("g1", "solver", [1, 0], [4, 4])
+    for one in solver.trajectories:
+        one.sequence.response_mask = np.array([1, 1, 0, 0], dtype=np.uint8)
+    verifier = group("g2", "verifier", [1, 0], [2, 2])
+    weights = row_advantages([solver, verifier], role_balance="roles", normalize_std=False)
+    assert weights == pytest.approx({"g1#0": 0.5, "g1#1": -0.5, "g2#0": 0.5, "g2#1": -0.5})
+
+
+def test_roles_are_those_of_sequences_and_balanced_by_their_tokens():
+    members = [
+        Trajectory(
+            f"talk#{k}",
+            [Sequence(role, [1], range(length), [0.0] * length) for role, length in lengths.items()],
+            FinishReason.STOP,
+            reward=RewardResult(1.0 - k),
+        )
+        for k, lengths in enumerate(({"meta": 2, "reason": 3}, {"meta": 1, "reason": 1}))
+    ]
+    talk = Group(RolloutRequest("talk", problems(1)[0], "a", "meta", (), 2), members)
+    rows = Rows.of([talk], comparable_rows([talk]))
+    found = balance_roles(rows, "roles", {"reason": 2.0})
+    # 7 trained tokens, 2 roles: meta has 3 of them, reason 4.
+    meta, reason = 7 / (2 * 3), 2.0 * 7 / (2 * 4)
+    assert found == pytest.approx([meta, reason, meta, reason])
+    assert balance_roles(rows).tolist() == [1.0] * 4
+
+
+# --- the loss they are meant for, on a small policy ------------------------------------------------
+
+GROUPS = [
+    group("s", "solver", [1, 0, 0, 1], [6, 2, 5, 3]),
+    group("v", "verifier", [0, 1, 0, 0], [1, 2, 1, 2]),
+    group("c", "corrector", [1, 1, 1, 0], [3, 3, 4, 1]),
+]
+SEQUENCES = {member.trajectory_id: member.sequence for one in GROUPS for member in one.trajectories}
+
+
+def gradient(advantages: dict[str, float], parts: list[list[str]]) -> torch.Tensor:
+    """Gradient of -1/T sum A_i log p(token), accumulated over micro-batches of trajectory ids."""
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(7, 7, generator=generator, dtype=torch.float64, requires_grad=True)
+    total = sum(len(SEQUENCES[name]) for part in parts for name in part)
+    for part in parts:
+        loss = torch.zeros((), dtype=torch.float64)
+        for name in part:
+            ids = torch.tensor(SEQUENCES[name].response_ids.astype(int))
+            log_probs = torch.log_softmax(logits, dim=-1)[ids, ids.roll(1)]
+            loss = loss - advantages[name] * log_probs.sum() / total
+        loss.backward()
+    assert logits.grad is not None
+    return logits.grad
+
+
+@given(st.permutations(list(SEQUENCES)), st.lists(st.integers(0, 12), max_size=4))
+def test_order_and_micro_batches_do_not_change_the_gradient(order, cuts):
+    edges = [0, *sorted(cuts), len(order)]
+    parts = [order[i:j] for i, j in pairwise(edges) if i < j]
+    advantages = row_advantages(GROUPS, role_balance="roles")
+    whole = gradient(advantages, [list(SEQUENCES)])
+    assert torch.allclose(gradient(advantages, parts), whole, atol=1e-12)
+
+
+def test_balancing_the_roles_is_the_mean_of_their_own_gradients():
+    balanced = gradient(row_advantages(GROUPS, role_balance="roles"), [list(SEQUENCES)])
+    plain = row_advantages(GROUPS)
+    own = [gradient(plain, [[member.trajectory_id for member in one.trajectories]]) for one in GROUPS]
+    assert torch.allclose(balanced, sum(own) / 3, atol=1e-12)
+
+
+def test_a_role_of_weight_zero_has_no_gradient():
+    advantages = row_advantages(GROUPS, role_weights={"solver": 0.0, "corrector": 0.0})
+    verifier = [one.trajectory_id for one in GROUPS[1].trajectories]
+    share = sum(len(SEQUENCES[name]) for name in verifier) / sum(len(one) for one in SEQUENCES.values())
+    assert torch.allclose(
+        gradient(advantages, [list(SEQUENCES)]),
+        share * gradient(row_advantages(GROUPS), [verifier]),
+        atol=1e-12,
+    )
