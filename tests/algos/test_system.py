@@ -4,13 +4,13 @@ from dataclasses import dataclass, field
 import pytest
 from evaluation_tools import evaluate_system
 from marsrl_script import ScriptedEngine, SkillModel
+from scripted_engine import Reply
 
 from marsrl_verl.algos.marsrl.evaluation.loop_rules import RunEnd
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
 from marsrl_verl.algos.marsrl.verdict import Verdict
 from marsrl_verl.core.engine import Rounds
 from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
-from marsrl_verl.core.scripted import Reply
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.trajectory import FinishReason
 

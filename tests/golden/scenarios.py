@@ -35,6 +35,8 @@ class Scenario:
     """Most tokens of a prompt that the method asks about."""
     external_solver: bool = False
     """Another model solves: its texts are all that is known."""
+    loss: bool = False
+    """Whether the trace says what the loss is given beside advantages."""
 
 
 def scenario(preset: str, settings: dict[str, Any] | None = None, **rest: Any) -> Scenario:

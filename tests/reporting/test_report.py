@@ -9,12 +9,12 @@ from evaluation_tools import system
 from markdown_it import MarkdownIt
 from marsrl_script import ScriptedEngine, SkillModel
 from rich.console import Console
+from scripted_engine import Reply
 
 from marsrl_verl.algos.marsrl.evaluation.role_metrics import EVALUATION_METRICS
 from marsrl_verl.algos.marsrl.evaluation.stories import Shown, shown_by
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, ROLES, SOLVER, VERIFIER, MathPrompts
 from marsrl_verl.core.request import Problem, Sampling
-from marsrl_verl.core.scripted import Reply
 from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.evaluation.estimators import Estimate, Observations
 from marsrl_verl.evaluation.runs import Runs, Story

@@ -141,8 +141,8 @@ class BackgroundEngine(ScriptedEngine):
     """
 
     def __init__(self, weights: Weights, policies: PolicySet, **kwargs) -> None:
-        super().__init__(SkillModel(seed=5), **kwargs)
-        self.weights, self.policies = weights, policies
+        super().__init__(SkillModel(seed=5), policies=policies, **kwargs)
+        self.weights = weights
         self.received: list[tuple[str, int, int]] = []
         """Of every sync: the policy and version that the trainer names, and the updates in the weights."""
         self.version_of: dict[str, int] = {}
@@ -165,13 +165,8 @@ class BackgroundEngine(ScriptedEngine):
         self.at_work -= 1
         return outputs
 
-    def _output(self, item, settings):
-        policy = self.policies.of(item.role).name
-        self.policy_version = self.version_of[policy]
-        output = super()._output(item, settings)
-        for one in output.trajectories:
-            one.sequence.policy = policy
-        return output
+    def _version(self, policy: str) -> int:
+        return self.version_of[policy]
 
     def update_weights(self, policy: str, version: int) -> None:
         assert self.at_work == 0, "weights arrived while a round was at work"

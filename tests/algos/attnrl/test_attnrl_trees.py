@@ -7,6 +7,7 @@ import pytest
 from attnrl_tools import SAMPLING, always, annotate, method, run, script, segments, selected, told
 from marsrl_script import ScriptedEngine
 from scheduler_tools import problems
+from scripted_engine import Reply
 
 from marsrl_verl.algos.attnrl.adaptive_sampling import (
     FilterRule,
@@ -28,7 +29,6 @@ from marsrl_verl.algos.attnrl.response_trees import (
 from marsrl_verl.algos.base import PromptLimits
 from marsrl_verl.core.method import EndReason
 from marsrl_verl.core.scheduler import Scheduler
-from marsrl_verl.core.scripted import Reply
 from marsrl_verl.core.sequence import RECORDED_LOG_PROBS
 from marsrl_verl.core.trajectory import FinishReason, RewardResult
 from marsrl_verl.core.tree import Path, build_tree
