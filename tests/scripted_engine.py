@@ -156,7 +156,8 @@ class ScriptedEngine:
         self, requests: list[RolloutRequest], sampling: Mapping[str, Sampling]
     ) -> list[RolloutOutput]:
         """Answer and score; shuffled."""
-        outputs = asyncio.run(self._run(requests, sampling))
+        outputs: list[RolloutOutput] = []
+        asyncio.run(self._run(requests, sampling, outputs))
         if self.seed is not None:
             order = derive_generator(self.seed, "order", len(self.rounds)).permutation(len(outputs))
             outputs = [outputs[i] for i in order]
@@ -164,10 +165,12 @@ class ScriptedEngine:
         return outputs
 
     async def _run(
-        self, requests: list[RolloutRequest], sampling: Mapping[str, Sampling]
-    ) -> list[RolloutOutput]:
+        self, requests: list[RolloutRequest], sampling: Mapping[str, Sampling], outputs: list[RolloutOutput]
+    ) -> None:
+        """Add to `outputs`. What a task returns is shown, number by number, to the signal handler that
+        `asyncio.run` removes (`signal.signal` looks it up in an enumeration)."""
         self.client.requests = {item.group_id: item for item in requests}
-        return list(await asyncio.gather(*[self.runner.run(item, sampling) for item in requests]))
+        outputs += await asyncio.gather(*[self.runner.run(item, sampling) for item in requests])
 
     async def _score(self, request: RolloutRequest, trajectories: Sequence[Trajectory]) -> list[RewardResult]:
         return [self.scorer(request, one) for one in trajectories]

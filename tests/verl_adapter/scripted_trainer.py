@@ -24,9 +24,9 @@ from marsrl_verl.algos.marsrl.prompts import MathPrompts
 from marsrl_verl.config.schema import read_settings
 from marsrl_verl.core.policy import Policy, PolicySet
 from marsrl_verl.core.request import Sampling
-from marsrl_verl.core.scheduler import Scheduler
 from marsrl_verl.verl_adapter import stop_signals
 from marsrl_verl.verl_adapter.checkpoint.sealed import describe_shards
+from marsrl_verl.verl_adapter.components import build_scheduler
 from marsrl_verl.verl_adapter.engine.batch import jagged
 from marsrl_verl.verl_adapter.engine.policy_loss import COLUMN, MEAN_KEY, SPEC_KEY
 from marsrl_verl.verl_adapter.rollout_server.engine_watch import EngineGuard, EngineWatch, Limits
@@ -271,12 +271,7 @@ class ScriptedTrainer(RayMarsRLTrainer):
         }
         self.policies = policies or PolicySet((Policy(),))
         self.method = method(MathPrompts(), seed=1, group_size=4)
-        self.scheduler = Scheduler(
-            self.method,
-            self.settings.pipeline.mode,
-            min_group=self.settings.pipeline.min_group,
-            min_groups=self.settings.pipeline.min_groups,
-        )
+        self.scheduler = build_scheduler(self.settings, self.method)
         generator = torch.Generator().manual_seed(3)
         self.train_dataloader = StatefulDataLoader(
             ROWS,
