@@ -6,7 +6,6 @@ token client and the source of answers of other models. A token is a byte.
 
 from __future__ import annotations
 
-import asyncio
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,6 +18,7 @@ from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.sequence import TokenIds, token_ids
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
+from marsrl_verl.rollout.engine import LocalEngine
 from marsrl_verl.rollout.external.solver import ExternalAnswer
 from marsrl_verl.rollout.generation import Completion, Decoding, EngineUnavailableError
 from marsrl_verl.rollout.runner import RolloutRunner
@@ -70,7 +70,7 @@ class ByteTokenizer:
 
 
 @dataclass
-class ScriptedClient:
+class ReplyClient:
     """Implements `GenerationClient`: the tokens of a script's replies."""
 
     script: Script
@@ -124,8 +124,8 @@ class ScriptedSource:
         return ExternalAnswer(reply.text, finish=reply.finish_reason)
 
 
-class ScriptedEngine:
-    """Implements `marsrl_verl.core.engine.Engine` on a script.
+class ScriptedEngine(LocalEngine):
+    """A `LocalEngine` on a script.
 
     Args:
         script: what is answered.
@@ -134,19 +134,22 @@ class ScriptedEngine:
         runner: changes to the `RolloutRunner` (policies, sources, settings).
     """
 
-    client_class = ScriptedClient
+    client_class = ReplyClient
 
     def __init__(
         self, script: Script, *, seed: int | None = 0, scorer: Scorer = score_by_box, **runner: Any
     ) -> None:
         self.seed = seed
-        self.scorer = scorer
         self.policy_version = 0
         self.rounds: list[list[RolloutRequest]] = []
         """The requests of every generation round so far."""
         self.chat = ChatTokenizer(ByteTokenizer())
         self.client = self.client_class(script, self.chat, self._version)
-        self.runner = RolloutRunner(self.client, self.chat, self._score, **runner)
+
+        async def score(item: RolloutRequest, members: Sequence[Trajectory]) -> list[RewardResult]:
+            return [scorer(item, one) for one in members]
+
+        super().__init__(RolloutRunner(self.client, self.chat, score, **runner))
 
     def _version(self, policy: str) -> int:
         """The version of a policy's weights."""
@@ -156,21 +159,10 @@ class ScriptedEngine:
         self, requests: list[RolloutRequest], sampling: Mapping[str, Sampling]
     ) -> list[RolloutOutput]:
         """Answer and score; shuffled."""
-        outputs: list[RolloutOutput] = []
-        asyncio.run(self._run(requests, sampling, outputs))
+        self.client.requests = {item.group_id: item for item in requests}
+        outputs = super().generate(requests, sampling)
         if self.seed is not None:
             order = derive_generator(self.seed, "order", len(self.rounds)).permutation(len(outputs))
             outputs = [outputs[i] for i in order]
         self.rounds.append(list(requests))
         return outputs
-
-    async def _run(
-        self, requests: list[RolloutRequest], sampling: Mapping[str, Sampling], outputs: list[RolloutOutput]
-    ) -> None:
-        """Add to `outputs`. What a task returns is shown, number by number, to the signal handler that
-        `asyncio.run` removes (`signal.signal` looks it up in an enumeration)."""
-        self.client.requests = {item.group_id: item for item in requests}
-        outputs += await asyncio.gather(*[self.runner.run(item, sampling) for item in requests])
-
-    async def _score(self, request: RolloutRequest, trajectories: Sequence[Trajectory]) -> list[RewardResult]:
-        return [self.scorer(request, one) for one in trajectories]

@@ -135,7 +135,7 @@ class Bench:
         """The trainer's own call."""
         sampling = {SOLVER: sampling_of(workload, self.trainer.sampling[SOLVER])}
         outputs, seconds, processor = self._timed(
-            lambda: self.trainer.async_rollout_manager.generate(requests, sampling)
+            lambda: self.trainer.async_rollout_manager.start(requests, sampling).wait().outputs
         )
         trajectories = [one for output in outputs for one in output.trajectories]
         tokens = sum(sequence.trained_tokens for one in trajectories for sequence in one.sequences)

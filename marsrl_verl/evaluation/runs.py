@@ -13,11 +13,11 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from marsrl_verl.core.engine import Engine, StreamingEngine, streaming
 from marsrl_verl.core.request import Message, Problem, RolloutRequest, Sampling
 from marsrl_verl.core.sequence import Plain
 from marsrl_verl.core.trajectory import FinishReason, RolloutOutput, Trajectory, is_correct
 from marsrl_verl.evaluation.estimators import Estimate, MetricInfo, Observations
+from marsrl_verl.rollout.engine import RolloutEngine
 
 Program = Generator[RolloutRequest, Trajectory, None]
 """Yields requests of one trajectory each, is sent that trajectory, and returns when the run has ended."""
@@ -242,7 +242,7 @@ def final_answer(trajectory: Trajectory) -> str | None:
 
 
 def run_evaluation(
-    engine: Engine | StreamingEngine,
+    engine: RolloutEngine,
     evaluation: Evaluation,
     problems: list[Problem],
     sampling: Mapping[str, Sampling],
@@ -272,12 +272,12 @@ def run_evaluation(
         for problem in problems
         for repeat in range(repeats)
     ]
-    _drive(streaming(engine), evaluation, runs, sampling)
+    _drive(engine, evaluation, runs, sampling)
     return Runs(tag, [run for run in runs if not run.not_asked], [run for run in runs if run.not_asked])
 
 
 def _drive(
-    engine: StreamingEngine, evaluation: Evaluation, runs: list[Run], sampling: Mapping[str, Sampling]
+    engine: RolloutEngine, evaluation: Evaluation, runs: list[Run], sampling: Mapping[str, Sampling]
 ) -> None:
     """Let all runs go on until the last one has ended."""
     asked: dict[str, tuple[Run, Program, RolloutRequest]] = {}

@@ -13,7 +13,7 @@ import scripted_answers as scripted
 import torch
 from read_steps import FINISH, read_request
 from scenarios import Scenario
-from scripted_engine import Reply, ScriptedClient, ScriptedEngine, ScriptedSource, score_by_box
+from scripted_engine import Reply, ReplyClient, ScriptedEngine, ScriptedSource, score_by_box
 from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
 
@@ -30,7 +30,7 @@ from marsrl_verl.verl_adapter.rollout_server.generation import Round
 from marsrl_verl.verl_adapter.rollout_server.worker import describe
 
 
-class GoldenClient(ScriptedClient):
+class GoldenClient(ReplyClient):
     """A client whose log-probabilities are functions of token, position and version."""
 
     def log_prob(self, position: int, token: int, version: int) -> float:

@@ -260,8 +260,8 @@ def test_a_round_without_a_solution_stops_although_the_engine_answers(monkeypatc
     with pytest.raises(
         EngineUnavailableError, match=r"all of the last 8 requests of the external Solver.*HTTP 500"
     ):
-        manager.generate(requests, {item.role: SETTINGS for item in requests})
-    [output] = manager.generate(requests[1:], {"verifier": SETTINGS})
+        manager.start(requests, {item.role: SETTINGS for item in requests}).wait()
+    [output] = manager.start(requests[1:], {"verifier": SETTINGS}).wait().outputs
     assert len(output.trajectories) == 8
 
 

@@ -139,7 +139,7 @@ def manager(monkeypatch) -> MarsRLAgentLoopManager:
     made = MarsRLAgentLoopManager.__new__(MarsRLAgentLoopManager)
     output = RolloutOutput("g", [trajectory(0), trajectory(1)])
     answer = fake_ray.Method(lambda *_: Answer(output, 1.0))
-    made.agent_loop_workers = [SimpleNamespace(run_requests=answer)]
+    made.agent_loop_workers = [SimpleNamespace(run_request=answer, run_requests=answer)]
     return made
 
 
@@ -169,7 +169,8 @@ def test_servers_are_read_before_the_round_is_given_out(manager):
 def test_nobody_asks_for_an_evaluations_statistics(manager):
     server = Server()
     manager.measure_prefill([server])
-    assert len(manager.generate(REQUESTS, {})) == 1
+    manager.submit(REQUESTS, {})
+    assert len(manager.outputs()) == 1
     assert server.readings == 0
 
 

@@ -43,7 +43,8 @@ class RoundEngine(Protocol):
     """An engine that can be asked without waiting for it."""
 
     def start(self, requests: list[RolloutRequest], sampling: Mapping[str, Sampling]) -> StartedRound:
-        """Begin to answer `requests`; as `Engine.generate` otherwise."""
+        """Begin every request, or continue what is paused of it; what ends is scored. `sampling`: settings by
+        role, where a request has none of its own."""
         ...
 
 

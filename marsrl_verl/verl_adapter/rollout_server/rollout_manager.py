@@ -91,8 +91,8 @@ def _read(servers: Sequence[Any], look: Callable[[], object]) -> PrefillCounters
 
 
 class MarsRLAgentLoopManager(AgentLoopManager):
-    """Spreads rollout requests over the workers. Implements `Engine` and `StreamingEngine` of
-    `marsrl_verl.core.engine`."""
+    """Spreads rollout requests over the workers. Implements `RolloutEngine` and
+    `RoundEngine`."""
 
     _measured_servers: Sequence[Any] = ()
     _engines: EngineWatch | None = None
@@ -149,19 +149,8 @@ class MarsRLAgentLoopManager(AgentLoopManager):
         answers = self._send_round(requests, sampling)
         return _WorkersRound(answers, self._checker(requests), servers, before, look)
 
-    def generate(
-        self, requests: list[RolloutRequest], sampling: Mapping[str, Sampling]
-    ) -> list[RolloutOutput]:
-        """Answer and score all requests in one generation round, whose statistics nobody asks for.
-
-        Raises:
-            Exception: as `_WorkersRound.wait`.
-        """
-        answers = self._send_round(requests, sampling)
-        return _WorkersRound(answers, self._checker(requests), look=self._watched()).wait().outputs
-
     def submit(self, requests: list[RolloutRequest], sampling: Mapping[str, Sampling]) -> None:
-        """See `StreamingEngine`."""
+        """See `RolloutEngine`."""
         if not self._streamed:
             self._rounds += 1
             self._look = self._watched()
@@ -171,7 +160,7 @@ class MarsRLAgentLoopManager(AgentLoopManager):
             self._streamed[answer] = request
 
     def outputs(self) -> list[RolloutOutput]:
-        """See `StreamingEngine`; raises as `generate`."""
+        """See `RolloutEngine`; raises as `_WorkersRound.wait`."""
         if not self._streamed:
             return []
         try:
@@ -222,6 +211,6 @@ class MarsRLAgentLoopManager(AgentLoopManager):
     def generate_sequences(self, prompts: DataProto) -> DataProto:
         """Refused: what this trainer asks for are rollout requests."""
         raise TypeError(
-            "MarsRLAgentLoopManager answers rollout requests (call generate); verl's own trainer, which "
-            "calls generate_sequences, needs verl's AgentLoopManager"
+            "MarsRLAgentLoopManager answers rollout requests (call start or submit); verl's own trainer, "
+            "which calls generate_sequences, needs verl's AgentLoopManager"
         )
