@@ -28,8 +28,7 @@ from marsrl_verl.verl_adapter.rollout_server.engine_watch import EngineWatch
 from marsrl_verl.verl_adapter.rollout_server.rollout_manager import MarsRLAgentLoopManager
 from marsrl_verl.verl_adapter.rollout_server.round_watch import GroupCounts
 from marsrl_verl.verl_adapter.rollout_server.scoring import without_tracebacks
-from marsrl_verl.verl_adapter.rollout_server.worker import Answer as RequestAnswer
-from marsrl_verl.verl_adapter.rollout_server.worker import RolloutWorker, Turn
+from marsrl_verl.verl_adapter.rollout_server.worker import RequestResult, RolloutWorker, RoundId
 
 SETTINGS = Sampling(max_new_tokens=8, max_prompt_tokens=99, temperature=0.7, top_p=0.9, top_k=5)
 
@@ -62,7 +61,7 @@ class Worker:
 
     def __init__(self, ends: Callable[[str, int], FinishReason], rewards: dict[str, RewardResult]) -> None:
         self.asked: list[RolloutRequest] = []
-        self.turns: set[Turn] = set()
+        self.turns: set[RoundId] = set()
         self.ends, self.rewards = ends, rewards
         self.run_request = fake_ray.Method(self._run)
         self.run_requests = fake_ray.Method(self._run_all)
@@ -70,7 +69,7 @@ class Worker:
     def _run(self, request, sampling, turn):
         self.asked.append(request)
         self.turns.add(turn)
-        return RequestAnswer(self._output(request), seconds=float(len(self.asked)))
+        return RequestResult(self._output(request), seconds=float(len(self.asked)))
 
     def _run_all(self, requests, sampling, turn):
         answers = [self._run(one, sampling, turn) for one in requests]
@@ -130,7 +129,7 @@ def test_requests_are_answered_one_by_one(manager_of):
     manager._streamed[slow] = asked("d")
     assert sorted(one.group_id for one in manager.outputs()) == ["a", "b", "c"]
     assert list(manager._streamed) == [slow], "what is not there yet is waited for the next time"
-    slow.silent, slow.value = False, RequestAnswer(RolloutOutput("d", [trajectory("d", 0)]), 1.0)
+    slow.silent, slow.value = False, RequestResult(RolloutOutput("d", [trajectory("d", 0)]), 1.0)
     assert [one.group_id for one in manager.outputs()] == ["d"]
     assert manager.outputs() == []
 
@@ -147,7 +146,7 @@ def test_after_a_sync_sessions_are_new_ones(manager_of):
     manager.start([asked("a")], {"solver": SETTINGS}).wait()
     manager.forget_routes()
     manager.start([asked("a")], {"solver": SETTINGS}).wait()
-    assert manager.agent_loop_workers[0].turns == {Turn(1, 0), Turn(2, 1)}
+    assert manager.agent_loop_workers[0].turns == {RoundId(1, 0), RoundId(2, 1)}
 
 
 def test_rounds_without_a_single_answer_are_a_broken_engine(manager_of):
@@ -265,15 +264,15 @@ def worker_of(monkeypatch):
     return make
 
 
-def answered(worker: RolloutWorker, requests: list[RolloutRequest]) -> list[RequestAnswer]:
-    async def run() -> list[RequestAnswer]:
-        found = await worker.run_requests(requests, {"solver": SETTINGS}, Turn(1, 3))
+def answered(worker: RolloutWorker, requests: list[RolloutRequest]) -> list[RequestResult]:
+    async def run() -> list[RequestResult]:
+        found = await worker.run_requests(requests, {"solver": SETTINGS}, RoundId(1, 3))
         return found if isinstance(found, list) else [found]
 
     return asyncio.run(run())
 
 
-def found_in(answers: list[RequestAnswer]) -> list[Trajectory]:
+def found_in(answers: list[RequestResult]) -> list[Trajectory]:
     return members([one.output for one in answers])
 
 

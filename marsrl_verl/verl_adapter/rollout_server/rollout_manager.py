@@ -34,7 +34,7 @@ from marsrl_verl.verl_adapter.rollout_server.generation import Round
 from marsrl_verl.verl_adapter.rollout_server.prefill_counters import PrefillCounters
 from marsrl_verl.verl_adapter.rollout_server.round_watch import RoundWatch
 from marsrl_verl.verl_adapter.rollout_server.scoring import without_tracebacks
-from marsrl_verl.verl_adapter.rollout_server.worker import Answer, RolloutWorker, Turn
+from marsrl_verl.verl_adapter.rollout_server.worker import RequestResult, RolloutWorker, RoundId
 
 MOST_CALLS = 100_000
 """Requests that a worker is at, at a time: no limit. Ray's own is 1,000."""
@@ -45,7 +45,7 @@ class _WorkersRound:
     """A round that the rollout workers are at."""
 
     answers: list[Any]
-    """Ray references to an `Answer` each."""
+    """Ray references to a `RequestResult` each."""
     check: Callable[[list[RolloutOutput]], None]
     """Raises where what came back says that the engine or a reward is broken."""
     servers: Sequence[Any] = ()
@@ -66,7 +66,7 @@ class _WorkersRound:
             StopRequested: the run is told to end.
         """
         try:
-            answers: list[Answer] = results(self.answers, self.look)
+            answers: list[RequestResult] = results(self.answers, self.look)
         except RewardUnavailableError as error:
             raise without_tracebacks(error) from None
         outputs = [one.output for one in answers]
@@ -154,9 +154,9 @@ class MarsRLAgentLoopManager(AgentLoopManager):
         if not self._streamed:
             self._rounds += 1
             self._look = self._watched()
-        turn = Turn(self._rounds, self._syncs)
+        round_id = RoundId(self._rounds, self._syncs)
         for request, worker in zip(requests, itertools.cycle(self.agent_loop_workers), strict=False):
-            answer = worker.run_request.remote(request, sampling, turn)
+            answer = worker.run_request.remote(request, sampling, round_id)
             self._streamed[answer] = request
 
     def outputs(self) -> list[RolloutOutput]:
@@ -179,12 +179,12 @@ class MarsRLAgentLoopManager(AgentLoopManager):
         """References to the answers of a new round, in the order of the requests, which the workers are dealt
         in turn. All of a worker's are one call: a call costs both sides half a millisecond."""
         self._rounds += 1
-        turn, workers = Turn(self._rounds, self._syncs), self.agent_loop_workers
+        round_id, workers = RoundId(self._rounds, self._syncs), self.agent_loop_workers
         answers: list[Any] = [None] * len(requests)
         for number, worker in enumerate(workers[: len(requests)]):
             share = requests[number :: len(workers)]
             call = worker.run_requests.options(num_returns=len(share))
-            found = call.remote(share, sampling, turn)
+            found = call.remote(share, sampling, round_id)
             answers[number :: len(workers)] = [found] if len(share) == 1 else found
         return answers
 
