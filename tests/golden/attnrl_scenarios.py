@@ -41,5 +41,5 @@ SCENARIOS: dict[str, Scenario] = {
     "attnrl_faults": _tree("attnrl", SEGMENTS, world=World((3, 9), 3, FAULTS), prompt_limit=60),
     "attnrl_mastered_tokens": _tree("attnrl", MASTERED, loss=True),
     "treerl": _tree("treerl", problems=1),
-    "treerl_baseline": _tree("treerl_baseline", {"algo.tree_credit": "treerl_original"}, problems=1),
+    "treerl_baseline": _tree("treerl_baseline", {"algo.advantage_rule": "treerl_original"}, problems=1),
 }

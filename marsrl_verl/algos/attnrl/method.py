@@ -39,7 +39,7 @@ from marsrl_verl.algos.attnrl.branch_points import (
 from marsrl_verl.algos.attnrl.config import SOLVER
 from marsrl_verl.algos.attnrl.problem_count import ProblemCount, batch_controller
 from marsrl_verl.algos.attnrl.response_trees import (
-    TreeCredit,
+    AdvantageRule,
     by_problem,
     problem_tree,
     tree_metrics,
@@ -103,7 +103,7 @@ class AttnRL(BaseMethod):
         expansion: which of them, and how often.
         mean: what the filter compares with.
         controller: adapts the number of problems; None: it is the configured one.
-        tree_credit: how rewards become advantages.
+        advantage_rule: how rewards become advantages.
         limits: longest prompts; None: prompts of every length are asked.
         record_log_probs: whether the loss takes the trainer's log-probabilities of the first responses under
             the weights that sampled them.
@@ -134,7 +134,7 @@ class AttnRL(BaseMethod):
         expansion: Expansion | None = None,
         mean: RunningMean | None = None,
         controller: BatchController | None = None,
-        tree_credit: TreeCredit = TreeCredit.ATTNRL,
+        advantage_rule: AdvantageRule = AdvantageRule.ATTNRL,
         limits: PromptLimits | None = None,
         record_log_probs: bool = True,
         fci_backend: str = "auto",
@@ -153,7 +153,7 @@ class AttnRL(BaseMethod):
             raise ValueError(f"num_continuations is {self.expansion.continuations}, expected at least 1")
         self.mean = mean or RunningMean()
         self.problem_count = ProblemCount(controller)
-        self.tree_credit = tree_credit
+        self.advantage_rule = advantage_rule
         self.stages = (Stage(INITIAL, SOLVER, next=(CONTINUATION,)), Stage(CONTINUATION, SOLVER))
         self._figures = TreeFigures()
         self.record_log_probs, self.fci_backend = record_log_probs, str(fci_backend)
@@ -185,7 +185,7 @@ class AttnRL(BaseMethod):
             ),
             mean=RunningMean(config.filter_mean, config.filter_decay),
             controller=batch_controller(config, tools.problems),
-            tree_credit=config.tree_credit,
+            advantage_rule=config.advantage_rule,
             limits=cls.prompt_limits(settings, tools),
             record_log_probs=settings.off_policy.mode is OffPolicyMode.RECORDED,
             fci_backend=config.fci_backend,
@@ -331,7 +331,9 @@ class AttnRL(BaseMethod):
         for groups in by_problem(rows.groups).values():
             tree, members = problem_tree(groups)
             by_node = (
-                tree_advantages(tree) if self.tree_credit is TreeCredit.ATTNRL else treerl_advantages(tree)
+                tree_advantages(tree)
+                if self.advantage_rule is AdvantageRule.ATTNRL
+                else treerl_advantages(tree)
             )
             for at, one in enumerate(members):
                 segments[one.trajectory_id] = [

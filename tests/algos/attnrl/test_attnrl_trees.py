@@ -20,7 +20,7 @@ from marsrl_verl.algos.attnrl.method import (
     Expansion,
 )
 from marsrl_verl.algos.attnrl.response_trees import (
-    TreeCredit,
+    AdvantageRule,
     by_problem,
     problem_tree,
     tree_metrics,
@@ -225,7 +225,7 @@ def test_missing_entropies_are_an_error_that_names_the_trajectory():
 def test_the_original_credit_of_treerl_is_another():
     results, _ = run(method(), count=1)
     usual = segments(method(), results[1].trained)
-    other = segments(method(tree_credit=TreeCredit.TREERL_ORIGINAL), results[1].trained)
+    other = segments(method(advantage_rule=AdvantageRule.TREERL_ORIGINAL), results[1].trained)
     assert set(usual) == set(other) and usual != other
 
 
