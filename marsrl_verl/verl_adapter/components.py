@@ -72,7 +72,7 @@ def build_scheduler(settings: MarsRLConfig, method: Method) -> Scheduler:
         step_prompt_budget=settings.pipeline.step_prompt_budget,
         min_group=settings.pipeline.min_group,
         min_groups=settings.pipeline.min_groups,
-        max_input_staleness=settings.pipeline.max_input_staleness,
+        max_request_staleness=settings.pipeline.max_request_staleness,
     )
 
 

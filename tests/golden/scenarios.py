@@ -86,7 +86,7 @@ SCENARIOS: dict[str, Scenario] = {
         problems=1,
     ),
     "marsrl_budget_staleness": _marsrl(
-        {"pipeline.step_prompt_budget": 6, "pipeline.max_input_staleness": 1}, problems=3
+        {"pipeline.step_prompt_budget": 6, "pipeline.max_request_staleness": 1}, problems=3
     ),
     "marsrl_random": _marsrl(_ONE_ROUND, preset="marsrl_random", problems=1),
     "marsrl_balanced": _marsrl(_ONE_ROUND, preset="marsrl_balanced", problems=1),

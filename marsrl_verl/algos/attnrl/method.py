@@ -331,11 +331,7 @@ class AttnRL(BaseMethod):
         segments: dict[str, list[tuple[int, float]]] = {}
         for groups in by_problem(rows.groups).values():
             tree, members = problem_tree(groups)
-            by_node = (
-                tree_advantages(tree)
-                if self.advantage_rule is AdvantageRule.ATTNRL
-                else treerl_advantages(tree)
-            )
+            by_node = rule(tree)
             for at, one in enumerate(members):
                 segments[one.trajectory_id] = [
                     (end, float(by_node[node])) for end, node in tree.segments_of(at)

@@ -207,7 +207,7 @@ class MarsRL(BaseMethod):
             distinct = self.config.distinct_answers and role == VERIFIER
             picks = choose(
                 candidates,
-                self.config.inputs_per_stage,
+                self.config.requests_per_stage,
                 self.config.selection,
                 rng,
                 distinct_answers=distinct,
