@@ -63,7 +63,7 @@ class PipelineConfig(Settings):
         None, ge=1, why="a request's first turn is the step after the one that made it"
     )
     """Drop requests of later stages that are older than so many steps when their turn comes; with
-    `step_prompt_budget`, which makes requests wait. 1 keeps those that the step before left. null: keep all."""
+    `step_prompt_budget`, which makes requests wait. 1 keeps those that the step before left. null: all."""
     min_groups: int = limits(1, ge=1, why="1 is no floor")
     """Fewer groups than this make no update and are trained with the next step's. Keep it small: a large
     floor makes small and large updates take turns."""

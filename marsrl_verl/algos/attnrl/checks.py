@@ -82,7 +82,7 @@ def _pipeline(run: RunView) -> list[ConfigIssue]:
         ("min_group", "A problem's tree is trained as a whole."),
         (
             "max_request_staleness",
-            "A problem's tree is trained as a whole, and a part of it would be missing.",
+            "A problem's tree is trained as a whole; a part of it would be missing.",
         ),
     ):
         if (value := getattr(pipeline, name)) is not None:

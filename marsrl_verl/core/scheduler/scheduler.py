@@ -51,8 +51,8 @@ class Scheduler:
             take further rounds; these are trained when they end. None: groups train complete.
         min_groups: fewer groups than this make no update: they are trained with the next step's. A small
             number; a large one makes small and large updates take turns.
-        max_request_staleness: requests of later stages that are older than so many steps when their turn comes
-            are dropped: newer weights would be asked about what is no longer theirs. None: never.
+        max_request_staleness: requests of later stages that are older than so many steps when their turn
+            comes are dropped: newer weights would be asked about what is no longer theirs. None: never.
     """
 
     def __init__(
