@@ -113,9 +113,9 @@ def measure(config: DictConfig, session: Path | None) -> None:
     """Start what training starts, measure, write the rows. Called once Ray is there."""
     from contextlib import nullcontext
 
-    from marsrl_verl.verl_adapter.terminal import chatter_to
+    from marsrl_verl.verl_adapter.terminal import library_output_to
 
-    with chatter_to(session / "logs" / f"prefix-{os.getpid()}.log") if session else nullcontext():
+    with library_output_to(session / "logs" / f"prefix-{os.getpid()}.log") if session else nullcontext():
         _measure(config, read_plan())
 
 
