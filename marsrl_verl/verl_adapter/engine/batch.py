@@ -22,7 +22,7 @@ from marsrl_verl.core.prefix_tree import prefix_order, shared_with_previous
 from marsrl_verl.core.rows import RESPONSE_MASK, RowRef, Rows
 from marsrl_verl.core.sequence import TURN
 from marsrl_verl.core.sequence import Sequence as TokenSequence
-from marsrl_verl.verl_adapter.engine.arrangement import arrange_families, arrange_rows
+from marsrl_verl.verl_adapter.engine.balancing import balance_by_prompt, balance_rows
 
 PADDING = -1
 """A slot without a row."""
@@ -229,9 +229,9 @@ def _order(sequences: Sequence[TokenSequence], plan: BatchLayout, updates: int) 
     cut = {"ranks": plan.ranks, "updates": updates, "seed": plan.seed, "step": plan.step}
     filler = [2 * len(_ONE_TOKEN)] * padding
     if not plan.share_prefixes:
-        return arrange_rows(lengths + filler, padding_rows=padding, **cut)
-    families = [one.prompt_ids.tobytes() for one in sequences]
-    return arrange_families(families, _computed_tokens(sequences) + filler, padding_rows=padding, **cut)
+        return balance_rows(lengths + filler, padding_rows=padding, **cut)
+    prompts = [one.prompt_ids.tobytes() for one in sequences]
+    return balance_by_prompt(prompts, _computed_tokens(sequences) + filler, padding_rows=padding, **cut)
 
 
 def _computed_tokens(sequences: Sequence[TokenSequence]) -> list[int]:
