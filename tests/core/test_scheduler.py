@@ -211,7 +211,7 @@ def test_a_problem_without_first_requests_ends_at_once():
     scheduler = Scheduler(TwoStages(fan=(0, 1)), "pipelined")
     scheduler.start_step(0, problems(1))
     assert scheduler.next_round() == []
-    assert scheduler.finish_step().ended == [Ended("p0", "a", EndReason.NOT_ASKED)]
+    assert scheduler.finish_step().ended == [Ended("p0", "a", EndReason.SKIPPED)]
 
 
 def test_a_stage_is_complete_only_with_all_its_groups():

@@ -163,7 +163,7 @@ class GoldenTrainer(RayMarsRLTrainer):
             after_round=self._fit_run_probes,
         )
         self.problems = NumberedProblems()
-        self.asked = SimpleNamespace(look=lambda result: None)
+        self.skipped = SimpleNamespace(look=lambda result: None)
         self.workers = GoldenWorkers(self.policies.version)
         self.observer = SimpleNamespace(
             rollouts=self._note, describe=lambda result: {}, record=lambda step, metrics, timing: None

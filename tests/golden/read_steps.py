@@ -31,7 +31,7 @@ FINISH = {
 ENDED = {
     EndReason.FINISHED: "finished",
     EndReason.NO_REQUESTS: "no_inputs",
-    EndReason.NOT_ASKED: "not_asked",
+    EndReason.SKIPPED: "not_asked",
     EndReason.REJECTED: "rejected",
     EndReason.DROPPED: "dropped",
     EndReason.STALE: "stale",

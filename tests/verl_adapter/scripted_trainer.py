@@ -31,7 +31,7 @@ from marsrl_verl.verl_adapter.engine.batch import jagged
 from marsrl_verl.verl_adapter.engine.policy_loss import COLUMN, MEAN_KEY, SPEC_KEY
 from marsrl_verl.verl_adapter.rollout_server.engine_watch import EngineGuard, EngineWatch, Limits
 from marsrl_verl.verl_adapter.rollout_server.generation import Generation, Round
-from marsrl_verl.verl_adapter.trainer.problem_stream import AskedProblems, ProblemStream
+from marsrl_verl.verl_adapter.trainer.problem_stream import ProblemStream, SkippedProblems
 from marsrl_verl.verl_adapter.trainer.trainer import RayMarsRLTrainer
 
 WEIGHTS = "model_world_size_1_rank_0.pt"
@@ -281,7 +281,7 @@ class ScriptedTrainer(RayMarsRLTrainer):
             sampler=RandomSampler(ROWS, generator=generator),
         )
         self.problems = ProblemStream(self.train_dataloader)
-        self.asked = AskedProblems(len(self.train_dataloader.dataset), "solver", limit=0)
+        self.skipped = SkippedProblems(len(self.train_dataloader.dataset), "solver", limit=0)
         self.weights = self.actor_rollout_wg = Weights(self.policies.trained)
         self.workers = {name: Workers(self, name) for name in self.policies.trained}
         self.updated: list[dict] = []

@@ -101,7 +101,7 @@ class Scheduler:
             if requests:
                 self._enter_stage(one, requests, tuple(self._stages), ready_step=step)
             else:
-                self._end(one, EndReason.NOT_ASKED)
+                self._end(one, EndReason.SKIPPED)
 
     def next_round(self) -> list[RolloutRequest]:
         """The requests to decode now; empty when the step needs no further generation round.

@@ -35,9 +35,9 @@ from marsrl_verl.verl_adapter.stop_signals import StopRequested
 from marsrl_verl.verl_adapter.trainer.observer import TrainingObserver
 from marsrl_verl.verl_adapter.trainer.policy_trainer import PolicyTrainer
 from marsrl_verl.verl_adapter.trainer.problem_stream import (
-    AskedProblems,
     NothingToTrainError,
     ProblemStream,
+    SkippedProblems,
     problems_of,
 )
 from marsrl_verl.verl_adapter.trainer.reward_kl import RewardKL
@@ -66,7 +66,7 @@ class RayMarsRLTrainer(PolicyTrainer):
         self.scheduler = build_scheduler(self.settings, self.method)
         self.problems = ProblemStream(self.train_dataloader)
         first = self.method.first_role(self.settings.algo)
-        self.asked = AskedProblems(
+        self.skipped = SkippedProblems(
             len(self.train_dataloader.dataset), first, self.settings.roles[first].max_prompt_tokens
         )
         self.observer = TrainingObserver(config, self.settings, self.total_training_steps)
@@ -125,7 +125,7 @@ class RayMarsRLTrainer(PolicyTrainer):
             self._fit_generate()
             pass_over = self._drains and not self.problems.has_more(self.method.admits)
             result = self.scheduler.finish_step(last=self._is_last_step(), pass_over=pass_over)
-            self.asked.look(result)
+            self.skipped.look(result)
             pools = self._pools_state()  # without the next step's round
             if self.overlaps and not self._is_last_step():
                 self._fit_start_next_round()
