@@ -115,7 +115,7 @@ class Runs:
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class ExampleSummary:
     """What a run shows a reader."""
 
     rank: int
@@ -182,16 +182,16 @@ class Evaluation(ABC):
 
     # --- an example for readers ----------------------------------------------------------------
 
-    def story(self, run: Run) -> Story:
+    def example_summary(self, run: Run) -> ExampleSummary:
         """What a run shows; the most telling one becomes the report's example."""
         who = run.calls[0].request.role.capitalize() if run.calls else "model"
         if run.solved:
-            return Story(2, f"The {who} solves it")
+            return ExampleSummary(2, f"The {who} solves it")
         if run.answer is None:
-            return Story(1, f"The {who} gave no usable answer")
-        return Story(0, f"The {who} gets it wrong")
+            return ExampleSummary(1, f"The {who} gave no usable answer")
+        return ExampleSummary(0, f"The {who} gets it wrong")
 
-    def call_title(self, call: Call) -> str:
+    def example_call(self, call: Call) -> str:
         """What a call is headed by."""
         return call.request.stage.capitalize() + (" (external)" if call.trajectory.external else "")
 

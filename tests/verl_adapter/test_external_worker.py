@@ -313,4 +313,4 @@ def test_an_external_solver_has_no_lengths(tmp_path):
 def test_the_example_says_who_solved():
     item = asked("solver")
     system = VerifyCorrect(MathPrompts(), LoopRules(1))
-    assert system.call_title(Call(item, external_answer(item, 0))) == "Solver (external)"
+    assert system.example_call(Call(item, external_answer(item, 0))) == "Solver (external)"
