@@ -22,7 +22,7 @@ from verl import DataProto
 from verl.experimental.agent_loop.agent_loop import AgentLoopManager
 
 from marsrl_verl.core.request import RolloutRequest, Sampling
-from marsrl_verl.core.sent_prompts import prompts_sent, shared_tokens
+from marsrl_verl.core.shared_prompts import engine_prompts, shared_tokens
 from marsrl_verl.core.trajectory import RolloutOutput
 from marsrl_verl.rewards.failed_grades import GradeWatch
 from marsrl_verl.rewards.running import RewardUnavailableError
@@ -76,7 +76,7 @@ class _WorkersRound:
         if self.before is None or after is None:
             return Round(outputs, seconds)
         trajectories = [one for output in outputs for one in output.trajectories]
-        return Round(outputs, seconds, after - self.before, shared_tokens(prompts_sent(trajectories)))
+        return Round(outputs, seconds, after - self.before, shared_tokens(engine_prompts(trajectories)))
 
 
 def _read(servers: Sequence[Any], look: Callable[[], object]) -> PrefillCounters | None:
