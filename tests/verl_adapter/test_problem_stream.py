@@ -79,18 +79,18 @@ NOBODY_ASKED = StepResult(
 
 
 def test_a_pass_over_the_data_in_which_nothing_is_asked_ends_the_run():
-    asked = SkippedProblems(rows=10, role="agent", limit=7)
-    asked.look(NOBODY_ASKED)
-    asked.look(NOBODY_ASKED)
+    skipped = SkippedProblems(rows=10, role="agent", limit=7)
+    skipped.look(NOBODY_ASKED)
+    skipped.look(NOBODY_ASKED)
     with pytest.raises(NothingToTrainError, match=r"last 12 problems .*roles.agent.max_prompt_tokens = 7"):
-        asked.look(NOBODY_ASKED)
+        skipped.look(NOBODY_ASKED)
 
 
 def test_problems_that_are_asked_in_between_let_the_run_go_on():
-    asked = SkippedProblems(rows=10, role="agent", limit=7)
+    skipped = SkippedProblems(rows=10, role="agent", limit=7)
     for _ in range(9):
-        asked.look(NOBODY_ASKED)
-        asked.look(replace(NOBODY_ASKED, waiting={"solver": 1}))
+        skipped.look(NOBODY_ASKED)
+        skipped.look(replace(NOBODY_ASKED, waiting={"solver": 1}))
 
 
 def test_an_epoch_visits_no_row_twice():
