@@ -22,8 +22,8 @@ from marsrl_verl.algos.marsrl.prompts import SOLVER
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.prefix_tree import distinct_tokens
 from marsrl_verl.core.request import Problem, RolloutRequest
-from marsrl_verl.core.sent_prompts import prompts_sent
 from marsrl_verl.core.sequence import TokenIds
+from marsrl_verl.core.shared_prompts import engine_prompts
 from marsrl_verl.core.trajectory import Trajectory
 
 if TYPE_CHECKING:
@@ -113,9 +113,9 @@ def measure(config: DictConfig, session: Path | None) -> None:
     """Start what training starts, measure, write the rows. Called once Ray is there."""
     from contextlib import nullcontext
 
-    from marsrl_verl.verl_adapter.terminal import chatter_to
+    from marsrl_verl.verl_adapter.terminal import library_output_to
 
-    with chatter_to(session / "logs" / f"prefix-{os.getpid()}.log") if session else nullcontext():
+    with library_output_to(session / "logs" / f"prefix-{os.getpid()}.log") if session else nullcontext():
         _measure(config, read_plan())
 
 
@@ -173,7 +173,7 @@ class Bench:
         earlier: list[TokenIds],
     ) -> Row:
         answered, done = self.decode(requests, self.plan.continuation_tokens, beyond_prefix=True)
-        prompts = prompts_sent([one for _, members in answered for one in members])
+        prompts = engine_prompts([one for _, members in answered for one in members])
         sent = sum(map(len, prompts))
         # The last token that was sampled is never read.
         seen = sent - (distinct_tokens([*earlier, *prompts]) - distinct_tokens(earlier))

@@ -226,7 +226,7 @@ def main() -> None:
     if arguments.steps:
         root = Path(tempfile.mkdtemp(prefix="marsrl-shared-"))
         try:
-            for training in ("each_row", "shared_prefixes"):
+            for training in ("separate_rows", "shared_prefixes"):
                 one = measure_training(training, arguments.steps, root, overrides)
                 runs.append(one)
                 print(

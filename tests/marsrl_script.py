@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import scripted_engine as scripted
+from scripted_engine import Reply, Scorer, Script
 
 from marsrl_verl.algos.marsrl.prompts import SOLVER, VERIFIER
 from marsrl_verl.algos.marsrl.verdict import Verdict, parse_verdict
-from marsrl_verl.core import scripted
 from marsrl_verl.core.request import RolloutRequest
-from marsrl_verl.core.scripted import Reply, Scorer, Script
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, Trajectory, is_correct
 
@@ -73,5 +74,5 @@ def score_by_box(item: RolloutRequest, one: Trajectory) -> RewardResult:
 class ScriptedEngine(scripted.ScriptedEngine):
     """Scores verdicts too."""
 
-    def __init__(self, script: Script, *, seed: int | None = 0, scorer: Scorer = score_by_box) -> None:
-        super().__init__(script, seed=seed, scorer=scorer)
+    def __init__(self, script: Script, *, scorer: Scorer = score_by_box, **options: Any) -> None:
+        super().__init__(script, scorer=scorer, **options)

@@ -201,7 +201,7 @@ def drive(
             step_prompt_budget=budget,
             min_group=min_group,
             min_groups=min_groups,
-            max_input_staleness=staleness,
+            max_request_staleness=staleness,
         )
 
     scheduler = new_scheduler()

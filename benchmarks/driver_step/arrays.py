@@ -41,7 +41,7 @@ from marsrl_verl.verl_adapter.engine.micro_batches import use_fast_micro_batches
 from marsrl_verl.verl_adapter.engine.rank_rows import HeldRows, responses_only
 from marsrl_verl.verl_adapter.rollout_server.generation import Generation, Round
 from marsrl_verl.verl_adapter.rollout_server.rollout_manager import MarsRLAgentLoopManager
-from marsrl_verl.verl_adapter.rollout_server.worker import Answer, describe
+from marsrl_verl.verl_adapter.rollout_server.worker import RequestResult, describe
 from marsrl_verl.verl_adapter.trainer.observer import TrainingObserver
 from marsrl_verl.verl_adapter.trainer.trainer import RayMarsRLTrainer
 
@@ -83,7 +83,7 @@ class _Manager(MarsRLAgentLoopManager):
         self._check_round = self._checker(requests)
         return SimpleNamespace(wait=self._wait)
 
-    def receive(self, answers: list[Answer]) -> None:
+    def receive(self, answers: list[RequestResult]) -> None:
         """What `_WorkersRound.wait` does with the workers' answers."""
         outputs = [one.output for one in answers]
         self._check_round(outputs)
@@ -241,7 +241,7 @@ class ArrayWorker(Worker):
             place.meter.begin("text figures")
             describe(output, _CHAT)
             place.meter.begin("pack the reply")
-            path, size = place.store.put(Answer(output, 1.0))
+            path, size = place.store.put(RequestResult(output, 1.0))
             place.meter.sent(size)
             place.meter.pause()
             paths.append(path)

@@ -41,7 +41,7 @@ class Workload:
     prompts: dict[str, int] = field(default_factory=lambda: {SOLVER: 256, VERIFIER: 2560, CORRECTOR: 3328})
     """Assumed: length of a prompt by role; a solution of 2k tokens, a report of 1k."""
     solver: float = 0.6
-    """Assumed: P(right answer), as `SkillModel` in `core/scripted.py`; so are the next three."""
+    """Assumed: P(right answer), as `SkillModel` of the tests; so are the next three."""
     verifier: float = 0.75
     fix: float = 0.4
     keep: float = 0.85
@@ -153,7 +153,7 @@ class NoWords(RolePrompts):
 
 
 class SimulatedEngine:
-    """Implements `marsrl_verl.core.engine.Engine`: answers come from `Responses`, time from the model."""
+    """Answers rounds of requests: lengths come from `Responses`, time from the model."""
 
     def __init__(self, responses: Responses, model: EngineModel) -> None:
         self.responses = responses
@@ -188,7 +188,7 @@ class SimulatedEngine:
         response = self.responses.of_group(item)[k]
         begun = before or Sequence(item.role, token_ids([]), token_ids([]), np.zeros(0, dtype=np.float32))
         done = len(begun)
-        end = done + settings.remaining_tokens(done)
+        end = min(settings.max_new_tokens, done + (settings.segment_tokens or settings.max_new_tokens))
         added = [0] * (min(response.units, end) - done)
         sequence = begun.extend(added, added, self.policy_version)
         finish, reward = FinishReason.STOP, response.reward

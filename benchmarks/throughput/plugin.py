@@ -46,7 +46,7 @@ from marsrl_verl.verl_adapter.rollout_server.engine_requests import accepted_par
 from marsrl_verl.verl_adapter.rollout_server.reward_manager import build_role_rewards
 from marsrl_verl.verl_adapter.rollout_server.server import MarsRLvLLMReplica, MarsRLvLLMServer
 from marsrl_verl.verl_adapter.run.task_runner import MarsRLTaskRunner
-from marsrl_verl.verl_adapter.terminal import chatter_to
+from marsrl_verl.verl_adapter.terminal import library_output_to
 
 
 class FixedLengthServer(MarsRLvLLMServer):
@@ -73,7 +73,7 @@ class FixedLengthReplica(MarsRLvLLMReplica):
 
 def measure(config: DictConfig, session: Path | None) -> None:
     """Start what training starts, measure, write the results. Called once Ray is there."""
-    with chatter_to(session / "logs" / f"throughput-{os.getpid()}.log") if session else nullcontext():
+    with library_output_to(session / "logs" / f"throughput-{os.getpid()}.log") if session else nullcontext():
         _measure(config, Plan.read())
 
 
@@ -135,7 +135,7 @@ class Bench:
         """The trainer's own call."""
         sampling = {SOLVER: sampling_of(workload, self.trainer.sampling[SOLVER])}
         outputs, seconds, processor = self._timed(
-            lambda: self.trainer.async_rollout_manager.generate(requests, sampling)
+            lambda: self.trainer.async_rollout_manager.start(requests, sampling).wait().outputs
         )
         trajectories = [one for output in outputs for one in output.trajectories]
         tokens = sum(sequence.trained_tokens for one in trajectories for sequence in one.sequences)

@@ -34,7 +34,7 @@ class BatchPlan:
 
     @property
     def groups(self) -> int:
-        """Most stage inputs decoded in a step."""
+        """Most rollout requests decoded in a step."""
         total = self.problems * sum(stage.groups_per_problem for stage in self.stages)
         return min(total, self.prompt_budget) if self.pipelined and self.prompt_budget else total
 

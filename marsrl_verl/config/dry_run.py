@@ -13,7 +13,7 @@ from marsrl_verl.config.batching import BatchPlan, plan_batch, world_size
 from marsrl_verl.config.checks.batch import training_rows
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.checks.memory import model_shape
-from marsrl_verl.config.checks.prompt_room import prompt_budgets
+from marsrl_verl.config.checks.prompt_budget import prompt_budgets
 from marsrl_verl.config.compose import Composed
 from marsrl_verl.config.evaluation_plan import evaluation_cost
 from marsrl_verl.config.memory import GIB, assumptions, estimate_memory

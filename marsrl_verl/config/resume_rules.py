@@ -37,9 +37,9 @@ ACTS = (
     "name", "dry_run", "marsrl.dry_run", "marsrl.run", "marsrl.hardware", "marsrl.training",
     "marsrl.off_policy",
     "marsrl.pipeline.overlap", "marsrl.pipeline.step_prompt_budget", "marsrl.pipeline.updates_per_step",
-    "marsrl.pipeline.samples_per_update", "marsrl.pipeline.max_input_staleness", "marsrl.pipeline.min_groups",
-    "marsrl.evaluation.before", "marsrl.evaluation.after", "marsrl.evaluation.every",
-    "marsrl.evaluation.greedy",
+    "marsrl.pipeline.samples_per_update", "marsrl.pipeline.max_request_staleness",
+    "marsrl.pipeline.min_groups", "marsrl.evaluation.before", "marsrl.evaluation.after",
+    "marsrl.evaluation.every", "marsrl.evaluation.greedy",
     # Limits of a call, and how many at once: a score that comes is the same.
     "marsrl.reward.*.timeout_s", "marsrl.reward.*.kwargs.processes",
     "marsrl.external_solver.endpoint.base_urls", "marsrl.external_solver.endpoint.api_key_env",

@@ -37,7 +37,7 @@ _SILENT = "shorter than that, a working engine may be silent"
 
 
 class PipelineConfig(Settings):
-    """Which stage inputs are decoded in which training step."""
+    """Which rollout requests are decoded in which training step."""
 
     mode: Mode = Mode.PIPELINED
     """`sequential`: a problem passes all stages inside one step; `pipelined`: every step decodes what
@@ -46,7 +46,7 @@ class PipelineConfig(Settings):
     """`one_step`: the generation round of the next step runs while the current one trains, with the weights
     from before its update (one-step off-policy). `none`: one after the other. Pipelined mode only."""
     step_prompt_budget: int | None = limits(None, ge=1, why="null is no limit")
-    """Most stage inputs decoded in one generation round, backlog first; null: no limit."""
+    """Most rollout requests decoded in one generation round, backlog first; null: no limit."""
     updates_per_step: int = limits(1, ge=1, why="a step has an update")
     """Optimizer updates per training step. 1 keeps the importance ratio at exactly 1."""
     samples_per_update: int | None = limits(None, ge=1, why="null is no number")
@@ -59,11 +59,11 @@ class PipelineConfig(Settings):
     min_group: int | None = limits(None, ge=2, why="advantages compare samples; null is the whole group")
     """Train a group's ended samples as soon as so many of them have not been trained yet, while others still
     take segments; the rest is trained when the group is complete. null: groups train complete."""
-    max_input_staleness: int | None = limits(
-        None, ge=1, why="an input's first turn is the step after the one that made it"
+    max_request_staleness: int | None = limits(
+        None, ge=1, why="a request's first turn is the step after the one that made it"
     )
-    """Drop inputs of later stages that are older than so many steps when their turn comes; with
-    `step_prompt_budget`, which makes inputs wait. 1 keeps those that the step before left. null: keep all."""
+    """Drop requests of later stages that are older than so many steps when their turn comes; with
+    `step_prompt_budget`, which makes requests wait. 1 keeps those that the step before left. null: all."""
     min_groups: int = limits(1, ge=1, why="1 is no floor")
     """Fewer groups than this make no update and are trained with the next step's. Keep it small: a large
     floor makes small and large updates take turns."""

@@ -59,11 +59,6 @@ class Sampling:
         """
         return None if self.seed is None else derive_seed(self.seed, "tokens", name, begins_at)
 
-    def remaining_tokens(self, tokens_so_far: int) -> int:
-        """How many tokens this round may add to a response of so many."""
-        rest = self.max_new_tokens - tokens_so_far
-        return rest if self.segment_tokens is None else min(rest, self.segment_tokens)
-
 
 def segment_length(max_new_tokens: int, max_segments: int) -> int:
     """Tokens of a segment: the response limit in `max_segments` parts (UloRL, arXiv 2507.19766, §3.1)."""

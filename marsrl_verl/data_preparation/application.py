@@ -42,7 +42,7 @@ from marsrl_verl.rollout.generation import GenerationClient
 from marsrl_verl.rollout.runner import RolloutRunner
 from marsrl_verl.settings.issues import EXIT_WRONG_CONFIGURATION, ConfigError
 from marsrl_verl.verl_adapter.components import build_prompts, chat_tokenizer
-from marsrl_verl.verl_adapter.terminal import chatter_to, terminal
+from marsrl_verl.verl_adapter.terminal import library_output_to, terminal
 
 MakeClient = Callable[[DictConfig, Sampling], GenerationClient]
 """Loads the start model, given the training configuration and how tokens are drawn."""
@@ -212,7 +212,7 @@ def _sampled_grades(
             f"{len(found.problems) - len(missing)} problems are answered, {len(missing)} are not", flush=True
         )
         if missing:
-            with chatter_to(arguments.output / LOG):
+            with library_output_to(arguments.output / LOG):
                 _answer_missing(missing, arguments, config, log, make_client)
         return dict(log.grades)
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from marsrl_verl.core.trajectory import FinishReason, Trajectory, is_correct
 
-NOT_ASKED = (FinishReason.PROMPT_TOO_LONG.value, FinishReason.ERROR.value)
+SKIPPED = (FinishReason.PROMPT_TOO_LONG.value, FinishReason.ERROR.value)
 """Ends of problems that the model was never asked about: too long a prompt, or refused by the template."""
 
 
@@ -74,10 +74,10 @@ class ProblemGrades:
         return self.passes / self.graded
 
     @property
-    def not_asked(self) -> str | None:
+    def skipped(self) -> str | None:
         """Why the model was never asked (prompt too long, chat template refuses it); None if it was."""
         reasons = {grade.finish for grade in self.grades}
-        return reasons.pop() if len(reasons) == 1 and reasons <= set(NOT_ASKED) else None
+        return reasons.pop() if len(reasons) == 1 and reasons <= set(SKIPPED) else None
 
     def to_json(self) -> dict[str, Any]:
         """A line of the log."""

@@ -75,7 +75,7 @@ def _schema(pa: Any) -> Any:
 
 def histogram(grades: Sequence[ProblemGrades]) -> list[dict[str, Any]]:
     """Number of problems by right answers, the hardest first; problems without a pass rate are left out."""
-    rated = [one for one in grades if one.not_asked is None and not one.ungraded]
+    rated = [one for one in grades if one.skipped is None and not one.ungraded]
     counts = Counter((one.passes, one.graded) for one in rated)
     return [
         {"right": right, "answers": answers, "pass_rate": right / answers, "problems": counts[right, answers]}
@@ -85,7 +85,7 @@ def histogram(grades: Sequence[ProblemGrades]) -> list[dict[str, Any]]:
 
 def answer_counts(grades: Sequence[ProblemGrades]) -> dict[str, Any]:
     """All answers together: how they ended, how many the grader failed on, their length."""
-    every = [grade for one in grades if one.not_asked is None for grade in one.grades]
+    every = [grade for one in grades if one.skipped is None for grade in one.grades]
     lengths = [grade.tokens for grade in every if grade.tokens is not None]
     return {
         "answers": len(every),

@@ -11,7 +11,7 @@ from marsrl_verl.core.request import RolloutRequest, Sampling
 from marsrl_verl.core.thinking import final_text
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory
 from marsrl_verl.data.problems import SourceProblem
-from marsrl_verl.data_preparation.grades import NOT_ASKED, Grade, ProblemGrades
+from marsrl_verl.data_preparation.grades import SKIPPED, Grade, ProblemGrades
 from marsrl_verl.rewards.base import ScoreRequest
 from marsrl_verl.rewards.running import RewardRunner
 from marsrl_verl.rollout.runner import RolloutRunner
@@ -24,7 +24,7 @@ def scorer(reward: RewardRunner, graders: int) -> Score:
     limit = asyncio.Semaphore(graders)
 
     async def score_one(request: RolloutRequest, one: Trajectory) -> RewardResult:
-        if one.finish.value in NOT_ASKED:
+        if one.finish.value in SKIPPED:
             return RewardResult(0.0)
         async with limit:
             return await reward.score(ScoreRequest.of(request, one))

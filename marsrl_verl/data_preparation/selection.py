@@ -30,8 +30,8 @@ class PassRates:
 
     def judge(self, grades: ProblemGrades | None) -> str:
         """What becomes of a problem (`Selection.counts`)."""
-        if grades is None or grades.not_asked or grades.ungraded:
-            return "unanswered" if grades is None else grades.not_asked or "ungraded"
+        if grades is None or grades.skipped or grades.ungraded:
+            return "unanswered" if grades is None else grades.skipped or "ungraded"
         if grades.pass_rate < self.least - _ROUNDING:
             return "too_hard"
         if self.most is None:

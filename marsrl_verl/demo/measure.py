@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from marsrl_verl.algos.marsrl.evaluation.loop import VerifyCorrect
@@ -9,15 +10,21 @@ from marsrl_verl.algos.marsrl.evaluation.loop_rules import LoopRules
 from marsrl_verl.algos.marsrl.evaluation.role_metrics import EVALUATION_METRICS
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
 from marsrl_verl.algos.marsrl.verdict import VerdictReward
-from marsrl_verl.core.request import Sampling
+from marsrl_verl.core.request import RolloutRequest, Sampling
+from marsrl_verl.core.trajectory import RewardResult, Trajectory
 from marsrl_verl.demo.problems import DEFAULT_DIFFICULTY, Difficulty, Split, generate
 from marsrl_verl.demo.prompts import TinyPrompts
-from marsrl_verl.demo.sampler import TorchEngine
+from marsrl_verl.demo.sampler import TorchClient
 from marsrl_verl.demo.tokenizer import build_tokenizer
 from marsrl_verl.demo.transcripts import as_problem
 from marsrl_verl.evaluation.estimators import GREEDY_SUFFIX, Estimate
 from marsrl_verl.evaluation.suite import evaluate
+from marsrl_verl.rewards.base import ScoreRequest
 from marsrl_verl.rewards.exact import ExactAnswerReward
+from marsrl_verl.rewards.running import RewardRunner
+from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
+from marsrl_verl.rollout.engine import LocalEngine
+from marsrl_verl.rollout.runner import RolloutRunner
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -30,11 +37,17 @@ SAMPLING = {
 """Token limits that leave room for every transcript of the default difficulty."""
 
 
-def build_engine(model: PreTrainedModel, seed: int) -> TorchEngine:
+def build_engine(model: PreTrainedModel, seed: int) -> LocalEngine:
     """An engine that answers and scores all three roles with this model."""
     answer = ExactAnswerReward()
     rewards = {SOLVER: answer, VERIFIER: VerdictReward(), CORRECTOR: answer}
-    return TorchEngine(model, build_tokenizer(), rewards, seed)
+    runners = {role: RewardRunner(reward) for role, reward in rewards.items()}
+
+    async def score(request: RolloutRequest, trajectories: Sequence[Trajectory]) -> list[RewardResult]:
+        return [await runners[request.role].score(ScoreRequest.of(request, one)) for one in trajectories]
+
+    chat = ChatTokenizer(build_tokenizer())
+    return LocalEngine(RolloutRunner(TorchClient(model, seed), chat, score))
 
 
 def measure(

@@ -1,42 +1,45 @@
 """A batched sampler in plain PyTorch with a KV cache.
 
-Runs the tiny model without Ray and vLLM: for the warm start's measurements, and as an engine for the
-scheduler.
+Runs the tiny model without Ray and vLLM: for the warm start's measurements, and as the token client of
+rollouts.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from marsrl_verl.core.request import RolloutRequest, Sampling
-from marsrl_verl.core.sequence import Sequence as TokenSequence
-from marsrl_verl.core.sequence import token_ids
-from marsrl_verl.core.thinking import final_text
-from marsrl_verl.core.trajectory import FinishReason, RolloutOutput, Trajectory
-from marsrl_verl.rewards.base import RoleReward, ScoreRequest
-from marsrl_verl.rewards.running import RewardRunner
+from marsrl_verl.core.sequence import TokenIds, token_ids
+from marsrl_verl.core.trajectory import FinishReason
+from marsrl_verl.rollout.generation import Completion, Decoding, EngineUnavailableError
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+    from transformers import PreTrainedModel
 
 
 @dataclass(slots=True)
-class Completion:
-    """One sampled response."""
+class _Response:
+    """A response that is being sampled."""
 
-    token_ids: list[int]
+    token_ids: list[int] = field(default_factory=list)
     """The end-of-sequence token included when it was sampled."""
-    log_probs: list[float]
+    log_probs: list[float] = field(default_factory=list)
     """Log-probability of each token at the sampling temperature (the model's own when greedy)."""
-    finished: bool
+    finished: bool = False
     """The model ended the response itself."""
+
+    def completion(self) -> Completion:
+        return Completion(
+            token_ids(self.token_ids),
+            np.array(self.log_probs, dtype=np.float32),
+            FinishReason.STOP if self.finished else FinishReason.LENGTH,
+        )
 
 
 class _Batch:
@@ -89,7 +92,7 @@ def _decode_batch(
     generator: torch.Generator,
 ) -> list[Completion]:
     end = model.config.eos_token_id
-    completions = [Completion([], [], False) for _ in prompts]
+    responses = [_Response() for _ in prompts]
     batch = _Batch(model, prompts)
     for _ in range(max_new_tokens):
         logits = batch.next_logits()
@@ -100,18 +103,18 @@ def _decode_batch(
             chosen = log_probs.argmax(-1, keepdim=True)
         picked = log_probs.gather(1, chosen)[:, 0].tolist()
         for row, token, log_prob in zip(batch.rows, chosen[:, 0].tolist(), picked, strict=True):
-            completion = completions[row]
-            if not completion.finished:
-                completion.token_ids.append(token)
-                completion.log_probs.append(log_prob)
-                completion.finished = token == end
-        running = [slot for slot, row in enumerate(batch.rows) if not completions[row].finished]
+            response = responses[row]
+            if not response.finished:
+                response.token_ids.append(token)
+                response.log_probs.append(log_prob)
+                response.finished = token == end
+        running = [slot for slot, row in enumerate(batch.rows) if not responses[row].finished]
         if not running:
             break
         batch.append(chosen)
         if len(running) <= 0.75 * len(batch.rows):  # copying the cache costs about one decoding step
             batch.keep(running)
-    return completions
+    return [one.completion() for one in responses]
 
 
 def decode(
@@ -132,114 +135,56 @@ def decode(
     return [completions[index] for index in range(len(prompts))]
 
 
-class TorchEngine:
-    """`marsrl_verl.core.engine.Engine` on a model in this process; it answers whole requests only.
+class TorchClient:
+    """Implements `GenerationClient` on a model in this process: requests that wait at the same time are
+    decoded together.
 
     Args:
         model: a causal language model on the CPU.
-        tokenizer: its tokenizer, with a chat template.
-        rewards: one scorer per role.
         seed: of the sampling.
     """
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        tokenizer: PreTrainedTokenizerFast,
-        rewards: Mapping[str, RoleReward],
-        seed: int,
-    ) -> None:
+    def __init__(self, model: PreTrainedModel, seed: int) -> None:
         self.model = model.eval()
-        self.tokenizer = tokenizer
-        self.rewards = {role: RewardRunner(reward) for role, reward in rewards.items()}
         self.generator = torch.Generator().manual_seed(seed)
-        self.policy_version = 0
-        """Written into the sequences; raise it when the weights change."""
+        self.version = 0
+        """Of the weights; raise it when they change."""
+        self._waiting: list[tuple[list[int], Decoding, asyncio.Future[Completion]]] = []
 
-    def generate(
-        self, requests: list[RolloutRequest], sampling: Mapping[str, Sampling]
-    ) -> list[RolloutOutput]:
-        """Answer every request `n` times and score each trajectory.
+    async def generate(
+        self, policy: str, prompt_ids: TokenIds, decoding: Decoding, *, session: str, name: str, n: int = 1
+    ) -> list[Completion]:
+        """See `GenerationClient`.
 
         Raises:
-            ValueError: a request continues something, or asks for what this engine has not: segments, or a
-                part of the distribution.
+            EngineUnavailableError: it is asked for what it does not do.
         """
-        alike: dict[tuple[str, Sampling], list[RolloutRequest]] = defaultdict(list)
-        for item in requests:
-            settings = item.sampling_of(item.role, sampling)
-            _check(item, settings)
-            alike[item.role, settings].append(item)
-        answered: list[tuple[RolloutRequest, Trajectory]] = []
-        for (_, settings), members in alike.items():
-            answered += self._answer(members, settings)
-        asyncio.run(self._score(answered))
-        outputs = {item.group_id: RolloutOutput(item.group_id, []) for item in requests}
-        for item, one in answered:
-            outputs[item.group_id].trajectories.append(one)
-        return list(outputs.values())
-
-    def _answer(
-        self, requests: list[RolloutRequest], settings: Sampling
-    ) -> list[tuple[RolloutRequest, Trajectory]]:
-        prompts = {item.group_id: self.prompt_ids(item) for item in requests}
-        fitting = {name for name, prompt in prompts.items() if len(prompt) <= settings.max_prompt_tokens}
-        decoded = iter(
-            decode(
-                self.model,
-                [
-                    prompts[item.group_id]
-                    for item in requests
-                    if item.group_id in fitting
-                    for _ in range(item.n)
-                ],
-                settings.max_new_tokens,
-                settings.temperature,
-                self.generator,
+        plain = Decoding(decoding.max_tokens, decoding.temperature, seed=decoding.seed)
+        if decoding != plain:
+            raise EngineUnavailableError(
+                f"request {name}: TorchClient samples the whole distribution (top_p 1.0, top_k -1), without "
+                f"stop strings, grammars and log-probabilities of other tokens; it was asked for {decoding}"
             )
-        )
-        answered = []
-        for item in requests:
-            for k in range(item.n):
-                completion = next(decoded) if item.group_id in fitting else None
-                answered.append((item, self._trajectory(item, k, prompts[item.group_id], completion)))
-        return answered
+        loop = asyncio.get_running_loop()
+        if not self._waiting:
+            loop.call_soon(self._decode)  # when everybody has asked who can
+        answers: list[asyncio.Future[Completion]] = [loop.create_future() for _ in range(n)]
+        self._waiting += [(prompt_ids.tolist(), plain, answer) for answer in answers]
+        return list(await asyncio.gather(*answers))
 
-    def prompt_ids(self, item: RolloutRequest) -> list[int]:
-        """The request's messages through the chat template."""
-        encoded = self.tokenizer.apply_chat_template(
-            list(item.messages), add_generation_prompt=True, tokenize=True, return_dict=False
-        )
-        return list(encoded)
-
-    def _trajectory(
-        self, item: RolloutRequest, k: int, prompt_ids: list[int], completion: Completion | None
-    ) -> Trajectory:
-        if completion is None:
-            finish, completion = FinishReason.PROMPT_TOO_LONG, Completion([], [], False)
-        else:
-            finish = FinishReason.STOP if completion.finished else FinishReason.LENGTH
-        ids = completion.token_ids
-        versions = ((len(ids), self.policy_version),)
-        sequence = TokenSequence(
-            item.role,
-            token_ids(prompt_ids),
-            token_ids(ids),
-            np.array(completion.log_probs, dtype=np.float32),
-            versions=versions,
-        )
-        text = self.tokenizer.decode(ids, skip_special_tokens=True)
-        return Trajectory(f"{item.group_id}#{k}", [sequence], finish, text, final_text(text))
-
-    async def _score(self, answered: list[tuple[RolloutRequest, Trajectory]]) -> None:
-        for item, one in answered:
-            one.reward = await self.rewards[item.role].score(ScoreRequest.of(item, one))
-
-
-def _check(item: RolloutRequest, settings: Sampling) -> None:
-    if settings.top_p != 1.0 or settings.top_k != -1:
-        raise ValueError("TorchEngine samples the whole distribution: top_p must be 1.0 and top_k -1")
-    if item.prefix is not None or item.resume is not None or settings.segment_tokens is not None:
-        raise ValueError(
-            f"request {item.group_id}: TorchEngine answers from the prompt to the end, in one round"
-        )
+    def _decode(self) -> None:
+        """Answer what waits."""
+        waiting, self._waiting = self._waiting, []
+        alike = defaultdict(list)
+        for prompt, decoding, answer in waiting:
+            alike[decoding.max_tokens, decoding.temperature].append((prompt, answer))
+        try:
+            for (limit, temperature), members in alike.items():
+                prompts = [prompt for prompt, _ in members]
+                found = decode(self.model, prompts, limit, temperature, self.generator)
+                for (_, answer), completion in zip(members, found, strict=True):
+                    answer.set_result(replace(completion, version=self.version))
+        except Exception as error:
+            for _, _, answer in waiting:
+                if not answer.done():
+                    answer.set_exception(error)

@@ -18,11 +18,11 @@ def _pools(result: StepResult) -> dict[str, float]:
         "pipeline/in_flight": result.in_flight,
         "pipeline/unfinished_samples": result.paused,
         "pipeline/held_groups": result.deferred,
-        "pipeline/stale_inputs": result.stale,
+        "pipeline/stale_requests": result.stale,
     }
     metrics.update({f"pipeline/waiting/{stage}": count for stage, count in result.waiting.items()})
     metrics.update({f"pipeline/oldest_waiting/{stage}": age for stage, age in result.oldest_waiting.items()})
-    metrics.update({f"pipeline/input_age/{stage}": age for stage, age in result.request_ages.items()})
+    metrics.update({f"pipeline/request_age/{stage}": age for stage, age in result.request_ages.items()})
     return metrics
 
 

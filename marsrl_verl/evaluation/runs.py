@@ -13,11 +13,11 @@ from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from marsrl_verl.core.engine import Engine, StreamingEngine, streaming
 from marsrl_verl.core.request import Message, Problem, RolloutRequest, Sampling
 from marsrl_verl.core.sequence import Plain
 from marsrl_verl.core.trajectory import FinishReason, RolloutOutput, Trajectory, is_correct
 from marsrl_verl.evaluation.estimators import Estimate, MetricInfo, Observations
+from marsrl_verl.rollout.engine import RolloutEngine
 
 Program = Generator[RolloutRequest, Trajectory, None]
 """Yields requests of one trajectory each, is sent that trajectory, and returns when the run has ended."""
@@ -115,7 +115,7 @@ class Runs:
 
 
 @dataclass(frozen=True, slots=True)
-class Story:
+class ExampleSummary:
     """What a run shows a reader."""
 
     rank: int
@@ -182,16 +182,16 @@ class Evaluation(ABC):
 
     # --- an example for readers ----------------------------------------------------------------
 
-    def story(self, run: Run) -> Story:
+    def example_summary(self, run: Run) -> ExampleSummary:
         """What a run shows; the most telling one becomes the report's example."""
         who = run.calls[0].request.role.capitalize() if run.calls else "model"
         if run.solved:
-            return Story(2, f"The {who} solves it")
+            return ExampleSummary(2, f"The {who} solves it")
         if run.answer is None:
-            return Story(1, f"The {who} gave no usable answer")
-        return Story(0, f"The {who} gets it wrong")
+            return ExampleSummary(1, f"The {who} gave no usable answer")
+        return ExampleSummary(0, f"The {who} gets it wrong")
 
-    def call_title(self, call: Call) -> str:
+    def example_call(self, call: Call) -> str:
         """What a call is headed by."""
         return call.request.stage.capitalize() + (" (external)" if call.trajectory.external else "")
 
@@ -242,7 +242,7 @@ def final_answer(trajectory: Trajectory) -> str | None:
 
 
 def run_evaluation(
-    engine: Engine | StreamingEngine,
+    engine: RolloutEngine,
     evaluation: Evaluation,
     problems: list[Problem],
     sampling: Mapping[str, Sampling],
@@ -272,12 +272,12 @@ def run_evaluation(
         for problem in problems
         for repeat in range(repeats)
     ]
-    _drive(streaming(engine), evaluation, runs, sampling)
+    _drive(engine, evaluation, runs, sampling)
     return Runs(tag, [run for run in runs if not run.not_asked], [run for run in runs if run.not_asked])
 
 
 def _drive(
-    engine: StreamingEngine, evaluation: Evaluation, runs: list[Run], sampling: Mapping[str, Sampling]
+    engine: RolloutEngine, evaluation: Evaluation, runs: list[Run], sampling: Mapping[str, Sampling]
 ) -> None:
     """Let all runs go on until the last one has ended."""
     asked: dict[str, tuple[Run, Program, RolloutRequest]] = {}

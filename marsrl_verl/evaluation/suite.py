@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
-from marsrl_verl.core.engine import Engine, StreamingEngine
 from marsrl_verl.core.request import Problem, Sampling
 from marsrl_verl.evaluation.estimators import GREEDY_SUFFIX, Estimate, MetricInfo, Observations, estimates
 from marsrl_verl.evaluation.runs import Evaluation, Runs, run_evaluation
+from marsrl_verl.rollout.engine import RolloutEngine
 
 BEFORE = "before"
 """Tag of the evaluation before the first training step."""
@@ -113,7 +113,7 @@ class EvaluationResult:
 
 
 def evaluate(
-    engine: Engine | StreamingEngine,
+    engine: RolloutEngine,
     problems: list[Problem],
     evaluation: Evaluation,
     sampling: Mapping[str, Sampling],

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from marsrl_verl.core.inert_text import code_block, code_span, one_line, printable
 from marsrl_verl.core.trajectory import Trajectory
-from marsrl_verl.evaluation.runs import Call, Evaluation, Run, Runs, Story
+from marsrl_verl.evaluation.runs import Call, Evaluation, ExampleSummary, Run, Runs
 
 _LONGEST_ANSWER = 200
 """Characters of an answer that are shown."""
@@ -19,12 +19,12 @@ class Example:
 
     evaluation: Evaluation
     run: Run
-    story: Story
+    summary: ExampleSummary
 
     @property
     def headline(self) -> str:
         """One sentence on what the example shows."""
-        return self.story.headline
+        return self.summary.headline
 
     def outcome(self, call: Call, quote: Callable[[str], str]) -> str:
         """What one call came to, in a few words."""
@@ -36,15 +36,15 @@ def pick_example(evaluation: Evaluation, runs: Runs) -> Example | None:
     first. None without runs."""
     if not runs.runs:
         return None
-    stories = [evaluation.story(run) for run in runs.runs]
+    summaries = [evaluation.example_summary(run) for run in runs.runs]
 
     def rank(index: int) -> tuple[int, int, int, int]:
         calls = runs.runs[index].calls
         length = sum(len(call.trajectory.text) for call in calls)
-        return (-stories[index].rank, len(calls), length, index)
+        return (-summaries[index].rank, len(calls), length, index)
 
-    best = min(range(len(stories)), key=rank)
-    return Example(evaluation, runs.runs[best], stories[best])
+    best = min(range(len(summaries)), key=rank)
+    return Example(evaluation, runs.runs[best], summaries[best])
 
 
 def example_markdown(example: Example, limit: int = 4000) -> str:
@@ -57,7 +57,7 @@ def example_markdown(example: Example, limit: int = 4000) -> str:
         code_block(run.problem.question),
     ]
     for number, call in enumerate(run.calls, 1):
-        parts.append(f"**{number}. {told.call_title(call)}**: {example.outcome(call, code_span)}")
+        parts.append(f"**{number}. {told.example_call(call)}**: {example.outcome(call, code_span)}")
         parts.append(code_block(_cut(_response(call.trajectory), limit)))
     parts.append(f"**Result**: {told.result(run)}")
     return "\n\n".join(parts)
@@ -70,7 +70,7 @@ def example_text(example: Example, limit: int = 1200) -> str:
     reference = one_line(run.problem.ground_truth)
     lines += [f"Problem (reference answer: {reference})", _indent(run.problem.question)]
     for number, call in enumerate(run.calls, 1):
-        lines += ["", f"{number}. {told.call_title(call)}: {example.outcome(call, _quoted)}"]
+        lines += ["", f"{number}. {told.example_call(call)}: {example.outcome(call, _quoted)}"]
         lines.append(_indent(_cut(_response(call.trajectory), limit)))
     lines += ["", f"Result: {told.result(run)}"]
     return "\n".join(lines)

@@ -1,7 +1,7 @@
 """How a setting is declared: type, range, choices, default and documentation, once.
 
     class PipelineSettings(Settings):
-        '''Which stage inputs are decoded in which training step.'''
+        '''Which rollout requests are decoded in which training step.'''
 
         min_groups: int = limits(1, ge=1, why="1 is no floor")
         '''Fewer groups than this make no update.'''
@@ -169,4 +169,4 @@ class MethodConfig(Settings):
     name: str
     """The method: the name of an installed one, or `package.module:Class`."""
     group_size: int = limits(8, ge=2, why="advantages compare the responses of a group")
-    """Responses per stage input (G)."""
+    """Responses per rollout request (G)."""

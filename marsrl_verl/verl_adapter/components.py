@@ -13,6 +13,7 @@ from marsrl_verl.core.method import Method, MethodTools
 from marsrl_verl.core.policy import Policy, PolicyKind, PolicySet
 from marsrl_verl.core.prompts import Prompts
 from marsrl_verl.core.request import Message, Sampling, segment_length
+from marsrl_verl.core.scheduler import Scheduler
 from marsrl_verl.rewards.loading import load_class
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.rollout.external.api_key import read_api_key
@@ -61,6 +62,18 @@ def build_method(settings: MarsRLConfig, prompts: Prompts, chat: ChatTokenizer, 
 
     tools = MethodTools(prompts, chat.tokenizer, prompt_tokens, problems)
     return method_class(settings.algo.name).from_settings(settings, tools)
+
+
+def build_scheduler(settings: MarsRLConfig, method: Method) -> Scheduler:
+    """The method's pools, as `marsrl.pipeline` says."""
+    return Scheduler(
+        method,
+        mode=settings.pipeline.mode,
+        step_prompt_budget=settings.pipeline.step_prompt_budget,
+        min_group=settings.pipeline.min_group,
+        min_groups=settings.pipeline.min_groups,
+        max_request_staleness=settings.pipeline.max_request_staleness,
+    )
 
 
 _KINDS = {SolverSource.ENDPOINT: PolicyKind.ENDPOINT, SolverSource.JSONL: PolicyKind.ANSWERS}

@@ -24,7 +24,7 @@ def chatter_log() -> Path | None:
 
 
 @contextmanager
-def chatter_to(path: Path) -> Iterator[None]:
+def library_output_to(path: Path) -> Iterator[None]:
     """Send what this process prints to `path`, native libraries' output included, except by `terminal()`.
 
     Leaving the block restores both streams, so an exception that passes through it is still printed

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from marsrl_script import ScriptedEngine
 from scheduler_tools import ShortPrompts, problems
+from scripted_engine import Reply
 
 from marsrl_verl.algos.base import PromptLimits
 from marsrl_verl.algos.grpo.method import GRPO, GRPOConfig
@@ -13,7 +14,6 @@ from marsrl_verl.core.advantages import group_advantages
 from marsrl_verl.core.request import Sampling
 from marsrl_verl.core.rows import Rows
 from marsrl_verl.core.scheduler import Scheduler
-from marsrl_verl.core.scripted import Reply
 from marsrl_verl.evaluation.single_role import SingleRole, method_evaluation
 from marsrl_verl.settings.evaluation import EvaluationConfig
 

@@ -9,6 +9,7 @@ from evaluation_tools import evaluate_system
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from marsrl_script import ScriptedEngine, SkillModel
+from scripted_engine import Reply
 
 from marsrl_verl.algos.marsrl.evaluation.effort import effort
 from marsrl_verl.algos.marsrl.evaluation.loop import VerifyCorrect
@@ -22,7 +23,6 @@ from marsrl_verl.algos.marsrl.evaluation.loop_rules import (
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
 from marsrl_verl.algos.marsrl.verdict import Verdict
 from marsrl_verl.core.request import Problem, Sampling
-from marsrl_verl.core.scripted import Reply
 from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.evaluation.runs import Run, Runs, final_answer
 

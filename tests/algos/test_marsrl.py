@@ -85,7 +85,7 @@ def test_verifiers_judge_chosen_solutions_with_their_rewards():
 
 
 def test_correctors_get_the_judged_solution_and_the_report():
-    method = build(inputs_per_stage=1)
+    method = build(requests_per_stage=1)
     [judged] = method.next_requests(PROBLEM, "solver", [solutions(method, [0.0, 1.0, 1.0, 1.0])], 0)
     verdicts = answered(judged, [PASSED, flagged(1.0, "step 2 is false"), INVALID, PASSED])
     [item] = method.next_requests(PROBLEM, "verifier_1", [verdicts], 0)
@@ -100,7 +100,7 @@ def test_correctors_get_the_judged_solution_and_the_report():
 
 
 def test_a_verifier_whose_scorer_says_nothing_of_a_report_is_shown_whole():
-    method = build(inputs_per_stage=1)
+    method = build(requests_per_stage=1)
     [judged] = method.next_requests(PROBLEM, "solver", [solutions(method, [0.0] * 4)], 0)
     verdicts = answered(judged, [PASSED, PASSED, PASSED, flagged(1.0, None)], texts=["", "", "", "Wrong!"])
     [item] = method.next_requests(PROBLEM, "verifier_1", [verdicts], 0)
@@ -108,7 +108,7 @@ def test_a_verifier_whose_scorer_says_nothing_of_a_report_is_shown_whole():
 
 
 def test_a_report_that_the_released_rule_lost_stays_lost():
-    method = build(inputs_per_stage=1)
+    method = build(requests_per_stage=1)
     [judged] = method.next_requests(PROBLEM, "solver", [solutions(method, [0.0] * 4)], 0)
     verdicts = answered(judged, [PASSED, PASSED, PASSED, flagged(1.0, "")], texts=["", "", "", "Wrong!"])
     [item] = method.next_requests(PROBLEM, "verifier_1", [verdicts], 0)
@@ -116,7 +116,7 @@ def test_a_report_that_the_released_rule_lost_stays_lost():
 
 
 def test_the_second_verifier_judges_the_corrector():
-    method = build(inputs_per_stage=1)
+    method = build(requests_per_stage=1)
     [first] = method.next_requests(PROBLEM, "solver", [solutions(method, [0.0] * 4)], 0)
     [second] = method.next_requests(PROBLEM, "verifier_1", [answered(first, [flagged(1.0)] * 4)], 0)
     corrections = answered(second, [RewardResult(1.0)] * 4)
@@ -169,7 +169,7 @@ def test_a_prompt_that_is_too_long_gives_way_to_the_next_candidate():
     def tokens(messages) -> int:
         return 10_001 if "long" in messages[-1]["content"] else 10_000
 
-    method = build(prompt_tokens=tokens, inputs_per_stage=2)
+    method = build(prompt_tokens=tokens, requests_per_stage=2)
     group = solutions(method, [0.0, 0.0, 0.0, 1.0], texts=["long a", "long b", "c", "d"])
     requests = method.next_requests(PROBLEM, "solver", [group], 0)
     assert [item.inputs["solution"] for item in requests] == ["c", "d"]
@@ -182,7 +182,7 @@ def test_only_the_prompts_of_chosen_requests_are_measured():
         measured.append(messages)
         return 1
 
-    method = build(prompt_tokens=tokens, inputs_per_stage=2, group_size=8)
+    method = build(prompt_tokens=tokens, requests_per_stage=2, group_size=8)
     group = solutions(method, [0.0] * 8)
     measured.clear()
     assert len(method.next_requests(PROBLEM, "solver", [group], 0)) == 2
@@ -335,7 +335,7 @@ rewards_lists = st.lists(st.sampled_from([0.0, 1.0]), min_size=4, max_size=4)
 )
 @settings(deadline=None)
 def test_every_request_has_its_own_parent(rewards, selection, k, seed):
-    method = build(seed=seed, selection=selection, inputs_per_stage=k)
+    method = build(seed=seed, selection=selection, requests_per_stage=k)
     requests = method.next_requests(PROBLEM, "solver", [solutions(method, rewards)], 0)
     assert len(requests) == min(k, 4) == len({item.parent_id for item in requests})
     for item in requests:

@@ -4,13 +4,12 @@ from dataclasses import dataclass, field
 import pytest
 from evaluation_tools import evaluate_system
 from marsrl_script import ScriptedEngine, SkillModel
+from scripted_engine import Reply
 
 from marsrl_verl.algos.marsrl.evaluation.loop_rules import RunEnd
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
 from marsrl_verl.algos.marsrl.verdict import Verdict
-from marsrl_verl.core.engine import Rounds
 from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
-from marsrl_verl.core.scripted import Reply
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.trajectory import FinishReason
 
@@ -195,11 +194,11 @@ def test_order_of_completion_does_not_matter():
     assert outcome(1) == outcome(2) == outcome(None)
 
 
-class OneByOne(Rounds):
+class OneByOne(ScriptedEngine):
     """Answers a few of the waiting requests at a time, drawn at random."""
 
-    def __init__(self, engine, seed):
-        super().__init__(engine)
+    def __init__(self, model, seed):
+        super().__init__(model, seed=None)
         self.rng = derive_generator(seed, "answers")
         self.behind = 0
         """Most stages that a run was ahead of another one."""
@@ -233,7 +232,7 @@ def test_a_run_waits_for_its_own_answers_alone():
         ]
 
     model = SkillModel(seed=5)
-    engines = [OneByOne(ScriptedEngine(model, seed=None), seed) for seed in (1, 2)]
+    engines = [OneByOne(model, seed) for seed in (1, 2)]
     assert played(ScriptedEngine(model)) == played(engines[0]) == played(engines[1])
     assert all(engine.behind >= 3 for engine in engines), "runs did not advance by themselves"
 

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 from messages import assert_refused
+from scripted_engine import Reply, ScriptedEngine
 
 from marsrl_verl.algos import registry
 from marsrl_verl.config.checks.context import typed_settings
@@ -15,7 +16,6 @@ from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
-from marsrl_verl.core.scripted import Reply, ScriptedEngine
 from marsrl_verl.reporting.example import example_text
 from marsrl_verl.verl_adapter.trainer.observer import TrainingObserver
 
@@ -23,7 +23,7 @@ CODE = '''
 from marsrl_verl.core.method import Method, Stage, StagePlan
 from marsrl_verl.core.prompts import NO_PROBLEM, Prompts, PromptShape
 from marsrl_verl.evaluation.estimators import MetricInfo, Observations, mean_estimate
-from marsrl_verl.evaluation.runs import Evaluation, Story, answer_reward, calls_of, is_usable
+from marsrl_verl.evaluation.runs import Evaluation, ExampleSummary, answer_reward, calls_of, is_usable
 from marsrl_verl.settings.declaration import limits
 from marsrl_verl.settings.evaluation import EvaluationConfig
 
@@ -65,10 +65,10 @@ class PlanThenWork(Evaluation):
     def description(self):
         return "A plan, then work."
 
-    def story(self, run):
-        return Story(int(run.solved), "The plan works" if run.solved else "The plan fails")
+    def example_summary(self, run):
+        return ExampleSummary(int(run.solved), "The plan works" if run.solved else "The plan fails")
 
-    def call_title(self, call):
+    def example_call(self, call):
         return "Planning" if call.request.role == "planner" else "Working"
 
     def outcome(self, call, quote):

@@ -102,7 +102,7 @@ def test_published_setting(run):
         config.marsrl.algo,
     )
     assert config.data.train_batch_size == 128
-    assert (algo.group_size, algo.inputs_per_stage, algo.correction_rounds) == (8, 2, 2)
+    assert (algo.group_size, algo.requests_per_stage, algo.correction_rounds) == (8, 2, 2)
     assert (algo.selection, algo.select_scope) == ("adaptive", "problem")
     for role in ("solver", "verifier", "corrector"):
         one = config.marsrl.roles[role]

@@ -49,7 +49,7 @@ def refused(checked, changes, key, hint, dry_run=False):
     ("key", "value", "hint"),
     [
         ("marsrl.algo.group_size", 16, "Set marsrl.algo.group_size=8"),
-        ("marsrl.algo.inputs_per_stage", 3, "has 2"),
+        ("marsrl.algo.requests_per_stage", 3, "has 2"),
         ("marsrl.algo.correction_rounds", 1, "has 2"),
         ("marsrl.algo.select_scope", "group", "has problem"),
         ("marsrl.algo.train_roles", ["solver"], "has ['solver', 'verifier', 'corrector']"),

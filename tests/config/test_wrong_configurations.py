@@ -71,7 +71,7 @@ SETTINGS = {
     "unknown mode": ({"marsrl.pipeline.mode": "async"}, "sequential"),
     "unknown policy": ({"marsrl.run.existing": "keep"}, "resume"),
     "unknown tokens": ({"marsrl.run.seeded_tokens": "eval"}, "Did you mean evaluation?"),
-    "too many inputs": ({"marsrl.algo.inputs_per_stage": 9}, "at most"),
+    "too many inputs": ({"marsrl.algo.requests_per_stage": 9}, "at most"),
     "unknown role": ({"marsrl.algo.train_roles": ["solvr"]}, "marsrl.algo.train_roles = solvr", "solver?"),
     "no role": ({"marsrl.algo.train_roles": []}, "marsrl.algo.train_roles", "solver, verifier, corrector"),
     "role without stage": ({"marsrl.algo.correction_rounds": 0}, "marsrl.algo.train_roles", "algo=grpo"),

@@ -62,12 +62,12 @@ SETTINGS = {
     ),
     "rows shuffled by the workers": ({f"{ACTOR}.shuffle": True}, "Leave it false"),
     "stale inputs that nothing makes wait": (
-        {"marsrl.pipeline.max_input_staleness": 2},
+        {"marsrl.pipeline.max_request_staleness": 2},
         "step_prompt_budget",
     ),
     "staleness below an input's first turn": (
-        {"marsrl.pipeline.max_input_staleness": 0, "marsrl.pipeline.step_prompt_budget": 4},
-        "marsrl.pipeline.max_input_staleness = 0",
+        {"marsrl.pipeline.max_request_staleness": 0, "marsrl.pipeline.step_prompt_budget": 4},
+        "marsrl.pipeline.max_request_staleness = 0",
         "first turn",
     ),
     "shared prefixes with fused kernels": (
@@ -234,7 +234,7 @@ SETTINGS = {
     "profiler": ({"global_profiler.tool": "nsys"}, "metrics.jsonl"),
     "profiler of the actor": ({f"{ACTOR}.profiler.enable": True}, "phase"),
     "selection of nothing": ({**ONE_STAGE, "marsrl.algo.selection": "random"}, "the only stage"),
-    "inputs of nothing": ({**ONE_STAGE, "marsrl.algo.inputs_per_stage": 4}, "Leave it at 2"),
+    "inputs of nothing": ({**ONE_STAGE, "marsrl.algo.requests_per_stage": 4}, "Leave it at 2"),
     "answers of nothing": ({**ONE_STAGE, "marsrl.algo.distinct_answers": True}, "the only stage"),
     "answers nobody judges": (
         {"marsrl.algo.train_roles": ["solver"], "marsrl.algo.distinct_answers": True},

@@ -118,10 +118,10 @@ def test_a_younger_problem_that_waits_longer_overtakes_an_older_one():
     assert ids(scheduler.next_round()) == ["p1/b/1"]
 
 
-def with_limit(max_input_staleness, fan=(1, 2)):
+def with_limit(max_request_staleness, fan=(1, 2)):
     """Two problems left four inputs of stage b at step 0; a round decodes one input."""
     scheduler = Scheduler(
-        TwoStages(fan=fan), "pipelined", step_prompt_budget=2, max_input_staleness=max_input_staleness
+        TwoStages(fan=fan), "pipelined", step_prompt_budget=2, max_request_staleness=max_request_staleness
     )
     scheduler.start_step(0, problems(2))
     absorb_round(scheduler)
@@ -157,7 +157,7 @@ def test_a_problem_goes_on_with_the_groups_that_were_not_too_old():
 
 
 def test_neither_problems_nor_what_is_begun_grow_too_old():
-    scheduler = Scheduler(TwoStages(), "pipelined", step_prompt_budget=1, max_input_staleness=1)
+    scheduler = Scheduler(TwoStages(), "pipelined", step_prompt_budget=1, max_request_staleness=1)
     scheduler.start_step(0, problems(2))
     (first,) = scheduler.next_round()
     assert scheduler.finish_step().stale == 0
@@ -171,15 +171,15 @@ def test_dropped_requests_are_counted_over_a_restart():
     scheduler = with_limit(1)
     scheduler.start_step(3, [])
     assert scheduler.next_round() == []
-    again = Scheduler(TwoStages(), "pipelined", step_prompt_budget=1, max_input_staleness=1)
+    again = Scheduler(TwoStages(), "pipelined", step_prompt_budget=1, max_request_staleness=1)
     again.load_state_dict(saved(scheduler.state_dict()))
     assert again.finish_step().stale == 4
 
 
 @pytest.mark.parametrize("value", [0, -1])
 def test_a_limit_below_the_first_turn_is_refused(value):
-    with pytest.raises(ValueError, match="max_input_staleness"):
-        Scheduler(TwoStages(), "pipelined", max_input_staleness=value)
+    with pytest.raises(ValueError, match="max_request_staleness"):
+        Scheduler(TwoStages(), "pipelined", max_request_staleness=value)
 
 
 def test_the_budget_holds_for_every_sequential_round():
@@ -211,7 +211,7 @@ def test_a_problem_without_first_requests_ends_at_once():
     scheduler = Scheduler(TwoStages(fan=(0, 1)), "pipelined")
     scheduler.start_step(0, problems(1))
     assert scheduler.next_round() == []
-    assert scheduler.finish_step().ended == [Ended("p0", "a", EndReason.NOT_ASKED)]
+    assert scheduler.finish_step().ended == [Ended("p0", "a", EndReason.SKIPPED)]
 
 
 def test_a_stage_is_complete_only_with_all_its_groups():

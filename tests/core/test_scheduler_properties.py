@@ -20,7 +20,7 @@ def worlds(draw) -> dict:
     method = {
         "seed": draw(st.integers(0, 5)),
         "group_size": draw(st.integers(2, 4)),
-        "inputs_per_stage": draw(st.integers(1, 3 if scope == "problem" else 2)),
+        "requests_per_stage": draw(st.integers(1, 3 if scope == "problem" else 2)),
         "correction_rounds": draw(st.integers(1, 2)),
         "selection": draw(st.sampled_from(["random", "balanced", "adaptive"])),
         "select_scope": scope,

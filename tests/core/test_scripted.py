@@ -1,11 +1,11 @@
 import pytest
 from marsrl_script import ScriptedEngine, SkillModel
 from scheduler_tools import SAMPLING, frozen, marsrl, problems
+from scripted_engine import Reply
 
 from marsrl_verl.algos.marsrl.verdict import Verdict
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.request import Sampling
-from marsrl_verl.core.scripted import Reply
 from marsrl_verl.core.trajectory import FinishReason
 
 SOLVER = marsrl(group_size=200).first_requests(problems(1)[0], 0)
@@ -72,8 +72,3 @@ def test_limits_are_kept():
     found = generate(SkillModel(), sampling=tight)
     assert {one.finish for one in found} == {FinishReason.PROMPT_TOO_LONG}
     assert {one.tokens for one in found} == {0}
-
-
-def test_missing_sampling_settings_are_named():
-    with pytest.raises(ValueError, match=r"missing for role 'solver', found \['verifier'\]"):
-        generate(SkillModel(), sampling={"verifier": SAMPLING["verifier"]})

@@ -193,7 +193,7 @@ def test_what_ended_early_without_a_reward_is_logged_without_the_methods_part(re
     assert not any("answer" in line for line in lines)
 
 
-@pytest.mark.parametrize("setting", [{"min_group": 2}, {"max_input_staleness": 1}])
+@pytest.mark.parametrize("setting", [{"min_group": 2}, {"max_request_staleness": 1}])
 def test_settings_of_groups_are_refused_where_problems_are_trained(setting):
     (name,) = setting
     with pytest.raises(
@@ -234,12 +234,12 @@ def test_a_stage_leads_to_one_of_several(mode, checkpoint):
 
 def test_a_problem_may_begin_at_another_stage_and_counts_as_new_there():
     method = Branching(begins="c")
-    scheduler = Scheduler(method, "pipelined", max_input_staleness=1, step_prompt_budget=1)
+    scheduler = Scheduler(method, "pipelined", max_request_staleness=1, step_prompt_budget=1)
     scheduler.start_step(1, problems(2))
     assert scheduler.waiting_problems() == 2
     scheduler.absorb([answers(item) for item in scheduler.next_round()])
     assert scheduler.finish_step().waiting == {"a": 0, "b": 1, "c": 1}
-    scheduler = Scheduler(method, "pipelined", max_input_staleness=1, step_prompt_budget=1)
+    scheduler = Scheduler(method, "pipelined", max_request_staleness=1, step_prompt_budget=1)
     scheduler.start_step(1, problems(2))
     scheduler.finish_step()
     state = saved(scheduler.state_dict())

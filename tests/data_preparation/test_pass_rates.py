@@ -81,7 +81,7 @@ def test_every_problem_is_counted_once():
 
 def test_a_cut_off_answer_is_a_wrong_one_and_an_ungraded_one_none():
     grades = ProblemGrades("k", (Grade(1.0), Grade(0.0, finish="length"), Grade(0.0, graded=False)))
-    assert (grades.passes, grades.pass_rate, grades.not_asked) == (1, 1 / 2, None)
+    assert (grades.passes, grades.pass_rate, grades.skipped) == (1, 1 / 2, None)
 
 
 # --- the held-out part --------------------------------------------------------------------------------

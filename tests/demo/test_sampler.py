@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
-from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
+from marsrl_verl.algos.marsrl.prompts import SOLVER
 from marsrl_verl.core.request import RolloutRequest, Sampling
-from marsrl_verl.core.sequence import Sequence
-from marsrl_verl.core.trajectory import FinishReason, RolloutOutput
+from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.demo.measure import build_engine
 from marsrl_verl.demo.model import build_model
 from marsrl_verl.demo.problems import Split, generate
 from marsrl_verl.demo.sampler import decode
 from marsrl_verl.demo.transcripts import as_problem
+from marsrl_verl.rollout.generation import EngineUnavailableError
 
 PROMPTS = [[6, 10, 20], [7, 9], [8, 30, 31, 32, 33], [12]]
 
@@ -39,7 +41,7 @@ def request(n: int = 3, group_id: str = "g", **fields) -> RolloutRequest:
 def test_greedy_responses_do_not_depend_on_the_batch(model):
     together = decode(model, PROMPTS, 12, 0.0, torch.Generator())
     alone = [decode(model, [prompt], 12, 0.0, torch.Generator())[0] for prompt in PROMPTS]
-    assert [item.token_ids for item in together] == [item.token_ids for item in alone]
+    assert [item.token_ids.tolist() for item in together] == [item.token_ids.tolist() for item in alone]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7, 1.0])
@@ -47,22 +49,22 @@ def test_log_probs_are_the_models(model, temperature):
     generator = torch.Generator().manual_seed(1)
     for prompt, completion in zip(PROMPTS, decode(model, PROMPTS, 8, temperature, generator), strict=True):
         with torch.no_grad():
-            logits = model(torch.tensor([prompt + completion.token_ids])).logits[0, len(prompt) - 1 : -1]
+            logits = model(torch.tensor([[*prompt, *completion.token_ids]])).logits[0, len(prompt) - 1 : -1]
         expected = torch.log_softmax(logits / (temperature or 1.0), dim=-1)
-        chosen = expected.gather(1, torch.tensor(completion.token_ids)[:, None])[:, 0]
+        chosen = expected.gather(1, torch.tensor(completion.token_ids, dtype=torch.int64)[:, None])[:, 0]
         torch.testing.assert_close(torch.tensor(completion.log_probs), chosen, atol=1e-4, rtol=1e-4)
 
 
 def test_same_seed_same_samples(model):
     first, second = (decode(model, PROMPTS, 8, 1.0, torch.Generator().manual_seed(5)) for _ in range(2))
-    assert [item.token_ids for item in first] == [item.token_ids for item in second]
+    assert [item.token_ids.tolist() for item in first] == [item.token_ids.tolist() for item in second]
 
 
 def test_responses_end_at_the_limit_or_at_the_end_token(model):
     end = model.config.eos_token_id
     for completion in decode(model, PROMPTS * 20, 6, 1.0, torch.Generator().manual_seed(0)):
         assert len(completion.token_ids) <= 6
-        assert completion.finished == (completion.token_ids[-1] == end)
+        assert (completion.finish is FinishReason.STOP) == (completion.token_ids[-1] == end)
         assert end not in completion.token_ids[:-1]
 
 
@@ -73,7 +75,7 @@ def engine_and(model, **settings):
 
 def test_engine_answers_and_scores_every_request(model):
     engine, sampling = engine_and(model)
-    engine.policy_version = 7
+    engine.runner.client.version = 7
     outputs = engine.generate([request(3, "a"), request(2, "b")], sampling)
     assert [output.group_id for output in outputs] == ["a", "b"]
     members = [one for output in outputs for one in output.trajectories]
@@ -102,20 +104,22 @@ def test_a_request_with_sampling_of_its_own(model):
 
 def test_truncated_distributions_are_refused(model):
     engine, sampling = engine_and(model, top_p=0.9)
-    with pytest.raises(ValueError, match=r"top_p must be 1\.0"):
+    with pytest.raises(EngineUnavailableError, match=r"g: TorchClient samples the whole distribution"):
         engine.generate([request(1)], sampling)
 
 
-def test_what_it_can_not_continue_is_refused(model):
-    engine, sampling = engine_and(model)
-    prefix = Sequence(SOLVER, PROMPTS[0], [6], [-1.0])
-    for item in (request(prefix=prefix), request(resume=RolloutOutput("g", []))):
-        with pytest.raises(ValueError, match="request g: TorchEngine answers from the prompt to the end"):
-            engine.generate([item], sampling)
-    engine, sampling = engine_and(model, segment_tokens=2)
-    with pytest.raises(ValueError, match="in one round"):
-        engine.generate([request()], sampling)
-
-
-def test_rewards_exist_for_all_roles(model):
-    assert set(build_engine(model, seed=0).rewards) == {SOLVER, VERIFIER, CORRECTOR}
+@pytest.mark.parametrize("at", [1, 3])
+def test_greedy_responses_go_on_where_they_were_left(model, at):
+    """From a prefix, and in a later round."""
+    engine, sampling = engine_and(model, temperature=0.0)
+    ((whole,),) = (output.trajectories for output in engine.generate([request(1)], sampling))
+    ids = whole.sequence.response_ids.tolist()
+    assert len(ids) > at
+    prefix = whole.sequence.truncate(at)
+    ((continued,),) = (one.trajectories for one in engine.generate([request(1, prefix=prefix)], sampling))
+    segments = {SOLVER: replace(sampling[SOLVER], segment_tokens=at)}
+    (output,) = engine.generate([request(1)], segments)
+    while output.trajectories[0].paused:
+        assert output.trajectories[0].new_tokens == at
+        (output,) = engine.generate([request(1, resume=output)], segments)
+    assert [one.sequence.response_ids.tolist() for one in (continued, output.trajectories[0])] == [ids] * 2

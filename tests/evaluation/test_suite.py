@@ -3,13 +3,13 @@ import json
 import pytest
 from evaluation_tools import system
 from marsrl_script import ScriptedEngine, SkillModel
+from scripted_engine import Reply
 
 from marsrl_verl.algos.marsrl.evaluation.effort import EFFORT_METRICS
 from marsrl_verl.algos.marsrl.evaluation.loop_rules import RunEnd
 from marsrl_verl.algos.marsrl.evaluation.role_metrics import EVALUATION_METRICS
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER, MathPrompts
 from marsrl_verl.core.request import Problem, Sampling
-from marsrl_verl.core.scripted import Reply
 from marsrl_verl.evaluation.suite import EvaluationRecord, evaluate
 
 SAMPLING = {role: Sampling(500, 9000, temperature=0.6, top_p=0.9) for role in (SOLVER, VERIFIER, CORRECTOR)}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from scenarios import FAULTS, SEGMENTS, Scenario, scenario
+from scenarios import FAULTS, MASTERED, SEGMENTS, Scenario, scenario
 from scripted_answers import World
 
 SHORT_TREES = World(lines=(3, 9), words=3)
@@ -39,6 +39,7 @@ SCENARIOS: dict[str, Scenario] = {
         {"pipeline.samples_per_update": 16, "training.share_prefixes": True, "pipeline.min_groups": 8},
     ),
     "attnrl_faults": _tree("attnrl", SEGMENTS, world=World((3, 9), 3, FAULTS), prompt_limit=60),
+    "attnrl_mastered_tokens": _tree("attnrl", MASTERED, loss=True),
     "treerl": _tree("treerl", problems=1),
-    "treerl_baseline": _tree("treerl_baseline", {"algo.tree_credit": "treerl_original"}, problems=1),
+    "treerl_baseline": _tree("treerl_baseline", {"algo.advantage_rule": "treerl_original"}, problems=1),
 }

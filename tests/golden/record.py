@@ -8,6 +8,8 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+sys.path.append(str(Path(__file__).resolve().parents[1]))  # pytest's own, where this is run by hand
+
 from drive_steps import GoldenRun
 from scenarios import CHECKPOINTS, STEPS, Scenario
 from trace_files import differences, rounded, write

@@ -35,6 +35,8 @@ class Scenario:
     """Most tokens of a prompt that the method asks about."""
     external_solver: bool = False
     """Another model solves: its texts are all that is known."""
+    loss: bool = False
+    """Whether the trace says what the loss is given beside advantages."""
 
 
 def scenario(preset: str, settings: dict[str, Any] | None = None, **rest: Any) -> Scenario:
@@ -47,30 +49,44 @@ def _marsrl(settings: dict[str, Any] | None = None, **rest: Any) -> Scenario:
 
 
 SEGMENTS = {"pipeline.max_segments": 3}
+MASTERED = {
+    "algo.mastered_tokens.enabled": True,
+    "algo.mastered_tokens.probability": 0.95,
+    "algo.mastered_tokens.target_entropy": 1.3,
+}
+"""The scripted log-probabilities and entropies have means of -0.7 and 1.3."""
 _ONE_ROUND = {"algo.correction_rounds": 1}
+_PARTIAL_GROUPS = {
+    **_ONE_ROUND,
+    "algo.group_size": 6,
+    "pipeline.max_segments": 4,
+    "pipeline.min_group": 2,
+    "pipeline.min_groups": 3,
+}
 
 SCENARIOS: dict[str, Scenario] = {
     "marsrl_sequential": _marsrl({"pipeline.mode": "sequential"}, problems=1),
     "marsrl_pipelined": _marsrl(problems=1),
     "marsrl_segments": _marsrl(SEGMENTS, problems=1),
     "marsrl_partial_groups": _marsrl(
-        {
-            **_ONE_ROUND,
-            "algo.group_size": 6,
-            "pipeline.max_segments": 4,
-            "pipeline.min_group": 2,
-            "pipeline.min_groups": 3,
-        },
+        _PARTIAL_GROUPS,
         problems=1,
         world=World(lines=(1, 8)),
     ),
+    "marsrl_weighted_tokens": _marsrl(
+        {**_PARTIAL_GROUPS, "off_policy.mode": "tis", "off_policy.tis_threshold": 1.5},
+        problems=1,
+        world=World(lines=(1, 8), faults=FAULTS),
+        loss=True,
+    ),
+    "marsrl_mastered_tokens": _marsrl({**_ONE_ROUND, **MASTERED}, problems=1, loss=True),
     "marsrl_overlap": _marsrl({**_ONE_ROUND, "pipeline.overlap": "one_step"}, problems=1),
     "marsrl_overlap_segments": _marsrl(
         {**SEGMENTS, **_ONE_ROUND, "pipeline.overlap": "one_step", "pipeline.min_group": 2},
         problems=1,
     ),
     "marsrl_budget_staleness": _marsrl(
-        {"pipeline.step_prompt_budget": 6, "pipeline.max_input_staleness": 1}, problems=3
+        {"pipeline.step_prompt_budget": 6, "pipeline.max_request_staleness": 1}, problems=3
     ),
     "marsrl_random": _marsrl(_ONE_ROUND, preset="marsrl_random", problems=1),
     "marsrl_balanced": _marsrl(_ONE_ROUND, preset="marsrl_balanced", problems=1),

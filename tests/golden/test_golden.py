@@ -121,6 +121,21 @@ def test_roles_share_the_loss_as_they_are_told(traces):
     )
 
 
+def test_tokens_are_left_out_and_weighted(traces):
+    def zeros(name: str) -> int:
+        return sum(one.count(":0 ") for one in cells(traces[name], "rows", "advantages"))
+
+    assert zeros("marsrl_mastered_tokens") > 100 and zeros("marsrl_segments") == 0
+    weights = [one for one in cells(traces["marsrl_weighted_tokens"], "loss", "mean weight") if one != ""]
+    assert len(set(weights)) > 100 and 0 < min(weights) < 1 < max(weights) <= 1.5
+    old = [
+        list(cells(traces[name], "loss", "old log-probs"))
+        for name in traces
+        if "loss" in traces[name]["steps"][0]
+    ]
+    assert old and all(len(set(one)) > 100 for one in old)
+
+
 # --- that a difference is found ---------------------------------------------------------------
 
 

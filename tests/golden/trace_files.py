@@ -33,6 +33,7 @@ COLUMNS = {
         "reward",
         "advantages",
     ),
+    "loss": ("sample", "old log-probs", "mean weight"),
     "ended": ("problem", "stage", "reason"),
     # Of real runs:
     "sampled": (

@@ -9,15 +9,15 @@ from evaluation_tools import system
 from markdown_it import MarkdownIt
 from marsrl_script import ScriptedEngine, SkillModel
 from rich.console import Console
+from scripted_engine import Reply
 
 from marsrl_verl.algos.marsrl.evaluation.role_metrics import EVALUATION_METRICS
 from marsrl_verl.algos.marsrl.evaluation.stories import Shown, shown_by
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, ROLES, SOLVER, VERIFIER, MathPrompts
 from marsrl_verl.core.request import Problem, Sampling
-from marsrl_verl.core.scripted import Reply
 from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.evaluation.estimators import Estimate, Observations
-from marsrl_verl.evaluation.runs import Runs, Story
+from marsrl_verl.evaluation.runs import ExampleSummary, Runs
 from marsrl_verl.evaluation.suite import EvaluationRecord, evaluate
 from marsrl_verl.reporting.curve import HEIGHT, WIDTH, draw_learning_curve, smooth
 from marsrl_verl.reporting.example import example_markdown, example_text, pick_example
@@ -216,7 +216,7 @@ BROKEN = (True, ["Wrong", "Correct"], [False])
 
 
 @pytest.mark.parametrize(
-    ("ways", "chosen", "story"),
+    ("ways", "chosen", "rank"),
     [
         ([ACCEPTED, REPAIRED, REPAIRED_AND_ACCEPTED, FOUND], 2, Shown.REPAIRED_AND_ACCEPTED),
         ([ACCEPTED, FOUND, REPAIRED], 2, Shown.REPAIRED),
@@ -226,9 +226,9 @@ BROKEN = (True, ["Wrong", "Correct"], [False])
         ([BROKEN], 0, Shown.OTHER),
     ],
 )
-def test_the_most_telling_example_is_chosen(ways, chosen, story):
+def test_the_most_telling_example_is_chosen(ways, chosen, rank):
     example = picked(told(*ways))
-    assert (example.run.problem.problem_id, example.story.rank) == (f"p{chosen}", story)
+    assert (example.run.problem.problem_id, example.summary.rank) == (f"p{chosen}", rank)
 
 
 def test_examples_of_a_longer_loop():
@@ -256,7 +256,7 @@ def test_no_runs_no_example():
     assert picked(Runs("t", [])) is None
 
 
-def test_an_example_reads_as_a_story():
+def test_an_example_is_told_call_by_call():
     example = picked(told(REPAIRED_AND_ACCEPTED))
     text = example_text(example)
     parts = [
@@ -355,7 +355,7 @@ def test_of_the_solver_alone_the_report_says_so(tmp_path):
     finished = finish_run(folder, FACTS, result, ROLES)
     report = folder.report_path.read_text()
     assert "The Solver alone" in report and "Verifier accuracy**" not in report
-    assert finished.example.story == Story(2, "The Solver solves it")
+    assert finished.example.summary == ExampleSummary(2, "The Solver solves it")
     assert json.loads(folder.summary_path.read_text())["run"]["evaluations"][0]["system"] == {}
 
 

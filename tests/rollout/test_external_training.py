@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import pickle
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from fake_tokenizers import AddedTokens
-from marsrl_script import ScriptedEngine, SkillModel, score_by_box
+from marsrl_script import ScriptedEngine, SkillModel
 
 from marsrl_verl.algos.base import PromptLimits
 from marsrl_verl.algos.marsrl.config import Config
@@ -20,13 +18,10 @@ from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.algos.marsrl.prompts import SOLVER, MathPrompts
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.policy import Policy, PolicyKind, PolicySet
-from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
+from marsrl_verl.core.request import Problem, Sampling
 from marsrl_verl.core.scheduler import Mode, Scheduler, StepResult
-from marsrl_verl.core.trajectory import RolloutOutput
 from marsrl_verl.evaluation.runs import run_evaluation
-from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.rollout.external.answer_file import AnswerFile, FileSource, LineKey
-from marsrl_verl.rollout.runner import RolloutRunner
 
 SAMPLING = {role: Sampling(10_000, 10_000) for role in ("solver", "verifier", "corrector")}
 PROBLEMS = [Problem(f"p{i}", f"{i} + 1 = ?", str(i + 1)) for i in range(12)]
@@ -42,24 +37,11 @@ def write_answers(path: Path, wrong: int = 5, right: int = 5) -> Path:
     return path
 
 
-class ExternalEngine:
-    """A file for the Solver, a script for Verifier and Corrector; scores both as usual."""
-
-    def __init__(self, path: Path) -> None:
-        source = FileSource(AnswerFile.scan(path, LineKey.QUESTION), seed=1)
-        policies = PolicySet((Policy(), Policy("big", PolicyKind.ANSWERS)), {SOLVER: "big"})
-
-        async def score(request, trajectories):
-            return [score_by_box(request, one) for one in trajectories]
-
-        self.runner = RolloutRunner(
-            None, ChatTokenizer(AddedTokens()), score, policies=policies, sources={"big": source}
-        )
-        self.scripted = ScriptedEngine(SkillModel())
-
-    def generate(self, requests: list[RolloutRequest], sampling) -> list[RolloutOutput]:
-        solved = [asyncio.run(self.runner.run(one, sampling)) for one in requests if one.role == SOLVER]
-        return solved + self.scripted.generate([one for one in requests if one.role != SOLVER], sampling)
+def external_engine(path: Path) -> ScriptedEngine:
+    """A file for the Solver, a script for Verifier and Corrector."""
+    source = FileSource(AnswerFile.scan(path, LineKey.QUESTION), seed=1)
+    policies = PolicySet((Policy(), Policy("big", PolicyKind.ANSWERS)), {SOLVER: "big"})
+    return ScriptedEngine(SkillModel(), policies=policies, sources={"big": source})
 
 
 def method(**settings) -> MarsRL:
@@ -73,7 +55,7 @@ def count_tokens(messages) -> int:
 
 
 def train(path: Path, mode: str, *, segment: int | None = None, reload: bool = False) -> list[StepResult]:
-    engine = ExternalEngine(path)
+    engine = external_engine(path)
     scheduler = Scheduler(method(), mode)
     sampling = {role: replace(one, segment_tokens=segment) for role, one in SAMPLING.items()}
     results = []
@@ -179,7 +161,7 @@ def test_the_solvers_prompt_is_not_measured(answers):
 def test_the_system_is_evaluated_behind_it(answers):
     def run(tag: str):
         system = VerifyCorrect(MathPrompts(), LoopRules(correction_rounds=2))
-        return run_evaluation(ExternalEngine(answers), system, PROBLEMS, SAMPLING, repeats=2, tag=tag)
+        return run_evaluation(external_engine(answers), system, PROBLEMS, SAMPLING, repeats=2, tag=tag)
 
     before, after = run("before"), run("after")
     first = [one.calls[0].trajectory for one in before.runs]

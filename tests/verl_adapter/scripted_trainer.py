@@ -24,14 +24,14 @@ from marsrl_verl.algos.marsrl.prompts import MathPrompts
 from marsrl_verl.config.schema import read_settings
 from marsrl_verl.core.policy import Policy, PolicySet
 from marsrl_verl.core.request import Sampling
-from marsrl_verl.core.scheduler import Scheduler
 from marsrl_verl.verl_adapter import stop_signals
 from marsrl_verl.verl_adapter.checkpoint.sealed import describe_shards
+from marsrl_verl.verl_adapter.components import build_scheduler
 from marsrl_verl.verl_adapter.engine.batch import jagged
 from marsrl_verl.verl_adapter.engine.policy_loss import COLUMN, MEAN_KEY, SPEC_KEY
 from marsrl_verl.verl_adapter.rollout_server.engine_watch import EngineGuard, EngineWatch, Limits
 from marsrl_verl.verl_adapter.rollout_server.generation import Generation, Round
-from marsrl_verl.verl_adapter.trainer.problem_stream import AskedProblems, ProblemStream
+from marsrl_verl.verl_adapter.trainer.problem_stream import ProblemStream, SkippedProblems
 from marsrl_verl.verl_adapter.trainer.trainer import RayMarsRLTrainer
 
 WEIGHTS = "model_world_size_1_rank_0.pt"
@@ -141,8 +141,8 @@ class BackgroundEngine(ScriptedEngine):
     """
 
     def __init__(self, weights: Weights, policies: PolicySet, **kwargs) -> None:
-        super().__init__(SkillModel(seed=5), **kwargs)
-        self.weights, self.policies = weights, policies
+        super().__init__(SkillModel(seed=5), policies=policies, **kwargs)
+        self.weights = weights
         self.received: list[tuple[str, int, int]] = []
         """Of every sync: the policy and version that the trainer names, and the updates in the weights."""
         self.version_of: dict[str, int] = {}
@@ -165,13 +165,8 @@ class BackgroundEngine(ScriptedEngine):
         self.at_work -= 1
         return outputs
 
-    def _output(self, item, settings):
-        policy = self.policies.of(item.role).name
-        self.policy_version = self.version_of[policy]
-        output = super()._output(item, settings)
-        for one in output.trajectories:
-            one.sequence.policy = policy
-        return output
+    def _version(self, policy: str) -> int:
+        return self.version_of[policy]
 
     def update_weights(self, policy: str, version: int) -> None:
         assert self.at_work == 0, "weights arrived while a round was at work"
@@ -276,12 +271,7 @@ class ScriptedTrainer(RayMarsRLTrainer):
         }
         self.policies = policies or PolicySet((Policy(),))
         self.method = method(MathPrompts(), seed=1, group_size=4)
-        self.scheduler = Scheduler(
-            self.method,
-            self.settings.pipeline.mode,
-            min_group=self.settings.pipeline.min_group,
-            min_groups=self.settings.pipeline.min_groups,
-        )
+        self.scheduler = build_scheduler(self.settings, self.method)
         generator = torch.Generator().manual_seed(3)
         self.train_dataloader = StatefulDataLoader(
             ROWS,
@@ -291,7 +281,7 @@ class ScriptedTrainer(RayMarsRLTrainer):
             sampler=RandomSampler(ROWS, generator=generator),
         )
         self.problems = ProblemStream(self.train_dataloader)
-        self.asked = AskedProblems(len(self.train_dataloader.dataset), "solver", limit=0)
+        self.skipped = SkippedProblems(len(self.train_dataloader.dataset), "solver", limit=0)
         self.weights = self.actor_rollout_wg = Weights(self.policies.trained)
         self.workers = {name: Workers(self, name) for name in self.policies.trained}
         self.updated: list[dict] = []

@@ -19,7 +19,7 @@ from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.rows import RowRef
 from marsrl_verl.core.sequence import TURN, Sequence
 from marsrl_verl.core.trajectory import FinishReason, Trajectory
-from marsrl_verl.verl_adapter.engine.batch import PADDING, BatchPlan, StepBatch, arrange
+from marsrl_verl.verl_adapter.engine.batch import PADDING, BatchLayout, StepBatch, arrange
 from marsrl_verl.verl_adapter.engine.rank_rows import HeldRows, responses_only, with_token_columns
 
 
@@ -36,7 +36,7 @@ def sequence(prompt: int, response: int, mask: list[int] | None = None, **fields
 
 def batch_of(sequences: list[Sequence], *, updates: int = 1, annotations=(), **plan) -> StepBatch:
     refs = [RowRef(0, place) for place in range(len(sequences))]
-    cut = BatchPlan(**{"ranks": 1, "seed": 1, "step": 1, **plan})
+    cut = BatchLayout(**{"ranks": 1, "seed": 1, "step": 1, **plan})
     return arrange([group(sequences)], refs, lambda policy: cut, lambda rows: updates, annotations)
 
 

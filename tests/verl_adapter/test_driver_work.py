@@ -10,7 +10,7 @@ from omegaconf import OmegaConf
 from marsrl_verl.rollout.generation import EngineUnavailableError
 from marsrl_verl.verl_adapter.run import driver
 from marsrl_verl.verl_adapter.stop_signals import StopRequested
-from marsrl_verl.verl_adapter.terminal import chatter_log, chatter_to
+from marsrl_verl.verl_adapter.terminal import chatter_log, library_output_to
 
 seen: list[tuple] = []
 
@@ -117,7 +117,7 @@ def test_before_the_runs_folder_is_there_the_traceback_goes_to_the_log(config, t
 def test_the_log_is_named(config, train_with, tmp_path, capfd):
     (tmp_path / "run.json").unlink()
     log = tmp_path / "driver.log"
-    with chatter_to(log):
+    with library_output_to(log):
         train_with(config, ValueError("no model"))
     assert f"Traceback: {log}\n" in capfd.readouterr().out
     assert chatter_log() is None, "this process prints to the terminal again"

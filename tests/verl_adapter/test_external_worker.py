@@ -44,7 +44,7 @@ from marsrl_verl.verl_adapter.components import (
 from marsrl_verl.verl_adapter.rollout_server import engine_watch, rollout_manager
 from marsrl_verl.verl_adapter.rollout_server import worker as worker_module
 from marsrl_verl.verl_adapter.rollout_server.rollout_manager import MarsRLAgentLoopManager
-from marsrl_verl.verl_adapter.rollout_server.worker import Answer, RolloutWorker, Turn
+from marsrl_verl.verl_adapter.rollout_server.worker import RequestResult, RolloutWorker, RoundId
 from marsrl_verl.verl_adapter.trainer.observer import TrainingObserver
 
 ENDPOINT = "marsrl.external_solver.endpoint"
@@ -226,9 +226,9 @@ def test_the_worker_asks_it_for_the_solver_alone_and_scores_as_usual(worker_of):
     requests = [asked(role) for role in ("solver", "verifier", "corrector")]
     sampling = {item.role: SETTINGS for item in requests}
 
-    async def run() -> list[Answer]:
+    async def run() -> list[RequestResult]:
         return list(
-            await asyncio.gather(*[worker.run_request(one, sampling, Turn(1, 0)) for one in requests])
+            await asyncio.gather(*[worker.run_request(one, sampling, RoundId(1, 0)) for one in requests])
         )
 
     done = asyncio.run(run())
@@ -249,8 +249,8 @@ def test_a_round_without_a_solution_stops_although_the_engine_answers(monkeypatc
             members = [replace(external_answer(item, k), sequences=[sequence]) for k in range(8)]
         return RolloutOutput(item.group_id, members)
 
-    def run_requests(requests, sampling, turn):
-        answers = [Answer(answer(one), 1.0) for one in requests]
+    def run_requests(requests, sampling, round_id):
+        answers = [RequestResult(answer(one), 1.0) for one in requests]
         return answers if len(answers) > 1 else answers[0]
 
     monkeypatch.setattr(engine_watch, "ray", fake_ray.FakeRay())
@@ -260,8 +260,8 @@ def test_a_round_without_a_solution_stops_although_the_engine_answers(monkeypatc
     with pytest.raises(
         EngineUnavailableError, match=r"all of the last 8 requests of the external Solver.*HTTP 500"
     ):
-        manager.generate(requests, {item.role: SETTINGS for item in requests})
-    [output] = manager.generate(requests[1:], {"verifier": SETTINGS})
+        manager.start(requests, {item.role: SETTINGS for item in requests}).wait()
+    [output] = manager.start(requests[1:], {"verifier": SETTINGS}).wait().outputs
     assert len(output.trajectories) == 8
 
 
@@ -313,4 +313,4 @@ def test_an_external_solver_has_no_lengths(tmp_path):
 def test_the_example_says_who_solved():
     item = asked("solver")
     system = VerifyCorrect(MathPrompts(), LoopRules(1))
-    assert system.call_title(Call(item, external_answer(item, 0))) == "Solver (external)"
+    assert system.example_call(Call(item, external_answer(item, 0))) == "Solver (external)"

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from marsrl_script import ScriptedEngine
+from scripted_engine import Reply
 
 from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.algos.marsrl.prompts import MathPrompts
 from marsrl_verl.core.request import Problem, Sampling
 from marsrl_verl.core.scheduler import Scheduler
-from marsrl_verl.core.scripted import Reply
 from marsrl_verl.verl_adapter.rollout_server.generation import Generation, Round
 
 COUNTED = ("rounds", "trajectories", "tokens", "continued_tokens", "seconds")

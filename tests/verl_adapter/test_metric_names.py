@@ -20,12 +20,12 @@ pytest.importorskip("vllm", reason="verl's trainer imports its rollout")
 
 import torch
 from marsrl_script import ScriptedEngine, SkillModel
+from scripted_engine import Script
 from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
 
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
-from marsrl_verl.core.scripted import Script
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.verl_adapter.checkpoint.sealed import describe_shards
 from marsrl_verl.verl_adapter.engine.probe_engine import MEASURE_KEY

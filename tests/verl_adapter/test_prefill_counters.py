@@ -30,7 +30,7 @@ from marsrl_verl.verl_adapter.rollout_server.prefill_counters import (
 )
 from marsrl_verl.verl_adapter.rollout_server.rollout_manager import MarsRLAgentLoopManager
 from marsrl_verl.verl_adapter.rollout_server.server import MarsRLvLLMServer
-from marsrl_verl.verl_adapter.rollout_server.worker import Answer
+from marsrl_verl.verl_adapter.rollout_server.worker import RequestResult
 
 # --- vLLM's registry ------------------------------------------------------------------------------
 
@@ -138,8 +138,8 @@ def manager(monkeypatch) -> MarsRLAgentLoopManager:
     monkeypatch.setattr(engine_watch, "ray", fake_ray.FakeRay())
     made = MarsRLAgentLoopManager.__new__(MarsRLAgentLoopManager)
     output = RolloutOutput("g", [trajectory(0), trajectory(1)])
-    answer = fake_ray.Method(lambda *_: Answer(output, 1.0))
-    made.agent_loop_workers = [SimpleNamespace(run_requests=answer)]
+    answer = fake_ray.Method(lambda *_: RequestResult(output, 1.0))
+    made.agent_loop_workers = [SimpleNamespace(run_request=answer, run_requests=answer)]
     return made
 
 
@@ -169,7 +169,8 @@ def test_servers_are_read_before_the_round_is_given_out(manager):
 def test_nobody_asks_for_an_evaluations_statistics(manager):
     server = Server()
     manager.measure_prefill([server])
-    assert len(manager.generate(REQUESTS, {})) == 1
+    manager.submit(REQUESTS, {})
+    assert len(manager.outputs()) == 1
     assert server.readings == 0
 
 

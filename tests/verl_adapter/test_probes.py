@@ -23,7 +23,7 @@ from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.sequence import Sequence
 from marsrl_verl.core.steps import Steps
 from marsrl_verl.core.trajectory import FinishReason, Trajectory
-from marsrl_verl.verl_adapter.engine.batch import BatchPlan, PolicyBatch, arrange
+from marsrl_verl.verl_adapter.engine.batch import BatchLayout, PolicyBatch, arrange
 from marsrl_verl.verl_adapter.engine.probe_engine import COLUMNS_KEY, MEASURE_KEY, SETTINGS_KEY
 from marsrl_verl.verl_adapter.trainer.policy_trainer import PolicyTrainer
 from marsrl_verl.verl_adapter.trainer.probes import rows_to_probe, run_probe
@@ -54,7 +54,7 @@ def group() -> Group:
 
 def batch_of(one: Group, probe: Probe = PROBE, ranks: int = 1) -> PolicyBatch:
     refs = rows_to_probe([one], "initial", probe)
-    (part,) = arrange([one], refs, lambda policy: BatchPlan(ranks, seed=1, step=1)).parts
+    (part,) = arrange([one], refs, lambda policy: BatchLayout(ranks, seed=1, step=1)).parts
     return part
 
 
@@ -173,7 +173,7 @@ def test_the_pass_is_cut_as_the_update_is_where_no_row_must_be_whole(sharing, wh
 
     def plan(policy, *, share):
         asked.append(share)
-        return BatchPlan(1, seed=1, step=1, share_prefixes=share)
+        return BatchLayout(1, seed=1, step=1, share_prefixes=share)
 
     one, probe = group(), Probe("p", shares_prefixes=not whole_rows)
     method = SimpleNamespace(
@@ -186,7 +186,7 @@ def test_the_pass_is_cut_as_the_update_is_where_no_row_must_be_whole(sharing, wh
         policies=PolicySet(),
         _sleep_engine=lambda: None,
         _timed=lambda name: nullcontext(),
-        _batch_plan=plan,
+        _batch_layout=plan,
         _run_probe=lambda probe, part: None,
     )
     PolicyTrainer._fit_run_probes(trainer)

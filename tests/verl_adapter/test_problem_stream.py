@@ -12,9 +12,9 @@ from marsrl_verl.core.method import Ended, EndReason
 from marsrl_verl.core.scheduler import StepResult
 from marsrl_verl.data.problems import ground_truth_of, question_of
 from marsrl_verl.verl_adapter.trainer.problem_stream import (
-    AskedProblems,
     NothingToTrainError,
     ProblemStream,
+    SkippedProblems,
     problems_of,
 )
 
@@ -67,7 +67,7 @@ NOBODY_ASKED = StepResult(
     step=1,
     trained=[],
     completed=[],
-    ended=[Ended(f"p{i}", "solver", EndReason.NOT_ASKED) for i in range(4)],
+    ended=[Ended(f"p{i}", "solver", EndReason.SKIPPED) for i in range(4)],
     waiting={"solver": 0},
     in_flight=0,
     paused=0,
@@ -79,18 +79,18 @@ NOBODY_ASKED = StepResult(
 
 
 def test_a_pass_over_the_data_in_which_nothing_is_asked_ends_the_run():
-    asked = AskedProblems(rows=10, role="agent", limit=7)
-    asked.look(NOBODY_ASKED)
-    asked.look(NOBODY_ASKED)
+    skipped = SkippedProblems(rows=10, role="agent", limit=7)
+    skipped.look(NOBODY_ASKED)
+    skipped.look(NOBODY_ASKED)
     with pytest.raises(NothingToTrainError, match=r"last 12 problems .*roles.agent.max_prompt_tokens = 7"):
-        asked.look(NOBODY_ASKED)
+        skipped.look(NOBODY_ASKED)
 
 
 def test_problems_that_are_asked_in_between_let_the_run_go_on():
-    asked = AskedProblems(rows=10, role="agent", limit=7)
+    skipped = SkippedProblems(rows=10, role="agent", limit=7)
     for _ in range(9):
-        asked.look(NOBODY_ASKED)
-        asked.look(replace(NOBODY_ASKED, waiting={"solver": 1}))
+        skipped.look(NOBODY_ASKED)
+        skipped.look(replace(NOBODY_ASKED, waiting={"solver": 1}))
 
 
 def test_an_epoch_visits_no_row_twice():

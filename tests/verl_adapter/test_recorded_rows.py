@@ -16,7 +16,7 @@ from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.rows import ENTROPIES, OLD_LOG_PROBS, RowRef
 from marsrl_verl.core.sequence import RECORDED_ENTROPIES, RECORDED_LOG_PROBS, Sequence
 from marsrl_verl.core.trajectory import FinishReason, Trajectory
-from marsrl_verl.verl_adapter.engine.batch import PADDING, BatchPlan, PolicyBatch, arrange, jagged
+from marsrl_verl.verl_adapter.engine.batch import PADDING, BatchLayout, PolicyBatch, arrange, jagged
 from marsrl_verl.verl_adapter.trainer.recorded_rows import fill_log_probs, fully_recorded, slots_to_compute
 
 
@@ -45,7 +45,7 @@ def members() -> list[Trajectory]:
 def batch_of(trajectories: list[Trajectory], *, ranks: int = 1, multiple: int = 1) -> PolicyBatch:
     request = RolloutRequest("g", Problem("p", "?", "1"), "initial", "solver", (), n=len(trajectories))
     refs = [RowRef(0, place) for place in range(len(trajectories))]
-    plan = BatchPlan(ranks, seed=1, step=1, micro_batch_rows=multiple)
+    plan = BatchLayout(ranks, seed=1, step=1, micro_batch_rows=multiple)
     annotations = (RECORDED_LOG_PROBS, RECORDED_ENTROPIES)
     batch = arrange([Group(request, trajectories)], refs, lambda policy: plan, annotations=annotations)
     for name in (OLD_LOG_PROBS, ENTROPIES):

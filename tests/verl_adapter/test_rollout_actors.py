@@ -28,8 +28,7 @@ from marsrl_verl.verl_adapter.rollout_server.engine_watch import EngineWatch
 from marsrl_verl.verl_adapter.rollout_server.rollout_manager import MarsRLAgentLoopManager
 from marsrl_verl.verl_adapter.rollout_server.round_watch import GroupCounts
 from marsrl_verl.verl_adapter.rollout_server.scoring import without_tracebacks
-from marsrl_verl.verl_adapter.rollout_server.worker import Answer as RequestAnswer
-from marsrl_verl.verl_adapter.rollout_server.worker import RolloutWorker, Turn
+from marsrl_verl.verl_adapter.rollout_server.worker import RequestResult, RolloutWorker, RoundId
 
 SETTINGS = Sampling(max_new_tokens=8, max_prompt_tokens=99, temperature=0.7, top_p=0.9, top_k=5)
 
@@ -62,7 +61,7 @@ class Worker:
 
     def __init__(self, ends: Callable[[str, int], FinishReason], rewards: dict[str, RewardResult]) -> None:
         self.asked: list[RolloutRequest] = []
-        self.turns: set[Turn] = set()
+        self.turns: set[RoundId] = set()
         self.ends, self.rewards = ends, rewards
         self.run_request = fake_ray.Method(self._run)
         self.run_requests = fake_ray.Method(self._run_all)
@@ -70,7 +69,7 @@ class Worker:
     def _run(self, request, sampling, turn):
         self.asked.append(request)
         self.turns.add(turn)
-        return RequestAnswer(self._output(request), seconds=float(len(self.asked)))
+        return RequestResult(self._output(request), seconds=float(len(self.asked)))
 
     def _run_all(self, requests, sampling, turn):
         answers = [self._run(one, sampling, turn) for one in requests]
@@ -106,7 +105,7 @@ def members(outputs: list[RolloutOutput]) -> list[Trajectory]:
 def test_requests_are_dealt_out_evenly_and_each_is_answered_once(manager_of, workers, requests):
     manager = manager_of(workers)
     names = [f"g{i}" for i in range(requests)]
-    outputs = manager.generate([asked(name) for name in names], {"solver": SETTINGS})
+    outputs = manager.start([asked(name) for name in names], {"solver": SETTINGS}).wait().outputs
     assert sorted(one.group_id for one in outputs) == sorted(names)
     found = sorted(one.trajectory_id for one in members(outputs))
     assert found == sorted(f"{name}#{k}" for name in names for k in range(2))
@@ -130,7 +129,7 @@ def test_requests_are_answered_one_by_one(manager_of):
     manager._streamed[slow] = asked("d")
     assert sorted(one.group_id for one in manager.outputs()) == ["a", "b", "c"]
     assert list(manager._streamed) == [slow], "what is not there yet is waited for the next time"
-    slow.silent, slow.value = False, RequestAnswer(RolloutOutput("d", [trajectory("d", 0)]), 1.0)
+    slow.silent, slow.value = False, RequestResult(RolloutOutput("d", [trajectory("d", 0)]), 1.0)
     assert [one.group_id for one in manager.outputs()] == ["d"]
     assert manager.outputs() == []
 
@@ -144,19 +143,19 @@ def test_one_by_one_too_a_broken_engine_is_noticed(manager_of):
 
 def test_after_a_sync_sessions_are_new_ones(manager_of):
     manager = manager_of(1)
-    manager.generate([asked("a")], {"solver": SETTINGS})
+    manager.start([asked("a")], {"solver": SETTINGS}).wait()
     manager.forget_routes()
     manager.start([asked("a")], {"solver": SETTINGS}).wait()
-    assert manager.agent_loop_workers[0].turns == {Turn(1, 0), Turn(2, 1)}
+    assert manager.agent_loop_workers[0].turns == {RoundId(1, 0), RoundId(2, 1)}
 
 
 def test_rounds_without_a_single_answer_are_a_broken_engine(manager_of):
     broken = manager_of(2, lambda name, k: FinishReason.ERROR)
-    broken.generate([asked(name) for name in "abcd"], {"solver": SETTINGS})
+    broken.start([asked(name) for name in "abcd"], {"solver": SETTINGS}).wait()
     with pytest.raises(EngineUnavailableError, match="last 8 requests"):
-        broken.generate([asked(name) for name in "abcd"], {"solver": SETTINGS})
+        broken.start([asked(name) for name in "abcd"], {"solver": SETTINGS}).wait()
     one_answer = manager_of(2, lambda name, k: FinishReason.STOP if name == "b" else FinishReason.ERROR)
-    outputs = one_answer.generate([asked("a"), asked("b")], {"solver": SETTINGS})
+    outputs = one_answer.start([asked("a"), asked("b")], {"solver": SETTINGS}).wait().outputs
     assert len(members(outputs)) == 4
 
 
@@ -165,7 +164,7 @@ def test_one_request_without_an_engine_ends_the_round(manager_of):
     broken = fake_ray.Method(lambda *_: Answer(error=through_ray(EngineUnavailableError("server 0 is gone"))))
     manager.agent_loop_workers[1].run_requests = broken
     with pytest.raises(EngineUnavailableError, match=r"^server 0 is gone$"):
-        manager.generate([asked("a"), asked("b")], {"solver": SETTINGS})
+        manager.start([asked("a"), asked("b")], {"solver": SETTINGS}).wait()
 
 
 def test_a_round_is_watched_while_it_lasts(manager_of, monkeypatch):
@@ -177,7 +176,7 @@ def test_a_round_is_watched_while_it_lasts(manager_of, monkeypatch):
     stopped = fake_ray.actor(pulse=lambda through_core: Answer(silent=True))
     manager.watch(EngineWatch([stopped], 20.0, ray.clock), 500.0)
     with pytest.raises(EngineUnavailableError, match="no sign of life for 20 s"):
-        manager.generate([asked("a")], {"solver": SETTINGS})
+        manager.start([asked("a")], {"solver": SETTINGS}).wait()
 
 
 def test_a_round_in_which_every_grade_of_a_role_fails_is_refused(manager_of):
@@ -189,9 +188,9 @@ def test_a_round_in_which_every_grade_of_a_role_fails_is_refused(manager_of):
         graded.start(requests, sampling).wait()
     few = manager_of(1, rewards={"solver": failed})
     for name in "abc":
-        few.generate([asked(name)], sampling)
+        few.start([asked(name)], sampling).wait()
     with pytest.raises(RewardUnavailableError, match="8 grades of the solver"):
-        few.generate([asked("d")], sampling)
+        few.start([asked("d")], sampling).wait()
 
 
 def test_a_reward_that_holds_its_threads_ends_the_run_with_a_sentence():
@@ -208,11 +207,11 @@ def test_a_reward_that_holds_its_threads_ends_the_run_with_a_sentence():
 
 def test_prompts_that_are_too_long_are_no_broken_engine(manager_of):
     manager = manager_of(1, lambda name, k: FinishReason.PROMPT_TOO_LONG)
-    assert len(members(manager.generate([asked("a")], {"solver": SETTINGS}))) == 2
+    assert len(members(manager.start([asked("a")], {"solver": SETTINGS}).wait().outputs)) == 2
 
 
 def test_verls_own_way_to_generate_is_refused_with_the_right_one(manager_of):
-    with pytest.raises(TypeError, match="call generate"):
+    with pytest.raises(TypeError, match="call start or submit"):
         manager_of(1).generate_sequences(None)
 
 
@@ -265,15 +264,15 @@ def worker_of(monkeypatch):
     return make
 
 
-def answered(worker: RolloutWorker, requests: list[RolloutRequest]) -> list[RequestAnswer]:
-    async def run() -> list[RequestAnswer]:
-        found = await worker.run_requests(requests, {"solver": SETTINGS}, Turn(1, 3))
+def answered(worker: RolloutWorker, requests: list[RolloutRequest]) -> list[RequestResult]:
+    async def run() -> list[RequestResult]:
+        found = await worker.run_requests(requests, {"solver": SETTINGS}, RoundId(1, 3))
         return found if isinstance(found, list) else [found]
 
     return asyncio.run(run())
 
 
-def found_in(answers: list[RequestAnswer]) -> list[Trajectory]:
+def found_in(answers: list[RequestResult]) -> list[Trajectory]:
     return members([one.output for one in answers])
 
 

@@ -7,16 +7,16 @@ from pathlib import Path
 PROGRAM = """
 import os, sys
 from pathlib import Path
-from marsrl_verl.verl_adapter.terminal import chatter_to, terminal
+from marsrl_verl.verl_adapter.terminal import library_output_to, terminal
 
 print("before")
-with chatter_to(Path(sys.argv[1])):
+with library_output_to(Path(sys.argv[1])):
     print("a library prints")
     print("a library warns", file=sys.stderr)
     os.write(1, b"a native library prints\\n")
     print("progress", file=terminal())
 print("after", file=terminal())
-with chatter_to(Path(sys.argv[1])):
+with library_output_to(Path(sys.argv[1])):
     raise RuntimeError("the reason")
 """
 

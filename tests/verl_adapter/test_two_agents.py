@@ -32,7 +32,7 @@ from marsrl_verl.evaluation.training_metrics import training_metrics
 from marsrl_verl.reporting.rollout_log import step_lines
 from marsrl_verl.reporting.run_folder import RunFolder
 from marsrl_verl.settings.choices import LossMean
-from marsrl_verl.verl_adapter.engine.batch import BatchPlan, StepBatch, arrange
+from marsrl_verl.verl_adapter.engine.batch import BatchLayout, StepBatch, arrange
 from marsrl_verl.verl_adapter.engine.policy_loss import update_loss
 from marsrl_verl.verl_adapter.trainer.loss_inputs import correct_off_policy, entropy_metrics, set_advantages
 from marsrl_verl.verl_adapter.trainer.policy_trainer import PolicyTrainer
@@ -93,7 +93,7 @@ def dialogues() -> list[Group]:
 
 
 def with_loss_inputs(groups: list[Group], ranks: int, micro_rows: int) -> StepBatch:
-    plan = BatchPlan(ranks, seed=1, step=3, micro_batch_rows=micro_rows)
+    plan = BatchLayout(ranks, seed=1, step=3, micro_batch_rows=micro_rows)
     batch = arrange(groups, comparable_rows(groups), lambda policy: plan, lambda rows: 1, (TURN,))
     rows = batch.rows
     rows.columns[OLD_LOG_PROBS] = np.zeros(rows.tokens)

@@ -31,7 +31,7 @@ from marsrl_verl.core.sequence import TURN, Sequence
 from marsrl_verl.core.trajectory import FinishReason, Trajectory
 from marsrl_verl.losses.inputs import loss_inputs, mean_loss
 from marsrl_verl.settings.choices import LossMean
-from marsrl_verl.verl_adapter.engine.batch import BatchPlan, arrange
+from marsrl_verl.verl_adapter.engine.batch import BatchLayout, arrange
 from marsrl_verl.verl_adapter.engine.policy_loss import update_loss
 from marsrl_verl.verl_adapter.engine.rank_rows import HeldRows
 from marsrl_verl.verl_adapter.trainer.policy_trainer import PolicyTrainer
@@ -116,7 +116,7 @@ def shares_sent(
     ]
     request = RolloutRequest("g", Problem("p", "?", "1"), "solver", "solver", (), n=len(members))
     refs = [RowRef(0, place) for place in range(len(members))]
-    plan = BatchPlan(ranks, seed=1, step=1, micro_batch_rows=multiple)
+    plan = BatchLayout(ranks, seed=1, step=1, micro_batch_rows=multiple)
     columns = tuple({*spec.columns, *((TURN,) if mean else ())})
     batch = arrange([Group(request, members)], refs, lambda policy: plan, lambda count: updates, columns)
     found, (part,) = batch.rows, batch.parts

@@ -98,7 +98,7 @@ class RunningMean:
 
 
 @dataclass(frozen=True, slots=True)
-class ProblemStanding:
+class ProblemStatistics:
     """What the first responses to a problem say about it."""
 
     correct: int
@@ -118,29 +118,29 @@ class ProblemStanding:
         return self.correct == self.responses
 
 
-def in_filter(standing: ProblemStanding, rule: FilterRule) -> bool:
+def in_filter(statistics: ProblemStatistics, rule: FilterRule) -> bool:
     """Whether the rule judges this problem, so that its influence enters the running mean."""
-    return rule is FilterRule.PAPER or (rule is FilterRule.RELEASED and standing.all_correct)
+    return rule is FilterRule.PAPER or (rule is FilterRule.RELEASED and statistics.all_correct)
 
 
-def passes_filter(standing: ProblemStanding, rule: FilterRule, mean: float | None) -> bool:
+def passes_filter(statistics: ProblemStatistics, rule: FilterRule, mean: float | None) -> bool:
     """Whether the problem is expanded. `mean` already has the current step's problems in it."""
-    if not in_filter(standing, rule) or mean is None:
+    if not in_filter(statistics, rule) or mean is None:
         return True
     if rule is FilterRule.PAPER:
         # A running mean of equal numbers may differ from them in its last digits.
-        return standing.influence >= mean or math.isclose(standing.influence, mean, rel_tol=1e-9)
-    return standing.influence > mean and not math.isclose(standing.influence, mean, rel_tol=1e-9)
+        return statistics.influence >= mean or math.isclose(statistics.influence, mean, rel_tol=1e-9)
+    return statistics.influence > mean and not math.isclose(statistics.influence, mean, rel_tol=1e-9)
 
 
-def trees_to_expand(standing: ProblemStanding, rounding: ExpansionRounding) -> int:
+def trees_to_expand(statistics: ProblemStatistics, rounding: ExpansionRounding) -> int:
     """exp(-z) * G, at least 1 and at most G (eq. 9): hard problems get more trees."""
     if rounding is ExpansionRounding.ALL:
-        return standing.responses
-    exact = math.exp(-standing.accuracy) * standing.responses
+        return statistics.responses
+    exact = math.exp(-statistics.accuracy) * statistics.responses
     # Halves go up: Python's own rounding would send 2.5 and 3.5 to different sides.
     number = math.floor(exact + 0.5) if rounding is ExpansionRounding.ROUND else math.ceil(exact)
-    return min(max(number, 1), standing.responses)
+    return min(max(number, 1), statistics.responses)
 
 
 def choose_trees(

@@ -103,7 +103,7 @@ class BranchPoint:
 
 
 @dataclass(frozen=True, slots=True)
-class ResponseMarks:
+class ResponseFeatures:
     """What is known of a response when its branch points are chosen."""
 
     steps: Steps
@@ -118,7 +118,7 @@ class ResponseMarks:
 
 
 def choose_branch_points(
-    marks: ResponseMarks, rule: BranchRule, rng: np.random.Generator
+    features: ResponseFeatures, rule: BranchRule, rng: np.random.Generator
 ) -> list[BranchPoint]:
     """The points of one response, by position.
 
@@ -129,30 +129,32 @@ def choose_branch_points(
         At most `rule.count` points, counted with `times`; none for a response of one step.
     """
     if rule.criterion in BY_TOKEN:
-        return [BranchPoint(token) for token in sorted(_highest_tokens(marks, rule))]
-    eligible = range(1, marks.steps.thinking)
-    candidates = _ordered(marks, rule, eligible, rng)
+        return [BranchPoint(token) for token in sorted(_highest_tokens(features, rule))]
+    eligible = range(1, features.steps.thinking)
+    candidates = _ordered(features, rule, eligible, rng)
     if rule.shortfall is Shortfall.APART:
-        chosen = _most_apart(marks, candidates, rule, eligible)
+        chosen = _most_apart(features, candidates, rule, eligible)
     else:
-        chosen = _completed(marks, _spaced(marks, candidates, rule), rule, eligible)
+        chosen = _completed(features, _spaced(features, candidates, rule), rule, eligible)
     times: dict[int, int] = {}
     for step in chosen:
         times[step] = times.get(step, 0) + 1
-    return [BranchPoint(marks.steps.start(step), times[step]) for step in sorted(times)]
+    return [BranchPoint(features.steps.start(step), times[step]) for step in sorted(times)]
 
 
-def _ordered(marks: ResponseMarks, rule: BranchRule, eligible: range, rng: np.random.Generator) -> list[int]:
+def _ordered(
+    features: ResponseFeatures, rule: BranchRule, eligible: range, rng: np.random.Generator
+) -> list[int]:
     """Candidates in the order in which they are tried."""
     if rule.criterion is BranchCriterion.FCI:
-        return _most_influential(marks, rule, eligible)
+        return _most_influential(features, rule, eligible)
     if rule.criterion is BranchCriterion.RANDOM:
         return [int(step) for step in rng.permutation(np.array(eligible, dtype=np.int64))]
     if rule.criterion is BranchCriterion.UNIFORM:
         far = [
             step
             for step in eligible
-            if marks.prompt_tokens + marks.steps.start(step) >= rule.min_token_distance
+            if features.prompt_tokens + features.steps.start(step) >= rule.min_token_distance
         ]
         if len(far) > rule.count:
             places = (np.arange(rule.count) + 0.5) * len(far) / rule.count
@@ -161,39 +163,39 @@ def _ordered(marks: ResponseMarks, rule: BranchRule, eligible: range, rng: np.ra
     return list(eligible)
 
 
-def _most_influential(marks: ResponseMarks, rule: BranchRule, eligible: range) -> list[int]:
+def _most_influential(features: ResponseFeatures, rule: BranchRule, eligible: range) -> list[int]:
     """Steps at or above the quantile, by position. The quantile is over all steps of the response, those
     that are not measured included with 0; where it is 0, any influence will do."""
-    influence = np.asarray(marks.influence, dtype=np.float64)
-    if len(influence) != len(marks.steps):
-        raise ValueError(f"{len(influence)} values of influence for {len(marks.steps)} steps")
+    influence = np.asarray(features.influence, dtype=np.float64)
+    if len(influence) != len(features.steps):
+        raise ValueError(f"{len(influence)} values of influence for {len(features.steps)} steps")
     if not (influence > 0).any():
         # The released code's threshold then is 0, which every step but the first reaches.
-        return list(range(1, len(marks.steps))) if rule.shortfall is Shortfall.REPEAT else []
+        return list(range(1, len(features.steps))) if rule.shortfall is Shortfall.REPEAT else []
     threshold = np.quantile(influence, 1.0 - rule.top_share)
     if threshold <= 0:
         threshold = influence[influence > 0].min()
     return [step for step in eligible if influence[step] >= threshold]
 
 
-def _spaced(marks: ResponseMarks, candidates: Sequence[int], rule: BranchRule) -> list[int]:
+def _spaced(features: ResponseFeatures, candidates: Sequence[int], rule: BranchRule) -> list[int]:
     """The first candidates that keep the distance to the beginning and to one another."""
     chosen: list[int] = []
     for step in candidates:
         if len(chosen) == rule.count:
             break
-        if _keeps_distance(marks, step, chosen, rule):
+        if _keeps_distance(features, step, chosen, rule):
             chosen.append(step)
     return chosen
 
 
-def _keeps_distance(marks: ResponseMarks, step: int, chosen: Sequence[int], rule: BranchRule) -> bool:
-    far = marks.prompt_tokens + marks.steps.start(step) >= rule.min_token_distance
-    return far and all(_gap(marks.steps, step, other) >= rule.min_token_distance for other in chosen)
+def _keeps_distance(features: ResponseFeatures, step: int, chosen: Sequence[int], rule: BranchRule) -> bool:
+    far = features.prompt_tokens + features.steps.start(step) >= rule.min_token_distance
+    return far and all(_gap(features.steps, step, other) >= rule.min_token_distance for other in chosen)
 
 
 def _most_apart(
-    marks: ResponseMarks, candidates: Sequence[int], rule: BranchRule, eligible: range
+    features: ResponseFeatures, candidates: Sequence[int], rule: BranchRule, eligible: range
 ) -> list[int]:
     """As many steps as can stand apart, at most N: candidates in their order, then the other steps, the most
     influential first where that is known.
@@ -201,20 +203,20 @@ def _most_apart(
     Taking the earliest step that fits, again and again, gives the most steps, also between steps that are
     fixed; so a step is taken where it leaves room for as many.
     """
-    most = len(_spaced(marks, eligible, rule))
-    scores = marks.influence or [0.0] * len(marks.steps)
+    most = len(_spaced(features, eligible, rule))
+    scores = features.influence or [0.0] * len(features.steps)
     others = sorted(set(eligible) - set(candidates), key=lambda step: (-scores[step], step))
     chosen: list[int] = []
     for step in [*candidates, *others]:
         if len(chosen) == most:
             break
-        if not _keeps_distance(marks, step, chosen, rule):
+        if not _keeps_distance(features, step, chosen, rule):
             continue
         room = [*chosen, step]
         for other in eligible:
             if len(room) == most:
                 break
-            if _keeps_distance(marks, other, room, rule):
+            if _keeps_distance(features, other, room, rule):
                 room.append(other)
         if len(room) == most:
             chosen.append(step)
@@ -227,20 +229,20 @@ def _gap(steps: Steps, one: int, other: int) -> int:
     return steps.start(late) - steps.ends[early]
 
 
-def _completed(marks: ResponseMarks, chosen: list[int], rule: BranchRule, eligible: range) -> list[int]:
+def _completed(features: ResponseFeatures, chosen: list[int], rule: BranchRule, eligible: range) -> list[int]:
     if rule.shortfall is Shortfall.FEWER or len(chosen) == rule.count:
         return chosen
-    others = eligible if rule.shortfall is Shortfall.FILL else range(1, len(marks.steps))
+    others = eligible if rule.shortfall is Shortfall.FILL else range(1, len(features.steps))
     chosen = [*chosen, *(step for step in others if step not in chosen)][: rule.count]
     if rule.shortfall is Shortfall.REPEAT and chosen:
         chosen = [chosen[at % len(chosen)] for at in range(rule.count)]
     return chosen
 
 
-def _highest_tokens(marks: ResponseMarks, rule: BranchRule) -> list[int]:
+def _highest_tokens(features: ResponseFeatures, rule: BranchRule) -> list[int]:
     """The N tokens with the highest scores, the higher first; ties by position. The first token would be
     the prompt's own continuation."""
-    scores, length = marks.token_scores, marks.steps.ends[-1] if len(marks.steps) else 0
+    scores, length = features.token_scores, features.steps.ends[-1] if len(features.steps) else 0
     if len(scores) != length:
         raise ValueError(
             f"criterion {rule.criterion.value}: {len(scores)} scores for the {length} tokens of a response"
@@ -248,14 +250,14 @@ def _highest_tokens(marks: ResponseMarks, rule: BranchRule) -> list[int]:
     if rule.criterion is BranchCriterion.ENTROPY:
         end = length - 1
     else:
-        end = marks.steps.ends[marks.steps.thinking - 1] if marks.steps.thinking else 0
-        if marks.answer_token is not None:
-            end = min(end, marks.answer_token)
+        end = features.steps.ends[features.steps.thinking - 1] if features.steps.thinking else 0
+        if features.answer_token is not None:
+            end = min(end, features.answer_token)
     chosen: list[int] = []
     for token in sorted(range(1, end), key=lambda token: (-scores[token], token)):
         if len(chosen) == rule.count:
             break
-        far = marks.prompt_tokens + token >= rule.min_token_distance
+        far = features.prompt_tokens + token >= rule.min_token_distance
         if far and all(abs(token - other) >= rule.min_token_distance for other in chosen):
             chosen.append(token)
     return chosen

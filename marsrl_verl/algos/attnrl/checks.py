@@ -80,7 +80,10 @@ def _pipeline(run: RunView) -> list[ConfigIssue]:
         issues.append(ConfigIssue(f"{_PIPELINE}.overlap", what, "Set it to none.", pipeline.overlap))
     for name, what in (
         ("min_group", "A problem's tree is trained as a whole."),
-        ("max_input_staleness", "A problem's tree is trained as a whole, and a part of it would be missing."),
+        (
+            "max_request_staleness",
+            "A problem's tree is trained as a whole; a part of it would be missing.",
+        ),
     ):
         if (value := getattr(pipeline, name)) is not None:
             issues.append(ConfigIssue(f"{_PIPELINE}.{name}", what, "Leave it at null.", value))

@@ -11,7 +11,7 @@ from marsrl_verl.algos.attnrl.adaptive_sampling import (
     TreeChoice,
 )
 from marsrl_verl.algos.attnrl.branch_points import BranchCriterion, FciAggregation, Shortfall
-from marsrl_verl.algos.attnrl.response_trees import TreeCredit
+from marsrl_verl.algos.attnrl.response_trees import AdvantageRule
 from marsrl_verl.algos.attnrl.step_cutter import StepEnds
 from marsrl_verl.algos.base import BaseConfig
 from marsrl_verl.attention.choices import FciBackend
@@ -87,7 +87,7 @@ class Config(BaseConfig):
     code)."""
     keep_unbranched: bool = True
     """Train first responses that are not expanded as well; the released code drops them."""
-    tree_credit: TreeCredit = TreeCredit.ATTNRL
+    advantage_rule: AdvantageRule = AdvantageRule.ATTNRL
     """`attnrl` (eq. 2 and 3), or `treerl_original`, the formula of TreeRL's released code."""
     fci_backend: FciBackend = FciBackend.AUTO
     """What computes the influence: `triton`, `chunked` (plain torch) or the fitting one (`auto`)."""

@@ -21,7 +21,7 @@ from marsrl_verl.algos.attnrl.adaptive_sampling import (
     BatchController,
     ExpansionRounding,
     FilterRule,
-    ProblemStanding,
+    ProblemStatistics,
     RunningMean,
     TreeChoice,
     choose_trees,
@@ -39,7 +39,7 @@ from marsrl_verl.algos.attnrl.branch_points import (
 from marsrl_verl.algos.attnrl.config import SOLVER
 from marsrl_verl.algos.attnrl.problem_count import ProblemCount, batch_controller
 from marsrl_verl.algos.attnrl.response_trees import (
-    TreeCredit,
+    AdvantageRule,
     by_problem,
     problem_tree,
     tree_metrics,
@@ -103,7 +103,7 @@ class AttnRL(BaseMethod):
         expansion: which of them, and how often.
         mean: what the filter compares with.
         controller: adapts the number of problems; None: it is the configured one.
-        tree_credit: how rewards become advantages.
+        advantage_rule: how rewards become advantages.
         limits: longest prompts; None: prompts of every length are asked.
         record_log_probs: whether the loss takes the trainer's log-probabilities of the first responses under
             the weights that sampled them.
@@ -134,7 +134,7 @@ class AttnRL(BaseMethod):
         expansion: Expansion | None = None,
         mean: RunningMean | None = None,
         controller: BatchController | None = None,
-        tree_credit: TreeCredit = TreeCredit.ATTNRL,
+        advantage_rule: AdvantageRule = AdvantageRule.ATTNRL,
         limits: PromptLimits | None = None,
         record_log_probs: bool = True,
         fci_backend: str = "auto",
@@ -153,7 +153,7 @@ class AttnRL(BaseMethod):
             raise ValueError(f"num_continuations is {self.expansion.continuations}, expected at least 1")
         self.mean = mean or RunningMean()
         self.problem_count = ProblemCount(controller)
-        self.tree_credit = tree_credit
+        self.advantage_rule = advantage_rule
         self.stages = (Stage(INITIAL, SOLVER, next=(CONTINUATION,)), Stage(CONTINUATION, SOLVER))
         self._figures = TreeFigures()
         self.record_log_probs, self.fci_backend = record_log_probs, str(fci_backend)
@@ -185,7 +185,7 @@ class AttnRL(BaseMethod):
             ),
             mean=RunningMean(config.filter_mean, config.filter_decay),
             controller=batch_controller(config, tools.problems),
-            tree_credit=config.tree_credit,
+            advantage_rule=config.advantage_rule,
             limits=cls.prompt_limits(settings, tools),
             record_log_probs=settings.off_policy.mode is OffPolicyMode.RECORDED,
             fci_backend=config.fci_backend,
@@ -243,8 +243,8 @@ class AttnRL(BaseMethod):
         """Bring the filter's mean up to date with all problems of the step."""
         if stage != INITIAL:
             return
-        standings = [self._standing(groups[0]) for groups in problems if groups[0].comparable]
-        self.mean.update(sorted(one.influence for one in standings if in_filter(one, self.expansion.filter)))
+        statistics = [self._statistics(groups[0]) for groups in problems if groups[0].comparable]
+        self.mean.update(sorted(one.influence for one in statistics if in_filter(one, self.expansion.filter)))
 
     def next_requests(
         self, problem: Problem, stage: str, groups: list[Group], step: int
@@ -255,13 +255,13 @@ class AttnRL(BaseMethod):
         group = groups[0]
         if not group.comparable:
             return []
-        standing = self._standing(group)
-        self._figures.standings.append(standing)
-        if not passes_filter(standing, self.expansion.filter, self.mean.value):
-            self._figures.filtered.append(standing)
-            return None if standing.all_correct else []
+        statistics = self._statistics(group)
+        self._figures.statistics.append(statistics)
+        if not passes_filter(statistics, self.expansion.filter, self.mean.value):
+            self._figures.filtered.append(statistics)
+            return None if statistics.all_correct else []
         rng = derive_generator(self.seed, "trees", problem.problem_id)
-        number = trees_to_expand(standing, self.expansion.rounding)
+        number = trees_to_expand(statistics, self.expansion.rounding)
         members = group.trajectories
         points = {at: self.responses.points(one) for at, one in enumerate(members) if one.comparable}
         able = [at for at, found in points.items() if found]
@@ -289,7 +289,7 @@ class AttnRL(BaseMethod):
             prefix=parent.sequence.truncate(point.token).keeping(RECORDED_LOG_PROBS),
         )
 
-    def _standing(self, group: Group) -> ProblemStanding:
+    def _statistics(self, group: Group) -> ProblemStatistics:
         means = []
         leaves = group.comparable
         if self.measures_influence():
@@ -298,7 +298,7 @@ class AttnRL(BaseMethod):
                 means.append(float(np.mean(influence)) if influence else 0.0)
         correct = sum(is_correct(one.value) for one in leaves)
         mean = float(np.mean(means)) if means else 0.0
-        return ProblemStanding(correct, len(leaves), mean, sum(not value for value in means))
+        return ProblemStatistics(correct, len(leaves), mean, sum(not value for value in means))
 
     def observe_problem(self, groups: Sequence[Group]) -> None:
         """Count how a whole tree did."""
@@ -327,12 +327,11 @@ class AttnRL(BaseMethod):
 
     def advantages(self, rows: Rows) -> NDArray[np.float32]:
         """The tree's advantages, segment by segment (arXiv 2509.26628, eq. 3)."""
+        rule = tree_advantages if self.advantage_rule is AdvantageRule.ATTNRL else treerl_advantages
         segments: dict[str, list[tuple[int, float]]] = {}
         for groups in by_problem(rows.groups).values():
             tree, members = problem_tree(groups)
-            by_node = (
-                tree_advantages(tree) if self.tree_credit is TreeCredit.ATTNRL else treerl_advantages(tree)
-            )
+            by_node = rule(tree)
             for at, one in enumerate(members):
                 segments[one.trajectory_id] = [
                     (end, float(by_node[node])) for end, node in tree.segments_of(at)

@@ -13,7 +13,7 @@ from marsrl_verl.core.tree import Path, Tree, build_tree, leaf_counts, sum_up, v
 from marsrl_verl.settings.choices import Choice
 
 
-class TreeCredit(Choice):
+class AdvantageRule(Choice):
     """How rewards become advantages."""
 
     ATTNRL = "attnrl"

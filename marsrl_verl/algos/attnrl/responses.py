@@ -14,7 +14,7 @@ from marsrl_verl.algos.attnrl.branch_points import (
     BranchPoint,
     BranchRule,
     FciAggregation,
-    ResponseMarks,
+    ResponseFeatures,
     aggregated_influence,
     check_rule,
     choose_branch_points,
@@ -80,7 +80,7 @@ class FirstResponses:
             return []
         sequence, criterion = one.sequence, self.rule.criterion
         by_surprisal = criterion is BranchCriterion.SURPRISAL
-        marks = ResponseMarks(
+        features = ResponseFeatures(
             self.steps(one),
             len(sequence.prompt_ids),
             influence=self.aggregated(one) if criterion is BranchCriterion.FCI else (),
@@ -90,13 +90,15 @@ class FirstResponses:
             else None,
         )
         rng = derive_generator(self.seed, "branch points", one.trajectory_id)
-        return choose_branch_points(marks, self.rule, rng)
+        return choose_branch_points(features, self.rule, rng)
 
     def earliest_points(self, one: Trajectory) -> list[BranchPoint]:
         """The points that the same rule chooses without the criterion."""
         rule = replace(self.rule, criterion=BranchCriterion.EARLIEST)
         rng = derive_generator(self.seed, "branch points", one.trajectory_id)
-        return choose_branch_points(ResponseMarks(self.steps(one), len(one.sequence.prompt_ids)), rule, rng)
+        return choose_branch_points(
+            ResponseFeatures(self.steps(one), len(one.sequence.prompt_ids)), rule, rng
+        )
 
     def _token_scores(self, one: Trajectory) -> Sequence[float]:
         """What a criterion that chooses tokens ranks them by."""

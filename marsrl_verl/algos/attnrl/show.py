@@ -27,7 +27,7 @@ from marsrl_verl.algos.attnrl.branch_points import (
     BranchCriterion,
     BranchRule,
     FciAggregation,
-    ResponseMarks,
+    ResponseFeatures,
     Shortfall,
     aggregated_influence,
     check_rule,
@@ -112,14 +112,14 @@ def look_at(
     steps = cutter.cut(response_ids)
     sums, log_probs, entropies = measure_response(model, prompt_ids, response_ids, steps, delta, backend)
     influence = aggregated_influence(sums, delta, aggregation)
-    marks = ResponseMarks(
+    features = ResponseFeatures(
         steps,
         len(prompt_ids),
         influence,
         entropies if rule.criterion is BranchCriterion.ENTROPY else [-value for value in log_probs],
         answer_token=cutter.first_final_word(response_ids),
     )
-    points = choose_branch_points(marks, rule, np.random.default_rng(0))
+    points = choose_branch_points(features, rule, np.random.default_rng(0))
     texts = step_texts(tokenizer, response_ids, steps)
     return ShownResponse(
         texts,

@@ -9,7 +9,7 @@ from enum import Enum
 
 import numpy as np
 
-from marsrl_verl.algos.attnrl.adaptive_sampling import ProblemStanding
+from marsrl_verl.algos.attnrl.adaptive_sampling import ProblemStatistics
 from marsrl_verl.algos.attnrl.branch_points import BranchPoint
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.trajectory import is_correct
@@ -45,9 +45,9 @@ def _rightness(right: Sequence[bool]) -> Rightness | None:
 class TreeFigures:
     """Counted while a step settles, told when it ends."""
 
-    standings: list[ProblemStanding] = field(default_factory=list)
+    statistics: list[ProblemStatistics] = field(default_factory=list)
     """Of the problems whose first responses were looked at."""
-    filtered: list[ProblemStanding] = field(default_factory=list)
+    filtered: list[ProblemStatistics] = field(default_factory=list)
     """Of these, the ones that the filter kept from being expanded."""
     trees: Counter[str] = field(default_factory=Counter)
     """Expanded responses by problem; problems without any are absent."""
@@ -94,12 +94,12 @@ class TreeFigures:
         """The figures by their names; what was not observed is absent.
 
         Args:
-            influence: whether the standings hold the influence of steps.
+            influence: whether the statistics hold the influence of steps.
         """
         found: dict[str, float] = {}
-        if count := len(self.standings):
-            right = Counter(one.correct for one in self.standings)
-            all_correct = [one for one in self.standings if one.all_correct]
+        if count := len(self.statistics):
+            right = Counter(one.correct for one in self.statistics)
+            all_correct = [one for one in self.statistics if one.all_correct]
             numbers = Counter(self.trees.values())
             found |= {
                 "attnrl/problems": count,
@@ -114,10 +114,10 @@ class TreeFigures:
                 "attnrl/branch_points": self.branch_points,
             }
             if influence:
-                found["attnrl/influence_mean"] = float(np.mean([one.influence for one in self.standings]))
-                without = sum(one.without_influence for one in self.standings)
+                found["attnrl/influence_mean"] = float(np.mean([one.influence for one in self.statistics]))
+                without = sum(one.without_influence for one in self.statistics)
                 found["attnrl/without_influence_share"] = without / sum(
-                    one.responses for one in self.standings
+                    one.responses for one in self.statistics
                 )
                 if all_correct:
                     of_these = [one.influence for one in all_correct]

@@ -29,7 +29,7 @@ class Config(EstimatorConfig):
 
     name: str = "marsrl"
     """The method."""
-    inputs_per_stage: int = limits(2, ge=1, why="a stage needs an input")
+    requests_per_stage: int = limits(2, ge=1, why="a stage needs an input")
     """Outputs of one stage that become inputs of the next (K)."""
     correction_rounds: int = limits(2, ge=0, why="0 is the Solver alone")
     """Verifier–Corrector rounds after the Solver; 2 gives the paper's five stages, 0 the Solver alone."""
@@ -65,7 +65,7 @@ def stage_plans(config: Config) -> tuple[StagePlan, ...]:
     groups = 1
     for position, role in enumerate(roles):
         if position > 0:
-            groups = config.inputs_per_stage * (groups if config.select_scope is SelectScope.GROUP else 1)
+            groups = config.requests_per_stage * (groups if config.select_scope is SelectScope.GROUP else 1)
         seen[role] = seen.get(role, 0) + 1
         name = role if role == SOLVER else f"{role}_{seen[role]}"
         plans.append(StagePlan(name, role, groups, role in config.train_roles, config.group_size))
@@ -98,16 +98,16 @@ def _selection(config: Config) -> list[ConfigIssue]:
                 f"Leave it at {Config.model_fields[name].default}, or raise {_ALGO}.correction_rounds.",
                 getattr(config, name),
             )
-            for name in config.changed("selection", "select_scope", "inputs_per_stage", "distinct_answers")
+            for name in config.changed("selection", "select_scope", "requests_per_stage", "distinct_answers")
         ]
     issues = []
-    if config.inputs_per_stage > config.group_size:
+    if config.requests_per_stage > config.group_size:
         what = (
             f"The Solver's one group per problem has {config.group_size} responses, so no more of them can "
             "be chosen as inputs of the next stage."
         )
         fix = f"Set it to at most {_ALGO}.group_size = {config.group_size}."
-        issues.append(ConfigIssue(f"{_ALGO}.inputs_per_stage", what, fix, config.inputs_per_stage))
+        issues.append(ConfigIssue(f"{_ALGO}.requests_per_stage", what, fix, config.requests_per_stage))
     if config.distinct_answers and set(config.train_roles) == {SOLVER}:
         what = "It concerns the Verifier's inputs, and none are chosen where the Solver alone is trained."
         fix = f"Leave it out, or add a role to {_ALGO}.train_roles."

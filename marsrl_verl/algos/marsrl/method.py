@@ -32,7 +32,7 @@ from marsrl_verl.settings.issues import ConfigIssue
 
 
 @dataclass(frozen=True, slots=True)
-class Candidacy:
+class RequestDraft:
     """What a request is made of before it is chosen and has a place."""
 
     messages: tuple[Message, ...]
@@ -173,13 +173,13 @@ class MarsRL(BaseMethod):
         """Up to K requests (per problem or per group) chosen from the stage's eligible outputs."""
         following = self._following(stage)
         pools = [groups] if self.config.select_scope is SelectScope.PROBLEM else [[group] for group in groups]
-        chosen: list[Candidacy] = []
+        chosen: list[RequestDraft] = []
         for pool in pools:
-            found: dict[str, Candidacy] = {}
+            found: dict[str, RequestDraft] = {}
             candidates: list[Candidate] = []
             for group in pool:
                 for trajectory in _without_repeats(group.trajectories):
-                    one = self._candidacy(problem, following.role, group, trajectory)
+                    one = self._draft(problem, following.role, group, trajectory)
                     if one is not None:
                         found[trajectory.trajectory_id] = one
                         candidates.append(_candidate(following.role, trajectory))
@@ -194,8 +194,8 @@ class MarsRL(BaseMethod):
         return self.stages[names.index(stage) + 1]
 
     def _choose_fitting(
-        self, role: str, candidates: list[Candidate], found: dict[str, Candidacy], names: list[str]
-    ) -> list[Candidacy]:
+        self, role: str, candidates: list[Candidate], found: dict[str, RequestDraft], names: list[str]
+    ) -> list[RequestDraft]:
         """Choose K whose prompts are within the limit.
 
         Only chosen prompts are measured, since counting the tokens of every candidate would take the
@@ -207,7 +207,7 @@ class MarsRL(BaseMethod):
             distinct = self.config.distinct_answers and role == VERIFIER
             picks = choose(
                 candidates,
-                self.config.inputs_per_stage,
+                self.config.requests_per_stage,
                 self.config.selection,
                 rng,
                 distinct_answers=distinct,
@@ -219,7 +219,7 @@ class MarsRL(BaseMethod):
                 return [found[pick.sample_id] for pick in picks]
             candidates = [candidate for candidate in candidates if candidate.sample_id not in too_long]
 
-    def _candidacy(self, problem: Problem, role: str, group: Group, one: Trajectory) -> Candidacy | None:
+    def _draft(self, problem: Problem, role: str, group: Group, one: Trajectory) -> RequestDraft | None:
         """What `role` would be asked about a trajectory of the preceding stage; None if not eligible (its
         prompt's length apart)."""
         if not one.finished or not one.final_text:
@@ -229,16 +229,16 @@ class MarsRL(BaseMethod):
         if role == VERIFIER:
             messages = self.prompts.verifier(problem, one.final_text)
             judged = {"solution": one.final_text, "solution_reward": one.value}
-            return Candidacy(messages, one.trajectory_id, judged)
+            return RequestDraft(messages, one.trajectory_id, judged)
         solution = group.request.inputs.get("solution")
         if one.scored.info.get("verdict") != Verdict.WRONG.value or solution is None:
             return None
         report = one.scored.info.get("report")
         messages = self.prompts.corrector(problem, solution, one.final_text if report is None else report)
-        return Candidacy(messages, one.trajectory_id, group.request.inputs)
+        return RequestDraft(messages, one.trajectory_id, group.request.inputs)
 
     def _request(
-        self, problem: Problem, stage: Stage, slot: int, step: int, one: Candidacy
+        self, problem: Problem, stage: Stage, slot: int, step: int, one: RequestDraft
     ) -> RolloutRequest:
         return RolloutRequest(
             group_id=f"{problem.problem_id}/{stage.name}/{slot}",

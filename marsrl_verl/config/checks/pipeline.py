@@ -20,13 +20,13 @@ _ATTENTION = ("sdpa", "flash_attention_2", "flash_attention_3", "flex_attention"
 
 
 def check_segments(ctx: Context) -> Iterator[ConfigIssue]:
-    """Segments, the groups that they cut, and inputs that wait."""
+    """Segments, the groups that they cut, and requests that wait."""
     pipeline, size = ctx.settings.pipeline, ctx.settings.algo.group_size
     sequential = pipeline.mode is Mode.SEQUENTIAL
-    if pipeline.max_input_staleness is not None and (pipeline.step_prompt_budget is None or sequential):
-        what = "Nothing waits longer than one step: every round decodes all inputs there are."
+    if pipeline.max_request_staleness is not None and (pipeline.step_prompt_budget is None or sequential):
+        what = "Nothing waits longer than one step: every round decodes all requests there are."
         fix = f"Leave it out, or use pipeline=pipelined with {_PIPELINE}.step_prompt_budget."
-        yield ctx.issue(f"{_PIPELINE}.max_input_staleness", what, fix)
+        yield ctx.issue(f"{_PIPELINE}.max_request_staleness", what, fix)
     if pipeline.max_segments > 1 and sequential:
         what = "In sequential mode a step waits for all of a response, so segments would only cost time."
         yield ctx.issue(_SEGMENTS, what, f"Set pipeline=pipelined, or {_SEGMENTS}=1.")

@@ -17,7 +17,7 @@ def check_settings(
     step_prompt_budget: int | None,
     min_group: int | None,
     min_groups: int,
-    max_input_staleness: int | None,
+    max_request_staleness: int | None,
 ) -> None:
     """Check a scheduler's settings.
 
@@ -32,12 +32,12 @@ def check_settings(
         raise ValueError(f"min_group is {min_group}, expected at least 2 trajectories to compare, or null")
     if min_groups < 1:
         raise ValueError(f"min_groups is {min_groups}, expected at least 1")
-    if max_input_staleness is not None and max_input_staleness < 1:
+    if max_request_staleness is not None and max_request_staleness < 1:
         raise ValueError(
-            f"max_input_staleness is {max_input_staleness}, expected at least 1 (a request's first turn "
+            f"max_request_staleness is {max_request_staleness}, expected at least 1 (a request's first turn "
             "is the step after the one that made it), or null"
         )
-    for name, value in (("min_group", min_group), ("max_input_staleness", max_input_staleness)):
+    for name, value in (("min_group", min_group), ("max_request_staleness", max_request_staleness)):
         if value is not None and method.unit is Unit.PROBLEM:
             raise ValueError(
                 f"{name} is {value}, but {type(method).__name__} trains whole problems: set it to null"

@@ -51,8 +51,8 @@ class Scheduler:
             take further rounds; these are trained when they end. None: groups train complete.
         min_groups: fewer groups than this make no update: they are trained with the next step's. A small
             number; a large one makes small and large updates take turns.
-        max_input_staleness: requests of later stages that are older than so many steps when their turn comes
-            are dropped: newer weights would be asked about what is no longer theirs. None: never.
+        max_request_staleness: requests of later stages that are older than so many steps when their turn
+            comes are dropped: newer weights would be asked about what is no longer theirs. None: never.
     """
 
     def __init__(
@@ -63,10 +63,10 @@ class Scheduler:
         step_prompt_budget: int | None = None,
         min_group: int | None = None,
         min_groups: int = 1,
-        max_input_staleness: int | None = None,
+        max_request_staleness: int | None = None,
     ) -> None:
-        check_settings(method, step_prompt_budget, min_group, min_groups, max_input_staleness)
-        self.max_input_staleness = max_input_staleness
+        check_settings(method, step_prompt_budget, min_group, min_groups, max_request_staleness)
+        self.max_request_staleness = max_request_staleness
         self.min_group = min_group
         self.min_groups = min_groups
         self.method = method
@@ -101,7 +101,7 @@ class Scheduler:
             if requests:
                 self._enter_stage(one, requests, tuple(self._stages), ready_step=step)
             else:
-                self._end(one, EndReason.NOT_ASKED)
+                self._end(one, EndReason.SKIPPED)
 
     def next_round(self) -> list[RolloutRequest]:
         """The requests to decode now; empty when the step needs no further generation round.
@@ -119,10 +119,10 @@ class Scheduler:
         return [self._dispatch(item) for item in ready[: self.step_prompt_budget]]
 
     def _drop_stale(self, step: int) -> None:
-        if self.max_input_staleness is None:
+        if self.max_request_staleness is None:
             return
         for item in self._waiting():
-            old = step - item.created_step > self.max_input_staleness
+            old = step - item.created_step > self.max_request_staleness
             # A problem does not age, and what is begun is finished.
             one = self._state.problems[item.problem.problem_id]
             if old and not one.begins and item.group_id not in self._state.pending:

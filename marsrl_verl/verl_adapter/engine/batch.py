@@ -22,7 +22,7 @@ from marsrl_verl.core.prefix_tree import prefix_order, shared_with_previous
 from marsrl_verl.core.rows import RESPONSE_MASK, RowRef, Rows
 from marsrl_verl.core.sequence import TURN
 from marsrl_verl.core.sequence import Sequence as TokenSequence
-from marsrl_verl.verl_adapter.engine.arrangement import arrange_families, arrange_rows
+from marsrl_verl.verl_adapter.engine.balancing import balance_by_prompt, balance_rows
 
 PADDING = -1
 """A slot without a row."""
@@ -33,7 +33,7 @@ POLICY = "policy"
 
 
 @dataclass(frozen=True, slots=True)
-class BatchPlan:
+class BatchLayout:
     """How a policy's rows are cut."""
 
     ranks: int
@@ -57,7 +57,7 @@ class PolicyBatch:
     """(S,) the row of each slot, `PADDING` where there is none."""
     updates: int
     """Mini-batches."""
-    plan: BatchPlan
+    plan: BatchLayout
 
     def __len__(self) -> int:
         """Slots."""
@@ -190,7 +190,7 @@ class StepBatch:
 def arrange(
     groups: Sequence[Group],
     refs: Sequence[RowRef],
-    plan_of: Callable[[str], BatchPlan],
+    layout_of: Callable[[str], BatchLayout],
     updates_of: Callable[[int], int] = lambda rows: 1,
     annotations: Sequence[str] = (),
 ) -> StepBatch:
@@ -199,7 +199,7 @@ def arrange(
     Args:
         groups: of the step.
         refs: the rows, in the order of the groups.
-        plan_of: how the rows of a policy are cut, by its name.
+        layout_of: how the rows of a policy are cut, by its name.
         updates_of: mini-batches of a policy with so many rows.
         annotations: become columns too.
     """
@@ -207,9 +207,9 @@ def arrange(
     for ref in refs:
         by_policy.setdefault(_sequence_of(groups, ref).policy, []).append(ref)
     ordered: list[RowRef] = []
-    cuts: list[tuple[str, NDArray[np.int64], int, BatchPlan]] = []
+    cuts: list[tuple[str, NDArray[np.int64], int, BatchLayout]] = []
     for policy in sorted(by_policy):
-        members, plan = by_policy[policy], plan_of(policy)
+        members, plan = by_policy[policy], layout_of(policy)
         updates = updates_of(len(members))
         order = _order([_sequence_of(groups, ref) for ref in members], plan, updates)
         slots = np.full(len(order), PADDING, dtype=np.int64)
@@ -222,16 +222,16 @@ def arrange(
     return StepBatch(rows, tuple(parts))
 
 
-def _order(sequences: Sequence[TokenSequence], plan: BatchPlan, updates: int) -> list[int]:
+def _order(sequences: Sequence[TokenSequence], plan: BatchLayout, updates: int) -> list[int]:
     """The row in each slot; numbers from `len(sequences)` on are padding."""
     padding = -len(sequences) % (plan.ranks * updates * plan.micro_batch_rows)
     lengths = [len(one.prompt_ids) + len(one) for one in sequences]
     cut = {"ranks": plan.ranks, "updates": updates, "seed": plan.seed, "step": plan.step}
     filler = [2 * len(_ONE_TOKEN)] * padding
     if not plan.share_prefixes:
-        return arrange_rows(lengths + filler, padding_rows=padding, **cut)
-    families = [one.prompt_ids.tobytes() for one in sequences]
-    return arrange_families(families, _computed_tokens(sequences) + filler, padding_rows=padding, **cut)
+        return balance_rows(lengths + filler, padding_rows=padding, **cut)
+    prompts = [one.prompt_ids.tobytes() for one in sequences]
+    return balance_by_prompt(prompts, _computed_tokens(sequences) + filler, padding_rows=padding, **cut)
 
 
 def _computed_tokens(sequences: Sequence[TokenSequence]) -> list[int]:

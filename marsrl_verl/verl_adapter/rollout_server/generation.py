@@ -28,7 +28,7 @@ class Round:
     """What the engine read in it; None where it keeps no statistics."""
     shared_prompt_tokens: int = 0
     """Of the tokens that the engine was given to read, those after a beginning that an earlier one had
-    (`core.sent_prompts`); 0 where it keeps no statistics."""
+    (`core.shared_prompts`); 0 where it keeps no statistics."""
 
 
 class StartedRound(Protocol):
@@ -43,7 +43,8 @@ class RoundEngine(Protocol):
     """An engine that can be asked without waiting for it."""
 
     def start(self, requests: list[RolloutRequest], sampling: Mapping[str, Sampling]) -> StartedRound:
-        """Begin to answer `requests`; as `Engine.generate` otherwise."""
+        """Begin every request, or continue what is paused of it; what ends is scored. `sampling`: settings by
+        role, where a request has none of its own."""
         ...
 
 

@@ -22,7 +22,7 @@ from verl import DataProto
 from verl.experimental.agent_loop.agent_loop import AgentLoopManager
 
 from marsrl_verl.core.request import RolloutRequest, Sampling
-from marsrl_verl.core.sent_prompts import prompts_sent, shared_tokens
+from marsrl_verl.core.shared_prompts import engine_prompts, shared_tokens
 from marsrl_verl.core.trajectory import RolloutOutput
 from marsrl_verl.rewards.failed_grades import GradeWatch
 from marsrl_verl.rewards.running import RewardUnavailableError
@@ -34,7 +34,7 @@ from marsrl_verl.verl_adapter.rollout_server.generation import Round
 from marsrl_verl.verl_adapter.rollout_server.prefill_counters import PrefillCounters
 from marsrl_verl.verl_adapter.rollout_server.round_watch import RoundWatch
 from marsrl_verl.verl_adapter.rollout_server.scoring import without_tracebacks
-from marsrl_verl.verl_adapter.rollout_server.worker import Answer, RolloutWorker, Turn
+from marsrl_verl.verl_adapter.rollout_server.worker import RequestResult, RolloutWorker, RoundId
 
 MOST_CALLS = 100_000
 """Requests that a worker is at, at a time: no limit. Ray's own is 1,000."""
@@ -45,7 +45,7 @@ class _WorkersRound:
     """A round that the rollout workers are at."""
 
     answers: list[Any]
-    """Ray references to an `Answer` each."""
+    """Ray references to a `RequestResult` each."""
     check: Callable[[list[RolloutOutput]], None]
     """Raises where what came back says that the engine or a reward is broken."""
     servers: Sequence[Any] = ()
@@ -66,7 +66,7 @@ class _WorkersRound:
             StopRequested: the run is told to end.
         """
         try:
-            answers: list[Answer] = results(self.answers, self.look)
+            answers: list[RequestResult] = results(self.answers, self.look)
         except RewardUnavailableError as error:
             raise without_tracebacks(error) from None
         outputs = [one.output for one in answers]
@@ -76,7 +76,7 @@ class _WorkersRound:
         if self.before is None or after is None:
             return Round(outputs, seconds)
         trajectories = [one for output in outputs for one in output.trajectories]
-        return Round(outputs, seconds, after - self.before, shared_tokens(prompts_sent(trajectories)))
+        return Round(outputs, seconds, after - self.before, shared_tokens(engine_prompts(trajectories)))
 
 
 def _read(servers: Sequence[Any], look: Callable[[], object]) -> PrefillCounters | None:
@@ -91,8 +91,8 @@ def _read(servers: Sequence[Any], look: Callable[[], object]) -> PrefillCounters
 
 
 class MarsRLAgentLoopManager(AgentLoopManager):
-    """Spreads rollout requests over the workers. Implements `Engine` and `StreamingEngine` of
-    `marsrl_verl.core.engine`."""
+    """Spreads rollout requests over the workers. Implements `RolloutEngine` and
+    `RoundEngine`."""
 
     _measured_servers: Sequence[Any] = ()
     _engines: EngineWatch | None = None
@@ -149,29 +149,18 @@ class MarsRLAgentLoopManager(AgentLoopManager):
         answers = self._send_round(requests, sampling)
         return _WorkersRound(answers, self._checker(requests), servers, before, look)
 
-    def generate(
-        self, requests: list[RolloutRequest], sampling: Mapping[str, Sampling]
-    ) -> list[RolloutOutput]:
-        """Answer and score all requests in one generation round, whose statistics nobody asks for.
-
-        Raises:
-            Exception: as `_WorkersRound.wait`.
-        """
-        answers = self._send_round(requests, sampling)
-        return _WorkersRound(answers, self._checker(requests), look=self._watched()).wait().outputs
-
     def submit(self, requests: list[RolloutRequest], sampling: Mapping[str, Sampling]) -> None:
-        """See `StreamingEngine`."""
+        """See `RolloutEngine`."""
         if not self._streamed:
             self._rounds += 1
             self._look = self._watched()
-        turn = Turn(self._rounds, self._syncs)
+        round_id = RoundId(self._rounds, self._syncs)
         for request, worker in zip(requests, itertools.cycle(self.agent_loop_workers), strict=False):
-            answer = worker.run_request.remote(request, sampling, turn)
+            answer = worker.run_request.remote(request, sampling, round_id)
             self._streamed[answer] = request
 
     def outputs(self) -> list[RolloutOutput]:
-        """See `StreamingEngine`; raises as `generate`."""
+        """See `RolloutEngine`; raises as `_WorkersRound.wait`."""
         if not self._streamed:
             return []
         try:
@@ -190,12 +179,12 @@ class MarsRLAgentLoopManager(AgentLoopManager):
         """References to the answers of a new round, in the order of the requests, which the workers are dealt
         in turn. All of a worker's are one call: a call costs both sides half a millisecond."""
         self._rounds += 1
-        turn, workers = Turn(self._rounds, self._syncs), self.agent_loop_workers
+        round_id, workers = RoundId(self._rounds, self._syncs), self.agent_loop_workers
         answers: list[Any] = [None] * len(requests)
         for number, worker in enumerate(workers[: len(requests)]):
             share = requests[number :: len(workers)]
             call = worker.run_requests.options(num_returns=len(share))
-            found = call.remote(share, sampling, turn)
+            found = call.remote(share, sampling, round_id)
             answers[number :: len(workers)] = [found] if len(share) == 1 else found
         return answers
 
@@ -222,6 +211,6 @@ class MarsRLAgentLoopManager(AgentLoopManager):
     def generate_sequences(self, prompts: DataProto) -> DataProto:
         """Refused: what this trainer asks for are rollout requests."""
         raise TypeError(
-            "MarsRLAgentLoopManager answers rollout requests (call generate); verl's own trainer, which "
-            "calls generate_sequences, needs verl's AgentLoopManager"
+            "MarsRLAgentLoopManager answers rollout requests (call start or submit); verl's own trainer, "
+            "which calls generate_sequences, needs verl's AgentLoopManager"
         )

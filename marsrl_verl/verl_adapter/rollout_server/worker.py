@@ -29,7 +29,7 @@ from marsrl_verl.verl_adapter.rollout_server.template_builder import ChatTemplat
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class RoundId:
     """Which round a request is part of."""
 
     number: int
@@ -38,7 +38,7 @@ class Turn:
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class RequestResult:
     """What became of a request in a round: a Ray object, whose arrays the driver reads in place."""
 
     output: RolloutOutput
@@ -88,27 +88,27 @@ class RolloutWorker(AgentLoopWorker):
         self._runner.sources = answer_sources(self.config, key)
 
     async def run_requests(
-        self, requests: Sequence[RolloutRequest], sampling: Mapping[str, Sampling], turn: Turn
-    ) -> list[Answer] | Answer:
+        self, requests: Sequence[RolloutRequest], sampling: Mapping[str, Sampling], round_id: RoundId
+    ) -> list[RequestResult] | RequestResult:
         """`run_request` of several, in one call, for `num_returns` of as many: Ray takes a list for more than
         one return value, and a value for one."""
-        answers = await asyncio.gather(*[self.run_request(one, sampling, turn) for one in requests])
+        answers = await asyncio.gather(*[self.run_request(one, sampling, round_id) for one in requests])
         return answers if len(answers) > 1 else answers[0]
 
     async def run_request(
-        self, request: RolloutRequest, sampling: Mapping[str, Sampling], turn: Turn
-    ) -> Answer:
+        self, request: RolloutRequest, sampling: Mapping[str, Sampling], round_id: RoundId
+    ) -> RequestResult:
         """A round of a request. All calls of a worker run concurrently."""
-        if turn.number != self._round:
-            self._round, self._began = turn.number, time.monotonic()
-        self._client.synced = turn.syncs
+        if round_id.number != self._round:
+            self._round, self._began = round_id.number, time.monotonic()
+        self._client.synced = round_id.syncs
         self._done.asked += 1
         output = await self._runner.run(request, sampling)
         self._note_answered(request)
         self._answered.discard(request.group_id)
         self._done.scored += 1
         describe(output, self._runner.chat)
-        return Answer(output, time.monotonic() - self._began)
+        return RequestResult(output, time.monotonic() - self._began)
 
     async def _score(self, request: RolloutRequest, trajectories: Sequence[Trajectory]) -> list[RewardResult]:
         self._note_answered(request)

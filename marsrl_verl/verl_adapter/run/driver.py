@@ -12,7 +12,7 @@ from omegaconf import DictConfig
 
 from marsrl_verl.verl_adapter import stop_signals
 from marsrl_verl.verl_adapter.stop_signals import StopRequested
-from marsrl_verl.verl_adapter.terminal import chatter_to
+from marsrl_verl.verl_adapter.terminal import library_output_to
 
 END_SECONDS = 30.0
 """Seconds that a run which did not finish has to end in order."""
@@ -47,7 +47,7 @@ def train(config: DictConfig, session: Path | None = None) -> None:
 def _chatter(config: DictConfig, session: Path | None) -> AbstractContextManager[None]:
     if session is None or config.marsrl.run.worker_logs:
         return nullcontext()
-    return chatter_to(session / "logs" / f"marsrl-driver-{os.getpid()}.log")
+    return library_output_to(session / "logs" / f"marsrl-driver-{os.getpid()}.log")
 
 
 def report_end(config: DictConfig, error: BaseException) -> int:

@@ -23,7 +23,7 @@ from marsrl_verl.core.rows import (
     Rows,
 )
 from marsrl_verl.core.sequence import RECORDED_LOG_PROBS
-from marsrl_verl.evaluation.credit_metrics import credit_metrics
+from marsrl_verl.evaluation.advantage_metrics import advantage_metrics
 from marsrl_verl.settings.choices import OffPolicyMode
 
 
@@ -56,7 +56,7 @@ def set_advantages(rows: Rows, method: Method) -> dict[str, float]:
             f"{type(method).__name__}.advantages: trajectory {rows.trajectory(row).trajectory_id} has an "
             "advantage that is not a finite number"
         )
-    metrics = credit_metrics(rows, advantages)
+    metrics = advantage_metrics(rows, advantages)
     for name, counted in method.token_shares(rows, advantages).items():
         _check_column(method, "token_shares", rows, counted)
         metrics |= _token_means(rows, name, counted)

@@ -11,7 +11,6 @@ from omegaconf import DictConfig, OmegaConf
 from marsrl_verl.algos.registry import method_class
 from marsrl_verl.config.evaluation_plan import evaluation_at
 from marsrl_verl.config.schema import MarsRLConfig
-from marsrl_verl.core.engine import Engine, StreamingEngine
 from marsrl_verl.core.owned import Copies
 from marsrl_verl.core.prompts import Prompts
 from marsrl_verl.core.request import Problem, Sampling
@@ -32,6 +31,7 @@ from marsrl_verl.reporting.run_folder import RunFolder
 from marsrl_verl.reporting.summary import RunFacts
 from marsrl_verl.reporting.tables import evaluation_table, terminal_table
 from marsrl_verl.rewards.failed_grades import Answered, grade_warnings
+from marsrl_verl.rollout.engine import RolloutEngine
 from marsrl_verl.rollout.external.plan import solver_source
 from marsrl_verl.verl_adapter.terminal import terminal
 
@@ -138,7 +138,7 @@ class TrainingObserver:
 
     def evaluate(
         self,
-        engine: Engine | StreamingEngine,
+        engine: RolloutEngine,
         problems: list[Problem],
         prompts: Prompts,
         sampling: dict[str, Sampling],

@@ -29,7 +29,7 @@ from marsrl_verl.core.rows import (
 from marsrl_verl.core.scheduler import Scheduler, StepResult
 from marsrl_verl.core.sequence import RECORDED_ENTROPIES, RECORDED_LOG_PROBS, TURN
 from marsrl_verl.settings.choices import OffPolicyMode
-from marsrl_verl.verl_adapter.engine.batch import BatchPlan, PolicyBatch, StepBatch, arrange
+from marsrl_verl.verl_adapter.engine.batch import BatchLayout, PolicyBatch, StepBatch, arrange
 from marsrl_verl.verl_adapter.engine.policy_loss import COLUMN, MEAN_KEY, SPEC_KEY, register_loss
 from marsrl_verl.verl_adapter.engine.shared_prefix_engine import SHARE_KEY, computed_tokens
 from marsrl_verl.verl_adapter.trainer.engine_trainer import EngineTrainer
@@ -74,8 +74,8 @@ class PolicyTrainer(EngineTrainer):
                         # A measure may read whole rows. Else the pass is cut as the update is, so that both
                         # compute alike.
                         share = self.settings.training.share_prefixes and probe.shares_prefixes
-                        plan_of = functools.partial(self._batch_plan, share=share)
-                        for part in arrange(groups, refs, plan_of).parts:
+                        layout_of = functools.partial(self._batch_layout, share=share)
+                        for part in arrange(groups, refs, layout_of).parts:
                             self._run_probe(probe, part)
 
     def _run_probe(self, probe: Probe, part: PolicyBatch) -> None:
@@ -107,7 +107,7 @@ class PolicyTrainer(EngineTrainer):
         batch = arrange(
             result.trained,
             refs,
-            functools.partial(self._batch_plan, share=self.settings.training.share_prefixes),
+            functools.partial(self._batch_layout, share=self.settings.training.share_prefixes),
             lambda rows: optimizer_updates(self.settings.pipeline, rows),
             tuple(dict.fromkeys(annotations)),
         )
@@ -168,11 +168,11 @@ class PolicyTrainer(EngineTrainer):
                     f"computed, is {self._temperature}: leave such requests out"
                 )
 
-    def _batch_plan(self, policy: str, *, share: bool) -> BatchPlan:
+    def _batch_layout(self, policy: str, *, share: bool) -> BatchLayout:
         actor = self.config.actor_rollout_ref.actor
         # With a fixed micro-batch size verl wants every rank's rows to be a multiple of it.
         by_tokens = actor.use_dynamic_bsz or share
-        return BatchPlan(
+        return BatchLayout(
             ranks=self._get_dp_size(self._workers(policy), "actor"),
             seed=self.settings.run.seed,
             step=self.global_steps,

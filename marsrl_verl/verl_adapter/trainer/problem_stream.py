@@ -56,8 +56,8 @@ class NothingToTrainError(RuntimeError):
     """No problem of the training data is ever asked."""
 
 
-class AskedProblems:
-    """Looks whether any problem of the training data is asked.
+class SkippedProblems:
+    """Looks whether all problems of the training data are skipped.
 
     Args:
         rows: of the training data.
@@ -67,21 +67,21 @@ class AskedProblems:
 
     def __init__(self, rows: int, role: str, limit: int) -> None:
         self._rows, self._role, self._limit = rows, role, limit
-        self._not_asked = 0
+        self._skipped = 0
 
     def look(self, result: StepResult) -> None:
         """Look at a finished step.
 
         Raises:
-            NothingToTrainError: in a whole pass over the data none was asked.
+            NothingToTrainError: a whole pass over the data was skipped.
         """
         if result.completed or result.in_flight or any(result.waiting.values()):
-            self._not_asked = 0
+            self._skipped = 0
             return
-        self._not_asked += sum(end.reason is EndReason.NOT_ASKED for end in result.ended)
-        if self._not_asked >= self._rows:
+        self._skipped += sum(end.reason is EndReason.SKIPPED for end in result.ended)
+        if self._skipped >= self._rows:
             raise NothingToTrainError(
-                f"none of the last {self._not_asked} problems was asked, a whole pass over the training "
+                f"the last {self._skipped} problems were all skipped, a whole pass over the training "
                 f"data: their prompts have more than marsrl.roles.{self._role}.max_prompt_tokens = "
                 f"{self._limit} tokens; raise it, or give shorter problems"
             )

@@ -15,7 +15,7 @@ from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.core.method import Passes
 from marsrl_verl.core.request import Problem
 from marsrl_verl.core.rows import ADVANTAGES, token_advantages
-from marsrl_verl.core.scheduler import Scheduler, StepResult
+from marsrl_verl.core.scheduler import StepResult
 from marsrl_verl.evaluation.suite import AFTER, ALONE, BEFORE
 from marsrl_verl.settings.choices import Overlap
 from marsrl_verl.verl_adapter import stop_signals
@@ -23,6 +23,7 @@ from marsrl_verl.verl_adapter.checkpoint import sealed as checkpoint
 from marsrl_verl.verl_adapter.components import (
     build_method,
     build_prompts,
+    build_scheduler,
     chat_tokenizer,
     policy_set,
     sampling_settings,
@@ -34,9 +35,9 @@ from marsrl_verl.verl_adapter.stop_signals import StopRequested
 from marsrl_verl.verl_adapter.trainer.observer import TrainingObserver
 from marsrl_verl.verl_adapter.trainer.policy_trainer import PolicyTrainer
 from marsrl_verl.verl_adapter.trainer.problem_stream import (
-    AskedProblems,
     NothingToTrainError,
     ProblemStream,
+    SkippedProblems,
     problems_of,
 )
 from marsrl_verl.verl_adapter.trainer.reward_kl import RewardKL
@@ -62,17 +63,10 @@ class RayMarsRLTrainer(PolicyTrainer):
         self.method = build_method(self.settings, self.prompts, chat, problems)
         self.policies = policy_set(self.settings)
         self.reward_kl = RewardKL.of(config)
-        self.scheduler = Scheduler(
-            self.method,
-            mode=self.settings.pipeline.mode,
-            step_prompt_budget=self.settings.pipeline.step_prompt_budget,
-            min_group=self.settings.pipeline.min_group,
-            min_groups=self.settings.pipeline.min_groups,
-            max_input_staleness=self.settings.pipeline.max_input_staleness,
-        )
+        self.scheduler = build_scheduler(self.settings, self.method)
         self.problems = ProblemStream(self.train_dataloader)
         first = self.method.first_role(self.settings.algo)
-        self.asked = AskedProblems(
+        self.skipped = SkippedProblems(
             len(self.train_dataloader.dataset), first, self.settings.roles[first].max_prompt_tokens
         )
         self.observer = TrainingObserver(config, self.settings, self.total_training_steps)
@@ -131,7 +125,7 @@ class RayMarsRLTrainer(PolicyTrainer):
             self._fit_generate()
             pass_over = self._drains and not self.problems.has_more(self.method.admits)
             result = self.scheduler.finish_step(last=self._is_last_step(), pass_over=pass_over)
-            self.asked.look(result)
+            self.skipped.look(result)
             pools = self._pools_state()  # without the next step's round
             if self.overlaps and not self._is_last_step():
                 self._fit_start_next_round()

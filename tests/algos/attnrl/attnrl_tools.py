@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 from marsrl_script import ScriptedEngine
 from scheduler_tools import ShortPrompts, problems, saved
+from scripted_engine import Reply
 
 from marsrl_verl.algos.attnrl.adaptive_sampling import (
     ExpansionRounding,
@@ -24,7 +25,6 @@ from marsrl_verl.core.method import Ended, EndReason, StepView
 from marsrl_verl.core.request import RolloutRequest, Sampling
 from marsrl_verl.core.rows import RowRef, Rows
 from marsrl_verl.core.scheduler import Scheduler
-from marsrl_verl.core.scripted import Reply
 from marsrl_verl.core.sequence import RECORDED_ENTROPIES, RECORDED_LOG_PROBS, TRAINER_LOG_PROBS
 from marsrl_verl.core.steps import TokenTexts
 from marsrl_verl.core.trajectory import Trajectory

@@ -12,7 +12,7 @@ from marsrl_verl.algos.attnrl.adaptive_sampling import (
     ExpansionRounding,
     FilterMean,
     FilterRule,
-    ProblemStanding,
+    ProblemStatistics,
     RunningMean,
     TreeChoice,
     choose_trees,
@@ -31,12 +31,12 @@ from marsrl_verl.algos.attnrl.adaptive_sampling import (
 )
 def test_trees_of_six_responses_by_how_many_are_right(rounding, trees):
     """exp(-c/6) * 6 = 6, 5.08, 4.30, 3.64, 3.08, 2.61, 2.21 for c = 0 … 6 (arXiv 2509.26628, eq. 9)."""
-    assert [trees_to_expand(ProblemStanding(c, 6, 0.0), rounding) for c in range(7)] == trees
+    assert [trees_to_expand(ProblemStatistics(c, 6, 0.0), rounding) for c in range(7)] == trees
 
 
 def test_the_papers_filter_keeps_what_reaches_the_mean():
     keeps = [
-        passes_filter(ProblemStanding(c, 6, y), FilterRule.PAPER, 0.5)
+        passes_filter(ProblemStatistics(c, 6, y), FilterRule.PAPER, 0.5)
         for c, y in ((6, 0.4), (0, 0.5), (3, 0.6))
     ]
     assert keeps == [False, True, True]
@@ -44,18 +44,18 @@ def test_the_papers_filter_keeps_what_reaches_the_mean():
 
 def test_the_released_filter_judges_problems_that_are_all_right_and_wants_more_than_the_mean():
     rule = FilterRule.RELEASED
-    assert not passes_filter(ProblemStanding(6, 6, 0.5), rule, 0.5)
-    assert passes_filter(ProblemStanding(6, 6, 0.51), rule, 0.5)
-    assert passes_filter(ProblemStanding(5, 6, 0.1), rule, 0.5)
-    assert passes_filter(ProblemStanding(6, 6, 0.1), FilterRule.NONE, 0.5)
+    assert not passes_filter(ProblemStatistics(6, 6, 0.5), rule, 0.5)
+    assert passes_filter(ProblemStatistics(6, 6, 0.51), rule, 0.5)
+    assert passes_filter(ProblemStatistics(5, 6, 0.1), rule, 0.5)
+    assert passes_filter(ProblemStatistics(6, 6, 0.1), FilterRule.NONE, 0.5)
 
 
 def test_equal_problems_all_pass_the_papers_filter_whatever_the_rounding():
     mean = RunningMean()
     for _ in range(7):
         mean.update([0.1] * 3)
-    assert passes_filter(ProblemStanding(1, 6, 0.1), FilterRule.PAPER, mean.value)
-    assert not passes_filter(ProblemStanding(6, 6, 0.1), FilterRule.RELEASED, mean.value)
+    assert passes_filter(ProblemStatistics(1, 6, 0.1), FilterRule.PAPER, mean.value)
+    assert not passes_filter(ProblemStatistics(6, 6, 0.1), FilterRule.RELEASED, mean.value)
 
 
 def test_the_cumulative_mean_weighs_problems_alike_and_the_moving_one_forgets():

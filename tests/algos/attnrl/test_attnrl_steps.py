@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from attnrl_tools import LINES, always, method, run, told
+from scripted_engine import Reply
 
 from marsrl_verl.algos.attnrl.adaptive_sampling import (
     BatchController,
@@ -15,7 +16,6 @@ from marsrl_verl.algos.attnrl.method import (
     INITIAL,
     Expansion,
 )
-from marsrl_verl.core.scripted import Reply
 
 
 def test_figures_of_whole_trees():

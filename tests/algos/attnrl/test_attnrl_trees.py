@@ -7,6 +7,7 @@ import pytest
 from attnrl_tools import SAMPLING, always, annotate, method, run, script, segments, selected, told
 from marsrl_script import ScriptedEngine
 from scheduler_tools import problems
+from scripted_engine import Reply
 
 from marsrl_verl.algos.attnrl.adaptive_sampling import (
     FilterRule,
@@ -19,7 +20,7 @@ from marsrl_verl.algos.attnrl.method import (
     Expansion,
 )
 from marsrl_verl.algos.attnrl.response_trees import (
-    TreeCredit,
+    AdvantageRule,
     by_problem,
     problem_tree,
     tree_metrics,
@@ -28,7 +29,6 @@ from marsrl_verl.algos.attnrl.response_trees import (
 from marsrl_verl.algos.base import PromptLimits
 from marsrl_verl.core.method import EndReason
 from marsrl_verl.core.scheduler import Scheduler
-from marsrl_verl.core.scripted import Reply
 from marsrl_verl.core.sequence import RECORDED_LOG_PROBS
 from marsrl_verl.core.trajectory import FinishReason, RewardResult
 from marsrl_verl.core.tree import Path, build_tree
@@ -225,7 +225,7 @@ def test_missing_entropies_are_an_error_that_names_the_trajectory():
 def test_the_original_credit_of_treerl_is_another():
     results, _ = run(method(), count=1)
     usual = segments(method(), results[1].trained)
-    other = segments(method(tree_credit=TreeCredit.TREERL_ORIGINAL), results[1].trained)
+    other = segments(method(advantage_rule=AdvantageRule.TREERL_ORIGINAL), results[1].trained)
     assert set(usual) == set(other) and usual != other
 
 

@@ -13,7 +13,7 @@ from marsrl_verl.algos.attnrl.branch_points import (
     BranchPoint,
     BranchRule,
     FciAggregation,
-    ResponseMarks,
+    ResponseFeatures,
     Shortfall,
     aggregated_influence,
     check_rule,
@@ -22,13 +22,13 @@ from marsrl_verl.algos.attnrl.branch_points import (
 from marsrl_verl.core.steps import Steps
 
 
-def marks(lengths: list[int], *, thinking: int | None = None, prompt: int = 10, **known) -> ResponseMarks:
+def marks(lengths: list[int], *, thinking: int | None = None, prompt: int = 10, **known) -> ResponseFeatures:
     """Steps of these lengths."""
     steps = Steps(tuple(np.cumsum(lengths).tolist()), len(lengths) if thinking is None else thinking)
-    return ResponseMarks(steps, prompt, **known)
+    return ResponseFeatures(steps, prompt, **known)
 
 
-def chosen(one: ResponseMarks, seed: int = 0, **rule) -> list[int]:
+def chosen(one: ResponseFeatures, seed: int = 0, **rule) -> list[int]:
     """Kept tokens of each point, repeated as often as the point was taken."""
     points = choose_branch_points(one, BranchRule(**rule), np.random.default_rng(seed))
     assert points == sorted(points, key=lambda point: point.token)

@@ -44,7 +44,16 @@ from marsrl_verl.algos.marsrl.verdict import Verdict
 from marsrl_verl.core.request import Message, Problem, RolloutRequest
 from marsrl_verl.core.trajectory import Trajectory
 from marsrl_verl.evaluation.estimators import Estimate, Observations
-from marsrl_verl.evaluation.runs import Call, Evaluation, Program, Run, Runs, Story, answer_reward, is_usable
+from marsrl_verl.evaluation.runs import (
+    Call,
+    Evaluation,
+    ExampleSummary,
+    Program,
+    Run,
+    Runs,
+    answer_reward,
+    is_usable,
+)
 from marsrl_verl.evaluation.single_role import majority_observations, pass_at_k_estimates
 
 _ENDS = {Decision.ACCEPT: RunEnd.ACCEPTED, Decision.REJECT: RunEnd.REJECTED}
@@ -165,13 +174,13 @@ class VerifyCorrect(Evaluation):
 
     # --- an example for readers ----------------------------------------------------------------
 
-    def story(self, run: Run) -> Story:
+    def example_summary(self, run: Run) -> ExampleSummary:
         """Best is a repair that was accepted."""
         assert isinstance(run, SystemRun)
         shown = shown_by(run)
-        return Story(shown, HEADLINES[shown])
+        return ExampleSummary(shown, HEADLINES[shown])
 
-    def call_title(self, call: Call) -> str:
+    def example_call(self, call: Call) -> str:
         """The role, and the round."""
         name, _, number = call.request.stage.partition("_")
         if call.trajectory.external:
@@ -188,7 +197,7 @@ class VerifyCorrect(Evaluation):
         result = super().result(run)
         if run.answer is run.solution:
             return result
-        chosen = next(self.call_title(call) for call in run.calls if call.trajectory is run.answer)
+        chosen = next(self.example_call(call) for call in run.calls if call.trajectory is run.answer)
         return f"{result[:-1]}; answer: {chosen})"
 
     def description(self) -> str:

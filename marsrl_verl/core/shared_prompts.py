@@ -17,7 +17,7 @@ from marsrl_verl.core.trajectory import FinishReason, Trajectory
 _NOT_SENT = frozenset({FinishReason.PROMPT_TOO_LONG, FinishReason.REFUSED, FinishReason.ERROR})
 
 
-def prompts_sent(trajectories: Iterable[Trajectory]) -> list[TokenIds]:
+def engine_prompts(trajectories: Iterable[Trajectory]) -> list[TokenIds]:
     """What the engine was given to read for each sequence in the round that it came from: the prompt and the
     response before the last part. Requests that did not reach an engine of ours are left out."""
     return [

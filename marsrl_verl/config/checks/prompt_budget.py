@@ -29,7 +29,7 @@ def _external_answer(ctx: Context, counter: TokenCounter | None) -> int:
     return ctx.settings.external_solver.endpoint.max_tokens or 0
 
 
-def check_prompt_room(ctx: Context) -> Iterator[ConfigIssue]:
+def check_prompt_budget(ctx: Context) -> Iterator[ConfigIssue]:
     """A role whose wording alone exceeds its limit could never be asked."""
     try:
         budgets = prompt_budgets(ctx)

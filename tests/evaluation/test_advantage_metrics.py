@@ -8,7 +8,7 @@ from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.rows import RowRef, Rows, token_advantages
 from marsrl_verl.core.sequence import Sequence
 from marsrl_verl.core.trajectory import FinishReason, Trajectory
-from marsrl_verl.evaluation.credit_metrics import credit_metrics
+from marsrl_verl.evaluation.advantage_metrics import advantage_metrics
 
 
 def rows(*lengths: int, masked: tuple[int, ...] = ()) -> Rows:
@@ -27,7 +27,7 @@ def values(*parts: tuple[int, float]) -> np.ndarray:
 
 
 def test_tokens_weigh_equally():
-    found = credit_metrics(rows(4, 4, 2), values((3, 0.5), (1, 0.0), (4, -1.0), (2, 0.0)))
+    found = advantage_metrics(rows(4, 4, 2), values((3, 0.5), (1, 0.0), (4, -1.0), (2, 0.0)))
     assert found == {
         "batch/advantage_mean": pytest.approx((3 * 0.5 - 4) / 10),
         "batch/advantage_min": -1.0,
@@ -38,14 +38,14 @@ def test_tokens_weigh_equally():
 
 
 def test_tokens_that_nobody_chose_do_not_count():
-    found = credit_metrics(rows(3, 2, masked=(0,)), values((1, 9.0), (2, 0.0), (2, 1.0)))
+    found = advantage_metrics(rows(3, 2, masked=(0,)), values((1, 9.0), (2, 0.0), (2, 1.0)))
     assert (found["batch/advantage_max"], found["batch/advantage_mean"]) == (1.0, 0.5)
     assert found["batch/samples_with_advantage_share"] == 0.5
 
 
 def test_nothing_trained_gives_nothing():
-    assert credit_metrics(rows(), np.zeros(0, dtype=np.float32)) == {}
-    assert credit_metrics(rows(1, masked=(0,)), np.ones(1, dtype=np.float32)) == {}
+    assert advantage_metrics(rows(), np.zeros(0, dtype=np.float32)) == {}
+    assert advantage_metrics(rows(1, masked=(0,)), np.ones(1, dtype=np.float32)) == {}
 
 
 def test_what_was_trained_is_told_in_parts_of_equal_advantage():

@@ -7,7 +7,7 @@ from collections.abc import Hashable, Sequence
 from marsrl_verl.core.seeding import derive_generator
 
 
-def arrange_rows(
+def balance_rows(
     lengths: Sequence[int], *, ranks: int, updates: int, seed: int, step: int, padding_rows: int = 0
 ) -> list[int]:
     """Spread rows over mini-batches and ranks.
@@ -44,8 +44,8 @@ def arrange_rows(
     return [row for rank in parts for rows in rank for row in rows]
 
 
-def arrange_families(
-    families: Sequence[Hashable],
+def balance_by_prompt(
+    prompts: Sequence[Hashable],
     lengths: Sequence[int],
     *,
     ranks: int,
@@ -54,19 +54,19 @@ def arrange_families(
     step: int,
     padding_rows: int = 0,
 ) -> list[int]:
-    """As `arrange_rows`, with rows of one family in one mini-batch and on one rank as far as there is room.
+    """As `balance_rows`, with rows of one prompt in one mini-batch and on one rank as far as there is room.
 
-    Families are drawn into mini-batches at random (seeded). In a mini-batch the largest ones go first, each
+    Prompts are drawn into mini-batches at random (seeded). In a mini-batch the largest ones go first, each
     to the rank with the fewest tokens that has room for all of it; where no rank has, it is cut.
 
     Args:
-        families: the family of each row. Padding rows are dealt out for themselves.
-        lengths, ranks, updates, seed, step, padding_rows: as in `arrange_rows`.
+        prompts: the prompt of each row. Padding rows are dealt out for themselves.
+        lengths, ranks, updates, seed, step, padding_rows: as in `balance_rows`.
     """
     real = len(lengths) - padding_rows
     members: dict[Hashable, list[int]] = {}
     for row in range(real):
-        members.setdefault(families[row], []).append(row)
+        members.setdefault(prompts[row], []).append(row)
     names = list(members)
     if updates > 1:
         drawn = derive_generator(seed, "mini-batches", str(step)).permutation(len(names))
@@ -76,18 +76,18 @@ def arrange_families(
     parts: list[list[list[int]]] = [[[] for _ in range(updates)] for _ in range(ranks)]
     for update, rows in enumerate(mini_batches):
         room = len(rows) // ranks
-        for part in _deal_families(rows, families, lengths, real, ranks, room):
+        for part in _deal_by_prompt(rows, prompts, lengths, real, ranks, room):
             parts[part[0]][update].extend(part[1])
     return [row for rank in parts for rows in rank for row in rows]
 
 
-def _deal_families(
-    rows: list[int], families: Sequence[Hashable], lengths: Sequence[int], real: int, ranks: int, room: int
+def _deal_by_prompt(
+    rows: list[int], prompts: Sequence[Hashable], lengths: Sequence[int], real: int, ranks: int, room: int
 ) -> list[tuple[int, list[int]]]:
     """(rank, rows) parts of one mini-batch; every rank gets `room` rows."""
     units: dict[Hashable, list[int]] = {}
     for row in rows:
-        units.setdefault(("padding", row) if row >= real else ("family", families[row]), []).append(row)
+        units.setdefault(("padding", row) if row >= real else ("prompt", prompts[row]), []).append(row)
     tokens, free = [0] * ranks, [room] * ranks
     parts = []
     for unit in sorted(units.values(), key=lambda some: (-sum(lengths[row] for row in some), some[0])):

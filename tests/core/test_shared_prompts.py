@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from marsrl_verl.core.prefix_tree import distinct_tokens
-from marsrl_verl.core.sent_prompts import prompts_sent, shared_tokens
 from marsrl_verl.core.sequence import Sequence
+from marsrl_verl.core.shared_prompts import engine_prompts, shared_tokens
 from marsrl_verl.core.trajectory import FinishReason, Trajectory
 
 
@@ -58,16 +58,16 @@ def test_a_sequence_was_asked_with_its_prompt_and_what_earlier_rounds_had_added(
     fresh = trajectory(sequence([3, 4], [(2, 0)]))
     continued = trajectory(sequence([3, 4, 5], [(2, 0), (3, 1)]))
     aborted = trajectory(sequence([3, 4], [(2, 0), (2, 2)]), finish=FinishReason.ABORTED)
-    sent = prompts_sent([fresh, continued, aborted])
+    sent = engine_prompts([fresh, continued, aborted])
     assert [one.tolist() for one in sent] == [[1, 2], [1, 2, 3, 4], [1, 2, 3, 4]]
 
 
 def test_every_sequence_of_a_dialogue_was_asked():
-    sent = prompts_sent([trajectory(sequence([3], [(1, 0)]), sequence([4, 5], [(1, 0), (2, 1)]))])
+    sent = engine_prompts([trajectory(sequence([3], [(1, 0)]), sequence([4, 5], [(1, 0), (2, 1)]))])
     assert [one.tolist() for one in sent] == [[1, 2], [1, 2, 4]]
 
 
 def test_what_reached_no_engine_is_left_out():
     reasons = (FinishReason.PROMPT_TOO_LONG, FinishReason.ERROR, FinishReason.REFUSED)
     found = [trajectory(sequence([], [(0, 0)]), finish=reason) for reason in reasons]
-    assert prompts_sent([*found, trajectory()]) == []
+    assert engine_prompts([*found, trajectory()]) == []

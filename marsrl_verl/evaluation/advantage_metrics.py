@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from marsrl_verl.core.rows import RESPONSE_MASK, Rows
 
 
-def credit_metrics(rows: Rows, advantages: NDArray[np.float32]) -> dict[str, float]:
+def advantage_metrics(rows: Rows, advantages: NDArray[np.float32]) -> dict[str, float]:
     """Mean and extremes of the advantages over the tokens that the policy chose, and how much of the batch
     has one other than 0.
 

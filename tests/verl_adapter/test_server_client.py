@@ -1,0 +1,159 @@
+"""The client of verl's LLM servers, with fakes for Ray's actors."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("verl", reason="verl's servers")
+pytest.importorskip("vllm", reason="vLLM's sampling parameters")
+
+from ray.exceptions import ActorDiedError, NodeDiedError, RayTaskError
+from vllm_answers import DECODING, PROMPT, answer
+
+from marsrl_verl.rollout.generation import Completion, EngineUnavailableError
+from marsrl_verl.verl_adapter.rollout_server import client as client_module
+from marsrl_verl.verl_adapter.rollout_server.client import ServerClient, packed, unpacked
+from marsrl_verl.verl_adapter.rollout_server.engine_requests import completion
+
+
+class Servers:
+    """verl's `LLMServerClient` with one server behind it."""
+
+    def __init__(self, give: Callable[[int], list]) -> None:
+        self.give, self.calls, self.acquired, self.released = give, [], [], []
+        self.reference: Any = None
+
+    async def _acquire_server(self, request_id, **extra):
+        self.acquired.append((request_id, extra["n"], extra["prompt_ids"].tolist()))
+        return "server-0", SimpleNamespace(generate_packed=SimpleNamespace(remote=self._remote))
+
+    def _release_server(self, server_id, request_id=None):
+        self.released.append((server_id, request_id))
+
+    def _remote(self, *arguments):
+        self.reference = asyncio.ensure_future(self._generate(*arguments))
+        return self.reference
+
+    async def _generate(self, asked):
+        *_, n = call = unpacked(asked)
+        self.calls.append(call)
+        return packed(self.give(n))
+
+
+def ask(servers: Servers, n: int = 2, synced: int = 3) -> list[Completion]:
+    client = ServerClient(servers, synced)
+    call = client.generate("planner", PROMPT, DECODING, session="group", name="group#1", n=n)
+    return asyncio.run(call)
+
+
+def completed(one: Completion) -> tuple:
+    return one.token_ids.tolist(), one.log_probs.tolist(), one.finish, one.version
+
+
+def test_a_request_goes_whole_to_one_server():
+    given = [completion(answer([1], "stop"), 3, 0), completion(answer([2], "length"), 3, 0)]
+    servers = Servers(lambda n: given)
+    assert [completed(one) for one in ask(servers)] == [completed(one) for one in given]
+    ((policy, prompt, decoding, request_id, n),) = servers.calls
+    assert (policy, decoding, n) == ("planner", DECODING, 2)
+    assert (prompt.dtype, prompt.tolist()) == (np.int32, [5, 6])
+    assert request_id.startswith("group#1:")
+    assert servers.acquired == [("group@3", 2, [5, 6])]
+    assert servers.released == [("server-0", "group@3")]
+
+
+def test_a_request_that_is_asked_again_has_another_engine_id():
+    servers = Servers(lambda n: [])
+    ask(servers)
+    ask(servers)
+    first, second = (call[3] for call in servers.calls)
+    assert first != second
+
+
+def test_a_session_is_a_new_one_after_a_weight_sync():
+    servers = Servers(lambda n: [])
+    for synced in (3, 3, 4):
+        ask(servers, synced=synced)
+    assert [route for route, _, _ in servers.acquired] == ["group@3", "group@3", "group@4"]
+
+
+def through_ray(error: Exception) -> Exception:
+    """As the caller of an actor sees what a method of it raised."""
+    return RayTaskError("generate_group", "Traceback: …", error).as_instanceof_cause()
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (ActorDiedError(), EngineUnavailableError),
+        (NodeDiedError("the node is gone"), EngineUnavailableError),
+        (through_ray(EngineUnavailableError("the engine's process has ended")), EngineUnavailableError),
+        (through_ray(ValueError("no")), ValueError),
+        (ValueError("no"), ValueError),
+    ],
+)
+def test_a_server_is_released_whatever_it_raises(error, expected):
+    def fails(n):
+        raise error
+
+    servers = Servers(fails)
+    with pytest.raises(expected):
+        ask(servers)
+    assert servers.released == [("server-0", "group@3")]
+
+
+def test_a_server_that_comes_too_late_is_given_back():
+    """Else the router takes it for busier than it is, until the run ends."""
+    servers = Servers(lambda n: [])
+
+    async def begin_and_cancel() -> None:
+        there = asyncio.Event()
+        acquire = servers._acquire_server
+
+        async def slow(*arguments, **more):
+            await there.wait()
+            return await acquire(*arguments, **more)
+
+        servers._acquire_server = slow
+        call = ServerClient(servers).generate("policy", PROMPT, DECODING, session="s", name="n")
+        task = asyncio.ensure_future(call)
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        there.set()
+        for _ in range(5):
+            await asyncio.sleep(0)
+
+    asyncio.run(begin_and_cancel())
+    assert len(servers.acquired) == 1 and servers.calls == []
+    assert servers.released == [("server-0", "s@0")]
+
+
+def test_a_cancelled_request_is_cancelled_at_its_server(monkeypatch):
+    servers, cancelled = Servers(lambda n: []), []
+    monkeypatch.setattr(client_module.ray, "cancel", cancelled.append)
+
+    async def begin_and_cancel() -> None:
+        async def never(*_):
+            await asyncio.sleep(3600)
+
+        servers._generate = never
+        call = ServerClient(servers).generate("policy", PROMPT, DECODING, session="s", name="n")
+        task = asyncio.ensure_future(call)
+        while servers.reference is None:
+            await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    asyncio.run(begin_and_cancel())
+    assert cancelled == [servers.reference]
+    assert servers.released == [("server-0", "s@0")]
