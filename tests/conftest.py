@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import sys
 
+import composing
 import pytest
 import triton_interpreter  # noqa: F401  (before any other test can import Triton)
 from hypothesis import settings
@@ -12,6 +13,7 @@ from hypothesis import settings
 # A busy machine is no failure: examples have no deadline.
 settings.register_profile("marsrl", deadline=None)
 settings.load_profile("marsrl")
+composing.remember_what_is_read()
 
 
 def pytest_collection_modifyitems(items):
@@ -26,6 +28,11 @@ def pytest_collection_finish():
     gc.collect()
     gc.freeze()
     gc.set_threshold(20_000, 50, 100)
+
+
+def pytest_unconfigure():
+    """Libraries say at the end what they find was not freed."""
+    gc.unfreeze()
 
 
 @pytest.fixture(autouse=True)

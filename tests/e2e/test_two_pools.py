@@ -63,6 +63,7 @@ def run_watched(root: Path, *overrides: str) -> tuple[Seen, TrainingRun]:
             f"{NODE}.base_urls=[{url}]",
             f"{NODE}.model=big",
             f"{NODE}.api_key_env=BIG_KEY",
+            "marsrl.evaluation.problems=4",
             *overrides,
         )
         seen = watched(words, root / "run.log", BIG_KEY=KEY)
@@ -78,7 +79,6 @@ def training(tmp_path_factory) -> tuple[Seen, TrainingRun]:
         "marsrl.pipeline.overlap=none",
         "trainer.total_training_steps=4",
         "marsrl.evaluation.after=true",
-        "marsrl.evaluation.problems=4",
     )
 
 
