@@ -81,7 +81,7 @@ def copy_without(method: str, root: Path) -> None:
     remove_studies(root, {f"marsrl_verl.algos.{method}"})
     for page in root.rglob("*.md"):
         lines = page.read_text().splitlines(keepends=True)
-        page.write_text("".join(line for line in lines if not any(name in line.lower() for name in names)))
+        page.write_text("".join(line for line in lines if not any(name in line for name in names)))
     settings = python(root, "-m", "marsrl_verl.config.settings_page", capture_output=True)
     settings.check_returncode()
     (root / "docs" / "settings.md").write_text(settings.stdout)

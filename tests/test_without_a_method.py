@@ -10,6 +10,8 @@ from pathlib import Path
 import pytest
 from method_removal import copy_without, default_method, main, names_of, python, removable
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module", params=removable())
 def copy(request, tmp_path_factory) -> tuple[str, Path]:

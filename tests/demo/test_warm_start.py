@@ -63,4 +63,4 @@ def test_the_command_teaches_a_fresh_model(tmp_path):
     # The whole recipe has six times as many steps and ends at the shipped model's losses.
     found = losses(str(folder))
     assert max(found[role] for role in (SOLVER, VERIFIER, CORRECTOR)) < 1.2, found
-    assert max(found[Drill.CHECKING], found[Drill.COMPARING]) < 1.8, found
+    assert max(found[Drill.CHECKING], found[Drill.COMPARING]) < 2.0, found

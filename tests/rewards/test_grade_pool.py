@@ -15,6 +15,8 @@ from marsrl_verl.rewards.hybrid import HybridReward
 from marsrl_verl.rewards.math_verify import MathVerifyReward
 from marsrl_verl.rewards.running import TIMEOUT_S
 
+pytestmark = pytest.mark.slow
+
 BOMBS = (r"\boxed{9^{9^{9^9}}}", r"\boxed{100000!!}")
 
 
