@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 export UV_FIND_LINKS ?= $(PIP_FIND_LINKS)
 TORCH_SOURCE := $(if $(UV_FIND_LINKS),,--torch-backend=cpu)
 
-.PHONY: help install demo compare test unit e2e lint check-gpu-extra clean
+.PHONY: help install demo compare test unit e2e test-without lint check-gpu-extra clean
 
 help:
 	@echo "make demo   train MarsRL on the tiny world and print a table before -> after (CPU, 5 minutes);"
@@ -19,6 +19,8 @@ help:
 	@echo "make test   all tests, end-to-end ones included"
 	@echo "make unit   the tests that take seconds"
 	@echo "make e2e    the tests with real Ray, FSDP2 and vLLM"
+	@echo "make test-without METHOD=attnrl"
+	@echo "            the unit tests of what is left when a method is taken out of a copy of the tree"
 	@echo "make lint   ruff, mypy and the import contracts"
 	@echo "make check-gpu-extra"
 	@echo "            whether the extras for GPUs can be resolved on each Python (uv; metadata only, a minute)"
@@ -42,8 +44,10 @@ SEEDS ?= 3
 compare: $(STAMP)
 	$(PY) -m marsrl_verl.compare $(SUITE) --seeds $(SEEDS) $(ARGS)
 
-# Unit tests in several processes, a thread each; end-to-end tests one by one, since they use all cores.
-UNIT := OMP_NUM_THREADS=1 $(PY) -m pytest tests -m 'not e2e' -n auto --maxprocesses 8 --dist loadfile
+# Unit tests in several processes, a thread each, file by file in the order of tests/conftest.py; end-to-end
+# tests one by one, since they use all cores.
+UNIT_TESTS := tests -m 'not e2e' -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
+UNIT := OMP_NUM_THREADS=1 $(PY) -m pytest $(UNIT_TESTS)
 E2E := $(PY) -m pytest tests -m e2e
 
 test: $(STAMP)
@@ -55,6 +59,11 @@ unit: $(STAMP)
 
 e2e: $(STAMP)
 	$(E2E)
+
+METHOD ?= attnrl
+
+test-without: $(STAMP)
+	$(PY) tests/method_removal.py $(METHOD) $(UNIT_TESTS)
 
 lint: $(STAMP)
 	$(VENV)/bin/ruff check .

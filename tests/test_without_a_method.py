@@ -1,79 +1,64 @@
-"""A method is its folder, and what is named after it: without AttnRL's the rest is whole.
+"""A method is its folder, and what is named after it: without it the rest is whole.
 
-Gone are all files and folders that have its name or that of TreeRL, which is a preset of it: code, presets,
-suite, examples, documentation, tests. The studies in `benchmarks/` may compare methods.
+Here every test that is left can be collected; `make test-without METHOD=attnrl` runs all of the unit tests.
 """
 
 from __future__ import annotations
 
-import os
-import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from method_removal import copy_without, default_method, main, names_of, python, removable
 
-TREE = Path(__file__).parents[1]
-PARTS = ("marsrl_verl", "recipe", "configs", "examples", "docs", "tests", "requirements", "pyproject.toml")
-NAMES = ("attnrl", "treerl")
-STUDIES = TREE / "tests" / "benchmarks"
-CHOSEN = (
-    *("algos", "evaluation", "reporting", "rewards/test_loading.py"),
-    *(f"config/test_{name}.py" for name in ("settings_page", "reference", "batching", "methods_elsewhere")),
-    *("rollout/test_single_call.py", "golden"),
-)
-"""Tests that are run; all are collected."""
+pytestmark = pytest.mark.slow
 
 
-def left_out(folder: str, names: list[str]) -> set[str]:
-    gone = {name for name in names if any(word in name for word in NAMES) or name == "__pycache__"}
-    return gone | ({STUDIES.name} if Path(folder) == STUDIES.parent else set())
-
-
-@pytest.fixture(scope="module")
-def copy(tmp_path_factory) -> Path:
-    """The tree without the method; its settings' page follows."""
-    root = tmp_path_factory.mktemp("without") / "tree"
-    root.mkdir()
-    for part in PARTS:
-        source = TREE / part
-        if source.is_dir():
-            shutil.copytree(source, root / part, ignore=left_out)
-        else:
-            shutil.copy(source, root / part)
-    page = python(root, "-m", "marsrl_verl.config.settings_page")
-    assert page.returncode == 0, page.stderr
-    (root / "docs" / "settings.md").write_text(page.stdout)
-    return root
-
-
-def python(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    env = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
-    env |= {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
-    return subprocess.run(
-        [sys.executable, *words], cwd=root, env=env, capture_output=True, text=True, check=False
-    )
-
-
-def run_tests(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return python(root, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-m", "not e2e", *words)
+@pytest.fixture(scope="module", params=removable())
+def copy(request, tmp_path_factory) -> tuple[str, Path]:
+    """A method and the tree without it."""
+    root = tmp_path_factory.mktemp("without")
+    copy_without(request.param, root)
+    return request.param, root
 
 
 def test_the_copy_does_not_know_the_method(copy):
+    method, root = copy
     code = (
         "from marsrl_verl.algos import registry; import marsrl_verl\n"
         "print(marsrl_verl.__file__, list(registry.installed_methods()))"
     )
-    done = python(copy, "-c", code)
-    assert str(copy) in done.stdout and "attnrl" not in done.stdout.rpartition("[")[2], done.stdout
+    done = python(root, "-c", code, capture_output=True)
+    file, _, methods = done.stdout.partition(" ")
+    assert Path(file) == root / "marsrl_verl" / "__init__.py"
+    assert f"'{default_method()}'" in methods and f"'{method}'" not in methods
+
+
+def test_nothing_is_named_after_the_method(copy):
+    method, root = copy
+    names = names_of(method)
+    assert not [path for path in root.rglob("*") if any(name in path.name for name in names)]
 
 
 def test_every_test_can_be_collected(copy):
-    done = run_tests(copy, "--collect-only", "tests")
+    _, root = copy
+    words = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--collect-only", "tests")
+    done = python(root, *words, capture_output=True)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-2000:]
+    assert "tests/algos/test_marsrl.py" in done.stdout
 
 
-def test_the_rests_tests_pass(copy):
-    done = run_tests(copy, *(f"tests/{name}" for name in CHOSEN))
-    assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-2000:]
+def test_presets_that_build_on_a_methods_are_its():
+    assert {"attnrl", "attnrl_released", "treerl", "treerl_baseline"} <= names_of("attnrl")
+
+
+def test_the_default_method_stays():
+    with pytest.raises(SystemExit, match=r"marsrl can't be taken away: .* the demo .*attnrl"):
+        main(default_method())
+    with pytest.raises(SystemExit, match=r"no method 'treerl'.*attnrl"):
+        main("treerl")
+
+
+def test_no_study_is_left_that_imports_it(copy):
+    method, root = copy
+    files = list((root / "benchmarks").rglob("*.py"))
+    assert files and not [path for path in files if f"algos.{method}" in path.read_text()]

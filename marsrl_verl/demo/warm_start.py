@@ -11,7 +11,7 @@ import random
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -64,6 +64,16 @@ class Recipe:
     difficulty: Difficulty = DEFAULT_DIFFICULTY
     habits: Habits = DEFAULT_HABITS
     seed: int = 1
+
+    @property
+    def total(self) -> int:
+        """Steps in all."""
+        return self.drill_steps + self.steps
+
+    def shortened(self, total: int) -> Recipe:
+        """The recipe in so many steps in all, with the same share of drills; the rates' schedule follows."""
+        drills = round(total * self.drill_steps / self.total)
+        return replace(self, drill_steps=drills, steps=total - drills)
 
 
 _JUDGEMENTS = (" ok", " bad", " Correct", " Wrong")
@@ -132,7 +142,7 @@ class _Trainer:
 
     def run(self) -> Iterator[tuple[int, dict[str, float]]]:
         """Train; yields (step, loss by kind of transcript)."""
-        total = self.recipe.drill_steps + self.recipe.steps
+        total = self.recipe.total
         schedules = [
             torch.optim.lr_scheduler.LambdaLR(
                 optimizer,
@@ -171,7 +181,7 @@ class _Trainer:
 def train(recipe: Recipe, report_every: int = 20) -> PreTrainedModel:
     """Train a fresh model and return it; progress goes to standard error."""
     trainer = _Trainer(recipe)
-    total = recipe.drill_steps + recipe.steps
+    total = recipe.total
     start = time.monotonic()
     for step, losses in trainer.run():
         if step % report_every == 0:
@@ -204,6 +214,9 @@ def main() -> None:
     parser.add_argument(
         "--seed", type=int, default=Recipe().seed, help="of weights, problems and transcripts"
     )
+    parser.add_argument(
+        "--steps", type=int, default=Recipe().total, help="of training (default: as the shipped model had)"
+    )
     parser.add_argument("--problems", type=int, default=500, help="held-out problems to measure on")
     arguments = parser.parse_args()
     folder = Path(arguments.output)
@@ -211,7 +224,7 @@ def main() -> None:
         parser.error(f"--output: {folder} already holds a model; name another folder or remove it")
     torch.set_num_threads(2)
     folder.mkdir(parents=True, exist_ok=True)
-    model = train(Recipe(seed=arguments.seed))
+    model = train(Recipe(seed=arguments.seed).shortened(arguments.steps))
     save(model, folder)
     print(f"written to {folder}; measuring on {arguments.problems} held-out problems", file=sys.stderr)
     print(show(measure(model, arguments.problems)))

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+pytestmark = pytest.mark.slow
+
 EXAMPLES = Path(__file__).parents[2] / "examples"
 HUB_IDS = {
     "30b": "Qwen/Qwen3-30B-A3B-Thinking-2507",

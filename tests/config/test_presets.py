@@ -12,6 +12,8 @@ from marsrl_verl.config.compose import compose_config
 from marsrl_verl.config.locations import config_folder, group_options
 from marsrl_verl.settings.evaluation import EvaluationConfig
 
+pytestmark = pytest.mark.slow
+
 OPTIONS = group_options([config_folder()])
 # Another method's presets are named after it, and its own tests look at them.
 OTHERS = tuple(name for name in installed_methods() if name not in ("marsrl", "grpo"))

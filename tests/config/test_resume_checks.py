@@ -20,6 +20,8 @@ from marsrl_verl.config.resume_rules import ACTS, BOUND, FOLDER, Rule, changed_s
 from marsrl_verl.reporting.seal import SEAL_NAME, describe
 from marsrl_verl.settings.issues import ConfigError
 
+pytestmark = pytest.mark.slow
+
 MODE, PATH, LOCAL = "trainer.resume_mode", "trainer.resume_from_path", "trainer.default_local_dir"
 ROLES = (SOLVER, VERIFIER, CORRECTOR)
 JSONL = "marsrl.external_solver.jsonl"

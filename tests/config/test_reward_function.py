@@ -8,6 +8,8 @@ import pytest
 from messages import assert_refused
 from omegaconf import OmegaConf
 
+pytestmark = pytest.mark.slow
+
 FUNCTION = """
 def compute_score(data_source, solution_str, ground_truth, extra_info=None, **kwargs):
     return 1.0

@@ -16,6 +16,8 @@ from marsrl_verl.machine.packages import FLASH_STEP, GPU_STEP, PackageMismatchEr
 from marsrl_verl.settings.issues import ConfigError
 from marsrl_verl.version import REQUIRED_VERL
 
+pytestmark = pytest.mark.slow
+
 ROLES = ("solver", "verifier", "corrector")
 ROLLOUT, ACTOR = "actor_rollout_ref.rollout", "actor_rollout_ref.actor"
 

@@ -9,6 +9,8 @@ from marsrl_verl.config import checks
 from marsrl_verl.config.upstream_names import LOSS_MEANS, loggers, policy_losses
 from marsrl_verl.settings.issues import ConfigError
 
+pytestmark = pytest.mark.slow
+
 MODEL, ROLLOUT, ACTOR = (f"actor_rollout_ref.{node}" for node in ("model", "rollout", "actor"))
 REF = "actor_rollout_ref.ref"
 ONE_STAGE = {"marsrl.algo.correction_rounds": 0, "marsrl.algo.train_roles": ["solver"]}

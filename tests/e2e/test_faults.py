@@ -11,18 +11,24 @@ from pathlib import Path
 
 import psutil
 import pytest
-from training_runs import REPOSITORY, TrainingRun, command, train, wait_for_step
+from training_runs import (
+    REPEATABLE,
+    REPOSITORY,
+    STEPS,
+    TrainingRun,
+    command,
+    train,
+    train_and_kill,
+    wait_for_step,
+)
 
 from marsrl_verl.verl_adapter.checkpoint import sealed as checkpoint
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500)]
 
-STEPS = 8
 LIMIT_S = 10
 SETTINGS = (
-    "pipeline=pipelined",
-    "marsrl.run.seeded_tokens=all",
-    f"trainer.total_training_steps={STEPS}",
+    *REPEATABLE,
     "trainer.save_freq=100",  # what is saved before the last step is saved because of a fault
     f"marsrl.run.engine_timeout_s={LIMIT_S}",
     f"marsrl.run.sync_timeout_s={LIMIT_S}",
@@ -89,16 +95,23 @@ def batches(run: TrainingRun) -> dict[int, dict]:
     }
 
 
-def test_a_run_goes_on_exactly_after_a_stopped_and_a_dead_engine_and_a_signal(tmp_path):
+def test_a_run_goes_on_exactly_after_every_fault(tmp_path, whole_run):
+    """Killed, with an engine that stopped, with one that died, and ended by a signal."""
     checkpoints = tmp_path / "broken/checkpoints"
 
-    status, output, seconds = interrupt(tmp_path, "broken", 2, stop_core)
+    train_and_kill(tmp_path, "broken", 1, *SETTINGS, "trainer.save_freq=1")
+    killed = checkpoint.newest_sealed(checkpoints)
+    assert (
+        killed is not None and checkpoint.load_state(checkpoints / f"global_step_{killed}")["step"] == killed
+    )
+
+    status, output, seconds = interrupt(tmp_path, "broken", killed + 1, stop_core, RESUME)
     assert status == 1
     assert "The run ended: " in output and "To go on from step" in output, output
     assert "Traceback (most recent" not in output
     assert seconds < LIMIT_S + 60
     first = checkpoint.newest_sealed(checkpoints)
-    assert first is not None and first >= 2
+    assert first is not None and first > killed
 
     status, output, seconds = interrupt(tmp_path, "broken", first + 1, kill_core, RESUME)
     assert status == 1
@@ -116,5 +129,10 @@ def test_a_run_goes_on_exactly_after_a_stopped_and_a_dead_engine_and_a_signal(tm
 
     resumed = train(tmp_path, "broken", *SETTINGS, RESUME)
     assert sorted(resumed.metrics()) == list(range(1, STEPS + 1))
-    whole = train(tmp_path, "whole", *SETTINGS)
-    assert batches(resumed) == batches(whole)
+    assert batches(resumed) == batches(whole_run)
+    for step, whole in whole_run.metrics().items():
+        for name in ("actor/reward_kl_penalty", "actor/reward_kl_penalty_coeff"):
+            found = resumed.metrics()[step].get(name)
+            assert found == pytest.approx(whole.get(name), rel=1e-3, abs=1e-7), f"step {step}"
+    rows = [row for step in range(1, STEPS + 1) for row in resumed.rollouts(step)]
+    assert len(rows) == len({row["trajectory"] for row in rows})

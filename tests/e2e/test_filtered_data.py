@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 
 import pytest
-from training_runs import REPOSITORY
+from watching import watched
 
 from marsrl_verl.demo.problems import Split, generate, to_rows
 from marsrl_verl.rewards.extraction import boxed_answer
@@ -17,20 +16,15 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 PROBLEMS, ANSWERS = 60, 8
 
 
-def test_the_tiny_model_answers_and_its_easy_problems_go(tmp_path):
+def test_the_tiny_model_answers_its_easy_problems_go_and_no_port_opens(tmp_path):
     source, output = tmp_path / "sums.jsonl", tmp_path / "out"
     rows = to_rows(generate(Split.TRAIN, PROBLEMS, seed=3), Split.TRAIN)
     source.write_text("".join(json.dumps(row) + "\n" for row in [*rows, rows[0]]))
     words = ["--input", str(source), "--output", str(output), "--held-out", "5", "--keep-responses"]
-    done = subprocess.run(
-        [sys.executable, "-m", "recipe.marsrl.prepare_data", *words, "model=tiny", "cluster=cpu"],
-        cwd=REPOSITORY,
-        capture_output=True,
-        text=True,
-        timeout=800,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    module = "recipe.marsrl.prepare_data"
+    seen = watched([sys.executable, "-m", module, *words, "model=tiny", "cluster=cpu"], tmp_path / "log")
+    assert seen.listening, "torch's store was seen"
+    assert not seen.open_to_others
     report = json.loads((output / "report.json").read_text())
     assert (report["source"]["duplicates"], report["source"]["problems"]) == (1, PROBLEMS)
     bars = report["answers"]["histogram"]

@@ -4,27 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from training_runs import TrainingRun, checkpoint_log_probs, train, train_and_kill
+from training_runs import STEPS, checkpoint_log_probs, train, train_and_kill
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500)]
-
-STEPS = 4
-REPEATABLE = (
-    "pipeline=pipelined",
-    "marsrl.run.seeded_tokens=all",
-    f"trainer.total_training_steps={STEPS}",
-    "algorithm.use_kl_in_reward=true",
-    "algorithm.kl_penalty=low_var_kl",
-    "algorithm.kl_ctrl.type=adaptive",
-    "algorithm.kl_ctrl.horizon=100",
-)
-
-
-@pytest.fixture(scope="module")
-def whole_run(tmp_path_factory) -> TrainingRun:
-    """One rank, pipelined, not interrupted."""
-    root = tmp_path_factory.mktemp("runs")
-    return train(root, "whole", *REPEATABLE)
 
 
 def test_every_step_decodes_one_round_and_updates(whole_run):
@@ -73,30 +55,6 @@ def test_rewards_lose_kl_to_the_model_as_it_was_at_the_start(whole_run):
     coefficients = [one["actor/reward_kl_penalty_coeff"] for one in metrics]
     # Far below its target the controller lowers it, by at most 0.2 % a row.
     assert coefficients[0] == 0.001 and coefficients == sorted(set(coefficients), reverse=True)
-
-
-def test_a_killed_run_continues_with_the_batch_that_would_have_come(whole_run):
-    root = whole_run.folder.parent
-    killed = train_and_kill(root, "killed", 2, *REPEATABLE)
-    tracker = killed.folder / "checkpoints/latest_checkpointed_iteration.txt"
-    step = int(tracker.read_text())
-    state = torch.load(killed.folder / f"checkpoints/global_step_{step}/marsrl.pt", weights_only=False)
-    assert state["step"] == step >= 2
-
-    resumed = train(root, "killed", *REPEATABLE, "marsrl.run.existing=resume")
-    assert sorted(resumed.metrics()) == list(range(1, STEPS + 1))
-    for later in range(1, STEPS + 1):
-        # What differs by rounding is left out: the engine's log-probabilities.
-        there, wanted = (
-            {row["trajectory"]: (row["token_ids"], row["reward"]) for row in run.rollouts(later)}
-            for run in (resumed, whole_run)
-        )
-        assert there == wanted, f"step {later} is another one"
-        ours, whole = (run.metrics()[later] for run in (resumed, whole_run))
-        for name in ("actor/reward_kl_penalty", "actor/reward_kl_penalty_coeff"):
-            assert ours.get(name) == pytest.approx(whole.get(name), rel=1e-3, abs=1e-7), f"step {later}"
-    groups = [row["group"] for s in range(1, STEPS + 1) for row in resumed.rollouts(s)]
-    assert len(groups) == len({row["trajectory"] for s in range(1, STEPS + 1) for row in resumed.rollouts(s)})
 
 
 def test_two_ranks_train_all_stages_inside_a_step(tmp_path):
@@ -151,33 +109,3 @@ def test_segments_with_overlap_continue_with_newer_weights_and_survive_a_kill(tm
     assert set(newest) >= {3, 4, 5, 6}
     trained = [one for one in metrics.values() if one["training/updated"]]
     assert max(one["off_policy/older_than/0"] for one in trained) > 0
-
-
-def test_engines_on_their_own_pool_get_the_weights(tmp_path):
-    preset = "pipeline=overlapped_two_pools"
-    # First in turns, so that a step trains what the newest weights sampled and can compare.
-    run = train(
-        tmp_path, "two_pools", preset, "marsrl.pipeline.overlap=none", "trainer.total_training_steps=3"
-    )
-    metrics = run.metrics()
-    assert sorted(metrics) == [1, 2, 3]
-    gaps = {step: one["rollout/log_prob_gap_max"] for step, one in metrics.items() if one["training/updated"]}
-    assert len(gaps) >= 2
-    assert max(gaps.values()) < 1e-3, gaps
-    assert {row["policy_version"] for row in run.rollouts(3)} == {2}
-    # Then as the preset has it: step 5 decodes before step 4 trains, with the weights after step 3. Old
-    # log-probabilities are the engine's (sais), so tokens of older weights have a ratio of their own.
-    resumed = train(
-        tmp_path,
-        "two_pools",
-        preset,
-        "trainer.total_training_steps=6",
-        "marsrl.off_policy.mode=sais",
-        "marsrl.run.existing=resume",
-    )
-    later = resumed.metrics()
-    assert sorted(later) == list(range(1, 7))
-    stale = [one for one in later.values() if one.get("off_policy/older_than/0", 0) > 0]
-    assert stale and all(one["actor/ppo_kl"] != 0 for one in stale)
-    newest = {step: max(row["policy_version"] for row in resumed.rollouts(step)) for step in (4, 5, 6)}
-    assert newest == {4: 3, 5: 3, 6: 4}

@@ -25,6 +25,17 @@ SMALL = (
     "actor_rollout_ref.actor.optim.lr_warmup_steps=0",
 )
 START_TIMEOUT_S = 420.0
+STEPS = 8
+REPEATABLE = (
+    "pipeline=pipelined",
+    "marsrl.run.seeded_tokens=all",
+    f"trainer.total_training_steps={STEPS}",
+    "algorithm.use_kl_in_reward=true",
+    "algorithm.kl_penalty=low_var_kl",
+    "algorithm.kl_ctrl.type=adaptive",
+    "algorithm.kl_ctrl.horizon=100",
+)
+"""Every step's tokens follow from the seed, whatever happened before."""
 
 
 @dataclass(frozen=True)

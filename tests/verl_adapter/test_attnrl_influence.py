@@ -21,9 +21,13 @@ from rank_attnrl_influence import CASES, DELTA, Response, responses
 from rank_updates import WORLDS
 
 # Looked for, not imported: the program imports them, once is enough.
-pytestmark = pytest.mark.skipif(
-    find_spec("verl") is None or find_spec("vllm") is None, reason="the trainer and its workers are verl's"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        find_spec("verl") is None or find_spec("vllm") is None,
+        reason="the trainer and its workers are verl's",
+    ),
+]
 PROGRAM = Path(__file__).with_name("rank_attnrl_influence.py")
 ROWS = {one.name: one for one in responses()}
 

@@ -18,6 +18,8 @@ from marsrl_verl.verl_adapter import environment
 pytest.importorskip("verl", reason="the CPU platform is verl's")
 pytest.importorskip("vllm", reason="the CPU platform serves vLLM's CPU build")
 
+pytestmark = pytest.mark.slow
+
 TOOLS = """
 import json, os, tempfile
 facts = {}

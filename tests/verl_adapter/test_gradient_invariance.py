@@ -22,9 +22,13 @@ from rank_updates import CASES, SEQUENCE_MEANS, TURN_MEANS, WORLDS, trained_grou
 from marsrl_verl.core.prefix_tree import distinct_tokens
 
 # Looked for, not imported: the program imports them, once is enough.
-pytestmark = pytest.mark.skipif(
-    find_spec("verl") is None or find_spec("vllm") is None, reason="the trainer and its workers are verl's"
-)
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        find_spec("verl") is None or find_spec("vllm") is None,
+        reason="the trainer and its workers are verl's",
+    ),
+]
 PROGRAM = Path(__file__).with_name("rank_updates.py")
 TOLERANCE = 1e-5
 """Largest difference, as a share of the largest entry: float32 sums in another order differ by 1e-6."""

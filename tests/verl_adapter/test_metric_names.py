@@ -187,10 +187,16 @@ def runs(tmp_path_factory) -> list[Logged]:
     """A run of MarsRL, and one of each other method that has a file `<method>_metrics.py` here."""
     folder = tmp_path_factory.mktemp("metrics")
     others = [import_module(path.stem) for path in OTHERS]
-    return [
-        train(folder / "marsrl", SkillModel(seed=2), *SETTINGS),
-        *(train(folder / one.__name__, one.script, *COMMON, *one.SETTINGS) for one in others),
-    ]
+    with pytest.MonkeyPatch.context() as patch:
+        for name in tracking_module.logger_variables(
+            folder
+        ):  # a run sets what is not set; gone again when this ends
+            patch.setenv(name, "")
+            patch.delenv(name)
+        return [
+            train(folder / "marsrl", SkillModel(seed=2), *SETTINGS),
+            *(train(folder / one.__name__, one.script, *COMMON, *one.SETTINGS) for one in others),
+        ]
 
 
 def all_names(runs: list[Logged]) -> list[str]:

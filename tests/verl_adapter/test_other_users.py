@@ -10,6 +10,8 @@ from fresh_python import report_of, start_fresh
 
 pytest.importorskip("verl", reason="the entry points belong to verl and vLLM")
 
+pytestmark = pytest.mark.slow
+
 CPU_MODULES = """
 import json, multiprocessing.spawn, os, sys
 def cpu_modules():

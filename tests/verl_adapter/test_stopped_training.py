@@ -21,6 +21,8 @@ from marsrl_verl.verl_adapter.run import template_run
 from marsrl_verl.verl_adapter.stop_signals import StopRequested, stop_on_signals
 from marsrl_verl.verl_adapter.trainer import engine_trainer
 
+pytestmark = pytest.mark.slow
+
 STEPS, STOPPED_IN = 7, 4
 PLAIN = {"overlap": "none"}
 SEGMENTS = {"overlap": "none", "segments": True, "min_group": 2, "min_groups": 2}

@@ -1,45 +1,24 @@
-"""What real programs let others reach and read: listening sockets, and the key of an external Solver."""
+"""Engines on a pool of their own behind an external Solver with a key: the weights they get, the sockets that
+listen, and who reads the key."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
-import psutil
 import pytest
-from training_runs import REPOSITORY, START_TIMEOUT_S, TrainingRun, command
-
-from marsrl_verl.demo.problems import Split, generate, to_rows
+from training_runs import TrainingRun, command
+from watching import Seen, watched
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 KEY = "sk-canary-7f3a91c2e5"
 NODE = "marsrl.external_solver.endpoint"
-
-
-@dataclass
-class Seen:
-    """What could be seen from outside while a program ran."""
-
-    output: str
-    listening: set[tuple[str, str]] = field(default_factory=set)
-    """(address, command line) of every socket that listened for TCP connections."""
-    command_lines: set[str] = field(default_factory=set)
-
-    @property
-    def open_to_others(self) -> set[tuple[str, str]]:
-        """Those that other machines may reach."""
-        return {one for one in self.listening if one[0] not in ("127.0.0.1", "::1", "::ffff:127.0.0.1")}
 
 
 @contextmanager
@@ -72,55 +51,35 @@ def endpoint() -> Iterator[tuple[str, list[str | None]]]:
         server.server_close()
 
 
-def watched(words: list[str], log: Path, **environment: str) -> Seen:
-    """Run a program to its end and look at all of its processes meanwhile."""
-    seen = Seen("")
-    with log.open("w") as stream:
-        process = psutil.Popen(
-            words, cwd=REPOSITORY, stdout=stream, stderr=subprocess.STDOUT, env={**os.environ, **environment}
-        )
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while process.poll() is None:
-            if time.monotonic() > deadline:
-                process.kill()
-            for one in (process, *process.children(recursive=True)):
-                try:
-                    line = " ".join(one.cmdline())
-                    seen.command_lines.add(line)
-                    seen.listening |= {
-                        (socket.laddr.ip, line)
-                        for socket in one.net_connections(kind="tcp")
-                        if socket.status == psutil.CONN_LISTEN
-                    }
-                except psutil.Error:
-                    continue  # it ended meanwhile
-            time.sleep(0.2)  # looking at processes that tell nobody when they change
-    seen.output = log.read_text()
-    assert process.returncode == 0, seen.output[-6000:]
-    return seen
-
-
-@pytest.fixture(scope="module")
-def training(tmp_path_factory) -> tuple[Seen, TrainingRun]:
-    """A run behind an external Solver with a key, with engines of their own, that samples, trains, saves and
-    evaluates."""
-    root = tmp_path_factory.mktemp("runs")
+def run_watched(root: Path, *overrides: str) -> tuple[Seen, TrainingRun]:
+    """Start or resume the run, with an endpoint that has the key."""
+    name = "behind_an_endpoint"
     with endpoint() as (url, keys):
         words = command(
             root,
-            "behind_an_endpoint",
+            name,
             "external_solver=endpoint",
             "pipeline=overlapped_two_pools",
             f"{NODE}.base_urls=[{url}]",
             f"{NODE}.model=big",
             f"{NODE}.api_key_env=BIG_KEY",
-            "marsrl.evaluation.after=true",
             "marsrl.evaluation.problems=4",
-            "trainer.total_training_steps=3",
+            *overrides,
         )
         seen = watched(words, root / "run.log", BIG_KEY=KEY)
     assert keys and set(keys) == {f"Bearer {KEY}"}, "otherwise the rest says nothing"
-    return seen, TrainingRun(root / "behind_an_endpoint", seen.output)
+    return seen, TrainingRun(root / name, seen.output)
+
+
+@pytest.fixture(scope="module")
+def training(tmp_path_factory) -> tuple[Seen, TrainingRun]:
+    """In turns, so that a step trains what the newest weights sampled and can compare."""
+    return run_watched(
+        tmp_path_factory.mktemp("runs"),
+        "marsrl.pipeline.overlap=none",
+        "trainer.total_training_steps=4",
+        "marsrl.evaluation.after=true",
+    )
 
 
 def test_nothing_listens_where_other_machines_reach_it(training):
@@ -149,12 +108,33 @@ def test_what_the_endpoint_answers_is_text_and_nothing_else(training):
     assert "\x1b" not in report and "\\x1b[31m" in report
 
 
-def test_preparing_data_opens_no_port_either(tmp_path):
-    source = tmp_path / "sums.jsonl"
-    rows = to_rows(generate(Split.TRAIN, 40, seed=3), Split.TRAIN)
-    source.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    words = ["--input", str(source), "--output", str(tmp_path / "out"), "model=tiny", "cluster=cpu"]
-    module = "recipe.marsrl.prepare_data"
-    seen = watched([sys.executable, "-m", module, *words], tmp_path / "log")
-    assert seen.listening, "torch's store was seen"
-    assert not seen.open_to_others
+def test_engines_on_their_own_pool_get_the_weights(training):
+    _, run = training
+    metrics = run.metrics()
+    assert sorted(metrics) == [1, 2, 3, 4]
+    gaps = {step: one["rollout/log_prob_gap_max"] for step, one in metrics.items() if one["training/updated"]}
+    assert len(gaps) >= 2
+    assert max(gaps.values()) < 1e-3, gaps
+    for step in (3, 4):
+        sampled = [row for row in run.rollouts(step) if not row["external"]]
+        assert {row["policy_version"] for row in sampled} == {step - 1}
+
+
+def test_a_resumed_run_decodes_while_it_trains(training):
+    """As the preset has it: step 6 decodes before step 5 trains, with the weights after step 4. Old
+    log-probabilities are the engine's (sais), so tokens of older weights have a ratio of their own."""
+    _, resumed = run_watched(
+        training[1].folder.parent,
+        "trainer.total_training_steps=7",
+        "marsrl.off_policy.mode=sais",
+        "marsrl.run.existing=resume",
+    )
+    later = resumed.metrics()
+    assert sorted(later) == list(range(1, 8))
+    stale = [one for one in later.values() if one.get("off_policy/older_than/0", 0) > 0]
+    assert stale and all(one["actor/ppo_kl"] != 0 for one in stale)
+    newest = {
+        step: max(row["policy_version"] for row in resumed.rollouts(step) if not row["external"])
+        for step in (5, 6, 7)
+    }
+    assert newest == {5: 4, 6: 4, 7: 5}

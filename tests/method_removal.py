@@ -1,0 +1,136 @@
+"""A copy of the tree without a method, and the unit tests of what is left.
+
+    python tests/method_removal.py METHOD [words for pytest]
+
+Gone are the method's folder, its presets, every file and folder with its name or that of a preset of it, the
+studies of `benchmarks/` that import it, and the lines of documentation that name it.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+
+import yaml
+
+TREE = Path(__file__).parents[1]
+PARTS = (
+    *("marsrl_verl", "recipe", "configs", "examples", "docs", "tests", "benchmarks", "requirements", ".ci"),
+    *("pyproject.toml", "Makefile", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE"),
+)
+
+
+def default_method() -> str:
+    """The one that the root configuration chooses."""
+    root = yaml.safe_load((TREE / "configs/marsrl.yaml").read_text())
+    (preset,) = (one["algo"] for one in root["defaults"] if isinstance(one, dict) and "algo" in one)
+    return method_of(preset)
+
+
+def method_of(preset: str) -> str:
+    """The method of an option of group `algo`, which may build on another one."""
+    found = yaml.safe_load((TREE / f"configs/algo/{preset}.yaml").read_text())
+    name = found.get("marsrl", {}).get("algo", {}).get("name")
+    return name or method_of(next(one for one in found["defaults"] if one != "_self_"))
+
+
+def removable() -> list[str]:
+    """All methods but the default one."""
+    folders = (TREE / "marsrl_verl" / "algos").glob("*/__init__.py")
+    return sorted({one.parent.name for one in folders} - {default_method()})
+
+
+def names_of(method: str) -> set[str]:
+    """The method's name and those of its presets.
+
+    Raises:
+        ValueError: there is no such method, or it can't be taken away.
+    """
+    if method == default_method():
+        raise ValueError(
+            f"{method} can't be taken away: the default configuration, the tiny model and the demo are its. "
+            f"Methods that can: {', '.join(removable())}"
+        )
+    if method not in removable():
+        raise ValueError(
+            f"there is no method {method!r}; methods that can be taken away: {', '.join(removable())}"
+        )
+    presets = (path.stem for path in (TREE / "configs/algo").glob("*.yaml"))
+    return {method, *(preset for preset in presets if method_of(preset) == method)}
+
+
+def copy_without(method: str, root: Path) -> None:
+    """Make the copy in the empty folder `root`; its page of settings follows."""
+    names = names_of(method)
+
+    def left_out(_: str, entries: list[str]) -> set[str]:
+        return {one for one in entries if one == "__pycache__" or any(name in one for name in names)}
+
+    for part in PARTS:
+        source = TREE / part
+        if source.is_dir():
+            shutil.copytree(source, root / part, ignore=left_out)
+        else:
+            shutil.copy(source, root / part)
+    remove_studies(root, {f"marsrl_verl.algos.{method}"})
+    for page in root.rglob("*.md"):
+        lines = page.read_text().splitlines(keepends=True)
+        page.write_text("".join(line for line in lines if not any(name in line for name in names)))
+    settings = python(root, "-m", "marsrl_verl.config.settings_page", capture_output=True)
+    settings.check_returncode()
+    (root / "docs" / "settings.md").write_text(settings.stdout)
+
+
+def remove_studies(root: Path, gone: set[str]) -> None:
+    """Modules of `benchmarks/` and its tests that import what is gone, and those that import these."""
+    files = {path: path.relative_to(root).with_suffix("") for path in (root / "benchmarks").rglob("*.py")}
+    modules = {path: ".".join(words.parts).removesuffix(".__init__") for path, words in files.items()}
+    modules |= {path: path.stem for path in (root / "tests" / "benchmarks").glob("*.py")}
+    while found := [path for path in modules if any(is_in(name, gone) for name in imported(path))]:
+        for path in found:
+            gone.add(modules.pop(path))
+            path.unlink()
+
+
+def is_in(module: str, packages: Iterable[str]) -> bool:
+    return any(module == one or module.startswith(f"{one}.") for one in packages)
+
+
+def imported(file: Path) -> set[str]:
+    """The modules that a file imports, and what it imports from them, which may be modules."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return found
+
+
+def python(root: Path, *words: str, capture_output: bool = False) -> subprocess.CompletedProcess[str]:
+    """Run Python in the copy, on the copy's modules."""
+    env = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
+    env |= {"PYTHONPATH": str(root), "OMP_NUM_THREADS": "1"}
+    return subprocess.run(
+        [sys.executable, *words], cwd=root, env=env, capture_output=capture_output, text=True, check=False
+    )
+
+
+def main(method: str, *words: str) -> int:
+    """The status of pytest in the copy."""
+    with tempfile.TemporaryDirectory(prefix="without-") as folder:
+        try:
+            copy_without(method, Path(folder))
+        except ValueError as error:
+            sys.exit(str(error))
+        return python(Path(folder), "-m", "pytest", "-p", "no:cacheprovider", *words).returncode
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
