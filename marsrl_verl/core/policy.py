@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
+from marsrl_verl.settings.choices import Choice
 
-class PolicyKind(str, Enum):
+
+class PolicyKind(Choice):
     """What a policy is made of."""
 
-    FULL = "full"
+    MODEL = "model"
     """A model of its own."""
     LORA = "lora"
-    """An adapter on a base that several policies share."""
+    """An adapter on the frozen model, which all adapters share."""
     ENDPOINT = "endpoint"
     """A frozen model behind an OpenAI-compatible endpoint."""
-    ANSWERS = "answers"
+    JSONL = "jsonl"
     """A file of recorded answers."""
+
+    @property
+    def trained(self) -> bool:
+        """Whether it has weights of ours."""
+        return self in (PolicyKind.MODEL, PolicyKind.LORA)
 
 
 SHARED = "policy"
@@ -30,14 +36,14 @@ class Policy:
     """A named set of weights."""
 
     name: str = SHARED
-    kind: PolicyKind = PolicyKind.FULL
+    kind: PolicyKind = PolicyKind.MODEL
     base: str | None = None
     """The policy on whose weights an adapter sits."""
 
     @property
     def trained(self) -> bool:
         """Whether it has weights of ours. Of the others only text is known: they give no sequences."""
-        return self.kind in (PolicyKind.FULL, PolicyKind.LORA)
+        return self.kind.trained
 
 
 class PolicySet:
@@ -86,6 +92,9 @@ class PolicySet:
                 f"role {role!r} has no policy; roles with one: {', '.join(sorted(self._roles))}; policies: "
                 f"{', '.join(sorted(self._policies))}"
             )
+        return self._policies[name]
+
+    def __getitem__(self, name: str) -> Policy:
         return self._policies[name]
 
     def version(self, name: str) -> int:

@@ -9,7 +9,7 @@ from marsrl_verl.core.policy import Policy, PolicyKind, PolicySet
 TWO = (Policy("meta"), Policy("reason"))
 MIXED = (
     Policy("base"), Policy("adapter", PolicyKind.LORA, base="base"),
-    Policy("judge", PolicyKind.ENDPOINT), Policy("file", PolicyKind.ANSWERS),
+    Policy("judge", PolicyKind.ENDPOINT), Policy("file", PolicyKind.JSONL),
 )  # fmt: skip
 
 

@@ -40,7 +40,7 @@ def write_answers(path: Path, wrong: int = 5, right: int = 5) -> Path:
 def external_engine(path: Path) -> ScriptedEngine:
     """A file for the Solver, a script for Verifier and Corrector."""
     source = FileSource(AnswerFile.scan(path, LineKey.QUESTION), seed=1)
-    policies = PolicySet((Policy(), Policy("big", PolicyKind.ANSWERS)), {SOLVER: "big"})
+    policies = PolicySet((Policy(), Policy("big", PolicyKind.JSONL)), {SOLVER: "big"})
     return ScriptedEngine(SkillModel(), policies=policies, sources={"big": source})
 
 
