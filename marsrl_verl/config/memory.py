@@ -109,6 +109,8 @@ def estimate_memory(config: DictConfig, shape: ModelShape) -> MemoryEstimate:
     shard, ranks = shape.parameters // gpus, min(gpus, int(config.trainer.n_gpus_per_node))
     own, reference = adapter_parameters(config, shape), compute if _has_reference(config) else 0
     trained = own // gpus if own else shard
+    # An engine that is sent adapters alone keeps the model for when it wakes.
+    asleep = engine_weights if own and rollout.free_cache_engine else 0
     return MemoryEstimate(
         parameters=shape.parameters,
         train_weights=(shard + own // gpus) * master,
@@ -129,7 +131,7 @@ def estimate_memory(config: DictConfig, shape: ModelShape) -> MemoryEstimate:
         engine_apart=own_pool_gpus(rollout) > 0,
         overlap=config.marsrl.pipeline.overlap == Overlap.ONE_STEP.value,
         host_loading=shape.parameters * master * (ranks if shape.tied else 1),
-        host_waiting=ranks * (_host_bytes(fsdp, master, shard, trained) + shard * reference),
+        host_waiting=ranks * (_host_bytes(fsdp, master, shard, trained) + shard * reference + asleep),
     )
 
 

@@ -37,8 +37,6 @@ class Policy:
 
     name: str = SHARED
     kind: PolicyKind = PolicyKind.MODEL
-    base: str | None = None
-    """The policy on whose weights an adapter sits."""
 
     @property
     def trained(self) -> bool:
@@ -57,7 +55,7 @@ class PolicySet:
         roles: role -> name of its policy; roles that are absent use the only policy with weights.
 
     Raises:
-        ValueError: names are not distinct, or a role or base names no policy.
+        ValueError: names are not distinct, or a role names no policy.
     """
 
     def __init__(
@@ -67,12 +65,10 @@ class PolicySet:
         if len(self._policies) != len(policies) or not policies:
             raise ValueError(f"policies need distinct names, found {[policy.name for policy in policies]}")
         self._roles = dict(roles or {})
-        named = [*((f"role {role}", name) for role, name in self._roles.items())]
-        named += [(f"policy {one.name}", one.base) for one in policies if one.base is not None]
-        for whose, name in named:
+        for role, name in self._roles.items():
             if name not in self._policies:
                 raise ValueError(
-                    f"{whose} names the policy {name!r}, known: {', '.join(sorted(self._policies))}"
+                    f"role {role} names the policy {name!r}, known: {', '.join(sorted(self._policies))}"
                 )
         self.trained = tuple(sorted(name for name, one in self._policies.items() if one.trained))
         """Names of the policies with weights of ours, sorted."""

@@ -53,8 +53,8 @@ class Bench:
         self.engine = self.worker.actor.engine
         self.metrics: list[dict[str, Any]] = []
 
-    def step(self, roles: tuple[str, ...]) -> None:
-        """Train the rows of these roles."""
+    def step(self, roles: tuple[str, ...], *, reference: bool = False) -> None:
+        """Train the rows of these roles; with `reference`, after a pass without adapters."""
         trainer = self.trainer
         trainer.metrics, trainer.timing, trainer.global_steps = {}, {}, len(self.metrics) + 1
         groups = [group for group in trained_groups(partial=False) if group.request.role in roles]
@@ -65,9 +65,17 @@ class Bench:
             SimpleNamespace(trained=groups, ended=[], deferred=0), frozenset(roles)
         )
         trainer._fit_compute_log_prob(batch)
+        if reference:
+            self._reference_pass(batch)
+            del batch.rows.columns["ref_log_probs"]  # the loss is not to see it
         trainer._fit_compute_advantages(batch)
         trainer._fit_update_actor(batch)
         self.metrics.append(dict(trainer.metrics))
+
+    def _reference_pass(self, batch: Any) -> None:
+        self.trainer.use_reference_policy = True
+        self.trainer._fit_compute_ref_log_prob(batch)
+        self.trainer.use_reference_policy = False
 
     def log_probs(self, roles: tuple[str, ...]) -> dict[str, torch.Tensor]:
         """Of the rows of each role under its own adapter, and under the model without any."""
@@ -83,9 +91,7 @@ class Bench:
                 batch = trainer._fit_build_batch(result, frozenset(roles))
                 trainer._fit_compute_log_prob(batch)
                 if not adapter:
-                    trainer.use_reference_policy = True
-                    trainer._fit_compute_ref_log_prob(batch)
-                    trainer.use_reference_policy = False
+                    self._reference_pass(batch)
                 name = "old_log_probs" if adapter else "ref_log_probs"
                 found[f"{role}/{name}"] = torch.from_numpy(batch.rows.columns[name].copy())
         return found
@@ -127,7 +133,7 @@ def run_rank(config: Any, folder: Path, rank: int, world: int, port: int) -> Non
     alone = Bench(config)
     for roles in TURNS:
         if "solver" in roles:
-            alone.step(("solver",))
+            alone.step(("solver",), reference=True)
     found["solver alone"] = alone.weights()
     if rank == 0:
         torch.save(found, folder / f"ranks_{world}.pt")

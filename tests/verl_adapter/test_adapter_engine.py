@@ -86,7 +86,7 @@ def test_so_it_is_with_moments_and_schedules(found):
     assert moments[-1]["solver"][0][0]["step"] == turns["solver"]
 
 
-def test_what_others_train_in_between_changes_nothing_for_an_adapter(found):
+def test_neither_others_updates_nor_passes_without_adapters_change_what_an_adapter_learns(found):
     last, alone = found["weights"][-1], found["solver alone"]
     assert all(same(last[name], alone[name]) for name in last if adapter_of(name) == "solver")
 
