@@ -344,7 +344,7 @@ DOCS = (Path(__file__).parents[2] / "docs" / "policies.md").read_text()
 def test_the_file_of_the_documentation_is_one_override(run, tmp_path):
     folder = tmp_path / "my_configs" / "policies"
     folder.mkdir(parents=True)
-    (folder / "qwen235b.yaml").write_text(DOCS.split("```yaml\n")[1].split("```")[0])
+    (folder / "qwen235b.yaml").write_text(DOCS.split("```yaml\n")[-1].split("```")[0])
     done = run("--config-dir", str(folder.parent), "policies=qwen235b", "cluster=cpu")
     assert (done.status, done.err) == (0, "")
     endpoint = done.launched.marsrl.policies.solver.endpoint
