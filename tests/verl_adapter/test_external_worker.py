@@ -260,7 +260,7 @@ def test_a_round_without_a_solution_stops_although_the_engine_answers(monkeypatc
     requests = [asked("solver"), asked("verifier")]
     with pytest.raises(
         EngineUnavailableError,
-        match=r"last 8 requests frozen policy solver .*failed.*HTTP 500",
+        match=r"last 8 requests of the frozen policy solver .*HTTP 500",
     ):
         manager.start(requests, {item.role: SETTINGS for item in requests}).wait()
     [output] = manager.start(requests[1:], {"verifier": SETTINGS}).wait().outputs

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from itertools import pairwise
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, ClassVar
 
 import torch
@@ -67,11 +68,8 @@ class AdapterFSDPEngine(WarmupFSDPEngine):
     """The policies of this process's engine, where the model has adapters (`lora_rank`)."""
 
     _selected: str | None = None
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
-        self._optimizers: dict[str, Optimizer] = {}
-        self._schedules: dict[str, LambdaLR] = {}
+    _optimizers: Mapping[str, Optimizer] = MappingProxyType({})
+    _schedules: Mapping[str, LambdaLR] = MappingProxyType({})
 
     def initialize(self) -> None:
         """As upstream; a checkpoint has the optimizers of all adapters."""
