@@ -1,4 +1,4 @@
-"""The file of an external Solver's answers: every problem that is asked must have some."""
+"""The file of a frozen Solver's answers: every problem that is asked must have some."""
 
 from __future__ import annotations
 

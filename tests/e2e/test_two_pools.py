@@ -1,4 +1,4 @@
-"""Engines on a pool of their own behind an external Solver with a key: the weights they get, the sockets that
+"""Engines on a pool of their own behind a frozen Solver with a key: the weights they get, the sockets that
 listen, and who reads the key."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An external Solver behind an endpoint: what is asked, what becomes of each answer. The server is real."""
+"""A frozen policy behind an endpoint: what is asked, what becomes of each answer. The server is real."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class FrozenVerifier:
     def __init__(self) -> None:
         self.scripted = ScriptedEngine(SkillModel())
 
-    def generate(self, requests: list[RolloutRequest], sampling) -> list[RolloutOutput]:
+    def generate(self, requests, sampling):
         frozen = {one.group_id for one in requests if one.role == "verifier"}
         outputs = self.scripted.generate(requests, sampling)
         for output in outputs:
