@@ -167,7 +167,7 @@ class AdapterFSDPEngine(WarmupFSDPEngine):
         if self.rank != 0:
             return None
         with tempfile.TemporaryDirectory() as folder:
-            save_adapter(self.module, policy, parameters, Path(folder))
+            _save_adapter(self.module, policy, parameters, Path(folder))
             return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir())}
 
     def load_checkpoint(self, *args: Any, **kwargs: Any) -> None:
@@ -215,7 +215,7 @@ def _whole(parameter: torch.Tensor) -> torch.Tensor:
     return (whole.full_tensor() if isinstance(whole, DTensor) else whole).cpu().clone()
 
 
-def save_adapter(
+def _save_adapter(
     model: PeftModel, adapter: str, parameters: Mapping[str, torch.Tensor], folder: Path
 ) -> None:
     """Write an adapter as peft does, into `folder` itself.
