@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from marsrl_verl.algos.registry import installed_methods, method_class
-from marsrl_verl.config.schema import BY_ROLE, MarsRLConfig
+from marsrl_verl.config.schema import BY_NAME, BY_ROLE, MarsRLConfig
 from marsrl_verl.settings.declaration import MethodConfig, Settings
 from marsrl_verl.settings.reading import declared
 
@@ -24,7 +24,7 @@ ELSEWHERE = {
     "algo=mine",
     "algo=calculator",
     "model=mine",
-    "external_solver=qwen235b",
+    "policies=qwen235b",
     "marsrl.algo.votes",
     "marsrl_verl.methods",
     "marsrl_verl/configs",
@@ -98,10 +98,11 @@ def test_named_modules_and_classes_are_there(page):
 @cache
 def settings() -> frozenset[str]:
     """Every declared key below `marsrl`, with `<role>` in place of a role."""
-    keys = {"marsrl.dry_run"}
+    keys = {"marsrl.dry_run", "marsrl.default_policy"}
     for name, field in MarsRLConfig.model_fields.items():
-        kind = BY_ROLE.get(name, field.annotation)
-        node = f"marsrl.{name}.<role>" if name in BY_ROLE else f"marsrl.{name}"
+        kind = BY_NAME.get(name, field.annotation)
+        entry = f".<{'role' if name in BY_ROLE else 'name'}>" if name in BY_NAME else ""
+        node = f"marsrl.{name}{entry}"
         if isinstance(kind, type) and issubclass(kind, Settings) and not issubclass(kind, MethodConfig):
             keys |= {one.key for one in declared(kind, node)}
     for name in installed_methods():
@@ -113,7 +114,8 @@ def settings() -> frozenset[str]:
 
 def is_setting(key: str) -> bool:
     """Whether there is such a key, or a node with this beginning."""
-    parts = re.sub(r"^(marsrl\.(?:roles|reward))\.(?:\w+|<role>|…)", r"\1.<role>", key).split(".")
+    parts = re.sub(r"^(marsrl\.(?:roles|reward))\.(?:\w+|<role>|…)", r"\1.<role>", key)
+    parts = re.sub(r"^(marsrl\.policies)\.(?:\w+|<name>|…)", r"\1.<name>", parts).split(".")
     for at, part in enumerate(parts):
         if part in INSIDE and ".".join(parts[: at + 1]) in settings():
             return True

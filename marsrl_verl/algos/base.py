@@ -66,8 +66,8 @@ class BaseMethod(Method):
     def prompt_limits(cls, settings: Any, tools: MethodTools) -> PromptLimits:
         """Those of the roles in the checked `marsrl` node."""
         longest: dict[str, int | None] = {role: settings.roles[role].max_prompt_tokens for role in cls.roles}
-        if cls.external_role is not None and settings.external_solver.answers:
-            longest[cls.external_role] = None  # its prompts are not ours to measure
+        # Prompts of frozen policies are not ours to measure.
+        longest |= {role: None for role in settings.frozen_roles if role in cls.roles}
         return PromptLimits(tools.prompt_tokens, longest)
 
     def fits(self, role: str, messages: tuple[Message, ...]) -> bool:

@@ -51,7 +51,7 @@ _EVALUATION = "marsrl.evaluation."
 NODE_GPUS = 8
 """GPUs of a node of the cluster presets."""
 _OWN_GROUPS = (
-    "algo", "reward", "model", "data", "cluster", "pipeline", "external_solver", "evaluation", "training",
+    "algo", "reward", "model", "data", "cluster", "pipeline", "policies", "evaluation", "training",
 )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import astuple
 from pathlib import Path
 
@@ -35,7 +35,7 @@ def report(ctx: Context, composed: Composed) -> str:
     plan = plan_batch(ctx.config, ctx.settings)
     path = write_resolved(ctx.config)
     rounds = [*_segments(ctx), *_overlap(ctx)]
-    stages = [*_stages(plan, ctx.external_role), *ctx.method.plan_lines(ctx), *rounds]
+    stages = [*_stages(plan, ctx.frozen_roles), *ctx.method.plan_lines(ctx), *rounds]
     trains = not ctx.config.trainer.val_only
     sections = [
         _head(ctx, composed),
@@ -98,11 +98,11 @@ def _rewards(ctx: Context) -> list[str]:
     return [f"  reward {target} ({', '.join(names)})" for target, names in roles.items()]
 
 
-def _stages(plan: BatchPlan, external: str | None) -> list[str]:
+def _stages(plan: BatchPlan, frozen: Collection[str]) -> list[str]:
     rows: list[Row] = [("stage", "role", "groups/problem", "groups/step", "responses/step", "trained")]
     for one in plan.stages:
         groups = one.groups_per_problem * plan.problems
-        trained = "no, external" if one.role == external else "yes" if one.trained else "no"
+        trained = "no, frozen" if one.role in frozen else "yes" if one.trained else "no"
         counts = (one.groups_per_problem, f"{groups:,}", f"{groups * one.group_size:,}")
         rows.append((one.name, one.role, *counts, trained))
     lines = ["Stages (upper bounds: a problem ends early when no output may be an input)", *_table(rows)]
@@ -128,7 +128,7 @@ def _segments(ctx: Context) -> list[str]:
     lengths = "  ".join(
         f"{role} {segment_length(one.max_new_tokens, rounds):,}"
         for role, one in settings.roles.items()
-        if role != ctx.external_role
+        if role not in ctx.frozen_roles
     )
     least = settings.pipeline.min_group
     training = "complete" if least is None else f"in parts of at least {least} responses"
@@ -207,7 +207,7 @@ def _evaluations(ctx: Context) -> list[str]:
         return ["Evaluation", *(f"  {when}" for _, when in chosen), "  no validation file was read"]
     rows: list[Row] = [("when", "problems", "runs", "responses", "tokens")]
     for tag, when in chosen:
-        cost = evaluation_cost(ctx.settings, tag, held_out, external_solver=ctx.external_solver)
+        cost = evaluation_cost(ctx.settings, tag, held_out)
         rows.append((when, *(f"{number:,}" for number in astuple(cost))))
     return ["Evaluation (upper bounds: runs that are accepted end early)", *_table(rows)]
 

@@ -26,22 +26,19 @@ class EvaluationCost:
     """That the trained model generates."""
 
 
-def evaluation_cost(
-    settings: MarsRLConfig, tag: str, held_out: int, *, external_solver: bool = False
-) -> EvaluationCost:
-    """What an evaluation generates if no run ends early and every response is as long as its role may write.
+def evaluation_cost(settings: MarsRLConfig, tag: str, held_out: int) -> EvaluationCost:
+    """What an evaluation generates if no run ends early and every response is as long as its role may write;
+    what a frozen policy answers is not generated here.
 
     Args:
         tag: as in `evaluation_at`.
         held_out: problems in the validation files.
-        external_solver: what another model answers is not generated here.
     """
     one = evaluation_at(settings.evaluation, tag)
     problems = held_out if one.problems is None else min(held_out, one.problems)
     runs = problems * (one.samples_per_problem + one.greedy)
     method = method_class(settings.algo.name)
-    calls = dict(method.evaluation_calls(settings.algo, one))
-    if external_solver:
-        calls.pop(method.external_role or "", None)
+    every = method.evaluation_calls(settings.algo, one)
+    calls = {role: count for role, count in every.items() if role not in settings.frozen_roles}
     tokens = sum(count * settings.roles[role].max_new_tokens for role, count in calls.items())
     return EvaluationCost(problems, runs, runs * sum(calls.values()), runs * tokens)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from omegaconf import DictConfig, OmegaConf
 
+from marsrl_verl.config.adapters import adapters
 from marsrl_verl.config.batching import world_size
 from marsrl_verl.config.model_shapes import ModelShape
 from marsrl_verl.config.pools import own_pool_gpus
@@ -106,14 +107,18 @@ def estimate_memory(config: DictConfig, shape: ModelShape) -> MemoryEstimate:
     kv_per_token = 2 * shape.layers * -(-shape.kv_heads // tensor) * shape.head_size * engine_bytes
     kv_cache = _kv_cache(config, engine_weights)
     shard, ranks = shape.parameters // gpus, min(gpus, int(config.trainer.n_gpus_per_node))
+    own, reference = adapter_parameters(config, shape), compute if _has_reference(config) else 0
+    trained = own // gpus if own else shard
+    # An engine that is sent adapters alone keeps the model for when it wakes.
+    asleep = engine_weights if own and rollout.free_cache_engine else 0
     return MemoryEstimate(
         parameters=shape.parameters,
-        train_weights=shard * master,
-        gradients=shard * master,
-        optimizer=shard * master * _ADAM_STATES,
+        train_weights=(shard + own // gpus) * master,
+        gradients=trained * master,
+        optimizer=trained * master * _ADAM_STATES,
         gathered=0 if gpus == 1 else 2 * shape.layer_parameters * compute,
         activations=shape.layers * tokens * shape.hidden * per_unit,
-        accumulated=shape.parameters * master if _accumulates(fsdp) else 0,
+        accumulated=(own or shape.parameters) * master if _accumulates(fsdp) else 0,
         logits=2 * _logit_tokens(config, tokens) * shape.vocabulary * 4,
         engine_weights=engine_weights,
         kv_cache=kv_cache,
@@ -126,8 +131,14 @@ def estimate_memory(config: DictConfig, shape: ModelShape) -> MemoryEstimate:
         engine_apart=own_pool_gpus(rollout) > 0,
         overlap=config.marsrl.pipeline.overlap == Overlap.ONE_STEP.value,
         host_loading=shape.parameters * master * (ranks if shape.tied else 1),
-        host_waiting=ranks * shard * (_host_bytes(fsdp, master) + (compute if _has_reference(config) else 0)),
+        host_waiting=ranks * (_host_bytes(fsdp, master, shard, trained) + shard * reference + asleep),
     )
+
+
+def adapter_parameters(config: DictConfig, shape: ModelShape) -> int:
+    """Parameters of all LoRA adapters; 0 where the model itself is trained."""
+    each = int(config.actor_rollout_ref.model.lora_rank) * shape.linear_ends * shape.layers
+    return each * len(adapters(config.actor_rollout_ref.rollout))
 
 
 def _accumulates(fsdp: DictConfig) -> bool:
@@ -139,15 +150,23 @@ def _logit_tokens(config: DictConfig, tokens: int) -> int:
     return min(tokens, _FUSED_CHUNK) if config.actor_rollout_ref.model.use_fused_kernels else tokens
 
 
-def _host_bytes(fsdp: DictConfig, master: int) -> int:
-    """Bytes per parameter of the training state that lie in main memory."""
+def _host_bytes(fsdp: DictConfig, master: int, shard: int, trained: int) -> int:
+    """Bytes of a rank's training state that lie in main memory.
+
+    Args:
+        shard: its parameters.
+        trained: those of them that have gradients and moments.
+    """
     if fsdp.offload_policy:
-        return master * (2 + _ADAM_STATES)
-    return master * (int(bool(fsdp.param_offload)) + _ADAM_STATES * int(bool(fsdp.optimizer_offload)))
+        return master * (shard + trained * (1 + _ADAM_STATES))
+    weights, moments = int(bool(fsdp.param_offload)), _ADAM_STATES * int(bool(fsdp.optimizer_offload))
+    return master * (shard * weights + trained * moments)
 
 
 def _has_reference(config: DictConfig) -> bool:
-    """verl keeps the reference policy in main memory."""
+    """verl keeps the reference policy in main memory; with adapters it is the model without them."""
+    if adapters(config.actor_rollout_ref.rollout):
+        return False
     in_reward = OmegaConf.select(config, "algorithm.use_kl_in_reward")
     return bool(config.actor_rollout_ref.actor.use_kl_loss or in_reward)
 
@@ -172,7 +191,8 @@ def assumptions(config: DictConfig, estimate: MemoryEstimate) -> list[str]:
     actor = config.actor_rollout_ref.actor
     fsdp = actor.fsdp_config
     lines = [
-        f"training state in {fsdp.model_dtype}: weights, gradients and two AdamW moments, sharded over "
+        f"training state in {fsdp.model_dtype}: weights, gradients and two AdamW moments"
+        f"{' of the adapters alone' if adapters(config.actor_rollout_ref.rollout) else ''}, sharded over "
         f"{world_size(config)} rank{'s' if world_size(config) != 1 else ''}",
         f"one micro-batch of {int(actor.ppo_max_token_len_per_gpu):,} tokens per rank; logits and their "
         "gradient in float32"

@@ -22,6 +22,9 @@ class ModelShape:
     """Parameters of one layer, all experts included."""
     tied: bool = False
     """Input and output embeddings are the same parameters."""
+    linear_ends: int = 0
+    """Inputs and outputs of a layer's linear maps together, experts apart: an adapter of rank r on all of
+    them has r times as many parameters."""
 
 
 _NAMES = (
@@ -67,6 +70,9 @@ def shape_from_config(config: Mapping[str, Any]) -> ModelShape | None:
         parameters=embeddings + layers * layer + hidden,
         layer_parameters=layer,
         tied=bool(config.get("tie_word_embeddings")),
+        linear_ends=4 * hidden
+        + 2 * head_size * (heads + kv_heads)
+        + (0 if config.get("num_experts") else 3 * (hidden + int(config["intermediate_size"]))),
     )
 
 

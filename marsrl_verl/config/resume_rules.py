@@ -42,10 +42,10 @@ ACTS = (
     "marsrl.evaluation.every", "marsrl.evaluation.greedy",
     # Limits of a call, and how many at once: a score that comes is the same.
     "marsrl.reward.*.timeout_s", "marsrl.reward.*.kwargs.processes",
-    "marsrl.external_solver.endpoint.base_urls", "marsrl.external_solver.endpoint.api_key_env",
-    "marsrl.external_solver.endpoint.api_key_file",
-    "marsrl.external_solver.endpoint.timeout_s", "marsrl.external_solver.endpoint.max_concurrent_requests",
-    "marsrl.external_solver.endpoint.retries", "marsrl.external_solver.endpoint.backoff_s",
+    "marsrl.policies.*.endpoint.base_urls", "marsrl.policies.*.endpoint.api_key_env",
+    "marsrl.policies.*.endpoint.api_key_file",
+    "marsrl.policies.*.endpoint.timeout_s", "marsrl.policies.*.endpoint.max_concurrent_requests",
+    "marsrl.policies.*.endpoint.retries", "marsrl.policies.*.endpoint.backoff_s",
     # Loss, optimizer, sizes of batches, how the ranks and the engine compute.
     "actor_rollout_ref.actor", "actor_rollout_ref.ref", "actor_rollout_ref.rollout",
     "actor_rollout_ref.nccl_timeout",
@@ -68,13 +68,15 @@ ACTS = (
 
 FOLDER = (
     "data.val_files", "data.val_max_samples", "trainer.default_local_dir",
-    "marsrl.evaluation", "marsrl.prompts", "marsrl.reward", "marsrl.roles", "marsrl.external_solver",
+    "marsrl.evaluation", "marsrl.prompts", "marsrl.reward", "marsrl.roles", "marsrl.policies",
     "reward.custom_reward_function", "custom_reward_function",
 )  # fmt: skip
 
 BOUND = (
     # Stages, pools, draws, and a method's state.
-    "marsrl.algo", "marsrl.pipeline", "marsrl.run.seed", "marsrl.external_solver.source",
+    "marsrl.algo", "marsrl.pipeline", "marsrl.run.seed",
+    # Whose weights are whose.
+    "marsrl.default_policy", "marsrl.policies.*.kind", "marsrl.roles.*.policy",
     # The position in the data.
     "data",
     # Weights and moments, and how they lie in the ranks' files.
@@ -98,6 +100,8 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(FOLDER, Rule.FOLDER),
     **dict.fromkeys(ACTS, Rule.ACTS),
 }
+_NAMED = ("reward", "roles", "policies")
+"""Nodes of ours with an entry for each role or policy."""
 _REFERENCE = re.compile(r"\$\{(?:oc\.select:)?(\.?[A-Za-z_][\w.]*)\s*[,}]")
 
 
@@ -110,8 +114,8 @@ def rule_of(key: str, method: type[Method] | None = None) -> Rule | None:
     parts = key.split(".")
     if method is not None and parts[:2] == ["marsrl", "algo"] and parts[2:3] and parts[2] in method.resumable:
         return Rule.ACTS
-    if parts[:2] == ["marsrl", "reward"] and len(parts) > 3:
-        parts[2] = "*"  # whatever the role
+    if parts[0] == "marsrl" and parts[1:2] and parts[1] in _NAMED and len(parts) > 3:
+        parts[2] = "*"  # whatever the role or policy
     for depth in range(len(parts), 0, -1):
         if (rule := _RULES.get(".".join(parts[:depth]))) is not None:
             return rule

@@ -15,10 +15,11 @@ from pydantic import Field, SerializeAsAny
 from marsrl_verl.algos.registry import KEY as METHOD_KEY
 from marsrl_verl.algos.registry import installed_methods, method_class
 from marsrl_verl.core.method import Method
+from marsrl_verl.core.policy import SHARED
 from marsrl_verl.core.scheduler import Mode
 from marsrl_verl.reporting.run_folder import Existing
-from marsrl_verl.rollout.external.config import ExternalSolverConfig
-from marsrl_verl.settings.choices import LossMean, OffPolicyMode, Overlap, SeededTokens
+from marsrl_verl.rollout.external.config import PolicyConfig
+from marsrl_verl.settings.choices import DefaultPolicy, LossMean, OffPolicyMode, Overlap, SeededTokens
 from marsrl_verl.settings.declaration import (
     UNSET,
     ClassSpec,
@@ -135,7 +136,7 @@ class RunConfig(Settings):
     """Most seconds of a weight sync; then the run ends."""
     progress_timeout_s: float = limits(3600.0, ge=10.0, why=_SILENT)
     """Seconds of a generation round without a new token, an answer or a score; then the run ends. A round may
-    take as long as it likes, and an external Solver and a reward their own `timeout_s`, which must be
+    take as long as it likes, and a frozen policy's endpoint and a reward their own `timeout_s`, which must be
     shorter."""
     log_rollouts: bool = True
     """Write every sample to `rollouts/step_N.jsonl`, and which of them a step trained to
@@ -183,19 +184,53 @@ class MarsRLConfig(Settings):
     (`marsrl_verl.rewards.base.RoleReward`). In presets `default` is that of all roles, but for those that the
     method scores otherwise (`Method.rewards`) and those with an entry of their own."""
     roles: dict[str, RoleSampling] = Field(default_factory=dict)
-    """Limits and sampling of each of the method's roles. Those of the role that `marsrl.external_solver`
-    plays have no effect. In presets `default` is for all roles; what an entry of a role's own leaves out is
-    taken from it."""
+    """Policy, limits and sampling of each of the method's roles; limits and sampling have no effect with a
+    frozen policy. In presets `default` is for all roles; what an entry of a role's own leaves out is taken
+    from it."""
+    default_policy: DefaultPolicy = DefaultPolicy.SHARED
+    """The policy of roles that name none: the model's own, which they share (`shared`), or a LoRA adapter of
+    its own for each of them, named as the role (`lora_per_role`)."""
+    policies: dict[str, PolicyConfig] = Field(default_factory=dict)
+    """Further policies, by name."""
     pipeline: PipelineConfig = Field(default_factory=PipelineConfig)
     """What is decoded when."""
     training: TrainingConfig = Field(default_factory=TrainingConfig)
     """How the trainer computes."""
     off_policy: OffPolicyConfig = Field(default_factory=OffPolicyConfig)
     """Which probabilities the loss compares the current ones with."""
-    external_solver: ExternalSolverConfig = Field(default_factory=ExternalSolverConfig)
-    """A Solver that is not trained here."""
     evaluation: SerializeAsAny[EvaluationConfig] = Field(default_factory=EvaluationConfig)
     """When and how what is trained is measured."""
+
+    def policy_of(self, role: str) -> str:
+        """The name of a role's policy."""
+        return policy_name(role, self.roles[role].policy, self.default_policy)
+
+    @property
+    def frozen_roles(self) -> dict[str, str]:
+        """The roles that are not trained here, with the names of their policies."""
+        names = {role: self.policy_of(role) for role in self.roles}
+        return {
+            role: name
+            for role, name in names.items()
+            if name in self.policies and not self.policies[name].kind.trained
+        }
+
+    @property
+    def frozen_policies(self) -> dict[str, PolicyConfig]:
+        """The policies of these roles, by name."""
+        return {name: self.policies[name] for name in dict.fromkeys(self.frozen_roles.values())}
+
+
+def policy_name(role: str, named: str | None, usual: str) -> str:
+    """The name of a role's policy.
+
+    Args:
+        named: `marsrl.roles.<role>.policy`.
+        usual: `marsrl.default_policy`.
+    """
+    if named is not None:
+        return named
+    return role if usual == DefaultPolicy.LORA_PER_ROLE.value else SHARED
 
 
 class RootSettings(Settings):
@@ -263,6 +298,8 @@ BY_ROLE: dict[str, type[Settings]] = {"roles": RoleSampling, "reward": RewardSpe
 """Nodes that have an entry for each role of the method."""
 DEFAULT = "default"
 """In presets, an entry for all roles."""
+BY_NAME: dict[str, type[Settings]] = {**BY_ROLE, "policies": PolicyConfig}
+"""Nodes of entries."""
 
 
 def _role_issues(name: str, node: Any, roles: tuple[str, ...]) -> list[ConfigIssue]:
@@ -307,6 +344,8 @@ def with_defaults(node: dict[str, Any]) -> dict[str, Any]:
         entries = {role: _filled(usual[role], given.get(role, {})) for role in roles}
         left = {*entries, *others, DEFAULT}
         filled[name] = {**entries, **{role: one for role, one in given.items() if role not in left}}
+    if isinstance(given := node.get("policies", {}), dict):
+        filled["policies"] = {name: _filled(defaults(PolicyConfig), one) for name, one in given.items()}
     return filled
 
 

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from marsrl_verl.algos.registry import installed_methods, method_class
-from marsrl_verl.config.schema import BY_ROLE, MarsRLConfig, RootSettings
+from marsrl_verl.config.schema import BY_NAME, BY_ROLE, MarsRLConfig, RootSettings
 from marsrl_verl.settings.declaration import UNSET, MethodConfig, Settings
 from marsrl_verl.settings.evaluation import EvaluationConfig
 from marsrl_verl.settings.reading import Declared, declared
@@ -31,7 +31,7 @@ def page(methods: Iterable[str]) -> str:
     Args:
         methods: names of the methods whose settings it has.
     """
-    parts = [_HEAD, _section("Root keys", RootSettings, ""), *_nodes()]
+    parts = [_HEAD, _section("Root keys", RootSettings, ""), _own_values(), *_nodes()]
     for name in methods:
         method = method_class(name)
         parts.append(_section(f"`marsrl.algo` with `name: {name}`", method.Config, "marsrl.algo"))
@@ -41,12 +41,19 @@ def page(methods: Iterable[str]) -> str:
     return "\n".join(parts)
 
 
+def _own_values() -> str:
+    """A table of what is a value of the `marsrl` node itself."""
+    values = [one for one in declared(MarsRLConfig, "marsrl") if one.key.count(".") == 1]
+    rows = [_row(one, "marsrl") for one in values if one.key.rpartition(".")[2] not in BY_NAME]
+    return "\n".join(["## `marsrl`", "", "| key | takes | default | |", "|---|---|---|---|", *rows, ""])
+
+
 def _nodes() -> list[str]:
     sections = []
     for name, field in MarsRLConfig.model_fields.items():
-        kind: Any = BY_ROLE.get(name, field.annotation)
-        if name in BY_ROLE:
-            key = f"marsrl.{name}.<role>"
+        kind: Any = BY_NAME.get(name, field.annotation)
+        if name in BY_NAME:
+            key = f"marsrl.{name}.<{'role' if name in BY_ROLE else 'name'}>"
             sections.append(_section(f"`{key}`", kind, key))
             continue
         if not (isinstance(kind, type) and issubclass(kind, Settings)) or issubclass(kind, MethodConfig):

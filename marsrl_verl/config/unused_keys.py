@@ -124,14 +124,11 @@ INERT_KEYS = tuple(
 )
 """What the trainer does not use, and what to set instead."""
 
-_LORA = "The engine's servers do not get an adapter: they would decode with the weights as they were."
-_LORA_FIX = "Leave it out: all weights are trained."
+_LORA_FIX = "Leave it out; actor_rollout_ref.model.lora_rank (policies=lora) trains new adapters."
 
 FIXED_KEYS: tuple[Inert, ...] = (
-    Inert("actor_rollout_ref.model.lora_rank", _LORA, _LORA_FIX),
-    Inert("actor_rollout_ref.model.lora_alpha", _LORA, _LORA_FIX),
-    Inert("actor_rollout_ref.model.lora_adapter_path", _LORA, _LORA_FIX),
-    Inert("actor_rollout_ref.model.lora", _LORA, _LORA_FIX),
+    Inert("actor_rollout_ref.model.lora_adapter_path", "Adapters begin at nothing here.", _LORA_FIX),
+    Inert("actor_rollout_ref.model.lora", "verl's Megatron engine alone reads it.", _LORA_FIX),
     Inert(
         "data.validation_shuffle",
         "Held-out problems are paired by position, before training with after.",

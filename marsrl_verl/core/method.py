@@ -173,8 +173,8 @@ class RunView(Protocol):
         """Whether the run trains on the processor."""
 
     @property
-    def external_solver(self) -> bool:
-        """Whether another model than the trained one answers for `Method.external_role`."""
+    def frozen_roles(self) -> Mapping[str, str]:
+        """The roles that are not trained here, with the names of their policies."""
 
     def get(self, key: str) -> Any:
         """The value of any dotted key, verl's included; None where it is missing."""
@@ -224,8 +224,8 @@ class Method(ABC):
     """The rollout programs of its requests: a built-in one's name, or `package.module:Class`."""
     rollout: ClassVar[str] = "single_call"
     """The one that answers a problem in the evaluation that methods have by default."""
-    external_role: ClassVar[str | None] = None
-    """The role that another model may play (`marsrl.external_solver`)."""
+    text_roles: ClassVar[frozenset[str]] = frozenset()
+    """Roles of which text is enough: a frozen policy may play them (`marsrl.policies`)."""
     records_log_probs: ClassVar[bool] = False
     """Whether `marsrl.off_policy.mode = recorded` finds the trainer's log-probabilities of a sample."""
     group_relative: ClassVar[bool] = True

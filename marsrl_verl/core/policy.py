@@ -4,21 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from enum import Enum
 from typing import Any
 
+from marsrl_verl.settings.choices import Choice
 
-class PolicyKind(str, Enum):
+
+class PolicyKind(Choice):
     """What a policy is made of."""
 
-    FULL = "full"
+    MODEL = "model"
     """A model of its own."""
     LORA = "lora"
-    """An adapter on a base that several policies share."""
+    """An adapter on the frozen model, which all adapters share."""
     ENDPOINT = "endpoint"
     """A frozen model behind an OpenAI-compatible endpoint."""
-    ANSWERS = "answers"
+    JSONL = "jsonl"
     """A file of recorded answers."""
+
+    @property
+    def trained(self) -> bool:
+        """Whether it has weights of ours."""
+        return self in (PolicyKind.MODEL, PolicyKind.LORA)
 
 
 SHARED = "policy"
@@ -30,14 +36,12 @@ class Policy:
     """A named set of weights."""
 
     name: str = SHARED
-    kind: PolicyKind = PolicyKind.FULL
-    base: str | None = None
-    """The policy on whose weights an adapter sits."""
+    kind: PolicyKind = PolicyKind.MODEL
 
     @property
     def trained(self) -> bool:
         """Whether it has weights of ours. Of the others only text is known: they give no sequences."""
-        return self.kind in (PolicyKind.FULL, PolicyKind.LORA)
+        return self.kind.trained
 
 
 class PolicySet:
@@ -51,7 +55,7 @@ class PolicySet:
         roles: role -> name of its policy; roles that are absent use the only policy with weights.
 
     Raises:
-        ValueError: names are not distinct, or a role or base names no policy.
+        ValueError: names are not distinct, or a role names no policy.
     """
 
     def __init__(
@@ -61,12 +65,10 @@ class PolicySet:
         if len(self._policies) != len(policies) or not policies:
             raise ValueError(f"policies need distinct names, found {[policy.name for policy in policies]}")
         self._roles = dict(roles or {})
-        named = [*((f"role {role}", name) for role, name in self._roles.items())]
-        named += [(f"policy {one.name}", one.base) for one in policies if one.base is not None]
-        for whose, name in named:
+        for role, name in self._roles.items():
             if name not in self._policies:
                 raise ValueError(
-                    f"{whose} names the policy {name!r}, known: {', '.join(sorted(self._policies))}"
+                    f"role {role} names the policy {name!r}, known: {', '.join(sorted(self._policies))}"
                 )
         self.trained = tuple(sorted(name for name, one in self._policies.items() if one.trained))
         """Names of the policies with weights of ours, sorted."""
@@ -86,6 +88,9 @@ class PolicySet:
                 f"role {role!r} has no policy; roles with one: {', '.join(sorted(self._roles))}; policies: "
                 f"{', '.join(sorted(self._policies))}"
             )
+        return self._policies[name]
+
+    def __getitem__(self, name: str) -> Policy:
         return self._policies[name]
 
     def version(self, name: str) -> int:

@@ -117,7 +117,7 @@ def _right(one: Trajectory) -> bool | None:
 
 
 def _lengths(members: list[Trajectory]) -> dict[str, float]:
-    """Lengths of the responses; an external Solver's answers have none in tokens of ours."""
+    """Lengths of the responses; a frozen policy's answers have none in tokens of ours."""
     own = [one for one in members if not one.external]
     if not own:
         return {}

@@ -1,4 +1,4 @@
-"""A failed request is data; many without one answer are a broken engine, Solver or program."""
+"""A failed request is data; many without one answer are a broken engine, endpoint or program."""
 
 from __future__ import annotations
 
@@ -10,8 +10,6 @@ from marsrl_verl.rollout.generation import EngineUnavailableError
 
 LEAST_REQUESTS = 8
 """Fewer failed requests in a row than these may be their own fault; they add up over rounds."""
-_SOURCES = {False: "the engine", True: "the external Solver (marsrl.external_solver)"}
-"""Who was asked, by whether it is another model."""
 
 
 class ProgramFailedError(RuntimeError):
@@ -19,28 +17,41 @@ class ProgramFailedError(RuntimeError):
 
 
 class RequestWatch:
-    """Looks at what the engine, the external Solver and the rollout programs brought in every round, each by
+    """Looks at what the engine, each frozen policy and each rollout program brought in every round, each by
     itself."""
 
     def __init__(self) -> None:
         self._failed_in_a_row: dict[str, int] = {}
 
-    def look(self, trajectories: Iterable[Trajectory], programs: Mapping[str, str] | None = None) -> None:
+    def look(
+        self,
+        trajectories: Iterable[Trajectory],
+        programs: Mapping[str, str] | None = None,
+        policies: Mapping[str, str] | None = None,
+    ) -> None:
         """Look at one round. A prompt that was never sent and messages that the chat template refuses say
         nothing about who would have answered, and an engine's failure nothing about a program.
 
         Args:
             trajectories: of the round.
             programs: the rollout program of each of its groups, by group id.
+            policies: the name of each group's policy, by group id.
 
         Raises:
-            EngineUnavailableError: the last `LEAST_REQUESTS` or more requests of one of the first two all
-                failed, those of this round among them.
+            EngineUnavailableError: the last `LEAST_REQUESTS` or more requests of the engine or of a
+                frozen policy all failed, those of this round among them.
             ProgramFailedError: those of a program did.
         """
-        found, programs = list(trajectories), programs or {}
-        for external, source in _SOURCES.items():
-            sent = [one for one in found if one.external is external and _was_sent(one)]
+        found, programs, policies = list(trajectories), programs or {}, policies or {}
+        by_source: dict[str, list[Trajectory]] = {}
+        for one in found:
+            if _was_sent(one):
+                name = policies.get(one.group_id, "?")
+                source = (
+                    f"the frozen policy {name} (marsrl.policies.{name})" if one.external else "the engine"
+                )
+                by_source.setdefault(source, []).append(one)
+        for source, sent in by_source.items():
             if broken := self._broken(source, sent, [one for one in sent if one.finish.failed]):
                 raise EngineUnavailableError(broken)
         for name in sorted(set(programs.values())):
@@ -71,5 +82,5 @@ def _was_sent(one: Trajectory) -> bool:
 
 
 def _request(one: Trajectory) -> str:
-    """The engine answers a group with one request, an external Solver each trajectory with its own."""
+    """The engine answers a group with one request, a frozen policy each trajectory with its own."""
     return one.trajectory_id if one.external and one.failed_by is None else one.group_id

@@ -47,6 +47,13 @@ class Overlap(Choice):
     """The next step's generation round runs while a step trains (one-step off-policy)."""
 
 
+class DefaultPolicy(Choice):
+    """The policy of roles that name none."""
+
+    SHARED = "shared"
+    LORA_PER_ROLE = "lora_per_role"
+
+
 class SeededTokens(Choice):
     """Which responses have a random generator of their own."""
 

@@ -141,7 +141,11 @@ class RewardSpec(ClassSpec):
 
 
 class RoleSampling(Settings):
-    """How one role's tokens are drawn."""
+    """Whose tokens a role's are, and how they are drawn."""
+
+    policy: str | None = None
+    """Name of its policy: one of `marsrl.policies`, or `policy`, the model's own; null: by
+    `marsrl.default_policy`."""
 
     max_prompt_tokens: int = limits(1024, ge=1, why="a prompt has a token")
     """Inputs with a longer prompt are not eligible (never truncated)."""

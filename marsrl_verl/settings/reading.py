@@ -76,8 +76,10 @@ def without_effect(node: Settings, key: str) -> Iterator[ConfigIssue]:
         if needs is None and isinstance(node, Switched) and name != "enabled":
             needs = Needs("enabled", True)
         if needs is None or getattr(node, needs.name) == needs.value:
-            if isinstance(value, Settings):
-                yield from without_effect(value, f"{key}.{name}")
+            below = value if isinstance(value, dict) else {"": value}
+            for entry, one in below.items():
+                if isinstance(one, Settings):
+                    yield from without_effect(one, f"{key}.{name}.{entry}".rstrip("."))
             continue
         owner, path, names = (
             (value, f"{key}.{name}", ()) if isinstance(value, Settings) else (node, key, (name,))

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from omegaconf import DictConfig
 
 from marsrl_verl.algos.registry import method_class
+from marsrl_verl.config.adapters import adapters
 from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.core.method import Method, MethodTools
@@ -17,7 +20,6 @@ from marsrl_verl.core.scheduler import Scheduler
 from marsrl_verl.rewards.loading import load_class
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.rollout.external.api_key import read_api_key
-from marsrl_verl.rollout.external.config import SolverSource
 from marsrl_verl.rollout.external.plan import workers_part
 from marsrl_verl.rollout.external.questions import all_questions, open_source
 from marsrl_verl.rollout.external.solver import AnswerSource
@@ -76,51 +78,53 @@ def build_scheduler(settings: MarsRLConfig, method: Method) -> Scheduler:
     )
 
 
-_KINDS = {SolverSource.ENDPOINT: PolicyKind.ENDPOINT, SolverSource.JSONL: PolicyKind.ANSWERS}
-_EXTERNAL = "external_solver"
+def policy_set(config: DictConfig) -> PolicySet:
+    """The policies of the roles."""
+    settings = typed_settings(config)
+    roles = {role: settings.policy_of(role) for role in settings.roles}
+    kinds = {name: one.kind for name, one in settings.policies.items()}
+    kinds |= dict.fromkeys(adapters(config.actor_rollout_ref.rollout), PolicyKind.LORA)
+    policies = [Policy(name, kinds.get(name, PolicyKind.MODEL)) for name in dict.fromkeys(roles.values())]
+    return PolicySet(policies, roles)
 
 
-def policy_set(settings: MarsRLConfig) -> PolicySet:
-    """The policies of the run: the trained model for every role, or for all but the one that another model
-    plays (`marsrl.external_solver`)."""
-    kind = _KINDS.get(SolverSource(settings.external_solver.source))
-    role = method_class(settings.algo.name).external_role
-    if kind is None or role is None:
-        return PolicySet()
-    return PolicySet((Policy(), Policy(_EXTERNAL, kind)), {role: _EXTERNAL})
-
-
-def answer_sources(config: DictConfig, api_key: str | None = None) -> dict[str, AnswerSource]:
-    """Who answers for the policies that are not trained, by name.
+def answer_sources(
+    config: DictConfig, api_keys: Mapping[str, str] = MappingProxyType({})
+) -> dict[str, AnswerSource]:
+    """Who answers for the frozen policies, by name.
 
     Args:
         config: the whole configuration.
-        api_key: of the endpoint, where it wants one.
+        api_keys: by policy, of endpoints that want one.
 
     Raises:
-        AnswerFileError: the file of answers can't be used.
+        AnswerFileError: a file of answers can't be used.
     """
     settings = typed_settings(config)
-    one, seed = settings.external_solver, settings.run.seed
-    source = SolverSource(one.source)
-    if source is SolverSource.NONE:
-        return {}
-    if source is SolverSource.JSONL:
-        return {_EXTERNAL: open_source(one.jsonl, seed, all_questions(config))}
-    from marsrl_verl.rollout.external.endpoint import EndpointSource
+    seed = settings.run.seed
+    sources: dict[str, AnswerSource] = {}
+    for name, one in settings.frozen_policies.items():
+        if one.kind is PolicyKind.JSONL:
+            sources[name] = open_source(one.jsonl, seed, all_questions(config, one.jsonl.id_column))
+            continue
+        from marsrl_verl.rollout.external.endpoint import EndpointSource
 
-    concurrency = workers_part(config, one.endpoint)
-    return {_EXTERNAL: EndpointSource(one.endpoint, api_key=api_key, concurrency=concurrency, seed=seed)}
+        concurrency, key = workers_part(config, one.endpoint), api_keys.get(name)
+        sources[name] = EndpointSource(one.endpoint, name, api_key=key, concurrency=concurrency, seed=seed)
+    return sources
 
 
-def endpoint_key(config: DictConfig) -> str | None:
-    """The key of the external Solver's endpoint as the driver finds it; None where none is wanted.
+def endpoint_keys(config: DictConfig) -> dict[str, str]:
+    """The keys of frozen policies' endpoints as the driver finds them, by policy, where one is wanted.
 
     Raises:
-        ApiKeyError: it is not where the settings say.
+        ApiKeyError: one is not where the settings say.
     """
-    settings = typed_settings(config).external_solver
-    return read_api_key(settings.endpoint) if settings.source is SolverSource.ENDPOINT else None
+    frozen = typed_settings(config).frozen_policies
+    found = {
+        name: read_api_key(one.endpoint) for name, one in frozen.items() if one.kind is PolicyKind.ENDPOINT
+    }
+    return {name: key for name, key in found.items() if key is not None}
 
 
 def chat_tokenizer(config: DictConfig, tokenizer: Any) -> ChatTokenizer:

@@ -1,4 +1,4 @@
-"""Files of answers for an external Solver, and data that they answer."""
+"""Files of answers for a frozen Solver, and data that they answer."""
 
 from __future__ import annotations
 

@@ -69,7 +69,7 @@ def put(tree: dict, key: str, value: object) -> None:
     """Set a dotted key of nested dictionaries."""
     *parents, last = key.split(".")
     for parent in parents:
-        tree = tree[parent]
+        tree = tree.setdefault(parent, {})
     tree[last] = value
 
 

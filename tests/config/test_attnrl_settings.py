@@ -87,14 +87,14 @@ def test_refused(checked, case):
     assert_checks_refuse(checked, *REFUSED[case])
 
 
-def test_an_external_solver_is_refused(run):
+def test_a_frozen_solver_is_refused(run):
     done = run(
         "algo=attnrl",
-        "external_solver=endpoint",
-        "marsrl.external_solver.endpoint.base_urls=[http://host:8000/v1]",
-        "marsrl.external_solver.endpoint.model=m",
+        "policies=solver_endpoint",
+        "marsrl.policies.solver.endpoint.base_urls=[http://host:8000/v1]",
+        "marsrl.policies.solver.endpoint.model=m",
     )
-    assert_refused(done, "marsrl.external_solver.source = endpoint", "Set it to none")
+    assert_refused(done, "marsrl.roles.solver.policy = solver", "attnrl needs the tokens")
 
 
 @pytest.mark.parametrize(

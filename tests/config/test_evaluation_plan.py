@@ -9,6 +9,7 @@ from marsrl_verl.algos.marsrl.config import Config
 from marsrl_verl.algos.marsrl.evaluation.config import Evaluation, InBetween
 from marsrl_verl.config.evaluation_plan import EvaluationCost, evaluation_at, evaluation_cost
 from marsrl_verl.config.schema import MarsRLConfig
+from marsrl_verl.rollout.external.config import PolicyConfig
 from marsrl_verl.settings.declaration import RoleSampling
 
 BETWEEN = "marsrl.evaluation.in_between"
@@ -50,10 +51,13 @@ def test_costs_by_hand():
     assert evaluation_cost(one, "after", 130) == EvaluationCost(100, 3200, 99_200, 992_000)
     assert evaluation_cost(one, "step_20", 130) == EvaluationCost(8, 16, 16, 1600)
     assert evaluation_cost(one, "after", 30).problems == 30
-    # Greedily once more; an external Solver's answers are not ours.
+    # Greedily once more; a frozen policy's answers are not ours.
     plain = settings(Evaluation(correction_rounds=1))
     assert evaluation_cost(plain, "before", 10) == EvaluationCost(10, 20, 80, 20 * 121)
-    assert evaluation_cost(plain, "before", 10, external_solver=True) == EvaluationCost(10, 20, 60, 20 * 21)
+    frozen = PolicyConfig(kind="endpoint")
+    behind = plain.model_copy(update={"policies": {"big": frozen}})
+    behind.roles["solver"].policy = "big"
+    assert evaluation_cost(behind, "before", 10) == EvaluationCost(10, 20, 60, 20 * 21)
 
 
 REFUSED = {

@@ -1,4 +1,4 @@
-"""The file of an external Solver's answers: every problem that is asked must have some."""
+"""The file of a frozen Solver's answers: every problem that is asked must have some."""
 
 from __future__ import annotations
 
@@ -10,13 +10,17 @@ from messages import assert_message
 
 from marsrl_verl.settings.issues import ConfigError
 
-JSONL = "marsrl.external_solver.jsonl"
-FILED = {"marsrl.algo.train_roles": ["verifier", "corrector"], "marsrl.external_solver.source": "jsonl"}
+JSONL = "marsrl.policies.solver.jsonl"
+FILED = {
+    "marsrl.algo.train_roles": ["verifier", "corrector"],
+    "marsrl.policies.solver.kind": "jsonl",
+    "marsrl.roles.solver.policy": "solver",
+}
 
 
 def test_a_file_with_answers_to_every_problem(checked, tmp_path):
     path = write_answers(tmp_path / "a.jsonl", {"question": "1 + 1", "answers": ["2", "3"]})
-    found = checked({**FILED, f"{JSONL}.path": path}).external_answers
+    found = checked({**FILED, f"{JSONL}.path": path}).external_answers["solver"]
     assert found.count("1 + 1") == 2
 
 
@@ -90,7 +94,7 @@ def test_only_problems_that_are_asked_need_answers(checked, split, tmp_path, cha
 
 def test_lines_can_be_named_by_a_column_of_the_data(checked, split, tmp_path):
     filed = answers_to(tmp_path / "a.jsonl", 0, 1, 2, 3, 100, "101", 102, key="id")
-    found = checked({**split, **filed, f"{JSONL}.id_column": "extra_info.index"}).external_answers
+    found = checked({**split, **filed, f"{JSONL}.id_column": "extra_info.index"}).external_answers["solver"]
     assert [found.names(question) for question in ("t0", "v2")] == [("0",), ("102",)]
 
 

@@ -40,7 +40,7 @@ HUB_IDS = {
 
 
 def test_all_groups_are_covered():
-    groups = {"algo", "reward", "model", "data", "cluster", "pipeline", "external_solver", "evaluation"}
+    groups = {"algo", "reward", "model", "data", "cluster", "pipeline", "policies", "evaluation"}
     assert set(OPTIONS) == groups | {"training", "model_engine"}
     covered = [{row[i] for row in PAIRS} for i in range(2, 7)]
     for group, found in zip(DEALT, covered, strict=True):
@@ -206,8 +206,8 @@ def test_the_published_model_is_evaluated_as_in_its_paper():
     assert small == Evaluation(temperature=0.6, top_p=0.95, greedy=False)
 
 
-def test_an_external_solver_is_not_evaluated_alone():
-    served = evaluated(BIG, "actor_rollout_ref.model.path=x", "external_solver=endpoint")
+def test_a_frozen_solver_is_not_evaluated_alone():
+    served = evaluated(BIG, "actor_rollout_ref.model.path=x", "policies=solver_endpoint")
     assert (served.every, served.in_between.solver_only) == (0, False)
 
 

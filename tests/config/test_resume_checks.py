@@ -24,7 +24,7 @@ pytestmark = pytest.mark.slow
 
 MODE, PATH, LOCAL = "trainer.resume_mode", "trainer.resume_from_path", "trainer.default_local_dir"
 ROLES = (SOLVER, VERIFIER, CORRECTOR)
-JSONL = "marsrl.external_solver.jsonl"
+JSONL = "marsrl.policies.solver.jsonl"
 RESUME = {"name": "old", "marsrl.run.existing": "resume"}
 
 
@@ -129,7 +129,7 @@ def test_every_setting_is_in_a_class(composed):
     "key",
     [
         *(f"marsrl.reward.{role}.{name}" for role in ROLES for name in ("timeout_s", "kwargs.processes")),
-        "marsrl.external_solver.endpoint.api_key_file",
+        "marsrl.policies.solver.endpoint.api_key_file",
     ],
 )
 def test_limits_and_keys_may_change(key):
@@ -199,7 +199,8 @@ def old_external_run(checked, tmp_path):
     settings = {
         "name": "old",
         "marsrl.algo.train_roles": ["verifier", "corrector"],
-        "marsrl.external_solver.source": "jsonl",
+        "marsrl.policies.solver.kind": "jsonl",
+        "marsrl.roles.solver.policy": "solver",
         f"{JSONL}.path": path,
     }
     context = checked(settings)
@@ -212,12 +213,13 @@ def old_external_run(checked, tmp_path):
     return {**settings, **RESUME}
 
 
-def test_an_external_solver_stays_the_same(checked, old_external_run, tmp_path):
+def test_a_frozen_policy_stays_the_same(checked, old_external_run, tmp_path):
     checked(old_external_run)
     other = write_answers(tmp_path / "b.jsonl", {"question": "1 + 1", "answers": ["2"]})
     refused(checked, {**old_external_run, f"{JSONL}.path": other}, f"{JSONL}.path", "a.jsonl")
-    own = {name: value for name, value in old_external_run.items() if "external" not in name}
-    refused(checked, own, "marsrl.external_solver.source", "has jsonl")
+    own = {name: value for name, value in old_external_run.items() if "policies" not in name}
+    own["marsrl.roles.solver.policy"] = None
+    refused(checked, own, "marsrl.roles.solver.policy", "has solver")
     write_answers(tmp_path / "a.jsonl", {"question": "1 + 1", "answers": ["2", "3"]})
     refused(checked, old_external_run, f"{JSONL}.path", "when the run began")
 

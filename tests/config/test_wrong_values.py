@@ -107,8 +107,7 @@ SETTINGS = {
     ),
     "older place": ({f"{ACTOR}.ulysses_sequence_parallel_size": 2}, "fsdp_config.ulysses"),
     "engine of a part": ({f"{ACTOR}.fsdp_config.strategy": "fsdp"}, "fsdp2"),
-    "LoRA": ({f"{MODEL}.lora_rank": 8}, "adapter"),
-    "LoRA node": ({f"{MODEL}.lora.rank": 8}, "adapter"),
+    "LoRA node": ({f"{MODEL}.lora.rank": 8}, "Megatron"),
     "LoRA adapter": ({f"{MODEL}.lora_adapter_path": "x"}, "adapter"),
     "mean without its scale": (
         {f"{ACTOR}.loss_agg_mode": "seq-mean-token-sum-norm"},

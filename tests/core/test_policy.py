@@ -8,8 +8,8 @@ from marsrl_verl.core.policy import Policy, PolicyKind, PolicySet
 
 TWO = (Policy("meta"), Policy("reason"))
 MIXED = (
-    Policy("base"), Policy("adapter", PolicyKind.LORA, base="base"),
-    Policy("judge", PolicyKind.ENDPOINT), Policy("file", PolicyKind.ANSWERS),
+    Policy("base"), Policy("adapter", PolicyKind.LORA),
+    Policy("judge", PolicyKind.ENDPOINT), Policy("file", PolicyKind.JSONL),
 )  # fmt: skip
 
 
@@ -77,7 +77,6 @@ def test_an_error_changes_no_version():
         ((), {}, "policies need distinct names"),
         ((Policy(), Policy()), {}, r"policies need distinct names, found \['policy', 'policy'\]"),
         (TWO, {"solver": "mata"}, "role solver names the policy 'mata', known: meta, reason"),
-        ((Policy("a", PolicyKind.LORA, base="b"),), {}, "policy a names the policy 'b', known: a"),
     ],
 )
 def test_names_that_fit_nothing_are_refused(policies, roles, message):

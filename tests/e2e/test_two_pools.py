@@ -1,4 +1,4 @@
-"""Engines on a pool of their own behind an external Solver with a key: the weights they get, the sockets that
+"""Engines on a pool of their own behind a frozen Solver with a key: the weights they get, the sockets that
 listen, and who reads the key."""
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from watching import Seen, watched
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 KEY = "sk-canary-7f3a91c2e5"
-NODE = "marsrl.external_solver.endpoint"
+NODE = "marsrl.policies.solver.endpoint"
 
 
 @contextmanager
@@ -58,7 +58,7 @@ def run_watched(root: Path, *overrides: str) -> tuple[Seen, TrainingRun]:
         words = command(
             root,
             name,
-            "external_solver=endpoint",
+            "policies=solver_endpoint",
             "pipeline=overlapped_two_pools",
             f"{NODE}.base_urls=[{url}]",
             f"{NODE}.model=big",

@@ -1,4 +1,4 @@
-"""Answers of an external Solver from a file: what is read, what is refused, what is drawn."""
+"""Answers of a frozen Solver from a file: what is read, what is refused, what is drawn."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An external Solver behind an endpoint: what is asked, what becomes of each answer. The server is real."""
+"""A frozen policy behind an endpoint: what is asked, what becomes of each answer. The server is real."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def solve(
             config = EndpointConfig(
                 base_urls=[*more_urls, *urls], **{"model": "big", "backoff_s": 0.01, "retries": 2, **settings}
             )
-            source = EndpointSource(config, api_key=api_key, concurrency=concurrency, seed=1)
+            source = EndpointSource(config, "big", api_key=api_key, concurrency=concurrency, seed=1)
             return await trajectories_of(source, requests or [asked()])
 
     return asyncio.run(run())
@@ -305,7 +305,7 @@ def test_an_answer_that_takes_too_long_is_given_up():
     server = Server(slow)
     (one,) = solve(server, requests=[asked(n=1)], timeout_s=0.2)
     assert (one.finish, len(server.bodies)) == (FinishReason.ERROR, 1)
-    assert "marsrl.external_solver.endpoint.timeout_s = 0.2" in one.detail
+    assert "marsrl.policies.big.endpoint.timeout_s = 0.2" in one.detail
 
 
 def test_servers_take_turns():
@@ -356,7 +356,7 @@ def test_a_proxy_of_the_environment_is_used(monkeypatch):
         monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{port}")
         monkeypatch.setenv("no_proxy", "")
         config = EndpointConfig(base_urls=["http://solver.invalid/v1/"], model="big", retries=0)
-        source = EndpointSource(config, api_key=KEY, concurrency=1, seed=1)
+        source = EndpointSource(config, "big", api_key=KEY, concurrency=1, seed=1)
         try:
             return await trajectories_of(source, [asked(n=1)])
         finally:
@@ -374,12 +374,14 @@ def engine_answer(reason: FinishReason, group: int = 0) -> Trajectory:
     return Trajectory(f"v{group}#0", [Sequence("verifier", [1], [], [])], reason, detail="gone")
 
 
-def test_an_external_solver_that_never_answers_stops_the_run():
+def test_a_frozen_policy_that_never_answers_stops_the_run():
     trajectories = solve(more_urls=(closed_url(),), requests=[replace(asked(), n=LEAST_REQUESTS)])
+    policies = {one.group_id: "big" for one in trajectories}
     with pytest.raises(
-        EngineUnavailableError, match=r"last 8 requests of the external Solver .*external_solver"
+        EngineUnavailableError,
+        match=r"last 8 requests of the frozen policy big \(marsrl\.policies\.big\) failed",
     ):
-        RequestWatch().look([*trajectories, engine_answer(FinishReason.STOP)])
+        RequestWatch().look([*trajectories, engine_answer(FinishReason.STOP)], policies=policies)
 
 
 def test_the_engine_is_judged_by_its_own_requests():

@@ -40,12 +40,27 @@ def write_answers(path: Path, wrong: int = 5, right: int = 5) -> Path:
 def external_engine(path: Path) -> ScriptedEngine:
     """A file for the Solver, a script for Verifier and Corrector."""
     source = FileSource(AnswerFile.scan(path, LineKey.QUESTION), seed=1)
-    policies = PolicySet((Policy(), Policy("big", PolicyKind.ANSWERS)), {SOLVER: "big"})
+    policies = PolicySet((Policy(), Policy("big", PolicyKind.JSONL)), {SOLVER: "big"})
     return ScriptedEngine(SkillModel(), policies=policies, sources={"big": source})
 
 
-def method(**settings) -> MarsRL:
-    config = Config(group_size=4, train_roles=["verifier", "corrector"], **settings)
+class FrozenVerifier:
+    """A script for all roles; of the Verifier's answers only text is known."""
+
+    def __init__(self) -> None:
+        self.scripted = ScriptedEngine(SkillModel())
+
+    def generate(self, requests, sampling):
+        frozen = {one.group_id for one in requests if one.role == "verifier"}
+        outputs = self.scripted.generate(requests, sampling)
+        for output in outputs:
+            if output.group_id in frozen:
+                output.trajectories = [replace(one, sequences=[]) for one in output.trajectories]
+        return outputs
+
+
+def method(*, roles: tuple[str, ...] = ("verifier", "corrector"), **settings) -> MarsRL:
+    config = Config(group_size=4, train_roles=list(roles), **settings)
     limits = {"solver": None, "verifier": 10_000, "corrector": 10_000}
     return MarsRL(MathPrompts(), config, seed=1, limits=PromptLimits(count_tokens, limits))
 
@@ -55,8 +70,13 @@ def count_tokens(messages) -> int:
 
 
 def train(path: Path, mode: str, *, segment: int | None = None, reload: bool = False) -> list[StepResult]:
-    engine = external_engine(path)
-    scheduler = Scheduler(method(), mode)
+    return train_with(external_engine(path), mode, segment=segment, reload=reload)
+
+
+def train_with(
+    engine, mode: str, *, segment: int | None = None, reload: bool = False, **settings
+) -> list[StepResult]:
+    scheduler = Scheduler(method(**settings), mode)
     sampling = {role: replace(one, segment_tokens=segment) for role, one in SAMPLING.items()}
     results = []
     for step in range(100):
@@ -65,7 +85,7 @@ def train(path: Path, mode: str, *, segment: int | None = None, reload: bool = F
             scheduler.absorb(engine.generate(requests, sampling))
             if reload:
                 saved = pickle.loads(pickle.dumps(scheduler.state_dict()))
-                scheduler = Scheduler(method(), mode)
+                scheduler = Scheduler(method(**settings), mode)
                 scheduler.load_state_dict(saved)
         last = step >= 2 and scheduler.idle()
         results.append(scheduler.finish_step(last=last))
@@ -98,6 +118,17 @@ def test_verifier_and_corrector_are_trained_and_the_solver_is_not(answers, mode)
     assert len(solved) == len(PROBLEMS)
     assert all(one.external and one.new_tokens == 0 for group in solved for one in group.trajectories)
     assert not method().select(solved, 0), "another model's answers never enter a loss"
+
+
+@pytest.mark.parametrize("mode", [mode.value for mode in Mode])
+def test_a_verifier_may_be_frozen_too(mode):
+    roles = ("solver", "corrector")
+    results = train_with(FrozenVerifier(), mode, roles=roles)
+    groups = [group for result in results for group in result.trained]
+    assert {group.request.role for group in groups} == set(roles), "its verdicts lead to corrections"
+    judged = [group for result in results for group in result.completed if group.request.role == "verifier"]
+    assert judged and all(one.external for group in judged for one in group.trajectories)
+    assert not method(roles=roles).select(judged, 0)
 
 
 def test_what_the_verifier_judges_is_the_file_s_answer_without_its_thinking_part(answers):

@@ -331,7 +331,7 @@ def test_a_policy_of_text_alone_is_asked_for_a_chat():
         async def answer(self, request, k, messages):
             return ExternalAnswer(f"{k}: {messages[0]['content']}<|turn|>", reasoning="hm")
 
-    policies = PolicySet((Policy(), Policy("big", PolicyKind.ANSWERS)), {"solver": "big"})
+    policies = PolicySet((Policy(), Policy("big", PolicyKind.JSONL)), {"solver": "big"})
     client = PreparedClient([])
     output = run_once(client, request(), SETTINGS, policies=policies, sources={"big": Source()})
     assert [one.text for one in output.trajectories] == [

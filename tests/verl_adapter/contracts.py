@@ -109,6 +109,19 @@ SIGNATURES: dict[str, list[str]] = {
     ],
     "verl.workers.engine.fsdp.transformer_impl:FSDPEngine.get_data_parallel_size": ["self"],
     "verl.workers.engine.fsdp.transformer_impl:FSDPEngine._build_lr_scheduler": ["self", "optimizer"],
+    # Adapters.
+    "verl.workers.engine.fsdp.transformer_impl:FSDPEngine.initialize": ["self"],
+    "verl.workers.engine.fsdp.transformer_impl:FSDPEngine._build_lora_module": ["self", "module"],
+    "verl.workers.engine.fsdp.transformer_impl:FSDPEngine._build_optimizer": ["self", "module"],
+    "verl.workers.engine.fsdp.transformer_impl:FSDPEngine.save_checkpoint": [
+        "self", "local_path", "hdfs_path", "global_step", "max_ckpt_to_keep", "kwargs",
+    ],
+    "verl.workers.engine.fsdp.transformer_impl:FSDPEngine.load_checkpoint": [
+        "self", "local_path", "hdfs_path", "del_local_after_load", "kwargs",
+    ],
+    "verl.utils.fsdp_utils:offload_fsdp_optimizer": ["optimizer"],
+    "verl.utils.py_functional:convert_to_regular_types": ["obj"],
+    "verl.checkpoint_engine:CheckpointEngineManager.wake_up_replicas": ["self"],
     "verl.workers.engine.fsdp.transformer_impl:FSDPEngine.lr_scheduler_step": ["self"],
     "verl.utils.tensordict_utils:index_select_tensor_dict": ["batch", "indices"],
     "verl.utils.metric:Metric.__init__": ["self", "aggregation", "value"],
@@ -226,6 +239,8 @@ AT_LEAST: dict[str, set[str]] = {
         "enforce_eager",
         "seed",
         "disable_log_stats",
+        "max_loras",
+        "max_cpu_loras",
     },
     "vllm.v1.engine.async_llm:AsyncLLM.from_engine_args": {"engine_args"},
     "vllm.v1.engine.async_llm:AsyncLLM.generate": {"prompt", "sampling_params", "request_id"},
@@ -332,6 +347,26 @@ FINGERPRINTS: dict[str, tuple[str, str]] = {
     f"{SERVER}:vLLMHttpServer._park_until_admitted": (
         "c565ea300452ee34",
         "rollout_server.MarsRLvLLMServer.generate_group gives back the admission it counts",
+    ),
+    "verl.workers.engine.fsdp.transformer_impl:FSDPEngine._build_lora_module": (
+        "80b5780ae9619869",
+        "adapter_engine.AdapterFSDPEngine._build_lora_module: as it, an adapter for each policy",
+    ),
+    "verl.workers.engine.fsdp.transformer_impl:FSDPEngine._build_model_optimizer": (
+        "2bae5dbde1930276",
+        "adapter_engine.AdapterFSDPEngine relies on: adapters, FSDP, optimizer, schedule",
+    ),
+    "verl.utils.checkpoint.fsdp_checkpoint_manager:FSDPCheckpointManager.load_checkpoint": (
+        "726cd82e4046d085",
+        "adapter_engine.PerAdapter stands in for its optimizer and schedule",
+    ),
+    "verl.utils.checkpoint.fsdp_checkpoint_manager:FSDPCheckpointManager.save_checkpoint": (
+        "9038727b0a965c99",
+        "adapter_engine.PerAdapter likewise",
+    ),
+    f"{SERVER}:vLLMHttpServer.launch_server": (
+        "1d5134f8fa1343de",
+        "server.MarsRLvLLMServer.run_server changes the number of adapters that it sets",
     ),
     "verl.workers.engine_workers:TrainingWorker.train_mini_batch": (
         "3cc1cbfc5c1ab838",

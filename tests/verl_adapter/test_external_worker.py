@@ -1,9 +1,10 @@
-"""An external Solver in the workers, and in what a run leaves behind."""
+"""A frozen Solver in the workers, and in what a run leaves behind."""
 
 from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from types import SimpleNamespace
 from typing import Any, ClassVar
@@ -38,7 +39,7 @@ from marsrl_verl.verl_adapter.components import (
     answer_sources,
     build_method,
     build_prompts,
-    endpoint_key,
+    endpoint_keys,
     policy_set,
 )
 from marsrl_verl.verl_adapter.rollout_server import engine_watch, rollout_manager
@@ -47,8 +48,8 @@ from marsrl_verl.verl_adapter.rollout_server.rollout_manager import MarsRLAgentL
 from marsrl_verl.verl_adapter.rollout_server.worker import RequestResult, RolloutWorker, RoundId
 from marsrl_verl.verl_adapter.trainer.observer import TrainingObserver
 
-ENDPOINT = "marsrl.external_solver.endpoint"
-SERVED = ("external_solver=endpoint", f"{ENDPOINT}.base_urls=[http://host:8000/v1]", f"{ENDPOINT}.model=big")
+ENDPOINT = "marsrl.policies.solver.endpoint"
+SERVED = ("policies=solver_endpoint", f"{ENDPOINT}.base_urls=[http://host:8000/v1]", f"{ENDPOINT}.model=big")
 SETTINGS = Sampling(max_new_tokens=8, max_prompt_tokens=99)
 
 
@@ -91,7 +92,7 @@ def external_answer(item: RolloutRequest, k: int, finish: FinishReason = FinishR
 
 def test_without_a_source_the_model_solves():
     assert answer_sources(composed()) == {}
-    assert policy_set(typed_settings(composed())).of("solver").trained
+    assert policy_set(composed()).of("solver").trained
 
 
 def test_an_endpoint_has_its_key_and_a_part_of_the_requests():
@@ -100,60 +101,59 @@ def test_an_endpoint_has_its_key_and_a_part_of_the_requests():
         f"{ENDPOINT}.max_concurrent_requests=11",
         "actor_rollout_ref.rollout.agent.num_workers=3",
     )
-    (source,) = answer_sources(config, "sk-1").values()
+    (source,) = answer_sources(config, {"solver": "sk-1"}).values()
     assert isinstance(source, EndpointSource)
     assert (source._api_key, source._slots._value) == ("sk-1", 3)
 
 
 def test_the_key_comes_from_where_the_driver_has_it(monkeypatch, tmp_path):
-    assert endpoint_key(composed()) is None
-    assert endpoint_key(composed(*SERVED)) is None
+    assert endpoint_keys(composed()) == endpoint_keys(composed(*SERVED)) == {}
     monkeypatch.setenv("BIG_KEY", " sk-1\n")
-    assert endpoint_key(composed(*SERVED, f"{ENDPOINT}.api_key_env=BIG_KEY")) == "sk-1"
+    assert endpoint_keys(composed(*SERVED, f"{ENDPOINT}.api_key_env=BIG_KEY")) == {"solver": "sk-1"}
     path = tmp_path / "key"
     path.write_text("sk-2\n")
     path.chmod(0o600)
-    assert endpoint_key(composed(*SERVED, f"{ENDPOINT}.api_key_file={path}")) == "sk-2"
+    assert endpoint_keys(composed(*SERVED, f"{ENDPOINT}.api_key_file={path}")) == {"solver": "sk-2"}
     monkeypatch.delenv("BIG_KEY")
     with pytest.raises(ApiKeyError, match="api_key_env: it is not set"):
-        endpoint_key(composed(*SERVED, f"{ENDPOINT}.api_key_env=BIG_KEY"))
+        endpoint_keys(composed(*SERVED, f"{ENDPOINT}.api_key_env=BIG_KEY"))
 
 
 def test_every_worker_is_handed_the_key_in_a_call(monkeypatch):
     class Worker:
         """An actor that keeps the key it is handed."""
 
-        key: str | None = None
+        keys: Mapping[str, str] | None = None
 
         def __init__(self) -> None:
-            self.take_endpoint_key = SimpleNamespace(remote=self._take)
+            self.take_endpoint_keys = SimpleNamespace(remote=self._take)
 
-        async def _take(self, key: str) -> None:
-            self.key = key
+        async def _take(self, keys: Mapping[str, str]) -> None:
+            self.keys = keys
 
     async def start(manager):
         manager.agent_loop_workers = [Worker(), Worker()]
 
     monkeypatch.setattr(rollout_manager.AgentLoopManager, "_init_agent_loop_workers", start)
     monkeypatch.setenv("BIG_KEY", "sk-1")
-    for words, expected in (((f"{ENDPOINT}.api_key_env=BIG_KEY",), "sk-1"), ((), None)):
+    for words, expected in (((f"{ENDPOINT}.api_key_env=BIG_KEY",), {"solver": "sk-1"}), ((), None)):
         manager = MarsRLAgentLoopManager.__new__(MarsRLAgentLoopManager)
         manager.config = composed(*SERVED, *words)
         asyncio.run(manager._init_agent_loop_workers())
-        assert [worker.key for worker in manager.agent_loop_workers] == [expected] * 2
+        assert [worker.keys for worker in manager.agent_loop_workers] == [expected] * 2
 
 
 def test_the_solver_alone_has_the_policy_of_the_source(tmp_path):
-    answers = ("external_solver=jsonl", f"marsrl.external_solver.jsonl.path={tmp_path}")
-    for words, kind in ((SERVED, PolicyKind.ENDPOINT), (answers, PolicyKind.ANSWERS)):
-        policies = policy_set(typed_settings(composed(*words)))
+    answers = ("policies=solver_jsonl", f"marsrl.policies.solver.jsonl.path={tmp_path}")
+    for words, kind in ((SERVED, PolicyKind.ENDPOINT), (answers, PolicyKind.JSONL)):
+        policies = policy_set(composed(*words))
         assert policies.of("solver").kind is kind
         assert {policies.of(role).name for role in ("verifier", "corrector")} == set(policies.trained)
 
 
 def test_a_file_is_read_in_the_worker(tmp_path):
     path = tmp_path / "a.jsonl"
-    words = ("external_solver=jsonl", f"marsrl.external_solver.jsonl.path={path}", "marsrl.run.seed=7")
+    words = ("policies=solver_jsonl", f"marsrl.policies.solver.jsonl.path={path}", "marsrl.run.seed=7")
     with pytest.raises(AnswerFileError, match="No such file"):
         answer_sources(composed(*words))
     path.write_text(json.dumps({"question": "1 + 1?", "answers": ["2<|im_end|>"]}))
@@ -215,7 +215,7 @@ def worker_of(monkeypatch):
 
 def test_a_worker_asks_with_the_key_it_was_handed(worker_of):
     worker = worker_of(*SERVED)
-    worker.take_endpoint_key("sk-1")
+    worker.take_endpoint_keys({"solver": "sk-1"})
     (source,) = worker._runner.sources.values()
     assert source._api_key == "sk-1"
 
@@ -255,10 +255,12 @@ def test_a_round_without_a_solution_stops_although_the_engine_answers(monkeypatc
 
     monkeypatch.setattr(engine_watch, "ray", fake_ray.FakeRay())
     manager = MarsRLAgentLoopManager.__new__(MarsRLAgentLoopManager)
+    manager.config = composed(*SERVED)
     manager.agent_loop_workers = [SimpleNamespace(run_requests=fake_ray.Method(run_requests))]
     requests = [asked("solver"), asked("verifier")]
     with pytest.raises(
-        EngineUnavailableError, match=r"all of the last 8 requests of the external Solver.*HTTP 500"
+        EngineUnavailableError,
+        match=r"last 8 requests of the frozen policy solver .*HTTP 500",
     ):
         manager.start(requests, {item.role: SETTINGS for item in requests}).wait()
     [output] = manager.start(requests[1:], {"verifier": SETTINGS}).wait().outputs
@@ -302,7 +304,7 @@ def step_result(group: Group) -> StepResult:
     )
 
 
-def test_an_external_solver_has_no_lengths(tmp_path):
+def test_a_frozen_solver_has_no_lengths(tmp_path):
     config = composed(f"marsrl.run.output_dir={tmp_path / 'run'}", "marsrl.run.progress=false", *SERVED)
     observer = TrainingObserver(config, typed_settings(config), total_steps=9)
     metrics = observer.describe(step_result(solver_group()))

@@ -133,10 +133,10 @@ def test_the_cpu_platform_puts_the_stand_in_first_and_only_once(monkeypatch):
 
 
 def test_the_key_of_an_endpoint_is_not_handed_to_ray_which_logs_it():
-    node = "marsrl.external_solver.endpoint"
+    node = "marsrl.policies.solver.endpoint"
     config = composed(
         "cluster=cpu",
-        "external_solver=endpoint",
+        "policies=solver_endpoint",
         f"{node}.base_urls=[http://h/v1]",
         f"{node}.api_key_env=BIG_KEY",
     )

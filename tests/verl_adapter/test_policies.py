@@ -11,7 +11,7 @@ from scripted_trainer import ScriptedTrainer, batches
 
 from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.core.policy import Policy, PolicyKind, PolicySet
-from marsrl_verl.verl_adapter.trainer.policy_trainer import require_one_trained
+from marsrl_verl.verl_adapter.trainer.policy_trainer import require_one_model
 from marsrl_verl.verl_adapter.trainer.trainer import RayMarsRLTrainer
 
 STEPS = 8
@@ -47,10 +47,12 @@ def run(folder, steps=STEPS, method=TakingTurns, **changes) -> ScriptedTrainer:
 
 
 def test_the_trainers_one_worker_group_takes_one_policy():
-    require_one_trained(PolicySet())
-    require_one_trained(PolicySet((Policy(), Policy("judge", PolicyKind.ENDPOINT)), {"verifier": "judge"}))
+    require_one_model(PolicySet())
+    require_one_model(PolicySet((Policy(), Policy("judge", PolicyKind.ENDPOINT)), {"verifier": "judge"}))
+    adapters = [Policy(name, PolicyKind.LORA) for name in ("reasoner", "judge")]
+    require_one_model(PolicySet(adapters, ROLES))
     with pytest.raises(ValueError, match=r"policies judge, reasoner .*one group of workers"):
-        require_one_trained(two_policies())
+        require_one_model(two_policies())
 
 
 def test_it_is_asked_before_any_worker_starts():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -218,6 +219,34 @@ def test_a_policy_whose_adapter_was_not_sent_is_not_answered_with_the_models_wei
     assert engine.added == []
 
 
+def test_the_shared_policy_may_be_an_adapter_too():
+    engine = Engine([done(answer([1], "stop"))])
+    server = Server(engine)
+    server._own_adapters = frozenset({"policy"})
+    with pytest.raises(EngineUnavailableError, match=r"policy 'policy' has no adapter"):
+        generate(server)
+    asyncio.run(server.set_adapter("policy", "/adapters/policy", 4))
+    assert generate(server)[0].version == 4
+
+
+def test_an_adapter_travels_as_files_and_takes_the_place_of_the_former(tmp_path, monkeypatch):
+    monkeypatch.setenv("MARSRL_SOCKET_FOLDER", str(tmp_path / "run"))
+    engine = Engine([done(answer([1], "stop"))])
+    server = Server(engine)
+    server.replica_rank = 3
+
+    async def send(version: int) -> None:
+        await server.store_adapter("judge", {"adapter_config.json": b"%d" % version}, version)
+        await server.use_adapter("judge", version)
+        await server.drop_old_adapters("judge", version)
+
+    asyncio.run(send(1))
+    asyncio.run(send(2))
+    ((folder,),) = ([Path(one.lora_path)] for one in engine.adapters.values())
+    assert [path.read_bytes() for path in folder.iterdir()] == [b"2"]
+    assert list(folder.parent.iterdir()) == [folder], "the former one's files are gone"
+
+
 def test_new_weights_of_an_adapter_are_a_new_one_for_vllm():
     """Its caches go by the adapter's name, its store of adapters by the number."""
     engine = Engine([done(answer([1], "stop")) for _ in range(2)])
@@ -243,5 +272,5 @@ def test_an_adapter_that_cannot_be_read_leaves_the_former_one():
 
 
 def test_an_engine_without_adapters_says_how_it_gets_them():
-    with pytest.raises(ValueError, match=r"policy 'planner': .*engine_kwargs\.vllm\.enable_lora=true"):
+    with pytest.raises(ValueError, match=r"policy 'planner': .*model\.lora_rank lets it"):
         asyncio.run(Server(Engine([], lora=False)).set_adapter("planner", "/adapters/4", 4))

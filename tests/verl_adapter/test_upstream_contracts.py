@@ -36,6 +36,7 @@ MODULES_WITH_CLASSES = (
     "run.task_runner", "trainer.trainer", "trainer.policy_trainer", "trainer.engine_trainer",
     "checkpoint.sealed_trainer",
     "engine.workers", "engine.probe_engine", "engine.shared_prefix_engine", "engine.warmup_engine",
+    "engine.adapter_engine",
     "rollout_server.server", "rollout_server.worker", "rollout_server.router",
     "rollout_server.rollout_manager", "rollout_server.rollout_pool",
     "rollout_server.reward_manager", "rollout_server.weight_transfer",
@@ -356,8 +357,30 @@ def test_caches_of_adapters_go_by_their_names():
     assert keys(SimpleNamespace(lora_name="planner#7")) == ("planner#7",)
 
 
+def test_a_replica_has_a_server_on_each_node():
+    assert "self.servers: list[ActorHandle] = []" in source(
+        "verl.workers.rollout.replica:RolloutReplica.__init__"
+    )
+
+
+def test_an_engine_of_a_model_with_adapters_keeps_its_weights_asleep():
+    """Only adapters are sent: where this fails the engine wakes up without the model."""
+    text = source("verl.workers.rollout.vllm_rollout.vllm_async_server:vLLMHttpServer._resolve_sleep_level")
+    assert "or self.lora_as_adapter" in text and "return 1" in text
+
+
+def test_verls_settings_of_lora():
+    from dataclasses import fields
+
+    from verl.workers.config import HFModelConfig, RolloutConfig
+
+    names = {"lora_rank", "lora_alpha", "target_modules", "exclude_modules", "target_parameters"}
+    assert names <= {one.name for one in fields(HFModelConfig)}
+    assert "custom" in {one.name for one in fields(RolloutConfig)}
+
+
 def test_extra_engine_arguments_go_before_verls():
-    """`engine_kwargs.vllm.max_logprobs` and `enable_lora` reach the engine."""
+    """`engine_kwargs.vllm.max_logprobs` reaches the engine."""
     text = source("verl.workers.rollout.vllm_rollout.vllm_async_server:vLLMHttpServer.launch_server")
     assert 'self.config.get("engine_kwargs", {}).get(self._get_engine_kwargs_key(), {})' in text
     assert text.index('"logprobs_mode": self.config.logprobs_mode') < text.index("**engine_kwargs,")

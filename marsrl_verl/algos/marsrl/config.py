@@ -82,7 +82,7 @@ def checks(run: RunView) -> list[ConfigIssue]:
         *_selection(config),
         *_train_roles(config),
         *_weights(config),
-        *_external(run, config),
+        *_frozen(run, config),
         *estimator_checks(run),
     ]
 
@@ -150,10 +150,16 @@ def _weights(config: Config) -> list[ConfigIssue]:
     return issues
 
 
-def _external(run: RunView, config: Config) -> list[ConfigIssue]:
-    if not run.external_solver or SOLVER not in config.train_roles:
-        return []
-    source = run.get("marsrl.external_solver.source")
-    what = f"With marsrl.external_solver.source = {source} the Solver is not the model that is trained."
-    fix = f"Choose algo=marsrl_vc, or set {_ALGO}.train_roles=[verifier,corrector]."
-    return [ConfigIssue(f"{_ALGO}.train_roles", what, fix, ", ".join(config.train_roles))]
+def _frozen(run: RunView, config: Config) -> list[ConfigIssue]:
+    """A role with a frozen policy can't be trained."""
+    frozen = {role: name for role, name in run.frozen_roles.items() if role in config.train_roles}
+    rest = [role for role in config.train_roles if role not in frozen]
+    what = " ".join(
+        f"The policy {name} of the {role} (marsrl.policies) is frozen." for role, name in frozen.items()
+    )
+    fix = f"Set {_ALGO}.train_roles=[{','.join(rest)}]."
+    if set(frozen) == {SOLVER}:
+        fix = f"Choose algo=marsrl_vc, or set {_ALGO}.train_roles=[verifier,corrector]."
+    elif not rest:
+        fix = "Leave the policy of a role out."
+    return [ConfigIssue(f"{_ALGO}.train_roles", what, fix, ", ".join(config.train_roles))] if frozen else []

@@ -61,7 +61,7 @@ class MarsRL(BaseMethod):
     default_prompts = "marsrl_verl.algos.marsrl.prompts:MathPrompts"
     roles = ROLES
     answering_roles = (SOLVER, CORRECTOR)
-    external_role = SOLVER
+    text_roles = frozenset(ROLES)
     kl_in_reward = True
     rewards: ClassVar[Mapping[str, str]] = {VERIFIER: "marsrl_verl.algos.marsrl.verdict:VerdictReward"}
     resumable = frozenset(
@@ -300,7 +300,7 @@ def _stages(correction_rounds: int, train_roles: frozenset[str]) -> tuple[Stage,
 
 
 def _without_repeats(trajectories: list[Trajectory]) -> list[Trajectory]:
-    """Without an external Solver's further answers with the same text, of which a file with few answers has
+    """Without a frozen Solver's further answers with the same text, of which a file with few answers has
     many: as inputs they would be one group twice."""
     seen: set[str] = set()
     kept = []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -41,8 +41,8 @@ class Context:
     """What runs, but hardly as its user means it; shown before a run and in the plan."""
     notes: list[str] = field(default_factory=list)
     """What could not be checked here, for the plan."""
-    external_answers: FileSource | None = None
-    """The Solver's answers from a file, as the check found them."""
+    external_answers: dict[str, FileSource] = field(default_factory=dict)
+    """Frozen policies' answers from files, by policy, as the check found them."""
     _settings: MarsRLConfig | None = None
 
     @property
@@ -67,14 +67,9 @@ class Context:
         return str(self.config.trainer.device) == "cpu"
 
     @property
-    def external_solver(self) -> bool:
-        """Whether another model than the trained one solves."""
-        return self.settings.external_solver.answers
-
-    @property
-    def external_role(self) -> str | None:
-        """The role that it plays; None where the trained model plays all."""
-        return self.method.external_role if self.external_solver else None
+    def frozen_roles(self) -> Mapping[str, str]:
+        """The roles that are not trained here, with the names of their policies."""
+        return self.settings.frozen_roles
 
     @property
     def evaluates(self) -> bool:

@@ -53,7 +53,7 @@ def check_data(ctx: Context) -> list[ConfigIssue]:
 
 def _prompt_lengths(ctx: Context) -> PromptLengths | None:
     """What measures the first role's prompts; None where nothing is to be measured, or can be."""
-    if ctx.external_solver:
+    if ctx.first_role in ctx.frozen_roles:
         return None  # its prompts are not ours to measure
     try:
         counter = open_counter(ctx.model_folder(), dict(ctx.config.data.apply_chat_template_kwargs or {}))

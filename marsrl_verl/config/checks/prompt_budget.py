@@ -11,22 +11,22 @@ from marsrl_verl.settings.issues import ConfigError, ConfigIssue
 
 
 def prompt_budgets(ctx: Context) -> list[RoleBudget]:
-    """The budget of every role that the trained model plays; measured where the model's tokenizer is here."""
+    """The budget of every role that a model of ours plays; measured where the model's tokenizer is here."""
     arguments = dict(ctx.config.data.apply_chat_template_kwargs or {})
     counter = open_counter(ctx.model_folder(), arguments)
     longest = max((report.longest_question for report in ctx.files), key=len, default="")
     shapes = ctx.method.prompt_shapes(ctx.settings.algo, ctx.prompts())
-    elsewhere = {ctx.external_role: _external_answer(ctx, counter)} if ctx.external_role else {}
+    elsewhere = {role: _longest_answer(ctx, policy, counter) for role, policy in ctx.frozen_roles.items()}
     budgets = plan_prompts(shapes, ctx.settings.roles, counter, longest, elsewhere)
     asked = ctx.method.asked_roles(ctx.settings.algo, None)
-    return [one for one in budgets if one.role in asked and one.role != ctx.external_role]
+    return [one for one in budgets if one.role in asked and one.role not in ctx.frozen_roles]
 
 
-def _external_answer(ctx: Context, counter: TokenCounter | None) -> int:
-    """Tokens of the other model's longest answer; 0 where that is not known."""
-    if ctx.external_answers is not None:
-        return text_tokens(counter, ctx.external_answers.file.longest)
-    return ctx.settings.external_solver.endpoint.max_tokens or 0
+def _longest_answer(ctx: Context, policy: str, counter: TokenCounter | None) -> int:
+    """Tokens of a frozen policy's longest answer; 0 where that is not known."""
+    if policy in ctx.external_answers:
+        return text_tokens(counter, ctx.external_answers[policy].file.longest)
+    return ctx.settings.policies[policy].endpoint.max_tokens or 0
 
 
 def check_prompt_budget(ctx: Context) -> Iterator[ConfigIssue]:

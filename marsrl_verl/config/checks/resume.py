@@ -200,8 +200,8 @@ def _compare_bytes(ctx: Context, old: DictConfig, record: Path) -> list[ConfigIs
 def _files(ctx: Context) -> list[tuple[str, str, int]]:
     """Key, absolute path and bytes of each file that was looked at."""
     files = [(f"data.{report.split}_files", report.path) for report in ctx.files]
-    if ctx.external_answers is not None:
-        files.append(("marsrl.external_solver.jsonl.path", ctx.external_answers.file.path))
+    for policy, answers in ctx.external_answers.items():
+        files.append((f"marsrl.policies.{policy}.jsonl.path", answers.file.path))
     return [(key, str(path.absolute()), path.stat().st_size) for key, path in files]
 
 

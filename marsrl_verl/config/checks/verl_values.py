@@ -51,6 +51,13 @@ _DECLARED: dict[str, Any] = {
         "Set it to 1 or more, or leave it out to keep all.",
     ),
     **{f"{node}.strategy": _choice("fsdp2", why="The trainer drives FSDP2.") for node in _ENGINES},
+    "actor_rollout_ref.model.lora_rank": (
+        int,
+        limits(
+            ..., ge=0, le=512, why="vLLM has room for so much", fix="32 is a usual choice; 0 is no adapter."
+        ),
+    ),
+    "actor_rollout_ref.model.lora_alpha": _least(1, "it scales the adapter", int),
     "reward.num_workers": _least(1, "somebody has to score the responses"),
     f"{_ROLLOUT}.nnodes": _least(0, "0 is no node of the engine's own"),
     f"{_ROLLOUT}.n_gpus_per_node": _least(1, "a node of the engine has a GPU"),

@@ -1,1 +1,1 @@
-"""Solutions from outside: a frozen Solver behind an endpoint, or answers from a file."""
+"""Frozen policies: a model behind an endpoint, or answers from a file."""

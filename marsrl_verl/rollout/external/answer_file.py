@@ -1,4 +1,4 @@
-"""Answers of an external Solver that were written to a file beforehand.
+"""Answers of a frozen policy that were written to a file beforehand.
 
 One JSON object per line, with the problem's question (or an id) and a list of answers:
 

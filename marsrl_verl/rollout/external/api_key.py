@@ -1,4 +1,4 @@
-"""The key of an external Solver's endpoint: where it is kept, and that it is nowhere else."""
+"""The key of a frozen policy's endpoint: where it is kept, and that it is nowhere else."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from marsrl_verl.rollout.external.config import EndpointConfig
 
-_NODE = "marsrl.external_solver.endpoint"
-
 
 class ApiKeyError(ValueError):
     """There is no usable key where the settings say; the message never holds what was found."""
 
     def __init__(self, setting: str, found: str) -> None:
         self.setting, self.found = setting, found
-        super().__init__(f"{_NODE}.{setting}: {found}")
+        super().__init__(f"endpoint.{setting}: {found}")
 
 
 def read_api_key(settings: EndpointConfig) -> str | None:

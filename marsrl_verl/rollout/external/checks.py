@@ -1,4 +1,4 @@
-"""Checks of the Solver that is not trained: where its answers come from, and whether there are any."""
+"""Checks of frozen policies: where their answers come from, and whether there are any."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from marsrl_verl.core.method import Method, RunView
+from marsrl_verl.core.policy import PolicyKind
 from marsrl_verl.data.files import MAX_NAMED_ROWS, FileReport, Question
 from marsrl_verl.rollout.external.answer_file import AnswerFileError, FileSource
 from marsrl_verl.rollout.external.api_key import ApiKeyError, read_api_key
-from marsrl_verl.rollout.external.config import EndpointConfig, SolverSource
+from marsrl_verl.rollout.external.config import AnswerFileConfig, EndpointConfig
 from marsrl_verl.rollout.external.questions import data_names, open_source, questions_of
 from marsrl_verl.settings.issues import ConfigIssue
 
-_NODE = "marsrl.external_solver"
-_ENDPOINT, _JSONL = f"{_NODE}.endpoint", f"{_NODE}.jsonl"
+_NODE = "marsrl.policies"
 _RAY_VARIABLES = "ray_kwargs.ray_init.runtime_env.env_vars"
 _WORKERS = "actor_rollout_ref.rollout.agent.num_workers"
 _OWN_KEYS = ("model", "messages", "temperature", "top_p", "max_tokens", "n", "stream")
@@ -29,7 +29,7 @@ class Run(RunView, Protocol):
     dry_run: bool
     files: list[FileReport]
     notes: list[str]
-    external_answers: FileSource | None
+    external_answers: dict[str, FileSource]
 
     @property
     def method(self) -> type[Method]:
@@ -43,51 +43,47 @@ class Run(RunView, Protocol):
         """A problem with the value of a key."""
 
 
-def check_external_source(run: Run) -> Iterator[ConfigIssue]:
-    """A source that is complete, for a role that another model can play."""
-    settings = run.settings.external_solver
-    if settings.source is SolverSource.NONE:
-        return
-    if run.method.external_role is None:
-        what = f"All responses of {run.settings.algo.name} are trained, and another model's can't be."
-        yield run.issue(f"{_NODE}.source", what, "Set it to none.")
-    if settings.source is SolverSource.ENDPOINT:
-        yield from _check_endpoint(run, settings.endpoint)
-    elif settings.jsonl.path is None:
-        fix = f"Set {_JSONL}.path=solutions.jsonl, or external_solver=none."
-        yield run.issue(f"{_JSONL}.path", "No file is named for the Solver's answers.", fix)
+def check_sources(run: Run) -> Iterator[ConfigIssue]:
+    """Frozen policies with a complete source."""
+    for name, one in run.settings.policies.items():
+        node = f"{_NODE}.{name}.{one.kind}"
+        if one.kind is PolicyKind.ENDPOINT:
+            yield from _check_endpoint(run, f"{_NODE}.{name}.endpoint", one.endpoint)
+        elif one.kind is PolicyKind.JSONL and one.jsonl.path is None:
+            fix = f"Set {node}.path=answers.jsonl, or take the policy out ({_NODE}.{name})."
+            yield run.issue(f"{node}.path", "No file is named for the policy's answers.", fix)
 
 
-def _check_endpoint(run: Run, one: EndpointConfig) -> Iterator[ConfigIssue]:
+def _check_endpoint(run: Run, node: str, one: EndpointConfig) -> Iterator[ConfigIssue]:
     still, workers = run.settings.run.progress_timeout_s, int(run.get(_WORKERS))
     if one.timeout_s >= still:
         what = f"A round that only waits for the endpoint would be ended after {still:g} s."
         fix = f"Set marsrl.run.progress_timeout_s above {one.timeout_s:g}."
-        yield run.issue(f"{_ENDPOINT}.timeout_s", what, fix)
+        yield run.issue(f"{node}.timeout_s", what, fix)
     if not one.base_urls:
-        fix = f"Set '{_ENDPOINT}.base_urls=[http://host:8000/v1]', or external_solver=none."
-        yield run.issue(f"{_ENDPOINT}.base_urls", "No endpoint is named for the Solver's answers.", fix)
+        fix = f"Set '{node}.base_urls=[http://host:8000/v1]'."
+        yield run.issue(f"{node}.base_urls", "No endpoint is named for the policy's answers.", fix)
     for url in one.base_urls:
-        yield from _check_url(url)
+        yield from _check_url(node, url)
     if not one.model.strip():
         what = "The endpoint is to be asked for a model, and none is named."
-        yield run.issue(f"{_ENDPOINT}.model", what, "Name it as the endpoint does.")
-    yield from _check_key(run, one)
+        yield run.issue(f"{node}.model", what, "Name it as the endpoint does.")
+    yield from _check_key(run, node, one)
     if one.max_concurrent_requests < workers:
         what = f"The {workers} agent-loop workers ({_WORKERS}) have equal parts of it, at least one request."
         fix = f"Set it to {workers} or more, or lower {_WORKERS}."
-        yield run.issue(f"{_ENDPOINT}.max_concurrent_requests", what, fix)
+        yield run.issue(f"{node}.max_concurrent_requests", what, fix)
     if one.retries == 0 and one.changed("backoff_s"):
-        what = f"It has no effect with {_ENDPOINT}.retries = 0."
-        yield run.issue(f"{_ENDPOINT}.backoff_s", what, "Leave it out.")
+        what = f"It has no effect with {node}.retries = 0."
+        yield run.issue(f"{node}.backoff_s", what, "Leave it out.")
     for name in one.extra_body:
         if name in _OWN_KEYS:
-            fix = f"Set {_ENDPOINT}.{name}." if hasattr(one, name) else "Leave it out."
-            yield run.issue(f"{_ENDPOINT}.extra_body.{name}", "Requests have this key already.", fix)
+            fix = f"Set {node}.{name}." if hasattr(one, name) else "Leave it out."
+            yield run.issue(f"{node}.extra_body.{name}", "Requests have this key already.", fix)
 
 
-def _check_url(url: str) -> Iterator[ConfigIssue]:
-    key, fix = f"{_ENDPOINT}.base_urls", "Write it as http://host:8000/v1 or https://host/v1."
+def _check_url(node: str, url: str) -> Iterator[ConfigIssue]:
+    key, fix = f"{node}.base_urls", "Write it as http://host:8000/v1 or https://host/v1."
     try:
         parts = urlsplit(url)
         complete = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
@@ -97,31 +93,31 @@ def _check_url(url: str) -> Iterator[ConfigIssue]:
     if not complete:
         yield ConfigIssue(key, "Expected a URL with http or https and a host.", fix, url)
     elif parts.username is not None or parts.password is not None:
-        fix = f"Take it out and name the variable that holds it in {_ENDPOINT}.api_key_env."
+        fix = f"Take it out and name the variable that holds it in {node}.api_key_env."
         yield ConfigIssue(key, "The URL holds a password, which logs would show.", fix, parts.hostname)
     elif parts.query or parts.fragment or parts.path.rstrip("/").endswith("/completions"):
         what = "Expected the base URL; requests go to <base URL>/chat/completions."
         yield ConfigIssue(key, what, fix, url)
 
 
-def _check_key(run: Run, one: EndpointConfig) -> Iterator[ConfigIssue]:
+def _check_key(run: Run, node: str, one: EndpointConfig) -> Iterator[ConfigIssue]:
     variable, file = one.api_key_env, one.api_key_file
     if variable is not None and file is not None:
-        what = f"The API key has two places: {_ENDPOINT}.api_key_env = {variable} is another."
-        yield run.issue(f"{_ENDPOINT}.api_key_file", what, "Leave one of them out.")
+        what = f"The API key has two places: {node}.api_key_env = {variable} is another."
+        yield run.issue(f"{node}.api_key_file", what, "Leave one of them out.")
         return
     if variable is not None and run.get(f"{_RAY_VARIABLES}.{variable}") is not None:
         # Without the value, which the message must not show.
         what = (
             "A key that Ray is handed in its runtime environment is written to its logs and to config.yaml."
         )
-        fix = f"Leave it out: export {variable} where the run is started, or set {_ENDPOINT}.api_key_file."
+        fix = f"Leave it out: export {variable} where the run is started, or set {node}.api_key_file."
         yield ConfigIssue(f"{_RAY_VARIABLES}.{variable}", what, fix)
         return
     try:
         read_api_key(one)
     except ApiKeyError as error:
-        key = f"{_ENDPOINT}.{error.setting}"
+        key = f"{node}.{error.setting}"
         if run.dry_run:
             run.notes.append(f"{key} = {variable or file}: {error.found}; a run needs it.")
             return
@@ -132,15 +128,19 @@ def _check_key(run: Run, one: EndpointConfig) -> Iterator[ConfigIssue]:
 
 
 def check_external_answers(run: Run) -> Iterator[ConfigIssue]:
-    """The file of answers: readable, and with answers to every problem; fills `run.external_answers`."""
-    settings, prompt_key = run.settings.external_solver.jsonl, str(run.get("data.prompt_key"))
-    column, key = settings.id_column, f"{_JSONL}.path"
-    if run.settings.external_solver.source is not SolverSource.JSONL:
-        return
+    """Files of answers: readable, and with answers to every problem; fills `run.external_answers`."""
+    for name, one in run.settings.frozen_policies.items():
+        if one.kind is PolicyKind.JSONL:
+            yield from _check_file(run, name, one.jsonl)
+
+
+def _check_file(run: Run, policy: str, settings: AnswerFileConfig) -> Iterator[ConfigIssue]:
+    prompt_key, node = str(run.get("data.prompt_key")), f"{_NODE}.{policy}.jsonl"
+    column, key = settings.id_column, f"{node}.path"
     if column is not None and any("://" in name for name in data_names(run.config)):
         what = "The ids of the problems are in the data, which is read here, not on another file system."
         fix = "Leave it out (lines have a question then), or give data files that lie on this one."
-        yield run.issue(f"{_JSONL}.id_column", what, fix)
+        yield run.issue(f"{node}.id_column", what, fix)
         return
     try:
         by_file = {file.path: questions_of(file.path, prompt_key, column) for file in run.files}
@@ -151,23 +151,23 @@ def check_external_answers(run: Run) -> Iterator[ConfigIssue]:
         line = f'{{"{"question" if column is None else "id"}": …, "answers": [text, …]}}'
         yield run.issue(key, f"{text[:1].upper()}{text[1:]}.", f"Put it right; a line is {line}.")
         return
-    run.external_answers = source
+    run.external_answers[policy] = source
     gaps: list[str] = []
     for split in ("train", "val"):
         some = [one for file in run.files if file.split == split for one in by_file[file.path]]
-        gaps += _gaps(source, split, _asked(run, split, some), column is None)
+        gaps += _gaps(source, split, _asked(run, key, split, some), column is None)
     if gaps:
         yield run.issue(key, " ".join(gaps), "Add the answers, or leave these rows out of the data.")
 
 
-def _asked(run: Run, split: str, questions: list[Question]) -> list[Question]:
+def _asked(run: Run, key: str, split: str, questions: list[Question]) -> list[Question]:
     """Those that the run will ask; none where only a random part of them is taken."""
     most = int(run.get(f"data.{split}_max_samples") or -1)
     if 0 < most < len(questions):
         if run.get("data.shuffle"):
             run.notes.append(
                 f"A random part of data.{split}_files is taken (data.{split}_max_samples = {most}): whether "
-                f"{_JSONL}.path has its answers."
+                f"{key} has its answers."
             )
             return []
         questions = questions[:most]

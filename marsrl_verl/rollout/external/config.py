@@ -1,4 +1,4 @@
-"""Settings of a Solver that is not trained here: `marsrl.external_solver`."""
+"""Settings of policies (`marsrl.policies`), frozen ones with where their answers come from."""
 
 from __future__ import annotations
 
@@ -6,23 +6,12 @@ from typing import Any
 
 from pydantic import Field
 
-from marsrl_verl.settings.choices import Choice
+from marsrl_verl.core.policy import PolicyKind
 from marsrl_verl.settings.declaration import Needs, Settings, limits, only_with, top_p
 
 
-class SolverSource(Choice):
-    """Where solutions come from."""
-
-    NONE = "none"
-    """From the trained model."""
-    ENDPOINT = "endpoint"
-    """From an OpenAI-compatible endpoint."""
-    JSONL = "jsonl"
-    """From a file."""
-
-
 class EndpointConfig(Settings):
-    """An OpenAI-compatible endpoint (chat completions) that answers for the Solver."""
+    """An OpenAI-compatible endpoint (chat completions) that answers for a frozen policy."""
 
     base_urls: list[str] = Field(default_factory=list)
     """Such as `http://host:8000/v1`. With several of them every request goes to the next one."""
@@ -57,7 +46,7 @@ class EndpointConfig(Settings):
 
 
 class AnswerFileConfig(Settings):
-    """A file with answers that stand for the Solver's."""
+    """A file with answers that stand for a frozen policy's."""
 
     path: str | None = None
     """A file with one JSON object per line: `{"question": …, "answers": [text, …]}`, every node can read it.
@@ -69,23 +58,27 @@ class AnswerFileConfig(Settings):
     `question`. null: by question."""
 
 
-def _needs(source: SolverSource) -> Needs:
-    return Needs("source", source, f"choose external_solver={source}: there is one source of solutions")
+def _needs(kind: PolicyKind) -> Needs:
+    return Needs("kind", kind, f"set kind to {kind}: a policy has one source of answers")
 
 
-class ExternalSolverConfig(Settings):
-    """A frozen Solver in place of the trained model (MarsRL, arXiv 2511.11373, §4.4), in training and
-    evaluation. `marsrl.roles.solver` and the evaluation's temperatures do not apply to it."""
+class PolicyConfig(Settings):
+    """A policy that roles name (`marsrl.roles.<role>.policy`), in addition to the model's own, which has no
+    entry. To a role with a frozen policy (`endpoint`, `jsonl`) its limits and sampling and the evaluation's
+    temperatures do not apply."""
 
-    source: SolverSource = SolverSource.NONE
-    """`none`: the trained model solves. `endpoint`: a model behind an endpoint. `jsonl`: answers from a
-    file."""
-    endpoint: EndpointConfig = only_with(_needs(SolverSource.ENDPOINT), EndpointConfig)
-    """Settings of source `endpoint`."""
-    jsonl: AnswerFileConfig = only_with(_needs(SolverSource.JSONL), AnswerFileConfig)
-    """Settings of source `jsonl`."""
+    kind: PolicyKind
+    """`endpoint`: a frozen model behind an endpoint. `jsonl`: answers from a file. `lora`: a LoRA adapter of
+    its own on the model, shaped by `actor_rollout_ref.model.lora_rank`, `lora_alpha`, `target_modules`.
+    `model`: a second model, which can't be trained yet."""
+    endpoint: EndpointConfig = only_with(_needs(PolicyKind.ENDPOINT), EndpointConfig)
+    """Settings of kind `endpoint`."""
+    jsonl: AnswerFileConfig = only_with(_needs(PolicyKind.JSONL), AnswerFileConfig)
+    """Settings of kind `jsonl`."""
 
     @property
-    def answers(self) -> bool:
-        """Whether another model than the trained one solves."""
-        return self.source is not SolverSource.NONE
+    def source(self) -> str:
+        """Where a frozen policy's answers come from, in a few words."""
+        if self.kind is PolicyKind.ENDPOINT:
+            return f"{self.endpoint.model} at {', '.join(self.endpoint.base_urls)}"
+        return str(self.jsonl.path)

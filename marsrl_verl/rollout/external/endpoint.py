@@ -1,4 +1,4 @@
-"""Answers of an external Solver behind an OpenAI-compatible endpoint (chat completions)."""
+"""Answers of a frozen policy behind an OpenAI-compatible endpoint (chat completions)."""
 
 from __future__ import annotations
 
@@ -50,15 +50,19 @@ class EndpointSource:
     that which failed. Implements `AnswerSource`.
 
     Args:
-        settings: `marsrl.external_solver.endpoint`.
+        settings: `marsrl.policies.<name>.endpoint`.
+        policy: its name, for messages.
         api_key: sent as bearer token; None: no key is sent.
         concurrency: most requests of this object that are under way at a time, pauses included.
         seed: of the random part of the pauses.
     """
 
-    def __init__(self, settings: EndpointConfig, *, api_key: str | None, concurrency: int, seed: int) -> None:
+    def __init__(
+        self, settings: EndpointConfig, policy: str, *, api_key: str | None, concurrency: int, seed: int
+    ) -> None:
+        self._node = f"marsrl.policies.{policy}.endpoint"
         if not settings.base_urls:
-            raise ValueError("marsrl.external_solver.endpoint.base_urls is empty, expected at least one URL")
+            raise ValueError(f"{self._node}.base_urls is empty, expected at least one URL")
         self._settings = settings
         self._api_key = api_key
         self._slots = asyncio.Semaphore(concurrency)
@@ -107,7 +111,7 @@ class EndpointSource:
         except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as error:
             return _TryAgain(f"{url}: {type(error).__name__}: {error}")
         except asyncio.TimeoutError:
-            limit = f"marsrl.external_solver.endpoint.timeout_s = {self._settings.timeout_s:g}"
+            limit = f"{self._node}.timeout_s = {self._settings.timeout_s:g}"
             return failed(f"{url}: no answer in time ({limit})")
         except (aiohttp.ClientError, ValueError) as error:
             return failed(f"{url}: {type(error).__name__}: {error}")

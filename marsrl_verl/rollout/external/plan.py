@@ -1,45 +1,43 @@
-"""What a plan and a report say about a Solver that is not trained."""
+"""What a plan says about frozen policies."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
+from marsrl_verl.core.policy import PolicyKind
 from marsrl_verl.rollout.external.answer_file import FileSource
-from marsrl_verl.rollout.external.config import EndpointConfig, ExternalSolverConfig, SolverSource
+from marsrl_verl.rollout.external.config import EndpointConfig
 
 
-def solver_source(settings: ExternalSolverConfig) -> str | None:
-    """Where solutions come from, in a few words; None where the trained model solves."""
-    if settings.source is SolverSource.ENDPOINT:
-        return f"{settings.endpoint.model} at {', '.join(settings.endpoint.base_urls)}"
-    if settings.source is SolverSource.JSONL:
-        return str(settings.jsonl.path)
-    return None
-
-
-def plan_lines(config: Any, settings: Any, answers: FileSource | None) -> list[str]:
-    """The plan's section about it; nothing where the trained model solves.
+def plan_lines(config: Any, settings: Any, answers: Mapping[str, FileSource]) -> list[str]:
+    """The plan's section about frozen policies; nothing where there are none.
 
     Args:
         config: the whole configuration.
         settings: its `marsrl` node.
-        answers: the file of answers as the checks found it; None for an endpoint.
+        answers: the files of answers by policy, as the checks found them.
     """
-    one = settings.external_solver
-    source = solver_source(one)
-    if source is None:
-        return []
-    facts: list[tuple[str, str]] = []
-    if one.source is SolverSource.ENDPOINT:
-        facts += _endpoint(one.endpoint, workers_part(config, one.endpoint))
-    if answers is not None:
-        facts += _file(answers, settings.algo.group_size)
-    facts += [
-        ("limits", "not marsrl.roles.solver: its prompts and answers have any length here"),
-        ("tokens", "none: it is in no metric of lengths or generated tokens, and not in the loss"),
-        ("evaluation", "answers in the same way; the evaluation's temperatures are those of the other roles"),
-    ]
-    return [f"External Solver: {source}", *(f"  {name:<10}  {text}" for name, text in facts)]
+    lines: list[str] = []
+    for name, one in settings.frozen_policies.items():
+        roles = [role for role, policy in settings.frozen_roles.items() if policy == name]
+        facts: list[tuple[str, str]] = []
+        if one.kind is PolicyKind.ENDPOINT:
+            facts += _endpoint(one.endpoint, workers_part(config, one.endpoint))
+        if name in answers:
+            facts += _file(answers[name], settings.algo.group_size)
+        limits = ", ".join(f"marsrl.roles.{role}" for role in roles)
+        facts += [
+            ("limits", f"not {limits}: its prompts and answers have any length here"),
+            ("tokens", "none: it is in no metric of lengths or generated tokens, and not in the loss"),
+            (
+                "evaluation",
+                "answers in the same way; the evaluation's temperatures are those of the other roles",
+            ),
+        ]
+        lines.append(f"Frozen policy {name} ({', '.join(roles)}): {one.source}")
+        lines += [f"  {fact:<10}  {text}" for fact, text in facts]
+    return lines
 
 
 def workers_part(config: Any, settings: EndpointConfig) -> int:

@@ -1,4 +1,4 @@
-"""The file of `marsrl.external_solver.jsonl` together with the data that it answers."""
+"""The file of `marsrl.policies.<name>.jsonl` together with the data that it answers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def open_source(settings: AnswerFileConfig, seed: int, questions: Iterable[Quest
     """Read the file of answers.
 
     Args:
-        settings: `marsrl.external_solver.jsonl`.
+        settings: `marsrl.policies.<name>.jsonl`.
         seed: the run's.
         questions: of the data, where lines have ids; else not looked at.
 
@@ -59,7 +59,7 @@ def open_source(settings: AnswerFileConfig, seed: int, questions: Iterable[Quest
         AnswerFileError: a file can't be used; the message says which line or row.
     """
     if settings.path is None:
-        raise AnswerFileError("marsrl.external_solver.jsonl.path is null")
+        raise AnswerFileError("its path is null")
     key = LineKey.QUESTION if settings.id_column is None else LineKey.ID
     file = AnswerFile.scan(Path(settings.path).expanduser(), key)
     return FileSource(file, seed, None if key is LineKey.QUESTION else ids_by_question(questions))
@@ -74,11 +74,10 @@ def data_names(config: Any) -> list[str]:
 
 def make_paths_absolute(config: Any) -> None:
     """Write down where the files lie: the workers that read them may be in another folder."""
-    jsonl = config.marsrl.external_solver.jsonl
-    if jsonl.path is None:
-        return
-    jsonl.path = _absolute(jsonl.path)
-    for key in ("train_files", "val_files") if jsonl.id_column is not None else ():
+    files = [one.jsonl for one in config.marsrl.policies.values() if one.jsonl.path is not None]
+    for jsonl in files:
+        jsonl.path = _absolute(jsonl.path)
+    for key in ("train_files", "val_files") if any(one.id_column is not None for one in files) else ():
         config.data[key] = [_absolute(name) for name in as_list(config.data[key]) if name]
 
 
@@ -86,12 +85,14 @@ def _absolute(name: Any) -> str:
     return str(Path(str(name)).expanduser().absolute())
 
 
-def all_questions(config: Any) -> Iterator[Question]:
+def all_questions(config: Any, column: str | None) -> Iterator[Question]:
     """What the data files of both splits ask.
+
+    Args:
+        column: the one that names problems; None: none does.
 
     Raises:
         AnswerFileError: as `questions_of`, when a file's first one is asked for.
     """
-    column = config.marsrl.external_solver.jsonl.id_column
     for name in data_names(config):
         yield from questions_of(Path(name).expanduser(), str(config.data.prompt_key), column)

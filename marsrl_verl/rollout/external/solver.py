@@ -18,7 +18,7 @@ from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 
 @dataclass(frozen=True, slots=True)
 class ExternalAnswer:
-    """One answer of an external Solver, as it came."""
+    """One answer of a frozen policy, as it came."""
 
     content: str
     """The answer; a thinking part in `<think>` tags may stand before it."""

@@ -40,7 +40,7 @@ from marsrl_verl.core.prefix_tree import (
     part_cost,
     split_rows,
 )
-from marsrl_verl.verl_adapter.engine.warmup_engine import WarmupFSDPEngine
+from marsrl_verl.verl_adapter.engine.adapter_engine import AdapterFSDPEngine
 
 SHARE_KEY = "share_prefixes"
 """The batch's switch."""
@@ -50,7 +50,7 @@ _TREE = "prefix_tree"
 _FLEX = "flex_attention"
 
 
-class SharedPrefixFSDPEngine(WarmupFSDPEngine):
+class SharedPrefixFSDPEngine(AdapterFSDPEngine):
     """Upstream behaviour: every row is computed from its first token on, whatever other rows begin with."""
 
     _computed_tokens: int = 0

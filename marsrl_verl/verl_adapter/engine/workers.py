@@ -9,12 +9,15 @@ from typing import Any
 from omegaconf import DictConfig
 from tensordict import TensorDict
 from verl.single_controller.base.decorator import Dispatch, make_nd_compute_dataproto_dispatch_fn, register
+from verl.utils import tensordict_utils as tu
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
+from marsrl_verl.config.adapters import adapters
 from marsrl_verl.config.pools import own_pool_gpus
 from marsrl_verl.verl_adapter.checkpoint import resumed_optimizer
 from marsrl_verl.verl_adapter.checkpoint import sealed as checkpoint
-from marsrl_verl.verl_adapter.engine.batch import ROW_ID
+from marsrl_verl.verl_adapter.engine.adapter_engine import AdapterFiles, AdapterFSDPEngine
+from marsrl_verl.verl_adapter.engine.batch import POLICY, ROW_ID
 from marsrl_verl.verl_adapter.engine.micro_batches import use_fast_micro_batches
 from marsrl_verl.verl_adapter.engine.policy_loss import update_loss
 from marsrl_verl.verl_adapter.engine.probe_engine import register_engine
@@ -45,10 +48,11 @@ class MarsRLTrainingWorker(TrainingWorker):
         self, local_path: str, hdfs_path: str | None = None, del_local_after_load: bool = False
     ) -> None:
         """As upstream; then the configuration's learning rate, betas and weight decay apply again."""
-        engine = self.engine
-        settings = resumed_optimizer.configured(engine.optimizer, engine.lr_scheduler)
+        optimizers = self.engine.optimizers()
+        settings = [resumed_optimizer.configured(*one) for one in optimizers]
         super().load_checkpoint(local_path, hdfs_path, del_local_after_load)
-        resumed_optimizer.apply(settings, engine.optimizer, engine.lr_scheduler)
+        for one, its_settings in zip(optimizers, settings, strict=True):
+            resumed_optimizer.apply(its_settings, *one)
 
 
 class MarsRLActorRolloutRefWorker(ActorRolloutRefWorker):
@@ -72,7 +76,9 @@ class MarsRLActorRolloutRefWorker(ActorRolloutRefWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def init_model(self) -> None:
-        """As upstream, with a loss that counts rows over all ranks, and is the method's."""
+        """As upstream, with an adapter for each policy that has one, and a loss that counts rows over all
+        ranks, and is the method's."""
+        AdapterFSDPEngine.adapters = adapters(self.config.rollout)
         super().init_model()
         if self.actor is not None:
             self.actor.set_loss_fn(functools.partial(update_loss, self.actor.loss_fn))
@@ -88,6 +94,7 @@ class MarsRLActorRolloutRefWorker(ActorRolloutRefWorker):
     def compute_log_prob(self, data: TensorDict) -> TensorDict | None:
         """As upstream, of rows that are held or come with the call; response tokens alone."""
         rows = self._held.complete(data)
+        self._select(data)
         output = super().compute_log_prob(rows)
         return None if output is None else responses_only(output, rows)
 
@@ -103,7 +110,21 @@ class MarsRLActorRolloutRefWorker(ActorRolloutRefWorker):
         """As upstream, of the rows that are held, which are let go of."""
         rows = self._held.complete(data)
         self._held.release(data)
+        self._select(data)
         return super().update_actor(rows)
+
+    def _select(self, data: TensorDict) -> None:
+        """Compute with the weights of the policy whose rows these are."""
+        if self.actor is not None:
+            self.actor.engine.select_adapter(str(tu.get(data, POLICY)))
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def export_adapter(self, policy: str) -> AdapterFiles | None:
+        """An adapter as files of a PEFT folder, from rank 0."""
+        if self.actor is None:
+            raise RuntimeError(f"policy {policy!r}: this worker trains nothing")
+        files: AdapterFiles | None = self.actor.engine.export_adapter(policy)
+        return files
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def describe_shards(self, folder: str) -> dict[str, checkpoint.Facts]:

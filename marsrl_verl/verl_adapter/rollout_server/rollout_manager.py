@@ -21,6 +21,7 @@ from ray.exceptions import RayActorError
 from verl import DataProto
 from verl.experimental.agent_loop.agent_loop import AgentLoopManager
 
+from marsrl_verl.core.policy import PolicySet
 from marsrl_verl.core.request import RolloutRequest, Sampling
 from marsrl_verl.core.shared_prompts import engine_prompts, shared_tokens
 from marsrl_verl.core.trajectory import RolloutOutput
@@ -28,7 +29,7 @@ from marsrl_verl.rewards.failed_grades import GradeWatch
 from marsrl_verl.rewards.running import RewardUnavailableError
 from marsrl_verl.rollout.failed_round import RequestWatch
 from marsrl_verl.rollout.generation import EngineUnavailableError
-from marsrl_verl.verl_adapter.components import endpoint_key
+from marsrl_verl.verl_adapter.components import endpoint_keys, policy_set
 from marsrl_verl.verl_adapter.rollout_server.engine_watch import EngineWatch, next_results, reason, results
 from marsrl_verl.verl_adapter.rollout_server.generation import Round
 from marsrl_verl.verl_adapter.rollout_server.prefill_counters import PrefillCounters
@@ -106,6 +107,10 @@ class MarsRLAgentLoopManager(AgentLoopManager):
         return GradeWatch()
 
     @cached_property
+    def _policies(self) -> PolicySet:
+        return policy_set(self.config)
+
+    @cached_property
     def _requests(self) -> RequestWatch:
         return RequestWatch()
 
@@ -119,11 +124,10 @@ class MarsRLAgentLoopManager(AgentLoopManager):
         super().__init__(*args, **kwargs)
 
     async def _init_agent_loop_workers(self) -> None:
-        """verl's workers, each with the key of the external Solver's endpoint."""
+        """verl's workers, each with the keys of frozen policies' endpoints."""
         await super()._init_agent_loop_workers()
-        key = endpoint_key(self.config)
-        if key is not None:
-            handed_over = [worker.take_endpoint_key.remote(key) for worker in self.agent_loop_workers]
+        if keys := endpoint_keys(self.config):
+            handed_over = [worker.take_endpoint_keys.remote(keys) for worker in self.agent_loop_workers]
             await asyncio.gather(*handed_over)
 
     def measure_prefill(self, servers: Sequence[Any]) -> None:
@@ -193,8 +197,10 @@ class MarsRLAgentLoopManager(AgentLoopManager):
 
     def _check(self, outputs: list[RolloutOutput], requests: Sequence[RolloutRequest]) -> None:
         trajectories = [one for output in outputs for one in output.trajectories]
-        self._requests.look(trajectories, {one.group_id: one.rollout for one in requests})
         roles = {one.group_id: one.role for one in requests}
+        frozen = {one.group_id for one in trajectories if one.external}
+        policies = {group_id: self._policies.of(roles[group_id]).name for group_id in frozen}
+        self._requests.look(trajectories, {one.group_id: one.rollout for one in requests}, policies)
         self._grades.look((roles[one.group_id], one) for one in trajectories)
 
     def _watched(self) -> Callable[[], object]:

@@ -8,9 +8,11 @@ one request with `n=G` and only the final output saves G-1 round trips and every
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import ray
@@ -23,18 +25,22 @@ from vllm.inputs import TokensPrompt
 from vllm.lora.request import LoRARequest
 from vllm.v1.engine.exceptions import EngineDeadError
 
+from marsrl_verl.config.adapters import adapters
 from marsrl_verl.core.policy import SHARED
 from marsrl_verl.core.sequence import TokenIds
 from marsrl_verl.rollout.generation import Completion, Decoding, EngineUnavailableError
 from marsrl_verl.verl_adapter.rollout_server.client import packed, unpacked
 from marsrl_verl.verl_adapter.rollout_server.engine_requests import (
-    ENGINE_KEYS,
     accepted_params,
     completion,
     unanswered,
 )
 from marsrl_verl.verl_adapter.rollout_server.prefill_counters import PrefillCounters, read_counters
-from marsrl_verl.verl_adapter.rollout_server.weight_sockets import EXTENSION, use_own_engine_sockets
+from marsrl_verl.verl_adapter.rollout_server.weight_sockets import (
+    EXTENSION,
+    own_folder,
+    use_own_engine_sockets,
+)
 
 _METRICS_PATHS = ("/metrics", "/health")
 _FIRST_ADAPTER = VLLM_LORA_INT_ID + 1
@@ -61,9 +67,13 @@ class _Adapter:
 class MarsRLvLLMServer(vLLMHttpServer):
     """One vLLM engine that answers a prompt `n` times."""
 
+    _own_adapters: frozenset[str] = frozenset()
+    """The policies that the model's own weights must not answer for."""
+
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         use_own_engine_sockets()
         super().__init__(*args, **kwargs)
+        self._own_adapters = frozenset(adapters(self.config))
         self._adapters: dict[str, _Adapter] = {}
         self._next_adapter = _FIRST_ADAPTER
 
@@ -71,12 +81,17 @@ class MarsRLvLLMServer(vLLMHttpServer):
         return EXTENSION
 
     async def run_server(self, args: argparse.Namespace) -> None:
-        """Start the engine, without the HTTP server.
+        """Start the engine, with room for all adapters and without the HTTP server.
+
+        Upstream behaviour: there is room for one adapter. A new one is there before its former goes.
 
         Upstream behaviour: the engine is also served over HTTP at the node's address, to everybody who
         reaches it. All calls of a run are calls of this actor. Where somebody reads the engine's statistics
         there is a server, for them alone.
         """
+        if self._own_adapters:
+            args.max_loras = len(self._own_adapters)
+            args.max_cpu_loras = len(self._own_adapters) + 1
         upstream = vllm_async_server.run_uvicorn
 
         async def serve(app: Any, server_args: Any, address: str) -> tuple[int, Any]:
@@ -125,11 +140,11 @@ class MarsRLvLLMServer(vLLMHttpServer):
     async def _generate_group(
         self, policy: str, prompt_ids: TokenIds, decoding: Decoding, request_id: str, n: int
     ) -> list[Completion]:
-        if policy != SHARED and policy not in self._adapters:
+        if policy not in self._adapters and (policy != SHARED or policy in self._own_adapters):
             known = ", ".join(sorted(self._adapters)) or "none"
             raise EngineUnavailableError(
-                f"policy {policy!r} has no adapter in this engine (it has: {known}); send its weights "
-                "(set_adapter) before its first request"
+                f"policy {policy!r} has no adapter in this engine (it has: {known}); send its weights before "
+                "its first request"
             )
         params = accepted_params(decoding, n, self.engine.model_config)
         if await self._park_until_admitted(request_id) is not None:
@@ -173,7 +188,7 @@ class MarsRLvLLMServer(vLLMHttpServer):
         """
         if self.engine.vllm_config.lora_config is None:
             raise ValueError(
-                f"policy {policy!r}: this engine takes no adapters; {ENGINE_KEYS}.enable_lora=true lets it"
+                f"policy {policy!r}: this engine takes no adapters; actor_rollout_ref.model.lora_rank lets it"
             )
         request = LoRARequest(f"{policy}#{self._next_adapter}", self._next_adapter, folder)
         self._next_adapter += 1
@@ -183,6 +198,33 @@ class MarsRLvLLMServer(vLLMHttpServer):
             self._adapters[policy] = _Adapter(request, version)
             if former is not None:
                 await self.engine.remove_lora(former.request.lora_int_id)
+
+    async def store_adapter(self, policy: str, files: Mapping[str, bytes], version: int) -> None:
+        """Keep an adapter's files on this server's node, for `use_adapter`.
+
+        Args:
+            files: of a PEFT folder, by name.
+        """
+        folder = self._adapter_folder(policy, version)
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            (folder / name).write_bytes(content)
+
+    async def use_adapter(self, policy: str, version: int) -> None:
+        """Answer requests of `policy` with the adapter of this version, which every node of the engine has;
+        see `set_adapter`."""
+        await self.set_adapter(policy, str(self._adapter_folder(policy, version)), version)
+
+    async def drop_old_adapters(self, policy: str, version: int) -> None:
+        """Delete the policy's files of other versions."""
+        kept = self._adapter_folder(policy, version)
+        for folder in kept.parent.iterdir():
+            if folder != kept:
+                shutil.rmtree(folder)
+
+    def _adapter_folder(self, policy: str, version: int) -> Path:
+        """The same on all nodes of the engine, and another for each engine of a node."""
+        return own_folder() / "adapters" / f"replica_{self.replica_rank}" / policy / str(version)
 
     async def pulse(self, through_core: bool) -> tuple[int, int]:
         """A sign of life of the engine.

@@ -68,7 +68,7 @@ class RolloutWorker(AgentLoopWorker):
             client=self._client,
             chat=chat,
             score=self._score,
-            policies=policy_set(settings),
+            policies=policy_set(config),
             sources=answer_sources(config),
             template_builder=lambda: ChatTemplateBuilder.of(chat),
             seed=settings.run.seed,
@@ -80,12 +80,12 @@ class RolloutWorker(AgentLoopWorker):
         self._done.graded = self._scorer.graded
         return self._done
 
-    def take_endpoint_key(self, key: str) -> None:
-        """Ask endpoints with this key from now on.
+    def take_endpoint_keys(self, keys: Mapping[str, str]) -> None:
+        """Ask the endpoints of these policies with these keys from now on.
 
         A call and no argument of the constructor: Ray keeps those in its global control store.
         """
-        self._runner.sources = answer_sources(self.config, key)
+        self._runner.sources = answer_sources(self.config, keys)
 
     async def run_requests(
         self, requests: Sequence[RolloutRequest], sampling: Mapping[str, Sampling], round_id: RoundId

@@ -11,7 +11,7 @@ from typing import Any
 import ray
 
 from marsrl_verl.config.schema import MarsRLConfig
-from marsrl_verl.core.policy import PolicySet
+from marsrl_verl.core.policy import PolicyKind, PolicySet
 from marsrl_verl.verl_adapter.checkpoint.sealed_trainer import SealedCheckpointTrainer
 from marsrl_verl.verl_adapter.rollout_server.engine_watch import (
     EngineGuard,
@@ -77,7 +77,31 @@ class EngineTrainer(SealedCheckpointTrainer):
 
     def _send_weights(self, policy: str, version: int) -> None:
         """Have the engines take a policy's weights as they are in the trainer."""
-        self.engines.run("the weight sync", lambda: self.checkpoint_manager.update_weights(version))
+        if self.policies[policy].kind is not PolicyKind.LORA:
+            self.engines.run("the weight sync", lambda: self.checkpoint_manager.update_weights(version))
+            return
+        if self.config.actor_rollout_ref.rollout.free_cache_engine and not self.engine_versions:
+            # Upstream behaviour: a sync of the model's weights wakes the engines, which sleep at first.
+            self.engines.run("waking the engines", self.checkpoint_manager.wake_up_replicas)
+        self.engines.run("the weight sync", lambda: self._send_adapter(policy, version))
+
+    def _workers(self, policy: str) -> Any:
+        """The worker group that trains a policy: there is one, with a model or adapters on one."""
+        return self.actor_rollout_wg
+
+    def _send_adapter(self, policy: str, version: int) -> None:
+        """Through Ray's object store: what the servers read is the PEFT folder that a checkpoint has, too.
+
+        Upstream behaviour: verl's own transfer knows one adapter, by a fixed number, and none where the
+        engines have GPUs of their own.
+        """
+        (files,) = (found for found in self._workers(policy).export_adapter(policy) if found is not None)
+        sent = ray.put(files)
+        replicas = self.llm_server_manager.get_replicas()
+        servers = [server for replica in replicas for server in replica.servers]
+        ray.get([server.store_adapter.remote(policy, sent, version) for server in servers])
+        ray.get([one.server_handle.use_adapter.remote(policy, version) for one in replicas])
+        ray.get([server.drop_old_adapters.remote(policy, version) for server in servers])
 
     def _sleep_engine(self) -> None:
         # With free_cache_engine the engine gives its memory to the trainer and loses its weights;

@@ -32,7 +32,6 @@ from marsrl_verl.reporting.summary import RunFacts
 from marsrl_verl.reporting.tables import evaluation_table, terminal_table
 from marsrl_verl.rewards.failed_grades import Answered, grade_warnings
 from marsrl_verl.rollout.engine import RolloutEngine
-from marsrl_verl.rollout.external.plan import solver_source
 from marsrl_verl.verl_adapter.terminal import terminal
 
 if TYPE_CHECKING:
@@ -216,12 +215,12 @@ class TrainingObserver:
             seconds=time.monotonic() - self._started,
             training_tokens=self._tokens,
             versions=versions_of(_PACKAGES),
-            extra={"machine": platform.platform(), **self._external_solver(), **extra},
+            extra={"machine": platform.platform(), **self._frozen_policies(), **extra},
         )
 
-    def _external_solver(self) -> dict[str, str]:
-        source = solver_source(self._settings.external_solver)
-        return {} if source is None else {"external Solver": source}
+    def _frozen_policies(self) -> dict[str, str]:
+        frozen = self._settings.frozen_policies
+        return {f"policy {name} (frozen)": one.source for name, one in frozen.items()}
 
     @staticmethod
     def _console() -> Console:

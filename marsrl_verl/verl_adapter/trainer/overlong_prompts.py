@@ -8,7 +8,6 @@ from omegaconf import DictConfig
 
 from marsrl_verl.algos.registry import method_class
 from marsrl_verl.config.checks.context import typed_settings
-from marsrl_verl.rollout.external.config import SolverSource
 from marsrl_verl.verl_adapter.components import build_prompts, chat_tokenizer
 from marsrl_verl.verl_adapter.trainer.problem_stream import problems_of
 
@@ -17,7 +16,7 @@ def leave_out_long_prompts(dataset: Any, config: DictConfig, tokenizer: Any, spl
     """Take the rows out whose prompt is longer than `max_prompt_tokens` of the method's first role.
 
     The prompt is the one that this role gets, its instruction and the chat template included. Nothing is
-    done behind an external Solver, whose prompts are not ours to measure.
+    done where that role has a frozen policy, whose prompts are not ours to measure.
 
     Args:
         dataset: verl's `RLHFDataset`; changed in place.
@@ -30,7 +29,8 @@ def leave_out_long_prompts(dataset: Any, config: DictConfig, tokenizer: Any, spl
         ValueError: no row is left.
     """
     settings = typed_settings(config)
-    if settings.external_solver.source is not SolverSource.NONE:
+    role = method_class(settings.algo.name).first_role(settings.algo)
+    if role in settings.frozen_roles:
         return
     rows = getattr(dataset, "dataframe", None)
     if rows is None:
@@ -39,7 +39,6 @@ def leave_out_long_prompts(dataset: Any, config: DictConfig, tokenizer: Any, spl
             "RLHFDataset does; set it to false and filter in your class (data.custom_cls)"
         )
     prompts, chat = build_prompts(settings), chat_tokenizer(config, tokenizer)
-    role = method_class(settings.algo.name).first_role(settings.algo)
     limit = settings.roles[role].max_prompt_tokens
 
     def fits(row: dict[str, Any]) -> bool:

@@ -16,7 +16,7 @@ from verl.utils.py_functional import rename_dict
 from marsrl_verl.config.batching import optimizer_updates
 from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.core.method import LossSpec, Method, Probe, StepView
-from marsrl_verl.core.policy import PolicySet
+from marsrl_verl.core.policy import PolicyKind, PolicySet
 from marsrl_verl.core.rows import (
     ADVANTAGES,
     ENTROPIES,
@@ -56,9 +56,9 @@ class PolicyTrainer(EngineTrainer):
         """As the engine trainer's, once the method's policy loss is found.
 
         Raises:
-            ValueError: more than one policy has weights to train.
+            ValueError: more than one policy is a model of its own.
         """
-        require_one_trained(self.policies)
+        require_one_model(self.policies)
         if (name := self._loss.name) is not None:
             register_loss(name)  # the workers do the same when they need it
         super().init_workers()
@@ -180,10 +180,6 @@ class PolicyTrainer(EngineTrainer):
             share_prefixes=share,
         )
 
-    def _workers(self, policy: str) -> Any:
-        """The worker group that trains a policy."""
-        return self.actor_rollout_wg
-
     @property
     def _temperature(self) -> float:
         return float(self.config.actor_rollout_ref.rollout.temperature)
@@ -289,16 +285,18 @@ class PolicyTrainer(EngineTrainer):
         return reduce_metrics(metrics)
 
 
-def require_one_trained(policies: PolicySet) -> None:
-    """There is one group of workers: a second policy would be trained into the first one's weights.
+def require_one_model(policies: PolicySet) -> None:
+    """There is one group of workers: it holds one model, or adapters on one.
 
     Raises:
-        ValueError: there are several policies to train.
+        ValueError: there are several policies to train, and not all are adapters.
     """
-    if len(policies.trained) > 1:
+    kinds = {policies[name].kind for name in policies.trained}
+    if len(policies.trained) > 1 and kinds != {PolicyKind.LORA}:
         raise ValueError(
             f"the policies {', '.join(policies.trained)} are to be trained, but the trainer has one group of "
-            "workers, which holds the weights of one policy: give all trained roles the same policy"
+            "workers, which holds the weights of one policy: give all trained roles the same policy, or an "
+            "adapter each (policies=lora_per_role)"
         )
 
 

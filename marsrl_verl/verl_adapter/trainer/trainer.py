@@ -61,7 +61,7 @@ class RayMarsRLTrainer(PolicyTrainer):
         chat = chat_tokenizer(config, tokenizer)
         problems = int(config.data.train_batch_size)
         self.method = build_method(self.settings, self.prompts, chat, problems)
-        self.policies = policy_set(self.settings)
+        self.policies = policy_set(config)
         self.reward_kl = RewardKL.of(config)
         self.scheduler = build_scheduler(self.settings, self.method)
         self.problems = ProblemStream(self.train_dataloader)

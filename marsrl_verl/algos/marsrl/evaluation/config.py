@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pydantic import Field
 
 from marsrl_verl.algos.marsrl.evaluation.loop_rules import Fallback, LoopRules
-from marsrl_verl.algos.marsrl.prompts import ROLES
+from marsrl_verl.algos.marsrl.prompts import ROLES, SOLVER
 from marsrl_verl.core.method import RunView
 from marsrl_verl.settings.declaration import limits
 from marsrl_verl.settings.evaluation import EvaluationConfig, InBetweenConfig
@@ -66,14 +66,14 @@ _ROUNDS = f"{_KEY}.correction_rounds"
 
 def checks(run: RunView, roles: Sequence[str]) -> list[ConfigIssue]:
     """The loop's numbers against the number of rounds, and the loop against the roles that there are and
-    against an external Solver."""
+    against a frozen Solver."""
     one: Evaluation = run.settings.evaluation
     rounds = one.rounds(run.settings.algo.correction_rounds)
     if rounds and (absent := [role for role in ROLES if role not in roles]):
         what = f"The method {run.settings.algo.name} has no {' and no '.join(absent)} for them."
         return [ConfigIssue(_ROUNDS, what, "Set evaluation=solver.", rounds)]
     issues = _with_rounds(one, rounds) if rounds else _without_rounds(one)
-    return [*issues, *(_external_solver(one, rounds) if run.external_solver else [])]
+    return [*issues, *(_frozen_solver(one, rounds) if SOLVER in run.frozen_roles else [])]
 
 
 def _with_rounds(one: Evaluation, rounds: int) -> list[ConfigIssue]:
@@ -104,9 +104,9 @@ def _without_rounds(one: Evaluation) -> list[ConfigIssue]:
     ]
 
 
-def _external_solver(one: Evaluation, rounds: int) -> list[ConfigIssue]:
+def _frozen_solver(one: Evaluation, rounds: int) -> list[ConfigIssue]:
     """Somebody who is trained has to be evaluated."""
-    what = "Only the external Solver would be evaluated, and training does not change it."
+    what = "Only the Solver would be evaluated, whose policy is frozen: training does not change it."
     if one.every > 0 and one.in_between.solver_only:
         key = f"{_KEY}.in_between.solver_only"
         return [ConfigIssue(key, what, f"Set it to false, or {_KEY}.every=0.", True)]

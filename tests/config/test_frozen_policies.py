@@ -10,23 +10,24 @@ from messages import assert_checks_refuse, assert_message, assert_refused
 from omegaconf import OmegaConf
 
 from marsrl_verl.config.locations import config_folder, group_options
-from marsrl_verl.rollout.external.config import AnswerFileConfig, SolverSource
+from marsrl_verl.rollout.external.config import AnswerFileConfig
 from marsrl_verl.rollout.external.questions import all_questions, data_names, open_source
 from marsrl_verl.settings.issues import ConfigError
 
-NODE, ALGO = "marsrl.external_solver", "marsrl.algo.train_roles"
+NODE, ALGO = "marsrl.policies.solver", "marsrl.algo.train_roles"
 ENDPOINT, JSONL = f"{NODE}.endpoint", f"{NODE}.jsonl"
-ROLES = {ALGO: ["verifier", "corrector"]}
+POLICY, VERIFIER = "marsrl.roles.solver.policy", "marsrl.roles.verifier.policy"
+ROLES = {ALGO: ["verifier", "corrector"], POLICY: "solver"}
 SERVED = {
     **ROLES,
-    f"{NODE}.source": "endpoint",
+    f"{NODE}.kind": "endpoint",
     f"{ENDPOINT}.base_urls": ["http://host:8000/v1"],
     f"{ENDPOINT}.model": "big",
 }
-FILED = {**ROLES, f"{NODE}.source": "jsonl"}
+FILED = {**ROLES, f"{NODE}.kind": "jsonl"}
 
 REFUSED = {
-    "unknown source": ({f"{NODE}.source": "json"}, "Did you mean jsonl?"),
+    "unknown kind": ({POLICY: "solver", f"{NODE}.kind": "json"}, "Did you mean jsonl?"),
     "trained Solver": (
         {**SERVED, ALGO: ["solver", "verifier"]},
         f"{ALGO} = solver, verifier",
@@ -35,16 +36,29 @@ REFUSED = {
     "no endpoint": ({**SERVED, f"{ENDPOINT}.base_urls": []}, f"{ENDPOINT}.base_urls = []", "No endpoint"),
     "no model": ({**SERVED, f"{ENDPOINT}.model": " "}, "none is named"),
     "no file": (FILED, f"{JSONL}.path = null", "No file is named"),
-    "endpoint without source": (
-        {f"{ENDPOINT}.base_urls": ["http://host/v1"]},
-        f"{ENDPOINT}.base_urls",
-        "no effect with marsrl.external_solver.source = none",
+    "endpoint without kind": (
+        {f"{ENDPOINT}.base_urls": ["http://host/v1"], POLICY: "solver"},
+        f"{NODE}.kind",
+        "Nothing names a value",
     ),
-    "file without source": ({f"{JSONL}.path": "a.jsonl"}, "external_solver=jsonl"),
-    "both": ({**SERVED, f"{JSONL}.path": "a.jsonl"}, "there is one source"),
+    "a policy without a role": ({**SERVED, POLICY: None}, f"{NODE}.kind = endpoint", "no effect"),
+    "a role without a policy": ({**SERVED, POLICY: "sovler"}, f"{POLICY} = sovler", "Did you mean solver?"),
+    "the model's own name": ({"marsrl.policies.policy.kind": "endpoint"}, "has this name"),
+    "no name of a folder": ({"marsrl.policies.a b.kind": "endpoint"}, "letters, digits"),
+    "a frozen Verifier that is trained": (
+        {**SERVED, POLICY: None, VERIFIER: "solver"},
+        f"{ALGO} = verifier, corrector",
+        "train_roles=[corrector]",
+    ),
+    "a file for a Verifier": (
+        {**FILED, f"{JSONL}.path": "a", ALGO: ["corrector"], POLICY: None, VERIFIER: "solver"},
+        f"{VERIFIER} = solver",
+        "kind endpoint",
+    ),
+    "both": ({**SERVED, f"{JSONL}.path": "a.jsonl"}, "one source of answers"),
     "both the other way": (
         {**FILED, f"{JSONL}.path": "a.jsonl", f"{ENDPOINT}.temperature": 0.6},
-        "no effect with marsrl.external_solver.source = jsonl",
+        "no effect with marsrl.policies.solver.kind = jsonl",
     ),
     "URL without scheme": (
         {**SERVED, f"{ENDPOINT}.base_urls": ["host:8000/v1"]},
@@ -200,39 +214,60 @@ def presets(tmp_path) -> dict[str, tuple[str, ...]]:
     """What each option of the group needs beside itself."""
     path = write_answers(tmp_path / "a.jsonl", {"question": "1 + 1", "answers": ["2"] * 5})
     return {
-        "none": (),
-        "endpoint": (f"{ENDPOINT}.base_urls=[http://host:8000/v1,http://other/v1]", f"{ENDPOINT}.model=big"),
-        "jsonl": (f"{JSONL}.path={path}",),
+        "shared": (),
+        "solver_endpoint": (
+            f"{ENDPOINT}.base_urls=[http://host:8000/v1,http://other/v1]",
+            f"{ENDPOINT}.model=big",
+        ),
+        "solver_jsonl": (f"{JSONL}.path={path}",),
     }
 
 
-@pytest.mark.parametrize("option", [source.value for source in SolverSource])
-def test_every_option_of_the_group_is_a_source(run, presets, option):
-    assert set(presets) == set(group_options([config_folder()])["external_solver"])
-    done = run(f"external_solver={option}", *presets[option], "cluster=cpu")
+@pytest.mark.parametrize("option", ["shared", "solver_endpoint", "solver_jsonl"])
+def test_every_option_of_the_group(run, presets, option):
+    assert {*presets, "lora", "lora_per_role"} == set(group_options([config_folder()])["policies"])
+    done = run(f"policies={option}", *presets[option], "cluster=cpu")
     assert (done.status, done.err) == (0, "")
-    assert done.launched.marsrl.external_solver.source == option
+    kinds = [one.kind for one in done.launched.marsrl.policies.values()]
+    assert kinds == [option.removeprefix("solver_")] * (option != "shared")
     solver_trained = "solver" in done.launched.marsrl.algo.train_roles
-    assert solver_trained == (option == "none")
+    assert solver_trained == (option == "shared")
+
+
+@pytest.mark.parametrize(
+    "word", ["external_solver=endpoint", "marsrl.external_solver.source=jsonl", "+external_solver=mine"]
+)
+def test_an_old_key_says_the_new_one(run, word):
+    done = run(word)
+    assert_refused(done, "external_solver", "is a policy now")
+    assert "policies=solver_endpoint" in done.err
+
+
+def test_an_old_key_in_a_file_does_too(run, tmp_path):
+    (tmp_path / "own").mkdir()
+    text = "defaults: [marsrl, _self_]\nmarsrl: {external_solver: {source: jsonl}}\n"
+    (tmp_path / "own" / "mine.yaml").write_text(text)
+    done = run("--config-dir", str(tmp_path / "own"), "--config-name", "mine", "cluster=cpu")
+    assert_refused(done, "marsrl.external_solver", "policies=solver_jsonl")
 
 
 def test_a_method_that_is_named_is_kept(run, presets):
-    done = run("external_solver=endpoint", *presets["endpoint"], "algo=marsrl_balanced")
+    done = run("policies=solver_endpoint", *presets["solver_endpoint"], "algo=marsrl_balanced")
     assert_refused(done, ALGO, "marsrl.algo.train_roles=[verifier,corrector]")
     done = run(
-        "external_solver=endpoint",
-        *presets["endpoint"],
+        "policies=solver_endpoint",
+        *presets["solver_endpoint"],
         "algo=marsrl_balanced",
         f"{ALGO}=[verifier]",
         f"{ENDPOINT}.extra_body.top_k=20",
     )
     assert (done.status, done.err) == (0, "")
     assert done.launched.marsrl.algo.selection == "balanced"
-    assert done.launched.marsrl.external_solver.endpoint.extra_body == {"top_k": 20}
+    assert done.launched.marsrl.policies.solver.endpoint.extra_body == {"top_k": 20}
 
 
 def test_a_command_without_its_endpoint_is_refused(run):
-    done = run("external_solver=endpoint", "cluster=cpu")
+    done = run("policies=solver_endpoint", "cluster=cpu")
     assert_refused(done, f"{ENDPOINT}.base_urls", "No endpoint is named")
     assert "train_roles" not in done.err
 
@@ -241,7 +276,7 @@ def test_workers_get_paths_that_hold_everywhere(run, tmp_path):
     data = numbered(tmp_path / "data.jsonl", [f"t{i}" for i in range(4)])
     write_answers(tmp_path / "a.jsonl", *({"id": i, "answers": ["2"]} for i in range(4)))
     done = run(
-        "external_solver=jsonl",
+        "policies=solver_jsonl",
         f"{JSONL}.path=a.jsonl",
         f"{JSONL}.id_column=extra_info.index",
         "data.train_files=data.jsonl",
@@ -250,17 +285,17 @@ def test_workers_get_paths_that_hold_everywhere(run, tmp_path):
     )
     assert (done.status, done.err) == (0, "")
     config = done.launched
-    assert config.marsrl.external_solver.jsonl.path == str(tmp_path / "a.jsonl")
+    assert config.marsrl.policies.solver.jsonl.path == str(tmp_path / "a.jsonl")
     assert data_names(config) == [str(data)] * 2
-    settings = AnswerFileConfig(**OmegaConf.to_container(config.marsrl.external_solver.jsonl))
-    assert open_source(settings, 1, all_questions(config)).count("t3") == 1
+    settings = AnswerFileConfig(**OmegaConf.to_container(config.marsrl.policies.solver.jsonl))
+    assert open_source(settings, 1, all_questions(config, settings.id_column)).count("t3") == 1
 
 
 def test_plan_of_an_endpoint(run, presets):
     sampling = (f"{ENDPOINT}.temperature=0.6", f"{ENDPOINT}.extra_body.top_k=20")
     done = run(
-        "external_solver=endpoint",
-        *presets["endpoint"],
+        "policies=solver_endpoint",
+        *presets["solver_endpoint"],
         *sampling,
         "marsrl.pipeline.max_segments=4",
         "cluster=cpu",
@@ -269,12 +304,12 @@ def test_plan_of_an_endpoint(run, presets):
     assert (done.status, done.err) == (0, "")
     text = " ".join(done.out.split())
     for part in (
-        "External Solver: big at http://host:8000/v1, http://other/v1",
+        "Frozen policy solver (solver): big at http://host:8000/v1, http://other/v1",
         "sampling temperature 0.6, top_k 20; else as the endpoint does by itself",
         "at most 64 at a time (64 per agent-loop worker), 1800 s each, repeated up to 5 times",
         "length not known (max_tokens is null)",
         "limits not marsrl.roles.solver",
-        "solver solver 1 32 256 no, external",
+        "solver solver 1 32 256 no, frozen",
         "tokens in each: verifier 16 corrector 12;",
     ):
         assert part in text, part
@@ -286,33 +321,33 @@ def test_plan_of_a_file_sizes_prompts_by_its_longest_answer(run, tmp_path):
     long = " ".join(["word"] * 77)
     answers = [f"<think>{long} {long}</think> {long}", "2"]
     path = write_answers(tmp_path / "long.jsonl", {"question": "1 + 1", "answers": answers})
-    done = run("external_solver=jsonl", f"{JSONL}.path={path}", "cluster=cpu", "dry_run=true")
+    done = run("policies=solver_jsonl", f"{JSONL}.path={path}", "cluster=cpu", "dry_run=true")
     assert (done.status, done.err) == (0, "")
     text = " ".join(done.out.split())
-    assert "External Solver: " + path in text
+    assert "Frozen policy solver (solver): " + path in text
     assert "to 1 problems, 2 to each" in text
     assert "8 per problem, by marsrl.run.seed; 1 have fewer, theirs come more than once" in text
     assert "problem 3 + solution 77" in text
 
 
-def test_plan_without_an_external_solver_says_nothing_of_one(run):
+def test_plan_without_a_frozen_policy_says_nothing_of_one(run):
     shown = run("dry_run=true", "cluster=cpu").out
-    assert "External Solver" not in shown
-    assert "no, external" not in shown
+    assert "Frozen policy" not in shown
+    assert "no, frozen" not in shown
 
 
-# --- docs/external_solver.md ----------------------------------------------------------------------
+# --- docs/policies.md ----------------------------------------------------------------------
 
-DOCS = (Path(__file__).parents[2] / "docs" / "external_solver.md").read_text()
+DOCS = (Path(__file__).parents[2] / "docs" / "policies.md").read_text()
 
 
 def test_the_file_of_the_documentation_is_one_override(run, tmp_path):
-    folder = tmp_path / "my_configs" / "external_solver"
+    folder = tmp_path / "my_configs" / "policies"
     folder.mkdir(parents=True)
-    (folder / "qwen235b.yaml").write_text(DOCS.split("```yaml\n")[1].split("```")[0])
-    done = run("--config-dir", str(folder.parent), "external_solver=qwen235b", "cluster=cpu")
+    (folder / "qwen235b.yaml").write_text(DOCS.split("```yaml\n")[-1].split("```")[0])
+    done = run("--config-dir", str(folder.parent), "policies=qwen235b", "cluster=cpu")
     assert (done.status, done.err) == (0, "")
-    endpoint = done.launched.marsrl.external_solver.endpoint
+    endpoint = done.launched.marsrl.policies.solver.endpoint
     assert len(endpoint.base_urls) == 2
     assert (endpoint.temperature, endpoint.extra_body) == (0.6, {"top_k": 20})
     assert list(done.launched.marsrl.algo.train_roles) == ["verifier", "corrector"]
@@ -323,13 +358,13 @@ def test_the_plan_of_the_documentation(run):
         "model=qwen3_4b_thinking_2507",
         "actor_rollout_ref.model.path=Qwen/Qwen3-4B-Thinking-2507",
         "cluster=1xgpu",
-        "external_solver=endpoint",
+        "policies=solver_endpoint",
         f"{ENDPOINT}.base_urls=[http://node5:8000/v1,http://node6:8000/v1]",
         f"{ENDPOINT}.model=Qwen/Qwen3-30B-A3B-Thinking-2507",
         f"{ENDPOINT}.max_tokens=8192",
         "dry_run=true",
     )
     assert (done.status, done.err) == (0, "")
-    plan = done.out.split("External Solver: ")[1].split("\n\n")[0]
-    shown = DOCS.split("External Solver: ")[1].split("\n\n")[0]
+    plan = done.out.split("Frozen policy ")[1].split("\n\n")[0]
+    shown = DOCS.split("Frozen policy ")[1].split("\n\n")[0]
     assert [line.strip() for line in shown.splitlines()] == [line.strip() for line in plan.splitlines()]

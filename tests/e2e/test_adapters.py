@@ -1,0 +1,67 @@
+"""A LoRA adapter for each role with real trainer and engine: what samples is what is trained, and a kill."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from training_runs import TrainingRun, train, train_and_kill
+
+from marsrl_verl.demo.assets import model_path
+from marsrl_verl.demo.tokenizer import ROLE_MARKERS, build_tokenizer
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+
+ROLES = ("solver", "verifier", "corrector")
+SETTINGS = (
+    "policies=lora_per_role",
+    "actor_rollout_ref.model.lora_rank=8",
+    "pipeline=sequential",
+    "marsrl.algo.correction_rounds=1",
+    "actor_rollout_ref.actor.optim.lr=0.01",
+)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> TrainingRun:
+    """Killed after two steps, and resumed for a third."""
+    root = tmp_path_factory.mktemp("adapters")
+    train_and_kill(root, "adapters", 2, *SETTINGS, "trainer.total_training_steps=9")
+    resume = ("marsrl.run.existing=resume", "trainer.total_training_steps=3")
+    return train(root, "adapters", *SETTINGS, *resume)
+
+
+def test_the_engine_samples_with_the_adapters_that_the_trainer_has(run):
+    for step in (1, 2, 3):
+        metrics = run.metrics()[step]
+        assert metrics["off_policy/age/0/log_ratio_abs_mean"] < 1e-4
+        assert metrics["off_policy/ratio_min"] > 0.99 and metrics["off_policy/ratio_max"] < 1.01
+        versions = {(row["policy"], row["policy_version"]) for row in run.rollouts(step)}
+        assert versions == {(role, step - 1) for role in ROLES}
+
+
+def test_several_are_trained(run):
+    updated = {name for metrics in run.metrics().values() for name in metrics if name.endswith("grad_norm")}
+    # A role whose groups all have equal rewards has nothing to learn.
+    assert len(updated & {f"{role}/actor/grad_norm" for role in ROLES}) >= 2
+
+
+def test_and_they_say_something_else_than_the_model(run):
+    """Or the agreement would mean nothing."""
+    from peft import PeftModel
+    from transformers import AutoModelForCausalLM
+
+    folder = run.folder / "checkpoints/global_step_2/actor/adapters"
+    assert {path.name for path in folder.iterdir()} == set(ROLES)
+    model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(model_path()), folder / "solver")
+    row = next(row for row in run.rollouts(3) if row["role"] == "solver")
+    prompt = f"{ROLE_MARKERS['user']}{row['problem']['question']}<|end|>{ROLE_MARKERS['assistant']}"
+    ids = build_tokenizer().encode(prompt, add_special_tokens=False) + row["token_ids"]
+
+    def log_probs() -> torch.Tensor:
+        with torch.no_grad():
+            return torch.log_softmax(model(torch.tensor([ids])).logits[0], dim=-1)
+
+    adapted = log_probs()
+    with model.disable_adapter():
+        difference = (adapted - log_probs()).abs().max()
+    assert difference > 0.1

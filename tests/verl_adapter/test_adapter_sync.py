@@ -1,0 +1,96 @@
+"""How an adapter gets from the trainer to the engines: as files, to every node, and nothing of the model."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import fake_ray
+import pytest
+
+from marsrl_verl.core.policy import Policy, PolicyKind, PolicySet
+
+pytest.importorskip("verl", reason="the trainer is verl's")
+
+from marsrl_verl.verl_adapter.trainer import engine_trainer
+from marsrl_verl.verl_adapter.trainer.engine_trainer import EngineTrainer
+
+FILES = {"adapter_config.json": b"{}", "adapter_model.safetensors": b"weights"}
+
+
+class Ray(fake_ray.FakeRay):
+    def put(self, value: Any) -> Any:
+        return value
+
+
+class Server:
+    """Notes what it is called for."""
+
+    def __init__(self, name: str, calls: list[tuple[Any, ...]]) -> None:
+        def noting(what: str) -> fake_ray.Method:
+            return fake_ray.Method(lambda *arguments: calls.append((what, name, *arguments)))
+
+        self.store_adapter, self.use_adapter = noting("store"), noting("use")
+        self.drop_old_adapters = noting("drop")
+
+
+class Trainer(EngineTrainer):
+    """On two engines, one of them on two nodes; two ranks train."""
+
+    plugin_state = load_plugin_state = None  # type: ignore[assignment]
+
+    def __init__(self, *, sleeps: bool = False, kind: PolicyKind = PolicyKind.LORA) -> None:
+        self.calls: list[tuple[Any, ...]] = []
+        self.policies = PolicySet([Policy("judge", kind)])
+        rollout = SimpleNamespace(free_cache_engine=sleeps)
+        self.config = SimpleNamespace(actor_rollout_ref=SimpleNamespace(rollout=rollout))
+        self.engine_versions, self.timing = {}, {}
+        self.generation = SimpleNamespace(in_flight=False)
+        self.async_rollout_manager = SimpleNamespace(forget_routes=lambda: None)
+        self.engines = SimpleNamespace(run=lambda what, work: work())
+        self.checkpoint_manager = SimpleNamespace(
+            update_weights=lambda version: self.calls.append(("model", version)),
+            wake_up_replicas=lambda: self.calls.append(("wake",)),
+            sleep_replicas=lambda: self.calls.append(("sleep",)),
+        )
+        self.actor_rollout_wg = SimpleNamespace(export_adapter=lambda policy: [FILES, None])
+        servers = [[Server("a0", self.calls), Server("a1", self.calls)], [Server("b0", self.calls)]]
+        replicas = [SimpleNamespace(servers=some, server_handle=some[0]) for some in servers]
+        self.llm_server_manager = SimpleNamespace(get_replicas=lambda: replicas)
+
+
+@pytest.fixture(autouse=True)
+def ray(monkeypatch):
+    monkeypatch.setattr(engine_trainer, "ray", Ray())
+
+
+def test_every_node_has_the_files_before_an_engine_uses_them():
+    trainer = Trainer()
+    trainer.policies.updated({"judge"}, 4)
+    trainer._fit_update_weights()
+    nodes = ("a0", "a1", "b0")
+    assert trainer.calls == [
+        *(("store", node, "judge", FILES, 4) for node in nodes),
+        *(("use", node, "judge", 4) for node in ("a0", "b0")),
+        *(("drop", node, "judge", 4) for node in nodes),
+    ]
+    trainer.calls.clear()
+    trainer._fit_update_weights()
+    assert trainer.calls == [], "the engines have it"
+
+
+def test_a_sleeping_engine_is_woken_with_its_own_weights():
+    trainer = Trainer(sleeps=True)
+    trainer._fit_update_weights()
+    assert trainer.calls[0] == ("wake",) and ("model", 0) not in trainer.calls
+    trainer.calls.clear()
+    trainer._sleep_engine()
+    trainer._fit_update_weights()
+    assert [call[0] for call in trainer.calls[:2]] == ["sleep", "wake"]
+    assert [call[0] for call in trainer.calls].count("use") == 2
+
+
+def test_a_model_goes_the_way_of_verl():
+    trainer = Trainer(kind=PolicyKind.MODEL)
+    trainer._fit_update_weights()
+    assert trainer.calls == [("model", 0)]
