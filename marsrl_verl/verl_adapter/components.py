@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -80,10 +80,14 @@ def build_scheduler(settings: MarsRLConfig, method: Method) -> Scheduler:
 
 def policy_set(config: DictConfig) -> PolicySet:
     """The policies of the roles."""
-    settings = typed_settings(config)
+    return role_policies(typed_settings(config), adapters(config.actor_rollout_ref.rollout))
+
+
+def role_policies(settings: MarsRLConfig, adapted: Sequence[str] = ()) -> PolicySet:
+    """The policies of the roles, `adapted` those with an adapter."""
     roles = {role: settings.policy_of(role) for role in settings.roles}
     kinds = {name: one.kind for name, one in settings.policies.items()}
-    kinds |= dict.fromkeys(adapters(config.actor_rollout_ref.rollout), PolicyKind.LORA)
+    kinds |= dict.fromkeys(adapted, PolicyKind.LORA)
     policies = [Policy(name, kinds.get(name, PolicyKind.MODEL)) for name in dict.fromkeys(roles.values())]
     return PolicySet(policies, roles)
 

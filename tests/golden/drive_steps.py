@@ -29,7 +29,12 @@ from marsrl_verl.config.schema import MarsRLConfig, read_settings
 from marsrl_verl.core.request import Problem
 from marsrl_verl.core.scheduler import StepResult
 from marsrl_verl.evaluation.training_metrics import training_metrics
-from marsrl_verl.verl_adapter.components import build_method, build_scheduler, policy_set, sampling_settings
+from marsrl_verl.verl_adapter.components import (
+    build_method,
+    build_scheduler,
+    role_policies,
+    sampling_settings,
+)
 from marsrl_verl.verl_adapter.rollout_server.generation import Generation
 from marsrl_verl.verl_adapter.trainer.trainer import RayMarsRLTrainer
 
@@ -51,7 +56,8 @@ def settings_of(scenario: Scenario) -> MarsRLConfig:
         OmegaConf.update(node, f"reward.{role}.target", "unused")  # the scripted engine scores
     OmegaConf.update(node, "run.seed", SEED)
     if scenario.external_solver:
-        OmegaConf.update(node, "external_solver.source", "jsonl")
+        OmegaConf.update(node, "policies.external", {"kind": "jsonl"})
+        OmegaConf.update(node, "roles.solver.policy", "external")
     return read_settings(OmegaConf.to_container(node))
 
 
@@ -143,7 +149,7 @@ class GoldenTrainer(RayMarsRLTrainer):
     ) -> None:
         self.scenario, self.rounds = scenario, rounds
         self.config, self.settings = trainer_config(scenario), settings_of(scenario)
-        self.policies = policy_set(self.settings)
+        self.policies = role_policies(self.settings)
         self.async_rollout_manager = GoldenEngine(
             scenario,
             rounds,

@@ -67,7 +67,7 @@ class GoldenEngine(ScriptedEngine):
         **options: Any,
     ) -> None:
         self.world, self.asked, self.open_step = scenario.world, rounds, open_step
-        sources = {"external_solver": ScriptedSource(self._reply, scenario.new_tokens)}
+        sources = {"external": ScriptedSource(self._reply, scenario.new_tokens)}
         super().__init__(self._reply, scorer=self._grade, sources=sources, **options)
 
     def start(self, requests: list[RolloutRequest], sampling: Any) -> Done:
