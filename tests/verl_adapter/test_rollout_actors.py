@@ -17,6 +17,7 @@ from ray.exceptions import RayTaskError
 
 from marsrl_verl.algos.marsrl.config import Config
 from marsrl_verl.config.schema import MarsRLConfig
+from marsrl_verl.core.policy import PolicySet
 from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
 from marsrl_verl.core.sequence import Sequence
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory
@@ -253,6 +254,7 @@ def worker_of(monkeypatch):
 
     monkeypatch.setattr(worker_module, "typed_settings", lambda config: MarsRLConfig(algo=Config()))
     monkeypatch.setattr(worker_module, "chat_tokenizer", lambda config, tokenizer: None)
+    monkeypatch.setattr(worker_module, "policy_set", lambda config: PolicySet())
     monkeypatch.setattr(worker_module, "answer_sources", lambda config: {})
     monkeypatch.setattr(worker_module.AgentLoopWorker, "__init__", start)
 
