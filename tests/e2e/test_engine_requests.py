@@ -15,11 +15,12 @@ import numpy as np
 import pytest
 import torch
 
+from marsrl_verl.core.policy import SHARED
 from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.demo.files import tiny_model
 from marsrl_verl.machine.packages import DISTRIBUTION_FOLDER
 from marsrl_verl.rollout.entropy import entropy_bounds, entropy_from_top
-from marsrl_verl.rollout.generation import Completion, Decoding
+from marsrl_verl.rollout.generation import Completion, Decoding, EngineUnavailableError
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
@@ -334,7 +335,7 @@ def save_adapter(model: Any, folder: Path, seed: int) -> str:
     return str(folder)
 
 
-def test_a_policy_answers_with_its_adapter_and_all_others_with_the_models_weights(one, model, tmp_path):
+def test_a_policy_answers_with_its_adapter_and_the_shared_one_with_the_models_weights(one, model, tmp_path):
     asked, long = (
         Decoding(10, seed=9),
         "12 + 7 - 3 + 4 - 5 + 6 - 7 + 8 - 9 + 10",
@@ -343,12 +344,14 @@ def test_a_policy_answers_with_its_adapter_and_all_others_with_the_models_weight
     def answer(policy: str) -> Completion:
         return one.ask(asked, policy=policy, question=long)[0]
 
-    base = answer("reasoner")
+    base = answer(SHARED)
+    with pytest.raises(EngineUnavailableError, match="policy 'reasoner' has no adapter"):
+        answer("reasoner")
     one.run(one.server.set_adapter("reasoner", save_adapter(model, tmp_path / "first", 1), 7))
     first = answer("reasoner")
     assert (base.version, first.version) == (VERSION, 7)
     assert not same(base, first)
-    assert same(base, answer("planner")), "a policy without an adapter"
+    assert same(base, answer(SHARED)), "the model's own weights"
     one.run(one.server.set_adapter("reasoner", save_adapter(model, tmp_path / "second", 2), 8))
     second = answer("reasoner")
     assert second.version == 8
