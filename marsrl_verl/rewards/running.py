@@ -17,6 +17,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from marsrl_verl.core.sequence import check_plain
 from marsrl_verl.core.trajectory import FinishReason, RewardResult
 from marsrl_verl.rewards.base import RoleReward, ScoreRequest
 from marsrl_verl.rewards.loading import load_class
@@ -166,6 +167,7 @@ def _checked(result: Any) -> RewardResult:
             f"the result's info is {type(result.info).__name__}, expected a mapping, as in "
             'RewardResult(1.0, {"answer": "42"})'
         )
+    check_plain(dict(result.info), "the result's info")
     if not math.isfinite(result.value):
         raise ValueError(f"the reward is {result.value}, expected a finite number")
     return replace(result, value=float(result.value))

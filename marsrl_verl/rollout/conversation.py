@@ -281,7 +281,18 @@ class Conversation:
             return
         same = next((k for k, pair in enumerate(zip(tail, merged, strict=False)) if pair[0] != pair[1]), None)
         kept = min(len(tail), len(merged)) if same is None else same
-        self._cut(len(self) - (len(tail) - kept))
+        remaining = len(self) - (len(tail) - kept)
+        if remaining < len(self._begun):  # what an earlier round has handed over is trained as it is
+            dropped = len(self._begun) - remaining
+            self._failed(
+                Failure(
+                    FinishReason.ERROR,
+                    f"chat template: it drops the last {dropped} tokens of what an earlier round has written",
+                    "chat template",
+                )
+            )
+            return
+        self._cut(remaining)
         self._add_context(token_ids(merged[kept:]))
         self._messages = grown
         self._mark()
@@ -310,15 +321,13 @@ class Conversation:
             self._added += len(part.ids)
 
     def _cut(self, tokens: int) -> None:
-        """Keep the first `tokens` of the response."""
+        """Keep the first `tokens` of the response, not fewer than the round began with."""
         while self._parts and len(self) > tokens:
             last = self._parts.pop()
             self._added -= len(last.ids)
             kept = max(0, tokens - len(self))
             columns = last.ids[:kept], last.log_probs[:kept], last.mask[:kept]
             self._add(_Part(*columns, last.version, last.turn))
-        if len(self) > tokens:
-            self._begun = self._begun.truncate(tokens)
 
     def _mark(self) -> None:
         """What is sampled from here on is a run of its own."""

@@ -248,6 +248,10 @@ class RequestContext:
         """See `RolloutContext`. A chat that the template refuses and a prompt over the role's limit are
         conversations that have ended already."""
         sampler, failure = self._sampler(role), None
+        if prefix is None and state is not None:
+            raise ValueError(
+                f"{self.request.group_id}: a conversation with a state needs its sequence (prefix)"
+            )
         if prefix is None:
             prefix, failure = self._begun(role, messages, tools)
         if state is None:

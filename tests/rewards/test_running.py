@@ -45,6 +45,7 @@ def test_rewards_run_beside_the_caller_and_coroutines_in_a_loop_of_their_own():
         (ReturnsNumber(), "score returned float, expected a RewardResult"),
         (Constant(float("nan")), "the reward is nan"),
         (AnswerAsInfo(), "the result's info is str, expected a mapping"),
+        (Constant(1.0, note={"a", "b"}), "the result's info.answer is a builtins.set, expected plain values"),
     ],
 )
 def test_what_goes_wrong_in_a_reward_is_a_result(reward, message):

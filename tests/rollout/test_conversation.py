@@ -349,6 +349,29 @@ def test_a_sampled_token_of_the_next_turn_goes_unless_it_fits():
         assert sequence.versions == ((5, 7),), "a round is one part, whatever was cut in it"
 
 
+def test_a_template_that_drops_what_an_earlier_round_wrote_ends_the_conversation():
+    """It has been handed over, and is trained as it was sampled."""
+
+    class Dropping:
+        def merge(self, previous, updated, tail, tools):
+            return [*tail[:-1], ord("?")]
+
+    class Bare(CharacterTokenizer):
+        def apply_chat_template(self, messages, **kwargs):
+            shown = super().apply_chat_template(messages, **kwargs)
+            return shown if kwargs["tokenize"] else messages[-1]["content"]
+
+    made, item = runner(ScriptedClient(writes("abU"), Bare())), request(n=1)
+    made.template_builder = Dropping
+    context = RequestContext(made, item, {"solver": LIMITS})
+    first = context.conversation(0, "solver", item.messages)
+    sample(first)
+    again = context.conversation(0, "solver", item.messages, prefix=first.sequence(), state=first.state())
+    again.append([{"role": "user", "content": "q"}])
+    assert again.finish is FinishReason.ERROR and "drops the last 1 tokens" in again.detail
+    assert equal_sequences(again.sequence().truncate(3), first.sequence())
+
+
 # --- forks, states, sequences ---------------------------------------------------------------------
 
 

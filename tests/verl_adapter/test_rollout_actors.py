@@ -135,6 +135,14 @@ def test_requests_are_answered_one_by_one(manager_of):
     assert manager.outputs() == []
 
 
+def test_workers_take_turns_however_few_requests_come_at_a_time(manager_of):
+    manager = manager_of(3)
+    for name in "abcdef":
+        manager.submit([asked(name)], {"solver": SETTINGS})
+        manager.outputs()
+    assert [len(worker.asked) for worker in manager.agent_loop_workers] == [2, 2, 2]
+
+
 def test_one_by_one_too_a_broken_engine_is_noticed(manager_of):
     broken = manager_of(2, lambda name, k: FinishReason.ERROR)
     broken.submit([asked(name) for name in "abcdefgh"], {"solver": SETTINGS})

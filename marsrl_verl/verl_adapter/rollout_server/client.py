@@ -46,7 +46,7 @@ class ServerClient:
     async def generate(
         self, policy: str, prompt_ids: TokenIds, decoding: Decoding, *, session: str, name: str, n: int = 1
     ) -> list[Completion]:
-        """See `marsrl_verl.rollout.context.GenerationClient`.
+        """See `marsrl_verl.rollout.generation.GenerationClient`.
 
         What is asked is one request of the engine, never split. Cancelled, it is aborted there.
 

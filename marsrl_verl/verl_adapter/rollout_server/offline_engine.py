@@ -59,7 +59,7 @@ def engine_arguments(config: DictConfig, max_model_len: int) -> dict[str, Any]:
 
 
 class OfflineClient:
-    """Implements `marsrl_verl.rollout.context.GenerationClient`. Loads the model at once.
+    """Implements `marsrl_verl.rollout.generation.GenerationClient`. Loads the model at once.
 
     Args:
         config: the training configuration; engine, model and environment are taken from it.

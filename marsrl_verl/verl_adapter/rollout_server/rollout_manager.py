@@ -9,7 +9,6 @@ batch is built.
 from __future__ import annotations
 
 import asyncio
-import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -101,6 +100,8 @@ class MarsRLAgentLoopManager(AgentLoopManager):
 
     _rounds = 0
     _syncs = 0
+    _dealt = 0
+    """Requests that were submitted so far: workers take turns, however few come at a time."""
 
     @cached_property
     def _grades(self) -> GradeWatch:
@@ -158,10 +159,11 @@ class MarsRLAgentLoopManager(AgentLoopManager):
         if not self._streamed:
             self._rounds += 1
             self._look = self._watched()
-        round_id = RoundId(self._rounds, self._syncs)
-        for request, worker in zip(requests, itertools.cycle(self.agent_loop_workers), strict=False):
-            answer = worker.run_request.remote(request, sampling, round_id)
+        round_id, workers = RoundId(self._rounds, self._syncs), self.agent_loop_workers
+        for request in requests:
+            answer = workers[self._dealt % len(workers)].run_request.remote(request, sampling, round_id)
             self._streamed[answer] = request
+            self._dealt += 1
 
     def outputs(self) -> list[RolloutOutput]:
         """See `RolloutEngine`; raises as `_WorkersRound.wait`."""
