@@ -81,6 +81,7 @@ class Conversation:
         self._marks = [(0, len(self._messages))] if marks is None else [(at, count) for at, count in marks]
         self._parts: list[_Part] = []
         self._added = 0
+        self._sampled_n = 0
         self._failure = failure
         self.finish: FinishReason | None = None if failure is None else failure.finish
         """How the last sampling ended."""
@@ -168,7 +169,9 @@ class Conversation:
             for one in members:
                 one._take(nothing(limit), 0, None, (), False, turn)
             return members
-        name = f"{self._sampler.group_id}{self._sampler.name_suffix}"
+        again = f"+{self._sampled_n}" if self._sampled_n else ""
+        self._sampled_n += 1
+        name = f"{self._sampler.group_id}{self._sampler.name_suffix}{again}"
         found = await self._asked(n, name, limit, stop, 0, structured)
         completions = [] if isinstance(found, str) else found
         for one, completion in zip(members, completions, strict=False):

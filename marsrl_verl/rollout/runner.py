@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import traceback
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -191,6 +191,7 @@ class RequestContext:
         self.request = request
         self._runner, self._sampling = runner, sampling
         self._tokens: dict[int, RoundTokens] = defaultdict(RoundTokens)
+        self._conversations: Counter[tuple[int, str]] = Counter()
         self._asked, self._closed, self._quiet = 0, False, asyncio.Event()
         self.score_error: Exception | None = None
         """What `score` raised: the reward's failure, not the program's."""
@@ -247,7 +248,7 @@ class RequestContext:
     ) -> Conversation:
         """See `RolloutContext`. A chat that the template refuses and a prompt over the role's limit are
         conversations that have ended already."""
-        sampler, failure = self._sampler(role), None
+        sampler, failure = self._sampler(role, k), None
         if prefix is None and state is not None:
             raise ValueError(
                 f"{self.request.group_id}: a conversation with a state needs its sequence (prefix)"
@@ -274,12 +275,16 @@ class RequestContext:
             failure = Failure(FinishReason.PROMPT_TOO_LONG, note)
         return TokenSequence(role, prompt_ids, [], [], policy=policy), failure  # type: ignore[arg-type]
 
-    def _sampler(self, role: str) -> Sampler:
+    def _sampler(self, role: str, k: int) -> Sampler:
         request, runner, policy = self.request, self._runner, self.policy(role)
         if not policy.trained:
             raise ValueError(
                 f"role {role!r} is answered by {policy.name!r}, of which only text is known: use chat"
             )
+        # Conversations of one trajectory and role have seeds of their own, in the order of their beginning.
+        number = self._conversations[k, role]
+        self._conversations[k, role] += 1
+        suffix = ("" if role == request.role else f"/{role}") + (f"~{number}" if number else "")
         # All that continues one response begins alike, so one server is asked for it.
         session = request.group_id if request.prefix is None else request.parent_id or request.group_id
         return Sampler(
@@ -291,7 +296,7 @@ class RequestContext:
             sampling=self.sampling(role),
             session=session,
             group_id=request.group_id,
-            name_suffix="" if role == request.role else f"/{role}",
+            name_suffix=suffix,
             tokens=self._tokens.__getitem__,
         )
 

@@ -41,7 +41,7 @@ class Sampler:
     """Requests of one session find their common beginning in one server's cache."""
     group_id: str
     name_suffix: str
-    """Tells the requests of a further role from those of the request's own."""
+    """Tells the requests of a further role, or of a further conversation of it, from those of the first."""
     tokens: Callable[[int], RoundTokens]
     """What trajectory k has sampled in this round."""
 

@@ -423,6 +423,24 @@ def test_requests_of_a_second_role_have_seeds_of_their_own():
     assert first == seeded.request_seed("p1/solver.0#0", 0) != second
 
 
+def test_conversations_of_one_trajectory_and_role_have_seeds_of_their_own():
+    client, item = ScriptedClient(writes("a"), CharacterTokenizer()), request(n=2)
+    seeded = replace(LIMITS, seed=5)
+    context = _context(client, item, {"solver": seeded})
+    one, other = (context.conversation(0, "solver", item.messages) for _ in range(2))
+    asyncio.run(one.sample())
+    asyncio.run(other.sample())
+    for _ in range(2):
+        asyncio.run(context.conversation(1, "solver", item.messages).sample_n(2))
+    begun = context.conversation(3, "solver", item.messages)
+    for _ in range(2):
+        asyncio.run(begun.sample_n(2))
+    seeds = [one["decoding"].seed for one in client.asked]
+    assert seeds[0] == seeded.request_seed("p1/solver.0#0", 0)
+    assert seeds[2] == seeds[4] == seeded.request_seed("p1/solver.0", 0)
+    assert len({*seeds}) == 5
+
+
 def test_generators_depend_on_group_and_names_alone():
     def drawn(name: str, *names) -> float:
         return _context(None, request(name), {}).rng(*names).random()
