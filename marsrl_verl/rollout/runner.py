@@ -16,6 +16,7 @@ import numpy as np
 
 from marsrl_verl.core.policy import Policy, PolicySet
 from marsrl_verl.core.request import Message, RolloutRequest, Sampling
+from marsrl_verl.core.scheduler.checks import check_members
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.sequence import Plain, TokenIds, check_plain
 from marsrl_verl.core.sequence import Sequence as TokenSequence
@@ -111,6 +112,7 @@ class RolloutRunner:
             output = await self._running[request.rollout].run(request, context)
             if not isinstance(output, RolloutOutput):
                 raise TypeError(f"it returned a {type(output).__name__}, expected a RolloutOutput")
+            check_members(request, _members(request), output)
             check_plain(output.state, f"{output.group_id}: state")
             for one in output.trajectories:
                 check_plain(one.state, f"{one.trajectory_id}: state")
@@ -129,7 +131,7 @@ class RolloutRunner:
     async def _failed(self, request: RolloutRequest, error: Exception) -> RolloutOutput:
         """What is left of a request whose program raised: ended trajectories, with the tokens of earlier
         rounds."""
-        earlier = {} if request.resume is None else {one.number: one for one in request.resume.trajectories}
+        earlier = _members(request)
         detail = f"rollout program {request.rollout}: {type(error).__name__}: {error}{_place(error)}"
         members = []
         for k in range(request.n):
@@ -173,6 +175,11 @@ class RolloutRunner:
                 raise ValueError("chats can't grow here: the rollouts were given no template builder")
             self._builder = self.template_builder()
         return self._builder
+
+
+def _members(request: RolloutRequest) -> dict[int, Trajectory]:
+    """The trajectories of earlier rounds, by number."""
+    return {} if request.resume is None else {one.number: one for one in request.resume.trajectories}
 
 
 def _place(error: Exception) -> str:

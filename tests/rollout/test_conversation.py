@@ -88,7 +88,7 @@ def ran(kind: str, segment: int | None, size: int) -> tuple[list[Trajectory], Sc
     client = ScriptedClient(policy, CharacterTokenizer(size))
     sampling = replace(LIMITS, segment_tokens=segment)
     roles = dict.fromkeys(("agent", "planner", "worker"), sampling)
-    item = replace(request(n=2), role="agent", rollout=kind)
+    item = replace(request(n=3 if kind == "fork" else 2), role="agent", rollout=kind)
     members, _ = run_rounds(client, item, roles, programs={kind: program})
     return members, client
 

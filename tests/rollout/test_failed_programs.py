@@ -56,7 +56,23 @@ class Forgetful:
         return None
 
 
-PROGRAMS = {one.__name__: one for one in (Brittle, LateFailure, Forgetful)}
+class Incomplete(Brittle):
+    """Leaves out its last trajectory."""
+
+    async def run(self, item, context):
+        output = await super().run(item, context)
+        return RolloutOutput(item.group_id, output.trajectories[:-1])
+
+
+class Twice(Brittle):
+    """Brings one trajectory in the place of all."""
+
+    async def run(self, item, context):
+        output = await super().run(item, context)
+        return RolloutOutput(item.group_id, output.trajectories[:1] * item.n)
+
+
+PROGRAMS = {one.__name__: one for one in (Brittle, LateFailure, Forgetful, Incomplete, Twice)}
 
 
 def rounds(*items, client=None, **more):
@@ -70,6 +86,17 @@ def rounds(*items, client=None, **more):
 
 def item(group_id: str, program: str = "Brittle", **more):
     return replace(request(group_id, rollout=program), **more)
+
+
+@pytest.mark.parametrize(
+    ("program", "why"), [("Incomplete", "1 trajectories, expected 2"), ("Twice", "good/0#0 came twice")]
+)
+def test_an_output_that_is_not_what_was_asked_for_ends_its_request(program, why):
+    (found,) = rounds(item("good/0", program))
+    assert [one.trajectory_id for one in found.trajectories] == ["good/0#0", "good/0#1"]
+    for one in found.trajectories:
+        assert (one.finish, one.failed_by) == (FinishReason.ERROR, program)
+        assert why in one.detail
 
 
 def test_a_tool_that_fails_ends_its_request_and_no_other():

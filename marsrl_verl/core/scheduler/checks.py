@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 
 from marsrl_verl.core.method import Method, Unit
 from marsrl_verl.core.request import RolloutRequest
-from marsrl_verl.core.scheduler.state import PendingGroup, SchedulerState
+from marsrl_verl.core.scheduler.state import SchedulerState
 from marsrl_verl.core.trajectory import Fork, RolloutOutput, Trajectory
 
 
@@ -63,41 +64,50 @@ def check_output(state: SchedulerState, method: Method, output: RolloutOutput) -
             f"group {output.group_id} is not in flight: it was never dispatched, or its round is back already"
         )
     request = state.request(output.group_id)
+    check_members(request, pending.members, output)
+    members = pending.members | {one.number: one for one in output.trajectories}
+    for one in output.trajectories:
+        if not one.paused:
+            _check_reward(one, late=request.stage in method.late_stages)
+        if one.fork is not None and one.number not in pending.members:
+            _check_fork(one, one.fork, {other.trajectory_id: other for other in members.values()})
+
+
+def check_members(request: RolloutRequest, before: Mapping[int, Trajectory], output: RolloutOutput) -> None:
+    """Check that a round brings the trajectories that a request asked for.
+
+    Args:
+        request: what was asked.
+        before: the group's trajectories before the round, by number.
+        output: of the round.
+
+    Raises:
+        ValueError: a trajectory is unknown, came twice, had ended before, or does not go on where its last
+            round ended; or some are missing.
+    """
     seen: set[str] = set()
     for one in output.trajectories:
         if one.trajectory_id in seen:
             raise ValueError(f"trajectory {one.trajectory_id} came twice")
         seen.add(one.trajectory_id)
-        _check_trajectory(request, pending, method, one)
-    members = pending.members | {one.number: one for one in output.trajectories}
-    for one in output.trajectories:
-        if one.fork is not None and one.number not in pending.members:
-            _check_fork(one, one.fork, {other.trajectory_id: other for other in members.values()})
-    open_ids = {one.trajectory_id for one in pending.paused()}
+        if one.group_id != request.group_id or one.number >= request.n:
+            raise ValueError(
+                f"trajectory {one.trajectory_id}: unknown, group {request.group_id} has trajectories "
+                f"{request.group_id}#0 to #{request.n - 1}"
+            )
+        earlier = before.get(one.number)
+        if earlier is not None and not earlier.paused:
+            raise ValueError(f"trajectory {one.trajectory_id} had ended, and came again")
+        _check_beginning(request, earlier, one)
+    open_ids = {one.trajectory_id for one in before.values() if one.paused}
     if missing := sorted(open_ids - seen):
         raise ValueError(f"trajectory {missing[0]}: it was to be continued and did not come back")
-    numbers = {one.number for one in output.trajectories} | set(pending.members)
+    numbers = {one.number for one in output.trajectories} | set(before)
     if output.state is None and len(numbers) != request.n:
         raise ValueError(
             f"group {output.group_id}: {len(numbers)} trajectories, expected {request.n}; a group that "
             "begins more of them later has a state"
         )
-
-
-def _check_trajectory(
-    request: RolloutRequest, pending: PendingGroup, method: Method, one: Trajectory
-) -> None:
-    if one.group_id != request.group_id or one.number >= request.n:
-        raise ValueError(
-            f"trajectory {one.trajectory_id}: unknown, group {request.group_id} has trajectories "
-            f"{request.group_id}#0 to #{request.n - 1}"
-        )
-    before = pending.members.get(one.number)
-    if before is not None and not before.paused:
-        raise ValueError(f"trajectory {one.trajectory_id} had ended, and came again")
-    if not one.paused:
-        _check_reward(one, late=request.stage in method.late_stages)
-    _check_beginning(request, before, one)
 
 
 def _check_fork(one: Trajectory, fork: Fork, members: dict[str, Trajectory]) -> None:
