@@ -246,3 +246,18 @@ def drive(
 
 def marsrl(**settings) -> MarsRL:
     return MarsRL(ShortPrompts(), **{"seed": 1, "group_size": 3, **settings})
+
+
+def rewarded_group(name: str, role: str, rewards: list[float], lengths: list[int]) -> Group:
+    """A complete group, a trajectory of one sequence for each reward and length."""
+    item = RolloutRequest(name, problems(1)[0], role, role, (), len(rewards))
+    members = [
+        Trajectory(
+            f"{name}#{k}",
+            [Sequence(role, [1], list(range(length)), [0.0] * length)],
+            FinishReason.STOP,
+            reward=RewardResult(reward),
+        )
+        for k, (reward, length) in enumerate(zip(rewards, lengths, strict=True))
+    ]
+    return Group(item, members)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from scheduler_tools import problems
+from scheduler_tools import problems, rewarded_group
 
 from marsrl_verl.algos.marsrl.role_balance import balance_roles, role_factors
 from marsrl_verl.core.advantages import comparable_rows, group_relative
@@ -16,20 +16,6 @@ from marsrl_verl.core.request import RolloutRequest
 from marsrl_verl.core.rows import Rows
 from marsrl_verl.core.sequence import Sequence
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, Trajectory
-
-
-def group(name: str, role: str, rewards: list[float], lengths: list[int]) -> Group:
-    item = RolloutRequest(name, problems(1)[0], role, role, (), len(rewards))
-    members = [
-        Trajectory(
-            f"{name}#{k}",
-            [Sequence(role, [1], list(range(length)), [0.0] * length)],
-            FinishReason.STOP,
-            reward=RewardResult(reward),
-        )
-        for k, (reward, length) in enumerate(zip(rewards, lengths, strict=True))
-    ]
-    return Group(item, members)
 
 
 def row_advantages(groups, role_balance="tokens", role_weights=None, **settings) -> dict[str, float]:
@@ -52,10 +38,10 @@ def test_role_factors_by_hand():
 
 
 def test_masked_tokens_do_not_count_as_tokens_of_a_role():
-    solver = group("g1", "solver", [1, 0], [4, 4])
+    solver = rewarded_group("g1", "solver", [1, 0], [4, 4])
     for one in solver.trajectories:
         one.sequence.response_mask = np.array([1, 1, 0, 0], dtype=np.uint8)
-    verifier = group("g2", "verifier", [1, 0], [2, 2])
+    verifier = rewarded_group("g2", "verifier", [1, 0], [2, 2])
     weights = row_advantages([solver, verifier], role_balance="roles", normalize_std=False)
     assert weights == pytest.approx({"g1#0": 0.5, "g1#1": -0.5, "g2#0": 0.5, "g2#1": -0.5})
 
@@ -82,9 +68,9 @@ def test_roles_are_those_of_sequences_and_balanced_by_their_tokens():
 # --- the loss they are meant for, on a small policy ------------------------------------------------
 
 GROUPS = [
-    group("s", "solver", [1, 0, 0, 1], [6, 2, 5, 3]),
-    group("v", "verifier", [0, 1, 0, 0], [1, 2, 1, 2]),
-    group("c", "corrector", [1, 1, 1, 0], [3, 3, 4, 1]),
+    rewarded_group("s", "solver", [1, 0, 0, 1], [6, 2, 5, 3]),
+    rewarded_group("v", "verifier", [0, 1, 0, 0], [1, 2, 1, 2]),
+    rewarded_group("c", "corrector", [1, 1, 1, 0], [3, 3, 4, 1]),
 ]
 SEQUENCES = {member.trajectory_id: member.sequence for one in GROUPS for member in one.trajectories}
 

@@ -4,28 +4,13 @@ from itertools import pairwise
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from scheduler_tools import TwoStages, answers, problems
+from scheduler_tools import TwoStages, answers, problems, rewarded_group
 
 from marsrl_verl.core.advantages import comparable_rows, group_advantages, group_relative
 from marsrl_verl.core.group import Group
-from marsrl_verl.core.request import RolloutRequest
 from marsrl_verl.core.rows import Rows
 from marsrl_verl.core.sequence import Sequence
-from marsrl_verl.core.trajectory import FinishReason, RewardResult, Trajectory
-
-
-def group(name: str, role: str, rewards: list[float], lengths: list[int]) -> Group:
-    item = RolloutRequest(name, problems(1)[0], role, role, (), len(rewards))
-    members = [
-        Trajectory(
-            f"{name}#{k}",
-            [Sequence(role, [1], list(range(length)), [0.0] * length)],
-            FinishReason.STOP,
-            reward=RewardResult(reward),
-        )
-        for k, (reward, length) in enumerate(zip(rewards, lengths, strict=True))
-    ]
-    return Group(item, members)
+from marsrl_verl.core.trajectory import FinishReason, RewardResult
 
 
 def row_advantages(groups, **settings) -> dict[str, float]:
@@ -47,8 +32,8 @@ def test_advantages_by_hand():
 def test_a_failure_is_no_wrong_answer(kind):
     """The failed trajectory is not trained, and the others' mean is as if it had not been asked for."""
     found, without = (
-        group("g", "solver", [1, 0, 1, 0], [2, 2, 2, 2]),
-        group("g", "solver", [1, 0, 1], [2, 2, 2]),
+        rewarded_group("g", "solver", [1, 0, 1, 0], [2, 2, 2, 2]),
+        rewarded_group("g", "solver", [1, 0, 1], [2, 2, 2]),
     )
     failed = found.trajectories[3]
     if kind == "grading":
@@ -59,7 +44,7 @@ def test_a_failure_is_no_wrong_answer(kind):
 
 
 def test_a_group_whose_difference_is_a_failure_says_nothing():
-    found = group("g", "solver", [1, 1, 0], [2, 2, 2])
+    found = rewarded_group("g", "solver", [1, 1, 0], [2, 2, 2])
     found.trajectories[2].reward = RewardResult(0.0, error="timeout", graded=False)
     assert row_advantages([found]) == {} and found.rewards == [1, 1]
 
@@ -86,15 +71,15 @@ def test_advantages_sum_to_zero_and_follow_the_rewards(rewards):
 
 def test_equal_groups_and_sequences_without_tokens_are_left_out():
     groups = [
-        group("g1", "solver", [1, 0, 0, 0], [3, 0, 2, 1]),
-        group("g2", "solver", [1, 1, 1, 1], [9, 9, 9, 9]),
+        rewarded_group("g1", "solver", [1, 0, 0, 0], [3, 0, 2, 1]),
+        rewarded_group("g2", "solver", [1, 1, 1, 1], [9, 9, 9, 9]),
     ]
     assert row_advantages(groups, eps=0.0) == {"g1#0": 1.5, "g1#2": -0.5, "g1#3": -0.5}
 
 
 def test_a_sequence_with_a_reward_of_its_own_is_compared_by_it():
     """Two agents of one dialogue may be paid differently (ReMA's formats)."""
-    one = group("g", "solver", [1, 0, 1], [2, 2, 2])
+    one = rewarded_group("g", "solver", [1, 0, 1], [2, 2, 2])
     for member, own in zip(one.trajectories, (0.5, None, -1.0), strict=True):
         second = Sequence("critic", [1], [7], [0.0], reward=own)
         member.sequences.append(second)

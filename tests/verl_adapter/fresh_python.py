@@ -48,3 +48,17 @@ def report_of(process: subprocess.Popen[str], seconds: float = 300) -> Any:
 def run_fresh(code: str, variables: Mapping[str, str] | None = None) -> Any:
     """`code`'s report: the JSON value it prints last."""
     return report_of(start_fresh(code, variables))
+
+
+def run_program(program: Path, folder: Path) -> Path:
+    """Run a program, with one thread, that leaves what it found in a folder; the folder."""
+    done = subprocess.run(
+        [sys.executable, str(program), str(folder)],
+        env={**clean_environment(), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-5000:]
+    return folder

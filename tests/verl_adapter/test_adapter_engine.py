@@ -3,15 +3,13 @@ a resume goes on exactly, and that what is exported is what was trained. `rank_a
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from fresh_python import clean_environment
+from fresh_python import run_program
 from rank_adapters import ROLES, TURNS, WORLDS
 from rank_updates import trained_groups
 
@@ -27,18 +25,7 @@ Found = dict[str, Any]
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the program has left what it found."""
-    place = tmp_path_factory.mktemp("adapters")
-    environment = {**clean_environment(), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM), str(place)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-5000:]
-    return place
+    return run_program(PROGRAM, tmp_path_factory.mktemp("adapters"))
 
 
 @pytest.fixture(scope="module", params=WORLDS)

@@ -7,8 +7,6 @@ nested outputs, on one rank and on two, with padding and without. The reference 
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
@@ -16,7 +14,7 @@ from typing import Any
 
 import pytest
 import torch
-from fresh_python import clean_environment
+from fresh_python import run_program
 from rank_attnrl_influence import CASES, DELTA, Response, responses
 from rank_updates import WORLDS
 
@@ -34,17 +32,7 @@ ROWS = {one.name: one for one in responses()}
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("influence")
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM), str(folder)],
-        env={**clean_environment(), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-5000:]
-    return folder
+    return run_program(PROGRAM, tmp_path_factory.mktemp("influence"))
 
 
 @pytest.fixture(scope="module")

@@ -8,15 +8,13 @@ compared. `test_update_invariance.py` has the same rule in float64, with hand-ma
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from fresh_python import clean_environment
+from fresh_python import run_program
 from rank_updates import CASES, SEQUENCE_MEANS, TURN_MEANS, WORLDS, trained_groups
 
 from marsrl_verl.core.prefix_tree import distinct_tokens
@@ -42,16 +40,7 @@ Results = dict[int, dict[str, dict[str, Any]]]
 def results(tmp_path_factory: pytest.TempPathFactory) -> Results:
     """What each case gave, by number of ranks."""
     folder = tmp_path_factory.mktemp("ranks")
-    environment = {**clean_environment(), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
-    done = subprocess.run(
-        [sys.executable, str(PROGRAM), str(folder)],
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-5000:]
+    run_program(PROGRAM, folder)
     return {world: torch.load(folder / f"ranks_{world}.pt", weights_only=False) for world in WORLDS}
 
 
