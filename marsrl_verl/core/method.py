@@ -112,8 +112,9 @@ class LossSpec:
     """`package.module:function`, with the arguments of verl's registered policy losses, or a name in verl's
     registry; None: `actor_rollout_ref.actor.policy_loss.loss_mode`."""
     columns: tuple[str, ...] = ()
-    """What it reads of each response token beside verl's arguments: annotations of the sequences (`turn`) or
-    columns of the step (`core.rows`), by name."""
+    """What it reads of each response token beside verl's arguments, by name: annotations of the sequences
+    (`turn`, `Method.annotations`; NaN or -1 where a sequence has none) or columns of the step
+    (`core.rows`)."""
     settings: Mapping[str, Plain] = field(default_factory=dict)
     """What else it is told."""
 
@@ -236,6 +237,9 @@ class Method(ABC):
     notes_turns: ClassVar[bool] = False
     """Whether its rollouts note the turn of a token (annotation `turn`), which `marsrl.training.loss_mean`
     averages over."""
+    annotations: ClassVar[frozenset[str]] = frozenset()
+    """What its rollouts and probes note of tokens beside the turn, and its policy loss reads
+    (`LossSpec.columns`). A sequence need not have it."""
     fused_kernels: ClassVar[bool] = True
     """Whether the trainer's forward pass may spare the logits of all tokens."""
     preset_clips: ClassVar[Mapping[str, float]] = {}

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from marsrl_verl.core.group import Group
+from marsrl_verl.core.sequence import TURN
 from marsrl_verl.core.sequence import Sequence as TokenSequence
 from marsrl_verl.core.trajectory import Trajectory
 
@@ -60,7 +61,8 @@ class Rows:
         Args:
             groups: of the step.
             refs: the rows, in the order of the batch.
-            annotations: become columns too; where a sequence has none, NaN, or -1 among whole numbers.
+            annotations: become columns too; where a sequence has none, NaN, or -1 among whole numbers and
+                for `turn`.
         """
         rows = cls(list(groups), list(refs), np.zeros(1, dtype=np.int64))
         sequences = [rows.sequence(row) for row in range(len(rows.refs))]
@@ -73,7 +75,8 @@ class Rows:
         for name in annotations:
             found = [one.annotations.get(name) for one in sequences]
             dtype = np.result_type(*(one.dtype for one in found if one is not None), np.int8)
-            if not np.issubdtype(dtype, np.integer) or all(one is None for one in found):
+            nobody = name != TURN and all(one is None for one in found)
+            if nobody or not np.issubdtype(dtype, np.integer):
                 dtype = np.dtype(np.float32)
             filler = np.nan if dtype == np.float32 else -1
             parts = [

@@ -45,6 +45,25 @@ class Voting(MarsRL):
 class OwnLoss(Voting):
     loss = classmethod(lambda cls, config: LossSpec("strange_voting.loss:of_turns"))
 
+class ReadsTurns(Voting):
+    columns = ("turn", "token_versions")
+    loss = classmethod(lambda cls, config: LossSpec("strange_voting.loss:of_turns", cls.columns))
+
+class NotesTurns(ReadsTurns):
+    notes_turns = True
+
+class ReadsNodes(ReadsTurns):
+    columns = ("node",)
+
+class NotesNodes(ReadsNodes):
+    annotations = frozenset({"node"})
+
+class ReadsReference(ReadsTurns):
+    columns = ("ref_log_probs",)
+
+class ReadsWeights(ReadsTurns):
+    columns = ("loss_weights",)
+
 class Bare(Method):
     """As little as a method can be, with a role that no other has."""
     roles = ("agent",)
@@ -82,6 +101,7 @@ class Alone(Voting):
     roles = ("solver",)
     asked_roles = classmethod(lambda cls, config, evaluation: cls.roles)
 '''
+ACTOR = "actor_rollout_ref.actor"
 NAME = "strange_voting.method:Voting"
 SEARCH = "hydra.searchpath=[pkg://strange_voting.configs]"
 
@@ -145,6 +165,31 @@ def test_its_policy_loss_is_the_only_one(run, package):
     assert_refused(
         run(own, f"{mode}=gspo", "cluster=cpu"), f"{mode} = gspo", "own, strange_voting.loss:of_turns"
     )
+
+
+READS = {
+    "ReadsTurns": ("marsrl.algo.name", "reads 'turn', which its rollouts and probes do not note (nothing)."),
+    "ReadsNodes": ("marsrl.algo.name", "reads 'node'"),
+    "ReadsReference": (f"{ACTOR}.use_kl_loss = False", "reads 'ref_log_probs', which the run's steps do not"),
+    "ReadsWeights": ("marsrl.off_policy.mode = pois", "Set it to tis."),
+}
+KNOWN = {
+    "NotesTurns": (),
+    "NotesNodes": (),
+    "ReadsReference": (f"{ACTOR}.use_kl_loss=true",),
+    "ReadsWeights": ("marsrl.off_policy.mode=tis",),
+}
+
+
+@pytest.mark.parametrize("name", READS)
+def test_what_its_policy_loss_reads_is_checked_before_anything_starts(run, package, name):
+    assert_refused(run(f"marsrl.algo.name=strange_voting.method:{name}", "cluster=cpu"), *READS[name])
+
+
+@pytest.mark.parametrize("name", KNOWN)
+def test_what_its_policy_loss_reads_is_known(run, package, name):
+    done = run(f"marsrl.algo.name=strange_voting.method:{name}", *KNOWN[name], "cluster=cpu")
+    assert (done.status, done.err) == (0, "")
 
 
 BARE = "marsrl.algo.name=strange_voting.method:Bare"

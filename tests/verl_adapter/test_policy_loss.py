@@ -5,6 +5,8 @@ That neither depends on how an update is cut: `test_update_invariance.py`, `test
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -99,22 +101,34 @@ def test_a_mean_over_turns_brings_turns(tmp_path):
         assert one["turns"] == sum(counts) - one["padding"] > one["rows"]
 
 
-def test_annotations_that_no_response_has_are_refused_by_name(tmp_path):
-    with pytest.raises(
-        ValueError, match=r"loss_mean=turn-mean-token-mean takes the annotation 'turn', which"
-    ):
-        run(tmp_path / "mean", MarsRL, LossMean.TURN)
+class SomeTurns(WithLoss):
+    """Notes turns in the second step alone, of half of a group."""
 
-    class Wrong(WithLoss):
-        SPEC = LossSpec(columns=("tree_node",))
+    def _with_turns(self, groups):
+        pass
 
-    with pytest.raises(ValueError, match=r"Wrong.loss reads the annotation 'tree_node', which none of the"):
-        run(tmp_path / "annotation", Wrong)
+    def select(self, groups, step):
+        if step == 2:
+            some = [SimpleNamespace(trajectories=one.trajectories[::2]) for one in groups]
+            super()._with_turns(some)
+        return super().select(groups, step)
 
-    class NoReference(WithLoss):
-        SPEC = LossSpec(columns=("ref_log_probs",))
 
-    with pytest.raises(
-        ValueError, match=r"columns \['ref_log_probs'\], which this step does not have; it has"
-    ):
-        run(tmp_path / "column", NoReference)
+def test_a_step_may_have_no_response_with_what_the_loss_reads(tmp_path):
+    """It ends no run: a row whose tokens have no turn is one turn."""
+    first, second, third = run(tmp_path, SomeTurns, LossMean.TURN).updated
+    for one in (first, third):
+        assert set(one["columns"]["loss/turn"].values().tolist()) <= {-1, 0}, "0 is a row of padding"
+        assert one["turns"] == one["rows"] > 0
+    assert second["turns"] > second["rows"]
+    assert {-1, 1} < set(second["columns"]["loss/turn"].values().tolist())
+
+
+class ReadsMore(WithLoss):
+    SPEC = LossSpec(f"{__name__}:a_policy_loss", ("tree_node",))
+
+
+def test_other_annotations_are_missing_as_nan(tmp_path):
+    for one in run(tmp_path, ReadsMore).updated:
+        values, padding = one["columns"]["loss/tree_node"].values(), one["padding"]
+        assert values.dtype == torch.float32 and int((~values.isnan()).sum()) <= padding

@@ -8,7 +8,9 @@ from marsrl_verl.config.batching import plan_batch
 from marsrl_verl.config.checks.context import Context, one_of
 from marsrl_verl.config.checks.upstream import changed
 from marsrl_verl.config.upstream_names import LOSS_MEANS, policy_losses
+from marsrl_verl.core.rows import KL_PENALTIES, LOSS_WEIGHTS, REF_LOG_PROBS, STEP_COLUMNS
 from marsrl_verl.core.scheduler import Mode
+from marsrl_verl.core.sequence import TURN
 from marsrl_verl.settings.choices import OffPolicyMode
 from marsrl_verl.settings.issues import ConfigIssue
 
@@ -42,6 +44,7 @@ def check_loss(ctx: Context) -> Iterator[ConfigIssue]:
             what = f"It averages over turns, and the rollouts of {ctx.settings.algo.name} note none."
             fix = f"Leave it out, and set {_ACTOR}.loss_agg_mode; a method whose rollouts do has notes_turns."
             yield ctx.issue("marsrl.training.loss_mean", what, fix)
+    yield from _check_columns(ctx)
     own = ctx.method.loss(ctx.settings.algo).name
     if own is None:
         yield from _check_mode(ctx)
@@ -49,6 +52,27 @@ def check_loss(ctx: Context) -> Iterator[ConfigIssue]:
     for key in changed(ctx, f"{_ACTOR}.policy_loss", ("loss_mode",)):
         what = f"The method {ctx.settings.algo.name} has a policy loss of its own, {own}."
         yield ctx.issue(key, what, "Leave it out.")
+
+
+def _check_columns(ctx: Context) -> Iterator[ConfigIssue]:
+    """What the method's policy loss reads, against what the run's steps have."""
+    method, settings = ctx.method, ctx.settings
+    of_kl = ctx.get(f"{_ACTOR}.use_kl_loss") or ctx.get(_IN_REWARD)
+    lacking = {
+        REF_LOG_PROBS: (not of_kl, f"{_ACTOR}.use_kl_loss", "true"),
+        KL_PENALTIES: (not ctx.get(_IN_REWARD), _IN_REWARD, "true"),
+        LOSS_WEIGHTS: (settings.off_policy.mode is not OffPolicyMode.TIS, "marsrl.off_policy.mode", "tis"),
+    }
+    noted = method.annotations | ({TURN} if method.notes_turns else frozenset())
+    for name in method.loss(settings.algo).columns:
+        what = f"The policy loss of {settings.algo.name} reads {name!r}"
+        is_lacking, key, value = lacking.get(name, (False, "", ""))
+        if is_lacking:
+            yield ctx.issue(key, f"{what}, which the run's steps do not have.", f"Set it to {value}.")
+        elif name not in STEP_COLUMNS | noted:
+            has = f"which its rollouts and probes do not note ({', '.join(sorted(noted)) or 'nothing'})."
+            fix = "Name it in Method.annotations, or leave it out of LossSpec.columns."
+            yield ctx.issue("marsrl.algo.name", f"{what}, {has}", fix)
 
 
 def _check_mean(ctx: Context) -> Iterator[ConfigIssue]:

@@ -111,7 +111,6 @@ class PolicyTrainer(EngineTrainer):
             lambda rows: optimizer_updates(self.settings.pipeline, rows),
             tuple(dict.fromkeys(annotations)),
         )
-        self._refuse_missing_annotations(batch)
         self._refuse_rows_out_of_turn(batch, due)
         self._refuse_other_temperatures(batch.rows)
         self.metrics.update(self.method.observe_step(StepView(batch.rows, result.ended, result.deferred)))
@@ -134,19 +133,6 @@ class PolicyTrainer(EngineTrainer):
         """What the loss reads of each response token, beside what verl's losses read."""
         turns = (TURN,) if self.settings.training.loss_mean is not None else ()
         return tuple(dict.fromkeys((*self._loss.columns, *turns)))
-
-    def _refuse_missing_annotations(self, batch: StepBatch) -> None:
-        """Something that the loss reads and that no response has would have no effect."""
-        sequences = [batch.rows.sequence(row) for row in range(len(batch.rows))]
-        for name in self._loss_columns:
-            known = name in STEP_COLUMNS or any(name in one.annotations for one in sequences)
-            if sequences and not known:
-                who = f"{type(self.method).__name__}.loss reads"
-                if name not in self._loss.columns:
-                    who = f"marsrl.training.loss_mean={self.settings.training.loss_mean} takes"
-                raise ValueError(
-                    f"{who} the annotation {name!r}, which none of the step's {len(sequences)} responses has"
-                )
 
     def _refuse_rows_out_of_turn(self, batch: StepBatch, due: frozenset[str]) -> None:
         for part in batch.parts:
@@ -302,11 +288,6 @@ def require_one_model(policies: PolicySet) -> None:
 
 def _update_columns(rows: Rows, loss_columns: tuple[str, ...]) -> dict[str, NDArray[Any]]:
     """What verl's loss reads of the response tokens, by its names, and the method's."""
-    if missing := [name for name in loss_columns if name not in rows.columns]:
-        raise ValueError(
-            f"the loss reads the columns {missing}, which this step does not have; it has "
-            f"{', '.join(sorted(rows.columns))}"
-        )
     named = {"old_log_probs": OLD_LOG_PROBS, "advantages": ADVANTAGES}
     named |= {"ref_log_prob": REF_LOG_PROBS, "rollout_is_weights": LOSS_WEIGHTS}
     known = {name: rows.columns[column] for name, column in named.items() if column in rows.columns}
