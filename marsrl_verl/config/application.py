@@ -53,6 +53,7 @@ def _run(argv: list[str], launch: Launch) -> int:
         raw=composed.raw,
         dry_run=bool(composed.config.marsrl.dry_run),
         estimator_named=composed.estimator_named,
+        warnings=list(composed.warnings),
     )
     run_checks(context)
     if context.dry_run:

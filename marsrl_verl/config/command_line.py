@@ -161,8 +161,6 @@ def _check_override(override: Override, groups: dict[str, list[str]]) -> ConfigI
             f"--config-dir or {_SEARCH_PATH}=[pkg://…]."
         )
         return ConfigIssue(key, what, fix)
-    if key in _MOVED:
-        return unknown_key_issue(key, ())
     if key in groups or "/" in key or "@" in key:
         return _check_group(key, None if override.is_delete() else override.value(), groups)
     return _check_key(key, groups) or (_check_removal(key) if override.is_delete() else None)
@@ -200,18 +198,8 @@ def _check_key(key: str, groups: dict[str, list[str]]) -> ConfigIssue | None:
     return unknown_key_issue(unknown.key, unknown.siblings, tuple(groups))
 
 
-_MOVED = {
-    "external_solver": "Choose policies=solver_endpoint or policies=solver_jsonl.",
-    "marsrl.external_solver": "Choose policies=solver_endpoint or policies=solver_jsonl; settings are below "
-    "marsrl.policies.solver.",
-}
-"""Keys of earlier versions: what to write now."""
-
-
 def unknown_key_issue(key: str, siblings: tuple[str, ...], groups: tuple[str, ...] = ()) -> ConfigIssue:
     """The message for a key that does not exist, with the nearest one that does."""
-    if key in _MOVED:
-        return ConfigIssue(key, "A frozen Solver is a policy now (docs/policies.md).", _MOVED[key])
     parent, _, name = key.rpartition(".")
     issue = unknown_key(key, siblings if parent else (*siblings, *groups), _same_name_elsewhere(name))
     if parent or issue.fix.startswith("Did you mean"):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -21,13 +21,8 @@ from marsrl_verl.config.command_line import METHOD_NODES, Arguments, check_overr
 from marsrl_verl.config.explain import explain
 from marsrl_verl.config.kinds import kind_problems
 from marsrl_verl.config.locations import config_folder, group_options, verl_search_path
-from marsrl_verl.config.ray_cluster import cluster_in_sight
-from marsrl_verl.config.reference import unknown_keys
-from marsrl_verl.config.reward_function import adopt_reward_function
-from marsrl_verl.config.schema import (
+from marsrl_verl.config.method_node import (
     BY_ROLE,
-    MarsRLConfig,
-    RootSettings,
     chosen_method,
     converted_node,
     foreign_settings,
@@ -37,6 +32,11 @@ from marsrl_verl.config.schema import (
     unknown_role,
     with_defaults,
 )
+from marsrl_verl.config.own_files import WithoutEffect, without_effect
+from marsrl_verl.config.ray_cluster import cluster_in_sight
+from marsrl_verl.config.reference import unknown_keys
+from marsrl_verl.config.reward_function import adopt_reward_function
+from marsrl_verl.config.schema import MarsRLConfig, RootSettings
 from marsrl_verl.config.verl_keys import translate
 from marsrl_verl.machine import gpus
 from marsrl_verl.reporting.record import setting_of
@@ -71,6 +71,8 @@ class Composed:
     """What verl's keys on the command line set here, a line each."""
     estimator_named: bool = False
     """Whether the command line asks for group-relative advantages by verl's name."""
+    warnings: tuple[str, ...] = ()
+    """What files of the user's set without effect, a line each."""
 
 
 def detect_cluster() -> str:
@@ -130,7 +132,8 @@ def compose_config(arguments: Arguments) -> Composed:
             detected = True
             raw, choices = _compose(arguments, [*overrides, f"cluster={detect_cluster()}"])
         # Before resolving: our functions in interpolations compute with these values.
-        tree = checked_tree(raw, overrides)
+        own = _own_files(arguments, raw, choices)
+        tree = checked_tree(raw, overrides, own.issues)
         config = resolve(OmegaConf.create(tree))
         function_notes = adopt_reward_function(config)
         if problems := _missing(config):
@@ -142,11 +145,22 @@ def compose_config(arguments: Arguments) -> Composed:
     return Composed(
         config=config,
         raw=tree,
-        choices=choices,
+        choices={group: choices[group] for group in _OWN_GROUPS if group in choices},
         cluster_detected=detected,
         verl_notes=(*translated.notes, *function_notes),
         estimator_named=translated.estimator_named,
+        warnings=tuple(own.warnings),
     )
+
+
+def _own_files(arguments: Arguments, raw: DictConfig, choices: Mapping[str, str]) -> WithoutEffect:
+    """What the user's files say that the method has nothing of."""
+    node: Any = OmegaConf.to_container(raw.marsrl, resolve=False)
+    folders = [folder for folder in _all_folders(arguments) if folder != config_folder()]
+    if not folders or not isinstance(node, dict):
+        return WithoutEffect()  # what is no node is refused with the other keys
+    names = [arguments.config_name, *(f"{group}/{option}" for group, option in choices.items())]
+    return without_effect(folders, names, node)
 
 
 def _roles(arguments: Arguments) -> tuple[str, ...]:
@@ -208,7 +222,7 @@ def _compose(arguments: Arguments, overrides: list[str]) -> tuple[DictConfig, di
             return_hydra_config=True,
         )
     chosen = config.hydra.runtime.choices
-    choices = {group: str(chosen[group]) for group in _OWN_GROUPS if group in chosen}
+    choices = {group: str(option) for group, option in chosen.items() if "@" not in group}
     OmegaConf.set_struct(config, False)
     del config["hydra"]
     if isinstance(OmegaConf.select(config, "trainer.logger"), str):
@@ -229,12 +243,15 @@ def _folders(arguments: Arguments) -> list[Path]:
     return [having[-1], *(folder for folder in folders if folder != having[-1])]
 
 
-def checked_tree(raw: DictConfig, words: Iterable[str] = ()) -> dict[str, Any]:
+def checked_tree(
+    raw: DictConfig, words: Iterable[str] = (), issues: Iterable[ConfigIssue] = ()
+) -> dict[str, Any]:
     """The composed tree as plain dictionaries, interpolations as written, the method's defaults filled in.
 
     Args:
         raw: as composed.
         words: the command line's overrides.
+        issues: what else is wrong with it.
 
     Raises:
         ConfigError: keys that do not exist, whichever file brought them, and values of the wrong kind.
@@ -247,7 +264,7 @@ def checked_tree(raw: DictConfig, words: Iterable[str] = ()) -> dict[str, Any]:
     foreign = _named_foreign(node, words)
     tree["marsrl"] = node = with_defaults(node)
     others = {name: value for name, value in tree.items() if name != "marsrl"}
-    issues = [_unknown(item.key, item.siblings) for item in unknown_keys(others)]
+    issues = [*issues, *(_unknown(item.key, item.siblings) for item in unknown_keys(others))]
     issues += [
         *_named_roles(node, words),
         *foreign,

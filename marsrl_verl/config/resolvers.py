@@ -13,8 +13,9 @@ from omegaconf import OmegaConf
 
 from marsrl_verl.algos.registry import method_class
 from marsrl_verl.config.adapters import named_adapters
+from marsrl_verl.config.method_node import chosen_method
 from marsrl_verl.config.pools import CPU_SYNC, CPU_SYNC_MODULE, GPU_SYNC
-from marsrl_verl.config.schema import chosen_method
+from marsrl_verl.config.schema import first_sampled_role
 from marsrl_verl.core.method import Method
 from marsrl_verl.demo.files import tiny_data, tiny_model
 from marsrl_verl.settings.choices import OffPolicyMode, Overlap
@@ -33,6 +34,11 @@ def _limits(marsrl: Mapping[str, Any]) -> list[tuple[int, int]]:
     asked = method.asked_roles(config, evaluation)
     roles = [marsrl["roles"][role] for role in asked]
     return [(int(role["max_prompt_tokens"]), int(role["max_new_tokens"])) for role in roles]
+
+
+def _sampling(marsrl: Mapping[str, Any], name: str) -> Any:
+    role = first_sampled_role(marsrl, chosen_method(marsrl["algo"]).roles)
+    return marsrl["roles"][role][name]
 
 
 def _shares_gpus(overlap: str, rollout_nodes: int) -> tuple[bool, bool]:
@@ -69,8 +75,8 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "longest_prompt": lambda marsrl: max(prompt for prompt, _ in _limits(marsrl)),
     "longest_response": lambda marsrl: max(response for _, response in _limits(marsrl)),
     "longest_sequence": lambda marsrl: max(map(sum, _limits(marsrl))),
-    # A sampling setting of the method's first role, which verl's own key copies.
-    "sampling": lambda algo, roles, name: roles[chosen_method(algo).roles[0]][name],
+    # A sampling setting of the method's first role that is sampled here, which verl's own key copies.
+    "sampling": _sampling,
     "adapters": named_adapters,
     # An engine that is sent adapters alone has to read the model itself.
     "load_format": lambda lora_rank: "auto" if int(lora_rank) > 0 else "dummy",

@@ -63,9 +63,9 @@ VERL_KEYS: tuple[VerlKey, ...] = (
 ESTIMATOR = "algorithm.adv_estimator"
 GROUP_RELATIVE = "grpo"
 """verl's name of what methods do by themselves: advantages relative to a group."""
-_OUR_ESTIMATOR = "marsrl.algo.estimator"
-_ESTIMATORS = {GROUP_RELATIVE: "group", "reinforce_plus_plus": "reinforce_pp"}
-"""Those of verl that there are here, and what `_OUR_ESTIMATOR` is with them."""
+OUR_ESTIMATOR = "marsrl.algo.estimator"
+ESTIMATORS = {GROUP_RELATIVE: "group", "reinforce_plus_plus": "reinforce_pp"}
+"""Those of verl that there are here, and what `OUR_ESTIMATOR` is with them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,18 +100,18 @@ def translate(overrides: tuple[str, ...], roles: Roles, first_role: Callable[[],
     for text, override in parsed:
         key = override.key_or_group
         if key == ESTIMATOR and not override.is_delete():
-            ours = _ESTIMATORS.get(override.value())
+            ours = ESTIMATORS.get(override.value())
             named = override.value() == GROUP_RELATIVE
             if ours is None:
-                what = f"Of verl's estimators there are {' and '.join(_ESTIMATORS)} here."
-                fix = "Leave it out; algo=grpo trains the Solver alone with group-relative advantages."
+                what = f"Of verl's estimators there are {' and '.join(ESTIMATORS)} here."
+                fix = "Leave it out: advantages are the method's (algo=…)."
                 problems.append(ConfigIssue(key, what, fix, override.value()))
-            elif given.get(_OUR_ESTIMATOR, ours) != ours:
-                what = f"The command line sets {_OUR_ESTIMATOR} to {given[_OUR_ESTIMATOR]}."
+            elif given.get(OUR_ESTIMATOR, ours) != ours:
+                what = f"The command line sets {OUR_ESTIMATOR} to {given[OUR_ESTIMATOR]}."
                 problems.append(ConfigIssue(key, what, "Leave one of them out.", override.value()))
             elif not named:
-                kept.append(f"{_OUR_ESTIMATOR}={ours}")
-                notes.append(f"{text} is taken as {_OUR_ESTIMATOR}={ours}")
+                kept.append(f"{OUR_ESTIMATOR}={ours}")
+                notes.append(f"{text} is taken as {OUR_ESTIMATOR}={ours}")
         elif (one := by_key.get(key)) is None or override.is_delete():
             kept.append(text)
         else:
@@ -135,6 +135,6 @@ def with_roles(key: str, roles: Roles, first_role: Callable[[], str]) -> list[st
 
 
 def _listed(key: str, roles: Roles, first_role: Callable[[], str]) -> str:
-    """The keys in one word: `marsrl.roles.{solver,verifier,corrector}.top_p`."""
+    """The keys in one word: `marsrl.roles.{first,second}.top_p`."""
     several = EACH in key and len(roles()) > 1
     return key.replace(EACH, f"{{{','.join(roles())}}}") if several else with_roles(key, roles, first_role)[0]

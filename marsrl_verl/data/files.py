@@ -19,10 +19,10 @@ Seen = dict[str, tuple[str, str]]
 
 @dataclass(slots=True)
 class PromptLengths:
-    """Which prompts exceed the Solver's limit."""
+    """Which prompts exceed the first role's limit."""
 
     measure: Callable[[Problem], int]
-    """Tokens of the Solver's prompt, counted by the model's tokenizer; within the limit a bound will do."""
+    """Tokens of that role's prompt, counted by the model's tokenizer; within the limit a bound will do."""
     limit: int
     """`max_prompt_tokens` of the first role."""
 
@@ -46,13 +46,13 @@ class FileReport:
     contradictions: list[tuple[str, str]] = field(default_factory=list)
     """Places of an earlier row and of one with its problem and another answer."""
     too_long: int | None = None
-    """Rows whose prompt exceeds the Solver's limit; None: they were not measured."""
+    """Rows whose prompt exceeds the first role's limit; None: they were not measured."""
     longest_prompt: int = 0
     """Tokens of the longest one of these."""
 
     @property
     def asked(self) -> int:
-        """Rows whose problem the Solver is asked."""
+        """Rows whose problem the first role is asked."""
         return self.rows - (self.too_long or 0)
 
 

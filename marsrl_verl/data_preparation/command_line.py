@@ -40,8 +40,8 @@ _DESCRIPTION = """\
 Remove duplicates from a set of problems, let the start model answer each of them k times, keep problems by
 their pass rate, and write verl's parquet files. The same command continues an interrupted preparation.
 
-The model is asked as the Solver is asked in training, and graded as in training: key=value and group=option
-are the words of the training command, and mean the same here (model=…, cluster=…, reward=…).
+The model is asked as the method's first role is asked in training, and graded as in training: key=value and
+group=option are the words of the training command, and mean the same here (model=…, cluster=…, reward=…).
 """
 
 
@@ -131,8 +131,10 @@ def build_parser() -> argparse.ArgumentParser:
     add = answers.add_argument
     add("--model", metavar="PATH", help="folder or hub id of the start model, with the settings of model=…")
     add("--answers-per-problem", "-k", type=int, help=f"default: {ANSWERS}")
-    add("--temperature", type=float, help="default: the Solver's in training")
-    add("--max-tokens", type=int, help="longest response; default: the Solver's in training, all segments")
+    add("--temperature", type=float, help="default: the first role's in training")
+    add(
+        "--max-tokens", type=int, help="longest response; default: the first role's in training, all segments"
+    )
     add("--tensor-parallel", type=int, help="GPUs that share one copy of the model")
     add("--seed", type=int, help="of the answers and of the held-out part (default: marsrl.run.seed)")
     add("--graders", type=int, default=2, help="answers that are graded at the same time")

@@ -1,4 +1,4 @@
-"""What all rewards for a final answer share (Solver, Corrector; MarsRL, arXiv 2511.11373, §3.2)."""
+"""What all rewards for a final answer share (MarsRL, arXiv 2511.11373, §3.2)."""
 
 from __future__ import annotations
 

@@ -26,8 +26,7 @@ class ScoreRequest:
     """The text after the thinking part; empty when there is none."""
     finish_reason: FinishReason
     inputs: Mapping[str, Plain] = field(default_factory=dict)
-    """What the method gave with the rollout request. Of MarsRL's Verifiers and Correctors: `solution`, which
-    they judge or repair, and `solution_reward`, the Verifier's ground truth."""
+    """What the method gave with the rollout request, such as a text that is judged and its reward."""
     detail: str | None = None
     """Why the trajectory has no regular end (`turn_limit`), as its rollout program says."""
     events: Sequence[Mapping[str, Plain]] = ()

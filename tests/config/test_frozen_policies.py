@@ -195,6 +195,21 @@ def test_settings_that_act_are_accepted(checked):
     )
 
 
+def test_sampling_is_compared_and_copied_without_a_frozen_role(checked):
+    """Its temperature is nobody's here: verl's own keys follow the first role that is sampled."""
+    served = {**SERVED, "marsrl.roles.solver.temperature": 0.5, "marsrl.roles.solver.top_p": 0.9}
+    rollout = checked(served).config.actor_rollout_ref.rollout
+    assert (rollout.temperature, rollout.top_p) == (1.0, 1.0)
+    assert_checks_refuse(
+        checked,
+        {**served, "marsrl.roles.corrector.temperature": 0.5},
+        "marsrl.roles.*.temperature = verifier 1.0, corrector 0.5",
+        "same temperature",
+    )
+    changes = {**served, "actor_rollout_ref.rollout.temperature": 0.5}
+    assert_checks_refuse(checked, changes, "The roles sample at 1.0")
+
+
 def test_evaluations_in_between_of_the_solver_alone_are_refused(checked):
     key = "marsrl.evaluation.in_between.solver_only"
     changes = {**SERVED, "marsrl.evaluation.every": 5, key: True}
@@ -232,23 +247,6 @@ def test_every_option_of_the_group(run, presets, option):
     assert kinds == [option.removeprefix("solver_")] * (option != "shared")
     solver_trained = "solver" in done.launched.marsrl.algo.train_roles
     assert solver_trained == (option == "shared")
-
-
-@pytest.mark.parametrize(
-    "word", ["external_solver=endpoint", "marsrl.external_solver.source=jsonl", "+external_solver=mine"]
-)
-def test_an_old_key_says_the_new_one(run, word):
-    done = run(word)
-    assert_refused(done, "external_solver", "is a policy now")
-    assert "policies=solver_endpoint" in done.err
-
-
-def test_an_old_key_in_a_file_does_too(run, tmp_path):
-    (tmp_path / "own").mkdir()
-    text = "defaults: [marsrl, _self_]\nmarsrl: {external_solver: {source: jsonl}}\n"
-    (tmp_path / "own" / "mine.yaml").write_text(text)
-    done = run("--config-dir", str(tmp_path / "own"), "--config-name", "mine", "cluster=cpu")
-    assert_refused(done, "marsrl.external_solver", "policies=solver_jsonl")
 
 
 def test_a_method_that_is_named_is_kept(run, presets):

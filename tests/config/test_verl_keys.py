@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from messages import assert_refused
 
 from marsrl_verl.config.reference import find_unknown
 from marsrl_verl.config.unused_keys import FIXED_KEYS, INERT_KEYS
@@ -92,6 +93,20 @@ def test_a_verl_command_line_composes(run):
     assert done.status == 0, done.err
     assert "(16 per group)" in done.out
     assert "actor_rollout_ref.rollout.n=16 is taken as marsrl.algo.group_size=16" in done.out
+
+
+def test_group_relative_advantages_contradict_another_estimator_wherever_it_is_set(run, tmp_path):
+    """On the command line, in a preset."""
+    (tmp_path / "conf" / "algo").mkdir(parents=True)
+    text = "# @package _global_\ndefaults: [grpo, _self_]\nmarsrl: {algo: {estimator: reinforce_pp}}\n"
+    (tmp_path / "conf" / "algo" / "mine.yaml").write_text(text)
+    words = ("--config-dir", str(tmp_path / "conf"), "algo=mine", "cluster=cpu", "dry_run=true")
+    assert run(*words).status == 0
+    done = run(*words, f"{ESTIMATOR}=grpo")
+    assert_refused(
+        done, f"{ESTIMATOR} = grpo", "The configuration sets marsrl.algo.estimator to reinforce_pp."
+    )
+    assert run(*words, f"{ESTIMATOR}=reinforce_plus_plus").status == 0
 
 
 def test_what_was_taken_is_said_at_start(run):

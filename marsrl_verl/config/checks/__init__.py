@@ -30,7 +30,7 @@ from marsrl_verl.config.checks import (
     verl_values,
 )
 from marsrl_verl.config.checks.context import Context, typed_settings
-from marsrl_verl.config.verl_keys import ESTIMATOR, GROUP_RELATIVE
+from marsrl_verl.config.verl_keys import ESTIMATOR, ESTIMATORS, GROUP_RELATIVE, OUR_ESTIMATOR
 from marsrl_verl.rollout.external import checks as external
 from marsrl_verl.settings.issues import ConfigError, ConfigIssue
 from marsrl_verl.settings.reading import without_effect
@@ -61,10 +61,17 @@ def check_method_files(ctx: Context) -> list[ConfigIssue]:
 
 def check_estimator(ctx: Context) -> list[ConfigIssue]:
     """Whether verl's name for group-relative advantages is what is done."""
-    if not ctx.estimator_named or ctx.method.group_relative:
+    if not ctx.estimator_named:
         return []
-    what = f"{ctx.settings.algo.name} has advantages of its own."
-    return [ConfigIssue(ESTIMATOR, what, "Leave it out.", GROUP_RELATIVE)]
+    usual, chosen = ESTIMATORS[GROUP_RELATIVE], ctx.get(OUR_ESTIMATOR)
+    if not ctx.method.group_relative:
+        what, fix = f"{ctx.settings.algo.name} has advantages of its own.", "Leave it out."
+    elif chosen not in (None, usual):
+        what = f"The configuration sets {OUR_ESTIMATOR} to {chosen}."
+        fix = f"Leave it out, or set {OUR_ESTIMATOR}={usual}."
+    else:
+        return []
+    return [ConfigIssue(ESTIMATOR, what, fix, GROUP_RELATIVE)]
 
 
 ROUNDS: tuple[tuple[Check, ...], ...] = (

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from marsrl_verl.config.checks.context import Context
+from marsrl_verl.config.schema import first_sampled_role
 from marsrl_verl.settings.declaration import RoleSampling
 from marsrl_verl.settings.issues import ConfigIssue
 
@@ -20,7 +21,11 @@ def _asked(ctx: Context) -> dict[str, RoleSampling]:
 def check_temperatures(ctx: Context) -> Iterator[ConfigIssue]:
     """One log-prob pass serves all roles, so they sample at one temperature, and verl knows it."""
     key = f"{_ROLLOUT}.temperature"
-    temperatures = {role: one.temperature for role, one in ctx.settings.roles.items()}
+    temperatures = {
+        role: one.temperature for role, one in ctx.settings.roles.items() if role not in ctx.frozen_roles
+    }
+    if not temperatures:
+        return  # every role is played by a frozen policy: nothing is sampled here
     trained = next(iter(temperatures.values()))
     if len(set(temperatures.values())) > 1:
         what = (
@@ -66,7 +71,8 @@ def check_engine_lengths(ctx: Context) -> Iterator[ConfigIssue]:
 
 def check_copies(ctx: Context) -> Iterator[ConfigIssue]:
     """verl's own length and sampling keys follow the roles; set alone they would say something else."""
-    roles, first = _asked(ctx).values(), ctx.settings.roles[ctx.method.roles[0]]
+    roles = _asked(ctx).values()
+    first = ctx.settings.roles[first_sampled_role(ctx.config.marsrl, ctx.method.roles)]
     prompt = max(one.max_prompt_tokens for one in roles)
     response = max(one.max_new_tokens for one in roles)
     for key, value, name in (

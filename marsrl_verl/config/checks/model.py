@@ -83,7 +83,7 @@ def check_model_shape(ctx: Context) -> Iterator[ConfigIssue]:
         room = ctx.settings.roles[ctx.first_role].max_new_tokens
         what = (
             "It would be asked with the tiny world's prompts (a role's instructions are one word) and "
-            f"have {room} tokens for a solution."
+            f"have {room} tokens for an answer."
         )
         fix = "Add model=custom, data.max_prompt_length=… and data.max_response_length=… (docs/own_model.md)."
         yield ctx.issue(_KEY, what, fix)

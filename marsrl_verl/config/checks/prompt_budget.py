@@ -44,7 +44,7 @@ def check_prompt_budget(ctx: Context) -> Iterator[ConfigIssue]:
         if one.measured and one.fixed >= one.limit:
             what = f"The {one.role}'s wording alone has {one.fixed} tokens: no room for a problem."
             fix = (
-                f"Set it well above {one.fixed}. With model=custom it follows from the Solver's limits: "
-                "raise data.max_prompt_length or data.max_response_length."
+                f"Set it well above {one.fixed}. With model=custom it follows from the {ctx.first_role}'s "
+                "limits: raise data.max_prompt_length or data.max_response_length."
             )
             yield ctx.issue(f"marsrl.roles.{one.role}.max_prompt_tokens", what, fix)
