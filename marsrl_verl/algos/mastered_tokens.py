@@ -7,7 +7,7 @@ still divided by all tokens.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,18 +48,12 @@ class MasteredTokensConfig(Switched):
 class MasteredTokens:
     """Which tokens are left out."""
 
-    enabled: bool = False
-    probability: float = 0.99
-    """A token is mastered from this probability on (tau in the paper)."""
-    target_entropy: float = 0.2
-    """Tokens are left out only while entropy is below it, nats (sigma in the paper)."""
-    scope: EntropyScope = EntropyScope.SEQUENCE
-    """Whose entropy that is."""
+    config: MasteredTokensConfig = field(default_factory=MasteredTokensConfig)
 
     @classmethod
-    def from_config(cls, cfg: MasteredTokensConfig) -> MasteredTokens:
+    def from_config(cls, config: MasteredTokensConfig) -> MasteredTokens:
         """From the `mastered_tokens` node."""
-        return cls(cfg.enabled, cfg.probability, cfg.target_entropy, cfg.scope)
+        return cls(config)
 
     def mastered(self, rows: Rows, advantages: NDArray[np.float32]) -> NDArray[np.bool_]:
         """(N,) tokens that are well mastered and positive.
@@ -69,7 +63,7 @@ class MasteredTokens:
             advantages: (N,)
         """
         columns = rows.columns
-        known = np.exp(columns[OLD_LOG_PROBS]) >= np.float32(self.probability)
+        known = np.exp(columns[OLD_LOG_PROBS]) >= np.float32(self.config.probability)
         return columns[RESPONSE_MASK].astype(bool) & (advantages > 0) & known
 
     def masks(self, rows: Rows, advantages: NDArray[np.float32]) -> NDArray[np.bool_] | None:
@@ -79,9 +73,9 @@ class MasteredTokens:
             rows: with `entropies` of the full distributions from the same forward pass, nats.
             advantages: (N,)
         """
-        if not self.enabled:
+        if not self.config.enabled:
             return None
-        low = self._mean_entropies(rows) < self.target_entropy
+        low = self._mean_entropies(rows) < self.config.target_entropy
         return self.mastered(rows, advantages) & rows.spread(low)
 
     def _mean_entropies(self, rows: Rows) -> NDArray[np.float64]:
@@ -89,11 +83,10 @@ class MasteredTokens:
         mask = rows.columns[RESPONSE_MASK].astype(bool)
         sums = rows.row_sums(np.where(mask, rows.columns[ENTROPIES], 0.0))
         counts = rows.trained_tokens()
-        if self.scope is EntropyScope.SEQUENCE:
+        scope = self.config.scope
+        if scope is EntropyScope.SEQUENCE:
             return sums / np.maximum(counts, 1)
-        labels = [
-            "" if self.scope is EntropyScope.BATCH else rows.sequence(row).role for row in range(len(rows))
-        ]
+        labels = ["" if scope is EntropyScope.BATCH else rows.sequence(row).role for row in range(len(rows))]
         means = np.zeros(len(rows))
         for label in set(labels):
             chosen = np.array([one == label for one in labels])

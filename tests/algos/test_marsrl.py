@@ -12,6 +12,7 @@ from marsrl_verl.core.group import Group
 from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.sequence import Sequence
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, Trajectory
+from marsrl_verl.settings.issues import ConfigError
 
 PROBLEM = Problem("p", "1 + 1 = ?", "2")
 LIMITS = {"solver": 10_000, "verifier": 10_000, "corrector": 10_000}
@@ -369,11 +370,12 @@ def test_the_chain_ends_at_the_last_trained_role(train_roles, last):
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
-        ({"train_roles": ["judge"]}, r"algo.train_roles names \['judge'\], known roles: solver, verifier"),
-        ({"train_roles": []}, "algo.train_roles is empty"),
-        ({"correction_rounds": 0}, r"algo.train_roles has \['corrector', 'verifier'\]"),
+        ({"train_roles": ["judge"]}, "algo.train_roles = judge"),
+        ({"train_roles": []}, "No role is trained"),
+        ({"correction_rounds": 0}, "verifier and corrector can't be trained"),
     ],
 )
 def test_roles_without_a_stage_are_named(setting, message):
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(ConfigError) as refused:
         build(**setting)
+    assert message in " ".join(str(refused.value).split())

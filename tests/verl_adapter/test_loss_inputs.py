@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("verl", reason="correction weights are verl's")
 
-from marsrl_verl.algos.mastered_tokens import EntropyScope, MasteredTokens
+from marsrl_verl.algos.mastered_tokens import EntropyScope, MasteredTokens, MasteredTokensConfig
 from marsrl_verl.config.schema import OffPolicyConfig
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.request import Problem, RolloutRequest
@@ -70,6 +70,10 @@ def rows(probabilities=PROBABILITIES, sampled=PROBABILITIES, versions=None, mask
     return found
 
 
+def mastered(**settings) -> MasteredTokens:
+    return MasteredTokens(MasteredTokensConfig(enabled=True, **settings))
+
+
 class Credit:
     """A method with these advantages and its own masks."""
 
@@ -119,7 +123,7 @@ def shares(found: dict[str, float]) -> dict[str, float]:
 
 
 def test_mastered_tokens_of_a_sure_response_lose_their_advantage():
-    one, settings = rows(), MasteredTokens(enabled=True, target_entropy=0.19)
+    one, settings = rows(), mastered(target_entropy=0.19)
     found = set_advantages(one, Credit(mastered=settings))
     # The first row's mean entropy is 0.2, the second's 0.1.
     expected = [1.0, 1.0, 0.0, 0.0, 0.0, 2.0, -1.0, -1.0, 0.0]
@@ -142,7 +146,7 @@ def test_mastered_tokens_of_a_sure_response_lose_their_advantage():
 
 def test_the_scope_and_the_probability_are_those_of_the_settings():
     # By role: the Solver's mean entropy is 0.14, so its first row is masked too; 0.992 is not enough.
-    settings = MasteredTokens(True, 0.994, 0.15, EntropyScope.ROLE)
+    settings = mastered(probability=0.994, target_entropy=0.15, scope=EntropyScope.ROLE)
     one = rows()
     found = set_advantages(one, Credit(mastered=settings))
     assert one.columns[ADVANTAGES].tolist() == [0.0, 1.0, 0.0, 2.0, 0.0, 2.0, -1.0, -1.0, 0.0]

@@ -69,8 +69,8 @@ class TreeChoice(Choice):
 class RunningMean:
     """The mean that the filter compares with."""
 
-    kind: FilterMean = FilterMean.CUMULATIVE
-    decay: float = 0.9
+    kind: FilterMean
+    decay: float
     """Weight of the past in an EMA."""
     value: float | None = None
     count: int = 0
@@ -184,7 +184,7 @@ class BatchController:
     """B_m, unrounded, so that small changes add up."""
     least: int
     most: int
-    smoothing: float = 0.9
+    smoothing: float
     """lambda."""
 
     def number(self) -> int:

@@ -8,7 +8,6 @@ the distribution.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,6 +15,7 @@ import numpy as np
 
 from marsrl_verl.core.steps import Steps
 from marsrl_verl.settings.choices import Choice
+from marsrl_verl.settings.declaration import Settings, limits
 
 
 class BranchCriterion(Choice):
@@ -77,19 +77,24 @@ class Shortfall(Choice):
     that each response has as many continuations (released code)."""
 
 
-@dataclass(frozen=True, slots=True)
-class BranchRule:
-    """How branch points are chosen; the defaults are the paper's."""
+class BranchRule(Settings):
+    """How branch points are chosen."""
 
     criterion: BranchCriterion = BranchCriterion.FCI
-    count: int = 2
-    """N: branch points of a response."""
-    top_share: float = 0.2
-    """rho: share of the steps that are candidates, by influence."""
-    min_token_distance: int = 0
-    """Least tokens between the beginning of the sequence (prompt included) and a branch point, and between
-    a chosen step's end and the next chosen one's start. The paper has none; its released code 512."""
+    """Where responses are continued: `fci` (the earliest steps of high influence), `surprisal` (the least
+    probable tokens before the answer is named, TreeRL), `entropy` (the tokens drawn from the distributions of
+    largest entropy, TreeRL in the code of AttnRL's authors), `random`, `earliest` or `uniform` steps."""
+    num_branch_points: int = limits(2, ge=1, why="a tree branches")
+    """Branch points of an expanded response (N)."""
+    top_share: float = limits(0.2, gt=0.0, le=1.0, fix="0.2 is the paper's.")
+    """Share of a response's steps that are candidates by their influence (ρ, eq. 7)."""
+    min_token_distance: int = limits(0, ge=0, why="0 is no distance")
+    """Least tokens between the beginning (prompt included) and a branch point and between two of them. The
+    paper has none; its released code 512."""
     shortfall: Shortfall = Shortfall.FILL
+    """Where too few steps qualify: `fewer` points; `fill` with the earliest other ones; `apart`, with the
+    most influential other ones that keep the distance, so that every criterion has equally many points;
+    `repeat` (as the released code: any later step, then the same points again)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +131,7 @@ def choose_branch_points(
     any token but the first and the last one may be.
 
     Returns:
-        At most `rule.count` points, counted with `times`; none for a response of one step.
+        At most `rule.num_branch_points` points, counted with `times`; none for a response of one step.
     """
     if rule.criterion in BY_TOKEN:
         return [BranchPoint(token) for token in sorted(_highest_tokens(features, rule))]
@@ -156,8 +161,8 @@ def _ordered(
             for step in eligible
             if features.prompt_tokens + features.steps.start(step) >= rule.min_token_distance
         ]
-        if len(far) > rule.count:
-            places = (np.arange(rule.count) + 0.5) * len(far) / rule.count
+        if len(far) > rule.num_branch_points:
+            places = (np.arange(rule.num_branch_points) + 0.5) * len(far) / rule.num_branch_points
             return [far[int(place)] for place in places]
         return far
     return list(eligible)
@@ -182,7 +187,7 @@ def _spaced(features: ResponseFeatures, candidates: Sequence[int], rule: BranchR
     """The first candidates that keep the distance to the beginning and to one another."""
     chosen: list[int] = []
     for step in candidates:
-        if len(chosen) == rule.count:
+        if len(chosen) == rule.num_branch_points:
             break
         if _keeps_distance(features, step, chosen, rule):
             chosen.append(step)
@@ -230,12 +235,12 @@ def _gap(steps: Steps, one: int, other: int) -> int:
 
 
 def _completed(features: ResponseFeatures, chosen: list[int], rule: BranchRule, eligible: range) -> list[int]:
-    if rule.shortfall is Shortfall.FEWER or len(chosen) == rule.count:
+    if rule.shortfall is Shortfall.FEWER or len(chosen) == rule.num_branch_points:
         return chosen
     others = eligible if rule.shortfall is Shortfall.FILL else range(1, len(features.steps))
-    chosen = [*chosen, *(step for step in others if step not in chosen)][: rule.count]
+    chosen = [*chosen, *(step for step in others if step not in chosen)][: rule.num_branch_points]
     if rule.shortfall is Shortfall.REPEAT and chosen:
-        chosen = [chosen[at % len(chosen)] for at in range(rule.count)]
+        chosen = [chosen[at % len(chosen)] for at in range(rule.num_branch_points)]
     return chosen
 
 
@@ -255,19 +260,9 @@ def _highest_tokens(features: ResponseFeatures, rule: BranchRule) -> list[int]:
             end = min(end, features.answer_token)
     chosen: list[int] = []
     for token in sorted(range(1, end), key=lambda token: (-scores[token], token)):
-        if len(chosen) == rule.count:
+        if len(chosen) == rule.num_branch_points:
             break
         far = features.prompt_tokens + token >= rule.min_token_distance
         if far and all(abs(token - other) >= rule.min_token_distance for other in chosen):
             chosen.append(token)
     return chosen
-
-
-def check_rule(rule: BranchRule) -> None:
-    """Raise ValueError, naming the setting, if a number is out of range."""
-    if rule.count < 1:
-        raise ValueError(f"num_branch_points is {rule.count}, expected at least 1")
-    if not 0 < rule.top_share <= 1 or not math.isfinite(rule.top_share):
-        raise ValueError(f"top_share is {rule.top_share}, expected above 0 and at most 1")
-    if rule.min_token_distance < 0:
-        raise ValueError(f"min_token_distance is {rule.min_token_distance}, expected 0 or more")

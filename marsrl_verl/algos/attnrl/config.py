@@ -10,7 +10,7 @@ from marsrl_verl.algos.attnrl.adaptive_sampling import (
     FilterRule,
     TreeChoice,
 )
-from marsrl_verl.algos.attnrl.branch_points import BranchCriterion, FciAggregation, Shortfall
+from marsrl_verl.algos.attnrl.branch_points import BranchCriterion, BranchRule, FciAggregation
 from marsrl_verl.algos.attnrl.response_trees import AdvantageRule
 from marsrl_verl.algos.attnrl.step_cutter import StepEnds
 from marsrl_verl.algos.base import BaseConfig
@@ -38,7 +38,7 @@ class AdaptiveBatchConfig(Switched):
     """Most problems of a step; null: four times `data.train_batch_size`."""
 
 
-class Config(BaseConfig):
+class Config(BranchRule, BaseConfig):
     """Trees of responses (AttnRL, arXiv 2509.26628); `group_size` is the number of first responses."""
 
     name: str = "attnrl"
@@ -48,29 +48,14 @@ class Config(BaseConfig):
     delta: int | None = limits(None, ge=1, why="a step does not influence itself")
     """Least distance in steps from which attention counts as influence (Δ, eq. 6); null: what the class of
     the prompts names, 4 as in the paper, and 1 in the tiny world, whose responses have five steps at most."""
-    criterion: BranchCriterion = BranchCriterion.FCI
-    """Where responses are continued: `fci` (the earliest steps of high influence), `surprisal` (the least
-    probable tokens before the answer is named, TreeRL), `entropy` (the tokens drawn from the distributions of
-    largest entropy, TreeRL in the code of AttnRL's authors), `random`, `earliest` or `uniform` steps."""
-    num_branch_points: int = limits(2, ge=1, why="a tree branches")
-    """Branch points of an expanded response (N)."""
     num_continuations: int = limits(2, ge=1, why="a branch has a continuation")
     """Continuations from each branch point (T)."""
-    top_share: float = limits(0.2, gt=0.0, le=1.0, fix="0.2 is the paper's.")
-    """Share of a response's steps that are candidates by their influence (ρ, eq. 7)."""
     fci_aggregation: FciAggregation = FciAggregation.SUM
     """What later steps' attention to a step amounts to: its `sum` (eq. 5), which grows with the number of
     later steps and so favours early ones, or its `mean`."""
     step_ends: StepEnds = StepEnds.BREAKS
     """Where a step ends: `breaks` (after the line breaks between two lines, however many tokens spell them),
     or `tokens` (after each single token with a blank line, released code)."""
-    min_token_distance: int = limits(0, ge=0, why="0 is no distance")
-    """Least tokens between the beginning and a branch point and between two of them. The paper has none; its
-    released code 512."""
-    shortfall: Shortfall = Shortfall.FILL
-    """Where too few steps qualify: `fewer` points; `fill` with the earliest other ones; `apart`, with the
-    most influential other ones that keep the distance, so that every criterion has equally many points;
-    `repeat` (as the released code: any later step, then the same points again)."""
     filter: FilterRule = FilterRule.RELEASED
     """Which problems are expanded: `released` (of those whose first responses are all right, the ones above
     their mean influence; all others), `paper` (those with at least the mean influence of all, eq. 8 to the

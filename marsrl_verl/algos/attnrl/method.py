@@ -9,7 +9,6 @@ beside the continuations of the step before: the paper's one-step off-policy tra
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -19,11 +18,8 @@ from marsrl_verl.algos.attnrl import checks as rules
 from marsrl_verl.algos.attnrl import config as settings_of
 from marsrl_verl.algos.attnrl.adaptive_sampling import (
     BatchController,
-    ExpansionRounding,
-    FilterRule,
     ProblemStatistics,
     RunningMean,
-    TreeChoice,
     choose_trees,
     in_filter,
     passes_filter,
@@ -33,8 +29,6 @@ from marsrl_verl.algos.attnrl.branch_points import (
     BY_TOKEN,
     BranchCriterion,
     BranchPoint,
-    BranchRule,
-    FciAggregation,
 )
 from marsrl_verl.algos.attnrl.config import SOLVER
 from marsrl_verl.algos.attnrl.problem_count import ProblemCount, batch_controller
@@ -76,39 +70,18 @@ DELTA = Prompts.step_distance
 """Least distance in steps from which attention counts (arXiv 2509.26628, eq. 6)."""
 
 
-@dataclass(frozen=True, slots=True)
-class Expansion:
-    """What becomes of a problem's first responses; the defaults are the paper's (`FilterRule`)."""
-
-    continuations: int = 2
-    """T: continuations from each branch point."""
-    filter: FilterRule = FilterRule.RELEASED
-    rounding: ExpansionRounding = ExpansionRounding.ROUND
-    choice: TreeChoice = TreeChoice.RANDOM
-    keep_unbranched: bool = True
-    """Also train first responses that were not expanded; they count in the root's value either way."""
-
-
 class AttnRL(BaseMethod):
     """Initial responses, then continuations from their branch points.
 
     Args:
         prompts: the Solver's wording.
         cutter: cuts responses into steps.
+        config: its settings; None: those of `settings`, the others at their defaults.
         seed: all choices derive from it and from ids.
-        group_size: G, first responses of a problem.
-        delta: least distance in steps from which later attention counts (eq. 6).
-        aggregation: how it is put together.
-        branching: where responses are continued.
-        expansion: which of them, and how often.
-        mean: what the filter compares with.
         controller: adapts the number of problems; None: it is the configured one.
-        advantage_rule: how rewards become advantages.
         limits: longest prompts; None: prompts of every length are asked.
         record_log_probs: whether the loss takes the trainer's log-probabilities of the first responses under
             the weights that sampled them.
-        fci_backend: what computes FCI (`attention.choices.FciBackend`).
-        mastered: which tokens are left out of the loss.
     """
 
     Config = settings_of.Config
@@ -125,38 +98,30 @@ class AttnRL(BaseMethod):
         self,
         prompts: Prompts,
         cutter: StepCutter,
+        config: settings_of.Config | None = None,
         *,
         seed: int,
-        group_size: int = 6,
-        delta: int = DELTA,
-        aggregation: FciAggregation = FciAggregation.SUM,
-        branching: BranchRule | None = None,
-        expansion: Expansion | None = None,
-        mean: RunningMean | None = None,
         controller: BatchController | None = None,
-        advantage_rule: AdvantageRule = AdvantageRule.ATTNRL,
         limits: PromptLimits | None = None,
         record_log_probs: bool = True,
-        fci_backend: str = "auto",
-        mastered: MasteredTokens | None = None,
+        **settings: Any,
     ) -> None:
-        if group_size < 2:
-            raise ValueError(f"algo.group_size is {group_size}, expected at least 2")
-        super().__init__(prompts, group_size, limits, mastered)
+        self.config = settings_of.Config(**settings) if config is None else config
+        mastered = MasteredTokens.from_config(self.config.mastered_tokens)
+        super().__init__(prompts, self.config.group_size, limits, mastered)
         self.seed = seed
-        self.branching = branching or BranchRule()
-        self.expansion = expansion or Expansion()
         self.responses = FirstResponses(
-            cutter, self.branching, seed=seed, delta=delta, aggregation=aggregation
+            cutter,
+            self.config,
+            seed=seed,
+            delta=prompts.step_distance if self.config.delta is None else self.config.delta,
+            aggregation=self.config.fci_aggregation,
         )
-        if self.expansion.continuations < 1:
-            raise ValueError(f"num_continuations is {self.expansion.continuations}, expected at least 1")
-        self.mean = mean or RunningMean()
+        self.mean = RunningMean(self.config.filter_mean, self.config.filter_decay)
         self.problem_count = ProblemCount(controller)
-        self.advantage_rule = advantage_rule
         self.stages = (Stage(INITIAL, SOLVER, next=(CONTINUATION,)), Stage(CONTINUATION, SOLVER))
         self._figures = TreeFigures()
-        self.record_log_probs, self.fci_backend = record_log_probs, str(fci_backend)
+        self.record_log_probs = record_log_probs
 
     @classmethod
     def from_settings(cls, settings: Any, tools: MethodTools) -> AttnRL:
@@ -165,31 +130,11 @@ class AttnRL(BaseMethod):
         return cls(
             tools.prompts,
             step_cutter(tools.tokenizer, config.step_ends),
+            config,
             seed=settings.run.seed,
-            group_size=config.group_size,
-            delta=tools.prompts.step_distance if config.delta is None else config.delta,
-            aggregation=config.fci_aggregation,
-            branching=BranchRule(
-                criterion=config.criterion,
-                count=config.num_branch_points,
-                top_share=config.top_share,
-                min_token_distance=config.min_token_distance,
-                shortfall=config.shortfall,
-            ),
-            expansion=Expansion(
-                continuations=config.num_continuations,
-                filter=config.filter,
-                rounding=config.expansion,
-                choice=config.tree_choice,
-                keep_unbranched=config.keep_unbranched,
-            ),
-            mean=RunningMean(config.filter_mean, config.filter_decay),
             controller=batch_controller(config, tools.problems),
-            advantage_rule=config.advantage_rule,
             limits=cls.prompt_limits(settings, tools),
             record_log_probs=settings.off_policy.mode is OffPolicyMode.RECORDED,
-            fci_backend=config.fci_backend,
-            mastered=MasteredTokens.from_config(config.mastered_tokens),
         )
 
     @classmethod
@@ -223,28 +168,23 @@ class AttnRL(BaseMethod):
 
     # --- requests -------------------------------------------------------------------------------
 
-    def measures_influence(self) -> bool:
-        """Whether branch points or the filter look at FCI."""
-        by_influence = self.branching.criterion is BranchCriterion.FCI
-        return by_influence or self.expansion.filter is not FilterRule.NONE
-
     def probes(self, stage: str) -> tuple[Probe, ...]:
         """Of first responses: their log-probabilities under the weights that sampled them, their FCI and
         their entropies, as far as branch points, filter or loss need them."""
-        entropies = self.record_log_probs or self.branching.criterion is BranchCriterion.ENTROPY
-        influence = self.measures_influence()
+        entropies = self.record_log_probs or self.config.criterion is BranchCriterion.ENTROPY
+        influence = self.config.needs_influence
         if stage != INITIAL or not (entropies or influence):
             return ()
         if not influence:
             return (Probe(INITIAL, entropies=entropies),)
-        return (self.responses.influence_probe(INITIAL, self.fci_backend, entropies=entropies),)
+        return (self.responses.influence_probe(INITIAL, str(self.config.fci_backend), entropies=entropies),)
 
     def observe_stage(self, stage: str, problems: Sequence[Sequence[Group]], step: int) -> None:
         """Bring the filter's mean up to date with all problems of the step."""
         if stage != INITIAL:
             return
         statistics = [self._statistics(groups[0]) for groups in problems if groups[0].comparable]
-        self.mean.update(sorted(one.influence for one in statistics if in_filter(one, self.expansion.filter)))
+        self.mean.update(sorted(one.influence for one in statistics if in_filter(one, self.config.filter)))
 
     def next_requests(
         self, problem: Problem, stage: str, groups: list[Group], step: int
@@ -257,20 +197,20 @@ class AttnRL(BaseMethod):
             return []
         statistics = self._statistics(group)
         self._figures.statistics.append(statistics)
-        if not passes_filter(statistics, self.expansion.filter, self.mean.value):
+        if not passes_filter(statistics, self.config.filter, self.mean.value):
             self._figures.filtered.append(statistics)
             return None if statistics.all_correct else []
         rng = derive_generator(self.seed, "trees", problem.problem_id)
-        number = trees_to_expand(statistics, self.expansion.rounding)
+        number = trees_to_expand(statistics, self.config.expansion)
         members = group.trajectories
         points = {at: self.responses.points(one) for at, one in enumerate(members) if one.comparable}
         able = [at for at, found in points.items() if found]
         right = [is_correct(members[at].value) for at in able]
         requests: list[RolloutRequest] = []
-        for place in choose_trees(right, number, self.expansion.choice, rng):
+        for place in choose_trees(right, number, self.config.tree_choice, rng):
             at = able[place]
             self._figures.branched(problem.problem_id, points[at], members[at].tokens)
-            if self.branching.criterion not in BY_TOKEN:
+            if self.config.criterion not in BY_TOKEN:
                 self._figures.compared(points[at] == self.responses.earliest_points(members[at]))
             requests += [self._continuation(group, at, point, step) for point in points[at]]
         return requests
@@ -283,7 +223,7 @@ class AttnRL(BaseMethod):
             stage=CONTINUATION,
             role=SOLVER,
             messages=group.request.messages,
-            n=self.expansion.continuations * point.times,
+            n=self.config.num_continuations * point.times,
             parent_id=parent.trajectory_id,
             created_step=step,
             prefix=parent.sequence.truncate(point.token).keeping(RECORDED_LOG_PROBS),
@@ -292,7 +232,7 @@ class AttnRL(BaseMethod):
     def _statistics(self, group: Group) -> ProblemStatistics:
         means = []
         leaves = group.comparable
-        if self.measures_influence():
+        if self.config.needs_influence:
             for one in leaves:
                 influence = self.responses.aggregated(one) if one.tokens else ()
                 means.append(float(np.mean(influence)) if influence else 0.0)
@@ -309,7 +249,7 @@ class AttnRL(BaseMethod):
     def trains(self, groups: Sequence[Group]) -> bool:
         """Whether some leaf enters the loss: their rewards are not all equal, else every advantage is 0, and
         there are others than unexpanded responses where these are dropped."""
-        kept = self.expansion.keep_unbranched or any(group.request.stage == CONTINUATION for group in groups)
+        kept = self.config.keep_unbranched or any(group.request.stage == CONTINUATION for group in groups)
         return kept and len({reward for group in groups for reward in group.rewards}) > 1
 
     def select(self, groups: Sequence[Group], step: int) -> list[RowRef]:
@@ -320,14 +260,12 @@ class AttnRL(BaseMethod):
             for at, group in enumerate(groups)
             for place, one in enumerate(group.trajectories)
             if one.comparable and one.tokens
-            if self.expansion.keep_unbranched
-            or group.request.stage != INITIAL
-            or one.trajectory_id in branched
+            if self.config.keep_unbranched or group.request.stage != INITIAL or one.trajectory_id in branched
         ]
 
     def advantages(self, rows: Rows) -> NDArray[np.float32]:
         """The tree's advantages, segment by segment (arXiv 2509.26628, eq. 3)."""
-        rule = tree_advantages if self.advantage_rule is AdvantageRule.ATTNRL else treerl_advantages
+        rule = tree_advantages if self.config.advantage_rule is AdvantageRule.ATTNRL else treerl_advantages
         segments: dict[str, list[tuple[int, float]]] = {}
         for groups in by_problem(rows.groups).values():
             tree, members = problem_tree(groups)
@@ -363,7 +301,7 @@ class AttnRL(BaseMethod):
         """Adapt the number of problems; the step's figures of trees, branching and filter."""
         figures, self._figures = self._figures, TreeFigures()
         self.responses.forget()
-        figures_of = figures.metrics(influence=self.measures_influence())
+        figures_of = figures.metrics(influence=self.config.needs_influence)
         return tree_metrics(view.rows.groups) | figures_of | self.problem_count.observe_step(view)
 
     def state_dict(self) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,6 @@ from marsrl_verl.algos.attnrl.branch_points import (
     FciAggregation,
     ResponseFeatures,
     aggregated_influence,
-    check_rule,
     choose_branch_points,
 )
 from marsrl_verl.algos.attnrl.step_cutter import StepCutter
@@ -48,9 +46,6 @@ class FirstResponses:
     def __init__(
         self, cutter: StepCutter, rule: BranchRule, *, seed: int, delta: int, aggregation: FciAggregation
     ) -> None:
-        check_rule(rule)
-        if delta < 1:
-            raise ValueError(f"algo.delta is {delta}, expected at least 1")
         self.cutter, self.rule, self.seed = cutter, rule, seed
         self.delta, self.aggregation = delta, aggregation
         self._steps: dict[str, Steps] = {}
@@ -94,7 +89,7 @@ class FirstResponses:
 
     def earliest_points(self, one: Trajectory) -> list[BranchPoint]:
         """The points that the same rule chooses without the criterion."""
-        rule = replace(self.rule, criterion=BranchCriterion.EARLIEST)
+        rule = self.rule.model_copy(update={"criterion": BranchCriterion.EARLIEST})
         rng = derive_generator(self.seed, "branch points", one.trajectory_id)
         return choose_branch_points(
             ResponseFeatures(self.steps(one), len(one.sequence.prompt_ids)), rule, rng

@@ -30,7 +30,6 @@ from marsrl_verl.algos.attnrl.branch_points import (
     ResponseFeatures,
     Shortfall,
     aggregated_influence,
-    check_rule,
     choose_branch_points,
 )
 from marsrl_verl.algos.attnrl.method import DELTA
@@ -42,6 +41,8 @@ from marsrl_verl.attention.collector import collect_influence
 from marsrl_verl.attention.layout import build_layout
 from marsrl_verl.core.inert_text import printable
 from marsrl_verl.core.steps import Steps
+from marsrl_verl.settings.issues import ConfigError
+from marsrl_verl.settings.reading import read
 
 _LOGITS_AT_ONCE = 1024
 """Tokens."""
@@ -92,9 +93,8 @@ def look_at(
     """Tokenise, measure and choose branch points, as training does.
 
     Raises:
-        ValueError: the rule is out of range, the response is empty or the model has no FCI.
+        ValueError: the response is empty or the model has no FCI.
     """
-    check_rule(rule)
     prompt = question or ""
     if question is not None and tokenizer.chat_template:
         prompt = tokenizer.apply_chat_template(
@@ -143,7 +143,7 @@ def main(arguments: list[str] | None = None) -> int:
         parser.error("--text is another response than that of --run")
     try:
         shown, title = _recorded(one) if one.run is not None else _measured(one)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, ConfigError) as error:
         print(f"attnrl.show: {printable(error)}", file=sys.stderr)
         return 2
     one.output.write_text(page(shown, title), encoding="utf-8")
@@ -158,13 +158,8 @@ def _measured(one: argparse.Namespace) -> tuple[ShownResponse, str]:
 
     # os.path takes a text that is too long for a name for no file; pathlib raises.
     text = Path(one.text).read_text(encoding="utf-8") if os.path.isfile(one.text) else one.text
-    rule = BranchRule(
-        BranchCriterion(one.criterion),
-        one.branch_points,
-        one.top_share,
-        one.min_token_distance,
-        Shortfall(one.shortfall),
-    )
+    named = ("criterion", "num_branch_points", "top_share", "min_token_distance", "shortfall")
+    rule = read(BranchRule, {name: getattr(one, name) for name in named}, "rule")
     tokenizer = AutoTokenizer.from_pretrained(one.model)
     model = AutoModelForCausalLM.from_pretrained(one.model, attn_implementation="sdpa", dtype="auto")
     model = model.to(one.device).eval()
@@ -204,7 +199,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--criterion", choices=[one.value for one in BranchCriterion], default=usual.criterion.value)
     add("--fci-aggregation", choices=[one.value for one in FciAggregation], default=FciAggregation.SUM.value)
     add("--step-ends", choices=[one.value for one in StepEnds], default=StepEnds.BREAKS.value)
-    add("--branch-points", type=int, default=usual.count)
+    add("--branch-points", dest="num_branch_points", type=int, default=usual.num_branch_points)
     add("--top-share", type=float, default=usual.top_share)
     add("--min-token-distance", type=int, default=usual.min_token_distance)
     add(

@@ -80,7 +80,7 @@ def checks(run: RunView) -> list[ConfigIssue]:
     config: Config = run.settings.algo
     return [
         *_selection(config),
-        *_train_roles(config),
+        *train_role_issues(config),
         *_weights(config),
         *_frozen(run, config),
         *estimator_checks(run),
@@ -115,7 +115,8 @@ def _selection(config: Config) -> list[ConfigIssue]:
     return issues
 
 
-def _train_roles(config: Config) -> list[ConfigIssue]:
+def train_role_issues(config: Config) -> list[ConfigIssue]:
+    """Roles that can't be trained."""
     key, roles = f"{_ALGO}.train_roles", config.train_roles
     if not roles:
         return [ConfigIssue(key, "No role is trained.", f"Name at least one of: {', '.join(ROLES)}.", "[]")]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
@@ -28,7 +28,7 @@ from marsrl_verl.core.request import Message, Problem, RolloutRequest
 from marsrl_verl.core.rows import RowRef, Rows
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.trajectory import Trajectory, is_correct
-from marsrl_verl.settings.issues import ConfigIssue
+from marsrl_verl.settings.issues import ConfigError, ConfigIssue
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +97,17 @@ class MarsRL(BaseMethod):
             limits: longest prompts; None: prompts of every length are eligible.
 
         Raises:
-            ValueError: a setting is out of range, or no stage has a trained role.
+            ValueError: a setting is out of range.
+            ConfigError: no stage has a trained role.
         """
         self.config = settings_of.Config(**settings) if config is None else config
+        if issues := settings_of.train_role_issues(self.config):
+            raise ConfigError(issues)
         mastered = MasteredTokens.from_config(self.config.mastered_tokens)
         super().__init__(prompts, self.config.group_size, limits, mastered)
         self.seed = seed
         self.train_roles = frozenset(self.config.train_roles)
-        self.stages = _stages(self.config.correction_rounds, self.train_roles)
+        self.stages = _stages(self.config)
 
     @classmethod
     def from_settings(cls, settings: Any, tools: MethodTools) -> MarsRL:
@@ -278,25 +281,10 @@ class MarsRL(BaseMethod):
         }
 
 
-def _stages(correction_rounds: int, train_roles: frozenset[str]) -> tuple[Stage, ...]:
-    unknown = sorted(train_roles - set(ROLES))
-    if unknown:
-        raise ValueError(f"algo.train_roles names {unknown}, known roles: {', '.join(ROLES)}")
-    stages = [Stage(SOLVER, SOLVER)]
-    for number in range(1, correction_rounds + 1):
-        stages += [Stage(f"{role}_{number}", role) for role in (VERIFIER, CORRECTOR)]
-    while stages and stages[-1].role not in train_roles:
-        stages.pop()
-    absent = sorted(train_roles - {stage.role for stage in stages})
-    if absent:
-        raise ValueError(
-            f"algo.train_roles has {absent}, but no stage has these roles with algo.correction_rounds="
-            f"{correction_rounds}; raise correction_rounds or remove them"
-        )
-    if not stages:
-        raise ValueError(f"algo.train_roles is empty, expected at least one of: {', '.join(ROLES)}")
-    following = [(stage.name,) for stage in stages[1:]] + [()]
-    return tuple(replace(stage, next=names) for stage, names in zip(stages, following, strict=True))
+def _stages(config: settings_of.Config) -> tuple[Stage, ...]:
+    plans = settings_of.stage_plans(config)
+    following = [(plan.name,) for plan in plans[1:]] + [()]
+    return tuple(Stage(plan.name, plan.role, names) for plan, names in zip(plans, following, strict=True))
 
 
 def _without_repeats(trajectories: list[Trajectory]) -> list[Trajectory]:

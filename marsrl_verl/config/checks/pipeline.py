@@ -80,6 +80,8 @@ def check_off_policy(ctx: Context) -> Iterator[ConfigIssue]:
             f"that {_OFF_POLICY}={mode} is made of would be wrong."
         )
         for role, one in ctx.settings.roles.items():
+            if role in ctx.frozen_roles:
+                continue  # its text has no log-probabilities
             for name, value, whole in (("top_p", one.top_p, 1.0), ("top_k", one.top_k, -1)):
                 if value != whole:
                     fix = f"Set it to {whole:g}, or {_OFF_POLICY}=pois."

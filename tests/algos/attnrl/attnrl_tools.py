@@ -11,12 +11,10 @@ from marsrl_verl.algos.attnrl.adaptive_sampling import (
     ExpansionRounding,
     FilterRule,
 )
-from marsrl_verl.algos.attnrl.branch_points import BranchRule
 from marsrl_verl.algos.attnrl.method import (
     CONTINUATION,
     INITIAL,
     AttnRL,
-    Expansion,
 )
 from marsrl_verl.algos.attnrl.responses import INFLUENCE
 from marsrl_verl.algos.attnrl.step_cutter import StepCutter
@@ -46,8 +44,8 @@ def method(**settings) -> AttnRL:
     usual = {
         "seed": 1,
         "group_size": 4,
-        "branching": BranchRule(count=2),
-        "expansion": Expansion(filter=FilterRule.NONE, rounding=ExpansionRounding.ALL),
+        "filter": FilterRule.NONE,
+        "expansion": ExpansionRounding.ALL,
     }
     return AttnRL(ShortPrompts(), CUTTER, **{**usual, **settings})
 

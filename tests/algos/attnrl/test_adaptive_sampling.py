@@ -51,7 +51,7 @@ def test_the_released_filter_judges_problems_that_are_all_right_and_wants_more_t
 
 
 def test_equal_problems_all_pass_the_papers_filter_whatever_the_rounding():
-    mean = RunningMean()
+    mean = RunningMean(FilterMean.CUMULATIVE, 0.9)
     for _ in range(7):
         mean.update([0.1] * 3)
     assert passes_filter(ProblemStatistics(1, 6, 0.1), FilterRule.PAPER, mean.value)
@@ -59,14 +59,14 @@ def test_equal_problems_all_pass_the_papers_filter_whatever_the_rounding():
 
 
 def test_the_cumulative_mean_weighs_problems_alike_and_the_moving_one_forgets():
-    cumulative, moving = RunningMean(), RunningMean(FilterMean.EMA, 0.9)
+    cumulative, moving = RunningMean(FilterMean.CUMULATIVE, 0.9), RunningMean(FilterMean.EMA, 0.9)
     for mean in (cumulative, moving):
         mean.update([1.0, 1.0, 1.0])
         mean.update([])
         mean.update([5.0])
     assert cumulative.value == pytest.approx(2.0)
     assert moving.value == pytest.approx(0.9 * 1.0 + 0.1 * 5.0)
-    again = RunningMean()
+    again = RunningMean(FilterMean.CUMULATIVE, 0.9)
     again.load_state_dict(cumulative.state_dict())
     again.update([2.0])
     assert again.value == pytest.approx(2.0) and again.count == 5
@@ -94,7 +94,9 @@ def test_trees_at_random():
 
 
 def controller(**settings) -> BatchController:
-    return BatchController(**{"target_samples": 1920, "problems": 64.0, "least": 1, "most": 256, **settings})
+    return BatchController(
+        **{"target_samples": 1920, "problems": 64.0, "least": 1, "most": 256, "smoothing": 0.9, **settings}
+    )
 
 
 def test_the_batch_grows_when_few_samples_are_worth_training():

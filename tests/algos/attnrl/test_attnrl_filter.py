@@ -8,8 +8,9 @@ from marsrl_script import ScriptedEngine
 from scheduler_tools import problems
 from scripted_engine import Reply
 
-from marsrl_verl.algos.attnrl.adaptive_sampling import ExpansionRounding, FilterRule
-from marsrl_verl.algos.attnrl.method import CONTINUATION, Expansion
+from marsrl_verl.algos.attnrl.adaptive_sampling import FilterRule
+from marsrl_verl.algos.attnrl.config import Config
+from marsrl_verl.algos.attnrl.method import CONTINUATION
 from marsrl_verl.core.method import EndReason
 from marsrl_verl.core.scheduler import Scheduler
 
@@ -27,8 +28,7 @@ def became(rule: FilterRule, keep_unbranched: bool = True) -> dict[str, str]:
         right = k < RIGHT[item.problem.problem_id] if item.prefix is None else k == 0
         return Reply(f"{LINES}\\boxed{{{item.problem.ground_truth if right else 'no'}}}")
 
-    expansion = Expansion(filter=rule, rounding=ExpansionRounding.ALL, keep_unbranched=keep_unbranched)
-    attnrl = method(group_size=6, expansion=expansion)
+    attnrl = method(group_size=6, filter=rule, keep_unbranched=keep_unbranched)
     scheduler, engine = Scheduler(attnrl, "pipelined"), ScriptedEngine(answers)
     scheduler.start_step(1, problems(6))
     scheduler.absorb(engine.generate(scheduler.next_round(), SAMPLING))
@@ -75,7 +75,7 @@ def test_the_rules_side_by_side(rule):
 
 
 def test_the_default_rejects_only_what_is_always_solved():
-    assert became(Expansion().filter) == RULES[FilterRule.RELEASED]
+    assert became(Config().filter) == RULES[FilterRule.RELEASED]
 
 
 def test_without_unexpanded_responses_only_expanded_problems_are_trained():

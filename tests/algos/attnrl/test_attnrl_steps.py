@@ -6,15 +6,11 @@ import pytest
 from attnrl_tools import LINES, always, method, run, told
 from scripted_engine import Reply
 
-from marsrl_verl.algos.attnrl.adaptive_sampling import (
-    BatchController,
-    FilterRule,
-)
-from marsrl_verl.algos.attnrl.branch_points import BranchCriterion, BranchRule, FciAggregation
+from marsrl_verl.algos.attnrl.adaptive_sampling import BatchController, ExpansionRounding, FilterRule
+from marsrl_verl.algos.attnrl.branch_points import BranchCriterion, FciAggregation
 from marsrl_verl.algos.attnrl.method import (
     CONTINUATION,
     INITIAL,
-    Expansion,
 )
 
 
@@ -77,8 +73,9 @@ def test_the_trainer_looks_at_responses_only_where_something_needs_it(
     criterion, filter_rule, recorded, probed
 ):
     attnrl = method(
-        branching=BranchRule(criterion=criterion),
-        expansion=Expansion(filter=filter_rule),
+        criterion=criterion,
+        filter=filter_rule,
+        expansion=ExpansionRounding.ROUND,
         record_log_probs=recorded,
     )
     assert bool(attnrl.probes(INITIAL)) == probed and not attnrl.probes(CONTINUATION)
@@ -93,7 +90,7 @@ def test_the_trainer_looks_at_responses_only_where_something_needs_it(
     [([0.0, 0.9, 0.0, 0.0, 0.0], 1.0), ([0.0, 0.0, 0.0, 0.9, 0.0], 0.0)],
 )
 def test_how_often_the_points_are_the_earliest_steps(influence, share):
-    attnrl = method(branching=BranchRule(count=1))
+    attnrl = method(num_branch_points=1)
     run(attnrl, steps=1, influence=influence)
     found = told(attnrl)
     assert found["attnrl/earliest_points_share"] == share
@@ -103,7 +100,7 @@ def test_how_often_the_points_are_the_earliest_steps(influence, share):
 
 
 def test_criteria_that_choose_tokens_are_not_compared_with_steps():
-    attnrl = method(branching=BranchRule(BranchCriterion.ENTROPY, count=1))
+    attnrl = method(criterion=BranchCriterion.ENTROPY, num_branch_points=1)
     run(attnrl, steps=1)
     found = told(attnrl)
     assert "attnrl/earliest_points_share" not in found
@@ -112,7 +109,7 @@ def test_criteria_that_choose_tokens_are_not_compared_with_steps():
 
 def test_influence_per_later_step_is_what_branching_and_filter_see():
     """Sums of 0.4, 0.3, 0.2 and 0.1 over four to one later steps are means of 0.1."""
-    attnrl = method(aggregation=FciAggregation.MEAN, delta=1, branching=BranchRule(count=1, top_share=0.1))
+    attnrl = method(fci_aggregation=FciAggregation.MEAN, delta=1, num_branch_points=1, top_share=0.1)
     run(attnrl, steps=1, influence=[0.0, 0.3, 0.2, 0.11, 0.0])
     found = told(attnrl)
     assert found["attnrl/influence_mean"] == pytest.approx((0.1 + 0.1 + 0.11) / 5)
@@ -120,7 +117,7 @@ def test_influence_per_later_step_is_what_branching_and_filter_see():
 
 
 def test_the_batch_controller_waits_for_the_pipeline_to_fill():
-    controller = BatchController(target_samples=40, problems=2.0, least=1, most=8)
+    controller = BatchController(40, problems=2.0, least=1, most=8, smoothing=0.9)
     attnrl = method(controller=controller)
     assert attnrl.problems_per_step(2) == 2
     run(attnrl, steps=1)
@@ -133,7 +130,7 @@ def test_the_batch_controller_waits_for_the_pipeline_to_fill():
 
 def test_deferred_trees_are_told_to_the_batch_controller_when_they_train():
     """With `min_groups` a step may train nothing although trees were completed."""
-    controller = BatchController(target_samples=40, problems=2.0, least=1, most=8)
+    controller = BatchController(40, problems=2.0, least=1, most=8, smoothing=0.9)
     attnrl = method(controller=controller)
     told(attnrl, finished=2, deferred=5)
     assert controller.problems == 2.0, "nothing is known yet"
@@ -148,7 +145,7 @@ def test_deferred_trees_are_told_to_the_batch_controller_when_they_train():
 
 def test_the_batch_controller_hears_of_steps_in_which_no_problem_reaches_the_last_stage():
     """Responses of one step cannot be branched: their problems are trained and end at the first stage."""
-    controller = BatchController(target_samples=40, problems=2.0, least=1, most=8)
+    controller = BatchController(40, problems=2.0, least=1, most=8, smoothing=0.9)
     attnrl = method(controller=controller)
     told(attnrl, trained=10, unfinished=2)
     assert controller.problems == 2.0, "the pipeline may be filling"
@@ -167,14 +164,16 @@ def test_the_batch_controller_hears_of_steps_in_which_no_problem_reaches_the_las
 
 def test_the_state_is_restored():
     attnrl = method(
-        expansion=Expansion(filter=FilterRule.PAPER),
-        controller=BatchController(target_samples=40, problems=2.0, least=1, most=8),
+        filter=FilterRule.PAPER,
+        expansion=ExpansionRounding.ROUND,
+        controller=BatchController(40, problems=2.0, least=1, most=8, smoothing=0.9),
     )
     run(attnrl)
     told(attnrl, trained=10, finished=2)
     again = method(
-        expansion=Expansion(filter=FilterRule.PAPER),
-        controller=BatchController(target_samples=40, problems=2.0, least=1, most=8),
+        filter=FilterRule.PAPER,
+        expansion=ExpansionRounding.ROUND,
+        controller=BatchController(40, problems=2.0, least=1, most=8, smoothing=0.9),
     )
     again.load_state_dict(attnrl.state_dict())
     assert again.state_dict() == attnrl.state_dict()

@@ -9,15 +9,11 @@ from marsrl_script import ScriptedEngine
 from scheduler_tools import problems
 from scripted_engine import Reply
 
-from marsrl_verl.algos.attnrl.adaptive_sampling import (
-    FilterRule,
-    TreeChoice,
-)
-from marsrl_verl.algos.attnrl.branch_points import BranchCriterion, BranchRule, Shortfall
+from marsrl_verl.algos.attnrl.adaptive_sampling import ExpansionRounding, FilterRule, TreeChoice
+from marsrl_verl.algos.attnrl.branch_points import BranchCriterion, Shortfall
 from marsrl_verl.algos.attnrl.method import (
     CONTINUATION,
     INITIAL,
-    Expansion,
 )
 from marsrl_verl.algos.attnrl.response_trees import (
     AdvantageRule,
@@ -118,8 +114,7 @@ def test_every_leaf_trains_once_and_covers_its_response():
 
 def test_unexpanded_responses_are_trained_or_dropped_and_count_in_the_root_either_way():
     def rows(keep):
-        expansion = Expansion(filter=FilterRule.NONE, keep_unbranched=keep)
-        attnrl = method(expansion=expansion)
+        attnrl = method(expansion=ExpansionRounding.ROUND, keep_unbranched=keep)
         results, _ = run(attnrl, count=1)
         groups = results[1].trained
         _tree, members = problem_tree(groups)
@@ -147,7 +142,7 @@ def test_a_difference_that_only_continuations_make_is_trained():
 
 
 def test_filtered_problems_leave_with_all_they_have():
-    attnrl = method(expansion=Expansion(filter=FilterRule.RELEASED))
+    attnrl = method(filter=FilterRule.RELEASED)
     results, engine = run(attnrl, answers=always(True))
     # All influences are equal, so that none is above the mean.
     assert {end.reason for step in results for end in step.ended} == {EndReason.REJECTED}
@@ -160,7 +155,7 @@ def test_filtered_problems_leave_with_all_they_have():
 
 def test_the_filters_mean_does_not_depend_on_the_order_of_completion():
     def settled(seed):
-        attnrl = method(expansion=Expansion(filter=FilterRule.PAPER))
+        attnrl = method(filter=FilterRule.PAPER)
         scheduler, engine = Scheduler(attnrl, "pipelined"), ScriptedEngine(script, seed=seed)
         scheduler.start_step(1, problems(5))
         for output in engine.generate(scheduler.next_round(), SAMPLING):
@@ -186,17 +181,15 @@ def test_responses_without_a_second_step_make_a_tree_of_their_own():
 
 @pytest.mark.parametrize("criterion", list(BranchCriterion))
 def test_every_criterion_runs(criterion):
-    results, _ = run(method(branching=BranchRule(criterion)))
+    results, _ = run(method(criterion=criterion))
     assert results[1].trained
 
 
 def test_repeated_points_have_more_continuations():
-    rule = BranchRule(count=2, shortfall=Shortfall.REPEAT)
-
     def answers(item, k):
         return Reply("a\n\\boxed{x}" if item.prefix is None else "\\boxed{y}")
 
-    attnrl = method(branching=rule)
+    attnrl = method(shortfall=Shortfall.REPEAT)
     _, engine = run(attnrl, answers=answers, influence=[0.0, 0.0], count=1, steps=2)
     continued = [item for item in engine.rounds[1] if item.stage == CONTINUATION]
     assert [item.n for item in continued] == [4] * 4
@@ -212,7 +205,7 @@ def test_a_missing_probe_is_an_error_that_names_the_trajectory():
 
 
 def test_missing_entropies_are_an_error_that_names_the_trajectory():
-    attnrl = method(branching=BranchRule(BranchCriterion.ENTROPY))
+    attnrl = method(criterion=BranchCriterion.ENTROPY)
     (with_entropies,), (without,) = attnrl.probes(INITIAL), method(record_log_probs=False).probes(INITIAL)
     assert with_entropies.entropies and not without.entropies
     scheduler = Scheduler(attnrl, "pipelined")
@@ -265,9 +258,9 @@ def test_trees_are_drawn_among_responses_that_can_branch():
         one = Reply(f"\\boxed{{{item.problem.ground_truth}}}")
         return one if item.stage == INITIAL and k < 3 else script(item, k)
 
-    expansion = Expansion(filter=FilterRule.NONE)
     for seed in range(6):
-        results, _ = run(method(seed=seed, expansion=expansion), answers=answers, count=1, steps=2)
+        attnrl = method(seed=seed, expansion=ExpansionRounding.ROUND)
+        results, _ = run(attnrl, answers=answers, count=1, steps=2)
         parents = {group.request.parent_id for group in results[1].trained} - {None}
         assert parents == {"p10/initial/0#3"}
 
@@ -276,8 +269,8 @@ def test_minority_first_chooses_the_wrong_responses_of_a_problem_that_is_mostly_
     def answers(item, k):
         return always(k != 2 or item.stage == CONTINUATION)(item, k)
 
-    expansion = Expansion(filter=FilterRule.NONE, choice=TreeChoice.MINORITY)
-    results, _ = run(method(expansion=expansion), answers=answers, count=1)
+    attnrl = method(expansion=ExpansionRounding.ROUND, tree_choice=TreeChoice.MINORITY)
+    results, _ = run(attnrl, answers=answers, count=1)
     parents = {group.request.parent_id for group in results[1].trained} - {None}
     assert "p10/initial/0#2" in parents and len(parents) == 2  # exp(-3/4) * 4 = 1.89
 
@@ -287,8 +280,8 @@ def test_minority_first_chooses_the_wrong_responses_of_a_problem_that_is_mostly_
     [
         ({"group_size": 1}, "group_size"),
         ({"delta": 0}, "delta"),
-        ({"branching": BranchRule(count=0)}, "num_branch_points"),
-        ({"expansion": Expansion(continuations=0)}, "num_continuations"),
+        ({"num_branch_points": 0}, "num_branch_points"),
+        ({"num_continuations": 0}, "num_continuations"),
     ],
 )
 def test_settings_out_of_range_are_refused(settings, message):

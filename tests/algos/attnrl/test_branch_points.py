@@ -16,7 +16,6 @@ from marsrl_verl.algos.attnrl.branch_points import (
     ResponseFeatures,
     Shortfall,
     aggregated_influence,
-    check_rule,
     choose_branch_points,
 )
 from marsrl_verl.core.steps import Steps
@@ -43,11 +42,11 @@ INFLUENCE = [0, 0.1, 0.9, 0.2, 0.8, 0.7, 0.1, 0, 0, 0]
 def test_the_earliest_of_the_most_influential_steps():
     assert np.quantile(INFLUENCE, 0.8) == pytest.approx(0.72)
     assert chosen(marks(TEN, influence=INFLUENCE)) == [10, 20]
-    assert chosen(marks(TEN, influence=INFLUENCE), count=1) == [10]
+    assert chosen(marks(TEN, influence=INFLUENCE), num_branch_points=1) == [10]
 
 
 def test_more_steps_qualify_with_a_larger_share():
-    assert chosen(marks(TEN, influence=INFLUENCE), top_share=0.6, count=3) == [5, 10, 15]
+    assert chosen(marks(TEN, influence=INFLUENCE), top_share=0.6, num_branch_points=3) == [5, 10, 15]
 
 
 def test_few_positive_values_make_any_of_them_a_candidate():
@@ -73,11 +72,11 @@ def test_distances_count_the_prompt_and_end_where_a_step_starts(distance, points
 def test_what_fills_up_when_too_few_steps_qualify():
     one = marks(TEN, influence=[0, 0, 0.5, 0, 0, 0, 0, 0, 0, 0], thinking=3)
     assert chosen(one, shortfall=Shortfall.FEWER) == [10]
-    assert chosen(one, shortfall=Shortfall.FILL, count=3) == [5, 10]  # steps 3… are not thinking
-    assert chosen(one, shortfall=Shortfall.REPEAT, count=3) == [5, 10, 15]
+    assert chosen(one, shortfall=Shortfall.FILL, num_branch_points=3) == [5, 10]  # steps 3… are not thinking
+    assert chosen(one, shortfall=Shortfall.REPEAT, num_branch_points=3) == [5, 10, 15]
     short = marks([5, 5], influence=[0, 0.5])
     assert choose_branch_points(
-        short, BranchRule(count=3, shortfall=Shortfall.REPEAT), np.random.default_rng(0)
+        short, BranchRule(num_branch_points=3, shortfall=Shortfall.REPEAT), np.random.default_rng(0)
     ) == [BranchPoint(5, 3)]
 
 
@@ -140,8 +139,8 @@ def test_the_mean_takes_away_what_an_early_step_has_for_being_early():
     """Of ten steps; divided by 9, 8, …, 1 later ones, step 5 has 0.225, and no other one above 0.1."""
     found = aggregated_influence(later, 1, FciAggregation.MEAN)
     assert found == pytest.approx([0, 0.1, 0.1, 0.1, 0.1, 0.225, 0.1, 0.1, 0.1, 0.0])
-    assert chosen(marks(TEN, influence=later), count=1) == [5]
-    assert chosen(marks(TEN, influence=found), count=1, top_share=0.1) == [25]
+    assert chosen(marks(TEN, influence=later), num_branch_points=1) == [5]
+    assert chosen(marks(TEN, influence=found), num_branch_points=1, top_share=0.1) == [25]
 
 
 def test_other_steps_stand_apart_from_the_chosen_ones():
@@ -149,7 +148,7 @@ def test_other_steps_stand_apart_from_the_chosen_ones():
     # At a distance of 15 from step 2 (tokens 10 to 14) only steps from 6 (token 30) on are free.
     rule = {"min_token_distance": 15, "shortfall": Shortfall.APART}
     assert chosen(one, **rule) == [10, 30]
-    assert chosen(one, count=3, **rule) == [5, 25, 45], "three fit only without step 2"
+    assert chosen(one, num_branch_points=3, **rule) == [5, 25, 45], "three fit only without step 2"
     # Step 2 alone would be further away than all others, but the response has room for two points.
     tight = marks([5] * 4, prompt=20, influence=[0, 0.1, 0.9, 0.1])
     assert chosen(tight, min_token_distance=5, shortfall=Shortfall.APART) == [5, 15]
@@ -167,7 +166,7 @@ def test_missing_figures_are_refused():
 @pytest.mark.parametrize(
     ("rule", "message"),
     [
-        ({"count": 0}, "num_branch_points"),
+        ({"num_branch_points": 0}, "num_branch_points"),
         ({"top_share": 0.0}, "top_share"),
         ({"top_share": float("nan")}, "top_share"),
         ({"min_token_distance": -1}, "min_token_distance"),
@@ -175,7 +174,7 @@ def test_missing_figures_are_refused():
 )
 def test_rules_out_of_range_are_refused(rule, message):
     with pytest.raises(ValueError, match=message):
-        check_rule(BranchRule(**rule))
+        BranchRule(**rule)
 
 
 @given(
@@ -195,7 +194,9 @@ def test_points_are_inside_the_response_and_at_steps(steps, criterion, shortfall
         influence=[value for _, value in steps],
         token_scores=np.random.default_rng(0).random(total).tolist(),
     )
-    rule = BranchRule(criterion, count, 0.2, distance, shortfall)
+    rule = BranchRule(
+        criterion=criterion, num_branch_points=count, min_token_distance=distance, shortfall=shortfall
+    )
     points = choose_branch_points(one, rule, np.random.default_rng(1))
     assert sum(point.times for point in points) <= count
     assert all(0 < point.token < total for point in points)
@@ -246,5 +247,5 @@ def test_no_more_steps_stand_apart_than_are_found(steps, count, distance):
 
     able = range(1, len(one.steps))
     most = max(size for size in range(count + 1) if any(fits(one) for one in combinations(able, size)))
-    found = chosen(one, count=count, min_token_distance=distance, shortfall=Shortfall.APART)
+    found = chosen(one, num_branch_points=count, min_token_distance=distance, shortfall=Shortfall.APART)
     assert len(found) == most

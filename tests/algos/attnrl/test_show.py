@@ -12,7 +12,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from marsrl_verl.algos.attnrl import show as show_module
-from marsrl_verl.algos.attnrl.branch_points import BranchRule, Shortfall
+from marsrl_verl.algos.attnrl.branch_points import Shortfall
 from marsrl_verl.algos.attnrl.config import Config
 from marsrl_verl.algos.attnrl.method import DELTA
 from marsrl_verl.algos.attnrl.page import ShownResponse, page
@@ -51,13 +51,9 @@ def test_steps_are_coloured_and_branch_points_marked(tmp_path, capsys):
 
 def test_points_are_chosen_as_in_training(tmp_path):
     """Where too few steps qualify, the earliest other ones join."""
-    rule, run = BranchRule(), Config()
-    assert (rule.criterion.value, rule.count, rule.top_share) == (
-        run.criterion, run.num_branch_points, run.top_share,
-    )  # fmt: skip
-    assert (rule.min_token_distance, rule.shortfall.value) == (run.min_token_distance, run.shortfall)
-    assert run.delta is None and DELTA == MathPrompts.step_distance == 4
-    assert (rule.shortfall, rule.count) == (Shortfall.FILL, 2)
+    usual = Config()
+    assert usual.delta is None and DELTA == MathPrompts.step_distance == 4
+    assert (usual.shortfall, usual.num_branch_points) == (Shortfall.FILL, 2)
     one = marked(show(tmp_path, "--text", RESPONSE, "--delta", "1", "--shortfall", "fewer")[1])
     filled = marked(show(tmp_path, "--text", RESPONSE, "--delta", "1")[1])
     assert filled == sorted({*one, next(step for step in (1, 2) if step not in one)})
@@ -82,7 +78,7 @@ def test_a_token_that_names_the_answer_ends_the_choice_by_entropy(tmp_path, caps
 
 def test_a_rule_out_of_range_is_refused(tmp_path, capsys):
     assert show(tmp_path, "--text", RESPONSE, "--top-share", "0")[0] == 2
-    assert "top_share is 0.0" in capsys.readouterr().err
+    assert "rule.top_share = 0.0" in capsys.readouterr().err
 
 
 def test_a_file_and_markup_in_it(tmp_path):
