@@ -13,9 +13,11 @@ from pathlib import Path
 
 from omegaconf import DictConfig
 
+from marsrl_verl.algos.registry import KEY
 from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.core.inert_text import printable
 from marsrl_verl.core.request import Sampling
+from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.data.problems import Collected, SourceProblem, collect
 from marsrl_verl.data.rows import DataError, read_rows
 from marsrl_verl.data_preparation.command_line import Arguments, parse_arguments
@@ -24,13 +26,14 @@ from marsrl_verl.data_preparation.grades import ProblemGrades
 from marsrl_verl.data_preparation.output import write_parquet
 from marsrl_verl.data_preparation.recorded import check_reference, read_recorded
 from marsrl_verl.data_preparation.report import Facts, report, summary
-from marsrl_verl.data_preparation.sampling import grade_texts, problem_request, sample_and_grade, scorer
+from marsrl_verl.data_preparation.sampling import grade_texts, problem_requests, sample_and_grade, scorer
 from marsrl_verl.data_preparation.selection import hold_out, select
 from marsrl_verl.data_preparation.training_settings import (
     answer_sampling,
     answer_settings,
+    answering_program,
     answering_role,
-    check_program,
+    check_policies,
     grader_settings,
     make_grader,
     training_config,
@@ -38,6 +41,7 @@ from marsrl_verl.data_preparation.training_settings import (
 from marsrl_verl.reporting.files import write_json_atomic
 from marsrl_verl.rewards.failed_grades import LEAST_GRADES
 from marsrl_verl.rewards.running import RewardUnavailableError
+from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer, TemplateBuilder
 from marsrl_verl.rollout.generation import GenerationClient
 from marsrl_verl.rollout.runner import RolloutRunner
 from marsrl_verl.settings.issues import EXIT_WRONG_CONFIGURATION, ConfigError
@@ -45,7 +49,8 @@ from marsrl_verl.verl_adapter.components import build_prompts, chat_tokenizer
 from marsrl_verl.verl_adapter.terminal import library_output_to, terminal
 
 MakeClient = Callable[[DictConfig, Sampling], GenerationClient]
-"""Loads the start model, given the training configuration and how tokens are drawn."""
+"""Loads the start model, given the training configuration and how the tokens of the role with the longest
+sequences are drawn."""
 
 TRAIN, VAL, REPORT, GRADES = "train.parquet", "val.parquet", "report.json", "grades.jsonl"
 LOG = "engine.log"
@@ -198,7 +203,7 @@ def _recorded_grades(
 def _sampled_grades(
     arguments: Arguments, config: DictConfig, found: Collected, facts: Facts, make_client: MakeClient
 ) -> dict[str, ProblemGrades]:
-    check_program(config)
+    check_policies(config)
     facts.answer_settings = answer_settings(config, arguments.answers)
     path = arguments.output / GRADES
     with GradeLog(path, facts.answer_settings) as log:
@@ -226,28 +231,42 @@ def _answer_missing(
 ) -> None:
     from marsrl_verl.verl_adapter.rollout_server.offline_engine import load_tokenizer
 
-    settings, sampling = typed_settings(config), answer_sampling(config)
+    settings, sampling, role = typed_settings(config), answer_sampling(config), answering_role(config)
+    asked = sampling[role]
     print(
         f"{config.actor_rollout_ref.model.path}: {arguments.answers} answers each, temperature "
-        f"{sampling.temperature:g}, at most {sampling.max_new_tokens} tokens, seed {settings.run.seed}; "
+        f"{asked.temperature:g}, at most {asked.max_new_tokens} tokens, seed {settings.run.seed}; "
         f"the engine's log: {arguments.output / LOG}",
         file=terminal(),
     )
-    client, prompts = make_client(config, sampling), build_prompts(settings)
-    chat = chat_tokenizer(config, load_tokenizer(config))
-    role = answering_role(config)
-    requests = [problem_request(one, role, prompts, arguments.answers) for one in missing]
+    longest = max(sampling.values(), key=lambda one: one.max_prompt_tokens + one.max_new_tokens)
+    client, prompts = make_client(config, longest), build_prompts(settings)
+    chat, program = chat_tokenizer(config, load_tokenizer(config)), answering_program(config)
+    requests = {one.key: problem_requests(one, role, prompts, arguments.answers, program) for one in missing}
     slots = _QUEUED_PER_SLOT * int(config.actor_rollout_ref.rollout.max_num_seqs)
     room = -(-slots // arguments.answers) + arguments.graders
     with closing(make_grader(config)) as reward:
-        runner = RolloutRunner(client, chat, scorer(reward, arguments.graders), seed=settings.run.seed)
+        runner = RolloutRunner(
+            client,
+            chat,
+            scorer(reward, arguments.graders),
+            template_builder=partial(_builder, chat),
+            seed=settings.run.seed,
+            settings=settings,
+        )
         graded = sample_and_grade(requests, runner, sampling, room, keep_responses=arguments.keep_responses)
         with closing(graded):
             _record(graded, log, _Progress(len(missing)), role)
 
 
+def _builder(chat: ChatTokenizer) -> TemplateBuilder:
+    from marsrl_verl.verl_adapter.rollout_server.template_builder import ChatTemplateBuilder
+
+    return ChatTemplateBuilder.of(chat)
+
+
 def _record(graded: Iterable[ProblemGrades], log: GradeLog, progress: _Progress, role: str) -> None:
-    """Write grades of the role down as they come, unless the grader itself may be broken."""
+    """Write grades of the role down as they come, unless grader or rollout program may be broken."""
     held_back: list[ProblemGrades] = []
     for grades in graded:
         progress.count(grades)
@@ -268,10 +287,14 @@ def _append(log: GradeLog, some: list[ProblemGrades]) -> None:
 
 
 def _broken(some: Sequence[ProblemGrades], role: str) -> RewardUnavailableError:
-    first = next(grade.error for one in some for grade in one.grades)
+    first = next(grade for one in some for grade in one.grades)
+    # What is not finished is not given to the grader.
+    what, where = ("grader", f"marsrl.reward.{role}")
+    if first.finish == FinishReason.ERROR.value:
+        what, where = "rollout program", KEY
     return RewardUnavailableError(
-        f"the grader failed on every answer to the last {len(some)} problems: fix it "
-        f"(marsrl.reward.{role}); the same command then goes on. The first error: {first}"
+        f"the {what} failed on every answer to the last {len(some)} problems: fix it ({where}); the same "
+        f"command then goes on. The first error: {first.error}"
     )
 
 

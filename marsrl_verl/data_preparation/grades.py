@@ -24,7 +24,8 @@ class Grade:
     """Length of the response; None where it isn't known."""
     error: str | None = None
     graded: bool = True
-    """False where the grader itself failed: the reward says nothing about the answer."""
+    """False where the grader itself or the rollout program failed: the reward says nothing about the
+    model."""
 
     @classmethod
     def of(cls, one: Trajectory) -> Grade:
@@ -36,7 +37,7 @@ class Grade:
             finish=one.finish.value,
             tokens=None if one.external else one.tokens,
             error=one.detail or result.error,
-            graded=result.graded,
+            graded=result.graded and one.failed_by is None,
         )
 
 
@@ -60,12 +61,12 @@ class ProblemGrades:
 
     @property
     def graded(self) -> int:
-        """Answers that the grader did not fail on."""
+        """Answers that neither grader nor rollout program failed on."""
         return sum(grade.graded for grade in self.grades)
 
     @property
     def ungraded(self) -> bool:
-        """Whether the grader failed on all answers, so that there is no pass rate."""
+        """Whether all answers failed so, and there is no pass rate."""
         return self.graded == 0
 
     @property
@@ -76,7 +77,7 @@ class ProblemGrades:
     @property
     def skipped(self) -> str | None:
         """Why the model was never asked (prompt too long, chat template refuses it); None if it was."""
-        reasons = {grade.finish for grade in self.grades}
+        reasons = {grade.finish for grade in self.grades if grade.graded}
         return reasons.pop() if len(reasons) == 1 and reasons <= set(SKIPPED) else None
 
     def to_json(self) -> dict[str, Any]:

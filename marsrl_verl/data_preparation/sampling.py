@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from dataclasses import replace
 
 from marsrl_verl.core.prompts import Prompts
 from marsrl_verl.core.request import RolloutRequest, Sampling
 from marsrl_verl.core.thinking import final_text
-from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory
+from marsrl_verl.core.trajectory import FinishReason, RewardResult, Trajectory
 from marsrl_verl.data.problems import SourceProblem
 from marsrl_verl.data_preparation.grades import SKIPPED, Grade, ProblemGrades
 from marsrl_verl.rewards.base import ScoreRequest
 from marsrl_verl.rewards.running import RewardRunner
-from marsrl_verl.rollout.runner import RolloutRunner
+from marsrl_verl.rollout.runner import RolloutRunner, find_program
+from marsrl_verl.rollout.single_call import SingleCall
 
 Score = Callable[[RolloutRequest, Sequence[Trajectory]], Awaitable[list[RewardResult]]]
 
@@ -35,16 +37,22 @@ def scorer(reward: RewardRunner, graders: int) -> Score:
     return score
 
 
-def problem_request(source: SourceProblem, role: str, prompts: Prompts, answers: int) -> RolloutRequest:
-    """What the first role is asked about a problem in training."""
+def problem_requests(
+    source: SourceProblem, role: str, prompts: Prompts, answers: int, rollout: str
+) -> tuple[RolloutRequest, ...]:
+    """What the first role is asked about a problem in training: all answers at once in a single call, and one
+    after the other of a program of the method's, as in its evaluation."""
     messages = prompts.problem(source.problem)
-    return RolloutRequest(source.key, source.problem, role, role, messages, answers)
+    one = RolloutRequest(source.key, source.problem, role, role, messages, answers, rollout)
+    if find_program(rollout) is SingleCall:
+        return (one,)
+    return tuple(replace(one, group_id=f"{source.key}/{k}", n=1) for k in range(answers))
 
 
 def sample_and_grade(
-    requests: Sequence[RolloutRequest],
+    problems: Mapping[str, Sequence[RolloutRequest]],
     runner: RolloutRunner,
-    sampling: Sampling,
+    sampling: Mapping[str, Sampling],
     room: int,
     *,
     keep_responses: bool,
@@ -55,18 +63,29 @@ def sample_and_grade(
     Closing gives up what is not answered.
 
     Args:
-        requests: of the problems, by their keys.
+        problems: the requests of each, by its key.
         runner: runs training's rollout programs, and scores.
-        sampling: of the role that is asked, without segments.
-        room: requests that are worked on at the same time.
+        sampling: of the roles that are asked, without segments.
+        room: problems that are worked on at the same time.
         keep_responses: whether their texts are kept.
     """
-    waiting, tasks = deque(requests), dict[asyncio.Task[RolloutOutput], RolloutRequest]()
+    waiting, tasks = deque(problems.items()), dict[asyncio.Task[list[Trajectory]], str]()
 
-    async def some() -> list[tuple[RolloutRequest, RolloutOutput]]:
+    async def answers(requests: Sequence[RolloutRequest]) -> list[Trajectory]:
+        outputs = await asyncio.gather(*[runner.run(one, sampling) for one in requests])
+        for request, output in zip(requests, outputs, strict=True):
+            found = [one.finish.value for one in output.trajectories]
+            if len(found) != request.n or any(one.paused for one in output.trajectories):
+                raise ValueError(
+                    f"{request.rollout}: request {request.group_id} has {found}, expected {request.n} "
+                    "trajectories that ended"
+                )
+        return [one for output in outputs for one in output.trajectories]
+
+    async def some() -> list[tuple[str, list[Trajectory]]]:
         while waiting and len(tasks) < room:
-            request = waiting.popleft()
-            tasks[asyncio.ensure_future(runner.run(request, {request.role: sampling}))] = request
+            key, requests = waiting.popleft()
+            tasks[asyncio.ensure_future(answers(requests))] = key
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
         ended = [task for task in done if task.exception() is None] or list(done)
         return [(tasks.pop(task), task.result()) for task in ended]
@@ -81,13 +100,14 @@ def sample_and_grade(
     loop = asyncio.new_event_loop()
     try:
         while waiting or tasks:
-            for request, output in loop.run_until_complete(some()):
+            for key, members in loop.run_until_complete(some()):
+                problem = problems[key][0].problem
                 yield ProblemGrades(
-                    key=request.group_id,
-                    grades=tuple(Grade.of(one) for one in output.trajectories),
-                    question=request.problem.question,
-                    ground_truth=request.problem.ground_truth,
-                    responses=tuple(one.text for one in output.trajectories) if keep_responses else (),
+                    key=key,
+                    grades=tuple(Grade.of(one) for one in members),
+                    question=problem.question,
+                    ground_truth=problem.ground_truth,
+                    responses=tuple(one.text for one in members) if keep_responses else (),
                 )
     finally:
         loop.run_until_complete(give_up())

@@ -7,7 +7,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
-from marsrl_verl.algos.registry import KEY, method_class
+from marsrl_verl.algos.registry import method_class
 from marsrl_verl.config.checks import run_checks
 from marsrl_verl.config.checks.context import Context, typed_settings
 from marsrl_verl.config.command_line import parse_arguments
@@ -50,33 +50,46 @@ def answering_role(config: DictConfig) -> str:
     return method_class(algo.name).first_role(algo)
 
 
-def check_program(config: DictConfig) -> None:
-    """Whether training's way of answering a problem is the one that problems are asked in here.
+def answering_program(config: DictConfig) -> str:
+    """The rollout program that answers them, as in the method's evaluation."""
+    program: str = method_class(typed_settings(config).algo.name).rollout
+    return program
+
+
+def _asked_roles(config: DictConfig) -> tuple[str, ...]:
+    """The roles whose tokens are sampled: a program of the method's may ask all of them."""
+    if find_program(answering_program(config)) is SingleCall:
+        return (answering_role(config),)
+    algo = typed_settings(config).algo
+    return method_class(algo.name).asked_roles(algo, None)
+
+
+def check_policies(config: DictConfig) -> None:
+    """The start model answers for all roles that the method's program asks.
 
     Raises:
-        ConfigError: the method answers with a rollout program of its own.
+        ConfigError: one of them has a frozen policy.
     """
-    name = typed_settings(config).algo.name
-    program = method_class(name).rollout
-    if find_program(program) is not SingleCall:
-        what = (
-            f"It answers problems with the rollout program {program}, and here a problem is asked in a "
-            "single call: the pass rates would be those of another system."
-        )
-        fix = "Give answers that its own program has recorded (--from-answers), or name another method."
-        raise ConfigError([ConfigIssue(KEY, what, fix, name)])
+    frozen = typed_settings(config).frozen_roles
+    for role in _asked_roles(config):
+        if role in frozen and find_program(answering_program(config)) is not SingleCall:
+            what = "The start model answers for all roles here: the pass rates would be another system's."
+            fix = "Leave it out, or give answers that the method has recorded (--from-answers)."
+            raise ConfigError([ConfigIssue(f"marsrl.roles.{role}.policy", what, fix, frozen[role])])
 
 
-def answer_sampling(config: DictConfig) -> Sampling:
-    """How its answers are drawn in training, in one piece: segments are a matter of training.
+def answer_sampling(config: DictConfig) -> dict[str, Sampling]:
+    """How answers are drawn in training, by role, in one piece: segments are a matter of training.
 
     Each problem has a generator of its own, so that its answers depend neither on the others nor on
     interruptions.
     """
     settings = typed_settings(config)
-    return replace(
-        sampling_settings(settings)[answering_role(config)], segment_tokens=None, seed=settings.run.seed
-    )
+    usual = sampling_settings(settings)
+    return {
+        role: replace(usual[role], segment_tokens=None, seed=settings.run.seed)
+        for role in _asked_roles(config)
+    }
 
 
 def make_grader(config: DictConfig) -> RewardRunner:
@@ -87,6 +100,8 @@ def make_grader(config: DictConfig) -> RewardRunner:
 
 
 _GRADES_DEPEND_ON = ("marsrl.reward.<role>.target", "marsrl.reward.<role>.kwargs")
+_OF_A_PROGRAM = ("marsrl.algo", "marsrl.roles")
+"""What the answers of a program of the method's may depend on beside the first role's settings."""
 _ANSWERS_DEPEND_ON = (
     "actor_rollout_ref.model.path",
     "actor_rollout_ref.model.tokenizer_path",
@@ -114,7 +129,9 @@ def grader_settings(config: DictConfig) -> dict[str, Any]:
 
 def answer_settings(config: DictConfig, answers: int) -> dict[str, Any]:
     """What answers and grades depend on, by name."""
-    return {"answers per problem": answers, **_values(config, _ANSWERS_DEPEND_ON)}
+    own = find_program(answering_program(config)) is not SingleCall
+    keys = _ANSWERS_DEPEND_ON + (_OF_A_PROGRAM if own else ())
+    return {"answers per problem": answers, **_values(config, keys)}
 
 
 def _values(config: DictConfig, keys: tuple[str, ...]) -> dict[str, Any]:

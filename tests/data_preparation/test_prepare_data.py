@@ -20,7 +20,7 @@ from preparing import (
 
 from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.config.application import main as train_main
-from marsrl_verl.core.trajectory import FinishReason, RewardResult
+from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput
 from marsrl_verl.data.files import read_report
 from marsrl_verl.data.problems import problem_key
 from marsrl_verl.data_preparation.application import main
@@ -28,19 +28,50 @@ from marsrl_verl.demo.assets import model_path
 from marsrl_verl.rewards.base import RoleReward
 from marsrl_verl.rewards.grade_pool import GradeFailure
 from marsrl_verl.rewards.running import RewardRunner
+from marsrl_verl.rollout.single_call import SingleCall
 
 NEVER = ScriptedClient(lambda question, k: pytest.fail("the model was asked"))
 
 
-class Tool:
-    """A rollout program."""
+class Twice:
+    """A rollout program: the first answer is asked to be said again, in the same chat."""
+
+    def __init__(self, settings):
+        self.settings = settings
+
+    @classmethod
+    def from_settings(cls, settings):
+        return cls(settings)
 
     async def run(self, request, context):
-        raise NotImplementedError
+        assert self.settings.algo.name.endswith("Tooled") and request.n == 1
+        chat = context.conversation(0, request.role, request.messages)
+        await chat.sample()
+        chat.append([{"role": "user", "content": "Compute 1+2"}])
+        await chat.sample()
+        one = chat.trajectory()
+        (one.reward,) = await context.score([one])
+        return RolloutOutput(request.group_id, [one])
+
+
+class Broken:
+    """A rollout program that fails on the problems `BROKEN`."""
+
+    async def run(self, request, context):
+        if request.problem.question in BROKEN:
+            raise OSError("no tool here")
+        return await SingleCall().run(request, context)
+
+
+BROKEN: set[str] = set()
+
+
+class Breaking(MarsRL):
+    rollout = f"{__name__}:Broken"
 
 
 class Tooled(MarsRL):
-    rollout = f"{__name__}:Tool"
+    rollout = f"{__name__}:Twice"
 
 
 @pytest.fixture
@@ -100,13 +131,67 @@ def test_the_model_is_asked_with_trainings_settings(tmp_path, source):
     assert sorted(client.asked) == sorted(f"Compute 1+{i}" for i in range(1, 10))
 
 
-def test_a_method_that_answers_with_a_program_of_its_own_is_refused(tmp_path, source, capsys):
-    """A single call's pass rates would be those of another system."""
-    assert prepare(source, tmp_path / "out", NEVER, f"marsrl.algo.name={__name__}:Tooled") == 2
+def test_a_methods_own_program_answers_as_in_its_evaluation(tmp_path, source):
+    """One answer after the other, in a chat that grows, with the limits of all roles that it may ask."""
+
+    def script(question, k):
+        assert k == 0, "a request of each answer"
+        i = int(question.partition("+")[2].partition("<")[0])
+        return f"so \\boxed{{{1 + i if again in question and i != 4 else 99}}}"
+
+    again = "<|user|>Compute 1+2"
+    client, output = ScriptedClient(script), tmp_path / "out"
+    method = f"marsrl.algo.name={__name__}:Tooled"
+    assert prepare(source, output, client, method, "-k", "2", "--max-pass-rate", "1") == 0
+    first = [question for question in client.asked if again not in question]
+    second = [question for question in client.asked if again in question]
+    assert sorted(first) == sorted(2 * [f"Compute 1+{i}" for i in range(1, 10)]) and len(second) == 18
+    assert all(question.startswith("Compute 1+") and "boxed{99}" in question for question in second)
+    rates = {
+        row["prompt"][-1]["content"]: row["extra_info"]["pass_rate"]
+        for row in read_parquet(output / "train.parquet")
+    }
+    assert rates == {f"Compute 1+{i}": float(i != 4) for i in range(1, 10)}
+    config, settings = client.arguments
+    roles = config.marsrl.roles.values()
+    longest = max(one.max_prompt_tokens + one.max_new_tokens for one in roles)
+    assert settings.max_prompt_tokens + settings.max_new_tokens == longest
+
+
+def test_answers_of_a_program_depend_on_the_methods_settings(tmp_path, source, capsys):
+    output, method = tmp_path / "out", f"marsrl.algo.name={__name__}:Breaking"
+    client = ScriptedClient(right_times(lambda i: 1), 3, output / "grades.jsonl")
+    assert prepare(source, output, client, method) == 130
+    assert prepare(source, output, NEVER, method, "marsrl.algo.group_size=4") == 2
+    assert "marsrl.algo was" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("broken", [1, 9])
+def test_a_program_that_fails_says_nothing_about_a_problem(tmp_path, source, capsys, monkeypatch, broken):
+    """One that fails on eight in a row ends the command, and nothing is recorded of them."""
+    monkeypatch.setattr(f"{__name__}.BROKEN", {f"Compute 1+{i}" for i in range(1, 1 + broken)})
+    output, words = (
+        tmp_path / "out",
+        (f"marsrl.algo.name={__name__}:Breaking", "-k", "2", "--max-pass-rate", "1"),
+    )
+    status = prepare(source, output, ScriptedClient(right_times(lambda i: 1)), *words)
+    shown = capsys.readouterr()
+    if broken == 9:
+        assert status == 1 and len(read_lines(output / "grades.jsonl")) == 1
+        assert "the rollout program failed on every answer to the last 8 problems" in shown.err
+        assert "OSError: no tool here" in shown.err
+    else:
+        assert (status, report_of(output)["selection"]["ungraded"]) == (0, 1)
+        assert len(questions(output / "train.parquet")) == 8
+
+
+def test_a_frozen_role_of_a_program_is_refused(tmp_path, source, capsys):
+    frozen = (f"marsrl.algo.name={__name__}:Tooled", "policies=solver_endpoint", "algo=marsrl_vc")
+    endpoint = "marsrl.policies.solver.endpoint"
+    words = (f"{endpoint}.base_urls=[http://host/v1]", f"{endpoint}.model=big")
+    assert prepare(source, tmp_path / "out", NEVER, *frozen, *words) == 2
     said = " ".join(capsys.readouterr().err.split())
-    assert f"marsrl.algo.name = {__name__}:Tooled" in said
-    assert f"the rollout program {__name__}:Tool, and here a problem is asked in a single call" in said
-    assert "--from-answers" in said
+    assert "marsrl.roles.solver.policy = solver" in said and "--from-answers" in said
 
 
 def test_the_files_are_accepted_by_training_as_they_are(tmp_path, source, capsys, monkeypatch):
