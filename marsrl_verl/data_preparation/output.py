@@ -84,7 +84,7 @@ def histogram(grades: Sequence[ProblemGrades]) -> list[dict[str, Any]]:
 
 
 def answer_counts(grades: Sequence[ProblemGrades]) -> dict[str, Any]:
-    """All answers together: how they ended, how many the grader failed on, their length."""
+    """All answers together: how they ended, how many could not be graded, their length."""
     every = [grade for one in grades if one.skipped is None for grade in one.grades]
     lengths = [grade.tokens for grade in every if grade.tokens is not None]
     return {

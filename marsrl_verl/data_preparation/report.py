@@ -84,13 +84,15 @@ def summary(content: Mapping[str, Any], folder: Path) -> str:
             ("too_hard", "too hard"),
             ("prompt_too_long", "with too long a prompt"),
             ("error", "refused by the chat template"),
-            ("ungraded", "that the grader failed on"),
+            ("ungraded", "that grader or rollout program failed on"),
             ("unanswered", "unanswered"),
         )
         if selection.get(name)
     ]
     if failed := content["answers"]["grader_failed"]:
-        lines.append(f"the grader failed on {failed} answers; they are left out, as in training")
+        lines.append(
+            f"grader or rollout program failed on {failed} answers; they are left out, as in training"
+        )
     lines += ["", f"{', '.join(fates)} (pass rates {selection['min_pass_rate']:g} to {_most(selection)})"]
     lines.append(f"{folder / 'train.parquet'}: {written['train']} problems")
     if written["val"]:

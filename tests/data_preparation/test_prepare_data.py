@@ -147,10 +147,8 @@ def test_a_methods_own_program_answers_as_in_its_evaluation(tmp_path, source):
     second = [question for question in client.asked if again in question]
     assert sorted(first) == sorted(2 * [f"Compute 1+{i}" for i in range(1, 10)]) and len(second) == 18
     assert all(question.startswith("Compute 1+") and "boxed{99}" in question for question in second)
-    rates = {
-        row["prompt"][-1]["content"]: row["extra_info"]["pass_rate"]
-        for row in read_parquet(output / "train.parquet")
-    }
+    rows = read_parquet(output / "train.parquet")
+    rates = {row["prompt"][-1]["content"]: row["extra_info"]["pass_rate"] for row in rows}
     assert rates == {f"Compute 1+{i}": float(i != 4) for i in range(1, 10)}
     config, settings = client.arguments
     roles = config.marsrl.roles.values()
@@ -310,7 +308,7 @@ def test_an_answer_that_the_grader_fails_on_is_left_out_of_the_pass_rate(tmp_pat
     assert report_of(output)["selection"]["ungraded"] == 1
     out = capsys.readouterr().out
     assert "failed on 10 answers; they are left out" in out
-    assert "1 that the grader failed on" in out
+    assert "1 that grader or rollout program failed on" in out
 
 
 def test_what_is_answered_is_not_asked_again_for_another_filter(tmp_path, source):
