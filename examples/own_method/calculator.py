@@ -3,15 +3,13 @@
 import asyncio
 import re
 
-from marsrl_verl.core.advantages import comparable_rows, group_relative
+from marsrl_verl.core.advantages import comparable_rows
 from marsrl_verl.core.method import Method, Stage, StagePlan
 from marsrl_verl.core.request import RolloutRequest
 from marsrl_verl.core.trajectory import RewardResult, RolloutOutput
 
 
 class TwoTurns:  # the rollout program; what the calculator writes has mask 0: it is read and not trained
-    pauses = False  # a response is one round's: no segments
-
     async def run(self, request, context):
         members = await asyncio.gather(*[self.episode(k, request, context) for k in range(request.n)])
         for one, reward in zip(members, await context.score(members), strict=True):
@@ -30,8 +28,8 @@ class TwoTurns:  # the rollout program; what the calculator writes has mask 0: i
 
 
 class Calculator(Method):
-    roles = ("solver",)
-    stages = (Stage("answer", "solver"),)
+    roles = ("agent",)
+    stages = (Stage("answer", "agent"),)
     rollouts = (rollout := "own_method.calculator:TwoTurns",)  # `rollout`: in the evaluation too
 
     def __init__(self, settings, tools):
@@ -39,10 +37,10 @@ class Calculator(Method):
 
     @classmethod
     def plan(cls, config):
-        return (StagePlan("answer", "solver", 1, True, config.group_size),)
+        return (StagePlan("answer", "agent", 1, True, config.group_size),)
 
     def first_requests(self, problem, step):
-        asked = (f"{problem.problem_id}/answer/0", problem, "answer", "solver", self.prompts.problem(problem))
+        asked = (f"{problem.problem_id}/answer/0", problem, "answer", "agent", self.prompts.problem(problem))
         return [RolloutRequest(*asked, self.n, self.rollout, created_step=step)]
 
     def late_rewards(self, groups):  # right answers are worth less, the longer they are
@@ -56,5 +54,7 @@ class Calculator(Method):
     def select(self, groups, step):
         return comparable_rows(groups)
 
-    def advantages(self, rows):  # relative to the group, and never above 1
-        return rows.spread(group_relative(rows).clip(-1, 1).astype("float32"))
+    def advantages(self, rows):  # a reward against the mean of the group's others, leaving itself out
+        every = [(rows.trajectory(row).value, rows.group(row).rewards) for row in range(len(rows))]
+        worth = [value - (sum(rewards) - value) / (len(rewards) - 1) for value, rewards in every]
+        return rows.spread(worth).astype("float32")
