@@ -4,7 +4,7 @@
 
 The tiny model decodes responses of a fixed length, past their end and far beyond what it was trained for. The
 method itself makes continuations of them (`AttnRL.next_requests`, with branch points at the least probable
-tokens, since such text has no steps), and the agent-loop manager answers these as it does in training.
+tokens, since such text has no steps), and the rollout manager answers these as it does in training.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The plugin's rollout path: everything that training starts, without training.
 
-Two variants in the same processes. `plugin` is a training step's call: agent-loop worker, ServerClient,
+Two variants in the same processes. `plugin` is a training step's call: rollout worker, ServerClient,
 `MarsRLvLLMServer.generate_group`, decoding to text and scoring. `server alone` sends tokenised prompts from
-this process through `ServerClient` and takes tokens back: no agent-loop worker, no text, no scoring.
+this process through `ServerClient` and takes tokens back: no rollout worker, no text, no scoring.
 """
 
 from __future__ import annotations

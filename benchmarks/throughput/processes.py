@@ -15,7 +15,7 @@ KINDS = (
     # A fork of the template process keeps its command line; beside the driver there is one that works.
     ("engine core", r"EngineCore|VLLM::|template\.preload|multiprocessing"),
     ("engine's front end", r"ray::.*(?:vLLM|Server)"),
-    ("agent-loop worker", r"ray::RolloutWorker"),
+    ("rollout worker", r"ray::RolloutWorker"),
     ("reward worker", r"ray::.*Reward"),
     ("load balancer", r"ray::.*LoadBalancer"),
     ("grader", r"grade_worker"),

@@ -20,8 +20,8 @@ CPU_PLATFORM_CPUS = 1
 ENGINE_CPUS = 2
 """CPUs that verl reserves beside each GPU of an engine that has GPUs of its own (`init_standalone`)."""
 _FREE_CPUS = 1
-"""Every other process of a run (servers, agent loops, rewards) holds no CPU, but Ray starts it only where one
-is free."""
+"""Every other process of a run (servers, rollout and reward workers) holds no CPU, but Ray starts it only
+where one is free."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,7 +51,7 @@ class Run:
     """Why it ended, as its evaluation names it."""
 
     @property
-    def not_asked(self) -> bool:
+    def skipped(self) -> bool:
         """Whether the problem's prompt exceeds the first role's limit, so that nothing was asked."""
         return bool(self.calls) and self.calls[0].trajectory.finish is FinishReason.PROMPT_TOO_LONG
 
@@ -100,8 +100,8 @@ class Runs:
 
     tag: str
     runs: list[Run]
-    not_asked: list[Run] = field(default_factory=list)
-    """Runs in which nothing was asked (`Run.not_asked`): they say nothing about the system."""
+    skipped: list[Run] = field(default_factory=list)
+    """Runs in which nothing was asked (`Run.skipped`): they say nothing about the system."""
 
     @property
     def calls(self) -> list[Call]:
@@ -273,7 +273,7 @@ def run_evaluation(
         for repeat in range(repeats)
     ]
     _drive(engine, evaluation, runs, sampling)
-    return Runs(tag, [run for run in runs if not run.not_asked], [run for run in runs if run.not_asked])
+    return Runs(tag, [run for run in runs if not run.skipped], [run for run in runs if run.skipped])
 
 
 def _drive(

@@ -144,7 +144,7 @@ def pass_at_k_estimates(role: str, answers: Observations, confidence: float = 0.
 
 def majority_observations(role: str, runs: Runs) -> dict[str, Observations]:
     """`<role>_majority_at_k`, where problems were asked several times."""
-    several = any(run.repeat for run in (*runs.runs, *runs.not_asked))
+    several = any(run.repeat for run in (*runs.runs, *runs.skipped))
     return {f"{role}_majority_at_k": majority_at_k(role, runs.calls)} if several else {}
 
 

@@ -45,7 +45,7 @@ class EvaluationRecord:
     """How a run goes, in words (`Evaluation.description`)."""
     top_p: float | None = None
     """Of the sampled pass; None: the roles' own."""
-    not_asked: int = 0
+    skipped: int = 0
     """Problems, of those above, whose prompt exceeds the first role's limit; no figure counts them."""
     metrics: dict[str, MetricInfo] = field(default_factory=dict)
     """What tables show, in their order (`Evaluation.metrics`)."""
@@ -181,7 +181,7 @@ def evaluate(
         system=evaluation.settings(),
         description=evaluation.description(),
         top_p=top_p,
-        not_asked=len({run.problem.problem_id for run in sampled.not_asked}),
+        skipped=len({run.problem.problem_id for run in sampled.skipped}),
         metrics=dict(evaluation.metrics),
         curves=evaluation.curves,
         headline=evaluation.headline,

@@ -100,7 +100,7 @@ def read_seal(folder: Path) -> dict[str, Facts]:
         raise CheckpointError(f"{path} cannot be read ({error}); it is damaged") from error
     if not isinstance(recorded, dict) or not all(map(_readable, recorded.items())):
         raise CheckpointError(
-            f"{path} is damaged, or of a later version: expected bytes and sha256 of each file below the "
+            f"{path} is damaged, or of another version: expected bytes and sha256 of each file below the "
             f"folder, found {str(recorded)[:80]}"
         )
     missing = missing_files(recorded)
@@ -118,7 +118,7 @@ def _readable(item: tuple[str, object]) -> bool:
     name, facts = item
     path = PurePosixPath(name)
     inside = not path.is_absolute() and ".." not in path.parts
-    return inside and isinstance(facts, dict) and "bytes" in facts and facts.keys() <= _FACTS
+    return inside and isinstance(facts, dict) and facts.keys() == _FACTS
 
 
 def _read_on_resume(folder: Path) -> list[str]:

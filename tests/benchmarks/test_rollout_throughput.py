@@ -93,7 +93,7 @@ def test_no_round_repeats_the_prompts_of_another():
         ("python -c from marsrl_verl.verl_adapter.cpu.template.preload import serve; serve()", "engine core"),
         ("ray::MarsRLvLLMServer.generate_group", "engine's front end"),
         ("ray::FixedLengthServer", "engine's front end"),
-        ("ray::RolloutWorker.run_request", "agent-loop worker"),
+        ("ray::RolloutWorker.run_request", "rollout worker"),
         ("ray::RewardLoopWorker", "reward worker"),
         ("ray::WorkerDict", "trainer's ranks"),
         ("ray::GlobalRequestLoadBalancer", "load balancer"),

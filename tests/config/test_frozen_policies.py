@@ -304,7 +304,7 @@ def test_plan_of_an_endpoint(run, presets):
     for part in (
         "Frozen policy solver (solver): big at http://host:8000/v1, http://other/v1",
         "sampling temperature 0.6, top_k 20; else as the endpoint does by itself",
-        "at most 64 at a time (64 per agent-loop worker), 1800 s each, repeated up to 5 times",
+        "at most 64 at a time (64 per rollout worker), 1800 s each, repeated up to 5 times",
         "length not known (max_tokens is null)",
         "limits not marsrl.roles.solver",
         "solver solver 1 32 256 no, frozen",

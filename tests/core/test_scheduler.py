@@ -338,18 +338,14 @@ def test_groups_in_flight_survive_a_drop_but_lead_nowhere():
 # --- checkpoint ----------------------------------------------------------------------------------
 
 
-def test_a_state_of_another_version_mode_or_method_is_refused():
+def test_a_state_of_another_mode_or_method_is_refused():
     saved = started().state_dict()
     with pytest.raises(ValueError, match="saved mode is 'pipelined', this run has 'sequential'"):
         Scheduler(TwoStages(), "sequential").load_state_dict(saved)
     with pytest.raises(ValueError, match=r"saved stages is \[\['a', 'a'\]"):
         Scheduler(marsrl(), "pipelined").load_state_dict(saved)
-    with pytest.raises(ValueError, match="saved version is 99"):
-        Scheduler(TwoStages(), "pipelined").load_state_dict({**saved, "version": 99})
     with pytest.raises(ValueError, match="'stages' is missing"):
-        Scheduler(TwoStages(), "pipelined").load_state_dict(
-            {"version": saved["version"], "mode": "pipelined"}
-        )
+        Scheduler(TwoStages(), "pipelined").load_state_dict({"mode": "pipelined"})
 
 
 def half_answered() -> Scheduler:

@@ -44,11 +44,11 @@ def test_problems_with_a_prompt_over_the_limit_are_counted_and_in_no_figure():
     engine = ScriptedEngine(lambda item, k: Reply(f"\\boxed{{{item.problem.ground_truth}}}"))
     alone = system(MathPrompts(), correction_rounds=0)
     result = evaluate(engine, [*long, *PROBLEMS], alone, SAMPLING, tag="before", step=0)
-    assert (result.record.problems, result.record.not_asked) == (40, 10)
+    assert (result.record.problems, result.record.skipped) == (40, 10)
     found = result.record.estimates["solver_accuracy"]
     assert (found.mean, found.n) == (1.0, 30)
     assert result.record.effort["calls"].n == 30
-    assert len(result.sampled.not_asked) == 10
+    assert len(result.sampled.skipped) == 10
     assert EvaluationRecord.from_json(result.record.to_json()) == result.record
     none = evaluate(engine, long, alone, SAMPLING, tag="x", step=0).record
     assert none.estimates["solver_accuracy"].mean is None, "no accuracy of 0"

@@ -7,7 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from marsrl_verl.verl_adapter.checkpoint.sealed import STATE_NAME, CheckpointError, load_state, save_state
+from marsrl_verl.verl_adapter.checkpoint.sealed import (
+    STATE_NAME,
+    STATE_VERSION,
+    CheckpointError,
+    load_state,
+    save_state,
+)
 
 
 def test_state_comes_back(tmp_path):
@@ -25,7 +31,7 @@ class Code:
 def test_code_in_a_forged_file_is_not_run(tmp_path, monkeypatch):
     trace = tmp_path / "ran"
     monkeypatch.setenv("MARSRL_TEST_TRACE", str(trace))
-    torch.save({"version": 5, "step": 3, "scheduler": Code()}, tmp_path / STATE_NAME)
+    torch.save({"version": STATE_VERSION, "step": 3, "scheduler": Code()}, tmp_path / STATE_NAME)
     with pytest.raises(CheckpointError, match="cannot be read as plain values"):
         load_state(tmp_path)
     assert not trace.exists()

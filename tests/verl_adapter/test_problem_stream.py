@@ -125,11 +125,6 @@ def test_any_number_of_problems_can_be_taken_also_after_a_resume(sizes):
     assert taken == whole
 
 
-def test_state_of_another_version_is_refused():
-    with pytest.raises(ValueError, match="version 7"):
-        stream().load_state_dict({"version": 7})
-
-
 def test_question_is_the_last_user_message():
     messages = [{"role": "system", "content": "s"}, {"role": "user", "content": "q"}]
     assert question_of(messages) == "q"

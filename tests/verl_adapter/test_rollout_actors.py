@@ -58,7 +58,7 @@ def through_ray(error: Exception, method: str = "generate_group") -> Exception:
 
 
 class Worker:
-    """An agent-loop worker that answers at once."""
+    """A rollout worker that answers at once."""
 
     def __init__(self, ends: Callable[[str, int], FinishReason], rewards: dict[str, RewardResult]) -> None:
         self.asked: list[RolloutRequest] = []
@@ -203,7 +203,7 @@ def test_a_round_in_which_every_grade_of_a_role_fails_is_refused(manager_of):
 
 
 def test_a_reward_that_holds_its_threads_ends_the_run_with_a_sentence():
-    """As Ray hands it on: from the reward worker to the agent-loop worker, and from there to the driver."""
+    """As Ray hands it on: from the reward worker to the rollout worker, and from there to the driver."""
     first = RayTaskError("run_single", "Traceback …", RewardUnavailableError("no thread is left"))
     passed = without_tracebacks(first.as_instanceof_cause())
     second = RayTaskError("run_requests", "Traceback …", passed).as_instanceof_cause()

@@ -35,7 +35,7 @@ def test_evaluation(choice, seed, monkeypatch):
 
     def evaluate(*_, **arguments):
         asked.update(arguments)
-        record = SimpleNamespace(estimates={}, effort={}, not_asked=0)
+        record = SimpleNamespace(estimates={}, effort={}, skipped=0)
         return SimpleNamespace(record=record, sampled=SimpleNamespace(calls=[]), greedy=None)
 
     monkeypatch.setattr(observer, "evaluate", evaluate)

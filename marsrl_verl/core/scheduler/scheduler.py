@@ -22,8 +22,6 @@ from marsrl_verl.core.scheduler.state import PendingGroup, ProblemState, Schedul
 from marsrl_verl.core.trajectory import RolloutOutput, Trajectory
 from marsrl_verl.settings.choices import Choice
 
-STATE_VERSION = 6
-
 
 class Mode(Choice):
     """How stages are spread over training steps."""
@@ -256,7 +254,6 @@ class Scheduler:
         """Everything that decides what the coming steps hold, at any point of a step, as plain data
         (dictionaries, lists, strings, numbers, arrays), half-answered groups included."""
         return {
-            "version": STATE_VERSION,
             "mode": self.mode.value,
             "stages": self._stage_list(),
             "state": self._state.to_plain(),
@@ -266,13 +263,9 @@ class Scheduler:
         """Replace the pools by saved ones. The budget may differ from the saved run's.
 
         Raises:
-            ValueError: the data is of another version, mode or method.
+            ValueError: the data is of another mode or method.
         """
-        for key, here in (
-            ("version", STATE_VERSION),
-            ("mode", self.mode.value),
-            ("stages", self._stage_list()),
-        ):
+        for key, here in (("mode", self.mode.value), ("stages", self._stage_list())):
             if key not in data:
                 raise ValueError(f"scheduler state: key {key!r} is missing, found {sorted(data)}")
             if data[key] != here:

@@ -70,7 +70,7 @@ def _check_endpoint(run: Run, node: str, one: EndpointConfig) -> Iterator[Config
         yield run.issue(f"{node}.model", what, "Name it as the endpoint does.")
     yield from _check_key(run, node, one)
     if one.max_concurrent_requests < workers:
-        what = f"The {workers} agent-loop workers ({_WORKERS}) have equal parts of it, at least one request."
+        what = f"The {workers} rollout workers ({_WORKERS}) have equal parts of it, at least one request."
         fix = f"Set it to {workers} or more, or lower {_WORKERS}."
         yield run.issue(f"{node}.max_concurrent_requests", what, fix)
     if one.retries == 0 and one.changed("backoff_s"):

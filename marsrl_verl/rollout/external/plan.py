@@ -41,7 +41,7 @@ def plan_lines(config: Any, settings: Any, answers: Mapping[str, FileSource]) ->
 
 
 def workers_part(config: Any, settings: EndpointConfig) -> int:
-    """The requests to an endpoint that one agent-loop worker may have under way."""
+    """The requests to an endpoint that one rollout worker may have under way."""
     return max(1, settings.max_concurrent_requests // int(config.actor_rollout_ref.rollout.agent.num_workers))
 
 
@@ -56,7 +56,7 @@ def _endpoint(one: EndpointConfig, part: int) -> list[tuple[str, str]]:
         (
             "requests",
             f"one per answer, at most {one.max_concurrent_requests} at a time "
-            f"({part} per agent-loop worker), {one.timeout_s:g} s each, repeated up to {one.retries} times",
+            f"({part} per rollout worker), {one.timeout_s:g} s each, repeated up to {one.retries} times",
         ),
     ]
     if one.max_tokens is None:

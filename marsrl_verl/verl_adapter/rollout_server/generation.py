@@ -172,5 +172,5 @@ class Generation:
         return asdict(self._counts)
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue with saved counts; those that an older state lacks begin at 0."""
+        """Continue with saved counts."""
         self._counts = RoundCounts(**state)

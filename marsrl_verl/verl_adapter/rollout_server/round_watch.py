@@ -24,7 +24,7 @@ their messages are made for users."""
 
 @dataclass(slots=True)
 class GroupCounts:
-    """How far the groups of agent-loop workers are, since these started."""
+    """How far the groups of rollout workers are, since these started."""
 
     asked: int = 0
     answered: int = 0
@@ -38,7 +38,7 @@ class RoundWatch:
 
     Args:
         engines: the servers that answer it.
-        workers: handles of the agent-loop workers that are at it (`RolloutWorker.counts`).
+        workers: handles of the rollout workers that are at it (`RolloutWorker.counts`).
         limit_s: seconds in which a token, an answer or a score must come.
     """
 

@@ -1,4 +1,4 @@
-"""From the agent-loop worker to verl's reward workers: groups that end at about one time go together.
+"""From the rollout worker to verl's reward workers: groups that end at about one time go together.
 
 Upstream behaviour: a call of `RewardLoopWorker.compute_score` a sample. A Ray call costs both sides more than
 grading a short answer does. But a call returns with the slowest of its grades, so it holds no more of them

@@ -172,7 +172,7 @@ class TrainingObserver:
             copies.take(call.trajectory for call in run_result.calls)
         self._warn_of_grades((call.request.role, call.trajectory) for run in runs for call in run.calls)
         found = result.record.estimates | result.record.effort
-        if missing := result.record.not_asked:
+        if missing := result.record.skipped:
             role = self._method.first_role(self._settings.algo)
             self._progress.message(
                 f"warning: {missing} of {len(problems)} held-out problems were not evaluated: their prompts "

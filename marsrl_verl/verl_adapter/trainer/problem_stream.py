@@ -14,8 +14,6 @@ from marsrl_verl.core.request import Message, Problem, problem_from_plain, probl
 from marsrl_verl.core.scheduler import StepResult
 from marsrl_verl.data.problems import ground_truth_of, question_of
 
-STATE_VERSION = 3
-
 
 def problems_of(batch: dict[str, Any], first_number: int, prefix: str) -> list[Problem]:
     """Turn one dataloader batch into problems numbered from `first_number`."""
@@ -171,7 +169,6 @@ class ProblemStream:
     def state_dict(self) -> dict[str, Any]:
         """Position and dataloader state (sampler and generator included)."""
         return {
-            "version": STATE_VERSION,
             "epoch": self.epoch,
             "taken": self.taken,
             "over": self._over,
@@ -181,10 +178,6 @@ class ProblemStream:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue where `state` was taken."""
-        if state.get("version") != STATE_VERSION:
-            raise ValueError(
-                f"problem stream state has version {state.get('version')}, this code reads {STATE_VERSION}"
-            )
         self.epoch = state["epoch"]
         self.taken = state["taken"]
         self._over = state["over"]

@@ -350,7 +350,7 @@ class RayMarsRLTrainer(PolicyTrainer):
         self.generation.load_state_dict(state["generation"])
         self.problems.load_state_dict(state["problems"])
         if self.reward_kl is not None:
-            self.reward_kl.load_state_dict(state.get("reward_kl", {}))
+            self.reward_kl.load_state_dict(state["reward_kl"])
         self.metrics, self.timing = state["metrics"], state["timing"]
         self.generated_tokens, self.samples = state["generated_tokens"], state["samples"]
 

@@ -9,7 +9,7 @@ the Corrector rewrites it. Rules (settings and choice of the answer: `loop_rules
 - verdict INVALID (none readable, or cut off): the Verifier is asked a second time; INVALID again counts as
   Wrong, and what the Verifier wrote is the report. Without any text there is nothing to correct by, and the
   run ends;
-- a problem whose prompt exceeds the Solver's limit is not evaluated, it stands apart (`Runs.not_asked`);
+- a problem whose prompt exceeds the Solver's limit is not evaluated, it stands apart (`Runs.skipped`);
 - an unfinished or empty Solver solution has reward 0 and is not shown to the Verifier;
 - a Corrector's text replaces the current solution only if it is finished and not empty; otherwise the next
   round judges the kept solution again;

@@ -27,7 +27,7 @@ MODULES = (
     # The trainer's ranks.
     "marsrl_verl.verl_adapter.engine.workers",
     "marsrl_verl.verl_adapter.cpu.process_group",
-    # Agent-loop and reward workers.
+    # Rollout and reward workers.
     "marsrl_verl.verl_adapter.rollout_server.rollout_manager",
     "marsrl_verl.verl_adapter.rollout_server.reward_manager",
     "verl.experimental.reward_loop.reward_loop",
