@@ -65,6 +65,10 @@ def followed(tree: dict) -> str:
     return " ".join(texts)
 
 
+READ_BY_FUNCTIONS = ("marsrl.roles", "marsrl.policies", "marsrl.default_policy")
+"""What functions in interpolations read of the whole node (`config.resolvers`)."""
+
+
 def put(tree: dict, key: str, value: object) -> None:
     """Set a dotted key of nested dictionaries."""
     *parents, last = key.split(".")
@@ -100,8 +104,7 @@ def checked(quiet_machine, composed):
         if "marsrl.algo" in changes:  # what the default method's presets say of its roles and evaluation
             tree["marsrl"], values["marsrl"] = with_defaults(tree["marsrl"]), with_defaults(values["marsrl"])
         # Resolving takes a while, so only what others follow is resolved anew.
-        nodes = {key if "roles" not in key else "marsrl.roles" for key in changes}
-        moved = any(f"{{{node}" in interpolations for node in nodes)
+        moved = any(f"{{{key}" in interpolations or key.startswith(READ_BY_FUNCTIONS) for key in changes)
         config = resolve(OmegaConf.create(tree)) if moved else OmegaConf.create(values)
         context = Context(config=config, raw=tree, dry_run=dry_run)
         run_checks(context)

@@ -392,7 +392,7 @@ FINGERPRINTS: dict[str, tuple[str, str]] = {
     ),
     "verl.workers.engine.fsdp.transformer_impl:FSDPEngine._build_fsdp_module": (
         "070ba014533cea3a",
-        "cpu.reference_model replaces the name CPUOffloadPolicy",
+        "cpu.ranks replaces the name CPUOffloadPolicy",
     ),
     "verl.utils.seqlen_balancing:karmarkar_karp": ("6dad8391d9d13fba", "micro_batches replaces it"),
     "verl.utils.tensordict_utils:index_select_tensor_dict": (
@@ -401,11 +401,11 @@ FINGERPRINTS: dict[str, tuple[str, str]] = {
     ),
     "verl.utils.distributed:initialize_global_process_group_ray": (
         "285ca954ecfcb7b4",
-        "cpu.process_group.initialize_gloo goes before it",
+        "cpu.ranks.initialize_gloo goes before it",
     ),
     "verl.utils.torch_functional:logprobs_from_logits_v2": (
         "60bca979f96b2200",
-        "cpu.log_probs replaces it",
+        "cpu.ranks replaces it",
     ),
 }
 """Upstream code that we rewrote or whose inner order we rely on: hash of its source, and our counterpart."""

@@ -14,7 +14,7 @@ pytest.importorskip("verl", reason="compares with verl's functions")
 
 from verl.utils import torch_functional
 
-from marsrl_verl.verl_adapter.cpu.log_probs import use_whole_batch_log_probs
+from marsrl_verl.verl_adapter.cpu.ranks import use_whole_batch_log_probs
 
 
 @pytest.fixture
@@ -120,7 +120,7 @@ def test_modules_that_imported_the_packing_function_by_name_get_ours(linear_laye
 
 RANK = """
 import json, torch
-from marsrl_verl.verl_adapter.cpu.process_group import initialize_gloo
+from marsrl_verl.verl_adapter.cpu.ranks import initialize_gloo
 initialize_gloo()
 dist = torch.distributed
 mean = torch.tensor(float(dist.get_rank() + 1))
@@ -143,7 +143,7 @@ def test_ranks_meet_in_a_gloo_group(world, tmp_path):
 
 def test_a_single_rank_needs_no_variables_but_where_to_meet(monkeypatch, tmp_path):
     """Upstream: outside of Ray, verl takes rank 0 of 1; the group that exists already stays."""
-    from marsrl_verl.verl_adapter.cpu.process_group import initialize_gloo
+    from marsrl_verl.verl_adapter.cpu.ranks import initialize_gloo
 
     for name in ("RANK", "WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)

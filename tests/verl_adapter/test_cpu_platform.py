@@ -68,7 +68,7 @@ def verls_group():
     distributed.initialize_global_process_group_ray()
     return "made"
 note("verl's group", verls_group)
-from marsrl_verl.verl_adapter.cpu.process_group import initialize_gloo
+from marsrl_verl.verl_adapter.cpu.ranks import initialize_gloo
 initialize_gloo()
 ours = torch.distributed.group.WORLD
 note("backend", torch.distributed.get_backend)

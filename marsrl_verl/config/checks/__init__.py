@@ -13,7 +13,6 @@ from marsrl_verl.config.checks import (
     classes,
     data,
     engine,
-    evaluation,
     lengths,
     loggers,
     loss,
@@ -74,6 +73,16 @@ def check_estimator(ctx: Context) -> list[ConfigIssue]:
     return [ConfigIssue(ESTIMATOR, what, fix, GROUP_RELATIVE)]
 
 
+def check_in_between(ctx: Context) -> list[ConfigIssue]:
+    """Evaluations in between are a part of the others."""
+    key, one, own = "marsrl.evaluation", ctx.settings.evaluation, ctx.settings.evaluation.in_between
+    if own.problems is None or one.problems is None or own.problems <= one.problems:
+        return []
+    what = f"Evaluations use the first {one.problems} problems ({key}.problems), those in between too."
+    fix = f"Set it to at most {one.problems}, or raise that."
+    return [ConfigIssue(f"{key}.in_between.problems", what, fix, own.problems)]
+
+
 ROUNDS: tuple[tuple[Check, ...], ...] = (
     (
         upstream.check_types,
@@ -90,7 +99,7 @@ ROUNDS: tuple[tuple[Check, ...], ...] = (
         loss.check_kl,
         check_method,
         check_estimator,
-        evaluation.check_in_between,
+        check_in_between,
         pipeline.check_segments,
         pipeline.check_rollouts,
         overlap.check_overlap,

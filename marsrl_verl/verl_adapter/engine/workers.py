@@ -31,9 +31,11 @@ class MarsRLTrainingWorker(TrainingWorker):
 
     def __init__(self, config: Any) -> None:
         if on_cpu_platform():
-            from marsrl_verl.verl_adapter.cpu.log_probs import use_whole_batch_log_probs
-            from marsrl_verl.verl_adapter.cpu.process_group import initialize_gloo
-            from marsrl_verl.verl_adapter.cpu.reference_model import keep_reference_in_place
+            from marsrl_verl.verl_adapter.cpu.ranks import (
+                initialize_gloo,
+                keep_reference_in_place,
+                use_whole_batch_log_probs,
+            )
 
             initialize_gloo()
             use_whole_batch_log_probs()

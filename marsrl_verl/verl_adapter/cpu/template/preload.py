@@ -26,7 +26,7 @@ MODULES = (
     "marsrl_verl.verl_adapter.run.task_runner",
     # The trainer's ranks.
     "marsrl_verl.verl_adapter.engine.workers",
-    "marsrl_verl.verl_adapter.cpu.process_group",
+    "marsrl_verl.verl_adapter.cpu.ranks",
     # Rollout and reward workers.
     "marsrl_verl.verl_adapter.rollout_server.rollout_manager",
     "marsrl_verl.verl_adapter.rollout_server.reward_manager",

@@ -1,0 +1,53 @@
+"""What verl's trainer ranks do otherwise on the CPU: log-probabilities, process group, reference policy."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+
+def use_whole_batch_log_probs() -> None:
+    """Let verl take the log-softmax of all tokens at once.
+
+    Upstream behaviour: without flash-attn, `verl.utils.torch_functional.logprobs_from_logits_v2` walks
+    over the first dimension to save memory. The engine hands it one row per token, so every token becomes
+    its own node of the autograd graph: with a small vocabulary that is most of the update's time. verl's
+    own `logprobs_from_logits_naive` gives the same numbers.
+    """
+    from verl.utils import torch_functional
+
+    torch_functional.logprobs_from_logits_v2 = torch_functional.logprobs_from_logits_naive
+
+
+def initialize_gloo() -> None:
+    """Create the default process group with gloo, unless there is one.
+
+    Upstream behaviour: `verl.utils.distributed.initialize_global_process_group_ray` asks for
+    "cpu:gloo,<device>:<backend>", on this platform "cpu:gloo,cpu:gloo", which torch refuses as a
+    duplicate. It leaves an existing group alone.
+    """
+    import torch.distributed as dist
+
+    if dist.is_initialized():
+        return
+    dist.init_process_group(
+        backend="gloo",
+        rank=int(os.environ.get("RANK", 0)),
+        world_size=int(os.environ.get("WORLD_SIZE", 1)),
+        init_method=os.environ.get("DIST_INIT_METHOD"),
+    )
+
+
+def keep_reference_in_place() -> None:
+    """Let verl build a model that is only read without moving it between devices.
+
+    Upstream behaviour: `FSDPEngine._build_fsdp_module` keeps such a model in pinned memory, with the
+    `CPUOffloadPolicy` that its module names, and only a machine with an accelerator has pinned memory. Here
+    main memory is where everything is computed. Training with `offload_policy` is refused on the CPU.
+    """
+    from verl.workers.engine.fsdp import transformer_impl
+
+    def nowhere(**_: Any) -> None:
+        return None
+
+    transformer_impl.CPUOffloadPolicy = nowhere
