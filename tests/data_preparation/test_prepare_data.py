@@ -157,10 +157,10 @@ def test_a_methods_own_program_answers_as_in_its_evaluation(tmp_path, source):
 
 
 def test_answers_of_a_program_depend_on_the_methods_settings(tmp_path, source, capsys):
-    output, method = tmp_path / "out", f"marsrl.algo.name={__name__}:Breaking"
+    output, method = tmp_path / "out", (f"marsrl.algo.name={__name__}:Breaking", "-k", "1")
     client = ScriptedClient(right_times(lambda i: 1), 3, output / "grades.jsonl")
-    assert prepare(source, output, client, method) == 130
-    assert prepare(source, output, NEVER, method, "marsrl.algo.group_size=4") == 2
+    assert prepare(source, output, client, *method) == 130
+    assert prepare(source, output, NEVER, *method, "marsrl.algo.group_size=4") == 2
     assert "marsrl.algo was" in capsys.readouterr().err
 
 
