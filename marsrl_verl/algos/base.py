@@ -93,7 +93,7 @@ class BaseMethod(Method):
     @property
     def masks_by_entropy(self) -> bool:
         """Whether UloRL's masking is on."""
-        return self.mastered.enabled
+        return self.mastered.config.enabled
 
     def token_shares(self, rows: Rows, advantages: NDArray[np.float32]) -> dict[str, NDArray[np.bool_]]:
         """Well-mastered tokens, whether they are left out or not."""

@@ -65,8 +65,8 @@ def followed(tree: dict) -> str:
     return " ".join(texts)
 
 
-READ_BY_FUNCTIONS = ("marsrl.roles", "marsrl.policies", "marsrl.default_policy")
-"""What functions in interpolations read of the whole node (`config.resolvers`)."""
+READ_BY_FUNCTIONS = ("roles", "marsrl.policies", "marsrl.default_policy")
+"""In keys that functions in interpolations read of the whole node (`config.resolvers`)."""
 
 
 def put(tree: dict, key: str, value: object) -> None:
@@ -104,7 +104,8 @@ def checked(quiet_machine, composed):
         if "marsrl.algo" in changes:  # what the default method's presets say of its roles and evaluation
             tree["marsrl"], values["marsrl"] = with_defaults(tree["marsrl"]), with_defaults(values["marsrl"])
         # Resolving takes a while, so only what others follow is resolved anew.
-        moved = any(f"{{{key}" in interpolations or key.startswith(READ_BY_FUNCTIONS) for key in changes)
+        read = {key for key in changes if any(name in key for name in READ_BY_FUNCTIONS)}
+        moved = bool(read) or any(f"{{{key}" in interpolations for key in changes)
         config = resolve(OmegaConf.create(tree)) if moved else OmegaConf.create(values)
         context = Context(config=config, raw=tree, dry_run=dry_run)
         run_checks(context)

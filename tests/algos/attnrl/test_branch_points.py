@@ -221,7 +221,7 @@ def test_criteria_have_equally_many_points_where_they_stand_apart(
         prompt=prompt,
         influence=[value for _, value in steps],
     )
-    rule = {"count": count, "min_token_distance": distance, "shortfall": Shortfall.APART}
+    rule = {"num_branch_points": count, "min_token_distance": distance, "shortfall": Shortfall.APART}
     found = {
         criterion: chosen(one, seed, criterion=criterion, **rule)
         for criterion in BranchCriterion
