@@ -26,13 +26,11 @@ from marsrl_verl.algos.base import PromptLimits
 from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER, MathPrompts
 from marsrl_verl.algos.marsrl.verdict import Verdict
-from marsrl_verl.config.method_node import read_settings
-from marsrl_verl.config.schema import MarsRLConfig
+from marsrl_verl.config.schema import MarsRLConfig, read_settings
 from marsrl_verl.core.policy import PolicySet
 from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
 from marsrl_verl.core.rows import ADVANTAGES, token_advantages
 from marsrl_verl.core.scheduler import Mode, Scheduler
-from marsrl_verl.core.scheduler.scheduler import STATE_VERSION
 from marsrl_verl.core.scheduler.state import PendingGroup, ProblemState, SchedulerState
 from marsrl_verl.core.sequence import Sequence
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory
@@ -399,7 +397,6 @@ def _state(inputs: Inputs, scheduler: Scheduler, step: int) -> dict[str, Any]:
         state.pending[name] = PendingGroup(members, in_flight=False)
     stages = [[stage.name, stage.role] for stage in scheduler.method.stages]
     return {
-        "version": STATE_VERSION,
         "mode": scheduler.mode.value,
         "stages": stages,
         "state": state.to_plain(),

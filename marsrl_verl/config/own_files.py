@@ -15,7 +15,8 @@ from typing import Any
 
 import yaml
 
-from marsrl_verl.config.method_node import (
+from marsrl_verl.config.reference import leaves
+from marsrl_verl.config.schema import (
     BY_ROLE,
     chosen_method,
     foreign_settings,
@@ -23,7 +24,6 @@ from marsrl_verl.config.method_node import (
     other_methods_setting,
     unknown_role,
 )
-from marsrl_verl.config.reference import leaves
 from marsrl_verl.settings.issues import ConfigIssue
 
 _PACKAGE = re.compile(r"^#\s*@package\s+(\S+)", re.MULTILINE)

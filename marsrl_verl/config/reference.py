@@ -15,8 +15,7 @@ from typing import Any
 import yaml
 
 from marsrl_verl.config.locations import verl_folder
-from marsrl_verl.config.method_node import BY_ROLE, installed_classes
-from marsrl_verl.config.schema import MarsRLConfig, RootSettings
+from marsrl_verl.config.schema import BY_ROLE, MarsRLConfig, RootSettings, installed_classes
 from marsrl_verl.settings.reading import defaults
 
 OWN_ROOT_KEYS = defaults(RootSettings)
@@ -57,7 +56,7 @@ def reference_tree() -> dict[str, Any]:
     """The whole tree with default values: verl's generated configuration plus ours.
 
     `marsrl` has the settings and roles of every installed method; which of them the chosen one has is said by
-    its class (`method_node.node_issues`).
+    its class (`schema.node_issues`).
     """
     text = (verl_folder() / _GENERATED).read_text(encoding="utf-8")
     tree: dict[str, Any] = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))

@@ -21,7 +21,7 @@ class ApiKeyError(ValueError):
 def read_api_key(settings: EndpointConfig) -> str | None:
     """The key in the environment variable or the file that the settings name; None where they name neither.
 
-    Only the driver reads it. The rollout workers get it in a call: what is in Ray's runtime environment,
+    Only the driver reads it. The agent-loop workers get it in a call: what is in Ray's runtime environment,
     in a configuration or on a command line ends up in log files.
 
     Raises:

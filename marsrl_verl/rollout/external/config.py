@@ -35,7 +35,7 @@ class EndpointConfig(Settings):
     """Seconds from sending a request to the end of its answer. One that takes longer fails and is not
     repeated."""
     max_concurrent_requests: int = limits(64, ge=1, why="one is asked")
-    """Most requests of the whole run at a time. The rollout workers
+    """Most requests of the whole run at a time. The agent-loop workers
     (`actor_rollout_ref.rollout.agent.num_workers`) have equal parts of it."""
     retries: int = limits(5, ge=0, why="0 repeats nothing")
     """How often a request is repeated after HTTP 408, 429, 5xx or a failed connection. One that fails still
