@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[2] / "marsrl_verl"
@@ -13,6 +14,7 @@ HOMES = (
 NAMES = ("verifier", "corrector")
 
 
+@functools.cache
 def code_words(path: Path) -> set[str]:
     """Identifiers, imported modules and texts of a module, but for docstrings."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
