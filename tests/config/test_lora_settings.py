@@ -34,10 +34,15 @@ REFUSED = {
         f"{MODEL}.target_modules",
         "no effect",
     ),
-    "a second model": (
-        {"marsrl.policies.judge.kind": "model", "marsrl.roles.verifier.policy": "judge"},
+    "a model beside adapters": (
+        {**RANK, "marsrl.policies.judge.kind": "model", "marsrl.roles.verifier.policy": "judge"},
         "marsrl.policies.judge.kind = model",
-        "one group of workers",
+        "every trained policy is an adapter on one model",
+    ),
+    "models beside adapters": (
+        {**RANK, "marsrl.default_policy": "model_per_role"},
+        "marsrl.default_policy = model_per_role",
+        "every trained policy is an adapter on one model",
     ),
     "an engine without the model": ({**RANK, f"{ROLLOUT}.load_format": "dummy"}, "read the model themselves"),
     "a merged model": (

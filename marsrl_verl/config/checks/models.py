@@ -39,6 +39,11 @@ def check_models(ctx: Context) -> Iterator[ConfigIssue]:
             )
             fix = "Choose pipeline=overlapped or pipelined, or adapters on one model: policies=lora_per_role."
             yield ctx.issue(_NODES, what, fix)
+        name = settings.policy_of(ctx.first_role)
+        path = models(rollout).get(name, str(ctx.get(_PATH)))
+        if ctx.prepares_data and path != str(ctx.get(_PATH)):
+            what = f"Data are prepared with the model that answers problems, the {ctx.first_role}'s."
+            yield ctx.issue(_key(name), what, f"Leave it out here, and set {_PATH}={path}.")
     else:
         for name, path in models(rollout).items():
             if path != str(ctx.get(_PATH)):

@@ -128,8 +128,8 @@ class EngineTrainer(SealedCheckpointTrainer):
         if self._engines_can_sleep and not self.engines_sleep:
             self.engines.run("putting the engines to sleep", self.checkpoint_manager.sleep_replicas)
             self.engines_sleep = True
-            # Upstream behaviour: an engine with adapters sleeps at vLLM's level 1, where the model waits in main
-            # memory, and with it the room for adapters and what is in it; others (level 2) lose their weights.
+            # Upstream behaviour: an engine with adapters sleeps at vLLM's level 1. There the model waits in
+            # main memory, and so does the room for adapters, with them in it. Others lose their weights.
             for name in [name for name in self.engine_versions if not self._is_adapter(name)]:
                 del self.engine_versions[name]
 
