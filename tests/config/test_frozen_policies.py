@@ -43,7 +43,7 @@ REFUSED = {
     ),
     "a policy without a role": ({**SERVED, POLICY: None}, f"{NODE}.kind = endpoint", "no effect"),
     "a role without a policy": ({**SERVED, POLICY: "sovler"}, f"{POLICY} = sovler", "Did you mean solver?"),
-    "the model's own name": ({"marsrl.policies.policy.kind": "endpoint"}, "has this name"),
+    "the model's own name": ({"marsrl.policies.shared.kind": "endpoint"}, "has this name"),
     "no name of a folder": ({"marsrl.policies.a b.kind": "endpoint"}, "letters, digits"),
     "a frozen Verifier that is trained": (
         {**SERVED, POLICY: None, VERIFIER: "solver"},

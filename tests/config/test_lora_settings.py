@@ -74,12 +74,12 @@ def test_refused(checked, case):
     ("words", "expected"),
     [
         ((), []),
-        (("policies=lora",), ["policy"]),
-        ((f"{MODEL}.lora_rank=4",), ["policy"]),
+        (("policies=lora",), ["shared"]),
+        ((f"{MODEL}.lora_rank=4",), ["shared"]),
         (("policies=lora_per_role",), ROLES),
         (
             ("policies=lora", "marsrl.policies.judge.kind=lora", "marsrl.roles.verifier.policy=judge"),
-            ["judge", "policy"],
+            ["judge", "shared"],
         ),
     ],
 )

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from rank_adapters import RESUMED_AT, ROLES, TURNS
+from rank_adapters import RESUMED_AT, TURNS
 from rank_updates import Ranks, fork_ranks, join_ranks, trained_groups, whole
 
 WORLDS = (1, 2)

@@ -1,5 +1,5 @@
-"""Several whole models on verl's own engine, on one rank and on two: whose weights and moments an update moves,
-which reference a policy has, and that a resume goes on exactly. `rank_models.py` is the program."""
+"""Several whole models on verl's own engine, on one rank and on two: whose weights and moments an update
+moves, which reference a policy has, and that a resume goes on exactly. `rank_models.py` is the program."""
 
 from __future__ import annotations
 
@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 import torch
 from fresh_python import run_program
-from rank_adapters import RESUMED_AT, ROLES, TURNS
+from rank_adapters import RESUMED_AT, ROLES, TURNS, same
 from rank_models import WORLDS
-from test_adapter_engine import same
 
 from marsrl_verl.reporting.seal import missing_files
 
