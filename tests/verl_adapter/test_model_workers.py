@@ -90,7 +90,8 @@ def test_several_ranks_learn_what_one_does(folder):
     )
     for role in ROLES:
         for name, value in one[role].items():
-            torch.testing.assert_close(two[role][name], value, rtol=1e-3, atol=1e-4)
+            # The update is of size 0.01; AdamW makes that of whatever rounding leaves of a gradient near 0.
+            torch.testing.assert_close(two[role][name], value, rtol=0.0, atol=1e-3)
 
 
 def test_a_checkpoint_has_each_model_in_a_folder_of_its_policy(folder, found):
