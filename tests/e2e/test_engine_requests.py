@@ -345,7 +345,7 @@ def test_a_policy_answers_with_its_adapter_and_the_shared_one_with_the_models_we
         return one.ask(asked, policy=policy, question=long)[0]
 
     base = answer(SHARED)
-    with pytest.raises(EngineUnavailableError, match="policy 'reasoner' has no adapter"):
+    with pytest.raises(EngineUnavailableError, match="policy 'reasoner' has no weights"):
         answer("reasoner")
     one.run(one.server.set_adapter("reasoner", save_adapter(model, tmp_path / "first", 1), 7))
     first = answer("reasoner")

@@ -192,6 +192,7 @@ SIGNATURES: dict[str, list[str]] = {
     "verl.workers.rollout.replica:RolloutReplica.get_ray_class_with_init_args": ["self"],
     # Several models: engines of each on all GPUs.
     "verl.workers.rollout.replica:RolloutReplica.init_hybrid": ["self", "worker_group"],
+    f"{SERVER}:vLLMReplica.launch_servers": ["self"],
     "verl.workers.rollout.llm_server:LLMServerManager.get_client": ["self", "client_cls", "kwargs"],
     "verl.utils.ray_utils:auto_await": ["func"],
     # Sockets of the weight transfer.
@@ -320,15 +321,15 @@ FINGERPRINTS: dict[str, tuple[str, str]] = {
         "rollout_pool.OwnPoolServerManager relies on: no worker group, a pool for every engine",
     ),
     "verl.workers.rollout.replica:RolloutReplica.init_hybrid": (
-        "0",
+        "d469a6d94422ec04",
         "server.MarsRLvLLMReplica.init_hybrid takes its workers by another number",
     ),
     "verl.workers.engine_workers:ActorRolloutRefWorker.update_weights": (
-        "0",
+        "dc0d9c09c974b407",
         "workers.MarsRLActorRolloutRefWorker calls it for each of several models, awake one after another",
     ),
     f"{SERVER}:vLLMHttpServer._resolve_sleep_level": (
-        "0",
+        "f8954d5987a50c01",
         "engine_trainer.EngineTrainer._sleep_engine relies on level 1 for adapters",
     ),
     "verl.checkpoint_engine.base:CheckpointEngineManager.update_weights": (
