@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from training_runs import TrainingRun, checkpoint_log_probs, train, train_and_kill
+from training_runs import REPOSITORY, TrainingRun, checkpoint_log_probs, train, train_and_kill
 
 from marsrl_verl.demo.assets import model_path
 
@@ -15,7 +14,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
 
 SETTINGS = (
     "algo=marsrl",
-    "marsrl.algo.name=taking_turns:TakingTurns",
+    "marsrl.algo.name=benchmarks.taking_turns:TakingTurns",
     "marsrl.policies.judge.kind=model",
     "marsrl.roles.verifier.policy=judge",
     "pipeline=sequential",
@@ -31,7 +30,7 @@ def run(tmp_path_factory) -> TrainingRun:
     """Killed after two steps, and resumed for a third."""
     root = tmp_path_factory.mktemp("models")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(Path(__file__).parent))
+        patch.setenv("PYTHONPATH", str(REPOSITORY))
         train_and_kill(root, "models", 2, *SETTINGS, "trainer.total_training_steps=9")
         resume = ("marsrl.run.existing=resume", "trainer.total_training_steps=3")
         return train(root, "models", *SETTINGS, *resume)
