@@ -3,13 +3,13 @@
     python -m benchmarks.policies                       # three runs, twice
     python -m benchmarks.policies --repeat 1 --steps 4 --json policies.json
 
-MarsRL's Solver and Corrector are one policy and its Verifier another. Each way of keeping their weights trains
-the same number of steps of the tiny model with real Ray, FSDP2 and vLLM; the policies take turns, so that the
-`off_policy/` metrics of a step are those of one policy: how far the trainer's log-probabilities of the sampled
-tokens are from the engine's, before the policy's first step and after each. Runs take turns too, every other
-repetition in reverse. Memory is the proportional set size (pages that processes share count once) of all
-processes of a run, at its largest from the first step on. In the end the adapters' folders of a checkpoint are
-read by transformers with peft and by vLLM, and compared.
+MarsRL's Solver and Corrector are one policy and its Verifier another. Each way of keeping their weights
+trains the same number of steps of the tiny model with real Ray, FSDP2 and vLLM; the policies take turns, so
+that the `off_policy/` metrics of a step are those of one policy: how far the trainer's log-probabilities of
+the sampled tokens are from the engine's, before the policy's first step and after each. Runs take turns too,
+every other repetition in reverse. Memory is the proportional set size (pages that processes share count once)
+of all processes of a run, at its largest from the first step on. In the end the adapters' folders of a
+checkpoint are read by transformers with peft and by vLLM, and compared.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ class Row:
     phases: dict[str, float]
     """The same by phase."""
     mib: dict[str, float]
-    """Most memory of all processes (`all`), of the trainer's ranks and of the engines, each at its largest."""
+    """Of all processes (`all`), of the trainer's ranks and of the engines, each at its largest."""
     checkpoint_mib: float
     """Weights, moments and schedules."""
     agreement: list[Agreement]

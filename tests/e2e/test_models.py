@@ -1,4 +1,4 @@
-"""Two whole models that take turns, with real trainer and engines: whose weights move, who samples, a kill."""
+"""Two whole models that take turns, with real trainer and engines: whose weights move, who samples, kills."""
 
 from __future__ import annotations
 
