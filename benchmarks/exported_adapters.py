@@ -2,8 +2,8 @@
 
     python -m benchmarks.exported_adapters RUN_FOLDER STEP RESULT.json
 
-The tokens that each policy sampled in that step are given to both, with its adapter and without one. RESULT
-has, by policy, the largest differences of their log-probabilities.
+vLLM goes on from responses that each policy sampled in that step, with its adapter and without one, and
+transformers computes the log-probabilities of what it sampled. RESULT has the largest differences by policy.
 """
 
 from __future__ import annotations
@@ -21,43 +21,47 @@ from marsrl_verl.verl_adapter.environment import prepare_environment
 from marsrl_verl.verl_adapter.loopback import stay_on_loopback
 from marsrl_verl.verl_adapter.rollout_server.offline_engine import engine_arguments
 
-ROWS = 16
-"""Responses of each policy."""
+ROWS, NEW_TOKENS = 16, 24
+"""Responses of each policy, and tokens behind each."""
 
 
 def sampled(folder: Path, step: int, policy: str) -> list[list[int]]:
-    """Token ids of responses of a policy; of at least two tokens, since the first has no log-probability."""
+    """Token ids of responses of a policy."""
     lines = (folder / f"rollouts/step_{step}.jsonl").read_text().splitlines()
     rows = [row["token_ids"] for row in map(json.loads, lines) if row["policy"] == policy]
-    return [ids for ids in rows if len(ids) > 1][:ROWS]
+    return [ids for ids in rows if ids][:ROWS]
 
 
-def by_transformers(model: Any, rows: Sequence[list[int]]) -> list[list[float]]:
-    """Log-probability of each token but the first, given those before it."""
-    import torch
-
-    found = []
-    for ids in rows:
-        given = torch.tensor([ids])
-        with torch.no_grad():
-            told = torch.log_softmax(model(given).logits[0, :-1].float(), dim=-1)
-        found.append(told.gather(1, given[0, 1:, None])[:, 0].tolist())
-    return found
-
-
-def by_vllm(llm: Any, rows: Sequence[list[int]], request: Any) -> list[list[float]]:
-    """The same, by an engine with the adapter of a request, or with none."""
+def by_vllm(
+    llm: Any, prompts: Sequence[list[int]], request: Any
+) -> tuple[list[list[int]], list[list[float]]]:
+    """What an engine samples behind each prompt with the adapter of a request, or with none, and the
+    log-probabilities of these tokens."""
     from vllm import SamplingParams
     from vllm.inputs import TokensPrompt
 
-    params = SamplingParams(max_tokens=1, prompt_logprobs=0, temperature=0.0)
-    outputs = llm.generate(
-        [TokensPrompt(prompt_token_ids=ids) for ids in rows], params, use_tqdm=False, lora_request=request
-    )
-    return [
-        [told[token].logprob for token, told in zip(ids[1:], output.prompt_logprobs[1:], strict=True)]
-        for ids, output in zip(rows, outputs, strict=True)
+    params = SamplingParams(max_tokens=NEW_TOKENS, temperature=1.0, seed=1, logprobs=0, ignore_eos=True)
+    asked = [TokensPrompt(prompt_token_ids=ids) for ids in prompts]
+    outputs = llm.generate(asked, params, use_tqdm=False, lora_request=request)
+    ids = [list(output.outputs[0].token_ids) for output in outputs]
+    told = [
+        [step[token].logprob for token, step in zip(tokens, output.outputs[0].logprobs, strict=True)]
+        for tokens, output in zip(ids, outputs, strict=True)
     ]
+    return ids, told
+
+
+def by_transformers(model: Any, prompts: Sequence[list[int]], ids: Sequence[list[int]]) -> list[list[float]]:
+    """Log-probabilities of tokens behind prompts."""
+    import torch
+
+    found = []
+    for prompt, tokens in zip(prompts, ids, strict=True):
+        with torch.no_grad():
+            logits = model(torch.tensor([prompt + tokens])).logits[0, len(prompt) - 1 : -1]
+        chosen = torch.tensor(tokens)[:, None]
+        found.append(torch.log_softmax(logits.float(), dim=-1).gather(1, chosen)[:, 0].tolist())
+    return found
 
 
 def largest_difference(one: Sequence[Sequence[float]], other: Sequence[Sequence[float]]) -> float:
@@ -83,17 +87,16 @@ def main(folder: Path, step: int, result: Path) -> None:
     )
     found = {}
     for number, adapter in enumerate(sorted(place.iterdir()), start=1):
-        rows = sampled(folder, step, adapter.name)
+        prompts = sampled(folder, step, adapter.name)
         model = PeftModel.from_pretrained(AutoModelForCausalLM.from_pretrained(path), adapter).eval()
-        own, engine = (
-            by_transformers(model, rows),
-            by_vllm(llm, rows, LoRARequest(adapter.name, number, str(adapter))),
-        )
+        ids, engine = by_vllm(llm, prompts, LoRARequest(adapter.name, number, str(adapter)))
+        own = by_transformers(model, prompts, ids)
+        plain, without = by_vllm(llm, prompts, None)
         with model.disable_adapter():
-            base = by_transformers(model, rows)
+            base, on_plain = (by_transformers(model, prompts, one) for one in (ids, plain))
         found[adapter.name] = {
             "transformers to vLLM": largest_difference(own, engine),
-            "without adapter": largest_difference(base, by_vllm(llm, rows, None)),
+            "without adapter": largest_difference(on_plain, without),
             "adapter to model": largest_difference(own, base),
         }
     result.write_text(json.dumps(found))

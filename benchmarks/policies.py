@@ -228,7 +228,7 @@ def tables(rows: list[Row]) -> str:
         for one in row.agreement
     ]  # fmt: skip
     parts.append(
-        table(["weights", "policy", "updates before", "mean |log ratio|", "ratio min", "ratio max"], told)
+        table(["weights", "policy", "updates before", "log ratio, mean size", "ratio min", "ratio max"], told)
     )
     return "\n\n".join(parts)
 

@@ -72,9 +72,9 @@ def test_the_tables_have_medians_by_mode_and_the_first_runs_agreement():
     assert sum(line[2:4] == ["shared", "0"] for line in lines) == 2
 
 
-def test_rows_of_one_token_have_nothing_to_compare(tmp_path):
+def test_responses_are_read_by_policy(tmp_path):
     (tmp_path / "rollouts").mkdir()
-    rows = [("judge", [1, 2]), ("judge", [3]), ("shared", [4, 5])]
+    rows = [("judge", [1, 2]), ("judge", []), ("shared", [4, 5])]
     lines = [json.dumps({"policy": policy, "token_ids": ids}) for policy, ids in rows]
     (tmp_path / "rollouts/step_2.jsonl").write_text("\n".join(lines))
     assert sampled(tmp_path, 2, "judge") == [[1, 2]]
