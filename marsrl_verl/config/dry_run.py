@@ -243,8 +243,8 @@ def _memory(ctx: Context) -> list[str]:
         what = "not estimated: the model is not here and not in the table of known sizes"
         return [f"Memory per {place}", f"  {what}"]
     found = estimate_memory(ctx.config, *shapes)
-    of = f" of {len(shapes)} models" if len(shapes) > 1 else ""
-    parameters = f"{_count(found.parameters)} parameters{of}"
+    of = f"of {len(shapes)} models" if len(shapes) > 1 else ""
+    parameters = f"{of}: {_count(found.parameters)} parameters".removeprefix(": ")
     cache = f"{found.kv_tokens:,} tokens = {found.longest_sequences:.1f} sequences of full length"
     if of:
         cache = f"of the engine with the fewest: {cache}"
@@ -256,7 +256,7 @@ def _memory(ctx: Context) -> list[str]:
         ("activations", found.activations, ""),
         *([("accumulated", found.accumulated, "gradients of a step")] if found.accumulated else []),
         ("logits", found.logits, ""),
-        ("weights (engine)", found.engine_weights, of.strip()),
+        ("weights (engine)", found.engine_weights, of),
         ("KV cache", found.kv_cache, cache),
         ("peak while training", found.training, ""),
         ("peak while decoding", found.decoding, ""),

@@ -242,8 +242,8 @@ def assumptions(config: DictConfig, estimate: MemoryEstimate) -> list[str]:
     count = len(models(config.actor_rollout_ref.rollout))
     if count > 1:
         waits = estimate.trainer_offloaded or estimate.trainer_on_host
-        where = "the others wait in main memory" if waits or on_cpu else "the others stay beside it"
-        lines.append(f"{count} models: one at a time is computed with, {where}")
+        where = ", the others wait in main memory" if waits else ", the others stay beside it"
+        lines.append(f"{count} models: one at a time is computed with{'' if on_cpu else where}")
     each = f" for each of {count} engines" if count > 1 else ""
     if on_cpu:
         lines.append(f"main memory of one rank; key-value cache from VLLM_CPU_KVCACHE_SPACE{each}")
