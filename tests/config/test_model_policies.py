@@ -14,6 +14,7 @@ from marsrl_verl.config import hf_folder
 from marsrl_verl.config.memory import GIB, estimate_memory
 from marsrl_verl.config.model_shapes import PUBLISHED, ModelShape, shape_from_config
 from marsrl_verl.config.models import model_number, models, named_models, part_of
+from marsrl_verl.config.resume_rules import Rule, rule_of
 
 ROLES = ("corrector", "solver", "verifier")
 PER_ROLE = "policies=model_per_role"
@@ -150,6 +151,11 @@ def test_tokens_are_compared_by_what_their_numbers_mean(other, foreign, tmp_path
     assert not hf_folder.same_tokens(one, other)
     (one / "tokenizer.json").unlink()
     assert not hf_folder.same_tokens(one, other), "nothing to compare"
+
+
+def test_a_resumed_run_keeps_what_its_policies_are_made_of():
+    keys = ("marsrl.default_policy", f"{VERIFIER}.kind", f"{VERIFIER}.model.path")
+    assert {rule_of(key) for key in keys} == {Rule.BOUND}
 
 
 # --- the plan -----------------------------------------------------------------------------------------

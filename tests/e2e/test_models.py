@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import torch
-from training_runs import REPOSITORY, TrainingRun, checkpoint_log_probs, train, train_and_kill
+from training_runs import TrainingRun, checkpoint_log_probs, train, train_and_kill
 
 from marsrl_verl.demo.assets import model_path
 
@@ -29,11 +29,9 @@ STEPS = (1, 2, 3)
 def run(tmp_path_factory) -> TrainingRun:
     """Killed after two steps, and resumed for a third."""
     root = tmp_path_factory.mktemp("models")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTHONPATH", str(REPOSITORY))
-        train_and_kill(root, "models", 2, *SETTINGS, "trainer.total_training_steps=9")
-        resume = ("marsrl.run.existing=resume", "trainer.total_training_steps=3")
-        return train(root, "models", *SETTINGS, *resume)
+    train_and_kill(root, "models", 2, *SETTINGS, "trainer.total_training_steps=9")
+    resume = ("marsrl.run.existing=resume", "trainer.total_training_steps=3")
+    return train(root, "models", *SETTINGS, *resume)
 
 
 def weights(run: TrainingRun, step: int, policy: str) -> dict[str, torch.Tensor]:
