@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from marsrl_verl.verl_adapter.environment import prepare_environment
 from marsrl_verl.verl_adapter.loopback import stay_on_loopback
@@ -71,6 +71,7 @@ def largest_difference(one: Sequence[Sequence[float]], other: Sequence[Sequence[
 
 def main(folder: Path, step: int, result: Path) -> None:
     config = OmegaConf.load(folder / "config.yaml")
+    assert isinstance(config, DictConfig), "the record of a run's settings"
     prepare_environment(config)
     stay_on_loopback()
     os.environ.setdefault("VLLM_LOGGING_LEVEL", "WARNING")

@@ -93,6 +93,8 @@ class Row:
     """Of a step, median without the first."""
     phases: dict[str, float]
     """The same by phase."""
+    tokens: float
+    """Generated tokens of a step, median without the first."""
     mib: dict[str, float]
     """Of all processes (`all`), of the trainer's ranks and of the engines, each at its largest."""
     checkpoint_mib: float
@@ -192,6 +194,7 @@ def run(mode: str, repeat: int, count: int, root: Path, overrides: list[str]) ->
             repeat=repeat,
             seconds=_median(recorded, "step"),
             phases={phase: _median(recorded, phase) for phase in PHASES},
+            tokens=statistics.median(step.metrics["rollout/generated_tokens"] for step in recorded[1:]),
             mib=memory,
             checkpoint_mib=sum(path.stat().st_size for path in saved.rglob("*.pt")) / MIB,
             agreement=agreement_of(recorded, policies),
@@ -212,13 +215,14 @@ def tables(rows: list[Row]) -> str:
         lines.append(
             [mode, f"{statistics.median(row.seconds for row in mine):.2f}"]
             + [f"{statistics.median(row.phases[phase] for row in mine):.2f}" for phase in PHASES]
+            + [f"{statistics.median(row.tokens for row in mine):,.0f}"]
             + [
                 f"{statistics.median(row.mib.get(place, 0.0) for row in mine):,.0f}"
                 for place in ("all", "ranks", "engines")
             ]
             + [f"{statistics.median(row.checkpoint_mib for row in mine):.2f}"]
         )
-    head = ["weights", "s/step", *PHASES, "MiB", "ranks", "engines", "checkpoint MiB"]
+    head = ["weights", "s/step", *PHASES, "tokens", "MiB", "ranks", "engines", "checkpoint MiB"]
     parts = [table(head, lines)]
     told = [
         [row.mode, one.policy, str(one.updates), f"{one.log_ratio_abs_mean:.1e}",
@@ -251,7 +255,9 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=2, help="runs of each mode, interleaved")
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
     arguments, overrides = with_overrides(parser)
-    place, rows, adapters = machine(), [], {}
+    place = machine()
+    rows: list[Row] = []
+    adapters: dict[str, dict[str, float]] = {}
     print(place, flush=True)
     root = Path(tempfile.mkdtemp(prefix="marsrl-policies-"))
     try:

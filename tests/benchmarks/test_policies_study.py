@@ -60,15 +60,28 @@ def test_memory_is_that_of_the_tagged_processes_alone():
 
 
 def test_the_tables_have_medians_by_mode_and_the_first_runs_agreement():
+    phases = {"gen": 1.0, "old_log_prob": 0.0, "update_actor": 0.0, "update_weights": 0.0}
+    memory, told = {"all": 2000.0, "ranks": 500.0}, [Agreement(1, "shared", 0, 1e-6, 0.999, 1.001)]
     rows = [
-        Row(mode, repeat, seconds, {"gen": 1.0, "old_log_prob": 0, "update_actor": 0, "update_weights": 0},
-            {"all": 2000.0, "ranks": 500.0}, 1.5, [Agreement(1, "shared", 0, 1e-6, 0.999, 1.001)])
-        for mode, repeat, seconds in (
-            ("one model", 0, 1.0), ("one model", 1, 3.0), ("a model each", 0, 4.0)
-        )
-    ]  # fmt: skip
+        Row(mode, repeat, seconds, phases, 640, memory, 1.5, told)
+        for mode, repeat, seconds in (("one model", 0, 1.0), ("one model", 1, 3.0), ("a model each", 0, 4.0))
+    ]
     lines = [[cell.strip() for cell in line.split("|")] for line in tables(rows).splitlines()]
-    assert ["", "one model", "2.00", "1.00", "0.00", "0.00", "0.00", "2,000", "500", "0", "1.50", ""] in lines
+    assert [
+        "",
+        "one model",
+        "2.00",
+        "1.00",
+        "0.00",
+        "0.00",
+        "0.00",
+        "640",
+        "2,000",
+        "500",
+        "0",
+        "1.50",
+        "",
+    ] in lines
     assert sum(line[2:4] == ["shared", "0"] for line in lines) == 2
 
 
