@@ -8,6 +8,7 @@ from pathlib import Path
 
 from omegaconf import DictConfig, OmegaConf
 
+from marsrl_verl.config.models import models
 from marsrl_verl.config.ray_cluster import job_variables
 from marsrl_verl.machine.packages import DISTRIBUTION_FOLDER, check_vllm_cpu, stand_in_version
 from marsrl_verl.verl_adapter.platform_choice import CPU_PLATFORM, PLATFORM_VARIABLE
@@ -30,7 +31,8 @@ def prepare_environment(config: DictConfig) -> dict[str, str]:
     env_vars = {**job, **_configured(config)}
     env_vars.setdefault("VERL_USE_EXTERNAL_MODULES", REGISTER_MODULE)
     path = _prepend(os.getcwd(), env_vars.get("PYTHONPATH", os.environ.get("PYTHONPATH", "")))
-    if Path(config.actor_rollout_ref.model.path).is_dir():
+    others = models(OmegaConf.select(config, "actor_rollout_ref.rollout") or {}).values()
+    if all(Path(path).is_dir() for path in (config.actor_rollout_ref.model.path, *others)):
         env_vars.setdefault("HF_HUB_OFFLINE", "1")
     if env_vars.get(PLATFORM_VARIABLE) == CPU_PLATFORM:
         check_vllm_cpu()

@@ -108,6 +108,9 @@ def test_a_model_in_a_folder_needs_no_hub(tmp_path: Path):
     assert prepare_environment(environment_config(model=str(tmp_path)))["HF_HUB_OFFLINE"] == "1"
     os.environ.pop("HF_HUB_OFFLINE")
     assert "HF_HUB_OFFLINE" not in prepare_environment(environment_config())
+    config = environment_config(model=str(tmp_path))
+    config.actor_rollout_ref.rollout = {"custom": {"models": {"judge": "organisation/model"}}}
+    assert "HF_HUB_OFFLINE" not in prepare_environment(config), "one of two models may have to be downloaded"
 
 
 def test_the_users_module_path_stays_behind_ours(monkeypatch):
