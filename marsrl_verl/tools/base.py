@@ -28,7 +28,7 @@ class ToolOutcome(Choice):
 
 
 class ToolUnavailableError(RuntimeError):
-    """A tool can't start; the message says what is missing and what to do. It ends the run at its beginning."""
+    """A tool can't start; the message says what is missing and what to do. The run ends at its beginning."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +43,8 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What came of a call. A tool fills `text`, `outcome`, `cached` and `info`, and `truncated` where it has cut
-    the text itself; the toolbox fills the rest."""
+    """What came of a call. A tool fills `text`, `outcome`, `cached` and `info`, and `truncated` where it has
+    cut the text itself; the toolbox fills the rest."""
 
     text: str
     """Hostile: as the tool gave it, at most `output_chars` characters (head and tail are kept)."""
@@ -64,10 +64,10 @@ class ToolConfig(Settings):
     """A tool that the model may call by its entry's name. Its class declares further settings."""
 
     target: str
-    """A built-in tool (`python`, `search`, `browser`, `verl`), or a class of yours, `package.module:Class`."""
+    """A built-in tool (`python`, `search`, `browser`, `verl`), or a class of yours (`package.module:Class`)."""
     places: int = limits(8, ge=1, why="one is made")
-    """Most calls at a time in each rollout worker (`actor_rollout_ref.rollout.agent.num_workers`); further ones
-    wait."""
+    """Most calls at a time in each rollout worker (`actor_rollout_ref.rollout.agent.num_workers`); further
+    ones wait."""
     timeout_s: float = limits(30.0, gt=0.0, le=3600.0, why="seconds, an hour at most")
     """Most seconds of a call's attempt; time that a call waits for a place does not count."""
     retries: int = limits(2, ge=0, why="0 repeats nothing")
@@ -80,8 +80,8 @@ class ToolConfig(Settings):
 
 
 class Tool(Protocol):
-    """One tool of a rollout worker. Calls of one object run concurrently, in one event loop, which they must not
-    block (`asyncio.to_thread`)."""
+    """One tool of a rollout worker. Calls of one object run concurrently, in one event loop, which they must
+    not block (`asyncio.to_thread`)."""
 
     Config: ClassVar[type[ToolConfig]] = ToolConfig
     """Its settings (`marsrl.tools.<name>`)."""
@@ -102,8 +102,9 @@ class Tool(Protocol):
 
     @classmethod
     def read_secrets(cls, settings: Any) -> Mapping[str, str]:
-        """Keys that the tool needs, by names of its own. Called in the driver, before Ray starts and again to hand
-        them to the workers in a call: what is in a configuration or in Ray's runtime environment is logged.
+        """Keys that the tool needs, by names of its own. Called in the driver, before Ray starts and again to
+        hand them to the workers in a call: what is in a configuration or in Ray's runtime environment is
+        logged.
 
         Raises:
             ToolUnavailableError: there is no usable key where the settings say; without the key.
@@ -122,12 +123,12 @@ class Tool(Protocol):
         """
 
     def about(self) -> Mapping[str, Plain]:
-        """What a started tool says of itself at the beginning of a run and in its record, e.g. its isolation."""
+        """What a started tool says of itself when a run begins and in its record, e.g. its isolation."""
         return {}
 
     async def call(self, call: ToolCall) -> ToolResult:
-        """Do what is asked. Hostile arguments raise nothing; what is raised is a failure of the tool. Ends when it
-        is cancelled, and leaves nothing running."""
+        """Do what is asked. Hostile arguments raise nothing; what is raised is a failure of the tool. Ends
+        when it is cancelled, and leaves nothing running."""
         ...
 
     async def close(self) -> None:
