@@ -447,5 +447,7 @@ def load(rules: Rules) -> None:
     sys.path += [one for one in rules.paths if one not in sys.path]
     for name in rules.preload:
         importlib.import_module(name)
+    if "numpy" in sys.modules:  # which imports this one when it is first asked for
+        importlib.import_module("numpy.random")
     gc.collect()
     gc.freeze()  # a collection in a program would copy every page of the modules
