@@ -245,7 +245,9 @@ async def _check(pool: SandboxPool, kind: Isolation) -> None:
         values = {
             "SECRET": secret,
             "HOME": home,
-            "SHOWN": [one[len(home) + 1 :].split("/")[0] for one in pool.rules.readable if one.startswith(home)],
+            "SHOWN": [
+                one[len(home) + 1 :].split("/")[0] for one in pool.rules.readable if one.startswith(home)
+            ],
             "OUTSIDE": os.getpid(),
             "MEMORY": pool.rules.memory_mb,
             "MOST": pool.facts.get("processes", 0),

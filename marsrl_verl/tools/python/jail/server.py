@@ -67,6 +67,7 @@ def _ready(rules: Rules) -> tuple[Rules, Site]:
     if rules.kind != COMMAND:
         sandbox.load(rules)
         _check_threads(site.proc)
+        site.address_space = sandbox.address_space_of(site.proc)
     return rules, site
 
 
