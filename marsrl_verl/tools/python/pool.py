@@ -7,6 +7,7 @@ import json
 import socket
 import struct
 import subprocess
+import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -95,14 +96,17 @@ class SandboxPool:
         self._fill()
 
     async def run(self, code: str, seed: int) -> dict[str, Any]:
-        """Run a program; what its supervisor tells of it (`why`, `status`, `head`, `tail`, `left_out`).
+        """Run a program; what its supervisor tells of it (`why`, `status`, `head`, `tail`, `left_out`), and how
+        many seconds it took to have a sandbox (`waited`).
 
         Raises:
             SandboxError: there was no sandbox to be had, or it was ended from outside.
         """
+        asked = time.monotonic()
         one = await self._take()
+        waited = time.monotonic() - asked
         try:
-            return await self._ask(one, {"code": code, "seed": seed})
+            return {**await self._ask(one, {"code": code, "seed": seed}), "waited": waited}
         finally:
             self._give_up(one)
             self._fill()

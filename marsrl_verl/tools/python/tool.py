@@ -19,7 +19,7 @@ from marsrl_verl.tools.base import (
 )
 from marsrl_verl.tools.python.config import Backend, PythonConfig
 from marsrl_verl.tools.python.isolation import Closed, IsolationError, open_pool
-from marsrl_verl.tools.python.pool import SandboxError
+from marsrl_verl.tools.python.pool import READY_S, SandboxError
 from marsrl_verl.tools.python.remote import RemoteRunner, read_remote_key
 
 _CODE = "code"
@@ -35,6 +35,7 @@ class PythonTool(Tool):
     """Runs programs in sandboxes of this node or on a server."""
 
     Config = PythonConfig
+    begin_s = 2 * READY_S
 
     def __init__(self, name: str, settings: PythonConfig, *, seed: int, key: str | None = None) -> None:
         self.name, self._settings, self._seed = name, settings, seed
@@ -133,7 +134,8 @@ class PythonTool(Tool):
             )
         if note:
             text = f"{text.rstrip()}\n[{note}]".lstrip()
-        return ToolResult(text.rstrip("\n"), outcome, truncated=left_out > 0, info=info)
+        waited = float(answer["waited"])
+        return ToolResult(text.rstrip("\n"), outcome, waited=waited, truncated=left_out > 0, info=info)
 
 
 def _ending(status: int | None, info: dict[str, Plain]) -> tuple[ToolOutcome, str]:

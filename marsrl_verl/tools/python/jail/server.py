@@ -64,6 +64,8 @@ def _ready(rules: Rules) -> tuple[Rules, Site]:
     else:
         proc = os.open("/proc", os.O_PATH | os.O_CLOEXEC)
         site = Site(proc, False, None if rules.kind == COMMAND or not _open_to_all(rules) else first_user)
+    if rules.alone:
+        rules = replace(rules, processes=0)
     if rules.kind != COMMAND:
         sandbox.load(rules)
         _check_threads(site.proc)
