@@ -327,11 +327,11 @@ def _tools(node: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 
 def _without_tools(node: Mapping[str, Any]) -> dict[str, Any]:
-    """What is left of `marsrl.tools` without these: what is no entry at all."""
-    given, known = node.get("tools", {}), _tools(node)
+    """What is no entry of `marsrl.tools` at all. (A target that is not resolved yet says nothing.)"""
+    given = node.get("tools", {})
     if not isinstance(given, Mapping):
         return {"tools": given}
-    return {"tools": {name: one for name, one in given.items() if name not in known}}
+    return {"tools": {name: one for name, one in given.items() if not isinstance(one, Mapping)}}
 
 
 def _role_issues(name: str, node: Any, roles: tuple[str, ...]) -> list[ConfigIssue]:

@@ -17,10 +17,11 @@ NODE = "marsrl.tools"
 BUILT_IN: Mapping[str, str] = {
     "python": "marsrl_verl.tools.python.tool:PythonTool",
     "search": "marsrl_verl.tools.search.tool:SearchTool",
-    "browser": "marsrl_verl.tools.browser:BrowserTool",
+    "browser": "marsrl_verl.tools.browser.tool:BrowserTool",
     # By name alone: only who uses verl's tools needs verl.
     "verl": "marsrl_verl.verl_adapter.rollout_server.verl_tools:VerlTool",
 }
+"""The names of built-in tools."""
 _METHODS = ("from_settings", "schema", "call")
 
 
@@ -83,6 +84,17 @@ def _load(target: str) -> type[Tool]:
 def _function(cls: type, name: str) -> Any:
     found = getattr(cls, name, None)
     return getattr(found, "__func__", found)
+
+
+def installed_tools() -> dict[str, type[Tool]]:
+    """The built-in tools whose packages are installed, by name."""
+    found = {}
+    for name in BUILT_IN:
+        try:
+            found[name] = tool_class(name, name)
+        except ConfigError:
+            continue  # what it needs is not there; who names it is told
+    return found
 
 
 def tool_config(name: str, entry: Mapping[str, Any]) -> type[ToolConfig]:
