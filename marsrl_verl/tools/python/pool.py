@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from marsrl_verl.tools.python.jail import sandbox, server
-from marsrl_verl.tools.python.jail.sandbox import Rules
+from marsrl_verl.tools.python.jail import server
+from marsrl_verl.tools.python.jail.rules import Rules, receive, send
 
 START_S = 60.0
 """Most seconds until the server has imported what it is to preload."""
@@ -144,8 +144,8 @@ class SandboxPool:
         self.starts += 1
         ours.settimeout(START_S)
         try:
-            sandbox.send(ours, asdict(self.rules))
-            answer = sandbox.receive(ours)
+            send(ours, asdict(self.rules))
+            answer = receive(ours)
         except TimeoutError:
             answer = {"failed": f"no start within {START_S:g} s"}
         except OSError as error:

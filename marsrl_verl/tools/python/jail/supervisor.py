@@ -1,31 +1,25 @@
-"""Sandboxes: a supervisor outside, a keeper and the program inside.
+"""Outside of a sandbox: its supervisor.
 
 The supervisor is a fork of the server. It makes a sandbox ready, waits for a program, reads its output, and
 ends everything inside when the program, its time or its client has ended; then it makes the next one, since a
-sandbox has one program. The keeper is a fork of the supervisor, or of a command such as bubblewrap's, and the
-first process of the sandbox: in a process namespace no signal from inside reaches it, it inherits whatever a
-program leaves behind, and with it all of that ends.
+sandbox has one program.
 """
 
 from __future__ import annotations
 
-import gc
-import importlib
 import json
 import os
-import resource
 import select
 import signal
 import socket
 import struct
 import subprocess
-import sys
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any, NoReturn
+from dataclasses import asdict
+from typing import Any
 
-from . import kernel, program, seccomp, wall
+from . import kernel, wall
+from .keeper import keep
 from .kernel import (
     CLONE_NEWIPC,
     CLONE_NEWNET,
@@ -36,88 +30,13 @@ from .kernel import (
     MS_NODEV,
     MS_NOSUID,
 )
+from .rules import COMMAND, MIB, NAMESPACES, Rules, Site, content, receive, send
 
-NAMESPACES, COMMAND, LANDLOCK, SECCOMP = "namespaces", "bubblewrap", "landlock", "seccomp"
-"""How a sandbox is closed (`Rules.kind`)."""
 _SPACES = CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS
 _TICK_S = 0.05
 """How often the memory of a sandbox is looked at."""
 _LONGEST_END_S = 0.5
 """For the processes of a sandbox to be gone before the answer is sent."""
-_MIB = 2**20
-
-
-@dataclass(frozen=True, slots=True)
-class Rules:
-    """What holds for all sandboxes of a server."""
-
-    kind: str
-    timeout_s: float
-    memory_mb: int
-    """What a program may take beside the interpreter, in all of its processes."""
-    disk_mb: int
-    """Size of its folder for files."""
-    processes: int
-    """Processes and threads that it may start; 0: no processes."""
-    output_mb: int
-    """A program that writes more is ended."""
-    head: int
-    tail: int
-    """Bytes of the output that are kept."""
-    echo: bool
-    preload: list[str]
-    readable: list[str]
-    """See `wall.shown`."""
-    paths: list[str]
-    """Folders of the interpreter's packages."""
-    command: list[str]
-    """Kind `bubblewrap`: what starts an interpreter in a sandbox, up to its own arguments."""
-
-    @property
-    def alone(self) -> bool:
-        """Whether sandboxes have no namespaces."""
-        return self.kind in (LANDLOCK, SECCOMP)
-
-
-@dataclass(slots=True)
-class Site:
-    """What a server knows of its place."""
-
-    proc: int
-    """Descriptor of the machine's `/proc`."""
-    as_root: bool = False
-    """Root behind the wall, without a user namespace."""
-    first_user: int | None = None
-    """As root: the first of the users that programs run as, one per slot."""
-    address_space: int = 0
-    """Bytes of address space that the interpreter has by itself."""
-
-
-def send(place: socket.socket, message: dict[str, Any]) -> None:
-    """Send a message: its length in 4 bytes, and JSON."""
-    data = json.dumps(message).encode()
-    place.sendall(struct.pack("<I", len(data)) + data)
-
-
-def receive(place: socket.socket) -> dict[str, Any] | None:
-    """Wait for a message; None at the end."""
-    head = _exactly(place, 4)
-    data = None if head is None else _exactly(place, struct.unpack("<I", head)[0])
-    return None if data is None else json.loads(data)
-
-
-def _exactly(place: socket.socket, count: int) -> bytes | None:
-    parts: list[bytes] = []
-    while count:
-        chunk = place.recv(min(count, 65536))
-        if not chunk:
-            return None
-        parts.append(chunk)
-        count -= len(chunk)
-    return b"".join(parts)
-
-
-# --- outside --------------------------------------------------------------------------------
 
 
 class Supervisor:
@@ -236,7 +155,7 @@ class Supervisor:
                     why = "ended"
                 else:
                     why = "cancelled"
-            if not why and self._total > self._rules.output_mb * _MIB:
+            if not why and self._total > self._rules.output_mb * MIB:
                 why = "output"
             if not why and time.monotonic() - began > _TICK_S and self._memory() > self._rules.memory_mb:
                 why = "memory"
@@ -273,7 +192,7 @@ class Supervisor:
     def _drain(self, output: int) -> None:
         """What was written before the end; a process that does not end must not hold it up."""
         os.set_blocking(output, False)
-        most = self._total + _MIB
+        most = self._total + MIB
         try:
             while self._total < most and self._read(output):
                 continue
@@ -306,7 +225,7 @@ class Supervisor:
         while waiting and len(found) < 4096:
             pid = waiting.pop()
             try:
-                below = _content(self._site.proc, f"{pid}/task/{pid}/children").split()
+                below = content(self._site.proc, f"{pid}/task/{pid}/children").split()
             except OSError:
                 continue  # it has ended
             found += map(int, below)
@@ -316,18 +235,10 @@ class Supervisor:
     def _held(self, pid: int) -> int:
         """KiB of memory of a process that lie in no file."""
         try:
-            lines = _content(self._site.proc, f"{pid}/status").splitlines()
+            lines = content(self._site.proc, f"{pid}/status").splitlines()
         except OSError:
             return 0
         return sum(int(line.split()[1]) for line in lines if line.startswith(("RssAnon:", "RssShmem:")))
-
-
-def _content(folder: int, name: str) -> str:
-    place = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
-    try:
-        return os.read(place, 65536).decode("ascii", "replace")
-    finally:
-        os.close(place)
 
 
 def _written(descriptor: int, waiting: memoryview) -> memoryview:
@@ -347,131 +258,3 @@ def _reap(block: bool = False) -> bool:
                 return True
         except ChildProcessError:
             return False
-
-
-# --- inside --------------------------------------------------------------------------------
-
-
-def keep(rules: Rules, code: int, status: int, run_as: int | None, address_space: int) -> NoReturn:
-    """Be the first process of a sandbox: start the program, wait for its end, tell it and end.
-
-    Args:
-        code: where the program comes from.
-        status: where to say that it can come, and how it ended.
-        run_as: the user of the program; None: the one that this is.
-        address_space: see `Site`.
-    """
-    try:
-        kernel.end_with_parent()
-        kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_IGN)
-        child = os.fork()
-        if child == 0:
-            _become_program(rules, code, status, run_as, address_space)
-        os.close(code)
-        for descriptor in (1, 2):
-            os.close(descriptor)
-        while True:
-            ended, how = os.waitpid(-1, 0)
-            if ended == child:
-                os.write(status, struct.pack("<i", how))
-                break
-    finally:
-        os._exit(0)
-
-
-def _become_program(rules: Rules, code: int, status: int, run_as: int | None, address_space: int) -> NoReturn:
-    try:
-        os.setsid()
-        _take_standard_input()
-        kernel.drop_bounds()
-        if run_as is not None:
-            os.setgroups([])
-            os.setresgid(run_as, run_as, run_as)
-            os.setresuid(run_as, run_as, run_as)
-        kernel.drop_capabilities()
-        kernel.end_with_parent()  # again: it does not outlast another user
-        _limit(rules, address_space)
-        os.chdir("/" if rules.alone else "/tmp")
-        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, signal.SIG_DFL)
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-        if rules.kind == LANDLOCK:
-            kernel.landlock([*rules.readable, *(one for one in wall.DEVICES if os.path.exists(one))])
-        seccomp.restrict(alone=rules.alone, processes=rules.processes > 0)
-    except BaseException as error:
-        os.write(2, f"the sandbox can't be closed: {type(error).__name__}: {error}".encode())
-        os._exit(70)
-    os.write(status, b"r")
-    with open(code, "rb") as pipe:
-        request = _request(pipe.read)
-    os.closerange(3, 1024)
-    program.run(request["code"], request["seed"], rules.echo)
-
-
-def _request(read: Callable[[int], bytes]) -> dict[str, Any]:
-    head = read(4)
-    if len(head) < 4:
-        os._exit(0)  # nobody wants it any more
-    found: dict[str, Any] = json.loads(read(struct.unpack("<I", head)[0]))
-    return found
-
-
-def _take_standard_input() -> None:
-    nothing = os.open("/dev/null", os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.close(nothing)
-
-
-def address_space_of(proc: int) -> int:
-    """Bytes of address space that this process has.
-
-    Args:
-        proc: descriptor of `/proc`.
-    """
-    return int(_content(proc, "self/statm").split()[0]) * resource.getpagesize()
-
-
-def _limit(rules: Rules, address_space: int) -> None:
-    seconds = int(rules.timeout_s) + 2
-    for what, most in (
-        (resource.RLIMIT_AS, address_space + rules.memory_mb * _MIB),
-        (resource.RLIMIT_CPU, seconds),
-        (resource.RLIMIT_FSIZE, 0 if rules.alone else rules.disk_mb * _MIB),
-        (resource.RLIMIT_NOFILE, 256),
-        (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_MEMLOCK, 0),
-        (resource.RLIMIT_MSGQUEUE, 0),
-        (resource.RLIMIT_NPROC, None),
-    ):
-        if most is None:
-            if rules.processes and not rules.alone:
-                resource.setrlimit(what, (rules.processes, rules.processes))
-            continue
-        _, hard = resource.getrlimit(what)
-        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
-        resource.setrlimit(what, (most, most))
-
-
-def main(arguments: list[str]) -> None:
-    """A sandbox that a command has closed (`Rules.command`): the keeper in a fresh interpreter."""
-    code, status, rules = int(arguments[0]), int(arguments[1]), Rules(**json.loads(arguments[2]))
-    load(rules)
-    keep(rules, code, status, None, address_space_of(os.open("/proc", os.O_PATH | os.O_CLOEXEC)))
-
-
-def load(rules: Rules) -> None:
-    """Import what programs are likely to need.
-
-    Raises:
-        Exception: what an import raised.
-    """
-    sys.path[:] = [*(one for one in sys.path if one in rules.paths or one.startswith(sys.base_prefix))]
-    sys.path += [one for one in rules.paths if one not in sys.path]
-    for name in rules.preload:
-        importlib.import_module(name)
-    if "numpy" in sys.modules:  # which imports this one when it is first asked for
-        importlib.import_module("numpy.random")
-    gc.collect()
-    gc.freeze()  # a collection in a program would copy every page of the modules
