@@ -26,6 +26,7 @@ from marsrl_verl.config.checks import (
     policies,
     prompt_budget,
     resume,
+    tools,
     upstream,
     verl_values,
 )
@@ -113,6 +114,7 @@ ROUNDS: tuple[tuple[Check, ...], ...] = (
         policies.check_adapters,
         models.check_models,
         external.check_sources,
+        tools.check_tools,
         lengths.check_temperatures,
         lengths.check_copies,
         lengths.check_engine_lengths,
@@ -140,6 +142,7 @@ ROUNDS: tuple[tuple[Check, ...], ...] = (
         machine.check_packages,
         machine.check_gpus,
         machine.check_job_variables,
+        tools.check_start,
         output.check_output,
         resume.check_checkpoints,
         resume.check_record,
