@@ -7,8 +7,6 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 
@@ -16,6 +14,7 @@ from marsrl_verl.core.inert_text import printable
 from marsrl_verl.core.request import Message, RolloutRequest
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.trajectory import FinishReason
+from marsrl_verl.machine.proxies import proxy_for
 from marsrl_verl.rollout.external.solver import ExternalAnswer, failed
 from marsrl_verl.rollout.generation import FINISH_REASONS
 
@@ -157,17 +156,6 @@ def read_completion(body: Any, url: str) -> ExternalAnswer:
         kind = FinishReason.REFUSED if ending == _FILTERED else FinishReason.ABORTED
         return failed(f"{url} ended the answer with finish_reason {ending!r}", kind)
     return ExternalAnswer(content, reasoning, reason)
-
-
-def proxy_for(url: str) -> str | None:
-    """The proxy that the environment names for a URL (HTTP_PROXY, HTTPS_PROXY, NO_PROXY).
-
-    aiohttp's `trust_env` would read `.netrc` as well and refuse a request that has a key already.
-    """
-    parts = urlsplit(url)
-    if proxy_bypass(parts.hostname or ""):
-        return None
-    return getproxies().get(parts.scheme)
 
 
 def _asked_to_wait(headers: Mapping[str, str]) -> float:
