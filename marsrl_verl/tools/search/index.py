@@ -101,7 +101,9 @@ def _batches(documents: Iterator[Document]) -> Iterator[list[Document]]:
 
 def open_index(file: Path) -> sqlite3.Connection:
     """A connection that reads, for one thread at a time. The file never changes: it is only ever replaced."""
-    return sqlite3.connect(f"{file.resolve().as_uri()}?mode=ro&immutable=1", uri=True, check_same_thread=False)
+    return sqlite3.connect(
+        f"{file.resolve().as_uri()}?mode=ro&immutable=1", uri=True, check_same_thread=False
+    )
 
 
 def best(database: sqlite3.Connection, terms: Sequence[str], k: int, title_weight: float) -> tuple[Hit, ...]:

@@ -7,12 +7,13 @@ import unicodedata
 
 from marsrl_verl.core.inert_text import valid_unicode
 
-STOP_WORDS = frozenset(
+_STOP_WORDS = (
     "a about also an and any are as at be been being but by can could did do does for from had has have he "
     "her him his how i if in into is it its me more most my no nor not of on or our she should so some such "
     "than that the their them then there these they this those to was we were what when where which who "
-    "whom whose why will with would you your".split()
+    "whom whose why will with would you your"
 )
+STOP_WORDS = frozenset(_STOP_WORDS.split())
 """Words that nearly every English text has: in a query of other words they only cost time."""
 
 _WORD = re.compile(r"[^\W_]+")

@@ -91,7 +91,7 @@ def _entries(content: bytes) -> Iterable[tuple[str, Any, Any]]:
         whole: Any = json.loads(content)
     except (ValueError, RecursionError):
         whole = None
-    if isinstance(whole, dict) and not (set(whole) == {"query", "result"}):
+    if isinstance(whole, dict) and set(whole) != {"query", "result"}:
         for query, result in whole.items():
             yield f"query {query[:60]!r}", query, result
         return
@@ -118,7 +118,9 @@ def _result(result: Any, place: str) -> Found:
 def _hit(row: Any, place: str) -> Hit:
     known = ("title", "text", "source")
     if not isinstance(row, Mapping) or "text" not in row or not set(row) <= set(known):
-        raise RecordedError(f'{place}: expected hits {{"title": …, "text": …, "source": …}}, found {row!r:.80}')
+        raise RecordedError(
+            f'{place}: expected hits {{"title": …, "text": …, "source": …}}, found {row!r:.80}'
+        )
     if not all(isinstance(value, str) for value in row.values()):
         raise RecordedError(f"{place}: a hit has a value that is no text")
     return Hit(row.get("title", ""), row["text"], row.get("source", ""))
