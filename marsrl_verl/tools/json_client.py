@@ -1,0 +1,117 @@
+"""JSON over HTTP, for tools that ask a service: kept connections, limited answers, errors that say whether
+asking again may help and that never hold the key."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import aiohttp
+
+from marsrl_verl.core.inert_text import one_line
+from marsrl_verl.machine.proxies import proxy_for
+
+CONNECT_S = 30.0
+"""Most seconds until a connection is there. The toolbox limits the rest."""
+MOST_BYTES = 8 << 20
+"""Most bytes of an answer."""
+_ABOUT_THE_REQUEST = frozenset({400, 413, 414, 422})
+"""Statuses that speak of this request, not of the service."""
+_NOTE = 300
+"""Most characters of an answer in a message."""
+
+
+class ServiceError(Exception):
+    """A service did not answer as it should; the message is for logs.
+
+    Args:
+        about_request: it refuses this request, and would do so again.
+        wait_s: how long it asks to wait.
+    """
+
+    def __init__(self, message: str, *, about_request: bool = False, wait_s: float = 0.0) -> None:
+        self.about_request, self.wait_s = about_request, wait_s
+        super().__init__(message)
+
+
+class JsonClient:
+    """Asks services for JSON. Proxies are those of the environment; redirects are not followed, since they
+    would take the key elsewhere.
+
+    Args:
+        headers: of every request.
+        key: what no message may hold, if the headers have it.
+    """
+
+    def __init__(self, headers: Mapping[str, str] | None = None, key: str | None = None) -> None:
+        self._headers = dict(headers or {})
+        self._key = key
+        self._session: aiohttp.ClientSession | None = None
+
+    def open(self) -> None:
+        """Get ready, in the event loop in which requests will be made."""
+        limit = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S)
+        self._session = aiohttp.ClientSession(
+            headers=self._headers,
+            timeout=limit,
+            connector=aiohttp.TCPConnector(limit=0),
+            cookie_jar=aiohttp.DummyCookieJar(),
+        )
+
+    async def ask(
+        self, method: str, url: str, *, body: Any = None, query: Mapping[str, str] | None = None
+    ) -> Any:
+        """The JSON value that a service answers.
+
+        Args:
+            body: sent as JSON.
+            query: parameters of the URL.
+
+        Raises:
+            ServiceError: it answered something else, or nothing.
+        """
+        if self._session is None:
+            raise RuntimeError("open() was not called")
+        try:
+            async with self._session.request(
+                method, url, json=body, params=query, proxy=proxy_for(url), allow_redirects=False
+            ) as response:
+                content = await self._read(response, url)
+                if response.status == 200:
+                    return json.loads(content)
+                text = one_line(content[: 4 * _NOTE].decode("utf-8", "replace"))[:_NOTE]
+                raise ServiceError(
+                    self._without_key(f"{url} answered HTTP {response.status}: {text}"),
+                    about_request=response.status in _ABOUT_THE_REQUEST,
+                    wait_s=_asked_to_wait(response.headers),
+                )
+        except (aiohttp.ClientError, asyncio.TimeoutError, ValueError, RecursionError) as error:
+            note = one_line(f"{url}: {type(error).__name__}: {error}")[: 2 * _NOTE]
+            raise ServiceError(self._without_key(note)) from None
+
+    async def _read(self, response: aiohttp.ClientResponse, url: str) -> bytes:
+        content = bytearray()
+        async for block in response.content.iter_chunked(1 << 16):
+            content += block
+            if len(content) > MOST_BYTES:
+                raise ServiceError(f"{url} answered more than {MOST_BYTES >> 20} MiB")
+        return bytes(content)
+
+    def _without_key(self, note: str) -> str:
+        return note.replace(self._key, "[api key]") if self._key else note
+
+    async def close(self) -> None:
+        """Close all connections."""
+        if self._session is not None:
+            await self._session.close()
+            self._session = None
+
+
+def _asked_to_wait(headers: Mapping[str, str]) -> float:
+    """Seconds of a `Retry-After` header; 0 without one, or with a date."""
+    try:
+        return max(0.0, float(headers.get("Retry-After", 0.0)))
+    except ValueError:
+        return 0.0
