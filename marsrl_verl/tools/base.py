@@ -64,7 +64,7 @@ class ToolConfig(Settings):
     """A tool that the model may call by its entry's name. Its class declares further settings."""
 
     target: str
-    """A built-in tool (`python`, `search`, `browser`, `verl`), or a class of yours (`package.module:Class`)."""
+    """A built-in tool (`python`, `search`, `browser`, `verl`) or a class of yours, `package.module:Class`."""
     places: int = limits(8, ge=1, why="one is made")
     """Most calls at a time in each rollout worker (`actor_rollout_ref.rollout.agent.num_workers`); further
     ones wait."""
