@@ -11,7 +11,7 @@ from typing import Any
 import aiohttp
 
 from marsrl_verl.core.inert_text import one_line
-from marsrl_verl.machine.proxies import proxy_for
+from marsrl_verl.machine.http import asked_to_wait, proxy_for
 
 CONNECT_S = 30.0
 """Most seconds until a connection is there. The toolbox limits the rest."""
@@ -19,8 +19,8 @@ MOST_BYTES = 8 << 20
 """Most bytes of an answer."""
 _ABOUT_THE_REQUEST = frozenset({400, 413, 414, 422})
 """Statuses that speak of this request, not of the service."""
-_NOTE = 300
-"""Most characters of an answer in a message."""
+_NOTE = 500
+"""Most characters of a message."""
 
 
 class ServiceError(Exception):
@@ -81,15 +81,14 @@ class JsonClient:
                 content = await self._read(response, url)
                 if response.status == 200:
                     return json.loads(content)
-                text = one_line(content[: 4 * _NOTE].decode("utf-8", "replace"))[:_NOTE]
+                text = content.decode("utf-8", "replace")
                 raise ServiceError(
-                    self._without_key(f"{url} answered HTTP {response.status}: {text}"),
+                    self._note(f"{url} answered HTTP {response.status}: {text}"),
                     about_request=response.status in _ABOUT_THE_REQUEST,
-                    wait_s=_asked_to_wait(response.headers),
+                    wait_s=asked_to_wait(response.headers),
                 )
         except (aiohttp.ClientError, asyncio.TimeoutError, ValueError, RecursionError) as error:
-            note = one_line(f"{url}: {type(error).__name__}: {error}")[: 2 * _NOTE]
-            raise ServiceError(self._without_key(note)) from None
+            raise ServiceError(self._note(f"{url}: {type(error).__name__}: {error}")) from None
 
     async def _read(self, response: aiohttp.ClientResponse, url: str) -> bytes:
         content = bytearray()
@@ -99,19 +98,13 @@ class JsonClient:
                 raise ServiceError(f"{url} answered more than {MOST_BYTES >> 20} MiB")
         return bytes(content)
 
-    def _without_key(self, note: str) -> str:
-        return note.replace(self._key, "[api key]") if self._key else note
+    def _note(self, note: str) -> str:
+        """A message without the key, which a service may have quoted, printable, not too long."""
+        note = note.replace(self._key, "[api key]") if self._key else note
+        return one_line(note[: 2 * _NOTE])[:_NOTE]
 
     async def close(self) -> None:
         """Close all connections."""
         if self._session is not None:
             await self._session.close()
             self._session = None
-
-
-def _asked_to_wait(headers: Mapping[str, str]) -> float:
-    """Seconds of a `Retry-After` header; 0 without one, or with a date."""
-    try:
-        return max(0.0, float(headers.get("Retry-After", 0.0)))
-    except ValueError:
-        return 0.0

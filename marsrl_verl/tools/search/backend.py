@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,12 +28,14 @@ class Found:
     """What the model is shown in place of the hits: a recorded result is replayed as it was."""
 
 
-class Backend(Protocol):
-    """Where queries are answered. One object serves all calls of a worker, many at a time."""
+class Backend(ABC):
+    """Where queries are answered. One object serves all calls of a rollout worker, many at a time, in one
+    event loop, which it must not block."""
 
-    identity: str
-    """What its results depend on beside query and k: results with one identity may be kept as one."""
-    remote: bool
+    identity: str = ""
+    """What its results depend on beside query and k, from `start` on: results with one identity may be kept
+    as one. Empty: the class and its settings."""
+    remote: bool = True
     """Whether a query leaves this machine."""
 
     async def start(self) -> None:
@@ -42,8 +44,9 @@ class Backend(Protocol):
         Raises:
             ToolUnavailableError: it can't answer, with what to do.
         """
-        ...
+        return
 
+    @abstractmethod
     async def search(self, query: str, k: int) -> Found:
         """The best k hits. Cancelling it ends the work.
 
@@ -54,11 +57,10 @@ class Backend(Protocol):
             QueryRefusedError: the query is at fault.
             BackendFailedError: the back end is.
         """
-        ...
 
     async def close(self) -> None:
         """Give back what it holds."""
-        ...
+        return
 
 
 class QueryRefusedError(Exception):

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from marsrl_verl.tools.base import ToolUnavailableError
-from marsrl_verl.tools.search.backend import BackendFailedError, Found, Hit
+from marsrl_verl.tools.search.backend import Backend, BackendFailedError, Found, Hit
 from marsrl_verl.tools.search.corpus import CorpusError
 from marsrl_verl.tools.search.index import best, open_index, prepare_index
 from marsrl_verl.tools.search.query import search_words
@@ -21,9 +21,9 @@ MOST_WORDS = 64
 """Words of a query that are looked for; each costs time."""
 
 
-class Bm25Backend:
+class Bm25Backend(Backend):
     """Documents by bm25 of the query's words in title and text (Robertson and Zaragoza 2009, with the
-    constants of SQLite's FTS5: k1 = 1.2, b = 0.75). Implements `Backend`.
+    constants of SQLite's FTS5: k1 = 1.2, b = 0.75).
 
     Args:
         settings: `bm25` of the search tool's settings.

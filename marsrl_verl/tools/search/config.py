@@ -88,7 +88,8 @@ class WebConfig(Settings):
     language: str | None = None
     """Of the results, e.g. `en`; null: the service's choice."""
     zone: str | None = Field(
-        None, json_schema_extra={"needs": Needs("provider", Provider.BRIGHTDATA)}  # type: ignore[dict-item]
+        None,
+        json_schema_extra={"needs": Needs("provider", Provider.BRIGHTDATA)},  # type: ignore[dict-item]
     )
     """Name of the zone at Bright Data."""
     check: bool = True

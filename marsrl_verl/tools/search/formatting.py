@@ -13,17 +13,22 @@ from marsrl_verl.tools.search.query import words
 NOTHING = "No results were found."
 _TITLE = 200
 """Most characters of a title."""
+_SOURCE = 500
+"""Most characters of what says where a hit is from."""
 _LOOKED_AT = 200_000
 """Characters of a text in which the best part is looked for."""
 _WORD = re.compile(r"\w+")
 
 
-def format_hits(hits: Sequence[Hit], query: str, hit_chars: int, total_chars: int) -> tuple[str, bool]:
+def format_hits(
+    hits: Sequence[Hit], query: str, *, hit_chars: int, total_chars: int, sources: bool = False
+) -> tuple[str, bool]:
     """The hits, numbered, each on a line of its own, so that none can pass for two.
 
     Args:
         hit_chars: most characters of one hit's text; of a longer one the part with most words of the query.
         total_chars: of all together: hits beyond it are left out, the first one is shortened.
+        sources: say where each is from.
 
     Returns:
         The text, and whether a hit was shortened or left out.
@@ -36,12 +41,13 @@ def format_hits(hits: Sequence[Hit], query: str, hit_chars: int, total_chars: in
         head = f"Page {number} ({title}): " if title else f"Page {number}: "
         text = _one_line(hit.text)
         shown = excerpt(text, wanted, hit_chars)
-        line = head + shown
-        if len(line) > room and not lines:
-            line = _cut(line, room)
+        line = head + shown + _place(hit) * sources
         if len(line) > room:
-            return "\n".join(lines), True
-        whole = whole and shown == text and line == head + shown
+            whole = False
+            if lines:
+                break
+            line = _cut(line, room)
+        whole = whole and shown == text
         room -= len(line) + 1
         lines.append(line)
     return "\n".join(lines), not whole
@@ -78,6 +84,11 @@ def excerpt(text: str, wanted: Collection[str], limit: int) -> str:
 
 def _cut(text: str, limit: int) -> str:
     return text if len(text) <= limit else text[: max(0, limit - 1)].rstrip() + "…" * (limit > 0)
+
+
+def _place(hit: Hit) -> str:
+    place = _cut(_one_line(hit.source), _SOURCE)
+    return f" [{place}]" if place else ""
 
 
 def _one_line(text: str) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from marsrl_verl.core.inert_text import valid_unicode
 from marsrl_verl.tools.base import ToolUnavailableError
-from marsrl_verl.tools.search.backend import Found, Hit, QueryRefusedError
+from marsrl_verl.tools.search.backend import Backend, Found, Hit, QueryRefusedError
 from marsrl_verl.tools.search.query import normalised
 
 if TYPE_CHECKING:
@@ -25,9 +25,9 @@ class RecordedError(ValueError):
     """A file of results that can't be used; the message names the entry."""
 
 
-class RecordedBackend:
+class RecordedBackend(Backend):
     """Looks a query up as it was recorded, and else one that differs in case, spaces, double quotes or the
-    way Unicode writes a character. Of several that are alike the first counts. Implements `Backend`.
+    way Unicode writes a character. Of several that are alike the first counts.
 
     Args:
         settings: `recorded` of the search tool's settings.
@@ -59,9 +59,6 @@ class RecordedBackend:
         if found is None:
             raise QueryRefusedError("No result was recorded for this query.")
         return Found(found.hits[:k], found.text)
-
-    async def close(self) -> None:
-        """See `Backend`."""
 
 
 def _alike(query: str) -> str:
