@@ -17,7 +17,7 @@ NODE = "marsrl.tools"
 BUILT_IN: Mapping[str, str] = {
     "python": "marsrl_verl.tools.python.tool:PythonTool",
     "search": "marsrl_verl.tools.search.tool:SearchTool",
-    "browser": "marsrl_verl.tools.browser:BrowserTool",
+    "browser": "marsrl_verl.tools.browser.tool:BrowserTool",
     # By name alone: only who uses verl's tools needs verl.
     "verl": "marsrl_verl.verl_adapter.rollout_server.verl_tools:VerlTool",
 }

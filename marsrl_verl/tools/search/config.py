@@ -87,10 +87,7 @@ class WebConfig(Settings):
     """Where the search is made from, e.g. `us`; null: the service's choice."""
     language: str | None = None
     """Of the results, e.g. `en`; null: the service's choice."""
-    zone: str | None = Field(
-        None,
-        json_schema_extra={"needs": Needs("provider", Provider.BRIGHTDATA)},  # type: ignore[dict-item]
-    )
+    zone: str | None = limits(None, needs=Needs("provider", Provider.BRIGHTDATA))
     """Name of the zone at Bright Data."""
     check: bool = True
     """Ask one query before the run begins, in every rollout worker, and end the run where it fails. The
