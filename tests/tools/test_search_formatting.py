@@ -37,12 +37,16 @@ def test_hits_beyond_the_total_are_left_out_and_the_first_is_shortened():
 
 def test_of_a_long_text_the_part_with_most_words_of_the_query_is_shown():
     text = "alpha " * 50 + "the shark bit the whale " + "omega " * 50
-    assert excerpt(text, {"shark", "whale"}, 30) == "…shark bit the whale omega om…"
+    assert excerpt(text, {"shark", "whale"}, 30) == "…the shark bit the whale omeg…"
+    assert excerpt(text, {"shark", "bit", "whale"}, 20) == "…shark bit the…"
     assert excerpt(text, {"alpha"}, 30) == "alpha alpha alpha alpha alpha…"
     assert excerpt(text, set(), 12) == "alpha alpha…"
     assert excerpt("short", {"shark"}, 5) == "short"
     # The first of several such parts; parts that the beginning has as well are no reason to begin later.
     assert excerpt("shark whale " + text, {"shark", "whale"}, 30).startswith("shark whale alpha")
+    # Where the words stand close together.
+    apart = "shark " + "x " * 9 + "whale " + "y " * 50 + "whale and shark, which is it. " + "z " * 9
+    assert "whale and shark, which" in excerpt("o " * 50 + apart, {"shark", "whale"}, 50)
 
 
 def test_words_are_compared_as_the_index_compares_them():

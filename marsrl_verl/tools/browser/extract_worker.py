@@ -58,8 +58,20 @@ def _page(trafilatura: Any, content: bytes, asked: dict[str, Any]) -> dict[str, 
     found = json.loads(made) if made else {}
     title, body = found.get("title") or "", found.get("text") or ""
     if not body.strip():  # too short for what finds the main part
-        body = trafilatura.html2txt(text) or ""
+        body = _all_text(text)
     return {"title": title[:500], "text": body[:chars]}
+
+
+def _all_text(text: str) -> str:
+    """What a page shows, a line for each piece of it."""
+    from lxml import html
+
+    parser = html.HTMLParser(encoding="utf-8")
+    root = html.document_fromstring(text.encode("utf-8", "replace") or b"<html>", parser)
+    for hidden in list(root.iter("head", "script", "style", "template", "noscript")):
+        hidden.drop_tree()
+    pieces = (" ".join(piece.split()) for piece in root.itertext())
+    return "\n".join(piece for piece in pieces if piece)
 
 
 def _decoded(content: bytes, charset: str | None) -> str:

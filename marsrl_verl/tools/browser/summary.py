@@ -9,8 +9,8 @@ from marsrl_verl.core.thinking import final_text
 from marsrl_verl.tools.browser.config import SummaryConfig
 from marsrl_verl.tools.browser.extract import Page
 from marsrl_verl.tools.json_client import JsonClient, ServiceError
-from marsrl_verl.tools.search.formatting import excerpt
-from marsrl_verl.tools.search.query import words
+from marsrl_verl.tools.search.formatting import QUERY_WORDS, excerpt
+from marsrl_verl.tools.search.query import search_words
 
 INSTRUCTIONS = (
     "You read a web page on behalf of somebody who looks for something. Report what the page says about it: "
@@ -67,7 +67,7 @@ class Summariser:
 def messages(page: Page, wanted: str, page_chars: int) -> list[dict[str, str]]:
     """What the model is sent. The lines around the page hold a digest of it, so that no page can end
     itself."""
-    shown = excerpt(page.text, frozenset(words(wanted)), page_chars)
+    shown = excerpt(page.text, frozenset(search_words(wanted, QUERY_WORDS)), page_chars)
     fence = f"----- {hashlib.sha256(f'{page.title}{shown}{wanted}'.encode()).hexdigest()[:24]} -----"
     question = f"Looked for: {inert(wanted)}\n\n" if wanted else "Looked for: what the page is about.\n\n"
     content = f"{question}{fence}\n{inert(page.title)}\n\n{inert(shown)}\n{fence}"

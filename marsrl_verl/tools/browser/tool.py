@@ -23,8 +23,8 @@ from marsrl_verl.tools.browser.extract import ExtractionError, Extractor, Page
 from marsrl_verl.tools.browser.fetch import HTML, Fetched, Fetcher, PageError
 from marsrl_verl.tools.browser.summary import Summariser
 from marsrl_verl.tools.json_client import ServiceError
-from marsrl_verl.tools.search.formatting import excerpt
-from marsrl_verl.tools.search.query import words
+from marsrl_verl.tools.search.formatting import QUERY_WORDS, excerpt
+from marsrl_verl.tools.search.query import search_words
 
 _KEY = "summary.api_key"
 _MOST_CHARS = 2_000_000
@@ -117,7 +117,11 @@ class BrowserTool(Tool):
                 return ToolResult(note, ToolOutcome.FAILED, info={**info, "detail": str(error)})
             return ToolResult(text, truncated=fetched.truncated, info=info)
         head = f"{page.title}\n" if page.title else ""
-        shown = excerpt(page.text, frozenset(words(wanted)), max(16, self._settings.output_chars - len(head)))
+        shown = excerpt(
+            page.text,
+            frozenset(search_words(wanted, QUERY_WORDS)),
+            max(16, self._settings.output_chars - len(head)),
+        )
         cut = fetched.truncated or shown != page.text
         return ToolResult(head + shown, truncated=cut, info=info)
 

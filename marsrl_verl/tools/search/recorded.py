@@ -64,7 +64,7 @@ class RecordedBackend(Backend):
 
 
 def _alike(query: str) -> str:
-    return normalised(query.replace('"', " "))
+    return normalised(query.replace('"', ""))
 
 
 def read_recorded(path: Path) -> dict[str, Found]:
