@@ -38,7 +38,7 @@ def test_hits_beyond_the_total_are_left_out_and_the_first_is_shortened():
 def test_of_a_long_text_the_part_with_most_words_of_the_query_is_shown():
     text = "alpha " * 50 + "the shark bit the whale " + "omega " * 50
     assert excerpt(text, {"shark", "whale"}, 30) == "…the shark bit the whale omeg…"
-    assert excerpt(text, {"shark", "bit", "whale"}, 20) == "…shark bit the…"
+    assert excerpt(text, {"shark", "bit", "whale"}, 20) == "…the shark bit the…"
     assert excerpt(text, {"alpha"}, 30) == "alpha alpha alpha alpha alpha…"
     assert excerpt(text, set(), 12) == "alpha alpha…"
     assert excerpt("short", {"shark"}, 5) == "short"
