@@ -47,7 +47,18 @@ def test_quantiles():
 
 def test_questions_are_asked_and_counted(files, tmp_path, capsys):
     corpus, questions = files
-    asked = ["--corpus", corpus, "--questions", questions, "--top", "2", "--missed"]
+    asked = [
+        "--corpus",
+        corpus,
+        "--questions",
+        questions,
+        "--top",
+        "2",
+        "--named-weights",
+        "0",
+        "2",
+        "--missed",
+    ]
     assert main([*asked, "--json", str(tmp_path / "rows.json")]) == 0
     plain, named = json.loads((tmp_path / "rows.json").read_text())
     assert (plain["found"], named["found"]) == (1, 2)
