@@ -7,7 +7,7 @@ import importlib
 import traceback
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,8 @@ from marsrl_verl.rollout.external.solver import AnswerSource, answered
 from marsrl_verl.rollout.generation import Completion, Decoding, EngineUnavailableError, GenerationClient
 from marsrl_verl.rollout.sampler import RoundTokens, Sampler
 from marsrl_verl.rollout.single_call import SingleCall
+from marsrl_verl.tools.base import ToolCall, ToolResult
+from marsrl_verl.tools.toolbox import EMPTY, Toolbox
 
 BUILT_IN: Mapping[str, Callable[[], Rollout]] = {"single_call": SingleCall}
 """Programs that every method may name in `RolloutRequest.rollout`."""
@@ -93,6 +95,8 @@ class RolloutRunner:
     seed: int = 0
     settings: Any = None
     """The `marsrl` node, which programs are built with."""
+    tools: Toolbox = EMPTY
+    """Started."""
     _running: dict[str, Rollout] = field(default_factory=dict, init=False)
     _builder: TemplateBuilder | None = field(default=None, init=False)
 
@@ -307,6 +311,11 @@ class RequestContext:
             tokens=self._tokens.__getitem__,
         )
 
+    @property
+    def tools(self) -> _RequestTools:
+        """See `RolloutContext`."""
+        return _RequestTools(self._runner.tools, self._asking)
+
     async def chat(self, k: int, role: str, messages: Sequence[Message]) -> Trajectory:
         """See `RolloutContext`."""
         name = self.policy(role).name
@@ -330,3 +339,23 @@ class RequestContext:
     def rng(self, *names: str | int) -> np.random.Generator:
         """See `RolloutContext`."""
         return derive_generator(self._runner.seed, "rollout", self.request.group_id, *names)
+
+
+@dataclass(frozen=True, slots=True)
+class _RequestTools:
+    """A toolbox for one request, in which nothing is called any more when the request has failed."""
+
+    box: Toolbox
+    asking: Callable[[], AbstractContextManager[None]]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.box.names
+
+    @property
+    def schemas(self) -> tuple[Mapping[str, Any], ...]:
+        return self.box.schemas
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        with self.asking():
+            return await self.box.call(call)

@@ -68,14 +68,21 @@ def _load(target: str) -> type[Tool]:
         what = f"Importing {module_name} failed with {type(error).__name__}: {error}."
         raise _NoTool(what, "Repair the module, or install what it needs.") from error
     found: Any = getattr(module, class_name, None)
-    lacks = [one for one in _METHODS if not callable(getattr(found, one, None))]
-    config = getattr(found, "Config", None)
-    if not (inspect.isclass(config) and issubclass(config, ToolConfig)):
-        lacks.append("Config")
-    if not inspect.isclass(found) or lacks:
-        what = f"{module_name} has no {class_name!r}." if found is None else f"It lacks {', '.join(lacks)}."
-        raise _NoTool(what, f"Derive the class from {Tool.__module__}:{Tool.__name__} (docs/tools.md).")
+    fix = f"Derive the class from {Tool.__module__}:{Tool.__name__} and define them (docs/tools.md)."
+    if not (inspect.isclass(found) and Tool in found.__mro__):
+        what = f"{module_name} has no {class_name!r}." if found is None else f"{class_name} is no tool."
+        raise _NoTool(what, fix)
+    lacks = [name for name in _METHODS if _function(found, name) is _function(Tool, name)]
+    if not (inspect.isclass(found.Config) and issubclass(found.Config, ToolConfig)):
+        lacks.append("Config (a class derived from ToolConfig)")
+    if lacks:
+        raise _NoTool(f"The class does not define {', '.join(lacks)}.", fix)
     return found
+
+
+def _function(cls: type, name: str) -> Any:
+    found = getattr(cls, name, None)
+    return getattr(found, "__func__", found)
 
 
 def tool_config(name: str, entry: Mapping[str, Any]) -> type[ToolConfig]:
