@@ -32,7 +32,7 @@ from benchmarks.tables import table
 from marsrl_verl.tools.base import ToolCall
 from marsrl_verl.tools.search.backend import Hit
 from marsrl_verl.tools.search.bm25 import Bm25Backend
-from marsrl_verl.tools.search.config import SearchConfig
+from marsrl_verl.tools.search.config import Bm25Config, SearchConfig
 from marsrl_verl.tools.search.corpus import read_documents
 from marsrl_verl.tools.search.query import words
 from marsrl_verl.tools.search.tool import SearchTool
@@ -105,7 +105,7 @@ async def measure(
     corpus: Path, questions: Sequence[Question], k: int, named_weight: float, folder: Path
 ) -> Row:
     """Ask all questions of a new index."""
-    bm25 = {"corpus": str(corpus), "named_weight": named_weight}
+    bm25 = Bm25Config(corpus=str(corpus), named_weight=named_weight)
     settings = SearchConfig(results=k, folder=str(folder), query_chars=4000, bm25=bm25)
     backend = Bm25Backend(settings.bm25, settings.cache_folder, "bm25")
     began = time.perf_counter()
