@@ -10,6 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from marsrl_verl.settings.declaration import OWN_MESSAGE, Switched, limits
 from marsrl_verl.tools.base import ToolConfig
+from marsrl_verl.tools.json_client import check_urls
 
 
 class SummaryConfig(Switched):
@@ -33,6 +34,12 @@ class SummaryConfig(Switched):
     looked for."""
     extra_body: dict[str, Any] = Field(default_factory=dict)
     """Further keys of each request's body."""
+
+    @field_validator("base_url")
+    @classmethod
+    def _url(cls, value: str) -> str:
+        check_urls([value] if value else [])
+        return value
 
 
 class BrowserConfig(ToolConfig):

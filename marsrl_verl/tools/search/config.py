@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from marsrl_verl.settings.choices import Choice
 from marsrl_verl.settings.declaration import ClassSpec, Needs, Settings, limits, only_with
 from marsrl_verl.tools.base import ToolConfig
+from marsrl_verl.tools.json_client import check_urls
 
 
 class BackendKind(Choice):
@@ -73,6 +74,12 @@ class RetrieverConfig(Settings):
     check: bool = True
     """Ask each URL one query before the run begins, and end it where one does not answer."""
 
+    @field_validator("urls")
+    @classmethod
+    def _urls(cls, value: list[str]) -> list[str]:
+        check_urls(value)
+        return value
+
 
 class WebConfig(Settings):
     """A web search service."""
@@ -95,6 +102,12 @@ class WebConfig(Settings):
     check: bool = True
     """Ask one query before the run begins, in every rollout worker, and end the run where it fails. The
     service counts it."""
+
+    @field_validator("url")
+    @classmethod
+    def _url(cls, value: str | None) -> str | None:
+        check_urls([] if value is None else [value])
+        return value
 
 
 class RecordedConfig(Settings):
