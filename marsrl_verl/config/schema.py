@@ -327,11 +327,11 @@ def _tools(node: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 
 def _without_tools(node: Mapping[str, Any]) -> dict[str, Any]:
-    """What is left of `marsrl.tools` without these: what is no entry at all."""
-    given, known = node.get("tools", {}), _tools(node)
+    """What is no entry of `marsrl.tools` at all. (A target that is not resolved yet says nothing.)"""
+    given = node.get("tools", {})
     if not isinstance(given, Mapping):
         return {"tools": given}
-    return {"tools": {name: one for name, one in given.items() if name not in known}}
+    return {"tools": {name: one for name, one in given.items() if not isinstance(one, Mapping)}}
 
 
 def _role_issues(name: str, node: Any, roles: tuple[str, ...]) -> list[ConfigIssue]:
@@ -379,8 +379,8 @@ def with_defaults(node: dict[str, Any]) -> dict[str, Any]:
     if isinstance(given := node.get("policies", {}), dict):
         filled["policies"] = {name: _filled(defaults(PolicyConfig), one) for name, one in given.items()}
     if own := _tools(node):
-        given = {name: _filled(defaults(tool_config(name, one)), one) for name, one in own.items()}
-        filled["tools"] = {**node["tools"], **given}
+        tools = {name: _filled(defaults(tool_config(name, one)), dict(one)) for name, one in own.items()}
+        filled["tools"] = {**node["tools"], **tools}
     return filled
 
 
@@ -485,8 +485,8 @@ def converted_node(node: dict[str, Any]) -> dict[str, Any]:
     kinds = method_nodes(chosen_method(node["algo"]))
     own = {name: converted(kind, node[name]) for name, kind in kinds.items()}
     if tools := _tools(node):
-        given = {name: converted(tool_config(name, one), dict(one)) for name, one in tools.items()}
-        own["tools"] = {**node["tools"], **given}
+        ours = {name: converted(tool_config(name, one), dict(one)) for name, one in tools.items()}
+        own["tools"] = {**node["tools"], **ours}
     rest = {**node, "algo": MethodConfig(name=""), "evaluation": EvaluationConfig(), **_without_tools(node)}
     return {**converted(MarsRLConfig, rest), **own}
 

@@ -15,7 +15,7 @@ from marsrl_verl.config.schema import BY_NAME, BY_ROLE, MarsRLConfig, RootSettin
 from marsrl_verl.settings.declaration import UNSET, MethodConfig, Settings
 from marsrl_verl.settings.evaluation import EvaluationConfig
 from marsrl_verl.settings.reading import Declared, declared
-from marsrl_verl.tools.registry import BUILT_IN, tool_class
+from marsrl_verl.tools.registry import installed_tools
 
 _HEAD = """\
 # Settings
@@ -66,9 +66,9 @@ def _nodes() -> list[str]:
 
 def _tools() -> Iterator[str]:
     """The built-in tools' settings."""
-    for target in BUILT_IN:
-        kind = tool_class(target, target).Config
-        yield _section(f"`marsrl.tools.<name>` with `target: {target}`", kind, "marsrl.tools.<name>")
+    for target, tool in installed_tools().items():
+        title = f"`marsrl.tools.<name>` with `target: {target}`"
+        yield _section(title, tool.Config, "marsrl.tools.<name>")
 
 
 def _section(

@@ -21,6 +21,7 @@ BUILT_IN: Mapping[str, str] = {
     # By name alone: only who uses verl's tools needs verl.
     "verl": "marsrl_verl.verl_adapter.rollout_server.verl_tools:VerlTool",
 }
+"""The names of built-in tools."""
 _METHODS = ("from_settings", "schema", "call")
 
 
@@ -69,20 +70,32 @@ def _load(target: str) -> type[Tool]:
         raise _NoTool(what, "Repair the module, or install what it needs.") from error
     found: Any = getattr(module, class_name, None)
     fix = f"Derive the class from {Tool.__module__}:{Tool.__name__} and define them (docs/tools.md)."
-    if not (inspect.isclass(found) and Tool in found.__mro__):
+    if not (inspect.isclass(found) and Tool in found.__mro__):  # a protocol, which issubclass does not take
         what = f"{module_name} has no {class_name!r}." if found is None else f"{class_name} is no tool."
         raise _NoTool(what, fix)
-    lacks = [name for name in _METHODS if _function(found, name) is _function(Tool, name)]
-    if not (inspect.isclass(found.Config) and issubclass(found.Config, ToolConfig)):
+    cls: type[Tool] = found
+    lacks = [name for name in _METHODS if _function(cls, name) is _function(Tool, name)]
+    if not (inspect.isclass(cls.Config) and issubclass(cls.Config, ToolConfig)):
         lacks.append("Config (a class derived from ToolConfig)")
     if lacks:
         raise _NoTool(f"The class does not define {', '.join(lacks)}.", fix)
-    return found
+    return cls
 
 
 def _function(cls: type, name: str) -> Any:
     found = getattr(cls, name, None)
     return getattr(found, "__func__", found)
+
+
+def installed_tools() -> dict[str, type[Tool]]:
+    """The built-in tools whose packages are installed, by name."""
+    found = {}
+    for name in BUILT_IN:
+        try:
+            found[name] = tool_class(name, name)
+        except ConfigError:
+            continue  # what it needs is not there; who names it is told
+    return found
 
 
 def tool_config(name: str, entry: Mapping[str, Any]) -> type[ToolConfig]:
