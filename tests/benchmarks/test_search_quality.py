@@ -70,13 +70,14 @@ def test_questions_are_asked_and_counted(files, tmp_path, capsys):
 
 
 def test_the_table():
-    row = SearchRow(0.5, 69, 59, 65, 351, 0.25, 2.04, 8.0, 51.2, ())
+    row = SearchRow(0.5, 69, 59, 65, 351, 0.25, 1.94, 2.04, 8.0, 51.2, ())
     line = summary([row], 5).splitlines()[-1]
     assert [cell.strip() for cell in line.strip("|").split("|")] == [
         "0.5",
         "59",
         "69",
         "65",
+        "1.9",
         "2.0",
         "8.0",
         "51",

@@ -238,10 +238,10 @@ def test_the_schema_and_what_is_said_of_the_tool(tmp_path, corpus):
 
 def test_the_folder_follows_the_users_cache_folder(monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
-    assert SearchConfig().cache_folder == Path("/caches/marsrl_verl/search")
+    assert SearchConfig().cache_folder == Path("/caches/marsrl-verl/search")
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", "/home/somebody")
-    assert SearchConfig().cache_folder == Path("/home/somebody/.cache/marsrl_verl/search")
+    assert SearchConfig().cache_folder == Path("/home/somebody/.cache/marsrl-verl/search")
 
 
 @pytest.mark.parametrize(

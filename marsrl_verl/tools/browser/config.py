@@ -49,10 +49,8 @@ class BrowserConfig(ToolConfig):
     """The tool's class."""
     description: str = "Read a web page."
     """What the model is told that the tool does."""
-    page_bytes: int = limits(
-        4 << 20, ge=1024, le=64 << 20, why="a page has a few sentences, and is in memory"
-    )
-    """Bytes of a page that are read, after decompression; the rest of a longer one is left out."""
+    page_kib: int = limits(4096, ge=1, le=65536, why="KiB; a page has a few sentences, and is in memory")
+    """KiB of a page that are read, after decompression; the rest of a longer one is left out."""
     redirects: int = limits(5, ge=0, le=20, why="0 follows none")
     """Most redirects that are followed; each is checked as the first address is."""
     ports: list[int] = Field(default_factory=lambda: [80, 443])

@@ -140,7 +140,7 @@ class SearchConfig(ToolConfig):
     sources: bool = False
     """Show where each hit is from (an address, a document's id)."""
     folder: str | None = None
-    """Where indices and kept results lie; null: `marsrl_verl/search` in the user's cache folder
+    """Where indices and kept results lie; null: `marsrl-verl/search` in the user's cache folder
     (`XDG_CACHE_HOME`)."""
     keep: Keep = Keep.REMOTE
     """Which back ends' results are kept in `folder`, for all runs of this machine that use it."""
@@ -161,4 +161,4 @@ class SearchConfig(ToolConfig):
         if self.folder is not None:
             return Path(self.folder).expanduser()
         base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-        return Path(base).expanduser() / "marsrl_verl" / "search"
+        return Path(base).expanduser() / "marsrl-verl" / "search"
