@@ -170,7 +170,8 @@ async def _tried(settings: PythonConfig, kind: Isolation, layout: Layout) -> San
     rules = rules_for(settings, kind, layout)
     if kind is Isolation.BUBBLEWRAP and os.geteuid() == 0:
         rules = replace(rules, processes=0)  # the kernel does not limit how many root has
-    pool = SandboxPool(rules, layout.interpreter, warm=settings.warm)
+    most = settings.places if settings.warm else 0
+    pool = SandboxPool(rules, layout.interpreter, warm=settings.warm, most=most)
     try:
         await pool.start()
         await _check(pool, kind)

@@ -1,9 +1,10 @@
-"""One sandbox: a supervisor outside, a keeper and the program inside.
+"""Sandboxes: a supervisor outside, a keeper and the program inside.
 
-The supervisor is a fork of the server. It makes the sandbox ready, waits for a program, reads its output, and
-ends everything inside when the program, its time or its client has ended. The keeper is a fork of the
-supervisor, or of a command such as bubblewrap's, and the first process of the sandbox: in a process namespace
-no signal from inside reaches it, it inherits whatever a program leaves behind, and with it all of that ends.
+The supervisor is a fork of the server. It makes a sandbox ready, waits for a program, reads its output, and
+ends everything inside when the program, its time or its client has ended; then it makes the next one, since a
+sandbox has one program. The keeper is a fork of the supervisor, or of a command such as bubblewrap's, and the
+first process of the sandbox: in a process namespace no signal from inside reaches it, it inherits whatever a
+program leaves behind, and with it all of that ends.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ from .kernel import (
 
 NAMESPACES, COMMAND, LANDLOCK, SECCOMP = "namespaces", "bubblewrap", "landlock", "seccomp"
 """How a sandbox is closed (`Rules.kind`)."""
+_SPACES = CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS
 _TICK_S = 0.05
 """How often the memory of a sandbox is looked at."""
 _LONGEST_END_S = 0.5
@@ -119,21 +121,28 @@ def _exactly(place: socket.socket, count: int) -> bytes | None:
 
 
 class Supervisor:
-    """Looks after one sandbox; its process does nothing else.
+    """Looks after one sandbox at a time; its process does nothing else.
 
     Args:
         place: the way to the client.
-        slot: number of the sandbox among those that there are at a time.
+        slot: number of the supervisor among those that there are at a time.
     """
 
     def __init__(self, place: socket.socket, rules: Rules, site: Site, slot: int) -> None:
         self._place, self._rules, self._site, self._slot = place, rules, site, slot
         self._keeper = 0
+        self._nothing = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         self._total, self._head, self._tail = 0, bytearray(), bytearray()
 
     def run(self) -> None:
-        """From an empty sandbox to the answer about its program."""
+        """Have one sandbox after the other, as long as somebody wants one."""
         kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
+        while self._one():
+            continue
+
+    def _one(self) -> bool:
+        """From an empty sandbox to the answer about its program; whether another one is wanted."""
+        self._total, self._head, self._tail = 0, bytearray(), bytearray()
         output, inner_output = os.pipe()
         status, inner_status = os.pipe()
         inner_code, code = os.pipe()
@@ -141,23 +150,27 @@ class Supervisor:
             self._start(inner_code, inner_output, inner_status)
         except OSError as error:
             send(self._place, {"failed": str(error)})
-            return
+            return False
         for inner in (inner_code, inner_output, inner_status):
             os.close(inner)
         first = os.read(status, 1)
         if first != b"r":
             self._end()
             send(self._place, {"failed": self._drained(output) or "the sandbox ended as it began"})
-            return
+            return False
         send(self._place, {"ready": True})
         request = receive(self._place)
         if request is None:
             self._end()
-            return
+            return False
         answer = self._supervise(json.dumps(request).encode(), code, output, status)
-        if answer is not None:
-            send(self._place, answer)
+        if answer is None:
+            return False
+        send(self._place, answer)
+        for ours in (code, output, status):
+            os.close(ours)
         _reap(block=True)
+        return True
 
     def _start(self, code: int, output: int, status: int) -> None:
         rules = self._rules
@@ -171,22 +184,26 @@ class Supervisor:
                 cwd="/",
             ).pid
             return
-        if rules.kind == NAMESPACES:
-            spaces = CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS
-            user, group = os.geteuid(), os.getegid()
-            kernel.unshare(spaces if self._site.as_root else spaces | CLONE_NEWUSER)
-            if not self._site.as_root:
-                wall.write_maps(self._site.proc, user, group)
-            size = f"size={rules.disk_mb}m,nr_inodes=16384,mode=1777"
-            kernel.mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, size)
-        first_user = self._site.first_user
+        user, group = os.geteuid(), os.getegid()
+        first_user, spaces = self._site.first_user, 0
         run_as = None if first_user is None else first_user + self._slot
-        self._keeper = os.fork()
+        if rules.kind == NAMESPACES:
+            spaces = _SPACES if self._site.as_root else _SPACES | CLONE_NEWUSER
+        self._keeper = kernel.fork(spaces)
         if self._keeper == 0:
-            self._place.close()
-            # What goes wrong in there is said where the program's output goes.
-            os.dup2(output, 1)
-            os.dup2(output, 2)
+            try:
+                self._place.close()
+                # What goes wrong in there is said where the program's output goes.
+                os.dup2(output, 1)
+                os.dup2(output, 2)
+                if spaces & CLONE_NEWUSER:
+                    wall.write_maps(self._site.proc, user, group)
+                if spaces:
+                    size = f"size={rules.disk_mb}m,nr_inodes=16384,mode=1777"
+                    kernel.mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, size)
+            except BaseException as error:
+                os.write(2, f"{type(error).__name__}: {error}".encode())
+                os._exit(70)
             keep(rules, code, status, run_as, self._site.address_space)
 
     def _supervise(self, request: bytes, code: int, output: int, status: int) -> dict[str, Any] | None:
@@ -210,7 +227,7 @@ class Supervisor:
                     waiting = _written(code, waiting)
                     if not waiting:
                         poll.unregister(code)
-                        os.close(code)
+                        os.dup2(self._nothing, code)  # its end is what the program reads up to
                 elif descriptor == output:
                     if not self._read(output):
                         poll.unregister(output)
