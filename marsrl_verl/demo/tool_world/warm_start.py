@@ -1,0 +1,209 @@
+"""Make the warm-started model of the tool world:
+
+    python -m marsrl_verl.demo.tool_world.warm_start --output DIR
+
+Supervised training on generated transcripts in both protocols, after drills in looking up and copying.
+Deterministic for a seed on one machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import string
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+from marsrl_verl.demo.learning import Learner, weighted_loss
+from marsrl_verl.demo.model import build_model
+from marsrl_verl.demo.problems import Split
+from marsrl_verl.demo.tool_world.problems import ATTRIBUTES, PYTHON, SEARCH, Drawer, draw_name, draw_number
+from marsrl_verl.demo.tool_world.tokenizer import build_tokenizer, vocabulary
+from marsrl_verl.demo.tool_world.transcripts import (
+    DEFAULT_HABITS,
+    Habits,
+    Piece,
+    Protocol,
+    ToolTranscript,
+    draw_transcript,
+)
+from marsrl_verl.demo.warm_start import save
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerFast
+
+TOOLS = tuple({"type": "function", "function": {"name": name}} for name in (PYTHON, SEARCH))
+"""What the chat template is told of the tools: their names."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolRecipe:
+    """How the warm start is trained."""
+
+    drill_steps: int = 150
+    """The first steps hold drills alone: copying is learnt before there is anything to decide."""
+    drills: int = 48
+    """Drills in each of the first steps, and a quarter of them in each of the others."""
+    steps: int = 550
+    """Steps after the drills."""
+    transcripts: int = 32
+    """Of each protocol in each of these steps."""
+    learning_rate: float = 3e-3
+    matrix_learning_rate: float = 0.025
+    warmup_steps: int = 20
+    beta2: float = 0.98
+    weight_decay: float = 0.01
+    hidden: int = 64
+    layers: int = 4
+    habits: Habits = DEFAULT_HABITS
+    seed: int = 1
+
+    @property
+    def total(self) -> int:
+        """Steps in all."""
+        return self.drill_steps + self.steps
+
+    def shortened(self, total: int) -> ToolRecipe:
+        """The recipe in so many steps in all, with the same share of drills."""
+        drills = round(total * self.drill_steps / self.total)
+        return replace(self, drill_steps=drills, steps=total - drills)
+
+
+def draw_drill(rng: random.Random) -> ToolTranscript:
+    """Things with numbers, then the numbers that are asked for, and words to repeat: looking up and copying,
+    with nothing to decide."""
+    things = {draw_name(rng): draw_number(rng) for _ in range(5)}
+    listed = ", ".join(f"{rng.choice(ATTRIBUTES)} {name} {value}" for name, value in things.items())
+    pieces = [Piece(f"{listed}\n", learnt=False)]
+    for name in rng.sample(list(things), 4):
+        pieces += [Piece(f"{name} ", learnt=False), Piece(f"{things[name]}\n", learnt=True)]
+    for _ in range(3):
+        digits = "".join(rng.choices(string.digits, k=rng.randint(3, 6)))
+        text = rng.choice((digits, draw_name(rng)))
+        pieces += [Piece(f"{text}=", learnt=False), Piece(f"{text}\n", learnt=True)]
+    return ToolTranscript((), tuple(pieces), Protocol.TAGS)
+
+
+class TranscriptEncoder:
+    """Transcripts as ids with loss weights."""
+
+    def __init__(self, tokenizer: PreTrainedTokenizerFast) -> None:
+        self.tokenizer = tokenizer
+
+    def encode(self, transcripts: Sequence[ToolTranscript]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Right-padded ids and loss weights, both (len(transcripts), T): 1 for what the policy writes."""
+        rows = [self._row(one) for one in transcripts]
+        width = max(len(ids) for ids, _ in rows)
+        ids_BT = torch.full((len(rows), width), self.tokenizer.pad_token_id)
+        weights_BT = torch.zeros(len(rows), width)
+        for row, (ids, weights) in enumerate(rows):
+            ids_BT[row, : len(ids)] = torch.tensor(ids)
+            weights_BT[row, : len(ids)] = torch.tensor(weights)
+        return ids_BT, weights_BT
+
+    def _row(self, one: ToolTranscript) -> tuple[list[int], list[float]]:
+        prompt = self.prompt(one)
+        texts = self.tokenizer([prompt, *(piece.text for piece in one.pieces)], add_special_tokens=False)
+        learnt = [False, *(piece.learnt for piece in one.pieces)]
+        ids: list[int] = []
+        weights: list[float] = []
+        for part, own in zip(texts.input_ids, learnt, strict=True):
+            ids += part
+            weights += [float(own)] * len(part)
+        return ids, weights
+
+    def prompt(self, one: ToolTranscript) -> str:
+        """The chat up to where the policy begins; empty for a drill."""
+        if not one.messages:
+            return ""
+        tools = list(TOOLS) if one.protocol is Protocol.CHAT else None
+        return str(
+            self.tokenizer.apply_chat_template(
+                list(one.messages), tools=tools, add_generation_prompt=True, tokenize=False
+            )
+        )
+
+
+class WarmStart:
+    """The training loop over generated transcripts."""
+
+    def __init__(self, recipe: ToolRecipe) -> None:
+        self.recipe = recipe
+        self.rng = random.Random(recipe.seed)
+        self.encoder = TranscriptEncoder(build_tokenizer())
+        self.model: PreTrainedModel = build_model(recipe.seed, recipe.hidden, recipe.layers, vocabulary())
+        self.problems = Drawer(Split.WARM_START, seed=None)
+
+    def run(self) -> Iterator[tuple[int, dict[str, float]]]:
+        """Train; yields (step, loss by kind of transcript)."""
+        recipe = self.recipe
+        learner = Learner(
+            self.model,
+            recipe.total,
+            matrix_rate=recipe.matrix_learning_rate,
+            rate=recipe.learning_rate,
+            weight_decay=recipe.weight_decay,
+            beta2=recipe.beta2,
+            warmup=recipe.warmup_steps,
+        )
+        for step in range(recipe.total):
+            batches = self.batches(step)
+            losses = learner.step(self.loss(batch) for batch in batches.values())
+            yield step + 1, dict(zip(batches, losses, strict=True))
+
+    def batches(self, step: int) -> dict[str, list[ToolTranscript]]:
+        """What is learnt in a step, by kind."""
+        drilled = step < self.recipe.drill_steps
+        count = self.recipe.drills if drilled else self.recipe.drills // 4
+        found = {"drills": [draw_drill(self.rng) for _ in range(count)]}
+        if not drilled:
+            for protocol in Protocol:
+                found[protocol.value] = [self._draw(protocol) for _ in range(self.recipe.transcripts)]
+        return found
+
+    def _draw(self, protocol: Protocol) -> ToolTranscript:
+        return draw_transcript(self.problems.draw(self.rng), protocol, self.rng, self.recipe.habits)
+
+    def loss(self, batch: Sequence[ToolTranscript]) -> torch.Tensor:
+        """The mean loss of what the policy writes."""
+        return weighted_loss(self.model, *self.encoder.encode(batch))
+
+
+def train(recipe: ToolRecipe, report_every: int = 20) -> PreTrainedModel:
+    """Train a fresh model and return it; progress goes to standard error."""
+    start, training = time.monotonic(), WarmStart(recipe)
+    for step, losses in training.run():
+        if step % report_every == 0:
+            shown = "  ".join(f"{kind} {loss:.3f}" for kind, loss in losses.items())
+            seconds = time.monotonic() - start
+            print(f"step {step}/{recipe.total}  {seconds:.0f} s  loss: {shown}", file=sys.stderr)
+    return training.model.eval()
+
+
+def main() -> None:
+    """Train and save."""
+    parser = argparse.ArgumentParser(description="Make the warm-started model of the tool world.")
+    parser.add_argument("--output", required=True, help="folder to write; must not hold a model yet")
+    parser.add_argument("--seed", type=int, default=ToolRecipe().seed, help="of weights and transcripts")
+    parser.add_argument(
+        "--steps", type=int, default=ToolRecipe().total, help="of training (default: as the shipped model)"
+    )
+    arguments = parser.parse_args()
+    folder = Path(arguments.output)
+    if (folder / "config.json").exists():
+        parser.error(f"--output: {folder} already holds a model; name another folder or remove it")
+    torch.set_num_threads(2)
+    folder.mkdir(parents=True, exist_ok=True)
+    model = train(ToolRecipe(seed=arguments.seed).shortened(arguments.steps))
+    save(model, folder, build_tokenizer())
+    print(f"written to {folder}; python -m marsrl_verl.demo.tool_world.premise measures it", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
