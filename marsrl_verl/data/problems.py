@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from marsrl_verl.core.request import Message, Problem
+from marsrl_verl.data.repair import repaired
 from marsrl_verl.data.rows import Row, RowError
 from marsrl_verl.rewards.extraction import references
 from marsrl_verl.rewards.normal_form import same_answer
@@ -22,6 +23,8 @@ _NAMED_ROWS = 1000
 """Places of bad rows that are kept per fault; the others are counted."""
 
 
+DEFAULT_ABILITY = "math"
+"""Of rows that name none."""
 ANSWER_COLUMN = "reward_model.ground_truth"
 """Where verl's rows have the reference answer."""
 
@@ -85,6 +88,8 @@ class SourceProblem:
     extra: str
     """The row's own `extra_info` as JSON; empty where there is none."""
     place: str
+    repaired: bool = False
+    """Whether LaTeX commands of its texts were repaired (`data.repair`)."""
 
     @property
     def question(self) -> str:
@@ -116,6 +121,8 @@ class Collected:
     """Rows whose instruction was taken off."""
     not_stripped: int = 0
     """Rows without the instruction that was to be taken off; they are taken as they are."""
+    repaired: int = 0
+    """Rows with LaTeX commands that were repaired (`data.repair`)."""
 
     @property
     def bad_rows(self) -> int:
@@ -205,7 +212,8 @@ def read_problem(
     Raises:
         RowError: the row is no problem with an answer.
     """
-    messages = _messages(data, columns)
+    written = _messages(data, columns)
+    messages = repaired_messages(written)
     last = max(i for i, message in enumerate(messages) if message["role"] == "user")
     question, bare = messages[last]["content"].strip(), None
     if instruction is not None and (bare := instruction.strip(question)) is not None:
@@ -214,22 +222,30 @@ def read_problem(
         raise RowError("the question is empty", "give it a text")
     messages[last]["content"] = question
     key = problem_key(question, messages[:last] + messages[last + 1 :])
+    truth, ability = _reference(data, columns), str(data.get("ability") or DEFAULT_ABILITY)
     problem = Problem(
         problem_id=key,
         question=question,
-        ground_truth=_reference(data, columns),
+        ground_truth=repaired(truth),
         data_source=_data_source(data, place, columns),
         messages=tuple(messages),
+        ability=ability,
     )
     extra = data.get("extra_info")
     source = SourceProblem(
         key=key,
         problem=problem,
-        ability=str(data.get("ability") or "math"),
+        ability=ability,
         extra="" if extra is None else json.dumps(extra, ensure_ascii=False, default=str),
         place=place,
+        repaired=repaired_messages(written) != written or repaired(truth) != truth,
     )
     return source, bare is not None
+
+
+def repaired_messages(messages: Sequence[Message]) -> list[Message]:
+    """A chat with its LaTeX commands repaired (`data.repair`)."""
+    return [{**message, "content": repaired(message["content"])} for message in messages]
 
 
 def _messages(data: Mapping[str, Any], columns: Columns) -> list[Message]:

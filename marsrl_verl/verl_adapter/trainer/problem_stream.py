@@ -12,7 +12,8 @@ import numpy as np
 from marsrl_verl.core.method import EndReason
 from marsrl_verl.core.request import Message, Problem, problem_from_plain, problem_to_plain
 from marsrl_verl.core.scheduler import StepResult
-from marsrl_verl.data.problems import ground_truth_of, question_of
+from marsrl_verl.data.problems import ground_truth_of, question_of, repaired_messages
+from marsrl_verl.data.repair import repaired
 
 STATE_VERSION = 3
 
@@ -21,8 +22,10 @@ def problems_of(batch: dict[str, Any], first_number: int, prefix: str) -> list[P
     """Turn one dataloader batch into problems numbered from `first_number`."""
     problems = []
     for i, raw_prompt in enumerate(batch["raw_prompt"]):
-        messages: list[Message] = [{"role": str(m["role"]), "content": str(m["content"])} for m in raw_prompt]
-        ground_truth, source = ground_truth_of(batch["reward_model"][i]), str(batch["data_source"][i])
+        written: list[Message] = [{"role": str(m["role"]), "content": str(m["content"])} for m in raw_prompt]
+        messages = repaired_messages(written)
+        ground_truth = repaired(ground_truth_of(batch["reward_model"][i]))
+        source = str(batch["data_source"][i])
         problems.append(
             Problem(
                 problem_id=f"{prefix}{first_number + i:08d}",
@@ -32,6 +35,7 @@ def problems_of(batch: dict[str, Any], first_number: int, prefix: str) -> list[P
                 messages=tuple(messages),
                 extra_info=_plain(batch["extra_info"][i]) if "extra_info" in batch else {},
                 row=_row_key(messages, ground_truth, source),
+                ability=str(batch["ability"][i] or "") if "ability" in batch else "",
             )
         )
     return problems
