@@ -138,13 +138,20 @@ def note_fault(faults: dict[str, Fault], error: RowError, place: str) -> None:
         fault.places.append(place)
 
 
-def collect(rows: Iterable[Row], columns: Columns, instruction: Instruction | None) -> Collected:
+def collect(
+    rows: Iterable[Row], columns: Columns, instruction: Instruction | None, *, by_look: bool = False
+) -> Collected:
     """Turn rows into problems and take every problem once.
 
     Two rows are the same problem when their chats agree after `normalised`. Where their references
     differ, neither can be trusted: the later rows count as bad, and the problem is left out.
+
+    Args:
+        by_look: two rows are the same problem, too, when their questions look alike (`look_alike`), whatever
+            else their chats hold.
     """
     found = Collected()
+    firsts: dict[str, SourceProblem] = {}
     contradicted: set[str] = set()
     for row in rows:
         found.rows += 1
@@ -155,11 +162,13 @@ def collect(rows: Iterable[Row], columns: Columns, instruction: Instruction | No
             if instruction is not None:
                 found.stripped += stripped
                 found.not_stripped += not stripped
-            first = found.problems.setdefault(problem.key, problem)
+            found.repaired += problem.repaired
+            first = firsts.setdefault(look_alike(problem.question) if by_look else problem.key, problem)
             if first is problem:
+                found.problems[problem.key] = problem
                 continue
             if not same_reference(first.problem.ground_truth, problem.problem.ground_truth):
-                contradicted.add(problem.key)
+                contradicted.add(first.key)
                 raise RowError(
                     "the problem stands in an earlier row with another answer",
                     "correct one of the answers, or remove the problem",
