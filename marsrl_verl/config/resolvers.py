@@ -16,7 +16,7 @@ from marsrl_verl.config.adapters import named_adapters
 from marsrl_verl.config.pools import CPU_SYNC, CPU_SYNC_MODULE, GPU_SYNC
 from marsrl_verl.config.schema import chosen_method
 from marsrl_verl.core.method import Method
-from marsrl_verl.demo.files import tiny_data, tiny_model
+from marsrl_verl.demo.files import tiny_data, tiny_model, tiny_tools_model, tool_world_corpus, tool_world_data
 from marsrl_verl.settings.choices import OffPolicyMode, Overlap
 
 
@@ -86,6 +86,9 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "logical_gpus": lambda trainer, rollout_nodes, rollout: int(trainer) + int(rollout_nodes) * int(rollout),
     "tiny_model": tiny_model,
     "tiny_data": tiny_data,
+    "tiny_tools_model": tiny_tools_model,
+    "tool_world_data": tool_world_data,
+    "tool_world_corpus": tool_world_corpus,
 }
 
 

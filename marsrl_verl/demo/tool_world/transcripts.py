@@ -103,7 +103,7 @@ class Writer:
     def result(self, text: str) -> None:
         """What it reads then."""
         if self.protocol is Protocol.TAGS:
-            shown = f"<result>\n{text}\n</result>"
+            shown = f" <result>\n{text}\n</result>"
         else:
             marks = words.ROLE_MARKERS
             shown = f"{marks['tool']}{text}{words.END}{marks['assistant']}"
