@@ -1,1 +1,1 @@
-"""What a machine has: installed packages and GPUs, asked without importing torch, verl or vLLM."""
+"""What a machine has: installed packages, GPUs, proxies, asked without importing torch, verl or vLLM."""

@@ -19,10 +19,10 @@ from marsrl_verl.core.request import Message, Sampling, segment_length
 from marsrl_verl.core.scheduler import Scheduler
 from marsrl_verl.rewards.loading import load_class
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
-from marsrl_verl.rollout.external.api_key import read_api_key
 from marsrl_verl.rollout.external.plan import workers_part
 from marsrl_verl.rollout.external.questions import all_questions, open_source
 from marsrl_verl.rollout.external.solver import AnswerSource
+from marsrl_verl.settings.api_key import read_api_key
 from marsrl_verl.settings.choices import SeededTokens
 
 

@@ -31,10 +31,10 @@ from marsrl_verl.evaluation.runs import Call
 from marsrl_verl.reporting.rollout_log import rollout_lines
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.rollout.external.answer_file import AnswerFileError, FileSource
-from marsrl_verl.rollout.external.api_key import ApiKeyError
 from marsrl_verl.rollout.external.endpoint import EndpointSource
 from marsrl_verl.rollout.external.solver import ExternalAnswer
 from marsrl_verl.rollout.generation import EngineUnavailableError
+from marsrl_verl.settings.api_key import ApiKeyError
 from marsrl_verl.verl_adapter.components import (
     answer_sources,
     build_method,

@@ -10,9 +10,9 @@ from marsrl_verl.core.method import Method, RunView
 from marsrl_verl.core.policy import PolicyKind
 from marsrl_verl.data.files import MAX_NAMED_ROWS, FileReport, Question
 from marsrl_verl.rollout.external.answer_file import AnswerFileError, FileSource
-from marsrl_verl.rollout.external.api_key import ApiKeyError, read_api_key
 from marsrl_verl.rollout.external.config import AnswerFileConfig, EndpointConfig
 from marsrl_verl.rollout.external.questions import data_names, open_source, questions_of
+from marsrl_verl.settings.api_key import ApiKeyError, read_api_key
 from marsrl_verl.settings.issues import ConfigIssue
 
 _NODE = "marsrl.policies"

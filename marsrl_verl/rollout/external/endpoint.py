@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
-from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 import aiohttp
 
@@ -16,6 +14,7 @@ from marsrl_verl.core.inert_text import printable
 from marsrl_verl.core.request import Message, RolloutRequest
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.trajectory import FinishReason
+from marsrl_verl.machine.http import asked_to_wait, proxy_for
 from marsrl_verl.rollout.external.solver import ExternalAnswer, failed
 from marsrl_verl.rollout.generation import FINISH_REASONS
 
@@ -103,7 +102,7 @@ class EndpointSource:
                     return read_completion(await response.json(content_type=None), url)
                 note = f"{url} answered HTTP {response.status}: {await response.text()}"
                 if response.status in _BUSY or response.status >= 500:
-                    return _TryAgain(note, _asked_to_wait(response.headers))
+                    return _TryAgain(note, asked_to_wait(response.headers))
                 return failed(
                     note,
                     FinishReason.REFUSED if response.status in _ABOUT_THE_REQUEST else FinishReason.ERROR,
@@ -157,22 +156,3 @@ def read_completion(body: Any, url: str) -> ExternalAnswer:
         kind = FinishReason.REFUSED if ending == _FILTERED else FinishReason.ABORTED
         return failed(f"{url} ended the answer with finish_reason {ending!r}", kind)
     return ExternalAnswer(content, reasoning, reason)
-
-
-def proxy_for(url: str) -> str | None:
-    """The proxy that the environment names for a URL (HTTP_PROXY, HTTPS_PROXY, NO_PROXY).
-
-    aiohttp's `trust_env` would read `.netrc` as well and refuse a request that has a key already.
-    """
-    parts = urlsplit(url)
-    if proxy_bypass(parts.hostname or ""):
-        return None
-    return getproxies().get(parts.scheme)
-
-
-def _asked_to_wait(headers: Mapping[str, str]) -> float:
-    """Seconds of a `Retry-After` header; 0 without one, or with a date."""
-    try:
-        return max(0.0, float(headers.get("Retry-After", 0.0)))
-    except ValueError:
-        return 0.0

@@ -1,13 +1,17 @@
-"""The key of a frozen policy's endpoint: where it is kept, and that it is nowhere else."""
+"""The key of an endpoint: where it is kept, and that it is nowhere else."""
 
 from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Protocol
 
-if TYPE_CHECKING:
-    from marsrl_verl.rollout.external.config import EndpointConfig
+
+class KeyPlace(Protocol):
+    """Settings that say where a key is."""
+
+    api_key_env: str | None
+    api_key_file: str | None
 
 
 class ApiKeyError(ValueError):
@@ -15,13 +19,13 @@ class ApiKeyError(ValueError):
 
     def __init__(self, setting: str, found: str) -> None:
         self.setting, self.found = setting, found
-        super().__init__(f"endpoint.{setting}: {found}")
+        super().__init__(f"{setting}: {found}")
 
 
-def read_api_key(settings: EndpointConfig) -> str | None:
+def read_api_key(settings: KeyPlace) -> str | None:
     """The key in the environment variable or the file that the settings name; None where they name neither.
 
-    Only the driver reads it. The agent-loop workers get it in a call: what is in Ray's runtime environment,
+    Only the driver reads it. The rollout workers get it in a call: what is in Ray's runtime environment,
     in a configuration or on a command line ends up in log files.
 
     Raises:

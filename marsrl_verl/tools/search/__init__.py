@@ -1,0 +1,1 @@
+"""The search tool: one interface, four back ends, one cache."""

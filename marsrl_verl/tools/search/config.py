@@ -1,0 +1,151 @@
+"""Settings of the search tool."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from pydantic import Field
+
+from marsrl_verl.settings.choices import Choice
+from marsrl_verl.settings.declaration import ClassSpec, Needs, Settings, limits, only_with
+from marsrl_verl.tools.base import ToolConfig
+
+
+class BackendKind(Choice):
+    """Where queries are answered."""
+
+    BM25 = "bm25"
+    """A corpus in a file, searched in the rollout worker."""
+    HTTP = "http"
+    """A retriever behind HTTP that speaks Search-R1's protocol."""
+    WEB = "web"
+    """A web search service, with a key."""
+    RECORDED = "recorded"
+    """Results from a file."""
+    OWN = "own"
+    """A class of yours."""
+
+
+class Keep(Choice):
+    """Which back ends' results are kept for the same query."""
+
+    REMOTE = "remote"
+    """Those that a query leaves the machine for."""
+    ALL = "all"
+    NONE = "none"
+
+
+class Provider(Choice):
+    """Web search services."""
+
+    SERPER = "serper"
+    BING = "bing"
+    """Bing's own JSON (`webPages.value`), which other services offer too."""
+    BRAVE = "brave"
+    BRIGHTDATA = "brightdata"
+    """Bing through Bright Data's SERP API."""
+
+
+class Bm25Config(Settings):
+    """A corpus of one's own."""
+
+    corpus: str | None = None
+    """A JSONL file, `{"id": …, "title": …, "text": …}` on each line; every node can read it."""
+    title_weight: float = limits(1.0, ge=0.0, le=100.0, why="a word in the text counts 1")
+    """What a word in a title counts for one in a text."""
+    threads: int = limits(2, ge=1, le=64, why="one searches")
+    """Searches of a rollout worker that run at the same time."""
+
+
+class RetrieverConfig(Settings):
+    """A retriever behind HTTP."""
+
+    urls: list[str] = Field(default_factory=list)
+    """Such as `http://host:8000/retrieve`. With several of them every query goes to the next one."""
+    api_key_env: str | None = None
+    """Name of the environment variable with a key, sent as bearer token; null: none is sent."""
+    api_key_file: str | None = None
+    """File with the key, in place of `api_key_env`."""
+    check: bool = True
+    """Ask each URL one query before the run begins, and end it where one does not answer."""
+
+
+class WebConfig(Settings):
+    """A web search service."""
+
+    provider: Provider = Provider.SERPER
+    """Whose API it is."""
+    url: str | None = None
+    """Address of the API; null: the provider's. `bing` has none of its own any more."""
+    api_key_env: str | None = None
+    """Name of the environment variable with the service's key. The process that starts the run needs it; it
+    is not handed to Ray's runtime environment, which is logged."""
+    api_key_file: str | None = None
+    """File with the key, in place of `api_key_env`."""
+    country: str | None = None
+    """Where the search is made from, e.g. `us`; null: the service's choice."""
+    language: str | None = None
+    """Of the results, e.g. `en`; null: the service's choice."""
+    zone: str | None = Field(
+        None,
+        json_schema_extra={"needs": Needs("provider", Provider.BRIGHTDATA)},  # type: ignore[dict-item]
+    )
+    """Name of the zone at Bright Data."""
+    check: bool = True
+    """Ask one query before the run begins, in every rollout worker, and end the run where it fails. The
+    service counts it."""
+
+
+class RecordedConfig(Settings):
+    """Results from a file."""
+
+    path: str | None = None
+    """JSON `{query: result}`, or JSONL with `{"query": …, "result": …}`; a result is a text, shown as it is,
+    or a list of hits `{"title": …, "text": …, "source": …}`. Every node can read it."""
+
+
+def _needs(kind: BackendKind) -> Needs:
+    return Needs("backend", kind, f"set backend to {kind}")
+
+
+class SearchConfig(ToolConfig):
+    """Settings of the tool `search`."""
+
+    target: str = "search"
+    """The tool's class."""
+    description: str = "Search for passages that help to answer a question."
+    """What the model is told that the tool does."""
+    backend: BackendKind = BackendKind.BM25
+    """Where queries are answered."""
+    results: int = limits(5, ge=1, le=100, why="hits of a query")
+    """Most hits of a query."""
+    hit_chars: int = limits(1000, ge=16, why="an excerpt has a few words")
+    """Most characters of one hit's text; of a longer one the part with most words of the query is shown."""
+    query_chars: int = limits(1000, ge=1, why="a query has a character")
+    """A longer query is answered by an error."""
+    sources: bool = False
+    """Show where each hit is from (an address, a document's id)."""
+    folder: str | None = None
+    """Where indices and kept results lie; null: `marsrl_verl/search` in the user's cache folder
+    (`XDG_CACHE_HOME`)."""
+    keep: Keep = Keep.REMOTE
+    """Which back ends' results are kept in `folder`, for all runs of this machine that use it."""
+    bm25: Bm25Config = only_with(_needs(BackendKind.BM25), Bm25Config)
+    """Settings of back end `bm25`."""
+    http: RetrieverConfig = only_with(_needs(BackendKind.HTTP), RetrieverConfig)
+    """Settings of back end `http`."""
+    web: WebConfig = only_with(_needs(BackendKind.WEB), WebConfig)
+    """Settings of back end `web`."""
+    recorded: RecordedConfig = only_with(_needs(BackendKind.RECORDED), RecordedConfig)
+    """Settings of back end `recorded`."""
+    own: ClassSpec = only_with(_needs(BackendKind.OWN), ClassSpec)
+    """A class derived from `marsrl_verl.tools.search.backend.Backend`."""
+
+    @property
+    def cache_folder(self) -> Path:
+        """Where indices and kept results lie."""
+        if self.folder is not None:
+            return Path(self.folder).expanduser()
+        base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+        return Path(base).expanduser() / "marsrl_verl" / "search"

@@ -1,0 +1,95 @@
+"""Hits as the text that the model reads: a line each, of limited length."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+from marsrl_verl.core.inert_text import valid_unicode
+from marsrl_verl.tools.search.backend import Hit
+from marsrl_verl.tools.search.query import words
+
+NOTHING = "No results were found."
+_TITLE = 200
+"""Most characters of a title."""
+_SOURCE = 500
+"""Most characters of what says where a hit is from."""
+_LOOKED_AT = 200_000
+"""Characters of a text in which the best part is looked for."""
+_WORD = re.compile(r"\w+")
+
+
+def format_hits(
+    hits: Sequence[Hit], query: str, *, hit_chars: int, total_chars: int, sources: bool = False
+) -> tuple[str, bool]:
+    """The hits, numbered, each on a line of its own, so that none can pass for two.
+
+    Args:
+        hit_chars: most characters of one hit's text; of a longer one the part with most words of the query.
+        total_chars: of all together: hits beyond it are left out, the first one is shortened.
+        sources: say where each is from.
+
+    Returns:
+        The text, and whether a hit was shortened or left out.
+    """
+    wanted = frozenset(words(query))
+    lines: list[str] = []
+    whole, room = True, total_chars
+    for number, hit in enumerate(hits, 1):
+        title = _cut(_one_line(hit.title), _TITLE)
+        head = f"Page {number} ({title}): " if title else f"Page {number}: "
+        text = _one_line(hit.text)
+        shown = excerpt(text, wanted, hit_chars)
+        line = head + shown + _place(hit) * sources
+        if len(line) > room:
+            whole = False
+            if lines:
+                break
+            line = _cut(line, room)
+        whole = whole and shown == text
+        room -= len(line) + 1
+        lines.append(line)
+    return "\n".join(lines), not whole
+
+
+def excerpt(text: str, wanted: Collection[str], limit: int) -> str:
+    """At most `limit` characters of a text: its beginning, or from further on where that shows more of the
+    wanted words. What is left out is marked by `…`."""
+    if len(text) <= limit:
+        return text
+    found = [
+        (one.start(), one.end(), word)
+        for one in _WORD.finditer(text, 0, _LOOKED_AT)
+        for word in words(one.group())
+        if word in wanted
+    ]
+    begin, most = 0, len({word for _, end, word in found if end < limit})
+    inside: Counter[str] = Counter()
+    first = 0
+    for last, (_, end, word) in enumerate(found):
+        inside[word] += 1
+        while first <= last and end > found[first][0] + limit - 2:
+            gone = found[first][2]
+            inside[gone] -= 1
+            if not inside[gone]:
+                del inside[gone]
+            first += 1
+        if len(inside) > most:
+            begin, most = found[first][0], len(inside)
+    if begin == 0:
+        return _cut(text, limit)
+    return _cut("…" + text[begin:], limit)
+
+
+def _cut(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[: max(0, limit - 1)].rstrip() + "…" * (limit > 0)
+
+
+def _place(hit: Hit) -> str:
+    place = _cut(_one_line(hit.source), _SOURCE)
+    return f" [{place}]" if place else ""
+
+
+def _one_line(text: str) -> str:
+    return " ".join(valid_unicode(text).split())

@@ -1,0 +1,155 @@
+"""The tool `search`."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from marsrl_verl.core.inert_text import valid_unicode
+from marsrl_verl.core.sequence import Plain
+from marsrl_verl.rewards.loading import ClassLoadError, load_class
+from marsrl_verl.settings.api_key import ApiKeyError, read_api_key
+from marsrl_verl.tools.base import (
+    Tool,
+    ToolCall,
+    ToolOutcome,
+    ToolResult,
+    ToolUnavailableError,
+    function_schema,
+)
+from marsrl_verl.tools.search.backend import Backend, BackendFailedError, Found, QueryRefusedError
+from marsrl_verl.tools.search.bm25 import Bm25Backend
+from marsrl_verl.tools.search.cache import Asked, CacheError, ResultCache
+from marsrl_verl.tools.search.config import BackendKind, Keep, RetrieverConfig, SearchConfig, WebConfig
+from marsrl_verl.tools.search.formatting import NOTHING, format_hits
+from marsrl_verl.tools.search.http import RetrieverBackend
+from marsrl_verl.tools.search.recorded import RecordedBackend
+from marsrl_verl.tools.search.web import WebBackend
+
+_KEY = "api_key"
+
+
+class SearchTool(Tool):
+    """Searches for passages. Results of remote back ends are kept, so that a query is asked once."""
+
+    Config = SearchConfig
+
+    def __init__(self, name: str, settings: SearchConfig, backend: Backend) -> None:
+        self.name = name
+        self._settings = settings
+        self._backend = backend
+        keeps = settings.keep is Keep.ALL or (settings.keep is Keep.REMOTE and backend.remote)
+        self._cache = ResultCache(settings.cache_folder / "results.sqlite3") if keeps else None
+
+    @classmethod
+    def from_settings(
+        cls, name: str, settings: SearchConfig, *, seed: int, secrets: Mapping[str, str]
+    ) -> SearchTool:
+        """See `Tool`."""
+        return cls(name, settings, build_backend(settings, secrets.get(_KEY)))
+
+    @classmethod
+    def read_secrets(cls, settings: SearchConfig) -> Mapping[str, str]:
+        """See `Tool`."""
+        if settings.backend not in (BackendKind.HTTP, BackendKind.WEB):
+            return {}
+        one: RetrieverConfig | WebConfig = getattr(settings, settings.backend)
+        try:
+            key = read_api_key(one)
+        except ApiKeyError as error:
+            raise ToolUnavailableError(f"{settings.backend}.{error}") from error
+        return {} if key is None else {_KEY: key}
+
+    def schema(self) -> Mapping[str, Any]:
+        """See `Tool`."""
+        query = {"type": "string", "description": "What to search for."}
+        return function_schema(self.name, self._settings.description, {"query": query}, ("query",))
+
+    async def start(self) -> None:
+        """See `Tool`."""
+        await self._backend.start()
+        if self._cache is not None:
+            try:
+                await self._cache.open()
+            except CacheError as error:
+                raise ToolUnavailableError(
+                    f"results can't be kept in {self._settings.cache_folder}: {error}. Name another folder "
+                    "(`folder`), or set keep=none"
+                ) from error
+
+    def about(self) -> Mapping[str, Plain]:
+        """See `Tool`."""
+        return {"backend": self._backend.identity, "kept": self._cache is not None}
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        """See `Tool`."""
+        query = valid_unicode(str(call.arguments.get("query", ""))).strip()
+        limit = self._settings.query_chars
+        if not query:
+            return ToolResult("The query is empty.", ToolOutcome.ERROR)
+        if len(query) > limit:
+            note = f"The query has {len(query)} characters; at most {limit} are allowed."
+            return ToolResult(note, ToolOutcome.ERROR)
+        began = time.monotonic()
+        try:
+            found, cached = await self._find(query)
+        except QueryRefusedError as error:
+            return ToolResult(str(error), ToolOutcome.ERROR)
+        except BackendFailedError as error:
+            left = self._settings.timeout_s - (time.monotonic() - began)
+            await asyncio.sleep(max(0.0, min(error.wait_s, left)))
+            return ToolResult("The search failed.", ToolOutcome.FAILED, info={"detail": str(error)})
+        return self._shown(query, found, cached)
+
+    async def _find(self, query: str) -> tuple[Found, bool]:
+        k = self._settings.results
+        if self._cache is None:
+            return await self._backend.search(query, k), False
+        return await self._cache.find(
+            Asked(self._backend.identity, query, k), lambda: self._backend.search(query, k)
+        )
+
+    def _shown(self, query: str, found: Found, cached: bool) -> ToolResult:
+        if found.text is not None:
+            return ToolResult(found.text, cached=cached)
+        if not found.hits:
+            return ToolResult(NOTHING, ToolOutcome.ERROR, cached=cached, info={"hits": 0})
+        text, cut = format_hits(
+            found.hits,
+            query,
+            hit_chars=self._settings.hit_chars,
+            total_chars=self._settings.output_chars,
+            sources=self._settings.sources,
+        )
+        return ToolResult(text, truncated=cut, cached=cached, info={"hits": len(found.hits)})
+
+    async def close(self) -> None:
+        """See `Tool`."""
+        if self._cache is not None:
+            await self._cache.close()
+        await self._backend.close()
+
+
+def build_backend(settings: SearchConfig, key: str | None) -> Backend:
+    """The back end that the settings name, not started.
+
+    Raises:
+        ToolUnavailableError: a class of one's own can't be had.
+    """
+    kind = settings.backend
+    if kind is BackendKind.BM25:
+        return Bm25Backend(settings.bm25, settings.cache_folder, kind)
+    if kind is BackendKind.HTTP:
+        return RetrieverBackend(settings.http, key, kind)
+    if kind is BackendKind.WEB:
+        return WebBackend(settings.web, key, kind)
+    if kind is BackendKind.RECORDED:
+        return RecordedBackend(settings.recorded, kind)
+    try:
+        backend = load_class(settings.own.target, settings.own.kwargs, Backend)  # type: ignore[type-abstract]
+    except ClassLoadError as error:
+        raise ToolUnavailableError(f"{kind}: {error}") from error
+    backend.identity = backend.identity or f"own {settings.own.target} {sorted(settings.own.kwargs.items())}"
+    return backend

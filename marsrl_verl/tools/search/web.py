@@ -1,0 +1,189 @@
+"""The back end `web`: web search services that answer JSON and want a key."""
+
+from __future__ import annotations
+
+import html
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlencode
+
+from marsrl_verl.tools.base import ToolUnavailableError
+from marsrl_verl.tools.json_client import JsonClient, ServiceError
+from marsrl_verl.tools.search.backend import Backend, Found, Hit
+from marsrl_verl.tools.search.config import Provider
+from marsrl_verl.tools.search.http import PROBE, as_search_error
+
+if TYPE_CHECKING:
+    from marsrl_verl.tools.search.config import WebConfig
+
+_BING_SEARCH = "https://www.bing.com/search"
+_TAG = re.compile(r"</?(?:b|strong|em|i|span)\b[^<>]*>", re.IGNORECASE)
+"""How services mark the query's words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """A service's way to be asked and to answer."""
+
+    url: str | None
+    key_header: str
+    method: str
+    parameters: Callable[[WebConfig, str, int], Mapping[str, Any]]
+    """Of a query for k hits: JSON of a POST, or parameters of a GET. None stands for one that is left out."""
+    hits: tuple[str, ...]
+    """Where in the answer the list of hits is."""
+    fields: tuple[str, str, str]
+    """Names of title, text and address in a hit."""
+    key_prefix: str = ""
+
+
+def _serper(settings: WebConfig, query: str, k: int) -> Mapping[str, Any]:
+    return {"q": query, "num": k, "gl": settings.country, "hl": settings.language}
+
+
+def _bing(settings: WebConfig, query: str, k: int) -> Mapping[str, Any]:
+    return {
+        "q": query,
+        "count": str(k),
+        "cc": settings.country,
+        "setLang": settings.language,
+        "textFormat": "Raw",
+    }
+
+
+def _brave(settings: WebConfig, query: str, k: int) -> Mapping[str, Any]:
+    return {
+        "q": query,
+        "count": str(min(k, 20)),
+        "country": settings.country,
+        "search_lang": settings.language,
+        "text_decorations": "false",
+    }
+
+
+def _brightdata(settings: WebConfig, query: str, k: int) -> Mapping[str, Any]:
+    asked = {"q": query, "cc": settings.country, "setLang": settings.language, "brd_json": "1"}
+    url = f"{_BING_SEARCH}?{urlencode(_named(asked))}"
+    return {"zone": settings.zone, "url": url, "format": "raw"}
+
+
+APIS: Mapping[Provider, Api] = {
+    Provider.SERPER: Api(
+        "https://google.serper.dev/search",
+        "X-API-KEY",
+        "POST",
+        _serper,
+        ("organic",),
+        ("title", "snippet", "link"),
+    ),
+    Provider.BING: Api(
+        None, "Ocp-Apim-Subscription-Key", "GET", _bing, ("webPages", "value"), ("name", "snippet", "url")
+    ),
+    Provider.BRAVE: Api(
+        "https://api.search.brave.com/res/v1/web/search",
+        "X-Subscription-Token",
+        "GET",
+        _brave,
+        ("web", "results"),
+        ("title", "description", "url"),
+    ),
+    Provider.BRIGHTDATA: Api(
+        "https://api.brightdata.com/request",
+        "Authorization",
+        "POST",
+        _brightdata,
+        ("organic",),
+        ("title", "description", "link"),
+        key_prefix="Bearer ",
+    ),
+}
+
+
+class WebBackend(Backend):
+    """Asks a service; its first hits, each with what it shows of the page.
+
+    Args:
+        settings: `web` of the search tool's settings.
+        key: the service's.
+        node: where the settings are, for messages.
+    """
+
+    def __init__(self, settings: WebConfig, key: str | None, node: str) -> None:
+        self._settings = settings
+        self._node = node
+        self._api = APIS[settings.provider]
+        self._url = settings.url or self._api.url
+        self._key = key
+        self._client = JsonClient({self._api.key_header: self._api.key_prefix + (key or "")}, key)
+        place = [f"{name}={getattr(settings, name)}" for name in settings.changed("country", "language")]
+        self.identity = " ".join(["web", settings.provider, self._url or "", *place])
+
+    async def start(self) -> None:
+        """See `Backend`."""
+        if not self._key:
+            raise ToolUnavailableError(
+                f"{self._node}: {self._settings.provider} wants a key; name the environment variable that "
+                f"holds it in {self._node}.api_key_env"
+            )
+        if self._url is None:
+            raise ToolUnavailableError(
+                f"{self._node}.url is not set, and {self._settings.provider} has no public API any more; "
+                "name the address of one that answers as it did"
+            )
+        if self._settings.provider is Provider.BRIGHTDATA and not self._settings.zone:
+            raise ToolUnavailableError(f"{self._node}.zone is not set; name the zone at Bright Data")
+        self._client.open()
+        if self._settings.check:
+            try:
+                await self._ask(PROBE, 1)
+            except ServiceError as error:
+                raise ToolUnavailableError(f"{self._node}: {error}") from error
+
+    async def search(self, query: str, k: int) -> Found:
+        """See `Backend`."""
+        try:
+            return await self._ask(query, k)
+        except ServiceError as error:
+            raise as_search_error(error) from error
+
+    async def _ask(self, query: str, k: int) -> Found:
+        given = _named(self._api.parameters(self._settings, query, k))
+        url = str(self._url)
+        if self._api.method == "GET":
+            body = await self._client.ask("GET", url, query=given)
+        else:
+            body = await self._client.ask("POST", url, body=given)
+        return Found(read_hits(self._api, body, url)[:k])
+
+    async def close(self) -> None:
+        """See `Backend`."""
+        await self._client.close()
+
+
+def read_hits(api: Api, body: Any, url: str) -> tuple[Hit, ...]:
+    """The hits in a service's answer. A page that nothing was found on has no list of them; a hit without
+    text says nothing and is left out.
+
+    Raises:
+        ServiceError: it is no JSON object, or its list is none.
+    """
+    if not isinstance(body, dict):
+        raise ServiceError(f"{url} answered no JSON object: {str(body)[:200]}")
+    rows: Any = body
+    for name in api.hits:
+        rows = rows.get(name, {}) if isinstance(rows, dict) else {}
+    if rows and not isinstance(rows, list):
+        raise ServiceError(f"{url} answered no list as {'.'.join(api.hits)}: {str(rows)[:200]}")
+    found = [[_plain(row.get(name)) for name in api.fields] for row in rows if isinstance(row, dict)]
+    return tuple(Hit(title, text, source) for title, text, source in found if text)
+
+
+def _plain(value: Any) -> str:
+    """A text without marks of the query's words."""
+    return html.unescape(_TAG.sub("", value)) if isinstance(value, str) else ""
+
+
+def _named(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}
