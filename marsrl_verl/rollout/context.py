@@ -14,6 +14,7 @@ from marsrl_verl.core.sequence import Sequence as TokenSequence
 from marsrl_verl.core.trajectory import RewardResult, RolloutOutput, Trajectory
 from marsrl_verl.rollout.conversation import Conversation
 from marsrl_verl.rollout.tool_protocol.chat import TurnParser
+from marsrl_verl.tools.toolbox import Toolbox
 
 
 class RolloutContext(Protocol):
@@ -25,6 +26,11 @@ class RolloutContext(Protocol):
     def vocab_size(self) -> int:
         """Tokens that can be sampled: with it, entropies of the likeliest tokens are bounded
         (`rollout.entropy`)."""
+        ...
+
+    @property
+    def tools(self) -> Toolbox:
+        """The tools of `marsrl.tools`."""
         ...
 
     def policy(self, role: str) -> Policy:

@@ -29,6 +29,7 @@ from marsrl_verl.rollout.generation import Completion, Decoding, EngineUnavailab
 from marsrl_verl.rollout.sampler import RoundTokens, Sampler
 from marsrl_verl.rollout.single_call import SingleCall
 from marsrl_verl.rollout.tool_protocol.chat import TurnParser
+from marsrl_verl.tools.toolbox import EMPTY, Toolbox
 
 BUILT_IN: Mapping[str, Callable[[], Rollout]] = {"single_call": SingleCall}
 """Programs that every method may name in `RolloutRequest.rollout`."""
@@ -90,6 +91,8 @@ class RolloutRunner:
     """By policy: who answers for those of which only text is known."""
     template_builder: Callable[[], TemplateBuilder] | None = None
     """Makes what lets chats grow, when the first one does."""
+    tools: Toolbox = EMPTY
+    """What programs can call."""
     turn_parser: Callable[[str], TurnParser] | None = None
     """Makes what reads the tool calls of a chat template's format, by the format's name."""
     programs: Mapping[str, Callable[[], Rollout]] = field(default_factory=lambda: BUILT_IN)
@@ -246,6 +249,11 @@ class RequestContext:
         with self._asking():
             client = self._runner.client
             return await client.generate(policy, prompt_ids, decoding, session=session, name=name, n=n)
+
+    @property
+    def tools(self) -> Toolbox:
+        """See `RolloutContext`."""
+        return self._runner.tools
 
     def policy(self, role: str) -> Policy:
         """See `RolloutContext`."""
