@@ -13,6 +13,8 @@ from marsrl_verl.core.sequence import Plain
 from marsrl_verl.core.sequence import Sequence as TokenSequence
 from marsrl_verl.core.trajectory import RewardResult, RolloutOutput, Trajectory
 from marsrl_verl.rollout.conversation import Conversation
+from marsrl_verl.rollout.tool_protocol.chat import TurnParser
+from marsrl_verl.tools.toolbox import Toolbox
 
 
 class RolloutContext(Protocol):
@@ -24,6 +26,11 @@ class RolloutContext(Protocol):
     def vocab_size(self) -> int:
         """Tokens that can be sampled: with it, entropies of the likeliest tokens are bounded
         (`rollout.entropy`)."""
+        ...
+
+    @property
+    def tools(self) -> Toolbox:
+        """The tools of `marsrl.tools`."""
         ...
 
     def policy(self, role: str) -> Policy:
@@ -53,6 +60,14 @@ class RolloutContext(Protocol):
             tools: schemas for the chat template.
             prefix: what it has written already, its prompt included; the messages are not rendered again.
             state: of a conversation that was paused (`Conversation.state`), with its sequence as `prefix`.
+        """
+        ...
+
+    def turn_parser(self, name: str) -> TurnParser:
+        """What reads the tool calls of a model whose format has this name.
+
+        Raises:
+            ValueError: nothing here does.
         """
         ...
 

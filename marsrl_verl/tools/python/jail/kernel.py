@@ -1,0 +1,173 @@
+"""The kernel's calls that Python has no function for, or has only in newer versions."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import struct
+
+CLONE_THREAD = 0x00010000
+CLONE_NEWNS = 0x00020000
+CLONE_NEWUTS = 0x04000000
+CLONE_NEWIPC = 0x08000000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
+ANY_NAMESPACE = 0x7E020000
+"""All flags of `clone` that make a namespace, cgroups' included."""
+
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT = 1, 2, 4, 8, 32
+MS_NOATIME, MS_NODIRATIME, MS_BIND, MS_REC, MS_PRIVATE, MS_RELATIME = (
+    1024,
+    2048,
+    4096,
+    16384,
+    1 << 18,
+    1 << 21,
+)
+MNT_DETACH = 2
+
+PR_SET_PDEATHSIG, PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_CAPBSET_DROP = 1, 4, 22, 24
+PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS, PR_CAP_AMBIENT = 36, 38, 47
+_PR_CAP_AMBIENT_CLEAR_ALL = 4
+_CAP_SYS_ADMIN = 21
+_CAPABILITY_VERSION_3 = 0x20080522
+
+MACHINE = platform.machine()
+_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
+_LANDLOCK = 444
+"""The first of Landlock's three calls, on every machine."""
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _checked(result: int, what: str) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+    return result
+
+
+def unshare(flags: int) -> None:
+    """Give this process namespaces of its own."""
+    _checked(_libc.unshare(flags), "unshare")
+
+
+def mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:
+    """See mount(2)."""
+    arguments = (source.encode(), os.fsencode(target), kind.encode(), ctypes.c_ulong(flags), data.encode())
+    _checked(_libc.mount(*arguments), f"mount {target}")
+
+
+def pivot_root(folder: str) -> None:
+    """Make a mount the root of the file system, and let go of all others."""
+    os.chdir(folder)
+    here = ctypes.c_char_p(b".")
+    _checked(_libc.syscall(ctypes.c_long(_PIVOT_ROOT[MACHINE]), here, here), "pivot_root")
+    _checked(_libc.umount2(here, MNT_DETACH), "umount2")
+    os.chdir("/")
+
+
+def prctl(option: int, *values: int) -> int:
+    """See prctl(2)."""
+    padded = [ctypes.c_ulong(value) for value in (*values, 0, 0, 0, 0)[:4]]
+    return _checked(_libc.prctl(option, *padded), f"prctl {option}")
+
+
+def end_with_parent() -> None:
+    """Have the kernel end this process when its parent ends."""
+    prctl(PR_SET_PDEATHSIG, 9)
+
+
+def drop_bounds() -> None:
+    """Let no file that is executed give any capability; before the last one is dropped."""
+    try:
+        for number in range(64):
+            prctl(PR_CAPBSET_DROP, number)
+    except OSError:
+        return  # EINVAL: there are no more; EPERM: this process has none to give
+
+
+def drop_capabilities() -> None:
+    """Give up every capability, for good."""
+    try:
+        prctl(PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
+    except OSError:
+        if has_capabilities():
+            raise
+    header = ctypes.create_string_buffer(struct.pack("=Ii", _CAPABILITY_VERSION_3, 0))
+    nothing = ctypes.create_string_buffer(struct.pack("=6I", 0, 0, 0, 0, 0, 0))
+    _checked(_libc.capset(header, nothing), "capset")
+    prctl(PR_SET_NO_NEW_PRIVS, 1)
+
+
+def has_capabilities() -> bool:
+    """Whether this process may mount and make namespaces by itself."""
+    header = ctypes.create_string_buffer(struct.pack("=Ii", _CAPABILITY_VERSION_3, 0))
+    data = ctypes.create_string_buffer(24)
+    _checked(_libc.capget(header, data), "capget")
+    return bool(struct.unpack("=6I", data.raw[:24])[0] & 1 << _CAP_SYS_ADMIN)
+
+
+def install_filter(program: bytes) -> None:
+    """Put a seccomp filter (an array of `struct sock_filter`) on this process and all that it starts."""
+
+    class _Program(ctypes.Structure):
+        _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
+
+    kept = ctypes.create_string_buffer(program, len(program))
+    whole = _Program(len(program) // 8, ctypes.cast(kept, ctypes.c_void_p))
+    prctl(PR_SET_NO_NEW_PRIVS, 1)
+    address = ctypes.addressof(whole)
+    _checked(_libc.prctl(PR_SET_SECCOMP, ctypes.c_ulong(2), ctypes.c_ulong(address), 0, 0), "seccomp")
+
+
+# --- Landlock --------------------------------------------------------------------------------
+
+_READ = 1 << 0 | 1 << 2 | 1 << 3
+"""Execute, read files, read folders."""
+_READ_FILE = 1 << 0 | 1 << 2
+_ALL_OF = {1: (1 << 13) - 1, 2: (1 << 14) - 1, 3: (1 << 15) - 1, 4: (1 << 15) - 1}
+"""What a version of Landlock knows to forbid."""
+_ALL = (1 << 16) - 1
+
+
+def landlock_version() -> int:
+    """The version of the running kernel's Landlock; 0 where it has none."""
+    found = _libc.syscall(ctypes.c_long(_LANDLOCK), None, ctypes.c_size_t(0), ctypes.c_uint32(1))
+    return max(0, int(found))
+
+
+def landlock(readable: list[str]) -> None:
+    """Forbid this process, and all that it starts, every file but those below some folders, which it may
+    read; where the kernel knows of them, TCP, signals to others and their sockets too."""
+    version = landlock_version()
+    if version < 1:
+        raise OSError("the kernel has no Landlock")
+    files = _ALL_OF.get(version, _ALL)
+    attributes = struct.pack("=Q", files)
+    if version >= 4:
+        attributes += struct.pack("=Q", 3)
+    if version >= 6:
+        attributes += struct.pack("=Q", 3)
+    buffer = ctypes.create_string_buffer(attributes, len(attributes))
+    ruleset = _checked(
+        _libc.syscall(ctypes.c_long(_LANDLOCK), buffer, ctypes.c_size_t(len(attributes)), ctypes.c_uint32(0)),
+        "landlock_create_ruleset",
+    )
+    try:
+        for path in readable:
+            place = os.open(path, os.O_PATH | os.O_CLOEXEC)
+            try:
+                allowed = _READ if os.path.isdir(path) else _READ_FILE
+                rule = ctypes.create_string_buffer(struct.pack("=Qi", allowed, place), 12)
+                call = (ctypes.c_long(_LANDLOCK + 1), ctypes.c_int(ruleset), ctypes.c_int(1), rule)
+                _checked(_libc.syscall(*call, ctypes.c_uint32(0)), f"landlock_add_rule {path}")
+            finally:
+                os.close(place)
+        prctl(PR_SET_NO_NEW_PRIVS, 1)
+        call = (ctypes.c_long(_LANDLOCK + 2), ctypes.c_int(ruleset), ctypes.c_uint32(0))
+        _checked(_libc.syscall(*call), "landlock_restrict_self")
+    finally:
+        os.close(ruleset)

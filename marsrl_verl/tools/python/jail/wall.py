@@ -1,0 +1,147 @@
+"""The file system that sandboxes see: the interpreter and the system's libraries, read-only, nothing else."""
+
+from __future__ import annotations
+
+import os
+import re
+
+from . import kernel
+from .kernel import (
+    CLONE_NEWIPC,
+    CLONE_NEWNET,
+    CLONE_NEWNS,
+    CLONE_NEWUSER,
+    CLONE_NEWUTS,
+    MS_BIND,
+    MS_NODEV,
+    MS_NOSUID,
+    MS_PRIVATE,
+    MS_RDONLY,
+    MS_REC,
+    MS_REMOUNT,
+)
+
+SYSTEM = ("/usr", "/lib", "/lib64", "/lib32", "/libx32", "/bin", "/sbin")
+FILES = ("/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/localtime", "/etc/alternatives")
+DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
+INNER_ID = 1000
+"""The user of sandboxes in user namespaces."""
+_SCRATCH = "/tmp"
+_KEPT = {os.ST_NOSUID: kernel.MS_NOSUID, os.ST_NODEV: kernel.MS_NODEV, os.ST_NOEXEC: kernel.MS_NOEXEC,
+         os.ST_NOATIME: kernel.MS_NOATIME, os.ST_NODIRATIME: kernel.MS_NODIRATIME,
+         os.ST_RELATIME: kernel.MS_RELATIME}  # fmt: skip
+
+
+def shown(prefixes: list[str]) -> list[str]:
+    """The folders and files that programs may read, those that exist.
+
+    Args:
+        prefixes: where the interpreter and its packages are installed.
+
+    Raises:
+        OSError: an installation that holds the whole machine, or somebody's home.
+    """
+    homes = {"/", "/home", "/root", os.path.realpath(os.path.expanduser("~"))}
+    for prefix in prefixes:
+        if os.path.realpath(prefix) in homes:
+            raise OSError(f"the interpreter is installed in {prefix}, and programs must not read all of that")
+    found: list[str] = []
+    for path in (*SYSTEM, *prefixes, *FILES):
+        inside = any(path == one or path.startswith(f"{one}/") for one in found if not os.path.islink(one))
+        if os.path.lexists(path) and not inside:
+            found.append(path)
+    return found
+
+
+def build(readable: list[str]) -> tuple[int, bool]:
+    """Move this process behind the wall, into a mount, network, IPC and UTS namespace of its own.
+
+    Without root's capabilities in a user namespace too, in which this process has them.
+
+    Args:
+        readable: see `shown`.
+
+    Returns:
+        A descriptor of the machine's `/proc`, for this process and for supervisors alone; and whether this is
+        root without a user namespace.
+    """
+    proc = os.open("/proc", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    as_root = os.geteuid() == 0 and kernel.has_capabilities()
+    spaces = CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS
+    user, group = os.geteuid(), os.getegid()
+    kernel.unshare(spaces if as_root else spaces | CLONE_NEWUSER)
+    if not as_root:
+        write_maps(proc, user, group)
+    kernel.mount("none", "/", "", MS_REC | MS_PRIVATE)
+    entries = [_Entry(path) for path in readable]
+    entries += [_Entry(path, device=True) for path in DEVICES if os.path.exists(path)]
+    # What lies in /tmp is hidden by it, but held open.
+    kernel.mount("tmpfs", _SCRATCH, "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,mode=755")
+    for entry in entries:
+        entry.show()
+    for folder in ("/dev", "/tmp"):
+        os.makedirs(f"{_SCRATCH}{folder}", exist_ok=True)
+    os.symlink("/tmp", f"{_SCRATCH}/dev/shm")
+    kernel.pivot_root(_SCRATCH)
+    kernel.mount("none", "/", "", MS_BIND | MS_REMOUNT | MS_RDONLY | MS_NOSUID | MS_NODEV)
+    return proc, as_root
+
+
+def write_maps(proc: int, user: int, group: int) -> None:
+    """Give this process, in its new user namespace, the one user that it has there.
+
+    Args:
+        proc: descriptor of `/proc`.
+        user, group: its ids in the namespace outside.
+    """
+    for name, text in (
+        ("setgroups", "deny"),
+        ("uid_map", f"{INNER_ID} {user} 1"),
+        ("gid_map", f"{INNER_ID} {group} 1"),
+    ):
+        place = os.open(f"self/{name}", os.O_WRONLY | os.O_CLOEXEC, dir_fd=proc)
+        try:
+            os.write(place, text.encode())
+        finally:
+            os.close(place)
+
+
+class _Entry:
+    """A path that is to be seen behind the wall."""
+
+    def __init__(self, path: str, device: bool = False) -> None:
+        self.path, self.device = path, device
+        self.is_folder = os.path.isdir(path)
+        # /lib of merged systems is a link, whose target is shown too.
+        self.link = os.readlink(path) if self.is_folder and os.path.islink(path) else None
+        self.place = -1 if self.link else os.open(path, os.O_PATH | os.O_CLOEXEC)
+
+    def show(self) -> None:
+        target = f"{_SCRATCH}{self.path}"
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        if self.link is not None:
+            os.symlink(self.link, target)
+            return
+        if self.is_folder:
+            os.makedirs(target, exist_ok=True)
+        else:
+            open(target, "wb").close()
+        kernel.mount(f"/proc/self/fd/{self.place}", target, "", MS_BIND | MS_REC)
+        os.close(self.place)
+        for place in _mounts_below(target):
+            kept = os.statvfs(place).f_flag
+            flags = sum(flag for bit, flag in _KEPT.items() if kept & bit)
+            flags |= MS_NOSUID if self.device else MS_NOSUID | MS_NODEV
+            kernel.mount("none", place, "", flags | MS_BIND | MS_REMOUNT | MS_RDONLY)
+
+
+def _mounts_below(target: str) -> list[str]:
+    """A mount and those below it. Each has to be made read-only by itself."""
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
+        places = [_unescaped(line.split(" ")[4]) for line in lines]
+    below = [one for one in places if one == target or one.startswith(f"{target}/")]
+    return list(dict.fromkeys(below))
+
+
+def _unescaped(name: str) -> str:
+    return re.sub(r"\\(\d{3})", lambda found: chr(int(found[1], 8)), name)

@@ -1,0 +1,253 @@
+"""The client of a server of sandboxes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import struct
+import subprocess
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from marsrl_verl.tools.python.jail import sandbox, server
+from marsrl_verl.tools.python.jail.sandbox import Rules
+
+START_S = 60.0
+"""Most seconds until the server has imported what it is to preload."""
+READY_S = 30.0
+"""Most seconds until a sandbox is ready."""
+GRACE_S = 0.4
+"""After a program's time, until its supervisor is no longer waited for. It needs milliseconds."""
+_BOOT = "import sys; sys.path.insert(0, {folder!r}); from jail import {module}; {module}.main(*{arguments})"
+_ENVIRONMENT = {
+    "PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": "/tmp", "TMPDIR": "/tmp", "LANG": "C.UTF-8",
+    "LC_ALL": "C.UTF-8", "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1", "PYTHONSAFEPATH": "1",
+    "PYTHONNOUSERSITE": "1", "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "MKL_NUM_THREADS": "1",
+    "MPLBACKEND": "Agg",
+}  # fmt: skip
+"""All that a program finds in its environment."""
+
+
+class SandboxError(Exception):
+    """There is no sandbox, or it is gone; the message says how."""
+
+
+def boot_command(interpreter: str, folder: str, module: str, arguments: str = "[]") -> list[str]:
+    """A command that starts a module of `jail` with an interpreter that does not know this package."""
+    code = _BOOT.format(folder=folder, module=module, arguments=arguments)
+    return [interpreter, "-s", "-S", "-B", "-c", code]
+
+
+def jail_folder() -> str:
+    """The folder in which the package `jail` lies."""
+    return str(Path(__file__).resolve().parent)
+
+
+def clean_environment() -> dict[str, str]:
+    """What servers and programs are given in place of this process's environment."""
+    return dict(_ENVIRONMENT)
+
+
+@dataclass(slots=True, eq=False)
+class _Sandbox:
+    place: socket.socket
+    slot: int
+
+
+class SandboxPool:
+    """Sandboxes of one server, some of which are ready before they are needed. In one event loop.
+
+    Args:
+        rules: what holds for all of them.
+        interpreter: path of the server's.
+        warm: how many are ready.
+    """
+
+    def __init__(self, rules: Rules, interpreter: str, *, warm: int) -> None:
+        self._rules, self._interpreter, self._warm = rules, interpreter, warm
+        self._server: subprocess.Popen[bytes] | None = None
+        self._control: socket.socket | None = None
+        self._idle: deque[_Sandbox] = deque()
+        self._slots: set[int] = set()
+        self._starting = asyncio.Lock()
+        self.facts: Mapping[str, Any] = {}
+        """What the server said of itself."""
+        self.starts = 0
+        """How often a server was started."""
+
+    async def start(self) -> None:
+        """Start the server, and have sandboxes made ready.
+
+        Raises:
+            SandboxError: it can't keep the rules.
+        """
+        async with self._starting:
+            if self._server is None or self._server.poll() is not None:
+                self._drop_server()
+                await asyncio.to_thread(self._start_server)
+        self._fill()
+
+    async def run(self, code: str, seed: int) -> dict[str, Any]:
+        """Run a program; what its supervisor tells of it (`why`, `status`, `head`, `tail`, `left_out`).
+
+        Raises:
+            SandboxError: there was no sandbox to be had, or it was ended from outside.
+        """
+        one = await self._take()
+        try:
+            return await self._ask(one, {"code": code, "seed": seed})
+        finally:
+            self._give_up(one)
+            self._fill()
+
+    def close(self) -> None:
+        """End the server and all of its sandboxes."""
+        while self._idle:
+            self._give_up(self._idle.popleft())
+        self._drop_server()
+
+    # --- the server -----------------------------------------------------------------------------
+
+    def _start_server(self) -> None:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._server = subprocess.Popen(
+                boot_command(self._interpreter, jail_folder(), "server"),
+                stdin=theirs.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.PIPE,
+                cwd="/",
+                env=clean_environment(),
+                start_new_session=True,  # Ctrl-C is for the run
+            )
+        self._control, said = ours, b""
+        self.starts += 1
+        ours.settimeout(START_S)
+        try:
+            sandbox.send(ours, asdict(self._rules))
+            answer = sandbox.receive(ours)
+        except TimeoutError:
+            answer = {"failed": f"no start within {START_S:g} s"}
+        except OSError as error:
+            answer = {"failed": str(error)}
+        assert self._server.stderr is not None
+        if answer is None:
+            said = self._server.stderr.read()
+            lines = said.decode(errors="replace").strip().splitlines()
+            answer = {"failed": lines[-1] if lines else "it ended without a word"}
+        self._server.stderr.close()
+        if "failed" in answer:
+            self._drop_server()
+            raise SandboxError(str(answer["failed"]))
+        ours.setblocking(True)
+        self.facts = {name: value for name, value in answer.items() if name != "ready"}
+
+    def _drop_server(self) -> None:
+        served, self._server = self._server, None
+        if self._control is not None:
+            self._control.close()  # it ends with this
+            self._control = None
+        self._idle.clear()
+        self._slots.clear()
+        if served is not None:
+            try:
+                served.wait(timeout=2.0)
+            except subprocess.TimeoutExpired:
+                served.kill()
+                served.wait()
+
+    # --- sandboxes ------------------------------------------------------------------------------
+
+    def _fill(self) -> None:
+        while self._server is not None and len(self._idle) < self._warm:
+            try:
+                self._idle.append(self._ordered())
+            except SandboxError:
+                return  # the next call says so
+
+    def _ordered(self) -> _Sandbox:
+        """One that the server is to make ready."""
+        slot = next(number for number in range(len(self._slots) + 1) if number not in self._slots)
+        ours, theirs = socket.socketpair()
+        with theirs:
+            try:
+                if self._control is None:
+                    raise OSError("there is no server")
+                socket.send_fds(self._control, [server.message(server.BEGIN, slot)], [theirs.fileno()])
+            except OSError as error:
+                ours.close()
+                raise SandboxError(f"the server of sandboxes is gone: {error}") from error
+        ours.setblocking(False)
+        self._slots.add(slot)
+        return _Sandbox(ours, slot)
+
+    async def _take(self) -> _Sandbox:
+        """A sandbox that is ready."""
+        for _ in range(2):
+            one = self._idle.popleft() if self._idle else None
+            try:
+                if one is None:
+                    await self.start()
+                    one = self._idle.popleft() if self._idle else self._ordered()
+                answer = await _within(READY_S, _receive(one.place))
+            except SandboxError as error:
+                failure: Exception = error
+            else:
+                if answer.get("ready"):
+                    return one
+                failure = SandboxError(str(answer.get("failed", answer)))
+            if one is not None:
+                self._give_up(one)
+            if self._server is not None and self._server.poll() is not None:
+                self._drop_server()  # the second attempt starts another
+        raise failure
+
+    async def _ask(self, one: _Sandbox, request: Mapping[str, Any]) -> dict[str, Any]:
+        loop, data = asyncio.get_running_loop(), json.dumps(request).encode()
+
+        async def asked() -> dict[str, Any]:
+            await loop.sock_sendall(one.place, struct.pack("<I", len(data)) + data)
+            return await _receive(one.place)
+
+        return await _within(self._rules.timeout_s + GRACE_S, asked())
+
+    def _give_up(self, one: _Sandbox) -> None:
+        """End a sandbox, whatever it is doing. One that has ended is none the worse."""
+        one.place.close()  # a supervisor that reads ends everything with this
+        try:
+            if self._control is not None:
+                self._control.sendall(server.message(server.END, one.slot))
+        except OSError:
+            return  # there is no server, and so no sandbox
+        finally:
+            self._slots.discard(one.slot)
+
+
+async def _within(seconds: float, work: Any) -> dict[str, Any]:
+    try:
+        answer: dict[str, Any] = await asyncio.wait_for(work, seconds)
+    except (asyncio.TimeoutError, TimeoutError):
+        raise SandboxError(f"its supervisor said nothing within {seconds:g} s") from None
+    except OSError as error:
+        raise SandboxError(f"its supervisor is gone: {error}") from error
+    return answer
+
+
+async def _receive(place: socket.socket) -> dict[str, Any]:
+    head = await _exactly(place, 4)
+    found: dict[str, Any] = json.loads(await _exactly(place, struct.unpack("<I", head)[0]))
+    return found
+
+
+async def _exactly(place: socket.socket, count: int) -> bytes:
+    loop, parts = asyncio.get_running_loop(), bytearray()
+    while len(parts) < count:
+        chunk = await loop.sock_recv(place, count - len(parts))
+        if not chunk:
+            raise OSError("it closed the connection")
+        parts += chunk
+    return bytes(parts)
