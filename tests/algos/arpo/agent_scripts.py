@@ -1,5 +1,5 @@
-"""Agents without a model: what they write is a function of what they have read; tools whose answers take their
-time, in an order that a seed decides."""
+"""Agents without a model: what they write is a function of what they have read. Tools answer in an order that
+a seed decides."""
 
 from __future__ import annotations
 
@@ -70,7 +70,8 @@ Says = Callable[[int, int], str]
 
 @dataclass
 class AgentClient(ScriptedClient):
-    """Tells the two likeliest tokens, of which `?` is not sure; answers come in an order that a seed decides."""
+    """Tells the two likeliest tokens: `?` could have been another one. Answers come in an order that a seed
+    decides."""
 
     policy: Any = None
     says: Says = lambda k, turn: ""
