@@ -43,8 +43,8 @@ class ToolCall:
 
 @dataclass(frozen=True, slots=True)
 class ToolResult:
-    """What came of a call. A tool fills `text`, `outcome`, `cached` and `info`, and `truncated` where it has
-    cut the text itself; the toolbox fills the rest."""
+    """What came of a call. A tool fills `text`, `outcome`, `cached` and `info`, `truncated` where it has cut
+    the text itself, and `waited` where it had to get something ready; the toolbox fills the rest."""
 
     text: str
     """Hostile: as the tool gave it, at most `output_chars` characters (head and tail are kept)."""
@@ -52,7 +52,7 @@ class ToolResult:
     seconds: float = 0.0
     """Execution, all attempts, without waiting for a place."""
     waited: float = 0.0
-    """Seconds until a place was free."""
+    """Seconds until it began: for a place, and for what the tool itself had to get ready."""
     attempts: int = 1
     truncated: bool = False
     cached: bool = False
@@ -87,6 +87,8 @@ class Tool(Protocol):
     """Its settings (`marsrl.tools.<name>`)."""
     name: str
     """What the model calls."""
+    begin_s: float = 0.0
+    """Most seconds that a call may take to begin, beside `timeout_s`."""
 
     @classmethod
     def from_settings(cls, name: str, settings: Any, *, seed: int, secrets: Mapping[str, str]) -> Tool:

@@ -122,21 +122,22 @@ class Toolbox:
         async with place.free:
             began = time.monotonic()
             result = await self._attempts(place, call)
-            return replace(result, waited=began - asked)
+            return replace(result, waited=result.waited + began - asked)
 
     async def _attempts(self, place: _Place, call: ToolCall) -> ToolResult:
         """As many as it takes; the place is kept during pauses, so that a back end that is too busy is asked
         less."""
-        config, seconds = place.config, 0.0
+        config, seconds, waited = place.config, 0.0, 0.0
         for number in range(1, config.retries + 2):
             began = time.monotonic()
             result = await place.attempt(call)
-            seconds += time.monotonic() - began
+            seconds += time.monotonic() - began - result.waited
+            waited += result.waited
             if result.outcome is not ToolOutcome.FAILED or number > config.retries:
                 break
             share = 0.5 + 0.5 * derive_generator(self._seed, "tool pause", call.call_id, number).random()
             await asyncio.sleep(min(LONGEST_PAUSE_S, config.backoff_s * 2.0 ** (number - 1) * share))
-        return replace(result, seconds=seconds, attempts=number)
+        return replace(result, seconds=seconds, waited=waited, attempts=number)
 
 
 async def _start(place: _Place) -> ToolUnavailableError | None:
@@ -176,7 +177,8 @@ class _Place:
         """One attempt, whatever the tool does."""
         task = asyncio.ensure_future(self._guarded(call))
         try:
-            done, _ = await asyncio.wait({task}, timeout=self.config.timeout_s + GRACE_S)
+            limit = self.config.timeout_s + self.tool.begin_s + GRACE_S
+            done, _ = await asyncio.wait({task}, timeout=limit)
         except asyncio.CancelledError:
             await _end(task)
             raise

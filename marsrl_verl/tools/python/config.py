@@ -55,6 +55,8 @@ class RemoteConfig(Settings):
 class PythonConfig(ToolConfig):
     """A Python interpreter: a call runs a program and returns what it prints."""
 
+    places: int = limits(8, ge=1, le=100, why="a hundred sandboxes at most")
+    """Most programs at a time in each rollout worker; further ones wait."""
     timeout_s: float = limits(10.0, gt=0.0, le=3600.0, why="seconds, an hour at most")
     """Most seconds of a program by the clock. A call ends within a second more."""
     backend: Backend = Backend.LOCAL
@@ -85,8 +87,8 @@ class PythonConfig(ToolConfig):
     interpreter: str | None = Field(
         default=None, json_schema_extra={"needs": Needs("backend", Backend.LOCAL)}
     )
-    """Path of the interpreter, 3.10 or newer, whose packages programs can import; null: this environment's."""
-    warm: int = limits(4, ge=0, why="0 is none")
-    """Sandboxes that are ready before a program comes, at most `places`."""
+    """Path of an interpreter, 3.10 or newer, whose packages programs can import; null: this environment's."""
+    warm: int = limits(4, ge=0, le=20, why="0 is none, more than 20 are never needed")
+    """Sandboxes that are ready before a program comes."""
     remote: RemoteConfig = only_with(Needs("backend", Backend.REMOTE), RemoteConfig)
     """Settings of back end `remote`."""

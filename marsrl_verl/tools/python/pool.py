@@ -7,6 +7,7 @@ import json
 import socket
 import struct
 import subprocess
+import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -20,6 +21,8 @@ START_S = 60.0
 """Most seconds until the server has imported what it is to preload."""
 READY_S = 30.0
 """Most seconds until a sandbox is ready."""
+MOST = server.SLOTS // 2
+"""Most sandboxes at a time: a number is not given again at once."""
 GRACE_S = 0.4
 """After a program's time, until its supervisor is no longer waited for. It needs milliseconds."""
 _BOOT = "import sys; sys.path.insert(0, {folder!r}); from jail import {module}; {module}.main(*{arguments})"
@@ -68,11 +71,12 @@ class SandboxPool:
     """
 
     def __init__(self, rules: Rules, interpreter: str, *, warm: int) -> None:
-        self._rules, self._interpreter, self._warm = rules, interpreter, warm
+        self.rules, self._interpreter, self._warm = rules, interpreter, warm
         self._server: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._idle: deque[_Sandbox] = deque()
         self._slots: set[int] = set()
+        self._last_slot = 0
         self._starting = asyncio.Lock()
         self.facts: Mapping[str, Any] = {}
         """What the server said of itself."""
@@ -92,14 +96,17 @@ class SandboxPool:
         self._fill()
 
     async def run(self, code: str, seed: int) -> dict[str, Any]:
-        """Run a program; what its supervisor tells of it (`why`, `status`, `head`, `tail`, `left_out`).
+        """Run a program; what its supervisor tells of it (`why`, `status`, `head`, `tail`, `left_out`), and how
+        many seconds it took to have a sandbox (`waited`).
 
         Raises:
             SandboxError: there was no sandbox to be had, or it was ended from outside.
         """
+        asked = time.monotonic()
         one = await self._take()
+        waited = time.monotonic() - asked
         try:
-            return await self._ask(one, {"code": code, "seed": seed})
+            return {**await self._ask(one, {"code": code, "seed": seed}), "waited": waited}
         finally:
             self._give_up(one)
             self._fill()
@@ -128,7 +135,7 @@ class SandboxPool:
         self.starts += 1
         ours.settimeout(START_S)
         try:
-            sandbox.send(ours, asdict(self._rules))
+            sandbox.send(ours, asdict(self.rules))
             answer = sandbox.receive(ours)
         except TimeoutError:
             answer = {"failed": f"no start within {START_S:g} s"}
@@ -171,7 +178,11 @@ class SandboxPool:
 
     def _ordered(self) -> _Sandbox:
         """One that the server is to make ready."""
-        slot = next(number for number in range(len(self._slots) + 1) if number not in self._slots)
+        if len(self._slots) >= MOST:
+            raise SandboxError(f"there are {MOST} sandboxes already")
+        slot = self._last_slot
+        while slot == self._last_slot or slot in self._slots:
+            slot = (slot + 1) % (2 * MOST)
         ours, theirs = socket.socketpair()
         with theirs:
             try:
@@ -183,28 +194,33 @@ class SandboxPool:
                 raise SandboxError(f"the server of sandboxes is gone: {error}") from error
         ours.setblocking(False)
         self._slots.add(slot)
+        self._last_slot = slot
         return _Sandbox(ours, slot)
 
     async def _take(self) -> _Sandbox:
-        """A sandbox that is ready."""
-        for _ in range(2):
-            one = self._idle.popleft() if self._idle else None
+        """A sandbox that is ready; of two that are not, the second one's reason."""
+        for attempt in range(2):
             try:
-                if one is None:
-                    await self.start()
-                    one = self._idle.popleft() if self._idle else self._ordered()
-                answer = await _within(READY_S, _receive(one.place))
-            except SandboxError as error:
-                failure: Exception = error
-            else:
-                if answer.get("ready"):
-                    return one
-                failure = SandboxError(str(answer.get("failed", answer)))
-            if one is not None:
-                self._give_up(one)
-            if self._server is not None and self._server.poll() is not None:
-                self._drop_server()  # the second attempt starts another
-        raise failure
+                return await self._ready()
+            except SandboxError:
+                if attempt:
+                    raise
+                if self._server is not None and self._server.poll() is not None:
+                    self._drop_server()
+        raise AssertionError("unreachable")
+
+    async def _ready(self) -> _Sandbox:
+        if not self._idle:
+            await self.start()
+        one = self._idle.popleft() if self._idle else self._ordered()
+        try:
+            answer = await _within(READY_S, _receive(one.place))
+            if not answer.get("ready"):
+                raise SandboxError(str(answer.get("failed", answer)))
+        except BaseException:
+            self._give_up(one)
+            raise
+        return one
 
     async def _ask(self, one: _Sandbox, request: Mapping[str, Any]) -> dict[str, Any]:
         loop, data = asyncio.get_running_loop(), json.dumps(request).encode()
@@ -213,7 +229,7 @@ class SandboxPool:
             await loop.sock_sendall(one.place, struct.pack("<I", len(data)) + data)
             return await _receive(one.place)
 
-        return await _within(self._rules.timeout_s + GRACE_S, asked())
+        return await _within(self.rules.timeout_s + GRACE_S, asked())
 
     def _give_up(self, one: _Sandbox) -> None:
         """End a sandbox, whatever it is doing. One that has ended is none the worse."""

@@ -22,7 +22,7 @@ def run(source: str, seed: int, echo: bool) -> NoReturn:
 
     Args:
         source: its text.
-        seed: of the generators of `random` and of numpy, where that is loaded.
+        seed: of the generators of `random` and, where it is preloaded, of `numpy.random`.
         echo: print the value of a last line that is an expression.
     """
     sys.stdin = os.fdopen(0, encoding="utf-8", errors="replace", closefd=False)
@@ -33,9 +33,9 @@ def run(source: str, seed: int, echo: bool) -> NoReturn:
         setattr(sys, f"__{name}__", stream)
     sys.argv = [_NAME]
     random.seed(seed)
-    if "numpy" in sys.modules:
-        sys.modules["numpy"].random.seed(seed % 2**32)
-    status = 1
+    if "numpy.random" in sys.modules:
+        sys.modules["numpy.random"].seed(seed % 2**32)
+    status, end = 1, os._exit  # which the program may replace
     try:
         status = _finished(lambda: _execute(source, echo))
         # As the interpreter does at its end; whatever takes too long is ended from outside.
@@ -44,7 +44,7 @@ def run(source: str, seed: int, echo: bool) -> NoReturn:
         for stream in (sys.stdout, sys.stderr):
             status = _finished(stream.flush) or status
     finally:
-        os._exit(status)  # nothing of the server's clean-up, in whatever way this ended
+        end(status)  # nothing of the server's clean-up, in whatever way this ended
 
 
 def _execute(source: str, echo: bool) -> None:

@@ -87,6 +87,8 @@ class Site:
     """Root behind the wall, without a user namespace."""
     first_user: int | None = None
     """As root: the first of the users that programs run as, one per slot."""
+    address_space: int = 0
+    """Bytes of address space that the interpreter has by itself."""
 
 
 def send(place: socket.socket, message: dict[str, Any]) -> None:
@@ -185,7 +187,7 @@ class Supervisor:
             # What goes wrong in there is said where the program's output goes.
             os.dup2(output, 1)
             os.dup2(output, 2)
-            keep(rules, code, status, run_as, self._site.proc)
+            keep(rules, code, status, run_as, self._site.address_space)
 
     def _supervise(self, request: bytes, code: int, output: int, status: int) -> dict[str, Any] | None:
         """Hand the program over and wait until something has ended; None: nobody wants the answer."""
@@ -304,8 +306,10 @@ class Supervisor:
 
 def _content(folder: int, name: str) -> str:
     place = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
-    with open(place, encoding="ascii") as file:
-        return file.read()
+    try:
+        return os.read(place, 65536).decode("ascii", "replace")
+    finally:
+        os.close(place)
 
 
 def _written(descriptor: int, waiting: memoryview) -> memoryview:
@@ -330,14 +334,14 @@ def _reap(block: bool = False) -> bool:
 # --- inside --------------------------------------------------------------------------------
 
 
-def keep(rules: Rules, code: int, status: int, run_as: int | None, proc: int | None) -> NoReturn:
+def keep(rules: Rules, code: int, status: int, run_as: int | None, address_space: int) -> NoReturn:
     """Be the first process of a sandbox: start the program, wait for its end, tell it and end.
 
     Args:
         code: where the program comes from.
         status: where to say that it can come, and how it ended.
         run_as: the user of the program; None: the one that this is.
-        proc: descriptor of the machine's `/proc`; None: there is one at its place.
+        address_space: see `Site`.
     """
     try:
         kernel.end_with_parent()
@@ -346,7 +350,7 @@ def keep(rules: Rules, code: int, status: int, run_as: int | None, proc: int | N
             signal.signal(number, signal.SIG_IGN)
         child = os.fork()
         if child == 0:
-            _become_program(rules, code, status, run_as, proc)
+            _become_program(rules, code, status, run_as, address_space)
         os.close(code)
         for descriptor in (1, 2):
             os.close(descriptor)
@@ -359,11 +363,10 @@ def keep(rules: Rules, code: int, status: int, run_as: int | None, proc: int | N
         os._exit(0)
 
 
-def _become_program(rules: Rules, code: int, status: int, run_as: int | None, proc: int | None) -> NoReturn:
+def _become_program(rules: Rules, code: int, status: int, run_as: int | None, address_space: int) -> NoReturn:
     try:
         os.setsid()
         _take_standard_input()
-        address_space = _address_space(proc)
         kernel.drop_bounds()
         if run_as is not None:
             os.setgroups([])
@@ -403,10 +406,13 @@ def _take_standard_input() -> None:
     os.close(nothing)
 
 
-def _address_space(proc: int | None) -> int:
-    """Bytes of address space that the interpreter has by itself."""
-    folder = os.open("/proc", os.O_PATH | os.O_CLOEXEC) if proc is None else proc
-    return int(_content(folder, "self/statm").split()[0]) * resource.getpagesize()
+def address_space_of(proc: int) -> int:
+    """Bytes of address space that this process has.
+
+    Args:
+        proc: descriptor of `/proc`.
+    """
+    return int(_content(proc, "self/statm").split()[0]) * resource.getpagesize()
 
 
 def _limit(rules: Rules, address_space: int) -> None:
@@ -434,7 +440,7 @@ def main(arguments: list[str]) -> None:
     """A sandbox that a command has closed (`Rules.command`): the keeper in a fresh interpreter."""
     code, status, rules = int(arguments[0]), int(arguments[1]), Rules(**json.loads(arguments[2]))
     load(rules)
-    keep(rules, code, status, None, None)
+    keep(rules, code, status, None, address_space_of(os.open("/proc", os.O_PATH | os.O_CLOEXEC)))
 
 
 def load(rules: Rules) -> None:
@@ -447,5 +453,7 @@ def load(rules: Rules) -> None:
     sys.path += [one for one in rules.paths if one not in sys.path]
     for name in rules.preload:
         importlib.import_module(name)
+    if "numpy" in sys.modules:  # which imports this one when it is first asked for
+        importlib.import_module("numpy.random")
     gc.collect()
     gc.freeze()  # a collection in a program would copy every page of the modules

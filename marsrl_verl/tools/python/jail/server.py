@@ -24,7 +24,8 @@ BEGIN, END = b"+", b"x"
 _MESSAGE = struct.Struct("<cI")
 _USERS, _USERS_FEW = 1_879_048_192, 64_000
 """The first of the users that programs run as, where there are so many, and where there are not."""
-_SLOTS = 256
+SLOTS = 256
+"""Sandboxes are numbered below it."""
 
 
 def main() -> None:
@@ -63,9 +64,12 @@ def _ready(rules: Rules) -> tuple[Rules, Site]:
     else:
         proc = os.open("/proc", os.O_PATH | os.O_CLOEXEC)
         site = Site(proc, False, None if rules.kind == COMMAND or not _open_to_all(rules) else first_user)
+    if rules.alone:
+        rules = replace(rules, processes=0)
     if rules.kind != COMMAND:
         sandbox.load(rules)
         _check_threads(site.proc)
+        site.address_space = sandbox.address_space_of(site.proc)
     return rules, site
 
 
@@ -84,8 +88,8 @@ def _first_user() -> int | None:
     with open("/proc/self/uid_map", encoding="ascii") as lines:
         known = [tuple(map(int, line.split())) for line in lines]
     for first, groups in ((_USERS, 65_536), (_USERS_FEW, 4)):
-        if any(begin <= first and first + groups * _SLOTS <= begin + count for begin, _, count in known):
-            return first + os.getpid() % groups * _SLOTS
+        if any(begin <= first and first + groups * SLOTS <= begin + count for begin, _, count in known):
+            return first + os.getpid() % groups * SLOTS
     return None
 
 

@@ -1,0 +1,289 @@
+"""Which isolation a machine offers: each is tried, and a program inside tries to get out."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from marsrl_verl.tools.python.config import Isolation, PythonConfig
+from marsrl_verl.tools.python.jail import wall
+from marsrl_verl.tools.python.jail.sandbox import Rules
+from marsrl_verl.tools.python.pool import (
+    SandboxError,
+    SandboxPool,
+    boot_command,
+    clean_environment,
+    jail_folder,
+)
+
+_LAYOUT = (
+    "import json, os, sys, sysconfig; places = sysconfig.get_paths(); "
+    "print(json.dumps({'version': sys.version_info[:2], 'executable': os.path.realpath(sys.executable), "
+    "'prefixes': [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix], "
+    "'paths': [places['purelib'], places['platlib']]}))"
+)
+_LAYOUT_S = 30.0
+_MARGIN = 160
+"""Characters of an output that the mark in its middle may take."""
+
+
+class IsolationError(Exception):
+    """No isolation that will do; the message says why not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where an interpreter is installed."""
+
+    interpreter: str
+    prefixes: list[str]
+    paths: list[str]
+    """Folders of packages."""
+
+
+def layout_of(interpreter: str) -> Layout:
+    """Ask an interpreter.
+
+    Raises:
+        IsolationError: it can't be used.
+    """
+    command = [interpreter, "-I", "-c", _LAYOUT]
+    try:
+        answer = subprocess.run(
+            command, capture_output=True, text=True, timeout=_LAYOUT_S, check=True, stdin=subprocess.DEVNULL
+        )
+        found = json.loads(answer.stdout.splitlines()[-1])
+    except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
+        raise IsolationError(f"the interpreter {interpreter} can't be used: {error}") from error
+    if found["version"] < [3, 10]:
+        raise IsolationError(f"the interpreter {interpreter} is older than 3.10")
+    folder = os.path.dirname(found["executable"])
+    prefixes = [*found["prefixes"], *([] if folder.endswith("/bin") else [folder])]
+    return Layout(interpreter, list(dict.fromkeys(prefixes)), list(dict.fromkeys(found["paths"])))
+
+
+def rules_for(settings: PythonConfig, kind: Isolation, layout: Layout) -> Rules:
+    """The rules of a server's sandboxes."""
+    kept = max(64, settings.output_chars - _MARGIN)
+    readable = wall.shown(layout.prefixes)
+    return Rules(
+        kind=str(kind),
+        timeout_s=settings.timeout_s,
+        memory_mb=settings.memory_mb,
+        disk_mb=settings.disk_mb,
+        processes=settings.processes,
+        output_mb=settings.output_mb,
+        head=kept - kept // 2,
+        tail=kept // 2,
+        echo=settings.echo,
+        preload=list(settings.preload),
+        readable=readable,
+        paths=layout.paths,
+        command=_bubblewrap(settings, layout, readable) if kind is Isolation.BUBBLEWRAP else [],
+    )
+
+
+def _bubblewrap(settings: PythonConfig, layout: Layout, readable: Sequence[str]) -> list[str]:
+    """What starts an interpreter behind the same wall as `wall.build` makes."""
+    program = shutil.which("bwrap")
+    if program is None:
+        raise IsolationError("there is no command bwrap")
+    inside = "/jail"
+    words = [
+        program,
+        "--unshare-all",
+        "--unshare-user",
+        "--die-with-parent",
+        "--new-session",
+        "--cap-drop",
+        "ALL",
+    ]
+    words += ["--uid", str(wall.INNER_ID), "--gid", str(wall.INNER_ID), "--clearenv"]
+    for name, value in clean_environment().items():
+        words += ["--setenv", name, value]
+    for path in readable:
+        if os.path.islink(path) and os.path.isdir(path):
+            words += ["--symlink", os.readlink(path), path]
+        else:
+            words += ["--ro-bind", path, path]
+    words += [
+        "--ro-bind",
+        os.path.join(jail_folder(), "jail"),
+        f"{inside}/jail",
+        "--dev",
+        "/dev",
+        "--proc",
+        "/proc",
+    ]
+    words += ["--size", str(settings.disk_mb * 2**20), "--perms", "1777", "--tmpfs", "/tmp", "--chdir", "/"]
+    boot = boot_command(layout.interpreter, inside, "sandbox", "[sys.argv[1:]]")
+    return [*words, "--remount-ro", "/", "--", *boot]
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """A pool whose sandboxes keep what they promise."""
+
+    pool: SandboxPool
+    isolation: Isolation
+    facts: Mapping[str, Any]
+    passed_over: Mapping[str, str]
+    """By stronger kinds, why they are not to be had."""
+
+
+async def open_pool(settings: PythonConfig) -> Closed:
+    """The strongest isolation of those that will do.
+
+    Raises:
+        IsolationError: there is none.
+    """
+    wanted = list(Isolation) if settings.isolation is None else [settings.isolation]
+    kinds = [one for one in wanted if one.strength >= settings.min_isolation.strength]
+    layout = await asyncio.to_thread(layout_of, settings.interpreter or sys.executable)
+    reasons: dict[str, str] = {}
+    for kind in kinds:
+        try:
+            pool = await _tried(settings, kind, layout)
+        except (SandboxError, IsolationError, OSError) as error:
+            reasons[str(kind)] = str(error)
+            continue
+        return Closed(pool, kind, pool.facts, reasons)
+    if not kinds:
+        raise IsolationError(
+            f"isolation {settings.isolation} is weaker than min_isolation {settings.min_isolation}"
+        )
+    raise IsolationError("; ".join(f"{name}: {why}" for name, why in reasons.items()))
+
+
+async def _tried(settings: PythonConfig, kind: Isolation, layout: Layout) -> SandboxPool:
+    rules = rules_for(settings, kind, layout)
+    if kind is Isolation.BUBBLEWRAP and os.geteuid() == 0:
+        rules = replace(rules, processes=0)  # the kernel does not limit how many root has
+    pool = SandboxPool(rules, layout.interpreter, warm=settings.warm)
+    try:
+        await pool.start()
+        await _check(pool, kind)
+    except BaseException:
+        pool.close()
+        raise
+    return pool
+
+
+# --- does it hold? ------------------------------------------------------------------------------
+
+_ATTEMPTS = """
+import json, os, socket, sys
+found = {}
+def attempt(name, what):
+    try:
+        what()
+    except MemoryError:
+        return
+    except (OSError, ValueError):
+        return
+    found[name] = True
+def connect(kind):
+    socket.socket(kind, socket.SOCK_STREAM).close()
+def write():
+    with open(SECRET, "ab") as file:
+        file.write(b"changed")
+def fork():
+    children = []
+    try:
+        for _ in range(MOST + 2):
+            child = os.fork()
+            if child == 0:
+                os.close(hold[1])
+                os.read(hold[0], 1)
+                os._exit(0)
+            children.append(child)
+    finally:
+        os.close(hold[1])
+        os.close(hold[0])
+        for child in children:
+            os.waitpid(child, 0)
+hold = os.pipe()
+attempt("reads a file outside", lambda: open(SECRET, "rb").read())
+try:
+    write()
+except OSError:
+    pass
+attempt("lists the home folder", lambda: set(os.listdir(HOME)) - set(SHOWN) or os.listdir("/nowhere"))
+attempt("signals the process outside", lambda: os.kill(OUTSIDE, 0))
+attempt("opens a network socket", lambda: connect(socket.AF_INET))
+attempt("opens a network socket (IPv6)", lambda: connect(socket.AF_INET6))
+attempt("takes more memory than it may", lambda: bytearray((MEMORY + 64) * 2**20))
+attempt("starts more processes than it may", fork)
+if len(os.environ) > COUNT:
+    found["has the environment of the run"] = True
+print(json.dumps(sorted(found)))
+"""
+_SECRET = b"secret"
+_READS = frozenset({"reads a file outside", "lists the home folder"})
+"""What the system call filter alone does not prevent."""
+
+
+async def _check(pool: SandboxPool, kind: Isolation) -> None:
+    """Have a program try to get out.
+
+    Raises:
+        SandboxError: it could.
+    """
+    home = os.path.expanduser("~")
+    with _secret_file() as secret:
+        values = {
+            "SECRET": secret,
+            "HOME": home,
+            "SHOWN": [
+                one[len(home) + 1 :].split("/")[0] for one in pool.rules.readable if one.startswith(home)
+            ],
+            "OUTSIDE": os.getpid(),
+            "MEMORY": pool.rules.memory_mb,
+            "MOST": pool.facts.get("processes", 0),
+            "COUNT": len(clean_environment()) + 4,
+        }
+        head = "".join(f"{name} = {value!r}\n" for name, value in values.items())
+        answer = await pool.run(head + _ATTEMPTS, 0)
+        changed = Path(secret).read_bytes() != _SECRET
+    try:
+        found = set(json.loads(answer["head"].splitlines()[-1]))
+    except (ValueError, IndexError):
+        said = " ".join(f"{answer['head']} {answer['tail']}".split())
+        raise SandboxError(f"a first program did not run to its end ({answer['why']}): {said}") from None
+    if kind is Isolation.SECCOMP:
+        found -= _READS
+    if changed:
+        found.add("writes a file outside")
+    if found:
+        raise SandboxError(f"it does not hold: a program {', '.join(sorted(found))}")
+
+
+@contextlib.contextmanager
+def _secret_file() -> Any:
+    with tempfile.NamedTemporaryFile(prefix="marsrl-secret-") as file:
+        file.write(_SECRET)
+        file.flush()
+        os.chmod(file.name, 0o644)
+        yield file.name
+
+
+@asynccontextmanager
+async def probing() -> AsyncIterator[Closed]:
+    """The strongest isolation of this machine, without anything preloaded; for the doctor."""
+    settings = PythonConfig(target="python", preload=[], warm=0, min_isolation=Isolation.SECCOMP)
+    closed = await open_pool(settings)
+    try:
+        yield closed
+    finally:
+        closed.pool.close()

@@ -1,0 +1,152 @@
+"""The Python tool: a program in, what it prints out."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Mapping
+from typing import Any
+
+from marsrl_verl.core.seeding import derive_seed
+from marsrl_verl.core.sequence import Plain
+from marsrl_verl.tools.base import (
+    Tool,
+    ToolCall,
+    ToolOutcome,
+    ToolResult,
+    ToolUnavailableError,
+    function_schema,
+)
+from marsrl_verl.tools.python.config import Backend, PythonConfig
+from marsrl_verl.tools.python.isolation import Closed, IsolationError, open_pool
+from marsrl_verl.tools.python.pool import READY_S, SandboxError
+from marsrl_verl.tools.python.remote import RemoteRunner, read_remote_key
+
+_CODE = "code"
+_WHY = {
+    "timeout": "the program was ended after {timeout:g} s",
+    "memory": "the program was ended: it took more than {memory} MiB of memory",
+    "output": "the program was ended: it printed more than {output} MiB",
+    "killed": "the program was ended by the system",
+}
+
+
+class PythonTool(Tool):
+    """Runs programs in sandboxes of this node or on a server."""
+
+    Config = PythonConfig
+    begin_s = 2 * READY_S
+
+    def __init__(self, name: str, settings: PythonConfig, *, seed: int, key: str | None = None) -> None:
+        self.name, self._settings, self._seed = name, settings, seed
+        self._closed: Closed | None = None
+        self._remote: RemoteRunner | None = None
+        if settings.backend is Backend.REMOTE:
+            self._remote = RemoteRunner(settings, key)
+
+    @classmethod
+    def from_settings(
+        cls, name: str, settings: PythonConfig, *, seed: int, secrets: Mapping[str, str]
+    ) -> PythonTool:
+        """See `Tool`."""
+        return cls(name, settings, seed=seed, key=secrets.get("key"))
+
+    @classmethod
+    def read_secrets(cls, settings: PythonConfig) -> Mapping[str, str]:
+        """See `Tool`."""
+        key = read_remote_key(settings) if settings.backend is Backend.REMOTE else None
+        return {} if key is None else {"key": key}
+
+    def schema(self) -> Mapping[str, Any]:
+        """See `Tool`."""
+        description = (
+            "Run a Python program and read what it prints. Each call is a new program: nothing is kept from "
+            "earlier ones. There is no network."
+        )
+        shown = " The value of a last line that is an expression is printed." if self._settings.echo else ""
+        code = {"type": "string", "description": f"The program.{shown}"}
+        return function_schema(self.name, description, {_CODE: code}, (_CODE,))
+
+    async def start(self) -> None:
+        """See `Tool`."""
+        if self._remote is not None:
+            await self._remote.start()
+            return
+        try:
+            self._closed = await open_pool(self._settings)
+        except (IsolationError, SandboxError, OSError) as error:
+            raise ToolUnavailableError(
+                f"programs can't be isolated here as min_isolation = {self._settings.min_isolation} wants: "
+                f"{error}. Allow what is missing (docs/tools.md), set a lower min_isolation, or run them "
+                "elsewhere (backend=remote)."
+            ) from error
+
+    def about(self) -> Mapping[str, Plain]:
+        """See `Tool`."""
+        if self._closed is None:
+            return {"backend": str(self._settings.backend), "urls": list(self._settings.remote.urls)}
+        return {
+            "backend": str(self._settings.backend),
+            "isolation": str(self._closed.isolation),
+            **self._closed.facts,
+            "passed_over": dict(self._closed.passed_over),
+        }
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        """See `Tool`."""
+        code, most = call.arguments[_CODE], self._settings.code_chars
+        if len(code) > most:
+            note = f"the program has {len(code)} characters and was not run; {most} are the most"
+            return ToolResult(note, ToolOutcome.REFUSED)
+        if self._remote is not None:
+            return await self._remote.run(code, call.call_id)
+        if self._closed is None:
+            raise RuntimeError(f"the tool {self.name} was not started")
+        seed = derive_seed(self._seed, "python", call.call_id)
+        try:
+            answer = await self._closed.pool.run(code, seed)
+        except SandboxError as error:
+            note = f"{self.name} failed and gave no result."
+            return ToolResult(note, ToolOutcome.FAILED, info={"detail": str(error)})
+        return self._result(answer)
+
+    async def close(self) -> None:
+        """See `Tool`."""
+        if self._closed is not None:
+            self._closed.pool.close()
+        if self._remote is not None:
+            await self._remote.close()
+
+    def _result(self, answer: Mapping[str, Any]) -> ToolResult:
+        """What a supervisor tells, as a model reads it."""
+        settings, why, left_out = self._settings, str(answer["why"]), int(answer["left_out"])
+        text = str(answer["head"])
+        if left_out:
+            text += f"\n[… {left_out} bytes left out …]\n{answer['tail']}"
+        info: dict[str, Plain] = {"ended": why, "program_seconds": float(answer["seconds"])}
+        outcome = ToolOutcome.OK
+        if why == "ended":
+            outcome, note = _ending(answer["status"], info)
+        else:
+            outcome = ToolOutcome.TIMEOUT if why == "timeout" else ToolOutcome.ERROR
+            note = _WHY[why].format(
+                timeout=settings.timeout_s, memory=settings.memory_mb, output=settings.output_mb
+            )
+        if note:
+            text = f"{text.rstrip()}\n[{note}]".lstrip()
+        waited = float(answer["waited"])
+        return ToolResult(text.rstrip("\n"), outcome, waited=waited, truncated=left_out > 0, info=info)
+
+
+def _ending(status: int | None, info: dict[str, Plain]) -> tuple[ToolOutcome, str]:
+    """The outcome of a program that ended by itself, and what its output does not say."""
+    if status is None:
+        return ToolOutcome.ERROR, _WHY["killed"]
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
+        known = {one.value: one.name for one in signal.Signals}
+        info["signal"] = number
+        return ToolOutcome.ERROR, f"the program ended with {known.get(number, f'signal {number}')}"
+    code = os.waitstatus_to_exitcode(status)
+    info["exit_code"] = code
+    return (ToolOutcome.ERROR if code else ToolOutcome.OK), ""
