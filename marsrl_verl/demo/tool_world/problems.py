@@ -1,6 +1,6 @@
 """Problems that need tools: products of numbers (Python), facts of a generated corpus (search), and both.
 
-A fact is a number of three digits that is drawn for a made-up thing: nothing but the corpus tells it. Three
+A fact is a number of two digits that is drawn for a made-up thing: nothing but the corpus tells it. Three
 splits share no problem and no thing: the split of a thing is a hash of its name, that of a product a hash of
 its factors.
 """
@@ -23,10 +23,10 @@ PYTHON, SEARCH = "python", "search"
 """The tools, by the names that they are called by."""
 CONSONANTS, VOWELS = "bdfgklmnprstvz", "aeiou"
 SYLLABLES = tuple(consonant + vowel for consonant in CONSONANTS for vowel in VOWELS)
-_SYLLABLES_OF_A_NAME = 3
-ATTRIBUTES = ("price", "weight", "height", "speed")
-SMALLEST, LARGEST = 100, 999
-"""Facts and factors have three digits."""
+_SYLLABLES_OF_A_NAME = 2
+ATTRIBUTES = ("price", "weight")
+SMALLEST, LARGEST = 11, 99
+"""Facts and factors have two digits."""
 NAMES = 2400
 """Things in the world, those of the warm start included."""
 _SHARES = ((Split.WARM_START, 50), (Split.TRAIN, 35), (Split.HELD_OUT, 15))

@@ -1,4 +1,4 @@
-"""The tool world's tokenizer: digits are tokens of their own, and so are tags, syllables and fixed phrases.
+"""The tool world's tokenizer: two digits are a token, and so are tags, syllables and fixed phrases.
 
 Tags of the tag protocol are ordinary words, those of tool calls added tokens that are not special, as in
 Qwen's tokenizers. Any ASCII text survives encoding and decoding unchanged.
@@ -32,14 +32,14 @@ CALL_END = '"}}'
 WORDS = (
     *TAGS,
     *THOUGHTS,
-    *ATTRIBUTES,
+    *(f"{attribute} " for attribute in ATTRIBUTES),
     SEARCH_CALL,
     PYTHON_CALL,
     CALL_END,
     "Compute ",
     "What is ",
     "the ",
-    " of ",
+    "of ",
     " times ",
     "print(",
     "\\boxed{",
@@ -50,6 +50,8 @@ WORDS = (
     *(syllable.capitalize() for syllable in SYLLABLES),
 )
 _CHARACTERS = tuple(dict.fromkeys(string.digits + string.printable))
+_NUMBERS = tuple(f"{number:02d}" for number in range(100))
+"""Facts and factors are a token each; of a product two digits are, from the left."""
 
 CHAT_TEMPLATE = (
     "{%- if tools -%}"
@@ -67,9 +69,13 @@ CHAT_TEMPLATE = (
 
 def vocabulary() -> dict[str, int]:
     """Every token with its id."""
-    return {token: index for index, token in enumerate((*SPECIALS, *CALL_TAGS, *_CHARACTERS, *WORDS))}
+    return {
+        token: index for index, token in enumerate((*SPECIALS, *CALL_TAGS, *_CHARACTERS, *_NUMBERS, *WORDS))
+    }
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
     """The tokenizer as transformers knows it, chat template included."""
-    return assemble(vocabulary(), alternatives(WORDS), ROLE_MARKERS, CHAT_TEMPLATE, CALL_TAGS)
+    return assemble(
+        vocabulary(), rf"{alternatives(WORDS)}|[0-9]{{2}}", ROLE_MARKERS, CHAT_TEMPLATE, CALL_TAGS
+    )

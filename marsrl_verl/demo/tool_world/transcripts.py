@@ -31,6 +31,8 @@ from marsrl_verl.demo.tool_world.problems import (
 from marsrl_verl.settings.choices import Choice
 
 _MOST_CALLS = 6
+_MADE_UP = 0.1
+"""Loss weight of a guessed number, of which nothing can be learnt but that it is one."""
 
 
 class Protocol(Choice):
@@ -67,8 +69,8 @@ class Piece:
     """A part of a transcript."""
 
     text: str
-    learnt: bool
-    """Whether the policy writes it; other parts are read only."""
+    weight: float = 0.0
+    """What it counts in the loss: 1 where the policy writes it, 0 where it is read only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,17 +109,17 @@ class Writer:
         else:
             marks = words.ROLE_MARKERS
             shown = f"{marks['tool']}{text}{words.END}{marks['assistant']}"
-        self.pieces.append(Piece(shown, learnt=False))
+        self.pieces.append(Piece(shown))
 
     def answer(self, thought: str, number: int) -> None:
         """What it ends with."""
-        box = f"\\boxed{{{number}}}"
-        if self.protocol is Protocol.TAGS:
-            box = f"<answer>{box}</answer>"
-        self._own(f"{_thought(thought)}{box}{words.END}")
+        opened, closed = ("<answer>", "</answer>") if self.protocol is Protocol.TAGS else ("", "")
+        self._own(f"{_thought(thought)}{opened}\\boxed{{")
+        self._own(str(number), _MADE_UP if thought == words.GUESS else 1.0)
+        self._own(f"}}{closed}{words.END}")
 
-    def _own(self, text: str) -> None:
-        self.pieces.append(Piece(text, learnt=True))
+    def _own(self, text: str, weight: float = 1.0) -> None:
+        self.pieces.append(Piece(text, weight))
 
 
 def _thought(word: str) -> str:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import argparse
 import random
-import string
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -23,7 +22,15 @@ import torch
 from marsrl_verl.demo.learning import Learner, weighted_loss
 from marsrl_verl.demo.model import build_model
 from marsrl_verl.demo.problems import Split
-from marsrl_verl.demo.tool_world.problems import ATTRIBUTES, PYTHON, SEARCH, Drawer, draw_name, draw_number
+from marsrl_verl.demo.tool_world.problems import (
+    ATTRIBUTES,
+    PYTHON,
+    SEARCH,
+    Drawer,
+    document_text,
+    draw_name,
+    draw_number,
+)
 from marsrl_verl.demo.tool_world.tokenizer import build_tokenizer, vocabulary
 from marsrl_verl.demo.tool_world.transcripts import (
     DEFAULT_HABITS,
@@ -76,17 +83,16 @@ class ToolRecipe:
 
 
 def draw_drill(rng: random.Random) -> ToolTranscript:
-    """Things with numbers, then the numbers that are asked for, and words to repeat: looking up and copying,
-    with nothing to decide."""
-    things = {draw_name(rng): draw_number(rng) for _ in range(5)}
-    listed = ", ".join(f"{rng.choice(ATTRIBUTES)} {name} {value}" for name, value in things.items())
-    pieces = [Piece(f"{listed}\n", learnt=False)]
-    for name in rng.sample(list(things), 4):
-        pieces += [Piece(f"{name} ", learnt=False), Piece(f"{things[name]}\n", learnt=True)]
-    for _ in range(3):
-        digits = "".join(rng.choices(string.digits, k=rng.randint(3, 6)))
-        text = rng.choice((digits, draw_name(rng)))
-        pieces += [Piece(f"{text}=", learnt=False), Piece(f"{text}\n", learnt=True)]
+    """What a search finds, then the numbers of each attribute in another order, and names and numbers to
+    repeat: looking up and copying, with nothing to decide."""
+    pieces: list[Piece] = []
+    for _ in range(2):
+        values = {attribute: draw_number(rng) for attribute in ATTRIBUTES}
+        pieces.append(Piece(f"Page 1 ({draw_name(rng)}): {document_text(values)}\n"))
+        for attribute in rng.sample(ATTRIBUTES, len(ATTRIBUTES)):
+            pieces += [Piece(f"{attribute} "), Piece(str(values[attribute]), 1.0), Piece("\n")]
+        number, name = str(draw_number(rng) * draw_number(rng)), draw_name(rng)
+        pieces += [Piece(f"{name}{number}={name[:2]}"), Piece(f"{name[2:]}{number}", 1.0), Piece("\n")]
     return ToolTranscript((), tuple(pieces), Protocol.TAGS)
 
 
@@ -97,7 +103,7 @@ class TranscriptEncoder:
         self.tokenizer = tokenizer
 
     def encode(self, transcripts: Sequence[ToolTranscript]) -> tuple[torch.Tensor, torch.Tensor]:
-        """Right-padded ids and loss weights, both (len(transcripts), T): 1 for what the policy writes."""
+        """Right-padded ids and loss weights, both (len(transcripts), T)."""
         rows = [self._row(one) for one in transcripts]
         width = max(len(ids) for ids, _ in rows)
         ids_BT = torch.full((len(rows), width), self.tokenizer.pad_token_id)
@@ -110,12 +116,12 @@ class TranscriptEncoder:
     def _row(self, one: ToolTranscript) -> tuple[list[int], list[float]]:
         prompt = self.prompt(one)
         texts = self.tokenizer([prompt, *(piece.text for piece in one.pieces)], add_special_tokens=False)
-        learnt = [False, *(piece.learnt for piece in one.pieces)]
+        counts = [0.0, *(piece.weight for piece in one.pieces)]
         ids: list[int] = []
         weights: list[float] = []
-        for part, own in zip(texts.input_ids, learnt, strict=True):
+        for part, count in zip(texts.input_ids, counts, strict=True):
             ids += part
-            weights += [float(own)] * len(part)
+            weights += [count] * len(part)
         return ids, weights
 
     def prompt(self, one: ToolTranscript) -> str:
