@@ -56,7 +56,7 @@ def token_advantages(
         values: (B,) what each row is worth in its group, 0 on average (`core.advantages.group_relative`).
         attribution: of shared tokens.
     """
-    if attribution is Attribution.SOFT:
+    if attribution is Attribution.SOFT or not len(rows):
         return rows.spread(values.astype(np.float32))
     runs = _runs(rows)
     # A row passes through a node once, so that its runs there are rows below it.

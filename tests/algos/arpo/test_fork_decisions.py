@@ -78,8 +78,8 @@ def completion(top_ids, top, ids, own) -> Completion:
 
 
 def test_entropy_of_the_whole_distribution():
-    """p = (1/2, 1/4) and 1/4 on the other two of four tokens: between both extremes, one token with 1/4 (1.0397)
-    and two with 1/8 (1.2130)."""
+    """p = (1/2, 1/4), and 1/4 on the other two of four tokens: between one of them with 1/4 and both with
+    1/8."""
     found = token_entropies(completion([[0, 1]], [[0.5, 0.25]], [0], [0.5]), EntropyOf.RESULT, 4)
     low = 0.5 * math.log(2) + 2 * 0.25 * math.log(4)
     high = 0.5 * math.log(2) + 0.25 * math.log(4) + 2 * 0.125 * math.log(8)

@@ -15,15 +15,13 @@ from agent_scripts import (
     ChatClient,
     FakeTools,
     Tokenizer,
-    agent_request,
     call,
-    config,
     ends,
-    runner_settings,
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted_client import run_once, run_rounds
+from tree_groups import agent_request, config, runner_settings
 
 from marsrl_verl.algos.arpo.nodes import NODE
 from marsrl_verl.core.sequence import TURN, equal_sequences

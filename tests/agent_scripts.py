@@ -1,5 +1,5 @@
-"""Agents without a model: what they write is a function of what they have read; tools whose answers take their
-time, in an order that a seed decides."""
+"""Agents without a model: what they write is a function of what they have read. Tools answer in an order that
+a seed decides."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ import re
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from fake_tokenizers import AddedTokens
 from scripted_client import CharacterTokenizer, ScriptedClient
 
-from marsrl_verl.algos.arpo.config import BranchingConfig, Config
-from marsrl_verl.algos.arpo.rollout import PROGRAM
-from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
+from marsrl_verl.core.request import Sampling
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.rollout.generation import TopLogProbs
@@ -33,7 +31,11 @@ def schema(name: str, argument: str = "code") -> Mapping[str, Any]:
 
 
 class Tokenizer(CharacterTokenizer):
-    """Whose vocabulary does not grow."""
+    """Whose vocabulary does not grow, and whose end of turn is a control token."""
+
+    def __init__(self, size: int = 1) -> None:
+        super().__init__(size)
+        AddedTokens.__init__(self, ("<|turn|>", "<think>", "</s>"))
 
     def __len__(self) -> int:
         return sys.maxunicode + 1000
@@ -70,7 +72,8 @@ Says = Callable[[int, int], str]
 
 @dataclass
 class AgentClient(ScriptedClient):
-    """Tells the two likeliest tokens, of which `?` is not sure; answers come in an order that a seed decides."""
+    """Tells the two likeliest tokens: `?` could have been another one. Answers come in an order that a seed
+    decides."""
 
     policy: Any = None
     says: Says = lambda k, turn: ""
@@ -100,22 +103,6 @@ class AgentClient(ScriptedClient):
         likeliest = np.where(unsure, 0.5, 0.99)[:, None]
         log_probs = np.log(np.concatenate([likeliest, 0.99 - likeliest + 1e-9], axis=1))
         return TopLogProbs(np.zeros(log_probs.shape, np.int32), log_probs.astype(np.float32))
-
-
-def config(**more: Any) -> Config:
-    branching = {"entropy_tokens": 4, "top_log_probs": 2, **more.pop("branching", {})}
-    return Config(**{"group_size": 8, "result_tokens": 60, "branching": BranchingConfig(**branching), **more})
-
-
-def runner_settings(one: Config, tools: Any, **more: Any) -> dict[str, Any]:
-    """What a runner is given beside its client."""
-    return {"settings": SimpleNamespace(algo=one), "tools": tools, **more}
-
-
-def agent_request(n: int = 8, **more: Any) -> RolloutRequest:
-    messages = ({"role": "user", "content": "1+1"},)
-    problem = Problem("p1", "1+1", "2")
-    return RolloutRequest("p1/agent/0", problem, "agent", "solver", messages, n, PROGRAM, **more)
 
 
 def call(name: str, text: str) -> str:
