@@ -54,13 +54,13 @@ TOOLS = tuple({"type": "function", "function": {"name": name}} for name in (PYTH
 class ToolRecipe:
     """How the warm start is trained."""
 
-    drill_steps: int = 120
+    drill_steps: int = 150
     """The first steps hold drills alone: copying is learnt before there is anything to decide."""
     drills: int = 48
     """Drills in each of the first steps, and a quarter of them in each of the others."""
     careful_steps: int = 430
     """Then come transcripts of the careful way alone, in which every token can be told."""
-    steps: int = 250
+    steps: int = 200
     """The last steps, in which habits are picked up."""
     transcripts: int = 20
     """Of each protocol in each step after the drills."""
@@ -87,15 +87,17 @@ class ToolRecipe:
 
 
 def draw_drill(rng: random.Random) -> ToolTranscript:
-    """What a search finds, then the numbers of each attribute in another order, and names and numbers to
-    repeat: looking up and copying, with nothing to decide."""
+    """What is asked about, what a search finds, a product; then each of them once more: looking up and
+    copying, with nothing to decide."""
     pieces: list[Piece] = []
     for _ in range(2):
+        name, asked = draw_name(rng), rng.choice(ATTRIBUTES)
+        pieces += [Piece(f"the {asked} of {name}\n{asked} "), Piece(name, 1.0), Piece("\n")]
         values = {attribute: draw_number(rng) for attribute in ATTRIBUTES}
-        pieces.append(Piece(f"Page 1 ({draw_name(rng)}): {document_text(values)}\n"))
+        pieces.append(Piece(f"Page 1 ({name}): {document_text(values)}\n"))
         for attribute in rng.sample(ATTRIBUTES, len(ATTRIBUTES)):
             pieces += [Piece(f"{attribute} "), Piece(str(values[attribute]), 1.0), Piece("\n")]
-        number, name = str(draw_number(rng) * draw_number(rng)), draw_name(rng)
+        number = str(draw_number(rng) * draw_number(rng))
         pieces += [Piece(f"{name}{number}={name[:2]}"), Piece(f"{name[2:]}{number}", 1.0), Piece("\n")]
     return ToolTranscript((), tuple(pieces), Protocol.TAGS)
 

@@ -70,7 +70,7 @@ def test_a_problem_belongs_to_its_split(seed, split):
 def test_splits_share_no_thing():
     found = {split: set(names(split)) for split in Split}
     assert sum(map(len, found.values())) == len(set.union(*found.values()))
-    assert all(len(one) > 200 for one in found.values())
+    assert all(len(one) > 100 for one in found.values())
 
 
 def test_generation_is_a_function_of_its_arguments():
