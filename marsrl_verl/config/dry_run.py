@@ -82,6 +82,7 @@ def _head(ctx: Context, composed: Composed) -> list[str]:
         f"  model {ctx.get('actor_rollout_ref.model.path')}",
         f"  prompts {ctx.settings.prompts.target}",
         *_rewards(ctx),
+        *(f"  tool {name}: {one.target}" for name, one in ctx.settings.tools.items()),
         f"  output {ctx.settings.run.output_dir}",
     ]
 

@@ -46,6 +46,7 @@ ACTS = (
     "marsrl.policies.*.endpoint.api_key_file",
     "marsrl.policies.*.endpoint.timeout_s", "marsrl.policies.*.endpoint.max_concurrent_requests",
     "marsrl.policies.*.endpoint.retries", "marsrl.policies.*.endpoint.backoff_s",
+    "marsrl.tools.*.places", "marsrl.tools.*.retries", "marsrl.tools.*.backoff_s",
     # Loss, optimizer, sizes of batches, how the ranks and the engine compute.
     "actor_rollout_ref.actor", "actor_rollout_ref.ref", "actor_rollout_ref.rollout",
     "actor_rollout_ref.nccl_timeout",
@@ -69,6 +70,7 @@ ACTS = (
 FOLDER = (
     "data.val_files", "data.val_max_samples", "trainer.default_local_dir",
     "marsrl.evaluation", "marsrl.prompts", "marsrl.reward", "marsrl.roles", "marsrl.policies",
+    "marsrl.tools",
     "reward.custom_reward_function", "custom_reward_function",
 )  # fmt: skip
 
@@ -100,8 +102,8 @@ _RULES: dict[str, Rule] = {
     **dict.fromkeys(FOLDER, Rule.FOLDER),
     **dict.fromkeys(ACTS, Rule.ACTS),
 }
-_NAMED = ("reward", "roles", "policies")
-"""Nodes of ours with an entry for each role or policy."""
+_NAMED = ("reward", "roles", "policies", "tools")
+"""Nodes of ours with an entry for each role, policy or tool."""
 _REFERENCE = re.compile(r"\$\{(?:oc\.select:)?(\.?[A-Za-z_][\w.]*)\s*[,}]")
 
 
@@ -115,7 +117,7 @@ def rule_of(key: str, method: type[Method] | None = None) -> Rule | None:
     if method is not None and parts[:2] == ["marsrl", "algo"] and parts[2:3] and parts[2] in method.resumable:
         return Rule.ACTS
     if parts[0] == "marsrl" and parts[1:2] and parts[1] in _NAMED and len(parts) > 3:
-        parts[2] = "*"  # whatever the role or policy
+        parts[2] = "*"  # whatever the role, policy or tool
     for depth in range(len(parts), 0, -1):
         if (rule := _RULES.get(".".join(parts[:depth]))) is not None:
             return rule

@@ -33,6 +33,8 @@ from marsrl_verl.settings.declaration import (
 from marsrl_verl.settings.evaluation import EvaluationConfig
 from marsrl_verl.settings.issues import ConfigError, ConfigIssue, did_you_mean
 from marsrl_verl.settings.reading import converted, defaults, find_issues, unknown_key
+from marsrl_verl.tools.base import ToolConfig
+from marsrl_verl.tools.registry import tool_config
 
 _SILENT = "shorter than that, a working engine may be silent"
 
@@ -195,6 +197,9 @@ class MarsRLConfig(Settings):
     its own for each of them, named as the role (`lora_per_role`)."""
     policies: dict[str, PolicyConfig] = Field(default_factory=dict)
     """Further policies, by name."""
+    tools: dict[str, SerializeAsAny[ToolConfig]] = Field(default_factory=dict)
+    """The tools that rollouts may call, by the names that the model calls them by. Which settings a tool has
+    is said by its class (`target`)."""
     pipeline: PipelineConfig = Field(default_factory=PipelineConfig)
     """What is decoded when."""
     training: TrainingConfig = Field(default_factory=TrainingConfig)
@@ -262,8 +267,16 @@ def node_issues(
         unknown: the message for a key that does not exist.
     """
     algo: Any = node.get("algo")
-    rest = {**node, "algo": MethodConfig(name=""), "evaluation": EvaluationConfig()}
+    rest = {**node, "algo": MethodConfig(name=""), "evaluation": EvaluationConfig(), **_without_tools(node)}
     issues = find_issues(MarsRLConfig, rest, "marsrl", kinds_only=kinds_only, unknown=unknown)
+    for name, entry in _tools(node).items():
+        try:
+            kind: type[Settings] = tool_config(name, entry)
+        except ConfigError as error:
+            issues += error.problems
+            continue
+        key = f"marsrl.tools.{name}"
+        issues += find_issues(kind, dict(entry), key, kinds_only=kinds_only, unknown=unknown)
     try:
         cls = chosen_method(algo)
     except ConfigError as error:
@@ -301,8 +314,27 @@ BY_ROLE: dict[str, type[Settings]] = {"roles": RoleSampling, "reward": RewardSpe
 """Nodes that have an entry for each role of the method."""
 DEFAULT = "default"
 """In presets, an entry for all roles."""
-BY_NAME: dict[str, type[Settings]] = {**BY_ROLE, "policies": PolicyConfig}
+BY_NAME: dict[str, type[Settings]] = {**BY_ROLE, "policies": PolicyConfig, "tools": ToolConfig}
 """Nodes of entries."""
+
+
+def _tools(node: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
+    """The entries of `marsrl.tools` that say whose settings they are."""
+    given = node.get("tools")
+    entries = given.items() if isinstance(given, Mapping) else ()
+    return {
+        str(name): one
+        for name, one in entries
+        if isinstance(one, Mapping) and "${" not in str(one.get("target"))
+    }
+
+
+def _without_tools(node: Mapping[str, Any]) -> dict[str, Any]:
+    """What is no entry of `marsrl.tools` at all. (A target that is not resolved yet says nothing.)"""
+    given = node.get("tools", {})
+    if not isinstance(given, Mapping):
+        return {"tools": given}
+    return {"tools": {name: one for name, one in given.items() if not isinstance(one, Mapping)}}
 
 
 def _role_issues(name: str, node: Any, roles: tuple[str, ...]) -> list[ConfigIssue]:
@@ -349,6 +381,9 @@ def with_defaults(node: dict[str, Any]) -> dict[str, Any]:
         filled[name] = {**entries, **{role: one for role, one in given.items() if role not in left}}
     if isinstance(given := node.get("policies", {}), dict):
         filled["policies"] = {name: _filled(defaults(PolicyConfig), one) for name, one in given.items()}
+    if own := _tools(node):
+        given = {name: _filled(defaults(tool_config(name, one)), one) for name, one in own.items()}
+        filled["tools"] = {**node["tools"], **given}
     return filled
 
 
@@ -452,7 +487,10 @@ def converted_node(node: dict[str, Any]) -> dict[str, Any]:
     nothing about their kinds."""
     kinds = method_nodes(chosen_method(node["algo"]))
     own = {name: converted(kind, node[name]) for name, kind in kinds.items()}
-    rest = {**node, "algo": MethodConfig(name=""), "evaluation": EvaluationConfig()}
+    if tools := _tools(node):
+        given = {name: converted(tool_config(name, one), dict(one)) for name, one in tools.items()}
+        own["tools"] = {**node["tools"], **given}
+    rest = {**node, "algo": MethodConfig(name=""), "evaluation": EvaluationConfig(), **_without_tools(node)}
     return {**converted(MarsRLConfig, rest), **own}
 
 
@@ -466,5 +504,7 @@ def read_settings(node: dict[str, Any]) -> MarsRLConfig:
         raise ConfigError(issues)
     node = with_defaults(node)
     kinds = method_nodes(chosen_method(node["algo"]))
-    own = {name: kind.model_validate(node[name]) for name, kind in kinds.items()}
+    own: dict[str, Any] = {name: kind.model_validate(node[name]) for name, kind in kinds.items()}
+    tools = _tools(node)
+    own["tools"] = {name: tool_config(name, one).model_validate(one) for name, one in tools.items()}
     return MarsRLConfig.model_validate({**node, **own})

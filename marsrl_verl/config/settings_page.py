@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from marsrl_verl.algos.registry import installed_methods, method_class
@@ -15,6 +15,7 @@ from marsrl_verl.config.schema import BY_NAME, BY_ROLE, MarsRLConfig, RootSettin
 from marsrl_verl.settings.declaration import UNSET, MethodConfig, Settings
 from marsrl_verl.settings.evaluation import EvaluationConfig
 from marsrl_verl.settings.reading import Declared, declared
+from marsrl_verl.tools.registry import installed_tools
 
 _HEAD = """\
 # Settings
@@ -31,7 +32,7 @@ def page(methods: Iterable[str]) -> str:
     Args:
         methods: names of the methods whose settings it has.
     """
-    parts = [_HEAD, _section("Root keys", RootSettings, ""), _own_values(), *_nodes()]
+    parts = [_HEAD, _section("Root keys", RootSettings, ""), _own_values(), *_nodes(), *_tools()]
     for name in methods:
         method = method_class(name)
         parts.append(_section(f"`marsrl.algo` with `name: {name}`", method.Config, "marsrl.algo"))
@@ -61,6 +62,13 @@ def _nodes() -> list[str]:
         usual = None if field.is_required() else field.get_default(call_default_factory=True)
         sections.append(_section(f"`marsrl.{name}`", kind, f"marsrl.{name}", usual))
     return sections
+
+
+def _tools() -> Iterator[str]:
+    """The built-in tools' settings."""
+    for target, tool in installed_tools().items():
+        title = f"`marsrl.tools.<name>` with `target: {target}`"
+        yield _section(title, tool.Config, "marsrl.tools.<name>")
 
 
 def _section(

@@ -3,6 +3,7 @@
 run.json                 marks the folder as a run's: format version, when it was created
 .lock                    held by the process that writes here (run_lock)
 config.yaml              the resolved configuration
+tools.json               what the rollouts' tools said of themselves when the run was started last
 metrics.jsonl            one line per training step (metrics_log)
 metrics.replaced.jsonl   lines that a resumed run made obsolete
 rollouts/step_N.jsonl    every trajectory of step N (rollout_log)
@@ -224,6 +225,10 @@ class RunFolder:
             write_atomic(free_name(self.path, "config", ".yaml"), earlier)
         write_atomic(self.config_path, yaml)
         return self.config_path
+
+    def write_tools(self, tools: Mapping[str, object]) -> None:
+        """Write `tools.json`: by tool, what it says of itself."""
+        write_json_atomic(self.path / "tools.json", dict(tools))
 
     def append_metrics(
         self, step: int, metrics: Mapping[str, float], timings: Mapping[str, float] | None = None

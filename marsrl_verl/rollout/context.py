@@ -14,7 +14,25 @@ from marsrl_verl.core.sequence import Sequence as TokenSequence
 from marsrl_verl.core.trajectory import RewardResult, RolloutOutput, Trajectory
 from marsrl_verl.rollout.conversation import Conversation
 from marsrl_verl.rollout.tool_protocol.chat import TurnParser
-from marsrl_verl.tools.toolbox import Toolbox
+from marsrl_verl.tools.base import ToolCall, ToolResult
+
+
+class Tools(Protocol):
+    """The tools that a rollout program may call (`marsrl.tools`)."""
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What can be called; empty in a run without tools."""
+        ...
+
+    @property
+    def schemas(self) -> tuple[Mapping[str, Any], ...]:
+        """The OpenAI schemas, for chat templates."""
+        ...
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        """Do one call. Whatever goes wrong is its result."""
+        ...
 
 
 class RolloutContext(Protocol):
@@ -26,11 +44,6 @@ class RolloutContext(Protocol):
     def vocab_size(self) -> int:
         """Tokens that can be sampled: with it, entropies of the likeliest tokens are bounded
         (`rollout.entropy`)."""
-        ...
-
-    @property
-    def tools(self) -> Toolbox:
-        """The tools of `marsrl.tools`."""
         ...
 
     def policy(self, role: str) -> Policy:
@@ -75,6 +88,11 @@ class RolloutContext(Protocol):
         """One answer of a policy of which only text is known."""
         ...
 
+    @property
+    def tools(self) -> Tools:
+        """The tools of this worker. A program whose class says `calls_tools` may have some."""
+        ...
+
     async def score(self, trajectories: Sequence[Trajectory]) -> list[RewardResult]:
         """The rewards of ended trajectories of this request."""
         ...
@@ -89,11 +107,12 @@ class Rollout(Protocol):
 
     Built once per worker: by `from_settings(settings)`, where its class has that, from the `marsrl` node (its
     method's settings are `settings.algo`); else without arguments. Its class says what it supports by the
-    attributes `pauses` and `grows`; one that is left out is False.
+    attributes `pauses`, `grows` and `calls_tools`; one that is left out is False.
 
     `pauses`: it goes on with `request.resume`, so that responses may take several rounds
     (`marsrl.pipeline.max_segments`). `grows`: it begins trajectories in later rounds
-    (`RolloutOutput.state`), so that parts of a group say nothing about the whole.
+    (`RolloutOutput.state`), so that parts of a group say nothing about the whole. `calls_tools`: it calls
+    `context.tools`, so that `marsrl.tools` has an effect.
     """
 
     async def run(self, request: RolloutRequest, context: RolloutContext) -> RolloutOutput:

@@ -7,7 +7,7 @@ import importlib
 import traceback
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from marsrl_verl.rollout.generation import Completion, Decoding, EngineUnavailab
 from marsrl_verl.rollout.sampler import RoundTokens, Sampler
 from marsrl_verl.rollout.single_call import SingleCall
 from marsrl_verl.rollout.tool_protocol.chat import TurnParser
+from marsrl_verl.tools.base import ToolCall, ToolResult
 from marsrl_verl.tools.toolbox import EMPTY, Toolbox
 
 BUILT_IN: Mapping[str, Callable[[], Rollout]] = {"single_call": SingleCall}
@@ -91,14 +92,14 @@ class RolloutRunner:
     """By policy: who answers for those of which only text is known."""
     template_builder: Callable[[], TemplateBuilder] | None = None
     """Makes what lets chats grow, when the first one does."""
-    tools: Toolbox = EMPTY
-    """What programs can call."""
     turn_parser: Callable[[str], TurnParser] | None = None
     """Makes what reads the tool calls of a chat template's format, by the format's name."""
     programs: Mapping[str, Callable[[], Rollout]] = field(default_factory=lambda: BUILT_IN)
     seed: int = 0
     settings: Any = None
     """The `marsrl` node, which programs are built with."""
+    tools: Toolbox = EMPTY
+    """Started."""
     _running: dict[str, Rollout] = field(default_factory=dict, init=False)
     _builder: TemplateBuilder | None = field(default=None, init=False)
     _parsers: dict[str, TurnParser] = field(default_factory=dict, init=False)
@@ -250,11 +251,6 @@ class RequestContext:
             client = self._runner.client
             return await client.generate(policy, prompt_ids, decoding, session=session, name=name, n=n)
 
-    @property
-    def tools(self) -> Toolbox:
-        """See `RolloutContext`."""
-        return self._runner.tools
-
     def policy(self, role: str) -> Policy:
         """See `RolloutContext`."""
         return self._runner.policies.of(role)
@@ -331,6 +327,11 @@ class RequestContext:
             tokens=self._tokens.__getitem__,
         )
 
+    @property
+    def tools(self) -> _RequestTools:
+        """See `RolloutContext`."""
+        return _RequestTools(self._runner.tools, self._asking)
+
     async def chat(self, k: int, role: str, messages: Sequence[Message]) -> Trajectory:
         """See `RolloutContext`."""
         name = self.policy(role).name
@@ -354,3 +355,23 @@ class RequestContext:
     def rng(self, *names: str | int) -> np.random.Generator:
         """See `RolloutContext`."""
         return derive_generator(self._runner.seed, "rollout", self.request.group_id, *names)
+
+
+@dataclass(frozen=True, slots=True)
+class _RequestTools:
+    """A toolbox for one request, in which nothing is called any more when the request has failed."""
+
+    box: Toolbox
+    asking: Callable[[], AbstractContextManager[None]]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return self.box.names
+
+    @property
+    def schemas(self) -> tuple[Mapping[str, Any], ...]:
+        return self.box.schemas
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        with self.asking():
+            return await self.box.call(call)

@@ -87,8 +87,10 @@ class Tool(Protocol):
     """Its settings (`marsrl.tools.<name>`)."""
     name: str
     """What the model calls."""
-    begin_s: float = 0.0
+    begin_s: ClassVar[float] = 0.0
     """Most seconds that a call may take to begin, beside `timeout_s`."""
+    starts_in_launcher: ClassVar[bool] = True
+    """Whether the launcher starts it once, as a check, where the rollout workers are on its machine."""
 
     @classmethod
     def from_settings(cls, name: str, settings: Any, *, seed: int, secrets: Mapping[str, str]) -> Tool:

@@ -17,10 +17,11 @@ NODE = "marsrl.tools"
 BUILT_IN: Mapping[str, str] = {
     "python": "marsrl_verl.tools.python.tool:PythonTool",
     "search": "marsrl_verl.tools.search.tool:SearchTool",
-    "browser": "marsrl_verl.tools.browser:BrowserTool",
+    "browser": "marsrl_verl.tools.browser.tool:BrowserTool",
     # By name alone: only who uses verl's tools needs verl.
     "verl": "marsrl_verl.verl_adapter.rollout_server.verl_tools:VerlTool",
 }
+"""The names of built-in tools."""
 _METHODS = ("from_settings", "schema", "call")
 
 
@@ -68,13 +69,31 @@ def _load(target: str) -> type[Tool]:
         what = f"Importing {module_name} failed with {type(error).__name__}: {error}."
         raise _NoTool(what, "Repair the module, or install what it needs.") from error
     found: Any = getattr(module, class_name, None)
-    lacks = [one for one in _METHODS if not callable(getattr(found, one, None))]
-    config = getattr(found, "Config", None)
-    if not (inspect.isclass(config) and issubclass(config, ToolConfig)):
-        lacks.append("Config")
-    if not inspect.isclass(found) or lacks:
-        what = f"{module_name} has no {class_name!r}." if found is None else f"It lacks {', '.join(lacks)}."
-        raise _NoTool(what, f"Derive the class from {Tool.__module__}:{Tool.__name__} (docs/tools.md).")
+    fix = f"Derive the class from {Tool.__module__}:{Tool.__name__} and define them (docs/tools.md)."
+    if not (inspect.isclass(found) and Tool in found.__mro__):
+        what = f"{module_name} has no {class_name!r}." if found is None else f"{class_name} is no tool."
+        raise _NoTool(what, fix)
+    lacks = [name for name in _METHODS if _function(found, name) is _function(Tool, name)]
+    if not (inspect.isclass(found.Config) and issubclass(found.Config, ToolConfig)):
+        lacks.append("Config (a class derived from ToolConfig)")
+    if lacks:
+        raise _NoTool(f"The class does not define {', '.join(lacks)}.", fix)
+    return found
+
+
+def _function(cls: type, name: str) -> Any:
+    found = getattr(cls, name, None)
+    return getattr(found, "__func__", found)
+
+
+def installed_tools() -> dict[str, type[Tool]]:
+    """The built-in tools whose packages are installed, by name."""
+    found = {}
+    for name in BUILT_IN:
+        try:
+            found[name] = tool_class(name, name)
+        except ConfigError:
+            continue  # what it needs is not there; who names it is told
     return found
 
 

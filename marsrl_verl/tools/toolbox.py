@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from jsonschema import Draft202012Validator
-from jsonschema.exceptions import best_match
+from jsonschema.exceptions import SchemaError, best_match
 
 from marsrl_verl.core.inert_text import one_line, valid_unicode
 from marsrl_verl.core.seeding import derive_generator
@@ -84,9 +84,7 @@ class Toolbox:
         Raises:
             ToolUnavailableError: one can't; those that could are closed.
         """
-        started = await asyncio.gather(
-            *[_start(one) for one in self._places.values()], return_exceptions=True
-        )
+        started = await asyncio.gather(*[_start(one) for one in self._places.values()])
         if failed := [one for one in started if one is not None]:
             await self.close()
             raise failed[0]
@@ -113,7 +111,7 @@ class Toolbox:
         place = self._places.get(call.name)
         if place is None:
             known = f"tools: {', '.join(self._places)}" if self._places else "there are none"
-            note = f"There is no tool {_short(call.name)!r}; {known}."
+            note = f"There is no tool '{_short(call.name)}'; {known}."
             return ToolResult(note, ToolOutcome.REFUSED, attempts=0)
         if (wrong := place.misfit(call.arguments)) is not None:
             note = f"{call.name} was not called: {wrong}"
@@ -143,7 +141,7 @@ class Toolbox:
 async def _start(place: _Place) -> ToolUnavailableError | None:
     key = f"{NODE}.{place.tool.name}"
     try:
-        await place.tool.start()
+        await place.start()
     except ToolUnavailableError as error:
         return ToolUnavailableError(f"{key}: {error}")
     except Exception as error:
@@ -156,15 +154,35 @@ class _Place:
 
     def __init__(self, tool: Tool, config: ToolConfig) -> None:
         self.tool, self.config = tool, config
-        self.schema = tool.schema()
+        self.schema: Mapping[str, Any] = {}
         self.free = asyncio.Semaphore(config.places)
-        parameters = dict(self.schema["function"].get("parameters") or {"type": "object", "properties": {}})
+        self._validator: Draft202012Validator | None = None
+
+    async def start(self) -> None:
+        """Start the tool and look at its schema.
+
+        Raises:
+            ToolUnavailableError: it can't, or nobody could call it by its schema.
+        """
+        await self.tool.start()
+        self.schema = self.tool.schema()
+        function = self.schema["function"]
+        if function["name"] != self.tool.name:
+            raise ToolUnavailableError(f"its schema names it {function['name']!r}: give the entry that name.")
+        parameters = dict(function.get("parameters") or {"type": "object", "properties": {}})
         # What a schema does not name, a tool does not take: a slip of the model's that it should be told of.
         parameters.setdefault("additionalProperties", False)
+        try:
+            Draft202012Validator.check_schema(parameters)
+        except SchemaError as error:
+            what = f"the schema of its parameters is none: {error.message}. Correct it."
+            raise ToolUnavailableError(what) from error
         self._validator = Draft202012Validator(parameters)
 
     def misfit(self, arguments: Any) -> str | None:
         """Why arguments do not fit the schema; None where they do."""
+        if self._validator is None:
+            raise RuntimeError(f"the tool {self.tool.name} was not started")
         if not isinstance(arguments, Mapping):
             return f"expected arguments by name, found {_short(repr(arguments))}"
         error = best_match(self._validator.iter_errors(dict(arguments)))

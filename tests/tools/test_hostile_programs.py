@@ -1,5 +1,5 @@
-"""Programs that try to break out of the Python tool's sandboxes (`hostile_programs.yaml`), with namespaces and
-without."""
+"""Programs that try to break out of the Python tool's sandboxes (`hostile_programs.yaml`), with and
+without namespaces."""
 
 from __future__ import annotations
 

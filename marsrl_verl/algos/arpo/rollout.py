@@ -37,7 +37,7 @@ class ToolTree:
         config: of the method.
     """
 
-    pauses = grows = True
+    pauses = grows = calls_tools = True
 
     def __init__(self, config: Config) -> None:
         self.config = config

@@ -26,6 +26,7 @@ from marsrl_verl.config.checks import (
     policies,
     prompt_budget,
     resume,
+    tools,
     upstream,
     verl_values,
 )
@@ -95,6 +96,7 @@ ROUNDS: tuple[tuple[Check, ...], ...] = (
         policies.check_frozen,
         policies.check_adapters,
         external.check_sources,
+        tools.check_tools,
         lengths.check_temperatures,
         lengths.check_copies,
         lengths.check_engine_lengths,
@@ -121,6 +123,7 @@ ROUNDS: tuple[tuple[Check, ...], ...] = (
         machine.check_packages,
         machine.check_gpus,
         machine.check_job_variables,
+        tools.check_start,
         output.check_output,
         resume.check_checkpoints,
         resume.check_record,

@@ -96,8 +96,8 @@ class SandboxPool:
         self._fill()
 
     async def run(self, code: str, seed: int) -> dict[str, Any]:
-        """Run a program; what its supervisor tells of it (`why`, `status`, `head`, `tail`, `left_out`), and how
-        many seconds it took to have a sandbox (`waited`).
+        """Run a program; what its supervisor tells of it (`why`, `status`, `head`, `tail`, `left_out`), and
+        how many seconds it took to have a sandbox (`waited`).
 
         Raises:
             SandboxError: there was no sandbox to be had, or it was ended from outside.

@@ -13,13 +13,15 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import ray
-from ray.exceptions import RayActorError
+from ray.exceptions import RayActorError, RayTaskError
 from verl import DataProto
 from verl.experimental.agent_loop.agent_loop import AgentLoopManager
 
+from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.core.policy import PolicySet
 from marsrl_verl.core.request import RolloutRequest, Sampling
 from marsrl_verl.core.shared_prompts import engine_prompts, shared_tokens
@@ -28,6 +30,7 @@ from marsrl_verl.rewards.failed_grades import GradeWatch
 from marsrl_verl.rewards.running import RewardUnavailableError
 from marsrl_verl.rollout.failed_round import RequestWatch
 from marsrl_verl.rollout.generation import EngineUnavailableError
+from marsrl_verl.tools.toolbox import read_all_secrets
 from marsrl_verl.verl_adapter.components import endpoint_keys, policy_set
 from marsrl_verl.verl_adapter.rollout_server.engine_watch import EngineWatch, next_results, reason, results
 from marsrl_verl.verl_adapter.rollout_server.generation import Round
@@ -97,6 +100,8 @@ class MarsRLAgentLoopManager(AgentLoopManager):
     _measured_servers: Sequence[Any] = ()
     _engines: EngineWatch | None = None
     _progress_limit_s = math.inf
+    tools: Mapping[str, Any] = MappingProxyType({})
+    """What the first worker's tools say of themselves."""
 
     _rounds = 0
     _syncs = 0
@@ -125,11 +130,22 @@ class MarsRLAgentLoopManager(AgentLoopManager):
         super().__init__(*args, **kwargs)
 
     async def _init_agent_loop_workers(self) -> None:
-        """verl's workers, each with the keys of frozen policies' endpoints."""
+        """verl's workers, each with the keys of frozen policies' endpoints and with tools that have started.
+
+        Raises:
+            ToolUnavailableError: a tool can't start.
+        """
         await super()._init_agent_loop_workers()
         if keys := endpoint_keys(self.config):
             handed_over = [worker.take_endpoint_keys.remote(keys) for worker in self.agent_loop_workers]
             await asyncio.gather(*handed_over)
+        if tools := typed_settings(self.config).tools:
+            secrets = dict(read_all_secrets(tools))
+            starting = [worker.start_tools.remote(secrets) for worker in self.agent_loop_workers]
+            try:
+                self.tools, *_ = await asyncio.gather(*starting)
+            except RayTaskError as error:
+                raise without_tracebacks(error) from None
 
     def measure_prefill(self, servers: Sequence[Any]) -> None:
         """From now on, tell of every started round what these servers read in it.

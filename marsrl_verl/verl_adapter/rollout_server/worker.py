@@ -21,6 +21,7 @@ from marsrl_verl.evaluation.text_metrics import text_figures
 from marsrl_verl.rewards.base import ScoreRequest
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.rollout.runner import RolloutRunner
+from marsrl_verl.tools.toolbox import Toolbox
 from marsrl_verl.verl_adapter.components import answer_sources, chat_tokenizer, policy_set
 from marsrl_verl.verl_adapter.rollout_server.client import ServerClient
 from marsrl_verl.verl_adapter.rollout_server.round_watch import GroupCounts
@@ -59,6 +60,7 @@ class RolloutWorker(AgentLoopWorker):
     ) -> None:
         super().__init__(config, llm_client, teacher_client, reward_loop_worker_handles)
         settings = typed_settings(config)
+        self._tools, self._seed = settings.tools, settings.run.seed
         self._scorer = GroupScorer(self.reward_loop_worker_handles or ())
         self._done = GroupCounts()
         self._answered: set[str] = set()
@@ -88,6 +90,20 @@ class RolloutWorker(AgentLoopWorker):
         A call and no argument of the constructor: Ray keeps those in its global control store.
         """
         self._runner.sources = answer_sources(self.config, keys)
+
+    async def start_tools(self, secrets: Mapping[str, Mapping[str, str]]) -> dict[str, Any]:
+        """Start this worker's tools, before its first request; what they say of themselves.
+
+        Args:
+            secrets: the tools' keys, by tool. In a call, as the endpoints' are.
+
+        Raises:
+            ToolUnavailableError: one can't start.
+        """
+        box = Toolbox.from_settings(self._tools, seed=self._seed, secrets=secrets)
+        await box.start()
+        self._runner.tools = box
+        return box.about()
 
     async def run_requests(
         self, requests: Sequence[RolloutRequest], sampling: Mapping[str, Sampling], round_id: RoundId

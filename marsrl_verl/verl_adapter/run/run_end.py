@@ -13,6 +13,7 @@ from omegaconf import DictConfig
 from marsrl_verl.reporting.record import resume_command
 from marsrl_verl.reporting.run_folder import MARKER, OutputFolderError
 from marsrl_verl.settings.issues import ConfigError
+from marsrl_verl.tools.base import ToolUnavailableError
 from marsrl_verl.verl_adapter.checkpoint.sealed import CheckpointError, newest_sealed
 from marsrl_verl.verl_adapter.rollout_server.engine_watch import origin, reason
 from marsrl_verl.verl_adapter.rollout_server.round_watch import SAVABLE_ERRORS
@@ -23,7 +24,10 @@ from marsrl_verl.verl_adapter.trainer.problem_stream import NothingToTrainError
 ERROR_LOG = "error.log"
 """In the run's folder: tracebacks of what ended the run, the newest last."""
 FAILED = 1
-_SENTENCES = (*SAVABLE_ERRORS, NothingToTrainError, CheckpointError, ConfigError, OutputFolderError)
+_SENTENCES = (
+    *SAVABLE_ERRORS, NothingToTrainError, CheckpointError, ConfigError, OutputFolderError,
+    ToolUnavailableError,
+)  # fmt: skip
 """Errors whose message says everything to a user."""
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import platform
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -11,6 +12,7 @@ from omegaconf import DictConfig, OmegaConf
 from marsrl_verl.algos.registry import method_class
 from marsrl_verl.config.evaluation_plan import evaluation_at
 from marsrl_verl.config.schema import MarsRLConfig
+from marsrl_verl.core.inert_text import one_line
 from marsrl_verl.core.owned import Copies
 from marsrl_verl.core.prompts import Prompts
 from marsrl_verl.core.request import Problem, Sampling
@@ -69,6 +71,19 @@ class TrainingObserver:
     def phase(self, name: str, detail: str = "") -> None:
         """Announce what the run is doing: `starting`, `evaluating` or `training`."""
         self._progress.phase(name, detail)
+
+    def note_tools(self, tools: Mapping[str, Any]) -> None:
+        """Say and record what started tools say of themselves.
+
+        Args:
+            tools: by name.
+        """
+        if not tools:
+            return
+        for name, facts in tools.items():
+            said = ", ".join(f"{key} {value}" for key, value in facts.items() if value not in ({}, [], None))
+            print(f"tool {name}: {one_line(said)}", file=terminal(), flush=True)
+        self.folder.write_tools(tools)
 
     def begin(self, step: int) -> None:
         """Training goes on after step `step` (0: from scratch); later lines of the folder are set aside."""

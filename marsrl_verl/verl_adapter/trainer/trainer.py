@@ -80,6 +80,11 @@ class RayMarsRLTrainer(PolicyTrainer):
         self.metrics: dict[str, float] = {}
         self.timing: dict[str, float] = {}
 
+    def init_workers(self) -> None:
+        """The engine trainer's; says and records what tools the rollouts have."""
+        super().init_workers()
+        self.observer.note_tools(self.async_rollout_manager.tools)
+
     # --- the loop -----------------------------------------------------------------------------
 
     def fit(self) -> None:

@@ -1,0 +1,146 @@
+"""`marsrl.tools`: typed by the class that an entry names, checked before anything starts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from messages import assert_checks_refuse
+from omegaconf import OmegaConf
+
+from marsrl_verl.algos.marsrl.method import MarsRL
+from marsrl_verl.config.checks.tools import longest_s
+from marsrl_verl.config.resume_rules import Rule, rule_of
+from marsrl_verl.config.schema import converted_node, node_issues, read_settings
+from marsrl_verl.settings.declaration import limits
+from marsrl_verl.tools.base import Tool, ToolConfig, ToolResult, ToolUnavailableError, function_schema
+from marsrl_verl.tools.python.config import Isolation, PythonConfig
+
+
+class LuckConfig(ToolConfig):
+    """A die."""
+
+    sides: int = limits(6, ge=2, why="one side is no die")
+    """Sides."""
+    broken: bool = False
+    """Whether it can't start."""
+    key: bool = False
+    """Whether it needs a key that nobody has."""
+
+
+class Luck(Tool):
+    Config = LuckConfig
+
+    def __init__(self, name, settings):
+        self.name, self.settings = name, settings
+
+    @classmethod
+    def from_settings(cls, name, settings, *, seed, secrets):
+        return cls(name, settings)
+
+    @classmethod
+    def read_secrets(cls, settings):
+        if settings.key:
+            raise ToolUnavailableError("LUCK_KEY is not set. export LUCK_KEY=…")
+        return {}
+
+    def schema(self):
+        return function_schema(self.name, "Rolls.", {})
+
+    async def start(self):
+        if self.settings.broken:
+            raise ToolUnavailableError("the die is lost. Find it.")
+
+    async def call(self, call):
+        return ToolResult("4")
+
+
+class Agent:
+    calls_tools = True
+
+    async def run(self, request, context):
+        raise AssertionError("not run here")
+
+
+class Agents(MarsRL):
+    rollouts = (*MarsRL.rollouts, f"{__name__}:Agent")
+
+
+LUCK, METHOD = f"{__name__}:Luck", {"marsrl.algo.name": f"{__name__}:Agents"}
+DIE = "marsrl.tools.die"
+ROLLED = {**METHOD, f"{DIE}.target": LUCK}
+
+REFUSED = {
+    "no such tool": ({**METHOD, f"{DIE}.target": "pyhton"}, "Did you mean python?"),
+    "no target": ({**METHOD, f"{DIE}.places": 3}, f"{DIE}.target", "No tool is named."),
+    "no class": ({**METHOD, f"{DIE}.target": f"{__name__}:Nothing"}, "has no 'Nothing'"),
+    "an unknown setting": ({**ROLLED, f"{DIE}.side": 4}, f"{DIE}.side", f"Did you mean {DIE}.sides?"),
+    "another tool's setting": (
+        {**ROLLED, f"{DIE}.memory_mb": 4},
+        f"{DIE}.memory_mb",
+        "There is no such key.",
+    ),
+    "out of its range": ({**ROLLED, f"{DIE}.sides": 1}, "one side is no die"),
+    "of another kind": ({**ROLLED, f"{DIE}.sides": "six"}, "a whole number"),
+    "no entry": ({**METHOD, "marsrl.tools.die": 3}, "marsrl.tools.die", "wrong type"),
+    "no name": ({**METHOD, "marsrl.tools.two words.target": LUCK}, "No model could call it"),
+    "nobody calls it": ({f"{DIE}.target": LUCK}, "call no tools"),
+    "longer than a round stands still": (
+        {**ROLLED, f"{DIE}.retries": 9, f"{DIE}.timeout_s": 400.0},
+        "marsrl.run.progress_timeout_s above 4",
+    ),
+    "no key": ({**ROLLED, f"{DIE}.key": True}, f"{DIE}.target", "LUCK_KEY is not set"),
+    "it can't start": ({**ROLLED, f"{DIE}.broken": True}, f"{DIE}.target", "The die is lost."),
+    "without effect": (
+        {**METHOD, "marsrl.tools.python.target": "python", "marsrl.tools.python.remote.urls": ["http://a"]},
+        "marsrl.tools.python.backend = local",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused(checked, case):
+    assert_checks_refuse(checked, *REFUSED[case])
+
+
+def test_a_tool_that_is_called_and_starts_is_accepted(checked):
+    checked({**ROLLED, f"{DIE}.sides": 20})
+
+
+def plain(composed: Any, **tools: Any) -> dict[str, Any]:
+    node: Any = OmegaConf.to_container(composed.config.marsrl, resolve=True)
+    node["algo"] = {"name": METHOD["marsrl.algo.name"]}
+    return {**node, "tools": tools, "roles": {}, "reward": {}, "evaluation": {}}
+
+
+def test_settings_are_of_the_tools_own_class(composed):
+    node = plain(
+        composed,
+        die={"target": LUCK, "sides": "20"},
+        python={"target": "python", "isolation": "landlock", "remote": {"compile_timeout_s": 3}},
+    )
+    assert node_issues(node) == []
+    assert converted_node(node)["tools"]["die"] == {"target": LUCK, "sides": 20}
+    tools = read_settings(node).tools
+    assert type(tools["die"]) is LuckConfig and tools["die"].sides == 20
+    assert type(tools["python"]) is PythonConfig and tools["python"].isolation is Isolation.LANDLOCK
+    assert tools["python"].remote.compile_timeout_s == 3.0 and tools["python"].remote.urls == []
+    assert read_settings(plain(composed)).tools == {}
+
+
+def test_an_interpolated_target_is_looked_at_when_it_is_resolved(composed):
+    node = plain(composed, die={"target": "${marsrl.x}", "sides": 20})
+    assert node_issues(node, kinds_only=True) == []
+
+
+def test_the_longest_call_has_all_attempts_and_pauses():
+    one = LuckConfig(target=LUCK, timeout_s=10.0, retries=3, backoff_s=8.0)
+    assert longest_s("die", one) == 4 * 10 + 8 + 16 + 30
+
+
+@pytest.mark.parametrize(
+    ("key", "rule"),
+    [("places", Rule.ACTS), ("retries", Rule.ACTS), ("timeout_s", Rule.FOLDER), ("memory_mb", Rule.FOLDER)],
+)
+def test_what_may_change_when_a_run_continues(key, rule):
+    assert rule_of(f"marsrl.tools.python.{key}") is rule

@@ -1,0 +1,374 @@
+"""The Python tool on this machine: what models read, what is measured, what is cleaned up."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from marsrl_verl.settings.reading import defaults, without_effect
+from marsrl_verl.tools.base import ToolCall, ToolOutcome, ToolResult, ToolUnavailableError
+from marsrl_verl.tools.python import isolation, tool
+from marsrl_verl.tools.python.config import Backend, Isolation, PythonConfig
+from marsrl_verl.tools.python.isolation import IsolationError, layout_of, open_pool, rules_for
+from marsrl_verl.tools.python.jail import seccomp, wall
+from marsrl_verl.tools.python.pool import SandboxError
+from marsrl_verl.tools.python.tool import PythonTool
+from marsrl_verl.tools.toolbox import Toolbox
+
+
+def settings(**given: Any) -> PythonConfig:
+    usual = {"preload": [], "timeout_s": 5.0, "memory_mb": 128, "warm": 1, "min_isolation": "seccomp"}
+    return PythonConfig(target="python", **{**usual, **given})
+
+
+def using(work: Callable[[Toolbox, PythonTool], Awaitable[Any]], **given: Any) -> Any:
+    """What `work` returns of a started toolbox, or a skip where this machine can't isolate."""
+
+    async def run() -> Any:
+        config = settings(**given)
+        made = PythonTool.from_settings("python", config, seed=3, secrets={})
+        box = Toolbox([(made, config)])
+        try:
+            await box.start()
+        except ToolUnavailableError as error:
+            pytest.skip(str(error))
+        try:
+            return await work(box, made)
+        finally:
+            await box.close()
+
+    return asyncio.run(run())
+
+
+def program(code: str, call_id: str = "g#0/0") -> ToolCall:
+    return ToolCall("python", {"code": code}, call_id)
+
+
+PROGRAMS = {
+    "6 * 7": ("42", ToolOutcome.OK),
+    "x = 1\nx": ("1", ToolOutcome.OK),
+    "print('a'); 'b'": ("a\nb", ToolOutcome.OK),
+    "None": ("", ToolOutcome.OK),
+    "x = 5": ("", ToolOutcome.OK),
+    "": ("", ToolOutcome.OK),
+    "print('out'); import sys; print('err', file=sys.stderr)": ("out\nerr", ToolOutcome.OK),
+    "raise SystemExit": ("", ToolOutcome.OK),
+    "raise SystemExit(3)": ("", ToolOutcome.ERROR),
+    "import sys; sys.exit('bad input')": ("bad input", ToolOutcome.ERROR),
+    "print(__name__)": ("__main__", ToolOutcome.OK),
+    "def f():\n    return 1 / 0\nprint('before')\nf()": (
+        "before\nTraceback (most recent call last):\n"
+        '  File "<program>", line 4, in <module>\n    f()\n'
+        '  File "<program>", line 2, in f\n    return 1 / 0\n           ~~^~~\n'
+        "ZeroDivisionError: division by zero",
+        ToolOutcome.ERROR,
+    ),
+    "import os\nprint('a', flush=True)\nos.kill(os.getpid(), 15)": (
+        "a\n[the program ended with SIGTERM]",
+        ToolOutcome.ERROR,
+    ),
+}
+
+
+def test_programs_read_as_at_a_terminal():
+    async def all_of_them(box: Toolbox, _: PythonTool) -> list[ToolResult]:
+        return [await box.call(program(code)) for code in PROGRAMS]
+
+    for code, result in zip(PROGRAMS, using(all_of_them), strict=True):
+        text = result.text.replace("           ~~^~~\n", "")  # from Python 3.11 on
+        wanted, outcome = PROGRAMS[code]
+        assert (text, result.outcome) == (wanted.replace("           ~~^~~\n", ""), outcome), code
+        assert result.info["ended"] == "ended" and result.attempts == 1
+
+
+def test_limits_are_told():
+    async def some(box: Toolbox, _: PythonTool) -> list[ToolResult]:
+        codes = (
+            "print('begun', flush=True)\nwhile True: pass",
+            "x = []\nwhile True: x.append(bytearray(b'1' * 2**20))",
+            "while True: print('x' * 1000)",
+            "1" * 3000,
+        )
+        return await asyncio.gather(*[box.call(program(code)) for code in codes])
+
+    slow, big, loud, long = using(some, timeout_s=1.0, output_mb=1, output_chars=300, code_chars=2000)
+    assert (slow.text, slow.outcome) == ("begun\n[the program was ended after 1 s]", ToolOutcome.TIMEOUT)
+    assert slow.seconds < 2.0
+    assert big.outcome is ToolOutcome.ERROR and "emory" in big.text
+    assert loud.truncated and len(loud.text) <= 300 and "bytes left out" in loud.text
+    assert loud.text.endswith("[the program was ended: it printed more than 1 MiB]")
+    assert (long.outcome, long.text) == (
+        ToolOutcome.REFUSED,
+        "the program has 3000 characters and was not run; 2000 are the most",
+    )
+
+
+def test_output_keeps_head_and_tail():
+    async def one(box: Toolbox, _: PythonTool) -> ToolResult:
+        return await box.call(program("for k in range(10_000): print(k)"))
+
+    result = using(one, output_chars=200)
+    lines = result.text.splitlines()
+    assert result.truncated and len(result.text) <= 200
+    assert lines[0] == "0" and lines[-1] == "9999"
+
+
+def test_without_echo_nothing_is_printed_by_itself():
+    async def one(box: Toolbox, _: PythonTool) -> tuple[ToolResult, str]:
+        return await box.call(program("6 * 7")), box.schemas[0]["function"]["parameters"]["properties"][
+            "code"
+        ]
+
+    result, schema = using(one, echo=False)
+    assert result.text == "" and "last line" not in schema["description"]
+
+
+def test_random_numbers_derive_from_the_call():
+    async def three(box: Toolbox, _: PythonTool) -> list[ToolResult]:
+        code = "import random; print(random.random(), hash('a'))"
+        return [await box.call(program(code, call_id)) for call_id in ("g#0/0", "g#0/0", "g#0/1")]
+
+    first, again, other = using(three)
+    assert first.text == again.text != other.text
+
+
+def test_calls_share_nothing():
+    async def two(box: Toolbox, _: PythonTool) -> ToolResult:
+        code = (
+            "import builtins, sys, math\nbuiltins.len = None\nmath.pi = 3\nsys.path.clear()\nprint('spoilt')"
+        )
+        assert (await box.call(program(code))).text == "spoilt"
+        return await box.call(program("import math, decimal; print(len('abc'), math.pi > 3)"))
+
+    assert using(two, warm=0).text == "3 True"
+
+
+def test_a_cancelled_call_ends_its_program():
+    async def cancelled(box: Toolbox, _: PythonTool) -> float:
+        running = asyncio.ensure_future(box.call(program("while True: pass")))
+        await asyncio.sleep(0.3)
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        began = asyncio.get_running_loop().time()
+        assert (await box.call(program("1 + 1"))).text == "2"
+        return asyncio.get_running_loop().time() - began
+
+    assert using(cancelled, places=1, timeout_s=30.0) < 10
+
+
+def test_another_server_is_started_when_it_is_gone():
+    async def killed(box: Toolbox, made: PythonTool) -> tuple[ToolResult, int]:
+        pool = made._closed.pool
+        running = asyncio.ensure_future(box.call(program("import time; time.sleep(1); print('never')")))
+        await asyncio.sleep(0.3)
+        os.kill(pool._server.pid, signal.SIGKILL)
+        return await running, pool.starts
+
+    result, starts = using(killed)
+    assert starts >= 2
+    assert (result.text, result.outcome, result.attempts) == ("never", ToolOutcome.OK, 2)
+
+
+def test_it_says_what_isolates():
+    async def about(box: Toolbox, _: PythonTool) -> Any:
+        return box.about()["python"]
+
+    said = using(about)
+    assert said["backend"] == "local" and said["isolation"] in {str(one) for one in Isolation}
+    assert said["passed_over"] == {} or said["isolation"] != "namespaces"
+
+
+@pytest.mark.parametrize("kind", Isolation, ids=str)
+def test_each_isolation_of_this_machine_holds(kind):
+    async def one(box: Toolbox, made: PythonTool) -> tuple[ToolResult, ToolResult]:
+        assert made._closed.isolation is kind
+        started = "import subprocess as s\nprint(s.run(['/bin/echo', 'child'], capture_output=True).stdout)"
+        return await box.call(program("print(6 * 7)")), await box.call(program(started))
+
+    result, child = using(one, isolation=kind)
+    assert result.text == "42"
+    if kind.strength < Isolation.NAMESPACES.strength:
+        assert child.outcome is ToolOutcome.ERROR and "PermissionError" in child.text
+
+
+def test_preloaded_modules_are_there():
+    async def one(box: Toolbox, _: PythonTool) -> ToolResult:
+        return await box.call(
+            program("import sys; print('numpy' in sys.modules); import numpy; numpy.arange(3)")
+        )
+
+    assert using(one, preload=["numpy"], memory_mb=512).text == "True\n[0 1 2]"
+
+
+def test_less_than_the_minimum_is_refused(monkeypatch):
+    async def nothing_but_the_filter(given: PythonConfig, kind: Isolation, layout: Any) -> Any:
+        raise SandboxError(f"no {kind} here")
+
+    monkeypatch.setattr(isolation, "_tried", nothing_but_the_filter)
+    config = settings(min_isolation="landlock")
+    with pytest.raises(ToolUnavailableError) as refused:
+        asyncio.run(PythonTool.from_settings("python", config, seed=1, secrets={}).start())
+    told = str(refused.value)
+    assert (
+        "namespaces: no namespaces here; bubblewrap: no bubblewrap here; landlock: no landlock here" in told
+    )
+    assert "seccomp" not in told and "min_isolation = landlock" in told and "backend=remote" in told
+    with pytest.raises(IsolationError, match="isolation seccomp is weaker than min_isolation landlock"):
+        asyncio.run(open_pool(settings(isolation="seccomp", min_isolation="landlock")))
+
+
+def test_a_sandbox_that_does_not_hold_is_passed_over(monkeypatch):
+    monkeypatch.setattr(isolation, "_ATTEMPTS", "print('[\"reads a file outside\"]')")
+    with pytest.raises(IsolationError, match="landlock: it does not hold: a program reads a file outside"):
+        asyncio.run(open_pool(settings(isolation="landlock", min_isolation="landlock")))
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"preload": ["no_such_module"]}, "No module named 'no_such_module'"),
+        ({"interpreter": "/no/python"}, "the interpreter /no/python can't be used"),
+    ],
+)
+def test_what_keeps_it_from_starting_is_told(given, told):
+    made = PythonTool.from_settings("python", settings(**given), seed=1, secrets={})
+    with pytest.raises(ToolUnavailableError, match=told):
+        asyncio.run(made.start())
+
+
+def test_an_interpreter_in_somebodys_home_is_not_shown():
+    with pytest.raises(OSError, match="programs must not read all of that"):
+        wall.shown([os.path.expanduser("~")])
+
+
+def test_what_is_shown_is_the_interpreter_and_the_system():
+    layout = layout_of(os.sys.executable)
+    rules = rules_for(settings(), Isolation.LANDLOCK, layout)
+    assert "/usr" in rules.readable and os.sys.base_prefix in (*rules.readable, "/usr", "/usr/local")
+    for path in ("/etc", "/proc", "/tmp", "/home", "/root", "/var", os.path.expanduser("~"), "/"):
+        assert path not in rules.readable
+
+
+def test_settings_of_another_back_end_have_no_effect():
+    config = settings(backend="remote", isolation="landlock", min_isolation="landlock", warm=4)
+    keys = [issue.key for issue in without_effect(config, "marsrl.tools.python")]
+    assert keys == ["marsrl.tools.python.isolation"]
+    local = PythonConfig(target="python", remote={"urls": ["http://a"]})
+    assert [one.key for one in without_effect(local, "t")] == ["t.remote.urls"]
+    assert defaults(PythonConfig)["min_isolation"] == "landlock"
+    assert PythonConfig(target="python").backend is Backend.LOCAL
+
+
+# --- the filter, step by step -----------------------------------------------------------------
+
+
+def verdict(code: bytes, arch: int, number: int, *arguments: int) -> int:
+    """What the kernel would return: a small interpreter of the filter's language."""
+    fields = {0: number, 4: arch}
+    for index in range(6):
+        value = arguments[index] if index < len(arguments) else 0
+        fields[16 + 8 * index] = value & 0xFFFFFFFF
+    steps = [seccomp.struct.unpack_from("=HBBI", code, at) for at in range(0, len(code), 8)]
+    at = accumulator = 0
+    while True:
+        operation, if_true, if_false, value = steps[at]
+        at += 1
+        if operation == seccomp._LOAD:
+            accumulator = fields[value]
+        elif operation == seccomp._RETURN:
+            return value
+        else:
+            holds = {
+                seccomp._EQUAL: accumulator == value,
+                seccomp._GREATER: accumulator > value,
+                seccomp._ANY_BIT: bool(accumulator & value),
+            }[operation]
+            at += if_true if holds else if_false
+
+
+X86, ARM = 0xC000003E, 0xC00000B7
+ALLOW, KILL, REFUSED, ABSENT = 0x7FFF0000, 0x80000000, 0x00050001, 0x00050026
+
+
+@pytest.mark.parametrize(
+    ("alone", "number", "arguments", "wanted"),
+    [
+        (False, 0, (), ALLOW),  # read
+        (False, 101, (), REFUSED),  # ptrace
+        (False, 41, (1,), ALLOW),  # socket(AF_UNIX)
+        (False, 41, (2,), REFUSED),  # socket(AF_INET)
+        (True, 41, (1,), REFUSED),
+        (False, 56, (0x11,), ALLOW),  # clone as fork
+        (False, 56, (0x10000011,), REFUSED),  # with a user namespace
+        (True, 56, (0x11,), REFUSED),
+        (True, 56, (0x003D0F00,), ALLOW),  # a thread
+        (False, 435, (), ABSENT),  # clone3
+        (False, 57, (), ALLOW),  # fork
+        (True, 57, (), REFUSED),
+        (False, 157, (1, 0), REFUSED),  # prctl(PR_SET_PDEATHSIG)
+        (False, 157, (15,), ALLOW),
+        (True, 2, (0, 0), ALLOW),  # open to read
+        (True, 2, (0, os.O_CREAT | os.O_WRONLY), REFUSED),
+        (False, 2, (0, os.O_CREAT | os.O_WRONLY), ALLOW),
+        (True, 257, (0, 0, os.O_RDWR), REFUSED),  # openat
+        (True, 257, (0, 0, os.O_RDONLY | os.O_CLOEXEC), ALLOW),
+        (True, 62, (77, 9), ALLOW),  # kill itself
+        (True, 62, (1, 9), REFUSED),
+        (True, 62, (0xFFFFFFFF, 9), REFUSED),  # kill(-1)
+        (False, 62, (1, 9), ALLOW),  # in a process namespace
+        (True, 302, (0,), ALLOW),  # prlimit of itself
+        (True, 302, (1,), REFUSED),
+        (True, 72, (0, 8), REFUSED),  # fcntl(F_SETOWN)
+        (True, 72, (0, 3), ALLOW),
+        (False, 999, (), ABSENT),
+        (False, 0x40000000 | 1, (), KILL),  # x32
+    ],
+)
+def test_filter_on_x86(alone, number, arguments, wanted):
+    code = seccomp.build_filter(77, alone=alone, processes=True, machine="x86_64")
+    assert verdict(code, X86, number, *arguments) == wanted
+
+
+@pytest.mark.parametrize(
+    ("alone", "number", "arguments", "wanted"),
+    [
+        (False, 63, (), ALLOW),  # read
+        (False, 117, (), REFUSED),  # ptrace
+        (False, 198, (2,), REFUSED),  # socket(AF_INET)
+        (True, 56, (0, 0, os.O_WRONLY), REFUSED),  # openat
+        (True, 129, (77, 9), ALLOW),  # kill itself
+        (True, 129, (78, 9), REFUSED),
+        (False, 220, (0x11,), ALLOW),  # clone as fork
+        (False, 220, (0x20000011,), REFUSED),
+    ],
+)
+def test_filter_on_arm(alone, number, arguments, wanted):
+    code = seccomp.build_filter(77, alone=alone, processes=True, machine="aarch64")
+    assert verdict(code, ARM, number, *arguments) == wanted
+
+
+def test_filter_of_another_architecture():
+    code = seccomp.build_filter(1, alone=False, processes=True, machine="x86_64")
+    assert verdict(code, ARM, 63) == KILL
+    with pytest.raises(OSError, match="no list of system calls for a riscv64"):
+        seccomp.build_filter(1, alone=False, processes=True, machine="riscv64")
+
+
+def test_no_processes_means_threads_alone():
+    code = seccomp.build_filter(1, alone=False, processes=False, machine="x86_64")
+    assert [verdict(code, X86, number) for number in (57, 58)] == [REFUSED, REFUSED]
+    assert verdict(code, X86, 56, 0x003D0F00) == ALLOW and verdict(code, X86, 56, 0x11) == REFUSED
+
+
+def test_unknown_endings_are_told():
+    info: dict[str, Any] = {}
+    assert tool._ending(None, info) == (ToolOutcome.ERROR, "the program was ended by the system")
+    assert tool._ending(9, info)[1] == "the program ended with SIGKILL" and info["signal"] == 9
+    assert tool._ending(40, info)[1] == "the program ended with signal 40"
+    assert tool._ending(0x0300, info) == (ToolOutcome.ERROR, "") and info["exit_code"] == 3

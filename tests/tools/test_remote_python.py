@@ -1,0 +1,187 @@
+"""The remote back end against a local server that speaks SandboxFusion's API."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import subprocess
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from marsrl_verl.tools.base import ToolCall, ToolOutcome, ToolResult, ToolUnavailableError
+from marsrl_verl.tools.python.config import PythonConfig
+from marsrl_verl.tools.python.tool import PythonTool
+from marsrl_verl.tools.toolbox import Toolbox, read_all_secrets
+
+FIRST = "print(6 * 7)"
+"""What a starting tool asks."""
+
+
+class Server:
+    """Runs programs as they are, which only a test's own may be."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, Any]] = []
+        self.keys: list[str | None] = []
+        self.script: list[Callable[[dict[str, Any]], Any]] = []
+        """How further requests are answered, in turn; then by running the program."""
+
+    async def run_code(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        self.keys.append(request.headers.get("Authorization"))
+        if body["code"] != FIRST:
+            self.asked.append(body)
+            if self.script:
+                answer = self.script.pop(0)(body)
+                answer = await answer if asyncio.iscoroutine(answer) else answer
+                return answer if isinstance(answer, web.Response) else web.json_response(answer)
+        command = [sys.executable, "-c", body["code"]]
+        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True)
+        return web.json_response(finished(done.stdout, done.stderr, done.returncode))
+
+
+def finished(stdout: str = "", stderr: str = "", code: int = 0, status: str = "Finished") -> dict[str, Any]:
+    run = {
+        "status": status, "execution_time": 0.25, "return_code": code, "stdout": stdout, "stderr": stderr,
+    }  # fmt: skip
+    whole = "Success" if status == "Finished" and code == 0 else "Failed"
+    return {"status": whole, "message": "", "compile_result": None, "run_result": run, "files": {}}
+
+
+def using(work: Callable[[Toolbox, list[Server]], Awaitable[Any]], servers: int = 1, **given: Any) -> Any:
+    async def run() -> Any:
+        made, runners, urls = [Server() for _ in range(servers)], [], []
+        for one in made:
+            application = web.Application()
+            application.router.add_post("/run_code", one.run_code)
+            runner = web.AppRunner(application)
+            await runner.setup()
+            site = web.TCPSite(runner, "127.0.0.1", 0)
+            await site.start()
+            runners.append(runner)
+            urls.append(f"http://127.0.0.1:{site._server.sockets[0].getsockname()[1]}/")
+        remote = {"urls": urls, **given.pop("remote", {})}
+        config = PythonConfig(target="python", backend="remote", remote=remote, backoff_s=0.0, **given)
+        secrets = read_all_secrets({"python": config})
+        box = Toolbox.from_settings({"python": config}, seed=1, secrets=secrets)
+        try:
+            await box.start()
+            return await work(box, made)
+        finally:
+            await box.close()
+            for runner in runners:
+                await runner.cleanup()
+
+    return asyncio.run(run())
+
+
+def one_call(code: str, *script: Callable[[dict[str, Any]], Any], **given: Any) -> tuple[ToolResult, Server]:
+    async def work(box: Toolbox, servers: list[Server]) -> tuple[ToolResult, Server]:
+        servers[0].script = list(script)
+        return await box.call(ToolCall("python", {"code": code}, "g#0/0")), servers[0]
+
+    return using(work, **given)
+
+
+def test_a_program_is_run_and_read():
+    result, server = one_call(
+        "print('a')\nimport sys; print('b', file=sys.stderr)", timeout_s=7.0, memory_mb=300
+    )
+    assert (result.text, result.outcome, result.attempts) == ("a\nb", ToolOutcome.OK, 1)
+    assert result.info == {"ended": "Finished", "exit_code": 0, "program_seconds": 0.25}
+    (body,) = server.asked
+    assert body["language"] == "python" and body["run_timeout"] == 7.0 and body["memory_limit_MB"] == 300
+
+
+def test_a_program_that_raises_is_an_error():
+    result, _ = one_call("1 / 0")
+    assert result.outcome is ToolOutcome.ERROR and "ZeroDivisionError" in result.text
+    assert result.info["exit_code"] == 1
+
+
+def test_a_program_over_its_time_is_a_timeout():
+    late = finished("begun", status="TimeLimitExceeded")
+    result, _ = one_call("x", lambda _: late, timeout_s=2.0)
+    assert (result.text, result.outcome) == ("begun\n[the program was ended after 2 s]", ToolOutcome.TIMEOUT)
+
+
+def test_a_server_that_says_nothing_is_a_timeout():
+    async def silent(_: Any) -> Any:
+        await asyncio.sleep(5)
+
+    result, _ = one_call("x", silent, timeout_s=0.1)
+    assert result.outcome is ToolOutcome.TIMEOUT and result.attempts == 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        web.Response(status=500, text="no place\x1b[2J"),
+        web.Response(status=200, text="<html>"),
+        {"status": "SandboxError", "message": "out of sandboxes", "run_result": None},
+        finished(status="Error"),
+        finished(stdout=[1]),
+        ["no", "object"],
+        {"run_result": {"status": "Finished", "return_code": None}},
+        web.Response(status=302, headers={"Location": "http://127.0.0.1:9/"}),
+    ],
+    ids=["500", "html", "sandbox", "error", "no text", "a list", "no code", "elsewhere"],
+)
+def test_what_is_no_run_is_repeated(answer):
+    result, server = one_call("print('x')", lambda _: answer)
+    assert (result.text, result.outcome, result.attempts) == ("x", ToolOutcome.OK, 2)
+    assert len(server.asked) == 2
+
+
+def test_a_server_that_fails_for_good_is_a_failure():
+    result, _ = one_call("x", *[lambda _: web.Response(status=503)] * 3, retries=2)
+    assert (result.outcome, result.attempts) == (ToolOutcome.FAILED, 3)
+    assert result.text == "python failed and gave no result." and "HTTP 503" in result.info["detail"]
+
+
+def test_calls_go_to_the_servers_in_turn():
+    async def work(box: Toolbox, servers: list[Server]) -> list[int]:
+        for number in range(4):
+            await box.call(ToolCall("python", {"code": f"print({number})"}, f"g#0/{number}"))
+        return [len(one.asked) for one in servers]
+
+    assert using(work, servers=2) == [2, 2]
+
+
+def test_the_key_is_sent_and_never_shown(monkeypatch):
+    monkeypatch.setenv("FUSION_KEY", "sk-secret")
+    shown = lambda _: web.Response(status=400, text="bad key sk-secret")  # noqa: E731
+    result, server = one_call("x", shown, retries=0, remote={"api_key_env": "FUSION_KEY"})
+    assert set(server.keys) == {"Bearer sk-secret"}
+    assert "sk-secret" not in json.dumps(dict(result.info)) and "[api key]" in result.info["detail"]
+
+
+@pytest.mark.parametrize(("value", "told"), [(None, "is not set"), ("a b", "more than one word")])
+def test_a_key_that_is_none_is_told_without_it(monkeypatch, value, told):
+    if value is None:
+        monkeypatch.delenv("FUSION_KEY", raising=False)
+    else:
+        monkeypatch.setenv("FUSION_KEY", value)
+    config = PythonConfig(target="python", backend="remote", remote={"api_key_env": "FUSION_KEY"})
+    with pytest.raises(ToolUnavailableError, match=told) as refused:
+        read_all_secrets({"python": config})
+    assert "a b" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("urls", "told"),
+    [
+        ([], "remote.urls names no server"),
+        (["host:8080"], "is no URL"),
+        (["http://127.0.0.1:9"], "does not run a first program"),
+    ],
+)
+def test_a_server_that_is_not_there_stops_the_start(urls, told):
+    config = PythonConfig(target="python", backend="remote", remote={"urls": urls})
+    made = PythonTool.from_settings("python", config, seed=1, secrets={})
+    with pytest.raises(ToolUnavailableError, match=told):
+        asyncio.run(made.start())

@@ -1,0 +1,358 @@
+"""The toolbox: every call ends with a result, whatever the tool or the model does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from marsrl_verl.core.seeding import derive_generator
+from marsrl_verl.core.sequence import check_plain
+from marsrl_verl.settings.issues import ConfigError
+from marsrl_verl.tools import toolbox
+from marsrl_verl.tools.base import (
+    Tool,
+    ToolCall,
+    ToolConfig,
+    ToolOutcome,
+    ToolResult,
+    ToolUnavailableError,
+    function_schema,
+    head_and_tail,
+)
+from marsrl_verl.tools.registry import BUILT_IN, tool_class
+from marsrl_verl.tools.toolbox import EMPTY, Toolbox, event, read_all_secrets
+
+
+class Scripted(Tool):
+    """Answers as a function says."""
+
+    def __init__(self, answer: Callable[[ToolCall], Any], name: str = "echo", **schema: Any) -> None:
+        self.name, self.answer, self.closed, self.calls = name, answer, False, 0
+        self.properties = schema or {"text": {"type": "string"}}
+
+    def schema(self) -> Mapping[str, Any]:
+        return function_schema(self.name, "Repeats.", self.properties, ("text",))
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        self.calls += 1
+        found = self.answer(call)
+        return await found if asyncio.iscoroutine(found) else found
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+def config(**settings: Any) -> ToolConfig:
+    return ToolConfig(target="tests:Scripted", **{"backoff_s": 0.0, "timeout_s": 5.0, **settings})
+
+
+def repeated(call: ToolCall) -> ToolResult:
+    return ToolResult(call.arguments["text"])
+
+
+def asked(name: str = "echo", number: int = 0, **arguments: Any) -> ToolCall:
+    return ToolCall(name, arguments or {"text": "hello"}, f"g#0/{number}")
+
+
+async def started(tool: Tool, seed: int = 0, **settings: Any) -> Toolbox:
+    box = Toolbox([(tool, config(**settings))], seed=seed)
+    await box.start()
+    return box
+
+
+def call_once(tool: Tool, call: ToolCall, **settings: Any) -> ToolResult:
+    async def run() -> ToolResult:
+        return await (await started(tool, **settings)).call(call)
+
+    return asyncio.run(run())
+
+
+def test_a_call_is_answered_and_timed():
+    async def slow(call: ToolCall) -> ToolResult:
+        await asyncio.sleep(0.05)
+        return ToolResult("done", info={"hits": 3})
+
+    result = call_once(Scripted(slow), asked())
+    assert (result.text, result.outcome, result.attempts) == ("done", ToolOutcome.OK, 1)
+    assert 0.05 <= result.seconds < 2 and result.waited < 1
+    assert result.info == {"hits": 3}
+
+
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (asked("shell"), "There is no tool 'shell'; tools: echo."),
+        (asked("sh\x1b[2Jell\n" * 500), "There is no tool 'sh\\x1b[2Jell sh"),
+        (asked(text=3), "text: 3 is not of type 'string'"),
+        (asked(query="x"), "'text' is a required property"),
+        (asked(text="a", more=1), "'more' was unexpected"),
+        (ToolCall("echo", ["a"], "g#0/0"), "expected arguments by name"),
+    ],
+)
+def test_what_does_not_fit_is_refused(call, told):
+    tool = Scripted(repeated)
+    result = call_once(tool, call)
+    assert result.outcome is ToolOutcome.REFUSED
+    assert told in result.text
+    assert len(result.text) < 700 and "\x1b" not in result.text and "\n" not in result.text
+    assert (result.attempts, tool.calls) == ((0, 0))
+
+
+def test_an_empty_toolbox_refuses():
+    result = asyncio.run(EMPTY.call(asked()))
+    assert (result.outcome, result.text) == (ToolOutcome.REFUSED, "There is no tool 'echo'; there are none.")
+    assert EMPTY.names == EMPTY.schemas == ()
+
+
+def test_failures_are_repeated_and_errors_are_not():
+    failing = Scripted(lambda _: ToolResult("gone", ToolOutcome.FAILED))
+    result = call_once(failing, asked(), retries=3)
+    assert (failing.calls, result.attempts, result.outcome) == (4, 4, ToolOutcome.FAILED)
+
+    def recovers(call: ToolCall) -> ToolResult:
+        if passing.calls < 3:
+            raise ConnectionError("gone")
+        return ToolResult("back")
+
+    passing = Scripted(recovers)
+    assert call_once(passing, asked(), retries=3).text == "back"
+    wrong = Scripted(lambda _: ToolResult("no such page", ToolOutcome.ERROR))
+    assert (call_once(wrong, asked(), retries=3).attempts, wrong.calls) == (1, 1)
+
+
+def test_pauses_double_and_derive_from_the_call(monkeypatch):
+    pauses: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    monkeypatch.setattr(toolbox.asyncio, "sleep", sleep)
+    tool = Scripted(lambda _: ToolResult("", ToolOutcome.FAILED))
+    for number in (0, 0, 1):
+        call_once(tool, asked(number=number), seed=7, retries=2, backoff_s=4.0)
+    shares = [derive_generator(7, "tool pause", "g#0/0", k).random() for k in (1, 2)]
+    golden = [4 * (0.5 + 0.5 * shares[0]), 8 * (0.5 + 0.5 * shares[1])]
+    assert pauses[:2] == pauses[2:4] == golden
+    assert pauses[4:] != golden
+    pauses.clear()
+    call_once(tool, asked(), retries=3, backoff_s=1000.0)
+    assert pauses == [toolbox.LONGEST_PAUSE_S] * 3
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        lambda _: 1 / 0,
+        lambda _: "just text",
+        lambda _: None,
+        lambda _: ToolResult(b"bytes"),
+        lambda _: ToolResult("x", info={"what": object()}),
+        lambda _: exit(3),
+    ],
+    ids=["raises", "text", "nothing", "bytes", "info", "exit"],
+)
+def test_whatever_a_tool_does_is_a_result(answer):
+    result = call_once(Scripted(answer), asked(), retries=0)
+    assert result.outcome is ToolOutcome.FAILED
+    assert result.text == "echo failed and gave no result."
+    assert result.info["detail"]
+
+
+def test_a_tool_that_cancels_itself_has_failed():
+    async def cancelled(call: ToolCall) -> ToolResult:
+        raise asyncio.CancelledError
+
+    assert call_once(Scripted(cancelled), asked(), retries=0).outcome is ToolOutcome.FAILED
+
+
+def test_a_call_that_takes_too_long_is_ended(monkeypatch):
+    monkeypatch.setattr(toolbox, "GRACE_S", 0.05)
+    ended = []
+
+    async def forever(call: ToolCall) -> ToolResult:
+        try:
+            await asyncio.sleep(60)
+        finally:
+            ended.append(call.call_id)
+
+    result = call_once(Scripted(forever), asked(), timeout_s=0.05, retries=3)
+    assert (result.outcome, result.attempts) == (ToolOutcome.TIMEOUT, 1)
+    assert ended == ["g#0/0"] and result.seconds < 2
+
+
+def test_a_call_that_does_not_heed_its_end_is_left_behind(monkeypatch):
+    monkeypatch.setattr(toolbox, "GRACE_S", 0.01)
+    monkeypatch.setattr(toolbox, "_CLEAN_UP_S", 0.01)
+
+    async def deaf(call: ToolCall) -> ToolResult:
+        for _ in range(20):
+            try:
+                await asyncio.sleep(0.05)
+            except asyncio.CancelledError:
+                continue
+        return ToolResult("late")
+
+    assert call_once(Scripted(deaf), asked(), timeout_s=0.01).outcome is ToolOutcome.TIMEOUT
+
+
+def test_whoever_waits_may_be_cancelled_and_the_call_is_over():
+    running: set[str] = set()
+
+    async def forever(call: ToolCall) -> ToolResult:
+        running.add(call.call_id)
+        try:
+            await asyncio.sleep(60)
+        finally:
+            running.discard(call.call_id)
+
+    async def run() -> None:
+        box = await started(Scripted(forever), places=1)
+        first, second = (asyncio.ensure_future(box.call(asked(number=k))) for k in (0, 1))
+        await asyncio.sleep(0.01)
+        assert running == {"g#0/0"}
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        await asyncio.sleep(0.01)
+        assert running == {"g#0/1"}  # its place is free
+        second.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await second
+        assert not running
+
+    asyncio.run(run())
+
+
+@given(st.integers(1, 4), st.integers(1, 9))
+def test_no_more_calls_at_a_time_than_places(places, calls):
+    at_once, most = 0, 0
+
+    async def counted(call: ToolCall) -> ToolResult:
+        nonlocal at_once, most
+        at_once += 1
+        most = max(most, at_once)
+        await asyncio.sleep(0)
+        at_once -= 1
+        return repeated(call)
+
+    async def run() -> list[ToolResult]:
+        box = await started(Scripted(counted), places=places)
+        return await asyncio.gather(*[box.call(asked(number=k, text=str(k))) for k in range(calls)])
+
+    results = asyncio.run(run())
+    assert [one.text for one in results] == [str(k) for k in range(calls)]
+    assert most == min(places, calls)
+
+
+@given(st.text(), st.integers(64, 200))
+def test_long_texts_keep_head_and_tail(text, limit):
+    short, cut = head_and_tail(text, limit)
+    assert len(short) <= limit
+    assert cut == (len(text) > limit)
+    short.encode()
+    if not cut:
+        assert short == text
+    else:
+        assert text.startswith(short.split("\n[…")[0]) and text.endswith(short.rsplit("…]\n", 1)[1])
+
+
+def test_output_is_cut_to_the_tools_limit():
+    result = call_once(Scripted(lambda _: ToolResult("a" * 500 + "b" * 500)), asked(), output_chars=100)
+    assert result.truncated and len(result.text) == 100
+    assert result.text.startswith("aaaa") and result.text.endswith("bbbb") and "900 characters" in result.text
+
+
+def test_a_tool_that_cannot_start_says_so_and_the_others_are_closed():
+    class Broken(Scripted):
+        async def start(self) -> None:
+            raise ToolUnavailableError("there is no corpus. Build one.")
+
+    good, broken = Scripted(repeated, "good"), Broken(repeated, "broken")
+    box = Toolbox([(good, config()), (broken, config())])
+    with pytest.raises(ToolUnavailableError, match=r"marsrl\.tools\.broken: there is no corpus"):
+        asyncio.run(box.start())
+    assert good.closed
+
+    class Raises(Scripted):
+        async def start(self) -> None:
+            raise KeyError("x")
+
+    with pytest.raises(ToolUnavailableError, match=r"marsrl\.tools\.echo: it failed to start with KeyError"):
+        asyncio.run(Toolbox([(Raises(repeated), config())]).start())
+
+
+def test_a_schema_that_is_none_or_of_another_name_stops_the_start():
+    with pytest.raises(ToolUnavailableError, match="the schema of its parameters is none"):
+        asyncio.run(started(Scripted(repeated, text={"type": "no such type"})))
+    tool = Scripted(repeated)
+    tool.schema = lambda: function_schema("other", "", {})
+    with pytest.raises(ToolUnavailableError, match="its schema names it 'other'"):
+        asyncio.run(started(tool))
+
+
+def test_two_tools_of_one_name_are_refused():
+    with pytest.raises(ValueError, match="two tools have one name"):
+        Toolbox([(Scripted(repeated), config()), (Scripted(repeated), config())])
+
+
+def test_events_are_plain_and_tell_what_was_executed():
+    call = ToolCall("echo", {"text": "x", "list": (1, {"a": None})}, "g#0/3")
+    line = event(call, ToolResult("y", ToolOutcome.TIMEOUT, seconds=1.5, info={"n": 1}))
+    check_plain(line, "event")
+    assert json.loads(json.dumps(line)) == {
+        "kind": "tool", "tool": "echo", "call_id": "g#0/3",
+        "arguments": {"text": "x", "list": [1, {"a": None}]}, "outcome": "timeout", "executed": True,
+        "seconds": 1.5, "waited": 0.0, "attempts": 1, "truncated": False, "cached": False, "info": {"n": 1},
+    }  # fmt: skip
+    assert event(call, ToolResult("", ToolOutcome.REFUSED))["executed"] is False
+
+
+def test_tools_are_found_by_name_and_by_class():
+    assert tool_class("a", "python").__name__ == "PythonTool"
+    assert tool_class("a", f"{__name__}:Whole") is Whole
+    assert set(BUILT_IN) == {"python", "search", "browser", "verl"}
+
+
+class Whole(Scripted):
+    @classmethod
+    def from_settings(cls, name, settings, *, seed, secrets):
+        return cls(repeated, name)
+
+    @classmethod
+    def read_secrets(cls, settings):
+        return {"key": "k"} if settings.places == 1 else {}
+
+
+@pytest.mark.parametrize(
+    ("target", "told"),
+    [
+        ("pyton", "Did you mean python?"),
+        (f"{__name__}:Nothing", "has no 'Nothing'"),
+        (f"{__name__}:config", "is no tool"),
+        (f"{__name__}:Scripted", "does not define from_settings"),
+        ("no_such_module_here:Tool", "There is no module"),
+    ],
+)
+def test_what_is_no_tool_is_told_with_its_key(target, told):
+    with pytest.raises(ConfigError) as refused:
+        tool_class("mine", target)
+    (problem,) = refused.value.problems
+    assert problem.key == "marsrl.tools.mine.target" and problem.value == target
+    assert told in f"{problem.what} {problem.fix}"
+
+
+def test_a_toolbox_is_made_from_settings_and_secrets():
+    target = f"{__name__}:Whole"
+    tools = {"a": ToolConfig(target=target, places=1), "b": ToolConfig(target=target)}
+    assert read_all_secrets(tools) == {"a": {"key": "k"}}
+    box = Toolbox.from_settings(tools, seed=1, secrets={})
+    asyncio.run(box.start())
+    assert box.names == ("a", "b")
+    assert [one["function"]["name"] for one in box.schemas] == ["a", "b"]
+    assert asyncio.run(box.call(asked("b", text="x"))).text == "x"
