@@ -1,1 +1,1 @@
-"""Methods against each other at equal generated tokens: suites, their runs, rows, tables and pictures."""
+"""Methods against each other at an equal budget: suites, their runs, rows, tables and pictures."""

@@ -26,7 +26,7 @@ def main(argv: Sequence[str], command: Sequence[str] = TRAIN) -> int:
     """Run a comparison; 0: every run has a result, 1: some have none, 2: nothing was started, 130: Ctrl-C."""
     parser = build_parser()
     arguments = parser.parse_intermixed_args(list(argv))
-    for flag, value in (("--seeds", arguments.seeds), ("--tokens", arguments.tokens)):
+    for flag, value in (("--seeds", arguments.seeds), ("--budget", arguments.budget)):
         if value is not None and value < 1:
             parser.error(f"{flag} is {value}, expected at least 1")
     wrong = [word for word in arguments.overrides if "=" not in word and not word.startswith("~")]
@@ -35,15 +35,15 @@ def main(argv: Sequence[str], command: Sequence[str] = TRAIN) -> int:
     taken = [word for word in arguments.overrides if word.lstrip("+~").split("=")[0] in OWN_KEYS]
     if taken:
         parser.error(
-            f"{' '.join(taken)}: the comparison sets this itself; use --seeds, --tokens and --output, or a "
+            f"{' '.join(taken)}: the comparison sets this itself; use --seeds, --budget and --output, or a "
             "suite file of your own"
         )
     try:
         suite = load_suite(arguments.suite)
     except SuiteError as error:
         parser.error(str(error))
-    if arguments.tokens is not None:
-        suite = replace(suite, generated_tokens=arguments.tokens)
+    if arguments.budget is not None:
+        suite = replace(suite, budget=replace(suite.budget, amount=arguments.budget))
     output = arguments.output or Path("outputs", "compare", suite.name)
     runs = plan_runs(suite, arguments.seeds, output, tuple(arguments.overrides))
     if arguments.dry_run:
@@ -67,7 +67,7 @@ def build_parser() -> argparse.ArgumentParser:
     """The parser of the options."""
     parser = argparse.ArgumentParser(
         prog="python -m marsrl_verl.compare",
-        description="Train several methods with several seeds on equal generated tokens, one run after "
+        description="Train several methods with several seeds on an equal budget, one run after "
         "another, and write results.json, report.md and a picture. Runs that are finished are kept, so the "
         "same command continues an interrupted comparison.",
     )
@@ -75,7 +75,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("overrides", nargs="*", help="Hydra overrides of every run, key=value")
     parser.add_argument("--seeds", type=int, default=3, help="seeds 1 … N of every method (default: 3)")
     parser.add_argument("--output", type=Path, help="the folder (default: outputs/compare/<suite>)")
-    parser.add_argument("--tokens", type=int, help="generated tokens per run (default: the suite's)")
+    budget = "of each run, in what the suite counts: generated tokens or tool calls (default: the suite's)"
+    parser.add_argument("--budget", type=int, help=budget)
     parser.add_argument("--dry-run", action="store_true", help="print the commands, start nothing")
     return parser
 

@@ -1,4 +1,4 @@
-"""The picture of a comparison: final metrics with intervals, and training against generated tokens."""
+"""The picture of a comparison: final metrics with intervals, and training against what its budget counts."""
 
 from __future__ import annotations
 
@@ -11,14 +11,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from marsrl_verl.compare.results import (
-    TOKENS_METRIC,
     Finished,
     headline_of,
     metrics_of,
     over_seeds,
     start_over_seeds,
 )
-from marsrl_verl.compare.suite import Suite
+from marsrl_verl.compare.suite import TOKENS, Quantity, Suite
 from marsrl_verl.evaluation.estimators import Estimate
 from marsrl_verl.evaluation.suite import AFTER
 from marsrl_verl.reporting.files import write_bytes_atomic
@@ -40,8 +39,8 @@ def draw_comparison(path: Path, suite: Suite, finished: Sequence[Finished], conf
     """Write a PNG.
 
     Left: the suite's headline metrics after training by method, with intervals over seeds; a line marks the
-    start. Right: the suite's curve metric against generated tokens, thin by seed and thick their mean. Axes
-    without data say so.
+    start. Right: the suite's curve metric against what its budget counts, thin by seed and thick their mean.
+    Axes without data say so.
     """
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -108,11 +107,12 @@ def _draw_estimate(axes: Axes, x: float, value: Estimate, colour: str, label: st
 def _draw_training(axes: Axes, suite: Suite, finished: Sequence[Finished]) -> None:
     metric = suite.curve or _first_reward(finished)
     _dress(axes, f"While training: {metric}", "share")
-    axes.set_xlabel("generated tokens", fontsize=13)
-    axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:,.0f}k")
+    counted = suite.budget.quantity
+    axes.set_xlabel(counted.label, fontsize=13)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:,.4g}k")
     for index, method in enumerate(_methods(finished)):
         colour = COLOURS[index % len(COLOURS)]
-        curves = [training_curve(one, metric) for one in finished if one.run.method == method]
+        curves = [training_curve(one, metric, counted) for one in finished if one.run.method == method]
         curves = [curve for curve in curves if len(curve[0])]
         for tokens, values in curves:
             axes.plot(tokens, values, color=colour, linewidth=0.8, alpha=0.3)
@@ -126,14 +126,14 @@ def _first_reward(finished: Sequence[Finished]) -> str:
     return next((name for name in names if _REWARD.fullmatch(name)), "reward")
 
 
-def training_curve(one: Finished, metric: str) -> tuple[np.ndarray, np.ndarray]:
-    """Tokens generated up to and with each step, and the step's value; steps without a value are left out."""
-    tokens, points = 0, []
+def training_curve(one: Finished, metric: str, counted: Quantity = TOKENS) -> tuple[np.ndarray, np.ndarray]:
+    """What was counted up to and with each step, and the step's value; steps without a value are left out."""
+    total, points = 0, []
     for step in one.steps:
-        tokens += int(step.metrics.get(TOKENS_METRIC) or 0)
+        total += int(step.metrics.get(counted.metric) or 0)
         value = step.metrics.get(metric)
         if value is not None:
-            points.append((tokens, value))
+            points.append((total, value))
     return np.array([x for x, _ in points], dtype=float), np.array([y for _, y in points], dtype=float)
 
 

@@ -7,7 +7,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from marsrl_verl.compare.suite import Suite
+from marsrl_verl.compare.suite import QUANTITIES, Suite
 
 TRAIN = (sys.executable, "-m", "recipe.marsrl.main_marsrl")
 """The program that every run calls with its overrides."""
@@ -17,7 +17,7 @@ OWN_KEYS = (
     "marsrl.run.output_root",
     "marsrl.run.output_dir",
     "marsrl.run.seed",
-    "marsrl.run.max_generated_tokens",
+    *(one.setting for one in QUANTITIES.values()),
     "marsrl.run.existing",
     "trainer.total_training_steps",
 )
@@ -80,7 +80,7 @@ def _overrides(suite: Suite, method: str, seed: int, root: Path, extra: tuple[st
         f"name={quoted(f'{method}-seed{seed}')}",
         f"marsrl.run.output_root={quoted(str(root))}",
         f"marsrl.run.seed={seed}",
-        f"marsrl.run.max_generated_tokens={suite.generated_tokens}",
+        f"{suite.budget.quantity.setting}={suite.budget.amount}",
         f"trainer.total_training_steps={suite.max_steps}",
         # A run that was cut off starts anew, so that its seconds are those of one whole run; it needs no
         # checkpoints then.

@@ -76,7 +76,7 @@ def _about(suite: Suite, seeds: int, finished: Sequence[Finished], confidence: f
     problems = sorted({one.problems for one in finished if one.problems is not None})
     count = " or ".join(str(number) for number in problems) or "the"
     text = (
-        f"Every run ends after the training step that reaches {suite.generated_tokens:,} generated tokens. "
+        f"Every run ends after the training step that reaches {suite.budget}. "
         f"Mean over n = {seeds} seed{'s' if seeds > 1 else ''} with the {100 * confidence:g} % t interval "
         f"(n - 1 degrees of freedom, not cut at 0 and 100 %), measured on {count} held-out problems, which "
         "are the same in all runs: the intervals speak of repeated training, not of other problems. Where a "

@@ -10,14 +10,10 @@ from typing import Any
 
 from marsrl_verl.compare.plan import Run
 from marsrl_verl.compare.statistics import t_interval
+from marsrl_verl.compare.suite import TOOL_CALLS, Quantity
 from marsrl_verl.evaluation.estimators import Estimate, MetricInfo
 from marsrl_verl.evaluation.suite import AFTER, BEFORE
 from marsrl_verl.reporting.metrics_log import StepMetrics, read_metrics
-
-TOKENS_METRIC = "rollout/generated_tokens"
-TOOL_CALLS_METRIC = "rollout/executed_tool_calls"
-"""Per step; methods without tools do not log it, which counts as 0."""
-
 
 UPDATES_METRIC, TRAINED_METRIC = "batch/updates", "batch/rows"
 
@@ -69,6 +65,10 @@ class Finished:
         known = [value for value in found if value is not None]
         return sum(known) if known else None
 
+    def took(self, quantity: Quantity) -> int:
+        """How much of a quantity its training took."""
+        return _counted(self.steps, quantity)
+
     def value(self, metric: str) -> float | None:
         """The value of one metric, None where it is absent or was not observed."""
         return next((row.value for row in self.rows if row.metric == metric), None)
@@ -107,7 +107,7 @@ def read_finished(run: Run, wall_seconds: float | None = None) -> Finished:
             f"{run.folder} was not evaluated {' and '.join(absent)} training; leave marsrl.evaluation.before "
             "and marsrl.evaluation.after on"
         )
-    costs = {BEFORE: (0, 0, 0.0), AFTER: (tokens, _tool_calls(steps), _training_seconds(steps))}
+    costs = {BEFORE: (0, 0, 0.0), AFTER: (tokens, _counted(steps, TOOL_CALLS), _training_seconds(steps))}
     rows = tuple(
         Row(run.method, run.seed, f"{tag}/{name}", estimate["mean"], *costs[tag], cases=estimate["n"])
         for tag, values in measured.items()
@@ -131,8 +131,8 @@ def _training_seconds(steps: list[StepMetrics]) -> float:
     return sum(step.timings.get("step") or 0.0 for step in steps)
 
 
-def _tool_calls(steps: list[StepMetrics]) -> int:
-    return int(sum(step.metrics.get(TOOL_CALLS_METRIC) or 0 for step in steps))
+def _counted(steps: list[StepMetrics], quantity: Quantity) -> int:
+    return int(sum(step.metrics.get(quantity.metric) or 0 for step in steps))
 
 
 def metrics_of(runs: Iterable[Finished]) -> dict[str, MetricInfo]:

@@ -11,7 +11,7 @@ from statistics import fmean
 
 from marsrl_verl.compare.plan import TRAIN, Run
 from marsrl_verl.compare.results import Finished, ResultError, read_finished, summary_path
-from marsrl_verl.compare.suite import Suite
+from marsrl_verl.compare.suite import TOOL_CALLS, Suite
 from marsrl_verl.evaluation.suite import AFTER, BEFORE
 from marsrl_verl.reporting.files import write_json_atomic
 
@@ -114,12 +114,12 @@ class Runner:
             done = read_finished(run, seconds)
         except ResultError as error:
             return self._failed(run, str(error))
-        if done.generated_tokens < self.suite.generated_tokens:
+        budget, took = self.suite.budget, done.took(self.suite.budget.quantity)
+        if took < budget.amount:
             return self._failed(
                 run,
-                f"it generated {done.generated_tokens:,} of {self.suite.generated_tokens:,} tokens in "
-                f"{len(done.steps)} steps; raise the suite's max_steps = {self.suite.max_steps}, or lower "
-                "its budget with --tokens",
+                f"it took {took:,} of {budget} in {len(done.steps)} steps; raise the suite's max_steps = "
+                f"{self.suite.max_steps}, or lower its budget with --budget",
             )
         write_json_atomic(run.record_path, {"overrides": list(run.overrides), "seconds": seconds})
         return done
@@ -150,8 +150,7 @@ class Runner:
     def _announcement(self, kept: int) -> str:
         left = len(self.runs) - kept
         text = (
-            f"{self.suite.title}: {_runs(len(self.runs))} of {self.suite.generated_tokens:,} generated "
-            f"tokens each, {kept} finished before"
+            f"{self.suite.title}: {_runs(len(self.runs))} of {self.suite.budget} each, {kept} finished before"
         )
         if not left:
             return text
@@ -179,7 +178,9 @@ def _described(done: Finished) -> str:
         before, after = done.value(f"{BEFORE}/{name}"), done.value(f"{AFTER}/{name}")
         if before is not None and after is not None:
             changes.append(f"{done.metrics[name].label} {100 * before:.1f} → {100 * after:.1f} %")
-    return ", ".join([f"{done.generated_tokens:,} tokens in {len(done.steps)} steps", *changes])
+    calls = done.took(TOOL_CALLS)
+    took = f"{done.generated_tokens:,} tokens" + (f" and {calls:,} tool calls" if calls else "")
+    return ", ".join([f"{took} in {len(done.steps)} steps", *changes])
 
 
 def duration(seconds: float) -> str:

@@ -4,7 +4,8 @@ Keys of a suite file:
 
     title             a line for the report and the picture
     note              what a reader of the report should know, optional
-    generated_tokens  every run's budget: it ends after the step that reaches so many generated tokens
+    generated_tokens  every run's budget: it ends after the step that reaches so many generated tokens; or,
+                      in its place, another quantity that is counted (`QUANTITIES`): executed_tool_calls
     max_steps         upper bound on the training steps, so large that no run reaches it
     seconds_per_run   a first guess, for the estimate of the time before any run was measured
     overrides         Hydra overrides of every run
@@ -26,6 +27,39 @@ _FOLDER = Path(__file__).parent / "suites"
 _NAME = re.compile(r"[A-Za-z0-9_.-]*[A-Za-z0-9_]")
 
 
+@dataclass(frozen=True, slots=True)
+class Quantity:
+    """Something that a run counts, and that can be its budget."""
+
+    name: str
+    """Its key in a suite, and its column of a row."""
+    label: str
+    setting: str
+    """Ends the training after the step that reaches it."""
+    metric: str
+    """Of `metrics.jsonl`, per step; a step that does not log it counts 0."""
+
+
+TOKENS = Quantity(
+    "generated_tokens", "generated tokens", "marsrl.run.max_generated_tokens", "rollout/generated_tokens"
+)
+TOOL_CALLS = Quantity(
+    "executed_tool_calls", "executed tool calls", "marsrl.run.max_tool_calls", "rollout/executed_tool_calls"
+)
+QUANTITIES = {one.name: one for one in (TOKENS, TOOL_CALLS)}
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How much every run takes."""
+
+    quantity: Quantity
+    amount: int
+
+    def __str__(self) -> str:
+        return f"{self.amount:,} {self.quantity.label}"
+
+
 class SuiteError(ValueError):
     """A suite that can't be used; the message names the file, what is wrong and what to write."""
 
@@ -36,7 +70,7 @@ class Suite:
 
     name: str
     title: str
-    generated_tokens: int
+    budget: Budget
     max_steps: int
     methods: dict[str, tuple[str, ...]]
     """Name → Hydra overrides."""
@@ -78,26 +112,32 @@ def load_suite(name: str) -> Suite:
 
 
 def _keys() -> list[str]:
-    return [field.name for field in fields(Suite) if field.name != "name"]
+    own = [field.name for field in fields(Suite) if field.name not in ("name", "budget")]
+    return [own[0], *QUANTITIES, *own[1:]]
 
 
 def _suite(path: Path, plain: dict[str, Any]) -> Suite:
     unknown = sorted(set(plain) - set(_keys()))
     if unknown:
         raise SuiteError(f"{path}: unknown keys {', '.join(unknown)}; known: {', '.join(_keys())}")
-    missing = [key for key in ("title", "generated_tokens", "max_steps", "methods") if key not in plain]
-    if missing:
+    missing = [key for key in ("title", "max_steps", "methods") if key not in plain]
+    counted = [name for name in QUANTITIES if name in plain]
+    if missing or not counted:
+        missing += [] if counted else [" or ".join(QUANTITIES)]
         raise SuiteError(f"{path}: missing keys {', '.join(missing)}")
-    for key in ("generated_tokens", "max_steps"):
+    if len(counted) > 1:
+        raise SuiteError(f"{path}: {' and '.join(counted)} are two budgets; a run ends at one")
+    for key in (*counted, "max_steps"):
         value = plain[key]
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise SuiteError(f"{path}: {key} = {value!r}, expected a whole number of at least 1")
     values = dict(plain)
+    budget = Budget(QUANTITIES[counted[0]], values.pop(counted[0]))
     for key in ("overrides", "headline"):
         if key in values:
             values[key] = _words(path, key, values[key])
     values["methods"] = _methods(path, plain["methods"])
-    return Suite(name=path.stem, **values)
+    return Suite(name=path.stem, budget=budget, **values)
 
 
 def _methods(path: Path, methods: Any) -> dict[str, tuple[str, ...]]:

@@ -125,6 +125,9 @@ class RunConfig(Settings):
     max_generated_tokens: int | None = limits(None, ge=1, why="null is no limit")
     """Training ends after the step in which so many tokens were generated, earlier steps' included; null:
     `trainer.total_training_steps` alone decides. With a number here that one is the upper bound."""
+    max_tool_calls: int | None = limits(None, ge=1, why="null is no limit")
+    """Training ends after the step in which so many calls of tools had run, earlier steps' included; null:
+    there is no such limit. Calls of evaluations do not count."""
     data_bytes: dict[str, int] = Field(default_factory=dict)
     """Size of each data file by its path. The launcher writes it, so that the `config.yaml` in the run's
     folder shows a resumed run whether the data is still the same."""

@@ -32,6 +32,8 @@ class Problem:
     """The row's own `extra_info`, plain values only: for rewards and tools that look at it."""
     row: str = ""
     """The dataset row, the same in every epoch; empty where unknown."""
+    ability: str = ""
+    """What kind of problem the row says it is (`math`, `qa`); empty where it does not."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 from marsrl_verl.core.request import Problem
 from marsrl_verl.data.problems import Columns, Fault, SourceProblem, note_fault, read_problem, same_reference
+from marsrl_verl.data.repair import repaired
 from marsrl_verl.data.rows import DataError, Row, RowError, parquet_columns, read_rows
 
 MAX_NAMED_ROWS = 5
@@ -45,6 +46,8 @@ class FileReport:
     """Rows with a problem of an earlier row of the split."""
     contradictions: list[tuple[str, str]] = field(default_factory=list)
     """Places of an earlier row and of one with its problem and another answer."""
+    repaired: int = 0
+    """Rows with LaTeX commands that were repaired (`data.repair`)."""
     too_long: int | None = None
     """Rows whose prompt exceeds the first role's limit; None: they were not measured."""
     longest_prompt: int = 0
@@ -81,6 +84,7 @@ def read_report(
         report.rows += 1
         try:
             problem = _problem(row, required, columns)
+            report.repaired += problem.repaired
             first = seen.get(problem.key)
             if first is None:
                 seen[problem.key] = report.problems[problem.key] = (problem.problem.ground_truth, row.place)
@@ -187,5 +191,5 @@ def _question(prompt: Any) -> str:
     for message in reversed(prompt):
         if isinstance(message, dict) and message.get("role") == "user":
             content = message.get("content")
-            return content if isinstance(content, str) else ""
+            return repaired(content) if isinstance(content, str) else ""
     return ""

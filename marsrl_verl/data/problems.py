@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from marsrl_verl.core.request import Message, Problem
+from marsrl_verl.data.repair import repaired
 from marsrl_verl.data.rows import Row, RowError
 from marsrl_verl.rewards.extraction import references
 from marsrl_verl.rewards.normal_form import same_answer
@@ -22,6 +23,8 @@ _NAMED_ROWS = 1000
 """Places of bad rows that are kept per fault; the others are counted."""
 
 
+DEFAULT_ABILITY = "math"
+"""Of rows that name none."""
 ANSWER_COLUMN = "reward_model.ground_truth"
 """Where verl's rows have the reference answer."""
 
@@ -85,6 +88,8 @@ class SourceProblem:
     extra: str
     """The row's own `extra_info` as JSON; empty where there is none."""
     place: str
+    repaired: bool = False
+    """Whether LaTeX commands of its texts were repaired (`data.repair`)."""
 
     @property
     def question(self) -> str:
@@ -116,6 +121,8 @@ class Collected:
     """Rows whose instruction was taken off."""
     not_stripped: int = 0
     """Rows without the instruction that was to be taken off; they are taken as they are."""
+    repaired: int = 0
+    """Rows with LaTeX commands that were repaired (`data.repair`)."""
 
     @property
     def bad_rows(self) -> int:
@@ -131,13 +138,20 @@ def note_fault(faults: dict[str, Fault], error: RowError, place: str) -> None:
         fault.places.append(place)
 
 
-def collect(rows: Iterable[Row], columns: Columns, instruction: Instruction | None) -> Collected:
+def collect(
+    rows: Iterable[Row], columns: Columns, instruction: Instruction | None, *, by_look: bool = False
+) -> Collected:
     """Turn rows into problems and take every problem once.
 
     Two rows are the same problem when their chats agree after `normalised`. Where their references
     differ, neither can be trusted: the later rows count as bad, and the problem is left out.
+
+    Args:
+        by_look: two rows are the same problem, too, when their questions look alike (`look_alike`), whatever
+            else their chats hold.
     """
     found = Collected()
+    firsts: dict[str, SourceProblem] = {}
     contradicted: set[str] = set()
     for row in rows:
         found.rows += 1
@@ -148,11 +162,13 @@ def collect(rows: Iterable[Row], columns: Columns, instruction: Instruction | No
             if instruction is not None:
                 found.stripped += stripped
                 found.not_stripped += not stripped
-            first = found.problems.setdefault(problem.key, problem)
+            found.repaired += problem.repaired
+            first = firsts.setdefault(look_alike(problem.question) if by_look else problem.key, problem)
             if first is problem:
+                found.problems[problem.key] = problem
                 continue
             if not same_reference(first.problem.ground_truth, problem.problem.ground_truth):
-                contradicted.add(problem.key)
+                contradicted.add(first.key)
                 raise RowError(
                     "the problem stands in an earlier row with another answer",
                     "correct one of the answers, or remove the problem",
@@ -205,7 +221,8 @@ def read_problem(
     Raises:
         RowError: the row is no problem with an answer.
     """
-    messages = _messages(data, columns)
+    written = _messages(data, columns)
+    messages = repaired_messages(written)
     last = max(i for i, message in enumerate(messages) if message["role"] == "user")
     question, bare = messages[last]["content"].strip(), None
     if instruction is not None and (bare := instruction.strip(question)) is not None:
@@ -214,22 +231,35 @@ def read_problem(
         raise RowError("the question is empty", "give it a text")
     messages[last]["content"] = question
     key = problem_key(question, messages[:last] + messages[last + 1 :])
+    truth, ability = _reference(data, columns), str(data.get("ability") or DEFAULT_ABILITY)
     problem = Problem(
         problem_id=key,
         question=question,
-        ground_truth=_reference(data, columns),
+        ground_truth=truth,
         data_source=_data_source(data, place, columns),
         messages=tuple(messages),
+        ability=ability,
     )
     extra = data.get("extra_info")
     source = SourceProblem(
         key=key,
         problem=problem,
-        ability=str(data.get("ability") or "math"),
+        ability=ability,
         extra="" if extra is None else json.dumps(extra, ensure_ascii=False, default=str),
         place=place,
+        repaired=repaired_messages(written) != written or _is_broken(_at(data, columns.answer)),
     )
     return source, bare is not None
+
+
+def _is_broken(answer: Any) -> bool:
+    texts = answer if isinstance(answer, (list, tuple)) else [answer]
+    return any(isinstance(one, str) and repaired(one) != one for one in texts)
+
+
+def repaired_messages(messages: Sequence[Message]) -> list[Message]:
+    """A chat with its LaTeX commands repaired (`data.repair`)."""
+    return [{**message, "content": repaired(message["content"])} for message in messages]
 
 
 def _messages(data: Mapping[str, Any], columns: Columns) -> list[Message]:
@@ -297,17 +327,17 @@ def question_of(messages: list[Message]) -> str:
 
 
 def ground_truth_of(reward_model: Mapping[str, Any]) -> str:
-    """The reference answer of a dataset row as text; several accepted answers, and a dictionary, become
-    JSON."""
+    """The reference answer of a dataset row as text, its LaTeX commands repaired (`data.repair`); several
+    accepted answers, and a dictionary, become JSON."""
     truth = reward_model["ground_truth"]
     if isinstance(truth, Mapping):
         return json.dumps(truth, ensure_ascii=False, default=str)
     if isinstance(truth, (list, tuple, np.ndarray)):
-        answers = [str(one).strip() for one in truth]
+        answers = [repaired(str(one)).strip() for one in truth]
         if not answers:
             raise ValueError("reward_model.ground_truth is an empty list")
         return answers[0] if len(answers) == 1 else json.dumps(answers, ensure_ascii=False)
-    return str(truth).strip()
+    return repaired(str(truth)).strip()
 
 
 def _at(data: Mapping[str, Any], path: str) -> Any:

@@ -18,6 +18,7 @@ from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.core.inert_text import printable
 from marsrl_verl.core.request import Sampling
 from marsrl_verl.core.trajectory import FinishReason
+from marsrl_verl.data.contamination import Contamination, EvaluationSet, find_contamination
 from marsrl_verl.data.problems import Collected, SourceProblem, collect
 from marsrl_verl.data.rows import DataError, read_rows
 from marsrl_verl.data_preparation.command_line import Arguments, parse_arguments
@@ -27,7 +28,7 @@ from marsrl_verl.data_preparation.output import write_parquet
 from marsrl_verl.data_preparation.recorded import check_reference, read_recorded
 from marsrl_verl.data_preparation.report import Facts, report, summary
 from marsrl_verl.data_preparation.sampling import grade_texts, problem_requests, sample_and_grade, scorer
-from marsrl_verl.data_preparation.selection import hold_out, select
+from marsrl_verl.data_preparation.selection import Contaminated, hold_out, select, select_unrated
 from marsrl_verl.data_preparation.training_settings import (
     answer_sampling,
     answer_settings,
@@ -36,6 +37,7 @@ from marsrl_verl.data_preparation.training_settings import (
     check_policies,
     grader_settings,
     make_grader,
+    prompt_lengths_of,
     training_config,
 )
 from marsrl_verl.reporting.files import write_json_atomic
@@ -106,16 +108,24 @@ def _prepare(arguments: Arguments, make_client: MakeClient) -> None:
     _check_output(arguments)
     config = training_config(arguments.overrides)
     rows = read_rows(arguments.inputs, arguments.columns.names)
-    found = collect(rows, arguments.columns, arguments.instruction)
+    found = collect(rows, arguments.columns, arguments.instruction, by_look=arguments.by_look)
     _say_source(found, arguments)
     _check_source(found, arguments)
     seed = int(config.marsrl.run.seed)
     facts = Facts(arguments=arguments, found=found, seed=seed)
-    if arguments.from_answers is not None:
+    facts.contamination = _without_evaluation_sets(found, arguments)
+    grades: dict[str, ProblemGrades] = {}
+    if arguments.without_answers:
+        lengths = prompt_lengths_of(config)
+        if lengths is None:
+            print("The model's tokenizer is not here: prompts were not measured.", flush=True)
+        selection = select_unrated(found.problems.values(), lengths)
+    elif arguments.from_answers is not None:
         grades = _recorded_grades(arguments, config, found, facts)
     else:
         grades = _sampled_grades(arguments, config, found, facts, make_client)
-    selection = select(found.problems.values(), grades, arguments.rates)
+    if not arguments.without_answers:
+        selection = select(found.problems.values(), grades, arguments.rates)
     if not selection.kept:
         what = f"No problem is kept; what became of them: {dict(selection.counts)}."
         raise DataError(what, "Change --min-pass-rate and --max-pass-rate, or give other problems.")
@@ -150,6 +160,10 @@ def _say_source(found: Collected, arguments: Arguments) -> None:
     if arguments.skip_bad_rows:
         for what, fault in found.faults.items():
             print(f"  skipped: {printable(_fault_text(what, fault.count, fault.places))}", flush=True)
+    if found.repaired:
+        print(
+            f"  in {found.repaired} rows broken LaTeX commands (such as \\x08oxed) were repaired", flush=True
+        )
     if found.not_stripped and found.stripped:
         print(
             f"  {found.not_stripped} rows lack the instruction and are taken as they are; it was taken off "
@@ -172,6 +186,26 @@ def _check_source(found: Collected, arguments: Arguments) -> None:
         first = next(iter(found.problems.values()))
         what = "The instruction that is to be taken off is around no problem; the first one reads "
         raise DataError(f"{what}{first.question[:120]!r}.", "Leave the option out, or correct its text.")
+
+
+def _without_evaluation_sets(found: Collected, arguments: Arguments) -> Contamination | None:
+    """Look for the problems in the evaluation sets, and take them out where they are to be dropped."""
+    if not arguments.evaluation_sets:
+        return None
+    sets = [EvaluationSet.read(path, arguments.evaluation_column) for path in arguments.evaluation_sets]
+    contamination = find_contamination(found.problems.values(), sets)
+    for path, count in contamination.shared.items():
+        print(f"{count} of {len(found.problems)} problems stand in {path}", flush=True)
+    if contamination.keys and arguments.contaminated is Contaminated.REFUSE:
+        ours, theirs = contamination.places[0]
+        what = f"{len(contamination.keys)} problems stand in evaluation sets; the first: {ours} and {theirs}."
+        raise DataError(what, "Remove them, or have them left out: --contaminated drop.")
+    if arguments.contaminated is Contaminated.DROP:
+        for key in contamination.keys:
+            del found.problems[key]
+        if not found.problems:
+            raise DataError("All problems stand in evaluation sets.", "Give other problems.")
+    return contamination
 
 
 def _fault_text(what: str, count: int, places: list[str]) -> str:

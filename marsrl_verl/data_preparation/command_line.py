@@ -11,7 +11,7 @@ from typing import NoReturn
 from marsrl_verl.config.verl_keys import FIRST
 from marsrl_verl.data.problems import ANSWER_COLUMN, DAPO_INSTRUCTION, Columns, Instruction
 from marsrl_verl.data.rows import DataError
-from marsrl_verl.data_preparation.selection import PassRates
+from marsrl_verl.data_preparation.selection import Contaminated, PassRates
 
 PUBLISHED_MODEL = "qwen3_30b_a3b_thinking_2507"
 """The option of group `model` whose settings are used when none is named."""
@@ -33,6 +33,7 @@ _OF_A_MODEL = (
     "tensor_parallel",
     "keep_responses",
 )
+_OF_PASS_RATES = ("from_answers", "min_pass_rate", "max_pass_rate")
 _OF_A_RECORD = ("reward=", "marsrl.reward.", "marsrl.run.seed=")
 """Words of the training command that mean something without a model."""
 _OWN_KEYS = ("data", "data.train_files", "data.val_files", "name", "dry_run", "marsrl.dry_run")
@@ -58,6 +59,11 @@ class Arguments:
     keep_responses: bool
     graders: int
     from_answers: Path | None
+    without_answers: bool
+    by_look: bool
+    evaluation_sets: tuple[Path, ...]
+    evaluation_column: str | None
+    contaminated: Contaminated
     rates: PassRates
     held_out: int
     replace: bool
@@ -96,7 +102,12 @@ def parse_arguments(argv: Sequence[str]) -> Arguments:
         keep_responses=found.keep_responses,
         graders=found.graders,
         from_answers=found.from_answers,
-        rates=PassRates(found.min_pass_rate, found.max_pass_rate),
+        without_answers=found.without_answers,
+        by_look=found.same_problem == "look",
+        evaluation_sets=tuple(found.evaluation_set),
+        evaluation_column=found.evaluation_column,
+        contaminated=Contaminated(found.contaminated or Contaminated.DROP.value),
+        rates=PassRates(found.min_pass_rate or 0.0, found.max_pass_rate),
         held_out=found.held_out,
         replace=found.replace,
         overrides=_overrides(found),
@@ -127,6 +138,16 @@ def build_parser() -> argparse.ArgumentParser:
     add("--strip-after", metavar="TEXT", default="", help="take off a fixed text after every problem")
     bad = "rows without question or answer, and problems with two different answers (default: refuse)"
     add("--bad-rows", choices=["refuse", "skip"], default="refuse", help=bad)
+    same = "rows with one chat, or with questions that differ in typesetting only (default: %(default)s)"
+    add("--same-problem", choices=["chat", "look"], default="chat", help=same)
+    held = parser.add_argument_group("evaluation sets")
+    add = held.add_argument
+    files = "a file of questions that must not be trained; may be given several times"
+    add("--evaluation-set", type=Path, action="append", default=[], metavar="FILE", help=files)
+    column = "of their questions (default: question or problem, or the chat in prompt)"
+    add("--evaluation-column", metavar="NAME", help=column)
+    fate = "what becomes of problems that stand in one (default: drop)"
+    add("--contaminated", choices=[one.value for one in Contaminated], help=fate)
     answers = parser.add_argument_group("answers")
     add = answers.add_argument
     add("--model", metavar="PATH", help="folder or hub id of the start model, with the settings of model=…")
@@ -140,9 +161,11 @@ def build_parser() -> argparse.ArgumentParser:
     add("--graders", type=int, default=2, help="answers that are graded at the same time")
     add("--keep-responses", action="store_true", help="keep the texts in grades.jsonl")
     add("--from-answers", type=Path, metavar="FILE", help="recorded answers or grades; no model is started")
+    unrated = "write the problems without pass rates; nobody is asked"
+    add("--without-answers", action="store_true", help=unrated)
     selection = parser.add_argument_group("selection")
     add = selection.add_argument
-    add("--min-pass-rate", type=float, default=0.0, help="default: %(default)s")
+    add("--min-pass-rate", type=float, help="default: 0")
     add("--max-pass-rate", type=float, help="default: below 1, what all answers solve is left out")
     add("--held-out", type=int, default=0, metavar="N", help="problems for val.parquet (default: none)")
     add("--replace", action="store_true", help="replace train.parquet and val.parquet; grades are kept")
@@ -161,7 +184,20 @@ def _instruction(found: argparse.Namespace) -> Instruction | None:
 
 def _check_words(found: argparse.Namespace) -> None:
     """Refuse options that would have no effect, and keys that this command sets itself."""
-    if found.from_answers is not None:
+    if not found.evaluation_set and (found.evaluation_column or found.contaminated):
+        what = "--evaluation-column and --contaminated speak of evaluation sets."
+        raise DataError(what, "Give --evaluation-set FILE, or leave them out.")
+    if found.without_answers:
+        options = [*_OF_PASS_RATES, *(option for option in _OF_A_MODEL if option != "model")]
+        inert = [
+            f"--{option.replace('_', '-')}"
+            for option in options
+            if getattr(found, option) not in (None, False)
+        ]
+        if inert:
+            what = f"{', '.join(inert)}: with --without-answers there are none."
+            raise DataError(what, "Leave it out, or leave --without-answers out.")
+    elif found.from_answers is not None:
         options = [option for option in _OF_A_MODEL if getattr(found, option) not in (None, False)]
         inert = [f"--{option.replace('_', '-')}" for option in options]
         inert += [word for word in found.overrides if not word.lstrip("+~").startswith(_OF_A_RECORD)]
@@ -171,7 +207,7 @@ def _check_words(found: argparse.Namespace) -> None:
     elif found.model is None and not any(word.startswith("model=") for word in found.overrides):
         fix = (
             "Give model=… as in training, or --model PATH (with the settings of the published model), or "
-            "--from-answers FILE."
+            "--from-answers FILE, or --without-answers."
         )
         raise DataError("No start model is named.", fix)
     own = [word for word in found.overrides if word.lstrip("+~").split("=")[0] in _OWN_KEYS]

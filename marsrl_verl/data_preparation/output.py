@@ -18,8 +18,8 @@ def write_parquet(
 ) -> None:
     """Write problems in verl's format, in one piece, and read them back with training's own check.
 
-    Besides verl's columns, `extra_info` holds the problem's hash, its pass rate and number of answers, and
-    as JSON text what the source's row had there.
+    Besides verl's columns, `extra_info` holds the problem's hash, its pass rate (null without grades) and
+    number of answers, and as JSON text what the source's row had there.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -34,8 +34,8 @@ def write_parquet(
                 "index": index,
                 "split": split,
                 "problem": one.key,
-                "pass_rate": grades[one.key].pass_rate,
-                "answers": grades[one.key].graded,
+                "pass_rate": grades[one.key].pass_rate if one.key in grades else None,
+                "answers": grades[one.key].graded if one.key in grades else 0,
                 "source": one.extra,
             },
         }

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from marsrl_verl.data.contamination import Contamination
 from marsrl_verl.data.problems import Collected, SourceProblem
 from marsrl_verl.data_preparation.command_line import Arguments
 from marsrl_verl.data_preparation.grades import ProblemGrades
@@ -29,6 +30,8 @@ class Facts:
     seed: int
     answer_settings: dict[str, Any] = field(default_factory=dict)
     """What answers and grades depend on."""
+    contamination: Contamination | None = None
+    """None without evaluation sets."""
 
 
 def report(
@@ -48,11 +51,13 @@ def report(
             "rows": found.rows,
             "duplicates": found.duplicates,
             "bad_rows": {what: asdict(fault) for what, fault in found.faults.items()},
+            "latex_repaired": found.repaired,
             "instruction_taken_off": found.stripped,
             "instruction_missing": found.not_stripped,
             "problems": len(found.problems),
             "problems_that_look_alike": looking_alike(found.problems.values()),
         },
+        "evaluation_sets": _contamination(facts),
         "answers": {**answer_counts(known), "histogram": histogram(known)},
         "selection": {
             "min_pass_rate": arguments.rates.least,
@@ -67,11 +72,23 @@ def report(
     }
 
 
+def _contamination(facts: Facts) -> dict[str, Any] | None:
+    found = facts.contamination
+    if found is None:
+        return None
+    return {
+        "problems_by_file": found.shared,
+        "problems": len(found.keys),
+        "action": facts.arguments.contaminated.value,
+        "places": found.places,
+    }
+
+
 def summary(content: Mapping[str, Any], folder: Path) -> str:
     """The lines that end the command's output."""
     bars = content["answers"]["histogram"]
     most = max((bar["problems"] for bar in bars), default=1)
-    lines = ["", "right answers   problems"]
+    lines = ["", "right answers   problems"] if bars else []
     for bar in bars:
         length = -(-_BAR * bar["problems"] // most)
         lines.append(f"  {bar['right']:4d} of {bar['answers']:<4d} {bar['problems']:10d}  {'█' * length}")
@@ -93,7 +110,8 @@ def summary(content: Mapping[str, Any], folder: Path) -> str:
         lines.append(
             f"grader or rollout program failed on {failed} answers; they are left out, as in training"
         )
-    lines += ["", f"{', '.join(fates)} (pass rates {selection['min_pass_rate']:g} to {_most(selection)})"]
+    rates = f" (pass rates {selection['min_pass_rate']:g} to {_most(selection)})" if bars else ""
+    lines += ["", f"{', '.join(fates)}{rates}"]
     lines.append(f"{folder / 'train.parquet'}: {written['train']} problems")
     if written["val"]:
         lines.append(f"{folder / 'val.parquet'}: {written['val']} problems")

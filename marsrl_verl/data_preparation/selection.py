@@ -7,11 +7,24 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from marsrl_verl.core.seeding import derive_seed
+from marsrl_verl.core.trajectory import FinishReason
+from marsrl_verl.data.files import PromptLengths
 from marsrl_verl.data.problems import SourceProblem, look_alike
 from marsrl_verl.data.rows import DataError
 from marsrl_verl.data_preparation.grades import ProblemGrades
+from marsrl_verl.settings.choices import Choice
 
 _ROUNDING = 1e-9
+
+
+class Contaminated(Choice):
+    """What becomes of problems that stand in an evaluation set."""
+
+    DROP = "drop"
+    REFUSE = "refuse"
+    """The command ends."""
+    REPORT = "report"
+    """They are kept, and counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +71,17 @@ def select(
         fate = rates.judge(grades.get(problem.key))
         selection.counts[fate] += 1
         if fate == "kept":
+            selection.kept.append(problem)
+    return selection
+
+
+def select_unrated(problems: Iterable[SourceProblem], lengths: PromptLengths | None) -> Selection:
+    """Keep every problem within the limit of a prompt; all of them where prompts can't be measured."""
+    selection = Selection()
+    for problem in problems:
+        fits = lengths is None or lengths.measure(problem.problem) <= lengths.limit
+        selection.counts["kept" if fits else FinishReason.PROMPT_TOO_LONG.value] += 1
+        if fits:
             selection.kept.append(problem)
     return selection
 

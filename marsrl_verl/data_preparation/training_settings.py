@@ -10,10 +10,12 @@ from omegaconf import DictConfig, OmegaConf
 from marsrl_verl.algos.registry import method_class
 from marsrl_verl.config.checks import run_checks
 from marsrl_verl.config.checks.context import Context, typed_settings
+from marsrl_verl.config.checks.data import prompt_lengths
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config, first_role
 from marsrl_verl.config.verl_keys import FIRST
 from marsrl_verl.core.request import Sampling
+from marsrl_verl.data.files import PromptLengths
 from marsrl_verl.rewards.running import RewardRunner
 from marsrl_verl.rollout.runner import find_program
 from marsrl_verl.rollout.single_call import SingleCall
@@ -42,6 +44,11 @@ def training_config(overrides: tuple[str, ...]) -> DictConfig:
     )
     run_checks(context)
     return composed.config
+
+
+def prompt_lengths_of(config: DictConfig) -> PromptLengths | None:
+    """What measures the prompts of the problems; None where the model's tokenizer is not here."""
+    return prompt_lengths(Context(config=config, raw={}, dry_run=True, prepares_data=True))
 
 
 def answering_role(config: DictConfig) -> str:

@@ -1,4 +1,4 @@
-"""Files of the tiny world, made on first use: the warm-started model and the problems.
+"""Files of the tiny worlds, made on first use: the warm-started models and the problems.
 
 They lie in a per-user cache, named by what they are made of, so that a later version makes its own.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 DATA_SEED = 0
@@ -41,11 +42,24 @@ def tiny_data(split: str, count: int) -> str:
     """
     from marsrl_verl.demo import problems
 
-    source = Path(str(problems.__file__)).read_bytes()
-    fingerprint = hashlib.sha256(source).hexdigest()[:12]
-    target = cache_folder() / f"tiny-{split}-{count}-{DATA_SEED}-{fingerprint}.parquet"
+    def write(path: Path) -> None:
+        problems.write_parquet(path, problems.Split(split), count, DATA_SEED)
+
+    return made_once(f"tiny-{split}-{count}-{DATA_SEED}", ".parquet", str(problems.__file__), write)
+
+
+def made_once(name: str, suffix: str, source: str, write: Callable[[Path], None]) -> str:
+    """A file of the cache, written where it is not there yet.
+
+    Args:
+        name: of what it is made with.
+        source: the generator's file, of which the name gets a fingerprint.
+        write: writes it at a path.
+    """
+    fingerprint = hashlib.sha256(Path(source).read_bytes()).hexdigest()[:12]
+    target = cache_folder() / f"{name}-{fingerprint}{suffix}"
     if not target.exists():
         partial = target.with_name(f".{target.name}.{os.getpid()}")
-        problems.write_parquet(partial, problems.Split(split), count, DATA_SEED)
+        write(partial)
         os.replace(partial, target)
     return str(target)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 import string
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -55,38 +56,63 @@ def vocabulary() -> dict[str, int]:
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
     """The tokenizer as transformers knows it, chat template included."""
+    return assemble(vocabulary(), f"{alternatives(WORDS)}|{_NUMBER_OR_TERM}", ROLE_MARKERS, CHAT_TEMPLATE)
+
+
+def alternatives(words: Iterable[str]) -> str:
+    """A regular expression of the words, the longest first."""
+    return "|".join(re.escape(word) for word in sorted(words, key=len, reverse=True))
+
+
+def assemble(
+    ids: Mapping[str, int],
+    words: str,
+    role_markers: Mapping[str, str],
+    chat_template: str,
+    added: Sequence[str] = (),
+) -> PreTrainedTokenizerFast:
+    """A tokenizer of words and characters.
+
+    Args:
+        ids: every token's.
+        words: a regular expression of the tokens that are longer than a character.
+        role_markers: the special tokens that begin a message, by role.
+        chat_template: as transformers has it.
+        added: tokens that are found before any word, and are not special.
+    """
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    tokenizer = Tokenizer(models.WordLevel(vocabulary(), unk_token=UNKNOWN))
-    words = "|".join(re.escape(word) for word in sorted(WORDS, key=len, reverse=True))
-    pieces = Regex(rf"{words}|{_NUMBER_OR_TERM}|[\s\S]")
-    tokenizer.pre_tokenizer = pre_tokenizers.Split(pieces, behavior="isolated")
+    tokenizer = Tokenizer(models.WordLevel(dict(ids), unk_token=UNKNOWN))
+    tokenizer.pre_tokenizer = pre_tokenizers.Split(Regex(rf"{words}|[\s\S]"), behavior="isolated")
     tokenizer.decoder = decoders.Fuse()
-    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIALS])
+    specials = (PAD, END, UNKNOWN, *role_markers.values())
+    tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in specials])
+    tokenizer.add_tokens([AddedToken(token, special=False, normalized=False) for token in added])
     return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         pad_token=PAD,
         eos_token=END,
         unk_token=UNKNOWN,
-        additional_special_tokens=list(ROLE_MARKERS.values()),
-        chat_template=CHAT_TEMPLATE,
+        additional_special_tokens=list(role_markers.values()),
+        chat_template=chat_template,
         clean_up_tokenization_spaces=False,
         model_max_length=512,
         padding_side="left",
     )
 
 
-def save_tokenizer(folder: str | Path) -> None:
-    """Write the tokenizer's files into a model folder.
+def save_tokenizer(folder: str | Path, tokenizer: PreTrainedTokenizerFast | None = None) -> None:
+    """Write a tokenizer's files into a model folder; the tiny world's where none is given.
 
     The chat template goes into `tokenizer_config.json` as well as into its own file, so that readers
     which know only one of the two places find it; the class is named as every release of transformers
     knows it.
     """
-    build_tokenizer().save_pretrained(folder)
+    tokenizer = tokenizer or build_tokenizer()
+    tokenizer.save_pretrained(folder)
     path = Path(folder) / "tokenizer_config.json"
     config = json.loads(path.read_text())
-    config["chat_template"] = CHAT_TEMPLATE
+    config["chat_template"] = tokenizer.chat_template
     config["tokenizer_class"] = "PreTrainedTokenizerFast"
     path.write_text(json.dumps(config, indent=2) + "\n")

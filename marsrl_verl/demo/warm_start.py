@@ -19,6 +19,7 @@ import torch
 
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
 from marsrl_verl.demo.drills import Drill, draw_drill
+from marsrl_verl.demo.learning import Learner, weighted_loss
 from marsrl_verl.demo.model import build_model
 from marsrl_verl.demo.problems import DEFAULT_DIFFICULTY, Chain, Difficulty, Split, draw_chain
 from marsrl_verl.demo.tokenizer import build_tokenizer, save_tokenizer
@@ -127,42 +128,29 @@ class _Trainer:
         self.model: PreTrainedModel = build_model(recipe.seed)
         drawn = (draw_chain(self.rng, recipe.difficulty) for _ in range(recipe.pool))
         self.problems: list[Chain] = [chain for chain in drawn if chain.split is Split.WARM_START]
-        embedding = self.model.get_input_embeddings().weight
-        matrices: list[torch.nn.Parameter] = []
-        others: list[torch.nn.Parameter] = []
-        for parameter in self.model.parameters():
-            is_matrix = parameter.ndim == 2 and parameter is not embedding
-            (matrices if is_matrix else others).append(parameter)
-        self.optimizers = (
-            torch.optim.Muon(
-                matrices, lr=recipe.matrix_learning_rate, weight_decay=recipe.weight_decay, momentum=0.95
-            ),
-            torch.optim.AdamW(others, lr=recipe.learning_rate, betas=(0.9, recipe.beta2), weight_decay=0.0),
-        )
 
     def run(self) -> Iterator[tuple[int, dict[str, float]]]:
         """Train; yields (step, loss by kind of transcript)."""
-        total = self.recipe.total
-        schedules = [
-            torch.optim.lr_scheduler.LambdaLR(
-                optimizer,
-                lambda step: min(1.0, (step + 1) / self.recipe.warmup_steps, 2 * (total - step) / total),
-            )
-            for optimizer in self.optimizers
-        ]
-        for step in range(total):
-            losses = {}
-            for kind, count in self.recipe.drills if step < self.recipe.drill_steps else self.recipe.batch:
-                transcripts = [self._draw(kind) for _ in range(count)]
-                loss = self._loss(*self.batches.encode(transcripts, kind is Drill.COMPARING))
-                loss.backward()
-                losses[kind.value if isinstance(kind, Drill) else kind] = loss.item()
-            torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
-            for optimizer, schedule in zip(self.optimizers, schedules, strict=True):
-                optimizer.step()
-                optimizer.zero_grad()
-                schedule.step()
-            yield step + 1, losses
+        recipe = self.recipe
+        learner = Learner(
+            self.model,
+            recipe.total,
+            matrix_rate=recipe.matrix_learning_rate,
+            rate=recipe.learning_rate,
+            weight_decay=recipe.weight_decay,
+            beta2=recipe.beta2,
+            warmup=recipe.warmup_steps,
+        )
+        for step in range(recipe.total):
+            kinds = recipe.drills if step < recipe.drill_steps else recipe.batch
+            losses = learner.step(self._losses(kinds))
+            names = [kind.value if isinstance(kind, Drill) else kind for kind, _ in kinds]
+            yield step + 1, dict(zip(names, losses, strict=True))
+
+    def _losses(self, kinds: Sequence[tuple[str | Drill, int]]) -> Iterator[torch.Tensor]:
+        for kind, count in kinds:
+            transcripts = [self._draw(kind) for _ in range(count)]
+            yield self._loss(*self.batches.encode(transcripts, kind is Drill.COMPARING))
 
     def _draw(self, kind: str | Drill) -> Transcript:
         if isinstance(kind, Drill):
@@ -170,12 +158,7 @@ class _Trainer:
         return draw_transcript(kind, self.rng.choice(self.problems), self.rng, self.recipe.habits)
 
     def _loss(self, ids_BT: torch.Tensor, weights_BT: torch.Tensor) -> torch.Tensor:
-        logits_BTV = self.model(input_ids=ids_BT).logits[:, :-1]
-        loss = torch.nn.functional.cross_entropy(
-            logits_BTV.flatten(0, 1), ids_BT[:, 1:].flatten(), reduction="none"
-        )
-        weights = weights_BT[:, 1:].flatten()
-        return (loss * weights).sum() / weights.sum()
+        return weighted_loss(self.model, ids_BT, weights_BT)
 
 
 def train(recipe: Recipe, report_every: int = 20) -> PreTrainedModel:
@@ -193,8 +176,11 @@ def train(recipe: Recipe, report_every: int = 20) -> PreTrainedModel:
     return trainer.model.eval()
 
 
-def save(model: PreTrainedModel, folder: str | Path) -> None:
-    """Write model and tokenizer as a folder that transformers and vLLM load."""
+def save(
+    model: PreTrainedModel, folder: str | Path, tokenizer: PreTrainedTokenizerFast | None = None
+) -> None:
+    """Write model and tokenizer (the tiny world's where none is given) as a folder that transformers and vLLM
+    load."""
     from transformers import GenerationConfig
 
     config = model.config
@@ -202,7 +188,7 @@ def save(model: PreTrainedModel, folder: str | Path) -> None:
         eos_token_id=config.eos_token_id, pad_token_id=config.pad_token_id, do_sample=True
     )
     model.save_pretrained(folder)
-    save_tokenizer(folder)
+    save_tokenizer(folder, tokenizer)
 
 
 def main() -> None:

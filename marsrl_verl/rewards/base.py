@@ -32,8 +32,16 @@ class ScoreRequest:
     events: Sequence[Mapping[str, Plain]] = ()
     """What happened in it (tool calls, turns): the text alone may claim calls that were never made."""
 
+    sampled_text: str | None = None
+    """What of `text` the policy wrote itself, where tools or templates wrote in it too."""
+
+    @property
+    def own_text(self) -> str:
+        """What the policy wrote itself."""
+        return self.text if self.sampled_text is None else self.sampled_text
+
     @classmethod
-    def of(cls, request: RolloutRequest, one: Trajectory) -> ScoreRequest:
+    def of(cls, request: RolloutRequest, one: Trajectory, sampled_text: str | None = None) -> ScoreRequest:
         """The request for one trajectory of a rollout request."""
         return cls(
             trajectory_id=one.trajectory_id,
@@ -46,6 +54,7 @@ class ScoreRequest:
             inputs=request.inputs,
             detail=one.detail,
             events=one.events,
+            sampled_text=sampled_text,
         )
 
 

@@ -1,4 +1,4 @@
-"""Final answers in text: the boxes, the last number, references."""
+"""Final answers in text: the boxes, the answer element, the last number, references."""
 
 from __future__ import annotations
 
@@ -89,6 +89,16 @@ def _is_one_list(between: str) -> bool:
     if len(between) >= _WITHIN_A_LIST or _STARTS_AFRESH.search(between):
         return False
     return len(between) < _NEAR or _LIST_MARK.search(between) is not None
+
+
+_ANSWER_OPEN, _ANSWER_CLOSE = "<answer>", "</answer>"
+
+
+def tagged_answer(text: str) -> str | None:
+    """What stands in the last complete `<answer>…</answer>`; None when there is none."""
+    end = text.rfind(_ANSWER_CLOSE)
+    start = text.rfind(_ANSWER_OPEN, 0, end) if end >= 0 else -1
+    return text[start + len(_ANSWER_OPEN) : end].strip() if start >= 0 else None
 
 
 def last_number(text: str) -> str | None:

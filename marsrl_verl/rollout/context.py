@@ -13,6 +13,7 @@ from marsrl_verl.core.sequence import Plain
 from marsrl_verl.core.sequence import Sequence as TokenSequence
 from marsrl_verl.core.trajectory import RewardResult, RolloutOutput, Trajectory
 from marsrl_verl.rollout.conversation import Conversation
+from marsrl_verl.rollout.tool_protocol.chat import TurnParser
 from marsrl_verl.tools.base import ToolCall, ToolResult
 
 
@@ -72,6 +73,14 @@ class RolloutContext(Protocol):
             tools: schemas for the chat template.
             prefix: what it has written already, its prompt included; the messages are not rendered again.
             state: of a conversation that was paused (`Conversation.state`), with its sequence as `prefix`.
+        """
+        ...
+
+    def turn_parser(self, name: str) -> TurnParser:
+        """What reads the tool calls of a model whose format has this name.
+
+        Raises:
+            ValueError: nothing here does.
         """
         ...
 

@@ -20,6 +20,7 @@ from marsrl_verl.core.sequence import TURN, LogProbs, Mask, Plain, TokenIds, tok
 from marsrl_verl.core.sequence import Sequence as TokenSequence
 from marsrl_verl.core.thinking import final_text
 from marsrl_verl.core.trajectory import FinishReason, Trajectory
+from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.rollout.generation import Completion, EngineUnavailableError
 from marsrl_verl.rollout.sampler import Sampler, nothing, stopped
 
@@ -101,6 +102,11 @@ class Conversation:
     def trajectory_id(self) -> str:
         """Of the trajectory that it is part of."""
         return f"{self._sampler.group_id}#{self.k}"
+
+    @property
+    def tokenizer(self) -> ChatTokenizer:
+        """What its tokens mean."""
+        return self._sampler.chat
 
     @property
     def tokens_left(self) -> int:
@@ -424,7 +430,7 @@ class Conversation:
 
     def fork(self, k: int, at: int | None = None) -> Conversation:
         """Another conversation for trajectory `k`, with the first `at` response tokens (all). What the round
-        has sampled of them counts for it too."""
+        has sampled of them counts for it too. A failure after them is not its own."""
         at = len(self) if at is None else at
         begun = self.sequence().truncate(at)
         later, end = 0, len(self)
@@ -435,9 +441,8 @@ class Conversation:
         self._sampler.tokens(k).sampled = self._sampler.tokens(self.k).sampled - later
         marks = [mark for mark in self._marks if mark[0] <= at]
         messages = self._messages[: marks[-1][1]]
-        return Conversation(
-            self._sampler, k, begun, messages, self._tools, marks=marks, failure=self._failure
-        )
+        failure = self._failure if at == len(self) else None
+        return Conversation(self._sampler, k, begun, messages, self._tools, marks=marks, failure=failure)
 
     def _twin(self, k: int) -> Conversation:
         twin = Conversation(

@@ -12,9 +12,6 @@ from numpy.typing import NDArray
 from marsrl_verl.core.sequence import LogProbs, TokenIds
 from marsrl_verl.core.trajectory import FinishReason
 
-FINISH_REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
-"""Regular ends as vLLM and OpenAI-compatible endpoints name them."""
-
 
 class EngineUnavailableError(RuntimeError):
     """The engine itself is gone (not one request of it): the run cannot go on."""

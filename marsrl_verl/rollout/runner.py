@@ -28,6 +28,7 @@ from marsrl_verl.rollout.external.solver import AnswerSource, answered
 from marsrl_verl.rollout.generation import Completion, Decoding, EngineUnavailableError, GenerationClient
 from marsrl_verl.rollout.sampler import RoundTokens, Sampler
 from marsrl_verl.rollout.single_call import SingleCall
+from marsrl_verl.rollout.tool_protocol.chat import TurnParser
 from marsrl_verl.tools.base import ToolCall, ToolResult
 from marsrl_verl.tools.toolbox import EMPTY, Toolbox
 
@@ -91,6 +92,8 @@ class RolloutRunner:
     """By policy: who answers for those of which only text is known."""
     template_builder: Callable[[], TemplateBuilder] | None = None
     """Makes what lets chats grow, when the first one does."""
+    turn_parser: Callable[[str], TurnParser] | None = None
+    """Makes what reads the tool calls of a chat template's format, by the format's name."""
     programs: Mapping[str, Callable[[], Rollout]] = field(default_factory=lambda: BUILT_IN)
     seed: int = 0
     settings: Any = None
@@ -99,6 +102,7 @@ class RolloutRunner:
     """Started."""
     _running: dict[str, Rollout] = field(default_factory=dict, init=False)
     _builder: TemplateBuilder | None = field(default=None, init=False)
+    _parsers: dict[str, TurnParser] = field(default_factory=dict, init=False)
 
     async def run(self, request: RolloutRequest, sampling: Mapping[str, Sampling]) -> RolloutOutput:
         """One round of a request. What its program raises, or a tool in it, ends this request's trajectories
@@ -179,6 +183,14 @@ class RolloutRunner:
                 raise ValueError("chats can't grow here: the rollouts were given no template builder")
             self._builder = self.template_builder()
         return self._builder
+
+    def parser(self, name: str) -> TurnParser:
+        """See `RolloutContext.turn_parser`."""
+        if name not in self._parsers:
+            if self.turn_parser is None:
+                raise ValueError(f"tool calls in the format {name!r} can't be read here: there is no parser")
+            self._parsers[name] = self.turn_parser(name)
+        return self._parsers[name]
 
 
 def _members(request: RolloutRequest) -> dict[int, Trajectory]:
@@ -285,6 +297,10 @@ class RequestContext:
             note = f"prompt has {len(prompt_ids)} tokens, {role} takes {limit}"
             failure = Failure(FinishReason.PROMPT_TOO_LONG, note)
         return TokenSequence(role, prompt_ids, [], [], policy=policy), failure  # type: ignore[arg-type]
+
+    def turn_parser(self, name: str) -> TurnParser:
+        """See `RolloutContext`."""
+        return self._runner.parser(name)
 
     def _sampler(self, role: str, k: int) -> Sampler:
         request, runner, policy = self.request, self._runner, self.policy(role)

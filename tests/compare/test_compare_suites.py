@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from omegaconf import OmegaConf
 
 from marsrl_verl.compare.plan import plan_runs, quoted
 from marsrl_verl.compare.suite import SuiteError, load_suite, suite_names
@@ -23,7 +24,7 @@ def test_every_method_of_a_shipped_suite_composes_with_its_budget(name, tmp_path
     suite = load_suite(name)
     for run in plan_runs(suite, 1, tmp_path / "a folder"):
         config = compose_config(parse_arguments(list(run.overrides))).config
-        assert config.marsrl.run.max_generated_tokens == suite.generated_tokens
+        assert OmegaConf.select(config, suite.budget.quantity.setting) == suite.budget.amount
         assert config.trainer.total_training_steps == suite.max_steps
         assert config.marsrl.run.output_dir == str(run.folder)
 
@@ -52,7 +53,8 @@ def test_a_suite_of_your_own(tmp_path):
     ("text", "said"),
     [
         (GOOD + "tokens: 3\n", "unknown keys tokens"),
-        ("title: A\n", "missing keys generated_tokens, max_steps, methods"),
+        ("title: A\n", "missing keys max_steps, methods, generated_tokens or executed_tool_calls"),
+        (GOOD + "executed_tool_calls: 5\n", "are two budgets"),
         (GOOD.replace("100", "0"), "generated_tokens = 0, expected a whole number of at least 1"),
         (GOOD.replace("[algo=grpo]", "algo=grpo"), "methods.one = 'algo=grpo', expected a list"),
         (GOOD.replace("one", "a/b"), "a method is named 'a/b'"),

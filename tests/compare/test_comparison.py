@@ -111,8 +111,8 @@ def test_finished_runs_are_kept_and_new_seeds_added(compare, tmp_path, capsys):
 
 def test_other_overrides_repeat_the_runs(compare, tmp_path):
     compare(seeds=1)
-    compare("--tokens", "2000", seeds=1)
-    compare("--tokens", "2000", "data.shuffle=false", seeds=1)
+    compare("--budget", "2000", seeds=1)
+    compare("--budget", "2000", "data.shuffle=false", seeds=1)
     assert calls(tmp_path) == ["one-seed1", "two-seed1"] * 3
     assert {row["generated_tokens"] for row in rows(tmp_path)} == {0, 2000}
 
@@ -155,7 +155,7 @@ def test_all_failed_leaves_a_report_without_a_picture(compare, tmp_path):
 def test_a_run_below_the_budget_is_no_result(compare, capsys):
     assert compare("fake.more_tokens=-100", seeds=1) == 1
     assert (
-        "it generated 900 of 1,000 tokens in 2 steps; raise the suite's max_steps = 50"
+        "it took 900 of 1,000 generated tokens in 2 steps; raise the suite's max_steps = 50"
         in capsys.readouterr().out
     )
 
@@ -172,7 +172,7 @@ def test_dry_run_prints_the_commands_and_starts_nothing(compare, tmp_path, capsy
     ("words", "said"),
     [
         (["--seeds", "0"], "--seeds is 0, expected at least 1"),
-        (["--tokens", "0"], "--tokens is 0, expected at least 1"),
+        (["--budget", "0"], "--budget is 0, expected at least 1"),
         (["selection"], "expected one suite"),
         (["marsrl.run.seed=4"], "the comparison sets this itself"),
     ],

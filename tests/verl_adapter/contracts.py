@@ -39,6 +39,10 @@ SIGNATURES: dict[str, list[str]] = {
     "verl.trainer.ppo.rollout_corr_helper:compute_rollout_correction_weights": [
         "log_ratio", "response_mask", "rollout_is", "rollout_is_threshold", "rollout_is_batch_normalize",
     ],
+    "verl.experimental.agent_loop.tool_parser:ToolParser.get_tool_parser": ["name", "tokenizer"],
+    "verl.experimental.agent_loop.tool_parser:ToolParser.extract_tool_calls": [
+        "self", "responses_ids", "tools",
+    ],
     "verl.utils.tensordict_utils:assign_non_tensor": ["tensor_dict", "kwargs"],
     "verl.utils.tensordict_utils:get": ["tensordict", "key", "default"],
     "verl.utils.metric:reduce_metrics": ["metrics"],
@@ -274,6 +278,8 @@ AT_LEAST: dict[str, set[str]] = {
 PRESENT: dict[str, type] = {
     "verl.tools.function_tool:FunctionTool": type,
     "vllm:AsyncEngineArgs": type,
+    "verl.experimental.agent_loop.tool_parser:ToolParser.stop_token_ids": property,
+    "verl.tools.schemas:OpenAIFunctionToolSchema": type,
     "verl.workers.rollout.base:_ROLLOUT_REGISTRY": dict,
     "verl.workers.rollout:base": object,
     "verl.single_controller.ray:RayClassWithInitArgs": type,

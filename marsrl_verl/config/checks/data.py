@@ -24,7 +24,7 @@ _FILTER = "data.filter_overlong_prompts"
 def check_data(ctx: Context) -> list[ConfigIssue]:
     """Every file of `data.train_files` and `data.val_files`; fills `ctx.files` and `ctx.warnings`."""
     problems: list[ConfigIssue] = []
-    lengths = _prompt_lengths(ctx)
+    lengths = prompt_lengths(ctx)
     for split in SPLITS:
         key, seen = f"data.{split}_files", Seen()
         unset = OmegaConf.is_missing(ctx.config.data, f"{split}_files")
@@ -43,6 +43,7 @@ def check_data(ctx: Context) -> list[ConfigIssue]:
             problems += [one for name in names for one in _check_file(ctx, key, split, name, seen, lengths)]
     if problems:
         return problems
+    ctx.warnings += broken_commands(ctx.files)
     if ctx.config.trainer.val_only:
         # Nothing is trained: what lies in the training files is of no concern.
         ctx.warnings += repeated([report for report in ctx.files if report.split == "val"])
@@ -51,7 +52,7 @@ def check_data(ctx: Context) -> list[ConfigIssue]:
     return list(_check_prompt_lengths(ctx))
 
 
-def _prompt_lengths(ctx: Context) -> PromptLengths | None:
+def prompt_lengths(ctx: Context) -> PromptLengths | None:
     """What measures the first role's prompts; None where nothing is to be measured, or can be."""
     if ctx.first_role in ctx.frozen_roles:
         return None  # its prompts are not ours to measure
@@ -91,6 +92,16 @@ def _check_prompt_lengths(ctx: Context) -> Iterator[ConfigIssue]:
                 f"beforehand; {limit_key} is the limit."
             )
         ctx.warnings.append(f"{rows - asked:,} of {rows:,} {what}: {effect}")
+
+
+def broken_commands(files: list[FileReport]) -> list[str]:
+    """Sentences about rows whose LaTeX commands are repaired whenever they are read."""
+    return [
+        f"{report.repaired:,} of {report.rows:,} rows of {report.path} hold LaTeX commands that a string "
+        "literal has broken, such as a backspace and `oxed`; they are asked with the commands repaired."
+        for report in files
+        if report.repaired
+    ]
 
 
 def repeated(files: list[FileReport]) -> list[str]:

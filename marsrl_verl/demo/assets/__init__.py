@@ -1,10 +1,14 @@
-"""Files that ship with the package: the warm-started tiny model."""
+"""Files that ship with the package: the warm-started tiny models."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 
-def model_path() -> str:
-    """The folder of the warm-started tiny model: configuration, weights, tokenizer."""
-    return str(Path(__file__).parent / "tiny")
+def model_path(name: str = "tiny") -> str:
+    """The folder of a warm-started model: configuration, weights, tokenizer.
+
+    Args:
+        name: `tiny`, or the tool world's `tiny_tools`.
+    """
+    return str(Path(__file__).parent / name)

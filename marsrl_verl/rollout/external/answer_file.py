@@ -21,7 +21,7 @@ import numpy as np
 from marsrl_verl.core.request import Message, RolloutRequest
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.thinking import final_text
-from marsrl_verl.rollout.external.solver import ExternalAnswer, failed
+from marsrl_verl.endpoints.answer import ExternalAnswer, failed
 
 
 class AnswerFileError(ValueError):

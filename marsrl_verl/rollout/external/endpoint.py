@@ -1,158 +1,30 @@
-"""Answers of a frozen policy behind an OpenAI-compatible endpoint (chat completions)."""
+"""Answers of a frozen policy behind an endpoint."""
 
 from __future__ import annotations
 
-import asyncio
-import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
 
-import aiohttp
-
-from marsrl_verl.core.inert_text import printable
 from marsrl_verl.core.request import Message, RolloutRequest
-from marsrl_verl.core.seeding import derive_generator
-from marsrl_verl.core.trajectory import FinishReason
-from marsrl_verl.machine.http import asked_to_wait, proxy_for
-from marsrl_verl.rollout.external.solver import ExternalAnswer, failed
-from marsrl_verl.rollout.generation import FINISH_REASONS
-
-if TYPE_CHECKING:
-    from marsrl_verl.rollout.external.config import EndpointConfig
-
-LONGEST_PAUSE_S = 60.0
-"""Most seconds between two attempts, whatever the endpoint asks for."""
-CONNECT_S = 30.0
-"""Most seconds until a connection is there."""
-
-_BUSY = frozenset({408, 429})
-"""Statuses below 500 after which the same request may succeed."""
-_ABOUT_THE_REQUEST = frozenset({400, 413, 422})
-"""Statuses that speak of this request (too long, not accepted), not of the endpoint."""
-_FILTERED = "content_filter"
-_NOTE = 500
-"""Most characters of a note."""
+from marsrl_verl.endpoints.answer import ExternalAnswer
+from marsrl_verl.endpoints.chat import ChatEndpoint
+from marsrl_verl.endpoints.config import EndpointConfig
 
 
-@dataclass(frozen=True, slots=True)
-class _TryAgain:
-    """An attempt that failed in a way that may pass."""
-
-    note: str
-    wait_s: float = 0.0
-    """How long the endpoint asks to wait."""
-
-
-class EndpointSource:
-    """Asks one request per answer. Requests go to the base URLs in turn, and a repeated one to the next after
-    that which failed. Implements `AnswerSource`.
+class EndpointSource(ChatEndpoint):
+    """Asks one request per answer. Implements `AnswerSource`.
 
     Args:
         settings: `marsrl.policies.<name>.endpoint`.
         policy: its name, for messages.
-        api_key: sent as bearer token; None: no key is sent.
-        concurrency: most requests of this object that are under way at a time, pauses included.
-        seed: of the random part of the pauses.
+        api_key, concurrency, seed: see `ChatEndpoint`.
     """
 
     def __init__(
         self, settings: EndpointConfig, policy: str, *, api_key: str | None, concurrency: int, seed: int
     ) -> None:
-        self._node = f"marsrl.policies.{policy}.endpoint"
-        if not settings.base_urls:
-            raise ValueError(f"{self._node}.base_urls is empty, expected at least one URL")
-        self._settings = settings
-        self._api_key = api_key
-        self._slots = asyncio.Semaphore(concurrency)
-        self._seed = seed
-        self._numbers = itertools.count()
+        node = f"marsrl.policies.{policy}.endpoint"
+        super().__init__(settings, node, api_key=api_key, concurrency=concurrency, seed=seed)
 
     async def answer(self, request: RolloutRequest, k: int, messages: Sequence[Message]) -> ExternalAnswer:
-        """See `AnswerSource`. As many attempts as it takes; the slot is kept during pauses, so that an
-        endpoint that is too busy is asked less."""
-        body = request_body(self._settings, messages)
-        limit = self._settings.timeout_s
-        async with (
-            self._slots,
-            aiohttp.ClientSession(
-                timeout=aiohttp.ClientTimeout(total=limit, sock_connect=min(CONNECT_S, limit)),
-                headers={"Authorization": f"Bearer {self._api_key}"} if self._api_key else None,
-            ) as session,
-        ):
-            first = next(self._numbers)
-            outcome = await self._attempt(session, body, first)
-            for repeat in range(self._settings.retries):
-                if isinstance(outcome, ExternalAnswer):
-                    break
-                await asyncio.sleep(self._pause(f"{request.group_id}#{k}", repeat, outcome.wait_s))
-                outcome = await self._attempt(session, body, first + repeat + 1)
-        if isinstance(outcome, _TryAgain):
-            outcome = failed(f"{outcome.note} (attempt {self._settings.retries + 1}, the last)")
-        return self._without_key(outcome)
-
-    async def _attempt(
-        self, session: aiohttp.ClientSession, body: dict[str, Any], number: int
-    ) -> ExternalAnswer | _TryAgain:
-        base = self._settings.base_urls[number % len(self._settings.base_urls)]
-        url = f"{base.rstrip('/')}/chat/completions"
-        try:
-            async with session.post(url, json=body, proxy=proxy_for(url), allow_redirects=False) as response:
-                if response.status == 200:
-                    return read_completion(await response.json(content_type=None), url)
-                note = f"{url} answered HTTP {response.status}: {await response.text()}"
-                if response.status in _BUSY or response.status >= 500:
-                    return _TryAgain(note, asked_to_wait(response.headers))
-                return failed(
-                    note,
-                    FinishReason.REFUSED if response.status in _ABOUT_THE_REQUEST else FinishReason.ERROR,
-                )
-        except (aiohttp.ClientConnectionError, aiohttp.ClientPayloadError) as error:
-            return _TryAgain(f"{url}: {type(error).__name__}: {error}")
-        except asyncio.TimeoutError:
-            limit = f"{self._node}.timeout_s = {self._settings.timeout_s:g}"
-            return failed(f"{url}: no answer in time ({limit})")
-        except (aiohttp.ClientError, ValueError) as error:
-            return failed(f"{url}: {type(error).__name__}: {error}")
-
-    def _without_key(self, answer: ExternalAnswer) -> ExternalAnswer:
-        """Its note is for logs: printable, without the key, which a server may have quoted, not too long."""
-        if answer.detail is None:
-            return answer
-        note = answer.detail.replace(self._api_key, "[api key]") if self._api_key else answer.detail
-        note = printable(note[: 2 * _NOTE])
-        return replace(answer, detail=note if len(note) <= _NOTE else f"{note[:_NOTE]}…")
-
-    def _pause(self, trajectory_id: str, repeat: int, wait_s: float) -> float:
-        """Doubled from attempt to attempt, by half at random, so that not all come back at once."""
-        share = 0.5 + 0.5 * derive_generator(self._seed, "pause", trajectory_id, repeat).random()
-        return min(LONGEST_PAUSE_S, max(wait_s, self._settings.backoff_s * 2.0**repeat * share))
-
-
-def request_body(settings: EndpointConfig, messages: Sequence[Message]) -> dict[str, Any]:
-    """What is sent: the chat, and of the sampling settings those that have a value."""
-    body: dict[str, Any] = {"model": settings.model, "messages": list(messages)}
-    for name in ("temperature", "top_p", "max_tokens"):
-        if (value := getattr(settings, name)) is not None:
-            body[name] = value
-    return {**body, **settings.extra_body}
-
-
-def read_completion(body: Any, url: str) -> ExternalAnswer:
-    """The answer in a chat completion, and its thinking part where the server has taken that out
-    (`reasoning_content`, in newer servers `reasoning`)."""
-    try:
-        choice = body["choices"][0]
-        message = choice["message"]
-        content = message.get("content") or ""
-        reasoning = message.get("reasoning_content") or message.get("reasoning") or ""
-        ending = choice.get("finish_reason")
-    except (KeyError, IndexError, TypeError, AttributeError):
-        return failed(f"{url} answered no chat completion: {body}")
-    if not isinstance(content, str) or not isinstance(reasoning, str):
-        return failed(f"{url} answered something else than text: {message}")
-    reason = FINISH_REASONS.get(ending)
-    if reason is None:
-        kind = FinishReason.REFUSED if ending == _FILTERED else FinishReason.ABORTED
-        return failed(f"{url} ended the answer with finish_reason {ending!r}", kind)
-    return ExternalAnswer(content, reasoning, reason)
+        """See `AnswerSource`."""
+        return await self.ask(f"{request.group_id}#{k}", messages)

@@ -7,31 +7,13 @@ would mean nothing to the trained model, and they never enter a loss.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Protocol
 
 from marsrl_verl.core.request import Message, RolloutRequest
 from marsrl_verl.core.thinking import CLOSE, OPEN, final_text
-from marsrl_verl.core.trajectory import FinishReason, Trajectory
+from marsrl_verl.core.trajectory import Trajectory
+from marsrl_verl.endpoints.answer import ExternalAnswer
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
-
-
-@dataclass(frozen=True, slots=True)
-class ExternalAnswer:
-    """One answer of a frozen policy, as it came."""
-
-    content: str
-    """The answer; a thinking part in `<think>` tags may stand before it."""
-    reasoning: str = ""
-    """The thinking part where it came apart from the answer."""
-    finish: FinishReason = FinishReason.STOP
-    detail: str | None = None
-    """Why there is no regular answer."""
-
-
-def failed(note: str, reason: FinishReason = FinishReason.ERROR) -> ExternalAnswer:
-    """An answer that did not come, with the reason for the log."""
-    return ExternalAnswer("", finish=reason, detail=note)
 
 
 class AnswerSource(Protocol):

@@ -12,7 +12,8 @@ from vllm.outputs import CompletionOutput
 from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
 from marsrl_verl.core.trajectory import FinishReason
-from marsrl_verl.rollout.generation import FINISH_REASONS, Completion, Decoding, TopLogProbs
+from marsrl_verl.endpoints.answer import FINISH_REASONS
+from marsrl_verl.rollout.generation import Completion, Decoding, TopLogProbs
 
 Number = TypeVar("Number", np.int32, np.float32)
 

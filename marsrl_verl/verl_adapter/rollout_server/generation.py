@@ -7,13 +7,13 @@ synchronised; `Generation.in_flight` tells.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Protocol
 
 from marsrl_verl.core.request import RolloutRequest, Sampling
 from marsrl_verl.core.scheduler import Scheduler
-from marsrl_verl.core.trajectory import RolloutOutput
+from marsrl_verl.core.trajectory import RolloutOutput, Trajectory
 from marsrl_verl.verl_adapter.rollout_server.prefill_counters import PrefillCounters
 
 
@@ -68,13 +68,20 @@ class RoundCounts:
     shared_prompt_tokens: int = 0
     shared_cached_tokens: int = 0
     """Cached tokens, of each round at most as many as its prompts shared."""
+    tool_calls: int = 0
+    """Calls of tools that ran."""
 
-    def add(self, done: Round) -> None:
-        """Count a round that is over."""
+    def add(self, done: Round, earlier: frozenset[str] = frozenset()) -> None:
+        """Count a round that is over.
+
+        Args:
+            earlier: ids of tool calls that trajectories had made before it (`executed_calls`).
+        """
         self.rounds += 1
         trajectories = [one for output in done.outputs for one in output.trajectories]
         self.trajectories += len(trajectories)
         self.tokens += sum(one.new_tokens for one in trajectories)
+        self.tool_calls += len(executed_calls(trajectories) - earlier)
         self.seconds += done.seconds
         if done.prefill is not None:
             self.prompt_tokens += done.prefill.prompt_tokens
@@ -91,6 +98,8 @@ class RoundCounts:
             "rollout/generated_tokens": self.tokens,
             "rollout/continued_tokens": self.continued_tokens,
         }
+        if self.tool_calls:
+            found["rollout/executed_tool_calls"] = self.tool_calls
         if self.seconds > 0:
             found["perf/generated_tokens_per_second"] = self.tokens / self.seconds
         if self.prefill_seconds > 0:
@@ -102,6 +111,17 @@ class RoundCounts:
         if self.prompt_tokens and self.shared_prompt_tokens:
             found["rollout/shared_prefix_hit_share"] = self.shared_cached_tokens / self.shared_prompt_tokens
         return found
+
+
+def executed_calls(trajectories: Iterable[Trajectory]) -> frozenset[str]:
+    """The ids of the tool calls that ran, by what trajectories say happened; one that several share counts
+    once."""
+    return frozenset(
+        str(event["call_id"])
+        for one in trajectories
+        for event in one.events
+        if event.get("kind") == "tool" and event.get("executed")
+    )
 
 
 class Generation:
@@ -130,6 +150,7 @@ class Generation:
         self._sampling = sampling
         self._started: StartedRound | None = None
         self._counts = RoundCounts()
+        self._earlier_calls: frozenset[str] = frozenset()
 
     @property
     def in_flight(self) -> bool:
@@ -145,6 +166,8 @@ class Generation:
             self._before_round()
             self._started = self._engine.start(requests, self._sampling)
             self._counts.continued_tokens += sum(one.continued_tokens for one in requests)
+            resumed = (one.resume for one in requests if one.resume is not None)
+            self._earlier_calls = executed_calls(one for output in resumed for one in output.trajectories)
         return bool(requests)
 
     def collect(self) -> None:
@@ -154,7 +177,7 @@ class Generation:
         done = self._started.wait()
         self._started = None
         self._scheduler.absorb(done.outputs)
-        self._counts.add(done)
+        self._counts.add(done, self._earlier_calls)
         self._after_round()
 
     def finish(self) -> RoundCounts:

@@ -27,6 +27,7 @@ from marsrl_verl.verl_adapter.rollout_server.client import ServerClient
 from marsrl_verl.verl_adapter.rollout_server.round_watch import GroupCounts
 from marsrl_verl.verl_adapter.rollout_server.scoring import GroupScorer
 from marsrl_verl.verl_adapter.rollout_server.template_builder import ChatTemplateBuilder
+from marsrl_verl.verl_adapter.rollout_server.turn_parser import VerlTurnParser
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +74,7 @@ class RolloutWorker(AgentLoopWorker):
             policies=policy_set(config),
             sources=answer_sources(config),
             template_builder=lambda: ChatTemplateBuilder.of(chat),
+            turn_parser=lambda name: VerlTurnParser.of(name, self.tokenizer),
             seed=settings.run.seed,
             settings=settings,
         )
@@ -128,7 +130,9 @@ class RolloutWorker(AgentLoopWorker):
 
     async def _score(self, request: RolloutRequest, trajectories: Sequence[Trajectory]) -> list[RewardResult]:
         self._note_answered(request)
-        return await self._scorer.score([ScoreRequest.of(request, one) for one in trajectories])
+        chat = self._runner.chat
+        asked = [ScoreRequest.of(request, one, sampled_text(one, chat)) for one in trajectories]
+        return await self._scorer.score(asked)
 
     def _note_answered(self, request: RolloutRequest) -> None:
         """Count a request once, when it first has something to score, or has ended."""
@@ -149,6 +153,13 @@ def describe(output: RolloutOutput, chat: ChatTokenizer) -> None:
             found = one.figures if len(one.sequences) == 1 else sequence.figures
             whole = sequence.text if sequence.text is not None else one.text
             found |= _figures(*_sampled(sequence, whole, chat))
+
+
+def sampled_text(one: Trajectory, chat: ChatTokenizer) -> str | None:
+    """What the policy of a trajectory's one sequence chose, as text; None where nobody else wrote in it."""
+    if len(one.sequences) != 1 or one.sequences[0].response_mask.all():
+        return None
+    return _sampled(one.sequences[0], one.text, chat)[1]
 
 
 def _sampled(sequence: TokenSequence, whole: str, chat: ChatTokenizer) -> tuple[TokenIds, str]:

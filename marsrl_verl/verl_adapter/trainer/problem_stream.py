@@ -12,14 +12,15 @@ import numpy as np
 from marsrl_verl.core.method import EndReason
 from marsrl_verl.core.request import Message, Problem, problem_from_plain, problem_to_plain
 from marsrl_verl.core.scheduler import StepResult
-from marsrl_verl.data.problems import ground_truth_of, question_of
+from marsrl_verl.data.problems import ground_truth_of, question_of, repaired_messages
 
 
 def problems_of(batch: dict[str, Any], first_number: int, prefix: str) -> list[Problem]:
     """Turn one dataloader batch into problems numbered from `first_number`."""
     problems = []
     for i, raw_prompt in enumerate(batch["raw_prompt"]):
-        messages: list[Message] = [{"role": str(m["role"]), "content": str(m["content"])} for m in raw_prompt]
+        written: list[Message] = [{"role": str(m["role"]), "content": str(m["content"])} for m in raw_prompt]
+        messages = repaired_messages(written)
         ground_truth, source = ground_truth_of(batch["reward_model"][i]), str(batch["data_source"][i])
         problems.append(
             Problem(
@@ -30,6 +31,7 @@ def problems_of(batch: dict[str, Any], first_number: int, prefix: str) -> list[P
                 messages=tuple(messages),
                 extra_info=_plain(batch["extra_info"][i]) if "extra_info" in batch else {},
                 row=_row_key(messages, ground_truth, source),
+                ability=str(batch["ability"][i] or "") if "ability" in batch else "",
             )
         )
     return problems

@@ -75,6 +75,7 @@ class RayMarsRLTrainer(PolicyTrainer):
         self.global_steps = 0
         self.engine_versions: dict[str, int] = {}
         self.generated_tokens = 0
+        self.tool_calls = 0
         self.samples = 0
         self.metrics: dict[str, float] = {}
         self.timing: dict[str, float] = {}
@@ -244,10 +245,13 @@ class RayMarsRLTrainer(PolicyTrainer):
         self.timing["gen"] -= self._time_of("probe", "update_weights") - inner
         self.timing["rollout"] = counts.seconds
         self.generated_tokens += counts.tokens
+        self.tool_calls += counts.tool_calls
         self.metrics.update(counts.metrics())
         self.samples += counts.trajectories
         self.metrics["rollout/generated_tokens_total"] = self.generated_tokens
         self.metrics["rollout/samples_total"] = self.samples
+        if self.tool_calls:
+            self.metrics["rollout/executed_tool_calls_total"] = self.tool_calls
 
     def _fit_start_next_round(self) -> None:
         """Bring the weights of the last update to the idle engine and start the next step's round."""
@@ -337,6 +341,7 @@ class RayMarsRLTrainer(PolicyTrainer):
         return {
             "step": self.global_steps,
             "generated_tokens": self.generated_tokens,
+            "tool_calls": self.tool_calls,
             "samples": self.samples,
             "method": self.method.state_dict(),
             "policies": self.policies.state_dict(),
@@ -358,6 +363,7 @@ class RayMarsRLTrainer(PolicyTrainer):
             self.reward_kl.load_state_dict(state["reward_kl"])
         self.metrics, self.timing = state["metrics"], state["timing"]
         self.generated_tokens, self.samples = state["generated_tokens"], state["samples"]
+        self.tool_calls = state.get("tool_calls", 0)
 
     # --- small things -------------------------------------------------------------------------
 
@@ -367,12 +373,13 @@ class RayMarsRLTrainer(PolicyTrainer):
         return bool(self.config.trainer.get("val_only", False))
 
     def _is_last_step(self) -> bool:
-        """Whether no step follows: the limit of steps or of generated tokens is reached.
+        """Whether no step follows: the limit of steps, of generated tokens or of tool calls is reached.
 
         True to the step that is being taken as soon as its tokens are generated.
         """
-        limit = self.settings.run.max_generated_tokens
-        enough = limit is not None and self.generated_tokens >= limit
+        run = self.settings.run
+        limits = ((run.max_generated_tokens, self.generated_tokens), (run.max_tool_calls, self.tool_calls))
+        enough = any(limit is not None and taken >= limit for limit, taken in limits)
         return enough or self.global_steps >= self.total_training_steps
 
     def close(self) -> None:

@@ -40,7 +40,7 @@ class CharacterTokenizer(AddedTokens):
         self, messages, *, add_generation_prompt, tokenize, return_dict=False, tools=(), **kwargs
     ):
         text = "".join(f"<{m['role']}>{m['content']}" + "</s>" * (m["role"] == "assistant") for m in messages)
-        text = "".join(f"[{tool['name']}]" for tool in tools) + text
+        text = "".join(f"[{tool.get('function', tool)['name']}]" for tool in tools) + text
         text += "<assistant>" * add_generation_prompt + kwargs.get("suffix", "")
         return {"input_ids": self.encode(text)} if tokenize else text
 

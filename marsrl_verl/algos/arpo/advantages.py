@@ -1,0 +1,111 @@
+"""What tokens are worth that several trajectories of a group share (ARPO, arXiv 2507.19849, §3.2).
+
+Rows carry the node of the group's tree for each of their tokens (`nodes`). A token that d rows share is in
+the loss d times. With `soft`, in each row by what that row is worth: where the ratio is 1 its gradients add
+up to d times their mean, which is what `hard` gives it in every row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from marsrl_verl.algos.arpo.nodes import NODE
+from marsrl_verl.core.rows import Rows
+from marsrl_verl.settings.choices import Choice
+
+
+class Attribution(Choice):
+    """What shared tokens are worth."""
+
+    SOFT = "soft"
+    """In each row what the row is worth (the paper's default, all of its results)."""
+    HARD = "hard"
+    """The mean of what the rows are worth that share them."""
+    SIBLING = "sibling"
+    """How the rows below a part of the tree do against all below the fork that it comes from, the whole group
+    at the beginning: what a token is worth counts once, where it was decided."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Runs:
+    """Consecutive tokens of a row in one node, R in all."""
+
+    row: NDArray[np.int64]
+    """(R,)"""
+    length: NDArray[np.int64]
+    """(R,) tokens."""
+    node: NDArray[np.int64]
+    """(R,) number of the node among those of the step, from 0."""
+    parent: NDArray[np.int64]
+    """(R,) node of the run before in its row; where there is none the node of its group, which has no
+    tokens."""
+    nodes: int
+    """How many there are, groups included."""
+
+
+def token_advantages(
+    rows: Rows, values: NDArray[np.float64], attribution: Attribution
+) -> NDArray[np.float32]:
+    """(N,) the advantage of every token.
+
+    Args:
+        rows: of the step.
+        values: (B,) what each row is worth in its group, 0 on average (`core.advantages.group_relative`).
+        attribution: of shared tokens.
+    """
+    if attribution is Attribution.SOFT or not len(rows):
+        return rows.spread(values.astype(np.float32))
+    runs = _runs(rows)
+    # A row passes through a node once, so that its runs there are rows below it.
+    means = np.bincount(runs.node, values[runs.row], runs.nodes)
+    means /= np.maximum(1, np.bincount(runs.node, minlength=runs.nodes))
+    by_node = means if attribution is Attribution.HARD else _against_siblings(runs, means)
+    return np.repeat(by_node[runs.node], runs.length).astype(np.float32)
+
+
+def _against_siblings(runs: _Runs, means: NDArray[np.float64]) -> NDArray[np.float64]:
+    """By node: its mean less that of the last node above it that branches; a group's mean is 0."""
+    parent_of = np.full(runs.nodes, -1, dtype=np.int64)
+    parent_of[runs.node] = runs.parent
+    children = np.bincount(parent_of[parent_of >= 0], minlength=runs.nodes)
+    # A row that ends in a node is a way on from it, too.
+    last = np.append(runs.row[1:] != runs.row[:-1], True)
+    ends = np.bincount(runs.node[last], minlength=runs.nodes)
+    branches = children + ends > 1
+    found = np.zeros(runs.nodes)
+    done = parent_of < 0  # the groups
+    branches |= done
+    while not done.all():  # once for every result on the way to the deepest node
+        ready = np.flatnonzero(~done & done[parent_of])
+        above = parent_of[ready]
+        found[ready] = np.where(
+            branches[above], means[ready] - np.where(parent_of[above] < 0, 0.0, means[above]), found[above]
+        )
+        done[ready] = True
+    return found
+
+
+def _runs(rows: Rows) -> _Runs:
+    """The rows' tokens by nodes."""
+    columns = [rows.sequence(row).annotations[NODE] for row in range(len(rows))]
+    nodes = (
+        np.concatenate([np.asarray(one, dtype=np.int64) for one in columns])
+        if columns
+        else np.zeros(0, np.int64)
+    )
+    row_of = rows.row_of_token()
+    begins = np.flatnonzero(np.append(True, (nodes[1:] != nodes[:-1]) | (row_of[1:] != row_of[:-1])))[
+        : len(nodes)
+    ]
+    row = row_of[begins]
+    group = np.array([ref.group for ref in rows.refs], dtype=np.int64)[row]
+    length = np.diff(np.append(begins, len(nodes)))
+    # Numbers of nodes are a group's own.
+    named, node = np.unique(np.stack([group, nodes[begins]]), axis=1, return_inverse=True)
+    first = np.append(True, row[1:] != row[:-1])[: len(row)]
+    count, groups = named.shape[1], len(rows.groups)
+    before = np.append(0, node.ravel()[:-1])[: len(row)]
+    return _Runs(row, length, node.ravel(), np.where(first, count + group, before), count + groups)

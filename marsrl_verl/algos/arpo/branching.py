@@ -1,0 +1,131 @@
+"""Whether a trajectory is to be forked after a tool call: the decision alone, a pure function.
+
+The paper (arXiv 2507.19849, §3.1) compares the entropy of the first tokens after a result with that of the
+first tokens of the trajectory's beginning and forks where a probability that grows with the difference
+exceeds a threshold. Its code throws a coin with that probability, and takes the entropy of what was written
+before the call.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from marsrl_verl.rollout.entropy import entropy_from_top
+from marsrl_verl.rollout.generation import Completion
+from marsrl_verl.settings.choices import Choice
+
+
+class BranchLaw(Choice):
+    """When a trajectory is forked after a tool's result."""
+
+    THRESHOLD = "threshold"
+    """Where P = α + β ΔH exceeds τ (the paper)."""
+    BERNOULLI = "bernoulli"
+    """With probability P (the released code)."""
+    RANDOM = "random"
+    """With probability α, whatever the entropy is."""
+    OFF = "off"
+    """Never: independent trajectories."""
+
+
+class EntropyOf(Choice):
+    """The entropy that a result is said to have changed."""
+
+    RESULT = "result"
+    """Of the first tokens after the result, less that of the first tokens of the trajectory's root: means
+    over the tokens, of the whole distribution."""
+    CALL = "call"
+    """As the released code has it: of the first tokens of the turn that made the call, less that of the first
+    turn that the trajectory wrote itself, so that nothing after the result is looked at and a trajectory's
+    first difference is 0. Sums over the tokens, of the likeliest tokens' terms alone: a short turn has a low
+    one."""
+
+
+@dataclass(frozen=True, slots=True)
+class BranchRule:
+    """When a trajectory is forked, and how often.
+
+    P = clip(base + weight * ΔH, 0, 1) (arXiv 2507.19849, eq. 6).
+    """
+
+    law: BranchLaw = BranchLaw.THRESHOLD
+    base: float = 0.5
+    """α"""
+    weight: float = 0.2
+    """β"""
+    threshold: float = 0.5
+    """τ"""
+    beam: int = 2
+    """Z: what a forked trajectory becomes, itself included."""
+
+    @property
+    def by_entropy(self) -> bool:
+        """Whether it looks at entropies."""
+        return self.law in (BranchLaw.THRESHOLD, BranchLaw.BERNOULLI)
+
+    @property
+    def forks(self) -> int:
+        """Most forks at one place."""
+        return 0 if self.law is BranchLaw.OFF else self.beam - 1
+
+    def probability(self, change: float | None) -> float:
+        """P.
+
+        Args:
+            change: ΔH; None: it is not known, or does not count.
+        """
+        weighted = self.weight * change if change is not None and self.by_entropy else 0.0
+        return min(1.0, max(0.0, self.base + weighted))
+
+    def wanted(self, change: float | None, draws: Sequence[float]) -> list[bool]:
+        """Whether each of `forks` tries is a fork.
+
+        Args:
+            change: ΔH; None where no token was sampled: nothing is forked by entropy.
+            draws: (forks,) uniform in [0, 1).
+        """
+        if len(draws) != self.forks:
+            raise ValueError(f"{len(draws)} draws, expected {self.forks}: one for each fork")
+        if self.by_entropy and change is None:
+            return [False] * self.forks
+        chance = self.probability(change)
+        if self.law is BranchLaw.THRESHOLD:
+            return [chance > self.threshold] * self.forks
+        return [draw < chance for draw in draws]
+
+
+def token_entropies(found: Completion, of: EntropyOf, vocab_size: int) -> NDArray[np.float64]:
+    """(T,) the entropies of the tokens of a completion that tells the likeliest ones, nats.
+
+    With `call` as the released code: the sum of -p log p over the m likeliest tokens and the sampled one, the
+    mass of all others left out.
+    """
+    top = found.top
+    if top is None:
+        return np.zeros(0)
+    if of is EntropyOf.RESULT:
+        return entropy_from_top(top, vocab_size)
+    known, own = top.log_probs.astype(np.float64), found.log_probs.astype(np.float64)
+    told = _terms(known).sum(axis=1)
+    outside = (top.ids != found.token_ids[:, None]).all(axis=1)
+    return told + np.where(outside, _terms(own), 0.0)
+
+
+def _terms(log_probs: NDArray[np.float64]) -> NDArray[np.float64]:
+    """-p log p"""
+    finite = np.where(np.isfinite(log_probs), log_probs, 0.0)
+    return np.where(np.isfinite(log_probs), -np.exp(finite) * finite, 0.0)
+
+
+def turn_entropy(entropies: Sequence[float], of: EntropyOf, vocab_size: int) -> float | None:
+    """The entropy of a turn's first tokens in units of the largest that a token can have, ln |V|: their mean,
+    with `call` their sum. None without a token."""
+    if not entropies:
+        return None
+    total = math.fsum(entropies) / math.log(max(2, vocab_size))
+    return total if of is EntropyOf.CALL else total / len(entropies)

@@ -1,0 +1,158 @@
+"""Who of a group is forked where there are more wishes than places, and which places nobody can take any
+more.
+
+A group has exactly M trajectories: N roots, and forks. A trajectory's wishes depend on itself alone. Which of
+them are granted must not depend on whose tools are quick: they are granted in the order of the results read,
+then of the trajectories' numbers, each as soon as all before it are known. Nobody waits for that but the fork
+itself; who is forked writes on. What forks leave is filled with further roots, at once when so much is
+certain (`Supplements`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+
+from marsrl_verl.settings.choices import Choice
+
+
+class Supplements(Choice):
+    """How places are filled that no fork takes."""
+
+    TOGETHER = "together"
+    """Each with a new root as soon as it is certain that no fork can take it."""
+    ONE_BY_ONE = "one_by_one"
+    """With one new root at a time, when all trajectories have ended; it may be forked itself (released
+    code)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Birth:
+    """How a trajectory begins."""
+
+    number: int
+    parent: int | None = None
+    """The trajectory that it leaves; None: it begins at the prompt."""
+    level: int = 0
+    """Results that it shares with it."""
+    forkable: bool = True
+    """Whether there can be a place for a fork of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allotment:
+    """What is certain."""
+
+    births: tuple[Birth, ...]
+    waiting: frozenset[int]
+    """Trajectories with a wish that is neither granted nor refused yet."""
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """The places of a group."""
+
+    size: int
+    """M"""
+    roots: int
+    """N"""
+    forks: int
+    """Most forks at one place, Z - 1."""
+    levels: int
+    """Most results of a trajectory after which it can be forked."""
+    supplements: Supplements = Supplements.TOGETHER
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.roots <= self.size:
+            raise ValueError(f"{self.roots} roots of {self.size} trajectories: expected 1 to all")
+
+    def allot(self, wishes: Mapping[int, Sequence[Sequence[bool]]], ended: Container[int]) -> Allotment:
+        """What is certain of a group. What is certain stays so, whatever else becomes known.
+
+        Args:
+            wishes: by trajectory, for each result that it has read since its birth whether each of `forks`
+            tries is a
+                fork.
+            ended: trajectories that read no further result.
+
+        Returns:
+            Births by number, and who waits. When all have ended there are `size` births.
+        """
+        state = _Allotting(self, wishes, ended)
+        state.run()
+        return Allotment(tuple(sorted(state.births, key=lambda one: one.number)), state.waiting())
+
+
+class _Allotting:
+    """One pass over what is known."""
+
+    def __init__(
+        self, budget: Budget, wishes: Mapping[int, Sequence[Sequence[bool]]], ended: Container[int]
+    ) -> None:
+        self.budget, self.wishes, self.ended = budget, wishes, ended
+        self.births = [Birth(number) for number in range(budget.roots)]
+        self.places = budget.size - budget.roots
+        self.decided: dict[int, int] = {one.number: 0 for one in self.births}
+        """By trajectory: the level through which its wishes are granted or refused."""
+
+    def run(self) -> None:
+        wave = list(self.births)
+        while self._grant(wave):
+            one_by_one = self.budget.supplements is Supplements.ONE_BY_ONE
+            if not one_by_one or not self.places or any(one.number not in self.ended for one in self.births):
+                break
+            wave = [Birth(len(self.births))]
+            self._born(wave[0])
+        if self.budget.supplements is Supplements.TOGETHER:
+            last = self.budget.size
+            for back in range(1, 1 + max(0, self.places - self._possible())):
+                self.births.append(Birth(last - back, forkable=False))
+
+    def _grant(self, wave: list[Birth]) -> bool:
+        """Grant what is known of a wave and of its forks; whether all of it is."""
+        for level in range(1, self.budget.levels + 1):
+            for one in [one for one in wave if one.level < level]:
+                wish = self._wish(one, level)
+                if wish is None:
+                    return False
+                self.decided[one.number] = level
+                for _ in range(sum(wish[: self.places])):
+                    wave.append(Birth(len(self.births), one.number, level))
+                    self._born(wave[-1])
+        return True
+
+    def _born(self, one: Birth) -> None:
+        self.births.append(one)
+        self.decided[one.number] = one.level
+        self.places -= 1
+
+    def _wish(self, one: Birth, level: int) -> Sequence[bool] | None:
+        """None: it is not known yet."""
+        known, at = self.wishes.get(one.number, ()), level - one.level - 1
+        if at < len(known):
+            return known[at]
+        return () if one.number in self.ended else None
+
+    def _open(self, one: Birth) -> range:
+        """Levels at which its wishes are neither granted nor refused."""
+        return range(max(one.level, self.decided[one.number]) + 1, self.budget.levels + 1)
+
+    def _possible(self) -> int:
+        """Most forks that can still be granted. One that is born at a level may be forked after each later
+        result, and so on: it takes (1 + forks) ** (levels - level) places at most."""
+        found = 0
+        for one in self.births:
+            for level in self._open(one):
+                wish = self._wish(one, level)
+                count = self.budget.forks if wish is None else sum(wish)
+                found += count * (1 + self.budget.forks) ** (self.budget.levels - level)
+        return found
+
+    def waiting(self) -> frozenset[int]:
+        if not self.places:
+            return frozenset()
+        return frozenset(
+            one.number
+            for one in self.births
+            if one.forkable and any(any(self._wish(one, level) or ()) for level in self._open(one))
+        )

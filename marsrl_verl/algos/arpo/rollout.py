@@ -1,0 +1,303 @@
+"""The rollout: a tree of tool-using trajectories, each of which goes on by itself.
+
+A trajectory samples the first k tokens after a result, decides by their entropy whether a fork is wanted
+(`branching`), and samples on. A fork goes on after the result and before these tokens, so that it shares
+prompt, calls and results with the trajectory that it leaves. `budget` says when a wish is granted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from marsrl_verl.algos.arpo.branching import EntropyOf, token_entropies, turn_entropy
+from marsrl_verl.algos.arpo.budget import Birth, Budget
+from marsrl_verl.algos.arpo.config import Config
+from marsrl_verl.algos.arpo.nodes import NODE, node_column
+from marsrl_verl.core.request import RolloutRequest
+from marsrl_verl.core.sequence import Plain
+from marsrl_verl.core.trajectory import FinishReason, Fork, RolloutOutput, Trajectory
+from marsrl_verl.rollout.agent_loop import Agent, ReadResult, Step
+from marsrl_verl.rollout.context import RolloutContext
+from marsrl_verl.rollout.tool_protocol.base import ToolFormat, ToolProtocol
+from marsrl_verl.rollout.tool_protocol.chat import ChatProtocol
+from marsrl_verl.rollout.tool_protocol.tags import TagProtocol
+
+PROGRAM = "marsrl_verl.algos.arpo.rollout:ToolTree"
+"""How requests name it."""
+
+
+class ToolTree:
+    """Implements `marsrl_verl.rollout.context.Rollout`.
+
+    Args:
+        config: of the method.
+    """
+
+    pauses = grows = calls_tools = True
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+
+    @classmethod
+    def from_settings(cls, settings: Any) -> ToolTree:
+        """The program of the `marsrl` node's method."""
+        return cls(settings.algo)
+
+    async def run(self, request: RolloutRequest, context: RolloutContext) -> RolloutOutput:
+        """See `Rollout`."""
+        return await _Round(self.config, request, context).run()
+
+
+@dataclass(slots=True)
+class _Path:
+    """A trajectory of the tree on its way."""
+
+    agent: Agent
+    birth: Birth
+    fork: Fork | None = None
+    probing: bool = False
+    """Whether it samples tokens whose entropies are looked at."""
+    entropies: list[float] = field(default_factory=list)
+    """Of those so far."""
+    entropy: float | None = None
+    """Of the last turn that was probed."""
+    baseline: float | None = None
+    """What it is compared with."""
+    read: list[ReadResult] = field(default_factory=list)
+    """Where it had read the results after which it can be forked, since its birth."""
+    parts: list[tuple[int, int]] = field(default_factory=list)
+    """(end, node) of the parts of its response before the turn that is being written."""
+
+    @property
+    def number(self) -> int:
+        return self.birth.number
+
+    def state(self) -> dict[str, Plain]:
+        """For a later round."""
+        return {
+            "agent": self.agent.state(),
+            "birth": [self.birth.parent, self.birth.level, self.birth.forkable],
+            "probing": self.probing,
+            "entropies": list(self.entropies),
+            "entropy": self.entropy,
+            "baseline": self.baseline,
+            "read": [[one.turn, one.calls, one.tokens, one.events, one.told] for one in self.read],
+            "parts": [list(one) for one in self.parts],
+        }
+
+
+class _Round:
+    """One round of a request."""
+
+    def __init__(self, config: Config, request: RolloutRequest, context: RolloutContext) -> None:
+        self.config, self.request, self.context = config, request, context
+        self.branching, self.rule = config.branching, config.branching.rule
+        self.budget: Budget = config.budget(request.n)
+        self.branches = self.budget.roots < self.budget.size
+        self.protocol = self._protocol()
+        self.paths: dict[int, _Path] = {}
+        self.wishes: dict[int, list[list[bool]]] = {}
+        self.ended: set[int] = set()
+        self._born: set[int] = set()
+        """Of this round and of earlier ones."""
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def _protocol(self) -> ToolProtocol:
+        schemas = self.context.tools.schemas
+        if self.config.protocol is ToolFormat.TAGS:
+            return TagProtocol(schemas)
+        return ChatProtocol(self.context.turn_parser(self.config.parser), schemas)
+
+    async def run(self) -> RolloutOutput:
+        """Until all have ended or used the round's tokens."""
+        self._resume()
+        for path in list(self.paths.values()):
+            if path.agent.finish is None:
+                self._start(path)
+        self._grow()
+        try:
+            while self._tasks:
+                done, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+                self._tasks -= done  # others have begun in the meantime
+                for task in done:
+                    task.result()
+        finally:
+            for task in self._tasks:
+                task.cancel()
+            await asyncio.gather(*self._tasks, return_exceptions=True)
+        return await self._output()
+
+    def _resume(self) -> None:
+        before = self.request.resume
+        if before is None:
+            return
+        state: Any = before.state
+        self.wishes = {number: [list(one) for one in some] for number, some in state["wishes"].items()}
+        self.ended = set(state["ended"])
+        for one in before.trajectories:
+            self._born.add(one.number)
+            if one.paused:
+                self.paths[one.number] = self._resumed(one)
+
+    def _resumed(self, one: Trajectory) -> _Path:
+        saved: Any = one.state
+        agent, request = saved["agent"], self.request
+        chat = self.context.conversation(
+            one.number, request.role, (), prefix=one.sequence, state=agent["chat"]
+        )
+        tools, limits = self.context.tools, self.config.agent_limits
+        return _Path(
+            Agent.resumed(chat, self.protocol, tools, limits, agent, [dict(event) for event in one.events]),
+            Birth(one.number, *saved["birth"]),
+            one.fork,
+            saved["probing"],
+            list(saved["entropies"]),
+            saved["entropy"],
+            saved["baseline"],
+            [ReadResult(*place) for place in saved["read"]],
+            [(end, node) for end, node in saved["parts"]],
+        )
+
+    # --- growth --------------------------------------------------------------------------------
+
+    def _grow(self) -> None:
+        """Begin what has become certain."""
+        for birth in self.budget.allot(self.wishes, self.ended).births:
+            if birth.number not in self._born:
+                self._born.add(birth.number)
+                path = (
+                    self._root(birth) if birth.parent is None else self._fork(birth, self.paths[birth.parent])
+                )
+                self.paths[birth.number] = path
+                self._start(path)
+
+    def _root(self, birth: Birth) -> _Path:
+        chat = self.context.conversation(
+            birth.number, self.request.role, self.request.messages, tools=self.protocol.template_tools
+        )
+        path = _Path(Agent(chat, self.protocol, self.context.tools, self.config.agent_limits), birth)
+        path.probing = self._probes(path)
+        return path
+
+    def _fork(self, birth: Birth, parent: _Path) -> _Path:
+        at = parent.read[birth.level - parent.birth.level - 1]
+        agent = parent.agent.fork(birth.number, at)
+        path = _Path(agent, birth, Fork(parent.agent.chat.trajectory_id, at.tokens))
+        path.parts = [one for one in parent.parts if one[0] <= at.tokens]
+        if self.branching.entropy is EntropyOf.RESULT:
+            path.baseline = parent.baseline
+        path.probing = self._probes(path)
+        return path
+
+    def _start(self, path: _Path) -> None:
+        self._tasks.add(asyncio.ensure_future(self._follow(path)))
+
+    # --- one trajectory ------------------------------------------------------------------------
+
+    async def _follow(self, path: _Path) -> None:
+        """Up to the trajectory's end, or the round's."""
+        agent = path.agent
+        while True:
+            step = await self._write(path)
+            if step is Step.PAUSED:
+                return
+            if path.probing:
+                self._probed(path)
+            if step is Step.PART:
+                continue
+            if step is Step.ENDED or not await agent.call():
+                break
+            self._has_read(path)
+        self.ended.add(path.number)
+        self._grow()
+
+    async def _write(self, path: _Path) -> Step:
+        if not path.probing:
+            return (await path.agent.write())[0]
+        one = self.branching
+        left = one.entropy_tokens - path.agent.chat.run_tokens
+        step, found = await path.agent.write(max_tokens=left, top_log_probs=one.top_log_probs)
+        path.entropies += token_entropies(found, one.entropy, self.context.vocab_size).tolist()
+        return step
+
+    def _probes(self, path: _Path) -> bool:
+        """Whether the turn that begins is probed: never because of what other trajectories did, so that a
+        request's tokens do not depend on the order of completion."""
+        if not (self.branches and self.rule.by_entropy and path.birth.forkable):
+            return False
+        turn = path.agent.turn
+        if self.branching.entropy is EntropyOf.CALL:
+            return turn < self.budget.levels
+        return path.baseline is None or path.birth.level < turn <= self.budget.levels
+
+    def _probed(self, path: _Path) -> None:
+        """The first tokens of a turn are known."""
+        found = turn_entropy(path.entropies, self.branching.entropy, self.context.vocab_size)
+        path.probing, path.entropies, path.entropy = False, [], found
+        if path.baseline is None:
+            path.baseline = found
+        if self.branching.entropy is EntropyOf.RESULT and path.agent.turn > path.birth.level:
+            self._decide(path)
+
+    def _has_read(self, path: _Path) -> None:
+        """The results of a turn are in its response."""
+        agent = path.agent
+        path.parts.append((len(agent.chat), self._node(path, agent.turn - 1)))
+        if not self.branches or agent.turn > self.budget.levels:
+            return
+        path.read.append(agent.place())
+        if not self.rule.by_entropy or self.branching.entropy is EntropyOf.CALL:
+            self._decide(path)
+        path.probing = self._probes(path)
+
+    def _decide(self, path: _Path) -> None:
+        """Whether forks are wanted after the last results."""
+        if not path.birth.forkable:
+            return
+        change = None
+        if self.rule.by_entropy and path.entropy is not None and path.baseline is not None:
+            change = path.entropy - path.baseline
+        draws = self.context.rng("fork", path.number, path.agent.turn).random(self.rule.forks).tolist()
+        wanted = self.rule.wanted(change, draws)
+        path.agent.events[-1] |= {
+            "entropy": path.entropy if self.rule.by_entropy else None,
+            "entropy_change": change,
+            "fork_probability": self.rule.probability(change),
+            "forks_wanted": sum(wanted),
+        }
+        self.wishes.setdefault(path.number, []).append(wanted)
+        self._grow()
+
+    def _node(self, path: _Path, turn: int) -> int:
+        return path.number * (self.config.call_limit + 2) + turn
+
+    # --- the round's end -----------------------------------------------------------------------
+
+    async def _output(self) -> RolloutOutput:
+        waiting = self.budget.allot(self.wishes, self.ended).waiting
+        # One that may yet be forked stays: of trajectories that have ended a later round has no tokens.
+        over = [path for path in self.paths.values() if path.agent.finish and path.number not in waiting]
+        ended = [self._trajectory(path, path.agent.finish) for path in over]
+        for one, reward in zip(ended, await self.context.score(ended), strict=True):
+            one.reward = reward
+        names = {path.number for path in over}
+        going = [self._trajectory(path, None) for path in self.paths.values() if path.number not in names]
+        state = {"wishes": self.wishes, "ended": sorted(self.ended)} if going else None
+        members = sorted([*ended, *going], key=lambda one: one.number)
+        return RolloutOutput(self.request.group_id, members, state)
+
+    def _trajectory(self, path: _Path, finish: FinishReason | None) -> Trajectory:
+        agent = path.agent
+        if finish is None:
+            ends: dict[str, Any] = {"finish": FinishReason.PAUSED, "state": path.state(), "detail": None}
+        else:
+            ends = {"finish": finish, "detail": agent.detail, "failed_by": agent.failed_by}
+        found = agent.chat.trajectory(events=agent.events, fork=path.fork, **ends)
+        (sequence,) = found.sequences
+        last = (len(sequence), self._node(path, agent.turn))
+        sequence.annotations[NODE] = np.asarray(node_column([*path.parts, last]))
+        return found

@@ -1,0 +1,92 @@
+"""Problems that stand in evaluation sets too: training on them makes their results a matter of memory."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from marsrl_verl.data.problems import SourceProblem, look_alike
+from marsrl_verl.data.repair import repaired
+from marsrl_verl.data.rows import DataError, RowError, read_rows
+
+_TEXT_COLUMNS = ("question", "problem")
+_CHAT_COLUMN = "prompt"
+_NAMED_PLACES = 1000
+
+
+@dataclass(slots=True)
+class EvaluationSet:
+    """The questions of a file, as they look without typesetting (`look_alike`)."""
+
+    path: Path
+    questions: dict[str, str] = field(default_factory=dict)
+    """Place of the first row with a question."""
+
+    @classmethod
+    def read(cls, path: Path, column: str | None = None) -> EvaluationSet:
+        """Read a file in any of the forms that problems are read from.
+
+        Args:
+            column: of the questions; None: `question` or `problem` with a text, else the chat in `prompt`.
+
+        Raises:
+            DataError: a row has no question, or the file can't be read.
+        """
+        found = cls(path)
+        for row in read_rows([path], [column] if column else [*_TEXT_COLUMNS, _CHAT_COLUMN]):
+            text = None if isinstance(row.data, RowError) else _question(row.data, column)
+            if text is None:
+                what = f"{row.place}: it has no question ({_where(column)})."
+                raise DataError(what, "Name the column with --evaluation-column, or correct the row.")
+            if looks := look_alike(repaired(text)):
+                found.questions.setdefault(looks, row.place)
+        return found
+
+
+@dataclass(slots=True)
+class Contamination:
+    """Problems that stand in evaluation sets."""
+
+    shared: dict[str, int] = field(default_factory=dict)
+    """How many stand in each, by its path; a problem may stand in several."""
+    keys: set[str] = field(default_factory=set)
+    """Of the problems."""
+    places: list[tuple[str, str]] = field(default_factory=list)
+    """Where a problem stands in the source and in an evaluation set, of the first ones."""
+
+
+def find_contamination(
+    problems: Iterable[SourceProblem], evaluation_sets: Sequence[EvaluationSet]
+) -> Contamination:
+    """Compare all questions with those of evaluation sets. Typesetting, punctuation and case make no
+    difference."""
+    found = Contamination(shared={str(one.path): 0 for one in evaluation_sets})
+    for problem in problems:
+        looks = look_alike(problem.question)
+        for one in evaluation_sets:
+            if looks in one.questions:
+                found.shared[str(one.path)] += 1
+                found.keys.add(problem.key)
+                if len(found.places) < _NAMED_PLACES:
+                    found.places.append((problem.place, one.questions[looks]))
+    return found
+
+
+def _question(data: Mapping[str, Any], column: str | None) -> str | None:
+    for name in (column,) if column else _TEXT_COLUMNS:
+        if isinstance(text := data.get(name), str) and text.strip():
+            return text
+    chat = data.get(column or _CHAT_COLUMN)
+    for message in reversed(chat) if isinstance(chat, list) else ():
+        if isinstance(message, dict) and message.get("role") == "user":
+            content = message.get("content")
+            return content if isinstance(content, str) and content.strip() else None
+    return None
+
+
+def _where(column: str | None) -> str:
+    return (
+        f"column {column}" if column else f"columns {', '.join(_TEXT_COLUMNS)}, or a chat in {_CHAT_COLUMN}"
+    )

@@ -1,0 +1,102 @@
+"""Problems of several kinds in one run, each graded by the reward of its kind."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from typing import Any
+
+from marsrl_verl.core.request import Problem
+from marsrl_verl.core.trajectory import RewardResult
+from marsrl_verl.rewards.base import RoleReward, ScoreRequest
+from marsrl_verl.rewards.loading import ClassLoadError, load_class
+
+MATH, QA = "math", "qa"
+DEFAULT_REWARDS: Mapping[str, Mapping[str, Any]] = {
+    MATH: {"target": "marsrl_verl.rewards.math_verify:MathVerifyReward"},
+    QA: {"target": "marsrl_verl.rewards.qa:QAGrader"},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Kinds:
+    """Which kind a problem is of."""
+
+    known: tuple[str, ...]
+    data_sources: Mapping[str, str]
+    """Kinds by shell pattern of a data source, the first that fits."""
+    otherwise: str | None = None
+    """Where neither data source nor ability tells; None: nobody knows."""
+
+    def of(self, problem: Problem) -> str:
+        """Its kind: by its data source, else the ability of its row.
+
+        Raises:
+            ValueError: neither tells.
+        """
+        for pattern, kind in self.data_sources.items():
+            if fnmatchcase(problem.data_source, pattern):
+                return kind
+        ability = problem.ability.strip().casefold()
+        if ability in self.known:
+            return ability
+        if self.otherwise is None:
+            raise ValueError(
+                f"problem {problem.problem_id} has the ability {problem.ability!r} and the data source "
+                f"{problem.data_source!r}, which tell none of the kinds {', '.join(self.known)}: name the "
+                "kind in kwargs.data_sources, or kwargs.otherwise"
+            )
+        return self.otherwise
+
+
+class RewardByAbility(RoleReward):
+    """Scores a response by the reward of its problem's kind.
+
+    Args:
+        rewards: by kind, in lower case, the class and its keyword arguments: `{qa: {target: …, kwargs: …}}`.
+            They are added to those of `math` and `qa`, or replace them.
+        data_sources: shell patterns of data sources -> kind; they go before the `ability` of rows.
+        otherwise: the kind of problems of which neither tells; None: their grades fail.
+    """
+
+    def __init__(
+        self,
+        rewards: Mapping[str, Mapping[str, Any]] | None = None,
+        data_sources: Mapping[str, str] | None = None,
+        otherwise: str | None = None,
+    ) -> None:
+        specs = {**DEFAULT_REWARDS, **(rewards or {})}
+        self.kinds = Kinds(tuple(specs), dict(data_sources or {}), otherwise)
+        named = {*self.kinds.data_sources.values(), *([otherwise] if otherwise is not None else [])}
+        if unknown := sorted(named - specs.keys()):
+            raise ClassLoadError(
+                f"{', '.join(unknown)}: no reward has this kind; kwargs.rewards has {', '.join(specs)}"
+            )
+        self.rewards: dict[str, RoleReward] = {kind: _load(kind, spec) for kind, spec in specs.items()}
+
+    def score(self, request: ScoreRequest) -> RewardResult | Awaitable[RewardResult]:
+        """Ask the reward of the problem's kind."""
+        return self.rewards[self.kinds.of(request.problem)].score(request)
+
+    def longest_s(self, calls: int) -> float | None:
+        """The longest of any kind."""
+        limits = (reward.longest_s(calls) for reward in self.rewards.values())
+        return max((one for one in limits if one is not None), default=None)
+
+    def close(self) -> None:
+        """Release what the rewards hold."""
+        for reward in self.rewards.values():
+            reward.close()
+
+
+def _load(kind: str, spec: Any) -> RoleReward:
+    if not isinstance(spec, Mapping) or "target" not in spec or not spec.keys() <= {"target", "kwargs"}:
+        raise ClassLoadError(f"rewards.{kind} is {spec!r}, expected {{target: …, kwargs: {{…}}}}")
+    base: type[Any] = RoleReward  # abstract: mypy allows no abstract class where a type is expected
+    reward: RoleReward = load_class(str(spec["target"]), spec.get("kwargs"), base)
+    if reward.pays_unfinished:
+        raise ClassLoadError(
+            f"rewards.{kind}: {spec['target']} pays responses that have not ended, others don't"
+        )
+    return reward

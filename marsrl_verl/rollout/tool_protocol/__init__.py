@@ -1,0 +1,1 @@
+"""How a model writes a tool call, and how it reads the result."""

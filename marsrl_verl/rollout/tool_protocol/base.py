@@ -1,0 +1,98 @@
+"""What a tool protocol is asked: where a turn ends, which calls it makes, how results are put in."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from marsrl_verl.core.inert_text import REPLACEMENT
+from marsrl_verl.core.sequence import TokenIds
+from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
+from marsrl_verl.rollout.conversation import Conversation
+from marsrl_verl.settings.choices import Choice
+
+
+class ToolFormat(Choice):
+    """How calls and results are written."""
+
+    TAGS = "tags"
+    """`<name>…</name>` inside the answer, and `<result>…</result>` after it."""
+    CHAT = "chat"
+    """As the model's chat template writes them: turns of the assistant and of the tools."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestedCall:
+    """A call as a model wrote it."""
+
+    name: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    problem: str | None = None
+    """Why nothing can be called; the model is told."""
+    call_id: str | None = None
+    """What the model calls it, where its format names calls."""
+
+
+class ToolProtocol(Protocol):
+    """How a model calls tools."""
+
+    stop: tuple[str, ...]
+    """Strings that end a turn with a call."""
+    template_tools: tuple[Mapping[str, Any], ...]
+    """Schemas that the chat template shows."""
+    tags: frozenset[str]
+    """Names of the tags that a result must not hold."""
+
+    async def calls(self, turn: TokenIds, stop: str | None, tokenizer: ChatTokenizer) -> list[RequestedCall]:
+        """The calls of a turn that the model ended; none where it is the answer.
+
+        Args:
+            turn: what it has sampled since the last result.
+            stop: the string that ended it.
+            tokenizer: of these ids.
+        """
+        ...
+
+    def append(self, chat: Conversation, results: Sequence[tuple[RequestedCall, str]]) -> None:
+        """Let the model read the results of a turn's calls, in their order."""
+        ...
+
+
+def inert_result(text: str, tags: Iterable[str], tokenizer: ChatTokenizer) -> str:
+    """A tool's text without control tokens, and with `[tag]` in place of each `<tag>` of the protocol: it can
+    neither end the turn it is put into, nor pass for the model's own words."""
+    names = "|".join(sorted(map(re.escape, tags), key=lambda one: (-len(one), one)))
+    plain = tokenizer.without_control_tokens(text)
+    if not names:
+        return plain
+    return re.sub(rf"<(\s{{0,8}}/?\s{{0,8}}(?:{names})\s{{0,8}}/?\s{{0,8}})>", r"[\1]", plain, flags=re.I)
+
+
+def fitted(text: str, limit: int, tokenizer: ChatTokenizer) -> tuple[str, int, bool]:
+    """A text of at most `limit` tokens: of a longer one head and tail, and how many tokens are left out.
+
+    Args:
+        text: without control tokens.
+        limit: most tokens, at least 0.
+
+    Returns:
+        The text, its tokens, and whether something was left out.
+    """
+    ids = tokenizer.raw_ids(text)
+    if len(ids) <= limit:
+        return text, len(ids), False
+    room = limit
+    while room > 0:
+        # Cut tokens may spell other tokens together with what they now stand beside, so it is counted anew.
+        mark = f"\n[… {len(ids) - room} tokens left out …]\n"
+        # A cut may go through a character.
+        head = tokenizer.text(ids[: room - room // 2]).rstrip(REPLACEMENT)
+        tail = tokenizer.text(ids[len(ids) - room // 2 :]).lstrip(REPLACEMENT) if room // 2 else ""
+        short = f"{head}{mark}{tail}"
+        count = len(tokenizer.raw_ids(short))
+        if count <= limit:
+            return short, count, True
+        room -= max(1, count - limit)
+    return "", 0, True

@@ -1,0 +1,92 @@
+"""Calls and results as the model's chat template writes them: turns of the assistant and of the tools."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from marsrl_verl.core.inert_text import holds_surrogates
+from marsrl_verl.core.sequence import TokenIds
+from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
+from marsrl_verl.rollout.conversation import Conversation
+from marsrl_verl.rollout.tool_protocol.base import RequestedCall
+from marsrl_verl.settings.choices import Choice
+
+
+class CallParser(Choice):
+    """The formats that verl's parsers read."""
+
+    HERMES = "hermes"
+    QWEN3_CODER = "qwen3_coder"
+    GPT_OSS = "gpt-oss"
+    GLM = "glm"
+    SEED = "seed"
+    MINIMAX = "minimax"
+    KIMI = "kimi"
+    DEEPSEEK_V4 = "deepseek_v4"
+    GEMMA4 = "gemma4"
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedCall:
+    """A call as a parser reads it."""
+
+    name: str
+    arguments: str
+    """JSON, as far as the model writes such."""
+    call_id: str | None = None
+
+
+class TurnParser(Protocol):
+    """Reads the calls of a turn."""
+
+    stop: tuple[str, ...]
+    """Tokens after which a model that writes a call does not end its turn itself."""
+
+    async def calls(self, turn: TokenIds, schemas: Sequence[Mapping[str, Any]]) -> list[ParsedCall]:
+        """The calls in what a model has sampled, in their order; none where it made none that can be read."""
+        ...
+
+
+class ChatProtocol:
+    """Implements `ToolProtocol`.
+
+    Args:
+        parser: of the model's format.
+        schemas: of the tools.
+    """
+
+    tags = frozenset({"think", "tool_call", "tool_response", "tools", "answer", "result"})
+
+    def __init__(self, parser: TurnParser, schemas: Sequence[Mapping[str, Any]]) -> None:
+        self._parser = parser
+        self.template_tools = tuple(schemas)
+        self.stop = parser.stop
+
+    async def calls(self, turn: TokenIds, stop: str | None, tokenizer: ChatTokenizer) -> list[RequestedCall]:
+        """What the parser reads; arguments that are no JSON object are told."""
+        return [_requested(one) for one in await self._parser.calls(turn, self.template_tools)]
+
+    def append(self, chat: Conversation, results: Sequence[tuple[RequestedCall, str]]) -> None:
+        """A message of the tool's for each call."""
+        messages = []
+        for call, text in results:
+            message = {"role": "tool", "name": call.name, "content": text}
+            messages.append(message if call.call_id is None else {**message, "tool_call_id": call.call_id})
+        chat.append(messages)
+
+
+def _requested(one: ParsedCall) -> RequestedCall:
+    problem = f"The arguments of {one.name} are no JSON object."
+    try:
+        arguments = json.loads(one.arguments)
+    except (ValueError, RecursionError) as error:
+        arguments, problem = None, f"{problem[:-1]}: {error}."
+    if not isinstance(arguments, dict):
+        return RequestedCall(one.name, problem=problem, call_id=one.call_id)
+    if holds_surrogates(arguments):
+        problem = f"The arguments of {one.name} hold halves of characters."
+        return RequestedCall(one.name, problem=problem, call_id=one.call_id)
+    return RequestedCall(one.name, arguments, call_id=one.call_id)

@@ -1,0 +1,95 @@
+"""Calls as tags inside one answer: `<python>…</python>`, then `<result>…</result>`, and the model writes on.
+
+What a call's tag encloses is the tool's one required argument, or its only one; of a tool with several it is
+a JSON object of them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from marsrl_verl.core.inert_text import holds_surrogates
+from marsrl_verl.core.sequence import TokenIds
+from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
+from marsrl_verl.rollout.conversation import Conversation
+from marsrl_verl.rollout.tool_protocol.base import RequestedCall
+
+THINK, ANSWER, RESULT = "think", "answer", "result"
+RESERVED = frozenset({THINK, ANSWER, RESULT})
+"""Tags with a meaning of their own, which no tool may have as its name."""
+_NAME = re.compile(r"[a-z][a-z0-9_]*")
+TAG_NAMES = f"lower-case letters, digits and _, and none of {', '.join(sorted(RESERVED))}"
+
+
+def is_tag(name: str) -> bool:
+    """Whether a tool of this name can be called by a tag."""
+    return name not in RESERVED and _NAME.fullmatch(name) is not None
+
+
+def wrapped(text: str) -> str:
+    """A result as it stands in the answer."""
+    return f" <{RESULT}>\n{text}\n</{RESULT}>"
+
+
+class TagProtocol:
+    """Implements `ToolProtocol`.
+
+    Args:
+        schemas: of the tools.
+
+    Raises:
+        ValueError: a tool has a name that can be no tag.
+    """
+
+    template_tools: tuple[Mapping[str, Any], ...] = ()
+
+    def __init__(self, schemas: Sequence[Mapping[str, Any]]) -> None:
+        self._arguments = {one["function"]["name"]: _only_argument(one["function"]) for one in schemas}
+        for name in self._arguments:
+            if not is_tag(name):
+                raise ValueError(f"tool {name!r} can't be called by a tag: expected {TAG_NAMES}")
+        self.stop = tuple(f"</{name}>" for name in self._arguments)
+        self.tags = frozenset({*RESERVED, *self._arguments})
+
+    async def calls(self, turn: TokenIds, stop: str | None, tokenizer: ChatTokenizer) -> list[RequestedCall]:
+        """The call that the closing tag ends: what stands after the last opening tag before it."""
+        if stop is None:
+            return []
+        name = stop[2:-1]
+        before, _, _ = tokenizer.decode(turn).partition(stop)
+        _, opened, body = before.rpartition(f"<{name}>")
+        if not opened:
+            return [RequestedCall(name, problem=f"{stop} closes nothing: a call is <{name}>…{stop}.")]
+        return [self._call(name, tokenizer.without_control_tokens(body).strip())]
+
+    def _call(self, name: str, body: str) -> RequestedCall:
+        argument = self._arguments[name]
+        if not body:
+            return RequestedCall(name, problem=f"<{name}></{name}> is empty.")
+        if argument is not None:
+            return RequestedCall(name, {argument: body})
+        problem = f"{name} takes a JSON object of its arguments."
+        try:
+            arguments = json.loads(body)
+        except (ValueError, RecursionError) as error:
+            return RequestedCall(name, problem=f"{problem[:-1]}: {error}.")
+        if not isinstance(arguments, dict) or holds_surrogates(arguments):
+            return RequestedCall(name, problem=problem)
+        return RequestedCall(name, arguments)
+
+    def append(self, chat: Conversation, results: Sequence[tuple[RequestedCall, str]]) -> None:
+        """After the call, inside the answer."""
+        chat.append_text("".join(wrapped(text) for _, text in results))
+
+
+def _only_argument(function: Mapping[str, Any]) -> str | None:
+    """The argument that a tag can enclose as it is: a text, the only required one or the only one."""
+    parameters = function.get("parameters") or {}
+    properties = parameters.get("properties") or {}
+    names = list(parameters.get("required") or properties)
+    if len(names) == 1 and properties.get(names[0], {}).get("type", "string") == "string":
+        return str(names[0])
+    return None

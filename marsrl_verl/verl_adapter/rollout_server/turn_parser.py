@@ -1,0 +1,51 @@
+"""verl's tool parsers behind `marsrl_verl.rollout.tool_protocol.chat.TurnParser`."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from verl.experimental.agent_loop.tool_parser import ToolParser
+from verl.tools.schemas import OpenAIFunctionToolSchema
+
+from marsrl_verl.core.sequence import TokenIds
+from marsrl_verl.rollout.tool_protocol.chat import ParsedCall
+
+
+@dataclass(frozen=True, slots=True)
+class VerlTurnParser:
+    """One of verl's parsers.
+
+    Upstream behaviour: a parser decodes in a thread of the event loop's executor, while prompts are tokenised
+    in the loop itself, and a fast tokenizer must not be used from two threads at a time, so it has one of its
+    own. Some parsers raise on what they can't read, others leave it out with a line in the log.
+    """
+
+    parser: Any
+    """verl's `ToolParser`."""
+    stop: tuple[str, ...]
+
+    @classmethod
+    def of(cls, name: str, tokenizer: Any) -> VerlTurnParser:
+        """The parser of that name.
+
+        Raises:
+            ValueError: verl has none.
+        """
+        parser = ToolParser.get_tool_parser(name, copy.deepcopy(tokenizer))
+        stop = tuple(
+            str(tokenizer.convert_ids_to_tokens(one)) for one in parser.stop_token_ids if one is not None
+        )
+        ends = {tokenizer.eos_token, None, ""}
+        return cls(parser, tuple(one for one in stop if one not in ends))
+
+    async def calls(self, turn: TokenIds, schemas: Sequence[Mapping[str, Any]]) -> list[ParsedCall]:
+        """See `TurnParser`."""
+        tools = [OpenAIFunctionToolSchema.model_validate(dict(one)) for one in schemas]
+        try:
+            _, calls = await self.parser.extract_tool_calls(turn.tolist(), tools)
+        except Exception:  # what a model writes is data: what can't be read is no call
+            return []
+        return [ParsedCall(str(one.name), str(one.arguments), one.tool_call_id) for one in calls]

@@ -1,0 +1,112 @@
+"""When a trajectory is forked: golden values computed by hand."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from marsrl_verl.algos.arpo.branching import BranchLaw, BranchRule, EntropyOf, token_entropies, turn_entropy
+from marsrl_verl.core.sequence import token_ids
+from marsrl_verl.core.trajectory import FinishReason
+from marsrl_verl.rollout.generation import Completion, TopLogProbs
+
+
+@pytest.mark.parametrize(
+    ("change", "chance"),
+    [(0.0, 0.5), (0.25, 0.55), (-0.25, 0.45), (1.0, 0.7), (-1.0, 0.3), (5.0, 1.0), (-5.0, 0.0), (None, 0.5)],
+)
+def test_probability_of_the_paper(change, chance):
+    """P = 0.5 + 0.2 ΔH, between 0 and 1."""
+    assert BranchRule().probability(change) == pytest.approx(chance)
+
+
+def test_the_paper_forks_where_entropy_rises():
+    rule = BranchRule(BranchLaw.THRESHOLD)
+    assert [rule.wanted(change, [0.99])[0] for change in (-0.01, 0.0, 0.01, None)] == [
+        False,
+        False,
+        True,
+        False,
+    ]
+    assert BranchRule(beam=4).wanted(0.3, [0.0, 0.5, 0.9]) == [True, True, True], "Z - 1 forks"
+
+
+def test_the_threshold_moves():
+    rule = BranchRule(threshold=0.6)
+    assert rule.wanted(0.4, [0.0]) == [False], "P = 0.58"
+    assert rule.wanted(0.6, [0.0]) == [True], "P = 0.62"
+
+
+def test_the_released_code_throws_a_coin_for_each_fork():
+    rule = BranchRule(BranchLaw.BERNOULLI, beam=3)
+    assert rule.wanted(0.25, [0.549, 0.551]) == [True, False], "P = 0.55"
+    assert rule.wanted(-0.25, [0.449, 0.451]) == [True, False], "P = 0.45"
+
+
+def test_random_forks_look_at_nothing():
+    rule = BranchRule(BranchLaw.RANDOM, base=0.3)
+    assert rule.wanted(None, [0.29]) == rule.wanted(9.0, [0.29]) == [True]
+    assert rule.wanted(-9.0, [0.31]) == [False]
+    assert not rule.by_entropy
+
+
+def test_off_forks_never():
+    rule = BranchRule(BranchLaw.OFF)
+    assert rule.forks == 0 and rule.wanted(1.0, []) == []
+
+
+def test_draws_are_one_for_each_fork():
+    with pytest.raises(ValueError, match="2 draws, expected 1"):
+        BranchRule().wanted(0.1, [0.1, 0.2])
+
+
+@given(st.floats(-1, 1), st.floats(-1, 1), st.floats(0, 2), st.floats(0, 1), st.floats(0, 0.999))
+def test_more_entropy_never_forks_less(first, second, weight, base, draw):
+    low, high = sorted((first, second))
+    for law in (BranchLaw.THRESHOLD, BranchLaw.BERNOULLI):
+        rule = BranchRule(law, base, weight)
+        assert rule.wanted(low, [draw]) <= rule.wanted(high, [draw])
+
+
+def completion(top_ids, top, ids, own) -> Completion:
+    told = TopLogProbs(np.array(top_ids, np.int32), np.log(np.array(top)).astype(np.float32))
+    return Completion(token_ids(ids), np.log(np.array(own)).astype(np.float32), FinishReason.LENGTH, top=told)
+
+
+def test_entropy_of_the_whole_distribution():
+    """p = (1/2, 1/4), and 1/4 on the other two of four tokens: between one of them with 1/4 and both with
+    1/8."""
+    found = token_entropies(completion([[0, 1]], [[0.5, 0.25]], [0], [0.5]), EntropyOf.RESULT, 4)
+    low = 0.5 * math.log(2) + 2 * 0.25 * math.log(4)
+    high = 0.5 * math.log(2) + 0.25 * math.log(4) + 2 * 0.125 * math.log(8)
+    assert found.tolist() == pytest.approx([(low + high) / 2])
+
+
+def test_entropy_of_the_released_code():
+    """The likeliest tokens' terms, and the sampled one's where it is none of them."""
+    inside = completion([[0, 1]], [[0.5, 0.25]], [1], [0.25])
+    assert token_entropies(inside, EntropyOf.CALL, 4).tolist() == pytest.approx([0.5 * math.log(2) * 2])
+    outside = completion([[0, 1]], [[0.5, 0.25]], [3], [0.125])
+    expected = 0.5 * math.log(2) + 0.25 * math.log(4) + 0.125 * math.log(8)
+    assert token_entropies(outside, EntropyOf.CALL, 4).tolist() == pytest.approx([expected])
+
+
+def test_a_token_that_cannot_be_has_no_term():
+    with np.errstate(divide="ignore"):
+        one = completion([[0, 1]], [[1.0, 0.0]], [0], [1.0])
+    assert token_entropies(one, EntropyOf.CALL, 4).tolist() == [0.0]
+
+
+def test_a_turns_entropy_is_a_mean_and_in_the_released_code_a_sum():
+    assert turn_entropy([1.0, 3.0], EntropyOf.RESULT, 8) == pytest.approx(2 / math.log(8))
+    assert turn_entropy([1.0, 3.0], EntropyOf.CALL, 8) == pytest.approx(4 / math.log(8))
+    assert turn_entropy([], EntropyOf.RESULT, 8) is None
+
+
+def test_nothing_is_told_where_nothing_was_asked():
+    one = Completion(token_ids([1]), np.zeros(1, np.float32), FinishReason.STOP)
+    assert token_entropies(one, EntropyOf.RESULT, 4).tolist() == []
