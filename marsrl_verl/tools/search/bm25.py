@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 from marsrl_verl.tools.base import ToolUnavailableError
 from marsrl_verl.tools.search.backend import Backend, BackendFailedError, Found, Hit
 from marsrl_verl.tools.search.corpus import CorpusError
-from marsrl_verl.tools.search.index import best, open_index, prepare_index
+from marsrl_verl.tools.search.index import open_index, prepare_index
 from marsrl_verl.tools.search.query import search_words
+from marsrl_verl.tools.search.ranking import best
 
 if TYPE_CHECKING:
     from marsrl_verl.tools.search.config import Bm25Config
@@ -22,8 +23,7 @@ MOST_WORDS = 64
 
 
 class Bm25Backend(Backend):
-    """Documents by bm25 of the query's words in title and text (Robertson and Zaragoza 2009, with the
-    constants of SQLite's FTS5: k1 = 1.2, b = 0.75).
+    """Documents of a file, as `ranking.best` finds them.
 
     Args:
         settings: `bm25` of the search tool's settings.
@@ -44,12 +44,14 @@ class Bm25Backend(Backend):
 
     async def start(self) -> None:
         """See `Backend`. The first one that needs the index builds it."""
-        corpus = Path(self._settings.corpus or "").expanduser()
+        if self._settings.corpus is None:
+            raise ToolUnavailableError(f"{self._node}.corpus is not set; name the file with the documents")
+        corpus = Path(self._settings.corpus).expanduser()
         try:
             file, name = await asyncio.to_thread(prepare_index, corpus, self._folder)
             self._open = [open_index(file) for _ in range(self._settings.threads)]
             for database in self._open:
-                best(database, ["probe"], 1, self._settings.title_weight)
+                self._search(database, "probe", 1)
         except CorpusError as error:
             raise ToolUnavailableError(f"{self._node}.corpus = {corpus}: {error}") from error
         except (OSError, sqlite3.Error) as error:
@@ -59,7 +61,8 @@ class Bm25Backend(Backend):
             ) from error
         for database in self._open:
             self._free.put_nowait(database)
-        self.identity = f"bm25 {name} title_weight={self._settings.title_weight:g}"
+        weights = f"{self._settings.title_weight:g} {self._settings.named_weight:g}"
+        self.identity = f"bm25 {name} {weights}"
 
     async def search(self, query: str, k: int) -> Found:
         """See `Backend`. A search whose call was cancelled is interrupted."""
@@ -80,7 +83,13 @@ class Bm25Backend(Backend):
         self._free.put_nowait(database)
 
     def _search(self, database: sqlite3.Connection, query: str, k: int) -> tuple[Hit, ...]:
-        return best(database, search_words(query, MOST_WORDS), k, self._settings.title_weight)
+        return best(
+            database,
+            search_words(query, MOST_WORDS),
+            k,
+            title_weight=self._settings.title_weight,
+            named_weight=self._settings.named_weight,
+        )
 
     async def close(self) -> None:
         """See `Backend`."""

@@ -21,7 +21,7 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from marsrl_verl.core.inert_text import one_line
 from marsrl_verl.tools.search.backend import Found, Hit
@@ -150,9 +150,9 @@ class ResultCache:
 
     async def _known(self, key: str) -> Found | None:
         """What is known, once nobody else searches for it; None: the claim is ours."""
-        pause = _POLL_S[0]
+        pause, unknown = _POLL_S[0], cast("tuple[Found | None, bool]", (None, True))
         while True:
-            known, free = await self._attempt(lambda: self._look(key), (None, True))
+            known, free = await self._attempt(lambda: self._look(key), unknown)
             if known is not None or free:
                 return known
             await asyncio.sleep(pause)

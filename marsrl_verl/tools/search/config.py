@@ -54,6 +54,9 @@ class Bm25Config(Settings):
     """A JSONL file, `{"id": …, "title": …, "text": …}` on each line; every node can read it."""
     title_weight: float = limits(1.0, ge=0.0, le=100.0, why="a word in the text counts 1")
     """What a word in a title counts for one in a text."""
+    named_weight: float = limits(0.5, ge=0.0, le=10.0, why="0: bm25 alone")
+    """Share of a hit's score that a document gets whose title the hit names, so that the second step of a
+    question is found as well; 0: none."""
     threads: int = limits(2, ge=1, le=64, why="one searches")
     """Searches of a rollout worker that run at the same time."""
 
@@ -87,10 +90,7 @@ class WebConfig(Settings):
     """Where the search is made from, e.g. `us`; null: the service's choice."""
     language: str | None = None
     """Of the results, e.g. `en`; null: the service's choice."""
-    zone: str | None = Field(
-        None,
-        json_schema_extra={"needs": Needs("provider", Provider.BRIGHTDATA)},  # type: ignore[dict-item]
-    )
+    zone: str | None = limits(None, needs=Needs("provider", Provider.BRIGHTDATA))
     """Name of the zone at Bright Data."""
     check: bool = True
     """Ask one query before the run begins, in every rollout worker, and end the run where it fails. The

@@ -8,13 +8,15 @@ from collections.abc import Collection, Sequence
 
 from marsrl_verl.core.inert_text import valid_unicode
 from marsrl_verl.tools.search.backend import Hit
-from marsrl_verl.tools.search.query import words
+from marsrl_verl.tools.search.query import search_words, words
 
 NOTHING = "No results were found."
 _TITLE = 200
 """Most characters of a title."""
 _SOURCE = 500
 """Most characters of what says where a hit is from."""
+QUERY_WORDS = 64
+"""Words of a query that excerpts are chosen by."""
 _LOOKED_AT = 200_000
 """Characters of a text in which the best part is looked for."""
 _WORD = re.compile(r"\w+")
@@ -33,7 +35,7 @@ def format_hits(
     Returns:
         The text, and whether a hit was shortened or left out.
     """
-    wanted = frozenset(words(query))
+    wanted = frozenset(search_words(query, QUERY_WORDS))
     lines: list[str] = []
     whole, room = True, total_chars
     for number, hit in enumerate(hits, 1):
@@ -54,8 +56,8 @@ def format_hits(
 
 
 def excerpt(text: str, wanted: Collection[str], limit: int) -> str:
-    """At most `limit` characters of a text: its beginning, or from further on where that shows more of the
-    wanted words. What is left out is marked by `…`."""
+    """At most `limit` characters of a text: its beginning, or what lies around the place with most of the
+    wanted words where the beginning has fewer. What is left out is marked by `…`."""
     if len(text) <= limit:
         return text
     found = [
@@ -64,22 +66,40 @@ def excerpt(text: str, wanted: Collection[str], limit: int) -> str:
         for word in words(one.group())
         if word in wanted
     ]
-    begin, most = 0, len({word for _, end, word in found if end < limit})
+    place = _densest(found, limit - 2)
+    if place is None or place[0] <= len({word for _, end, word in found if end < limit}):
+        return _cut(text, limit)
+    _, start, span = place
+    begin = start - (limit - 2 - span) // 2
+    if begin <= 0:
+        return _cut(text, limit)
+    space = text.find(" ", begin - 1, start)
+    return _cut("…" + text[space + 1 if space >= 0 else start :], limit)
+
+
+def _densest(found: Sequence[tuple[int, int, str]], limit: int) -> tuple[int, int, int] | None:
+    """Where most different words are together, in as few characters as possible: their number, begin and
+    length; None where no word fits.
+
+    Args:
+        found: begin, end and word of each, in order.
+        limit: most characters.
+    """
     inside: Counter[str] = Counter()
-    first = 0
+    first, best = 0, None
     for last, (_, end, word) in enumerate(found):
         inside[word] += 1
-        while first <= last and end > found[first][0] + limit - 2:
+        while first <= last and (end - found[first][0] > limit or inside[found[first][2]] > 1):
             gone = found[first][2]
             inside[gone] -= 1
             if not inside[gone]:
                 del inside[gone]
             first += 1
-        if len(inside) > most:
-            begin, most = found[first][0], len(inside)
-    if begin == 0:
-        return _cut(text, limit)
-    return _cut("…" + text[begin:], limit)
+        if inside:
+            start = found[first][0]
+            if best is None or (len(inside), start - end) > (best[0], -best[2]):
+                best = (len(inside), start, end - start)
+    return best
 
 
 def _cut(text: str, limit: int) -> str:

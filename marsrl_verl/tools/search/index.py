@@ -7,28 +7,25 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from marsrl_verl.tools.search.backend import Hit
 from marsrl_verl.tools.search.corpus import CorpusError, Document, digest, read_documents
 from marsrl_verl.tools.search.query import words
 
 VERSION = 1
 """Of what an index holds and of how texts become words: another one is another file."""
 _BATCH = 1000
+_APART = re.compile(r"\s*\([^()]*\)\s*$")
 _TABLES = """
     CREATE TABLE documents (number INTEGER PRIMARY KEY, source TEXT, title TEXT, text TEXT);
+    CREATE TABLE titles (name TEXT, number INTEGER, PRIMARY KEY (name, number)) WITHOUT ROWID;
     CREATE VIRTUAL TABLE terms USING fts5(title, text, content='', tokenize='porter unicode61');
 """
 """The index proper holds no text (`content=''`): what is indexed are the words of `query.words`."""
-_BEST = """
-    SELECT documents.source, documents.title, documents.text, -bm25(terms, ?, 1.0) AS score
-    FROM terms JOIN documents ON documents.number = terms.rowid
-    WHERE terms MATCH ? ORDER BY score DESC, terms.rowid LIMIT ?
-"""
 
 
 def prepare_index(corpus: Path, folder: Path) -> tuple[Path, str]:
@@ -72,6 +69,10 @@ def _build(corpus: Path, file: Path) -> None:
                 [(number, one.source, one.title, one.text) for number, one in numbered],
             )
             database.executemany(
+                "INSERT INTO titles VALUES (?, ?)",
+                [(name, number) for number, one in numbered if (name := name_of(one.title))],
+            )
+            database.executemany(
                 "INSERT INTO terms (rowid, title, text) VALUES (?, ?, ?)",
                 [(number, " ".join(words(one.title)), " ".join(words(one.text))) for number, one in numbered],
             )
@@ -86,6 +87,11 @@ def _build(corpus: Path, file: Path) -> None:
     with unfinished.open("rb") as written:
         os.fsync(written.fileno())
     unfinished.replace(file)
+
+
+def name_of(title: str) -> str:
+    """A title as texts write it: its words, without what tells it from others in brackets at its end."""
+    return " ".join(words(_APART.sub("", title)))
 
 
 def _batches(documents: Iterator[Document]) -> Iterator[list[Document]]:
@@ -104,21 +110,6 @@ def open_index(file: Path) -> sqlite3.Connection:
     return sqlite3.connect(
         f"{file.resolve().as_uri()}?mode=ro&immutable=1", uri=True, check_same_thread=False
     )
-
-
-def best(database: sqlite3.Connection, terms: Sequence[str], k: int, title_weight: float) -> tuple[Hit, ...]:
-    """The k documents with the best bm25 of any of the words.
-
-    Args:
-        terms: words as `query.search_words` gives them: letters and digits, nothing that FTS5 would take for
-            syntax.
-        title_weight: what a word in the title counts for one in the text.
-    """
-    if not terms:
-        return ()
-    expression = " OR ".join(f'"{term}"' for term in terms)
-    rows = database.execute(_BEST, (title_weight, expression, k)).fetchall()
-    return tuple(Hit(title, text, source, score) for source, title, text, score in rows)
 
 
 def _digest_of(corpus: Path, folder: Path) -> str:

@@ -26,7 +26,8 @@ _VOICED = "\u3099\u309a"
 def normalised(query: str) -> str:
     """What two queries have in common that are one search: without differences of case, of spaces and of
     how Unicode writes a character."""
-    return " ".join(unicodedata.normalize("NFKC", valid_unicode(query)).casefold().split())
+    folded = unicodedata.normalize("NFKC", valid_unicode(query)).casefold()
+    return " ".join(unicodedata.normalize("NFKC", folded).split())
 
 
 def words(text: str) -> list[str]:
@@ -41,7 +42,7 @@ def words(text: str) -> list[str]:
 def _folded(text: str) -> str:
     if text.isascii():
         return text.lower()
-    apart = unicodedata.normalize("NFKD", valid_unicode(text).casefold())
+    apart = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", valid_unicode(text)).casefold())
     plain = "".join(one for one in apart if one in _VOICED or not unicodedata.combining(one))
     return unicodedata.normalize("NFC", plain)
 

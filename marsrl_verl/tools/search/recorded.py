@@ -38,15 +38,17 @@ class RecordedBackend(Backend):
     identity = "recorded"
 
     def __init__(self, settings: RecordedConfig, node: str) -> None:
-        self._path = Path(settings.path or "").expanduser()
+        self._path = settings.path
         self._node = node
         self._exact: dict[str, Found] = {}
         self._alike: dict[str, Found] = {}
 
     async def start(self) -> None:
         """See `Backend`. Reads the whole file."""
+        if self._path is None:
+            raise ToolUnavailableError(f"{self._node}.path is not set; name the file with the results")
         try:
-            self._exact = read_recorded(self._path)
+            self._exact = read_recorded(Path(self._path).expanduser())
         except (OSError, RecordedError) as error:
             reason = getattr(error, "strerror", None) or error
             raise ToolUnavailableError(f"{self._node}.path = {self._path}: {reason}") from error
@@ -62,7 +64,7 @@ class RecordedBackend(Backend):
 
 
 def _alike(query: str) -> str:
-    return normalised(query.replace('"', " "))
+    return normalised(query.replace('"', ""))
 
 
 def read_recorded(path: Path) -> dict[str, Found]:

@@ -148,7 +148,7 @@ def build_backend(settings: SearchConfig, key: str | None) -> Backend:
     if kind is BackendKind.RECORDED:
         return RecordedBackend(settings.recorded, kind)
     try:
-        backend = load_class(settings.own.target, settings.own.kwargs, Backend)  # type: ignore[type-abstract]
+        backend = load_class(settings.own.target, settings.own.kwargs, Backend)
     except ClassLoadError as error:
         raise ToolUnavailableError(f"{kind}: {error}") from error
     backend.identity = backend.identity or f"own {settings.own.target} {sorted(settings.own.kwargs.items())}"

@@ -1,0 +1,133 @@
+"""The tool `browser`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+from marsrl_verl.core.inert_text import valid_unicode
+from marsrl_verl.core.sequence import Plain
+from marsrl_verl.settings.api_key import ApiKeyError, read_api_key
+from marsrl_verl.tools.base import (
+    Tool,
+    ToolCall,
+    ToolOutcome,
+    ToolResult,
+    ToolUnavailableError,
+    function_schema,
+)
+from marsrl_verl.tools.browser.addresses import Lookup, look_up
+from marsrl_verl.tools.browser.config import BrowserConfig
+from marsrl_verl.tools.browser.extract import ExtractionError, Extractor, Page
+from marsrl_verl.tools.browser.fetch import HTML, Fetched, Fetcher, PageError
+from marsrl_verl.tools.browser.summary import Summariser
+from marsrl_verl.tools.json_client import ServiceError
+from marsrl_verl.tools.search.formatting import QUERY_WORDS, excerpt
+from marsrl_verl.tools.search.query import search_words
+
+_KEY = "summary.api_key"
+_MOST_CHARS = 2_000_000
+"""Characters of a page that are looked at."""
+
+
+class BrowserTool(Tool):
+    """Reads one page: its main text, or what a model says that it says."""
+
+    Config = BrowserConfig
+
+    def __init__(
+        self, name: str, settings: BrowserConfig, *, key: str | None = None, lookup: Lookup = look_up
+    ) -> None:
+        self.name = name
+        self._settings = settings
+        self._fetcher = Fetcher(settings, lookup)
+        self._extractor = Extractor(settings.extract_memory_mib, settings.extract_cpu_s)
+        self._summariser = Summariser(settings.summary, key) if settings.summary.enabled else None
+
+    @classmethod
+    def from_settings(
+        cls, name: str, settings: BrowserConfig, *, seed: int, secrets: Mapping[str, str]
+    ) -> BrowserTool:
+        """See `Tool`."""
+        return cls(name, settings, key=secrets.get(_KEY))
+
+    @classmethod
+    def read_secrets(cls, settings: BrowserConfig) -> Mapping[str, str]:
+        """See `Tool`."""
+        try:
+            key = read_api_key(settings.summary) if settings.summary.enabled else None
+        except ApiKeyError as error:
+            raise ToolUnavailableError(f"summary.{error}") from error
+        return {} if key is None else {_KEY: key}
+
+    def schema(self) -> Mapping[str, Any]:
+        """See `Tool`."""
+        properties = {
+            "url": {"type": "string", "description": "Address of the page, with https://."},
+            "query": {"type": "string", "description": "What to look for on the page."},
+        }
+        return function_schema(self.name, self._settings.description, properties, ("url",))
+
+    async def start(self) -> None:
+        """See `Tool`."""
+        summary = self._settings.summary
+        if summary.enabled and not (summary.base_url and summary.model):
+            raise ToolUnavailableError(
+                "summary.enabled is true without an endpoint; set summary.base_url and summary.model"
+            )
+        await self._extractor.start()
+        self._fetcher.open()
+        if self._summariser is not None:
+            self._summariser.open()
+
+    def about(self) -> Mapping[str, Plain]:
+        """See `Tool`."""
+        summary = self._settings.summary
+        return {"summary": summary.model if summary.enabled else None}
+
+    async def call(self, call: ToolCall) -> ToolResult:
+        """See `Tool`."""
+        address = valid_unicode(str(call.arguments.get("url", "")))
+        wanted = " ".join(valid_unicode(str(call.arguments.get("query") or "")).split())[:1000]
+        try:
+            fetched = await self._fetcher.fetch(address)
+            page = await self._extractor.read(
+                fetched.content, fetched.charset, html=fetched.kind in HTML, chars=_MOST_CHARS
+            )
+        except PageError as error:
+            return ToolResult(str(error), ToolOutcome.ERROR)
+        except asyncio.TimeoutError:
+            note = f"The page was not there within {self._settings.timeout_s:g} s."
+            return ToolResult(note, ToolOutcome.TIMEOUT)
+        except ExtractionError as error:
+            note = "The page can't be turned into text."
+            return ToolResult(note, ToolOutcome.ERROR, info={"detail": str(error)})
+        if not page.text.strip():
+            return ToolResult("The page has no text.", ToolOutcome.ERROR)
+        return await self._result(fetched, page, wanted)
+
+    async def _result(self, fetched: Fetched, page: Page, wanted: str) -> ToolResult:
+        info: dict[str, Plain] = {"url": fetched.url, "bytes": len(fetched.content), "chars": len(page.text)}
+        if self._summariser is not None:
+            try:
+                text = await self._summariser.sum_up(page, wanted)
+            except ServiceError as error:
+                note = "The page was read, but not summed up."
+                return ToolResult(note, ToolOutcome.FAILED, info={**info, "detail": str(error)})
+            return ToolResult(text, truncated=fetched.truncated, info=info)
+        head = f"{page.title}\n" if page.title else ""
+        shown = excerpt(
+            page.text,
+            frozenset(search_words(wanted, QUERY_WORDS)),
+            max(16, self._settings.output_chars - len(head)),
+        )
+        cut = fetched.truncated or shown != page.text
+        return ToolResult(head + shown, truncated=cut, info=info)
+
+    async def close(self) -> None:
+        """See `Tool`."""
+        await self._fetcher.close()
+        await self._extractor.close()
+        if self._summariser is not None:
+            await self._summariser.close()

@@ -1,0 +1,357 @@
+"""Back ends that are asked over HTTP, and recorded results. The servers are real."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+import socket
+from urllib.parse import parse_qs, urlsplit
+
+import pytest
+from aiohttp import web
+from fake_services import FakeService
+
+from marsrl_verl.tools import json_client
+from marsrl_verl.tools.base import ToolUnavailableError
+from marsrl_verl.tools.search.backend import BackendFailedError, Found, Hit, QueryRefusedError
+from marsrl_verl.tools.search.config import Provider, RecordedConfig, RetrieverConfig, WebConfig
+from marsrl_verl.tools.search.http import RetrieverBackend
+from marsrl_verl.tools.search.recorded import RecordedBackend
+from marsrl_verl.tools.search.web import APIS, WebBackend
+
+KEY = "key-secret-123"
+DOCUMENT = {"id": 7, "contents": '"Jaws"\nA film.'}
+
+
+def closed_url() -> str:
+    """A URL at which nobody listens."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{free.getsockname()[1]}/retrieve"
+
+
+def ask(made, *queries, k=5, start=True):
+    """What a back end finds, or raises."""
+
+    async def run():
+        if start:
+            await made.start()
+        else:
+            made._client.open()
+        try:
+            return [await made.search(query, k) for query in queries]
+        finally:
+            await made.close()
+
+    return run()
+
+
+def retrieve(answer, *queries, k=5, key=None, check=False, urls=None, count=1):
+    """The service, and what a back end finds there."""
+    services = [FakeService(answer) for _ in range(count)]
+
+    async def run():
+        async with services[0].running() as one, services[-1].running() as last:
+            made = urls or ([f"{one}/retrieve", f"{last}/retrieve"][:count])
+            return await ask(
+                RetrieverBackend(RetrieverConfig(urls=made, check=check), key, "http"), *queries, k=k
+            )
+
+    return services, asyncio.run(run())
+
+
+def result(*rows):
+    return web.json_response({"result": [list(rows)]})
+
+
+def test_a_retriever_is_asked_as_search_r1_asks():
+    (service,), found = retrieve(
+        lambda asked: result({"document": DOCUMENT, "score": 2.5}), "who?", k=3, key=KEY
+    )
+    (asked,) = service.asked
+    assert asked.request.method == "POST"
+    assert asked.request.path == "/retrieve"
+    assert asked.body == {"queries": ["who?"], "topk": 3, "return_scores": True}
+    assert asked.request.headers["Authorization"] == f"Bearer {KEY}"
+    assert found == [Found((Hit("Jaws", "A film.", "7", 2.5),))]
+
+
+def test_answers_without_scores_and_with_too_many_hits():
+    rows = [{"id": str(n), "title": f"t{n}", "text": "x"} for n in range(9)]
+    _, (found,) = retrieve(lambda asked: result(*rows), "q", k=2)
+    assert found.hits == (Hit("t0", "x", "0"), Hit("t1", "x", "1"))
+    _, (found,) = retrieve(lambda asked: result(), "q")
+    assert found.hits == ()
+
+
+def test_queries_go_to_the_urls_in_turn_and_connections_are_kept():
+    services, _ = retrieve(lambda asked: result(), *"abcdef", count=2)
+    assert [[one.body["queries"][0] for one in service.asked] for service in services] == [
+        ["a", "c", "e"],
+        ["b", "d", "f"],
+    ]
+    assert [len(service.connections) for service in services] == [1, 1]
+
+
+def test_each_url_is_asked_before_the_run_begins():
+    services, _ = retrieve(lambda asked: result(), check=True, count=2)
+    assert [len(service.asked) for service in services] == [1, 1]
+    with pytest.raises(ToolUnavailableError, match=r"^http: http://127\.0\.0\.1.*Connect"):
+        retrieve(lambda asked: result(), check=True, urls=[closed_url()])
+    with pytest.raises(ToolUnavailableError, match="answered HTTP 404: 404: Not Found"):
+        retrieve(lambda asked: web.Response(status=404, text="404: Not Found"), check=True)
+    with pytest.raises(ToolUnavailableError, match=r"http\.urls is empty"):
+        asyncio.run(ask(RetrieverBackend(RetrieverConfig(), None, "http")))
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"),
+    [
+        (lambda asked: web.Response(status=503, text="busy\x1b[31m"), r"answered HTTP 503: busy\\x1b"),
+        (lambda asked: web.Response(status=401, text=f"bad key {KEY}"), r"HTTP 401: bad key \[api key\]"),
+        (lambda asked: web.Response(text="no JSON"), "JSONDecodeError"),
+        (lambda asked: web.Response(text="[" * 100_000), "RecursionError"),
+        (lambda asked: web.json_response({"result": []}), "no result of one query"),
+        (lambda asked: web.json_response({"result": [[{"document": 5}]]}), "no result of one query"),
+        (lambda asked: web.json_response([1]), "no result of one query"),
+        (lambda asked: web.Response(status=302, headers={"Location": "/other"}), "HTTP 302"),
+        (lambda asked: None, "ServerDisconnected"),
+    ],
+)
+def test_a_retriever_that_answers_something_else_has_failed(answer, message):
+    with pytest.raises(BackendFailedError, match=message) as caught:
+        retrieve(answer, "q", key=KEY)
+    assert KEY not in str(caught.value)
+    assert len(str(caught.value)) <= 500
+
+
+def test_no_part_of_a_key_is_left_where_a_message_is_cut():
+    for padding in range(380, 500, 7):
+        with pytest.raises(BackendFailedError) as caught:
+            retrieve(lambda asked, n=padding: web.Response(status=500, text="x" * n + KEY), "q", key=KEY)
+        assert KEY[:6] not in str(caught.value)
+
+
+def test_a_busy_retriever_says_how_long_to_wait():
+    with pytest.raises(BackendFailedError) as caught:
+        retrieve(lambda asked: web.Response(status=429, headers={"Retry-After": "7"}), "q")
+    assert caught.value.wait_s == 7.0
+
+
+@pytest.mark.parametrize("status", [400, 413, 422])
+def test_a_query_that_is_not_accepted_is_the_querys_fault(status):
+    with pytest.raises(QueryRefusedError, match="does not accept this query"):
+        retrieve(lambda asked: web.Response(status=status), "q")
+
+
+def test_an_answer_without_end_is_not_read_to_its_end(monkeypatch):
+    monkeypatch.setattr(json_client, "MOST_BYTES", 1 << 20)
+
+    async def endless(asked):
+        response = web.StreamResponse()
+        await response.prepare(asked.request)
+        while True:
+            await response.write(b"x" * 65536)
+
+    with pytest.raises(BackendFailedError, match="more than 1 MiB"):
+        retrieve(endless, "q")
+
+
+def test_a_compressed_answer_is_read():
+    content = gzip.compress(json.dumps({"result": [[DOCUMENT]]}).encode())
+    _, (found,) = retrieve(
+        lambda asked: web.Response(body=content, headers={"Content-Encoding": "gzip"}), "q"
+    )
+    assert found.hits[0].title == "Jaws"
+
+
+def test_a_cancelled_query_closes_its_connection():
+    service = FakeService(lambda asked: asyncio.sleep(60))
+
+    async def run():
+        async with service.running() as url:
+            backend = RetrieverBackend(RetrieverConfig(urls=[url], check=False), None, "http")
+            await backend.start()
+            waiting = asyncio.ensure_future(backend.search("q", 1))
+            while not service.asked:
+                await asyncio.sleep(0.01)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            await backend.close()
+
+    asyncio.run(asyncio.wait_for(run(), 20))
+
+
+ANSWERS = {
+    Provider.SERPER: {"organic": [{"title": "T", "snippet": "S &amp; <b>s</b>", "link": "https://x"}]},
+    Provider.BING: {"webPages": {"value": [{"name": "T", "snippet": "S & s", "url": "https://x"}]}},
+    Provider.BRAVE: {
+        "web": {"results": [{"title": "T", "description": "S &amp; <strong>s</strong>", "url": "https://x"}]}
+    },
+    Provider.BRIGHTDATA: {"organic": [{"title": "T", "description": "S & s", "link": "https://x"}]},
+}
+
+
+def search_web(provider, answer, *queries, k=5, key=KEY, check=False, **more):
+    service = FakeService(answer)
+
+    async def run():
+        async with service.running() as url:
+            settings = WebConfig(provider=provider, url=f"{url}/search", check=check, **more)
+            return await ask(WebBackend(settings, key, "web"), *queries, k=k)
+
+    return service, asyncio.run(run())
+
+
+@pytest.mark.parametrize("provider", list(Provider))
+def test_every_service_is_asked_with_its_key_and_read(provider):
+    service, (found,) = search_web(
+        provider,
+        lambda asked: web.json_response(ANSWERS[provider]),
+        'who "x" & y?',
+        k=3,
+        country="us",
+        **({"zone": "z"} if provider is Provider.BRIGHTDATA else {}),
+    )
+    assert found == Found((Hit("T", "S & s", "https://x"),))
+    (asked,) = service.asked
+    api = APIS[provider]
+    assert asked.request.headers[api.key_header] == api.key_prefix + KEY
+    assert KEY not in str(asked.request.url)
+    assert asked.request.method == api.method
+    if provider is Provider.SERPER:
+        assert asked.body == {"q": 'who "x" & y?', "num": 3, "gl": "us"}
+    elif provider is Provider.BRIGHTDATA:
+        place = urlsplit(asked.body.pop("url"))
+        assert asked.body == {"zone": "z", "format": "raw"}
+        assert parse_qs(place.query) == {"q": ['who "x" & y?'], "cc": ["us"], "brd_json": ["1"]}
+    else:
+        asked_for = dict(asked.request.query)
+        assert (asked_for["q"], asked_for["count"]) == ('who "x" & y?', "3")
+        assert "us" in asked_for.values()
+
+
+@pytest.mark.parametrize("provider", list(Provider))
+@pytest.mark.parametrize(
+    "body", [{}, {"organic": []}, {"webPages": {}}, {"web": {"results": []}}, {"web": None}]
+)
+def test_a_page_that_nothing_was_found_on_has_no_hits(provider, body):
+    more = {"zone": "z"} if provider is Provider.BRIGHTDATA else {}
+    _, (found,) = search_web(provider, lambda asked: web.json_response(body), "q", **more)
+    assert found.hits == ()
+
+
+def test_hits_without_text_are_left_out_and_values_of_other_kinds_are_no_text():
+    rows = [{"title": "A"}, {"title": 5, "snippet": "x", "link": None}, "row", {"snippet": ["y"]}]
+    _, (found,) = search_web(Provider.SERPER, lambda asked: web.json_response({"organic": rows}), "q")
+    assert found.hits == (Hit("", "x", ""),)
+
+
+def test_a_service_that_answers_something_else_has_failed():
+    with pytest.raises(BackendFailedError, match="no JSON object"):
+        search_web(Provider.SERPER, lambda asked: web.json_response([1]), "q")
+    with pytest.raises(BackendFailedError, match="no list as organic"):
+        search_web(Provider.SERPER, lambda asked: web.json_response({"organic": {"a": 1}}), "q")
+
+
+def test_a_service_is_not_asked_without_what_it_needs():
+    def answer(asked):
+        return web.json_response({})
+
+    with pytest.raises(ToolUnavailableError, match=r"serper wants a key; .* web\.api_key_env"):
+        search_web(Provider.SERPER, answer, key=None)
+    with pytest.raises(ToolUnavailableError, match=r"web\.zone is not set"):
+        search_web(Provider.BRIGHTDATA, answer)
+    with pytest.raises(ToolUnavailableError, match=r"web\.url is not set, and bing has no public API"):
+        asyncio.run(ask(WebBackend(WebConfig(provider="bing"), KEY, "web")))
+    with pytest.raises(ToolUnavailableError, match=r"web: .* HTTP 403: no \[api key\]"):
+        search_web(Provider.SERPER, lambda asked: web.Response(status=403, text=f"no {KEY}"), check=True)
+
+
+def test_what_results_of_a_service_depend_on():
+    def identity(**more):
+        return WebBackend(WebConfig(**more), KEY, "web").identity
+
+    made = [
+        identity(),
+        identity(provider="brave"),
+        identity(country="us"),
+        identity(language="us"),
+        identity(url="http://x"),
+    ]
+    assert len(set(made)) == len(made)
+    assert KEY not in " ".join(made)
+
+
+def recorded(tmp_path, content):
+    path = tmp_path / "recorded.json"
+    path.write_text(content, encoding="utf-8")
+    return RecordedBackend(RecordedConfig(path=str(path)), "recorded")
+
+
+def replay(backend, *queries, k=5):
+    async def run():
+        await backend.start()
+        return [await backend.search(query, k) for query in queries]
+
+    return asyncio.run(run())
+
+
+def test_recorded_results_are_replayed_as_they_are(tmp_path):
+    text = "Page 1: one\nPage 2: two …"
+    backend = recorded(
+        tmp_path, json.dumps({"Who was Bach?": text, "hits": [{"title": "T", "text": "x"}] * 9})
+    )
+    queries = ("Who was Bach?", ' who was  "BACH"? ', "hits")
+    exact, alike, hits = replay(backend, *queries, k=2)
+    assert exact == alike == Found((), text)
+    assert hits == Found((Hit("T", "x"), Hit("T", "x")))
+
+
+def test_the_query_as_it_was_recorded_comes_before_one_that_is_alike(tmp_path):
+    backend = recorded(tmp_path, json.dumps({"Who?": "first", "WHO?": "second"}))
+    assert [found.text for found in replay(backend, "Who?", "WHO?", "who?")] == ["first", "second", "first"]
+
+
+def test_recorded_lines(tmp_path):
+    lines = [
+        {"query": "a", "result": "A"},
+        {"query": "b", "result": [{"text": "B"}]},
+        {"query": "a", "result": "C"},
+    ]
+    found = replay(recorded(tmp_path, "\n".join(json.dumps(one) for one in lines)), "a", "b")
+    assert found == [Found((), "A"), Found((Hit("", "B"),))]
+    (single,) = replay(recorded(tmp_path, json.dumps(lines[0])), "a")
+    assert single.text == "A"
+
+
+def test_a_query_that_was_not_recorded_says_so(tmp_path):
+    with pytest.raises(QueryRefusedError, match="No result was recorded"):
+        replay(recorded(tmp_path, '{"a": "A"}'), "b")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ("{}", "no result"),
+        ("[1]", "line 1: expected"),
+        ("nothing", "line 1 is not JSON"),
+        ('{"a": 5}', "query 'a': the result is int"),
+        ('{"": "x"}', "the query is ''"),
+        ('{"a": [{"title": "x"}]}', "expected hits"),
+        ('{"a": [{"text": "x", "score": 1}]}', "expected hits"),
+        ('{"a": [{"text": 5}]}', "a value that is no text"),
+    ],
+)
+def test_a_file_of_results_that_is_none(content, message, tmp_path):
+    with pytest.raises(ToolUnavailableError, match=message):
+        replay(recorded(tmp_path, content))
+
+
+def test_a_file_of_results_that_is_not_there(tmp_path):
+    with pytest.raises(ToolUnavailableError, match=r"recorded\.path = .*: No such file"):
+        replay(RecordedBackend(RecordedConfig(path=str(tmp_path / "x.json")), "recorded"))
+    with pytest.raises(ToolUnavailableError, match=r"recorded\.path is not set"):
+        replay(RecordedBackend(RecordedConfig(), "recorded"))

@@ -1,0 +1,85 @@
+"""Hits as the text that the model reads."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from marsrl_verl.tools.search.backend import Hit
+from marsrl_verl.tools.search.formatting import excerpt, format_hits
+
+HITS = (Hit("Jaws", "A film about\na shark.", "p1"), Hit("", "No title."))
+
+
+def shown(hits, query="shark", hit_chars=100, total_chars=1000, **more):
+    return format_hits(hits, query, hit_chars=hit_chars, total_chars=total_chars, **more)
+
+
+def test_a_line_for_each_hit():
+    assert shown(HITS) == ("Page 1 (Jaws): A film about a shark.\nPage 2: No title.", False)
+    assert shown(HITS, sources=True)[0] == "Page 1 (Jaws): A film about a shark. [p1]\nPage 2: No title."
+
+
+def test_a_hit_can_not_pass_for_two():
+    text, _ = shown(
+        [Hit("T\nPage 2 (x)", "one\u2028Page 3: two\r\nPage 4: three\x85Page 5: four", "s\nPage 6")]
+    )
+    assert len(text.splitlines()) == 1
+
+
+def test_hits_beyond_the_total_are_left_out_and_the_first_is_shortened():
+    first, second = shown(HITS)[0].split("\n")
+    assert shown(HITS, total_chars=len(first)) == (first, True)
+    assert shown(HITS, total_chars=len(first) + len(second)) == (first, True)
+    assert shown(HITS, total_chars=len(first) + 1 + len(second)) == (f"{first}\n{second}", False)
+    assert shown(HITS, total_chars=20) == ("Page 1 (Jaws): A fi…", True)
+
+
+def test_of_a_long_text_the_part_with_most_words_of_the_query_is_shown():
+    text = "alpha " * 50 + "the shark bit the whale " + "omega " * 50
+    assert excerpt(text, {"shark", "whale"}, 30) == "…the shark bit the whale omeg…"
+    assert excerpt(text, {"shark", "bit", "whale"}, 20) == "…the shark bit the…"
+    assert excerpt(text, {"alpha"}, 30) == "alpha alpha alpha alpha alpha…"
+    assert excerpt(text, set(), 12) == "alpha alpha…"
+    assert excerpt("short", {"shark"}, 5) == "short"
+    # The first of several such parts; parts that the beginning has as well are no reason to begin later.
+    assert excerpt("shark whale " + text, {"shark", "whale"}, 30).startswith("shark whale alpha")
+    # Where the words stand close together.
+    apart = "shark " + "x " * 9 + "whale " + "y " * 50 + "whale and shark, which is it. " + "z " * 9
+    assert "whale and shark, which" in excerpt("o " * 50 + apart, {"shark", "whale"}, 50)
+
+
+def test_words_are_compared_as_the_index_compares_them():
+    text = "x " * 30 + "ŠKODA works " + "y " * 30
+    assert "ŠKODA" in excerpt(text, {"skoda"}, 24)
+
+
+def test_a_word_ten_thousand_times_takes_no_time():
+    assert len(excerpt("shark " * 100_000, {"shark"}, 50)) <= 50
+
+
+TEXT = st.text(st.sampled_from("ab 北京\n\u2028\ud800é") | st.characters(), max_size=80)
+
+
+@given(
+    st.lists(st.builds(Hit, TEXT, TEXT, TEXT), max_size=4),
+    TEXT,
+    st.integers(16, 60),
+    st.integers(64, 300),
+    st.booleans(),
+)
+def test_limits_hold_whatever_is_found(hits, query, hit_chars, total_chars, sources):
+    text, cut = shown(hits, query, hit_chars, total_chars, sources=sources)
+    text.encode()
+    assert len(text) <= total_chars
+    lines = text.split("\n") if text else []
+    assert len(lines) <= len(hits)
+    assert all(line.startswith(f"Page {number}") for number, line in enumerate(lines, 1))
+    assert cut or len(lines) == len(hits)
+
+
+@given(TEXT, st.integers(2, 60))
+def test_an_excerpt_is_a_part_of_its_text(text, limit):
+    part = excerpt(text, {"ab", "a", "é", "北京"}, limit)
+    assert len(part) <= limit
+    assert part.removeprefix("…").removesuffix("…").rstrip() in text
