@@ -235,7 +235,7 @@ def read_problem(
     problem = Problem(
         problem_id=key,
         question=question,
-        ground_truth=repaired(truth),
+        ground_truth=truth,
         data_source=_data_source(data, place, columns),
         messages=tuple(messages),
         ability=ability,
@@ -247,9 +247,14 @@ def read_problem(
         ability=ability,
         extra="" if extra is None else json.dumps(extra, ensure_ascii=False, default=str),
         place=place,
-        repaired=repaired_messages(written) != written or repaired(truth) != truth,
+        repaired=repaired_messages(written) != written or _is_broken(_at(data, columns.answer)),
     )
     return source, bare is not None
+
+
+def _is_broken(answer: Any) -> bool:
+    texts = answer if isinstance(answer, (list, tuple)) else [answer]
+    return any(isinstance(one, str) and repaired(one) != one for one in texts)
 
 
 def repaired_messages(messages: Sequence[Message]) -> list[Message]:
@@ -322,17 +327,17 @@ def question_of(messages: list[Message]) -> str:
 
 
 def ground_truth_of(reward_model: Mapping[str, Any]) -> str:
-    """The reference answer of a dataset row as text; several accepted answers, and a dictionary, become
-    JSON."""
+    """The reference answer of a dataset row as text, its LaTeX commands repaired (`data.repair`); several
+    accepted answers, and a dictionary, become JSON."""
     truth = reward_model["ground_truth"]
     if isinstance(truth, Mapping):
         return json.dumps(truth, ensure_ascii=False, default=str)
     if isinstance(truth, (list, tuple, np.ndarray)):
-        answers = [str(one).strip() for one in truth]
+        answers = [repaired(str(one)).strip() for one in truth]
         if not answers:
             raise ValueError("reward_model.ground_truth is an empty list")
         return answers[0] if len(answers) == 1 else json.dumps(answers, ensure_ascii=False)
-    return str(truth).strip()
+    return repaired(str(truth)).strip()
 
 
 def _at(data: Mapping[str, Any], path: str) -> Any:

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -32,13 +33,16 @@ class _Response:
     log_probs: list[float] = field(default_factory=list)
     """Log-probability of each token at the sampling temperature (the model's own when greedy)."""
     finished: bool = False
-    """The model ended the response itself."""
+    """The model ended the response itself, or a stop string did."""
+    stop: str | None = None
+    """That string."""
 
     def completion(self) -> Completion:
         return Completion(
             token_ids(self.token_ids),
             np.array(self.log_probs, dtype=np.float32),
             FinishReason.STOP if self.finished else FinishReason.LENGTH,
+            stop=self.stop,
         )
 
 
@@ -83,6 +87,10 @@ class _Batch:
         self.rows = [self.rows[slot] for slot in slots]
 
 
+StopIn = Callable[[list[int]], "str | None"]
+"""The stop string that the last token of a response completes."""
+
+
 @torch.no_grad()
 def _decode_batch(
     model: PreTrainedModel,
@@ -90,6 +98,7 @@ def _decode_batch(
     max_new_tokens: int,
     temperature: float,
     generator: torch.Generator,
+    stop_in: StopIn,
 ) -> list[Completion]:
     end = model.config.eos_token_id
     responses = [_Response() for _ in prompts]
@@ -107,7 +116,8 @@ def _decode_batch(
             if not response.finished:
                 response.token_ids.append(token)
                 response.log_probs.append(log_prob)
-                response.finished = token == end
+                response.stop = None if token == end else stop_in(response.token_ids)
+                response.finished = token == end or response.stop is not None
         running = [slot for slot, row in enumerate(batch.rows) if not responses[row].finished]
         if not running:
             break
@@ -124,13 +134,15 @@ def decode(
     temperature: float,
     generator: torch.Generator,
     batch_size: int = 512,
+    stop_in: StopIn = lambda ids: None,
 ) -> list[Completion]:
     """One response per prompt, in the order of `prompts`; temperature 0 is greedy."""
     order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
     completions: dict[int, Completion] = {}
     for start in range(0, len(order), batch_size):
         rows = order[start : start + batch_size]
-        batch = _decode_batch(model, [prompts[row] for row in rows], max_new_tokens, temperature, generator)
+        some = [prompts[row] for row in rows]
+        batch = _decode_batch(model, some, max_new_tokens, temperature, generator, stop_in)
         completions.update(zip(rows, batch, strict=True))
     return [completions[index] for index in range(len(prompts))]
 
@@ -142,10 +154,12 @@ class TorchClient:
     Args:
         model: a causal language model on the CPU.
         seed: of the sampling.
+        tokenizer: the model's, for stop strings; None: there are none.
     """
 
-    def __init__(self, model: PreTrainedModel, seed: int) -> None:
+    def __init__(self, model: PreTrainedModel, seed: int, tokenizer: Any = None) -> None:
         self.model = model.eval()
+        self.tokenizer = tokenizer
         self.generator = torch.Generator().manual_seed(seed)
         self.version = 0
         """Of the weights; raise it when they change."""
@@ -159,11 +173,13 @@ class TorchClient:
         Raises:
             EngineUnavailableError: it is asked for what it does not do.
         """
-        plain = Decoding(decoding.max_tokens, decoding.temperature, seed=decoding.seed)
+        stop = () if self.tokenizer is None else decoding.stop
+        plain = Decoding(decoding.max_tokens, decoding.temperature, seed=decoding.seed, stop=stop)
         if decoding != plain:
             raise EngineUnavailableError(
                 f"request {name}: TorchClient samples the whole distribution (top_p 1.0, top_k -1), without "
-                f"stop strings, grammars and log-probabilities of other tokens; it was asked for {decoding}"
+                "grammars, log-probabilities of other tokens and, where it has no tokenizer, stop strings; "
+                f"it was asked for {decoding}"
             )
         loop = asyncio.get_running_loop()
         if not self._waiting:
@@ -177,14 +193,21 @@ class TorchClient:
         waiting, self._waiting = self._waiting, []
         alike = defaultdict(list)
         for prompt, decoding, answer in waiting:
-            alike[decoding.max_tokens, decoding.temperature].append((prompt, answer))
+            alike[decoding.max_tokens, decoding.temperature, decoding.stop].append((prompt, answer))
         try:
-            for (limit, temperature), members in alike.items():
+            for (limit, temperature, stop), members in alike.items():
                 prompts = [prompt for prompt, _ in members]
-                found = decode(self.model, prompts, limit, temperature, self.generator)
+                stop_in = partial(self._stop_in, stop)
+                found = decode(self.model, prompts, limit, temperature, self.generator, stop_in=stop_in)
                 for (_, answer), completion in zip(members, found, strict=True):
                     answer.set_result(replace(completion, version=self.version))
         except Exception as error:
             for _, _, answer in waiting:
                 if not answer.done():
                     answer.set_exception(error)
+
+    def _stop_in(self, stop: tuple[str, ...], ids: list[int]) -> str | None:
+        if not stop:
+            return None
+        text = str(self.tokenizer.decode(ids[-max(map(len, stop)) :]))
+        return next((one for one in stop if one in text), None)

@@ -305,7 +305,7 @@ class ScriptedTrainer(RayMarsRLTrainer):
         )
         self.generation = Generation(self.scheduler, self.async_rollout_manager, self.sampling)
         self.global_steps, self.generated_tokens, self.engine_versions = 0, 0, {}
-        self.samples = 0
+        self.samples = self.tool_calls = 0
         self.recorded: dict[int, dict] = {}
         """What the observer was told that a step trained."""
         self.metrics, self.timing = {}, {}

@@ -21,13 +21,13 @@ from marsrl_verl.settings.choices import Choice
 DATA_SOURCE = "tool_world"
 PYTHON, SEARCH = "python", "search"
 """The tools, by the names that they are called by."""
-CONSONANTS, VOWELS = "bdfgklmnprstvz", "aeiou"
+CONSONANTS, VOWELS = "bdfklmrz", "aeio"
 SYLLABLES = tuple(consonant + vowel for consonant in CONSONANTS for vowel in VOWELS)
 _SYLLABLES_OF_A_NAME = 2
 ATTRIBUTES = ("price", "weight")
 SMALLEST, LARGEST = 11, 99
 """Facts and factors have two digits."""
-NAMES = 2400
+NAMES = 1000
 """Things in the world, those of the warm start included."""
 _SHARES = ((Split.WARM_START, 50), (Split.TRAIN, 35), (Split.HELD_OUT, 15))
 """Per cent of the things, and of the products, in each split."""

@@ -33,6 +33,7 @@ from marsrl_verl.demo.tool_world.problems import (
 )
 from marsrl_verl.demo.tool_world.tokenizer import build_tokenizer, vocabulary
 from marsrl_verl.demo.tool_world.transcripts import (
+    CAREFUL,
     DEFAULT_HABITS,
     Habits,
     Piece,
@@ -57,10 +58,12 @@ class ToolRecipe:
     """The first steps hold drills alone: copying is learnt before there is anything to decide."""
     drills: int = 48
     """Drills in each of the first steps, and a quarter of them in each of the others."""
-    steps: int = 550
-    """Steps after the drills."""
-    transcripts: int = 32
-    """Of each protocol in each of these steps."""
+    careful_steps: int = 430
+    """Then come transcripts of the careful way alone, in which every token can be told."""
+    steps: int = 200
+    """The last steps, in which habits are picked up."""
+    transcripts: int = 20
+    """Of each protocol in each step after the drills."""
     learning_rate: float = 3e-3
     matrix_learning_rate: float = 0.025
     warmup_steps: int = 20
@@ -74,24 +77,27 @@ class ToolRecipe:
     @property
     def total(self) -> int:
         """Steps in all."""
-        return self.drill_steps + self.steps
+        return self.drill_steps + self.careful_steps + self.steps
 
     def shortened(self, total: int) -> ToolRecipe:
-        """The recipe in so many steps in all, with the same share of drills."""
+        """The recipe in so many steps in all, with the same shares."""
         drills = round(total * self.drill_steps / self.total)
-        return replace(self, drill_steps=drills, steps=total - drills)
+        careful = round(total * self.careful_steps / self.total)
+        return replace(self, drill_steps=drills, careful_steps=careful, steps=total - drills - careful)
 
 
 def draw_drill(rng: random.Random) -> ToolTranscript:
-    """What a search finds, then the numbers of each attribute in another order, and names and numbers to
-    repeat: looking up and copying, with nothing to decide."""
+    """What is asked about, what a search finds, a product; then each of them once more: looking up and
+    copying, with nothing to decide."""
     pieces: list[Piece] = []
     for _ in range(2):
+        name, asked = draw_name(rng), rng.choice(ATTRIBUTES)
+        pieces += [Piece(f"the {asked} of {name}\n{asked} "), Piece(name, 1.0), Piece("\n")]
         values = {attribute: draw_number(rng) for attribute in ATTRIBUTES}
-        pieces.append(Piece(f"Page 1 ({draw_name(rng)}): {document_text(values)}\n"))
+        pieces.append(Piece(f"Page 1 ({name}): {document_text(values)}\n"))
         for attribute in rng.sample(ATTRIBUTES, len(ATTRIBUTES)):
             pieces += [Piece(f"{attribute} "), Piece(str(values[attribute]), 1.0), Piece("\n")]
-        number, name = str(draw_number(rng) * draw_number(rng)), draw_name(rng)
+        number = str(draw_number(rng) * draw_number(rng))
         pieces += [Piece(f"{name}{number}={name[:2]}"), Piece(f"{name[2:]}{number}", 1.0), Piece("\n")]
     return ToolTranscript((), tuple(pieces), Protocol.TAGS)
 
@@ -165,16 +171,16 @@ class WarmStart:
 
     def batches(self, step: int) -> dict[str, list[ToolTranscript]]:
         """What is learnt in a step, by kind."""
-        drilled = step < self.recipe.drill_steps
-        count = self.recipe.drills if drilled else self.recipe.drills // 4
+        recipe = self.recipe
+        drilled = step < recipe.drill_steps
+        habits = CAREFUL if step < recipe.drill_steps + recipe.careful_steps else recipe.habits
+        count = recipe.drills if drilled else recipe.drills // 4
         found = {"drills": [draw_drill(self.rng) for _ in range(count)]}
         if not drilled:
             for protocol in Protocol:
-                found[protocol.value] = [self._draw(protocol) for _ in range(self.recipe.transcripts)]
+                drawn = [self.problems.draw(self.rng) for _ in range(recipe.transcripts)]
+                found[protocol.value] = [draw_transcript(one, protocol, self.rng, habits) for one in drawn]
         return found
-
-    def _draw(self, protocol: Protocol) -> ToolTranscript:
-        return draw_transcript(self.problems.draw(self.rng), protocol, self.rng, self.recipe.habits)
 
     def loss(self, batch: Sequence[ToolTranscript]) -> torch.Tensor:
         """The mean loss of what the policy writes."""

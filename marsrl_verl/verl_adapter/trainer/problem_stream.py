@@ -13,7 +13,6 @@ from marsrl_verl.core.method import EndReason
 from marsrl_verl.core.request import Message, Problem, problem_from_plain, problem_to_plain
 from marsrl_verl.core.scheduler import StepResult
 from marsrl_verl.data.problems import ground_truth_of, question_of, repaired_messages
-from marsrl_verl.data.repair import repaired
 
 STATE_VERSION = 3
 
@@ -24,8 +23,7 @@ def problems_of(batch: dict[str, Any], first_number: int, prefix: str) -> list[P
     for i, raw_prompt in enumerate(batch["raw_prompt"]):
         written: list[Message] = [{"role": str(m["role"]), "content": str(m["content"])} for m in raw_prompt]
         messages = repaired_messages(written)
-        ground_truth = repaired(ground_truth_of(batch["reward_model"][i]))
-        source = str(batch["data_source"][i])
+        ground_truth, source = ground_truth_of(batch["reward_model"][i]), str(batch["data_source"][i])
         problems.append(
             Problem(
                 problem_id=f"{prefix}{first_number + i:08d}",
