@@ -105,6 +105,13 @@ class RecordedConfig(Settings):
     or a list of hits `{"title": …, "text": …, "source": …}`. Every node can read it."""
 
 
+class OwnBackendConfig(ClassSpec):
+    """A back end of one's own."""
+
+    target: str = ""
+    """`package.module:ClassName`."""
+
+
 def _needs(kind: BackendKind) -> Needs:
     return Needs("backend", kind, f"set backend to {kind}")
 
@@ -139,7 +146,7 @@ class SearchConfig(ToolConfig):
     """Settings of back end `web`."""
     recorded: RecordedConfig = only_with(_needs(BackendKind.RECORDED), RecordedConfig)
     """Settings of back end `recorded`."""
-    own: ClassSpec = only_with(_needs(BackendKind.OWN), ClassSpec)
+    own: OwnBackendConfig = only_with(_needs(BackendKind.OWN), OwnBackendConfig)
     """A class derived from `marsrl_verl.tools.search.backend.Backend`."""
 
     @property
