@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from marsrl_verl.algos.arpo.config import BranchingConfig, Config
+from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.config.locations import config_folder, group_options
 
 pytestmark = pytest.mark.slow
@@ -52,7 +53,7 @@ def test_published_settings(run, training):
     found = (
         config.data.train_batch_size,
         algo.group_size,
-        algo.branching.roots,
+        typed_settings(config).algo.roots,
         config.marsrl.pipeline.samples_per_update,
     )
     assert found == batch
