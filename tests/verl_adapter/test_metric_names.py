@@ -27,7 +27,6 @@ from verl.utils import tensordict_utils as tu
 from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
-from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.verl_adapter.checkpoint.sealed import describe_shards
 from marsrl_verl.verl_adapter.engine.probe_engine import MEASURE_KEY
 from marsrl_verl.verl_adapter.engine.rank_rows import HeldRows
@@ -100,7 +99,7 @@ class Engine(ScriptedEngine):
     def start(self, requests, sampling) -> Done:
         outputs = self.generate(requests, sampling)
         for output in outputs:
-            describe(output, ChatTokenizer(None))  # as the rollout workers do
+            describe(output, self.chat)  # as the rollout workers do
         return Done(outputs)
 
     def update_weights(self, version: int) -> None:
