@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from marsrl_verl.algos.arpo.branching import BranchLaw, EntropyOf
-from marsrl_verl.algos.arpo.config import SOLVER, Config
+from marsrl_verl.algos.arpo.config import Config
 from marsrl_verl.core.method import RunView
 from marsrl_verl.rollout.tool_protocol.base import ToolFormat
 from marsrl_verl.rollout.tool_protocol.tags import TAG_NAMES, is_tag
@@ -20,13 +20,7 @@ _USUAL_MAX_LOG_PROBS = 20
 def checks(run: RunView) -> list[ConfigIssue]:
     """Settings against each other, and what branching needs of the engine."""
     config: Config = run.settings.algo
-    return [
-        *_tools(run, config),
-        *_inert(config),
-        *_roots(config),
-        *_room(run, config),
-        *_engine(run, config),
-    ]
+    return [*_tools(run, config), *_inert(config), *_roots(config), *_engine(run, config)]
 
 
 def _tools(run: RunView, config: Config) -> list[ConfigIssue]:
@@ -77,16 +71,6 @@ def _roots(config: Config) -> list[ConfigIssue]:
     what = f"Of {config.group_size} trajectories (marsrl.algo.group_size) none is left for a fork."
     fix = f"Set it below {config.group_size}, or {_BRANCHING}.law=off."
     return [ConfigIssue(f"{_BRANCHING}.roots", what, fix, config.roots)]
-
-
-def _room(run: RunView, config: Config) -> list[ConfigIssue]:
-    """A response that the results alone can fill."""
-    most = run.settings.roles[SOLVER].max_new_tokens
-    if config.result_tokens < most:
-        return []
-    key = f"marsrl.roles.{SOLVER}.max_new_tokens"
-    what = f"A response has at most {most:,} tokens ({key}), and results are part of it."
-    return [ConfigIssue(f"{_ALGO}.result_tokens", what, f"Set it below {most}.", config.result_tokens)]
 
 
 def _engine(run: RunView, config: Config) -> list[ConfigIssue]:
