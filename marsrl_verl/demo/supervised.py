@@ -54,43 +54,53 @@ def fit(
         for one in optimizers
     ]
     for step in range(steps):
-        ids_BT, weights_BT = encode(tokenizer, draw(step))
-        logits_BTV = model(input_ids=ids_BT).logits[:, :-1]
-        losses = torch.nn.functional.cross_entropy(
-            logits_BTV.flatten(0, 1), ids_BT[:, 1:].flatten(), reduction="none"
-        )
-        weights = weights_BT[:, 1:].flatten()
-        loss = (losses * weights).sum() / weights.sum()
-        loss.backward()
+        parts = encode(tokenizer, draw(step))
+        total, found = sum(weights_BT[:, 1:].sum() for _, weights_BT in parts), 0.0
+        for ids_BT, weights_BT in parts:
+            logits_BTV = model(input_ids=ids_BT).logits[:, :-1]
+            losses = torch.nn.functional.cross_entropy(
+                logits_BTV.flatten(0, 1), ids_BT[:, 1:].flatten(), reduction="none"
+            )
+            loss = (losses * weights_BT[:, 1:].flatten()).sum() / total
+            loss.backward()
+            found += loss.item()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer, schedule in zip(optimizers, schedules, strict=True):
             optimizer.step()
             optimizer.zero_grad()
             schedule.step()
-        yield step + 1, loss.item()
+        yield step + 1, found
+
+
+_PARTS = 3
 
 
 def encode(
     tokenizer: PreTrainedTokenizerFast, transcripts: Sequence[Transcript]
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Right-padded ids and loss weights, both (len(transcripts), T); prompts weigh 0."""
+) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    """Right-padded ids and loss weights, both (B, T), in a few parts of like length; prompts weigh 0."""
     prompts = [
         tokenizer.apply_chat_template(list(one.messages), add_generation_prompt=True, tokenize=False)
         for one in transcripts
     ]
-    pairs = list(
-        zip(
-            tokenizer(prompts, add_special_tokens=False).input_ids,
-            tokenizer([one.response for one in transcripts], add_special_tokens=False).input_ids,
-            strict=True,
-        )
-    )
-    width = max(len(prompt) + len(response) + 1 for prompt, response in pairs)
-    ids_BT = torch.full((len(pairs), width), tokenizer.pad_token_id)
+    prompt_ids = tokenizer(prompts, add_special_tokens=False).input_ids
+    responses = tokenizer([one.response for one in transcripts], add_special_tokens=False).input_ids
+    pairs = [
+        (prompt, [*response, tokenizer.eos_token_id])
+        for prompt, response in zip(prompt_ids, responses, strict=True)
+    ]
+    pairs.sort(key=lambda pair: len(pair[0]) + len(pair[1]))
+    size = -(-len(pairs) // _PARTS)
+    return [_padded(pairs[at : at + size], tokenizer.pad_token_id) for at in range(0, len(pairs), size)]
+
+
+def _padded(pairs: Sequence[tuple[list[int], list[int]]], pad: int) -> tuple[torch.Tensor, torch.Tensor]:
+    width = max(len(prompt) + len(response) for prompt, response in pairs)
+    ids_BT = torch.full((len(pairs), width), pad)
     weights_BT = torch.zeros(len(pairs), width)
     for row, (prompt, response) in enumerate(pairs):
-        end = len(prompt) + len(response) + 1
-        ids_BT[row, :end] = torch.tensor([*prompt, *response, tokenizer.eos_token_id])
+        end = len(prompt) + len(response)
+        ids_BT[row, :end] = torch.tensor(prompt + response)
         weights_BT[row, len(prompt) : end] = 1.0
     return ids_BT, weights_BT
 

@@ -15,11 +15,14 @@ from marsrl_verl.rewards.answer import AnswerReward
 from marsrl_verl.rewards.base import RoleReward, ScoreRequest
 from marsrl_verl.rewards.extraction import references
 from marsrl_verl.rewards.loading import load_class
+from marsrl_verl.rewards.normal_form import same_answer
 
 LONGEST_PLAN = 20_000
 """Characters of a plan that are looked at, from its end."""
 MOST_CLAIMS = 24
-"""Claims of a plan that are compared, the last ones."""
+"""Claims of a plan that are compared as text, the last ones."""
+MOST_GRADED = 4
+"""Of these, the last ones, which the grader is asked about where no text tells."""
 _LONGEST_CLAIM = 200
 
 _BOX = re.compile(r"\\(?:boxed|fbox)\s{0,3}\{")
@@ -112,15 +115,15 @@ class PlanReward(RoleReward):
             action = parse_action(text)
             text = text if action is None else action.output
         accepted = references(request.problem.ground_truth)
-        for claim in reversed(claims(text)):
-            if not given(claim, request.problem.question) and self._equal(claim, accepted):
-                return RewardResult(0.0, {"leak": True, "leaked": claim})
-        return RewardResult(0.0, {"leak": False})
+        found = [one for one in reversed(claims(text)) if not given(one, request.problem.question)]
+        leaked = next((one for one in found if any(same_answer(one, each) for each in accepted)), None)
+        leaked = leaked or next((one for one in found[:MOST_GRADED] if self._equal(one, accepted)), None)
+        return RewardResult(0.0, {"leak": False} if leaked is None else {"leak": True, "leaked": leaked})
 
     def longest_s(self, calls: int) -> float | None:
-        """Each claim may take the grader that long."""
+        """Each claim that the grader is asked about may take it that long."""
         one = None if self.grader is None else self.grader.longest_s(calls)
-        return None if one is None else MOST_CLAIMS * one
+        return None if one is None else MOST_GRADED * one
 
     def close(self) -> None:
         """Release the grader's processes."""

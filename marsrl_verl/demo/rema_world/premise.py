@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 ROLE = "reasoning"
-SAMPLING = {ROLE: Sampling(max_new_tokens=48, max_prompt_tokens=160)}
+SAMPLING = {ROLE: Sampling(max_new_tokens=64, max_prompt_tokens=80)}
 _PROMPTS = TinyPlanPrompts()
 Answered = list[list[Trajectory]]
 """By puzzle, its trajectories."""
@@ -81,7 +81,6 @@ def measure(model: PreTrainedModel, problems: int, seed: int = 0) -> list[Found]
     engine = build_engine(model, seed)
     found = generate(Split.HELD_OUT, problems, seed)
     asked = [as_problem(puzzle) for puzzle in found]
-    right = lambda one, puzzle: one.finished and is_correct(one.value)  # noqa: E731 — a test by name, used below
     plans = ask(engine, [(p, _PROMPTS.plan(a)) for p, a in zip(found, asked, strict=True)], "plan")
     own = [one.final_text for [one] in plans]
     ways: dict[str, list[tuple[Message, ...]]] = {
@@ -94,13 +93,19 @@ def measure(model: PreTrainedModel, problems: int, seed: int = 0) -> list[Found]
             _PROMPTS.solution(one, puzzle.order) for one, puzzle in zip(asked, found, strict=True)
         ],
     }
-    figures = [
-        _by_depth("plan is the way back to a number", found, plans, lambda one, p: one.final_text == p.order)
-    ]
+    figures = [_by_depth("plan is the way back to a number", found, plans, _is_the_order)]
     for label, messages in ways.items():
         answered = ask(engine, list(zip(found, messages, strict=True)), label)
-        figures.append(_by_depth(label, found, answered, right))
+        figures.append(_by_depth(label, found, answered, _is_right))
     return figures
+
+
+def _is_the_order(one: Trajectory, puzzle: Puzzle) -> bool:
+    return one.final_text == puzzle.order
+
+
+def _is_right(one: Trajectory, puzzle: Puzzle) -> bool:
+    return one.finished and is_correct(one.value)
 
 
 def _by_depth(

@@ -13,8 +13,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
-
 from marsrl_verl.demo.model import build_model
 from marsrl_verl.demo.problems import Split
 from marsrl_verl.demo.rema_world.problems import DEFAULT_DIFFICULTY, Difficulty, generate
@@ -33,18 +31,18 @@ if TYPE_CHECKING:
 class Recipe:
     """How the warm start is trained."""
 
-    steps: int = 600
+    steps: int = 700
     batch: tuple[tuple[str, int], ...] = (
-        ("plan", 26),
-        ("solution", 40),
-        ("planned", 22),
-        ("action", 8),
-        ("meta_turn", 8),
-        ("reasoning_turn", 8),
+        ("plan", 14),
+        ("solution", 22),
+        ("planned", 14),
+        ("action", 4),
+        ("meta_turn", 5),
+        ("reasoning_turn", 5),
     )
     """Transcripts of each kind in a step."""
     rates: Rates = field(default_factory=Rates)
-    pool: int = 30_000
+    pool: int = 20_000
     """Problems of the warm-start split."""
     difficulty: Difficulty = DEFAULT_DIFFICULTY
     habits: Habits = DEFAULT_HABITS
@@ -76,20 +74,18 @@ def main() -> None:
     """Train, save, measure."""
     from marsrl_verl.demo.rema_world.premise import measure, show
 
+    usual = Recipe()
     parser = argparse.ArgumentParser(description="Make the warm-started model of the world of definitions.")
     parser.add_argument("--output", required=True, help="folder to write; must not hold a model yet")
-    parser.add_argument(
-        "--seed", type=int, default=Recipe().seed, help="of weights, problems and transcripts"
-    )
-    parser.add_argument("--steps", type=int, default=Recipe().steps, help="of training")
+    parser.add_argument("--seed", type=int, default=usual.seed, help="of weights, problems and transcripts")
+    parser.add_argument("--steps", type=int, default=usual.steps, help="of training")
     parser.add_argument("--problems", type=int, default=400, help="held-out problems to measure on")
     arguments = parser.parse_args()
     folder = Path(arguments.output)
     if (folder / "config.json").exists():
         parser.error(f"--output: {folder} already holds a model; name another folder or remove it")
-    torch.set_num_threads(2)
     folder.mkdir(parents=True, exist_ok=True)
-    model = train(replace(Recipe(), seed=arguments.seed, steps=arguments.steps))
+    model = train(replace(usual, seed=arguments.seed, steps=arguments.steps))
     save_model(model, folder, WORDS)
     print(f"written to {folder}; measuring on {arguments.problems} held-out problems", file=sys.stderr)
     print(show(measure(model, arguments.problems)))

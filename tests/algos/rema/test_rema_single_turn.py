@@ -347,7 +347,7 @@ def test_the_most_that_a_step_holds():
 # --- with the scheduler ---------------------------------------------------------------------------
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=2, deadline=None)
 @given(seed=st.integers(0, 50), number=st.sampled_from([LOW, HIGH]), order=st.permutations(range(12)))
 def test_the_order_of_completion_changes_nothing(seed, number, order):
     def deliver(outputs):
