@@ -211,18 +211,21 @@ def split(
         order = derive_generator(seed, "judge data", str(rule), subset).permutation(len(keys))
         queues[subset] = [blocks[subset][keys[at]] for at in order]
     test: list[Judgement] = []
-    while any(queues.values()):
-        # In turn, one block of each subset.
-        taken = False
-        for subset in sorted(queues):
-            fitting = next(
-                (k for k, one in enumerate(queues[subset]) if len(test) + len(one) <= test_rows), None
-            )
-            if fitting is not None:
-                test += queues[subset].pop(fitting)
-                taken = True
-        if not taken:
+    counts = dict.fromkeys(queues, 0)
+    while True:
+        # The next block is one that has room, of the subset with the fewest rows.
+        room = test_rows - len(test)
+        fitting = {
+            subset: next((k for k, one in enumerate(queue) if len(one) <= room), None)
+            for subset, queue in queues.items()
+        }
+        open_subsets = [subset for subset, place in fitting.items() if place is not None]
+        if not open_subsets:
             break
+        subset = min(open_subsets, key=lambda one: (counts[one], one))
+        block = queues[subset].pop(fitting[subset])
+        counts[subset] += len(block)
+        test += block
     training = [row for queue in queues.values() for block in queue for row in block]
     if not training or not test:
         side = "training" if not training else "test"

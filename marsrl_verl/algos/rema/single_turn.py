@@ -156,7 +156,10 @@ class ReMASingleTurn(BaseMethod):
         one = "a pass that counts successes, then " if config.filter.enabled else ""
         phases = ", then ".join(config.phase_roles)
         times = "until the limit of steps" if config.iterations is None else f"{config.iterations} time(s)"
-        return [f"phases: {phases}; each {one}{config.episodes} training pass(es); {times}"]
+        return [
+            f"phases: {phases}; each {one}{config.episodes} training pass(es); {times}",
+            f"trained: one agent at a time, at most {config.group_size} responses for each new problem",
+        ]
 
     @classmethod
     def evaluation(
@@ -199,7 +202,7 @@ class ReMASingleTurn(BaseMethod):
         """Fewer where each becomes several prompts of the reasoning agent."""
         if self.phases.filtering or self.config.process is not Process.MAMRP or self.role != REASONING:
             return configured
-        return -(-configured // self.config.plans_per_problem)
+        return max(1, configured // self.config.plans_per_problem)
 
     @property
     def role(self) -> str:

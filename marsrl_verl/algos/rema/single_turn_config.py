@@ -130,16 +130,17 @@ class Evaluation(EvaluationConfig):
 
 
 def stage_plans(config: Config) -> tuple[StagePlan, ...]:
-    """The most that the stages of a training pass hold for each problem."""
-    n, trained = config.group_size, set(config.phase_roles)
+    """The most that the stages of a pass hold for each problem of `data.train_batch_size`, those of passes
+    that count among them."""
+    trained = config.phase_roles
+    most = max(config.group_size, config.filter.samples if config.filter.enabled else 0)
     if config.process is not Process.MAMRP:
-        return (StagePlan(SOLUTION, REASONING, 1, True, n),)
-    plans, groups, solutions = 0, 0, 0
-    if REASONING in trained:
-        plans, groups, solutions = config.plans_per_problem, config.plans_per_problem, n
-    if META_THINKING in trained:
-        plans, groups = max(plans, n), max(groups, n)
-        solutions = max(solutions, config.solutions_per_plan)
+        return (StagePlan(SOLUTION, REASONING, 1, True, most),)
+    if META_THINKING not in trained:
+        # A problem with several plans stands for as many.
+        plans, groups, solutions = 1, 1, most
+    else:
+        plans, groups, solutions = most, most, config.solutions_per_plan
     return (
         StagePlan(PLAN, META_THINKING, 1, META_THINKING in trained, plans),
         StagePlan(SOLUTION, REASONING, groups, REASONING in trained, solutions),
@@ -200,6 +201,13 @@ def _two_agents(run: RunView, config: Config) -> Iterator[ConfigIssue]:
         what = "Consistency compares the answers of several solutions of a plan."
         fix = "Set it to 8, or to 4 at least."
         yield ConfigIssue(f"{_ALGO}.solutions_per_plan", what, fix, config.solutions_per_plan)
+    problems = run.get("data.train_batch_size")
+    if REASONING in roles and isinstance(problems, int) and problems < config.plans_per_problem:
+        what = (
+            f"A step of {problems} prompts (data.train_batch_size) has no room for the plans of one problem."
+        )
+        fix = "Lower it, or raise data.train_batch_size."
+        yield ConfigIssue(f"{_ALGO}.plans_per_problem", what, fix, config.plans_per_problem)
     if REASONING not in roles and config.changed("plans_per_problem"):
         what = f"It counts the prompts of the reasoning agent's phases, and {key} has no {REASONING}."
         yield ConfigIssue(f"{_ALGO}.plans_per_problem", what, "Leave it out.", config.plans_per_problem)

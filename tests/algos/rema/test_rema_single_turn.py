@@ -133,7 +133,7 @@ def test_one_agent_alone(process, word):
 
 def test_fewer_problems_where_each_has_several_prompts():
     assert [in_pass(number).problems_per_step(30) for number in (LOW_FILTER, LOW, HIGH_FILTER, HIGH)] == [
-        30, 8, 30, 30,
+        30, 7, 30, 30,
     ]  # fmt: skip
     assert method(process="vrp").problems_per_step(30) == 30
 
@@ -336,12 +336,39 @@ def most(**changes) -> list[tuple]:
 
 
 def test_the_most_that_a_step_holds():
-    assert most() == [("plan", 1, 4, True), ("solution", 4, 4, True)]
-    low = most(train_roles=[REASONING], plans_per_problem=2, group_size=6)
-    assert low == [("plan", 1, 2, False), ("solution", 2, 6, True)]
-    high = most(train_roles=[META_THINKING], group_size=5, solutions_per_plan=3)
-    assert high == [("plan", 1, 5, True), ("solution", 5, 3, False)]
-    assert most(process="mrp") == [("solution", 1, 4, True)]
+    assert most() == [("plan", 1, 10, True), ("solution", 10, 1, True)]
+    unfiltered = most(filter={"enabled": False}, solutions_per_plan=3)
+    assert unfiltered == [("plan", 1, 4, True), ("solution", 4, 3, True)]
+    low = most(train_roles=[REASONING], plans_per_problem=2, group_size=16)
+    assert low == [("plan", 1, 1, False), ("solution", 1, 16, True)]
+    assert most(train_roles=[META_THINKING])[1] == ("solution", 10, 1, False)
+    assert most(process="mrp", filter={"enabled": False}) == [("solution", 1, 4, True)]
+
+
+@given(
+    problems=st.integers(1, 60),
+    n=st.integers(2, 12),
+    plans=st.integers(1, 6),
+    k=st.integers(1, 4),
+    samples=st.integers(1, 12),
+    number=st.integers(0, 9),
+)
+def test_no_pass_holds_more(problems, n, plans, k, samples, number):
+    if problems < plans:
+        return  # refused
+    settings = {
+        "group_size": n,
+        "plans_per_problem": plans,
+        "solutions_per_plan": k,
+        "filter": {"samples": samples},
+    }
+    one = in_pass(number, **settings)
+    asked = one.problems_per_step(problems)
+    (first,) = one.first_requests(PROBLEMS[0], 1)
+    solutions, _ = one._solutions()
+    held = {"plan": asked * first.n, "solution": asked * first.n * solutions}
+    for stage in stage_plans(one.config):
+        assert held[stage.name] <= problems * stage.samples_per_problem
 
 
 # --- with the scheduler ---------------------------------------------------------------------------
