@@ -92,7 +92,7 @@ def follow(puzzle: Puzzle, plan: str, rng: random.Random, habits: Habits = DEFAU
         value = min(max(start + one.number, 0), LARGEST_TOTAL)
         if rng.random() < habits.miscalculates:
             value = slip(value, rng)
-        lines.append(f"{letter}={start}{one.number:+d}={value}")
+        lines.append(f"{one}={value}")
     return ";".join([*lines, f"\\boxed{{{value}}}"])
 
 
