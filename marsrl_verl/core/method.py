@@ -116,6 +116,9 @@ class LossSpec:
     columns of the step (`core.rows`), by name."""
     settings: Mapping[str, Plain] = field(default_factory=dict)
     """What else it is told."""
+    clips: bool = False
+    """Whether it clips the importance ratio as verl's usual one does, so that the start warns where that
+    ratio can only be 1."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,9 +60,7 @@ class RolloutContext(Protocol):
         """One answer of a policy of which only text is known."""
         ...
 
-    async def score(
-        self, trajectories: Sequence[Trajectory], role: str | None = None
-    ) -> list[RewardResult]:
+    async def score(self, trajectories: Sequence[Trajectory], role: str | None = None) -> list[RewardResult]:
         """The rewards of ended trajectories of this request.
 
         Args:

@@ -316,9 +316,7 @@ class RequestContext:
             answer = await self._runner.sources[name].answer(self.request, k, messages)
         return answered(f"{self.request.group_id}#{k}", answer, self._runner.chat)
 
-    async def score(
-        self, trajectories: Sequence[Trajectory], role: str | None = None
-    ) -> list[RewardResult]:
+    async def score(self, trajectories: Sequence[Trajectory], role: str | None = None) -> list[RewardResult]:
         """See `RolloutContext`."""
         if not trajectories:
             return []
