@@ -143,6 +143,8 @@ class StagePlan:
     """Whether its role enters the loss."""
     group_size: int
     """Responses of a group."""
+    rows_per_response: int = 1
+    """Most sequences of a response that are trained."""
 
     @property
     def samples_per_problem(self) -> int:

@@ -1,4 +1,4 @@
-"""ReMA in several turns (arXiv 2503.09501, §3.2.2): two agents that talk about a problem, trained on dialogues.
+"""ReMA in several turns (arXiv 2503.09501, §3.2.2): two agents talk about a problem, and learn from it.
 
 With shared weights both learn from every dialogue; with a policy for each, together or in turn
 (`algos.alternation`). Each agent's list of messages is a row of the batch, compared with those of the same
@@ -95,8 +95,8 @@ class ReMA(BaseMethod):
 
     @classmethod
     def plan(cls, config: settings_of.Config) -> tuple[StagePlan, ...]:
-        """A group for each problem; a dialogue is a response of each agent."""
-        return (StagePlan(DIALOGUE, META_THINKING, 1, True, config.group_size),)
+        """A group for each problem; a dialogue is a row of each agent."""
+        return (StagePlan(DIALOGUE, META_THINKING, 1, True, config.group_size, len(ROLES)),)
 
     @classmethod
     def prompt_shapes(cls, config: settings_of.Config, prompts: DialoguePrompts) -> tuple[PromptShape, ...]:
