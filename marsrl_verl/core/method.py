@@ -343,6 +343,11 @@ class Method(ABC):
         """Where `passes` is drained: the data is through, and all of it was trained. `step` is the first one
         of the next pass."""
 
+    def passes_left(self) -> int | None:
+        """Where `passes` is drained: how many follow the one that is under way; 0: training ends with it.
+        None: as many as the limits of the run allow."""
+        return None
+
     @abstractmethod
     def first_requests(self, problem: Problem, step: int) -> list[RolloutRequest]:
         """The requests of a new problem, all of one stage. Empty: it is not asked."""

@@ -6,6 +6,7 @@ They lie in a per-user cache, named by what they are made of, so that a later ve
 from __future__ import annotations
 
 import hashlib
+import importlib
 import os
 import tempfile
 from pathlib import Path
@@ -27,25 +28,31 @@ def cache_folder() -> Path:
     return folder
 
 
-def tiny_model() -> str:
-    """The folder of the tiny world's warm-started model and tokenizer."""
+TINY = "tiny"
+"""The usual world; others are sub-packages of `demo`, named like it."""
+
+
+def tiny_model(world: str = TINY) -> str:
+    """The folder of a world's warm-started model and tokenizer."""
     from marsrl_verl.demo import assets
 
-    return str(assets.model_path())
+    return str(assets.model_path(world))
 
 
-def tiny_data(split: str, count: int) -> str:
+def tiny_data(split: str, count: int, world: str = TINY) -> str:
     """The parquet file with `count` problems of a split (`train`, `held_out`).
 
     The same arguments give the same file; its name holds a fingerprint of the generator's source.
     """
     from marsrl_verl.demo import problems
 
-    source = Path(str(problems.__file__)).read_bytes()
+    package = "marsrl_verl.demo" if world == TINY else f"marsrl_verl.demo.{world}"
+    generator = importlib.import_module(f"{package}.problems")
+    source = Path(str(generator.__file__)).read_bytes()
     fingerprint = hashlib.sha256(source).hexdigest()[:12]
-    target = cache_folder() / f"tiny-{split}-{count}-{DATA_SEED}-{fingerprint}.parquet"
+    target = cache_folder() / f"{world}-{split}-{count}-{DATA_SEED}-{fingerprint}.parquet"
     if not target.exists():
         partial = target.with_name(f".{target.name}.{os.getpid()}")
-        problems.write_parquet(partial, problems.Split(split), count, DATA_SEED)
+        generator.write_parquet(partial, problems.Split(split), count, DATA_SEED)
         os.replace(partial, target)
     return str(target)

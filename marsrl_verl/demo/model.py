@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from marsrl_verl.demo import tokenizer as vocabulary_of
@@ -14,13 +15,15 @@ HEAD_SIZE = 32
 CONTEXT_TOKENS = 512
 
 
-def build_config(hidden: int = 64, layers: int = 4) -> Qwen3Config:
-    """The network's shape; `hidden` is a multiple of the head size."""
+def build_config(
+    hidden: int = 64, layers: int = 4, words: Sequence[str] = vocabulary_of.WORDS
+) -> Qwen3Config:
+    """The network's shape; `hidden` is a multiple of the head size, `words` are those of the world."""
     from transformers import Qwen3Config
 
     if hidden % HEAD_SIZE:
         raise ValueError(f"hidden must be a multiple of the head size {HEAD_SIZE}, found {hidden}")
-    ids = vocabulary_of.vocabulary()
+    ids = vocabulary_of.vocabulary(words)
     return Qwen3Config(
         architectures=["Qwen3ForCausalLM"],
         vocab_size=len(ids),
@@ -41,10 +44,12 @@ def build_config(hidden: int = 64, layers: int = 4) -> Qwen3Config:
     )
 
 
-def build_model(seed: int, hidden: int = 64, layers: int = 4) -> PreTrainedModel:
+def build_model(
+    seed: int, hidden: int = 64, layers: int = 4, words: Sequence[str] = vocabulary_of.WORDS
+) -> PreTrainedModel:
     """A fresh network in float32, its weights a function of `seed`."""
     import torch
     from transformers import Qwen3ForCausalLM
 
     torch.manual_seed(seed)
-    return Qwen3ForCausalLM(build_config(hidden, layers)).float()
+    return Qwen3ForCausalLM(build_config(hidden, layers, words)).float()

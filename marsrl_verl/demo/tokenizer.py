@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 import string
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -48,19 +49,19 @@ CHAT_TEMPLATE = (
 )
 
 
-def vocabulary() -> dict[str, int]:
-    """Every token with its id."""
-    return {token: index for index, token in enumerate((*SPECIALS, *_CHARACTERS, *_NUMBERS, *_TERMS, *WORDS))}
+def vocabulary(words: Sequence[str] = WORDS) -> dict[str, int]:
+    """Every token with its id; `words` are those of a world's protocol."""
+    return {token: index for index, token in enumerate((*SPECIALS, *_CHARACTERS, *_NUMBERS, *_TERMS, *words))}
 
 
-def build_tokenizer() -> PreTrainedTokenizerFast:
+def build_tokenizer(words: Sequence[str] = WORDS) -> PreTrainedTokenizerFast:
     """The tokenizer as transformers knows it, chat template included."""
     from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
-    tokenizer = Tokenizer(models.WordLevel(vocabulary(), unk_token=UNKNOWN))
-    words = "|".join(re.escape(word) for word in sorted(WORDS, key=len, reverse=True))
-    pieces = Regex(rf"{words}|{_NUMBER_OR_TERM}|[\s\S]")
+    tokenizer = Tokenizer(models.WordLevel(vocabulary(words), unk_token=UNKNOWN))
+    longest_first = "|".join(re.escape(word) for word in sorted(words, key=len, reverse=True))
+    pieces = Regex(rf"{longest_first}|{_NUMBER_OR_TERM}|[\s\S]")
     tokenizer.pre_tokenizer = pre_tokenizers.Split(pieces, behavior="isolated")
     tokenizer.decoder = decoders.Fuse()
     tokenizer.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in SPECIALS])
@@ -77,14 +78,14 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     )
 
 
-def save_tokenizer(folder: str | Path) -> None:
+def save_tokenizer(folder: str | Path, words: Sequence[str] = WORDS) -> None:
     """Write the tokenizer's files into a model folder.
 
     The chat template goes into `tokenizer_config.json` as well as into its own file, so that readers
     which know only one of the two places find it; the class is named as every release of transformers
     knows it.
     """
-    build_tokenizer().save_pretrained(folder)
+    build_tokenizer(words).save_pretrained(folder)
     path = Path(folder) / "tokenizer_config.json"
     config = json.loads(path.read_text())
     config["chat_template"] = CHAT_TEMPLATE

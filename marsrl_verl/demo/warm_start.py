@@ -21,7 +21,7 @@ from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
 from marsrl_verl.demo.drills import Drill, draw_drill
 from marsrl_verl.demo.model import build_model
 from marsrl_verl.demo.problems import DEFAULT_DIFFICULTY, Chain, Difficulty, Split, draw_chain
-from marsrl_verl.demo.tokenizer import build_tokenizer, save_tokenizer
+from marsrl_verl.demo.tokenizer import WORDS, build_tokenizer, save_tokenizer
 from marsrl_verl.demo.transcripts import DEFAULT_HABITS, Habits, Transcript, draw_transcript
 
 if TYPE_CHECKING:
@@ -193,7 +193,7 @@ def train(recipe: Recipe, report_every: int = 20) -> PreTrainedModel:
     return trainer.model.eval()
 
 
-def save(model: PreTrainedModel, folder: str | Path) -> None:
+def save_model(model: PreTrainedModel, folder: str | Path, words: Sequence[str] = WORDS) -> None:
     """Write model and tokenizer as a folder that transformers and vLLM load."""
     from transformers import GenerationConfig
 
@@ -202,7 +202,7 @@ def save(model: PreTrainedModel, folder: str | Path) -> None:
         eos_token_id=config.eos_token_id, pad_token_id=config.pad_token_id, do_sample=True
     )
     model.save_pretrained(folder)
-    save_tokenizer(folder)
+    save_tokenizer(folder, words)
 
 
 def main() -> None:
@@ -225,7 +225,7 @@ def main() -> None:
     torch.set_num_threads(2)
     folder.mkdir(parents=True, exist_ok=True)
     model = train(Recipe(seed=arguments.seed).shortened(arguments.steps))
-    save(model, folder)
+    save_model(model, folder)
     print(f"written to {folder}; measuring on {arguments.problems} held-out problems", file=sys.stderr)
     print(show(measure(model, arguments.problems)))
 

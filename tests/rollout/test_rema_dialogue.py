@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rema_script import END, PROBLEM, Stage, Talking, boxed, chosen, shown, turns_of
+from rema_dialogue_script import END, PROBLEM, Stage, Talking, boxed, chosen, shown, turns_of
 
 from marsrl_verl.algos.rema.config import OverlongConfig
 from marsrl_verl.algos.rema.prompts import FINISH, META_THINKING, REASONING

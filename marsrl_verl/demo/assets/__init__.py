@@ -5,6 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 
-def model_path() -> str:
-    """The folder of the warm-started tiny model: configuration, weights, tokenizer."""
-    return str(Path(__file__).parent / "tiny")
+def model_path(world: str = "tiny") -> str:
+    """The folder of a world's warm-started model: configuration, weights, tokenizer."""
+    return str(Path(__file__).parent / world)
