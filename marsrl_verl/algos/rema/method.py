@@ -8,7 +8,6 @@ agent about the same problem. The released code differs in what docs/rema.md lis
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -155,7 +154,11 @@ class ReMA(BaseMethod):
 
     def first_requests(self, problem: Problem, step: int) -> list[RolloutRequest]:
         """A group of dialogues; none where the problem's prompt is too long."""
-        return [replace(one, rollout=PROGRAM) for one in super().first_requests(problem, step)]
+        messages = self.prompts.meta_thinking(problem)
+        if not self.fits(META_THINKING, messages):
+            return []
+        asked = (f"{problem.problem_id}/{DIALOGUE}/0", problem, DIALOGUE, META_THINKING, messages)
+        return [RolloutRequest(*asked, self.group_size, PROGRAM, created_step=step)]
 
     def trains(self, groups: Sequence[Group]) -> bool:
         """Whether the estimator has anything to compare."""
