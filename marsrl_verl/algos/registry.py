@@ -5,9 +5,9 @@ A package makes a method known with an entry point of group `marsrl_verl.methods
     [project.entry-points."marsrl_verl.methods"]
     mine = "my_package.method:MyMethod"
 
-Our own are the folders of this package whose `__init__` names a class in `METHOD`, which has the folder's
-name, or further ones by their names in `METHODS`; they need no installed metadata, so a checkout on the
-path has them too."""
+Our own are the folders of this package whose `__init__` names a class in `METHOD`, or several in `METHODS` by
+their names; they need no installed metadata, so a checkout on the path has them too.
+"""
 
 from __future__ import annotations
 

@@ -116,6 +116,9 @@ class LossSpec:
     columns of the step (`core.rows`), by name."""
     settings: Mapping[str, Plain] = field(default_factory=dict)
     """What else it is told."""
+    clips: bool = False
+    """Whether it clips the importance ratio as verl's usual one does, so that the start warns where that
+    ratio can only be 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +143,8 @@ class StagePlan:
     """Whether its role enters the loss."""
     group_size: int
     """Responses of a group."""
+    rows_per_response: int = 1
+    """Most sequences of a response that are trained."""
 
     @property
     def samples_per_problem(self) -> int:

@@ -60,8 +60,13 @@ class RolloutContext(Protocol):
         """One answer of a policy of which only text is known."""
         ...
 
-    async def score(self, trajectories: Sequence[Trajectory]) -> list[RewardResult]:
-        """The rewards of ended trajectories of this request."""
+    async def score(self, trajectories: Sequence[Trajectory], role: str | None = None) -> list[RewardResult]:
+        """The rewards of ended trajectories of this request.
+
+        Args:
+            trajectories: what is scored.
+            role: whose reward scores them; None: the request's.
+        """
         ...
 
     def rng(self, *names: str | int) -> np.random.Generator:

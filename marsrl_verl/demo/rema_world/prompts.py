@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from marsrl_verl.algos.rema.plan_prompts import PlanPrompts
+from marsrl_verl.algos.rema.prompts import DialoguePrompts
 from marsrl_verl.core.request import Message, Problem
 from marsrl_verl.demo.rema_world.tokenizer import ACT, PLAN, SOLVE_ALONE
 from marsrl_verl.rewards.extraction import boxed_answer
 
 
-class TinyPlanPrompts(PlanPrompts):
+class TinyPlanPrompts(PlanPrompts, DialoguePrompts):
     """The same shapes as the full prompts: a system line where a plan is asked for, and the plan under the
     question where one is given. The first line is the problem, whatever a plan says after it."""
 
@@ -29,6 +30,14 @@ class TinyPlanPrompts(PlanPrompts):
         if not plan.strip():
             return self.direct(problem)
         return ({"role": "user", "content": f"{_line(problem)}\n{plan}"},)
+
+    def meta_thinking(self, problem: Problem) -> tuple[Message, ...]:
+        """A dialogue begins with a plan."""
+        return self.plan(problem)
+
+    def reasoning(self, problem: Problem, instruction: str) -> tuple[Message, ...]:
+        """And with its solution."""
+        return self.solution(problem, instruction)
 
     def direct(self, problem: Problem) -> tuple[Message, ...]:
         """The problem alone."""
