@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from scripted_engine import Reply
 
-from marsrl_verl.algos.rema.plan_prompts import META_THINKING
+from marsrl_verl.algos.rema.prompts import META_THINKING
 from marsrl_verl.core.request import RolloutRequest
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.trajectory import FinishReason

@@ -8,8 +8,9 @@ from typing import Any
 
 from marsrl_verl.algos.rema import json_actions
 from marsrl_verl.algos.rema.judge import swapped
-from marsrl_verl.algos.rema.plan_prompts import META_THINKING, REASONING, PlanPrompts
+from marsrl_verl.algos.rema.plan_prompts import PlanPrompts
 from marsrl_verl.algos.rema.plans import difficulty_of, instruction_of
+from marsrl_verl.algos.rema.prompts import META_THINKING, REASONING
 from marsrl_verl.algos.rema.single_turn_config import PLAN, SOLUTION, Config, PlanForm, Process
 from marsrl_verl.core.request import RolloutRequest
 from marsrl_verl.core.trajectory import Trajectory, is_correct
@@ -51,9 +52,9 @@ class PlanAndSolve(Evaluation):
         self.config, self.prompts, self.both_orders = config, prompts, both_orders
         planned = config.process is Process.MAMRP
         self.roles = (META_THINKING, REASONING) if planned else (REASONING,)
-        self.metrics: dict[str, MetricInfo] = {"accuracy": ACCURACY, "finished": FINISHED}
+        self.metrics: dict[str, MetricInfo] = {"accuracy": ACCURACY, "finished_share": FINISHED}
         if planned:
-            self.metrics["leak"] = LEAK
+            self.metrics["leak_share"] = LEAK
         if both_orders:
             self.metrics |= {"pair_accuracy": BOTH, "order_agreement": AGREE}
 
@@ -109,12 +110,12 @@ class PlanAndSolve(Evaluation):
         """Yes or no by run, plan and pair."""
         found = {
             "accuracy": Observations.of((run.solved, run.problem.problem_id) for run in runs.runs),
-            "finished": Observations.of(
+            "finished_share": Observations.of(
                 (run.answer is not None, run.problem.problem_id) for run in runs.runs
             ),
         }
         if self.config.process is Process.MAMRP:
-            found["leak"] = Observations.of(
+            found["leak_share"] = Observations.of(
                 (bool(call.trajectory.scored.info.get("leak")), call.request.problem.problem_id)
                 for call in runs.calls
                 if call.request.stage == PLAN

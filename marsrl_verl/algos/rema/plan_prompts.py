@@ -10,11 +10,6 @@ from marsrl_verl.core.prompts import Prompts, problem_chat
 from marsrl_verl.core.request import Message, Problem
 from marsrl_verl.rewards.extraction import boxed_answer
 
-META_THINKING = "meta_thinking"
-REASONING = "reasoning"
-"""The roles, as `RolloutRequest.role` and the configuration name them."""
-ROLES = (META_THINKING, REASONING)
-
 
 class PlanPrompts(Prompts):
     """Words the chats of a plan, of a solution that follows it, and of the two baselines of one agent."""

@@ -16,7 +16,7 @@ from marsrl_verl.algos.rema import json_actions
 from marsrl_verl.algos.rema import single_turn_config as settings_of
 from marsrl_verl.algos.rema.filtering import Phases, SuccessFilter
 from marsrl_verl.algos.rema.plan_evaluation import PlanAndSolve
-from marsrl_verl.algos.rema.plan_prompts import META_THINKING, REASONING, ROLES, PlanPrompts
+from marsrl_verl.algos.rema.plan_prompts import PlanPrompts
 from marsrl_verl.algos.rema.plans import (
     difficulty_of,
     instruction_of,
@@ -25,6 +25,7 @@ from marsrl_verl.algos.rema.plans import (
     role_figures,
     successes_of,
 )
+from marsrl_verl.algos.rema.prompts import META_THINKING, REASONING, ROLES
 from marsrl_verl.algos.rema.rewards import (
     AnswerEquality,
     LeakRule,

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pydantic import Field
 
 from marsrl_verl.algos.estimator import Estimator, EstimatorConfig, estimator_checks
-from marsrl_verl.algos.rema.plan_prompts import META_THINKING, REASONING, ROLES
+from marsrl_verl.algos.rema.prompts import META_THINKING, REASONING, ROLES
 from marsrl_verl.algos.rema.rewards import LeakRule, PenaltyMode, PlanRewardKind
 from marsrl_verl.core.method import RunView, StagePlan
 from marsrl_verl.settings.choices import Choice

@@ -10,8 +10,9 @@ from marsrl_verl.rewards.extraction import boxed_answer
 
 
 class TinyPlanPrompts(PlanPrompts, DialoguePrompts):
-    """The same shapes as the full prompts: a system line where a plan is asked for, and the plan under the
-    question where one is given. The first line is the problem, whatever a plan says after it."""
+    """The same shapes as the full prompts, of a plan and of a dialogue: a system line where a plan is asked
+    for, and the plan under the question where one is given. The first line is the problem, whatever a plan
+    says after it."""
 
     # A definition after the other, then the answer: at a distance of four little is left.
     step_distance = 1
@@ -20,6 +21,10 @@ class TinyPlanPrompts(PlanPrompts, DialoguePrompts):
     def plan(self, problem: Problem) -> tuple[Message, ...]:
         """A system line, then the problem."""
         return _with_system(PLAN, problem)
+
+    def problem(self, problem: Problem) -> tuple[Message, ...]:
+        """As the first of two agents is asked."""
+        return self.plan(problem)
 
     def action(self, problem: Problem) -> tuple[Message, ...]:
         """Another one."""

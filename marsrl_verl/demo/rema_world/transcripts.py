@@ -11,11 +11,11 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from marsrl_verl.algos.rema.prompts import FINISH
 from marsrl_verl.core.request import Message, Problem
 from marsrl_verl.demo.problems import LARGEST_TOTAL
 from marsrl_verl.demo.rema_world.problems import DATA_SOURCE, Puzzle
 from marsrl_verl.demo.rema_world.prompts import TinyPlanPrompts
-from marsrl_verl.demo.rema_world.tokenizer import FINISH
 from marsrl_verl.demo.transcripts import Transcript, slip
 
 _PROMPTS = TinyPlanPrompts()
