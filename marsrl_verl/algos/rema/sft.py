@@ -6,7 +6,7 @@ A line of the input is {"question": …, "solution": …}, and if it is known "a
 
     <meta_thinking>what to do next</meta_thinking><reasoning>doing it</reasoning>…
 
-Each solution becomes two rows of `train.parquet` or `val.parquet` for verl's SFT trainer, one for each agent's
+Each becomes two rows of `train.parquet` or `val.parquet` for verl's SFT trainer, one for each agent's
 list of messages (column `messages`), as the rollouts build them: with the prompts of training, `[FINISH]` at
 the end of the last message of the meta-thinking agent and nowhere else. What can't become a dialogue is left
 out, and `report.json` says why.
