@@ -200,9 +200,9 @@ def test_the_script_trains_with_a_configuration_that_verls_trainer_takes(tmp_pat
 
     own = OmegaConf.load(Path(folder) / "rema.yaml")
     own.pop("defaults")
-    merged = OmegaConf.merge(
-        config, own, OmegaConf.from_dotlist(overrides)
-    )  # a key that verl lacks is refused
+    merged = OmegaConf.merge(config, own, OmegaConf.from_dotlist(overrides))
+    with pytest.raises(ConfigKeyError):  # a key that verl does not have would have been refused
+        OmegaConf.merge(config, {"data": {"no_such_key": 1}})
     assert (merged.data.max_length, merged.optim.lr, merged.trainer.total_epochs) == (4096, 1e-5, 1)
     assert merged.data.train_files == "out/rema-sft-data/train.parquet"
 
