@@ -44,7 +44,6 @@ ALGO = "marsrl.algo"
             f"{ALGO}.train_roles",
             "reasoning alone",
         ),
-        (("marsrl.pipeline.min_group=2",), "marsrl.pipeline.min_group", "whole problems"),
     ],
 )
 def test_what_contradicts_itself_is_refused_by_key(run, changes, key, said):

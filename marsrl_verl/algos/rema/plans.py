@@ -100,7 +100,7 @@ def _solution_figures(pairs: Pairs) -> dict[str, float]:
 
 def _plan_figures(pairs: Pairs) -> dict[str, float]:
     found = {
-        "leak_share": _share([info.get("leak") for _, info in pairs]),
+        "plan_leak_share": _share([info.get("leak") for _, info in pairs]),
         "answer_form_share": _share([info.get("has_answer") for _, info in pairs]),
         "not_followed_share": _share([not info.get("followed") for _, info in pairs]),
     }
