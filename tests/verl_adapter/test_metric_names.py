@@ -60,13 +60,14 @@ COMMON = (
     "marsrl.evaluation.every=5",
     "marsrl.evaluation.problems=20",
     "marsrl.evaluation.samples_per_problem=2",
-    # Scripted tokens are bytes: a Solver's answer takes two segments, now and then one.
-    *_limits("solver"),
     "actor_rollout_ref.actor.use_kl_loss=true",
     "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=4",
 )
+# Scripted tokens are bytes: a Solver's answer takes two segments, now and then one.
+SOLVER = _limits("solver")
 SETTINGS = (
     *COMMON,
+    *SOLVER,
     *_limits("verifier"),
     *_limits("corrector"),
     "training=shared_prefixes",
@@ -184,7 +185,8 @@ def train(folder: Path, script: Script, *settings: str) -> Logged:
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory) -> list[Logged]:
-    """A run of MarsRL, and one of each other method that has a file `<method>_metrics.py` here."""
+    """A run of MarsRL, and one of each other method that has a file `<method>_metrics.py` here; without a
+    Solver it says its own limits (`LIMITS`)."""
     folder = tmp_path_factory.mktemp("metrics")
     others = [import_module(path.stem) for path in OTHERS]
     with pytest.MonkeyPatch.context() as patch:
@@ -195,7 +197,12 @@ def runs(tmp_path_factory) -> list[Logged]:
             patch.delenv(name)
         return [
             train(folder / "marsrl", SkillModel(seed=2), *SETTINGS),
-            *(train(folder / one.__name__, one.script, *COMMON, *one.SETTINGS) for one in others),
+            *(
+                train(
+                    folder / one.__name__, one.script, *COMMON, *getattr(one, "LIMITS", SOLVER), *one.SETTINGS
+                )
+                for one in others
+            ),
         ]
 
 
