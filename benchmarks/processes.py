@@ -41,3 +41,12 @@ def tagged_processes(variable: str, tag: str, known: Collection[int] = ()) -> It
 def kind_of(command_line: str, kinds: Sequence[tuple[str, str]]) -> str:
     """The name of the first (name, pattern) whose pattern is in the command line; `other` where none is."""
     return next((kind for kind, pattern in kinds if re.search(pattern, command_line)), "other")
+
+
+def proportional_bytes(number: int) -> int:
+    """Memory of a process, a page that several processes share in equal parts; 0 where it has ended."""
+    try:
+        lines = (Path("/proc") / str(number) / "smaps_rollup").read_text().splitlines()
+    except OSError:
+        return 0
+    return sum(int(line.split()[1]) * 1024 for line in lines if line.startswith("Pss:"))

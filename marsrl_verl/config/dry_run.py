@@ -12,11 +12,12 @@ from omegaconf import DictConfig, OmegaConf
 from marsrl_verl.config.batching import BatchPlan, plan_batch, world_size
 from marsrl_verl.config.checks.batch import training_rows
 from marsrl_verl.config.checks.context import Context
-from marsrl_verl.config.checks.memory import model_shape
+from marsrl_verl.config.checks.memory import model_shapes
 from marsrl_verl.config.checks.prompt_budget import prompt_budgets
 from marsrl_verl.config.compose import Composed
 from marsrl_verl.config.evaluation_plan import evaluation_cost
 from marsrl_verl.config.memory import GIB, assumptions, estimate_memory
+from marsrl_verl.config.policy_plan import policy_rows
 from marsrl_verl.config.pools import own_pool_gpus
 from marsrl_verl.config.prompt_budget import RoleBudget
 from marsrl_verl.core.request import segment_length
@@ -40,6 +41,7 @@ def report(ctx: Context, composed: Composed) -> str:
     sections = [
         _head(ctx, composed),
         stages if trains else [],
+        _policies(ctx),
         plan_lines(ctx.config, ctx.settings, ctx.external_answers),
         _batch(plan, ctx.config) if trains else [],
         _evaluations(ctx),
@@ -160,6 +162,12 @@ def _overlap(ctx: Context) -> list[str]:
     return lines
 
 
+def _policies(ctx: Context) -> list[str]:
+    """Whose weights are trained, where roles do not share the model's own."""
+    rows = policy_rows(ctx)
+    return ["Policies", *_table(rows)] if rows else []
+
+
 def _batch(plan: BatchPlan, config: DictConfig) -> list[str]:
     padding = plan.padded_rows - plan.trained_rows
     tokens = int(config.actor_rollout_ref.actor.ppo_max_token_len_per_gpu)
@@ -229,14 +237,17 @@ def _prompts(budgets: list[RoleBudget]) -> list[str]:
 
 
 def _memory(ctx: Context) -> list[str]:
-    shape = model_shape(ctx)
+    shapes = model_shapes(ctx)
     place = "rank" if ctx.on_cpu else "GPU"
-    if shape is None:
+    if not shapes:
         what = "not estimated: the model is not here and not in the table of known sizes"
         return [f"Memory per {place}", f"  {what}"]
-    found = estimate_memory(ctx.config, shape)
-    parameters = f"{_count(found.parameters)} parameters"
+    found = estimate_memory(ctx.config, *shapes)
+    of = f"of {len(shapes)} models" if len(shapes) > 1 else ""
+    parameters = f"{of}: {_count(found.parameters)} parameters".removeprefix(": ")
     cache = f"{found.kv_tokens:,} tokens = {found.longest_sequences:.1f} sequences of full length"
+    if of:
+        cache = f"of the engine with the fewest: {cache}"
     sizes: list[tuple[str, int, str]] = [
         ("weights (training)", found.train_weights, parameters),
         ("gradients", found.gradients, ""),
@@ -245,7 +256,7 @@ def _memory(ctx: Context) -> list[str]:
         ("activations", found.activations, ""),
         *([("accumulated", found.accumulated, "gradients of a step")] if found.accumulated else []),
         ("logits", found.logits, ""),
-        ("weights (engine)", found.engine_weights, ""),
+        ("weights (engine)", found.engine_weights, of),
         ("KV cache", found.kv_cache, cache),
         ("peak while training", found.training, ""),
         ("peak while decoding", found.decoding, ""),

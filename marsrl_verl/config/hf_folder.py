@@ -28,6 +28,14 @@ def hub_snapshot(hub_id: str) -> Path | None:
     return found[-1] if found else None
 
 
+def local_folder(path: str) -> Path | None:
+    """The folder of a model here, also of a downloaded hub model; None when it is not here."""
+    folder = Path(path).expanduser()
+    if folder.is_dir():
+        return folder
+    return hub_snapshot(path) if is_hub_id(path) else None
+
+
 def has_tokenizer(folder: Path) -> bool:
     """Whether the folder holds a tokenizer's vocabulary."""
     return any((folder / name).is_file() for name in _TOKENIZER_FILES)
@@ -36,6 +44,29 @@ def has_tokenizer(folder: Path) -> bool:
 def has_weights(folder: Path) -> bool:
     """Whether the folder holds weights."""
     return any(next(folder.glob(pattern), None) is not None for pattern in _WEIGHT_PATTERNS)
+
+
+def same_tokens(one: Path, other: Path) -> bool:
+    """Whether the tokenizers of two folders give the same numbers to the same tokens. Where there is no
+    `tokenizer.json` their vocabulary's files are compared as they are."""
+    files = [(one / name, other / name) for name in _TOKENIZER_FILES]
+    both = [pair for pair in files if all(path.is_file() for path in pair)]
+    if not both:
+        return False
+    mine, theirs = both[0]
+    if mine.read_bytes() == theirs.read_bytes():
+        return True
+    return mine.name == _TOKENIZER_FILES[0] and _tokens(mine) == _tokens(theirs)
+
+
+def _tokens(path: Path) -> Any:
+    """What numbers mean in a `tokenizer.json`; the file's bytes where it is not in that form."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+        added = sorted((one["id"], one["content"]) for one in found.get("added_tokens") or ())
+        return found["model"]["vocab"], added
+    except (ValueError, KeyError, TypeError):
+        return path.read_bytes()
 
 
 def read_config(folder: Path) -> dict[str, Any]:

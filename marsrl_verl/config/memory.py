@@ -5,6 +5,7 @@ It is arithmetic, not a measurement: it tells settings that cannot fit from thos
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from omegaconf import DictConfig, OmegaConf
@@ -12,6 +13,7 @@ from omegaconf import DictConfig, OmegaConf
 from marsrl_verl.config.adapters import adapters
 from marsrl_verl.config.batching import world_size
 from marsrl_verl.config.model_shapes import ModelShape
+from marsrl_verl.config.models import models
 from marsrl_verl.config.pools import own_pool_gpus
 from marsrl_verl.settings.choices import Overlap
 
@@ -45,7 +47,8 @@ class MemoryEstimate:
     engine_weights: int
     kv_cache: int
     kv_bytes_per_token: int
-    """Of one GPU; an engine of several GPUs spreads the heads."""
+    """Of one GPU; an engine of several GPUs spreads the heads. This and the next two are of the model whose
+    engine holds the fewest sequences."""
     kv_tokens: int
     longest_sequences: float
     """How many sequences of the greatest length the cache of one engine holds at once."""
@@ -90,8 +93,12 @@ class MemoryEstimate:
         return state + self.engine_weights + self.kv_cache
 
 
-def estimate_memory(config: DictConfig, shape: ModelShape) -> MemoryEstimate:
-    """The estimate for a checked configuration."""
+def estimate_memory(config: DictConfig, *shapes: ModelShape) -> MemoryEstimate:
+    """The estimate for a checked configuration.
+
+    Args:
+        shapes: of each model that is trained, in the order of `config.models.models`; one with adapters.
+    """
     actor, rollout = config.actor_rollout_ref.actor, config.actor_rollout_ref.rollout
     fsdp = actor.fsdp_config
     gpus = world_size(config)
@@ -100,39 +107,64 @@ def estimate_memory(config: DictConfig, shape: ModelShape) -> MemoryEstimate:
     tokens = int(actor.ppo_max_token_len_per_gpu)
     checkpointing = bool(config.actor_rollout_ref.model.enable_gradient_checkpointing)
     per_unit = compute if checkpointing else _PLAIN_ACTIVATION_BYTES
-    tensor = int(rollout.tensor_model_parallel_size)
-    engine_bytes = _BYTES.get(str(rollout.dtype), 2)
-    engine_weights = shape.parameters * engine_bytes // tensor
-    # A key-value head can't be split: more GPUs than heads store each of them more than once.
-    kv_per_token = 2 * shape.layers * -(-shape.kv_heads // tensor) * shape.head_size * engine_bytes
-    kv_cache = _kv_cache(config, engine_weights)
-    shard, ranks = shape.parameters // gpus, min(gpus, int(config.trainer.n_gpus_per_node))
-    own, reference = adapter_parameters(config, shape), compute if _has_reference(config) else 0
-    trained = own // gpus if own else shard
+    engines = [_engine(config, shape, len(shapes)) for shape in shapes]
+    fewest = min(engines, key=lambda one: one.longest_sequences)
+    ranks = min(gpus, int(config.trainer.n_gpus_per_node))
+    own = adapter_parameters(config, shapes[0])
+    shards = [shape.parameters // gpus for shape in shapes]
+    trained = [own // gpus if own else shard for shard in shards]
     # An engine that is sent adapters alone keeps the model for when it wakes.
-    asleep = engine_weights if own and rollout.free_cache_engine else 0
+    asleep = sum(one.weights for one in engines) if own and rollout.free_cache_engine else 0
+    waiting = [ranks * _host_bytes(fsdp, master, *counts) for counts in zip(shards, trained, strict=True)]
+    # One model at a time is computed with; what is offloaded of the others is not on the GPU.
+    weights_at_once = max if fsdp.param_offload or fsdp.offload_policy else sum
+    moments_at_once = max if fsdp.optimizer_offload or fsdp.offload_policy else sum
     return MemoryEstimate(
-        parameters=shape.parameters,
-        train_weights=(shard + own // gpus) * master,
-        gradients=trained * master,
-        optimizer=trained * master * _ADAM_STATES,
-        gathered=0 if gpus == 1 else 2 * shape.layer_parameters * compute,
-        activations=shape.layers * tokens * shape.hidden * per_unit,
-        accumulated=(own or shape.parameters) * master if _accumulates(fsdp) else 0,
-        logits=2 * _logit_tokens(config, tokens) * shape.vocabulary * 4,
-        engine_weights=engine_weights,
-        kv_cache=kv_cache,
-        kv_bytes_per_token=kv_per_token,
-        kv_tokens=kv_cache // kv_per_token,
-        longest_sequences=kv_cache / kv_per_token / int(rollout.max_model_len),
+        parameters=sum(shape.parameters for shape in shapes),
+        train_weights=weights_at_once((shard + own // gpus) * master for shard in shards),
+        gradients=max(trained) * master,
+        optimizer=moments_at_once(count * master * _ADAM_STATES for count in trained),
+        gathered=0 if gpus == 1 else 2 * max(shape.layer_parameters for shape in shapes) * compute,
+        activations=max(shape.layers * shape.hidden for shape in shapes) * tokens * per_unit,
+        accumulated=max(own or shape.parameters for shape in shapes) * master if _accumulates(fsdp) else 0,
+        logits=2 * _logit_tokens(config, tokens) * max(shape.vocabulary for shape in shapes) * 4,
+        engine_weights=sum(one.weights for one in engines),
+        kv_cache=sum(one.kv_cache for one in engines),
+        kv_bytes_per_token=fewest.kv_bytes_per_token,
+        kv_tokens=fewest.kv_cache // fewest.kv_bytes_per_token,
+        longest_sequences=fewest.longest_sequences,
         trainer_offloaded=bool(fsdp.param_offload and fsdp.optimizer_offload),
         trainer_on_host=bool(fsdp.offload_policy),
         engine_sleeps=bool(rollout.free_cache_engine),
         engine_apart=own_pool_gpus(rollout) > 0,
         overlap=config.marsrl.pipeline.overlap == Overlap.ONE_STEP.value,
-        host_loading=shape.parameters * master * (ranks if shape.tied else 1),
-        host_waiting=ranks * (_host_bytes(fsdp, master, shard, trained) + shard * reference + asleep),
+        host_loading=max(
+            sum(waiting[:place]) + shape.parameters * master * (ranks if shape.tied else 1)
+            for place, shape in enumerate(shapes)
+        ),
+        host_waiting=sum(waiting) + ranks * (_reference_bytes(config, shapes, gpus, compute) + asleep),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Engine:
+    """Bytes of one model's engine, per GPU."""
+
+    weights: int
+    kv_cache: int
+    kv_bytes_per_token: int
+    longest_sequences: float
+
+
+def _engine(config: DictConfig, shape: ModelShape, models: int) -> _Engine:
+    """The engine of one of so many models."""
+    rollout = config.actor_rollout_ref.rollout
+    tensor, number = int(rollout.tensor_model_parallel_size), _BYTES.get(str(rollout.dtype), 2)
+    weights = shape.parameters * number // tensor
+    # A key-value head can't be split: more GPUs than heads store each of them more than once.
+    per_token = 2 * shape.layers * -(-shape.kv_heads // tensor) * shape.head_size * number
+    cache = _kv_cache(config, weights, models)
+    return _Engine(weights, cache, per_token, cache / per_token / int(rollout.max_model_len))
 
 
 def adapter_parameters(config: DictConfig, shape: ModelShape) -> int:
@@ -163,20 +195,25 @@ def _host_bytes(fsdp: DictConfig, master: int, shard: int, trained: int) -> int:
     return master * (shard * weights + trained * moments)
 
 
-def _has_reference(config: DictConfig) -> bool:
-    """verl keeps the reference policy in main memory; with adapters it is the model without them."""
-    if adapters(config.actor_rollout_ref.rollout):
-        return False
+def _reference_bytes(config: DictConfig, shapes: Sequence[ModelShape], gpus: int, compute: int) -> int:
+    """Bytes of a rank's part of the reference policies, which verl keeps in main memory: a model for each one
+    that a policy begins as. With adapters it is the model without them."""
+    rollout = config.actor_rollout_ref.rollout
     in_reward = OmegaConf.select(config, "algorithm.use_kl_in_reward")
-    return bool(config.actor_rollout_ref.actor.use_kl_loss or in_reward)
+    wanted = bool(config.actor_rollout_ref.actor.use_kl_loss or in_reward)
+    if adapters(rollout) or not wanted:
+        return 0
+    paths = list(models(rollout).values()) if len(shapes) > 1 else [""]
+    begun = dict(zip(paths, shapes, strict=True))
+    return sum(shape.parameters // gpus * compute for shape in begun.values())
 
 
-def _kv_cache(config: DictConfig, engine_weights: int) -> int:
-    """Bytes that the engine of one GPU gives to its key-value cache."""
+def _kv_cache(config: DictConfig, engine_weights: int, engines: int) -> int:
+    """Bytes that an engine, one of so many on a GPU, gives to its key-value cache."""
     if str(config.trainer.device) == "cpu":
         variables = OmegaConf.select(config, "ray_kwargs.ray_init.runtime_env.env_vars") or {}
         return int(float(variables.get("VLLM_CPU_KVCACHE_SPACE", 4)) * GIB)
-    share = float(config.actor_rollout_ref.rollout.gpu_memory_utilization) * gpu_bytes(config)
+    share = float(config.actor_rollout_ref.rollout.gpu_memory_utilization) / engines * gpu_bytes(config)
     return max(0, int(share) - engine_weights - _ENGINE_RESERVE_GIB * GIB)
 
 
@@ -202,11 +239,19 @@ def assumptions(config: DictConfig, estimate: MemoryEstimate) -> list[str]:
         lines.append("offload_policy: the training state stays in main memory")
     elif estimate.trainer_waits:
         lines.append("the training state moves to main memory while the engine decodes")
+    count = len(models(config.actor_rollout_ref.rollout))
+    if count > 1:
+        waits = estimate.trainer_offloaded or estimate.trainer_on_host
+        where = ", the others wait in main memory" if waits else ", the others stay beside it"
+        lines.append(f"{count} models: one at a time is computed with{'' if on_cpu else where}")
+    each = f" for each of {count} engines" if count > 1 else ""
     if on_cpu:
-        lines.append("main memory of one rank; key-value cache from VLLM_CPU_KVCACHE_SPACE")
+        lines.append(f"main memory of one rank; key-value cache from VLLM_CPU_KVCACHE_SPACE{each}")
     else:
+        part = f"1/{count} of gpu_memory_utilization" if count > 1 else "gpu_memory_utilization"
+        who = "the engine of each model" if count > 1 else "the engine"
         lines.append(
-            f"GPUs of {config.marsrl.hardware.gpu_gib:g} GiB; the engine takes gpu_memory_utilization of it, "
-            f"of which {_ENGINE_RESERVE_GIB} GiB are no cache"
+            f"GPUs of {config.marsrl.hardware.gpu_gib:g} GiB; {who} takes {part} of it, of which "
+            f"{_ENGINE_RESERVE_GIB} GiB are no cache"
         )
     return lines

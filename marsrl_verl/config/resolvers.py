@@ -13,6 +13,7 @@ from omegaconf import OmegaConf
 
 from marsrl_verl.algos.registry import method_class
 from marsrl_verl.config.adapters import named_adapters
+from marsrl_verl.config.models import named_models
 from marsrl_verl.config.pools import CPU_SYNC, CPU_SYNC_MODULE, GPU_SYNC
 from marsrl_verl.config.schema import chosen_method
 from marsrl_verl.core.method import Method
@@ -72,6 +73,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     # A sampling setting of the method's first role, which verl's own key copies.
     "sampling": lambda algo, roles, name: roles[chosen_method(algo).roles[0]][name],
     "adapters": named_adapters,
+    "models": named_models,
     # An engine that is sent adapters alone has to read the model itself.
     "load_format": lambda lora_rank: "auto" if int(lora_rank) > 0 else "dummy",
     "is_lora": lambda lora_rank: int(lora_rank) > 0,

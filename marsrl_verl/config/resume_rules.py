@@ -76,7 +76,8 @@ BOUND = (
     # Stages, pools, draws, and a method's state.
     "marsrl.algo", "marsrl.pipeline", "marsrl.run.seed",
     # Whose weights are whose.
-    "marsrl.default_policy", "marsrl.policies.*.kind", "marsrl.roles.*.policy",
+    "marsrl.default_policy", "marsrl.policies.*.kind", "marsrl.policies.*.model",
+    "marsrl.roles.*.policy",
     # The position in the data.
     "data",
     # Weights and moments, and how they lie in the ranks' files.

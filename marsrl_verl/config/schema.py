@@ -188,8 +188,8 @@ class MarsRLConfig(Settings):
     frozen policy. In presets `default` is for all roles; what an entry of a role's own leaves out is taken
     from it."""
     default_policy: DefaultPolicy = DefaultPolicy.SHARED
-    """The policy of roles that name none: the model's own, which they share (`shared`), or a LoRA adapter of
-    its own for each of them, named as the role (`lora_per_role`)."""
+    """The policy of roles that name none: the model's own, which they share (`shared`), or for each of them,
+    named as the role, a LoRA adapter (`lora_per_role`) or a whole model (`model_per_role`) of its own."""
     policies: dict[str, PolicyConfig] = Field(default_factory=dict)
     """Further policies, by name."""
     pipeline: PipelineConfig = Field(default_factory=PipelineConfig)
@@ -230,7 +230,7 @@ def policy_name(role: str, named: str | None, usual: str) -> str:
     """
     if named is not None:
         return named
-    return role if usual == DefaultPolicy.LORA_PER_ROLE.value else SHARED
+    return SHARED if usual == DefaultPolicy.SHARED.value else role
 
 
 class RootSettings(Settings):

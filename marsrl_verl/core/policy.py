@@ -27,7 +27,7 @@ class PolicyKind(Choice):
         return self in (PolicyKind.MODEL, PolicyKind.LORA)
 
 
-SHARED = "policy"
+SHARED = "shared"
 """The policy of every role that is given no other."""
 
 

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from marsrl_verl.core.policy import SHARED
+
 TokenIds = NDArray[np.int32]
 LogProbs = NDArray[np.float32]
 Mask = NDArray[np.uint8]
@@ -60,7 +62,7 @@ class Sequence:
     versions: tuple[tuple[int, int], ...] = ()
     """(end, policy version) of consecutive parts: tokens up to `end` (exclusive) come from that version. The
     last end is T. A round that added no token is a part of length 0. Left out: version 0."""
-    policy: str = "policy"
+    policy: str = SHARED
     """The name of the weights that sampled it and that it trains."""
     annotations: dict[str, NDArray[Any]] = field(default_factory=dict)
     """(T,) each, by name: what else is known of every token (turn, entropy, Forward Context Influence)."""

@@ -62,7 +62,11 @@ class DefaultPolicy(Choice):
     """The policy of roles that name none."""
 
     SHARED = "shared"
+    """The model's own, which they share."""
     LORA_PER_ROLE = "lora_per_role"
+    """A LoRA adapter for each of them, named as the role."""
+    MODEL_PER_ROLE = "model_per_role"
+    """A model for each of them, named as the role."""
 
 
 class SeededTokens(Choice):

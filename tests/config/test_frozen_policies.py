@@ -43,7 +43,7 @@ REFUSED = {
     ),
     "a policy without a role": ({**SERVED, POLICY: None}, f"{NODE}.kind = endpoint", "no effect"),
     "a role without a policy": ({**SERVED, POLICY: "sovler"}, f"{POLICY} = sovler", "Did you mean solver?"),
-    "the model's own name": ({"marsrl.policies.policy.kind": "endpoint"}, "has this name"),
+    "the model's own name": ({"marsrl.policies.shared.kind": "endpoint"}, "has this name"),
     "no name of a folder": ({"marsrl.policies.a b.kind": "endpoint"}, "letters, digits"),
     "a frozen Verifier that is trained": (
         {**SERVED, POLICY: None, VERIFIER: "solver"},
@@ -55,7 +55,7 @@ REFUSED = {
         f"{VERIFIER} = solver",
         "kind endpoint",
     ),
-    "both": ({**SERVED, f"{JSONL}.path": "a.jsonl"}, "one source of answers"),
+    "both": ({**SERVED, f"{JSONL}.path": "a.jsonl"}, "a policy is of one kind"),
     "both the other way": (
         {**FILED, f"{JSONL}.path": "a.jsonl", f"{ENDPOINT}.temperature": 0.6},
         "no effect with marsrl.policies.solver.kind = jsonl",
@@ -225,7 +225,9 @@ def presets(tmp_path) -> dict[str, tuple[str, ...]]:
 
 @pytest.mark.parametrize("option", ["shared", "solver_endpoint", "solver_jsonl"])
 def test_every_option_of_the_group(run, presets, option):
-    assert {*presets, "lora", "lora_per_role"} == set(group_options([config_folder()])["policies"])
+    assert {*presets, "lora", "lora_per_role", "model_per_role"} == set(
+        group_options([config_folder()])["policies"]
+    )
     done = run(f"policies={option}", *presets[option], "cluster=cpu")
     assert (done.status, done.err) == (0, "")
     kinds = [one.kind for one in done.launched.marsrl.policies.values()]

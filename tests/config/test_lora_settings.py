@@ -34,10 +34,15 @@ REFUSED = {
         f"{MODEL}.target_modules",
         "no effect",
     ),
-    "a second model": (
-        {"marsrl.policies.judge.kind": "model", "marsrl.roles.verifier.policy": "judge"},
+    "a model beside adapters": (
+        {**RANK, "marsrl.policies.judge.kind": "model", "marsrl.roles.verifier.policy": "judge"},
         "marsrl.policies.judge.kind = model",
-        "one group of workers",
+        "every trained policy is an adapter on one model",
+    ),
+    "models beside adapters": (
+        {**RANK, "marsrl.default_policy": "model_per_role"},
+        "marsrl.default_policy = model_per_role",
+        "every trained policy is an adapter on one model",
     ),
     "an engine without the model": ({**RANK, f"{ROLLOUT}.load_format": "dummy"}, "read the model themselves"),
     "a merged model": (
@@ -69,12 +74,12 @@ def test_refused(checked, case):
     ("words", "expected"),
     [
         ((), []),
-        (("policies=lora",), ["policy"]),
-        ((f"{MODEL}.lora_rank=4",), ["policy"]),
+        (("policies=lora",), ["shared"]),
+        ((f"{MODEL}.lora_rank=4",), ["shared"]),
         (("policies=lora_per_role",), ROLES),
         (
             ("policies=lora", "marsrl.policies.judge.kind=lora", "marsrl.roles.verifier.policy=judge"),
-            ["judge", "policy"],
+            ["judge", "shared"],
         ),
     ],
 )

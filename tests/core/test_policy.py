@@ -16,10 +16,10 @@ MIXED = (
 def test_one_policy_is_every_roles_and_its_version_is_the_step():
     policies = PolicySet()
     assert policies.of("solver") == policies.of("anything") == Policy()
-    assert policies.version("policy") == 0
+    assert policies.version("shared") == 0
     for step in (1, 2, 5):
         policies.updated(policies.trained, step)
-        assert policies.version("policy") == step
+        assert policies.version("shared") == step
 
 
 def test_frozen_policies_have_no_version_and_are_never_trained():
@@ -56,7 +56,7 @@ def test_a_resumed_run_goes_on_with_its_versions():
     again.updated({"reason"}, 5)
     assert policies.version("reason") == 0 and state == {"versions": {"meta": 4, "reason": 0}}
     with pytest.raises(
-        ValueError, match=r"versions of the policies \['meta', 'reason'\], this run trains \['policy'\]"
+        ValueError, match=r"versions of the policies \['meta', 'reason'\], this run trains \['shared'\]"
     ):
         PolicySet().load_state_dict(state)
 
@@ -75,7 +75,7 @@ def test_an_error_changes_no_version():
     ("policies", "roles", "message"),
     [
         ((), {}, "policies need distinct names"),
-        ((Policy(), Policy()), {}, r"policies need distinct names, found \['policy', 'policy'\]"),
+        ((Policy(), Policy()), {}, r"policies need distinct names, found \['shared', 'shared'\]"),
         (TWO, {"solver": "mata"}, "role solver names the policy 'mata', known: meta, reason"),
     ],
 )

@@ -53,7 +53,7 @@ def test_figures_by_hand():
 def test_what_is_left_out():
     one = Sequence("solver", [1], [2, 3], [0.0, 0.0])
     assert one.response_mask.tolist() == [1, 1] and one.versions == ((2, 0),)
-    assert (one.policy, one.annotations, one.reward) == ("policy", {}, None)
+    assert (one.policy, one.annotations, one.reward) == ("shared", {}, None)
     empty = Sequence("solver", [1], [], [])
     assert (len(empty), empty.versions, empty.new_tokens, empty.token_versions().tolist()) == (
         0,

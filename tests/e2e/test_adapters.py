@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+
 import pytest
 import torch
-from training_runs import TrainingRun, train, train_and_kill
+from training_runs import REPOSITORY, TrainingRun, train, train_and_kill
 
 from marsrl_verl.demo.assets import model_path
 from marsrl_verl.demo.tokenizer import ROLE_MARKERS, build_tokenizer
@@ -43,6 +47,17 @@ def test_several_are_trained(run):
     updated = {name for metrics in run.metrics().values() for name in metrics if name.endswith("grad_norm")}
     # A role whose groups all have equal rewards has nothing to learn.
     assert len(updated & {f"{role}/actor/grad_norm" for role in ROLES}) >= 2
+
+
+def test_transformers_and_vllm_read_the_exported_folders_alike(run, tmp_path):
+    asked = [sys.executable, "-m", "benchmarks.exported_adapters", run.folder, "3", tmp_path / "read.json"]
+    done = subprocess.run(asked, cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads((tmp_path / "read.json").read_text())
+    assert set(found) == set(ROLES)
+    for differences in found.values():
+        assert differences["transformers to vLLM"] < 1e-3 and differences["without adapter"] < 1e-3
+    assert max(one["adapter to model"] for one in found.values()) > 0.1, "or agreement would mean nothing"
 
 
 def test_and_they_say_something_else_than_the_model(run):

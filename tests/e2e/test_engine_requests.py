@@ -88,7 +88,7 @@ class OneServer:
         return self.server.generate_group(policy, self.ids(question), decoding, f"r{self._requests}", n)
 
     def ask(
-        self, decoding: Decoding, n: int = 1, policy: str = "policy", question: str = "12 + 7 - 3"
+        self, decoding: Decoding, n: int = 1, policy: str = "shared", question: str = "12 + 7 - 3"
     ) -> list[Completion]:
         return self.run(self.request(decoding, n, policy, question))
 
@@ -181,8 +181,8 @@ def test_what_else_is_asked_changes_no_token(one):
 
 def test_a_request_that_is_refused_is_refused_alone(one):
     async def together() -> list[Any]:
-        long = one.request(Decoding(4), 1, "policy", "1 + 1 " * 400)
-        return await asyncio.gather(long, one.request(Decoding(4), 1, "policy", "1"), return_exceptions=True)
+        long = one.request(Decoding(4), 1, "shared", "1 + 1 " * 400)
+        return await asyncio.gather(long, one.request(Decoding(4), 1, "shared", "1"), return_exceptions=True)
 
     refused, answered = one.run(together())
     assert isinstance(refused, Exception) and "maximum context length is 256" in str(refused)
@@ -192,7 +192,7 @@ def test_a_request_that_is_refused_is_refused_alone(one):
 
 def test_a_cancelled_request_leaves_the_engine(one):
     async def cancelled() -> tuple[int, int]:
-        task = asyncio.ensure_future(one.request(Decoding(200, stop=("never",)), 4, "policy", "9 - 8"))
+        task = asyncio.ensure_future(one.request(Decoding(200, stop=("never",)), 4, "shared", "9 - 8"))
         while (await one.server.pulse(True))[0] < 4:
             await asyncio.sleep(0.01)  # until the engine has it
         task.cancel()
@@ -345,7 +345,7 @@ def test_a_policy_answers_with_its_adapter_and_the_shared_one_with_the_models_we
         return one.ask(asked, policy=policy, question=long)[0]
 
     base = answer(SHARED)
-    with pytest.raises(EngineUnavailableError, match="policy 'reasoner' has no adapter"):
+    with pytest.raises(EngineUnavailableError, match="policy 'reasoner' has no weights"):
         answer("reasoner")
     one.run(one.server.set_adapter("reasoner", save_adapter(model, tmp_path / "first", 1), 7))
     first = answer("reasoner")

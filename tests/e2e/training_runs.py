@@ -55,15 +55,16 @@ class TrainingRun:
         return [json.loads(line) for line in (self.folder / f"rollouts/step_{step}.jsonl").open()]
 
 
-def checkpoint_log_probs(folder: Path, step: int, rows: list[dict]) -> list[torch.Tensor]:
-    """Log-probabilities of the rows' sampled tokens under the weights of a one-rank checkpoint."""
+def checkpoint_log_probs(folder: Path, step: int, rows: list[dict], policy: str = "") -> list[torch.Tensor]:
+    """Log-probabilities of the rows' sampled tokens under the weights of a one-rank checkpoint, of several
+    models under those of a policy."""
     from transformers import AutoModelForCausalLM
 
     from marsrl_verl.demo.assets import model_path
     from marsrl_verl.demo.tokenizer import ROLE_MARKERS, build_tokenizer
 
     model = AutoModelForCausalLM.from_pretrained(model_path())
-    path = folder / f"checkpoints/global_step_{step}/actor/model_world_size_1_rank_0.pt"
+    path = folder / f"checkpoints/global_step_{step}/actor/{policy}/model_world_size_1_rank_0.pt"
     shards = torch.load(path, weights_only=False)
     model.load_state_dict({name: getattr(shard, "_local_tensor", shard) for name, shard in shards.items()})
     tokenizer = build_tokenizer()

@@ -280,7 +280,7 @@ def test_every_sequence_has_a_line_and_so_has_a_trajectory_without_any(tmp_path)
         ("g1#0", 0, "verifier", "shared"),
         ("g1#0", 1, "worker", "other"),
         ("g1#1", 0, "verifier", None),
-        ("g1#2", 0, "solver", "policy"),
+        ("g1#2", 0, "solver", "shared"),
     ]
     assert [line["reward"] for line in found] == [1.0, 0.25, 0.0, None]
     assert [line["masked"] for line in found] == [[], [[1, 3]], [], []]

@@ -56,7 +56,7 @@ def test_one_request_brings_the_whole_group():
     assert [one.trajectory_id for one in members] == ["p1/solver.0#0", "p1/solver.0#1"]
     assert [one.text for one in members] == ["a", "bc"]
     assert {one.sequence.version for one in members} == {7}
-    assert {(one.sequence.role, one.sequence.policy) for one in members} == {("solver", "policy")}
+    assert {(one.sequence.role, one.sequence.policy) for one in members} == {("solver", "shared")}
     assert members[0].sequence.prompt_ids is members[1].sequence.prompt_ids
     assert [one.value for one in members] == [1.0, 2.0], "scored"
 

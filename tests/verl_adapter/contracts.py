@@ -95,6 +95,13 @@ SIGNATURES: dict[str, list[str]] = {
     "verl.workers.engine_workers:ActorRolloutRefWorker.compute_log_prob": ["self", "data"],
     "verl.workers.engine_workers:ActorRolloutRefWorker.compute_ref_log_prob": ["self", "data"],
     "verl.workers.engine_workers:ActorRolloutRefWorker.update_actor": ["self", "data"],
+    "verl.workers.engine_workers:ActorRolloutRefWorker.update_weights": ["self", "global_steps", "mode"],
+    "verl.workers.engine_workers:ActorRolloutRefWorker.save_checkpoint": [
+        "self", "local_path", "hdfs_path", "global_step", "max_ckpt_to_keep",
+    ],
+    "verl.workers.engine_workers:ActorRolloutRefWorker.load_checkpoint": [
+        "self", "local_path", "hdfs_path", "del_local_after_load",
+    ],
     "verl.workers.engine.fsdp.transformer_impl:FSDPEngineWithLMHead.forward_step": [
         "self", "micro_batch", "loss_function", "forward_only",
     ],
@@ -183,6 +190,11 @@ SIGNATURES: dict[str, list[str]] = {
     ],
     f"{SERVER}:vLLMHttpServer._get_worker_extension_cls": ["self"],
     "verl.workers.rollout.replica:RolloutReplica.get_ray_class_with_init_args": ["self"],
+    # Several models: engines of each on all GPUs.
+    "verl.workers.rollout.replica:RolloutReplica.init_hybrid": ["self", "worker_group"],
+    f"{SERVER}:vLLMReplica.launch_servers": ["self"],
+    "verl.workers.rollout.llm_server:LLMServerManager.get_client": ["self", "client_cls", "kwargs"],
+    "verl.utils.ray_utils:auto_await": ["func"],
     # Sockets of the weight transfer.
     "verl.workers.rollout.vllm_rollout.vllm_rollout:ServerAdapter.__init__": [
         "self", "config", "model_config", "device_mesh", "replica_rank",
@@ -277,6 +289,8 @@ PRESENT: dict[str, type] = {
     "verl.workers.engine.fsdp.transformer_impl:FSDPEngineWithLMHead": type,
     "verl.experimental.reward_loop.reward_loop:RewardLoopManager.reward_loop_worker_handles": object,
     "verl.workers.rollout.replica:RolloutReplica.server_handle": property,
+    "verl.workers.rollout.replica:RolloutMode.HYBRID": object,
+    "verl.workers.rollout.llm_server:LLMServerManager.create": object,
     "vllm.inputs:TokensPrompt": type,
     "vllm.sampling_params:RequestOutputKind.FINAL_ONLY": object,
     "vllm.outputs:CompletionOutput": type,
@@ -305,6 +319,18 @@ FINGERPRINTS: dict[str, tuple[str, str]] = {
     "verl.workers.rollout.llm_server:LLMServerManager._initialize_llm_servers": (
         "920da97786a51869",
         "rollout_pool.OwnPoolServerManager relies on: no worker group, a pool for every engine",
+    ),
+    "verl.workers.rollout.replica:RolloutReplica.init_hybrid": (
+        "d469a6d94422ec04",
+        "server.MarsRLvLLMReplica.init_hybrid takes its workers by another number",
+    ),
+    "verl.workers.engine_workers:ActorRolloutRefWorker.update_weights": (
+        "dc0d9c09c974b407",
+        "workers.MarsRLActorRolloutRefWorker calls it for each of several models, awake one after another",
+    ),
+    f"{SERVER}:vLLMHttpServer._resolve_sleep_level": (
+        "f8954d5987a50c01",
+        "engine_trainer.EngineTrainer._sleep_engine relies on level 1 for adapters",
     ),
     "verl.checkpoint_engine.base:CheckpointEngineManager.update_weights": (
         "8a30b80cbaae4baa",

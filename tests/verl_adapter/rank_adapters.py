@@ -110,6 +110,17 @@ class Bench:
         return found
 
 
+def same(one: Any, other: Any) -> bool:
+    """Whether two trees of tensors and numbers are equal in all bits."""
+    if isinstance(one, torch.Tensor):
+        return torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(value, other[name]) for name, value in one.items())
+    if isinstance(one, (list, tuple)):
+        return len(one) == len(other) and all(map(same, one, other))
+    return bool(one == other)
+
+
 def run_rank(config: Any, folder: Path, rank: int, world: int, port: int) -> None:
     join_ranks(rank, world, port)
     config.marsrl.run.output_dir = str(folder / f"run_{world}_{rank}")

@@ -18,6 +18,8 @@ SETTINGS = (
     "marsrl.prompts.target=marsrl_verl.demo.rema_world.prompts:TinyPlanPrompts",
     "marsrl.algo.message_tokens=40",
     "marsrl.algo.max_turns=3",
+)
+LIMITS = (
     *(
         f"marsrl.roles.{role}.{limit}"
         for role in ROLES

@@ -20,11 +20,11 @@ SETTINGS = (
     "marsrl.algo.episodes=1",
     "marsrl.algo.plans_per_problem=2",
     "pipeline=sequential",
-    *(
-        f"marsrl.roles.{role}.{limit}"
-        for role in ("meta_thinking", "reasoning")
-        for limit in ("max_prompt_tokens=2000", "max_new_tokens=90")
-    ),
+)
+LIMITS = tuple(
+    f"marsrl.roles.{role}.{limit}"
+    for role in ("meta_thinking", "reasoning")
+    for limit in ("max_prompt_tokens=2000", "max_new_tokens=90")
 )
 AGENTS = TwoAgents(seed=1, leaks=0.2)
 KINDS = ("DECOMPOSE", "REWRITE", "EMPTY", "SOLVE")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from fresh_python import run_program
-from rank_adapters import ROLES, TURNS, WORLDS
+from rank_adapters import ROLES, TURNS, WORLDS, same
 from rank_updates import trained_groups
 
 pytestmark = pytest.mark.skipif(
@@ -42,17 +42,6 @@ def moved(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]) -> se
     """Whose parameters differ in any bit."""
     assert before.keys() == after.keys()
     return {adapter_of(name) for name in before if not torch.equal(before[name], after[name])}
-
-
-def same(one: Any, other: Any) -> bool:
-    """Whether two trees of tensors and numbers are equal in all bits."""
-    if isinstance(one, torch.Tensor):
-        return torch.equal(one, other)
-    if isinstance(one, dict):
-        return one.keys() == other.keys() and all(same(value, other[name]) for name, value in one.items())
-    if isinstance(one, (list, tuple)):
-        return len(one) == len(other) and all(map(same, one, other))
-    return bool(one == other)
 
 
 def test_an_update_moves_the_adapters_of_its_turn_and_nothing_else(found):

@@ -19,6 +19,8 @@ FILES = {"adapter_config.json": b"{}", "adapter_model.safetensors": b"weights"}
 
 
 class Ray(fake_ray.FakeRay):
+    """Calls are done at once."""
+
     def put(self, value: Any) -> Any:
         return value
 
@@ -39,9 +41,11 @@ class Trainer(EngineTrainer):
 
     plugin_state = load_plugin_state = None  # type: ignore[assignment]
 
-    def __init__(self, *, sleeps: bool = False, kind: PolicyKind = PolicyKind.LORA) -> None:
+    def __init__(
+        self, *, sleeps: bool = False, kind: PolicyKind = PolicyKind.LORA, names: tuple[str, ...] = ("judge",)
+    ) -> None:
         self.calls: list[tuple[Any, ...]] = []
-        self.policies = PolicySet([Policy("judge", kind)])
+        self.policies = PolicySet([Policy(name, kind) for name in names])
         rollout = SimpleNamespace(free_cache_engine=sleeps)
         self.config = SimpleNamespace(actor_rollout_ref=SimpleNamespace(rollout=rollout))
         self.engine_versions, self.timing = {}, {}
@@ -53,7 +57,10 @@ class Trainer(EngineTrainer):
             wake_up_replicas=lambda: self.calls.append(("wake",)),
             sleep_replicas=lambda: self.calls.append(("sleep",)),
         )
-        self.actor_rollout_wg = SimpleNamespace(export_adapter=lambda policy: [FILES, None])
+        self.actor_rollout_wg = SimpleNamespace(
+            export_adapter=lambda policy: [FILES, None],
+            update_weights=lambda **named: self.calls.append(("own", *named.values())) or [],
+        )
         servers = [[Server("a0", self.calls), Server("a1", self.calls)], [Server("b0", self.calls)]]
         replicas = [SimpleNamespace(servers=some, server_handle=some[0]) for some in servers]
         self.llm_server_manager = SimpleNamespace(get_replicas=lambda: replicas)
@@ -84,13 +91,59 @@ def test_a_sleeping_engine_is_woken_with_its_own_weights():
     trainer._fit_update_weights()
     assert trainer.calls[0] == ("wake",) and ("model", 0) not in trainer.calls
     trainer.calls.clear()
+    trainer._fit_update_weights()
+    assert trainer.calls == []
+
+
+def test_adapters_outlast_the_engines_sleep_and_only_new_ones_are_sent():
+    trainer = Trainer(sleeps=True, names=("judge", "planner"))
+    trainer._fit_update_weights()
+    assert [call[0] for call in trainer.calls].count("use") == 4, "two adapters, two engines"
+    trainer.calls.clear()
+    for _ in range(2):
+        trainer._sleep_engine()
+    trainer._fit_update_weights()
+    assert trainer.calls == [("sleep",), ("wake",)], "once, and nothing is sent"
+    trainer.policies.updated({"planner"}, 1)
+    trainer.calls.clear()
     trainer._sleep_engine()
     trainer._fit_update_weights()
-    assert [call[0] for call in trainer.calls[:2]] == ["sleep", "wake"]
-    assert [call[0] for call in trainer.calls].count("use") == 2
+    assert trainer.calls[:2] == [("sleep",), ("wake",)]
+    assert {call[2:4] for call in trainer.calls if call[0] == "use"} == {("planner", 1)}
+
+
+def test_an_engine_is_not_put_to_sleep_before_it_was_woken():
+    trainer = Trainer(sleeps=True)
+    trainer._sleep_engine()
+    assert trainer.calls == [], "it sleeps at first"
+
+
+@pytest.mark.parametrize("kind", [PolicyKind.LORA, PolicyKind.MODEL])
+def test_engines_that_keep_their_memory_are_neither_woken_nor_put_to_sleep(kind):
+    trainer = Trainer(kind=kind)
+    trainer._fit_update_weights()
+    trainer._sleep_engine()
+    trainer.calls.append(("again",))
+    trainer._fit_update_weights()
+    assert trainer.calls[-1] == ("again",)
+    assert not {"sleep", "wake"} & {call[0] for call in trainer.calls}
 
 
 def test_a_model_goes_the_way_of_verl():
     trainer = Trainer(kind=PolicyKind.MODEL)
     trainer._fit_update_weights()
     assert trainer.calls == [("model", 0)]
+
+
+def test_several_models_go_to_engines_of_their_own_and_are_lost_in_sleep():
+    trainer = Trainer(kind=PolicyKind.MODEL, names=("judge", "planner"), sleeps=True)
+    trainer._fit_update_weights()
+    assert trainer.calls == [("own", 0, "naive", "judge"), ("own", 0, "naive", "planner")]
+    trainer.calls.clear()
+    trainer.policies.updated({"planner"}, 1)
+    trainer._fit_update_weights()
+    assert trainer.calls == [("own", 1, "naive", "planner")], "the other one is as the engine has it"
+    trainer.calls.clear()
+    trainer._sleep_engine()
+    trainer._fit_update_weights()
+    assert trainer.calls == [("sleep",), ("own", 0, "naive", "judge"), ("own", 1, "naive", "planner")]

@@ -161,7 +161,7 @@ def test_rows_are_held_until_they_are_let_go_of():
     again = held.complete(part.columns({}))
     assert set(again.keys()).isdisjoint({"advantages"}) and len(again) == 3
     with pytest.raises(
-        RuntimeError, match=r"rows \[3\] of the policy 'policy' are not on this rank, which holds 3"
+        RuntimeError, match=r"rows \[3\] of the policy 'shared' are not on this rank, which holds 3"
     ):
         data = part.columns({})
         data["row_id"][2] = 3

@@ -62,13 +62,14 @@ COMMON = (
     "marsrl.evaluation.every=5",
     "marsrl.evaluation.problems=20",
     "marsrl.evaluation.samples_per_problem=2",
-    # Scripted tokens are bytes: a Solver's answer takes two segments, now and then one.
-    *_limits("solver"),
     "actor_rollout_ref.actor.use_kl_loss=true",
     "actor_rollout_ref.ref.log_prob_micro_batch_size_per_gpu=4",
 )
+# Scripted tokens are bytes: a Solver's answer takes two segments, now and then one.
+SOLVER = _limits("solver")
 SETTINGS = (
     *COMMON,
+    *SOLVER,
     *_limits("verifier"),
     *_limits("corrector"),
     "training=shared_prefixes",
@@ -203,7 +204,8 @@ def train(folder: Path, script: Any, *settings: str, engine_class: Any = Engine)
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory) -> list[Logged]:
-    """A run of MarsRL, and one of each other method that has a file `<method>_metrics.py` here."""
+    """A run of MarsRL, and one of each other method that has a file `<method>_metrics.py` here; without a
+    Solver it says its own limits (`LIMITS`), with programs of another kind its own `Engine`."""
     folder = tmp_path_factory.mktemp("metrics")
     others = [import_module(path.stem) for path in OTHERS]
     with pytest.MonkeyPatch.context() as patch:
@@ -219,6 +221,7 @@ def runs(tmp_path_factory) -> list[Logged]:
                     folder / one.__name__,
                     one.script,
                     *COMMON,
+                    *getattr(one, "LIMITS", SOLVER),
                     *one.SETTINGS,
                     engine_class=getattr(one, "Engine", Engine),
                 )

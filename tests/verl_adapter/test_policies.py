@@ -10,9 +10,7 @@ from hypothesis import strategies as st
 from scripted_trainer import ScriptedTrainer, batches
 
 from marsrl_verl.algos.marsrl.method import MarsRL
-from marsrl_verl.core.policy import Policy, PolicyKind, PolicySet
-from marsrl_verl.verl_adapter.trainer.policy_trainer import require_one_model
-from marsrl_verl.verl_adapter.trainer.trainer import RayMarsRLTrainer
+from marsrl_verl.core.policy import Policy, PolicySet
 
 STEPS = 8
 ROLES = {"solver": "reasoner", "corrector": "reasoner", "verifier": "judge"}
@@ -44,22 +42,6 @@ def run(folder, steps=STEPS, method=TakingTurns, **changes) -> ScriptedTrainer:
     trainer = ScriptedTrainer(folder, steps, method=method, policies=two_policies(), **changes)
     trainer.fit()
     return trainer
-
-
-def test_the_trainers_one_worker_group_takes_one_policy():
-    require_one_model(PolicySet())
-    require_one_model(PolicySet((Policy(), Policy("judge", PolicyKind.ENDPOINT)), {"verifier": "judge"}))
-    adapters = [Policy(name, PolicyKind.LORA) for name in ("reasoner", "judge")]
-    require_one_model(PolicySet(adapters, ROLES))
-    with pytest.raises(ValueError, match=r"policies judge, reasoner .*one group of workers"):
-        require_one_model(two_policies())
-
-
-def test_it_is_asked_before_any_worker_starts():
-    trainer = RayMarsRLTrainer.__new__(RayMarsRLTrainer)
-    trainer.policies = two_policies()
-    with pytest.raises(ValueError, match="one group of workers"):
-        trainer.init_workers()
 
 
 TURNS = {"reasoner": [1, 3, 7], "judge": [2, 4, 6, 8]}

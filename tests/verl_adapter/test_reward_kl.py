@@ -156,7 +156,7 @@ def trainer(folder, steps: int) -> ScriptedTrainer:
     one.method.config.estimator = "reinforce_pp"
     one.reward_kl = RewardKL(algorithm(**{**ADAPTIVE, "horizon": 5000}))
     one.use_reference_policy, one.ref_in_actor = True, False
-    one.ref_policy_wg = Reference(one, "policy")
+    one.ref_policy_wg = Reference(one, "shared")
     return one
 
 

@@ -89,7 +89,7 @@ def done(*answers: CompletionOutput) -> SimpleNamespace:
 
 
 def generate(
-    server: Server, n: int = 2, decoding: Decoding = DECODING, policy: str = "policy"
+    server: Server, n: int = 2, decoding: Decoding = DECODING, policy: str = "shared"
 ) -> list[Completion]:
     return asyncio.run(server.generate_group(policy, PROMPT, decoding, "r", n))
 
@@ -110,7 +110,7 @@ def test_the_server_samples_a_group_with_one_engine_request():
 
 def test_a_packed_request_has_a_packed_answer():
     engine = Engine([done(answer([1, 2], "stop"))])
-    asked = packed(("policy", PROMPT, DECODING, "r", 1))
+    asked = packed(("shared", PROMPT, DECODING, "r", 1))
     (found,) = unpacked(asyncio.run(Server(engine).generate_packed(asked)))
     assert (found.token_ids.tolist(), found.token_ids.dtype, found.finish) == (
         [1, 2],
@@ -214,7 +214,7 @@ def test_a_policy_with_an_adapter_is_answered_with_it():
 
 def test_a_policy_whose_adapter_was_not_sent_is_not_answered_with_the_models_weights():
     engine = Engine([done(answer([1], "stop"))])
-    with pytest.raises(EngineUnavailableError, match=r"policy 'planner' has no adapter .*it has: none"):
+    with pytest.raises(EngineUnavailableError, match=r"policy 'planner' has no weights .*have: shared"):
         generate(Server(engine), policy="planner")
     assert engine.added == []
 
@@ -222,11 +222,20 @@ def test_a_policy_whose_adapter_was_not_sent_is_not_answered_with_the_models_wei
 def test_the_shared_policy_may_be_an_adapter_too():
     engine = Engine([done(answer([1], "stop"))])
     server = Server(engine)
-    server._own_adapters = frozenset({"policy"})
-    with pytest.raises(EngineUnavailableError, match=r"policy 'policy' has no adapter"):
+    server._answered = frozenset()
+    with pytest.raises(EngineUnavailableError, match=r"policy 'shared' has no weights .*have: none"):
         generate(server)
-    asyncio.run(server.set_adapter("policy", "/adapters/policy", 4))
+    asyncio.run(server.set_adapter("shared", "/adapters/shared", 4))
     assert generate(server)[0].version == 4
+
+
+def test_the_engine_of_one_of_several_models_answers_for_its_own_policy_alone():
+    engine = Engine([done(answer([1], "stop"))])
+    server = Server(engine)
+    server._answered = frozenset({"planner"})
+    assert generate(server, policy="planner")[0].version == 6
+    with pytest.raises(EngineUnavailableError, match=r"policy 'solver' has no weights .*have: planner"):
+        generate(server, policy="solver")
 
 
 def test_an_adapter_travels_as_files_and_takes_the_place_of_the_former(tmp_path, monkeypatch):

@@ -73,10 +73,10 @@ def test_sender_and_receiver_meet(environment, tmp_path, monkeypatch):
 
     monkeypatch.setattr(base, "_ROLLOUT_REGISTRY", dict(base._ROLLOUT_REGISTRY))
     environment[FOLDER_VARIABLE] = str(tmp_path / "sockets")
-    monkeypatch.setattr(ServerAdapter, "__init__", lambda self: setattr(self, "zmq_handle", VERL_NAME))
+    monkeypatch.setattr(ServerAdapter, "__init__", lambda self, **_: setattr(self, "zmq_handle", VERL_NAME))
     monkeypatch.setattr(vLLMColocateWorkerExtension, "_get_zmq_handle", lambda self: VERL_NAME)
     use_own_sockets()
-    sender = get_rollout_class("vllm", "async")()
+    sender = get_rollout_class("vllm", "async")(config={})
     module, _, name = weight_sockets.EXTENSION.rpartition(".")
     extension = getattr(__import__(module, fromlist=[name]), name)
     receiver = object.__new__(type("Worker", (extension,), {"__new__": object.__new__}))

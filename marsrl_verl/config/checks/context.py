@@ -98,11 +98,7 @@ class Context:
 
     def model_folder(self) -> Path | None:
         """The local folder of the model, also of a downloaded hub model; None when it is not here."""
-        path = str(self.get("actor_rollout_ref.model.path") or "")
-        folder = Path(path).expanduser()
-        if folder.is_dir():
-            return folder
-        return hf_folder.hub_snapshot(path) if hf_folder.is_hub_id(path) else None
+        return hf_folder.local_folder(str(self.get("actor_rollout_ref.model.path") or ""))
 
     def read_model_config(self) -> dict[str, Any] | None:
         """The model's `config.json` with the configured overrides; None where it is not here.

@@ -9,6 +9,7 @@ from marsrl_verl.config import hf_folder
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.memory import GIB, MemoryEstimate, estimate_memory
 from marsrl_verl.config.model_shapes import PUBLISHED, ModelShape, shape_from_config
+from marsrl_verl.config.models import models, several_models
 from marsrl_verl.config.ray_cluster import joins_cluster
 from marsrl_verl.settings.issues import ConfigIssue
 
@@ -18,25 +19,34 @@ _SHARE = f"{_ROLLOUT}.gpu_memory_utilization"
 _CPU_CACHE = "ray_kwargs.ray_init.runtime_env.env_vars.VLLM_CPU_KVCACHE_SPACE"
 
 
-def model_shape(ctx: Context) -> ModelShape | None:
-    """Sizes of the model: from its folder, or from the table of the presets."""
-    folder = ctx.model_folder()
+def model_shapes(ctx: Context) -> list[ModelShape]:
+    """Sizes of the models that are trained, in the order of their policies; none where one is not known."""
+    rollout = ctx.config.actor_rollout_ref.rollout
+    paths = models(rollout).values() if several_models(rollout) else [ctx.get("actor_rollout_ref.model.path")]
+    found = [_shape(str(path)) for path in paths]
+    known = [shape for shape in found if shape is not None]
+    return known if len(known) == len(found) else []
+
+
+def _shape(path: str) -> ModelShape | None:
+    """Sizes of a model: from its folder, or from the table of the presets."""
+    folder = hf_folder.local_folder(path)
     if folder is not None and (folder / "config.json").is_file():
         return shape_from_config(hf_folder.read_config(folder))
-    known = PUBLISHED.get(str(ctx.get("actor_rollout_ref.model.path")))
+    known = PUBLISHED.get(path)
     return shape_from_config(known) if known is not None else None
 
 
 def check_memory(ctx: Context) -> Iterator[ConfigIssue]:
     """GPUs, the engine's cache and main memory of a node, for a model of known size."""
-    shape = None if ctx.prepares_data else model_shape(ctx)
-    if shape is None:
+    shapes = [] if ctx.prepares_data else model_shapes(ctx)
+    if not shapes:
         return
-    found = estimate_memory(ctx.config, shape)
+    found = estimate_memory(ctx.config, *shapes)
     if found.longest_sequences < 1.0:
         what = (
-            f"Beside its weights, {_gib(found.engine_weights)}, the engine holds {found.kv_tokens:,} tokens, "
-            f"and one sequence may have {ctx.get(f'{_ROLLOUT}.max_model_len'):,}."
+            f"Beside the weights, {_gib(found.engine_weights)}, the engine{_beside(len(shapes))} holds "
+            f"{found.kv_tokens:,} tokens, and one sequence may have {ctx.get(f'{_ROLLOUT}.max_model_len'):,}."
         )
         fix = (
             f"Spread the engine over more GPUs ({_ROLLOUT}.tensor_model_parallel_size), or give it more "
@@ -46,7 +56,7 @@ def check_memory(ctx: Context) -> Iterator[ConfigIssue]:
             fix = "Set it to more GiB, or limit prompts and responses."
         yield ctx.issue(_CPU_CACHE if ctx.on_cpu else _SHARE, what, fix)
     if not ctx.on_cpu:
-        yield from _check_gpu(ctx, found)
+        yield from _check_gpu(ctx, found, len(shapes))
     limit, loading = ctx.get(_HOST), found.host_loading >= found.host_waiting
     if limit is None and not ctx.dry_run and not joins_cluster(ctx.config):
         limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB
@@ -61,7 +71,11 @@ def check_memory(ctx: Context) -> Iterator[ConfigIssue]:
         yield ctx.issue(_HOST, what, f"Use {fix}.")
 
 
-def _check_gpu(ctx: Context, found: MemoryEstimate) -> Iterator[ConfigIssue]:
+def _beside(count: int) -> str:
+    return f" of one of {count} models" if count > 1 else ""
+
+
+def _check_gpu(ctx: Context, found: MemoryEstimate, count: int) -> Iterator[ConfigIssue]:
     peak, training = max(found.training, found.decoding), found.training >= found.decoding
     if peak <= float(ctx.get(_GPU)) * GIB:
         return
@@ -86,6 +100,7 @@ def _check_gpu(ctx: Context, found: MemoryEstimate) -> Iterator[ConfigIssue]:
         ),
         "use_no_sync_for_gradient_accumulation=false": found.accumulated > 0,
         "actor_rollout_ref.actor.fsdp_config.offload_policy=true": not found.trainer_on_host,
+        "adapters on one model (policies=lora_per_role)": count > 1,
     }
     out = "; or ".join(way for way, helps in ways.items() if helps) or f"a lower {_SHARE}"
     yield ctx.issue(_GPU, what, f"Use more GPUs, or {out}. GPUs with more memory: set {_GPU}.")

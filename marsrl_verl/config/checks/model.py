@@ -28,21 +28,29 @@ def check_model_folder(ctx: Context) -> Iterator[ConfigIssue]:
     if not path:
         fix = f"Set {_KEY}=folder, or a hub id organisation/name."
         yield ConfigIssue(_KEY, "No model is named.", fix, path)
-    elif "://" in path:
+        return
+    yield from check_weights(ctx, _KEY, path)
+    if folder.is_dir() and not hf_folder.is_hub_id(path):
+        yield from _check_tokenizer(ctx, folder)
+
+
+def check_weights(ctx: Context, key: str, path: str) -> Iterator[ConfigIssue]:
+    """The folder with configuration and weights that a key names, or a hub id."""
+    folder = Path(path).expanduser()
+    if "://" in path:
         ctx.notes.append(f"{path} lies on another file system: not looked at.")
     elif hf_folder.is_hub_id(path):
-        yield from _check_hub(ctx, path)
+        yield from _check_hub(ctx, key, path)
     elif not folder.is_dir():
         fix = "Give a model's folder, or a hub id organisation/name."
-        yield ctx.issue(_KEY, "There is no such folder.", fix)
+        yield ctx.issue(key, "There is no such folder.", fix)
     else:
         if not (folder / "config.json").is_file():
             fix = "Give a folder in Hugging Face's layout."
-            yield ctx.issue(_KEY, "The folder has no config.json.", fix)
+            yield ctx.issue(key, "The folder has no config.json.", fix)
         if not hf_folder.has_weights(folder):
             what = "The folder has no weights (*.safetensors)."
-            yield ctx.issue(_KEY, what, "Save the model's weights into it.")
-        yield from _check_tokenizer(ctx, folder)
+            yield ctx.issue(key, what, "Save the model's weights into it.")
 
 
 def _check_tokenizer(ctx: Context, folder: Path) -> Iterator[ConfigIssue]:
@@ -56,13 +64,13 @@ def _check_tokenizer(ctx: Context, folder: Path) -> Iterator[ConfigIssue]:
         yield ConfigIssue(key, what, f"Use a chat model, or set {_TEMPLATE}.", place)
 
 
-def _check_hub(ctx: Context, hub_id: str) -> Iterator[ConfigIssue]:
+def _check_hub(ctx: Context, key: str, hub_id: str) -> Iterator[ConfigIssue]:
     if hf_folder.hub_snapshot(hub_id) is not None:
         return
     offline = os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on")
     if offline and not ctx.dry_run:
         what = "The model is not in the local cache, and HF_HUB_OFFLINE forbids downloading it."
-        yield ctx.issue(_KEY, what, f"Download it first, or set {_KEY} to its folder.")
+        yield ctx.issue(key, what, f"Download it first, or set {key} to its folder.")
         return
     ctx.notes.append(
         f"{hub_id} is not here yet: its files are downloaded when the run starts, not checked now."

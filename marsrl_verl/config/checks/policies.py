@@ -69,11 +69,6 @@ _EMBEDDINGS = ("embed_tokens", "lm_head")
 def check_adapters(ctx: Context) -> Iterator[ConfigIssue]:
     """LoRA adapters, and what does not go with them."""
     settings, rank = ctx.settings, int(ctx.get(_RANK) or 0)
-    for name, policy in settings.policies.items():
-        if policy.kind is PolicyKind.MODEL:
-            what = "The trainer has one group of workers, which holds one model."
-            fix = "Set it to lora: adapters on one model are trained in one run."
-            yield ctx.issue(f"{_NODE}.{name}.kind", what, fix)
     if rank <= 0:
         wanted = [name for name, one in settings.policies.items() if one.kind is PolicyKind.LORA]
         if wanted or settings.default_policy is DefaultPolicy.LORA_PER_ROLE:

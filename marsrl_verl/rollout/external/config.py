@@ -58,8 +58,17 @@ class AnswerFileConfig(Settings):
     `question`. null: by question."""
 
 
+class ModelConfig(Settings):
+    """A model of its own, beside those of other policies."""
+
+    path: str | None = None
+    """Folder or hub id of the model as which it begins; null: `actor_rollout_ref.model.path`. Prompts of all
+    roles are written by that one's tokenizer, so it must have the same tokens. All other settings of
+    `actor_rollout_ref` are those of all models."""
+
+
 def _needs(kind: PolicyKind) -> Needs:
-    return Needs("kind", kind, f"set kind to {kind}: a policy has one source of answers")
+    return Needs("kind", kind, f"set kind to {kind}: a policy is of one kind")
 
 
 class PolicyConfig(Settings):
@@ -70,11 +79,13 @@ class PolicyConfig(Settings):
     kind: PolicyKind
     """`endpoint`: a frozen model behind an endpoint. `jsonl`: answers from a file. `lora`: a LoRA adapter of
     its own on the model, shaped by `actor_rollout_ref.model.lora_rank`, `lora_alpha`, `target_modules`.
-    `model`: a second model, which can't be trained yet."""
+    `model`: a model of its own, all weights of which are trained."""
     endpoint: EndpointConfig = only_with(_needs(PolicyKind.ENDPOINT), EndpointConfig)
     """Settings of kind `endpoint`."""
     jsonl: AnswerFileConfig = only_with(_needs(PolicyKind.JSONL), AnswerFileConfig)
     """Settings of kind `jsonl`."""
+    model: ModelConfig = only_with(_needs(PolicyKind.MODEL), ModelConfig)
+    """Settings of kind `model`."""
 
     @property
     def source(self) -> str:

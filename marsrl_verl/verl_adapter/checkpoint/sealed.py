@@ -31,7 +31,7 @@ from marsrl_verl.reporting.files import free_name, write_atomic, write_bytes_ato
 from marsrl_verl.reporting.seal import SEAL_NAME, STATE_NAME, CheckpointError, Facts, newest_sealed
 
 TRACKER_NAME = "latest_checkpointed_iteration.txt"
-STATE_VERSION = 5
+STATE_VERSION = 6
 SET_ASIDE = "replaced"
 """Folder beside the checkpoints; `auto` never looks into it."""
 _THREADS = 8

@@ -13,6 +13,7 @@ from verl.utils import tensordict_utils as tu
 from verl.workers.engine_workers import ActorRolloutRefWorker, TrainingWorker
 
 from marsrl_verl.config.adapters import adapters
+from marsrl_verl.config.models import models, part_of, several_models
 from marsrl_verl.config.pools import own_pool_gpus
 from marsrl_verl.verl_adapter.checkpoint import resumed_optimizer
 from marsrl_verl.verl_adapter.checkpoint import sealed as checkpoint
@@ -55,20 +56,49 @@ class MarsRLTrainingWorker(TrainingWorker):
             resumed_optimizer.apply(its_settings, *one)
 
 
-class MarsRLActorRolloutRefWorker(ActorRolloutRefWorker):
-    """verl's hybrid actor, rollout and reference worker built from `MarsRLTrainingWorker`s.
+class ModelWorker(ActorRolloutRefWorker):
+    """verl's hybrid worker of `MarsRLTrainingWorker`s, with a loss that counts rows over all ranks."""
+
+    actor_worker_cls = MarsRLTrainingWorker
+    ref_worker_cls = MarsRLTrainingWorker
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def init_model(self) -> None:
+        """As upstream; the loss is the method's, too."""
+        super().init_model()
+        if self.actor is not None:
+            self.actor.set_loss_fn(functools.partial(update_loss, self.actor.loss_fn))
+
+
+class MarsRLActorRolloutRefWorker(ModelWorker):
+    """The worker of a rank, with the models of all policies: an adapter for each on one, or several.
+
+    Several models are as many of verl's workers in this process, each with its optimizer, its schedule and,
+    unless another begins as the same model, its reference. What verl offloads of a model waits in main memory
+    until its next call; so one at a time has the GPU.
 
     Upstream behaviour: each call brings all of its rows with every column that verl reads, padded, and
     outputs go back with a value for each token of the prompt too.
     """
 
-    actor_worker_cls = MarsRLTrainingWorker
-    ref_worker_cls = MarsRLTrainingWorker
-
     def __init__(self, config: DictConfig, role: str, **kwargs: Any) -> None:
         use_own_sockets()
-        super().__init__(config, role, **kwargs)
+        paths = models(config.rollout) if several_models(config.rollout) else {}
+        parts = {policy: part_of(config, policy) for policy in paths}
+        super().__init__(next(iter(parts.values()), config), role, **kwargs)
         self._held = HeldRows()
+        self._models: dict[str, ModelWorker] = {}
+        """By policy, where there are several; this worker is the first."""
+        self._references: dict[str, ModelWorker] = {}
+        """By policy, whose reference model is the one that it began as."""
+        begun: dict[str, ModelWorker] = {}
+        for policy, part in parts.items():
+            path, worker = paths[policy], self
+            if self._models:
+                without = role.replace("_ref", "") if path in begun else role
+                worker = ModelWorker(part, without, **kwargs)
+            self._models[policy] = worker
+            self._references[policy] = begun.setdefault(path, worker)
         if own_pool_gpus(config.rollout) > 0:
             # Upstream behaviour: `init_model` of the hybrid role prepares an engine of this process, and
             # asks that the trainer's ranks are a multiple of the engine's.
@@ -76,12 +106,11 @@ class MarsRLActorRolloutRefWorker(ActorRolloutRefWorker):
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def init_model(self) -> None:
-        """As upstream, with an adapter for each policy that has one, and a loss that counts rows over all
-        ranks, and is the method's."""
+        """As upstream, with an adapter for each policy that has one, or a model."""
         AdapterFSDPEngine.adapters = adapters(self.config.rollout)
         super().init_model()
-        if self.actor is not None:
-            self.actor.set_loss_fn(functools.partial(update_loss, self.actor.loss_fn))
+        for worker in list(self._models.values())[1:]:
+            worker.init_model()
 
     @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))
     def hold_rows(self, data: TensorDict) -> TensorDict:
@@ -94,15 +123,15 @@ class MarsRLActorRolloutRefWorker(ActorRolloutRefWorker):
     def compute_log_prob(self, data: TensorDict) -> TensorDict | None:
         """As upstream, of rows that are held or come with the call; response tokens alone."""
         rows = self._held.complete(data)
-        self._select(data)
-        output = super().compute_log_prob(rows)
+        output = ActorRolloutRefWorker.compute_log_prob(self._selected(data), rows)
         return None if output is None else responses_only(output, rows)
 
     @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="ref"))
     def compute_ref_log_prob(self, data: TensorDict) -> TensorDict | None:
         """As upstream, of rows that come with the call; response tokens alone."""
         rows = with_token_columns(data)
-        output = super().compute_ref_log_prob(rows)
+        worker = self._one_of(self._references, str(tu.get(data, POLICY)))
+        output = ActorRolloutRefWorker.compute_ref_log_prob(worker, rows)
         return None if output is None else responses_only(output, rows)
 
     @register(dispatch_mode=make_nd_compute_dataproto_dispatch_fn(mesh_name="actor"))
@@ -110,13 +139,48 @@ class MarsRLActorRolloutRefWorker(ActorRolloutRefWorker):
         """As upstream, of the rows that are held, which are let go of."""
         rows = self._held.complete(data)
         self._held.release(data)
-        self._select(data)
-        return super().update_actor(rows)
+        return ActorRolloutRefWorker.update_actor(self._selected(data), rows)
 
-    def _select(self, data: TensorDict) -> None:
-        """Compute with the weights of the policy whose rows these are."""
-        if self.actor is not None:
-            self.actor.engine.select_adapter(str(tu.get(data, POLICY)))
+    def _selected(self, data: TensorDict) -> ModelWorker:
+        """The worker whose model has the weights of the policy whose rows these are, ready to compute with
+        them."""
+        policy = str(tu.get(data, POLICY))
+        worker = self._one_of(self._models, policy)
+        if worker.actor is not None:
+            worker.actor.engine.select_adapter(policy)
+        return worker
+
+    def _one_of(self, workers: dict[str, ModelWorker], policy: str) -> ModelWorker:
+        if not workers:
+            return self  # all weights are one policy's, or adapters' on one model
+        if policy not in workers:
+            raise ValueError(f"policy {policy!r} has no model here, those that do: {', '.join(workers)}")
+        return workers[policy]
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL, blocking=False)
+    async def update_weights(
+        self, global_steps: int | None = None, mode: str = "auto", policy: str | None = None
+    ) -> Any:
+        """As upstream; of several models, that of a policy to the engines that are its own."""
+        worker = self if policy is None else self._one_of(self._models, policy)
+        return await ActorRolloutRefWorker.update_weights(worker, global_steps, mode)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def save_checkpoint(self, local_path: str, *args: Any, **kwargs: Any) -> None:
+        """As upstream; each of several models in a folder of its policy's name."""
+        for folder, worker in self._places(local_path):
+            ActorRolloutRefWorker.save_checkpoint(worker, folder, *args, **kwargs)
+
+    @register(dispatch_mode=Dispatch.ONE_TO_ALL)
+    def load_checkpoint(self, local_path: str, *args: Any, **kwargs: Any) -> None:
+        """As upstream, from where `save_checkpoint` writes."""
+        for folder, worker in self._places(local_path):
+            ActorRolloutRefWorker.load_checkpoint(worker, folder, *args, **kwargs)
+
+    def _places(self, local_path: str) -> list[tuple[str, ModelWorker]]:
+        """The folder of each model in that of a checkpoint."""
+        several = [(str(Path(local_path) / policy), worker) for policy, worker in self._models.items()]
+        return several or [(local_path, self)]
 
     @register(dispatch_mode=Dispatch.ONE_TO_ALL)
     def export_adapter(self, policy: str) -> AdapterFiles | None:

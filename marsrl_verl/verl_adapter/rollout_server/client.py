@@ -30,6 +30,24 @@ def unpacked(content: bytes) -> Any:
     return pickle.loads(content)
 
 
+@dataclass
+class PolicyClients:
+    """verl's `LLMServerClient`s by policy, where each has servers of its own."""
+
+    clients: dict[str, Any]
+
+    def of(self, policy: str) -> Any:
+        """The client that reaches a policy's servers.
+
+        Raises:
+            ValueError: no servers have its weights.
+        """
+        if policy not in self.clients:
+            known = ", ".join(sorted(self.clients))
+            raise ValueError(f"no servers have the weights of policy {policy!r}, those that do: {known}")
+        return self.clients[policy]
+
+
 @dataclass(slots=True)
 class ServerClient:
     """Asks verl's load balancer for a server and sends it a whole request (`GenerationClient`).
@@ -38,7 +56,7 @@ class ServerClient:
     """
 
     llm_client: Any
-    """verl's `LLMServerClient`."""
+    """verl's `LLMServerClient`, or `PolicyClients`."""
     synced: int = 0
     """Weight syncs so far, each of which emptied the engines' caches: a session is a new one for the router
     after it. The same for all clients of a round."""
@@ -53,8 +71,11 @@ class ServerClient:
         Raises:
             EngineUnavailableError: the server or its engine is gone.
         """
+        llm_client = self.llm_client
+        if isinstance(llm_client, PolicyClients):
+            llm_client = llm_client.of(policy)
         route = f"{session}@{self.synced}"
-        server_id, server = await self._acquired(route, prompt_ids, n)
+        server_id, server = await _acquired(llm_client, route, prompt_ids, n)
         # A fresh engine id: a resumed run asks a request of the same name again.
         request_id = f"{name}:{uuid.uuid4().hex[:8]}"
         try:
@@ -71,19 +92,21 @@ class ServerClient:
                 raise
             raise EngineUnavailableError(f"vLLM server {server_id} is gone: {reason(error)}") from error
         finally:
-            self.llm_client._release_server(server_id, request_id=route)
+            llm_client._release_server(server_id, request_id=route)
 
-    async def _acquired(self, route: str, prompt_ids: TokenIds, n: int) -> tuple[str, Any]:
-        """A server; one that comes when nobody waits for it any more is given back at once, or the router
-        would take it for busier than it is."""
-        asked = asyncio.ensure_future(self.llm_client._acquire_server(route, prompt_ids=prompt_ids, n=n))
-        try:
-            found: tuple[str, Any] = await asyncio.shield(asked)
-            return found
-        except asyncio.CancelledError:
-            asked.add_done_callback(lambda done: self._give_back(done, route))
-            raise
 
-    def _give_back(self, asked: asyncio.Future[tuple[str, Any]], route: str) -> None:
-        if not asked.cancelled() and asked.exception() is None:
-            self.llm_client._release_server(asked.result()[0], request_id=route)
+async def _acquired(llm_client: Any, route: str, prompt_ids: TokenIds, n: int) -> tuple[str, Any]:
+    """A server; one that comes when nobody waits for it any more is given back at once, or the router would
+    take it for busier than it is."""
+    asked = asyncio.ensure_future(llm_client._acquire_server(route, prompt_ids=prompt_ids, n=n))
+    try:
+        found: tuple[str, Any] = await asyncio.shield(asked)
+        return found
+    except asyncio.CancelledError:
+        asked.add_done_callback(lambda done: _give_back(llm_client, done, route))
+        raise
+
+
+def _give_back(llm_client: Any, asked: asyncio.Future[tuple[str, Any]], route: str) -> None:
+    if not asked.cancelled() and asked.exception() is None:
+        llm_client._release_server(asked.result()[0], request_id=route)

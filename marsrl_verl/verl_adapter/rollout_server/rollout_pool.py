@@ -1,17 +1,28 @@
-"""Where the engines run, on the trainer's GPUs or on their own, and how requests are spread over them."""
+"""Where the engines run, on the trainer's GPUs or on their own, and how requests are spread over them.
+
+Several models have engines of their own, all on the trainer's GPUs, with equal parts of the engine's memory.
+One engine can't hold two models, and to bring in the weights of one in the place of the other's would end all
+requests that are on their way, while programs and pipelined rounds ask several policies at a time.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import copy
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from omegaconf import DictConfig
+from omegaconf import DictConfig, open_dict
 from verl.trainer.ppo import ray_trainer
+from verl.utils.ray_utils import auto_await
 from verl.workers.rollout.llm_server import LLMServerManager
 
+from marsrl_verl.config.models import engine_ranks, models, part_of, several_models
 from marsrl_verl.config.pools import own_pool_gpus
+from marsrl_verl.verl_adapter.rollout_server.client import PolicyClients
 from marsrl_verl.verl_adapter.rollout_server.router import GroupLoadBalancer
+from marsrl_verl.verl_adapter.rollout_server.weight_transfer import first_replica
 
 
 class GroupServerManager(LLMServerManager):
@@ -32,6 +43,44 @@ class OwnPoolServerManager(GroupServerManager):
         super().__init__(config, **kwargs)
 
 
+class ModelServerManager:
+    """A `GroupServerManager` for each of several models.
+
+    Args:
+        managers: by policy.
+    """
+
+    def __init__(self, managers: dict[str, GroupServerManager]) -> None:
+        self._managers = managers
+
+    @classmethod
+    def create(cls, config: DictConfig, worker_group: Any, **_: Any) -> ModelServerManager:
+        """Start all engines, model by model: each sees how much of a GPU's memory is free, and what an engine
+        that starts beside it takes and gives back meanwhile would mislead it. Those that are there sleep."""
+        ranks, managers = engine_ranks(config.actor_rollout_ref.rollout), {}
+        for number, policy in enumerate(models(config.actor_rollout_ref.rollout)):
+            part = copy.deepcopy(config)
+            with open_dict(part):
+                part.actor_rollout_ref = part_of(config.actor_rollout_ref, policy)
+            first = first_replica(number, worker_group.world_size, ranks)
+            managers[policy] = GroupServerManager.create(part, worker_group=worker_group, start_rank=first)
+            _sleep(managers[policy].get_replicas())
+        return cls(managers)
+
+    def get_replicas(self) -> list[Any]:
+        """The engines of all models."""
+        return [replica for manager in self._managers.values() for replica in manager.get_replicas()]
+
+    def get_client(self) -> PolicyClients:
+        """What reaches the engines of each."""
+        return PolicyClients({policy: manager.get_client() for policy, manager in self._managers.items()})
+
+
+@auto_await
+async def _sleep(replicas: Sequence[Any]) -> None:
+    await asyncio.gather(*[replica.sleep() for replica in replicas])
+
+
 @contextmanager
 def engines_placed(config: DictConfig) -> Iterator[None]:
     """Have verl's `init_workers` start the engines where the configuration wants them, with our router.
@@ -40,9 +89,13 @@ def engines_placed(config: DictConfig) -> Iterator[None]:
     then puts the engines into their processes and takes verl's router; the name is replaced while it runs,
     since the rest of that method is what this trainer needs.
     """
-    apart = own_pool_gpus(config.actor_rollout_ref.rollout) > 0
+    rollout = config.actor_rollout_ref.rollout
     original = ray_trainer.LLMServerManager
-    ray_trainer.LLMServerManager = OwnPoolServerManager if apart else GroupServerManager
+    if several_models(rollout):
+        ray_trainer.LLMServerManager = ModelServerManager
+    else:
+        apart = own_pool_gpus(rollout) > 0
+        ray_trainer.LLMServerManager = OwnPoolServerManager if apart else GroupServerManager
     try:
         yield
     finally:

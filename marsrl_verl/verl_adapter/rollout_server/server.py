@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 import ray
-from verl.single_controller.ray import RayClassWithInitArgs
-from verl.workers.rollout.replica import RolloutReplicaRegistry
+from verl.single_controller.ray import RayClassWithInitArgs, RayWorkerGroup
+from verl.workers.rollout.replica import RolloutMode, RolloutReplicaRegistry
 from verl.workers.rollout.vllm_rollout import vllm_async_server
 from verl.workers.rollout.vllm_rollout.utils import VLLM_LORA_INT_ID
 from verl.workers.rollout.vllm_rollout.vllm_async_server import vLLMHttpServer, vLLMReplica
@@ -26,6 +26,7 @@ from vllm.lora.request import LoRARequest
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from marsrl_verl.config.adapters import adapters
+from marsrl_verl.config.models import models
 from marsrl_verl.core.policy import SHARED
 from marsrl_verl.core.sequence import TokenIds
 from marsrl_verl.rollout.generation import Completion, Decoding, EngineUnavailableError
@@ -68,12 +69,15 @@ class MarsRLvLLMServer(vLLMHttpServer):
     """One vLLM engine that answers a prompt `n` times."""
 
     _own_adapters: frozenset[str] = frozenset()
-    """The policies that the model's own weights must not answer for."""
+    """The policies with an adapter."""
+    _answered: frozenset[str] = frozenset({SHARED})
+    """Those that the model's own weights answer for."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         use_own_engine_sockets()
         super().__init__(*args, **kwargs)
         self._own_adapters = frozenset(adapters(self.config))
+        self._answered = frozenset(models(self.config) or ({SHARED} - self._own_adapters))
         self._adapters: dict[str, _Adapter] = {}
         self._next_adapter = _FIRST_ADAPTER
 
@@ -114,8 +118,7 @@ class MarsRLvLLMServer(vLLMHttpServer):
         """Sample `n` completions of one prompt, in one request.
 
         Args:
-            policy: whose weights answer: the model's own (`core.policy.SHARED`), or those of the adapter of
-                this name.
+            policy: whose weights answer: the model's own, or those of the adapter of this name.
             prompt_ids: (P,)
             decoding: how the tokens are drawn.
             request_id: unique among the requests in flight.
@@ -126,8 +129,8 @@ class MarsRLvLLMServer(vLLMHttpServer):
             aborted it they have the tokens that were there.
 
         Raises:
-            EngineUnavailableError: the engine has died, or never got the policy's adapter: the model's own
-                weights must not answer for it.
+            EngineUnavailableError: the engine has died, or has other policies' weights alone: they must not
+                answer for this one.
             ValueError, VLLMValidationError: the engine cannot answer such a request.
         """
         with _dead_engine_named():
@@ -140,11 +143,11 @@ class MarsRLvLLMServer(vLLMHttpServer):
     async def _generate_group(
         self, policy: str, prompt_ids: TokenIds, decoding: Decoding, request_id: str, n: int
     ) -> list[Completion]:
-        if policy not in self._adapters and (policy != SHARED or policy in self._own_adapters):
-            known = ", ".join(sorted(self._adapters)) or "none"
+        if policy not in self._adapters and policy not in self._answered:
+            known = ", ".join(sorted({*self._adapters, *self._answered})) or "none"
             raise EngineUnavailableError(
-                f"policy {policy!r} has no adapter in this engine (it has: {known}); send its weights before "
-                "its first request"
+                f"policy {policy!r} has no weights in this engine (those that have: {known}); send an "
+                "adapter before its first request"
             )
         params = accepted_params(decoding, n, self.engine.model_config)
         if await self._park_until_admitted(request_id) is not None:
@@ -271,6 +274,16 @@ class MarsRLvLLMReplica(vLLMReplica):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.server_class = ray.remote(MarsRLvLLMServer)
+
+    async def init_hybrid(self, worker_group: RayWorkerGroup) -> None:
+        """As upstream, on the GPUs of the workers of its number among the engines of its model.
+
+        Upstream behaviour: all engines have different workers.
+        """
+        here = self.replica_rank % (worker_group.world_size // self.world_size)
+        self.rollout_mode = RolloutMode.HYBRID
+        self.workers = worker_group.workers[self.world_size * here : self.world_size * (here + 1)]
+        await self.launch_servers()
 
     def get_ray_class_with_init_args(self) -> RayClassWithInitArgs:
         """As upstream, with the worker that has sockets of its own."""

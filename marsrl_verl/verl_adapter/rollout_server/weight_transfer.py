@@ -5,23 +5,41 @@ Both sides name the socket by themselves; `weight_sockets` says where it lies an
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from verl.checkpoint_engine.base import CheckpointEngineWorker
 from verl.workers.rollout.vllm_rollout.utils import vLLMColocateWorkerExtension
 from verl.workers.rollout.vllm_rollout.vllm_rollout import ServerAdapter
 
+from marsrl_verl.config.models import engine_ranks, model_number
 from marsrl_verl.verl_adapter.rollout_server.weight_sockets import own_socket, use_own_sockets
 
 
 class OwnSocketAdapter(ServerAdapter):
-    """The sender. Upstream behaviour: the constructor makes the socket's name of the Ray job's number."""
+    """The sender. Upstream behaviour: the constructor makes the socket's name of the Ray job's number, and
+    takes the engine that the rank belongs to for the only one on its GPUs."""
 
     zmq_handle: str
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, *args: Any, config: Any, replica_rank: int = -1, **kwargs: Any) -> None:
+        if replica_rank < 0 and (number := model_number(config)):
+            ranks = engine_ranks(config)
+            first = first_replica(number, int(os.environ["WORLD_SIZE"]), ranks)
+            replica_rank = first + int(os.environ["RANK"]) // ranks
+        super().__init__(*args, config=config, replica_rank=replica_rank, **kwargs)
         self.zmq_handle = own_socket(self.zmq_handle)
+
+
+def first_replica(number: int, world_size: int, ranks: int) -> int:
+    """The number of the first engine of one of several models, all of which have engines on all GPUs.
+
+    Args:
+        number: which of the models.
+        world_size: ranks that train.
+        ranks: of one engine.
+    """
+    return number * (world_size // ranks)
 
 
 class OwnSocketExtension(vLLMColocateWorkerExtension):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import logging
 import time
 from collections.abc import Iterator
@@ -10,6 +11,7 @@ from typing import Any
 
 import ray
 
+from marsrl_verl.config.pools import SHARED_SYNC
 from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.core.policy import PolicyKind, PolicySet
 from marsrl_verl.verl_adapter.checkpoint.sealed_trainer import SealedCheckpointTrainer
@@ -40,7 +42,9 @@ class EngineTrainer(SealedCheckpointTrainer):
     engines: EngineGuard
     policies: PolicySet
     engine_versions: dict[str, int]
-    """By policy, the version of the weights that the engines have; empty while they sleep."""
+    """By policy, the version of the weights that the engines have; asleep, of those that they keep."""
+    engines_sleep = True
+    """Whether they do, where they can (`free_cache_engine`): verl's start ends with it."""
     last_state: dict[str, Any] | None = None
     """What a checkpoint of the last step that has trained holds; None before it."""
     timing: dict[str, float]
@@ -62,7 +66,8 @@ class EngineTrainer(SealedCheckpointTrainer):
         under older ones is dropped."""
         versions = {name: self.policies.version(name) for name in self.policies.trained}
         missing = [name for name, version in versions.items() if self.engine_versions.get(name) != version]
-        if not missing:
+        asleep = self._engines_can_sleep and self.engines_sleep
+        if not missing and not asleep:
             return
         if self.generation.in_flight:
             raise RuntimeError(
@@ -70,24 +75,38 @@ class EngineTrainer(SealedCheckpointTrainer):
                 "from two sets of weights; collect it first"
             )
         with self._timed("update_weights"):
+            if asleep and all(map(self._is_adapter, versions)):
+                # Upstream behaviour: a sync of the model's weights wakes the engines.
+                self.engines.run("waking the engines", self.checkpoint_manager.wake_up_replicas)
             for name in missing:
                 self._send_weights(name, versions[name])
                 self.engine_versions[name] = versions[name]
+            self.engines_sleep = False
             self.async_rollout_manager.forget_routes()
 
     def _send_weights(self, policy: str, version: int) -> None:
         """Have the engines take a policy's weights as they are in the trainer."""
-        if self.policies[policy].kind is not PolicyKind.LORA:
-            self.engines.run("the weight sync", lambda: self.checkpoint_manager.update_weights(version))
-            return
-        if self.config.actor_rollout_ref.rollout.free_cache_engine and not self.engine_versions:
-            # Upstream behaviour: a sync of the model's weights wakes the engines, which sleep at first.
-            self.engines.run("waking the engines", self.checkpoint_manager.wake_up_replicas)
-        self.engines.run("the weight sync", lambda: self._send_adapter(policy, version))
+        if self._is_adapter(policy):
+            send = functools.partial(self._send_adapter, policy, version)
+        elif len(self.policies.trained) > 1:
+            send = functools.partial(self._send_model, policy, version)
+        else:
+            send = functools.partial(self.checkpoint_manager.update_weights, version)
+        self.engines.run("the weight sync", send)
+
+    def _is_adapter(self, policy: str) -> bool:
+        return self.policies[policy].kind is PolicyKind.LORA
 
     def _workers(self, policy: str) -> Any:
-        """The worker group that trains a policy: there is one, with a model or adapters on one."""
+        """The worker group that trains a policy: there is one, with models or adapters on one."""
         return self.actor_rollout_wg
+
+    def _send_model(self, policy: str, version: int) -> None:
+        """To the engines that are the policy's own, from the ranks on their GPUs.
+
+        Upstream behaviour: verl's manager has one model sent to all engines.
+        """
+        ray.get(self._workers(policy).update_weights(global_steps=version, mode=SHARED_SYNC, policy=policy))
 
     def _send_adapter(self, policy: str, version: int) -> None:
         """Through Ray's object store: what the servers read is the PEFT folder that a checkpoint has, too.
@@ -104,11 +123,19 @@ class EngineTrainer(SealedCheckpointTrainer):
         ray.get([server.drop_old_adapters.remote(policy, version) for server in servers])
 
     def _sleep_engine(self) -> None:
-        # With free_cache_engine the engine gives its memory to the trainer and loses its weights;
-        # verl's sleep waits for requests, of which there is none between rounds.
-        if self.config.actor_rollout_ref.rollout.free_cache_engine and self.engine_versions:
+        # With free_cache_engine the engine gives its memory to the trainer; verl's sleep waits for requests,
+        # of which there is none between rounds.
+        if self._engines_can_sleep and not self.engines_sleep:
             self.engines.run("putting the engines to sleep", self.checkpoint_manager.sleep_replicas)
-            self.engine_versions.clear()  # asleep they have no weights
+            self.engines_sleep = True
+            # Upstream behaviour: an engine with adapters sleeps at vLLM's level 1. There the model waits in
+            # main memory, and so does the room for adapters, with them in it. Others lose their weights.
+            for name in [name for name in self.engine_versions if not self._is_adapter(name)]:
+                del self.engine_versions[name]
+
+    @property
+    def _engines_can_sleep(self) -> bool:
+        return bool(self.config.actor_rollout_ref.rollout.free_cache_engine)
 
     # --- the end of a run that was not finished -----------------------------------------------------
 
@@ -151,7 +178,7 @@ class EngineTrainer(SealedCheckpointTrainer):
 
     def _drop_round(self) -> None:
         self.checkpoint_manager.abort_replicas(reject_request=True)
-        if self.config.actor_rollout_ref.rollout.free_cache_engine and self.engine_versions:
+        if self._engines_can_sleep and not self.engines_sleep:
             self.checkpoint_manager.sleep_replicas()
 
     def kill_workers(self) -> None:

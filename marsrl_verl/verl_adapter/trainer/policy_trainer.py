@@ -16,7 +16,7 @@ from verl.utils.py_functional import rename_dict
 from marsrl_verl.config.batching import optimizer_updates
 from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.core.method import LossSpec, Method, Probe, StepView
-from marsrl_verl.core.policy import PolicyKind, PolicySet
+from marsrl_verl.core.policy import PolicySet
 from marsrl_verl.core.rows import (
     ADVANTAGES,
     ENTROPIES,
@@ -59,12 +59,7 @@ class PolicyTrainer(EngineTrainer):
     """What rewards lose for KL; None: nothing."""
 
     def init_workers(self) -> None:
-        """As the engine trainer's, once the method's policy loss is found.
-
-        Raises:
-            ValueError: more than one policy is a model of its own.
-        """
-        require_one_model(self.policies)
+        """As the engine trainer's, once the method's policy loss is found."""
         if (name := self._loss.name) is not None:
             register_loss(name)  # the workers do the same when they need it
         super().init_workers()
@@ -289,21 +284,6 @@ class PolicyTrainer(EngineTrainer):
         metrics = rename_dict(divided_shares(output), "actor/")
         metrics["perf/mfu/actor"] = metrics.pop("actor/mfu")
         return reduce_metrics(metrics)
-
-
-def require_one_model(policies: PolicySet) -> None:
-    """There is one group of workers: it holds one model, or adapters on one.
-
-    Raises:
-        ValueError: there are several policies to train, and not all are adapters.
-    """
-    kinds = {policies[name].kind for name in policies.trained}
-    if len(policies.trained) > 1 and kinds != {PolicyKind.LORA}:
-        raise ValueError(
-            f"the policies {', '.join(policies.trained)} are to be trained, but the trainer has one group of "
-            "workers, which holds the weights of one policy: give all trained roles the same policy, or an "
-            "adapter each (policies=lora_per_role)"
-        )
 
 
 def _update_columns(rows: Rows, loss_columns: tuple[str, ...]) -> dict[str, NDArray[Any]]:

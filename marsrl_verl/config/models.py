@@ -1,0 +1,87 @@
+"""Which policies are models of their own, and what each of them is built from.
+
+Without adapters (`actor_rollout_ref.model.lora_rank` = 0) every policy that is trained has all weights to
+itself. Trainer and engines are told by `actor_rollout_ref.rollout.custom`, verl's place for what it hands on
+as it is.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+
+from marsrl_verl.config.schema import policy_name
+from marsrl_verl.core.policy import PolicyKind
+
+KEY, NUMBER = "models", "model_number"
+_SHARE = "gpu_memory_utilization"
+
+
+def models(rollout: Any) -> dict[str, str]:
+    """Folder or hub id of the model that each policy begins as, sorted by policy; none with adapters.
+
+    Args:
+        rollout: `actor_rollout_ref.rollout`, as verl hands it on.
+    """
+    custom = rollout.get("custom") or {}
+    return {str(name): str(path) for name, path in (custom.get(KEY) or {}).items()}
+
+
+def several_models(rollout: Any) -> bool:
+    """Whether the run trains more than one model: each then has servers of its own."""
+    return len(models(rollout)) > 1
+
+
+def named_models(lora_rank: int, path: str, marsrl: Mapping[str, Any]) -> dict[str, str]:
+    """The policies of a `marsrl` node that are models of their own, with what they begin as.
+
+    Args:
+        lora_rank: above 0 none is.
+        path: `actor_rollout_ref.model.path`, where a policy names no other.
+    """
+    if int(lora_rank) > 0:
+        return {}
+    usual, roles, policies = marsrl["default_policy"], marsrl["roles"], marsrl["policies"]
+    named = {policy_name(role, one.get("policy"), usual) for role, one in roles.items()}
+    found = {}
+    for name in sorted(named):
+        one = policies.get(name, {})
+        if one.get("kind") in (None, PolicyKind.MODEL.value):
+            found[name] = str((one.get("model") or {}).get("path") or path)
+    return found
+
+
+def part_of(actor_rollout_ref: DictConfig, policy: str) -> DictConfig:
+    """verl's node `actor_rollout_ref` as the workers and servers of one of several models have it: its
+    weights, the tokenizer of all, and an equal part of the memory that engines take."""
+    part = copy.deepcopy(actor_rollout_ref)
+    paths = models(part.rollout)
+    OmegaConf.set_struct(part, False)
+    model, rollout = part.model, part.rollout
+    if paths[policy] != model.path:
+        model.tokenizer_path = model.get("tokenizer_path") or model.path
+        model.hf_config_path = None
+        model.path = paths[policy]
+    rollout[_SHARE] = float(rollout[_SHARE]) / len(paths)
+    rollout.custom[KEY] = {policy: paths[policy]}
+    rollout.custom[NUMBER] = list(paths).index(policy)
+    OmegaConf.set_struct(part, True)
+    return part
+
+
+def model_number(rollout: Any) -> int:
+    """Which of several models an engine has (`part_of`); 0 where there is one."""
+    return int((rollout.get("custom") or {}).get(NUMBER) or 0)
+
+
+def engine_ranks(rollout: Any) -> int:
+    """GPUs of one engine.
+
+    Args:
+        rollout: verl's node, or its dataclass.
+    """
+    sizes = (rollout.tensor_model_parallel_size, rollout.data_parallel_size)
+    return int(sizes[0]) * int(sizes[1]) * int(rollout.pipeline_model_parallel_size)

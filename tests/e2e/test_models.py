@@ -1,0 +1,90 @@
+"""Two whole models that take turns, with real trainer and engines: whose weights move, who samples, kills."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from training_runs import REPOSITORY, TrainingRun, checkpoint_log_probs, train, train_and_kill
+
+from marsrl_verl.demo.assets import model_path
+
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
+
+SETTINGS = (
+    "algo=marsrl",
+    "marsrl.algo.name=benchmarks.taking_turns:TakingTurns",
+    "marsrl.policies.judge.kind=model",
+    "marsrl.roles.verifier.policy=judge",
+    "pipeline=sequential",
+    "marsrl.algo.correction_rounds=1",
+    "actor_rollout_ref.actor.optim.lr=0.003",
+)
+POLICIES = {"solver": "shared", "corrector": "shared", "verifier": "judge"}
+STEPS = (1, 2, 3)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> TrainingRun:
+    """Killed after two steps, and resumed for a third."""
+    root = tmp_path_factory.mktemp("models")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(REPOSITORY))
+        train_and_kill(root, "models", 2, *SETTINGS, "trainer.total_training_steps=9")
+        resume = ("marsrl.run.existing=resume", "trainer.total_training_steps=3")
+        return train(root, "models", *SETTINGS, *resume)
+
+
+def weights(run: TrainingRun, step: int, policy: str) -> dict[str, torch.Tensor]:
+    """A policy's weights in the checkpoint of a step; those it began as before the first."""
+    if step == 0:
+        from transformers import AutoModelForCausalLM
+
+        return dict(AutoModelForCausalLM.from_pretrained(model_path(), dtype=torch.float32).state_dict())
+    place = run.folder / f"checkpoints/global_step_{step}/actor/{policy}/model_world_size_1_rank_0.pt"
+    shards: dict[str, Any] = torch.load(place, weights_only=False)
+    return {name: getattr(shard, "_local_tensor", shard) for name, shard in shards.items()}
+
+
+def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(one[name], other[name]) for name in one.keys() & other.keys())
+
+
+def test_a_step_moves_the_model_whose_turn_it_is_and_no_bit_of_the_other(run):
+    for step in STEPS:
+        due = "judge" if step % 2 == 0 else "shared"
+        moved = {
+            name
+            for name in ("judge", "shared")
+            if not same(weights(run, step - 1, name), weights(run, step, name))
+        }
+        assert moved == ({due} if run.metrics()[step]["training/updated"] else set())
+    assert all(run.metrics()[step]["training/updated"] for step in STEPS), "or nothing is seen"
+
+
+def test_every_role_is_answered_by_its_own_model_in_its_newest_version(run):
+    for step in STEPS:
+        newest = {
+            "shared": max((one for one in STEPS if one < step and one % 2), default=0),
+            "judge": max((one for one in STEPS if one < step and one % 2 == 0), default=0),
+        }
+        found = {(row["role"], row["policy"], row["policy_version"]) for row in run.rollouts(step)}
+        assert found == {(role, name, newest[name]) for role, name in POLICIES.items()}
+
+
+def test_engine_and_trainer_agree_before_and_after_each_models_step(run):
+    for step in STEPS:
+        metrics = run.metrics()[step]
+        assert metrics["off_policy/ratio_min"] > 0.99 and metrics["off_policy/ratio_max"] < 1.01
+        assert metrics["off_policy/kl"] < 1e-6
+
+
+def test_a_checkpoint_is_what_sampled_the_next_step(run):
+    """The engine's text has high probability under the model that it says it is of, and the other differs."""
+    rows = [row for row in run.rollouts(3) if row["role"] == "solver"][:4]
+    own, judge = (
+        torch.cat(checkpoint_log_probs(run.folder, 2, rows, policy)) for policy in ("shared", "judge")
+    )
+    assert (own - judge).abs().max() > 0.05
+    assert own.mean() > judge.mean()
