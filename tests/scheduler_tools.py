@@ -20,7 +20,8 @@ from marsrl_verl.core.scheduler import Scheduler, StepResult
 from marsrl_verl.core.sequence import Sequence
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory
 
-SAMPLING = {role: Sampling(10_000, 10_000) for role in ("solver", "verifier", "corrector", "a", "b")}
+ROLES = ("solver", "verifier", "corrector", "meta_thinking", "reasoning", "a", "b")
+SAMPLING = {role: Sampling(10_000, 10_000) for role in ROLES}
 
 
 def problems(count: int, first: int = 0) -> list[Problem]:

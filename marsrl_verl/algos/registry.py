@@ -5,8 +5,8 @@ A package makes a method known with an entry point of group `marsrl_verl.methods
     [project.entry-points."marsrl_verl.methods"]
     mine = "my_package.method:MyMethod"
 
-Our own are the folders of this package whose `__init__` names a class in `METHOD`; they need no installed
-metadata, so a checkout on the path has them too.
+Our own are the folders of this package whose `__init__` names a class in `METHOD`, or several in `METHODS` by
+their names; they need no installed metadata, so a checkout on the path has them too.
 """
 
 from __future__ import annotations
@@ -37,6 +37,7 @@ def installed_methods() -> dict[str, str]:
             package = importlib.import_module(f"{marsrl_verl.algos.__name__}.{module.name}")
             if target := getattr(package, "METHOD", None):
                 found[module.name] = target
+            found |= getattr(package, "METHODS", {})
     return dict(sorted(found.items()))
 
 

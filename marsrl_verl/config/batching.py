@@ -51,8 +51,13 @@ class BatchPlan:
 
     @property
     def trained_rows(self) -> int:
-        """Most responses that enter the loss in a step."""
-        return self._most([stage for stage in self.stages if stage.trained], self.groups)
+        """Most rows of the batch: responses that enter the loss in a step, or sequences of them."""
+        stages = [
+            replace(stage, group_size=stage.group_size * stage.rows_per_response)
+            for stage in self.stages
+            if stage.trained
+        ]
+        return self._most(stages, self.groups)
 
     def _most(self, stages: Sequence[StagePlan], groups: int) -> int:
         """Most responses in so many groups of these stages: those of the largest groups."""

@@ -39,6 +39,9 @@ _VALUES: dict[str, tuple[Any, ...]] = {
     "Qwen/Qwen3-4B-Thinking-2507": ("qwen3", 36, 2560, 32, 8, 128, 9728, 151936, True),
     "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": ("qwen2", 28, 1536, 12, 2, None, 8960, 151936, False),
     "deepseek-ai/DeepSeek-R1-Distill-Qwen-7B": ("qwen2", 28, 3584, 28, 4, None, 18944, 152064, False),
+    "Qwen/Qwen2.5-7B-Instruct": ("qwen2", 28, 3584, 28, 4, None, 18944, 152064, False),
+    "meta-llama/Meta-Llama-3-8B-Instruct": ("llama", 32, 4096, 32, 8, None, 14336, 128256, False),
+    "meta-llama/Llama-3.1-8B-Instruct": ("llama", 32, 4096, 32, 8, None, 14336, 128256, False),
 }  # fmt: skip
 PUBLISHED = {model: dict(zip(_NAMES, values, strict=False)) for model, values in _VALUES.items()}
 """What the `config.json` of the models that our presets name says, for plans made where the model is not."""

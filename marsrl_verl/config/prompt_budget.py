@@ -112,7 +112,8 @@ def plan_prompts(
     budgets = []
     for one in (shape for shape in shapes if shape.role in roles):
         shown = {
-            name: max(responses.get(writer, 0) for writer in writers) for name, writers in one.shown.items()
+            name: one.most_tokens.get(name, max(responses.get(writer, 0) for writer in writers))
+            for name, writers in one.shown.items()
         }
         parts = [f"wording {fixed[one.role]:,}", f"problem {question:,}"]
         budgets.append(

@@ -18,7 +18,7 @@ from marsrl_verl.config.pools import CPU_SYNC, CPU_SYNC_MODULE, GPU_SYNC
 from marsrl_verl.config.schema import chosen_method, first_sampled_role
 from marsrl_verl.core.method import Method
 from marsrl_verl.demo.files import tiny_data, tiny_model
-from marsrl_verl.demo.tool_world.files import tiny_tools_model, tool_world_corpus, tool_world_data
+from marsrl_verl.demo.tool_world.files import tool_world_corpus
 from marsrl_verl.settings.choices import OffPolicyMode, Overlap
 
 
@@ -94,8 +94,6 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "logical_gpus": lambda trainer, rollout_nodes, rollout: int(trainer) + int(rollout_nodes) * int(rollout),
     "tiny_model": tiny_model,
     "tiny_data": tiny_data,
-    "tiny_tools_model": tiny_tools_model,
-    "tool_world_data": tool_world_data,
     "tool_world_corpus": tool_world_corpus,
 }
 

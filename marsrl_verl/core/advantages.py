@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.rows import KL_PENALTIES, RESPONSE_MASK, RowRef, Rows
+from marsrl_verl.core.sequence import TURN
 from marsrl_verl.core.trajectory import Trajectory
 
 
@@ -143,28 +144,43 @@ def token_rewards(rows: Rows) -> NDArray[np.float64]:
 
 
 def discounted_returns(
-    rows: Rows, rewards: NDArray[np.floating], *, gamma: float = 1.0
+    rows: Rows, rewards: NDArray[np.floating], *, gamma: float | NDArray[np.floating] = 1.0
 ) -> NDArray[np.float64]:
-    """(N,) G_t = r_t + gamma * G_{t+1} over a row's tokens with `response_mask` 1; others have none, and the
-    way over them costs no discount.
+    """(N,) G_t = r_t + gamma_t * G_{t+1} over a row's tokens with `response_mask` 1; others have none, and
+    the way over them costs no discount.
 
     Args:
         rows: of the step.
         rewards: (N,) those of tokens with `response_mask` 0 do not count.
-        gamma: the discount.
+        gamma: the discount, the same for all tokens or (N,) each token's of what follows it
+            (`turn_discounts`).
     """
     chosen = np.flatnonzero(rows.columns[RESPONSE_MASK])
     bounds = np.searchsorted(chosen, rows.offsets)
     lengths, ends = np.diff(bounds), bounds[1:]
     values = rewards[chosen].astype(np.float64)
+    discounts = np.broadcast_to(gamma, rows.tokens)[chosen]
     order = np.argsort(-lengths, kind="stable")
     # All rows at once, from their ends: the k-th step is for rows with more than k tokens.
     longer = np.searchsorted(-lengths[order], -np.arange(lengths.max(initial=0)))
     for back, count in enumerate(longer.tolist()[1:], start=1):
         at = ends[order[:count]] - 1 - back
-        values[at] += gamma * values[at + 1]
+        values[at] += discounts[at] * values[at + 1]
     found = np.zeros(rows.tokens, dtype=np.float64)
     found[chosen] = values
+    return found
+
+
+def turn_discounts(rows: Rows, *, token: float = 1.0, turn: float = 1.0) -> NDArray[np.float64]:
+    """(N,) what each token with `response_mask` 1 discounts what follows it by: `turn` where the next such
+    token is of another turn (annotation `turn`), else `token`. A row without turns is one."""
+    found = np.full(rows.tokens, token, dtype=np.float64)
+    for row in range(len(rows)):
+        sequence = rows.sequence(row)
+        if (turns := sequence.annotations.get(TURN)) is not None:
+            chosen = np.flatnonzero(sequence.response_mask)
+            last = chosen[:-1][turns[chosen[:-1]] != turns[chosen[1:]]]
+            found[rows.slice(row)][last] = turn
     return found
 
 
@@ -190,14 +206,17 @@ def whitened(rows: Rows, values: NDArray[np.floating]) -> NDArray[np.float64]:
 
 
 def reinforce_plus_plus(
-    rows: Rows, rewards: NDArray[np.floating] | None = None, *, gamma: float = 1.0
+    rows: Rows,
+    rewards: NDArray[np.floating] | None = None,
+    *,
+    gamma: float | NDArray[np.floating] = 1.0,
 ) -> NDArray[np.float64]:
     """(N,) REINFORCE++ (arXiv 2501.03262): whitened discounted returns, without groups.
 
     Args:
         rows: of the step.
         rewards: (N,) by token; None: `token_rewards`.
-        gamma: the discount.
+        gamma: as in `discounted_returns`.
 
     As verl's `reinforce_plus_plus`, except that the reward stands on the last token that the policy chose
     itself, where verl loses one that stands on a masked token, and that each policy is whitened alone.

@@ -117,6 +117,9 @@ class LossSpec:
     (`core.rows`)."""
     settings: Mapping[str, Plain] = field(default_factory=dict)
     """What else it is told."""
+    clips: bool = False
+    """Whether it clips the importance ratio as verl's usual one does, so that the start warns where that
+    ratio can only be 1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,6 +144,8 @@ class StagePlan:
     """Whether its role enters the loss."""
     group_size: int
     """Responses of a group."""
+    rows_per_response: int = 1
+    """Most sequences of a response that are trained."""
 
     @property
     def samples_per_problem(self) -> int:
@@ -341,6 +346,11 @@ class Method(ABC):
     def pass_ended(self, step: int) -> None:  # noqa: B027  (most methods have no phases)
         """Where `passes` is drained: the data is through, and all of it was trained. `step` is the first one
         of the next pass."""
+
+    def passes_left(self) -> int | None:
+        """Where `passes` is drained: how many follow the one that is under way; 0: training ends with it.
+        None: as many as the limits of the run allow."""
+        return None
 
     @abstractmethod
     def first_requests(self, problem: Problem, step: int) -> list[RolloutRequest]:

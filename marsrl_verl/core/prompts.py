@@ -69,3 +69,5 @@ class PromptShape:
     """The chat without problem and responses."""
     shown: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Responses that it shows: what they are called -> the roles that may have written them."""
+    most_tokens: Mapping[str, int] = field(default_factory=dict)
+    """Most tokens of those that are parts of a response, by what they are called."""

@@ -22,6 +22,8 @@ PLAIN_SCALARS = (str, int, float, bool, bytes, type(None))
 
 TURN = "turn"
 """Annotation: the turn, of a dialogue or between tool calls, in which a token was sampled; -1 for others."""
+LABEL = "label"
+"""Annotation: a number by which a loss tells its shares apart (whose token it is)."""
 TRAINER_LOG_PROBS = "trainer_log_probs"
 """Annotation: log-probabilities under the trainer's weights when it looked at the sequence."""
 RECORDED_LOG_PROBS = "recorded_log_probs"

@@ -6,6 +6,7 @@ They lie in a per-user cache, named by what they are made of, so that a later ve
 from __future__ import annotations
 
 import hashlib
+import importlib
 import os
 import tempfile
 from collections.abc import Callable
@@ -28,24 +29,31 @@ def cache_folder() -> Path:
     return folder
 
 
-def tiny_model() -> str:
-    """The folder of the tiny world's warm-started model and tokenizer."""
+TINY = "tiny"
+"""The usual world; others are sub-packages of `demo`, named like it."""
+
+
+def tiny_model(name: str = TINY) -> str:
+    """The folder of a world's warm-started model and tokenizer (`assets.model_path`)."""
     from marsrl_verl.demo import assets
 
-    return str(assets.model_path())
+    return str(assets.model_path(name))
 
 
-def tiny_data(split: str, count: int) -> str:
+def tiny_data(split: str, count: int, world: str = TINY) -> str:
     """The parquet file with `count` problems of a split (`train`, `held_out`).
 
     The same arguments give the same file; its name holds a fingerprint of the generator's source.
     """
-    from marsrl_verl.demo import problems
+    from marsrl_verl.demo.problems import Split
+
+    package = "marsrl_verl.demo" if world == TINY else f"marsrl_verl.demo.{world}"
+    generator = importlib.import_module(f"{package}.problems")
 
     def write(path: Path) -> None:
-        problems.write_parquet(path, problems.Split(split), count, DATA_SEED)
+        generator.write_parquet(path, Split(split), count, DATA_SEED)
 
-    return made_once(f"tiny-{split}-{count}-{DATA_SEED}", ".parquet", str(problems.__file__), write)
+    return made_once(f"{world}-{split}-{count}-{DATA_SEED}", ".parquet", str(generator.__file__), write)
 
 
 def made_once(name: str, suffix: str, source: str, write: Callable[[Path], None]) -> str:

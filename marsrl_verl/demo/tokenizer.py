@@ -49,14 +49,16 @@ CHAT_TEMPLATE = (
 )
 
 
-def vocabulary() -> dict[str, int]:
-    """Every token with its id."""
-    return {token: index for index, token in enumerate((*SPECIALS, *_CHARACTERS, *_NUMBERS, *_TERMS, *WORDS))}
+def vocabulary(words: Sequence[str] = WORDS) -> dict[str, int]:
+    """Every token with its id; `words` are those of a world's protocol."""
+    return {token: index for index, token in enumerate((*SPECIALS, *_CHARACTERS, *_NUMBERS, *_TERMS, *words))}
 
 
-def build_tokenizer() -> PreTrainedTokenizerFast:
-    """The tokenizer as transformers knows it, chat template included."""
-    return assemble(vocabulary(), f"{alternatives(WORDS)}|{_NUMBER_OR_TERM}", ROLE_MARKERS, CHAT_TEMPLATE)
+def build_tokenizer(words: Sequence[str] = WORDS) -> PreTrainedTokenizerFast:
+    """The tokenizer as transformers knows it, chat template included; `words` as in `vocabulary`."""
+    return assemble(
+        vocabulary(words), f"{alternatives(words)}|{_NUMBER_OR_TERM}", ROLE_MARKERS, CHAT_TEMPLATE
+    )
 
 
 def alternatives(words: Iterable[str]) -> str:

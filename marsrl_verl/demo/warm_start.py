@@ -179,8 +179,8 @@ def train(recipe: Recipe, report_every: int = 20) -> PreTrainedModel:
 def save(
     model: PreTrainedModel, folder: str | Path, tokenizer: PreTrainedTokenizerFast | None = None
 ) -> None:
-    """Write model and tokenizer (the tiny world's where none is given) as a folder that transformers and vLLM
-    load."""
+    """Write model and tokenizer (the tiny world's where none is given) as a folder that transformers and
+    vLLM load."""
     from transformers import GenerationConfig
 
     config = model.config

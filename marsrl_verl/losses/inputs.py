@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -54,6 +54,8 @@ class LossCall:
     inputs: LossInputs
     averaged: bool = False
     """Whether `mean_loss` was called in it."""
+    shares: dict[str, tuple[float, float]] = field(default_factory=dict)
+    """What `log_share` was told: how much is counted, and of how much."""
 
 
 _call: ContextVar[LossCall | None] = ContextVar("loss_call", default=None)
@@ -84,6 +86,18 @@ def _current() -> LossCall:
             "loss_inputs() and mean_loss() are for policy losses, while an update computes them"
         )
     return found
+
+
+def log_share(name: str, counted: torch.Tensor, of: torch.Tensor) -> None:
+    """Log a share as the metric `actor/<name>`: sums over all micro-batches, ranks and updates of a step are
+    divided, so that it does not depend on how the step is cut. Every micro-batch has to name the same ones.
+
+    Args:
+        name: of the metric.
+        counted: any shape; its sum is what counts.
+        of: any shape; its sum is what it is a share of. Where that is 0 in a step, there is no metric.
+    """
+    _current().shares[name] = float(counted.sum()), float(of.sum())
 
 
 def mean_loss(losses: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:

@@ -93,8 +93,13 @@ class RolloutContext(Protocol):
         """The tools of this worker. A program whose class says `calls_tools` may have some."""
         ...
 
-    async def score(self, trajectories: Sequence[Trajectory]) -> list[RewardResult]:
-        """The rewards of ended trajectories of this request."""
+    async def score(self, trajectories: Sequence[Trajectory], role: str | None = None) -> list[RewardResult]:
+        """The rewards of ended trajectories of this request.
+
+        Args:
+            trajectories: what is scored.
+            role: whose reward scores them; None: the request's.
+        """
         ...
 
     def rng(self, *names: str | int) -> np.random.Generator:

@@ -365,6 +365,12 @@ class Conversation:
         """As text, without control tokens."""
         return self._sampler.chat.text(self.turn_ids())
 
+    def turn_final_text(self) -> str:
+        """What others may see of it: what follows its thinking part."""
+        ids = self.input_ids()
+        before = ids[: len(ids) - self.turn_ids().size]
+        return final_text(self.turn_text(), thinking_opened=self._sampler.chat.opens_thinking(before))
+
     def texts(self) -> tuple[str, str]:
         """The whole response as text, and what others may see of it."""
         chat, response = self._sampler.chat, self._response()

@@ -341,13 +341,14 @@ class RequestContext:
             answer = await self._runner.sources[name].answer(self.request, k, messages)
         return answered(f"{self.request.group_id}#{k}", answer, self._runner.chat)
 
-    async def score(self, trajectories: Sequence[Trajectory]) -> list[RewardResult]:
+    async def score(self, trajectories: Sequence[Trajectory], role: str | None = None) -> list[RewardResult]:
         """See `RolloutContext`."""
         if not trajectories:
             return []
+        request = self.request if role is None else replace(self.request, role=role)
         with self._asking():
             try:
-                return await self._runner.score(self.request, trajectories)
+                return await self._runner.score(request, trajectories)
             except Exception as error:
                 self.score_error = error
                 raise

@@ -38,6 +38,17 @@ class LossMean(Choice):
     """Over sequences, of the mean over a sequence's turns, of the mean over a turn's tokens."""
 
 
+class TurnRatio(Choice):
+    """Whose importance ratio a token has in a policy loss over turns."""
+
+    ARITHMETIC = "arithmetic"
+    """Its turn's: the mean of the tokens' ratios."""
+    GEOMETRIC = "geometric"
+    """Its turn's: the exponential of the mean of the tokens' log-ratios."""
+    TOKEN = "token"
+    """Its own."""
+
+
 class Overlap(Choice):
     """Whether generation and training take turns."""
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from small_files import make_data
 
 pytestmark = pytest.mark.slow
 
@@ -17,6 +18,9 @@ EXAMPLES = Path(__file__).parents[2] / "examples"
 HUB_IDS = {
     "qwen2_5_7b": "Qwen/Qwen2.5-7B-Instruct",
     "qwen3_8b": "Qwen/Qwen3-8B",
+    "llama3_8b": "meta-llama/Meta-Llama-3-8B-Instruct",
+    "llama3_1_8b": "meta-llama/Llama-3.1-8B-Instruct",
+    "qwen2_5_7b": "Qwen/Qwen2.5-7B-Instruct",
     "30b": "Qwen/Qwen3-30B-A3B-Thinking-2507",
     "evaluation": "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B",
     "1_5b": "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B",
@@ -34,6 +38,12 @@ with open(os.environ["CALLS"], "a") as file:
 def training_arguments(call: list[str]) -> list[str]:
     """What follows `python -m recipe.marsrl.main_marsrl`."""
     return call[call.index("recipe.marsrl.main_marsrl") + 1 :]
+
+
+@pytest.fixture(scope="session")
+def data(tmp_path_factory) -> Path:
+    """A data file with as many problems as the largest published step."""
+    return make_data(tmp_path_factory.mktemp("data") / "problems.jsonl", ["2"] * 1024)
 
 
 @pytest.fixture

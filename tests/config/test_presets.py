@@ -33,6 +33,9 @@ PAIRS = [
 ]
 HUB_IDS = {
     "custom": "our-lab/our-model",
+    "llama3_8b_instruct": "meta-llama/Meta-Llama-3-8B-Instruct",
+    "llama3_1_8b_instruct": "meta-llama/Llama-3.1-8B-Instruct",
+    "qwen2_5_7b_instruct": "Qwen/Qwen2.5-7B-Instruct",
     "qwen3_30b_a3b_thinking_2507": "Qwen/Qwen3-30B-A3B-Thinking-2507",
     "qwen3_4b_thinking_2507": "Qwen/Qwen3-4B-Thinking-2507",
     "r1_distill_qwen_1_5b": "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B",

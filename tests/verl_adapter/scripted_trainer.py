@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ import numpy as np
 import torch
 from marsrl_script import ScriptedEngine, SkillModel
 from omegaconf import OmegaConf
+from scripted_engine import Script
 from tensordict import TensorDict
 from torchdata.stateful_dataloader import StatefulDataLoader
 from torchdata.stateful_dataloader.sampler import RandomSampler
@@ -22,6 +24,7 @@ from verl.utils import tensordict_utils as tu
 from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.algos.marsrl.prompts import MathPrompts
 from marsrl_verl.config.schema import read_settings
+from marsrl_verl.core.method import Method
 from marsrl_verl.core.policy import Policy, PolicySet
 from marsrl_verl.core.request import Sampling
 from marsrl_verl.verl_adapter import stop_signals
@@ -138,10 +141,11 @@ class BackgroundEngine(ScriptedEngine):
     Args:
         weights: the trainer's, which every sync copies.
         policies: which policy answers for a role.
+        script: what is answered; None: MarsRL's roles.
     """
 
-    def __init__(self, weights: Weights, policies: PolicySet, **kwargs) -> None:
-        super().__init__(SkillModel(seed=5), policies=policies, **kwargs)
+    def __init__(self, weights: Weights, policies: PolicySet, script: Script | None = None, **kwargs) -> None:
+        super().__init__(script or SkillModel(seed=5), policies=policies, **kwargs)
         self.weights = weights
         self.received: list[tuple[str, int, int]] = []
         """Of every sync: the policy and version that the trainer names, and the updates in the weights."""
@@ -230,7 +234,9 @@ class ScriptedTrainer(RayMarsRLTrainer):
         resume_from: as trainer.resume_from_path; None: the newest checkpoint.
         engine_seed: the order in which outputs come back; None: that of the requests.
         policies: whose weights answer for a role; None: one for all.
-        method: None: MarsRL.
+        method: made with MarsRL's arguments.
+        script: of the engine; None: MarsRL's roles.
+        roles: who is asked.
         segments: whether responses take several rounds.
         sleeps: whether the engine gives up its memory and weights between rounds.
     """
@@ -249,7 +255,9 @@ class ScriptedTrainer(RayMarsRLTrainer):
         segments: bool = False,
         sleeps: bool = False,
         policies: PolicySet | None = None,
-        method: type[MarsRL] = MarsRL,
+        method: Callable[..., Method] = MarsRL,
+        script: Script | None = None,
+        roles: tuple[str, ...] = ("solver", "verifier", "corrector"),
         **settings,
     ) -> None:
         self.folder = folder
@@ -266,9 +274,7 @@ class ScriptedTrainer(RayMarsRLTrainer):
         self.settings.run.max_generated_tokens = limit
         self.overlaps = self.settings.pipeline.overlap == "one_step"
         size = SEGMENT_TOKENS if segments else None
-        self.sampling = {
-            role: Sampling(200, 10_000, segment_tokens=size) for role in ("solver", "verifier", "corrector")
-        }
+        self.sampling = {role: Sampling(200, 10_000, segment_tokens=size) for role in roles}
         self.policies = policies or PolicySet((Policy(),))
         self.method = method(MathPrompts(), seed=1, group_size=4)
         self.scheduler = build_scheduler(self.settings, self.method)
@@ -286,7 +292,7 @@ class ScriptedTrainer(RayMarsRLTrainer):
         self.workers = {name: Workers(self, name) for name in self.policies.trained}
         self.updated: list[dict] = []
         """What the workers were sent to train."""
-        self.async_rollout_manager = BackgroundEngine(self.weights, self.policies, seed=engine_seed)
+        self.async_rollout_manager = BackgroundEngine(self.weights, self.policies, script, seed=engine_seed)
         self.checkpoint_manager = self.async_rollout_manager
         self.engines = EngineGuard(EngineWatch((), 60.0), Limits(60.0, 60.0, 60.0))
         self.use_critic = self.use_reference_policy = False

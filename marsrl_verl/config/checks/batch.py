@@ -46,7 +46,7 @@ def check_updates(ctx: Context) -> Iterator[ConfigIssue]:
     if pipeline.samples_per_update is None:
         if pipeline.updates_per_step > plan.trained_groups:
             what = (
-                f"A step trains at most {plan.trained_groups} groups ({plan.trained_rows} responses), fewer "
+                f"A step trains at most {plan.trained_groups} groups ({plan.trained_rows} rows), fewer "
                 "than one per update."
             )
             yield ctx.issue(updates, what, "Lower it, or raise data.train_batch_size.")

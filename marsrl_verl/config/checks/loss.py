@@ -114,14 +114,19 @@ def check_clip(ctx: Context) -> Iterator[ConfigIssue]:
     # In sequential mode all of a step's tokens are of the weights that record their log-probabilities.
     stale = mode is OffPolicyMode.RECORDED and pipeline.mode is not Mode.SEQUENTIAL
     own_ratio = mode is OffPolicyMode.SAIS or stale
-    own_loss = ctx.method.loss(ctx.settings.algo).name is not None or actor.policy_loss.loss_mode != "vanilla"
-    if several or int(actor.ppo_epochs) > 1 or own_ratio or own_loss:
+    if several or int(actor.ppo_epochs) > 1 or own_ratio:
         return
     what = "With one update per step the importance ratio is exactly 1, so nothing is ever clipped."
-    fix = (
-        "Leave it out, or raise marsrl.pipeline.updates_per_step (or set samples_per_update) or "
+    otherwise = (
+        "raise marsrl.pipeline.updates_per_step (or set samples_per_update) or "
         "actor_rollout_ref.actor.ppo_epochs, or set marsrl.off_policy.mode=sais."
     )
+    spec = ctx.method.loss(ctx.settings.algo)
+    if spec.name is not None or actor.policy_loss.loss_mode != "vanilla":
+        if spec.clips:  # what its settings do beside the clip is its own matter
+            ctx.warnings.append(f"{what} For a clip that can act, {otherwise}")
+        return
+    fix = f"Leave it out, or {otherwise}"
     for key in changed(ctx, _ACTOR, _CLIPS):
         if ctx.get(key) != ctx.method.preset_clips.get(key.rpartition(".")[2]):
             yield ctx.issue(key, what, fix)

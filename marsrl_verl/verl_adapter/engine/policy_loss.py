@@ -6,14 +6,16 @@ from __future__ import annotations
 import dataclasses
 import functools
 import importlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
+import numpy as np
 import torch
 from tensordict import TensorDict
 from verl.trainer.ppo import core_algos
 from verl.utils import tensordict_utils as tu
+from verl.utils.metric import AggregationType, Metric
 from verl.utils.torch_functional import masked_sum
 from verl.workers.utils import losses as verl_losses
 
@@ -71,9 +73,37 @@ def update_loss(
         loss = _with_policy_loss(loss, spec.name)
     with giving(inputs) as call:
         if mean is None:
-            return loss(model_output=model_output, data=data, dp_group=dp_group)
-        with _averaged_over_turns(torch.nested.to_padded_tensor(data[RESPONSE_MASK], 0).bool(), call):
-            return loss(model_output=model_output, data=data, dp_group=dp_group)
+            found, metrics = loss(model_output=model_output, data=data, dp_group=dp_group)
+        else:
+            with _averaged_over_turns(torch.nested.to_padded_tensor(data[RESPONSE_MASK], 0).bool(), call):
+                found, metrics = loss(model_output=model_output, data=data, dp_group=dp_group)
+    return found, metrics | _sums(call)
+
+
+_SHARE, _OF = "share/", "/of"
+"""Begins the names of what `divided_shares` divides, and ends the divisor's."""
+
+
+def _sums(call: LossCall) -> dict[str, Metric]:
+    """What the policy loss logged as shares, to be added up over micro-batches; ranks are averaged."""
+    found = {}
+    for name, (counted, of) in call.shares.items():
+        found[f"{_SHARE}{name}"] = Metric(AggregationType.SUM, counted)
+        found[f"{_SHARE}{name}{_OF}"] = Metric(AggregationType.SUM, of)
+    return found
+
+
+def divided_shares(metrics: Mapping[str, Any]) -> dict[str, Any]:
+    """A worker's metrics of its updates, with shares in place of what they are made of.
+
+    Args:
+        metrics: by name, one value of each update.
+    """
+    found = {name: value for name, value in metrics.items() if not name.startswith(_SHARE)}
+    for name in (one.removesuffix(_OF) for one in metrics if one.startswith(_SHARE) and one.endswith(_OF)):
+        if (of := float(np.sum(metrics[f"{name}{_OF}"]))) > 0:
+            found[name.removeprefix(_SHARE)] = float(np.sum(metrics[name])) / of
+    return found
 
 
 def _read(data: TensorDict, spec: LossSpec, mean: str, scale: float | None) -> LossInputs:

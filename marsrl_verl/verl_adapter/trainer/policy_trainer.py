@@ -30,7 +30,13 @@ from marsrl_verl.core.scheduler import Scheduler, StepResult
 from marsrl_verl.core.sequence import RECORDED_ENTROPIES, RECORDED_LOG_PROBS, TURN
 from marsrl_verl.settings.choices import OffPolicyMode
 from marsrl_verl.verl_adapter.engine.batch import BatchLayout, PolicyBatch, StepBatch, arrange
-from marsrl_verl.verl_adapter.engine.policy_loss import COLUMN, MEAN_KEY, SPEC_KEY, register_loss
+from marsrl_verl.verl_adapter.engine.policy_loss import (
+    COLUMN,
+    MEAN_KEY,
+    SPEC_KEY,
+    divided_shares,
+    register_loss,
+)
 from marsrl_verl.verl_adapter.engine.shared_prefix_engine import SHARE_KEY, computed_tokens
 from marsrl_verl.verl_adapter.trainer.engine_trainer import EngineTrainer
 from marsrl_verl.verl_adapter.trainer.loss_inputs import correct_off_policy, entropy_metrics, set_advantages
@@ -261,7 +267,7 @@ class PolicyTrainer(EngineTrainer):
             },
         )
         output = tu.get(self._workers(part.policy).update_actor(data), "metrics")
-        metrics = rename_dict(output, "actor/")
+        metrics = rename_dict(divided_shares(output), "actor/")
         metrics["perf/mfu/actor"] = metrics.pop("actor/mfu")
         return reduce_metrics(metrics)
 

@@ -224,8 +224,10 @@ class RayMarsRLTrainer(PolicyTrainer):
         return self.method.passes is Passes.DRAINED
 
     def _next_pass(self, step: int, wanted: int) -> list[Problem]:
-        """The first problems of the next pass of which the method admits any."""
+        """The first problems of the next pass of which the method admits any; none where no pass is left."""
         for _ in range(MOST_EMPTY_PASSES):
+            if self.method.passes_left() == 0:
+                return []
             self.method.pass_ended(step)
             self.problems.begin_pass()
             if problems := self.problems.take_from_pass(wanted, self.method.admits):
@@ -373,14 +375,20 @@ class RayMarsRLTrainer(PolicyTrainer):
         return bool(self.config.trainer.get("val_only", False))
 
     def _is_last_step(self) -> bool:
-        """Whether no step follows: the limit of steps, of generated tokens or of tool calls is reached.
+        """Whether no step follows: the limit of steps, of generated tokens or of tool calls is reached, or the
+        method's last pass is through.
 
         True to the step that is being taken as soon as its tokens are generated.
         """
         run = self.settings.run
         limits = ((run.max_generated_tokens, self.generated_tokens), (run.max_tool_calls, self.tool_calls))
         enough = any(limit is not None and taken >= limit for limit, taken in limits)
-        return enough or self.global_steps >= self.total_training_steps
+        return enough or self.global_steps >= self.total_training_steps or self._passes_are_over()
+
+    def _passes_are_over(self) -> bool:
+        if not self._drains or self.method.passes_left() != 0 or not self.scheduler.idle():
+            return False
+        return self.scheduler.open_step is None and not self.problems.has_more(self.method.admits)
 
     def close(self) -> None:
         """End the observer's files and the dump threads, also after an error."""

@@ -8,10 +8,9 @@ import asyncio
 import pytest
 
 from marsrl_verl.demo.assets import model_path
-from marsrl_verl.demo.files import DATA_SEED
+from marsrl_verl.demo.files import DATA_SEED, tiny_model
 from marsrl_verl.demo.problems import Split
 from marsrl_verl.demo.tool_world.agent import World, build_toolbox, follow
-from marsrl_verl.demo.tool_world.files import tiny_tools_model
 from marsrl_verl.demo.tool_world.premise import (
     Case,
     Place,
@@ -35,7 +34,7 @@ PROBLEMS = 48
 def shipped():
     from transformers import AutoModelForCausalLM
 
-    return AutoModelForCausalLM.from_pretrained(tiny_tools_model())
+    return AutoModelForCausalLM.from_pretrained(tiny_model("tiny_tools"))
 
 
 @pytest.fixture(scope="module")
@@ -61,9 +60,9 @@ def test_it_is_small_and_has_the_tokenizer_of_its_world():
 
     from transformers import AutoTokenizer
 
-    assert tiny_tools_model() == model_path("tiny_tools")
-    assert sum(path.stat().st_size for path in Path(tiny_tools_model()).iterdir()) <= 2_000_000
-    assert AutoTokenizer.from_pretrained(tiny_tools_model()).get_vocab() == vocabulary()
+    assert tiny_model("tiny_tools") == model_path("tiny_tools")
+    assert sum(path.stat().st_size for path in Path(tiny_model("tiny_tools")).iterdir()) <= 2_000_000
+    assert AutoTokenizer.from_pretrained(tiny_model("tiny_tools")).get_vocab() == vocabulary()
 
 
 def test_results_go_into_what_is_read_as_the_tools_gave_them(shipped, cache):

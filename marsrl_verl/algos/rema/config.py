@@ -1,0 +1,134 @@
+"""The settings of the dialogue, `marsrl.algo` with `name: rema`, and the rules between them."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from marsrl_verl.algos.alternation import AlternationConfig, alternation_checks
+from marsrl_verl.algos.estimator import Estimator, EstimatorConfig, estimator_checks
+from marsrl_verl.algos.rema.prompts import META_THINKING, REASONING, ROLES
+from marsrl_verl.algos.turn_ratio import TurnLossConfig, turn_loss_checks
+from marsrl_verl.core.method import RunView
+from marsrl_verl.core.policy import PolicyKind
+from marsrl_verl.settings.choices import Choice
+from marsrl_verl.settings.declaration import Needs, Settings, Switched, limits
+from marsrl_verl.settings.issues import ConfigIssue
+
+
+class FinishStops(Choice):
+    """Whose message ends where `[FINISH]` is written."""
+
+    META_THINKING = "meta_thinking"
+    """The meta-thinking agent's, which alone decides."""
+    BOTH = "both"
+    """Either agent's (released code)."""
+
+
+class GuardConfig(Settings):
+    """Messages that end a dialogue because nothing good follows on them. They are counted in any case."""
+
+    empty_messages: int | None = limits(None, ge=1, why="null ends no dialogue")
+    """The so-manyth empty message of a dialogue ends it; null: none does."""
+    same_messages: int | None = limits(None, ge=2, why="a message is always the same as itself")
+    """An agent's so-manyth message in a row with the same text ends it; null: none does."""
+    repeated_share: float | None = limits(
+        None, gt=0.0, lt=1.0, fix="0.5 is a message half of which came before."
+    )
+    """A message more of whose 20-grams of tokens stood in it before ends it (`repetition_share` of
+    docs/metrics.md); null: none does."""
+
+
+class OverlongConfig(Switched):
+    """A soft penalty on a list of messages that comes near to its limit (DAPO, arXiv 2503.14476, eq. 13)."""
+
+    enabled: bool = False
+    """Take it from the reward of the agent whose list it is."""
+    tokens: int = limits(1024, ge=1, why="the penalty grows over them")
+    """Tokens before `marsrl.roles.<role>.max_new_tokens` over which it grows from 0."""
+    penalty: float = limits(1.0, gt=0.0, why="0 is none")
+    """What a list of the full length loses."""
+
+
+class Config(EstimatorConfig):
+    """A dialogue of two agents (ReMA, arXiv 2503.09501, §3.2.2)."""
+
+    name: str = "rema"
+    """The method."""
+    group_size: int = limits(16, ge=2, why="advantages compare the responses of a group")
+    """Dialogues about a problem (G)."""
+    max_turns: int = limits(30, ge=1, why="a dialogue has a turn")
+    """Most turns of a dialogue: a message of the meta-thinking agent and the answer of the reasoning one."""
+    message_tokens: int = limits(512, ge=1, why="a message has a token")
+    """Most tokens of a message. An agent begins one where its list of messages leaves room for so many
+    (`marsrl.roles.<role>.max_new_tokens`)."""
+    finish_stops: FinishStops = FinishStops.META_THINKING
+    """Whose messages end at `[FINISH]`: those of the agent that decides (`meta_thinking`), or also the
+    other's (`both`, released code), where it means nothing and is not passed on."""
+    stop_when_truncated: bool = True
+    """A message that reaches `message_tokens` ends the dialogue, with reward 0; false: it is passed on as it
+    is."""
+    mask_unfinished: bool = True
+    """A right answer is worth nothing where the dialogue did not end by `[FINISH]` (paper). Both accuracies
+    are logged."""
+    gamma_turn: float = limits(
+        1.0, gt=0.0, le=1.0, why="a later reward counts", needs=Needs("estimator", Estimator.REINFORCE_PP)
+    )
+    """Discount of a reward for each turn before it, in place of `gamma` between two turns
+    (`reinforce_pp`)."""
+    loss: TurnLossConfig = Field(default_factory=TurnLossConfig)
+    """The importance ratio of the loss."""
+    alternate: AlternationConfig = Field(default_factory=AlternationConfig)
+    """Whether the agents are trained in turn, where each has a policy of its own."""
+    leak_penalty: float = limits(0.0, ge=0.0, why="0 is no penalty")
+    """What the meta-thinking agent loses where it gives the answer away: where it claims it, by the words of
+    `marsrl.reward.meta_thinking`, before the reasoning agent has put one in a box."""
+    guards: GuardConfig = Field(default_factory=GuardConfig)
+    """What ends a dialogue that has collapsed."""
+    overlong: OverlongConfig = Field(default_factory=OverlongConfig)
+    """A penalty on long lists of messages."""
+
+
+_ALGO = "marsrl.algo"
+
+
+def checks(run: RunView) -> list[ConfigIssue]:
+    """What the settings say together."""
+    config: Config = run.settings.algo
+    return [
+        *turn_loss_checks(run, config.loss, f"{_ALGO}.loss"),
+        *alternation_checks(run, config.alternate, f"{_ALGO}.alternate", ROLES),
+        *estimator_checks(run),
+        *_rooms(run, config),
+        *_frozen(run),
+    ]
+
+
+def _rooms(run: RunView, config: Config) -> list[ConfigIssue]:
+    """A list of messages has room for one, and for the penalty's zone."""
+    issues = []
+    for role in (one for one in ROLES if one not in run.frozen_roles):
+        most = run.settings.roles[role].max_new_tokens
+        if config.message_tokens > most:
+            what = f"The {role} agent's whole list of messages has {most} tokens: it could begin none."
+            fix = f"Lower it, or raise marsrl.roles.{role}.max_new_tokens."
+            issues.append(ConfigIssue(f"{_ALGO}.message_tokens", what, fix, config.message_tokens))
+        if config.overlong.enabled and config.overlong.tokens > most:
+            what = f"The {role} agent's whole list of messages has {most} tokens."
+            fix = f"Lower it, or raise marsrl.roles.{role}.max_new_tokens."
+            issues.append(ConfigIssue(f"{_ALGO}.overlong.tokens", what, fix, config.overlong.tokens))
+    return issues
+
+
+def _frozen(run: RunView) -> list[ConfigIssue]:
+    """A frozen agent has to be able to take part, and somebody has to learn."""
+    frozen, issues = run.frozen_roles, []
+    for name in frozen.values():
+        if (kind := run.settings.policies[name].kind) is PolicyKind.JSONL:
+            what = "Its file answers problems, and in a dialogue each message answers another one."
+            fix = f"Use a policy of kind {PolicyKind.ENDPOINT}."
+            issues.append(ConfigIssue(f"marsrl.policies.{name}.kind", what, fix, kind))
+    if set(frozen) == {META_THINKING, REASONING}:
+        what = "The policies of both agents are frozen: nothing is trained."
+        fix = "Leave the policy of one of them out."
+        issues.append(ConfigIssue(f"marsrl.roles.{META_THINKING}.policy", what, fix, frozen[META_THINKING]))
+    return issues

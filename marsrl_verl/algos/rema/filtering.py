@@ -1,0 +1,123 @@
+"""Alternating training in phases, each with the problems that its agent solves now and then (ReMA, arXiv
+2503.09501, alg. 1 and appendix D.1).
+
+A phase trains one agent while the other one stays as it is. It begins with a pass over all problems that
+trains nothing and counts successes; its training passes, the episodes, ask the problems whose success rate
+lies between two bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(slots=True)
+class Phases:
+    """Which pass over the data it is, and whose.
+
+    Args:
+        roles: who is trained, one phase after the other; then anew.
+        episodes: training passes of a phase.
+        filtered: whether a phase begins with a pass that counts.
+        iterations: how often each role has a phase; None: without end.
+    """
+
+    roles: tuple[str, ...]
+    episodes: int
+    filtered: bool = True
+    iterations: int | None = None
+    number: int = 0
+    """Of the pass, from 0 on."""
+
+    @property
+    def passes(self) -> int:
+        """Passes of a phase."""
+        return self.episodes + self.filtered
+
+    @property
+    def phase(self) -> int:
+        """Number of the phase, from 0 on."""
+        return self.number // self.passes
+
+    @property
+    def role(self) -> str:
+        """Who is trained in this phase."""
+        return self.roles[self.phase % len(self.roles)]
+
+    @property
+    def iteration(self) -> int:
+        """How many phases this role had before."""
+        return self.phase // len(self.roles)
+
+    @property
+    def filtering(self) -> bool:
+        """Whether this pass counts and trains nothing."""
+        return self.filtered and self.number % self.passes == 0
+
+    @property
+    def episode(self) -> int:
+        """Number of the training pass in its phase, from 1 on; 0 for the one that counts."""
+        return self.number % self.passes + (not self.filtered)
+
+    @property
+    def left(self) -> int | None:
+        """Passes that follow this one; None: without end. Below 0 the last one is over."""
+        if self.iterations is None:
+            return None
+        return self.iterations * len(self.roles) * self.passes - self.number - 1
+
+    def next_pass(self) -> bool:
+        """Go on; returns whether a phase begins."""
+        self.number += 1
+        return self.number % self.passes == 0
+
+
+@dataclass(slots=True)
+class SuccessFilter:
+    """Which problems an agent solves now and then.
+
+    Args:
+        lowest, highest: success rates between which a problem is kept, both included.
+    """
+
+    lowest: float
+    highest: float
+    counts: dict[str, list[int]] = field(default_factory=dict)
+    """Problem -> successes and samples of this phase."""
+
+    def note(self, problem: str, successes: int, samples: int) -> None:
+        """Add what a problem's samples came to; a problem that the data has twice has both."""
+        if not 0 <= successes <= samples:
+            raise ValueError(f"problem {problem}: found {successes} successes in {samples} samples")
+        found = self.counts.setdefault(problem, [0, 0])
+        found[0] += successes
+        found[1] += samples
+
+    def keeps(self, problem: str) -> bool:
+        """Whether its success rate is within the bounds; a problem without a sample is not kept."""
+        successes, samples = self.counts.get(problem, (0, 0))
+        return samples > 0 and self.lowest <= successes / samples <= self.highest
+
+    def forget(self) -> None:
+        """Begin anew: another agent is asked, or the same one with other weights."""
+        self.counts = {}
+
+    def metrics(self) -> dict[str, float]:
+        """What was counted, by name."""
+        rates = [successes / samples for successes, samples in self.counts.values() if samples]
+        kept = sum(map(self.keeps, self.counts))
+        found = {"filter/problems": float(len(self.counts)), "filter/kept": float(kept)}
+        if rates:
+            found["filter/success_rate"] = sum(rates) / len(rates)
+            found["filter/always_solved_share"] = sum(rate == 1.0 for rate in rates) / len(rates)
+            found["filter/never_solved_share"] = sum(rate == 0.0 for rate in rates) / len(rates)
+        return found
+
+    def state_dict(self) -> dict[str, list[int]]:
+        """The counts."""
+        return {problem: list(found) for problem, found in self.counts.items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue with saved counts."""
+        self.counts = {str(problem): [int(one) for one in found] for problem, found in state.items()}

@@ -1,0 +1,93 @@
+"""Plans as JSON objects: which way to help, and the text (ReMA, arXiv 2503.09501, §4.2.2 and appendix G.1.1).
+
+The engine is held to the object's grammar, so that its tokens are those of valid JSON unless the limit of
+tokens cuts it. Tokens that the grammar forced are neither trained nor part of a ratio
+(`Conversation.sample`)."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from marsrl_verl.core.request import RolloutRequest
+from marsrl_verl.core.trajectory import RolloutOutput
+from marsrl_verl.rollout.context import RolloutContext
+from marsrl_verl.settings.choices import Choice
+
+PROGRAM = "marsrl_verl.algos.rema.json_actions:ActionCall"
+"""The rollout program, as requests name it."""
+
+
+class ActionKind(Choice):
+    """How the meta-thinking agent helps."""
+
+    DECOMPOSE = "DECOMPOSE"
+    """It breaks the question into smaller ones."""
+    REWRITE = "REWRITE"
+    """It says the question more simply."""
+    EMPTY = "EMPTY"
+    """It leaves the question as it is."""
+
+
+INVALID = "INVALID"
+"""Stands for the action of a plan that is none."""
+
+GRAMMAR: dict[str, Any] = {
+    "json": {
+        "type": "object",
+        "properties": {
+            "action": {"type": "string", "enum": [kind.value for kind in ActionKind]},
+            "output": {"type": "string"},
+        },
+        "required": ["action", "output"],
+        "additionalProperties": False,
+    }
+}
+"""What the engine is held to (`Decoding.structured`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """A plan that was given as JSON."""
+
+    kind: ActionKind
+    output: str
+
+    @property
+    def instruction(self) -> str:
+        """What the reasoning agent is told; nothing where the question is to be answered directly."""
+        return "" if self.kind is ActionKind.EMPTY else self.output.strip()
+
+
+def parse_action(text: str) -> Action | None:
+    """The action in a response; None where it is no such object and nothing else. An action other than EMPTY
+    needs an output."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(found, dict) or found.keys() != {"action", "output"}:
+        return None
+    if found["action"] not in [kind.value for kind in ActionKind] or not isinstance(found["output"], str):
+        return None
+    action = Action(ActionKind(found["action"]), found["output"])
+    return action if action.instruction or action.kind is ActionKind.EMPTY else None
+
+
+class ActionCall:
+    """Implements `marsrl_verl.rollout.context.Rollout`: one call, held to the grammar of actions.
+
+    A grammar begins anew with every request, so a response is never split into segments.
+
+    Raises:
+        EngineUnavailableError: the engine is gone.
+    """
+
+    async def run(self, request: RolloutRequest, context: RolloutContext) -> RolloutOutput:
+        """See `Rollout`."""
+        begun = context.conversation(0, request.role, request.messages)
+        members = [one.trajectory() for one in await begun.sample_n(request.n, structured=GRAMMAR)]
+        for one, reward in zip(members, await context.score(members), strict=True):
+            one.reward = reward
+        return RolloutOutput(request.group_id, members)

@@ -1,0 +1,167 @@
+"""Judging two answers: prompts, verdicts and the reward (ReMA, arXiv 2503.09501, §4.1, appendices D.1.2 and
+G.1.3).
+
+The meta-thinking agent sees the question alone and plans how to evaluate answers to it; the reasoning agent
+sees both answers, follows the plan and ends in [[A]] or [[B]]. A row of the data has the question as its
+prompt, `A` or `B` as its ground truth, and the answers in `extra_info` (`answer_a`, `answer_b`)."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+
+from marsrl_verl.algos.rema.plan_prompts import PlanPrompts, quoted
+from marsrl_verl.core.request import Message, Problem
+from marsrl_verl.core.trajectory import FinishReason, RewardResult
+from marsrl_verl.rewards.base import RoleReward, ScoreRequest
+
+ANSWER_A, ANSWER_B = "answer_a", "answer_b"
+"""Names of the two answers in `extra_info`."""
+_OTHER = {"A": "B", "B": "A"}
+_VERDICT = re.compile(r"\[\[([^\[\]\n]{1,20})\]\]")
+
+
+def parse_verdict(text: str) -> str | None:
+    """`A` or `B`: the last verdict in a text. None where there is none, where the last one is of another
+    kind, or where its line has both."""
+    found = list(_VERDICT.finditer(text))
+    if not found or found[-1].group(1).strip() not in _OTHER:
+        return None
+    begins = text.rfind("\n", 0, found[-1].start()) + 1
+    in_line = {one.group(1).strip() for one in found if one.start() >= begins}
+    return found[-1].group(1).strip() if len(in_line) == 1 else None
+
+
+class JudgeReward(RoleReward):
+    """1 where the verdict is the right one, else 0; a judgement that did not come to its end has none."""
+
+    def score(self, request: ScoreRequest) -> RewardResult:
+        """Compare the verdict with the ground truth."""
+        truth = request.problem.ground_truth.strip()
+        if truth not in _OTHER:
+            raise ValueError(f"problem {request.problem.problem_id}: ground truth {truth!r}, expected A or B")
+        ended = request.finish_reason is FinishReason.STOP
+        verdict = parse_verdict(request.final_text) if ended else None
+        return RewardResult(float(verdict == truth), {} if verdict is None else {"answer": verdict})
+
+
+def swapped(problem: Problem) -> Problem:
+    """The same pair with its answers in the other order."""
+    first, second = answers_of(problem)
+    return replace(
+        problem,
+        ground_truth=_OTHER[problem.ground_truth.strip()],
+        extra_info={**problem.extra_info, ANSWER_A: second, ANSWER_B: first},
+    )
+
+
+def answers_of(problem: Problem) -> tuple[str, str]:
+    """The two answers of a row; of the empty problem around which prompts are worded two empty ones."""
+    if not problem.question and not problem.extra_info:
+        return "", ""
+    missing = [name for name in (ANSWER_A, ANSWER_B) if name not in problem.extra_info]
+    if missing:
+        raise ValueError(
+            f"problem {problem.problem_id}: extra_info has no {' and no '.join(missing)}; make the rows with "
+            "python -m marsrl_verl.algos.rema.judge_data"
+        )
+    return str(problem.extra_info[ANSWER_A]), str(problem.extra_info[ANSWER_B])
+
+
+_FAIR = """\
+Judge what the answers say: their order, their length and the names of their authors must make no \
+difference to you."""
+
+PLAN_SYSTEM = f"""\
+You are an expert in judging the quality of answers. Another expert is going to compare two answers of AI \
+assistants to the question of a user. You see the question alone. Write down an evaluation plan for this \
+very question: what a good answer has to contain, what is to be checked, and in which order; you may add \
+a reference answer. The plan must not presume which of the answers is better. {_FAIR}"""
+
+ACTION_SYSTEM = f"""\
+You are an expert in judging the quality of answers. Another expert is going to compare two answers to a \
+question. Before that, choose one of three ways to help: DECOMPOSE (which checks to make, one after the \
+other), REWRITE (what the question asks for, in clearer words) or EMPTY (nothing; the output is then \
+empty). {_FAIR} Reply with one JSON object and nothing before or after it:
+
+{{"action": "DECOMPOSE", "output": "…"}}"""
+
+_VERDICT_SYSTEM = """\
+End with your final verdict in exactly this form: [[A]] if assistant A's answer is better, [[B]] if \
+assistant B's answer is better."""
+
+SOLUTION_SYSTEM = f"""\
+You are an impartial judge of two answers of AI assistants to the question of a user. Follow the \
+evaluation plan that you are given step by step. {_FAIR} {_VERDICT_SYSTEM}"""
+
+DIRECT_SYSTEM = f"""\
+You are an impartial judge of two answers of AI assistants to the question of a user. Compare how well \
+they follow the question, and how helpful, correct, deep and detailed they are, and explain your \
+comparison. {_FAIR} {_VERDICT_SYSTEM}"""
+
+PLANNED_SYSTEM = f"""\
+You are an impartial judge of two answers of AI assistants to the question of a user. First write an \
+evaluation plan for this question, between [Start of Evaluation Plan] and [End of Evaluation Plan]; then \
+carry it out step by step. {_FAIR} {_VERDICT_SYSTEM}"""
+
+ANSWERS = """\
+[User Question]
+{question}
+[End of User Question]
+
+[The Start of Assistant A's Answer]
+{answer_a}
+[The End of Assistant A's Answer]
+
+[The Start of Assistant B's Answer]
+{answer_b}
+[The End of Assistant B's Answer]"""
+
+PLAN = """
+
+[The Start of Evaluation Plan]
+{plan}
+[The End of Evaluation Plan]"""
+
+
+class JudgePrompts(PlanPrompts):
+    """Prompts for pairs of answers; what others wrote stands between tags that it can't repeat."""
+
+    def plan(self, problem: Problem) -> tuple[Message, ...]:
+        """The question alone."""
+        return _chat(PLAN_SYSTEM, _question(problem))
+
+    def action(self, problem: Problem) -> tuple[Message, ...]:
+        """The question alone."""
+        return _chat(ACTION_SYSTEM, _question(problem))
+
+    def solution(self, problem: Problem, plan: str) -> tuple[Message, ...]:
+        """Question, answers and plan."""
+        if not plan.strip():
+            return self.direct(problem)
+        return _chat(SOLUTION_SYSTEM, _pair(problem) + PLAN.format(plan=quoted(plan)))
+
+    def direct(self, problem: Problem) -> tuple[Message, ...]:
+        """Question and answers."""
+        return _chat(DIRECT_SYSTEM, _pair(problem))
+
+    def planned(self, problem: Problem) -> tuple[Message, ...]:
+        """Question and answers."""
+        return _chat(PLANNED_SYSTEM, _pair(problem))
+
+    def has_answer(self, text: str) -> bool:
+        """Whether there is a verdict."""
+        return parse_verdict(text) is not None
+
+
+def _question(problem: Problem) -> str:
+    return f"[User Question]\n{quoted(problem.question)}\n[End of User Question]"
+
+
+def _pair(problem: Problem) -> str:
+    first, second = answers_of(problem)
+    return ANSWERS.format(question=quoted(problem.question), answer_a=quoted(first), answer_b=quoted(second))
+
+
+def _chat(system: str, user: str) -> tuple[Message, ...]:
+    return ({"role": "system", "content": system}, {"role": "user", "content": user})

@@ -1,0 +1,104 @@
+"""What a dialogue is worth (ReMA, arXiv 2503.09501, appendix D.2): 1 where the last answer of the reasoning
+agent is right and the dialogue ended by `[FINISH]`, for both agents alike."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from marsrl_verl.algos.rema.config import Config, OverlongConfig
+from marsrl_verl.algos.rema.prompts import FINISH, META_THINKING, REASONING
+from marsrl_verl.core.request import Sampling
+from marsrl_verl.core.sequence import Sequence as TokenSequence
+from marsrl_verl.core.trajectory import FinishReason, RewardResult, Trajectory
+from marsrl_verl.rollout.context import RolloutContext
+
+Transcript = list[tuple[str, str]]
+"""Who said what, message by message; of the reasoning agent without `[FINISH]`."""
+ACCURACY, DONE, LEAK = "accuracy", "finished", "leak"
+"""What `RewardResult.info` has beside the answer: the last answer's own reward, whether the dialogue ended by
+`[FINISH]`, and whether the meta-thinking agent gave the answer away."""
+_BOX = "\\boxed"
+
+
+async def reward_dialogues(
+    ended: Sequence[tuple[Trajectory, Transcript]], context: RolloutContext, rules: Config
+) -> None:
+    """Set the rewards of dialogues that have ended.
+
+    The reasoning agent's reward class grades the last answer, whether the dialogue was finished or not; the
+    meta-thinking agent's looks at its messages, and what it gives is added to that agent's reward.
+    """
+    members = [one for one, _ in ended]
+    answered = [one for one in members if one.final_text and not one.finish.failed]
+    grades = await context.score([_text(one, one.final_text) for one in answered], REASONING)
+    graded = dict(zip((one.trajectory_id for one in answered), grades, strict=True))
+    for one in members:
+        one.reward = dialogue_reward(one, graded.get(one.trajectory_id), mask=rules.mask_unfinished)
+    if context.policy(META_THINKING).trained:
+        held = [(one, said) for one, said in ended if not one.finish.failed]
+        await _reward_meta_thinking(held, context, rules)
+    if rules.overlong.enabled:
+        for one in members:
+            _penalise_length(one, context, rules.overlong)
+
+
+def dialogue_reward(one: Trajectory, grade: RewardResult | None, *, mask: bool) -> RewardResult:
+    """The reward of both agents.
+
+    Args:
+        one: the dialogue.
+        grade: of its last answer; None: it has none.
+        mask: unfinished dialogues earn nothing.
+    """
+    grade = grade or RewardResult(0.0)
+    info = {**grade.info, ACCURACY: grade.value, DONE: one.finished}
+    return replace(grade, value=grade.value if one.finished or not mask else 0.0, info=info)
+
+
+async def _reward_meta_thinking(
+    held: Sequence[tuple[Trajectory, Transcript]], context: RolloutContext, rules: Config
+) -> None:
+    found = await context.score([_text(one, instructions(said)) for one, said in held], META_THINKING)
+    for (one, _), own in zip(held, found, strict=True):
+        reward, leak = one.scored, bool(own.info.get(LEAK, False))
+        one.reward = replace(
+            reward,
+            info={**reward.info, LEAK: leak},
+            graded=reward.graded and own.graded,
+            error=reward.error or own.error,
+        )
+        extra = own.value - (rules.leak_penalty if leak else 0.0)
+        for sequence in (each for each in one.sequences if each.role == META_THINKING and extra):
+            sequence.reward = reward.value + extra
+
+
+def instructions(transcript: Transcript) -> str:
+    """What the meta-thinking agent wrote before the reasoning agent first had an answer in a box, without the
+    message that confirms it: where the answer stands there, it gave it away."""
+    said: list[str] = []
+    for role, text in transcript:
+        if role == REASONING and _BOX in text:
+            break
+        if role == META_THINKING and FINISH not in text:
+            said.append(text)
+    return "\n\n".join(said)
+
+
+def _text(one: Trajectory, text: str) -> Trajectory:
+    """A text of the dialogue for a reward class, which need not know how the dialogue ended."""
+    return Trajectory(one.trajectory_id, [], FinishReason.STOP, text=text, final_text=text, events=one.events)
+
+
+def _penalise_length(one: Trajectory, context: RolloutContext, rules: OverlongConfig) -> None:
+    for sequence in one.sequences:
+        cost = overlong_penalty(sequence, context.sampling(sequence.role), rules)
+        if cost:
+            sequence.reward = (one.value if sequence.reward is None else sequence.reward) - cost
+
+
+def overlong_penalty(sequence: TokenSequence, limits: Sampling, rules: OverlongConfig) -> float:
+    """What a list of messages loses for its length: 0 up to `tokens` before the limit, from there on growing
+    to `penalty` in a straight line (DAPO, arXiv 2503.14476, eq. 13)."""
+    over = len(sequence) - (limits.max_new_tokens - rules.tokens)
+    return rules.penalty * min(1.0, max(0.0, over / rules.tokens))

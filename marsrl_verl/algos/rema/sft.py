@@ -1,0 +1,326 @@
+"""Dialogues for supervised training, from solutions whose parts are marked with who would say them.
+
+    python -m marsrl_verl.algos.rema.sft solutions.jsonl --output sft --model MODEL_FOLDER
+
+A line of the input is {"question": …, "solution": …}, and if it is known "answer". A solution has parts
+
+    <meta_thinking>what to do next</meta_thinking><reasoning>doing it</reasoning>…
+
+Each becomes two rows of `train.parquet` or `val.parquet` for verl's SFT trainer, one for each agent's
+list of messages (column `messages`), as the rollouts build them: with the prompts of training, `[FINISH]` at
+the end of the last message of the meta-thinking agent and nowhere else. What can't become a dialogue is left
+out, and `report.json` says why.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import re
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from marsrl_verl.algos.rema.dialogue import without_finish
+from marsrl_verl.algos.rema.prompts import FINISH, META_THINKING, REASONING, ROLES, DialoguePrompts
+from marsrl_verl.core.request import Message, Problem
+from marsrl_verl.core.seeding import derive_seed
+from marsrl_verl.rewards.extraction import boxed_answer, references
+from marsrl_verl.rewards.loading import load_class
+from marsrl_verl.rewards.normal_form import same_answer
+from marsrl_verl.rollout.control_tokens import ControlTokenRemover, control_tokens
+
+PROMPTS = "marsrl_verl.algos.rema.prompts:MathDialogue"
+TURNS, TOKENS, VALIDATION = 30, 4096, 0.05
+_TAG = re.compile(rf"<(/?)({'|'.join(ROLES)})>")
+_PIPED = re.compile(r"<[|｜][^<>\n]{1,40}[|｜]>")
+"""What looks like a control token, where no tokenizer says which there are."""
+_EMPTY_MATHS = re.compile(r"\\\(\s*\\\)|\\\[\s*\\\]|(?<!\$)\$\s*\$(?!\$)|\$\$\s*\$\$")
+"""What is left of `\\([FINISH]\\)`."""
+
+
+class Unfit(ValueError):
+    """A solution that is no dialogue; the message says why, in words that are the same for all alike."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dialogue:
+    """The messages of both agents in turn, the meta-thinking agent's first."""
+
+    question: str
+    messages: tuple[str, ...]
+
+    @property
+    def turns(self) -> int:
+        """Pairs of messages."""
+        return len(self.messages) // 2
+
+
+def parts_of(solution: str) -> list[tuple[str, str]]:
+    """The marked parts of a solution, as (role, text).
+
+    Raises:
+        Unfit: a tag is not closed, or stands inside of another part, or there is text outside of the parts.
+    """
+    parts, role, at = [], None, 0
+    for tag in _TAG.finditer(solution):
+        between = solution[at : tag.start()]
+        at = tag.end()
+        if not tag[1]:
+            if role is not None:
+                raise Unfit("a part begins inside of another")
+            if between.strip():
+                raise Unfit("text outside of the parts")
+            role = tag[2]
+            continue
+        if role != tag[2]:
+            raise Unfit("a part ends that has not begun")
+        parts.append((role, between.strip()))
+        role = None
+    if role is not None:
+        raise Unfit("a part does not end")
+    if solution[at:].strip():
+        raise Unfit("text outside of the parts")
+    return parts
+
+
+def dialogue_of(question: str, solution: str, answer: str | None = None) -> Dialogue:
+    """The dialogue that a marked solution is.
+
+    Parts of one agent that follow each other are one message; empty ones are none. `[FINISH]` is taken out
+    wherever it stands and put at the end of the last message of the meta-thinking agent.
+
+    Args:
+        question: the problem.
+        solution: with marks.
+        answer: the reference, if it is known: the answer in the box has to have its normal form.
+
+    Raises:
+        Unfit: it is none, or its answer is wrong or has no box.
+    """
+    merged: list[tuple[str, str]] = []
+    for role, text in parts_of(solution):
+        text = _cleaned(text)
+        if text and merged and merged[-1][0] == role:
+            merged[-1] = role, f"{merged[-1][1]}\n\n{text}"
+        elif text:
+            merged.append((role, text))
+    roles = [role for role, _ in merged]
+    if not roles:
+        raise Unfit("no message")
+    if roles[0] != META_THINKING:
+        raise Unfit("the reasoning agent begins")
+    if roles[-1] != REASONING:
+        raise Unfit("the meta-thinking agent has the last word")
+    messages = [text for _, text in merged]
+    messages[-2] = f"{messages[-2]} {FINISH}"
+    found = boxed_answer(messages[-1])
+    if found is None:
+        raise Unfit("no answer in a box")
+    if answer is not None and not any(
+        same_answer(one, other) for one in found.readings for other in references(answer)
+    ):
+        raise Unfit("another answer than the reference")
+    return Dialogue(question, tuple(messages))
+
+
+def _cleaned(text: str) -> str:
+    if FINISH not in text:
+        return text
+    return _EMPTY_MATHS.sub("", without_finish(text)).strip()
+
+
+def views(dialogue: Dialogue, prompts: DialoguePrompts) -> dict[str, list[Message]]:
+    """Each agent's list of messages, as `rollout` builds it: its own are the assistant's. The meta-thinking
+    agent's ends with its last message, which nobody answers in it."""
+    problem = Problem("", dialogue.question, "")
+    first, *rest = dialogue.messages
+    lists = {
+        META_THINKING: [*prompts.meta_thinking(problem), _said("assistant", first)],
+        REASONING: list(prompts.reasoning(problem, first)),
+    }
+    for number, text in enumerate(rest, start=1):
+        own = ROLES[number % 2]
+        for role, messages in lists.items():
+            messages.append(_said("assistant" if role == own else "user", text))
+    lists[META_THINKING].pop()
+    return lists
+
+
+def _said(role: str, text: str) -> Message:
+    return {"role": role, "content": text}
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a dialogue must not exceed."""
+
+    turns: int = TURNS
+    tokens: int = TOKENS
+    count: Callable[[Sequence[Message]], int] | None = None
+    """Tokens of a list of messages; None: nobody counts."""
+
+
+def build(
+    lines: Iterator[dict[str, Any]],
+    prompts: DialoguePrompts,
+    limits: Limits,
+    clean: Callable[[str], str] = lambda text: _PIPED.sub(" ", text),
+) -> tuple[list[dict[str, Any]], Counter[str]]:
+    """The rows of all dialogues, two for each, and how many solutions were kept or left out, by reason.
+
+    Args:
+        lines: of the input.
+        prompts: how the lists of messages begin.
+        limits: longer dialogues are left out.
+        clean: takes control tokens out of a text.
+    """
+    rows: list[dict[str, Any]] = []
+    counts: Counter[str] = Counter()
+    seen: set[tuple[str, ...]] = set()
+    for line in lines:
+        try:
+            question, solution = (clean(str(line[name])) for name in ("question", "solution"))
+            answer = line.get("answer")
+            one = dialogue_of(question.strip(), solution, None if answer is None else str(answer))
+            if one.turns > limits.turns:
+                raise Unfit("too many turns")
+            if (one.question, *one.messages) in seen:
+                raise Unfit("a copy")
+            lists = views(one, prompts)
+            if limits.count is not None and max(map(limits.count, lists.values())) > limits.tokens:
+                raise Unfit("too many tokens")
+        except Unfit as reason:
+            counts[str(reason)] += 1
+            continue
+        seen.add((one.question, *one.messages))
+        number = counts["kept"]
+        counts["kept"] += 1
+        rows += [
+            {"messages": messages, "role": role, "dialogue": number, "turns": one.turns, "question": question}
+            for role, messages in lists.items()
+        ]
+    return rows, counts
+
+
+def is_held_out(question: str, share: float) -> bool:
+    """Whether dialogues about a problem are for validation: all of one problem, whatever else is in the
+    file."""
+    return derive_seed(0, "held out", question) % 10_000 < round(share * 10_000)
+
+
+def read_lines(path: Path) -> Iterator[dict[str, Any]]:
+    """The objects of a JSONL file.
+
+    Raises:
+        ValueError: a line is no object with a question and a solution; the message has its number.
+    """
+    with path.open(encoding="utf-8") as file:
+        for number, text in enumerate(file, start=1):
+            if not text.strip():
+                continue
+            try:
+                line = json.loads(text)
+            except ValueError as error:
+                raise ValueError(f"{path}, line {number}: no JSON ({error})") from error
+            missing = [name for name in ("question", "solution") if name not in line] if line else ["all"]
+            if not isinstance(line, dict) or missing:
+                raise ValueError(f"{path}, line {number}: expected an object with question and solution")
+            yield line
+
+
+def _tokenizer_tools(folder: str) -> tuple[Callable[[Sequence[Message]], int], Callable[[str], str]]:
+    """What counts the tokens of a list of messages, and what takes control tokens out of a text."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+
+    def count(messages: Sequence[Message]) -> int:
+        found = tokenizer.apply_chat_template(list(messages), tokenize=True, return_dict=True)
+        return len(found["input_ids"])
+
+    return count, ControlTokenRemover(control_tokens(tokenizer)).remove
+
+
+def write(
+    folder: Path, rows: Sequence[dict[str, Any]], counts: Counter[str], validation: float
+) -> dict[str, Any]:
+    """Write `train.parquet`, `val.parquet` where there is something for it, and `report.json`; returns the
+    report."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    message = pa.struct([("role", pa.string()), ("content", pa.string())])
+    schema = pa.schema(
+        [
+            ("messages", pa.list_(message)),
+            ("role", pa.string()),
+            ("dialogue", pa.int64()),
+            ("turns", pa.int64()),
+        ]
+    )
+    parts: dict[str, list[dict[str, Any]]] = {"train": [], "val": []}
+    for row in rows:
+        held_out = is_held_out(row["question"], validation)
+        parts["val" if held_out else "train"].append({name: row[name] for name in schema.names})
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, some in parts.items():
+        target = folder / f"{name}.parquet"
+        if some:
+            partial = target.with_name(f".{name}.{os.getpid()}.parquet")
+            pq.write_table(pa.Table.from_pylist(some, schema=schema), partial)
+            os.replace(partial, target)
+        else:
+            target.unlink(missing_ok=True)
+    turns = [row["turns"] for row in rows if row["role"] == META_THINKING]
+    report = {
+        "dialogues": counts["kept"],
+        "rows": {name: len(some) for name, some in parts.items()},
+        "turns": {"mean": float(np.mean(turns)), "most": max(turns)} if turns else None,
+        "left out": {name: count for name, count in sorted(counts.items()) if name != "kept"},
+    }
+    (folder / "report.json").write_text(json.dumps(report, indent=2) + "\n")
+    return report
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command; 1 where nothing could be built."""
+    parser = argparse.ArgumentParser(
+        prog="python -m marsrl_verl.algos.rema.sft",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("input", type=Path, help="JSONL of marked solutions")
+    add("--output", type=Path, required=True, help="folder of the parquet files")
+    add("--model", help="folder or hub id: its tokenizer counts tokens and names control tokens")
+    add("--prompts", default=PROMPTS, help="package.module:Class, as marsrl.prompts.target in training")
+    add("--prompts-kwargs", type=json.loads, default={}, help="its keyword arguments as JSON")
+    add("--max-turns", type=int, default=TURNS, help="longer dialogues are left out (%(default)s)")
+    add("--max-tokens", type=int, default=TOKENS, help="with --model, the same (%(default)s)")
+    add("--validation", type=float, default=VALIDATION, help="share of problems held out (%(default)s)")
+    asked = parser.parse_args(argv)
+    base: type[Any] = DialoguePrompts
+    limits, more = Limits(asked.max_turns, asked.max_tokens), {}
+    if asked.model is not None:
+        count, more["clean"] = _tokenizer_tools(asked.model)
+        limits = Limits(asked.max_turns, asked.max_tokens, count)
+    try:
+        prompts = load_class(asked.prompts, asked.prompts_kwargs, base)
+        rows, counts = build(read_lines(asked.input), prompts, limits, **more)
+    except (OSError, ValueError) as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return 1
+    report = write(asked.output, rows, counts, asked.validation)
+    print(json.dumps(report, indent=2))
+    return 0 if rows else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

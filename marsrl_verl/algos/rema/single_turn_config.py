@@ -1,0 +1,239 @@
+"""The single-turn method's settings, `marsrl.algo` with `name: rema_single_turn`, and the rules between
+them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pydantic import Field
+
+from marsrl_verl.algos.estimator import Estimator, EstimatorConfig, estimator_checks
+from marsrl_verl.algos.rema.prompts import META_THINKING, REASONING, ROLES
+from marsrl_verl.algos.rema.rewards import LeakRule, PenaltyMode, PlanRewardKind
+from marsrl_verl.core.method import RunView, StagePlan
+from marsrl_verl.settings.choices import Choice
+from marsrl_verl.settings.declaration import Needs, Settings, Switched, limits
+from marsrl_verl.settings.evaluation import EvaluationConfig
+from marsrl_verl.settings.issues import ConfigIssue
+from marsrl_verl.settings.reading import no_such_choice
+
+PLAN, SOLUTION = "plan", "solution"
+"""The stages."""
+_ALGO = "marsrl.algo"
+
+
+class Process(Choice):
+    """How an answer comes about (arXiv 2503.09501, §3.1)."""
+
+    MAMRP = "mamrp"
+    """A plan by the meta-thinking agent, then a solution by the reasoning agent."""
+    MRP = "mrp"
+    """Plan and solution in one answer of one agent."""
+    VRP = "vrp"
+    """A solution of one agent."""
+
+
+class PlanForm(Choice):
+    """What a plan looks like."""
+
+    TEXT = "text"
+    """Plain text."""
+    JSON = "json"
+    """An object with `action` and `output`, decoded by a grammar."""
+
+
+class FilterConfig(Switched):
+    """Prompt filtering: each phase begins with a pass that counts successes and trains nothing."""
+
+    enabled: bool = True
+    """Ask in a phase's training passes the problems that its agent solves now and then; else all."""
+    samples: int = limits(10, ge=1, why="a rate needs a sample")
+    """Solutions (for the meta-thinking agent plans) of each problem that are counted."""
+    lowest: float = limits(0.2, ge=0.0, le=1.0, why="it is a success rate")
+    """Least success rate of a problem that is kept, itself included."""
+    highest: float = limits(0.8, ge=0.0, le=1.0, why="it is a success rate")
+    """Largest one, itself included."""
+
+
+class SolutionValuesConfig(Settings):
+    """What a solution earns (appendix C.2)."""
+
+    correct: float = 1.0
+    """A correct one."""
+    wrong: float = -0.5
+    """A wrong one with an answer in the form that is asked for."""
+    no_answer: float = -1.0
+    """One without such an answer, or that did not come to its end."""
+
+
+class Config(EstimatorConfig):
+    """Plan and solution in one turn each, trained in turns (ReMA, arXiv 2503.09501, §3.2.1, alg. 1)."""
+
+    name: str = "rema_single_turn"
+    """The method."""
+    group_size: int = limits(4, ge=2, why="advantages compare the responses of a group")
+    """Responses of the agent that is trained to one prompt: solutions of a plan, or plans of a problem."""
+    estimator: Estimator = Estimator.REINFORCE_PP
+    """`reinforce_pp`, the paper's: returns of every token, whitened over the step; all responses are trained.
+    `group`: advantages relative to the group; groups with equal rewards are not trained. With
+    `algorithm.use_kl_in_reward` a response's reward loses its KL token by token in the one, as a whole in the
+    other."""
+    process: Process = Process.MAMRP
+    """`mamrp`: plan, then solution, by two agents; `mrp` and `vrp`: baselines of one agent (`reasoning`),
+    with and without a plan of its own."""
+    plan_form: PlanForm = limits(PlanForm.TEXT, needs=Needs("process", Process.MAMRP))
+    """`text`, or `json`: DECOMPOSE, REWRITE or EMPTY with a text, held to its grammar by the engine."""
+    plans_per_problem: int = limits(
+        4, ge=1, why="a solution needs a plan", needs=Needs("process", Process.MAMRP)
+    )
+    """Plans of a problem while the reasoning agent is trained; a step asks fewer problems in return, so
+    that it has as many prompts as one of the other phase."""
+    solutions_per_plan: int = limits(
+        1, ge=1, why="a plan is known by a solution", needs=Needs("process", Process.MAMRP)
+    )
+    """Solutions by which a plan is rewarded: 1 is decoded greedily, several are sampled."""
+    train_roles: list[str] = Field(default_factory=lambda: [REASONING, META_THINKING])
+    """Who is trained, in the order of the phases of an iteration."""
+    iterations: int | None = limits(None, ge=1, why="null goes on until the limit of steps")
+    """Phases of each agent (the paper's update iterations); training ends after the last one. null: no
+    end."""
+    episodes: int = limits(4, ge=1, why="a phase trains")
+    """Training passes over the data in a phase."""
+    filter: FilterConfig = Field(default_factory=FilterConfig)
+    """Which problems a phase trains."""
+    solution_values: SolutionValuesConfig = Field(default_factory=SolutionValuesConfig)
+    """What solutions earn."""
+    plan_reward: PlanRewardKind = limits(PlanRewardKind.CORRECTNESS, needs=Needs("process", Process.MAMRP))
+    """`correctness`: the share of a plan's solutions that are correct; `consistency`: the share with the most
+    frequent answer, 0 where most of them have none."""
+    leak_rule: LeakRule = limits(LeakRule.EQUIVALENCE, needs=Needs("process", Process.MAMRP))
+    """Which plans are punished: those that claim something equal to the answer (`equivalence`), those that
+    have an answer's form, such as a box (`format`, the paper's), `either`, or `none`. A JSON plan that is
+    none is punished with any of them."""
+    penalty: float = limits(-1.0, le=0.0, why="it punishes", needs=Needs("process", Process.MAMRP))
+    """What these plans earn, or lose."""
+    penalty_mode: PenaltyMode = limits(PenaltyMode.REPLACE, needs=Needs("process", Process.MAMRP))
+    """`replace`: the penalty is the reward; `add`: it is added to it."""
+
+    @property
+    def phase_roles(self) -> tuple[str, ...]:
+        """Who is trained, in the order of the phases."""
+        return tuple(self.train_roles) if self.process is Process.MAMRP else (REASONING,)
+
+
+class Evaluation(EvaluationConfig):
+    """Evaluation of plan and solution together on the held-out problems."""
+
+    both_orders: bool = False
+    """Ask about every pair of answers in both orders too, and count a pair as solved where both verdicts
+    are right (JudgeBench); for data of pairs alone."""
+
+
+def stage_plans(config: Config) -> tuple[StagePlan, ...]:
+    """The most that the stages of a pass hold for each problem of `data.train_batch_size`, those of passes
+    that count among them."""
+    trained = config.phase_roles
+    most = max(config.group_size, config.filter.samples if config.filter.enabled else 0)
+    if config.process is not Process.MAMRP:
+        return (StagePlan(SOLUTION, REASONING, 1, True, most),)
+    if META_THINKING not in trained:
+        # A problem with several plans stands for as many.
+        plans, groups, solutions = 1, 1, most
+    else:
+        plans, groups, solutions = most, most, config.solutions_per_plan
+    return (
+        StagePlan(PLAN, META_THINKING, 1, META_THINKING in trained, plans),
+        StagePlan(SOLUTION, REASONING, groups, REASONING in trained, solutions),
+    )
+
+
+def checks(run: RunView) -> list[ConfigIssue]:
+    """What the settings say together."""
+    return [*_own(run), *estimator_checks(run)]
+
+
+def _own(run: RunView) -> Iterator[ConfigIssue]:
+    config: Config = run.settings.algo
+    if config.filter.lowest > config.filter.highest:
+        what = (
+            f"No success rate is at least this and at most {_ALGO}.filter.highest = {config.filter.highest}."
+        )
+        fix = "Set it to at most that."
+        yield ConfigIssue(f"{_ALGO}.filter.lowest", what, fix, config.filter.lowest)
+    values = config.solution_values
+    if not values.correct > max(values.wrong, values.no_answer):
+        what = "A correct solution has to earn more than a wrong one."
+        yield ConfigIssue(f"{_ALGO}.solution_values.correct", what, "Raise it.", values.correct)
+    if config.process is Process.MAMRP:
+        yield from _two_agents(run, config)
+    else:
+        yield from _one_agent(config)
+    yield from _frozen(run, config)
+    evaluation: Evaluation = run.settings.evaluation
+    if evaluation.both_orders and not _judges(run):
+        what = "It is for pairs of answers, and these prompts ask for no verdict."
+        fix = "Choose algo=rema_judge, or leave it out."
+        yield ConfigIssue("marsrl.evaluation.both_orders", what, fix, True)
+
+
+def _judges(run: RunView) -> bool:
+    from marsrl_verl.algos.rema.judge import JudgePrompts
+
+    return isinstance(run.prompts(), JudgePrompts)
+
+
+def _two_agents(run: RunView, config: Config) -> Iterator[ConfigIssue]:
+    roles, key = config.train_roles, f"{_ALGO}.train_roles"
+    for role in roles:
+        if role not in ROLES:
+            yield no_such_choice(key, role, ROLES)
+    if not roles:
+        yield ConfigIssue(key, "No role is trained.", f"Name at least one of: {', '.join(ROLES)}.", "[]")
+    elif len(set(roles)) < len(roles):
+        yield ConfigIssue(key, "A role is named twice.", "Name each role once.", ", ".join(roles))
+    if META_THINKING not in roles:
+        for name in config.changed(
+            "solutions_per_plan", "plan_reward", "leak_rule", "penalty", "penalty_mode"
+        ):
+            what = f"It rewards plans, and {key} has no {META_THINKING}."
+            yield ConfigIssue(f"{_ALGO}.{name}", what, "Leave it out.", getattr(config, name))
+    elif config.plan_reward is PlanRewardKind.CONSISTENCY and config.solutions_per_plan < 2:
+        what = "Consistency compares the answers of several solutions of a plan."
+        fix = "Set it to 8, or to 4 at least."
+        yield ConfigIssue(f"{_ALGO}.solutions_per_plan", what, fix, config.solutions_per_plan)
+    problems = run.get("data.train_batch_size")
+    if REASONING in roles and isinstance(problems, int) and problems < config.plans_per_problem:
+        what = (
+            f"A step of {problems} prompts (data.train_batch_size) has no room for the plans of one problem."
+        )
+        fix = "Lower it, or raise data.train_batch_size."
+        yield ConfigIssue(f"{_ALGO}.plans_per_problem", what, fix, config.plans_per_problem)
+    if REASONING not in roles and config.changed("plans_per_problem"):
+        what = f"It counts the prompts of the reasoning agent's phases, and {key} has no {REASONING}."
+        yield ConfigIssue(f"{_ALGO}.plans_per_problem", what, "Leave it out.", config.plans_per_problem)
+    if config.leak_rule is LeakRule.NONE and config.plan_form is PlanForm.TEXT:
+        for name in config.changed("penalty", "penalty_mode"):
+            what = f"With {_ALGO}.leak_rule = none no plan is punished."
+            yield ConfigIssue(f"{_ALGO}.{name}", what, "Leave it out.", getattr(config, name))
+    if config.plan_form is PlanForm.JSON and META_THINKING in run.frozen_roles:
+        what = "The grammar of actions needs an engine of the run, and the policy of meta_thinking is frozen."
+        yield ConfigIssue(f"{_ALGO}.plan_form", what, "Set it to text.", config.plan_form)
+    if config.plan_form is PlanForm.JSON and run.settings.pipeline.max_segments > 1:
+        what = "A grammar begins anew with every request, so plans can't be cut into segments."
+        fix = f"Set it to 1, or {_ALGO}.plan_form=text."
+        yield ConfigIssue("marsrl.pipeline.max_segments", what, fix, run.settings.pipeline.max_segments)
+
+
+def _one_agent(config: Config) -> Iterator[ConfigIssue]:
+    if config.changed("train_roles"):
+        what = f"With {_ALGO}.process = {config.process} there is the agent {REASONING} alone."
+        yield ConfigIssue(f"{_ALGO}.train_roles", what, "Leave it out.", ", ".join(config.train_roles))
+
+
+def _frozen(run: RunView, config: Config) -> Iterator[ConfigIssue]:
+    frozen = [role for role in config.phase_roles if role in run.frozen_roles]
+    rest = [role for role in config.phase_roles if role not in frozen]
+    if frozen:
+        what = f"The policy of {' and '.join(frozen)} (marsrl.policies) is frozen."
+        fix = f"Set {_ALGO}.train_roles=[{','.join(rest)}]." if rest else "Leave the policy of a role out."
+        yield ConfigIssue(f"{_ALGO}.train_roles", what, fix, ", ".join(config.phase_roles))

@@ -1,0 +1,134 @@
+"""The two sides of a dialogue: an agent that is trained, whose tokens are kept, and one of which only text is
+known."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from marsrl_verl.core.request import Message
+from marsrl_verl.core.sequence import Plain, TokenIds
+from marsrl_verl.core.sequence import Sequence as TokenSequence
+from marsrl_verl.core.trajectory import FinishReason
+from marsrl_verl.rollout.context import RolloutContext
+from marsrl_verl.rollout.conversation import Conversation
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Spoken:
+    """A message."""
+
+    finish: FinishReason
+    """STOP: the agent ended it. LENGTH: it was cut. PAUSED: it goes on later. Else there is none."""
+    text: str = ""
+    """What the other agent may see of it: what follows the thinking part."""
+    token_ids: TokenIds | None = None
+    """(n,) as sampled; None where only text is known."""
+    detail: str | None = None
+    """Why there is none."""
+    failed_by: str | None = None
+    """See `Trajectory.failed_by`."""
+
+
+class Speaker(Protocol):
+    """One agent with its list of messages."""
+
+    async def speak(self, turn: int, most_tokens: int, stop: Sequence[str]) -> Spoken:
+        """Write a message, or go on with one that was paused.
+
+        Args:
+            turn: of the dialogue.
+            most_tokens: of the message, in all rounds.
+            stop: strings that end it.
+        """
+        ...
+
+    def hear(self, said: str) -> None:
+        """Take the other agent's message as the user's."""
+        ...
+
+    def has_room(self, tokens: int) -> bool:
+        """Whether the list has room for a message of so many tokens, or one has begun already."""
+        ...
+
+    def sequence(self) -> TokenSequence | None:
+        """What is trained of it; None where only text is known."""
+        ...
+
+    def state(self) -> Plain:
+        """What a later round needs beside the sequence to go on."""
+        ...
+
+
+class TrainedSpeaker:
+    """Implements `Speaker` with a conversation: token in, token out."""
+
+    def __init__(self, chat: Conversation) -> None:
+        self._chat = chat
+
+    async def speak(self, turn: int, most_tokens: int, stop: Sequence[str]) -> Spoken:
+        """See `Speaker`. A stop string in the thinking part ends nothing."""
+        chat = self._chat
+        while True:
+            left = most_tokens - chat.turn_ids().size
+            found = await chat.sample(max_tokens=left, stop=stop, turn=turn)
+            text = chat.turn_final_text()
+            if found.stop is None or found.stop in text:
+                return Spoken(found.finish, text, chat.turn_ids(), chat.detail, chat.failed_by)
+
+    def hear(self, said: str) -> None:
+        """See `Speaker`."""
+        self._chat.append([{"role": "user", "content": said}])
+
+    def has_room(self, tokens: int) -> bool:
+        """See `Speaker`."""
+        return self._chat.turn_ids().size > 0 or self._chat.tokens_left >= tokens
+
+    def sequence(self) -> TokenSequence:
+        """See `Speaker`."""
+        return self._chat.sequence()
+
+    def state(self) -> Plain:
+        """See `Speaker`."""
+        return self._chat.state()
+
+
+class FrozenSpeaker:
+    """Implements `Speaker` with a frozen policy, which is asked with the whole list each time. Its limits are
+    its own.
+
+    Args:
+        context: of the request.
+        k: the trajectory's number.
+        role: whose policy answers.
+        messages: the list so far.
+    """
+
+    def __init__(self, context: RolloutContext, k: int, role: str, messages: Sequence[Message]) -> None:
+        self._context, self._k, self._role = context, k, role
+        self._messages = [dict(message) for message in messages]
+
+    async def speak(self, turn: int, most_tokens: int, stop: Sequence[str]) -> Spoken:
+        """See `Speaker`. It is cut behind a stop string here."""
+        one = await self._context.chat(self._k, self._role, self._messages)
+        ends = [one.final_text.find(mark) + len(mark) for mark in stop if mark in one.final_text]
+        text = one.final_text[: min(ends, default=len(one.final_text))]
+        self._messages.append({"role": "assistant", "content": text})
+        return Spoken(one.finish, text, None, one.detail, one.failed_by)
+
+    def hear(self, said: str) -> None:
+        """See `Speaker`."""
+        self._messages.append({"role": "user", "content": said})
+
+    def has_room(self, tokens: int) -> bool:
+        """See `Speaker`."""
+        return True
+
+    def sequence(self) -> None:
+        """See `Speaker`."""
+        return None
+
+    def state(self) -> Plain:
+        """See `Speaker`."""
+        return {"messages": [dict(message) for message in self._messages]}

@@ -1,0 +1,63 @@
+"""The policy loss over turns as a choice of a method's settings (`losses.turn_ratio`)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from marsrl_verl.core.method import LossSpec, RunView
+from marsrl_verl.core.sequence import LABEL, TURN
+from marsrl_verl.settings.choices import TurnRatio
+from marsrl_verl.settings.declaration import Settings, limits
+from marsrl_verl.settings.issues import ConfigIssue
+
+LOSS = "marsrl_verl.losses.turn_ratio:turn_ratio"
+_MEAN = "marsrl.training.loss_mean"
+
+
+class TurnLossConfig(Settings):
+    """The importance ratio of the policy loss (arXiv 2503.09501, eq. 12 and 13). Its clip is
+    `actor_rollout_ref.actor.clip_ratio_low`, `clip_ratio_high` and `clip_ratio_c`; what it is averaged over
+    is `marsrl.training.loss_mean`, or `actor_rollout_ref.actor.loss_agg_mode`."""
+
+    ratio: TurnRatio = TurnRatio.ARITHMETIC
+    """Whose ratio a token has, and what is clipped as a whole: its turn's, as the mean of the tokens' ratios
+    (`arithmetic`, the paper) or of their logarithms (`geometric`, its released code; GSPO turn by turn), or
+    its own (`token`, PPO). A geometric ratio stays much nearer to 1: GSPO's clip range is about 3e-4."""
+    log_ratio_clip: float | None = limits(3.0, gt=0.0, why="an unchanged token has 0; null is no bound")
+    """Upper bound of log-ratios before the clip: of single tokens with `arithmetic` and `token`, of a turn's
+    mean with `geometric`; null: none."""
+
+
+def turn_loss(config: TurnLossConfig, labels: Sequence[str] = ()) -> LossSpec:
+    """The policy loss of these settings.
+
+    Args:
+        config: a node of the method's settings.
+        labels: names of what sequences number with the annotation `label`; the share of what is clipped is
+            logged of each, too.
+    """
+    columns = [] if config.ratio is TurnRatio.TOKEN else [TURN]
+    columns += [LABEL] if labels else []
+    settings = {
+        "ratio": str(config.ratio),
+        "log_ratio_clip": config.log_ratio_clip,
+        "labels": list(labels),
+    }
+    return LossSpec(LOSS, tuple(columns), settings, clips=True)
+
+
+def turn_loss_checks(run: RunView, config: TurnLossConfig, key: str) -> list[ConfigIssue]:
+    """A ratio of whole turns is averaged over turns.
+
+    Args:
+        config: a node of the method's settings.
+        key: its key.
+    """
+    if config.ratio is TurnRatio.TOKEN or run.settings.training.loss_mean is not None:
+        return []
+    what = (
+        "All tokens of a turn have one ratio, and the mean over tokens or responses would weight a turn by "
+        "its length."
+    )
+    fix = f"Set {_MEAN}=seq-mean-turn-mean-token-mean or turn-mean-token-mean, or {key}.ratio=token."
+    return [ConfigIssue(f"{key}.ratio", what, fix, config.ratio)]

@@ -1,0 +1,95 @@
+"""Make this world's warm-started model: `python -m marsrl_verl.demo.rema_world.warm_start --output DIR`.
+
+Supervised training on generated transcripts (`transcripts.KINDS`). Deterministic for a seed on one machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from marsrl_verl.demo.model import build_model
+from marsrl_verl.demo.problems import Split
+from marsrl_verl.demo.rema_world.problems import DEFAULT_DIFFICULTY, Difficulty, generate
+from marsrl_verl.demo.rema_world.tokenizer import WORDS
+from marsrl_verl.demo.rema_world.transcripts import DEFAULT_HABITS, KINDS, Habits
+from marsrl_verl.demo.supervised import Rates, fit
+from marsrl_verl.demo.tokenizer import build_tokenizer, vocabulary
+from marsrl_verl.demo.transcripts import Transcript
+from marsrl_verl.demo.warm_start import save
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How the warm start is trained."""
+
+    steps: int = 700
+    batch: tuple[tuple[str, int], ...] = (
+        ("plan", 14),
+        ("solution", 22),
+        ("planned", 14),
+        ("action", 4),
+        ("meta_turn", 5),
+        ("reasoning_turn", 5),
+    )
+    """Transcripts of each kind in a step."""
+    rates: Rates = field(default_factory=Rates)
+    pool: int = 20_000
+    """Problems of the warm-start split."""
+    difficulty: Difficulty = DEFAULT_DIFFICULTY
+    habits: Habits = DEFAULT_HABITS
+    seed: int = 1
+
+
+def train(recipe: Recipe, report_every: int = 20) -> PreTrainedModel:
+    """Train a fresh model and return it; progress goes to standard error."""
+    rng = random.Random(recipe.seed)
+    model, tokenizer = build_model(recipe.seed, ids=vocabulary(WORDS)), build_tokenizer(WORDS)
+    problems = generate(Split.WARM_START, recipe.pool, recipe.seed, recipe.difficulty)
+
+    def draw(_step: int) -> list[Transcript]:
+        return [
+            KINDS[kind](rng.choice(problems), rng, recipe.habits)
+            for kind, count in recipe.batch
+            for _ in range(count)
+        ]
+
+    start = time.monotonic()
+    for step, loss in fit(model, tokenizer, draw, recipe.steps, recipe.rates):
+        if step % report_every == 0:
+            seconds = time.monotonic() - start
+            print(f"step {step}/{recipe.steps}  {seconds:.0f} s  loss {loss:.3f}", file=sys.stderr)
+    return model.eval()
+
+
+def main() -> None:
+    """Train, save, measure."""
+    from marsrl_verl.demo.rema_world.premise import measure, show
+
+    usual = Recipe()
+    parser = argparse.ArgumentParser(description="Make the warm-started model of the world of definitions.")
+    parser.add_argument("--output", required=True, help="folder to write; must not hold a model yet")
+    parser.add_argument("--seed", type=int, default=usual.seed, help="of weights, problems and transcripts")
+    parser.add_argument("--steps", type=int, default=usual.steps, help="of training")
+    parser.add_argument("--problems", type=int, default=400, help="held-out problems to measure on")
+    arguments = parser.parse_args()
+    folder = Path(arguments.output)
+    if (folder / "config.json").exists():
+        parser.error(f"--output: {folder} already holds a model; name another folder or remove it")
+    folder.mkdir(parents=True, exist_ok=True)
+    model = train(replace(usual, seed=arguments.seed, steps=arguments.steps))
+    save(model, folder, build_tokenizer(WORDS))
+    print(f"written to {folder}; measuring on {arguments.problems} held-out problems", file=sys.stderr)
+    print(show(measure(model, arguments.problems)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,107 @@
+"""Plans as JSON: what is one, what it tells, and what is trained of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scripted_engine import ByteTokenizer
+
+from marsrl_verl.algos.rema.json_actions import GRAMMAR, Action, ActionCall, ActionKind, parse_action
+from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
+from marsrl_verl.core.sequence import token_ids
+from marsrl_verl.core.trajectory import FinishReason, RewardResult
+from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
+from marsrl_verl.rollout.generation import Completion
+from marsrl_verl.rollout.runner import RolloutRunner
+
+
+@pytest.mark.parametrize(
+    ("text", "action"),
+    [
+        (
+            '{"action": "DECOMPOSE", "output": "first a, then b"}',
+            Action(ActionKind.DECOMPOSE, "first a, then b"),
+        ),
+        (' {"output":"simpler","action":"REWRITE"}\n', Action(ActionKind.REWRITE, "simpler")),
+        ('{"action": "EMPTY", "output": ""}', Action(ActionKind.EMPTY, "")),
+        ('{"action": "EMPTY", "output": "said all the same"}', Action(ActionKind.EMPTY, "said all the same")),
+    ],
+)
+def test_an_action(text, action):
+    assert parse_action(text) == action
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "DECOMPOSE",
+        '{"action": "DECOMPOSE", "output": "cut',
+        '{"action": "SOLVE", "output": "x"}',
+        '{"action": "REWRITE", "output": "  "}',
+        '{"action": "REWRITE", "output": 3}',
+        '{"action": "REWRITE"}',
+        '{"action": "REWRITE", "output": "x", "answer": 3}',
+        '[{"action": "REWRITE", "output": "x"}]',
+        'Sure: {"action": "REWRITE", "output": "x"}',
+        '{"action": ["REWRITE"], "output": "x"}',
+        "[" * 100_000,
+    ],
+)
+def test_what_is_none_is_data(text):
+    assert parse_action(text) is None
+
+
+def test_empty_tells_nothing():
+    assert parse_action('{"action": "EMPTY", "output": "x"}').instruction == ""
+    assert parse_action('{"action": "REWRITE", "output": " x "}').instruction == "x"
+
+
+@given(kind=st.sampled_from(list(ActionKind)), output=st.text(max_size=50))
+def test_what_the_grammar_allows_is_read_back(kind, output):
+    action = parse_action(json.dumps({"action": kind.value, "output": output}))
+    assert action is None or action == Action(kind, output)
+    assert (action is None) == (kind is not ActionKind.EMPTY and not output.strip())
+
+
+class GrammarClient:
+    """Answers with an action whose parts of the grammar have probability 1."""
+
+    def __init__(self) -> None:
+        self.asked = []
+
+    async def generate(self, policy, prompt_ids, decoding, *, session, name, n=1):
+        self.asked.append((n, decoding.structured))
+        ids = b'{"action": "REWRITE", "output": "x"}'
+        log_probs = np.zeros(len(ids), dtype=np.float32)
+        log_probs[[12, 33]] = -0.5  # what was chosen: R of REWRITE, and x
+        found = Completion(token_ids(list(ids)), log_probs, FinishReason.STOP)
+        return [found] * n
+
+
+def test_forced_tokens_are_not_trained():
+    client = GrammarClient()
+
+    async def score(request, trajectories):
+        return [RewardResult(0.0) for _ in trajectories]
+
+    runner = RolloutRunner(client, ChatTokenizer(ByteTokenizer()), score)
+    messages = ({"role": "user", "content": "?"},)
+    request = RolloutRequest(
+        "p/plan/0", Problem("p", "?", "1"), "plan", "meta_thinking", messages, 3,
+        rollout="marsrl_verl.algos.rema.json_actions:ActionCall",
+    )  # fmt: skip
+    output = asyncio.run(runner.run(request, {"meta_thinking": Sampling(100, 100)}))
+    assert client.asked == [(3, GRAMMAR)]
+    for one in output.trajectories:
+        assert np.flatnonzero(one.sequence.response_mask).tolist() == [12, 33]
+        assert parse_action(one.final_text) == Action(ActionKind.REWRITE, "x")
+
+
+def test_the_program_goes_on_in_no_later_round():
+    assert not getattr(ActionCall, "pauses", False)

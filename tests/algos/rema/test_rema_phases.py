@@ -1,0 +1,102 @@
+"""Phases in turns, and the problems that each of them keeps."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from marsrl_verl.algos.rema.filtering import Phases, SuccessFilter
+
+
+def walk(phases: Phases, passes: int) -> list[tuple[str, bool, int]]:
+    found = []
+    for _ in range(passes):
+        found.append((phases.role, phases.filtering, phases.episode))
+        phases.next_pass()
+    return found
+
+
+def test_the_low_phase_comes_first_and_each_begins_with_a_pass_that_counts():
+    phases = Phases(("reasoning", "meta_thinking"), episodes=2, iterations=2)
+    low = [("reasoning", True, 0), ("reasoning", False, 1), ("reasoning", False, 2)]
+    high = [("meta_thinking", *rest) for _, *rest in low]
+    assert walk(phases, 12) == [*low, *high] * 2
+    assert phases.left == -1, "the last pass is over"
+
+
+def test_without_a_filter_every_pass_trains():
+    phases = Phases(("reasoning",), episodes=3, filtered=False, iterations=1)
+    assert walk(phases, 3) == [("reasoning", False, number) for number in (1, 2, 3)]
+
+
+@given(
+    roles=st.sampled_from([("a",), ("a", "b")]),
+    episodes=st.integers(1, 5),
+    filtered=st.booleans(),
+    iterations=st.integers(1, 4),
+)
+def test_every_role_has_its_passes_and_no_more(roles, episodes, filtered, iterations):
+    phases = Phases(roles, episodes, filtered, iterations)
+    total = phases.left + 1
+    begins, lefts = [], []
+    for _ in range(total):
+        lefts.append(phases.left)
+        begins.append(phases.next_pass())
+    assert lefts == list(range(total))[::-1]
+    assert sum(begins) == iterations * len(roles)
+    again = Phases(roles, episodes, filtered, iterations)
+    trained = [role for role, filtering, _ in walk(again, total) if not filtering]
+    assert [trained.count(role) for role in roles] == [iterations * episodes] * len(roles)
+
+
+def test_ten_samples_and_the_paper_s_bounds_keep_two_to_eight():
+    found = SuccessFilter(0.2, 0.8)
+    for successes in range(11):
+        found.note(str(successes), successes, 10)
+    assert [name for name in found.counts if found.keeps(name)] == [str(one) for one in range(2, 9)]
+
+
+@given(lowest=st.integers(0, 10), highest=st.integers(0, 10), samples=st.integers(1, 40))
+def test_a_rate_that_is_a_bound_is_kept(lowest, highest, samples):
+    found = SuccessFilter(lowest / 10, highest / 10)
+    for successes in range(samples + 1):
+        found.note(str(successes), successes, samples)
+    kept = [one for one in range(samples + 1) if found.keeps(str(one))]
+    assert kept == [one for one in range(samples + 1) if lowest * samples <= 10 * one <= highest * samples]
+
+
+def test_a_problem_without_a_sample_is_not_kept():
+    found = SuccessFilter(0.0, 1.0)
+    assert not found.keeps("never asked")
+    found.note("failed", 0, 0)
+    assert not found.keeps("failed")
+    with pytest.raises(ValueError, match="problem p: found 3 successes in 2 samples"):
+        found.note("p", 3, 2)
+
+
+def test_counts_add_up_and_survive_a_checkpoint():
+    found = SuccessFilter(0.2, 0.8)
+    found.note("p", 1, 4)
+    found.note("p", 2, 6)
+    again = SuccessFilter(0.2, 0.8)
+    again.load_state_dict(json.loads(json.dumps(found.state_dict())))
+    assert again == found and again.counts == {"p": [3, 10]}
+    found.forget()
+    assert not found.keeps("p") and again.keeps("p")
+
+
+def test_metrics_say_how_much_is_left():
+    found = SuccessFilter(0.2, 0.8)
+    assert found.metrics() == {"filter/problems": 0.0, "filter/kept": 0.0}
+    for name, successes in (("a", 0), ("b", 5), ("c", 10), ("d", 8)):
+        found.note(name, successes, 10)
+    assert found.metrics() == {
+        "filter/problems": 4.0,
+        "filter/kept": 2.0,
+        "filter/success_rate": 0.575,
+        "filter/always_solved_share": 0.25,
+        "filter/never_solved_share": 0.25,
+    }

@@ -1,0 +1,141 @@
+"""The presets of dialogues compose and say what they promise; what contradicts itself is refused."""
+
+from __future__ import annotations
+
+import pytest
+from messages import assert_refused
+
+from marsrl_verl.algos.rema.config import Config
+from marsrl_verl.config.settings_page import page
+
+MODEL = "Qwen/Qwen2.5-7B-Instruct"
+SMALL = (
+    "cluster=cpu",
+    "marsrl.prompts.target=marsrl_verl.demo.rema_world.prompts:TinyPlanPrompts",
+    "marsrl.algo.message_tokens=16",
+    "marsrl.roles.meta_thinking.max_prompt_tokens=60",
+    "marsrl.roles.reasoning.max_prompt_tokens=90",
+    "dry_run=true",
+)
+NO_CLIP = "With one update per step the importance ratio is exactly 1, so nothing is ever clipped."
+
+
+@pytest.mark.parametrize("algo", ["rema", "rema_released"])
+def test_the_plan_of_dialogues(run, algo):
+    done = run(f"algo={algo}", *SMALL)
+    assert (done.status, done.err) == (0, "")
+    text = " ".join(done.out.split())
+    assert "dialogues: up to 30 turns of two messages of up to 16 tokens" in text
+    assert "dialogue meta_thinking 1 32 512 yes" in text
+    assert "trained, at most 1,024" in text, "a row of each agent"
+    assert (NO_CLIP in text) == (algo == "rema_released"), "a clip that can't act is reported"
+    assert f"optimizer updates {4 if algo == 'rema' else 1}" in text
+    assert "+ instruction 16" in text, "of the first instruction alone"
+
+
+def test_agents_that_are_trained_in_turn(run):
+    words = ("policies=lora_per_role", "marsrl.algo.alternate.enabled=true")
+    done = run("algo=rema", *SMALL, *words, "marsrl.algo.alternate.first=reasoning")
+    assert (done.status, done.err) == (0, "")
+    assert "trained in turn: reasoning, then meta_thinking, 10 steps each" in done.out
+
+
+RAY = "ray_kwargs.ray_init.address=auto"
+PUBLISHED = ("model=custom", f"actor_rollout_ref.model.path={MODEL}", "data=parquet", "cluster=8xgpu", RAY)
+
+
+@pytest.mark.parametrize(
+    ("training", "message", "steps"),
+    [("rema_published", 512, 500), ("rema_ablation_256", 256, 300), ("rema_ablation_1024", 1024, 300)],
+)
+def test_published_settings(run, training, message, steps):
+    """arXiv 2503.09501, D.2: lists of 4,096 tokens, or 3,072, before a message."""
+    done = run("algo=rema", *PUBLISHED, f"training={training}")
+    assert done.err == ""
+    config = done.launched
+    actor, algo = config.actor_rollout_ref.actor, config.marsrl.algo
+    assert (config.data.train_batch_size, algo.group_size, algo.max_turns) == (128, 16, 30)
+    assert (algo.message_tokens, config.trainer.total_training_steps) == (message, steps)
+    longest = (3072 if message == 1024 else 4096) + message
+    assert config.actor_rollout_ref.rollout.max_model_len == longest
+    for role in config.marsrl.roles.values():
+        assert (role.max_prompt_tokens + role.max_new_tokens, role.temperature, role.top_p) == (
+            longest,
+            1.0,
+            1.0,
+        )
+    assert (actor.optim.lr, actor.use_kl_loss, actor.entropy_coeff) == (1e-6, False, 0)
+    assert (actor.clip_ratio_low, actor.clip_ratio_high, actor.clip_ratio_c) == (0.2, 0.2, 3.0)
+    assert (algo.loss.ratio, algo.loss.log_ratio_clip) == ("arithmetic", 3.0)
+    assert config.marsrl.training.loss_mean == "seq-mean-turn-mean-token-mean"
+    assert config.marsrl.pipeline.updates_per_step == 4
+    assert (config.marsrl.evaluation.every, config.marsrl.evaluation.greedy) == (10, True)
+
+
+def test_released_settings(run):
+    done = run("algo=rema_released", *PUBLISHED, "training=rema_published")
+    assert done.err == ""
+    algo, pipeline = done.launched.marsrl.algo, done.launched.marsrl.pipeline
+    assert (algo.loss.ratio, algo.finish_stops, pipeline.updates_per_step) == ("geometric", "both", 1)
+    assert (algo.mask_unfinished, algo.stop_when_truncated) == (True, True)
+
+
+ENDPOINT = (
+    "marsrl.policies.far.kind=endpoint", "marsrl.policies.far.endpoint.base_urls=[http://host:8000/v1]",
+    "marsrl.policies.far.endpoint.model=m",
+)  # fmt: skip
+REFUSED = {
+    "no room for a message": (
+        ["marsrl.algo.message_tokens=49"], "marsrl.algo.message_tokens = 49", "it could begin none",
+    ),
+    "a penalty over more than a list": (
+        ["marsrl.algo.overlong.enabled=true", "marsrl.algo.overlong.tokens=49"],
+        "marsrl.algo.overlong.tokens = 49", "has 48 tokens",
+    ),
+    "a penalty that is off": (["marsrl.algo.overlong.penalty=0.5"], "algo.overlong.penalty", "enabled"),
+    "a mean that knows no turns": (
+        ["marsrl.training.loss_mean=null"], "marsrl.algo.loss.ratio = arithmetic", "have one ratio",
+    ),
+    "turns of shared weights": (
+        ["marsrl.algo.alternate.enabled=true"], "marsrl.algo.alternate.enabled", "have one policy (policy)",
+    ),
+    "turns that are off": (["marsrl.algo.alternate.interval=3"], "marsrl.algo.alternate.interval", "enabled"),
+    "a discount of turns without returns": (
+        ["marsrl.algo.gamma_turn=0.9"], "marsrl.algo.gamma_turn = 0.9", "estimator=reinforce_pp",
+    ),
+    "a message twice at least": (["marsrl.algo.guards.same_messages=1"], "same_messages = 1", "at least 2"),
+    "answers from a file": (
+        ["marsrl.policies.far.kind=jsonl", "marsrl.policies.far.jsonl.path=a.jsonl",
+         "marsrl.roles.meta_thinking.policy=far"],
+        "marsrl.policies.far.kind = jsonl", "each message answers another one",
+    ),
+    "nobody learns": (
+        [*ENDPOINT, "marsrl.roles.meta_thinking.policy=far", "marsrl.roles.reasoning.policy=far"],
+        "marsrl.roles.meta_thinking.policy = far", "nothing is trained",
+    ),
+    "prompts that know no dialogue": (
+        ["marsrl.prompts.target=marsrl_verl.core.prompts:ProblemPrompts"], "marsrl.prompts.target",
+        "DialoguePrompts",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_contradicts_itself_is_refused(run, name):
+    words, key, hint = REFUSED[name]
+    replaced = {word.split("=")[0] for word in words}
+    usual = [word for word in SMALL if word.split("=")[0] not in replaced]
+    assert_refused(run("algo=rema", *usual, *words), key, hint)
+
+
+def test_a_frozen_agent_is_planned(run):
+    done = run("algo=rema", *SMALL, *ENDPOINT, "marsrl.roles.meta_thinking.policy=far")
+    assert (done.status, done.err) == (0, "")
+    assert "Frozen policy far (meta_thinking)" in done.out
+
+
+def test_the_settings_page_has_them():
+    text = page(["rema"])
+    assert '| `finish_stops` | one of meta_thinking, both | `"meta_thinking"` |' in text
+    assert "| `loss.log_ratio_clip` | a number above 0 or null | `3.0` |" in text
+    assert Config.model_fields["group_size"].default == 16

@@ -1,0 +1,155 @@
+"""The world of definitions: problems, transcripts, tokens, prompts and the shipped model."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from pathlib import Path
+
+import pandas as pd
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from marsrl_verl.algos.rema.json_actions import parse_action
+from marsrl_verl.demo.assets import model_path
+from marsrl_verl.demo.problems import LARGEST_TOTAL, Split
+from marsrl_verl.demo.rema_world.problems import (
+    Definition,
+    Difficulty,
+    Puzzle,
+    draw_puzzle,
+    generate,
+    parse_question,
+    write_parquet,
+)
+from marsrl_verl.demo.rema_world.prompts import TinyPlanPrompts
+from marsrl_verl.demo.rema_world.tokenizer import WORDS
+from marsrl_verl.demo.rema_world.transcripts import KINDS, Habits, as_problem, draw_plan, follow
+from marsrl_verl.demo.tokenizer import build_tokenizer, vocabulary
+from marsrl_verl.rewards.extraction import boxed_answer
+
+PUZZLE = parse_question("Find c:d=4;b=a+3;c=b-2;a=5;e=d+1")
+FLAWLESS = Habits(lost=0.0, stops_early=0.0, miscalculates=0.0, begins_wrong=0.0)
+
+
+def test_a_chain_from_the_goal_back_to_a_number():
+    assert (PUZZLE.order, PUZZLE.answer, PUZZLE.depth) == ("cba", 6, 3)
+    assert PUZZLE.ends == ("c", "e") and PUZZLE.trace("e") == "ed"
+    assert PUZZLE.definition("b") == Definition("b", "a", 3)
+
+
+@pytest.mark.parametrize("text", ["", "Find c", "Find c:c=x", "Find c:b=3", "Find c:c=b+", "Compute 1+2"])
+def test_another_text_is_no_question(text):
+    with pytest.raises(ValueError, match="not a question of this world"):
+        parse_question(text)
+
+
+@given(st.integers(0, 10_000))
+def test_every_problem_has_an_answer_within_the_world(seed):
+    puzzle = draw_puzzle(random.Random(seed))
+    assert parse_question(puzzle.question) == puzzle
+    assert 0 <= puzzle.answer <= LARGEST_TOTAL
+    assert len(puzzle.ends) == 2 and puzzle.goal in puzzle.ends
+    assert 2 <= puzzle.depth <= 5
+    letters = [one.letter for one in puzzle.definitions]
+    assert len(set(letters)) == len(letters)
+
+
+def test_splits_share_nothing_whatever_the_letters_and_the_order():
+    other = Puzzle(tuple(reversed(PUZZLE.definitions)), "c")
+    renamed = parse_question("Find " + PUZZLE.question[5:].translate(str.maketrans("abcde", "fghij")))
+    assert {PUZZLE.split, other.split} == {PUZZLE.split}
+    assert renamed.split is PUZZLE.split
+    counts = Counter(draw_puzzle(random.Random(seed)).split for seed in range(600))
+    assert counts[Split.WARM_START] > counts[Split.TRAIN] > counts[Split.HELD_OUT] > 60
+
+
+def test_the_same_arguments_give_the_same_problems():
+    assert generate(Split.TRAIN, 20, 3) == generate(Split.TRAIN, 20, 3)
+    assert len(set(generate(Split.HELD_OUT, 50, 0))) == 50
+    with pytest.raises(ValueError, match="need 2 <= shortest"):
+        Difficulty(shortest=1)
+
+
+def test_rows_say_how_hard_they_are(tmp_path):
+    rows = pd.read_parquet(write_parquet(tmp_path / "x.parquet", Split.TRAIN, 5, 0)).to_dict("records")
+    for row in rows:
+        puzzle = parse_question(row["prompt"][0]["content"])
+        assert row["extra_info"]["level"] == puzzle.depth
+        assert row["reward_model"]["ground_truth"] == str(puzzle.answer)
+
+
+@given(st.integers(0, 1000))
+def test_without_slips_everybody_is_right(seed):
+    rng = random.Random(seed)
+    puzzle = draw_puzzle(rng)
+    assert draw_plan(puzzle, rng, FLAWLESS) == puzzle.order
+    for kind in ("solution", "planned"):
+        response = KINDS[kind](puzzle, rng, FLAWLESS).response
+        assert boxed_answer(response).text == str(puzzle.answer)
+
+
+@given(st.integers(0, 1000))
+def test_with_slips_everything_stays_readable(seed):
+    rng = random.Random(seed)
+    puzzle = draw_puzzle(rng)
+    for kind, draw in KINDS.items():
+        response = draw(puzzle, rng, Habits()).response
+        if kind == "action":
+            assert parse_action(response) is not None
+        elif kind in ("solution", "planned"):
+            assert 0 <= int(boxed_answer(response).text) <= LARGEST_TOTAL
+
+
+def test_a_plan_that_makes_no_sense_is_followed_letter_by_letter():
+    text = follow(PUZZLE, "ca", random.Random(0), FLAWLESS)
+    assert text == "a=5;c=b-2=3;\\boxed{3}"
+
+
+def test_text_survives_the_tokenizer_and_protocol_words_are_tokens():
+    tokenizer = build_tokenizer(WORDS)
+    for kind, draw in KINDS.items():
+        transcript = draw(PUZZLE, random.Random(1), Habits())
+        text = "".join(one["content"] for one in transcript.messages) + transcript.response
+        ids = tokenizer.encode(text, add_special_tokens=False)
+        assert tokenizer.decode(ids) == text, kind
+    ids = tokenizer.encode("b=a+3=8;", add_special_tokens=False)
+    assert tokenizer.convert_ids_to_tokens(ids) == ["b=", "a", "+3", "=", "8", ";"]
+
+
+def test_prompts_tell_the_roles_apart():
+    prompts, problem = TinyPlanPrompts(), as_problem(PUZZLE)
+    chats = [
+        prompts.plan(problem),
+        prompts.action(problem),
+        prompts.planned(problem),
+        prompts.direct(problem),
+        prompts.solution(problem, "cba"),
+    ]
+    assert len({str(chat) for chat in chats}) == len(chats)
+    assert prompts.solution(problem, " ") == prompts.direct(problem)
+    hostile = prompts.solution(problem, "cba\nFind z:z=1")[-1]["content"]
+    assert hostile.splitlines()[0] == PUZZLE.question
+    assert prompts.meta_thinking(problem) == prompts.plan(problem)
+
+
+def test_the_shipped_model_is_the_world_s():
+    folder = Path(model_path("rema_world"))
+    assert json.loads((folder / "config.json").read_text())["vocab_size"] == len(vocabulary(WORDS))
+    assert (folder / "model.safetensors").stat().st_size < 1.5e6
+
+
+def test_the_shipped_model_s_premise():
+    """A plan helps, and there is room below the ceiling."""
+    from transformers import AutoModelForCausalLM
+
+    from marsrl_verl.demo.rema_world.premise import measure, show
+
+    model = AutoModelForCausalLM.from_pretrained(model_path("rema_world"))
+    figures = measure(model, 120)
+    plan, alone, together, own, perfect = (one.share for one in figures)
+    assert perfect > own > alone and perfect > together > alone
+    assert 0.3 < plan < 0.85 and perfect < 0.9
+    assert len(show(figures).splitlines()) == 6

@@ -1,0 +1,133 @@
+"""Two agents trained in turns, through the trainer's own loop: what each pass asks and trains, and a kill."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from rema_script import TwoAgents
+from scripted_trainer import BATCH_SIZE, ROWS, ScriptedTrainer, batches
+
+from marsrl_verl.algos.rema.plan_prompts import MathPlanPrompts
+from marsrl_verl.algos.rema.prompts import META_THINKING, REASONING
+from marsrl_verl.algos.rema.single_turn import ReMASingleTurn
+from marsrl_verl.algos.rema.single_turn_config import Config
+from marsrl_verl.core.policy import Policy, PolicySet
+
+pytestmark = pytest.mark.slow
+
+PER_PASS = len(ROWS) // BATCH_SIZE * BATCH_SIZE
+USUAL = {"episodes": 2, "group_size": 3, "filter": {"samples": 6}}
+AGENTS = {META_THINKING: "meta", REASONING: "reason"}
+
+
+def policies() -> PolicySet:
+    return PolicySet((Policy("meta"), Policy("reason")), AGENTS)
+
+
+class Noted(ReMASingleTurn):
+    """Notes what it was asked to train, by pass."""
+
+    def __init__(self, **changes) -> None:
+        super().__init__(MathPlanPrompts(), Config.model_validate(changes), policies=AGENTS)
+        self.begins, self.passes_of = [], {}
+
+    def pass_ended(self, step):
+        super().pass_ended(step)
+        self.begins.append((step, self.phases.number))
+
+    def first_requests(self, problem, step):
+        self.passes_of.setdefault(self.phases.number, set()).add(problem.row)
+        return super().first_requests(problem, step)
+
+
+def run(folder, steps=30, script=None, save_freq=-1, changes=None, **pipeline) -> ScriptedTrainer:
+    folder.mkdir(exist_ok=True)
+    trainer = ScriptedTrainer(
+        folder,
+        steps,
+        save_freq=save_freq,
+        method=lambda *_, **__: Noted(
+            **{"episodes": 2, "group_size": 3, "filter": {"samples": 6}} | (changes or {})
+        ),
+        script=script or TwoAgents(seed=3),
+        roles=tuple(AGENTS),
+        policies=policies(),
+        **pipeline,
+    )
+    trainer.fit()
+    return trainer
+
+
+MODES = [
+    {"mode": "sequential", "overlap": "none"},
+    {"mode": "pipelined", "overlap": "none"},
+    {"mode": "pipelined", "overlap": "one_step"},
+]
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_each_phase_trains_its_agent_on_what_it_kept(tmp_path, mode):
+    trainer = run(tmp_path, **mode)
+    method = trainer.method
+    assert method.phases.number >= 4, "both phases had their turn"
+    number_of = {0: 0} | dict(method.begins)
+    begins = sorted(number_of)
+
+    def pass_at(step: int) -> int:
+        return number_of[max(begin for begin in begins if begin <= step)]
+
+    for policy, phase in (("reason", 0), ("meta", 1)):
+        steps = trainer.weights.steps_of[policy]
+        passes = {pass_at(step) for step in steps}
+        assert passes and all(number // 3 % 2 == phase and number % 3 for number in passes), policy
+    assert len(method.passes_of[0]) == len(method.passes_of[3]) == PER_PASS, "counting asks everybody"
+    for number in (1, 2):
+        assert method.passes_of[number] < method.passes_of[0], "training asks some of them"
+    for sent in trainer.updated:
+        assert sent["policy"] == ("reason" if pass_at(sent["step"]) // 3 % 2 == 0 else "meta")
+
+
+def test_what_a_step_trains_is_one_agent_s(tmp_path):
+    trainer = run(tmp_path)
+    for line in batches(tmp_path):
+        trained = [sent for sent in trainer.updated if sent["step"] == line["step"]]
+        assert len({sent["policy"] for sent in trained}) <= 1
+        stages = {row[0].split("/")[1] for row in line["rows"]}
+        assert stages <= {"plan", "solution"}
+
+
+def test_it_ends_with_its_iterations(tmp_path):
+    trainer = run(tmp_path, steps=200, changes={"iterations": 1})
+    assert trainer.global_steps < 200
+    assert trainer.method.phases.left == 0 and trainer.scheduler.idle()
+    last = trainer.method.begins[-1][1]
+    assert last == 5, "two phases of three passes"
+
+
+def test_it_ends_where_the_last_phase_keeps_nothing(tmp_path):
+    nobody = TwoAgents(good=0.0, muddles=0.0, truncated=0.0)
+    trainer = run(tmp_path, steps=200, script=nobody, changes={"iterations": 1})
+    assert trainer.global_steps < 40 and trainer.weights.updates() == {"meta": 0, "reason": 0}
+
+
+@settings(max_examples=2, deadline=None)
+@given(stop=st.integers(1, 19), mode=st.sampled_from(MODES[:2]))
+def test_a_resumed_run_is_in_the_same_pass_with_the_same_counts(tmp_path_factory, stop, mode):
+    folder = tmp_path_factory.mktemp("resumed")
+    whole = run(folder / "whole", steps=20, save_freq=1, **mode)
+    run(folder / "a", steps=stop, save_freq=1, **mode)
+    resumed = run(folder / "a", steps=20, save_freq=1, **mode)
+    assert batches(folder / "a") == batches(folder / "whole")
+    assert resumed.method.state_dict() == whole.method.state_dict()
+    assert resumed.weights.steps_of == whole.weights.steps_of
+
+
+@settings(max_examples=2, deadline=None)
+@given(seed=st.integers(0, 100))
+def test_the_order_of_answers_changes_nothing_that_is_trained(tmp_path_factory, seed):
+    folder = tmp_path_factory.mktemp("order")
+    straight = run(folder / "a", steps=14, engine_seed=None)
+    shuffled = run(folder / "b", steps=14, engine_seed=seed)
+    assert batches(folder / "a") == batches(folder / "b")
+    assert straight.method.state_dict() == shuffled.method.state_dict()
