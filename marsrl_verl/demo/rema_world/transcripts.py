@@ -60,14 +60,20 @@ def draw_plan(puzzle: Puzzle, rng: random.Random, habits: Habits = DEFAULT_HABIT
     while True:
         one = puzzle.definition(found[-1])
         if rng.random() < habits.stops_early and len(found) > 1:
-            return found
+            break
         following = one.base
         if rng.random() < habits.lost:
             others = [each.letter for each in puzzle.definitions if each.letter not in (*found, one.base)]
             following = rng.choice(others) if others else following
         if following is None or following in found:
-            return found
+            break
         found += following
+    return plan_text(found)
+
+
+def plan_text(letters: str) -> str:
+    """A plan that names these letters, from the goal on."""
+    return "".join(f"{letter}=" for letter in letters)
 
 
 def follow(puzzle: Puzzle, plan: str, rng: random.Random, habits: Habits = DEFAULT_HABITS) -> str:
@@ -77,7 +83,7 @@ def follow(puzzle: Puzzle, plan: str, rng: random.Random, habits: Habits = DEFAU
     Where the plan begins with a letter that needs another one, that one is put before it, or a number is
     made up. A definition that needs another letter than the last one is computed with the last result all
     the same."""
-    order = list(reversed(plan))
+    order = list(reversed(plan.replace("=", "")))
     first = puzzle.definition(order[0])
     if first.base is not None and first.base not in order and rng.random() < 0.7:
         order.insert(0, first.base)
@@ -100,7 +106,15 @@ def guessed_order(puzzle: Puzzle, rng: random.Random, habits: Habits = DEFAULT_H
     """The order of who has no plan: now and then that of the other chain."""
     others = [end for end in puzzle.ends if end != puzzle.goal]
     wrong = rng.random() < habits.begins_wrong
-    return puzzle.trace(rng.choice(others)) if wrong and others else puzzle.order
+    return plan_text(puzzle.trace(rng.choice(others)) if wrong and others else puzzle.order)
+
+
+def lookup_transcript(puzzle: Puzzle, rng: random.Random, habits: Habits) -> Transcript:
+    """An exercise: all definitions once more, in another order. The order is random, only what a letter is
+    can be learnt."""
+    found = list(puzzle.definitions)
+    rng.shuffle(found)
+    return Transcript(_PROMPTS.direct(as_problem(puzzle)), ";".join(map(str, found)))
 
 
 def plan_transcript(puzzle: Puzzle, rng: random.Random, habits: Habits) -> Transcript:
@@ -111,7 +125,9 @@ def plan_transcript(puzzle: Puzzle, rng: random.Random, habits: Habits) -> Trans
 def action_transcript(puzzle: Puzzle, rng: random.Random, habits: Habits) -> Transcript:
     """One of the three actions in JSON: a plan, the first two letters of one, or nothing."""
     action = rng.choice(("DECOMPOSE", "DECOMPOSE", "REWRITE", "EMPTY"))
-    plan = {"DECOMPOSE": draw_plan(puzzle, rng, habits), "REWRITE": puzzle.order[:2], "EMPTY": ""}[action]
+    plan = {"DECOMPOSE": draw_plan(puzzle, rng, habits), "REWRITE": plan_text(puzzle.order[:2]), "EMPTY": ""}[
+        action
+    ]
     text = json.dumps({"action": action, "output": plan}, separators=(",", ":"))
     return Transcript(_PROMPTS.action(as_problem(puzzle)), text)
 
@@ -158,6 +174,7 @@ def _said(begun: tuple[Message, ...], own: str, other: str) -> tuple[Message, ..
 
 Draw = Callable[[Puzzle, random.Random, Habits], Transcript]
 KINDS: dict[str, Draw] = {
+    "lookup": lookup_transcript,
     "plan": plan_transcript,
     "solution": solution_transcript,
     "planned": planned_transcript,

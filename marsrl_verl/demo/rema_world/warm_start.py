@@ -31,22 +31,38 @@ if TYPE_CHECKING:
 class Recipe:
     """How the warm start is trained."""
 
-    steps: int = 700
+    drill_steps: int = 180
+    """The first steps hold one exercise only: looking up a letter comes before everything else."""
+    steps: int = 520
+    """Steps after these."""
+    drills: tuple[tuple[str, int], ...] = (("lookup", 48),)
+    """Transcripts of each kind in one of the first steps."""
     batch: tuple[tuple[str, int], ...] = (
+        ("lookup", 4),
         ("plan", 14),
         ("solution", 22),
-        ("planned", 14),
+        ("planned", 12),
         ("action", 4),
-        ("meta_turn", 5),
-        ("reasoning_turn", 5),
+        ("meta_turn", 4),
+        ("reasoning_turn", 4),
     )
-    """Transcripts of each kind in a step."""
+    """And in one of the others."""
     rates: Rates = field(default_factory=Rates)
     pool: int = 20_000
     """Problems of the warm-start split."""
     difficulty: Difficulty = DEFAULT_DIFFICULTY
     habits: Habits = DEFAULT_HABITS
     seed: int = 1
+
+    @property
+    def total(self) -> int:
+        """Steps in all."""
+        return self.drill_steps + self.steps
+
+    def shortened(self, total: int) -> Recipe:
+        """The recipe in so many steps in all, with the same share of exercises."""
+        drills = round(total * self.drill_steps / self.total)
+        return replace(self, drill_steps=drills, steps=total - drills)
 
 
 def train(recipe: Recipe, report_every: int = 20) -> PreTrainedModel:
@@ -55,18 +71,18 @@ def train(recipe: Recipe, report_every: int = 20) -> PreTrainedModel:
     model, tokenizer = build_model(recipe.seed, words=WORDS), build_tokenizer(WORDS)
     problems = generate(Split.WARM_START, recipe.pool, recipe.seed, recipe.difficulty)
 
-    def draw(_step: int) -> list[Transcript]:
+    def draw(step: int) -> list[Transcript]:
         return [
             KINDS[kind](rng.choice(problems), rng, recipe.habits)
-            for kind, count in recipe.batch
+            for kind, count in (recipe.drills if step < recipe.drill_steps else recipe.batch)
             for _ in range(count)
         ]
 
     start = time.monotonic()
-    for step, loss in fit(model, tokenizer, draw, recipe.steps, recipe.rates):
+    for step, loss in fit(model, tokenizer, draw, recipe.total, recipe.rates):
         if step % report_every == 0:
             seconds = time.monotonic() - start
-            print(f"step {step}/{recipe.steps}  {seconds:.0f} s  loss {loss:.3f}", file=sys.stderr)
+            print(f"step {step}/{recipe.total}  {seconds:.0f} s  loss {loss:.3f}", file=sys.stderr)
     return model.eval()
 
 
@@ -78,14 +94,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Make the warm-started model of the world of definitions.")
     parser.add_argument("--output", required=True, help="folder to write; must not hold a model yet")
     parser.add_argument("--seed", type=int, default=usual.seed, help="of weights, problems and transcripts")
-    parser.add_argument("--steps", type=int, default=usual.steps, help="of training")
+    parser.add_argument("--steps", type=int, default=usual.total, help="of training")
     parser.add_argument("--problems", type=int, default=400, help="held-out problems to measure on")
     arguments = parser.parse_args()
     folder = Path(arguments.output)
     if (folder / "config.json").exists():
         parser.error(f"--output: {folder} already holds a model; name another folder or remove it")
     folder.mkdir(parents=True, exist_ok=True)
-    model = train(replace(usual, seed=arguments.seed, steps=arguments.steps))
+    model = train(replace(usual, seed=arguments.seed).shortened(arguments.steps))
     save_model(model, folder, WORDS)
     print(f"written to {folder}; measuring on {arguments.problems} held-out problems", file=sys.stderr)
     print(show(measure(model, arguments.problems)))
