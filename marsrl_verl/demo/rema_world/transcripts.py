@@ -92,13 +92,13 @@ def follow(puzzle: Puzzle, plan: str, rng: random.Random, habits: Habits = DEFAU
         one = puzzle.definition(letter)
         if one.base is None:
             value = one.number
-            lines.append(f"{letter}={value}")
+            lines.append(str(one))
             continue
         start = rng.randint(0, LARGEST_TOTAL) if value is None else value
         value = min(max(start + one.number, 0), LARGEST_TOTAL)
         if rng.random() < habits.miscalculates:
             value = slip(value, rng)
-        lines.append(f"{one}={value}")
+        lines.append(f"{one}={start}{one.number:+d}={value}")
     return ";".join([*lines, f"\\boxed{{{value}}}"])
 
 
