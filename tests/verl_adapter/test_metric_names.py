@@ -20,14 +20,16 @@ pytest.importorskip("vllm", reason="verl's trainer imports its rollout")
 
 import torch
 from marsrl_script import ScriptedEngine, SkillModel
-from scripted_engine import Script
 from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
 
+from marsrl_verl.algos.turn_ratio import LOSS as TURN_RATIO
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
+from marsrl_verl.core.method import LossSpec
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.verl_adapter.checkpoint.sealed import describe_shards
+from marsrl_verl.verl_adapter.engine.policy_loss import SPEC_KEY
 from marsrl_verl.verl_adapter.engine.probe_engine import MEASURE_KEY
 from marsrl_verl.verl_adapter.engine.rank_rows import HeldRows
 from marsrl_verl.verl_adapter.engine.shared_prefix_engine import COMPUTED_TOKENS, SHARE_KEY
@@ -84,6 +86,15 @@ OF_VERL = {
 }  # fmt: skip
 
 
+def shares_of(spec: LossSpec) -> dict[str, list[float]]:
+    """What the policy loss over turns sends to be divided, where it is the run's."""
+    if spec.name != TURN_RATIO:
+        return {}
+    names = ["clip_share", "dual_clip_share", "pre_clip_share"]
+    names += [f"clip_share/{label}" for label in spec.settings["labels"]]
+    return {f"share/{name}{part}": [2.0] for name in names for part in ("", "/of")}
+
+
 @dataclass
 class Done:
     """A round that was over when it began."""
@@ -137,6 +148,8 @@ class Workers:
         found = dict(OF_VERL)
         if tu.get_non_tensor_data(data=data, key=SHARE_KEY, default=False):
             found[COMPUTED_TOKENS] = 100
+        spec = tu.get_non_tensor_data(data=data, key=SPEC_KEY, default=LossSpec())
+        found |= shares_of(spec)
         return tu.get_tensordict(tensor_dict={}, non_tensor_dict={"metrics": found})
 
     def save_checkpoint(self, path, *_args, **_kwargs) -> None:
@@ -168,13 +181,19 @@ class Logged:
     """Everything that went to the loggers."""
 
 
-def train(folder: Path, script: Script, *settings: str) -> Logged:
+def train(folder: Path, script: Any, *settings: str, engine_class: Any = Engine) -> Logged:
+    """A run to its end.
+
+    Args:
+        script: of `engine_class`.
+        engine_class: for programs of another kind than a call.
+    """
     config = compose_config(parse_arguments([*settings, f"marsrl.run.output_dir={folder}"])).config
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tracking_module, "Tracking", Recorder)
         patch.setattr(task_runner, "register_replica", lambda: None)  # it would stay for other tests
         trainer = task_runner.MarsRLTaskRunner().build_trainer(config)
-        engine, workers = Engine(script), Workers()
+        engine, workers = engine_class(script), Workers()
         trainer.async_rollout_manager = trainer.checkpoint_manager = engine
         trainer.engines = EngineGuard(EngineWatch((), 60.0), Limits(60.0, 60.0, 60.0))
         trainer.actor_rollout_wg = trainer.ref_policy_wg = workers
@@ -186,7 +205,7 @@ def train(folder: Path, script: Script, *settings: str) -> Logged:
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory) -> list[Logged]:
     """A run of MarsRL, and one of each other method that has a file `<method>_metrics.py` here; without a
-    Solver it says its own limits (`LIMITS`)."""
+    Solver it says its own limits (`LIMITS`), with programs of another kind its own `Engine`."""
     folder = tmp_path_factory.mktemp("metrics")
     others = [import_module(path.stem) for path in OTHERS]
     with pytest.MonkeyPatch.context() as patch:
@@ -199,7 +218,12 @@ def runs(tmp_path_factory) -> list[Logged]:
             train(folder / "marsrl", SkillModel(seed=2), *SETTINGS),
             *(
                 train(
-                    folder / one.__name__, one.script, *COMMON, *getattr(one, "LIMITS", SOLVER), *one.SETTINGS
+                    folder / one.__name__,
+                    one.script,
+                    *COMMON,
+                    *getattr(one, "LIMITS", SOLVER),
+                    *one.SETTINGS,
+                    engine_class=getattr(one, "Engine", Engine),
                 )
                 for one in others
             ),
