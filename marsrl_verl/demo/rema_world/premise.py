@@ -17,7 +17,7 @@ from marsrl_verl.demo.problems import Split
 from marsrl_verl.demo.rema_world.problems import Puzzle, generate
 from marsrl_verl.demo.rema_world.prompts import TinyPlanPrompts
 from marsrl_verl.demo.rema_world.tokenizer import WORDS
-from marsrl_verl.demo.rema_world.transcripts import as_problem, plan_text
+from marsrl_verl.demo.rema_world.transcripts import as_problem
 from marsrl_verl.demo.sampler import TorchClient
 from marsrl_verl.demo.tokenizer import build_tokenizer
 from marsrl_verl.rewards.base import ScoreRequest
@@ -90,7 +90,7 @@ def measure(model: PreTrainedModel, problems: int, seed: int = 0) -> list[Found]
             _PROMPTS.solution(one, plan) for one, plan in zip(asked, own, strict=True)
         ],
         "solution after a perfect plan": [
-            _PROMPTS.solution(one, plan_text(puzzle.order)) for one, puzzle in zip(asked, found, strict=True)
+            _PROMPTS.solution(one, puzzle.order) for one, puzzle in zip(asked, found, strict=True)
         ],
     }
     figures = [_by_depth("plan is the way back to a number", found, plans, _is_the_order)]
@@ -101,7 +101,7 @@ def measure(model: PreTrainedModel, problems: int, seed: int = 0) -> list[Found]
 
 
 def _is_the_order(one: Trajectory, puzzle: Puzzle) -> bool:
-    return one.final_text == plan_text(puzzle.order)
+    return one.final_text == puzzle.order
 
 
 def _is_right(one: Trajectory, puzzle: Puzzle) -> bool:

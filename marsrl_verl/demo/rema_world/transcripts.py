@@ -35,6 +35,9 @@ class Habits:
     """Without a plan, the chain is begun that does not lead to the goal."""
     solves_untold: float = 0.35
     """Of the reasoning agent's transcripts, those without a plan."""
+    spelled: bool = True
+    """A line repeats the definition that it computes (`b=a+3=8`); else it has the number in it
+    (`b=5+3=8`)."""
     finishes: float = 0.75
     """After a solution the meta-thinking agent ends the dialogue; else it repeats its plan."""
 
@@ -68,12 +71,7 @@ def draw_plan(puzzle: Puzzle, rng: random.Random, habits: Habits = DEFAULT_HABIT
         if following is None or following in found:
             break
         found += following
-    return plan_text(found)
-
-
-def plan_text(letters: str) -> str:
-    """A plan that names these letters, from the goal on."""
-    return "".join(f"{letter}=" for letter in letters)
+    return found
 
 
 def follow(puzzle: Puzzle, plan: str, rng: random.Random, habits: Habits = DEFAULT_HABITS) -> str:
@@ -83,7 +81,7 @@ def follow(puzzle: Puzzle, plan: str, rng: random.Random, habits: Habits = DEFAU
     Where the plan begins with a letter that needs another one, that one is put before it, or a number is
     made up. A definition that needs another letter than the last one is computed with the last result all
     the same."""
-    order = list(reversed(plan.replace("=", "")))
+    order = list(reversed(plan))
     first = puzzle.definition(order[0])
     if first.base is not None and first.base not in order and rng.random() < 0.7:
         order.insert(0, first.base)
@@ -98,7 +96,8 @@ def follow(puzzle: Puzzle, plan: str, rng: random.Random, habits: Habits = DEFAU
         value = min(max(start + one.number, 0), LARGEST_TOTAL)
         if rng.random() < habits.miscalculates:
             value = slip(value, rng)
-        lines.append(f"{one}={start}{one.number:+d}={value}")
+        computed = str(one) if habits.spelled else f"{letter}={start}{one.number:+d}"
+        lines.append(f"{computed}={value}")
     return ";".join([*lines, f"\\boxed{{{value}}}"])
 
 
@@ -106,7 +105,7 @@ def guessed_order(puzzle: Puzzle, rng: random.Random, habits: Habits = DEFAULT_H
     """The order of who has no plan: now and then that of the other chain."""
     others = [end for end in puzzle.ends if end != puzzle.goal]
     wrong = rng.random() < habits.begins_wrong
-    return plan_text(puzzle.trace(rng.choice(others)) if wrong and others else puzzle.order)
+    return puzzle.trace(rng.choice(others)) if wrong and others else puzzle.order
 
 
 def lookup_transcript(puzzle: Puzzle, rng: random.Random, habits: Habits) -> Transcript:
@@ -125,9 +124,7 @@ def plan_transcript(puzzle: Puzzle, rng: random.Random, habits: Habits) -> Trans
 def action_transcript(puzzle: Puzzle, rng: random.Random, habits: Habits) -> Transcript:
     """One of the three actions in JSON: a plan, the first two letters of one, or nothing."""
     action = rng.choice(("DECOMPOSE", "DECOMPOSE", "REWRITE", "EMPTY"))
-    plan = {"DECOMPOSE": draw_plan(puzzle, rng, habits), "REWRITE": plan_text(puzzle.order[:2]), "EMPTY": ""}[
-        action
-    ]
+    plan = {"DECOMPOSE": draw_plan(puzzle, rng, habits), "REWRITE": puzzle.order[:2], "EMPTY": ""}[action]
     text = json.dumps({"action": action, "output": plan}, separators=(",", ":"))
     return Transcript(_PROMPTS.action(as_problem(puzzle)), text)
 

@@ -1,7 +1,8 @@
 """Make this world's warm-started model: `python -m marsrl_verl.demo.rema_world.warm_start --output DIR`.
 
-Supervised training of the tiny world's model on generated transcripts (`transcripts.KINDS`). Deterministic
-for a seed on one machine. """
+Supervised training on generated transcripts (`transcripts.KINDS`). Deterministic for a seed on one
+machine.
+"""
 
 from __future__ import annotations
 
@@ -9,18 +10,17 @@ import argparse
 import random
 import sys
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from marsrl_verl.demo.assets import model_path
 from marsrl_verl.demo.model import build_model
 from marsrl_verl.demo.problems import Split
 from marsrl_verl.demo.rema_world.problems import DEFAULT_DIFFICULTY, Difficulty, generate
 from marsrl_verl.demo.rema_world.tokenizer import WORDS
 from marsrl_verl.demo.rema_world.transcripts import DEFAULT_HABITS, KINDS, Habits
 from marsrl_verl.demo.supervised import Rates, fit
-from marsrl_verl.demo.tokenizer import build_tokenizer, vocabulary
+from marsrl_verl.demo.tokenizer import build_tokenizer
 from marsrl_verl.demo.transcripts import Transcript
 from marsrl_verl.demo.warm_start import save_model
 
@@ -28,81 +28,103 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
+Mixture = tuple[tuple[str, int], ...]
+"""Transcripts of each kind (`transcripts.KINDS`) in a step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A part of the training, with rates that rise and fall."""
+
+    steps: int
+    batch: Mixture
+    difficulty: Difficulty
+    habits: Habits
+    pool: int
+    """Problems of the warm-start split."""
+    rates: Rates
+
+
+FIRST = Stage(
+    steps=700,
+    batch=(
+        ("plan", 14),
+        ("solution", 22),
+        ("planned", 14),
+        ("action", 4),
+        ("meta_turn", 5),
+        ("reasoning_turn", 5),
+    ),
+    difficulty=Difficulty(longest=5),
+    habits=replace(DEFAULT_HABITS, spelled=False),
+    pool=20_000,
+    rates=Rates(),
+)
+"""Plans and sums are learnt here; what is looked up for a line comes in the next stage, where the line
+repeats it."""
+SECOND = Stage(
+    steps=300,
+    batch=(
+        ("lookup", 6),
+        ("plan", 8),
+        ("solution", 16),
+        ("planned", 8),
+        ("action", 3),
+        ("meta_turn", 3),
+        ("reasoning_turn", 4),
+    ),
+    difficulty=DEFAULT_DIFFICULTY,
+    habits=DEFAULT_HABITS,
+    pool=10_000,
+    rates=Rates(learning_rate=2e-3, matrix_learning_rate=0.015),
+)
+"""The formats of the world as it is used."""
+
+
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """How the warm start is trained."""
 
-    drill_steps: int = 50
-    """The first steps hold one exercise only: looking up a letter comes before everything else."""
-    steps: int = 250
-    """Steps after these."""
-    drills: tuple[tuple[str, int], ...] = (("lookup", 32),)
-    """Transcripts of each kind in one of the first steps."""
-    batch: tuple[tuple[str, int], ...] = (
-        ("lookup", 3),
-        ("plan", 10),
-        ("solution", 15),
-        ("planned", 8),
-        ("action", 3),
-        ("meta_turn", 3),
-        ("reasoning_turn", 3),
-    )
-    """And in one of the others."""
-    rates: Rates = field(default_factory=lambda: Rates(matrix_learning_rate=0.015))
-    pool: int = 10_000
-    """Problems of the warm-start split."""
-    difficulty: Difficulty = DEFAULT_DIFFICULTY
-    habits: Habits = DEFAULT_HABITS
+    stages: tuple[Stage, ...] = (FIRST, SECOND)
     seed: int = 1
 
     @property
     def total(self) -> int:
         """Steps in all."""
-        return self.drill_steps + self.steps
+        return sum(stage.steps for stage in self.stages)
 
     def shortened(self, total: int) -> Recipe:
-        """The recipe in so many steps in all, with the same share of exercises."""
-        drills = round(total * self.drill_steps / self.total)
-        return replace(self, drill_steps=drills, steps=total - drills)
-
-
-def begun(seed: int) -> PreTrainedModel:
-    """The tiny world's model with this world's words: it can add and look up already, which is most of what
-    takes long to learn. Rows of its own words are forgotten; those of this world's are drawn."""
-    import torch
-    from transformers import AutoModelForCausalLM
-
-    model = build_model(seed, words=WORDS)
-    known = AutoModelForCausalLM.from_pretrained(model_path()).state_dict()
-    shared = len(vocabulary(()))
-    with torch.no_grad():
-        for name, own in model.state_dict().items():
-            if own.shape == known[name].shape:
-                own.copy_(known[name])
-            else:
-                own[:shared] = known[name][:shared]
-    return model
+        """The recipe in so many steps in all, with the same share of each stage."""
+        steps = [max(1, round(total * stage.steps / self.total)) for stage in self.stages]
+        shorter = [replace(stage, steps=some) for stage, some in zip(self.stages, steps, strict=True)]
+        return replace(self, stages=tuple(shorter))
 
 
 def train(recipe: Recipe, report_every: int = 20) -> PreTrainedModel:
     """Train a fresh model and return it; progress goes to standard error."""
-    rng = random.Random(recipe.seed)
-    model, tokenizer = begun(recipe.seed), build_tokenizer(WORDS)
-    problems = generate(Split.WARM_START, recipe.pool, recipe.seed, recipe.difficulty)
+    model = build_model(recipe.seed, words=WORDS)
+    for number, stage in enumerate(recipe.stages):
+        train_stage(model, stage, recipe.seed + number, report_every)
+    return model.eval()
 
-    def draw(step: int) -> list[Transcript]:
+
+def train_stage(model: PreTrainedModel, stage: Stage, seed: int, report_every: int = 20) -> None:
+    """Train the model in place."""
+    rng = random.Random(seed)
+    problems = generate(Split.WARM_START, stage.pool, seed, stage.difficulty)
+    start = time.monotonic()
+
+    def draw(_step: int) -> list[Transcript]:
         return [
-            KINDS[kind](rng.choice(problems), rng, recipe.habits)
-            for kind, count in (recipe.drills if step < recipe.drill_steps else recipe.batch)
+            KINDS[kind](rng.choice(problems), rng, stage.habits)
+            for kind, count in stage.batch
             for _ in range(count)
         ]
 
-    start = time.monotonic()
-    for step, loss in fit(model, tokenizer, draw, recipe.total, recipe.rates):
+    for step, loss in fit(model, build_tokenizer(WORDS), draw, stage.steps, stage.rates):
         if step % report_every == 0:
             seconds = time.monotonic() - start
-            print(f"step {step}/{recipe.total}  {seconds:.0f} s  loss {loss:.3f}", file=sys.stderr)
-    return model.eval()
+            print(f"step {step}/{stage.steps}  {seconds:.0f} s  loss {loss:.3f}", file=sys.stderr)
 
 
 def main() -> None:
