@@ -33,7 +33,7 @@ def script(role: str, k: int, turn: int) -> str:
     if role == META_THINKING:
         text = "First do this, then do that, and then the rest of it all again" if k == 3 else f"Go on{turn}."
         return FINISH if turn >= k else text + END
-    return ("" if k == 2 else f"It is ={2 + k % 2}, as I have said before, I think") + END
+    return ("" if k == 2 else f"It is ={2 + k % 2}, as I have said before.") + END
 
 
 class Engine(LocalEngine):

@@ -1,0 +1,35 @@
+"""Prompts that have the rollout worker that loads them write down what its engine is asked and answers."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from marsrl_verl.demo.rema_world.prompts import TinyPlanPrompts
+
+
+class RecordingPrompts(TinyPlanPrompts):
+    """As in the world of definitions.
+
+    Args:
+        record: file of a line for each request of the engine.
+    """
+
+    def __init__(self, record: str) -> None:
+        from marsrl_verl.verl_adapter.rollout_server.client import ServerClient
+
+        upstream = ServerClient.generate
+        if getattr(upstream, "records", False):
+            return  # this process does already
+
+        async def generate(self: Any, policy: str, prompt_ids: Any, decoding: Any, **more: Any) -> Any:
+            found = await upstream(self, policy, prompt_ids, decoding, **more)
+            with open(record, "a", encoding="utf-8") as file:
+                for one in found:
+                    asked = {"name": more["name"], "policy": policy, "prompt": prompt_ids.tolist()}
+                    answer = {"ids": one.token_ids.tolist(), "stop": one.stop, "finish": one.finish.value}
+                    file.write(json.dumps({**asked, **answer}) + "\n")
+            return found
+
+        generate.records = True  # type: ignore[attr-defined]
+        ServerClient.generate = generate  # type: ignore[method-assign]
