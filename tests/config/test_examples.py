@@ -16,7 +16,6 @@ pytestmark = pytest.mark.slow
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 HUB_IDS = {
-    "qwen2_5_7b": "Qwen/Qwen2.5-7B-Instruct",
     "qwen3_8b": "Qwen/Qwen3-8B",
     "llama3_8b": "meta-llama/Meta-Llama-3-8B-Instruct",
     "llama3_1_8b": "meta-llama/Llama-3.1-8B-Instruct",
