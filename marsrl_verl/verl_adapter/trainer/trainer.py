@@ -375,7 +375,7 @@ class RayMarsRLTrainer(PolicyTrainer):
         return bool(self.config.trainer.get("val_only", False))
 
     def _is_last_step(self) -> bool:
-        """Whether no step follows: the limit of steps, generated tokens or tool calls is reached, or the method's
+        """Whether no step follows: the limit of steps, tokens or tool calls is reached, or the method's
         last pass is through.
 
         True to the step that is being taken as soon as its tokens are generated.
