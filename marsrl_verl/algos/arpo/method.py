@@ -78,6 +78,11 @@ class ARPO(BaseMethod):
         return rules.checks(run)
 
     @classmethod
+    def file_checks(cls, run: RunView) -> list[ConfigIssue]:
+        """See `checks.file_checks`."""
+        return rules.file_checks(run)
+
+    @classmethod
     def plan_lines(cls, run: RunView) -> list[str]:
         """See `checks.plan_lines`."""
         return rules.plan_lines(run)
