@@ -105,7 +105,7 @@ def file_checks(run: RunView) -> list[ConfigIssue]:
         return []
     key = "marsrl.prompts.kwargs.tools"
     what = (
-        f"The tools are {', '.join(names)}, called by tags, which a model knows from the system message alone."
+        f"The tools are {', '.join(names)}, and the system message alone says how tags call them."
         if wanted
         else "The chat template shows the tools and how they are called; tags would contradict it."
     )
