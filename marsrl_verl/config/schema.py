@@ -381,8 +381,9 @@ def with_defaults(node: dict[str, Any]) -> dict[str, Any]:
         filled[name] = {**entries, **{role: one for role, one in given.items() if role not in left}}
     if isinstance(given := node.get("policies", {}), dict):
         filled["policies"] = {name: _filled(defaults(PolicyConfig), one) for name, one in given.items()}
-    if own := _tools(node):
-        tools = {name: _filled(defaults(tool_config(name, one)), dict(one)) for name, one in own.items()}
+    if given_tools := _tools(node):
+        kinds = {name: tool_config(name, one) for name, one in given_tools.items()}
+        tools = {name: _filled(defaults(kinds[name]), dict(one)) for name, one in given_tools.items()}
         filled["tools"] = {**node["tools"], **tools}
     return filled
 

@@ -24,7 +24,8 @@ _NO_CRITIC = "No method here trains a critic."
 _EVALUATION = "Roles and system are evaluated by the plugin."
 _EVALUATION_FIX = "Leave it out; marsrl.evaluation says when and how."
 _NO_TOOLS = "verl's agent loops and tools are not used: a method's rollout program calls tools itself."
-_NO_TOOLS_FIX = "Leave it out; RolloutRequest.rollout names the program (docs/new_method.md)."
+_NO_LOOP_FIX = "Leave it out; RolloutRequest.rollout names the program (docs/new_method.md)."
+_NO_TOOLS_FIX = "Leave it out; marsrl.tools.<name> with target=verl takes a tool of verl's (docs/tools.md)."
 _ROLLOUTS = "Every sample is written below the run's folder."
 _ROLLOUTS_FIX = "Leave it out; see marsrl.run.log_rollouts."
 _REWARDS = "Responses are scored by the class of their role."
@@ -99,8 +100,8 @@ _INERT: dict[str, dict[str, tuple[str, str] | tuple[str, str, tuple[str, ...]]]]
         "repetition_penalty": ("Samples are drawn by marsrl.roles, without penalties.", _OUT),
         "val_kwargs": (_EVALUATION, _EVALUATION_FIX),
         "multi_turn": (_NO_TOOLS, _NO_TOOLS_FIX),
-        "agent.default_agent_loop": (_NO_TOOLS, _NO_TOOLS_FIX),
-        "agent.agent_loop_config_path": (_NO_TOOLS, _NO_TOOLS_FIX),
+        "agent.default_agent_loop": (_NO_TOOLS, _NO_LOOP_FIX),
+        "agent.agent_loop_config_path": (_NO_TOOLS, _NO_LOOP_FIX),
         "agent.agent_loop_manager_class": ("The trainer needs its own.", _OUT),
         "profiler": (_NO_PROFILE, _NO_PROFILE_FIX),
     },

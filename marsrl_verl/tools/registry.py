@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 from marsrl_verl.settings.issues import ConfigError, ConfigIssue, did_you_mean
 from marsrl_verl.tools.base import Tool, ToolConfig
@@ -73,7 +73,7 @@ def _load(target: str) -> type[Tool]:
     if not (inspect.isclass(found) and Tool in found.__mro__):  # a protocol, which issubclass does not take
         what = f"{module_name} has no {class_name!r}." if found is None else f"{class_name} is no tool."
         raise _NoTool(what, fix)
-    cls: type[Tool] = found
+    cls = cast("type[Tool]", found)
     lacks = [name for name in _METHODS if _function(cls, name) is _function(Tool, name)]
     if not (inspect.isclass(cls.Config) and issubclass(cls.Config, ToolConfig)):
         lacks.append("Config (a class derived from ToolConfig)")

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
+import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -356,3 +360,21 @@ def test_a_toolbox_is_made_from_settings_and_secrets():
     assert box.names == ("a", "b")
     assert [one["function"]["name"] for one in box.schemas] == ["a", "b"]
     assert asyncio.run(box.call(asked("b", text="x"))).text == "x"
+
+
+def test_the_documentations_tool_works():
+    text = (Path(__file__).parents[2] / "docs" / "tools.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(from.*?)```", text, re.DOTALL)
+    module = ModuleType("documented_tool")
+    exec(compile(code, "docs/tools.md", "exec", dont_inherit=True), vars(module))
+    sys.modules["documented_tool"] = module
+    try:
+        kind = tool_class("die", "documented_tool:Die")
+        config = kind.Config(target="documented_tool:Die", sides=2)
+        box = Toolbox.from_settings({"die": config}, seed=1, secrets={})
+        asyncio.run(box.start())
+        rolled = asyncio.run(box.call(asked("die", times=9)))
+        assert set(rolled.text.split()) <= {"1", "2"} and len(rolled.text.split()) == 9
+        assert asyncio.run(box.call(asked("die", times=0))).outcome is ToolOutcome.ERROR
+    finally:
+        del sys.modules["documented_tool"]

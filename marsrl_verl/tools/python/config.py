@@ -86,6 +86,7 @@ class PythonConfig(ToolConfig):
     interpreter: str | None = limits(None, needs=_LOCAL)
     """Path of an interpreter, 3.10 or newer, whose packages programs can import; null: this environment's."""
     warm: int = limits(4, ge=0, le=20, why="0 is none, more than 20 are never needed", needs=_LOCAL)
-    """Sandboxes that are ready before a program comes."""
+    """Sandboxes that are ready before the first program comes; later as many as programs have run at a time.
+    0: none ever is."""
     remote: RemoteConfig = only_with(Needs("backend", Backend.REMOTE), RemoteConfig)
     """Settings of back end `remote`."""

@@ -18,7 +18,7 @@ from typing import Any
 
 from marsrl_verl.tools.python.config import Isolation, PythonConfig
 from marsrl_verl.tools.python.jail import wall
-from marsrl_verl.tools.python.jail.sandbox import Rules
+from marsrl_verl.tools.python.jail.rules import Rules
 from marsrl_verl.tools.python.pool import (
     SandboxError,
     SandboxPool,
@@ -127,7 +127,7 @@ def _bubblewrap(settings: PythonConfig, layout: Layout, readable: Sequence[str])
         "/proc",
     ]
     words += ["--size", str(settings.disk_mb * 2**20), "--perms", "1777", "--tmpfs", "/tmp", "--chdir", "/"]
-    boot = boot_command(layout.interpreter, inside, "sandbox", "[sys.argv[1:]]")
+    boot = boot_command(layout.interpreter, inside, "keeper", "[sys.argv[1:]]")
     return [*words, "--remount-ro", "/", "--", *boot]
 
 
@@ -170,7 +170,8 @@ async def _tried(settings: PythonConfig, kind: Isolation, layout: Layout) -> San
     rules = rules_for(settings, kind, layout)
     if kind is Isolation.BUBBLEWRAP and os.geteuid() == 0:
         rules = replace(rules, processes=0)  # the kernel does not limit how many root has
-    pool = SandboxPool(rules, layout.interpreter, warm=settings.warm)
+    most = settings.places if settings.warm else 0
+    pool = SandboxPool(rules, layout.interpreter, warm=settings.warm, most=most)
     try:
         await pool.start()
         await _check(pool, kind)

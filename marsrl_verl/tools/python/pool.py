@@ -14,8 +14,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from marsrl_verl.tools.python.jail import sandbox, server
-from marsrl_verl.tools.python.jail.sandbox import Rules
+from marsrl_verl.tools.python.jail import server
+from marsrl_verl.tools.python.jail.rules import Rules, receive, send
 
 START_S = 60.0
 """Most seconds until the server has imported what it is to preload."""
@@ -57,6 +57,8 @@ def clean_environment() -> dict[str, str]:
 
 @dataclass(slots=True, eq=False)
 class _Sandbox:
+    """A supervisor with a sandbox that is ready or about to be."""
+
     place: socket.socket
     slot: int
 
@@ -67,11 +69,12 @@ class SandboxPool:
     Args:
         rules: what holds for all of them.
         interpreter: path of the server's.
-        warm: how many are ready.
+        warm: how many are ready from the beginning.
+        most: how many are kept ready when so many programs were run at a time.
     """
 
-    def __init__(self, rules: Rules, interpreter: str, *, warm: int) -> None:
-        self.rules, self._interpreter, self._warm = rules, interpreter, warm
+    def __init__(self, rules: Rules, interpreter: str, *, warm: int, most: int = 0) -> None:
+        self.rules, self._interpreter, self._warm, self._most = rules, interpreter, warm, max(warm, most)
         self._server: subprocess.Popen[bytes] | None = None
         self._control: socket.socket | None = None
         self._idle: deque[_Sandbox] = deque()
@@ -106,10 +109,16 @@ class SandboxPool:
         one = await self._take()
         waited = time.monotonic() - asked
         try:
-            return {**await self._ask(one, {"code": code, "seed": seed}), "waited": waited}
-        finally:
+            answer = await self._ask(one, {"code": code, "seed": seed})
+        except BaseException:
             self._give_up(one)
             self._fill()
+            raise
+        if len(self._idle) < self._most and one.slot in self._slots:
+            self._idle.append(one)  # its supervisor makes the next sandbox
+        else:
+            self._give_up(one)
+        return {**answer, "waited": waited}
 
     def close(self) -> None:
         """End the server and all of its sandboxes."""
@@ -135,8 +144,8 @@ class SandboxPool:
         self.starts += 1
         ours.settimeout(START_S)
         try:
-            sandbox.send(ours, asdict(self.rules))
-            answer = sandbox.receive(ours)
+            send(ours, asdict(self.rules))
+            answer = receive(ours)
         except TimeoutError:
             answer = {"failed": f"no start within {START_S:g} s"}
         except OSError as error:

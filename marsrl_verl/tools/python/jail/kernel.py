@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import signal
 import struct
 
 CLONE_THREAD = 0x00010000
@@ -36,10 +37,13 @@ _CAPABILITY_VERSION_3 = 0x20080522
 
 MACHINE = platform.machine()
 _PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
+_CLONE = {"x86_64": 56, "aarch64": 220}
 _LANDLOCK = 444
 """The first of Landlock's three calls, on every machine."""
 
 _libc = ctypes.CDLL(None, use_errno=True)
+_holding_lock = ctypes.PyDLL(None, use_errno=True)
+"""The same, for calls in which the interpreter's lock must be kept."""
 
 
 def _checked(result: int, what: str) -> int:
@@ -52,6 +56,22 @@ def _checked(result: int, what: str) -> int:
 def unshare(flags: int) -> None:
     """Give this process namespaces of its own."""
     _checked(_libc.unshare(flags), "unshare")
+
+
+def fork(namespaces: int) -> int:
+    """As `os.fork`, with the child in new namespaces, process namespaces included. For processes with one
+    thread; the C library takes the child for its parent, until that forks by `os.fork`."""
+    if not namespaces:
+        return os.fork()
+    number, flags = ctypes.c_long(_CLONE[MACHINE]), ctypes.c_ulong(namespaces | signal.SIGCHLD)
+    nothing = ctypes.c_long(0)
+    ctypes.pythonapi.PyOS_BeforeFork()
+    process = int(_holding_lock.syscall(number, flags, nothing, nothing, nothing, nothing))
+    if process == 0:
+        ctypes.pythonapi.PyOS_AfterFork_Child()
+    else:
+        ctypes.pythonapi.PyOS_AfterFork_Parent()
+    return _checked(process, "clone")
 
 
 def mount(source: str, target: str, kind: str, flags: int, data: str = "") -> None:

@@ -1,6 +1,6 @@
 """The server: an interpreter behind the wall that has imported what programs need, and forks sandboxes.
 
-Its standard input is a Unix socket. The client sends the rules (`sandbox.Rules`) and is told whether they can
+Its standard input is a Unix socket. The client sends the rules (`rules.Rules`) and is told whether they can
 be kept. From then on each message of five bytes brings a socket, for which a sandbox is made ready under the
 slot that it names, or ends the sandbox of a slot. It lives as long as its client's end of the socket.
 """
@@ -16,8 +16,9 @@ import struct
 import sys
 from dataclasses import replace
 
-from . import kernel, sandbox, wall
-from .sandbox import COMMAND, NAMESPACES, Rules, Site, receive, send
+from . import keeper, kernel, wall
+from .rules import COMMAND, NAMESPACES, Rules, Site, receive, send
+from .supervisor import Supervisor
 
 BEGIN, END = b"+", b"x"
 """What a message asks for."""
@@ -67,9 +68,9 @@ def _ready(rules: Rules) -> tuple[Rules, Site]:
     if rules.alone:
         rules = replace(rules, processes=0)
     if rules.kind != COMMAND:
-        sandbox.load(rules)
+        keeper.load(rules)
         _check_threads(site.proc)
-        site.address_space = sandbox.address_space_of(site.proc)
+        site.address_space = keeper.address_space_of(site.proc)
     return rules, site
 
 
@@ -134,7 +135,7 @@ def _serve(control: socket.socket, rules: Rules, site: Site) -> None:
                 kernel.end_with_parent()
                 for other in (control, woken, wake):
                     other.close()
-                sandbox.Supervisor(place, rules, site, slot).run()
+                Supervisor(place, rules, site, slot).run()
                 status = 0
             finally:
                 os._exit(status)

@@ -1,0 +1,147 @@
+"""Inside of a sandbox: its keeper, and what becomes of a fork of it before a program comes.
+
+The keeper is a fork of the supervisor, or of a command such as bubblewrap's, and the first process of the
+sandbox: in a process namespace no signal from inside reaches it, it inherits whatever a program leaves
+behind, and with it all of that ends.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import resource
+import signal
+import struct
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from . import kernel, program, seccomp, wall
+from .rules import LANDLOCK, MIB, Rules, content
+
+
+def keep(rules: Rules, code: int, status: int, run_as: int | None, address_space: int) -> NoReturn:
+    """Be the first process of a sandbox: start the program, wait for its end, tell it and end.
+
+    Args:
+        code: where the program comes from.
+        status: where to say that it can come, and how it ended.
+        run_as: the user of the program; None: the one that this is.
+        address_space: see `Site`.
+    """
+    try:
+        kernel.end_with_parent()
+        kernel.prctl(kernel.PR_SET_DUMPABLE, 0)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        child = os.fork()
+        if child == 0:
+            _become_program(rules, code, status, run_as, address_space)
+        os.close(code)
+        for descriptor in (1, 2):
+            os.close(descriptor)
+        while True:
+            ended, how = os.waitpid(-1, 0)
+            if ended == child:
+                os.write(status, struct.pack("<i", how))
+                break
+    finally:
+        os._exit(0)
+
+
+def _become_program(rules: Rules, code: int, status: int, run_as: int | None, address_space: int) -> NoReturn:
+    try:
+        os.setsid()
+        _take_standard_input()
+        kernel.drop_bounds()
+        if run_as is not None:
+            os.setgroups([])
+            os.setresgid(run_as, run_as, run_as)
+            os.setresuid(run_as, run_as, run_as)
+        kernel.drop_capabilities()
+        kernel.end_with_parent()  # again: it does not outlast another user
+        _limit(rules, address_space)
+        os.chdir("/" if rules.alone else "/tmp")
+        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+        if rules.kind == LANDLOCK:
+            kernel.landlock([*rules.readable, *(one for one in wall.DEVICES if os.path.exists(one))])
+        seccomp.restrict(alone=rules.alone, processes=rules.processes > 0)
+    except BaseException as error:
+        os.write(2, f"the sandbox can't be closed: {type(error).__name__}: {error}".encode())
+        os._exit(70)
+    os.write(status, b"r")
+    with open(code, "rb") as pipe:
+        request = _request(pipe.read)
+    os.closerange(3, 1024)
+    program.run(request["code"], request["seed"], rules.echo)
+
+
+def _request(read: Callable[[int], bytes]) -> dict[str, Any]:
+    head = read(4)
+    if len(head) < 4:
+        os._exit(0)  # nobody wants it any more
+    found: dict[str, Any] = json.loads(read(struct.unpack("<I", head)[0]))
+    return found
+
+
+def _take_standard_input() -> None:
+    nothing = os.open("/dev/null", os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
+
+
+def address_space_of(proc: int) -> int:
+    """Bytes of address space that this process has.
+
+    Args:
+        proc: descriptor of `/proc`.
+    """
+    return int(content(proc, "self/statm").split()[0]) * resource.getpagesize()
+
+
+def _limit(rules: Rules, address_space: int) -> None:
+    seconds = int(rules.timeout_s) + 2
+    for what, most in (
+        (resource.RLIMIT_AS, address_space + rules.memory_mb * MIB),
+        (resource.RLIMIT_CPU, seconds),
+        (resource.RLIMIT_FSIZE, 0 if rules.alone else rules.disk_mb * MIB),
+        (resource.RLIMIT_NOFILE, 256),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_MEMLOCK, 0),
+        (resource.RLIMIT_MSGQUEUE, 0),
+        (resource.RLIMIT_NPROC, None),
+    ):
+        if most is None:
+            if rules.processes and not rules.alone:
+                resource.setrlimit(what, (rules.processes, rules.processes))
+            continue
+        _, hard = resource.getrlimit(what)
+        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(what, (most, most))
+
+
+def main(arguments: list[str]) -> None:
+    """A sandbox that a command has closed (`Rules.command`): the keeper in a fresh interpreter."""
+    code, status, rules = int(arguments[0]), int(arguments[1]), Rules(**json.loads(arguments[2]))
+    load(rules)
+    keep(rules, code, status, None, address_space_of(os.open("/proc", os.O_PATH | os.O_CLOEXEC)))
+
+
+def load(rules: Rules) -> None:
+    """Import what programs are likely to need.
+
+    Raises:
+        Exception: what an import raised.
+    """
+    sys.path[:] = [*(one for one in sys.path if one in rules.paths or one.startswith(sys.base_prefix))]
+    sys.path += [one for one in rules.paths if one not in sys.path]
+    for name in rules.preload:
+        importlib.import_module(name)
+    if "numpy" in sys.modules:  # which imports this one when it is first asked for
+        importlib.import_module("numpy.random")
+    gc.collect()
+    gc.freeze()  # a collection in a program would copy every page of the modules

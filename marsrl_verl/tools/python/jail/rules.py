@@ -1,0 +1,98 @@
+"""What holds for the sandboxes of a server, and how the processes around them speak."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+from dataclasses import dataclass
+from typing import Any
+
+NAMESPACES, COMMAND, LANDLOCK, SECCOMP = "namespaces", "bubblewrap", "landlock", "seccomp"
+"""How a sandbox is closed (`Rules.kind`)."""
+MIB = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What holds for all sandboxes of a server."""
+
+    kind: str
+    timeout_s: float
+    memory_mb: int
+    """What a program may take beside the interpreter, in all of its processes."""
+    disk_mb: int
+    """Size of its folder for files."""
+    processes: int
+    """Processes and threads that it may start; 0: no processes."""
+    output_mb: int
+    """A program that writes more is ended."""
+    head: int
+    tail: int
+    """Bytes of the output that are kept."""
+    echo: bool
+    preload: list[str]
+    readable: list[str]
+    """See `wall.shown`."""
+    paths: list[str]
+    """Folders of the interpreter's packages."""
+    command: list[str]
+    """Kind `bubblewrap`: what starts an interpreter in a sandbox, up to its own arguments."""
+
+    @property
+    def alone(self) -> bool:
+        """Whether sandboxes have no namespaces."""
+        return self.kind in (LANDLOCK, SECCOMP)
+
+
+@dataclass(slots=True)
+class Site:
+    """What a server knows of its place."""
+
+    proc: int
+    """Descriptor of the machine's `/proc`."""
+    as_root: bool = False
+    """Root behind the wall, without a user namespace."""
+    first_user: int | None = None
+    """As root: the first of the users that programs run as, one per slot."""
+    address_space: int = 0
+    """Bytes of address space that the interpreter has by itself."""
+
+
+def send(place: socket.socket, message: dict[str, Any]) -> None:
+    """Send a message: its length in 4 bytes, and JSON."""
+    data = json.dumps(message).encode()
+    place.sendall(struct.pack("<I", len(data)) + data)
+
+
+def receive(place: socket.socket) -> dict[str, Any] | None:
+    """Wait for a message; None at the end."""
+    head = _exactly(place, 4)
+    data = None if head is None else _exactly(place, struct.unpack("<I", head)[0])
+    return None if data is None else json.loads(data)
+
+
+def _exactly(place: socket.socket, count: int) -> bytes | None:
+    parts: list[bytes] = []
+    while count:
+        chunk = place.recv(min(count, 65536))
+        if not chunk:
+            return None
+        parts.append(chunk)
+        count -= len(chunk)
+    return b"".join(parts)
+
+
+def content(folder: int, name: str) -> str:
+    """The beginning of a file in `/proc`.
+
+    Args:
+        folder: descriptor of `/proc`.
+        name: the file's path in it.
+    """
+    place = os.open(name, os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        return os.read(place, 65536).decode("ascii", "replace")
+    finally:
+        os.close(place)
