@@ -1,4 +1,5 @@
-"""What every HTTP client here has to know: the environment's proxies, and how long a service asks to wait."""
+"""What every HTTP client here has to know: what a service's URL is, the environment's proxies, how long a
+service asks to wait."""
 
 from __future__ import annotations
 
@@ -24,3 +25,19 @@ def asked_to_wait(headers: Mapping[str, str]) -> float:
         return max(0.0, float(headers.get("Retry-After", 0.0)))
     except ValueError:
         return 0.0
+
+
+def url_problem(url: str) -> str | None:
+    """Why a text is no URL of a service; None where it is one."""
+    try:
+        parts = urlsplit(url)
+        complete = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError as error:  # a port that is no number, an unclosed bracket
+        return f"This is no URL: {error}."
+    return None if complete else "Expected a URL with http or https and a host."
+
+
+def holds_password(url: str) -> bool:
+    """Whether a URL, which logs may show, names a user or a password."""
+    parts = urlsplit(url)
+    return parts.username is not None or parts.password is not None

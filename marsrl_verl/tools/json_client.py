@@ -5,13 +5,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import aiohttp
+from pydantic_core import PydanticCustomError
 
 from marsrl_verl.core.inert_text import one_line
-from marsrl_verl.machine.http import asked_to_wait, proxy_for
+from marsrl_verl.machine.http import asked_to_wait, holds_password, proxy_for, url_problem
+from marsrl_verl.settings.declaration import OWN_MESSAGE
 
 CONNECT_S = 30.0
 """Most seconds until a connection is there. The toolbox limits the rest."""
@@ -21,6 +23,21 @@ _ABOUT_THE_REQUEST = frozenset({400, 413, 414, 422})
 """Statuses that speak of this request, not of the service."""
 _NOTE = 500
 """Most characters of a message."""
+
+
+def check_urls(urls: Iterable[str]) -> None:
+    """Validates settings that hold URLs of services.
+
+    Raises:
+        PydanticCustomError: one is none, or holds a password.
+    """
+    for url in urls:
+        what, fix = url_problem(url), "Write it as http://host:8000/path or https://host/path."
+        if what is None and holds_password(url):
+            what = "The URL holds a password, which logs would show."
+            fix = "Take it out and name the variable that holds it in api_key_env."
+        if what is not None:
+            raise PydanticCustomError(OWN_MESSAGE, "{what}", {"what": what, "fix": fix})
 
 
 class ServiceError(Exception):

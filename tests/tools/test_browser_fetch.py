@@ -164,9 +164,9 @@ def test_addresses_that_are_none():
 
 
 def test_a_page_is_read_as_far_as_its_limit():
-    fetched, _, _ = fetch(lambda asked: html("x" * 5000), page_bytes=1024)
+    fetched, _, _ = fetch(lambda asked: html("x" * 5000), page_kib=1)
     assert (fetched.content, fetched.truncated) == (b"x" * 1024, True)
-    fetched, _, _ = fetch(lambda asked: html("x" * 1024), page_bytes=1024)
+    fetched, _, _ = fetch(lambda asked: html("x" * 1024), page_kib=1)
     assert (len(fetched.content), fetched.truncated) == (1024, False)
 
 
@@ -188,7 +188,7 @@ def test_a_small_answer_that_unpacks_to_a_large_one_is_unpacked_as_far_as_the_li
         lambda asked: web.Response(
             body=packed, content_type="text/html", headers={"Content-Encoding": "gzip"}
         ),
-        page_bytes=1 << 20,
+        page_kib=1024,
     )
     assert (len(fetched.content), fetched.truncated) == (1 << 20, True)
 

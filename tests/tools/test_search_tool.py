@@ -11,6 +11,8 @@ import pytest
 from aiohttp import web
 from fake_services import FakeService
 
+from marsrl_verl.settings.issues import ConfigError
+from marsrl_verl.settings.reading import read, without_effect
 from marsrl_verl.tools.base import ToolCall, ToolOutcome, ToolUnavailableError
 from marsrl_verl.tools.search.backend import Backend, BackendFailedError, Found, Hit
 from marsrl_verl.tools.search.config import SearchConfig
@@ -236,10 +238,35 @@ def test_the_schema_and_what_is_said_of_the_tool(tmp_path, corpus):
 
 def test_the_folder_follows_the_users_cache_folder(monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", "/caches")
-    assert SearchConfig().cache_folder == Path("/caches/marsrl_verl/search")
+    assert SearchConfig().cache_folder == Path("/caches/marsrl-verl/search")
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", "/home/somebody")
-    assert SearchConfig().cache_folder == Path("/home/somebody/.cache/marsrl_verl/search")
+    assert SearchConfig().cache_folder == Path("/home/somebody/.cache/marsrl-verl/search")
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"http": {"urls": ["host:8000"]}}, r"search\.http\.urls(.|\n)*Expected a URL with http"),
+        ({"http": {"urls": ["http://host:x/"]}}, r"search\.http\.urls(.|\n)*This is no URL"),
+        ({"web": {"url": "https://me:word@host/"}}, r"search\.web\.url(.|\n)*holds a password"),
+        ({"backend": "bing"}, r"search\.backend(.|\n)*Use one of: bm25, http, web, recorded, own"),
+        ({"results": 0}, r"search\.results(.|\n)*a number from 1 to 100"),
+        ({"bm25": {"korpus": "x"}}, r"search\.bm25\.korpus(.|\n)*Did you mean .*bm25\.corpus"),
+    ],
+)
+def test_settings_that_are_refused(entry, message):
+    with pytest.raises(ConfigError, match=message):
+        read(SearchConfig, entry, "marsrl.tools.search")
+
+
+def test_settings_of_another_back_end_have_no_effect():
+    changed = SearchConfig(backend="http", bm25={"corpus": "x"}, web={"zone": "z"}, own={"target": "a:B"})
+    keys = {one.key for one in without_effect(changed, "search")}
+    assert keys == {"search.bm25.corpus", "search.web.zone", "search.own.target"}
+    zone = SearchConfig(backend="web", web={"zone": "z"})
+    assert [one.key for one in without_effect(zone, "search")] == ["search.web.zone"]
+    assert list(without_effect(SearchConfig(bm25={"corpus": "x"}), "search")) == []
 
 
 @pytest.mark.skipif(not DATA, reason="MARSRL_QA_DATA names no folder")

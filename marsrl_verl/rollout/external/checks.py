@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 from marsrl_verl.core.method import Method, RunView
 from marsrl_verl.core.policy import PolicyKind
 from marsrl_verl.data.files import MAX_NAMED_ROWS, FileReport, Question
+from marsrl_verl.machine.http import holds_password, url_problem
 from marsrl_verl.rollout.external.answer_file import AnswerFileError, FileSource
 from marsrl_verl.rollout.external.config import AnswerFileConfig, EndpointConfig
 from marsrl_verl.rollout.external.questions import data_names, open_source, questions_of
@@ -84,18 +85,13 @@ def _check_endpoint(run: Run, node: str, one: EndpointConfig) -> Iterator[Config
 
 def _check_url(node: str, url: str) -> Iterator[ConfigIssue]:
     key, fix = f"{node}.base_urls", "Write it as http://host:8000/v1 or https://host/v1."
-    try:
-        parts = urlsplit(url)
-        complete = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except ValueError as error:  # a port that is no number, an unclosed bracket
-        yield ConfigIssue(key, f"This is no URL: {error}.", fix, url)
-        return
-    if not complete:
-        yield ConfigIssue(key, "Expected a URL with http or https and a host.", fix, url)
-    elif parts.username is not None or parts.password is not None:
+    if (what := url_problem(url)) is not None:
+        yield ConfigIssue(key, what, fix, url)
+    elif holds_password(url):
         fix = f"Take it out and name the variable that holds it in {node}.api_key_env."
-        yield ConfigIssue(key, "The URL holds a password, which logs would show.", fix, parts.hostname)
-    elif parts.query or parts.fragment or parts.path.rstrip("/").endswith("/completions"):
+        what = "The URL holds a password, which logs would show."
+        yield ConfigIssue(key, what, fix, urlsplit(url).hostname)
+    elif (parts := urlsplit(url)).query or parts.fragment or parts.path.rstrip("/").endswith("/completions"):
         what = "Expected the base URL; requests go to <base URL>/chat/completions."
         yield ConfigIssue(key, what, fix, url)
 

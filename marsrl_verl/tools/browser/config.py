@@ -10,6 +10,7 @@ from pydantic_core import PydanticCustomError
 
 from marsrl_verl.settings.declaration import OWN_MESSAGE, Switched, limits
 from marsrl_verl.tools.base import ToolConfig
+from marsrl_verl.tools.json_client import check_urls
 
 
 class SummaryConfig(Switched):
@@ -34,6 +35,12 @@ class SummaryConfig(Switched):
     extra_body: dict[str, Any] = Field(default_factory=dict)
     """Further keys of each request's body."""
 
+    @field_validator("base_url")
+    @classmethod
+    def _url(cls, value: str) -> str:
+        check_urls([value] if value else [])
+        return value
+
 
 class BrowserConfig(ToolConfig):
     """Settings of the tool `browser`."""
@@ -42,10 +49,8 @@ class BrowserConfig(ToolConfig):
     """The tool's class."""
     description: str = "Read a web page."
     """What the model is told that the tool does."""
-    page_bytes: int = limits(
-        4 << 20, ge=1024, le=64 << 20, why="a page has a few sentences, and is in memory"
-    )
-    """Bytes of a page that are read, after decompression; the rest of a longer one is left out."""
+    page_kib: int = limits(4096, ge=1, le=65536, why="KiB; a page has a few sentences, and is in memory")
+    """KiB of a page that are read, after decompression; the rest of a longer one is left out."""
     redirects: int = limits(5, ge=0, le=20, why="0 follows none")
     """Most redirects that are followed; each is checked as the first address is."""
     ports: list[int] = Field(default_factory=lambda: [80, 443])

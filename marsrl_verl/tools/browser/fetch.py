@@ -126,7 +126,7 @@ class Fetcher:
         encoding = response.headers.get("Content-Encoding", "identity").strip().lower()
         if encoding not in ("identity", "", "gzip", "x-gzip", "deflate"):
             raise PageError("The page is compressed in a way that was not asked for.")
-        limit = self._settings.page_bytes
+        limit = self._settings.page_kib << 10
         unpack = None if encoding in ("identity", "") else zlib.decompressobj(zlib.MAX_WBITS | 32)
         content = bytearray()
         async for block in response.content.iter_chunked(1 << 16):

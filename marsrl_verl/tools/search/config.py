@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from marsrl_verl.settings.choices import Choice
 from marsrl_verl.settings.declaration import ClassSpec, Needs, Settings, limits, only_with
 from marsrl_verl.tools.base import ToolConfig
+from marsrl_verl.tools.json_client import check_urls
 
 
 class BackendKind(Choice):
@@ -73,6 +74,12 @@ class RetrieverConfig(Settings):
     check: bool = True
     """Ask each URL one query before the run begins, and end it where one does not answer."""
 
+    @field_validator("urls")
+    @classmethod
+    def _urls(cls, value: list[str]) -> list[str]:
+        check_urls(value)
+        return value
+
 
 class WebConfig(Settings):
     """A web search service."""
@@ -95,6 +102,12 @@ class WebConfig(Settings):
     check: bool = True
     """Ask one query before the run begins, in every rollout worker, and end the run where it fails. The
     service counts it."""
+
+    @field_validator("url")
+    @classmethod
+    def _url(cls, value: str | None) -> str | None:
+        check_urls([] if value is None else [value])
+        return value
 
 
 class RecordedConfig(Settings):
@@ -134,7 +147,7 @@ class SearchConfig(ToolConfig):
     sources: bool = False
     """Show where each hit is from (an address, a document's id)."""
     folder: str | None = None
-    """Where indices and kept results lie; null: `marsrl_verl/search` in the user's cache folder
+    """Where indices and kept results lie; null: `marsrl-verl/search` in the user's cache folder
     (`XDG_CACHE_HOME`)."""
     keep: Keep = Keep.REMOTE
     """Which back ends' results are kept in `folder`, for all runs of this machine that use it."""
@@ -155,4 +168,4 @@ class SearchConfig(ToolConfig):
         if self.folder is not None:
             return Path(self.folder).expanduser()
         base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
-        return Path(base).expanduser() / "marsrl_verl" / "search"
+        return Path(base).expanduser() / "marsrl-verl" / "search"

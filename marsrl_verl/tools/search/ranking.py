@@ -10,6 +10,7 @@ import re
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from marsrl_verl.tools.search.backend import Hit
 from marsrl_verl.tools.search.index import name_of
@@ -101,7 +102,8 @@ def _named(database: sqlite3.Connection, names: Sequence[str]) -> list[tuple[str
     return made
 
 
-def names_in(text: str) -> set[str]:
+@lru_cache(256)  # the responses of a group find the same documents
+def names_in(text: str) -> frozenset[str]:
     """What in a text may be a title, as `name_of` writes it: up to eight words in a row, the first of which
     is not written in lower case."""
     tokens = []
@@ -117,4 +119,4 @@ def names_in(text: str) -> set[str]:
         for _, some in tokens[first : first + _NAME_WORDS]:
             name += some
             names.add(" ".join(name))
-    return names - {""}
+    return frozenset(names - {""})
