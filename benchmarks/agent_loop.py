@@ -39,7 +39,7 @@ from marsrl_verl.core.trajectory import FinishReason, RewardResult, Trajectory
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.rollout.generation import Completion, Decoding, TopLogProbs
 from marsrl_verl.rollout.runner import RolloutRunner
-from marsrl_verl.tools.base import ToolCall, ToolConfig, ToolResult, function_schema
+from marsrl_verl.tools.base import Tool, ToolCall, ToolConfig, ToolResult, function_schema
 from marsrl_verl.tools.toolbox import Toolbox
 
 SHORTEST_S, LONGEST_S = 0.1, 2.0
@@ -145,33 +145,31 @@ def _top(count: int, likeliest: float) -> TopLogProbs:
     return TopLogProbs(np.zeros((count, 2), np.int32), known)
 
 
-class Slow:
+class Slow(Tool):
     """A tool that takes its time."""
 
-    name = "python"
-    Config = ToolConfig
-
     def __init__(self, seed: int) -> None:
-        self.seed = seed
+        self.name, self.seed = "python", seed
+
+    @classmethod
+    def from_settings(cls, name: str, settings: Any, *, seed: int, secrets: Mapping[str, str]) -> Slow:
+        """Of any entry."""
+        return cls(seed)
+
+    async def start(self) -> None:
+        """Nothing to start."""
+
+    async def close(self) -> None:
+        """Nothing to release."""
 
     def schema(self) -> Mapping[str, Any]:
         """A text."""
         return function_schema("python", "Takes its time.", {"code": {"type": "string"}}, ("code",))
 
-    async def start(self) -> None:
-        """Nothing to start."""
-
-    def about(self) -> Mapping[str, Any]:
-        """Nothing to say."""
-        return {}
-
     async def call(self, call: ToolCall) -> ToolResult:
         """Sleep."""
         await asyncio.sleep(derive_generator(self.seed, call.call_id).uniform(SHORTEST_S, LONGEST_S))
         return ToolResult("1")
-
-    async def close(self) -> None:
-        """Nothing to release."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,12 +214,13 @@ async def _rolled_out(
     async def score(_: RolloutRequest, members: Sequence[Trajectory]) -> list[RewardResult]:
         return [RewardResult(1.0) for _ in members]
 
-    tool: Any = Slow(seed)
+    tools = Toolbox([(Slow(seed), ToolConfig(target="python", places=100_000))])
+    await tools.start()
     runner = RolloutRunner(
         engine,
         ChatTokenizer(Letters()),
         score,
-        tools=Toolbox([(tool, ToolConfig(target="python", places=100_000))]),
+        tools=tools,
         settings=SimpleNamespace(algo=config),
         seed=seed,
     )

@@ -17,7 +17,7 @@ python -m recipe.marsrl.main_marsrl \
   +marsrl.tools.python.target=python \
   +marsrl.tools.search.target=search \
   +marsrl.tools.search.backend=http \
-  +marsrl.tools.search.http.url="${SEARCH_URL:-http://127.0.0.1:8000/retrieve}" \
+  "+marsrl.tools.search.http.urls=['${SEARCH_URL:-http://127.0.0.1:8000/retrieve}']" \
   'marsrl.prompts.kwargs.tools=[search,python]' \
   name="${NAME:-arpo-qwen2-5-7b}" \
   data.train_files="$TRAIN_FILES" \

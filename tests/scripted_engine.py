@@ -20,7 +20,7 @@ from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutpu
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.rollout.engine import LocalEngine
 from marsrl_verl.rollout.external.solver import ExternalAnswer
-from marsrl_verl.rollout.generation import Completion, Decoding, EngineUnavailableError
+from marsrl_verl.rollout.generation import Completion, Decoding, EngineUnavailableError, TopLogProbs
 from marsrl_verl.rollout.runner import RolloutRunner
 
 
@@ -94,10 +94,12 @@ class ReplyClient:
             raise EngineUnavailableError(f"the script failed: {error!r}") from error
         completions = []
         for ids, finish in replies:
+            ids, stop = _stopped(ids, decoding.stop)
             if len(ids) > decoding.max_tokens:
-                ids, finish = ids[: decoding.max_tokens], FinishReason.LENGTH
+                ids, finish, stop = ids[: decoding.max_tokens], FinishReason.LENGTH, None
             log_probs = np.array([self.log_prob(*one, version) for one in enumerate(ids, done)], np.float32)
-            completions.append(Completion(token_ids(ids), log_probs, finish, version=version))
+            top = self.top(ids, done, decoding.top_log_probs) if decoding.top_log_probs else None
+            completions.append(Completion(token_ids(ids), log_probs, finish, stop, version, top))
         return completions
 
     def _rest(self, item: RolloutRequest, k: int, done: int) -> tuple[list[int], FinishReason]:
@@ -108,6 +110,22 @@ class ReplyClient:
     def log_prob(self, position: int, token: int, version: int) -> float:
         """Of a sampled token."""
         return -1.0
+
+    def top(self, ids: Sequence[int], done: int, count: int) -> TopLogProbs:
+        """The likeliest tokens: the later, the less sure."""
+        likeliest = 0.9 if done == 0 else 0.4
+        known = np.log(np.array([likeliest, *[0.9 - likeliest + 1e-6] * (count > 1)], np.float32))
+        told = np.full((len(ids), count), -30.0, np.float32)
+        told[:, : len(known)] = known
+        return TopLogProbs(np.tile(np.arange(count, dtype=np.int32), (len(ids), 1)), told)
+
+
+def _stopped(ids: list[int], stop: Sequence[str]) -> tuple[list[int], str | None]:
+    """Up to the first stop string, and which one it is."""
+    text = bytes(ids)
+    ends = [(at + len(one), one) for one in stop if (at := text.find(one.encode())) >= 0]
+    end, found = min(ends, default=(len(ids), None))
+    return ids[:end], found
 
 
 @dataclass

@@ -294,6 +294,8 @@ def _missing(config: DictConfig) -> list[ConfigIssue]:
     """Keys of ours that have no default and that nobody gave a value."""
     group = "Choose a group: reward=exact or reward=math_verify, or name a class of yours."
     keys = sorted(f"marsrl.{name.removeprefix('marsrl.')}" for name in OmegaConf.missing_keys(config.marsrl))
+    # A tool has parts of which one is used: what it needs of them it says itself.
+    keys = [key for key in keys if not key.startswith("marsrl.tools.")]
     return [
         ConfigIssue(
             key, "Nothing names a value for it.", group if key.startswith("marsrl.reward") else "Set it."

@@ -382,8 +382,8 @@ def with_defaults(node: dict[str, Any]) -> dict[str, Any]:
     if isinstance(given := node.get("policies", {}), dict):
         filled["policies"] = {name: _filled(defaults(PolicyConfig), one) for name, one in given.items()}
     if own := _tools(node):
-        given = {name: _filled(defaults(tool_config(name, one)), one) for name, one in own.items()}
-        filled["tools"] = {**node["tools"], **given}
+        tools = {name: _filled(defaults(tool_config(name, one)), dict(one)) for name, one in own.items()}
+        filled["tools"] = {**node["tools"], **tools}
     return filled
 
 
@@ -488,8 +488,8 @@ def converted_node(node: dict[str, Any]) -> dict[str, Any]:
     kinds = method_nodes(chosen_method(node["algo"]))
     own = {name: converted(kind, node[name]) for name, kind in kinds.items()}
     if tools := _tools(node):
-        given = {name: converted(tool_config(name, one), dict(one)) for name, one in tools.items()}
-        own["tools"] = {**node["tools"], **given}
+        ours = {name: converted(tool_config(name, one), dict(one)) for name, one in tools.items()}
+        own["tools"] = {**node["tools"], **ours}
     rest = {**node, "algo": MethodConfig(name=""), "evaluation": EvaluationConfig(), **_without_tools(node)}
     return {**converted(MarsRLConfig, rest), **own}
 

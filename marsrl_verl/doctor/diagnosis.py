@@ -22,6 +22,7 @@ from marsrl_verl.machine.packages import (
     same_version,
     step_for,
 )
+from marsrl_verl.tools.python.config import Isolation
 from marsrl_verl.version import REQUIRED_VERL
 
 _LEAST_CAPABILITY = (8, 0)
@@ -61,7 +62,7 @@ def diagnose(machine: Machine) -> list[Finding]:
         found += [*_driver(machine), *_gpus(machine), *_gpu_packages(machine), *_flash(machine)]
     else:
         found += [_no_gpu(machine), *_cpu_packages(machine)]
-    return [*found, *_places(machine), *_limits(machine), *_ray(machine)]
+    return [*found, *_places(machine), *_limits(machine), _isolation(machine), *_ray(machine)]
 
 
 def _python(machine: Machine) -> Iterator[Finding]:
@@ -205,6 +206,24 @@ def _limits(machine: Machine) -> Iterator[Finding]:
     if machine.open_files < _OPEN_FILES:
         what = f"a process may open {machine.open_files:,} files"
         yield Finding(Level.WARNING, "open files", what, "`ulimit -n 65536` before the run or `ray start`.")
+
+
+def _isolation(machine: Machine) -> Finding:
+    """Of the programs that the Python tool runs; a run without that tool needs none."""
+    reasons = "; ".join(f"{name}: {why}" if name else why for name, why in machine.not_isolated.items())
+    if machine.isolation is None:
+        what = f"the Python tool can't isolate programs here ({reasons})"
+        return Finding(
+            Level.WARNING, "isolation", what, "Use marsrl.tools.<name>.backend=remote (docs/tools.md)."
+        )
+    if machine.isolation.strength == Isolation.NAMESPACES.strength:
+        return Finding(Level.OK, "isolation", f"the Python tool's programs have {machine.isolation}")
+    what = f"the Python tool's programs have {machine.isolation} ({reasons})"
+    least = Isolation.LANDLOCK
+    if machine.isolation.strength >= least.strength:
+        return Finding(Level.OK, "isolation", what)
+    fix = f"min_isolation is {least} unless told otherwise: allow user namespaces, or use backend=remote."
+    return Finding(Level.WARNING, "isolation", what, fix)
 
 
 def _ray(machine: Machine) -> Iterator[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import platform
 import re
@@ -16,6 +17,8 @@ from pathlib import Path
 
 from marsrl_verl.machine.gpus import Gpu, gpu_devices, list_gpus, visible
 from marsrl_verl.machine.packages import CPU, FLASH, GPU, versions_of
+from marsrl_verl.tools.python.config import Isolation
+from marsrl_verl.tools.python.isolation import IsolationError, probing
 
 RAY_PORTS = {6379: "the head of a Ray cluster", 8265: "its dashboard, which takes jobs"}
 """Ports of this machine that `ray start --head` opens."""
@@ -55,6 +58,10 @@ class Machine:
     """Of `RAY_PORTS`, those that somebody listens on."""
     ray_address: str | None = None
     """RAY_ADDRESS."""
+    isolation: Isolation | None = None
+    """The strongest that the Python tool's programs can have here; None: none at all."""
+    not_isolated: Mapping[str, str] = field(default_factory=dict)
+    """By kind, why a stronger one is not to be had; without any, the reason under an empty name."""
 
 
 def look(output: Path) -> Machine:
@@ -69,6 +76,7 @@ def look(output: Path) -> Machine:
     flash = "flash-attn" in packages
     asks_torch = bool(gpus) and "torch" in packages
     torch_cuda, torch_error = _said_by_python(_PROBE) if asks_torch else (None, None)
+    isolation, not_isolated = asyncio.run(_isolation())
     return Machine(
         python=platform.python_version(),
         packages=packages,
@@ -86,7 +94,17 @@ def look(output: Path) -> Machine:
         open_files=resource.getrlimit(resource.RLIMIT_NOFILE)[0],
         busy_ports=tuple(port for port in RAY_PORTS if _listens(port)),
         ray_address=os.environ.get("RAY_ADDRESS"),
+        isolation=isolation,
+        not_isolated=not_isolated,
     )
+
+
+async def _isolation() -> tuple[Isolation | None, Mapping[str, str]]:
+    try:
+        async with probing() as closed:
+            return closed.isolation, closed.passed_over
+    except (IsolationError, OSError) as error:
+        return None, {"": str(error)}
 
 
 def _written(output: Path) -> list[Path]:

@@ -70,15 +70,16 @@ def _load(target: str) -> type[Tool]:
         raise _NoTool(what, "Repair the module, or install what it needs.") from error
     found: Any = getattr(module, class_name, None)
     fix = f"Derive the class from {Tool.__module__}:{Tool.__name__} and define them (docs/tools.md)."
-    if not (inspect.isclass(found) and Tool in found.__mro__):
+    if not (inspect.isclass(found) and Tool in found.__mro__):  # a protocol, which issubclass does not take
         what = f"{module_name} has no {class_name!r}." if found is None else f"{class_name} is no tool."
         raise _NoTool(what, fix)
-    lacks = [name for name in _METHODS if _function(found, name) is _function(Tool, name)]
-    if not (inspect.isclass(found.Config) and issubclass(found.Config, ToolConfig)):
+    cls: type[Tool] = found
+    lacks = [name for name in _METHODS if _function(cls, name) is _function(Tool, name)]
+    if not (inspect.isclass(cls.Config) and issubclass(cls.Config, ToolConfig)):
         lacks.append("Config (a class derived from ToolConfig)")
     if lacks:
         raise _NoTool(f"The class does not define {', '.join(lacks)}.", fix)
-    return found
+    return cls
 
 
 def _function(cls: type, name: str) -> Any:

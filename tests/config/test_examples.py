@@ -15,6 +15,8 @@ pytestmark = pytest.mark.slow
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 HUB_IDS = {
+    "qwen2_5_7b": "Qwen/Qwen2.5-7B-Instruct",
+    "qwen3_8b": "Qwen/Qwen3-8B",
     "30b": "Qwen/Qwen3-30B-A3B-Thinking-2507",
     "evaluation": "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B",
     "1_5b": "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from method_removal import method_of
 
 from marsrl_verl.algos.marsrl.evaluation.config import Evaluation, InBetween
 from marsrl_verl.algos.registry import installed_methods
@@ -18,7 +19,7 @@ OPTIONS = group_options([config_folder()])
 # Another method's presets are named after it, and its own tests look at them.
 OTHERS = tuple(name for name in installed_methods() if name not in ("marsrl", "grpo"))
 OPTIONS["evaluation"] = [name for name in OPTIONS["evaluation"] if not name.startswith(OTHERS)]
-OPTIONS["algo"] = [name for name in OPTIONS["algo"] if name.startswith(("marsrl", "grpo"))]
+OPTIONS["algo"] = [name for name in OPTIONS["algo"] if method_of(name) in ("marsrl", "grpo")]
 MODELS, CLUSTERS = OPTIONS["model"], OPTIONS["cluster"]
 # The groups whose settings meet in the same keys are crossed; the others are dealt out over these.
 CROSSED = [(model, cluster) for model in MODELS for cluster in CLUSTERS]

@@ -13,6 +13,7 @@ from marsrl_verl.doctor.diagnosis import Level, diagnose
 from marsrl_verl.doctor.machine import Machine, look
 from marsrl_verl.machine.gpus import Gpu, parse_gpus
 from marsrl_verl.machine.packages import CPU, FLASH, FLASH_STEP, GPU, GPU_STEP
+from marsrl_verl.tools.python.config import Isolation
 from marsrl_verl.version import REQUIRED_VERL
 
 GIB = 1024**3
@@ -29,6 +30,7 @@ NODE = Machine(
     memory=1000 * GIB,
     cpus=128,
     open_files=65536,
+    isolation=Isolation.NAMESPACES,
 )
 LAPTOP = replace(
     NODE, packages={"verl": REQUIRED_VERL, **CPU}, gpus=(), gpu_devices=False, nvcc=None, torch_cuda=None
@@ -55,7 +57,31 @@ def test_a_machine_without_a_gpu_is_told_so():
     assert not {"driver", "nvcc", "flash-attn", "vllm"} & {finding.about for finding in diagnose(LAPTOP)}
 
 
+REASON = {"namespaces": "unshare: Operation not permitted", "bubblewrap": "there is no command bwrap"}
+
+
+def test_isolation_that_will_do():
+    for kind in (Isolation.NAMESPACES, Isolation.BUBBLEWRAP, Isolation.LANDLOCK):
+        assert said(replace(LAPTOP, isolation=kind, not_isolated=REASON)) == {}
+    (line,) = [
+        one.what
+        for one in diagnose(replace(LAPTOP, isolation=Isolation.LANDLOCK, not_isolated=REASON))
+        if one.about == "isolation"
+    ]
+    assert line.startswith("the Python tool's programs have landlock (namespaces: unshare: Operation not")
+
+
 SICK = {
+    "nothing but a filter": (
+        replace(LAPTOP, isolation=Isolation.SECCOMP, not_isolated=REASON),
+        "isolation",
+        "min_isolation is landlock unless told otherwise",
+    ),
+    "no isolation": (
+        replace(LAPTOP, isolation=None, not_isolated={"": "seccomp: no"}),
+        "isolation",
+        "can't isolate programs here (seccomp: no)",
+    ),
     "old driver": (replace(NODE, gpus=(replace(H100, driver="550.54.15"),)), "driver", "580 or newer"),
     "no driver": (replace(LAPTOP, gpu_devices=True), "GPUs", "nvidia-smi is missing or fails"),
     "hidden": (replace(LAPTOP, hidden_gpus=8), "GPUs", "CUDA_VISIBLE_DEVICES hides all 8 GPUs"),

@@ -258,7 +258,7 @@ def test_what_is_shown_is_the_interpreter_and_the_system():
 def test_settings_of_another_back_end_have_no_effect():
     config = settings(backend="remote", isolation="landlock", min_isolation="landlock", warm=4)
     keys = [issue.key for issue in without_effect(config, "marsrl.tools.python")]
-    assert keys == ["marsrl.tools.python.isolation"]
+    assert keys == ["marsrl.tools.python.isolation", "marsrl.tools.python.preload"]
     local = PythonConfig(target="python", remote={"urls": ["http://a"]})
     assert [one.key for one in without_effect(local, "t")] == ["t.remote.urls"]
     assert defaults(PythonConfig)["min_isolation"] == "landlock"

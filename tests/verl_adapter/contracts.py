@@ -12,6 +12,13 @@ LOOPS = "verl.experimental.agent_loop.agent_loop"
 SERVER = "verl.workers.rollout.vllm_rollout.vllm_async_server"
 
 SIGNATURES: dict[str, list[str]] = {
+    # verl's tools: called.
+    "verl.tools.tool_registry:load_all_tools": ["tool_config_path", "function_tool_path"],
+    "verl.tools.function_tool:normalize_function_tool_return": ["ret"],
+    "verl.tools.function_tool:FunctionTool.call": ["self", "parameters"],
+    "verl.tools.base_tool:BaseTool.create": ["self", "instance_id", "kwargs"],
+    "verl.tools.base_tool:BaseTool.execute": ["self", "instance_id", "parameters", "kwargs"],
+    "verl.tools.base_tool:BaseTool.release": ["self", "instance_id", "kwargs"],
     # The trainer: called, or overridden.
     f"{TRAINER}.__init__": [
         "self", "config", "tokenizer", "role_worker_mapping", "resource_pool_manager",
@@ -257,6 +264,7 @@ AT_LEAST: dict[str, set[str]] = {
 """Parameters that must be among those of a function."""
 
 PRESENT: dict[str, type] = {
+    "verl.tools.function_tool:FunctionTool": type,
     "vllm:AsyncEngineArgs": type,
     "verl.experimental.agent_loop.tool_parser:ToolParser.stop_token_ids": property,
     "verl.tools.schemas:OpenAIFunctionToolSchema": type,

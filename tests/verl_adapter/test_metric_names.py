@@ -24,9 +24,9 @@ from scripted_engine import Script
 from tensordict import TensorDict
 from verl.utils import tensordict_utils as tu
 
+from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
-from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.verl_adapter.checkpoint.sealed import describe_shards
 from marsrl_verl.verl_adapter.engine.probe_engine import MEASURE_KEY
 from marsrl_verl.verl_adapter.engine.rank_rows import HeldRows
@@ -99,7 +99,7 @@ class Engine(ScriptedEngine):
     def start(self, requests, sampling) -> Done:
         outputs = self.generate(requests, sampling)
         for output in outputs:
-            describe(output, ChatTokenizer(None))  # as the rollout workers do
+            describe(output, self.chat)  # as the rollout workers do
         return Done(outputs)
 
     def update_weights(self, version: int) -> None:
@@ -167,13 +167,14 @@ class Logged:
     """Everything that went to the loggers."""
 
 
-def train(folder: Path, script: Script, *settings: str) -> Logged:
+def train(folder: Path, script: Script, *settings: str, runner: Any = None) -> Logged:
     config = compose_config(parse_arguments([*settings, f"marsrl.run.output_dir={folder}"])).config
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tracking_module, "Tracking", Recorder)
         patch.setattr(task_runner, "register_replica", lambda: None)  # it would stay for other tests
         trainer = task_runner.MarsRLTaskRunner().build_trainer(config)
-        engine, workers = Engine(script), Workers()
+        own = {} if runner is None else runner(typed_settings(config))
+        engine, workers = Engine(script, **own), Workers()
         trainer.async_rollout_manager = trainer.checkpoint_manager = engine
         trainer.engines = EngineGuard(EngineWatch((), 60.0), Limits(60.0, 60.0, 60.0))
         trainer.actor_rollout_wg = trainer.ref_policy_wg = workers
@@ -195,7 +196,16 @@ def runs(tmp_path_factory) -> list[Logged]:
             patch.delenv(name)
         return [
             train(folder / "marsrl", SkillModel(seed=2), *SETTINGS),
-            *(train(folder / one.__name__, one.script, *COMMON, *one.SETTINGS) for one in others),
+            *(
+                train(
+                    folder / one.__name__,
+                    one.script,
+                    *COMMON,
+                    *one.SETTINGS,
+                    runner=getattr(one, "runner", None),
+                )
+                for one in others
+            ),
         ]
 
 

@@ -23,7 +23,8 @@ from marsrl_verl.verl_adapter.rollout_server.turn_parser import VerlTurnParser
 
 END, OBSERVATION = "<|im_end|>", "<|observation|>"
 TEMPLATE = (
-    "{%- if tools -%}{{- '<|im_start|>system\\n' + tools[0]['function']['name'] + '<|im_end|>\\n' -}}{%- endif -%}"
+    "{%- if tools -%}{{- '<|im_start|>system\\n' + tools[0]['function']['name'] + '<|im_end|>\\n' -}}"
+    "{%- endif -%}"
     "{%- for m in messages -%}"
     "{%- if m['role'] == 'tool' -%}{{- '<|im_start|>user\\n<tool_response>\\n' + m['content'] + "
     "'\\n</tool_response><|im_end|>\\n' -}}"
@@ -34,7 +35,8 @@ TOKENIZER = bytes_tokenizer(TEMPLATE, ("<|im_start|>", END, OBSERVATION, "<tool_
 SCHEMAS = (function_schema("search", "Finds.", {"query": {"type": "string"}}, ("query",)),)
 WRITTEN = {
     "hermes": '<tool_call>\n{"name": "search", "arguments": {"query": "x"}}\n</tool_call>',
-    "qwen3_coder": "<tool_call>\n<function=search>\n<parameter=query>\nx\n</parameter>\n</function>\n</tool_call>",
+    "qwen3_coder": "<tool_call>\n<function=search>\n<parameter=query>\nx\n</parameter>\n</function>\n"
+    "</tool_call>",
     "glm": "<tool_call>search\n<arg_key>query</arg_key>\n<arg_value>x</arg_value>\n</tool_call>",
     "seed": "<seed:tool_call><function=search><parameter=query>x</parameter></function></seed:tool_call>",
     "minimax": '<minimax:tool_call><invoke name="search"><parameter name="query">x</parameter></invoke>'

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from marsrl_verl.algos.arpo.branching import BranchLaw, EntropyOf
-from marsrl_verl.algos.arpo.config import SOLVER, Config
+from marsrl_verl.algos.arpo.config import Config
+from marsrl_verl.algos.arpo.prompts import AgentPrompts
 from marsrl_verl.core.method import RunView
 from marsrl_verl.rollout.tool_protocol.base import ToolFormat
 from marsrl_verl.rollout.tool_protocol.tags import TAG_NAMES, is_tag
@@ -20,13 +21,7 @@ _USUAL_MAX_LOG_PROBS = 20
 def checks(run: RunView) -> list[ConfigIssue]:
     """Settings against each other, and what branching needs of the engine."""
     config: Config = run.settings.algo
-    return [
-        *_tools(run, config),
-        *_inert(config),
-        *_roots(config),
-        *_room(run, config),
-        *_engine(run, config),
-    ]
+    return [*_tools(run, config), *_inert(config), *_roots(config), *_engine(run, config)]
 
 
 def _tools(run: RunView, config: Config) -> list[ConfigIssue]:
@@ -79,16 +74,6 @@ def _roots(config: Config) -> list[ConfigIssue]:
     return [ConfigIssue(f"{_BRANCHING}.roots", what, fix, config.roots)]
 
 
-def _room(run: RunView, config: Config) -> list[ConfigIssue]:
-    """A response that the results alone can fill."""
-    most = run.settings.roles[SOLVER].max_new_tokens
-    if config.result_tokens < most:
-        return []
-    key = f"marsrl.roles.{SOLVER}.max_new_tokens"
-    what = f"A response has at most {most:,} tokens ({key}), and results are part of it."
-    return [ConfigIssue(f"{_ALGO}.result_tokens", what, f"Set it below {most}.", config.result_tokens)]
-
-
 def _engine(run: RunView, config: Config) -> list[ConfigIssue]:
     """Entropies are made of what the engine tells."""
     branching = config.branching
@@ -107,6 +92,25 @@ def _engine(run: RunView, config: Config) -> list[ConfigIssue]:
         )
         issues.append(ConfigIssue(f"{_BRANCHING}.entropy", what, "Use result.", branching.entropy))
     return issues
+
+
+def file_checks(run: RunView) -> list[ConfigIssue]:
+    """A system message that explains the tools there are, where calls are tags."""
+    prompts, names = run.prompts(), sorted(run.settings.tools)
+    if not isinstance(prompts, AgentPrompts) or prompts.explained is None:
+        return []
+    told = sorted(prompts.explained)
+    wanted = names if run.settings.algo.protocol is ToolFormat.TAGS else []
+    if told == wanted:
+        return []
+    key = "marsrl.prompts.kwargs.tools"
+    what = (
+        f"The tools are {', '.join(names)}, called by tags, which a model knows from the system message alone."
+        if wanted
+        else "The chat template shows the tools and how they are called; tags would contradict it."
+    )
+    fix = f"Set {key}=[{','.join(wanted)}]." if wanted else "Leave it out."
+    return [ConfigIssue(key, what, fix, told or None)]
 
 
 def plan_lines(run: RunView) -> list[str]:

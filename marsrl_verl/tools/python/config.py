@@ -52,6 +52,9 @@ class RemoteConfig(Settings):
     """What the server is told for the compilation, which Python has none of."""
 
 
+_LOCAL = Needs("backend", Backend.LOCAL)
+
+
 class PythonConfig(ToolConfig):
     """A Python interpreter: a call runs a program and returns what it prints."""
 
@@ -61,34 +64,28 @@ class PythonConfig(ToolConfig):
     """Most seconds of a program by the clock. A call ends within a second more."""
     backend: Backend = Backend.LOCAL
     """`local`: sandboxes on the rollout worker's node. `remote`: a server with SandboxFusion's API."""
-    isolation: Isolation | None = Field(
-        default=None, json_schema_extra={"needs": Needs("backend", Backend.LOCAL)}
-    )
+    isolation: Isolation | None = limits(None, needs=_LOCAL)
     """What closes the sandboxes; null: the strongest that the machine offers, in the order of the choices."""
-    min_isolation: Isolation = Field(
-        default=Isolation.LANDLOCK, json_schema_extra={"needs": Needs("backend", Backend.LOCAL)}
-    )
+    min_isolation: Isolation = limits(Isolation.LANDLOCK, needs=_LOCAL)
     """The weakest that will do: a run on a machine that offers less is refused. `namespaces` and `bubblewrap`
     count as equal."""
     memory_mb: int = limits(512, ge=16, why="the interpreter itself takes some")
     """MiB that the processes of a program may take beside the interpreter."""
-    disk_mb: int = limits(64, ge=1, why="a file system has a size")
+    disk_mb: int = limits(64, ge=1, why="a file system has a size", needs=_LOCAL)
     """Size of a program's own folder for files in MiB, which is in memory."""
-    processes: int = limits(32, ge=0, why="0 is none")
+    processes: int = limits(32, ge=0, why="0 is none", needs=_LOCAL)
     """Processes and threads that a program may have at a time; 0: it may start threads alone."""
-    output_mb: int = limits(16, ge=1, why="a program may print something")
+    output_mb: int = limits(16, ge=1, why="a program may print something", needs=_LOCAL)
     """A program that prints more MiB is ended; `output_chars` says how much of it is kept."""
     code_chars: int = limits(65_536, ge=1, why="a program has a character")
     """Longer programs are not run."""
-    echo: bool = True
+    echo: bool = limits(True, needs=_LOCAL)
     """Print the value of a program's last line if it is an expression, as a notebook does."""
-    preload: list[str] = Field(default_factory=lambda: ["numpy", "sympy"])
+    preload: list[str] = limits(["numpy", "sympy"], needs=_LOCAL)
     """Modules that interpreters have imported before a program comes."""
-    interpreter: str | None = Field(
-        default=None, json_schema_extra={"needs": Needs("backend", Backend.LOCAL)}
-    )
+    interpreter: str | None = limits(None, needs=_LOCAL)
     """Path of an interpreter, 3.10 or newer, whose packages programs can import; null: this environment's."""
-    warm: int = limits(4, ge=0, le=20, why="0 is none, more than 20 are never needed")
+    warm: int = limits(4, ge=0, le=20, why="0 is none, more than 20 are never needed", needs=_LOCAL)
     """Sandboxes that are ready before a program comes."""
     remote: RemoteConfig = only_with(Needs("backend", Backend.REMOTE), RemoteConfig)
     """Settings of back end `remote`."""

@@ -63,7 +63,8 @@ class PythonTool(Tool):
             "Run a Python program and read what it prints. Each call is a new program: nothing is kept from "
             "earlier ones. There is no network."
         )
-        shown = " The value of a last line that is an expression is printed." if self._settings.echo else ""
+        echoes = self._settings.echo and self._remote is None
+        shown = " The value of a last line that is an expression is printed." if echoes else ""
         code = {"type": "string", "description": f"The program.{shown}"}
         return function_schema(self.name, description, {_CODE: code}, (_CODE,))
 

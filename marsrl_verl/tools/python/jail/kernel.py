@@ -167,7 +167,8 @@ def landlock(readable: list[str]) -> None:
             finally:
                 os.close(place)
         prctl(PR_SET_NO_NEW_PRIVS, 1)
-        call = (ctypes.c_long(_LANDLOCK + 2), ctypes.c_int(ruleset), ctypes.c_uint32(0))
-        _checked(_libc.syscall(*call), "landlock_restrict_self")
+        number = ctypes.c_long(_LANDLOCK + 2)
+        found = _libc.syscall(number, ctypes.c_int(ruleset), ctypes.c_uint32(0))
+        _checked(found, "landlock_restrict_self")
     finally:
         os.close(ruleset)

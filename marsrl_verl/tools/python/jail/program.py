@@ -41,8 +41,8 @@ def run(source: str, seed: int, echo: bool) -> NoReturn:
         # As the interpreter does at its end; whatever takes too long is ended from outside.
         status = _finished(lambda: threading._shutdown()) or status  # type: ignore[attr-defined]
         status = _finished(lambda: atexit._run_exitfuncs()) or status
-        for stream in (sys.stdout, sys.stderr):
-            status = _finished(stream.flush) or status
+        for written in (sys.stdout, sys.stderr):
+            status = _finished(written.flush) or status
     finally:
         end(status)  # nothing of the server's clean-up, in whatever way this ended
 

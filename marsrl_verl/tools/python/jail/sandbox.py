@@ -284,7 +284,8 @@ class Supervisor:
 
     def _processes(self) -> list[int]:
         """Those that the keeper started, and theirs: it inherits whoever has lost its parent."""
-        found, waiting = [], [self._keeper]
+        found: list[int] = []
+        waiting = [self._keeper]
         while waiting and len(found) < 4096:
             pid = waiting.pop()
             try:
