@@ -16,7 +16,8 @@ from marsrl_verl.config.adapters import named_adapters
 from marsrl_verl.config.pools import CPU_SYNC, CPU_SYNC_MODULE, GPU_SYNC
 from marsrl_verl.config.schema import chosen_method
 from marsrl_verl.core.method import Method
-from marsrl_verl.demo.files import tiny_data, tiny_model, tiny_tools_model, tool_world_corpus, tool_world_data
+from marsrl_verl.demo.files import tiny_data, tiny_model
+from marsrl_verl.demo.tool_world.files import tiny_tools_model, tool_world_corpus, tool_world_data
 from marsrl_verl.settings.choices import OffPolicyMode, Overlap
 
 

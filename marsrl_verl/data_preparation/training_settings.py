@@ -48,7 +48,7 @@ def training_config(overrides: tuple[str, ...]) -> DictConfig:
 
 def prompt_lengths_of(config: DictConfig) -> PromptLengths | None:
     """What measures the prompts of the problems; None where the model's tokenizer is not here."""
-    return prompt_lengths(Context(config=config, raw=config, dry_run=True, prepares_data=True))
+    return prompt_lengths(Context(config=config, raw={}, dry_run=True, prepares_data=True))
 
 
 def answering_role(config: DictConfig) -> str:

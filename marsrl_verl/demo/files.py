@@ -48,33 +48,6 @@ def tiny_data(split: str, count: int) -> str:
     return made_once(f"tiny-{split}-{count}-{DATA_SEED}", ".parquet", str(problems.__file__), write)
 
 
-def tiny_tools_model() -> str:
-    """The folder of the tool world's warm-started model and tokenizer."""
-    from marsrl_verl.demo import assets
-
-    return str(assets.model_path("tiny_tools"))
-
-
-def tool_world_data(split: str, count: int) -> str:
-    """The parquet file with `count` problems of the tool world."""
-    from marsrl_verl.demo.tool_world import problems
-
-    def write(path: Path) -> None:
-        problems.write_parquet(path, problems.Split(split), count, DATA_SEED)
-
-    return made_once(f"tool-world-{split}-{count}-{DATA_SEED}", ".parquet", str(problems.__file__), write)
-
-
-def tool_world_corpus() -> str:
-    """The file with the tool world's facts, a JSON object on each line."""
-    from marsrl_verl.demo.tool_world import problems
-
-    def write(path: Path) -> None:
-        problems.write_corpus(path, DATA_SEED)
-
-    return made_once(f"tool-world-corpus-{DATA_SEED}", ".jsonl", str(problems.__file__), write)
-
-
 def made_once(name: str, suffix: str, source: str, write: Callable[[Path], None]) -> str:
     """A file of the cache, written where it is not there yet.
 

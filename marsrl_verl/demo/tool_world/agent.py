@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
 from marsrl_verl.core.sequence import TokenIds
 from marsrl_verl.core.trajectory import RewardResult, Trajectory
-from marsrl_verl.demo.files import tool_world_corpus
 from marsrl_verl.demo.sampler import TorchClient
+from marsrl_verl.demo.tool_world.files import tool_world_corpus
 from marsrl_verl.demo.tool_world.problems import DATA_SOURCE, PYTHON, SEARCH, ToolProblem
 from marsrl_verl.demo.tool_world.tokenizer import CALL_TAGS, END, ROLE_MARKERS, build_tokenizer
 from marsrl_verl.demo.tool_world.transcripts import Protocol

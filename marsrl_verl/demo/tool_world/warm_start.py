@@ -58,7 +58,7 @@ class ToolRecipe:
     """The first steps hold drills alone: copying is learnt before there is anything to decide."""
     drills: int = 48
     """Drills in each of the first steps, and a quarter of them in each of the others."""
-    careful_steps: int = 430
+    careful_steps: int = 600
     """Then come transcripts of the careful way alone, in which every token can be told."""
     steps: int = 200
     """The last steps, in which habits are picked up."""

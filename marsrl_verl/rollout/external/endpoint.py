@@ -10,7 +10,7 @@ from marsrl_verl.endpoints.chat import ChatEndpoint
 from marsrl_verl.endpoints.config import EndpointConfig
 
 
-class EndpointSource:
+class EndpointSource(ChatEndpoint):
     """Asks one request per answer. Implements `AnswerSource`.
 
     Args:
@@ -23,8 +23,8 @@ class EndpointSource:
         self, settings: EndpointConfig, policy: str, *, api_key: str | None, concurrency: int, seed: int
     ) -> None:
         node = f"marsrl.policies.{policy}.endpoint"
-        self._endpoint = ChatEndpoint(settings, node, api_key=api_key, concurrency=concurrency, seed=seed)
+        super().__init__(settings, node, api_key=api_key, concurrency=concurrency, seed=seed)
 
     async def answer(self, request: RolloutRequest, k: int, messages: Sequence[Message]) -> ExternalAnswer:
         """See `AnswerSource`."""
-        return await self._endpoint.ask(f"{request.group_id}#{k}", messages)
+        return await self.ask(f"{request.group_id}#{k}", messages)
