@@ -151,6 +151,17 @@ class Slow(Tool):
     def __init__(self, seed: int) -> None:
         self.name, self.seed = "python", seed
 
+    @classmethod
+    def from_settings(cls, name: str, settings: Any, *, seed: int, secrets: Mapping[str, str]) -> Slow:
+        """Of any entry."""
+        return cls(seed)
+
+    async def start(self) -> None:
+        """Nothing to start."""
+
+    async def close(self) -> None:
+        """Nothing to release."""
+
     def schema(self) -> Mapping[str, Any]:
         """A text."""
         return function_schema("python", "Takes its time.", {"code": {"type": "string"}}, ("code",))

@@ -12,6 +12,7 @@ from marsrl_verl.algos.registry import installed_methods, method_class
 from marsrl_verl.config.schema import BY_NAME, BY_ROLE, MarsRLConfig
 from marsrl_verl.settings.declaration import MethodConfig, Settings
 from marsrl_verl.settings.reading import declared
+from marsrl_verl.tools.registry import BUILT_IN, tool_class
 
 ROOT = Path(__file__).parents[1]
 PAGES = [
@@ -26,6 +27,7 @@ ELSEWHERE = {
     "model=mine",
     "policies=qwen235b",
     "marsrl.algo.votes",
+    "marsrl.tools.die.sides",
     "marsrl_verl.methods",
     "marsrl_verl/configs",
     "recipe/__init__.py",
@@ -105,6 +107,8 @@ def settings() -> frozenset[str]:
         node = f"marsrl.{name}{entry}"
         if isinstance(kind, type) and issubclass(kind, Settings) and not issubclass(kind, MethodConfig):
             keys |= {one.key for one in declared(kind, node)}
+    for target in BUILT_IN:
+        keys |= {one.key for one in declared(tool_class(target, target).Config, "marsrl.tools.<name>")}
     for name in installed_methods():
         method = method_class(name)
         keys |= {one.key for one in declared(method.Config, "marsrl.algo")}
@@ -115,7 +119,7 @@ def settings() -> frozenset[str]:
 def is_setting(key: str) -> bool:
     """Whether there is such a key, or a node with this beginning."""
     parts = re.sub(r"^(marsrl\.(?:roles|reward))\.(?:\w+|<role>|…)", r"\1.<role>", key)
-    parts = re.sub(r"^(marsrl\.policies)\.(?:\w+|<name>|…)", r"\1.<name>", parts).split(".")
+    parts = re.sub(r"^(marsrl\.(?:policies|tools))\.(?:\w+|<name>|…)", r"\1.<name>", parts).split(".")
     for at, part in enumerate(parts):
         if part in INSIDE and ".".join(parts[: at + 1]) in settings():
             return True

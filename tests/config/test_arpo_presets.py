@@ -12,10 +12,11 @@ pytestmark = pytest.mark.slow
 
 PRESETS = ("arpo", "arpo_random", "arpo_released", "dapo_tools", "grpo_tools", "reinforce_pp_tools")
 PYTHON = "+marsrl.tools.python.target=python"
+TOLD = "marsrl.prompts.kwargs.tools=[python]"
 MODEL = ("model=custom", "actor_rollout_ref.model.path=Qwen/Qwen2.5-7B-Instruct", "cluster=8xgpu")
 LENGTHS = ("marsrl.roles.solver.max_prompt_tokens=1000", "marsrl.roles.solver.max_new_tokens=2000")
 RAY = "ray_kwargs.ray_init.address=auto"
-USUAL = (*MODEL, *LENGTHS, "data.train_batch_size=128", PYTHON, "dry_run=true")
+USUAL = (*MODEL, *LENGTHS, "data.train_batch_size=128", PYTHON, TOLD, "dry_run=true")
 
 
 def test_the_presets_are_there():
@@ -45,7 +46,7 @@ PUBLISHED = {
 @pytest.mark.parametrize("training", PUBLISHED)
 def test_published_settings(run, training):
     """The launch scripts of arXiv 2507.19849's runs."""
-    done = run("algo=arpo", *MODEL, "data=parquet", f"training={training}", PYTHON, RAY)
+    done = run("algo=arpo", *MODEL, "data=parquet", f"training={training}", PYTHON, TOLD, RAY)
     assert done.err == ""
     config, (batch, lengths, engine) = done.launched, PUBLISHED[training]
     algo, solver = config.marsrl.algo, config.marsrl.roles.solver
@@ -130,6 +131,11 @@ REFUSED = {
         "marsrl.algo.attribution",
         "group",
     ),
+    "a system message without a tool": (
+        (),
+        "marsrl.prompts.kwargs.tools",
+        "marsrl.prompts.kwargs.tools=[python]",
+    ),
     "a parser of tags": (("marsrl.algo.parser=glm",), "marsrl.algo.parser", "chat"),
     "parts of groups": (
         ("marsrl.pipeline.max_segments=2", "marsrl.pipeline.min_group=4"),
@@ -147,7 +153,8 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_contradictions_are_refused(run, name):
     words, key, says = REFUSED[name]
-    usual = [one for one in USUAL if one != PYTHON or name not in ("no tool", "a tool that is no tag")]
+    usual = [one for one in USUAL if one != TOLD or "tool" not in name]
+    usual = [one for one in usual if one != PYTHON or name not in ("no tool", "a tool that is no tag")]
     done = run("algo=arpo", *usual, *words)
     assert done.status == 2
     assert key in done.err and says in " ".join(done.err.split())
@@ -161,6 +168,8 @@ def test_raised_log_probs_of_the_engine_are_known(run):
 
 def test_a_chat_template_calls_tools_of_any_name(run):
     words = ("marsrl.algo.protocol=chat", "+marsrl.tools.Look-up.target=python")
-    done = run("algo=arpo", *USUAL, *words)
+    done = run("algo=arpo", *[one for one in USUAL if one != TOLD], *words)
     assert (done.status, done.err) == (0, "")
     assert "(chat)" in done.out
+    refused = run("algo=arpo", *USUAL, *words)
+    assert "tags would contradict it" in refused.err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -9,13 +10,15 @@ import torch
 
 from marsrl_verl.algos.marsrl.prompts import SOLVER
 from marsrl_verl.core.request import RolloutRequest, Sampling
+from marsrl_verl.core.sequence import token_ids
 from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.demo.measure import build_engine
 from marsrl_verl.demo.model import build_model
 from marsrl_verl.demo.problems import Split, generate
-from marsrl_verl.demo.sampler import decode
+from marsrl_verl.demo.sampler import TorchClient, decode
+from marsrl_verl.demo.tokenizer import build_tokenizer
 from marsrl_verl.demo.transcripts import as_problem
-from marsrl_verl.rollout.generation import EngineUnavailableError
+from marsrl_verl.rollout.generation import Decoding, EngineUnavailableError
 
 PROMPTS = [[6, 10, 20], [7, 9], [8, 30, 31, 32, 33], [12]]
 
@@ -123,3 +126,27 @@ def test_greedy_responses_go_on_where_they_were_left(model, at):
         assert output.trajectories[0].new_tokens == at
         (output,) = engine.generate([request(1, resume=output)], segments)
     assert [one.sequence.response_ids.tolist() for one in (continued, output.trajectories[0])] == [ids] * 2
+
+
+def test_a_stop_string_ends_a_response_with_the_token_that_completes_it(model):
+    tokenizer = build_tokenizer()
+
+    def sampled(client: TorchClient, *stop: str):
+        decoding = Decoding(12, temperature=0.0, stop=stop)
+        return asyncio.run(client.generate("policy", token_ids(PROMPTS[0]), decoding, session="s", name="r"))[
+            0
+        ]
+
+    client = TorchClient(model, 0, tokenizer)
+    ids = sampled(client).token_ids.tolist()
+    texts = [tokenizer.decode([one]) for one in ids]
+    wanted = texts[1] + texts[2]
+    end = next(n for n in range(1, len(ids) + 1) if wanted in "".join(texts[:n]))
+    stopped = sampled(client, "never", wanted)
+    assert (stopped.token_ids.tolist(), stopped.stop, stopped.finish) == (
+        ids[:end],
+        wanted,
+        FinishReason.STOP,
+    )
+    with pytest.raises(EngineUnavailableError, match="where it has no tokenizer, stop strings"):
+        sampled(TorchClient(model, 0), wanted)

@@ -60,8 +60,9 @@ def token_advantages(
         return rows.spread(values.astype(np.float32))
     runs = _runs(rows)
     # A row passes through a node once, so that its runs there are rows below it.
-    means = np.bincount(runs.node, values[runs.row], runs.nodes)
-    means /= np.maximum(1, np.bincount(runs.node, minlength=runs.nodes))
+    rows_below = np.bincount(runs.node, minlength=runs.nodes)
+    sums: NDArray[np.float64] = np.bincount(runs.node, values[runs.row], runs.nodes).astype(np.float64)
+    means = sums / np.maximum(1, rows_below)
     by_node = means if attribution is Attribution.HARD else _against_siblings(runs, means)
     return np.repeat(by_node[runs.node], runs.length).astype(np.float32)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from marsrl_verl.algos.arpo.branching import BranchLaw, EntropyOf
 from marsrl_verl.algos.arpo.config import Config
+from marsrl_verl.algos.arpo.prompts import AgentPrompts
 from marsrl_verl.core.method import RunView
 from marsrl_verl.rollout.tool_protocol.base import ToolFormat
 from marsrl_verl.rollout.tool_protocol.tags import TAG_NAMES, is_tag
@@ -91,6 +92,25 @@ def _engine(run: RunView, config: Config) -> list[ConfigIssue]:
         )
         issues.append(ConfigIssue(f"{_BRANCHING}.entropy", what, "Use result.", branching.entropy))
     return issues
+
+
+def file_checks(run: RunView) -> list[ConfigIssue]:
+    """A system message that explains the tools there are, where calls are tags."""
+    prompts, names = run.prompts(), sorted(run.settings.tools)
+    if not isinstance(prompts, AgentPrompts) or prompts.explained is None:
+        return []
+    told = sorted(prompts.explained)
+    wanted = names if run.settings.algo.protocol is ToolFormat.TAGS else []
+    if told == wanted:
+        return []
+    key = "marsrl.prompts.kwargs.tools"
+    what = (
+        f"The tools are {', '.join(names)}, and the system message alone says how tags call them."
+        if wanted
+        else "The chat template shows the tools and how they are called; tags would contradict it."
+    )
+    fix = f"Set {key}=[{','.join(wanted)}]." if wanted else "Leave it out."
+    return [ConfigIssue(key, what, fix, told or None)]
 
 
 def plan_lines(run: RunView) -> list[str]:

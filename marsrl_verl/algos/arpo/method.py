@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from marsrl_verl.algos.arpo import checks as rules
+from marsrl_verl.algos.arpo import config as settings_of
 from marsrl_verl.algos.arpo.advantages import Attribution, token_advantages
-from marsrl_verl.algos.arpo.config import SOLVER, Config
+from marsrl_verl.algos.arpo.config import SOLVER
 from marsrl_verl.algos.arpo.evaluation import AgentEvaluation
 from marsrl_verl.algos.arpo.figures import agent_metrics
 from marsrl_verl.algos.arpo.rollout import PROGRAM
@@ -41,7 +42,7 @@ AGENT = "agent"
 class ARPO(BaseMethod):
     """One stage, a group of tool-using trajectories to a problem."""
 
-    Config = Config
+    Config = settings_of.Config
     default_prompts = "marsrl_verl.algos.arpo.prompts:AgentPrompts"
     roles = (SOLVER,)
     answering_roles = (SOLVER,)
@@ -54,7 +55,9 @@ class ARPO(BaseMethod):
     notes_turns = True
     resumable = frozenset({"estimator", "gamma", "normalize_std", "mastered_tokens", "attribution"})
 
-    def __init__(self, prompts: Prompts, config: Config, limits: PromptLimits | None = None) -> None:
+    def __init__(
+        self, prompts: Prompts, config: settings_of.Config, limits: PromptLimits | None = None
+    ) -> None:
         mastered = MasteredTokens.from_config(config.mastered_tokens)
         super().__init__(prompts, config.group_size, limits, mastered)
         self.config = config
@@ -65,7 +68,7 @@ class ARPO(BaseMethod):
         return cls(tools.prompts, settings.algo, cls.prompt_limits(settings, tools))
 
     @classmethod
-    def plan(cls, config: Config) -> tuple[StagePlan, ...]:
+    def plan(cls, config: settings_of.Config) -> tuple[StagePlan, ...]:
         """A group for each problem."""
         return (StagePlan(AGENT, SOLVER, 1, True, config.group_size),)
 
@@ -75,12 +78,17 @@ class ARPO(BaseMethod):
         return rules.checks(run)
 
     @classmethod
+    def file_checks(cls, run: RunView) -> list[ConfigIssue]:
+        """See `checks.file_checks`."""
+        return rules.file_checks(run)
+
+    @classmethod
     def plan_lines(cls, run: RunView) -> list[str]:
         """See `checks.plan_lines`."""
         return rules.plan_lines(run)
 
     @classmethod
-    def evaluation(cls, config: Config, evaluation: Any, prompts: Prompts) -> AgentEvaluation:
+    def evaluation(cls, config: settings_of.Config, evaluation: Any, prompts: Prompts) -> AgentEvaluation:
         """One trajectory with tools and without forks."""
         return AgentEvaluation(SOLVER, prompts, PROGRAM, config.protocol)
 

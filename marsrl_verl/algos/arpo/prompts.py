@@ -39,6 +39,8 @@ class AgentPrompts(ProblemPrompts):
         self, tools: tuple[str, ...] = (), system: str | None = None, solver_instruction: str = ""
     ) -> None:
         super().__init__(solver_instruction)
+        self.explained = None if system is not None else frozenset(tools)
+        """The tools that the system message explains; None: it is another one."""
         known = "".join(_TOOL.get(name, _OTHER.format(name=name)) for name in tools)
         own = _TAGS.format(tools=known) if tools else _CHAT
         self.system = own if system is None else system

@@ -52,7 +52,7 @@ class HierarchicalReward(RoleReward):
         right: float = 1.0,
         ill_formed: float = -1.0,
     ) -> None:
-        spec = grader or _BY_KIND
+        spec: Mapping[str, Any] = grader or _BY_KIND
         if "target" not in spec or not spec.keys() <= {"target", "kwargs"}:
             raise ClassLoadError(f"grader is {spec!r}, expected {{target: …, kwargs: {{…}}}}")
         base: type[Any] = RoleReward  # abstract: mypy allows no abstract class where a type is expected

@@ -42,8 +42,10 @@ class ParsedCall:
 class TurnParser(Protocol):
     """Reads the calls of a turn."""
 
-    stop: tuple[str, ...]
-    """Tokens after which a model that writes a call does not end its turn itself."""
+    @property
+    def stop(self) -> tuple[str, ...]:
+        """Tokens after which a model that writes a call does not end its turn itself."""
+        ...
 
     async def calls(self, turn: TokenIds, schemas: Sequence[Mapping[str, Any]]) -> list[ParsedCall]:
         """The calls in what a model has sampled, in their order; none where it made none that can be read."""
