@@ -48,13 +48,13 @@ class Protocol(Choice):
 class Habits:
     """How often the careless way is taken."""
 
-    guesses: float = 0.25
+    guesses: float = 0.3
     """Share of problems that are answered without a call."""
     slips: float = 0.2
     """Share of calls with a mistyped argument."""
     overlooks: float = 0.5
     """Share of results about something else that are taken for the right one."""
-    ignores: float = 0.15
+    ignores: float = 0.05
     """Share of results in spite of which the answer is a guess."""
     stops: float = 0.15
     """Share of results, of calls before the last, that are taken for the answer."""
