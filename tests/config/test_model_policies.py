@@ -11,6 +11,8 @@ from omegaconf import OmegaConf
 from small_files import make_model
 
 from marsrl_verl.config import hf_folder
+from marsrl_verl.config.checks.context import Context
+from marsrl_verl.config.checks.models import check_models
 from marsrl_verl.config.memory import GIB, estimate_memory
 from marsrl_verl.config.model_shapes import PUBLISHED, ModelShape, shape_from_config
 from marsrl_verl.config.models import model_number, models, named_models, part_of
@@ -128,6 +130,17 @@ def test_the_only_model_is_named_where_the_model_is(run, other):
 def test_engines_on_gpus_of_their_own_serve_one_model(run):
     done = run(PER_ROLE, "pipeline=overlapped_two_pools", "cluster=cpu")
     assert_refused(done, "actor_rollout_ref.rollout.nnodes", "serve one model, and this run trains 3")
+
+
+def test_data_are_prepared_with_the_model_that_answers_problems(run, other):
+    solver = ("marsrl.policies.solver.kind=model", f"marsrl.policies.solver.model.path={other}")
+    config = launched(run, PER_ROLE, *solver)
+    training, preparing = (
+        Context(config=config, raw={}, dry_run=False, prepares_data=one) for one in (False, True)
+    )
+    assert list(check_models(training)) == []
+    (issue,) = check_models(preparing)
+    assert issue.key == "marsrl.policies.solver.model.path" and str(other) in issue.fix
 
 
 def test_a_path_takes_effect_with_the_kind_alone(checked):

@@ -108,6 +108,17 @@ def test_a_checkpoint_has_each_model_in_a_folder_of_its_policy(folder, found):
         assert all(same(trained[key], getattr(saved[key], "_local_tensor", saved[key])) for key in trained)
 
 
+def test_a_policy_without_a_model_is_refused_by_name():
+    from marsrl_verl.verl_adapter.engine.workers import MarsRLActorRolloutRefWorker
+
+    worker = object.__new__(MarsRLActorRolloutRefWorker)
+    worker._models = {"judge": "one", "solver": "other"}
+    assert worker._one_of(worker._models, "solver") == "other"
+    with pytest.raises(ValueError, match=r"policy 'planner' has no model here, .*: judge, solver"):
+        worker._one_of(worker._models, "planner")
+    assert worker._one_of({}, "planner") is worker, "adapters, or one policy's weights"
+
+
 def test_each_model_has_metrics_of_its_own(found):
     together = found["metrics"][2]
     assert {name for name in together if name.endswith("actor/lr")} == {
