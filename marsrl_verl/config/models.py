@@ -85,3 +85,14 @@ def engine_ranks(rollout: Any) -> int:
     """
     sizes = (rollout.tensor_model_parallel_size, rollout.data_parallel_size)
     return int(sizes[0]) * int(sizes[1]) * int(rollout.pipeline_model_parallel_size)
+
+
+def first_replica(number: int, world_size: int, ranks: int) -> int:
+    """The number of the first engine of one of several models, all of which have engines on all GPUs.
+
+    Args:
+        number: which of the models.
+        world_size: ranks that train.
+        ranks: of one engine.
+    """
+    return number * (world_size // ranks)

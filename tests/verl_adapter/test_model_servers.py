@@ -17,12 +17,12 @@ from verl.workers.rollout.replica import RolloutMode
 from verl.workers.rollout.vllm_rollout.vllm_rollout import ServerAdapter
 from vllm_answers import DECODING, PROMPT
 
-from marsrl_verl.config.models import part_of
+from marsrl_verl.config.models import first_replica, part_of
 from marsrl_verl.verl_adapter.rollout_server import rollout_pool, weight_transfer
 from marsrl_verl.verl_adapter.rollout_server.client import PolicyClients, ServerClient, packed
 from marsrl_verl.verl_adapter.rollout_server.rollout_pool import ModelServerManager, engines_placed
 from marsrl_verl.verl_adapter.rollout_server.server import MarsRLvLLMReplica
-from marsrl_verl.verl_adapter.rollout_server.weight_transfer import OwnSocketAdapter, first_replica
+from marsrl_verl.verl_adapter.rollout_server.weight_transfer import OwnSocketAdapter
 
 PATHS = {"planner": "/models/a", "solver": "/models/b"}
 

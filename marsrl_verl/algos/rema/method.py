@@ -29,6 +29,7 @@ from marsrl_verl.core.method import LossSpec, MethodTools, RunView, Stage, Stage
 from marsrl_verl.core.prompts import NO_PROBLEM, PromptShape
 from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.rows import RowRef, Rows
+from marsrl_verl.core.sequence import LABEL
 from marsrl_verl.core.trajectory import Trajectory
 from marsrl_verl.settings.evaluation import EvaluationConfig
 from marsrl_verl.settings.issues import ConfigIssue
@@ -56,6 +57,7 @@ class ReMA(BaseMethod):
     stages = (Stage(DIALOGUE, META_THINKING),)
     kl_in_reward = True
     notes_turns = True
+    annotations = frozenset({LABEL})
     resumable = frozenset(
         {
             "estimator",

@@ -18,11 +18,10 @@ from verl.trainer.ppo import ray_trainer
 from verl.utils.ray_utils import auto_await
 from verl.workers.rollout.llm_server import LLMServerManager
 
-from marsrl_verl.config.models import engine_ranks, models, part_of, several_models
+from marsrl_verl.config.models import engine_ranks, first_replica, models, part_of, several_models
 from marsrl_verl.config.pools import own_pool_gpus
 from marsrl_verl.verl_adapter.rollout_server.client import PolicyClients
 from marsrl_verl.verl_adapter.rollout_server.router import GroupLoadBalancer
-from marsrl_verl.verl_adapter.rollout_server.weight_transfer import first_replica
 
 
 class GroupServerManager(LLMServerManager):

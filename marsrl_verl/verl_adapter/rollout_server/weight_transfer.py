@@ -12,7 +12,7 @@ from verl.checkpoint_engine.base import CheckpointEngineWorker
 from verl.workers.rollout.vllm_rollout.utils import vLLMColocateWorkerExtension
 from verl.workers.rollout.vllm_rollout.vllm_rollout import ServerAdapter
 
-from marsrl_verl.config.models import engine_ranks, model_number
+from marsrl_verl.config.models import engine_ranks, first_replica, model_number
 from marsrl_verl.verl_adapter.rollout_server.weight_sockets import own_socket, use_own_sockets
 
 
@@ -29,17 +29,6 @@ class OwnSocketAdapter(ServerAdapter):
             replica_rank = first + int(os.environ["RANK"]) // ranks
         super().__init__(*args, config=config, replica_rank=replica_rank, **kwargs)
         self.zmq_handle = own_socket(self.zmq_handle)
-
-
-def first_replica(number: int, world_size: int, ranks: int) -> int:
-    """The number of the first engine of one of several models, all of which have engines on all GPUs.
-
-    Args:
-        number: which of the models.
-        world_size: ranks that train.
-        ranks: of one engine.
-    """
-    return number * (world_size // ranks)
 
 
 class OwnSocketExtension(vLLMColocateWorkerExtension):
