@@ -109,6 +109,7 @@ class _Trainer(RayMarsRLTrainer):
         self.use_reference_policy = False
         self.actor_rollout_wg: Any = None
         self.global_steps, self.generated_tokens, self.samples = place.step, 0, 0
+        self.tool_calls = 0
         self.metrics, self.timing = {}, {}
 
     def _get_dp_size(self, worker_group: Any, role: str) -> int:
