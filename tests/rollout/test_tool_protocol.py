@@ -107,7 +107,7 @@ def test_a_parsers_calls():
     protocol = ChatProtocol(parser, [PYTHON, SEARCH])
     first, second = calls("any", None, protocol)
     assert (first.name, first.arguments, first.call_id) == ("search", {"query": "x"}, "id1")
-    assert second.problem == "The arguments of python are no JSON object."
+    assert second.problem == "The arguments of python are no JSON object: they are something else."
     assert protocol.stop == ("<|observation|>",) and parser.schemas == (PYTHON, SEARCH)
 
 
@@ -116,6 +116,7 @@ def test_a_parsers_calls():
     [
         ("{", "no JSON object: "),
         ("{" * 100_000, "no JSON object"),
+        (f'{{"a": {"[" * 500}{"]" * 500}}}', "nested more than 20 deep"),
         ('{"a": "\\udc00"}', "halves of characters"),
     ],
 )

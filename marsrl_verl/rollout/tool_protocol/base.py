@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from marsrl_verl.core.inert_text import REPLACEMENT
+from marsrl_verl.core.inert_text import REPLACEMENT, holds_surrogates
 from marsrl_verl.core.sequence import TokenIds
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.rollout.conversation import Conversation
 from marsrl_verl.settings.choices import Choice
+
+_DEEPEST = 20
+"""How deep arguments may be nested: logs and checkpoints go through them recursively."""
 
 
 class ToolFormat(Choice):
@@ -33,6 +37,27 @@ class RequestedCall:
     """Why nothing can be called; the model is told."""
     call_id: str | None = None
     """What the model calls it, where its format names calls."""
+
+
+def read_arguments(text: str) -> dict[str, Any] | str:
+    """The arguments that a model wrote as JSON, or what is wrong with them."""
+    try:
+        found = json.loads(text)
+        depth, level = 0, [found]
+        while level and depth <= _DEEPEST:  # without recursion: what a model writes is nested as it likes
+            level = [part for one in level for part in _parts(one)]
+            depth += 1
+        if level:
+            return f"they are nested more than {_DEEPEST} deep"
+        if holds_surrogates(found):
+            return "they hold halves of characters"
+    except (ValueError, RecursionError) as error:
+        return f"{type(error).__name__}: {error}"
+    return found if isinstance(found, dict) else "they are something else"
+
+
+def _parts(value: Any) -> list[Any]:
+    return list(value.values()) if isinstance(value, dict) else value if isinstance(value, list) else []
 
 
 class ToolProtocol(Protocol):

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from marsrl_verl.core.inert_text import holds_surrogates
 from marsrl_verl.core.sequence import TokenIds
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.rollout.conversation import Conversation
-from marsrl_verl.rollout.tool_protocol.base import RequestedCall
+from marsrl_verl.rollout.tool_protocol.base import RequestedCall, read_arguments
 from marsrl_verl.settings.choices import Choice
 
 
@@ -81,14 +79,8 @@ class ChatProtocol:
 
 
 def _requested(one: ParsedCall) -> RequestedCall:
-    problem = f"The arguments of {one.name} are no JSON object."
-    try:
-        arguments = json.loads(one.arguments)
-    except (ValueError, RecursionError) as error:
-        arguments, problem = None, f"{problem[:-1]}: {error}."
-    if not isinstance(arguments, dict):
+    found = read_arguments(one.arguments)
+    if isinstance(found, str):
+        problem = f"The arguments of {one.name} are no JSON object: {found}."
         return RequestedCall(one.name, problem=problem, call_id=one.call_id)
-    if holds_surrogates(arguments):
-        problem = f"The arguments of {one.name} hold halves of characters."
-        return RequestedCall(one.name, problem=problem, call_id=one.call_id)
-    return RequestedCall(one.name, arguments, call_id=one.call_id)
+    return RequestedCall(one.name, found, call_id=one.call_id)

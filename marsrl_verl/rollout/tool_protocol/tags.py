@@ -6,16 +6,14 @@ a JSON object of them.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from marsrl_verl.core.inert_text import holds_surrogates
 from marsrl_verl.core.sequence import TokenIds
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.rollout.conversation import Conversation
-from marsrl_verl.rollout.tool_protocol.base import RequestedCall
+from marsrl_verl.rollout.tool_protocol.base import RequestedCall, read_arguments
 
 THINK, ANSWER, RESULT = "think", "answer", "result"
 RESERVED = frozenset({THINK, ANSWER, RESULT})
@@ -71,14 +69,10 @@ class TagProtocol:
             return RequestedCall(name, problem=f"<{name}></{name}> is empty.")
         if argument is not None:
             return RequestedCall(name, {argument: body})
-        problem = f"{name} takes a JSON object of its arguments."
-        try:
-            arguments = json.loads(body)
-        except (ValueError, RecursionError) as error:
-            return RequestedCall(name, problem=f"{problem[:-1]}: {error}.")
-        if not isinstance(arguments, dict) or holds_surrogates(arguments):
-            return RequestedCall(name, problem=problem)
-        return RequestedCall(name, arguments)
+        found = read_arguments(body)
+        if isinstance(found, str):
+            return RequestedCall(name, problem=f"{name} takes a JSON object of its arguments: {found}.")
+        return RequestedCall(name, found)
 
     def append(self, chat: Conversation, results: Sequence[tuple[RequestedCall, str]]) -> None:
         """After the call, inside the answer."""
