@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -62,12 +63,17 @@ def names_of(method: str) -> set[str]:
             f"there is no method {method!r}; methods that can be taken away: {', '.join(removable())}"
         )
     presets = (path.stem for path in (TREE / "configs/algo").glob("*.yaml"))
-    return {method, *(preset for preset in presets if method_of(preset) == method)}
+    # Further methods of a folder (`METHODS`) begin with its name.
+    own = {preset for preset in presets if f"{method_of(preset)}_".startswith(f"{method}_")}
+    return {method, *own}
 
 
 def copy_without(method: str, root: Path) -> None:
     """Make the copy in the empty folder `root`; its page of settings follows."""
     names = names_of(method)
+
+    # Not the beginning of another word.
+    named = re.compile(rf"({'|'.join(sorted(names))})(?![a-z])")
 
     def left_out(_: str, entries: list[str]) -> set[str]:
         return {one for one in entries if one == "__pycache__" or any(name in one for name in names)}
@@ -81,7 +87,7 @@ def copy_without(method: str, root: Path) -> None:
     remove_studies(root, {f"marsrl_verl.algos.{method}"})
     for page in root.rglob("*.md"):
         lines = page.read_text().splitlines(keepends=True)
-        page.write_text("".join(line for line in lines if not any(name in line for name in names)))
+        page.write_text("".join(line for line in lines if not named.search(line)))
     settings = python(root, "-m", "marsrl_verl.config.settings_page", capture_output=True)
     settings.check_returncode()
     (root / "docs" / "settings.md").write_text(settings.stdout)

@@ -107,7 +107,8 @@ def _padded(pairs: Sequence[tuple[list[int], list[int]]], pad: int) -> tuple[tor
 
 def _optimizers(model: PreTrainedModel, rates: Rates) -> tuple[torch.optim.Optimizer, ...]:
     embedding = model.get_input_embeddings().weight
-    matrices, others = [], []
+    matrices: list[torch.nn.Parameter] = []
+    others: list[torch.nn.Parameter] = []
     for parameter in model.parameters():
         is_matrix = parameter.ndim == 2 and parameter is not embedding
         (matrices if is_matrix else others).append(parameter)

@@ -215,16 +215,16 @@ def split(
     while True:
         # The next block is one that has room, of the subset with the fewest rows.
         room = test_rows - len(test)
-        fitting = {
-            subset: next((k for k, one in enumerate(queue) if len(one) <= room), None)
-            for subset, queue in queues.items()
-        }
-        open_subsets = [subset for subset, place in fitting.items() if place is not None]
-        if not open_subsets:
+        fitting: dict[str, int] = {}
+        for subset, queue in queues.items():
+            place = next((k for k, one in enumerate(queue) if len(one) <= room), None)
+            if place is not None:
+                fitting[subset] = place
+        if not fitting:
             break
-        subset = min(open_subsets, key=lambda one: (counts[one], one))
-        block = queues[subset].pop(fitting[subset])
-        counts[subset] += len(block)
+        chosen = min(fitting, key=lambda one: (counts[one], one))
+        block = queues[chosen].pop(fitting[chosen])
+        counts[chosen] += len(block)
         test += block
     training = [row for queue in queues.values() for block in queue for row in block]
     if not training or not test:

@@ -274,9 +274,18 @@ class ReMASingleTurn(BaseMethod):
             plan = instruction_of(one, self.config.plan_form)
             if plan is not None:
                 messages = self.prompts.solution(problem, plan)
-                more = {"parent_id": one.trajectory_id, "inputs": {"plan": plan}}
-                asked = (problem, SOLUTION, REASONING, messages, n, step)
-                found += self._asked(*asked, slot=one.number, greedy=greedy, **more)
+                found += self._asked(
+                    problem,
+                    SOLUTION,
+                    REASONING,
+                    messages,
+                    n,
+                    step,
+                    slot=one.number,
+                    greedy=greedy,
+                    parent_id=one.trajectory_id,
+                    inputs={"plan": plan},
+                )
         return found
 
     def _solutions(self) -> tuple[int, bool]:

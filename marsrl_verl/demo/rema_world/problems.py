@@ -30,7 +30,7 @@ class Difficulty:
     """How long the chains are, in definitions."""
 
     shortest: int = 2
-    longest: int = 5
+    longest: int = 4
 
     def __post_init__(self) -> None:
         if not 2 <= self.shortest <= self.longest <= len(LETTERS) // 2:

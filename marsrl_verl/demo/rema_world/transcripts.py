@@ -35,6 +35,9 @@ class Habits:
     """Without a plan, the chain is begun that does not lead to the goal."""
     solves_untold: float = 0.35
     """Of the reasoning agent's transcripts, those without a plan."""
+    spelled: bool = True
+    """A line repeats the definition that it computes (`b=a+3=8`); else it has the number in it
+    (`b=5+3=8`)."""
     finishes: float = 0.75
     """After a solution the meta-thinking agent ends the dialogue; else it repeats its plan."""
 
@@ -60,14 +63,15 @@ def draw_plan(puzzle: Puzzle, rng: random.Random, habits: Habits = DEFAULT_HABIT
     while True:
         one = puzzle.definition(found[-1])
         if rng.random() < habits.stops_early and len(found) > 1:
-            return found
+            break
         following = one.base
         if rng.random() < habits.lost:
             others = [each.letter for each in puzzle.definitions if each.letter not in (*found, one.base)]
             following = rng.choice(others) if others else following
         if following is None or following in found:
-            return found
+            break
         found += following
+    return found
 
 
 def follow(puzzle: Puzzle, plan: str, rng: random.Random, habits: Habits = DEFAULT_HABITS) -> str:
@@ -86,13 +90,14 @@ def follow(puzzle: Puzzle, plan: str, rng: random.Random, habits: Habits = DEFAU
         one = puzzle.definition(letter)
         if one.base is None:
             value = one.number
-            lines.append(f"{letter}={value}")
+            lines.append(str(one))
             continue
         start = rng.randint(0, LARGEST_TOTAL) if value is None else value
         value = min(max(start + one.number, 0), LARGEST_TOTAL)
         if rng.random() < habits.miscalculates:
             value = slip(value, rng)
-        lines.append(f"{one}={value}")
+        computed = str(one) if habits.spelled else f"{letter}={start}{one.number:+d}"
+        lines.append(f"{computed}={value}")
     return ";".join([*lines, f"\\boxed{{{value}}}"])
 
 
@@ -101,6 +106,14 @@ def guessed_order(puzzle: Puzzle, rng: random.Random, habits: Habits = DEFAULT_H
     others = [end for end in puzzle.ends if end != puzzle.goal]
     wrong = rng.random() < habits.begins_wrong
     return puzzle.trace(rng.choice(others)) if wrong and others else puzzle.order
+
+
+def lookup_transcript(puzzle: Puzzle, rng: random.Random, habits: Habits) -> Transcript:
+    """An exercise: all definitions once more, in another order. The order is random, only what a letter is
+    can be learnt."""
+    found = list(puzzle.definitions)
+    rng.shuffle(found)
+    return Transcript(_PROMPTS.direct(as_problem(puzzle)), ";".join(map(str, found)))
 
 
 def plan_transcript(puzzle: Puzzle, rng: random.Random, habits: Habits) -> Transcript:
@@ -158,6 +171,7 @@ def _said(begun: tuple[Message, ...], own: str, other: str) -> tuple[Message, ..
 
 Draw = Callable[[Puzzle, random.Random, Habits], Transcript]
 KINDS: dict[str, Draw] = {
+    "lookup": lookup_transcript,
     "plan": plan_transcript,
     "solution": solution_transcript,
     "planned": planned_transcript,

@@ -1,6 +1,7 @@
 """Make this world's warm-started model: `python -m marsrl_verl.demo.rema_world.warm_start --output DIR`.
 
-Supervised training on generated transcripts (`transcripts.KINDS`). Deterministic for a seed on one machine.
+Supervised training on generated transcripts (`transcripts.KINDS`). Deterministic for a seed on one
+machine.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import argparse
 import random
 import sys
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,47 +28,103 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """How the warm start is trained."""
+Mixture = tuple[tuple[str, int], ...]
+"""Transcripts of each kind (`transcripts.KINDS`) in a step."""
 
-    steps: int = 700
-    batch: tuple[tuple[str, int], ...] = (
+
+@dataclass(frozen=True, slots=True)
+class Stage:
+    """A part of the training, with rates that rise and fall."""
+
+    steps: int
+    batch: Mixture
+    difficulty: Difficulty
+    habits: Habits
+    pool: int
+    """Problems of the warm-start split."""
+    rates: Rates
+
+
+FIRST = Stage(
+    steps=700,
+    batch=(
         ("plan", 14),
         ("solution", 22),
         ("planned", 14),
         ("action", 4),
         ("meta_turn", 5),
         ("reasoning_turn", 5),
-    )
-    """Transcripts of each kind in a step."""
-    rates: Rates = field(default_factory=Rates)
-    pool: int = 20_000
-    """Problems of the warm-start split."""
-    difficulty: Difficulty = DEFAULT_DIFFICULTY
-    habits: Habits = DEFAULT_HABITS
+    ),
+    difficulty=Difficulty(longest=5),
+    habits=replace(DEFAULT_HABITS, spelled=False),
+    pool=20_000,
+    rates=Rates(),
+)
+"""Plans and sums are learnt here; what is looked up for a line comes in the next stage, where the line
+repeats it."""
+SECOND = Stage(
+    steps=300,
+    batch=(
+        ("lookup", 6),
+        ("plan", 8),
+        ("solution", 16),
+        ("planned", 8),
+        ("action", 3),
+        ("meta_turn", 3),
+        ("reasoning_turn", 4),
+    ),
+    difficulty=DEFAULT_DIFFICULTY,
+    habits=DEFAULT_HABITS,
+    pool=10_000,
+    rates=Rates(learning_rate=2e-3, matrix_learning_rate=0.015),
+)
+"""The formats of the world as it is used."""
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How the warm start is trained."""
+
+    stages: tuple[Stage, ...] = (FIRST, SECOND)
     seed: int = 1
+
+    @property
+    def total(self) -> int:
+        """Steps in all."""
+        return sum(stage.steps for stage in self.stages)
+
+    def shortened(self, total: int) -> Recipe:
+        """The recipe in so many steps in all, with the same share of each stage."""
+        steps = [max(1, round(total * stage.steps / self.total)) for stage in self.stages]
+        shorter = [replace(stage, steps=some) for stage, some in zip(self.stages, steps, strict=True)]
+        return replace(self, stages=tuple(shorter))
 
 
 def train(recipe: Recipe, report_every: int = 20) -> PreTrainedModel:
     """Train a fresh model and return it; progress goes to standard error."""
-    rng = random.Random(recipe.seed)
-    model, tokenizer = build_model(recipe.seed, words=WORDS), build_tokenizer(WORDS)
-    problems = generate(Split.WARM_START, recipe.pool, recipe.seed, recipe.difficulty)
+    model = build_model(recipe.seed, words=WORDS)
+    for number, stage in enumerate(recipe.stages):
+        train_stage(model, stage, recipe.seed + number, report_every)
+    return model.eval()
+
+
+def train_stage(model: PreTrainedModel, stage: Stage, seed: int, report_every: int = 20) -> None:
+    """Train the model in place."""
+    rng = random.Random(seed)
+    problems = generate(Split.WARM_START, stage.pool, seed, stage.difficulty)
+    start = time.monotonic()
 
     def draw(_step: int) -> list[Transcript]:
         return [
-            KINDS[kind](rng.choice(problems), rng, recipe.habits)
-            for kind, count in recipe.batch
+            KINDS[kind](rng.choice(problems), rng, stage.habits)
+            for kind, count in stage.batch
             for _ in range(count)
         ]
 
-    start = time.monotonic()
-    for step, loss in fit(model, tokenizer, draw, recipe.steps, recipe.rates):
+    for step, loss in fit(model, build_tokenizer(WORDS), draw, stage.steps, stage.rates):
         if step % report_every == 0:
             seconds = time.monotonic() - start
-            print(f"step {step}/{recipe.steps}  {seconds:.0f} s  loss {loss:.3f}", file=sys.stderr)
-    return model.eval()
+            print(f"step {step}/{stage.steps}  {seconds:.0f} s  loss {loss:.3f}", file=sys.stderr)
 
 
 def main() -> None:
@@ -78,14 +135,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Make the warm-started model of the world of definitions.")
     parser.add_argument("--output", required=True, help="folder to write; must not hold a model yet")
     parser.add_argument("--seed", type=int, default=usual.seed, help="of weights, problems and transcripts")
-    parser.add_argument("--steps", type=int, default=usual.steps, help="of training")
+    parser.add_argument("--steps", type=int, default=usual.total, help="of training")
     parser.add_argument("--problems", type=int, default=400, help="held-out problems to measure on")
     arguments = parser.parse_args()
     folder = Path(arguments.output)
     if (folder / "config.json").exists():
         parser.error(f"--output: {folder} already holds a model; name another folder or remove it")
     folder.mkdir(parents=True, exist_ok=True)
-    model = train(replace(usual, seed=arguments.seed, steps=arguments.steps))
+    model = train(replace(usual, seed=arguments.seed).shortened(arguments.steps))
     save_model(model, folder, WORDS)
     print(f"written to {folder}; measuring on {arguments.problems} held-out problems", file=sys.stderr)
     print(show(measure(model, arguments.problems)))
