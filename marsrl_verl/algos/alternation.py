@@ -73,7 +73,7 @@ def alternation_checks(
     frozen = run.frozen_roles
     trained = {run.settings.policy_of(role) for role in roles if role not in frozen}
     if len(trained) > 1:
-        if config.first in frozen:
+        if config.first is not None and config.first in frozen:
             what = f"The policy {frozen[config.first]} of the {config.first} is frozen, it has no turn."
             return [ConfigIssue(f"{key}.first", what, "Name another role, or leave it out.", config.first)]
         return []

@@ -160,7 +160,7 @@ def test_a_class_by_its_name_has_its_own_defaults(package):
     assert node.algo == {"name": "strange_voting.method:Bare", "group_size": 8}
     with pytest.raises(ConfigError) as refused:
         composed(BARE, "algo=marsrl_vc")
-    assert "marsrl.algo.train_roles" in str(refused.value)
+    assert "marsrl.algo.requests_per_stage" in str(refused.value)
     assert "It is a setting of marsrl, and the method is strange_voting.method:Bare." in str(refused.value)
 
 

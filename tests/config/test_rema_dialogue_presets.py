@@ -97,7 +97,7 @@ REFUSED = {
         ["marsrl.training.loss_mean=null"], "marsrl.algo.loss.ratio = arithmetic", "have one ratio",
     ),
     "turns of shared weights": (
-        ["marsrl.algo.alternate.enabled=true"], "marsrl.algo.alternate.enabled", "have one policy (policy)",
+        ["marsrl.algo.alternate.enabled=true"], "marsrl.algo.alternate.enabled", "have one policy (shared)",
     ),
     "turns that are off": (["marsrl.algo.alternate.interval=3"], "marsrl.algo.alternate.interval", "enabled"),
     "a discount of turns without returns": (

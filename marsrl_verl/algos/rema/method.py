@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from marsrl_verl.algos.alternation import Alternation
 from marsrl_verl.algos.base import BaseMethod, PromptLimits
-from marsrl_verl.algos.estimator import Estimator, estimated_advantages, estimated_rows, has_contrast
+from marsrl_verl.algos.estimator import Estimator, estimated_advantages, estimated_rows
 from marsrl_verl.algos.mastered_tokens import MasteredTokens
 from marsrl_verl.algos.rema import config as settings_of
 from marsrl_verl.algos.rema.dialogue import PROGRAM
@@ -161,8 +161,8 @@ class ReMA(BaseMethod):
         return [RolloutRequest(*asked, self.group_size, PROGRAM, created_step=step)]
 
     def trains(self, groups: Sequence[Group]) -> bool:
-        """Whether the estimator has anything to compare."""
-        return has_contrast(self.config, groups)
+        """Whether the estimator has anything to compare: rewards of dialogues, or of one agent's own."""
+        return bool(estimated_rows(self.config, groups))
 
     def train_policies(self, step: int, trained: frozenset[str]) -> frozenset[str]:
         """All of them, or the one whose turn it is."""

@@ -229,8 +229,7 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
                 line = json.loads(text)
             except ValueError as error:
                 raise ValueError(f"{path}, line {number}: no JSON ({error})") from error
-            missing = [name for name in ("question", "solution") if name not in line] if line else ["all"]
-            if not isinstance(line, dict) or missing:
+            if not isinstance(line, dict) or not {"question", "solution"} <= line.keys():
                 raise ValueError(f"{path}, line {number}: expected an object with question and solution")
             yield line
 

@@ -85,6 +85,17 @@ def test_equal_rewards_train_nothing_but_returns_do():
     assert made.trains([one]) and len(made.select([one], 1)) == 8
 
 
+def test_rewards_of_one_agents_own_are_compared_alone():
+    one = group(mask_unfinished=False)
+    for k, each in enumerate(one.trajectories):
+        each.reward, each.sequences[0].reward = RewardResult(1.0), 1.0 - 0.5 * (k == 2)
+    assert method().trains([one])
+    rows = Rows.of([one], method().select([one], 1))
+    assert {rows.sequence(row).role for row in range(len(rows))} == {META_THINKING}
+    values = method().advantages(rows)[rows.offsets[:-1]]
+    assert values[2] < 0 < values[0] and len(values) == 4
+
+
 def test_returns_of_turns_are_whitened_for_each_policy():
     """γ = 0.5 a turn: the worker's turns are worth 1 | 0.5, 1 | 0, 0 | 0, 0, 0, of three tokens each."""
     one, made = group(), method(estimator="reinforce_pp", gamma_turn=0.5)

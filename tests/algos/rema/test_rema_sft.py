@@ -165,7 +165,7 @@ def test_problems_are_held_out_whole_and_the_share_is_kept():
     assert not sft.is_held_out("problem", 0.0)
 
 
-@pytest.mark.parametrize("text", ["no json", '{"question": "q"}', "[1]"])
+@pytest.mark.parametrize("text", ["no json", '{"question": "q"}', "[1]", "5"])
 def test_a_line_that_is_no_solution_is_named(tmp_path, capsys, text):
     (tmp_path / "a.jsonl").write_text("\n" + text + "\n")
     assert sft.main([str(tmp_path / "a.jsonl"), "--output", str(tmp_path / "o")]) == 1
