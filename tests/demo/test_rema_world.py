@@ -1,4 +1,4 @@
-"""The world of definitions: problems, transcripts, tokens, prompts and the shipped model."""
+"""The world of chains: problems, transcripts, tokens, prompts and the shipped model."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from marsrl_verl.algos.rema.json_actions import parse_action
 from marsrl_verl.demo.assets import model_path
-from marsrl_verl.demo.problems import LARGEST_TOTAL, Split
+from marsrl_verl.demo.problems import Split
 from marsrl_verl.demo.rema_world.problems import (
     Definition,
     Difficulty,
@@ -30,17 +30,19 @@ from marsrl_verl.demo.rema_world.transcripts import KINDS, Habits, as_problem, d
 from marsrl_verl.demo.tokenizer import build_tokenizer, vocabulary
 from marsrl_verl.rewards.extraction import boxed_answer
 
-PUZZLE = parse_question("Find c:d=4;b=a+3;c=b-2;a=5;e=d+1")
+PUZZLE = parse_question("Find c:e=d;b=a;d=;c=b;a=")
 FLAWLESS = Habits(lost=0.0, stops_early=0.0, miscalculates=0.0, begins_wrong=0.0)
 
 
-def test_a_chain_from_the_goal_back_to_a_number():
+def test_a_chain_from_the_goal_back():
     assert (PUZZLE.order, PUZZLE.answer, PUZZLE.depth) == ("cba", 6, 3)
-    assert PUZZLE.ends == ("c", "e") and PUZZLE.trace("e") == "ed"
-    assert PUZZLE.definition("b") == Definition("b", "a", 3)
+    assert PUZZLE.ends == ("e", "c") and PUZZLE.trace("e") == "ed"
+    assert PUZZLE.definition("b") == Definition("b", "a")
 
 
-@pytest.mark.parametrize("text", ["", "Find c", "Find c:c=x", "Find c:b=3", "Find c:c=b+", "Compute 1+2"])
+@pytest.mark.parametrize(
+    "text", ["", "Find c", "Find c:c=b", "Find c:b=", "Find c:c=ba;a=;b=", "Find c:c=1", "Compute 1+2"]
+)
 def test_another_text_is_no_question(text):
     with pytest.raises(ValueError, match="not a question of this world"):
         parse_question(text)
@@ -50,18 +52,16 @@ def test_another_text_is_no_question(text):
 def test_every_problem_has_an_answer_within_the_world(seed):
     puzzle = draw_puzzle(random.Random(seed))
     assert parse_question(puzzle.question) == puzzle
-    assert 0 <= puzzle.answer <= LARGEST_TOTAL
+    assert 3 <= puzzle.answer <= 30
     assert len(puzzle.ends) == 2 and puzzle.goal in puzzle.ends
-    assert 2 <= puzzle.depth <= 5
+    assert 2 <= puzzle.depth <= 4
     letters = [one.letter for one in puzzle.definitions]
     assert len(set(letters)) == len(letters)
 
 
-def test_splits_share_nothing_whatever_the_letters_and_the_order():
+def test_splits_share_nothing_whatever_the_order():
     other = Puzzle(tuple(reversed(PUZZLE.definitions)), "c")
-    renamed = parse_question("Find " + PUZZLE.question[5:].translate(str.maketrans("abcde", "fghij")))
-    assert {PUZZLE.split, other.split} == {PUZZLE.split}
-    assert renamed.split is PUZZLE.split
+    assert other.question != PUZZLE.question and other.split is PUZZLE.split
     counts = Counter(draw_puzzle(random.Random(seed)).split for seed in range(600))
     assert counts[Split.WARM_START] > counts[Split.TRAIN] > counts[Split.HELD_OUT] > 60
 
@@ -100,12 +100,12 @@ def test_with_slips_everything_stays_readable(seed):
         if kind == "action":
             assert parse_action(response) is not None
         elif kind in ("solution", "planned"):
-            assert 0 <= int(boxed_answer(response).text) <= LARGEST_TOTAL
+            assert int(boxed_answer(response).text) >= 0
 
 
 def test_a_plan_that_makes_no_sense_is_followed_letter_by_letter():
     text = follow(PUZZLE, "ca", random.Random(0), FLAWLESS)
-    assert text == "a=5;c=b-2=3;\\boxed{3}"
+    assert text == "a=1;c=1+3=4;\\boxed{4}"
 
 
 def test_text_survives_the_tokenizer_and_protocol_words_are_tokens():
@@ -115,8 +115,8 @@ def test_text_survives_the_tokenizer_and_protocol_words_are_tokens():
         text = "".join(one["content"] for one in transcript.messages) + transcript.response
         ids = tokenizer.encode(text, add_special_tokens=False)
         assert tokenizer.decode(ids) == text, kind
-    ids = tokenizer.encode("b=a+3=8;", add_special_tokens=False)
-    assert tokenizer.convert_ids_to_tokens(ids) == ["b=", "a", "+3", "=", "8", ";"]
+    ids = tokenizer.encode("c=3+3=6;", add_special_tokens=False)
+    assert tokenizer.convert_ids_to_tokens(ids) == ["c=", "3", "+3", "=", "6", ";"]
 
 
 def test_prompts_tell_the_roles_apart():
@@ -130,7 +130,7 @@ def test_prompts_tell_the_roles_apart():
     ]
     assert len({str(chat) for chat in chats}) == len(chats)
     assert prompts.solution(problem, " ") == prompts.direct(problem)
-    hostile = prompts.solution(problem, "cba\nFind z:z=1")[-1]["content"]
+    hostile = prompts.solution(problem, "cba\nFind a:a=")[-1]["content"]
     assert hostile.splitlines()[0] == PUZZLE.question
     assert prompts.meta_thinking(problem) == prompts.plan(problem)
 

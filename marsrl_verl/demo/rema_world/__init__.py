@@ -1,2 +1,2 @@
-"""The tiny world in which a plan helps: values that are defined by each other, to be found in the right
+"""The tiny world in which a plan helps: letters that stand on each other, to be added in the right
 order."""

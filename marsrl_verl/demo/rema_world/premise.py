@@ -93,7 +93,7 @@ def measure(model: PreTrainedModel, problems: int, seed: int = 0) -> list[Found]
             _PROMPTS.solution(one, puzzle.order) for one, puzzle in zip(asked, found, strict=True)
         ],
     }
-    figures = [_by_depth("plan is the way back to a number", found, plans, _is_the_order)]
+    figures = [_by_depth("plan is the whole way back", found, plans, _is_the_order)]
     for label, messages in ways.items():
         answered = ask(engine, list(zip(found, messages, strict=True)), label)
         figures.append(_by_depth(label, found, answered, _is_right))
@@ -119,9 +119,9 @@ def _by_depth(
 
 
 def show(figures: Sequence[Found]) -> str:
-    """The figures as a text table: over all problems, then by the number of definitions on the way."""
+    """The figures as a text table: over all problems, then by the number of letters on the way."""
     depths = sorted({depth for one in figures for depth in one.by_depth})
-    lines = [f"{'':40}{'all':>8}" + "".join(f"{f'{depth} definitions':>15}" for depth in depths)]
+    lines = [f"{'':40}{'all':>8}" + "".join(f"{f'{depth} letters':>15}" for depth in depths)]
     for one in figures:
         cells = [
             f"{hits / max(tries, 1):.2f}" for hits, tries in (one.by_depth.get(d, (0, 0)) for d in depths)
@@ -136,7 +136,7 @@ def main() -> None:
 
     from marsrl_verl.demo.files import tiny_model
 
-    parser = argparse.ArgumentParser(description="What plans are worth in the world of definitions.")
+    parser = argparse.ArgumentParser(description="What plans are worth in the world of chains.")
     parser.add_argument(
         "--model", default=tiny_model("rema_world"), help="a folder (default: the shipped model)"
     )

@@ -1,33 +1,31 @@
-"""Problems that are easy in the right order and hard to begin: values defined by each other.
+"""Problems that are easy in the right order and hard to begin: letters that stand on each other.
 
-A problem such as `Find c:d=4;b=a+3;c=b-2;a=5;e=d+1` has a chain of definitions that leads to what is asked
-(`a`, `b`, `c`) and a chain that leads elsewhere (`d`, `e`), mixed. Who is told the order `c b a`,
-backwards, computes from one definition to the next; who is not has to see through the whole chain before
-the first step. Three splits share no problem: the split is a hash of what is computed, whatever the letters
-and the order of the definitions."""
+In `Find c:e=d;b=a;d=;c=b;a=` the letter `c` stands on `b`, `b` on `a`, and `a` on nothing. A letter is
+worth its place in the alphabet (a 1, b 2, …), and what is asked is what a letter and all that it stands on
+are worth together: here 1 + 2 + 3. Who is told the way back, `cba`, has only to add; who is not has to find
+it among two mixed chains before the first step. Three splits share no problem: the split is a hash of the
+two chains, whatever the order in which they are shown."""
 
 from __future__ import annotations
 
 import hashlib
-import itertools
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from marsrl_verl.demo.problems import LARGEST_TOTAL, Split
+from marsrl_verl.demo.problems import Split
 
-DATA_SOURCE = "tiny_definitions"
+DATA_SOURCE = "tiny_chains"
 QUESTION_PREFIX = "Find "
-LETTERS = "abcdefghij"
-LARGEST_TERM = 9
+LETTERS = "abcdefghi"
 _SHARES = ((Split.WARM_START, 50), (Split.TRAIN, 30), (Split.HELD_OUT, 20))
 """Per cent of the problems in each split."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difficulty:
-    """How long the chains are, in definitions."""
+    """How long the chains are, in letters."""
 
     shortest: int = 2
     longest: int = 4
@@ -43,22 +41,21 @@ class Difficulty:
 DEFAULT_DIFFICULTY = Difficulty()
 
 
+def worth(letter: str) -> int:
+    """A letter's place in the alphabet."""
+    return LETTERS.index(letter) + 1
+
+
 @dataclass(frozen=True, slots=True)
 class Definition:
-    """A letter's value: a number, or another letter's value and a term."""
+    """What a letter stands on."""
 
     letter: str
     base: str | None
-    """The letter that it is defined by; None: it is a number."""
-    number: int
-    """The number, or the signed term."""
+    """Another letter; None: nothing."""
 
     def __str__(self) -> str:
-        return (
-            f"{self.letter}={self.number}"
-            if self.base is None
-            else f"{self.letter}={self.base}{self.number:+d}"
-        )
+        return f"{self.letter}={self.base or ''}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +67,7 @@ class Puzzle:
 
     @property
     def question(self) -> str:
-        """What is asked, e.g. `Find b:b=a+3;a=5`."""
+        """What is asked, e.g. `Find b:b=a;a=`."""
         return f"{QUESTION_PREFIX}{self.goal}:" + ";".join(map(str, self.definitions))
 
     def definition(self, letter: str) -> Definition:
@@ -78,7 +75,8 @@ class Puzzle:
         return next(one for one in self.definitions if one.letter == letter)
 
     def trace(self, letter: str) -> str:
-        """The letters on the way back from a letter to a number, the letter itself first."""
+        """The letters on the way back from a letter to one that stands on nothing, the letter itself
+        first."""
         found, one = letter, self.definition(letter)
         while one.base is not None:
             found, one = found + one.base, self.definition(one.base)
@@ -86,31 +84,29 @@ class Puzzle:
 
     @property
     def order(self) -> str:
-        """The plan: from the goal back to the number at its beginning."""
+        """The plan: the way back from the goal."""
         return self.trace(self.goal)
 
     @property
     def depth(self) -> int:
-        """Definitions on the way to the goal."""
+        """Letters on the way."""
         return len(self.order)
 
     @property
     def ends(self) -> tuple[str, ...]:
-        """Letters that no other one is defined by, the goal among them."""
+        """Letters that no other one stands on, the goal among them."""
         used = {one.base for one in self.definitions}
         return tuple(one.letter for one in self.definitions if one.letter not in used)
 
     @property
     def answer(self) -> int:
-        """The goal's value."""
-        return sum(self.definition(letter).number for letter in self.order)
+        """What the letters on the way are worth together."""
+        return sum(map(worth, self.order))
 
     @property
     def split(self) -> Split:
         """The part of the world that this problem belongs to."""
-        numbers = [[self.definition(one).number for one in reversed(self.trace(end))] for end in self.ends]
-        mine = [self.definition(one).number for one in reversed(self.order)]
-        content = repr((mine, sorted(numbers)))
+        content = repr((self.order, sorted(map(self.trace, self.ends))))
         bucket = int.from_bytes(hashlib.blake2b(content.encode(), digest_size=8).digest(), "big") % 100
         for split, share in _SHARES:
             if bucket < share:
@@ -133,40 +129,27 @@ def parse_question(question: str) -> Puzzle:
 
 
 def _definition(text: str) -> Definition:
-    letter, _, value = text.partition("=")
-    return (
-        Definition(letter, None, int(value))
-        if value.isdigit()
-        else Definition(letter, value[0], int(value[1:]))
-    )
+    letter, _, base = text.partition("=")
+    if letter not in LETTERS or len(letter) != 1 or len(base) > 1:
+        raise ValueError(text)
+    return Definition(letter, base or None)
 
 
 def draw_puzzle(rng: random.Random, difficulty: Difficulty = DEFAULT_DIFFICULTY) -> Puzzle:
     """One random problem, of any split: two chains, of which one is asked for."""
     letters = rng.sample(LETTERS, len(LETTERS))
-    lengths = [rng.randint(difficulty.shortest, difficulty.longest) for _ in range(2)]
-    chains = [_draw_chain(letters[: lengths[0]], rng), _draw_chain(letters[5 : 5 + lengths[1]], rng)]
-    definitions = chains[0] + chains[1]
+    first, second = (rng.randint(difficulty.shortest, difficulty.longest) for _ in range(2))
+    chains = [letters[:first], letters[first : first + second]]
+    definitions = [
+        Definition(one, base) for chain in chains for base, one in zip([None, *chain], chain, strict=False)
+    ]
     rng.shuffle(definitions)
-    return Puzzle(tuple(definitions), letters[lengths[0] - 1])
-
-
-def _draw_chain(letters: Sequence[str], rng: random.Random) -> list[Definition]:
-    total = rng.randint(0, LARGEST_TOTAL)
-    found = [Definition(letters[0], None, total)]
-    for before, letter in itertools.pairwise(letters):
-        terms = [
-            by for by in range(-LARGEST_TERM, LARGEST_TERM + 1) if by and 0 <= total + by <= LARGEST_TOTAL
-        ]
-        term = rng.choice(terms)
-        total += term
-        found.append(Definition(letter, before, term))
-    return found
+    return Puzzle(tuple(definitions), letters[first - 1])
 
 
 def puzzles(split: Split, seed: int, difficulty: Difficulty = DEFAULT_DIFFICULTY) -> Iterator[Puzzle]:
     """Distinct problems of one split without end, a function of the arguments alone."""
-    rng, seen = random.Random(f"definitions:{split.value}:{seed}"), set()
+    rng, seen = random.Random(f"chains:{split.value}:{seed}"), set()
     while True:
         puzzle = draw_puzzle(rng, difficulty)
         if puzzle.split is split and puzzle not in seen:

@@ -13,10 +13,9 @@ from dataclasses import dataclass
 
 from marsrl_verl.algos.rema.prompts import FINISH
 from marsrl_verl.core.request import Message, Problem
-from marsrl_verl.demo.problems import LARGEST_TOTAL
-from marsrl_verl.demo.rema_world.problems import DATA_SOURCE, Puzzle
+from marsrl_verl.demo.rema_world.problems import DATA_SOURCE, Puzzle, worth
 from marsrl_verl.demo.rema_world.prompts import TinyPlanPrompts
-from marsrl_verl.demo.transcripts import Transcript, slip
+from marsrl_verl.demo.transcripts import Transcript
 
 _PROMPTS = TinyPlanPrompts()
 
@@ -28,16 +27,13 @@ class Habits:
     lost: float = 0.1
     """The trace goes on with another letter than the one that was used, for each letter."""
     stops_early: float = 0.06
-    """The trace ends before a number, for each letter."""
+    """The trace ends too soon, for each letter."""
     miscalculates: float = 0.08
-    """A result is off by a little, for each definition."""
+    """A sum is off by a little, for each letter."""
     begins_wrong: float = 0.5
     """Without a plan, the chain is begun that does not lead to the goal."""
     solves_untold: float = 0.35
     """Of the reasoning agent's transcripts, those without a plan."""
-    spelled: bool = True
-    """A line repeats the definition that it computes (`b=a+3=8`); else it has the number in it
-    (`b=5+3=8`)."""
     finishes: float = 0.75
     """After a solution the meta-thinking agent ends the dialogue; else it repeats its plan."""
 
@@ -76,29 +72,18 @@ def draw_plan(puzzle: Puzzle, rng: random.Random, habits: Habits = DEFAULT_HABIT
 
 def follow(puzzle: Puzzle, plan: str, rng: random.Random, habits: Habits = DEFAULT_HABITS) -> str:
     """The solution of who does what a plan says, letter by letter from its end, whether it makes sense or
-    not.
-
-    Where the plan begins with a letter that needs another one, that one is put before it, or a number is
-    made up. A definition that needs another letter than the last one is computed with the last result all
-    the same."""
-    order = list(reversed(plan))
-    first = puzzle.definition(order[0])
-    if first.base is not None and first.base not in order and rng.random() < 0.7:
-        order.insert(0, first.base)
-    lines, value = [], None
-    for letter in order:
-        one = puzzle.definition(letter)
-        if one.base is None:
-            value = one.number
-            lines.append(str(one))
-            continue
-        start = rng.randint(0, LARGEST_TOTAL) if value is None else value
-        value = min(max(start + one.number, 0), LARGEST_TOTAL)
+    not."""
+    first, *rest = reversed(plan)
+    total, lines = worth(first), [f"{first}={worth(first)}"]
+    for letter in rest:
+        before, total = total, total + worth(letter)
         if rng.random() < habits.miscalculates:
-            value = slip(value, rng)
-        computed = str(one) if habits.spelled else f"{letter}={start}{one.number:+d}"
-        lines.append(f"{computed}={value}")
-    return ";".join([*lines, f"\\boxed{{{value}}}"])
+            total = max(0, total + rng.choice(_SLIPS))
+        lines.append(f"{letter}={before}+{worth(letter)}={total}")
+    return ";".join([*lines, f"\\boxed{{{total}}}"])
+
+
+_SLIPS = (-10, -3, -2, -1, -1, 1, 1, 2, 3, 10)
 
 
 def guessed_order(puzzle: Puzzle, rng: random.Random, habits: Habits = DEFAULT_HABITS) -> str:
@@ -109,8 +94,8 @@ def guessed_order(puzzle: Puzzle, rng: random.Random, habits: Habits = DEFAULT_H
 
 
 def lookup_transcript(puzzle: Puzzle, rng: random.Random, habits: Habits) -> Transcript:
-    """An exercise: all definitions once more, in another order. The order is random, only what a letter is
-    can be learnt."""
+    """An exercise: all definitions once more, in another order. The order is random, only what a letter
+    stands on can be learnt."""
     found = list(puzzle.definitions)
     rng.shuffle(found)
     return Transcript(_PROMPTS.direct(as_problem(puzzle)), ";".join(map(str, found)))

@@ -46,39 +46,31 @@ class Stage:
 
 
 FIRST = Stage(
-    steps=700,
-    batch=(
-        ("plan", 14),
-        ("solution", 22),
-        ("planned", 14),
-        ("action", 4),
-        ("meta_turn", 5),
-        ("reasoning_turn", 5),
-    ),
-    difficulty=Difficulty(longest=5),
-    habits=replace(DEFAULT_HABITS, spelled=False),
-    pool=20_000,
+    steps=160,
+    batch=(("lookup", 32),),
+    difficulty=DEFAULT_DIFFICULTY,
+    habits=DEFAULT_HABITS,
+    pool=4_000,
     rates=Rates(),
 )
-"""Plans and sums are learnt here; what is looked up for a line comes in the next stage, where the line
-repeats it."""
+"""Looking up a letter comes before everything else."""
 SECOND = Stage(
-    steps=300,
+    steps=340,
     batch=(
-        ("lookup", 6),
-        ("plan", 8),
+        ("lookup", 4),
+        ("plan", 12),
         ("solution", 16),
-        ("planned", 8),
-        ("action", 3),
-        ("meta_turn", 3),
+        ("planned", 12),
+        ("action", 4),
+        ("meta_turn", 4),
         ("reasoning_turn", 4),
     ),
     difficulty=DEFAULT_DIFFICULTY,
     habits=DEFAULT_HABITS,
-    pool=10_000,
-    rates=Rates(learning_rate=2e-3, matrix_learning_rate=0.015),
+    pool=8_000,
+    rates=Rates(),
 )
-"""The formats of the world as it is used."""
+"""All that is asked in this world."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +124,7 @@ def main() -> None:
     from marsrl_verl.demo.rema_world.premise import measure, show
 
     usual = Recipe()
-    parser = argparse.ArgumentParser(description="Make the warm-started model of the world of definitions.")
+    parser = argparse.ArgumentParser(description="Make the warm-started model of the world of chains.")
     parser.add_argument("--output", required=True, help="folder to write; must not hold a model yet")
     parser.add_argument("--seed", type=int, default=usual.seed, help="of weights, problems and transcripts")
     parser.add_argument("--steps", type=int, default=usual.total, help="of training")
