@@ -165,10 +165,10 @@ def test_calls_that_were_cut_off_are_made_again(killed_and_resumed):
     root = killed_and_resumed.folder.parent
     cut, calls = json.loads((root / "cut.json").read_text()), calls_of(root)
     done = {event["call_id"] for row in rows_of(killed_and_resumed) for event in row["events"]}
-    for name in cut:
-        if name in done:
-            assert calls["begin"][name] == 2 and calls["end"][name] == 1
-    assert set(cut) & done
+    again = set(cut) & done
+    assert again
+    for name in again:  # workers outlive the killed process by a moment, in which a call may end
+        assert calls["begin"][name] == 2 and calls["end"][name] >= 1
 
 
 def _trained(folder: Path, step: int) -> dict:
