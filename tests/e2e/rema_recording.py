@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from typing import Any
 
 from marsrl_verl.demo.rema_world.prompts import TinyPlanPrompts
@@ -16,6 +17,8 @@ class RecordingPrompts(TinyPlanPrompts):
     """
 
     def __init__(self, record: str) -> None:
+        if "ray" not in sys.modules:
+            return  # the launcher, whose check constructs it before Ray may be imported
         from marsrl_verl.verl_adapter.rollout_server.client import ServerClient
 
         upstream = ServerClient.generate

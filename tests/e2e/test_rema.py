@@ -155,6 +155,7 @@ ADAPTERS = (
     "marsrl.algo.alternate.first=reasoning",
     "marsrl.algo.mask_unfinished=false",
     "marsrl.algo.estimator=reinforce_pp",
+    "marsrl.evaluation.problems=8",
 )
 
 
