@@ -70,14 +70,47 @@ SECOND = Stage(
     pool=8_000,
     rates=Rates(),
 )
-"""All that is asked in this world."""
+"""All that is asked in this world; the reasoning agent learns to follow plans here."""
+THIRD = Stage(
+    steps=400,
+    batch=(
+        ("lookup", 10),
+        ("plan", 24),
+        ("solution", 6),
+        ("planned", 8),
+        ("action", 6),
+        ("meta_turn", 3),
+        ("reasoning_turn", 3),
+    ),
+    difficulty=DEFAULT_DIFFICULTY,
+    habits=DEFAULT_HABITS,
+    pool=12_000,
+    rates=Rates(learning_rate=4e-3, matrix_learning_rate=0.03),
+)
+"""The way back is learnt here, which takes longest."""
+FOURTH = Stage(
+    steps=250,
+    batch=(
+        ("plan", 10),
+        ("solution", 28),
+        ("planned", 8),
+        ("action", 4),
+        ("meta_turn", 4),
+        ("reasoning_turn", 4),
+    ),
+    difficulty=DEFAULT_DIFFICULTY,
+    habits=replace(DEFAULT_HABITS, solves_untold=0.6, begins_wrong=0.3),
+    pool=12_000,
+    rates=Rates(learning_rate=3e-3, matrix_learning_rate=0.02),
+)
+"""And solutions without a plan, as far as so small a network can find its way."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """How the warm start is trained."""
 
-    stages: tuple[Stage, ...] = (FIRST, SECOND)
+    stages: tuple[Stage, ...] = (FIRST, SECOND, THIRD, FOURTH)
     seed: int = 1
 
     @property
