@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from training_runs import TrainingRun, train, train_and_kill
+from transformers import AutoTokenizer
 
 from marsrl_verl.algos.rema.prompts import FINISH, META_THINKING, REASONING, ROLES
 from marsrl_verl.demo.files import tiny_model
@@ -109,8 +110,6 @@ def test_the_ids_that_are_trained_are_those_that_were_sampled(shared):
 
 def test_the_template_would_have_rewritten_them(shared):
     """Or the test before would say nothing of it."""
-    from transformers import AutoTokenizer
-
     _, record = shared
     tokenizer = AutoTokenizer.from_pretrained(record.parent / "model")
     lines = list(map(json.loads, record.read_text().splitlines()))
@@ -122,17 +121,6 @@ def test_the_template_would_have_rewritten_them(shared):
     chat = [{"role": role, "content": "x"} for role in ("user", "assistant", "user")]
     rendered = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
     assert (rendered.count("<|assistant|>\n"), rendered.count("<|assistant|>")) == (1, 2)
-
-
-def test_no_end_token_stands_behind_finish_that_nobody_sampled(shared):
-    run, record = shared
-    end = 1
-    stopped = [line for line in map(json.loads, record.read_text().splitlines()) if line["stop"] == FINISH]
-    assert stopped and all(line["ids"][-1] != end for line in stopped)
-    finished = [
-        row for row in run.rollouts(1) if row["role"] == META_THINKING and row["finish_reason"] == "stop"
-    ]
-    assert finished and all(row["response"].endswith(FINISH) for row in finished)
 
 
 def test_engine_and_trainer_agree_on_every_trained_token(shared):
@@ -181,6 +169,19 @@ def test_each_agents_adapter_is_trained_in_its_turn_also_after_a_kill(adapters):
         last = {one: max((at for at in range(1, step) if due[at] == one), default=0) for one in ROLES}
         assert versions == set(last.items())
         assert metrics[step]["off_policy/age/0/log_ratio_abs_mean"] < 1e-4
+
+
+def test_no_end_token_stands_behind_finish_that_nobody_sampled(adapters):
+    """The last token that is trained is the one that spells it."""
+    tokenizer = AutoTokenizer.from_pretrained(tiny_model("rema_world"))
+    (finish,) = tokenizer.encode(FINISH, add_special_tokens=False)
+    said = [
+        row
+        for step in range(1, STEPS + 1)
+        for row in adapters.rollouts(step)
+        if row["role"] == META_THINKING and row["finish_reason"] == "stop"
+    ]
+    assert len(said) > 100 and {row["token_ids"][-1] for row in said} == {finish}
 
 
 def test_the_pair_is_evaluated_by_dialogues(adapters):

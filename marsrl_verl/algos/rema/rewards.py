@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,6 +113,17 @@ def answer_counts(answers: Sequence[str | None], same: Same = same_answer) -> li
         known = answer if answer in counts else next((one for one in counts if same(one, answer)), answer)
         counts[known] = counts.get(known, 0) + 1
     return list(counts.items())
+
+
+def punished(rule: LeakRule, info: Mapping[str, Any]) -> bool:
+    """Whether the rule punishes a plan of which this is known (`leak`, `has_answer`)."""
+    seen = {
+        LeakRule.EQUIVALENCE: ("leak",),
+        LeakRule.FORMAT: ("has_answer",),
+        LeakRule.EITHER: ("leak", "has_answer"),
+        LeakRule.NONE: (),
+    }
+    return any(info.get(name) for name in seen[rule])
 
 
 def penalised(value: float, penalty: float, mode: PenaltyMode) -> float:

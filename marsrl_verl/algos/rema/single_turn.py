@@ -28,13 +28,13 @@ from marsrl_verl.algos.rema.plans import (
 from marsrl_verl.algos.rema.prompts import META_THINKING, REASONING, ROLES
 from marsrl_verl.algos.rema.rewards import (
     AnswerEquality,
-    LeakRule,
     PlanRewardKind,
     Same,
     SolutionValues,
     consistency,
     mean_correctness,
     penalised,
+    punished,
     solution_reward,
 )
 from marsrl_verl.algos.rema.single_turn_config import PLAN, SOLUTION, PlanForm, Process
@@ -330,18 +330,9 @@ class ReMASingleTurn(BaseMethod):
             info["correctness"] = value = mean_correctness(correct)
             if self.config.plan_reward is PlanRewardKind.CONSISTENCY:
                 value = consistency([_answer(reward) for _, reward in followed], self.same)
-        if info.get("action") == json_actions.INVALID or self._leaks(info):
+        if info.get("action") == json_actions.INVALID or punished(self.config.leak_rule, info):
             value = penalised(value, self.config.penalty, self.config.penalty_mode)
         return RewardResult(value, info, before.error)
-
-    def _leaks(self, info: Mapping[str, Any]) -> bool:
-        by_rule = {
-            LeakRule.EQUIVALENCE: ("leak",),
-            LeakRule.FORMAT: ("has_answer",),
-            LeakRule.EITHER: ("leak", "has_answer"),
-            LeakRule.NONE: (),
-        }
-        return any(info.get(name) for name in by_rule[self.config.leak_rule])
 
     # --- training ------------------------------------------------------------------------------
 
