@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig
 
@@ -35,9 +36,11 @@ from marsrl_verl.data_preparation.training_settings import (
     answering_program,
     answering_role,
     check_policies,
+    evaluation_of,
     grader_settings,
     make_grader,
     prompt_lengths_of,
+    tools_of,
     training_config,
 )
 from marsrl_verl.reporting.files import write_json_atomic
@@ -46,7 +49,9 @@ from marsrl_verl.rewards.running import RewardUnavailableError
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer, TemplateBuilder
 from marsrl_verl.rollout.generation import GenerationClient
 from marsrl_verl.rollout.runner import RolloutRunner
+from marsrl_verl.rollout.tool_protocol.chat import TurnParser
 from marsrl_verl.settings.issues import EXIT_WRONG_CONFIGURATION, ConfigError
+from marsrl_verl.tools.base import ToolUnavailableError
 from marsrl_verl.verl_adapter.components import build_prompts, chat_tokenizer
 from marsrl_verl.verl_adapter.terminal import library_output_to, terminal
 
@@ -65,8 +70,8 @@ _INTERRUPTED = 130
 
 
 def main(argv: Sequence[str], make_client: MakeClient | None = None) -> int:
-    """Run one command line; 0: the files are written, 1: the grader fails, 2: refused, 130:
-    interrupted.
+    """Run one command line; 0: the files are written, 1: the grader fails or a tool can't start, 2: refused,
+    130: interrupted.
 
     Args:
         argv: the arguments without the program's name.
@@ -78,7 +83,7 @@ def main(argv: Sequence[str], make_client: MakeClient | None = None) -> int:
     except (DataError, ConfigError) as error:
         print(printable(error), file=sys.stderr)
         return EXIT_WRONG_CONFIGURATION
-    except RewardUnavailableError as error:
+    except (RewardUnavailableError, ToolUnavailableError) as error:
         print(printable(error), file=sys.stderr)
         return 1
     except KeyboardInterrupt:
@@ -275,8 +280,13 @@ def _answer_missing(
     )
     longest = max(sampling.values(), key=lambda one: one.max_prompt_tokens + one.max_new_tokens)
     client, prompts = make_client(config, longest), build_prompts(settings)
-    chat, program = chat_tokenizer(config, load_tokenizer(config)), answering_program(config)
-    requests = {one.key: problem_requests(one, role, prompts, arguments.answers, program) for one in missing}
+    tokenizer, program = load_tokenizer(config), answering_program(config)
+    chat = chat_tokenizer(config, tokenizer)
+    evaluation = evaluation_of(settings, prompts)
+    requests = {
+        one.key: problem_requests(one, role, prompts, arguments.answers, program, evaluation)
+        for one in missing
+    }
     slots = _QUEUED_PER_SLOT * int(config.actor_rollout_ref.rollout.max_num_seqs)
     room = -(-slots // arguments.answers) + arguments.graders
     with closing(make_grader(config)) as reward:
@@ -285,8 +295,10 @@ def _answer_missing(
             chat,
             scorer(reward, arguments.graders),
             template_builder=partial(_builder, chat),
+            turn_parser=partial(_turn_parser, tokenizer),
             seed=settings.run.seed,
             settings=settings,
+            tools=tools_of(settings),
         )
         graded = sample_and_grade(requests, runner, sampling, room, keep_responses=arguments.keep_responses)
         with closing(graded):
@@ -297,6 +309,12 @@ def _builder(chat: ChatTokenizer) -> TemplateBuilder:
     from marsrl_verl.verl_adapter.rollout_server.template_builder import ChatTemplateBuilder
 
     return ChatTemplateBuilder.of(chat)
+
+
+def _turn_parser(tokenizer: Any, name: str) -> TurnParser:
+    from marsrl_verl.verl_adapter.rollout_server.turn_parser import VerlTurnParser
+
+    return VerlTurnParser.of(name, tokenizer)
 
 
 def _record(graded: Iterable[ProblemGrades], log: GradeLog, progress: _Progress, role: str) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 from marsrl_verl.core.prompts import Prompts
 from marsrl_verl.core.request import RolloutRequest, Sampling
@@ -13,6 +14,7 @@ from marsrl_verl.core.thinking import final_text
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, Trajectory
 from marsrl_verl.data.problems import SourceProblem
 from marsrl_verl.data_preparation.grades import SKIPPED, Grade, ProblemGrades
+from marsrl_verl.evaluation.runs import Evaluation
 from marsrl_verl.rewards.base import ScoreRequest
 from marsrl_verl.rewards.running import RewardRunner
 from marsrl_verl.rollout.runner import RolloutRunner, find_program
@@ -38,15 +40,15 @@ def scorer(reward: RewardRunner, graders: int) -> Score:
 
 
 def problem_requests(
-    source: SourceProblem, role: str, prompts: Prompts, answers: int, rollout: str
+    source: SourceProblem, role: str, prompts: Prompts, answers: int, rollout: str, evaluation: Evaluation
 ) -> tuple[RolloutRequest, ...]:
-    """What the first role is asked about a problem in training: all answers at once in a single call, and one
-    after the other of a program of the method's, as in its evaluation."""
-    messages = prompts.problem(source.problem)
-    one = RolloutRequest(source.key, source.problem, role, role, messages, answers, rollout)
+    """What the first role is asked about a problem: all answers at once in a single call, and one after the
+    other of a program of the method's, with what its evaluation says to begin with."""
     if find_program(rollout) is SingleCall:
-        return (one,)
-    return tuple(replace(one, group_id=f"{source.key}/{k}", n=1) for k in range(answers))
+        messages = prompts.problem(source.problem)
+        return (RolloutRequest(source.key, source.problem, role, role, messages, answers, rollout),)
+    one = next(evaluation.program(evaluation.begin(source.problem, 0, source.key, 0)))
+    return tuple(replace(one, group_id=f"{source.key}/{k}", rollout=rollout) for k in range(answers))
 
 
 def sample_and_grade(
@@ -64,10 +66,14 @@ def sample_and_grade(
 
     Args:
         problems: the requests of each, by its key.
-        runner: runs training's rollout programs, and scores.
+        runner: runs training's rollout programs, and scores; its tools are started here, and closed at the
+            end.
         sampling: of the roles that are asked, without segments.
         room: problems that are worked on at the same time.
         keep_responses: whether their texts are kept.
+
+    Raises:
+        ToolUnavailableError: a tool can't start.
     """
     waiting, tasks = deque(problems.items()), dict[asyncio.Task[list[Trajectory]], str]()
 
@@ -91,14 +97,14 @@ def sample_and_grade(
         return [(tasks.pop(task), task.result()) for task in ended]
 
     async def give_up() -> None:
+        await _end(tasks)
+        await runner.tools.close()
         # The client's own tasks, too: they would outlive the loop.
-        running = asyncio.all_tasks() - {asyncio.current_task()}
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        await _end(asyncio.all_tasks() - {asyncio.current_task()})
 
     loop = asyncio.new_event_loop()
     try:
+        loop.run_until_complete(runner.tools.start())
         while waiting or tasks:
             for key, members in loop.run_until_complete(some()):
                 problem = problems[key][0].problem
@@ -112,6 +118,13 @@ def sample_and_grade(
     finally:
         loop.run_until_complete(give_up())
         loop.close()
+
+
+async def _end(tasks: Iterable[asyncio.Task[Any] | None]) -> None:
+    running = [task for task in tasks if task is not None]
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
 
 
 def grade_texts(

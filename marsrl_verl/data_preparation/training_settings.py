@@ -13,13 +13,18 @@ from marsrl_verl.config.checks.context import Context, typed_settings
 from marsrl_verl.config.checks.data import prompt_lengths
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config, first_role
+from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.config.verl_keys import FIRST
+from marsrl_verl.core.prompts import Prompts
 from marsrl_verl.core.request import Sampling
 from marsrl_verl.data.files import PromptLengths
+from marsrl_verl.evaluation.runs import Evaluation
+from marsrl_verl.evaluation.single_role import method_evaluation
 from marsrl_verl.rewards.running import RewardRunner
 from marsrl_verl.rollout.runner import find_program
 from marsrl_verl.rollout.single_call import SingleCall
 from marsrl_verl.settings.issues import ConfigError, ConfigIssue
+from marsrl_verl.tools.toolbox import Toolbox, read_all_secrets
 from marsrl_verl.verl_adapter.components import sampling_settings
 
 
@@ -63,6 +68,11 @@ def answering_program(config: DictConfig) -> str:
     return program
 
 
+def evaluation_of(settings: MarsRLConfig, prompts: Prompts) -> Evaluation:
+    """How the method is evaluated."""
+    return method_evaluation(method_class(settings.algo.name), settings.algo, settings.evaluation, prompts)
+
+
 def _asked_roles(config: DictConfig) -> tuple[str, ...]:
     """The roles whose tokens are sampled: a program of the method's may ask all of them."""
     if find_program(answering_program(config)) is SingleCall:
@@ -99,6 +109,17 @@ def answer_sampling(config: DictConfig) -> dict[str, Sampling]:
     }
 
 
+def tools_of(settings: MarsRLConfig) -> Toolbox:
+    """The tools that the method's program may call, not started.
+
+    Raises:
+        ToolUnavailableError: the key of one is not where the settings say.
+    """
+    return Toolbox.from_settings(
+        settings.tools, seed=settings.run.seed, secrets=read_all_secrets(settings.tools)
+    )
+
+
 def make_grader(config: DictConfig) -> RewardRunner:
     """One object of the role's reward class, with training's time limit."""
     role = answering_role(config)
@@ -107,7 +128,7 @@ def make_grader(config: DictConfig) -> RewardRunner:
 
 
 _GRADES_DEPEND_ON = ("marsrl.reward.<role>.target", "marsrl.reward.<role>.kwargs")
-_OF_A_PROGRAM = ("marsrl.algo", "marsrl.roles")
+_OF_A_PROGRAM = ("marsrl.algo", "marsrl.roles", "marsrl.tools")
 """What the answers of a program of the method's may depend on beside the first role's settings."""
 _ANSWERS_DEPEND_ON = (
     "actor_rollout_ref.model.path",

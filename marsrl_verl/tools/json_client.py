@@ -100,12 +100,12 @@ class JsonClient:
                     return json.loads(content)
                 text = content.decode("utf-8", "replace")
                 raise ServiceError(
-                    self._note(f"{url} answered HTTP {response.status}: {text}"),
+                    self.note(f"{url} answered HTTP {response.status}: {text}"),
                     about_request=response.status in _ABOUT_THE_REQUEST,
                     wait_s=asked_to_wait(response.headers),
                 )
         except (aiohttp.ClientError, asyncio.TimeoutError, ValueError, RecursionError) as error:
-            raise ServiceError(self._note(f"{url}: {type(error).__name__}: {error}")) from None
+            raise ServiceError(self.note(f"{url}: {type(error).__name__}: {error}")) from None
 
     async def _read(self, response: aiohttp.ClientResponse, url: str) -> bytes:
         content = bytearray()
@@ -115,7 +115,7 @@ class JsonClient:
                 raise ServiceError(f"{url} answered more than {MOST_BYTES >> 20} MiB")
         return bytes(content)
 
-    def _note(self, note: str) -> str:
+    def note(self, note: str) -> str:
         """A message without the key, which a service may have quoted, printable, not too long."""
         note = note.replace(self._key, "[api key]") if self._key else note
         return one_line(note[: 2 * _NOTE])[:_NOTE]

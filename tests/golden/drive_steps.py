@@ -177,7 +177,7 @@ class GoldenTrainer(RayMarsRLTrainer):
         self.overlaps = self.settings.pipeline.overlap == "one_step"
         self.use_reference_policy = False
         self.total_training_steps = STEPS
-        self.global_steps, self.generated_tokens, self.samples, self.tool_calls = 0, 0, 0, 0
+        self.global_steps, self.generated_tokens, self.tool_calls, self.samples = 0, 0, 0, 0
         self.engine_versions = {}
         self.metrics, self.timing = {}, {}
         self.result: StepResult | None = None

@@ -130,8 +130,8 @@ def test_a_slow_page_ends_with_the_time_limit():
     assert result.seconds < 5
 
 
-def completion(content):
-    return web.json_response({"choices": [{"message": {"content": content}}]})
+def completion(content, ending="stop"):
+    return web.json_response({"choices": [{"message": {"content": content}, "finish_reason": ending}]})
 
 
 def test_a_page_is_summed_up_by_an_endpoint():
@@ -158,6 +158,8 @@ def test_an_endpoint_without_a_summary_is_the_tools_failure():
         lambda asked: web.Response(status=503, text="busy key-secret"),
         lambda asked: web.json_response({"choices": []}),
         lambda asked: web.json_response([5]),
+        lambda asked: completion({"key": "key-secret"}),
+        lambda asked: completion("I can't", "content_filter"),
         lambda asked: completion(None),
         lambda asked: completion("<think>never ends"),
     ]
@@ -171,8 +173,10 @@ def test_an_endpoint_without_a_summary_is_the_tools_failure():
     assert [one.outcome for one in results] == [ToolOutcome.FAILED] * len(answers)
     details = [one.info["detail"] for one in results]
     assert "HTTP 503: busy [api key]" in details[0]
-    assert all("no chat completion" in one for one in details[1:4])
-    assert "empty summary" in details[4]
+    assert all("no chat completion" in one for one in details[1:3])
+    assert "something else than text" in details[3] and "[api key]" in details[3]
+    assert "finish_reason 'content_filter'" in details[4]
+    assert all("empty summary" in one for one in details[5:])
 
 
 def test_a_page_can_not_end_itself_or_speak_as_somebody_else():

@@ -45,10 +45,10 @@ WRITTEN = {
 }
 
 
-def calls(name: str, text: str) -> list[ParsedCall]:
+def calls(name: str, text: str, schemas=SCHEMAS) -> list[ParsedCall]:
     parser = VerlTurnParser.of(name, TOKENIZER)
     ids = token_ids(TOKENIZER.encode(text, add_special_tokens=False))
-    return asyncio.run(parser.calls(ids, SCHEMAS))
+    return asyncio.run(parser.calls(ids, schemas))
 
 
 def test_the_formats_are_verls():
@@ -59,6 +59,14 @@ def test_the_formats_are_verls():
 def test_a_call_is_read(name):
     (one,) = calls(name, f"I look. {WRITTEN[name]}{END}")
     assert one.name == "search" and json.loads(one.arguments) == {"query": "x"}
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_schemas_that_verl_does_not_read_hide_no_call(name):
+    either = {"anyOf": [{"type": "string"}, {"type": "null"}]}
+    richer = function_schema("search", "Finds.", {"query": either}, ("query",))
+    bare = {"type": "function", "function": {"name": "other"}}
+    assert calls(name, WRITTEN[name] + END, (richer, bare)) == calls(name, WRITTEN[name] + END)
 
 
 def test_several_calls_in_their_order():

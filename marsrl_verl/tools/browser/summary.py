@@ -6,6 +6,8 @@ import hashlib
 from typing import Any
 
 from marsrl_verl.core.thinking import final_text
+from marsrl_verl.core.trajectory import FinishReason
+from marsrl_verl.endpoints.chat import read_completion
 from marsrl_verl.tools.browser.config import SummaryConfig
 from marsrl_verl.tools.browser.extract import Page
 from marsrl_verl.tools.json_client import JsonClient, ServiceError
@@ -51,10 +53,11 @@ class Summariser:
         }
         url = f"{self._settings.base_url.rstrip('/')}/chat/completions"
         answer = await self._client.ask("POST", url, body=body)
-        try:
-            text = final_text(answer["choices"][0]["message"]["content"])
-        except (KeyError, IndexError, TypeError, AttributeError):
-            raise ServiceError(f"{url} answered no chat completion: {str(answer)[:200]}") from None
+        found = read_completion(answer, url)
+        if found.detail is not None:
+            refused = found.finish is FinishReason.REFUSED
+            raise ServiceError(self._client.note(found.detail), about_request=refused)
+        text = final_text(found.content)
         if not text:
             raise ServiceError(f"{url} answered an empty summary")
         return text

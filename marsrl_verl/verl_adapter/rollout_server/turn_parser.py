@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import ValidationError
 from verl.experimental.agent_loop.tool_parser import ToolParser
 from verl.tools.schemas import OpenAIFunctionToolSchema
 
@@ -43,9 +44,23 @@ class VerlTurnParser:
 
     async def calls(self, turn: TokenIds, schemas: Sequence[Mapping[str, Any]]) -> list[ParsedCall]:
         """See `TurnParser`."""
-        tools = [OpenAIFunctionToolSchema.model_validate(dict(one)) for one in schemas]
         try:
-            _, calls = await self.parser.extract_tool_calls(turn.tolist(), tools)
+            _, calls = await self.parser.extract_tool_calls(turn.tolist(), _known(schemas))
         except Exception:  # what a model writes is data: what can't be read is no call
             return []
         return [ParsedCall(str(one.name), str(one.arguments), one.tool_call_id) for one in calls]
+
+
+def _known(schemas: Sequence[Mapping[str, Any]]) -> list[OpenAIFunctionToolSchema]:
+    """The schemas as verl's parsers read them, which look up arguments' types in them.
+
+    Upstream behaviour: verl's class wants a description, and a `type` of every argument, which JSON Schema
+    does not (`anyOf`); arguments of other tools are taken as the model wrote them.
+    """
+    found = []
+    for one in schemas:
+        try:
+            found.append(OpenAIFunctionToolSchema.model_validate(dict(one)))
+        except ValidationError:
+            continue
+    return found

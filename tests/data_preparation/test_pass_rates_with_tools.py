@@ -1,0 +1,124 @@
+"""Pass rates of a method whose rollout program calls tools: with training's tools, which start and end with
+the command, its parser of calls, and what its evaluation tells the rewards."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+from preparing import MODEL, ScriptedClient, read_parquet, right_times, sums, write_lines
+
+from marsrl_verl.algos.marsrl.method import MarsRL
+from marsrl_verl.core.trajectory import RewardResult, RolloutOutput
+from marsrl_verl.data_preparation.application import main
+from marsrl_verl.evaluation.single_role import SingleRole
+from marsrl_verl.settings.declaration import limits
+from marsrl_verl.tools.base import Tool, ToolCall, ToolConfig, ToolResult, ToolUnavailableError
+
+ASKED: list[str] = []
+"""What became of the tool, and what it was asked."""
+
+
+class AdderConfig(ToolConfig):
+    more: int = limits(0, ge=0, why="it is added")
+
+
+class Adder(Tool):
+    """Adds two numbers, and `more`."""
+
+    Config = AdderConfig
+    starts: ClassVar[bool] = True
+
+    def __init__(self, name, settings):
+        self.name, self.settings = name, settings
+
+    @classmethod
+    def from_settings(cls, name, settings, *, seed, secrets):
+        return cls(name, settings)
+
+    def schema(self):
+        number = {"type": "integer"}
+        parameters = {"type": "object", "properties": {"a": number, "b": number}, "required": ["a", "b"]}
+        return {"type": "function", "function": {"name": self.name, "parameters": parameters}}
+
+    async def start(self):
+        if not self.starts:
+            raise ToolUnavailableError("there is nothing to add with.")
+        ASKED.append("started")
+
+    async def call(self, call):
+        ASKED.append(call.call_id)
+        return ToolResult(str(call.arguments["a"] + call.arguments["b"] + self.settings.more))
+
+    async def close(self):
+        ASKED.append("closed")
+
+
+class Adding:
+    """A rollout program: what the tool says decides whether the answer stands."""
+
+    calls_tools = True
+
+    async def run(self, request, context):
+        assert request.inputs == {"protocol": "sums"}, "as its evaluation says"
+        chat = context.conversation(0, request.role, request.messages)
+        await chat.sample()
+        parser = context.turn_parser("hermes")
+        assert await parser.calls(chat.sequence().response_ids, context.tools.schemas) == []
+        b = int(request.problem.question.partition("+")[2])
+        call = ToolCall(context.tools.names[0], {"a": 1, "b": b}, f"{request.group_id}#0/0")
+        result = await context.tools.call(call)
+        one = chat.trajectory()
+        (one.reward,) = await context.score([one])
+        if result.text != request.problem.ground_truth:
+            one.reward = RewardResult(0.0)
+        return RolloutOutput(request.group_id, [one])
+
+
+class SumsEvaluation(SingleRole):
+    """Tells the rewards something."""
+
+    def program(self, run):
+        asked = self.prompts.problem(run.problem)
+        yield run.request(self.role, self.role, asked, rollout=self.rollout, inputs={"protocol": "sums"})
+
+
+class Counting(MarsRL):
+    rollout = f"{__name__}:Adding"
+
+    @classmethod
+    def evaluation(cls, config, evaluation, prompts):
+        return SumsEvaluation("solver", prompts, cls.rollout)
+
+
+@pytest.fixture(autouse=True)
+def nothing_asked():
+    ASKED.clear()
+
+
+def prepare(folder: Path, *more: str) -> int:
+    source = write_lines(folder / "sums.jsonl", sums(3))
+    words = ("-k", "2", "--max-pass-rate", "1", "--min-pass-rate", "0", *more, *MODEL)
+    method = (f"marsrl.algo.name={__name__}:Counting", f"+marsrl.tools.adder.target={__name__}:Adder")
+    client = ScriptedClient(right_times(lambda i: 1))
+    return main(["--input", str(source), "--output", str(folder / "out"), *words, *method], client)
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_the_program_has_trainings_tools(tmp_path, more):
+    assert prepare(tmp_path, f"+marsrl.tools.adder.more={more}") == 0
+    assert (ASKED[0], ASKED[-1]) == ("started", "closed")
+    assert len(ASKED) == 2 + 3 * 2 and len(set(ASKED)) == len(ASKED), "one call for each answer"
+    rates = {row["extra_info"]["pass_rate"] for row in read_parquet(tmp_path / "out" / "train.parquet")}
+    assert rates == {0.0 if more else 1.0}
+    settings = json.loads((tmp_path / "out" / "report.json").read_text())["settings"]
+    assert settings["marsrl.tools"]["adder"]["more"] == more, "grades of other tools are not used again"
+
+
+def test_a_tool_that_cannot_start_ends_the_command(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(Adder, "starts", False)
+    assert prepare(tmp_path) == 1
+    assert "marsrl.tools.adder: there is nothing to add with." in capsys.readouterr().err
+    assert "started" not in ASKED and not (tmp_path / "out" / "train.parquet").exists()
