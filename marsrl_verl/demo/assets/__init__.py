@@ -9,6 +9,6 @@ def model_path(name: str = "tiny") -> str:
     """The folder of a warm-started model: configuration, weights, tokenizer.
 
     Args:
-        name: `tiny`, the tool world's `tiny_tools` or the world of definitions' `rema_world`.
+        name: of its folder here: `tiny`, or another world's, such as `tiny_tools`.
     """
     return str(Path(__file__).parent / name)
