@@ -13,7 +13,7 @@ from marsrl_verl.algos.rema.json_actions import parse_action
 from marsrl_verl.core.trajectory import RewardResult
 from marsrl_verl.rewards.answer import AnswerReward
 from marsrl_verl.rewards.base import RoleReward, ScoreRequest
-from marsrl_verl.rewards.extraction import references
+from marsrl_verl.rewards.extraction import boxes, references
 from marsrl_verl.rewards.loading import load_class
 from marsrl_verl.rewards.normal_form import same_answer
 
@@ -25,7 +25,6 @@ MOST_GRADED = 4
 """Of these, the last ones, which the grader is asked about where no text tells."""
 _LONGEST_CLAIM = 200
 
-_BOX = re.compile(r"\\(?:boxed|fbox)\s{0,3}\{")
 _NAMED = re.compile(
     r"\b(?:answer|result|solution|value|total|sum|product|difference|quotient|probability|area|volume|number)\b"
     r"[^.:=\n]{0,60}?(?:\b(?:is|are|was|be|equals|will\s+be|should\s+be|must\s+be|comes\s+to)\b|[:=])"
@@ -46,7 +45,7 @@ def claims(text: str) -> list[str]:
     """
     found: list[tuple[int, str]] = []
     text = text[-LONGEST_PLAN:]
-    found += [(at, said) for at, said in _boxes(text)]
+    found += [(at, said) for at, said in boxes(text) if len(said) <= _LONGEST_CLAIM]
     for match in _NAMED.finditer(text):
         found.append((match.start("said"), _first_part(match["said"])))
     for match in _EQUAL.finditer(text):
@@ -54,18 +53,6 @@ def claims(text: str) -> list[str]:
         found.append((match.end(), _first_part(_EQUAL.split(behind)[0])))
     cleaned = [(at, said.strip(_MARKS)) for at, said in sorted(found)]
     return list(dict.fromkeys(said for _, said in cleaned if said))[-MOST_CLAIMS:]
-
-
-def _boxes(text: str) -> list[tuple[int, str]]:
-    found = []
-    for match in _BOX.finditer(text):
-        depth, at = 1, match.end()
-        while at < len(text) and depth and at - match.end() <= _LONGEST_CLAIM:
-            depth += (text[at] == "{") - (text[at] == "}")
-            at += 1
-        if not depth:
-            found.append((match.start(), text[match.end() : at - 1]))
-    return found
 
 
 def _first_part(text: str) -> str:
