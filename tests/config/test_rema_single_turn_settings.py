@@ -39,6 +39,12 @@ ALGO = "marsrl.algo"
         (("data.train_batch_size=2",), f"{ALGO}.plans_per_problem", "no room for the plans"),
         (("marsrl.evaluation.both_orders=true",), "marsrl.evaluation.both_orders", "algo=rema_judge"),
         ((f"{ALGO}.process=vrp", f"{ALGO}.solutions_per_plan=2"), f"{ALGO}.solutions_per_plan", "no effect"),
+        ((f"{ALGO}.process=vrp", "policies=model_per_role"), "marsrl.default_policy", "nobody asks"),
+        (
+            (f"{ALGO}.process=vrp", "policies=lora_per_role", "actor_rollout_ref.model.lora_rank=8"),
+            "marsrl.default_policy",
+            "policies=lora",
+        ),
         (
             (f"{ALGO}.process=mrp", f"{ALGO}.train_roles=[reasoning]"),
             f"{ALGO}.train_roles",

@@ -34,14 +34,16 @@ _NAMED = re.compile(
 )
 _REACHED = re.compile(
     r"\b(?:(?:gets?|getting|gives?|giving|yields?|yielding|obtains?|obtaining|equals?|equalling|makes?|making)\b"
-    r"|(?:comes?|coming|works?)[ \t]+(?:out[ \t]+)?(?:as|at|to)\b|(?:evaluates?|simplif(?:y|ies)|amounts?)[ \t]+to\b"
+    r"|(?:comes?|coming|works?)[ \t]+(?:out[ \t]+)?(?:as|at|to)\b"
+    r"|(?:evaluates?|simplif(?:y|ies)|amounts?)[ \t]+to\b"
     r"|(?:results?|resulting)[ \t]+in\b|(?:so|thus|hence|therefore|namely)\b)"
     r"[ \t]{0,3}[:,]?[ \t*]{0,6}(?=(?P<said>[^\n]{1,200}))",
     re.IGNORECASE,
 )
 """Verbs and words before what something comes to; of these only what looks like an answer is a claim."""
 _REVERSED = re.compile(
-    r"(?P<said>\$[^$\n]{1,100}\$|[^\s$]{1,80})[ \t*]{1,6}(?:is|are|was|(?:will|should|must)[ \t]+be)[ \t]{1,3}"
+    r"(?P<said>\$[^$\n]{1,100}\$|(?<!\S)[^\s$]{1,80})[ \t*]{1,6}"
+    r"(?:is|are|was|(?:will|should|must)[ \t]+be)[ \t]{1,3}"
     rf"(?:the|your|our|its)[ \t]{{1,3}}(?:[a-z]{{1,12}}[ \t]{{1,3}})?(?:{_NOUN})\b",
     re.IGNORECASE,
 )

@@ -167,7 +167,7 @@ def _own(run: RunView) -> Iterator[ConfigIssue]:
     if config.process is Process.MAMRP:
         yield from _two_agents(run, config)
     else:
-        yield from _one_agent(config)
+        yield from _one_agent(run, config)
     yield from _frozen(run, config)
     evaluation: Evaluation = run.settings.evaluation
     if evaluation.both_orders and not _judges(run):
@@ -232,7 +232,17 @@ def _two_agents(run: RunView, config: Config) -> Iterator[ConfigIssue]:
         yield ConfigIssue("marsrl.pipeline.max_segments", what, fix, run.settings.pipeline.max_segments)
 
 
-def _one_agent(config: Config) -> Iterator[ConfigIssue]:
+def _one_agent(run: RunView, config: Config) -> Iterator[ConfigIssue]:
+    settings = run.settings
+    if settings.policy_of(META_THINKING) != settings.policy_of(REASONING):
+        own, usual = settings.roles[META_THINKING].policy, settings.default_policy
+        key = "marsrl.default_policy" if own is None else f"marsrl.roles.{META_THINKING}.policy"
+        what = (
+            f"With {_ALGO}.process = {config.process} nobody asks {META_THINKING}, whose weights would be "
+            "loaded, served and saved for nothing."
+        )
+        fix = "Choose policies=shared, or policies=lora for an adapter." if own is None else "Leave it out."
+        yield ConfigIssue(key, what, fix, usual if own is None else own)
     if config.changed("train_roles"):
         what = f"With {_ALGO}.process = {config.process} there is the agent {REASONING} alone."
         yield ConfigIssue(f"{_ALGO}.train_roles", what, "Leave it out.", ", ".join(config.train_roles))

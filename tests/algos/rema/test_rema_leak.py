@@ -145,5 +145,9 @@ def test_a_hostile_plan_is_read_in_time():
         "= " * 20_000,
         "the answer is " * 20_000,
         "answer" + " " * 50_000 + "is 4",
+        "so " * 20_000 + "17",
+        "you get 1 " * 20_000,
+        "1 is the " * 20_000,
+        "1" * 50_000,
     ):
         leak(plan, "17")
