@@ -67,6 +67,11 @@ def boxed_answer(text: str) -> BoxedAnswer | None:
     return BoxedAnswer(joined, _PERCENT_BEHIND.match(text, places[-1][1] + 1) is not None)
 
 
+def boxes(text: str) -> list[tuple[int, str]]:
+    """Where the contents of a text's last complete boxes begin, with these; of nested ones the inner ones."""
+    return [(start, text[start:end]) for start, end in _innermost_boxes(text)]
+
+
 def _innermost_boxes(text: str) -> list[tuple[int, int]]:
     """Where the contents of the last complete boxes without a box inside begin and end, in their order."""
     open_braces: list[int | None] = []

@@ -39,6 +39,12 @@ ALGO = "marsrl.algo"
         (("data.train_batch_size=2",), f"{ALGO}.plans_per_problem", "no room for the plans"),
         (("marsrl.evaluation.both_orders=true",), "marsrl.evaluation.both_orders", "algo=rema_judge"),
         ((f"{ALGO}.process=vrp", f"{ALGO}.solutions_per_plan=2"), f"{ALGO}.solutions_per_plan", "no effect"),
+        ((f"{ALGO}.process=vrp", "policies=model_per_role"), "marsrl.default_policy", "nobody asks"),
+        (
+            (f"{ALGO}.process=vrp", "policies=lora_per_role", "actor_rollout_ref.model.lora_rank=8"),
+            "marsrl.default_policy",
+            "policies=lora",
+        ),
         (
             (f"{ALGO}.process=mrp", f"{ALGO}.train_roles=[reasoning]"),
             f"{ALGO}.train_roles",
@@ -65,6 +71,15 @@ def test_actions_need_an_engine_and_whole_responses(run):
     assert f"{ALGO}.plan_form" in done.err and "frozen" in done.err
     done = run(*TINY, "algo=rema_json", "marsrl.pipeline.max_segments=2", "dry_run=true")
     assert "marsrl.pipeline.max_segments" in done.err
+
+
+def test_ratios_to_the_engine_are_no_plans_of_a_grammar(run):
+    done = run(*TINY, "algo=rema_json", "pipeline=overlapped", "dry_run=true")
+    assert done.status == 2
+    assert "marsrl.off_policy.mode" in done.err and "grammar allows" in " ".join(done.err.split())
+    for more in (("marsrl.off_policy.mode=pois",), (f"{ALGO}.train_roles=[reasoning]",)):
+        done = run(*TINY, "algo=rema_json", "pipeline=overlapped", *more, "dry_run=true")
+        assert (done.status, done.err) == (0, "")
 
 
 def test_a_frozen_agent_is_not_trained(run):
@@ -124,6 +139,26 @@ def test_the_published_numbers(words, iterations, episodes, model):
     assert (config.algorithm.use_kl_in_reward, config.algorithm.kl_ctrl.kl_coef) == (True, 0.01)
     role = config.marsrl.roles.reasoning
     assert (role.temperature, role.top_p, role.top_k, role.max_new_tokens) == (1.0, 1.0, -1, 2048)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("algo=rema_single_turn", "training=rema_single_turn_published", f"{ALGO}.iterations=10"),
+        ("algo=vrp_rl", "training=vrp_rl_published", f"{ALGO}.episodes=12"),
+        ("algo=mrp_rl", "training=mrp_rl_published", f"{ALGO}.episodes=10"),
+        ("algo=rema_judge", "training=rema_judge_published"),
+    ],
+)
+def test_the_published_phases_end_before_the_limit_of_steps(words):
+    """However many problems a phase keeps: also all of them."""
+    config = composed(*words, "model=qwen2_5_7b_instruct")
+    algo = config.marsrl.algo
+    a_pass = 7  # of MATH's 7,500 problems
+    own = a_pass * algo.plans_per_problem + 1 if algo.process == "mamrp" else a_pass + 1
+    phase = 1 + a_pass + algo.episodes * own
+    assert config.trainer.total_training_steps is None
+    assert 2 * algo.iterations * phase < a_pass * config.trainer.total_epochs
 
 
 def test_the_judge_s_prompts_and_rewards():

@@ -32,7 +32,7 @@ def collate(rows):
     return {key: [row[key] for row in rows] for key in rows[0]}
 
 
-def stream(seed: int = 3) -> ProblemStream:
+def stream(seed: int = 3, *, whole_passes: bool = False) -> ProblemStream:
     generator = torch.Generator().manual_seed(seed)
     loader = StatefulDataLoader(
         ROWS,
@@ -41,11 +41,36 @@ def stream(seed: int = 3) -> ProblemStream:
         collate_fn=collate,
         sampler=RandomSampler(ROWS, generator=generator),
     )
-    return ProblemStream(loader)
+    return ProblemStream(loader, whole_passes=whole_passes)
 
 
 def take(source: ProblemStream, count: int) -> list[list[tuple[str, str]]]:
     return [[(p.problem_id, p.question) for p in source.take(3)] for _ in range(count)]
+
+
+def everything(source: ProblemStream) -> list[str]:
+    return [one.question for one in source.take_from_pass(100, lambda problem: True)]
+
+
+def test_a_whole_pass_has_the_problems_that_fill_no_batch():
+    questions = {f"question {i}" for i in range(10)}
+    source = stream(whole_passes=True)
+    for _ in range(2):
+        found = everything(source)
+        assert len(found) == 10 and set(found) == questions
+        source.begin_pass()
+    assert len(everything(stream())) == 9, "verl's own passes"
+
+
+@pytest.mark.parametrize("read", [2, 7, 9, 10])
+def test_a_whole_pass_goes_on_where_it_was_saved(read):
+    source, other = stream(whole_passes=True), stream(whole_passes=True)
+    source.take_from_pass(read, lambda problem: True)
+    other.load_state_dict(source.state_dict())
+    for _ in range(2):
+        assert everything(other) == everything(source)
+        source.begin_pass()
+        other.begin_pass()
 
 
 def test_problem_ids_are_unique_across_epochs():

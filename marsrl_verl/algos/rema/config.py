@@ -81,7 +81,7 @@ class Config(EstimatorConfig):
     """Whether the agents are trained in turn, where each has a policy of its own."""
     leak_penalty: float = limits(0.0, ge=0.0, why="0 is no penalty")
     """What the meta-thinking agent loses where it gives the answer away: where it claims it, by the words of
-    `marsrl.reward.meta_thinking`, before the reasoning agent has put one in a box."""
+    `marsrl.reward.meta_thinking`, before the reasoning agent has claimed it."""
     guards: GuardConfig = Field(default_factory=GuardConfig)
     """What ends a dialogue that has collapsed."""
     overlong: OverlongConfig = Field(default_factory=OverlongConfig)

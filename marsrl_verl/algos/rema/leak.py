@@ -13,7 +13,7 @@ from marsrl_verl.algos.rema.json_actions import parse_action
 from marsrl_verl.core.trajectory import RewardResult
 from marsrl_verl.rewards.answer import AnswerReward
 from marsrl_verl.rewards.base import RoleReward, ScoreRequest
-from marsrl_verl.rewards.extraction import references
+from marsrl_verl.rewards.extraction import boxes, references
 from marsrl_verl.rewards.loading import load_class
 from marsrl_verl.rewards.normal_form import same_answer
 
@@ -25,14 +25,33 @@ MOST_GRADED = 4
 """Of these, the last ones, which the grader is asked about where no text tells."""
 _LONGEST_CLAIM = 200
 
-_BOX = re.compile(r"\\(?:boxed|fbox)\s{0,3}\{")
+_NOUN = "answer|result|solution|value|total|sum|product|difference|quotient|probability|area|volume|number"
 _NAMED = re.compile(
-    r"\b(?:answer|result|solution|value|total|sum|product|difference|quotient|probability|area|volume|number)\b"
-    r"[^.:=\n]{0,60}?(?:\b(?:is|are|was|be|equals|will\s+be|should\s+be|must\s+be|comes\s+to)\b|[:=])"
-    r"[ \t*]{0,6}(?P<said>[^\n]{1,200})",
+    rf"\b(?:{_NOUN})\b"
+    r"(?:[^.:=\n]|\.(?=\d)){0,60}?(?:\b(?:is|are|was|be|equals|will\s+be|should\s+be|must\s+be|comes\s+to)\b|[:=])"
+    r"[ \t*]{0,6}(?=(?P<said>[^\n]{1,200}))",
     re.IGNORECASE,
 )
-_EQUAL = re.compile(r"(?:(?<![=<>!:\\])=(?!=)|\\(?:equiv|Rightarrow|implies)(?![a-zA-Z])|≡)\s{0,6}")
+_REACHED = re.compile(
+    r"\b(?:(?:gets?|getting|gives?|giving|yields?|yielding|obtains?|obtaining|equals?|equalling|makes?|making)\b"
+    r"|(?:comes?|coming|works?)[ \t]+(?:out[ \t]+)?(?:as|at|to)\b"
+    r"|(?:evaluates?|simplif(?:y|ies)|amounts?)[ \t]+to\b"
+    r"|(?:results?|resulting)[ \t]+in\b|(?:so|thus|hence|therefore|namely)\b)"
+    r"[ \t]{0,3}[:,]?[ \t*]{0,6}(?=(?P<said>[^\n]{1,200}))",
+    re.IGNORECASE,
+)
+"""Verbs and words before what something comes to; of these only what looks like an answer is a claim."""
+_REVERSED = re.compile(
+    r"(?P<said>\$[^$\n]{1,100}\$|(?<!\S)[^\s$]{1,80})[ \t*]{1,6}"
+    r"(?:is|are|was|(?:will|should|must)[ \t]+be)[ \t]{1,3}"
+    rf"(?:the|your|our|its)[ \t]{{1,3}}(?:[a-z]{{1,12}}[ \t]{{1,3}})?(?:{_NOUN})\b",
+    re.IGNORECASE,
+)
+_LIKE_AN_ANSWER = re.compile(r"[\d\\π√∞]")
+_EQUAL = re.compile(
+    r"(?:=>|->|(?<![=<>!:\\])=(?![=>])|[≡≈→⇒⟹]"
+    r"|\\(?:equiv|approx|cong|simeq|to|[lL]?(?:ong)?[rR]ightarrow|implies)(?![a-zA-Z]))\s{0,6}"
+)
 _END = re.compile(r"[;\n]|,\s|\.(?:\s|$)|\s(?:and|so|then|but|where|because|since|which|to)\s|\\\]|\$\$")
 _MARKS = " \t$*`_\"'()."
 _PLAIN = re.compile(r"[\s$*`{}\\()\[\]]")
@@ -40,32 +59,24 @@ _PLAIN = re.compile(r"[\s$*`{}\\()\[\]]")
 
 def claims(text: str) -> list[str]:
     r"""What a plan says that something comes to, in its order: contents of boxes, what follows "the answer
-    is" or the like, and what follows an equality sign.
+    is", "you get", "so" or the like or stands before "is the answer", and what follows an equality sign or an
+    arrow.
 
     Every member of a chain `3 + 4 = 7 = x` behind its first sign counts. Numbers elsewhere are no claims.
     """
     found: list[tuple[int, str]] = []
     text = text[-LONGEST_PLAN:]
-    found += [(at, said) for at, said in _boxes(text)]
+    found += [(at, said) for at, said in boxes(text) if len(said) <= _LONGEST_CLAIM]
     for match in _NAMED.finditer(text):
         found.append((match.start("said"), _first_part(match["said"])))
+    for match in (*_REACHED.finditer(text), *_REVERSED.finditer(text)):
+        if _LIKE_AN_ANSWER.search(said := _first_part(match["said"])):
+            found.append((match.start("said"), said))
     for match in _EQUAL.finditer(text):
         behind = text[match.end() : match.end() + _LONGEST_CLAIM]
         found.append((match.end(), _first_part(_EQUAL.split(behind)[0])))
     cleaned = [(at, said.strip(_MARKS)) for at, said in sorted(found)]
     return list(dict.fromkeys(said for _, said in cleaned if said))[-MOST_CLAIMS:]
-
-
-def _boxes(text: str) -> list[tuple[int, str]]:
-    found = []
-    for match in _BOX.finditer(text):
-        depth, at = 1, match.end()
-        while at < len(text) and depth and at - match.end() <= _LONGEST_CLAIM:
-            depth += (text[at] == "{") - (text[at] == "}")
-            at += 1
-        if not depth:
-            found.append((match.start(), text[match.end() : at - 1]))
-    return found
 
 
 def _first_part(text: str) -> str:

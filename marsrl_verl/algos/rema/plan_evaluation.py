@@ -34,7 +34,8 @@ SWAPPED = f"{SOLUTION}_swapped"
 ACCURACY = MetricInfo("Accuracy", "share of runs whose answer is correct")
 FINISHED = MetricInfo("Finished", "share of runs with an answer that came to its end")
 LEAK = MetricInfo("Plans that leak", "share of plans that give the answer away", higher_is_better=False)
-BOTH = MetricInfo("Both orders right", "share of pairs whose verdicts are right in both orders")
+BOTH = MetricInfo("Accuracy", "share of pairs whose verdicts are right in both orders")
+FIRST = MetricInfo("First order right", "share of pairs whose verdict is right in the order of the data")
 AGREE = MetricInfo("Orders agree", "share of pairs for which both orders prefer the same answer")
 
 
@@ -56,12 +57,12 @@ class PlanAndSolve(Evaluation):
         if planned:
             self.metrics["leak_share"] = LEAK
         if both_orders:
-            self.metrics |= {"pair_accuracy": BOTH, "order_agreement": AGREE}
+            self.metrics |= {"accuracy": BOTH, "first_order_accuracy": FIRST, "order_agreement": AGREE}
 
     @property
     def curves(self) -> tuple[str, ...]:
         """How many answers are right."""
-        return ("accuracy", *(("pair_accuracy",) if self.both_orders else ()))
+        return ("accuracy", *(("first_order_accuracy",) if self.both_orders else ()))
 
     def program(self, run: Run) -> Program:
         """The plan, then the solution; a plan that nobody can follow ends the run."""
@@ -83,9 +84,10 @@ class PlanAndSolve(Evaluation):
         if self.both_orders:
             problem = swapped(run.problem)
             messages = self._messages(problem, plan)
-            yield replace(
+            other = yield replace(
                 request, group_id=f"{run.name}/{SWAPPED}", stage=SWAPPED, problem=problem, messages=messages
             )
+            run.final_reward = min(run.final_reward, answer_reward(other))
 
     def _plan_request(self, run: Run) -> RolloutRequest:
         if self.config.plan_form is PlanForm.JSON:
@@ -116,14 +118,14 @@ class PlanAndSolve(Evaluation):
         }
         if self.config.process is Process.MAMRP:
             found["leak_share"] = Observations.of(
-                (bool(call.trajectory.scored.info.get("leak")), call.request.problem.problem_id)
+                (bool(call.trajectory.scored.info["leak"]), call.request.problem.problem_id)
                 for call in runs.calls
-                if call.request.stage == PLAN
+                if call.request.stage == PLAN and "leak" in call.trajectory.scored.info
             )
         if self.both_orders:
             pairs = [(run.problem.problem_id, *_verdicts(run)) for run in runs.runs]
-            found["pair_accuracy"] = Observations.of((one and two, name) for name, one, two, _ in pairs)
-            found["order_agreement"] = Observations.of((same, name) for name, _, _, same in pairs)
+            found["first_order_accuracy"] = Observations.of((right, name) for name, right, _ in pairs)
+            found["order_agreement"] = Observations.of((same, name) for name, _, same in pairs)
         return found
 
     def effort(self, runs: Runs, confidence: float) -> dict[str, Estimate]:
@@ -182,12 +184,12 @@ class PlanAndSolve(Evaluation):
         return "a plan that gives the answer away" if call.trajectory.scored.info.get("leak") else "a plan"
 
 
-def _verdicts(run: Run) -> tuple[bool, bool, bool]:
-    """Of a pair: whether the verdict is right in its order, in the other one, and whether both prefer one
+def _verdicts(run: Run) -> tuple[bool, bool]:
+    """Of a pair: whether the verdict is right in the order of the data, and whether both orders prefer one
     answer."""
     said: Mapping[str, Trajectory] = {call.request.stage: call.trajectory for call in run.calls}
     first, second = said.get(SOLUTION), said.get(SWAPPED)
-    right = [one is not None and is_correct(answer_reward(one)) for one in (first, second)]
+    right = first is not None and is_correct(answer_reward(first))
     found = [None if one is None else one.scored.info.get("answer") for one in (first, second)]
     agree = None not in found and found[0] != found[1]  # the answers have changed places
-    return right[0], right[1], agree
+    return right, agree

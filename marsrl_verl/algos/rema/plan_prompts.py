@@ -8,7 +8,7 @@ from abc import abstractmethod
 
 from marsrl_verl.core.prompts import Prompts, problem_chat
 from marsrl_verl.core.request import Message, Problem
-from marsrl_verl.rewards.extraction import boxed_answer
+from marsrl_verl.rewards.extraction import boxes
 
 
 class PlanPrompts(Prompts):
@@ -142,8 +142,8 @@ class MathPlanPrompts(PlanPrompts):
         return _chat(PLANNED_SYSTEM, self._question(problem))
 
     def has_answer(self, text: str) -> bool:
-        r"""Whether there is a complete `\boxed{…}`."""
-        return boxed_answer(text) is not None
+        r"""Whether there is a complete `\boxed{…}` with something in it."""
+        return any(content.strip() for _, content in boxes(text))
 
     def _question(self, problem: Problem) -> str:
         chat = problem_chat(Problem("", problem.question, ""), self.solver_instruction)

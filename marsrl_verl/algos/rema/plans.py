@@ -100,10 +100,12 @@ def _solution_figures(pairs: Pairs) -> dict[str, float]:
 
 def _plan_figures(pairs: Pairs) -> dict[str, float]:
     found = {
-        "plan_leak_share": _share([info.get("leak") for _, info in pairs]),
         "answer_form_share": _share([info.get("has_answer") for _, info in pairs]),
         "not_followed_share": _share([not info.get("followed") for _, info in pairs]),
     }
+    looked = [info["leak"] for _, info in pairs if "leak" in info]
+    if looked:
+        found["plan_leak_share"] = _share(looked)
     followed = [float(info["correctness"]) for _, info in pairs if "correctness" in info]
     if followed:
         found["plan_correctness"] = sum(followed) / len(followed)

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from marsrl_verl.algos.rema.config import Config, OverlongConfig
-from marsrl_verl.algos.rema.prompts import FINISH, META_THINKING, REASONING
+from marsrl_verl.algos.rema.prompts import META_THINKING, REASONING
 from marsrl_verl.core.request import Sampling
 from marsrl_verl.core.sequence import Sequence as TokenSequence
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, Trajectory
@@ -18,7 +18,6 @@ Transcript = list[tuple[str, str]]
 ACCURACY, DONE, LEAK = "accuracy", "finished", "leak"
 """What `RewardResult.info` has beside the answer: the last answer's own reward, whether the dialogue ended by
 `[FINISH]`, and whether the meta-thinking agent gave the answer away."""
-_BOX = "\\boxed"
 
 
 async def reward_dialogues(
@@ -50,8 +49,12 @@ def dialogue_reward(one: Trajectory, grade: RewardResult | None, *, mask: bool) 
         one: the dialogue.
         grade: of its last answer; None: it has none.
         mask: unfinished dialogues earn nothing.
+
+    A message that a frozen agent refused says nothing about the other agent's: such a dialogue is not graded.
     """
     grade = grade or RewardResult(0.0)
+    if one.finish is FinishReason.REFUSED:
+        grade = replace(grade, graded=False, error="an agent refused to answer")
     info = {**grade.info, ACCURACY: grade.value, DONE: one.finished}
     return replace(grade, value=grade.value if one.finished or not mask else 0.0, info=info)
 
@@ -60,6 +63,7 @@ async def _reward_meta_thinking(
     held: Sequence[tuple[Trajectory, Transcript]], context: RolloutContext, rules: Config
 ) -> None:
     found = await context.score([_text(one, instructions(said)) for one, said in held], META_THINKING)
+    found = await _without_known_answers(held, found, context)
     for (one, _), own in zip(held, found, strict=True):
         reward, leak = one.scored, bool(own.info.get(LEAK, False))
         one.reward = replace(
@@ -73,16 +77,38 @@ async def _reward_meta_thinking(
             sequence.reward = reward.value + extra
 
 
+async def _without_known_answers(
+    held: Sequence[tuple[Trajectory, Transcript]], found: list[RewardResult], context: RolloutContext
+) -> list[RewardResult]:
+    """What is found in the meta-thinking agent's messages, where those that leak are judged by what it wrote
+    before the reasoning agent had claimed the answer itself: to repeat it then gives nothing away.
+
+    What the reasoning agent claims is found by the same reward.
+    """
+    found = list(found)
+    places = [
+        (number, at)
+        for number, own in enumerate(found)
+        if own.info.get(LEAK)
+        for at, (role, _) in enumerate(held[number][1])
+        if role == REASONING
+    ]
+    heard = [_text(held[number][0], held[number][1][at][1]) for number, at in places]
+    claimed: dict[int, int] = {}
+    for (number, at), grade in zip(places, await context.score(heard, META_THINKING), strict=True):
+        if not grade.graded:
+            found[number] = replace(found[number], graded=False, error=grade.error)
+        elif grade.info.get(LEAK):
+            claimed.setdefault(number, at)
+    before = [_text(held[number][0], instructions(held[number][1][:at])) for number, at in claimed.items()]
+    for number, grade in zip(claimed, await context.score(before, META_THINKING), strict=True):
+        found[number] = replace(grade, graded=grade.graded and found[number].graded)
+    return found
+
+
 def instructions(transcript: Transcript) -> str:
-    """What the meta-thinking agent wrote before the reasoning agent first had an answer in a box, without the
-    message that confirms it: where the answer stands there, it gave it away."""
-    said: list[str] = []
-    for role, text in transcript:
-        if role == REASONING and _BOX in text:
-            break
-        if role == META_THINKING and FINISH not in text:
-            said.append(text)
-    return "\n\n".join(said)
+    """What the meta-thinking agent wrote, confirmations included: `[FINISH]` hides no answer."""
+    return "\n\n".join(text for role, text in transcript if role == META_THINKING)
 
 
 def _text(one: Trajectory, text: str) -> Trajectory:

@@ -302,14 +302,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--prompts", default=PROMPTS, help="package.module:Class, as marsrl.prompts.target in training")
     add("--prompts-kwargs", type=json.loads, default={}, help="its keyword arguments as JSON")
     add("--max-turns", type=int, default=TURNS, help="longer dialogues are left out (%(default)s)")
-    add("--max-tokens", type=int, default=TOKENS, help="with --model, the same (%(default)s)")
+    add("--max-tokens", type=int, help=f"with --model: longer lists are left out ({TOKENS})")
     add("--validation", type=float, default=VALIDATION, help="share of problems held out (%(default)s)")
     asked = parser.parse_args(argv)
     base: type[Any] = DialoguePrompts
-    limits, more = Limits(asked.max_turns, asked.max_tokens), {}
+    if asked.model is None and asked.max_tokens is not None:
+        parser.error("--max-tokens needs --model, whose tokenizer counts")
+    limits, more = Limits(asked.max_turns), {}
     if asked.model is not None:
         count, more["clean"] = _tokenizer_tools(asked.model)
-        limits = Limits(asked.max_turns, asked.max_tokens, count)
+        limits = Limits(asked.max_turns, TOKENS if asked.max_tokens is None else asked.max_tokens, count)
     try:
         prompts = load_class(asked.prompts, asked.prompts_kwargs, base)
         rows, counts = build(read_lines(asked.input), prompts, limits, **more)

@@ -396,5 +396,5 @@ class ReMASingleTurn(BaseMethod):
 
 
 def _answer(reward: RewardResult) -> str | None:
-    """The definite answer of a solution."""
-    return reward.info.get("answer") if reward.info["has_answer"] else None
+    """The definite answer of a solution; an empty box is none."""
+    return (reward.info.get("answer") or None) if reward.info["has_answer"] else None

@@ -11,7 +11,7 @@ from marsrl_verl.algos.estimator import Estimator, EstimatorConfig, estimator_ch
 from marsrl_verl.algos.rema.prompts import META_THINKING, REASONING, ROLES
 from marsrl_verl.algos.rema.rewards import LeakRule, PenaltyMode, PlanRewardKind
 from marsrl_verl.core.method import RunView, StagePlan
-from marsrl_verl.settings.choices import Choice
+from marsrl_verl.settings.choices import Choice, OffPolicyMode
 from marsrl_verl.settings.declaration import Needs, Settings, Switched, limits
 from marsrl_verl.settings.evaluation import EvaluationConfig
 from marsrl_verl.settings.issues import ConfigIssue
@@ -125,8 +125,8 @@ class Evaluation(EvaluationConfig):
     """Evaluation of plan and solution together on the held-out problems."""
 
     both_orders: bool = False
-    """Ask about every pair of answers in both orders too, and count a pair as solved where both verdicts
-    are right (JudgeBench); for data of pairs alone."""
+    """Ask about every pair of answers in both orders, and count a pair as solved where both verdicts are
+    right (JudgeBench); for data of pairs alone."""
 
 
 def stage_plans(config: Config) -> tuple[StagePlan, ...]:
@@ -167,7 +167,7 @@ def _own(run: RunView) -> Iterator[ConfigIssue]:
     if config.process is Process.MAMRP:
         yield from _two_agents(run, config)
     else:
-        yield from _one_agent(config)
+        yield from _one_agent(run, config)
     yield from _frozen(run, config)
     evaluation: Evaluation = run.settings.evaluation
     if evaluation.both_orders and not _judges(run):
@@ -218,13 +218,31 @@ def _two_agents(run: RunView, config: Config) -> Iterator[ConfigIssue]:
     if config.plan_form is PlanForm.JSON and META_THINKING in run.frozen_roles:
         what = "The grammar of actions needs an engine of the run, and the policy of meta_thinking is frozen."
         yield ConfigIssue(f"{_ALGO}.plan_form", what, "Set it to text.", config.plan_form)
+    mode = run.settings.off_policy.mode
+    if config.plan_form is PlanForm.JSON and META_THINKING in roles and mode is not OffPolicyMode.POIS:
+        what = (
+            "The engine's log-probabilities of a plan are those among what its grammar allows, the trainer's "
+            "those among all tokens, so the ratios that it is made of would be wrong."
+        )
+        fix = f"Set it to pois, or {_ALGO}.plan_form=text."
+        yield ConfigIssue("marsrl.off_policy.mode", what, fix, mode)
     if config.plan_form is PlanForm.JSON and run.settings.pipeline.max_segments > 1:
         what = "A grammar begins anew with every request, so plans can't be cut into segments."
         fix = f"Set it to 1, or {_ALGO}.plan_form=text."
         yield ConfigIssue("marsrl.pipeline.max_segments", what, fix, run.settings.pipeline.max_segments)
 
 
-def _one_agent(config: Config) -> Iterator[ConfigIssue]:
+def _one_agent(run: RunView, config: Config) -> Iterator[ConfigIssue]:
+    settings = run.settings
+    if settings.policy_of(META_THINKING) != settings.policy_of(REASONING):
+        own, usual = settings.roles[META_THINKING].policy, settings.default_policy
+        key = "marsrl.default_policy" if own is None else f"marsrl.roles.{META_THINKING}.policy"
+        what = (
+            f"With {_ALGO}.process = {config.process} nobody asks {META_THINKING}, whose weights would be "
+            "loaded, served and saved for nothing."
+        )
+        fix = "Choose policies=shared, or policies=lora for an adapter." if own is None else "Leave it out."
+        yield ConfigIssue(key, what, fix, usual if own is None else own)
     if config.changed("train_roles"):
         what = f"With {_ALGO}.process = {config.process} there is the agent {REASONING} alone."
         yield ConfigIssue(f"{_ALGO}.train_roles", what, "Leave it out.", ", ".join(config.train_roles))

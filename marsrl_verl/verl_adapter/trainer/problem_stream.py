@@ -95,10 +95,16 @@ class ProblemStream:
     """The problems of the data, pass after pass.
 
     A problem's number counts the problems read so far, so it is unique for the whole run.
+
+    Args:
+        dataloader: verl's, which leaves out the last problems of a pass where they make no whole batch.
+        whole_passes: read these too.
     """
 
-    def __init__(self, dataloader: Any) -> None:
+    def __init__(self, dataloader: Any, *, whole_passes: bool = False) -> None:
         self._dataloader = dataloader
+        if whole_passes:
+            dataloader.batch_sampler.drop_last = False
         self._iterator: Iterator[Any] | None = None
         self.epoch = 0
         self.taken = 0

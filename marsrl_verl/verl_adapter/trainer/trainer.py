@@ -64,7 +64,7 @@ class RayMarsRLTrainer(PolicyTrainer):
         self.policies = policy_set(config)
         self.reward_kl = RewardKL.of(config)
         self.scheduler = build_scheduler(self.settings, self.method)
-        self.problems = ProblemStream(self.train_dataloader)
+        self.problems = ProblemStream(self.train_dataloader, whole_passes=self._drains)
         first = self.method.first_role(self.settings.algo)
         self.skipped = SkippedProblems(
             len(self.train_dataloader.dataset), first, self.settings.roles[first].max_prompt_tokens

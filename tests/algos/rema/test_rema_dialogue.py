@@ -199,6 +199,50 @@ def test_what_is_confirmed_or_known_already_is_not_given_away():
     assert one.scored.info["leak"] is False and one.events[-1]["turns"] == 3
 
 
+def leak_of(plans, answers) -> bool:
+    """Whether a dialogue in which the agents say these leaks; the last plan has `[FINISH]`."""
+
+    def says(role, k, turn):
+        if role == META_THINKING:
+            return f"{plans[turn]} {FINISH}" if turn + 1 == len(plans) else f"{plans[turn]}{END}"
+        return f"{answers[turn]}{END}"
+
+    (one,) = hold(says)
+    return one.scored.info["leak"]
+
+
+@pytest.mark.parametrize(
+    ("plans", "answers", "leak"),
+    [
+        pytest.param(["The answer is =2."], ["=2"], True, id="in the message that ends it"),
+        pytest.param(["Do.", "It is =2."], ["I am lost", "=2"], True, id="confirmed before it was said"),
+        pytest.param(
+            ["Do.", "=2 looks right, check it", "Fine."], ["so =2", "yes", "=2"], False, id="no box"
+        ),
+        pytest.param(["Do.", "=2, I say", "Fine."], ["\\boxed{} it is", "ok", "=2"], True, id="empty box"),
+        pytest.param(["Do.", "=2, I say", "Fine."], ["\\boxed{3}", "ok", "=2"], True, id="another answer"),
+        pytest.param(["Try =2.", "=2 it is."], ["=2", "=2"], True, id="given away first"),
+    ],
+)
+def test_an_answer_is_given_away_where_the_other_agent_has_not_said_it(plans, answers, leak):
+    assert leak_of(plans, answers) is leak
+
+
+def test_what_the_other_agent_said_has_to_be_read():
+    def score(request, one):
+        if request.role == META_THINKING and one.final_text == "so =2":
+            return RewardResult(0.0, error="dead", graded=False)
+        return boxed(request, one)
+
+    def says(role, k, turn):
+        if role == META_THINKING:
+            return f"Go.{END}" if turn == 0 else f"Yes, =2. {FINISH}"
+        return f"so =2{END}"
+
+    (one,) = hold(says, score=score)
+    assert not one.comparable and one.scored.error == "dead"
+
+
 def test_a_meta_thinking_reward_of_ones_own_is_added_to_the_dialogues():
     def score(request, one):
         found = boxed(request, one)
@@ -350,6 +394,20 @@ def test_a_frozen_agent_takes_part_with_its_texts(frozen, segment):
     else:
         answer = f"Step. {FINISH}"
         assert last == [("user", "Q 1+1 I Do 0."), ("assistant", answer), ("user", f"Enough. {FINISH}")]
+
+
+@pytest.mark.parametrize("frozen", [META_THINKING, REASONING])
+def test_what_a_frozen_agent_refuses_is_not_the_other_agents_failure(frozen):
+    class Refusing(Recorded):
+        async def answer(self, request, k, messages) -> ExternalAnswer:
+            if any(one["role"] == "assistant" for one in messages):
+                return ExternalAnswer("", finish=FinishReason.REFUSED, detail="content filter")
+            return await super().answer(request, k, messages)
+
+    policies = PolicySet((Policy(), Policy("other", PolicyKind.ENDPOINT)), {frozen: "other"})
+    (one,) = hold(policies=policies, sources={"other": Refusing(frozen)})
+    assert (one.finish, one.detail) == (FinishReason.REFUSED, "content filter")
+    assert not one.comparable and one.sequences[0].trained_tokens
 
 
 # --- token in, token out ------------------------------------------------------------------------

@@ -126,6 +126,13 @@ def test_rollouts_go_on_from_these_lists(pairs):
         assert text == learnt.removesuffix(END if text.endswith(FINISH) else "")
 
 
+def test_a_limit_of_tokens_needs_somebody_who_counts(tmp_path, capsys):
+    words = [str(tmp_path / "in.jsonl"), "--output", str(tmp_path / "out"), "--max-tokens", "2000"]
+    with pytest.raises(SystemExit) as ended:
+        sft.main(words)
+    assert ended.value.code == 2 and "--max-tokens needs --model" in capsys.readouterr().err
+
+
 def test_the_command_writes_what_verls_dataset_reads(tmp_path, capsys):
     lines = [{"question": f"Compute {k}+1", "solution": GOOD} for k in range(40)]
     lines += [{"question": "Compute 1", "solution": "?"}]
