@@ -35,8 +35,8 @@ from .rules import COMMAND, MIB, NAMESPACES, Rules, Site, content, receive, send
 _SPACES = CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS
 _TICK_S = 0.05
 """How often the memory of a sandbox is looked at."""
-_LONGEST_END_S = 0.5
-"""For the processes of a sandbox to be gone before the answer is sent."""
+_LONGEST_END_S = 0.2
+"""For the processes of a sandbox to be gone before the answer is sent: less than the client's `GRACE_S`."""
 
 
 class Supervisor:
