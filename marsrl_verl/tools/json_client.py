@@ -18,7 +18,7 @@ from marsrl_verl.settings.declaration import OWN_MESSAGE
 CONNECT_S = 30.0
 """Most seconds until a connection is there. The toolbox limits the rest."""
 MOST_BYTES = 8 << 20
-"""Most bytes of an answer."""
+"""Most bytes of an answer, where a client is not told otherwise."""
 _ABOUT_THE_REQUEST = frozenset({400, 413, 414, 422})
 """Statuses that speak of this request, not of the service."""
 _NOTE = 500
@@ -60,11 +60,19 @@ class JsonClient:
     Args:
         headers: of every request.
         key: what no message may hold, if the headers have it.
+        most_bytes: of an answer; None: `MOST_BYTES`.
     """
 
-    def __init__(self, headers: Mapping[str, str] | None = None, key: str | None = None) -> None:
+    def __init__(
+        self,
+        headers: Mapping[str, str] | None = None,
+        key: str | None = None,
+        *,
+        most_bytes: int | None = None,
+    ) -> None:
         self._headers = dict(headers or {})
         self._key = key
+        self._most_bytes = MOST_BYTES if most_bytes is None else most_bytes
         self._session: aiohttp.ClientSession | None = None
 
     def open(self) -> None:
@@ -111,8 +119,8 @@ class JsonClient:
         content = bytearray()
         async for block in response.content.iter_chunked(1 << 16):
             content += block
-            if len(content) > MOST_BYTES:
-                raise ServiceError(f"{url} answered more than {MOST_BYTES >> 20} MiB")
+            if len(content) > self._most_bytes:
+                raise ServiceError(f"{url} answered more than {self._most_bytes >> 20} MiB")
         return bytes(content)
 
     def note(self, note: str) -> str:

@@ -198,6 +198,16 @@ def test_each_isolation_of_this_machine_holds(kind):
         assert child.outcome is ToolOutcome.ERROR and "PermissionError" in child.text
 
 
+@pytest.mark.parametrize("kind", Isolation, ids=str)
+def test_what_an_interpreter_has_imported_is_no_programs_memory(kind):
+    kept = "import time; kept = b'x' * (12 * 2**20); time.sleep(0.2); print('kept')"
+
+    async def one(box: Toolbox, _: PythonTool) -> ToolResult:
+        return await box.call(program(kept))
+
+    assert using(one, isolation=kind, preload=["numpy"], memory_mb=24).text == "kept"
+
+
 def test_preloaded_modules_are_there():
     async def one(box: Toolbox, _: PythonTool) -> ToolResult:
         return await box.call(

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import subprocess
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import pytest
 from aiohttp import web
+from pydantic import ValidationError
 
 from marsrl_verl.tools.base import ToolCall, ToolOutcome, ToolResult, ToolUnavailableError
+from marsrl_verl.tools.python import remote
 from marsrl_verl.tools.python.config import PythonConfig
 from marsrl_verl.tools.python.tool import PythonTool
 from marsrl_verl.tools.toolbox import Toolbox, read_all_secrets
@@ -109,12 +112,65 @@ def test_a_program_over_its_time_is_a_timeout():
     assert (result.text, result.outcome) == ("begun\n[the program was ended after 2 s]", ToolOutcome.TIMEOUT)
 
 
-def test_a_server_that_says_nothing_is_a_timeout():
-    async def silent(_: Any) -> Any:
-        await asyncio.sleep(5)
+async def in_pieces(*pieces: bytes) -> AsyncIterator[bytes]:
+    for one in pieces:
+        yield one
+        await asyncio.sleep(0.05)
 
-    result, _ = one_call("x", silent, timeout_s=0.1)
-    assert result.outcome is ToolOutcome.TIMEOUT and result.attempts == 1
+
+async def silent(_: Any) -> Any:
+    await asyncio.sleep(1.5)
+
+
+def test_an_answer_that_comes_in_pieces_is_one():
+    data = json.dumps(finished("a" * 3000 + "b" * 3000)).encode()
+    pieces = (b"", data[:10], data[10:4000], data[4000:])
+    slow = lambda _: web.Response(body=in_pieces(*pieces))  # noqa: E731
+    result, _ = one_call("x", slow)
+    assert (result.text, result.attempts) == ("a" * 3000 + "b" * 3000, 1)
+
+
+def test_an_answer_of_some_megabytes_is_read_and_a_longer_one_is_none(monkeypatch):
+    monkeypatch.setattr(remote, "_MOST_BYTES", 10 << 20)
+    long, longer = [lambda _, n=n: finished("a" * (n << 20)) for n in (9, 11)]
+    assert one_call("x", long)[0].text.startswith("aaa")
+    result, _ = one_call("x", longer, retries=0)
+    assert result.outcome is ToolOutcome.FAILED and "more than 10 MiB" in result.info["detail"]
+
+
+def test_what_a_program_printed_before_its_time_was_up_may_come_late():
+    async def late(_: Any) -> Any:
+        await asyncio.sleep(0.7)
+        return finished("begun", status="TimeLimitExceeded")
+
+    result, _ = one_call("x", late, timeout_s=0.1)
+    assert (result.text, result.outcome) == (
+        "begun\n[the program was ended after 0.1 s]",
+        ToolOutcome.TIMEOUT,
+    )
+
+
+def test_a_server_that_says_nothing_is_a_failure(monkeypatch):
+    monkeypatch.setattr(remote, "BESIDE_S", 0.1)
+    result, _ = one_call("x", silent, timeout_s=0.1, retries=0)
+    assert result.outcome is ToolOutcome.FAILED and result.text == "python failed and gave no result."
+    assert "gave no answer within 0.2 s" in result.info["detail"]
+
+
+def test_a_call_of_a_server_that_says_nothing_goes_to_the_next(monkeypatch):
+    monkeypatch.setattr(remote, "BESIDE_S", 0.2)
+
+    async def work(box: Toolbox, servers: list[Server]) -> Any:
+        servers[0].script = [silent]
+        calls = [ToolCall("python", {"code": f"print({number})"}, f"g#0/{number}") for number in range(2)]
+        results = await asyncio.gather(*map(box.call, calls))
+        return results, [[body["code"] for body in one.asked] for one in servers]
+
+    results, asked = using(work, servers=2, timeout_s=0.5)
+    assert [(one.text, one.outcome) for one in results] == [("0", ToolOutcome.OK), ("1", ToolOutcome.OK)]
+    assert [one.attempts for one in results] == [2, 1]
+    # Two calls at a time: the first one's repetition is not on the server that was silent.
+    assert asked == [["print(0)"], ["print(1)", "print(0)"]]
 
 
 @pytest.mark.parametrize(
@@ -160,6 +216,18 @@ def test_the_key_is_sent_and_never_shown(monkeypatch):
     assert "sk-secret" not in json.dumps(dict(result.info)) and "[api key]" in result.info["detail"]
 
 
+def test_the_key_may_lie_in_a_file_that_others_cannot_read(tmp_path):
+    kept = tmp_path / "key"
+    kept.write_text("sk-of-a-file\n")
+    kept.chmod(0o600)
+    _, server = one_call("print(1)", remote={"api_key_file": str(kept)})
+    assert set(server.keys) == {"Bearer sk-of-a-file"}
+    os.chmod(kept, 0o644)
+    config = PythonConfig(target="python", backend="remote", remote={"api_key_file": str(kept)})
+    with pytest.raises(ToolUnavailableError, match=r"remote\.api_key_file: every user of this machine can"):
+        read_all_secrets({"python": config})
+
+
 @pytest.mark.parametrize(("value", "told"), [(None, "is not set"), ("a b", "more than one word")])
 def test_a_key_that_is_none_is_told_without_it(monkeypatch, value, told):
     if value is None:
@@ -176,7 +244,6 @@ def test_a_key_that_is_none_is_told_without_it(monkeypatch, value, told):
     ("urls", "told"),
     [
         ([], "remote.urls names no server"),
-        (["host:8080"], "is no URL"),
         (["http://127.0.0.1:9"], "does not run a first program"),
     ],
 )
@@ -185,3 +252,12 @@ def test_a_server_that_is_not_there_stops_the_start(urls, told):
     made = PythonTool.from_settings("python", config, seed=1, secrets={})
     with pytest.raises(ToolUnavailableError, match=told):
         asyncio.run(made.start())
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [("host:8080", "Expected a URL with http"), ("http://me:secret@host:8080", "The URL holds a password")],
+)
+def test_what_is_no_url_of_a_server_is_refused(url, told):
+    with pytest.raises(ValidationError, match=told):
+        PythonConfig(target="python", backend="remote", remote={"urls": [url]})

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
 from marsrl_verl.settings.choices import Choice
 from marsrl_verl.settings.declaration import Needs, Settings, limits, only_with
 from marsrl_verl.tools.base import ToolConfig
+from marsrl_verl.tools.json_client import check_urls
 
 
 class Backend(Choice):
@@ -48,8 +49,16 @@ class RemoteConfig(Settings):
     api_key_env: str | None = None
     """Name of the environment variable that holds a key, which is sent as bearer token; null: none is sent.
     The process that starts the run needs it."""
+    api_key_file: str | None = None
+    """File with the key, in place of `api_key_env`."""
     compile_timeout_s: float = limits(10.0, gt=0.0, why="seconds")
     """What the server is told for the compilation, which Python has none of."""
+
+    @field_validator("urls")
+    @classmethod
+    def _urls(cls, value: list[str]) -> list[str]:
+        check_urls(value)
+        return value
 
 
 _LOCAL = Needs("backend", Backend.LOCAL)
@@ -61,7 +70,8 @@ class PythonConfig(ToolConfig):
     places: int = limits(8, ge=1, le=100, why="a hundred sandboxes at most")
     """Most programs at a time in each rollout worker; further ones wait."""
     timeout_s: float = limits(10.0, gt=0.0, le=3600.0, why="seconds, an hour at most")
-    """Most seconds of a program by the clock. A call ends within a second more."""
+    """Most seconds of a program by the clock. A call's attempt ends within a second more; on a server within
+    ten, in which it waits for a place there."""
     backend: Backend = Backend.LOCAL
     """`local`: sandboxes on the rollout worker's node. `remote`: a server with SandboxFusion's API."""
     isolation: Isolation | None = limits(None, needs=_LOCAL)

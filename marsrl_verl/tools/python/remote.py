@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-import os
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
-
-import aiohttp
 
 from marsrl_verl.core.sequence import Plain
+from marsrl_verl.settings.api_key import ApiKeyError, read_api_key
 from marsrl_verl.tools.base import ToolOutcome, ToolResult, ToolUnavailableError
+from marsrl_verl.tools.json_client import JsonClient, ServiceError
 from marsrl_verl.tools.python.config import PythonConfig
 
-_CONNECT_S = 10.0
+BESIDE_S = 10.0
+"""Most seconds of a request beside the program's: to connect, to wait for a place, to answer."""
 _START_S = 15.0
 _MOST_BYTES = 2**26
 """A longer answer is none."""
@@ -29,28 +27,24 @@ def read_remote_key(settings: PythonConfig) -> str | None:
     """The key of the server, where one is named.
 
     Raises:
-        ToolUnavailableError: the variable is not set, or holds no key.
+        ToolUnavailableError: there is none in that place, or no usable one.
     """
-    name = settings.remote.api_key_env
-    if name is None:
-        return None
-    key = os.environ.get(name, "").strip()
-    if not key:
-        raise ToolUnavailableError(f"remote.api_key_env: {name} is not set. export {name}=…")
-    if not (key.isascii() and key.isprintable()) or " " in key:
-        raise ToolUnavailableError(
-            f"remote.api_key_env: {name} is more than one word of printable characters"
-        )
-    return key
+    try:
+        return read_api_key(settings.remote)
+    except ApiKeyError as error:
+        raise ToolUnavailableError(f"remote.{error}") from error
 
 
 class RemoteRunner:
     """Sends each program to the next of the servers. In one event loop."""
 
     def __init__(self, settings: PythonConfig, key: str | None) -> None:
-        self._settings, self._key = settings, key
-        self._session: aiohttp.ClientSession | None = None
+        self._settings = settings
+        headers = {"Authorization": f"Bearer {key}"} if key else None
+        self._client = JsonClient(headers, key, most_bytes=_MOST_BYTES)
         self._numbers = itertools.count()
+        self._failed: dict[str, tuple[int, int]] = {}
+        """Of calls that will be repeated: the server that failed last, and how often one has."""
 
     async def start(self) -> None:
         """Ask every server to run a first program.
@@ -61,19 +55,9 @@ class RemoteRunner:
         urls = self._settings.remote.urls
         if not urls:
             raise ToolUnavailableError("remote.urls names no server. Set it to [http://host:8080].")
+        self._client.open()
         for url in urls:
-            parts = urlsplit(url)
-            if parts.scheme not in ("http", "https") or not parts.hostname:
-                raise ToolUnavailableError(f"remote.urls: {url!r} is no URL; write it as http://host:8080")
-        headers = {"Authorization": f"Bearer {self._key}"} if self._key else None
-        self._session = aiohttp.ClientSession(headers=headers)
-        for url in urls:
-            try:
-                result = await asyncio.wait_for(self._ask(url, "print(6 * 7)"), _START_S)
-            except asyncio.TimeoutError:
-                result = ToolResult(
-                    "", ToolOutcome.FAILED, info={"detail": f"no answer within {_START_S:g} s"}
-                )
+            result = await self._ask(url, "print(6 * 7)", _START_S)
             if result.outcome is not ToolOutcome.OK or result.text.strip() != "42":
                 await self.close()
                 found = result.info.get("detail") or result.text[:_NOTE]
@@ -83,19 +67,22 @@ class RemoteRunner:
                 )
 
     async def run(self, code: str, call_id: str) -> ToolResult:
-        """Run a program on the next server."""
+        """Run a program on the next server; one that is repeated, on the one after that which failed."""
         urls = self._settings.remote.urls
-        return await self._ask(urls[next(self._numbers) % len(urls)], code)
+        last, times = self._failed.pop(call_id, (None, 0))
+        at = (next(self._numbers) if last is None else last + 1) % len(urls)
+        result = await self._ask(urls[at], code, self._settings.timeout_s + BESIDE_S)
+        if result.outcome is ToolOutcome.FAILED and times < self._settings.retries:
+            self._failed[call_id] = (at, times + 1)
+        return result
 
     async def close(self) -> None:
         """Close all connections."""
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        await self._client.close()
 
-    async def _ask(self, base: str, code: str) -> ToolResult:
-        if self._session is None:
-            raise RuntimeError("the remote back end was not started")
+    async def _ask(self, base: str, code: str, limit_s: float) -> ToolResult:
+        """What a server makes of a program. Its time limit is the server's to keep: one that says nothing in
+        time has failed, whatever the program."""
         url, settings = f"{base.rstrip('/')}/run_code", self._settings
         body = {
             "code": code,
@@ -104,34 +91,24 @@ class RemoteRunner:
             "compile_timeout": settings.remote.compile_timeout_s,
             "memory_limit_MB": settings.memory_mb,
         }
-        limit = aiohttp.ClientTimeout(total=settings.timeout_s + 0.4, sock_connect=_CONNECT_S)
         try:
-            async with self._session.post(
-                url, json=body, timeout=limit, proxy=_proxy_for(url), allow_redirects=False
-            ) as response:
-                if response.status != 200:
-                    note = (await response.content.read(_NOTE)).decode(errors="replace")
-                    return self._failed(f"{url} answered HTTP {response.status}: {note}")
-                data = await response.content.read(_MOST_BYTES)
-                if not response.content.at_eof():
-                    return self._failed(f"{url} answered more than {_MOST_BYTES} bytes")
-                return self._read(url, _json(data))
+            answer = await asyncio.wait_for(self._client.ask("POST", url, body=body), limit_s)
         except asyncio.TimeoutError:
-            note = f"[the program was ended after {settings.timeout_s:g} s]"
-            return ToolResult(note, ToolOutcome.TIMEOUT, info={"ended": "timeout"})
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            return self._failed(f"{url}: {type(error).__name__}: {error}")
+            return self._no_run(f"{url} gave no answer within {limit_s:g} s")
+        except ServiceError as error:
+            return self._no_run(str(error))
+        return self._read(url, answer)
 
     def _read(self, url: str, answer: Any) -> ToolResult:
         """The result in an answer of the server."""
         run = answer.get("run_result") if isinstance(answer, Mapping) else None
         if not isinstance(run, Mapping):
             said = answer.get("message") if isinstance(answer, Mapping) else answer
-            return self._failed(f"{url} answered no run: {str(said)[:_NOTE]}")
+            return self._no_run(f"{url} answered no run: {str(said)[:_NOTE]}")
         status, code = run.get("status"), run.get("return_code")
         parts = [run.get("stdout") or "", run.get("stderr") or ""]
         if not all(isinstance(one, str) for one in parts):
-            return self._failed(f"{url} answered something else than text")
+            return self._no_run(f"{url} answered something else than text")
         text = "".join(parts).rstrip("\n")
         seconds = run.get("execution_time")
         info: dict[str, Plain] = {"ended": str(status)[:_NOTE]}
@@ -141,22 +118,10 @@ class RemoteRunner:
             note = f"[the program was ended after {self._settings.timeout_s:g} s]"
             return ToolResult(f"{text}\n{note}".lstrip(), ToolOutcome.TIMEOUT, info=info)
         if status != _FINISHED or not isinstance(code, int):
-            return self._failed(f"{url} could not run it: {status}: {text[:_NOTE]}")
+            return self._no_run(f"{url} could not run it: {status}: {text[:_NOTE]}")
         info["exit_code"] = code
         return ToolResult(text, ToolOutcome.ERROR if code else ToolOutcome.OK, info=info)
 
-    def _failed(self, detail: str) -> ToolResult:
-        shown = detail.replace(self._key, "[api key]") if self._key else detail
-        return ToolResult("python failed and gave no result.", ToolOutcome.FAILED, info={"detail": shown})
-
-
-def _json(data: bytes) -> Any:
-    import json
-
-    return json.loads(data)
-
-
-def _proxy_for(url: str) -> str | None:
-    """The proxy that the environment names for a URL."""
-    parts = urlsplit(url)
-    return None if proxy_bypass(parts.hostname or "") else getproxies().get(parts.scheme)
+    def _no_run(self, detail: str) -> ToolResult:
+        info: dict[str, Plain] = {"detail": self._client.note(detail)}
+        return ToolResult("python failed and gave no result.", ToolOutcome.FAILED, info=info)

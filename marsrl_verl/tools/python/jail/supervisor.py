@@ -35,8 +35,8 @@ from .rules import COMMAND, MIB, NAMESPACES, Rules, Site, content, receive, send
 _SPACES = CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS
 _TICK_S = 0.05
 """How often the memory of a sandbox is looked at."""
-_LONGEST_END_S = 0.5
-"""For the processes of a sandbox to be gone before the answer is sent."""
+_LONGEST_END_S = 0.2
+"""For the processes of a sandbox to be gone before the answer is sent: less than the client's `GRACE_S`."""
 
 
 class Supervisor:
@@ -50,6 +50,9 @@ class Supervisor:
     def __init__(self, place: socket.socket, rules: Rules, site: Site, slot: int) -> None:
         self._place, self._rules, self._site, self._slot = place, rules, site, slot
         self._keeper = 0
+        """The process with which the sandbox ends: a fork of the supervisor, or the command."""
+        self._interpreter = 0
+        """The one of which the program is a fork."""
         self._nothing = os.open("/dev/null", os.O_RDONLY | os.O_CLOEXEC)
         self._total, self._head, self._tail = 0, bytearray(), bytearray()
 
@@ -77,6 +80,7 @@ class Supervisor:
             self._end()
             send(self._place, {"failed": self._drained(output) or "the sandbox ended as it began"})
             return False
+        self._interpreter = self._parent_of_the_program()
         send(self._place, {"ready": True})
         request = receive(self._place)
         if request is None:
@@ -214,8 +218,9 @@ class Supervisor:
         return {"head": head.decode(errors="replace"), "tail": tail.decode(errors="replace")}
 
     def _memory(self) -> float:
-        """MiB that the program's processes hold beside what they share with the server."""
-        shared = self._held(self._keeper)
+        """MiB that the program's processes hold beside what they share with the interpreter, which is among
+        them where a command has started it."""
+        shared = self._held(self._interpreter)
         return sum(max(0, self._held(pid) - shared) for pid in self._processes()) / 1024
 
     def _processes(self) -> list[int]:
@@ -223,14 +228,24 @@ class Supervisor:
         found: list[int] = []
         waiting = [self._keeper]
         while waiting and len(found) < 4096:
-            pid = waiting.pop()
-            try:
-                below = content(self._site.proc, f"{pid}/task/{pid}/children").split()
-            except OSError:
-                continue  # it has ended
-            found += map(int, below)
-            waiting += map(int, below)
+            below = self._children(waiting.pop())
+            found += below
+            waiting += below
         return found
+
+    def _parent_of_the_program(self) -> int:
+        """The keeper itself, or the interpreter that a command has started below processes of its own. The
+        program is there and waits, so that it is the last one."""
+        parent, last = self._keeper, self._keeper
+        while below := self._children(last):
+            parent, last = last, below[-1]
+        return parent
+
+    def _children(self, pid: int) -> list[int]:
+        try:
+            return [int(one) for one in content(self._site.proc, f"{pid}/task/{pid}/children").split()]
+        except OSError:
+            return []  # it has ended
 
     def _held(self, pid: int) -> int:
         """KiB of memory of a process that lie in no file."""
