@@ -441,8 +441,8 @@ class Conversation:
 
     def fork(self, k: int, at: int | None = None) -> Conversation:
         """Another conversation for trajectory `k`, with the first `at` response tokens (all). What the round
-        has sampled of them counts for it too. A failure after them is not its own, nor is a request that failed
-        there: it asks for itself, so that what it is does not depend on when it began."""
+        has sampled of them counts for it too. A failure after them is not its own, nor is a request that
+        failed there: it asks for itself, so that what it is does not depend on when it began."""
         at = len(self) if at is None else at
         begun = self.sequence().truncate(at)
         later, end = 0, len(self)

@@ -217,7 +217,8 @@ def test_a_cut_result_is_as_inert_and_fits(text, limit):
     "tag",
     [
         "<function=python>", "</function>", "<parameter=code>", '<parameter name="code">',
-        '<invoke name="x">', "<seed:tool_call>", "</minimax:tool_call>", "<arg_key>", "<arg_value>", "<tool_call/>", "<think >",
+        '<invoke name="x">', "<seed:tool_call>", "</minimax:tool_call>", "<arg_key>", "<arg_value>",
+        "<tool_call/>", "<think >",
         '<｜DSML｜invoke name="x">', "</｜DSML｜tool_calls>", "<tools\n>",
     ],
 )  # fmt: skip
