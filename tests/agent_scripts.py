@@ -113,6 +113,7 @@ class BraceParser:
     """Implements `TurnParser` for `{name: {"argument": …}}`."""
 
     stop: tuple[str, ...] = ()
+    opening: tuple[str, ...] = ("{python:", "{nothing:")
 
     def __init__(self, tokenizer: CharacterTokenizer) -> None:
         self.tokenizer = tokenizer

@@ -32,9 +32,10 @@ class AtLimit(Choice):
     """What becomes of a call after the last one that is allowed."""
 
     END = "end"
-    """The trajectory ends (finish reason `limit`)."""
+    """The trajectory ends (finish reason `limit`); of a turn with a call too many none is done."""
     TELL = "tell"
-    """The model reads that no call is left, once, and writes on; a further call ends the trajectory."""
+    """The calls that are left are done; of the others the first one is told, once, that no call is left, and
+    the model writes on. A further call ends the trajectory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +130,13 @@ class Agent:
         """
         requested, self._requested = self._requested, []
         left = self.limits.calls - self.calls
-        if left < 1 and (self.told or self.limits.at_limit is AtLimit.END):
-            self._end(FinishReason.LIMIT, CALL_LIMIT)
-            return False
+        if over := len(requested) > left:
+            if self.told or self.limits.at_limit is AtLimit.END:
+                self._end(FinishReason.LIMIT, CALL_LIMIT)
+                return False
+            requested = requested[: left + 1]
         done = await asyncio.gather(*[self._done(number, one) for number, one in enumerate(requested)])
-        self.told = self.told or left < 1
+        self.told = self.told or over
         self.calls = min(self.calls + len(requested), self.limits.calls)
         # Half of what is left at most, so that the model can write on.
         limit = min(self.limits.result_tokens, self.chat.tokens_left // 2 // len(requested))

@@ -36,6 +36,11 @@ class Failure(NamedTuple):
     failed_by: str | None = None
     """See `Trajectory.failed_by`."""
 
+    @property
+    def of_request(self) -> bool:
+        """Whether a request failed, and not what it would have been made with."""
+        return self.failed_by is None and self.finish is not FinishReason.PROMPT_TOO_LONG
+
     @classmethod
     def of_template(cls, error: Exception) -> Failure:
         """The chat template refuses the messages."""
@@ -436,7 +441,8 @@ class Conversation:
 
     def fork(self, k: int, at: int | None = None) -> Conversation:
         """Another conversation for trajectory `k`, with the first `at` response tokens (all). What the round
-        has sampled of them counts for it too. A failure after them is not its own."""
+        has sampled of them counts for it too. A failure after them is not its own, nor is a request that
+        failed there: it asks for itself, so that what it is does not depend on when it began."""
         at = len(self) if at is None else at
         begun = self.sequence().truncate(at)
         later, end = 0, len(self)
@@ -447,7 +453,9 @@ class Conversation:
         self._sampler.tokens(k).sampled = self._sampler.tokens(self.k).sampled - later
         marks = [mark for mark in self._marks if mark[0] <= at]
         messages = self._messages[: marks[-1][1]]
-        failure = self._failure if at == len(self) else None
+        failure = self._failure
+        if failure is not None and (at < len(self) or failure.of_request):
+            failure = None
         return Conversation(self._sampler, k, begun, messages, self._tools, marks=marks, failure=failure)
 
     def _twin(self, k: int) -> Conversation:

@@ -131,6 +131,11 @@ REFUSED = {
         "marsrl.algo.attribution",
         "group",
     ),
+    "attribution without forks": (
+        ("marsrl.algo.branching.law=off", "marsrl.algo.attribution=sibling"),
+        "marsrl.algo.attribution",
+        "no tokens are shared",
+    ),
     "a system message without a tool": (
         (),
         "marsrl.prompts.kwargs.tools",

@@ -7,6 +7,8 @@ from dataclasses import replace
 
 import pytest
 from agent_scripts import LIMITS, AgentClient, BraceParser, ChatClient, FakeTools, Tokenizer, call
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from scripted_client import request, runner
 
 from marsrl_verl.core.sequence import TURN
@@ -136,8 +138,37 @@ def test_several_calls_of_a_chats_turn():
     one = followed(says, chat=True)
     assert [event["outcome"] for event in one.events] == ["ok", "refused"]
     assert (one.turn, one.calls, one.finish) == (1, 2, FinishReason.STOP)
-    one = followed(lambda turn: '{python: {"code": "ab"}}' * 3 + "</s>", chat=True, calls=2)
-    assert [event["over_limit"] for event in one.events] == [False, False, True]
+
+
+def test_a_turn_with_a_call_too_many_ends_it():
+    tools = FakeTools()
+    one = followed(lambda turn: '{python: {"code": "ab"}}' * 3 + "</s>", tools, chat=True, calls=2)
+    assert (one.finish, one.detail, one.calls) == (FinishReason.LIMIT, "call_limit", 0)
+    assert not one.events and not tools.called
+
+
+def test_or_one_of_those_over_the_limit_is_told():
+    def says(turn: int) -> str:
+        return '{python: {"code": "ab"}}' * (1, 500)[turn] + "</s>" if turn < 2 else "So.</s>"
+
+    tools, many = FakeTools(), replace(LIMITS, max_new_tokens=20_000)
+    one = followed(says, tools, chat=True, calls=3, at_limit=AtLimit.TELL, sampling=many)
+    assert one.finish is FinishReason.STOP and (one.calls, one.told, len(tools.called)) == (3, True, 3)
+    assert [event["over_limit"] for event in one.events] == [False, False, False, True]
+    assert [event["tokens"] for event in one.events[1:3]] == [1, 1], "room that dropped calls do not take"
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=5), st.integers(1, 6))
+@settings(max_examples=30, deadline=None)
+def test_no_two_calls_have_one_id(turns, calls):
+    def says(turn: int) -> str:
+        return '{python: {"code": "ab"}}' * turns[turn] + "</s>" if turn < len(turns) else "So.</s>"
+
+    many = replace(LIMITS, max_new_tokens=5_000)
+    one = followed(says, chat=True, calls=calls, at_limit=AtLimit.TELL, sampling=many)
+    ids = [event["call_id"] for event in one.events]
+    assert len(set(ids)) == len(ids)
+    assert sum(not event["over_limit"] for event in one.events) <= calls
 
 
 def test_calls_of_a_turn_run_together():

@@ -396,6 +396,31 @@ def test_what_a_fork_begins_with_counts_in_its_round():
     assert [some.finish for some in (early, late, one)] == [FinishReason.PAUSED] * 3
 
 
+@pytest.mark.parametrize("raises", [True, False])
+def test_a_fork_is_the_same_before_and_after_a_request_failed_there(raises):
+    class Fails(ScriptedClient):
+        async def generate(self, policy, prompt_ids, decoding, *, name, **more):
+            if name.endswith("#0") and self.asked:
+                if raises:
+                    raise ValueError("no")
+                return []
+            return await super().generate(policy, prompt_ids, decoding, name=name, **more)
+
+    one = conversation_with(Fails(writes("abcd</s>")))
+    sample(one, max_tokens=2)
+    before = one.fork(1, at=2)
+    assert sample(one).finish in (FinishReason.ERROR, FinishReason.ABORTED)
+    after = one.fork(2, at=2)
+    for fork in (before, after):
+        assert (fork.finish, fork.detail) == (None, None)
+        assert sample(fork).finish is FinishReason.STOP and fork.turn_text() == "abcd"
+
+
+def test_a_fork_of_what_can_not_be_asked_can_not_be_asked():
+    one = conversation_with(ScriptedClient(writes("ab</s>")), replace(LIMITS, max_prompt_tokens=1))
+    assert sample(one.fork(1, at=0)).finish is FinishReason.PROMPT_TOO_LONG
+
+
 def test_a_sequence_has_a_part_for_each_round():
     client = ScriptedClient(writes("x" * 50))
     one = conversation_with(client, replace(LIMITS, segment_tokens=4))

@@ -93,6 +93,7 @@ def test_names_that_are_no_tags(name):
 
 class Parser:
     stop = ("<|observation|>",)
+    opening = ("<tool_call>", "<function=")
 
     def __init__(self, *found: ParsedCall) -> None:
         self.found, self.schemas = list(found), None
@@ -123,6 +124,26 @@ def test_a_parsers_calls():
 def test_arguments_that_are_none(arguments, says):
     (one,) = calls("any", None, ChatProtocol(Parser(ParsedCall("python", arguments)), [PYTHON]))
     assert says in one.problem
+
+
+@pytest.mark.parametrize(
+    ("text", "found", "unreadable"),
+    [
+        ("<tool_call>{</tool_call>", (), 1),
+        ("<tool_call>", (), 1),
+        ("<function=x></function>", (), 1),
+        ("<tool_call>a</tool_call><tool_call>{</tool_call>", (ParsedCall("search", "{}"),), 1),
+        ("<tool_call><function=search></function></tool_call>", (ParsedCall("search", "{}"),), 0),
+        ("<tool_call>a</tool_call>", (ParsedCall("search", '{"query": "<tool_call>"}'),), 0),
+        ("<think>not <tool_call> now</think>\\boxed{2}", (), 0),
+        ("So.", (), 0),
+    ],
+)
+def test_a_call_that_can_not_be_read_is_told(text, found, unreadable):
+    asked = calls(text, None, ChatProtocol(Parser(*found), [PYTHON, SEARCH]))
+    told = [one for one in asked if one.problem is not None]
+    assert len(told) == unreadable and len(asked) == len(found) + unreadable
+    assert all("could not be read" in one.problem for one in told)
 
 
 # --- results --------------------------------------------------------------------------------------
@@ -190,6 +211,19 @@ def test_a_cut_result_is_as_inert_and_fits(text, limit):
     assert inert_result(found, TAGS.tags, QWEN) == found
     wrap = wrapped(found)
     assert wrap.count("<result>") == wrap.count("</result>") == 1
+
+
+@pytest.mark.parametrize(
+    "tag",
+    [
+        "<function=python>", "</function>", "<parameter=code>", '<parameter name="code">',
+        '<invoke name="x">', "<seed:tool_call>", "</minimax:tool_call>", "<arg_key>", "<arg_value>",
+        "<tool_call/>", "<think >",
+        '<｜DSML｜invoke name="x">', "</｜DSML｜tool_calls>", "<tools\n>",
+    ],
+)  # fmt: skip
+def test_tags_of_all_formats_are_text(tag):
+    assert inert_result(f"a {tag} b", ChatProtocol.tags, QWEN) == f"a [{tag[1:-1]}] b"
 
 
 def test_ordinary_markup_stays():

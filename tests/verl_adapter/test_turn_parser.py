@@ -16,7 +16,7 @@ from verl.experimental.agent_loop.tool_parser import ToolParser
 
 from marsrl_verl.core.sequence import token_ids
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
-from marsrl_verl.rollout.tool_protocol.chat import CallParser, ParsedCall
+from marsrl_verl.rollout.tool_protocol.chat import CallParser, ChatProtocol, ParsedCall
 from marsrl_verl.tools.base import function_schema
 from marsrl_verl.verl_adapter.rollout_server.template_builder import ChatTemplateBuilder
 from marsrl_verl.verl_adapter.rollout_server.turn_parser import VerlTurnParser
@@ -79,6 +79,22 @@ def test_several_calls_in_their_order():
 )
 def test_what_can_not_be_read_is_no_call(text):
     assert calls("hermes", text + END) == []
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_a_call_that_is_cut_is_told(name):
+    protocol = ChatProtocol(VerlTurnParser.of(name, TOKENIZER), SCHEMAS)
+
+    def asked(text):
+        ids = token_ids(TOKENIZER.encode(text + END, add_special_tokens=False))
+        return asyncio.run(protocol.calls(ids, None, ChatTokenizer(TOKENIZER)))
+
+    whole = WRITTEN[name]
+    assert [one.problem for one in asked(whole)] == [None]
+    (one,) = asked(whole[: whole.index("search")])
+    # One parser reads what is left as the call of a tool that there is not; that is told, too.
+    assert "could not be read" in (one.problem or "") or (name, one.name) == ("qwen3_coder", "<|im_end|")
+    assert asked("So.") == []
 
 
 @given(st.text(max_size=30), st.sampled_from(sorted(WRITTEN)))

@@ -36,6 +36,10 @@ class Counter(BaseTool):
             raise ValueError("no such word")
         if parameters["word"] == "gone":
             raise ConnectionError("back end gone")
+        if parameters["word"] == "file":
+            open("/no such folder/file")
+        if parameters["word"] == "locked":
+            raise PermissionError("locked")
         if parameters["word"] == "image":
             return ToolResponse(image=[1]), 0.0, {}
         count = parameters["word"].count(self.config["letter"])
@@ -127,9 +131,12 @@ def test_a_back_end_that_is_gone_is_asked_again(files):
     assert (result.outcome, result.attempts) == (ToolOutcome.FAILED, 3)
 
 
-def test_images_are_a_failure(files):
-    result, _ = call("count_a", {"word": "image"}, verl_config_path=str(files / "tools.yaml"), retries=0)
-    assert result.outcome is ToolOutcome.FAILED and "text" in result.info["detail"]
+@pytest.mark.parametrize(
+    ("word", "says"), [("image", "images"), ("file", "No such file"), ("locked", "locked")]
+)
+def test_what_would_happen_again_is_not_repeated(files, word, says):
+    result, _ = call("count_a", {"word": word}, verl_config_path=str(files / "tools.yaml"), retries=2)
+    assert (result.outcome, result.attempts) == (ToolOutcome.ERROR, 1) and says in result.text
 
 
 def test_functions_are_tools(files):

@@ -54,7 +54,7 @@ def _inert(config: Config) -> list[ConfigIssue]:
         "entropy_tokens": (blind, looks),
         "top_log_probs": (blind, looks),
     }
-    return [
+    issues = [
         ConfigIssue(
             f"{_BRANCHING}.{name}",
             f"It has no effect with law={branching.law}.",
@@ -64,6 +64,11 @@ def _inert(config: Config) -> list[ConfigIssue]:
         for name in branching.changed(*cases)
         if cases[name][0]
     ]
+    if off and config.changed("attribution"):
+        what = f"Without forks no tokens are shared ({_BRANCHING}.law=off): it has no effect."
+        fix = f"Leave it out, or set {_BRANCHING}.law to {forks}."
+        issues.append(ConfigIssue(f"{_ALGO}.attribution", what, fix, config.attribution))
+    return issues
 
 
 def _roots(config: Config) -> list[ConfigIssue]:

@@ -6,6 +6,7 @@ import math
 
 from marsrl_verl.algos.arpo.figures import executed
 from marsrl_verl.core.prompts import Prompts
+from marsrl_verl.core.trajectory import Trajectory
 from marsrl_verl.evaluation.estimators import Estimate, mean_estimate
 from marsrl_verl.evaluation.runs import Program, Run, Runs, answer_reward, is_usable
 from marsrl_verl.evaluation.single_role import SingleRole
@@ -27,7 +28,7 @@ class AgentEvaluation(SingleRole):
         """A single request."""
         messages, inputs = self.prompts.problem(run.problem), {"protocol": self.protocol}
         trajectory = yield run.request(self.role, self.role, messages, rollout=self.rollout, inputs=inputs)
-        run.final_reward = answer_reward(trajectory)
+        run.final_reward = answer_reward(trajectory) - _bonus(trajectory)
         run.answer = trajectory if is_usable(trajectory) else None
         run.end = trajectory.finish.value
 
@@ -42,6 +43,12 @@ class AgentEvaluation(SingleRole):
     def description(self) -> str:
         """What is asked."""
         return f"The {self.role.capitalize()} with its tools: its final answer is graded."
+
+
+def _bonus(one: Trajectory) -> float:
+    """What the reward adds for the use of tools: it makes no answer right."""
+    found = one.scored.info.get("bonus")
+    return found if is_usable(one) and isinstance(found, float) else 0.0
 
 
 def _executed(run: Run) -> int:

@@ -4,8 +4,9 @@ r"""Rewards of agents with tools.
     well-formed, not right:  0
     otherwise:               -1
 
-(Tool-Star, arXiv 2505.16410; ARPO, arXiv 2507.19849, eq. 8). `HierarchicalReward` looks at what the policy
-wrote itself and at the calls that ran; `ReleasedReward` at the whole text, as the released code does.
+After Tool-Star (arXiv 2505.16410) and ARPO (arXiv 2507.19849, eq. 8), which pays the bonus to any grade
+above 0; here from `right` on. `HierarchicalReward` looks at the policy's own words and the calls that ran,
+`ReleasedReward` at the whole text, as the released code does.
 """
 
 from __future__ import annotations

@@ -296,6 +296,9 @@ class _Round:
             ends: dict[str, Any] = {"finish": FinishReason.PAUSED, "state": path.state(), "detail": None}
         else:
             ends = {"finish": finish, "detail": agent.detail, "failed_by": agent.failed_by}
+            if self.config.protocol is ToolFormat.CHAT:
+                # Results are turns of others in the response: what counts is the answer to them.
+                ends["final_text"] = agent.chat.turn_final_text()
         found = agent.chat.trajectory(events=agent.events, fork=path.fork, **ends)
         (sequence,) = found.sequences
         last = (len(sequence), self._node(path, agent.turn))

@@ -75,6 +75,7 @@ class HermesCalls:
     with an engine read them by verl's parser."""
 
     stop: tuple[str, ...] = ()
+    opening: tuple[str, ...] = ("<tool_call>",)
 
     def __init__(self, chat: ChatTokenizer) -> None:
         self._chat = chat

@@ -14,6 +14,8 @@ from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.rollout.conversation import Conversation
 from marsrl_verl.settings.choices import Choice
 
+_LEFT_OUT = r"\n\[… \d+ tokens left out …\]\n"
+"""What `fitted` puts in place of the middle."""
 _DEEPEST = 20
 """How deep arguments may be nested: logs and checkpoints go through them recursively."""
 
@@ -86,13 +88,15 @@ class ToolProtocol(Protocol):
 
 
 def inert_result(text: str, tags: Iterable[str], tokenizer: ChatTokenizer) -> str:
-    """A tool's text without control tokens, and with `[tag]` in place of each `<tag>` of the protocol: it can
-    neither end the turn it is put into, nor pass for the model's own words."""
+    """A tool's text without control tokens, and with `[tag]` in place of each `<tag>` of the protocol, also
+    of `<tag=value>` and `<tag name="value">`: it can neither end the turn it is put into, nor pass for the
+    model's own words."""
     names = "|".join(sorted(map(re.escape, tags), key=lambda one: (-len(one), one)))
     plain = tokenizer.without_control_tokens(text)
     if not names:
         return plain
-    return re.sub(rf"<(\s{{0,8}}/?\s{{0,8}}(?:{names})\s{{0,8}}/?\s{{0,8}})>", r"[\1]", plain, flags=re.I)
+    rest = rf"(?:(?=[\s/=])(?:(?!{_LEFT_OUT})[^<>])*)?"
+    return re.sub(rf"<(\s{{0,8}}/?\s{{0,8}}(?:{names}){rest})>", r"[\1]", plain, flags=re.I)
 
 
 def fitted(text: str, limit: int, tokenizer: ChatTokenizer) -> tuple[str, int, bool]:

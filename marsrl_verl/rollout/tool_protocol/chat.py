@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from marsrl_verl.core.sequence import TokenIds
+from marsrl_verl.core.thinking import CLOSE
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.rollout.conversation import Conversation
 from marsrl_verl.rollout.tool_protocol.base import RequestedCall, read_arguments
@@ -27,6 +28,16 @@ class CallParser(Choice):
     GEMMA4 = "gemma4"
 
 
+_TAGS_OF_FORMATS = {
+    "": ("function", "parameter", "invoke", "arg_key", "arg_value"),
+    "seed:": ("tool_call", "think"),
+    "minimax:": ("tool_call",),
+    "｜DSML｜": ("tool_calls", "invoke", "parameter"),
+}
+"""By what stands before their names: the tags of the formats that are written with tags. Templates of one
+format may show another's, so all are taken."""
+
+
 @dataclass(frozen=True, slots=True)
 class ParsedCall:
     """A call as a parser reads it."""
@@ -45,6 +56,11 @@ class TurnParser(Protocol):
         """Tokens after which a model that writes a call does not end its turn itself."""
         ...
 
+    @property
+    def opening(self) -> tuple[str, ...]:
+        """What each call begins with, spelt in one of several ways or in all of them."""
+        ...
+
     async def calls(self, turn: TokenIds, schemas: Sequence[Mapping[str, Any]]) -> list[ParsedCall]:
         """The calls in what a model has sampled, in their order; none where it made none that can be read."""
         ...
@@ -58,7 +74,9 @@ class ChatProtocol:
         schemas: of the tools.
     """
 
-    tags = frozenset({"think", "tool_call", "tool_response", "tools", "answer", "result"})
+    tags = frozenset({"think", "answer", "result", "tools", "tool_call", "tool_calls", "tool_response"}) | {
+        f"{space}{name}" for space, names in _TAGS_OF_FORMATS.items() for name in names
+    }
 
     def __init__(self, parser: TurnParser, schemas: Sequence[Mapping[str, Any]]) -> None:
         self._parser = parser
@@ -66,8 +84,20 @@ class ChatProtocol:
         self.stop = parser.stop
 
     async def calls(self, turn: TokenIds, stop: str | None, tokenizer: ChatTokenizer) -> list[RequestedCall]:
-        """What the parser reads; arguments that are no JSON object are told."""
-        return [_requested(one) for one in await self._parser.calls(turn, self.template_tools)]
+        """What the parser reads; arguments that are no JSON object are told, and so are calls that begin
+        and that it does not read."""
+        found = await self._parser.calls(turn, self.template_tools)
+        missing = self._begun(tokenizer.decode(turn), found) - len(found)
+        return [*map(_requested, found), *[_UNREADABLE] * missing]
+
+    def _begun(self, text: str, found: Sequence[ParsedCall]) -> int:
+        """How many calls begin after the reasoning, those that arguments quote left out."""
+        said = text.rpartition(CLOSE)[2]
+        counts = [
+            said.count(mark) - sum(one.arguments.count(mark) for one in found)
+            for mark in self._parser.opening
+        ]
+        return max(counts, default=0)
 
     def append(self, chat: Conversation, results: Sequence[tuple[RequestedCall, str]]) -> None:
         """A message of the tool's for each call."""
@@ -76,6 +106,11 @@ class ChatProtocol:
             message = {"role": "tool", "name": call.name, "content": text}
             messages.append(message if call.call_id is None else {**message, "tool_call_id": call.call_id})
         chat.append(messages)
+
+
+_UNREADABLE = RequestedCall(
+    "unreadable", problem="A call could not be read: it is not written as the tools' instructions say."
+)
 
 
 def _requested(one: ParsedCall) -> RequestedCall:

@@ -12,7 +12,20 @@ from verl.experimental.agent_loop.tool_parser import ToolParser
 from verl.tools.schemas import OpenAIFunctionToolSchema
 
 from marsrl_verl.core.sequence import TokenIds
-from marsrl_verl.rollout.tool_protocol.chat import ParsedCall
+from marsrl_verl.rollout.tool_protocol.chat import CallParser, ParsedCall
+
+_OPENING = {
+    CallParser.HERMES: ("<tool_call>",),
+    CallParser.QWEN3_CODER: ("<tool_call>", "<function="),
+    CallParser.GPT_OSS: (" to=functions.",),
+    CallParser.GLM: ("<tool_call>",),
+    CallParser.SEED: ("<seed:tool_call>", "<function="),
+    CallParser.MINIMAX: ("<minimax:tool_call>", "<invoke "),
+    CallParser.KIMI: ("<|tool_call_begin|>",),
+    CallParser.DEEPSEEK_V4: ("<｜DSML｜invoke ",),
+    CallParser.GEMMA4: ("<|tool_call>",),
+}
+"""What a call begins with in each format; where blocks hold several calls, both."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +40,7 @@ class VerlTurnParser:
     parser: Any
     """verl's `ToolParser`."""
     stop: tuple[str, ...]
+    opening: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, name: str, tokenizer: Any) -> VerlTurnParser:
@@ -40,13 +54,13 @@ class VerlTurnParser:
             str(tokenizer.convert_ids_to_tokens(one)) for one in parser.stop_token_ids if one is not None
         )
         ends = {tokenizer.eos_token, None, ""}
-        return cls(parser, tuple(one for one in stop if one not in ends))
+        return cls(parser, tuple(one for one in stop if one not in ends), _OPENING[CallParser(name)])
 
     async def calls(self, turn: TokenIds, schemas: Sequence[Mapping[str, Any]]) -> list[ParsedCall]:
         """See `TurnParser`."""
         try:
             _, calls = await self.parser.extract_tool_calls(turn.tolist(), _known(schemas))
-        except Exception:  # what a model writes is data: what can't be read is no call
+        except Exception:  # what a model writes is data: `ChatProtocol` tells it of what can't be read
             return []
         return [ParsedCall(str(one.name), str(one.arguments), one.tool_call_id) for one in calls]
 

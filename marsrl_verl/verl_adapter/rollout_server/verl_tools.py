@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -10,6 +11,11 @@ from typing import Any
 
 from marsrl_verl.core.sequence import Plain
 from marsrl_verl.tools.base import Tool, ToolCall, ToolConfig, ToolOutcome, ToolResult, ToolUnavailableError
+
+_BACK_END = (OSError, TimeoutError, asyncio.TimeoutError)
+"""What tools raise where a connection fails: clients of HTTP have errors of their own below `OSError`."""
+_FILES = (FileExistsError, FileNotFoundError, IsADirectoryError, NotADirectoryError, PermissionError)
+"""Of these the errors of a tool's own files, which a repeated call would meet again."""
 
 
 class VerlToolConfig(ToolConfig):
@@ -94,14 +100,15 @@ class VerlTool(Tool):
                 response, reward, metrics = normalize_function_tool_return(await self._tool.call(arguments))
             else:
                 response, reward, metrics = await self._executed(call, arguments)
-        except (OSError, TimeoutError):  # a back end that is gone may come back
-            raise
         except Exception as error:
+            if isinstance(error, _BACK_END) and not isinstance(error, _FILES):
+                raise  # a back end that is gone may come back
             text = f"Error executing tool {self.name!r}: {error}"
             detail = f"{type(error).__name__}: {error}"
             return ToolResult(text, ToolOutcome.ERROR, info={"detail": detail})
         if response.image or response.video:
-            raise ValueError("the tool answered with images or videos, and conversations here are text")
+            text = f"Error executing tool {self.name!r}: it answered with images or videos, not with text"
+            return ToolResult(text, ToolOutcome.ERROR)
         info = {"reward": float(reward or 0.0), "metrics": _plain(metrics or {})}
         return ToolResult(response.text or "", info=info)
 

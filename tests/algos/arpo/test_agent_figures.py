@@ -109,3 +109,22 @@ def test_an_evaluation_asks_for_one_trajectory():
     evaluation = AgentEvaluation("solver", ProblemPrompts(), PROGRAM, "tags")
     request = next(evaluation.program(Run(Problem("p", "?", "1"), 0, "eval")))
     assert (request.n, request.rollout, request.inputs) == (1, PROGRAM, {"protocol": "tags"})
+
+
+@pytest.mark.parametrize(
+    ("value", "bonus", "solved"), [(0.55, 0.1, False), (1.1, 0.1, True), (0.6, 0.0, True)]
+)
+def test_a_bonus_makes_no_answer_right(value, bonus, solved):
+    run = Run(Problem("p", "?", "1"), 0, "eval")
+    program = AgentEvaluation("solver", ProblemPrompts(), PROGRAM, "tags").program(run)
+    next(program)
+    (one,) = run_once(
+        AgentClient(says=lambda k, turn: "it is.</s>"),
+        agent_request(1),
+        {"solver": LIMITS},
+        **runner_settings(config(group_size=2, branching={"roots": 1}), FakeTools()),
+    ).trajectories
+    one.reward = RewardResult(value, {"bonus": bonus})
+    with pytest.raises(StopIteration):
+        program.send(one)
+    assert run.solved is solved

@@ -254,6 +254,24 @@ def test_a_failing_tool_is_read():
     assert set(ends(members).values()) == {FinishReason.STOP}
 
 
+def test_the_final_text_of_a_chat_is_the_models_last_turn():
+    """Neither a result nor the call that printed it is the answer."""
+
+    def chats(k: int, turn: int) -> str:
+        return '{python: {"code": "\\boxed[4]"}}</s>' if turn == 0 else "Done.</s>"
+
+    tokenizer = Tokenizer()
+    found = tree(
+        config(protocol="chat", branching={"roots": 3}),
+        ChatClient(tokenizer=tokenizer, says=chats),
+        FakeTools(answer=lambda call: ToolResult("\\boxed{4}")),
+        n=4,
+        turn_parser=lambda name: BraceParser(tokenizer),
+    )
+    for one in found.trajectories:
+        assert "\\boxed{4}" in one.text and one.final_text == "Done."
+
+
 def test_a_chat_with_tool_turns():
     """The chat template writes calls and results; a fork shares both."""
 
