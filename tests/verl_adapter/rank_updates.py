@@ -16,7 +16,7 @@ import pickle
 import socket
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -263,10 +263,13 @@ class Bench:
         self.gradients.append({name: whole(one.grad) for name, one in self.module.named_parameters()})
 
     def _cut(self, case: Case) -> None:
+        from marsrl_verl.algos.mastered_tokens import MasteredTokens
+
         self.trainer.settings.pipeline.updates_per_step = case.updates
         self.trainer.settings.training.share_prefixes = case.share
         self.module.config._attn_implementation = case.attention
-        self.trainer.method.mastered = replace(self.trainer.method.mastered, enabled=case.masked)
+        config = self.trainer.method.mastered.config.model_copy(update={"enabled": case.masked})
+        self.trainer.method.mastered = MasteredTokens(config)
         turns = case.mean in TURN_MEANS
         self.trainer.settings.training.loss_mean = case.mean if turns else None
         mode = "token-mean" if turns else case.mean
