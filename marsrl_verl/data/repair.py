@@ -1,8 +1,8 @@
 r"""LaTeX commands that were written through a string literal: `\boxed` has become a backspace and `oxed`.
 
 Published training files of agents have it in every system prompt. Only what is certain is repaired: a control
-character that no text has, directly before the rest of a command. A tab or a line feed before such a rest may be
-meant.
+character that no text has, directly before the rest of a command. A tab or a line feed before such a rest may
+be meant.
 """
 
 from __future__ import annotations
