@@ -75,8 +75,13 @@ def copy_without(method: str, root: Path) -> None:
     # Not the beginning of another word.
     named = re.compile(rf"({'|'.join(sorted(names))})(?![a-z])")
 
-    def left_out(_: str, entries: list[str]) -> set[str]:
-        return {one for one in entries if one == "__pycache__" or any(name in one for name in names)}
+    others = {path.name for path in (TREE / "configs/algo").glob("*.yaml") if path.stem not in names}
+
+    def left_out(folder: str, entries: list[str]) -> set[str]:
+        # Another method's preset may have its name in its own.
+        kept = others if Path(folder).name == "algo" else set()
+        gone = {one for one in entries if one == "__pycache__" or any(name in one for name in names)}
+        return gone - kept
 
     for part in PARTS:
         source = TREE / part
