@@ -72,7 +72,7 @@ def test_a_wrong_suite_is_refused_by_key(tmp_path, text, said):
 
 
 def test_an_unknown_suite_names_the_known_ones():
-    with pytest.raises(SuiteError, match="marsrl, .*selection"):
+    with pytest.raises(SuiteError, match=r"marsrl, .*selection"):
         load_suite("marrsl")
 
 
