@@ -1,4 +1,4 @@
-"""How a response is written: repetition, variety and words of reflection (AttnRL, arXiv 2509.26628, logs
+"""How a response is written: repetition, variety and words of reflection (arXiv 2509.26628, logs
 figures of this kind; word lists and definitions are our own)."""
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 r"""Answers compared without what graders of mathematics overlook: units, percent signs, a number's base.
 
 What `normal_form` keeps apart (10\% and 10, 5 and 5\text{ cm}) is one answer here, as it is for the graders
-that AttnRL's verifier is built from (arXiv 2509.26628, released code; the rules are our own). A unit may be
+that the verifier of arXiv 2509.26628 is built from (released code; the rules are our own). A unit may be
 left out, a percent sign only where the reference has it; two units that differ make two answers, and nothing
 is converted.
 """

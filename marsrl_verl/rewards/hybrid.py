@@ -1,4 +1,4 @@
-"""Answers compared as text first, by mathematical equivalence where that fails (AttnRL, arXiv 2509.26628)."""
+"""Answers compared as text first, by mathematical equivalence where that fails (arXiv 2509.26628)."""
 
 from __future__ import annotations
 
