@@ -68,6 +68,13 @@ def names_of(method: str) -> set[str]:
     return {method, *own}
 
 
+def is_named_after(names: set[str], path: Path) -> bool:
+    """Whether a file or folder has one of a method's names. A preset of another method may have it in its own."""
+    if path.parent.name == "algo":
+        return path.stem in names
+    return any(name in path.name for name in names)
+
+
 def copy_without(method: str, root: Path) -> None:
     """Make the copy in the empty folder `root`; its page of settings follows."""
     names = names_of(method)
@@ -75,13 +82,8 @@ def copy_without(method: str, root: Path) -> None:
     # Not the beginning of another word.
     named = re.compile(rf"({'|'.join(sorted(names))})(?![a-z])")
 
-    others = {path.name for path in (TREE / "configs/algo").glob("*.yaml") if path.stem not in names}
-
     def left_out(folder: str, entries: list[str]) -> set[str]:
-        # Another method's preset may have its name in its own.
-        kept = others if Path(folder).name == "algo" else set()
-        gone = {one for one in entries if one == "__pycache__" or any(name in one for name in names)}
-        return gone - kept
+        return {one for one in entries if one == "__pycache__" or is_named_after(names, Path(folder, one))}
 
     for part in PARTS:
         source = TREE / part

@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from method_removal import copy_without, default_method, main, names_of, python, removable
+from method_removal import copy_without, default_method, is_named_after, main, names_of, python, removable
 
 pytestmark = pytest.mark.slow
 
@@ -36,7 +36,7 @@ def test_the_copy_does_not_know_the_method(copy):
 def test_nothing_is_named_after_the_method(copy):
     method, root = copy
     names = names_of(method)
-    assert not [path for path in root.rglob("*") if any(name in path.name for name in names)]
+    assert not [path for path in root.rglob("*") if is_named_after(names, path)]
 
 
 def test_every_test_can_be_collected(copy):

@@ -104,7 +104,9 @@ def checked(quiet_machine, composed):
         if "marsrl.algo" in changes:  # what the default method's presets say of its roles and evaluation
             tree["marsrl"], values["marsrl"] = with_defaults(tree["marsrl"]), with_defaults(values["marsrl"])
         # Resolving takes a while, so only what others follow is resolved anew.
-        read = {key for key in changes if any(name in key for name in READ_BY_FUNCTIONS)}
+        read = {
+            key for key in changes if key == "marsrl.algo" or any(name in key for name in READ_BY_FUNCTIONS)
+        }
         moved = bool(read) or any(f"{{{key}" in interpolations for key in changes)
         config = resolve(OmegaConf.create(tree)) if moved else OmegaConf.create(values)
         context = Context(config=config, raw=tree, dry_run=dry_run)

@@ -40,13 +40,13 @@ def training_arguments(call: list[str]) -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def data(tmp_path_factory) -> Path:
+def published_data(tmp_path_factory) -> Path:
     """A data file with as many problems as the largest published step."""
     return make_data(tmp_path_factory.mktemp("data") / "problems.jsonl", ["2"] * 1024)
 
 
 @pytest.fixture
-def calls(tmp_path, data):
+def calls(tmp_path, published_data):
     """Run a script with recorders in place of the programs that it calls."""
     programs = tmp_path / "bin"
     programs.mkdir()
@@ -63,8 +63,8 @@ def calls(tmp_path, data):
             **os.environ,
             "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
             "CALLS": str(record),
-            "TRAIN_FILES": str(data),
-            "VAL_FILES": str(data),
+            "TRAIN_FILES": str(published_data),
+            "VAL_FILES": str(published_data),
             "SLURM_JOB_NODELIST": "node[1-4]",
             "SLURM_NNODES": "4",
             "SLURM_CPUS_ON_NODE": "96",
@@ -115,10 +115,10 @@ def test_slurm_starts_ray_on_all_nodes(calls):
     assert any("marsrl.run.cluster_wait=600" in call for call in made), "the other nodes join meanwhile"
 
 
-def test_kuberay_entrypoint_is_accepted(run, data):
+def test_kuberay_entrypoint_is_accepted(run, published_data):
     job = yaml.safe_load((EXAMPLES / "kuberay.yaml").read_text())
     arguments = [
-        f"{text.split('=')[0]}={data}" if text.startswith("data.") else text
+        f"{text.split('=')[0]}={published_data}" if text.startswith("data.") else text
         for text in training_arguments(shlex.split(job["spec"]["entrypoint"]))
         if not text.startswith("marsrl.run.output_root")
     ]

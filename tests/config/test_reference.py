@@ -15,6 +15,7 @@ from marsrl_verl.config.reference import (
     find_unknown,
     is_free_entry,
 )
+from marsrl_verl.config.schema import BY_ROLE
 from marsrl_verl.config.unused_keys import FIXED_KEYS, INERT_KEYS
 from marsrl_verl.settings.reading import defaults
 
@@ -82,7 +83,9 @@ def test_reference_has_the_keys_that_hydra_composes(composed):
 
     found = leaves(composed.raw)
     settings = {name for method in installed_methods() for name in defaults(method_class(method).Config)}
-    of_other_methods = {f"marsrl.algo.{name}" for name in settings} - found
+    roles = {role for method in installed_methods() for role in method_class(method).roles}
+    by_role = {f"marsrl.{node}.{role}" for node in BY_ROLE for role in roles}
+    of_other_methods = {*(f"marsrl.algo.{name}" for name in settings), *by_role} - found
     assert of_other_methods <= set(all_keys()), "those of all installed methods are known"
     assert {key for key in all_keys() if not key.startswith(tuple(of_other_methods))} <= found
     assert set(OWN_ROOT_KEYS) <= found

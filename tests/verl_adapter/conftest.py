@@ -30,9 +30,18 @@ REPLACED = {
 """Functions that a worker of ours replaces in its process."""
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _verls_functions():
+    """verl's own functions, found before any worker is built."""
+    if not _installed("verl"):
+        return {}
+    return {
+        (module, name): getattr(importlib.import_module(module), name) for module, name in REPLACED.items()
+    }
+
+
 @pytest.fixture(autouse=True)
-def _verls_own_functions(monkeypatch):
-    """A test that builds a worker leaves verl as it was for the next."""
-    if _installed("verl"):
-        for module, name in REPLACED.items():
-            monkeypatch.setattr(f"{module}.{name}", getattr(importlib.import_module(module), name))
+def _verls_own_functions(monkeypatch, _verls_functions):
+    """A test that builds a worker, or a fixture of its file, leaves verl as it was for the next."""
+    for (module, name), function in _verls_functions.items():
+        monkeypatch.setattr(f"{module}.{name}", function)
