@@ -14,8 +14,9 @@ from omegaconf import OmegaConf
 from marsrl_verl.algos.registry import method_class
 from marsrl_verl.config.adapters import named_adapters
 from marsrl_verl.config.models import named_models
+from marsrl_verl.config.node import chosen_method
 from marsrl_verl.config.pools import CPU_SYNC, CPU_SYNC_MODULE, GPU_SYNC
-from marsrl_verl.config.schema import chosen_method, first_sampled_role
+from marsrl_verl.config.schema import first_sampled_role
 from marsrl_verl.core.method import Method
 from marsrl_verl.demo.files import tiny_data, tiny_model
 from marsrl_verl.demo.tool_world.files import tool_world_corpus

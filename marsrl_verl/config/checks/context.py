@@ -11,7 +11,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from marsrl_verl.algos.registry import method_class
 from marsrl_verl.config import hf_folder
-from marsrl_verl.config.schema import MarsRLConfig, read_settings
+from marsrl_verl.config.node import read_settings
+from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.core.method import Method
 from marsrl_verl.core.prompts import Prompts
 from marsrl_verl.data.files import FileReport
