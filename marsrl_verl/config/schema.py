@@ -14,7 +14,7 @@ from pydantic import Field, SerializeAsAny
 from marsrl_verl.core.policy import SHARED, PolicyKind
 from marsrl_verl.core.scheduler import Mode
 from marsrl_verl.reporting.run_folder import Existing
-from marsrl_verl.rollout.external.config import PolicyConfig
+from marsrl_verl.rollout.frozen.config import PolicyConfig
 from marsrl_verl.settings.choices import DefaultPolicy, LossMean, OffPolicyMode, Overlap, SeededTokens
 from marsrl_verl.settings.declaration import (
     ClassSpec,

@@ -17,7 +17,7 @@ from marsrl_verl.core.method import Method
 from marsrl_verl.core.prompts import Prompts
 from marsrl_verl.data.files import FileReport
 from marsrl_verl.rewards.loading import load_class
-from marsrl_verl.rollout.external.answer_file import FileSource
+from marsrl_verl.rollout.frozen.answer_file import FileSource
 from marsrl_verl.settings.issues import ConfigIssue
 from marsrl_verl.settings.reading import no_such_choice
 
@@ -42,7 +42,7 @@ class Context:
     """What runs, but hardly as its user means it; shown before a run and in the plan."""
     notes: list[str] = field(default_factory=list)
     """What could not be checked here, for the plan."""
-    external_answers: dict[str, FileSource] = field(default_factory=dict)
+    frozen_answers: dict[str, FileSource] = field(default_factory=dict)
     """Frozen policies' answers from files, by policy, as the check found them."""
     _settings: MarsRLConfig | None = None
 
