@@ -17,9 +17,9 @@ from marsrl_verl.core.request import Message, RolloutRequest, Sampling
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.sequence import TokenIds, token_ids
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory
+from marsrl_verl.endpoints.answer import ChatAnswer
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.rollout.engine import LocalEngine
-from marsrl_verl.rollout.external.solver import ExternalAnswer
 from marsrl_verl.rollout.generation import Completion, Decoding, EngineUnavailableError, TopLogProbs
 from marsrl_verl.rollout.runner import RolloutRunner
 
@@ -135,11 +135,11 @@ class ScriptedSource:
     script: Script
     max_tokens: int
 
-    async def answer(self, request: RolloutRequest, k: int, messages: Sequence[Message]) -> ExternalAnswer:
+    async def answer(self, request: RolloutRequest, k: int, messages: Sequence[Message]) -> ChatAnswer:
         reply = self.script(request, k)
         if len(reply.text) > self.max_tokens:
-            return ExternalAnswer(reply.text[: self.max_tokens], finish=FinishReason.LENGTH)
-        return ExternalAnswer(reply.text, finish=reply.finish_reason)
+            return ChatAnswer(reply.text[: self.max_tokens], finish=FinishReason.LENGTH)
+        return ChatAnswer(reply.text, finish=reply.finish_reason)
 
 
 class ScriptedEngine(LocalEngine):

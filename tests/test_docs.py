@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from marsrl_verl.algos.registry import installed_methods, method_class
-from marsrl_verl.config.schema import BY_NAME, BY_ROLE, MarsRLConfig
+from marsrl_verl.config.node import BY_NAME, BY_ROLE
+from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.settings.declaration import MethodConfig, Settings
 from marsrl_verl.settings.reading import declared
 from marsrl_verl.tools.registry import BUILT_IN, tool_class

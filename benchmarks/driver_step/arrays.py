@@ -26,7 +26,8 @@ from marsrl_verl.algos.base import PromptLimits
 from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER, MathPrompts
 from marsrl_verl.algos.marsrl.verdict import Verdict
-from marsrl_verl.config.schema import MarsRLConfig, read_settings
+from marsrl_verl.config.node import read_settings
+from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.core.policy import PolicySet
 from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
 from marsrl_verl.core.rows import ADVANTAGES, token_advantages

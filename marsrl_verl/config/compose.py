@@ -21,14 +21,8 @@ from marsrl_verl.config.command_line import METHOD_NODES, Arguments, check_overr
 from marsrl_verl.config.explain import explain
 from marsrl_verl.config.kinds import kind_problems
 from marsrl_verl.config.locations import config_folder, group_options, verl_search_path
-from marsrl_verl.config.own_files import WithoutEffect, without_effect
-from marsrl_verl.config.ray_cluster import cluster_in_sight
-from marsrl_verl.config.reference import unknown_keys
-from marsrl_verl.config.reward_function import adopt_reward_function
-from marsrl_verl.config.schema import (
+from marsrl_verl.config.node import (
     BY_ROLE,
-    MarsRLConfig,
-    RootSettings,
     chosen_method,
     converted_node,
     foreign_settings,
@@ -38,6 +32,11 @@ from marsrl_verl.config.schema import (
     unknown_role,
     with_defaults,
 )
+from marsrl_verl.config.own_files import WithoutEffect, without_effect
+from marsrl_verl.config.ray_cluster import cluster_in_sight
+from marsrl_verl.config.reference import unknown_keys
+from marsrl_verl.config.reward_function import adopt_reward_function
+from marsrl_verl.config.schema import MarsRLConfig, RootSettings
 from marsrl_verl.config.verl_keys import translate
 from marsrl_verl.machine import gpus
 from marsrl_verl.reporting.record import setting_of

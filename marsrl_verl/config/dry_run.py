@@ -23,7 +23,7 @@ from marsrl_verl.config.prompt_budget import RoleBudget
 from marsrl_verl.core.request import segment_length
 from marsrl_verl.evaluation.suite import AFTER, ALONE, BEFORE
 from marsrl_verl.reporting.record import recorded
-from marsrl_verl.rollout.external.plan import plan_lines
+from marsrl_verl.rollout.frozen.plan import plan_lines
 from marsrl_verl.settings.choices import OffPolicyMode, Overlap
 
 Row = Sequence[object]
@@ -42,7 +42,7 @@ def report(ctx: Context, composed: Composed) -> str:
         _head(ctx, composed),
         stages if trains else [],
         _policies(ctx),
-        plan_lines(ctx.config, ctx.settings, ctx.external_answers),
+        plan_lines(ctx.config, ctx.settings, ctx.frozen_answers),
         _batch(plan, ctx.config) if trains else [],
         _evaluations(ctx),
         _prompts(prompt_budgets(ctx)),

@@ -15,8 +15,7 @@ from typing import Any
 
 import yaml
 
-from marsrl_verl.config.reference import leaves
-from marsrl_verl.config.schema import (
+from marsrl_verl.config.node import (
     BY_ROLE,
     chosen_method,
     foreign_settings,
@@ -24,6 +23,7 @@ from marsrl_verl.config.schema import (
     other_methods_setting,
     unknown_role,
 )
+from marsrl_verl.config.reference import leaves
 from marsrl_verl.settings.issues import ConfigIssue
 
 _PACKAGE = re.compile(r"^#\s*@package\s+(\S+)", re.MULTILINE)

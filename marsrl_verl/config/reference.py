@@ -15,7 +15,8 @@ from typing import Any
 import yaml
 
 from marsrl_verl.config.locations import verl_folder
-from marsrl_verl.config.schema import BY_ROLE, MarsRLConfig, RootSettings, installed_classes
+from marsrl_verl.config.node import BY_ROLE, installed_classes
+from marsrl_verl.config.schema import MarsRLConfig, RootSettings
 from marsrl_verl.settings.reading import defaults
 
 OWN_ROOT_KEYS = defaults(RootSettings)

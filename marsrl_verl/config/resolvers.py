@@ -9,16 +9,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from hydra.utils import get_method
 from omegaconf import OmegaConf
 
 from marsrl_verl.algos.registry import method_class
 from marsrl_verl.config.adapters import named_adapters
 from marsrl_verl.config.models import named_models
+from marsrl_verl.config.node import chosen_method
 from marsrl_verl.config.pools import CPU_SYNC, CPU_SYNC_MODULE, GPU_SYNC
-from marsrl_verl.config.schema import chosen_method, first_sampled_role
+from marsrl_verl.config.schema import first_sampled_role
 from marsrl_verl.core.method import Method
-from marsrl_verl.demo.files import tiny_data, tiny_model
-from marsrl_verl.demo.tool_world.files import tool_world_corpus
 from marsrl_verl.settings.choices import OffPolicyMode, Overlap
 
 
@@ -66,6 +66,11 @@ def _fused_kernels(method: str, share_prefixes: bool) -> bool:
     return method_class(method).fused_kernels and not share_prefixes
 
 
+def _file(function: str, *arguments: Any) -> str:
+    """A path that `package.module:function` tells, such as of a file that it makes on first use."""
+    return str(get_method(function.replace(":", "."))(*arguments))
+
+
 _FUNCTIONS: dict[str, Callable[..., Any]] = {
     # Workers do not share the launcher's working folder.
     "absolute": lambda path: str(Path(path).expanduser().absolute()),
@@ -92,9 +97,7 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "pool_sync_module": lambda device: CPU_SYNC_MODULE if device == "cpu" else None,
     # What Ray hands out on a machine without GPUs: one for each rank of trainer and engine pool.
     "logical_gpus": lambda trainer, rollout_nodes, rollout: int(trainer) + int(rollout_nodes) * int(rollout),
-    "tiny_model": tiny_model,
-    "tiny_data": tiny_data,
-    "tool_world_corpus": tool_world_corpus,
+    "file": _file,
 }
 
 

@@ -13,8 +13,8 @@ from enum import Enum
 from pathlib import Path
 from typing import Any
 
+from marsrl_verl.config.node import chosen_method
 from marsrl_verl.config.reference import ABSENT, default_of, leaves
-from marsrl_verl.config.schema import chosen_method
 from marsrl_verl.config.unused_keys import FIXED_KEYS, INERT_KEYS
 from marsrl_verl.core.method import Method
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from marsrl_verl.config.schema import chosen_method
+from marsrl_verl.config.node import chosen_method
 from marsrl_verl.rewards.compute_score import FILE_PREFIX, PACKAGE_PREFIX, ComputeScoreReward
 from marsrl_verl.settings.issues import ConfigError, ConfigIssue
 

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from marsrl_verl.algos.registry import installed_methods, method_class
-from marsrl_verl.config.schema import BY_NAME, BY_ROLE, MarsRLConfig, RootSettings
+from marsrl_verl.config.node import BY_NAME, BY_ROLE
+from marsrl_verl.config.schema import MarsRLConfig, RootSettings
 from marsrl_verl.settings.declaration import UNSET, MethodConfig, Settings
 from marsrl_verl.settings.evaluation import EvaluationConfig
 from marsrl_verl.settings.reading import Declared, declared

@@ -11,7 +11,7 @@ FINISH_REASONS = {"stop": FinishReason.STOP, "length": FinishReason.LENGTH}
 
 
 @dataclass(frozen=True, slots=True)
-class ExternalAnswer:
+class ChatAnswer:
     """One answer, as it came."""
 
     content: str
@@ -23,6 +23,6 @@ class ExternalAnswer:
     """Why there is no regular answer."""
 
 
-def failed(note: str, reason: FinishReason = FinishReason.ERROR) -> ExternalAnswer:
+def failed(note: str, reason: FinishReason = FinishReason.ERROR) -> ChatAnswer:
     """An answer that did not come, with the reason for the log."""
-    return ExternalAnswer("", finish=reason, detail=note)
+    return ChatAnswer("", finish=reason, detail=note)

@@ -14,7 +14,7 @@ from marsrl_verl.core.inert_text import printable
 from marsrl_verl.core.request import Message
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.trajectory import FinishReason
-from marsrl_verl.endpoints.answer import FINISH_REASONS, ExternalAnswer, failed
+from marsrl_verl.endpoints.answer import FINISH_REASONS, ChatAnswer, failed
 from marsrl_verl.machine.http import asked_to_wait, proxy_for
 
 if TYPE_CHECKING:
@@ -67,7 +67,7 @@ class ChatEndpoint:
         self._seed = seed
         self._numbers = itertools.count()
 
-    async def ask(self, name: str, messages: Sequence[Message]) -> ExternalAnswer:
+    async def ask(self, name: str, messages: Sequence[Message]) -> ChatAnswer:
         """The answer to a chat; one that could not be had is an answer with an error, never an exception.
 
         As many attempts as it takes; the slot is kept during pauses, so that an endpoint that is too busy is
@@ -88,7 +88,7 @@ class ChatEndpoint:
             first = next(self._numbers)
             outcome = await self._attempt(session, body, first)
             for repeat in range(self._settings.retries):
-                if isinstance(outcome, ExternalAnswer):
+                if isinstance(outcome, ChatAnswer):
                     break
                 await asyncio.sleep(self._pause(name, repeat, outcome.wait_s))
                 outcome = await self._attempt(session, body, first + repeat + 1)
@@ -98,7 +98,7 @@ class ChatEndpoint:
 
     async def _attempt(
         self, session: aiohttp.ClientSession, body: dict[str, Any], number: int
-    ) -> ExternalAnswer | _TryAgain:
+    ) -> ChatAnswer | _TryAgain:
         base = self._settings.base_urls[number % len(self._settings.base_urls)]
         url = f"{base.rstrip('/')}/chat/completions"
         try:
@@ -120,7 +120,7 @@ class ChatEndpoint:
         except (aiohttp.ClientError, ValueError) as error:
             return failed(f"{url}: {type(error).__name__}: {error}")
 
-    def _without_key(self, answer: ExternalAnswer) -> ExternalAnswer:
+    def _without_key(self, answer: ChatAnswer) -> ChatAnswer:
         """Its note is for logs: printable, without the key, which a server may have quoted, not too long."""
         if answer.detail is None:
             return answer
@@ -143,7 +143,7 @@ def request_body(settings: EndpointConfig, messages: Sequence[Message]) -> dict[
     return {**body, **settings.extra_body}
 
 
-def read_completion(body: Any, url: str) -> ExternalAnswer:
+def read_completion(body: Any, url: str) -> ChatAnswer:
     """The answer in a chat completion, and its thinking part where the server has taken that out
     (`reasoning_content`, in newer servers `reasoning`)."""
     try:
@@ -160,4 +160,4 @@ def read_completion(body: Any, url: str) -> ExternalAnswer:
     if reason is None:
         kind = FinishReason.REFUSED if ending == _FILTERED else FinishReason.ABORTED
         return failed(f"{url} ended the answer with finish_reason {ending!r}", kind)
-    return ExternalAnswer(content, reasoning, reason)
+    return ChatAnswer(content, reasoning, reason)

@@ -7,21 +7,20 @@ conversation ended (`finish`, `detail`), not an exception, unless the engine its
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from marsrl_verl.core.request import Message
-from marsrl_verl.core.sequence import TURN, LogProbs, Mask, Plain, TokenIds, token_ids
+from marsrl_verl.core.sequence import Plain, TokenIds, token_ids
 from marsrl_verl.core.sequence import Sequence as TokenSequence
 from marsrl_verl.core.thinking import final_text
 from marsrl_verl.core.trajectory import FinishReason, Trajectory
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.rollout.generation import Completion, EngineUnavailableError
+from marsrl_verl.rollout.growing_sequence import GrowingSequence, Part
 from marsrl_verl.rollout.sampler import Sampler, nothing, stopped
 
 _TAIL = 64
@@ -45,17 +44,6 @@ class Failure(NamedTuple):
     def of_template(cls, error: Exception) -> Failure:
         """The chat template refuses the messages."""
         return cls(FinishReason.ERROR, f"chat template: {type(error).__name__}: {error}", "chat template")
-
-
-class _Part(NamedTuple):
-    """Tokens that this round added."""
-
-    ids: TokenIds
-    log_probs: LogProbs
-    mask: Mask
-    version: int | None
-    """None: nobody sampled them."""
-    turn: int
 
 
 class Conversation:
@@ -82,11 +70,10 @@ class Conversation:
         marks: Sequence[tuple[int, int]] | None = None,
         failure: Failure | None = None,
     ) -> None:
-        self._sampler, self.k, self._begun, self._tools = sampler, k, begun, tuple(tools)
+        self._sampler, self.k, self._tools = sampler, k, tuple(tools)
+        self._growing = GrowingSequence(begun)
         self._messages = [dict(message) for message in messages]
         self._marks = [(0, len(self._messages))] if marks is None else [(at, count) for at, count in marks]
-        self._parts: list[_Part] = []
-        self._added = 0
         self._sampled_n = 0
         self._failure = failure
         self.finish: FinishReason | None = None if failure is None else failure.finish
@@ -96,7 +83,7 @@ class Conversation:
 
     def __len__(self) -> int:
         """Response tokens."""
-        return len(self._begun) + self._added
+        return len(self._growing)
 
     @property
     def failed_by(self) -> str | None:
@@ -239,7 +226,7 @@ class Conversation:
             if structured:
                 mask = (log_probs != 0.0).astype(np.uint8)
             number = -1 if turn is None else turn
-            self._add(_Part(completion.token_ids, log_probs, mask, completion.version, number))
+            self._growing.add(Part(completion.token_ids, log_probs, mask, completion.version, number))
             self._sampler.tokens(self.k).sampled += count
         if (
             completion.finish is FinishReason.LENGTH
@@ -296,8 +283,9 @@ class Conversation:
         same = next((k for k, pair in enumerate(zip(tail, merged, strict=False)) if pair[0] != pair[1]), None)
         kept = min(len(tail), len(merged)) if same is None else same
         remaining = len(self) - (len(tail) - kept)
-        if remaining < len(self._begun):  # what an earlier round has handed over is trained as it is
-            dropped = len(self._begun) - remaining
+        begun = len(self._growing.begun)
+        if remaining < begun:  # what an earlier round has handed over is trained as it is
+            dropped = begun - remaining
             self._failed(
                 Failure(
                     FinishReason.ERROR,
@@ -306,7 +294,7 @@ class Conversation:
                 )
             )
             return
-        self._cut(remaining)
+        self._growing.cut(remaining)
         self._add_context(token_ids(merged[kept:]))
         self._messages = grown
         self._mark()
@@ -319,29 +307,13 @@ class Conversation:
             self._mark()
 
     def _close_turn(self) -> None:
-        end, tail = self._sampler.chat.turn_end(), self._response()
+        end, tail = self._sampler.chat.turn_end(), self._growing.response_ids()
         there = next((n for n in range(len(end), 0, -1) if tail[-n:].tolist() == end[:n]), 0)
         self._add_context(token_ids(end[there:]))
 
     def _add_context(self, ids: TokenIds) -> None:
         """Tokens that nobody sampled, as far as the role's limit of a response reaches."""
-        ids = ids[: self.tokens_left]
-        zeros = np.zeros(len(ids), dtype=np.float32)
-        self._add(_Part(ids, zeros, np.zeros(len(ids), dtype=np.uint8), None, -1))
-
-    def _add(self, part: _Part) -> None:
-        if len(part.ids):
-            self._parts.append(part)
-            self._added += len(part.ids)
-
-    def _cut(self, tokens: int) -> None:
-        """Keep the first `tokens` of the response, not fewer than the round began with."""
-        while self._parts and len(self) > tokens:
-            last = self._parts.pop()
-            self._added -= len(last.ids)
-            kept = max(0, tokens - len(self))
-            columns = last.ids[:kept], last.log_probs[:kept], last.mask[:kept]
-            self._add(_Part(*columns, last.version, last.turn))
+        self._growing.add(Part.of_context(ids[: self.tokens_left]))
 
     def _mark(self) -> None:
         """What is sampled from here on is a run of its own."""
@@ -351,20 +323,15 @@ class Conversation:
 
     def input_ids(self) -> TokenIds:
         """(P + T,) prompt and response."""
-        return np.concatenate(
-            [self._begun.prompt_ids, self._begun.response_ids, *(one.ids for one in self._parts)]
-        )
-
-    def _response(self) -> TokenIds:
-        return np.concatenate([self._begun.response_ids, *(one.ids for one in self._parts)])
+        return self._growing.input_ids()
 
     def _run(self) -> TokenIds:
-        return self._response()[self._marks[-1][0] :]
+        return self._growing.response_ids()[self._marks[-1][0] :]
 
     def turn_ids(self) -> TokenIds:
         """The assistant's turn so far, texts inside it included."""
         begins_at = next(at for at, count in self._marks if count == len(self._messages))
-        return self._response()[begins_at:]
+        return self._growing.response_ids()[begins_at:]
 
     def turn_text(self) -> str:
         """As text, without control tokens."""
@@ -378,11 +345,11 @@ class Conversation:
 
     def texts(self) -> tuple[str, str]:
         """The whole response as text, and what others may see of it."""
-        chat, response = self._sampler.chat, self._response()
+        chat, response = self._sampler.chat, self._growing.response_ids()
         if not response.size:
             return "", ""
         text = chat.text(response)
-        return text, final_text(text, thinking_opened=chat.opens_thinking(self._begun.prompt_ids))
+        return text, final_text(text, thinking_opened=chat.opens_thinking(self._growing.begun.prompt_ids))
 
     def trajectory(self, **fields: Any) -> Trajectory:
         """The trajectory that is this one conversation, as it is now, unscored. Paused (or not begun) it has
@@ -400,36 +367,7 @@ class Conversation:
     def sequence(self) -> TokenSequence:
         """What the policy has read and written. What this round added is a part of its own in `versions`,
         of length 0 where that is nothing."""
-        found, parts = self._begun, self._versioned()
-        for version, same in itertools.groupby(parts, key=lambda part: part.version):
-            some = list(same)
-            found = found.extend(
-                np.concatenate([one.ids for one in some]),
-                np.concatenate([one.log_probs for one in some]),
-                version,  # type: ignore[arg-type]  # none is None any more
-                np.concatenate([one.mask for one in some]),
-            )
-        if not parts:
-            found = found.extend((), (), found.version)
-        if TURN in self._begun.annotations or any(one.turn >= 0 for one in parts):
-            found.annotations[TURN] = self._turns()
-        return found
-
-    def _versioned(self) -> list[_Part]:
-        """The parts, where nobody sampled one with the version before it (at the beginning: after it)."""
-        sampled = (one.version for one in self._parts if one.version is not None)
-        last = next(sampled, self._begun.version)
-        found = []
-        for one in self._parts:
-            last = last if one.version is None else one.version
-            found.append(one._replace(version=last))
-        return found
-
-    def _turns(self) -> NDArray[np.int16]:
-        before = self._begun.annotations.get(TURN, np.full(len(self._begun), -1, dtype=np.int16))
-        return np.concatenate(
-            [before, *(np.full(len(one.ids), one.turn, dtype=np.int16) for one in self._parts)]
-        )
+        return self._growing.sequence()
 
     def state(self) -> Plain:
         """What a later round needs beside the sequence to go on (`RolloutContext.conversation`)."""
@@ -445,12 +383,9 @@ class Conversation:
         failed there: it asks for itself, so that what it is does not depend on when it began."""
         at = len(self) if at is None else at
         begun = self.sequence().truncate(at)
-        later, end = 0, len(self)
-        for part in reversed(self._parts):
-            if part.version is not None:
-                later += max(0, end - max(at, end - len(part.ids)))
-            end -= len(part.ids)
-        self._sampler.tokens(k).sampled = self._sampler.tokens(self.k).sampled - later
+        self._sampler.tokens(k).sampled = self._sampler.tokens(self.k).sampled - self._growing.sampled_after(
+            at
+        )
         marks = [mark for mark in self._marks if mark[0] <= at]
         messages = self._messages[: marks[-1][1]]
         failure = self._failure
@@ -459,14 +394,9 @@ class Conversation:
         return Conversation(self._sampler, k, begun, messages, self._tools, marks=marks, failure=failure)
 
     def _twin(self, k: int) -> Conversation:
+        begun, marks, failure = self._growing.begun, self._marks, self._failure
         twin = Conversation(
-            self._sampler,
-            k,
-            self._begun,
-            self._messages,
-            self._tools,
-            marks=self._marks,
-            failure=self._failure,
+            self._sampler, k, begun, self._messages, self._tools, marks=marks, failure=failure
         )
-        twin._parts, twin._added = list(self._parts), self._added
+        twin._growing = self._growing.copy()
         return twin

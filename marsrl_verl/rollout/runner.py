@@ -24,7 +24,7 @@ from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutpu
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer, TemplateBuilder
 from marsrl_verl.rollout.context import Rollout
 from marsrl_verl.rollout.conversation import Conversation, Failure
-from marsrl_verl.rollout.external.solver import AnswerSource, answered
+from marsrl_verl.rollout.frozen.source import AnswerSource, answered
 from marsrl_verl.rollout.generation import Completion, Decoding, EngineUnavailableError, GenerationClient
 from marsrl_verl.rollout.sampler import RoundTokens, Sampler
 from marsrl_verl.rollout.single_call import SingleCall

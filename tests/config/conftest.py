@@ -15,7 +15,7 @@ from marsrl_verl.config.checks import run_checks
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import Composed, compose_config, resolve
-from marsrl_verl.config.schema import with_defaults
+from marsrl_verl.config.node import with_defaults
 from marsrl_verl.machine.packages import FLASH, GPU
 from marsrl_verl.version import REQUIRED_VERL
 

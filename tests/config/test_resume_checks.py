@@ -193,7 +193,7 @@ def test_a_damaged_checkpoint_is_refused_before_the_start(checked, old_run, dama
 
 
 @pytest.fixture
-def old_external_run(checked, tmp_path):
+def old_frozen_run(checked, tmp_path):
     """The folder of a run behind a file of answers, and the settings that continue it."""
     path = write_answers(tmp_path / "a.jsonl", {"question": "1 + 1", "answers": ["2"]})
     settings = {
@@ -213,15 +213,15 @@ def old_external_run(checked, tmp_path):
     return {**settings, **RESUME}
 
 
-def test_a_frozen_policy_stays_the_same(checked, old_external_run, tmp_path):
-    checked(old_external_run)
+def test_a_frozen_policy_stays_the_same(checked, old_frozen_run, tmp_path):
+    checked(old_frozen_run)
     other = write_answers(tmp_path / "b.jsonl", {"question": "1 + 1", "answers": ["2"]})
-    refused(checked, {**old_external_run, f"{JSONL}.path": other}, f"{JSONL}.path", "a.jsonl")
-    own = {name: value for name, value in old_external_run.items() if "policies" not in name}
+    refused(checked, {**old_frozen_run, f"{JSONL}.path": other}, f"{JSONL}.path", "a.jsonl")
+    own = {name: value for name, value in old_frozen_run.items() if "policies" not in name}
     own["marsrl.roles.solver.policy"] = None
     refused(checked, own, "marsrl.roles.solver.policy", "has solver")
     write_answers(tmp_path / "a.jsonl", {"question": "1 + 1", "answers": ["2", "3"]})
-    refused(checked, old_external_run, f"{JSONL}.path", "when the run began")
+    refused(checked, old_frozen_run, f"{JSONL}.path", "when the run began")
 
 
 def test_other_data_and_model(checked, old_run, tmp_path):

@@ -10,8 +10,8 @@ from omegaconf import OmegaConf
 
 from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.config.checks.tools import longest_s
+from marsrl_verl.config.node import converted_node, node_issues, read_settings
 from marsrl_verl.config.resume_rules import Rule, rule_of
-from marsrl_verl.config.schema import converted_node, node_issues, read_settings
 from marsrl_verl.settings.declaration import limits
 from marsrl_verl.tools.base import Tool, ToolConfig, ToolResult, ToolUnavailableError, function_schema
 from marsrl_verl.tools.python.config import Isolation, PythonConfig

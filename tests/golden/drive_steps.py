@@ -25,7 +25,8 @@ from scripted_workers import GoldenEngine, GoldenWorkers
 
 from marsrl_verl.algos.marsrl.prompts import RolePrompts
 from marsrl_verl.algos.registry import method_class
-from marsrl_verl.config.schema import MarsRLConfig, read_settings
+from marsrl_verl.config.node import read_settings
+from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.core.request import Problem
 from marsrl_verl.core.scheduler import StepResult
 from marsrl_verl.evaluation.training_metrics import training_metrics

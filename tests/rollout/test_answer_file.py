@@ -17,15 +17,16 @@ from marsrl_verl.config.prompt_budget import open_counter, text_tokens
 from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.demo.assets import model_path
+from marsrl_verl.endpoints.answer import ChatAnswer
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
-from marsrl_verl.rollout.external.answer_file import (
+from marsrl_verl.rollout.frozen.answer_file import (
     AnswerFile,
     AnswerFileError,
     FileSource,
     LineKey,
     draw,
 )
-from marsrl_verl.rollout.external.solver import ExternalAnswer, answered
+from marsrl_verl.rollout.frozen.source import answered
 
 
 def write(folder: Path, *lines: object) -> Path:
@@ -48,7 +49,7 @@ def asked(problem_id: str = "p1", question: str = "1 + 1?", n: int = 2, prefix: 
     return RolloutRequest(name, Problem(problem_id, question, "2"), "solver", "solver", (), n)
 
 
-def answers_of(source: FileSource, item: RolloutRequest) -> list[ExternalAnswer]:
+def answers_of(source: FileSource, item: RolloutRequest) -> list[ChatAnswer]:
     return [asyncio.run(source.answer(item, k, item.messages)) for k in range(item.n)]
 
 

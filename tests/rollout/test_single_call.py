@@ -325,11 +325,11 @@ def test_a_response_is_the_same_in_one_piece_from_a_prefix_and_in_segments(segme
 
 def test_a_policy_of_text_alone_is_asked_for_a_chat():
     from marsrl_verl.core.policy import Policy, PolicyKind, PolicySet
-    from marsrl_verl.rollout.external.solver import ExternalAnswer
+    from marsrl_verl.endpoints.answer import ChatAnswer
 
     class Source:
         async def answer(self, request, k, messages):
-            return ExternalAnswer(f"{k}: {messages[0]['content']}<|turn|>", reasoning="hm")
+            return ChatAnswer(f"{k}: {messages[0]['content']}<|turn|>", reasoning="hm")
 
     policies = PolicySet((Policy(), Policy("big", PolicyKind.JSONL)), {"solver": "big"})
     client = PreparedClient([])

@@ -23,7 +23,7 @@ from verl.utils import tensordict_utils as tu
 
 from marsrl_verl.algos.marsrl.method import MarsRL
 from marsrl_verl.algos.marsrl.prompts import MathPrompts
-from marsrl_verl.config.schema import read_settings
+from marsrl_verl.config.node import read_settings
 from marsrl_verl.core.method import Method
 from marsrl_verl.core.policy import Policy, PolicySet
 from marsrl_verl.core.request import Sampling

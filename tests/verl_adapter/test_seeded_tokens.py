@@ -12,7 +12,8 @@ pytest.importorskip("verl", reason="the trainer's observer")
 pytest.importorskip("vllm", reason="vLLM's CPU engine")
 
 from marsrl_verl.algos.marsrl.method import MarsRL
-from marsrl_verl.config.schema import MarsRLConfig, read_settings
+from marsrl_verl.config.node import read_settings
+from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.verl_adapter.components import sampling_settings
 from marsrl_verl.verl_adapter.trainer import observer
 

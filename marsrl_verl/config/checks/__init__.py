@@ -32,7 +32,7 @@ from marsrl_verl.config.checks import (
 )
 from marsrl_verl.config.checks.context import Context, typed_settings
 from marsrl_verl.config.verl_keys import ESTIMATOR, ESTIMATORS, GROUP_RELATIVE, OUR_ESTIMATOR
-from marsrl_verl.rollout.external import checks as external
+from marsrl_verl.rollout.frozen import checks as frozen
 from marsrl_verl.settings.issues import ConfigError, ConfigIssue
 from marsrl_verl.settings.reading import without_effect
 
@@ -113,7 +113,7 @@ ROUNDS: tuple[tuple[Check, ...], ...] = (
         policies.check_frozen,
         policies.check_adapters,
         models.check_models,
-        external.check_sources,
+        frozen.check_sources,
         tools.check_tools,
         lengths.check_temperatures,
         lengths.check_copies,
@@ -135,7 +135,7 @@ ROUNDS: tuple[tuple[Check, ...], ...] = (
         models.check_model_files,
         check_method_files,
         data.check_data,
-        external.check_external_answers,
+        frozen.check_answer_files,
         batch.check_data_size,
         prompt_budget.check_prompt_budget,
         memory.check_memory,

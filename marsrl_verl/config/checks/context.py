@@ -11,12 +11,13 @@ from omegaconf import DictConfig, OmegaConf
 
 from marsrl_verl.algos.registry import method_class
 from marsrl_verl.config import hf_folder
-from marsrl_verl.config.schema import MarsRLConfig, read_settings
+from marsrl_verl.config.node import read_settings
+from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.core.method import Method
 from marsrl_verl.core.prompts import Prompts
 from marsrl_verl.data.files import FileReport
 from marsrl_verl.rewards.loading import load_class
-from marsrl_verl.rollout.external.answer_file import FileSource
+from marsrl_verl.rollout.frozen.answer_file import FileSource
 from marsrl_verl.settings.issues import ConfigIssue
 from marsrl_verl.settings.reading import no_such_choice
 
@@ -41,7 +42,7 @@ class Context:
     """What runs, but hardly as its user means it; shown before a run and in the plan."""
     notes: list[str] = field(default_factory=list)
     """What could not be checked here, for the plan."""
-    external_answers: dict[str, FileSource] = field(default_factory=dict)
+    frozen_answers: dict[str, FileSource] = field(default_factory=dict)
     """Frozen policies' answers from files, by policy, as the check found them."""
     _settings: MarsRLConfig | None = None
 

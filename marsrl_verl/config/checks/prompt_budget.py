@@ -24,8 +24,8 @@ def prompt_budgets(ctx: Context) -> list[RoleBudget]:
 
 def _longest_answer(ctx: Context, policy: str, counter: TokenCounter | None) -> int:
     """Tokens of a frozen policy's longest answer; 0 where that is not known."""
-    if policy in ctx.external_answers:
-        return text_tokens(counter, ctx.external_answers[policy].file.longest)
+    if policy in ctx.frozen_answers:
+        return text_tokens(counter, ctx.frozen_answers[policy].file.longest)
     return ctx.settings.policies[policy].endpoint.max_tokens or 0
 
 

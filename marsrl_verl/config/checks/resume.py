@@ -200,7 +200,7 @@ def _compare_bytes(ctx: Context, old: DictConfig, record: Path) -> list[ConfigIs
 def _files(ctx: Context) -> list[tuple[str, str, int]]:
     """Key, absolute path and bytes of each file that was looked at."""
     files = [(f"data.{report.split}_files", report.path) for report in ctx.files]
-    for policy, answers in ctx.external_answers.items():
+    for policy, answers in ctx.frozen_answers.items():
         files.append((f"marsrl.policies.{policy}.jsonl.path", answers.file.path))
     return [(key, str(path.absolute()), path.stat().st_size) for key, path in files]
 

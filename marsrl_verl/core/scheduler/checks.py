@@ -1,9 +1,10 @@
-"""Settings that fit the method; what comes back from the engine is checked before any of it is taken."""
+"""Settings that fit the method. Its requests, and what comes back from the engine, are checked before any of
+it is taken."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -48,6 +49,40 @@ def check_settings(
             f"min_group is {min_group}, but {type(method).__name__} rewards complete groups only, at the "
             f"stages {', '.join(sorted(method.late_stages))}: set it to null"
         )
+
+
+def check_requests(
+    state: SchedulerState, method: Method, requests: Sequence[RolloutRequest], allowed: Collection[str]
+) -> None:
+    """Check the requests that a method makes for a problem.
+
+    Args:
+        requests: at least one.
+        allowed: the stages that may follow.
+
+    Raises:
+        ValueError: of a stage that may not follow, of several stages, with a group id that is in use, or of a
+            rollout program that the method does not name; the message has the group id.
+    """
+    stage, seen = requests[0].stage, set[str]()
+    if stage not in allowed:
+        raise ValueError(
+            f"request {requests[0].group_id}: found stage {stage}, expected one of: {', '.join(allowed)}"
+        )
+    for item in requests:
+        if item.group_id in seen or item.group_id in state.problem_of:
+            raise ValueError(f"request {item.group_id}: the method gave this group id twice")
+        seen.add(item.group_id)
+        if item.stage != stage or item.n < 1:
+            raise ValueError(
+                f"request {item.group_id}: found stage {item.stage} and n={item.n}, expected stage "
+                f"{stage}, as its problem's other requests, and n of at least 1"
+            )
+        if item.rollout not in method.rollouts:
+            raise ValueError(
+                f"request {item.group_id}: found the rollout program {item.rollout!r}, expected one of "
+                f"{type(method).__name__}.rollouts: {', '.join(method.rollouts)}"
+            )
 
 
 def check_output(state: SchedulerState, method: Method, output: RolloutOutput) -> None:

@@ -14,9 +14,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from marsrl_verl.core.group import Group
-from marsrl_verl.core.method import Ended, EndReason, Method, Stage, Unit
+from marsrl_verl.core.method import Ended, EndReason, Method, Unit
 from marsrl_verl.core.request import Problem, RolloutRequest
-from marsrl_verl.core.scheduler.checks import check_output, check_settings
+from marsrl_verl.core.scheduler.checks import check_output, check_requests, check_settings
 from marsrl_verl.core.scheduler.result import StepResult
 from marsrl_verl.core.scheduler.state import PendingGroup, ProblemState, SchedulerState
 from marsrl_verl.core.trajectory import RolloutOutput, Trajectory
@@ -391,31 +391,12 @@ class Scheduler:
     def _enter_stage(
         self, one: ProblemState, requests: list[RolloutRequest], allowed: tuple[str, ...], ready_step: int
     ) -> None:
-        stage = self._stage_of(requests[0], allowed)
-        one.stage = stage.name
+        check_requests(self._state, self.method, requests, allowed)
+        one.stage = requests[0].stage
         for item in requests:
-            if item.group_id in self._state.problem_of:
-                raise ValueError(f"request {item.group_id}: the method gave this group id twice")
-            if item.stage != stage.name or item.n < 1:
-                raise ValueError(
-                    f"request {item.group_id}: found stage {item.stage} and n={item.n}, expected stage "
-                    f"{stage.name}, as its problem's other requests, and n of at least 1"
-                )
-            if item.rollout not in self.method.rollouts:
-                raise ValueError(
-                    f"request {item.group_id}: found the rollout program {item.rollout!r}, expected one of "
-                    f"{type(self.method).__name__}.rollouts: {', '.join(self.method.rollouts)}"
-                )
             one.requests[item.group_id] = item
             self._state.problem_of[item.group_id] = one.problem.problem_id
             self._state.ready_step[item.group_id] = ready_step
-
-    def _stage_of(self, item: RolloutRequest, allowed: tuple[str, ...]) -> Stage:
-        if item.stage not in allowed:
-            raise ValueError(
-                f"request {item.group_id}: found stage {item.stage}, expected one of: {', '.join(allowed)}"
-            )
-        return self._stages[item.stage]
 
     def _end(self, one: ProblemState, reason: EndReason) -> None:
         for group_id in one.requests:

@@ -19,7 +19,7 @@ from marsrl_verl.core.policy import Policy, PolicyKind, PolicySet
 from marsrl_verl.core.request import Sampling
 from marsrl_verl.core.sequence import LABEL, equal_sequences
 from marsrl_verl.core.trajectory import FinishReason, RewardResult
-from marsrl_verl.rollout.external.solver import ExternalAnswer
+from marsrl_verl.endpoints.answer import ChatAnswer
 from marsrl_verl.rollout.generation import EngineUnavailableError
 
 LIMIT = FinishReason.LIMIT
@@ -368,10 +368,10 @@ class Recorded:
     def __init__(self, role: str) -> None:
         self.role, self.shown = role, []
 
-    async def answer(self, request, k, messages) -> ExternalAnswer:
+    async def answer(self, request, k, messages) -> ChatAnswer:
         self.shown.append([(one["role"], one["content"]) for one in messages])
         turn = sum(one["role"] == "assistant" for one in messages)
-        return ExternalAnswer(talk(self.role, k, turn).removesuffix(END))
+        return ChatAnswer(talk(self.role, k, turn).removesuffix(END))
 
 
 @pytest.mark.parametrize("frozen", [META_THINKING, REASONING])
@@ -399,9 +399,9 @@ def test_a_frozen_agent_takes_part_with_its_texts(frozen, segment):
 @pytest.mark.parametrize("frozen", [META_THINKING, REASONING])
 def test_what_a_frozen_agent_refuses_is_not_the_other_agents_failure(frozen):
     class Refusing(Recorded):
-        async def answer(self, request, k, messages) -> ExternalAnswer:
+        async def answer(self, request, k, messages) -> ChatAnswer:
             if any(one["role"] == "assistant" for one in messages):
-                return ExternalAnswer("", finish=FinishReason.REFUSED, detail="content filter")
+                return ChatAnswer("", finish=FinishReason.REFUSED, detail="content filter")
             return await super().answer(request, k, messages)
 
     policies = PolicySet((Policy(), Policy("other", PolicyKind.ENDPOINT)), {frozen: "other"})

@@ -21,7 +21,7 @@ import numpy as np
 from marsrl_verl.core.request import Message, RolloutRequest
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.thinking import final_text
-from marsrl_verl.endpoints.answer import ExternalAnswer, failed
+from marsrl_verl.endpoints.answer import ChatAnswer, failed
 
 
 class AnswerFileError(ValueError):
@@ -180,7 +180,7 @@ class FileSource:
         """Number of answers to a problem."""
         return sum(self.file.counts.get(name, 0) for name in self.names(question))
 
-    async def answer(self, request: RolloutRequest, k: int, messages: Sequence[Message]) -> ExternalAnswer:
+    async def answer(self, request: RolloutRequest, k: int, messages: Sequence[Message]) -> ChatAnswer:
         """See `AnswerSource`. The problem is found by its question, whatever the messages."""
         try:
             found = [
@@ -191,7 +191,7 @@ class FileSource:
         if not found:
             return failed(f"{self.file.path} has no answers to this problem")
         rng = derive_generator(self.seed, "external_solver", _without_tag(request))
-        return ExternalAnswer(found[draw(len(found), request.n, rng)[k]])
+        return ChatAnswer(found[draw(len(found), request.n, rng)[k]])
 
 
 def _without_tag(request: RolloutRequest) -> str:

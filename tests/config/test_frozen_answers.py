@@ -20,7 +20,7 @@ FILED = {
 
 def test_a_file_with_answers_to_every_problem(checked, tmp_path):
     path = write_answers(tmp_path / "a.jsonl", {"question": "1 + 1", "answers": ["2", "3"]})
-    found = checked({**FILED, f"{JSONL}.path": path}).external_answers["solver"]
+    found = checked({**FILED, f"{JSONL}.path": path}).frozen_answers["solver"]
     assert found.count("1 + 1") == 2
 
 
@@ -94,7 +94,7 @@ def test_only_problems_that_are_asked_need_answers(checked, split, tmp_path, cha
 
 def test_lines_can_be_named_by_a_column_of_the_data(checked, split, tmp_path):
     filed = answers_to(tmp_path / "a.jsonl", 0, 1, 2, 3, 100, "101", 102, key="id")
-    found = checked({**split, **filed, f"{JSONL}.id_column": "extra_info.index"}).external_answers["solver"]
+    found = checked({**split, **filed, f"{JSONL}.id_column": "extra_info.index"}).frozen_answers["solver"]
     assert [found.names(question) for question in ("t0", "v2")] == [("0",), ("102",)]
 
 

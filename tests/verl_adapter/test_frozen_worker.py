@@ -30,9 +30,8 @@ from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutpu
 from marsrl_verl.evaluation.runs import Call
 from marsrl_verl.reporting.rollout_log import rollout_lines
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
-from marsrl_verl.rollout.external.answer_file import AnswerFileError, FileSource
-from marsrl_verl.rollout.external.endpoint import EndpointSource
-from marsrl_verl.rollout.external.solver import ExternalAnswer
+from marsrl_verl.rollout.frozen.answer_file import AnswerFileError, FileSource
+from marsrl_verl.rollout.frozen.source import ChatAnswer, EndpointSource
 from marsrl_verl.rollout.generation import EngineUnavailableError
 from marsrl_verl.settings.api_key import ApiKeyError
 from marsrl_verl.verl_adapter.components import (
@@ -75,7 +74,7 @@ def asked(role: str, name: str = "p", n: int = 2) -> RolloutRequest:
     return RolloutRequest(f"{name}/{role}/0", Problem(name, "1 + 1?", "2"), role, role, chat, n)
 
 
-def external_answer(item: RolloutRequest, k: int, finish: FinishReason = FinishReason.STOP) -> Trajectory:
+def frozen_answer(item: RolloutRequest, k: int, finish: FinishReason = FinishReason.STOP) -> Trajectory:
     return Trajectory(
         f"{item.group_id}#{k}",
         sequences=[],
@@ -181,7 +180,7 @@ class Source:
 
     async def answer(self, request, k, messages):
         self.asked.append(f"{request.group_id}#{k}")
-        return ExternalAnswer("2<|im_end|>")
+        return ChatAnswer("2<|im_end|>")
 
 
 @dataclass
@@ -243,10 +242,10 @@ def test_the_worker_asks_it_for_the_solver_alone_and_scores_as_usual(worker_of):
 def test_a_round_without_a_solution_stops_although_the_engine_answers(monkeypatch):
     def answer(item: RolloutRequest) -> RolloutOutput:
         if item.role == "solver":
-            members = [external_answer(item, k, FinishReason.ERROR) for k in range(8)]
+            members = [frozen_answer(item, k, FinishReason.ERROR) for k in range(8)]
         else:
             sequence = Sequence(item.role, [1], [2], [-0.5])
-            members = [replace(external_answer(item, k), sequences=[sequence]) for k in range(8)]
+            members = [replace(frozen_answer(item, k), sequences=[sequence]) for k in range(8)]
         return RolloutOutput(item.group_id, members)
 
     def run_requests(requests, sampling, round_id):
@@ -272,7 +271,7 @@ def test_a_round_without_a_solution_stops_although_the_engine_answers(monkeypatc
 
 def solver_group() -> Group:
     item = asked("solver")
-    return Group(item, [external_answer(item, k) for k in range(2)])
+    return Group(item, [frozen_answer(item, k) for k in range(2)])
 
 
 def test_the_rollout_log_has_its_text_and_no_tokens():
@@ -315,4 +314,4 @@ def test_a_frozen_solver_has_no_lengths(tmp_path):
 def test_the_example_says_who_solved():
     item = asked("solver")
     system = VerifyCorrect(MathPrompts(), LoopRules(1))
-    assert system.example_call(Call(item, external_answer(item, 0))) == "Solver (external)"
+    assert system.example_call(Call(item, frozen_answer(item, 0))) == "Solver (external)"

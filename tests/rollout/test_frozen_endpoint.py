@@ -24,9 +24,9 @@ from marsrl_verl.core.trajectory import FinishReason, RewardResult, Trajectory
 from marsrl_verl.evaluation.training_metrics import training_metrics
 from marsrl_verl.reporting.rollout_log import step_lines, write_lines
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
-from marsrl_verl.rollout.external.config import EndpointConfig
-from marsrl_verl.rollout.external.endpoint import EndpointSource
 from marsrl_verl.rollout.failed_round import LEAST_REQUESTS, RequestWatch
+from marsrl_verl.rollout.frozen.config import EndpointConfig
+from marsrl_verl.rollout.frozen.source import EndpointSource
 from marsrl_verl.rollout.generation import EngineUnavailableError
 from marsrl_verl.rollout.runner import RolloutRunner
 

@@ -10,9 +10,9 @@ from marsrl_verl.core.method import Method, RunView
 from marsrl_verl.core.policy import PolicyKind
 from marsrl_verl.data.files import MAX_NAMED_ROWS, FileReport, Question
 from marsrl_verl.machine.http import holds_password, url_problem
-from marsrl_verl.rollout.external.answer_file import AnswerFileError, FileSource
-from marsrl_verl.rollout.external.config import AnswerFileConfig, EndpointConfig
-from marsrl_verl.rollout.external.questions import data_names, open_source, questions_of
+from marsrl_verl.rollout.frozen.answer_file import AnswerFileError, FileSource
+from marsrl_verl.rollout.frozen.config import AnswerFileConfig, EndpointConfig
+from marsrl_verl.rollout.frozen.questions import data_names, open_source, questions_of
 from marsrl_verl.settings.api_key import ApiKeyError, read_api_key
 from marsrl_verl.settings.issues import ConfigIssue
 
@@ -30,7 +30,7 @@ class Run(RunView, Protocol):
     dry_run: bool
     files: list[FileReport]
     notes: list[str]
-    external_answers: dict[str, FileSource]
+    frozen_answers: dict[str, FileSource]
 
     @property
     def method(self) -> type[Method]:
@@ -123,8 +123,8 @@ def _check_key(run: Run, node: str, one: EndpointConfig) -> Iterator[ConfigIssue
         yield run.issue(key, what, f"{fix}, or set {key}=null for an endpoint without keys.")
 
 
-def check_external_answers(run: Run) -> Iterator[ConfigIssue]:
-    """Files of answers: readable, and with answers to every problem; fills `run.external_answers`."""
+def check_answer_files(run: Run) -> Iterator[ConfigIssue]:
+    """Files of answers: readable, and with answers to every problem; fills `run.frozen_answers`."""
     for name, one in run.settings.frozen_policies.items():
         if one.kind is PolicyKind.JSONL:
             yield from _check_file(run, name, one.jsonl)
@@ -147,7 +147,7 @@ def _check_file(run: Run, policy: str, settings: AnswerFileConfig) -> Iterator[C
         line = f'{{"{"question" if column is None else "id"}": …, "answers": [text, …]}}'
         yield run.issue(key, f"{text[:1].upper()}{text[1:]}.", f"Put it right; a line is {line}.")
         return
-    run.external_answers[policy] = source
+    run.frozen_answers[policy] = source
     gaps: list[str] = []
     for split in ("train", "val"):
         some = [one for file in run.files if file.split == split for one in by_file[file.path]]

@@ -8,8 +8,8 @@ from typing import Any
 
 from marsrl_verl.data.files import Question, as_list, read_questions
 from marsrl_verl.data.rows import DataError
-from marsrl_verl.rollout.external.answer_file import AnswerFile, AnswerFileError, FileSource, LineKey
-from marsrl_verl.rollout.external.config import AnswerFileConfig
+from marsrl_verl.rollout.frozen.answer_file import AnswerFile, AnswerFileError, FileSource, LineKey
+from marsrl_verl.rollout.frozen.config import AnswerFileConfig
 
 
 def questions_of(path: Path, prompt_key: str, id_column: str | None) -> list[Question]:

@@ -21,7 +21,7 @@ from marsrl_verl.core.policy import Policy, PolicyKind, PolicySet
 from marsrl_verl.core.request import Problem, Sampling
 from marsrl_verl.core.scheduler import Mode, Scheduler, StepResult
 from marsrl_verl.evaluation.runs import run_evaluation
-from marsrl_verl.rollout.external.answer_file import AnswerFile, FileSource, LineKey
+from marsrl_verl.rollout.frozen.answer_file import AnswerFile, FileSource, LineKey
 
 SAMPLING = {role: Sampling(10_000, 10_000) for role in ("solver", "verifier", "corrector")}
 PROBLEMS = [Problem(f"p{i}", f"{i} + 1 = ?", str(i + 1)) for i in range(12)]
@@ -37,7 +37,7 @@ def write_answers(path: Path, wrong: int = 5, right: int = 5) -> Path:
     return path
 
 
-def external_engine(path: Path) -> ScriptedEngine:
+def engine_with_answers(path: Path) -> ScriptedEngine:
     """A file for the Solver, a script for Verifier and Corrector."""
     source = FileSource(AnswerFile.scan(path, LineKey.QUESTION), seed=1)
     policies = PolicySet((Policy(), Policy("big", PolicyKind.JSONL)), {SOLVER: "big"})
@@ -70,7 +70,7 @@ def count_tokens(messages) -> int:
 
 
 def train(path: Path, mode: str, *, segment: int | None = None, reload: bool = False) -> list[StepResult]:
-    return train_with(external_engine(path), mode, segment=segment, reload=reload)
+    return train_with(engine_with_answers(path), mode, segment=segment, reload=reload)
 
 
 def train_with(
@@ -192,7 +192,7 @@ def test_the_solvers_prompt_is_not_measured(answers):
 def test_the_system_is_evaluated_behind_it(answers):
     def run(tag: str):
         system = VerifyCorrect(MathPrompts(), LoopRules(correction_rounds=2))
-        return run_evaluation(external_engine(answers), system, PROBLEMS, SAMPLING, repeats=2, tag=tag)
+        return run_evaluation(engine_with_answers(answers), system, PROBLEMS, SAMPLING, repeats=2, tag=tag)
 
     before, after = run("before"), run("after")
     first = [one.calls[0].trajectory for one in before.runs]

@@ -1,0 +1,116 @@
+"""A sequence to which a round adds: what the policy samples, and what others say."""
+
+from __future__ import annotations
+
+import itertools
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from marsrl_verl.core.sequence import TURN, LogProbs, Mask, Sequence, TokenIds
+
+
+class Part(NamedTuple):
+    """Tokens that this round added."""
+
+    ids: TokenIds
+    log_probs: LogProbs
+    mask: Mask
+    version: int | None
+    """None: nobody sampled them."""
+    turn: int
+
+    @classmethod
+    def of_context(cls, ids: TokenIds) -> Part:
+        """Tokens that nobody sampled."""
+        return cls(ids, np.zeros(len(ids), dtype=np.float32), np.zeros(len(ids), dtype=np.uint8), None, -1)
+
+
+class GrowingSequence:
+    """The sequence as the round found it, and the parts that were added since.
+
+    Args:
+        begun: prompt and response as the round found them.
+    """
+
+    def __init__(self, begun: Sequence) -> None:
+        self.begun = begun
+        self._parts: list[Part] = []
+        self._added = 0
+
+    def __len__(self) -> int:
+        """Response tokens."""
+        return len(self.begun) + self._added
+
+    def copy(self) -> GrowingSequence:
+        """Another one that grows on its own from here."""
+        twin = GrowingSequence(self.begun)
+        twin._parts, twin._added = list(self._parts), self._added
+        return twin
+
+    def add(self, part: Part) -> None:
+        """Append a part; an empty one is left out."""
+        if len(part.ids):
+            self._parts.append(part)
+            self._added += len(part.ids)
+
+    def cut(self, tokens: int) -> None:
+        """Keep the first `tokens` of the response, not fewer than the round began with."""
+        while self._parts and len(self) > tokens:
+            last = self._parts.pop()
+            self._added -= len(last.ids)
+            kept = max(0, tokens - len(self))
+            columns = last.ids[:kept], last.log_probs[:kept], last.mask[:kept]
+            self.add(Part(*columns, last.version, last.turn))
+
+    def sampled_after(self, position: int) -> int:
+        """Tokens of this round behind a position of the response that the policy sampled."""
+        count, end = 0, len(self)
+        for part in reversed(self._parts):
+            if part.version is not None:
+                count += max(0, end - max(position, end - len(part.ids)))
+            end -= len(part.ids)
+        return count
+
+    def input_ids(self) -> TokenIds:
+        """(P + T,) prompt and response."""
+        return np.concatenate([self.begun.prompt_ids, self.response_ids()])
+
+    def response_ids(self) -> TokenIds:
+        """(T,) the response."""
+        return np.concatenate([self.begun.response_ids, *(one.ids for one in self._parts)])
+
+    def sequence(self) -> Sequence:
+        """As it is now. What this round added is a part of its own in `versions`, of length 0 where that is
+        nothing."""
+        found, parts = self.begun, self._versioned()
+        for version, same in itertools.groupby(parts, key=lambda part: part.version):
+            some = list(same)
+            found = found.extend(
+                np.concatenate([one.ids for one in some]),
+                np.concatenate([one.log_probs for one in some]),
+                version,  # type: ignore[arg-type]  # none is None any more
+                np.concatenate([one.mask for one in some]),
+            )
+        if not parts:
+            found = found.extend((), (), found.version)
+        if TURN in self.begun.annotations or any(one.turn >= 0 for one in parts):
+            found.annotations[TURN] = self._turns()
+        return found
+
+    def _versioned(self) -> list[Part]:
+        """The parts, where nobody sampled one with the version before it (at the beginning: after it)."""
+        sampled = (one.version for one in self._parts if one.version is not None)
+        last = next(sampled, self.begun.version)
+        found = []
+        for one in self._parts:
+            last = last if one.version is None else one.version
+            found.append(one._replace(version=last))
+        return found
+
+    def _turns(self) -> NDArray[np.int16]:
+        before = self.begun.annotations.get(TURN, np.full(len(self.begun), -1, dtype=np.int16))
+        return np.concatenate(
+            [before, *(np.full(len(one.ids), one.turn, dtype=np.int16) for one in self._parts)]
+        )
