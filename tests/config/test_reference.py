@@ -6,6 +6,7 @@ import pytest
 
 from marsrl_verl.algos.registry import installed_methods, method_class
 from marsrl_verl.config.checks.upstream import _OURS
+from marsrl_verl.config.node import BY_ROLE
 from marsrl_verl.config.reference import (
     OWN_ROOT_KEYS,
     all_keys,
@@ -15,7 +16,6 @@ from marsrl_verl.config.reference import (
     find_unknown,
     is_free_entry,
 )
-from marsrl_verl.config.schema import BY_ROLE
 from marsrl_verl.config.unused_keys import FIXED_KEYS, INERT_KEYS
 from marsrl_verl.settings.reading import defaults
 
