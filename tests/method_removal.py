@@ -16,6 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable
+from functools import lru_cache
 from pathlib import Path
 
 import yaml
@@ -25,6 +26,7 @@ PARTS = (
     *("marsrl_verl", "recipe", "configs", "examples", "docs", "tests", "benchmarks", "requirements", ".ci"),
     *("pyproject.toml", "Makefile", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE"),
 )
+PACKAGES = ("marsrl_verl", "recipe", "benchmarks")
 
 
 def default_method() -> str:
@@ -69,7 +71,8 @@ def names_of(method: str) -> set[str]:
 
 
 def is_named_after(names: set[str], path: Path) -> bool:
-    """Whether a file or folder has one of a method's names. A preset of another method may have it in its own."""
+    """Whether a file or folder has one of a method's names. Another method's preset may have it in its
+    own."""
     if path.parent.name == "algo":
         return path.stem in names
     return any(name in path.name for name in names)
@@ -115,15 +118,41 @@ def is_in(module: str, packages: Iterable[str]) -> bool:
     return any(module == one or module.startswith(f"{one}.") for one in packages)
 
 
-def imported(file: Path) -> set[str]:
+def imported(file: Path) -> frozenset[str]:
     """The modules that a file imports, and what it imports from them, which may be modules."""
+    return _imports_of(file.read_text())
+
+
+@lru_cache(maxsize=None)
+def _imports_of(text: str) -> frozenset[str]:
     found: set[str] = set()
-    for node in ast.walk(ast.parse(file.read_text())):
+    for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
             found |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return frozenset(found)
+
+
+def missing_imports(root: Path) -> dict[str, set[str]]:
+    """By file of the copy, the tree's modules that it imports and that are gone, inside functions too."""
+    here, there = _modules(TREE), _modules(root)
+    found = {}
+    for path in sorted(root.rglob("*.py")):
+        # What is imported from a module may be a module or not.
+        names = {name if name in here else name.rpartition(".")[0] for name in imported(path)}
+        if gone := (names & here) - there:
+            found[str(path.relative_to(root))] = gone
     return found
+
+
+def _modules(root: Path) -> set[str]:
+    """Those of the packages by their dotted names, those of the tests, which see each other, by their own."""
+    packages = (path for part in PACKAGES for path in (root / part).rglob("*.py"))
+    names = {".".join(path.relative_to(root).with_suffix("").parts) for path in packages}
+    return {name.removesuffix(".__init__") for name in names} | {
+        path.stem for path in (root / "tests").rglob("*.py")
+    }
 
 
 def python(root: Path, *words: str, capture_output: bool = False) -> subprocess.CompletedProcess[str]:

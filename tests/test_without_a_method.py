@@ -1,6 +1,6 @@
 """A method is its folder, and what is named after it: without it the rest is whole.
 
-Here every test that is left can be collected; `make test-without METHOD=attnrl` runs all of the unit tests.
+Here nothing that is left imports what is gone; `make test-without METHOD=attnrl` runs all of the unit tests.
 """
 
 from __future__ import annotations
@@ -8,7 +8,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from method_removal import copy_without, default_method, is_named_after, main, names_of, python, removable
+from method_removal import (
+    copy_without,
+    default_method,
+    is_named_after,
+    main,
+    missing_imports,
+    names_of,
+    python,
+    removable,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -39,6 +48,17 @@ def test_nothing_is_named_after_the_method(copy):
     assert not [path for path in root.rglob("*") if is_named_after(names, path)]
 
 
+def test_nothing_imports_what_is_gone(copy):
+    method, root = copy
+    assert missing_imports(root) == {}
+    (root / "tests" / "late.py").write_text(
+        f"def one():\n    from marsrl_verl.algos.{method} import METHOD\n"
+    )
+    assert missing_imports(root) == {"tests/late.py": {f"marsrl_verl.algos.{method}"}}
+    (root / "tests" / "late.py").unlink()
+
+
+@pytest.mark.parametrize("copy", ["attnrl"], indirect=True)  # half a minute each
 def test_every_test_can_be_collected(copy):
     _, root = copy
     words = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--collect-only", "tests")

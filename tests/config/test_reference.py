@@ -6,7 +6,7 @@ import pytest
 
 from marsrl_verl.algos.registry import installed_methods, method_class
 from marsrl_verl.config.checks.upstream import _OURS
-from marsrl_verl.config.node import BY_ROLE
+from marsrl_verl.config.node import BY_ROLE, method_nodes
 from marsrl_verl.config.reference import (
     OWN_ROOT_KEYS,
     all_keys,
@@ -82,10 +82,15 @@ def test_reference_has_the_keys_that_hydra_composes(composed):
         return found
 
     found = leaves(composed.raw)
-    settings = {name for method in installed_methods() for name in defaults(method_class(method).Config)}
-    roles = {role for method in installed_methods() for role in method_class(method).roles}
-    by_role = {f"marsrl.{node}.{role}" for node in BY_ROLE for role in roles}
-    of_other_methods = {*(f"marsrl.algo.{name}" for name in settings), *by_role} - found
+    methods = [method_class(name) for name in installed_methods()]
+    settings = {
+        f"marsrl.{node}.{name}"
+        for method in methods
+        for node, kind in method_nodes(method).items()
+        for name in defaults(kind)
+    }
+    by_role = {f"marsrl.{node}.{role}" for node in BY_ROLE for method in methods for role in method.roles}
+    of_other_methods = (settings | by_role) - found
     assert of_other_methods <= set(all_keys()), "those of all installed methods are known"
     assert {key for key in all_keys() if not key.startswith(tuple(of_other_methods))} <= found
     assert set(OWN_ROOT_KEYS) <= found
