@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import cache
 from pathlib import Path
 
 import yaml
@@ -123,7 +123,7 @@ def imported(file: Path) -> frozenset[str]:
     return _imports_of(file.read_text())
 
 
-@lru_cache(maxsize=None)
+@cache
 def _imports_of(text: str) -> frozenset[str]:
     found: set[str] = set()
     for node in ast.walk(ast.parse(text)):
