@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from marsrl_verl.core.policy import Policy, PolicySet
-from marsrl_verl.core.request import Message, RolloutRequest, Sampling
+from marsrl_verl.core.request import Message, Problem, RolloutRequest, Sampling
 from marsrl_verl.core.scheduler.checks import check_members
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.sequence import Plain, TokenIds, check_plain
@@ -330,7 +330,7 @@ class RequestContext:
     @property
     def tools(self) -> _RequestTools:
         """See `RolloutContext`."""
-        return _RequestTools(self._runner.tools, self._asking)
+        return _RequestTools(self._runner.tools, self._asking, self.request.problem)
 
     async def chat(self, k: int, role: str, messages: Sequence[Message]) -> Trajectory:
         """See `RolloutContext`."""
@@ -364,6 +364,7 @@ class _RequestTools:
 
     box: Toolbox
     asking: Callable[[], AbstractContextManager[None]]
+    problem: Problem
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -374,5 +375,6 @@ class _RequestTools:
         return self.box.schemas
 
     async def call(self, call: ToolCall) -> ToolResult:
+        given = self.problem.extra_info.get("tools_kwargs")
         with self.asking():
-            return await self.box.call(call)
+            return await self.box.call(replace(call, tools_kwargs=given if isinstance(given, dict) else {}))

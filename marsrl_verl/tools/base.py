@@ -39,6 +39,9 @@ class ToolCall:
     arguments: Mapping[str, Any]
     call_id: str
     """Unique in the run, `<trajectory id>/<number>`: random choices of the call derive from it."""
+    tools_kwargs: Mapping[str, Any] = field(default_factory=dict)
+    """What the problem's dataset row says for tools, by their names (`extra_info.tools_kwargs`, as verl's
+    datasets have it); the model does not see it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 
 from scripted_client import request, runner
 
@@ -31,7 +32,8 @@ class Adder(Tool):
             await asyncio.sleep(0.01)
         finally:
             self.running.discard(call.call_id)
-        return ToolResult(str(call.arguments["a"] + call.arguments["b"]))
+        more = call.tools_kwargs.get("add", {}).get("more", 0)
+        return ToolResult(str(call.arguments["a"] + call.arguments["b"] + more))
 
 
 class Sums:
@@ -76,12 +78,14 @@ class Leaves:
         raise RuntimeError("gives up")
 
 
-def run(program, tool: Adder) -> RolloutOutput:
+def run(program, tool: Adder, row: dict | None = None) -> RolloutOutput:
     async def whole() -> RolloutOutput:
         box = Toolbox([(tool, ToolConfig(target="tests:Adder"))])
         await box.start()
         made = runner(None, tools=box, programs={"own": lambda: program})
-        output = await made.run(request(rollout="own"), SAMPLING)
+        asked = request(rollout="own")
+        asked = replace(asked, problem=replace(asked.problem, extra_info=row or {}))
+        output = await made.run(asked, SAMPLING)
         if task := getattr(program, "task", None):
             await asyncio.wait({task})
         return output
@@ -94,6 +98,12 @@ def test_a_program_calls_tools_and_logs_what_was_executed():
     assert [one.text for one in output.trajectories] == ["1", "2"]
     assert [one.events[0]["executed"] for one in output.trajectories] == [True, True]
     assert output.trajectories[1].events[0]["arguments"] == {"a": 1, "b": 1}
+
+
+def test_a_tool_is_told_what_the_dataset_row_says_for_it():
+    output = run(Sums(), Adder(), {"tools_kwargs": {"add": {"more": 10}}})
+    assert [one.text for one in output.trajectories] == ["11", "12"]
+    assert [one.text for one in run(Sums(), Adder(), {"tools_kwargs": None}).trajectories] == ["1", "2"]
 
 
 def test_a_request_that_has_failed_calls_nothing_more():

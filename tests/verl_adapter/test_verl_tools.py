@@ -97,14 +97,16 @@ def files(tmp_path_factory) -> Path:
     sys.path.remove(str(folder))
 
 
-def call(name: str, arguments: dict[str, Any], **settings: Any) -> tuple[ToolResult, Toolbox]:
+def call(
+    name: str, arguments: dict[str, Any], given: dict[str, Any] | None = None, **settings: Any
+) -> tuple[ToolResult, Toolbox]:
     kind = tool_class(name, "verl")
     entries = {name: kind.Config(target="verl", backoff_s=0.0, **settings)}
     box = Toolbox.from_settings(entries, seed=1, secrets={})
 
     async def run() -> ToolResult:
         await box.start()
-        return await box.call(ToolCall(name, arguments, "p1/agent.0#2/0"))
+        return await box.call(ToolCall(name, arguments, "p1/agent.0#2/0", given or {}))
 
     return asyncio.run(run()), box
 
@@ -117,6 +119,22 @@ def test_a_base_tool_lives_for_one_call(files):
     assert log[-3:] == [("create", {}), ("execute", {"word": "banana"}, "p1/agent.0#2"), ("release",)]
     assert box.schemas[0]["function"]["parameters"]["required"] == ["word"]
     assert box.about() == {"count_a": {"verl_tool": "own_verl_tools.Counter"}}
+
+
+@pytest.mark.parametrize(
+    ("given", "created"),
+    [
+        (
+            {"count_a": {"create_kwargs": {"truth": 3}}, "other": {"create_kwargs": {"truth": 4}}},
+            {"truth": 3},
+        ),
+        ({"count_a": {"create_kwargs": None}}, {}),
+        ({"count_a": None}, {}),
+    ],
+)
+def test_a_tool_is_created_with_what_the_row_says_for_it(files, given, created):
+    call("count_a", {"word": "banana"}, given, verl_config_path=str(files / "tools.yaml"))
+    assert sys.modules["own_verl_tools"].LOG[-3] == ("create", created)
 
 
 def test_what_a_tool_raises_is_read_by_the_model(files):

@@ -114,8 +114,11 @@ class VerlTool(Tool):
 
     async def _executed(self, call: ToolCall, arguments: dict[str, Any]) -> tuple[Any, float, Any]:
         # What verl hands over for the trajectory: tools read its id there.
-        agent_data = SimpleNamespace(request_id=call.call_id.rpartition("/")[0], tools_kwargs={})
-        instance_id, _ = await self._tool.create(create_kwargs={})
+        request_id, given = call.call_id.rpartition("/")[0], dict(call.tools_kwargs)
+        agent_data = SimpleNamespace(request_id=request_id, tools_kwargs=given)
+        # A column of Parquet has every row's keys: what a row does not say is null.
+        own = given.get(self.name) or {}
+        instance_id, _ = await self._tool.create(create_kwargs=own.get("create_kwargs") or {})
         try:
             found: tuple[Any, float, Any] = await self._tool.execute(
                 instance_id, arguments, agent_data=agent_data
