@@ -155,7 +155,8 @@ def compose_config(arguments: Arguments) -> Composed:
 
 def _own_files(arguments: Arguments, raw: DictConfig, choices: Mapping[str, str]) -> WithoutEffect:
     """What the user's files say that the method has nothing of."""
-    node: Any = OmegaConf.to_container(raw, resolve=False)["marsrl"]
+    tree: Any = OmegaConf.to_container(raw, resolve=False)
+    node = tree["marsrl"]
     folders = [folder for folder in _all_folders(arguments) if folder != config_folder()]
     if not folders or not isinstance(node, dict):
         return WithoutEffect()  # what is no node is refused with the other keys

@@ -108,6 +108,19 @@ def test_an_evaluation_says_how_many_problems_it_did_not_ask(tmp_path, capsys):
     observer.close()
 
 
+def test_a_run_that_calls_none_of_its_tools_is_warned_of(tmp_path, capsys):
+    words = ("algo=grpo_tools", "model=tiny_tools", "data=tool_world", "marsrl.run.progress=true")
+    observer = start(tmp_path / "run", *words)
+    for step in range(1, 13):
+        calls = {"rollout/executed_tool_calls": 3} if step == 2 else {}
+        observer.record(step, {"rollout/generated_tokens": 10, **calls}, TIMINGS)
+    observer.close()
+    shown = " ".join(capsys.readouterr().out.split())
+    assert shown.count("no call of a tool ran") == 3
+    for place in ("in step 1; marsrl.tools has python, search", "in step 3;", "in steps 3 to 12;"):
+        assert place in shown
+
+
 def test_a_recorded_step_is_in_the_folder_at_once(tmp_path):
     observer = start(tmp_path / "run")
     assert not observer.recorded(1)

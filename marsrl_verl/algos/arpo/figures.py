@@ -15,6 +15,8 @@ from marsrl_verl.rollout.agent_loop import CALL_LIMIT
 _OUTCOMES = ("ok", "error", "timeout", "failed", "refused")
 _CHANGES = (-0.2, -0.1, -0.05, -0.02, 0.0, 0.02, 0.05, 0.1, 0.2)
 """Edges of the histogram of entropy changes."""
+ROOTS = "roots"
+"""Input of a request: how many of its trajectories begin at the prompt, whatever forks leave."""
 
 
 def executed(one: Trajectory) -> list[Mapping[str, Any]]:
@@ -67,9 +69,15 @@ def _tree(groups: Sequence[Group], members: Sequence[Trajectory]) -> dict[str, f
     depth = _depths(members)
     sampled = [sum(map(_own_tokens, group.trajectories)) for group in groups]
     rows = sum(sequence.trained_tokens for one in members for sequence in one.sequences)
+    further = sum(
+        one.fork is None and one.number >= int(group.request.inputs.get(ROOTS, group.request.n))  # type: ignore[arg-type]
+        for group in groups
+        for one in group.trajectories
+    )
     found: dict[str, float] = {
-        "roots_per_group": (len(members) - len(forks)) / len(groups),
+        "roots_per_group": (len(members) - len(forks) - further) / len(groups),
         "forks_per_group": len(forks) / len(groups),
+        "further_roots_per_group": further / len(groups),
         "fork_depth_mean": float(np.mean([depth[one.trajectory_id] for one in members])),
         "fork_depth_max": max(depth.values()),
     }
@@ -102,9 +110,12 @@ def _decisions(members: Sequence[Trajectory]) -> dict[str, float]:
     ]
     if not decided:
         return {}
+    wanted = sum(int(event["forks_wanted"]) for event in decided)
+    forks = sum(one.fork is not None for one in members)
     found = {
         "fork_decisions": float(len(decided)),
         "fork_wanted_share": sum(event["forks_wanted"] > 0 for event in decided) / len(decided),
+        "fork_granted_share": forks / wanted if wanted else 0.0,
         "fork_probability_mean": float(np.mean([event["fork_probability"] for event in decided])),
     }
     changes = [event["entropy_change"] for event in decided if event["entropy_change"] is not None]

@@ -20,7 +20,7 @@ from marsrl_verl.algos.arpo import config as settings_of
 from marsrl_verl.algos.arpo.advantages import Attribution, token_advantages
 from marsrl_verl.algos.arpo.config import SOLVER
 from marsrl_verl.algos.arpo.evaluation import AgentEvaluation
-from marsrl_verl.algos.arpo.figures import agent_metrics
+from marsrl_verl.algos.arpo.figures import ROOTS, agent_metrics
 from marsrl_verl.algos.arpo.rollout import PROGRAM
 from marsrl_verl.algos.base import BaseMethod, PromptLimits
 from marsrl_verl.algos.estimator import estimated_advantages, estimated_rows, has_contrast
@@ -99,7 +99,8 @@ class ARPO(BaseMethod):
 
     def first_requests(self, problem: Problem, step: int) -> list[RolloutRequest]:
         """One group; none where the problem's prompt is too long."""
-        inputs = {"protocol": str(self.config.protocol)}
+        roots = self.config.budget(self.config.group_size).roots
+        inputs = {"protocol": str(self.config.protocol), ROOTS: roots}
         found = super().first_requests(problem, step)
         return [replace(one, rollout=PROGRAM, inputs=inputs) for one in found]
 

@@ -67,6 +67,7 @@ class TrainingObserver:
         self._writer = BackgroundWriter()
         self._tokens = 0
         self._last_evaluation: EvaluationResult | None = None
+        self._steps_without_calls = 0
 
     def phase(self, name: str, detail: str = "") -> None:
         """Announce what the run is doing: `starting`, `evaluating` or `training`."""
@@ -134,6 +135,7 @@ class TrainingObserver:
         """Record one training step and show it."""
         self._tokens += int(metrics["rollout/generated_tokens"])
         self.folder.append_metrics(step, metrics, timings)
+        self._warn_of_unused_tools(step, metrics)
         rewards = {role: metrics.get(role_metric(role, "reward_mean")) for role in self._settings.roles}
         self._progress.step(
             StepProgress(
@@ -209,6 +211,22 @@ class TrainingObserver:
     def _warn_of_grades(self, answered: Answered) -> None:
         for warning in grade_warnings(answered):
             self._progress.message(warning)
+
+    def _warn_of_unused_tools(self, step: int, metrics: Mapping[str, float]) -> None:
+        """Say where a run with tools calls none: often, nothing is learnt of them then."""
+        if not self._settings.tools:
+            return
+        self._steps_without_calls += 1
+        if metrics.get("rollout/executed_tool_calls"):
+            self._steps_without_calls = 0
+        if self._steps_without_calls in (1, 10, 100):
+            first = step - self._steps_without_calls + 1
+            steps = f"steps {first} to {step}" if first < step else f"step {step}"
+            self._progress.message(
+                f"warning: no call of a tool ran in {steps}; "
+                f"marsrl.tools has {', '.join(self._settings.tools)}. Read the rollouts: does the prompt say "
+                "how tools are called, and does the model write calls as the protocol has them?"
+            )
 
     def finish(self, steps: int, extra: dict[str, Any]) -> RunResult:
         """Write summary, picture and report."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from agent_scripts import LIMITS, AgentClient, FakeTools, call
@@ -11,7 +13,7 @@ from scripted_client import run_once
 from tree_groups import agent_request, config, runner_settings
 
 from marsrl_verl.algos.arpo.evaluation import AgentEvaluation
-from marsrl_verl.algos.arpo.figures import agent_metrics, executed
+from marsrl_verl.algos.arpo.figures import ROOTS, agent_metrics, executed
 from marsrl_verl.algos.arpo.nodes import NODE
 from marsrl_verl.algos.arpo.rollout import PROGRAM
 from marsrl_verl.core.group import Group
@@ -35,7 +37,8 @@ def group() -> Group:
     )
     for member in found.trajectories:
         member.reward = RewardResult(float(member.number in (0, 1)))
-    return Group(agent_request(6), found.trajectories)
+    asked = agent_request(6)
+    return Group(replace(asked, inputs={**asked.inputs, ROOTS: 2}), found.trajectories)
 
 
 def test_shared_calls_count_once(group):
@@ -56,7 +59,8 @@ def test_shared_calls_count_once(group):
 def test_roots_forks_and_what_they_share(group):
     found = agent_metrics([group])
     forks = sum(one.fork is not None for one in group.trajectories)
-    assert (found["roots_per_group"], found["forks_per_group"]) == (6 - forks, forks)
+    assert (found["roots_per_group"], found["forks_per_group"]) == (2, forks)
+    assert found["further_roots_per_group"] == 6 - 2 - forks > 0
     assert found["fork_depth_max"] == 2, "a fork of a fork"
     nodes = {}
     for one in group.trajectories:
@@ -80,6 +84,8 @@ def test_decisions_are_those_of_who_made_them(group):
     shares = [value for name, value in found.items() if name.startswith("entropy_change/")]
     assert sum(shares) == pytest.approx(1.0) and len(shares) == 10
     assert found["entropy_rises_share"] == 1.0 and found["fork_wanted_share"] == 1.0
+    forks = sum(one.fork is not None for one in group.trajectories)
+    assert found["fork_granted_share"] == forks / sum(event["forks_wanted"] for event in decided)
 
 
 def test_nothing_observed():
