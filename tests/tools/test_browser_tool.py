@@ -37,7 +37,9 @@ async def lookup(host, port):
 
 def browse(answer, *calls, endpoint=None, key=None, **settings):
     """Results of calls; `{url}` in them stands for the server's."""
-    service, model = FakeService(answer), FakeService(endpoint or (lambda asked: web.Response(status=500)))
+    service = FakeService(answer)
+    # What comes first is the start, which tries the endpoint.
+    model = FakeService(lambda asked: endpoint(asked) if asked.number else completion("It is a test."))
 
     async def run():
         async with service.running() as url, model.running() as base:
@@ -144,7 +146,7 @@ def test_a_page_is_summed_up_by_an_endpoint():
         summary={"temperature": 0.5, "max_tokens": 99, "extra_body": {"top_k": 5}},
     )
     assert (results[0].outcome, results[0].text) == (ToolOutcome.OK, "There are 40 mills.")
-    (asked,) = model.asked
+    _, asked = model.asked
     assert asked.request.path == "/v1/chat/completions"
     assert asked.request.headers["Authorization"] == "Bearer key-secret"
     sent = asked.body.pop("messages")
@@ -166,17 +168,38 @@ def test_an_endpoint_without_a_summary_is_the_tools_failure():
     results, _ = browse(
         lambda asked: html(),
         *[{"url": "{url}/"}] * len(answers),
-        endpoint=lambda asked: answers[asked.number](asked),
+        endpoint=lambda asked: answers[asked.number - 1](asked),
         key="key-secret",
         places=1,
     )
-    assert [one.outcome for one in results] == [ToolOutcome.FAILED] * len(answers)
+    refused = [ToolOutcome.ERROR if number == 4 else ToolOutcome.FAILED for number in range(len(answers))]
+    assert [one.outcome for one in results] == refused, "a refused page is not asked about again"
     details = [one.info["detail"] for one in results]
     assert "HTTP 503: busy [api key]" in details[0]
     assert all("no chat completion" in one for one in details[1:3])
     assert "something else than text" in details[3] and "[api key]" in details[3]
     assert "finish_reason 'content_filter'" in details[4]
     assert all("empty summary" in one for one in details[5:])
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (lambda asked: web.Response(status=404, text="no such model"), "HTTP 404: no such model"),
+        (lambda asked: completion(""), "empty summary"),
+        (lambda asked: asyncio.sleep(30), "did not answer within 0.3 s"),
+    ],
+)
+def test_an_endpoint_that_sums_up_nothing_ends_the_run_at_its_start(answer, said):
+    model = FakeService(answer)
+
+    async def start():
+        async with model.running() as base:
+            summary = {"enabled": True, "base_url": f"{base}/v1", "model": "reader"}
+            await BrowserTool("browser", BrowserConfig(summary=summary, timeout_s=0.3)).start()
+
+    with pytest.raises(ToolUnavailableError, match=rf"sums up no page: .*{said}.*Correct summary\.base_url"):
+        asyncio.run(start())
 
 
 def test_a_page_can_not_end_itself_or_speak_as_somebody_else():

@@ -80,6 +80,24 @@ class BrowserTool(Tool):
         self._fetcher.open()
         if self._summariser is not None:
             self._summariser.open()
+            await self._try_summary(self._summariser)
+
+    async def _try_summary(self, summariser: Summariser) -> None:
+        """A wrong address, model or key would fail every page of the run."""
+        limit = self._settings.timeout_s
+        try:
+            await asyncio.wait_for(summariser.sum_up(Page("A page", "This page is a test."), "a test"), limit)
+        except ServiceError as error:
+            said = str(error)
+        except asyncio.TimeoutError:
+            said = f"it did not answer within {limit:g} s"
+        else:
+            return
+        await self.close()
+        raise ToolUnavailableError(
+            f"summary: the endpoint sums up no page: {said}. Correct summary.base_url, summary.model or the "
+            "key, or set summary.enabled=false"
+        )
 
     def about(self) -> Mapping[str, Plain]:
         """See `Tool`."""
@@ -114,7 +132,9 @@ class BrowserTool(Tool):
                 text = await self._summariser.sum_up(page, wanted)
             except ServiceError as error:
                 note = "The page was read, but not summed up."
-                return ToolResult(note, ToolOutcome.FAILED, info={**info, "detail": str(error)})
+                # What is refused once is refused again; anything else may be asked for once more.
+                outcome = ToolOutcome.ERROR if error.about_request else ToolOutcome.FAILED
+                return ToolResult(note, outcome, info={**info, "detail": str(error)})
             return ToolResult(text, truncated=fetched.truncated, info=info)
         head = f"{page.title}\n" if page.title else ""
         shown = excerpt(
