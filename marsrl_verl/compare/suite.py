@@ -12,6 +12,8 @@ Keys of a suite file:
     methods           name -> the Hydra overrides that make the method
     headline          metrics of the picture's left half (default: those that the methods' evaluations name)
     curve             metric of `metrics.jsonl` for its right half (default: the first role's mean reward)
+    like              another suite, a shipped one's name or the path of a file: what this one does not say is
+                      that one's
 """
 
 from __future__ import annotations
@@ -96,7 +98,19 @@ def load_suite(name: str) -> Suite:
     Raises:
         SuiteError: there is no such suite, or its file is wrong.
     """
-    path = Path(name) if name.endswith((".yaml", ".yml")) else _FOLDER / f"{name}.yaml"
+    path = _path(name)
+    return _suite(path, _read(path))
+
+
+def _path(name: str, beside: Path = Path()) -> Path:
+    return beside / name if name.endswith((".yaml", ".yml")) else _FOLDER / f"{name}.yaml"
+
+
+def _read(path: Path, readers: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """The keys of a file, and of those that it is like."""
+    name = path.stem if path.parent == _FOLDER else str(path)
+    if path in readers:
+        raise SuiteError(f"{path} is like itself, by {readers[-1]}; take `like` out of one of them")
     if not path.is_file():
         raise SuiteError(
             f"there is no suite {name!r}; use one of {', '.join(suite_names())}, or the path of a suite's "
@@ -108,12 +122,19 @@ def load_suite(name: str) -> Suite:
         raise SuiteError(f"{path} is not YAML: {error}") from error
     if not isinstance(plain, dict):
         raise SuiteError(f"{path} holds a {type(plain).__name__}, expected keys: {', '.join(_keys())}")
-    return _suite(path, plain)
+    if (like := plain.pop("like", None)) is None:
+        return plain
+    if not isinstance(like, str):
+        raise SuiteError(f"{path}: like = {like!r}, expected a suite's name or the path of its .yaml file")
+    base = _read(_path(like, path.parent), (*readers, path))
+    if set(QUANTITIES) & set(plain):
+        base = {key: value for key, value in base.items() if key not in QUANTITIES}
+    return {**base, **plain}
 
 
 def _keys() -> list[str]:
     own = [field.name for field in fields(Suite) if field.name not in ("name", "budget")]
-    return [own[0], *QUANTITIES, *own[1:]]
+    return [own[0], *QUANTITIES, *own[1:], "like"]
 
 
 def _suite(path: Path, plain: dict[str, Any]) -> Suite:

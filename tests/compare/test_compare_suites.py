@@ -82,3 +82,28 @@ def test_an_unknown_suite_names_the_known_ones():
 def test_values_survive_hydras_grammar(text):
     override = OverridesParser.create().parse_override(f"name={quoted(text)}")
     assert str(override.value()) == text
+
+
+def test_a_suite_may_be_like_another_one(tmp_path):
+    (tmp_path / "mine.yaml").write_text("like: arpo\nmax_steps: 7\n")
+    (tmp_path / "tokens.yaml").write_text("like: mine.yaml\ngenerated_tokens: 50\ntitle: Mine\n")
+    base, mine = load_suite("arpo"), load_suite(str(tmp_path / "mine.yaml"))
+    assert (mine.name, mine.max_steps) == ("mine", 7)
+    assert (mine.methods, mine.budget, mine.title) == (base.methods, base.budget, base.title)
+    other = load_suite(str(tmp_path / "tokens.yaml"))
+    assert (str(other.budget), other.max_steps, other.title) == ("50 generated tokens", 7, "Mine")
+
+
+@pytest.mark.parametrize(
+    ("like", "said"),
+    [
+        ("mine.yaml", "is like itself"),
+        ("[arpo]", "expected a suite's name"),
+        ("nowhere", "there is no suite 'nowhere'"),
+        ("nowhere.yaml", r"there is no suite '.*nowhere\.yaml'"),
+    ],
+)
+def test_what_it_is_like_is_there(tmp_path, like, said):
+    (tmp_path / "mine.yaml").write_text(f"like: {like}\n")
+    with pytest.raises(SuiteError, match=said):
+        load_suite(str(tmp_path / "mine.yaml"))
