@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
+from marsrl_verl.compare.curves import curves_json
 from marsrl_verl.compare.picture import draw_comparison
 from marsrl_verl.compare.plan import OWN_KEYS, TRAIN, Run, plan_runs
 from marsrl_verl.compare.report import report_markdown
@@ -107,11 +108,12 @@ def _compare(suite: Suite, seeds: int, output: Path, runs: list[Run], command: S
 
 
 def write_results(suite: Suite, seeds: int, output: Path, outcome: Outcome) -> None:
-    """Write `results.json`, the picture and `report.md` from what is finished so far."""
+    """Write `results.json`, `curves.json`, the picture and `report.md` from what is finished so far."""
     finished = sorted(
         outcome.finished, key=lambda one: (list(suite.methods).index(one.run.method), one.run.seed)
     )
     write_json_atomic(output / "results.json", rows_json(finished))
+    write_json_atomic(output / "curves.json", curves_json(suite, finished))
     picture = draw_comparison(output / PICTURE, suite, finished).name if finished else None
     text = report_markdown(suite, seeds, finished, outcome.failed, picture)
     write_atomic(output / "report.md", text)

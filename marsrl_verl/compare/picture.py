@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from marsrl_verl.compare.curves import curve_metric, mean_curve, training_curve
 from marsrl_verl.compare.results import (
     Finished,
     headline_of,
@@ -17,7 +15,7 @@ from marsrl_verl.compare.results import (
     over_seeds,
     start_over_seeds,
 )
-from marsrl_verl.compare.suite import TOKENS, Quantity, Suite
+from marsrl_verl.compare.suite import Suite
 from marsrl_verl.evaluation.estimators import Estimate
 from marsrl_verl.evaluation.suite import AFTER
 from marsrl_verl.reporting.files import write_bytes_atomic
@@ -30,9 +28,6 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#3
 
 WIDTH, HEIGHT, DPI = 1400, 650, 100
 """Size of the picture in pixels, and pixels per inch."""
-_REWARD = re.compile(r"role/[^/]+/reward_mean")
-GRID = 60
-"""Points at which the seeds' curves are averaged."""
 
 
 def draw_comparison(path: Path, suite: Suite, finished: Sequence[Finished], confidence: float = 0.95) -> Path:
@@ -105,7 +100,7 @@ def _draw_estimate(axes: Axes, x: float, value: Estimate, colour: str, label: st
 
 
 def _draw_training(axes: Axes, suite: Suite, finished: Sequence[Finished]) -> None:
-    metric = suite.curve or _first_reward(finished)
+    metric = curve_metric(suite, finished)
     _dress(axes, f"While training: {metric}", "share")
     counted = suite.budget.quantity
     axes.set_xlabel(counted.label, fontsize=13)
@@ -119,29 +114,6 @@ def _draw_training(axes: Axes, suite: Suite, finished: Sequence[Finished]) -> No
         if curves:
             axes.plot(*mean_curve(curves), color=colour, linewidth=2.5, label=method)
     _finish(axes, "not in metrics.jsonl")
-
-
-def _first_reward(finished: Sequence[Finished]) -> str:
-    names = (name for one in finished for step in one.steps for name in step.metrics)
-    return next((name for name in names if _REWARD.fullmatch(name)), "reward")
-
-
-def training_curve(one: Finished, metric: str, counted: Quantity = TOKENS) -> tuple[np.ndarray, np.ndarray]:
-    """What was counted up to and with each step, and the step's value; steps without a value are left out."""
-    total, points = 0, []
-    for step in one.steps:
-        total += int(step.metrics.get(counted.metric) or 0)
-        value = step.metrics.get(metric)
-        if value is not None:
-            points.append((total, value))
-    return np.array([x for x, _ in points], dtype=float), np.array([y for _, y in points], dtype=float)
-
-
-def mean_curve(curves: Sequence[tuple[np.ndarray, np.ndarray]]) -> tuple[np.ndarray, np.ndarray]:
-    """The mean of curves over the span that all of them cover, interpolated between their points."""
-    low, high = max(tokens[0] for tokens, _ in curves), min(tokens[-1] for tokens, _ in curves)
-    grid = np.linspace(low, max(low, high), GRID)
-    return grid, np.mean([np.interp(grid, tokens, values) for tokens, values in curves], axis=0)
 
 
 def _methods(finished: Sequence[Finished]) -> list[str]:

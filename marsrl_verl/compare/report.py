@@ -5,6 +5,15 @@ from __future__ import annotations
 import platform
 from collections.abc import Sequence
 
+from marsrl_verl.compare.curves import (
+    SMOOTHED,
+    Curve,
+    area,
+    curve_metric,
+    final_level,
+    reached,
+    training_curve,
+)
 from marsrl_verl.compare.differences import differences_table, fewest_cases
 from marsrl_verl.compare.results import (
     TRAINED_METRIC,
@@ -40,6 +49,7 @@ def report_markdown(
     if finished:
         sections += ["## After training", _quality(finished, seeds, confidence)]
         sections += ["## Differences", _differences(finished, confidence)]
+        sections += ["## While training", _training(suite, finished, seeds, confidence)]
         sections += ["## What it took", _cost(finished, seeds, confidence)]
     if failed:
         sections += ["## Runs without a result", _failures(failed)]
@@ -124,6 +134,59 @@ def _differences(finished: Sequence[Finished], confidence: float) -> str:
         f"{1 - confidence:.2g}. Bold where the interval leaves out 0 and every figure rests on {FEW} cases "
         f"or more; of so many differences some do by chance.{never}"
     )
+
+
+def _training(suite: Suite, finished: Sequence[Finished], seeds: int, confidence: float) -> str:
+    """Areas under the curves, when they came to a level, and the suite's figures."""
+    metric, counted, budget = curve_metric(suite, finished), suite.budget.quantity, suite.budget.amount
+    curves = {one.run: training_curve(one, metric, counted) for one in finished}
+    levels = {run.seed: final_level(curve) for run, curve in curves.items() if run.method == suite.level_of}
+    head = [f"area under `{metric}`", *([f"level of {suite.level_of} after"] if suite.level_of else [])]
+    head += [f"`{name}`" for name in suite.figures]
+    lines = [f"| | {' | '.join(head)} |", "|---|" + "---:|" * len(head)]
+    for method in dict.fromkeys(one.run.method for one in finished):
+        some = [one for one in finished if one.run.method == method]
+        areas = [area(curves[one.run], budget) for one in some]
+        cells = [method, percent(t_interval(areas, confidence), seeds)]
+        if suite.level_of:
+            cells.append(_level([(curves[one.run], levels.get(one.run.seed)) for one in some], budget, seeds))
+        cells += [
+            _figure(t_interval([_mean(one, name) for one in some], confidence), seeds)
+            for name in suite.figures
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    text = f"Area: the curve's mean height over the {suite.budget}."
+    if suite.level_of:
+        text += (
+            f" Level: the share of the budget that had been taken when the mean of the curve's last "
+            f"{SMOOTHED} points first came to where that of {suite.level_of} of the same seed ended; the "
+            "whole budget for a run that never came there, and how many came there."
+        )
+    if suite.figures:
+        text += " The other columns are means over the training steps."
+    return "\n".join(lines) + f"\n\n{text}"
+
+
+def _level(pairs: Sequence[tuple[Curve, float | None]], budget: int, seeds: int) -> str:
+    found = [reached(curve, level, budget) for curve, level in pairs if level is not None]
+    known = [one for one in found if one is not None]
+    if not known:
+        return "–"
+    share = percent(t_interval([one.share for one in known]), seeds)
+    return f"{share}, {sum(one.reached for one in known)} of {len(known)} came there"
+
+
+def _mean(one: Finished, metric: str) -> float | None:
+    """Over the steps that have it."""
+    found = [value for step in one.steps if (value := step.metrics.get(metric)) is not None]
+    return sum(found) / len(found) if found else None
+
+
+def _figure(value: Estimate, seeds: int) -> str:
+    if value.mean is None:
+        return "–"
+    half = "" if value.high is None else f" ± {value.high - value.mean:.2g}"
+    return f"{value.mean:.3g}{half}{_counted(value, seeds)}"
 
 
 def _cost(finished: Sequence[Finished], seeds: int, confidence: float) -> str:

@@ -12,6 +12,9 @@ Keys of a suite file:
     methods           name -> the Hydra overrides that make the method
     headline          metrics of the picture's left half (default: those that the methods' evaluations name)
     curve             metric of `metrics.jsonl` for its right half (default: the first role's mean reward)
+    level_of          a method: the report says when each run's curve came to where this method's run of the
+                      same seed ended, and what it had taken then; optional
+    figures           metrics of `metrics.jsonl` of which the report has the mean over the training steps
     like              another suite, a shipped one's name or the path of a file: what this one does not say is
                       that one's
 """
@@ -85,6 +88,9 @@ class Suite:
     """Empty: what the methods' evaluations name."""
     curve: str = ""
     """Empty: the mean reward of the first role."""
+    level_of: str = ""
+    """Empty: the report has no such table."""
+    figures: tuple[str, ...] = ()
 
 
 def suite_names() -> list[str]:
@@ -154,10 +160,12 @@ def _suite(path: Path, plain: dict[str, Any]) -> Suite:
             raise SuiteError(f"{path}: {key} = {value!r}, expected a whole number of at least 1")
     values = dict(plain)
     budget = Budget(QUANTITIES[counted[0]], values.pop(counted[0]))
-    for key in ("overrides", "headline"):
+    for key in ("overrides", "headline", "figures"):
         if key in values:
             values[key] = _words(path, key, values[key])
     values["methods"] = _methods(path, plain["methods"])
+    if (named := values.get("level_of", "")) and named not in values["methods"]:
+        raise SuiteError(f"{path}: level_of = {named!r}, expected one of: {', '.join(values['methods'])}")
     return Suite(name=path.stem, budget=budget, **values)
 
 

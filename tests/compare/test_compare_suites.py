@@ -59,6 +59,8 @@ def test_a_suite_of_your_own(tmp_path):
         (GOOD.replace("[algo=grpo]", "algo=grpo"), "methods.one = 'algo=grpo', expected a list"),
         (GOOD.replace("one", "a/b"), "a method is named 'a/b'"),
         (GOOD.replace("\n  one: [algo=grpo]", " {}"), "expected names with a list of overrides"),
+        (GOOD + "level_of: two\n", "level_of = 'two', expected one of: one"),
+        (GOOD + "figures: a\n", "figures = 'a', expected a list"),
         ("- 1\n", "holds a list"),
         ("a: [\n", "is not YAML"),
     ],

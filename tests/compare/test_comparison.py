@@ -14,7 +14,7 @@ import pytest
 from fake_training import write_run
 
 from marsrl_verl.compare.application import main
-from marsrl_verl.compare.picture import mean_curve, training_curve
+from marsrl_verl.compare.curves import mean_curve, training_curve
 from marsrl_verl.compare.plan import Run
 from marsrl_verl.compare.report import percent
 from marsrl_verl.compare.results import ResultError, over_seeds, read_finished, start_over_seeds

@@ -1,0 +1,102 @@
+"""Areas under training curves, and when they came to a level."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from fake_training import write_run
+from hypothesis import given
+from hypothesis import strategies as st
+
+from marsrl_verl.compare.curves import (
+    SMOOTHED,
+    Reached,
+    area,
+    curves_json,
+    final_level,
+    reached,
+    smoothed,
+)
+from marsrl_verl.compare.plan import Run
+from marsrl_verl.compare.report import report_markdown
+from marsrl_verl.compare.results import read_finished
+from marsrl_verl.compare.suite import TOKENS, Budget, Suite
+
+
+def curve(counted, values):
+    return np.array(counted, dtype=float), np.array(values, dtype=float)
+
+
+def test_the_area_is_the_mean_height_over_the_budget():
+    # Level at 0.2 for 100, a slope up to 0.6 over 200, level at 0.6 for 100: (20 + 80 + 60) / 400.
+    assert area(curve([100, 300], [0.2, 0.6]), 400) == pytest.approx(0.4)
+    assert area(curve([100], [0.5]), 400) == 0.5
+    assert area(curve([], []), 400) is None
+
+
+def test_what_is_past_the_budget_counts_no_more():
+    whole = curve([100, 300, 900], [0.2, 0.6, 0.6])
+    assert area(whole, 400) == pytest.approx(area(curve([100, 300], [0.2, 0.6]), 400))
+
+
+def test_a_level_is_the_mean_of_the_last_points():
+    counted, values = smoothed(curve(range(10, 80, 10), [0, 0, 0, 0, 1, 1, 1]))
+    assert counted.tolist() == [50, 60, 70]
+    assert values.tolist() == pytest.approx([0.2, 0.4, 0.6])
+    assert final_level(curve(range(10, 80, 10), [0, 0, 0, 0, 1, 1, 1])) == pytest.approx(0.6)
+    assert final_level(curve([1, 2], [0, 1])) is None, "too few points for one"
+
+
+def test_a_level_is_reached_between_two_points():
+    rising = curve(range(10, 80, 10), [0, 0, 0, 0, 1, 1, 1])
+    assert reached(rising, 0.3, 100) == Reached(pytest.approx(0.55), True)
+    assert reached(rising, 0.1, 100) == Reached(0.5, True), "there from the first point on"
+    assert reached(rising, 0.7, 100) == Reached(1.0, False)
+    assert reached(curve([1, 2], [0, 1]), 0.5, 100) is None
+
+
+@given(st.lists(st.floats(0, 1), min_size=SMOOTHED, max_size=30))
+def test_every_run_comes_to_its_own_end(values):
+    own = curve(range(1, len(values) + 1), values)
+    found = reached(own, final_level(own), len(values))
+    assert found.reached and 0 < found.share <= 1
+    assert 0 <= area(own, len(values)) <= 1 + 1e-9
+
+
+def run_of(tmp_path, method: str, values: list[float]):
+    """A finished run with a step of 100 tokens for each value."""
+    run = Run(method, 1, (), tmp_path)
+    write_run(run.folder, 1000, 0.5)
+    lines = [
+        {
+            "step": step,
+            "metrics": {"rollout/generated_tokens": 100, "mine": value, "other": 2.0 * step},
+            "timings": {"step": 1.0},
+        }
+        for step, value in enumerate(values, 1)
+    ]
+    (run.folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    return read_finished(run)
+
+
+def test_a_report_has_areas_levels_and_figures(tmp_path):
+    suite = Suite(
+        "s", "Two", Budget(TOKENS, 1000), 9, {"slow": (), "fast": (), "never": ()},
+        curve="mine", level_of="slow", figures=("other", "nowhere"),
+    )  # fmt: skip
+    finished = [
+        run_of(tmp_path, "slow", [0.1] * 5 + [0.5] * 5),
+        run_of(tmp_path, "fast", [0.5] * 10),
+        run_of(tmp_path, "never", [0.1] * 10),
+    ]
+    report = report_markdown(suite, 1, finished, [], None)
+    assert "| | area under `mine` | level of slow after | `other` | `nowhere` |" in report
+    assert "| slow | 28.0 % | 100.0 %, 1 of 1 came there | 11 | – |" in report
+    assert "| fast | 50.0 % | 50.0 %, 1 of 1 came there | 11 | – |" in report
+    assert "| never | 10.0 % | 100.0 %, 0 of 1 came there | 11 | – |" in report
+    curves = curves_json(suite, finished)
+    assert [one["method"] for one in curves] == ["slow", "fast", "never"]
+    assert curves[0]["generated_tokens"] == list(range(100, 1100, 100))
+    assert (curves[0]["metric"], curves[0]["values"][:2]) == ("mine", [0.1, 0.1])
