@@ -12,11 +12,14 @@ from numpy.typing import NDArray
 
 from marsrl_verl.compare.results import Finished
 from marsrl_verl.compare.suite import TOKENS, Quantity, Suite
+from marsrl_verl.reporting.metrics_log import StepMetrics
 
 _REWARD = re.compile(r"role/[^/]+/reward_mean")
 GRID = 60
 """Points at which the seeds' curves are averaged."""
-SMOOTHED = 5
+EVALUATED = "val/"
+"""What metrics of evaluations begin with."""
+SMOOTHED = 3
 """Points of a curve whose mean is its level at the last of them."""
 
 Curve: TypeAlias = tuple[NDArray[np.float64], NDArray[np.float64]]
@@ -30,11 +33,15 @@ def curve_metric(suite: Suite, finished: Sequence[Finished]) -> str:
 
 
 def training_curve(one: Finished, metric: str, counted: Quantity = TOKENS) -> Curve:
-    """A metric of `metrics.jsonl`; steps without a value are left out."""
+    """A metric of `metrics.jsonl`, or `val/…` of the evaluations; steps without a value are left out."""
+    evaluated = {record.step: record.estimates for record in one.evaluations}
+    name = metric.removeprefix(EVALUATED)
     total, points = 0, []
-    for step in one.steps:
+    for step in [StepMetrics(0, {}, {}), *one.steps]:
         total += int(step.metrics.get(counted.metric) or 0)
         value = step.metrics.get(metric)
+        if metric.startswith(EVALUATED) and name in evaluated.get(step.step, {}):
+            value = evaluated[step.step][name].mean
         if value is not None:
             points.append((total, value))
     return np.array([x for x, _ in points], dtype=float), np.array([y for _, y in points], dtype=float)

@@ -12,8 +12,9 @@ from marsrl_verl.compare.plan import Run
 from marsrl_verl.compare.statistics import t_interval
 from marsrl_verl.compare.suite import TOOL_CALLS, Quantity
 from marsrl_verl.evaluation.estimators import Estimate, MetricInfo
-from marsrl_verl.evaluation.suite import AFTER, BEFORE
+from marsrl_verl.evaluation.suite import AFTER, BEFORE, EvaluationRecord
 from marsrl_verl.reporting.metrics_log import StepMetrics, read_metrics
+from marsrl_verl.reporting.run_folder import read_evaluations
 
 UPDATES_METRIC, TRAINED_METRIC = "batch/updates", "batch/rows"
 
@@ -58,6 +59,8 @@ class Finished:
     """What its tables show."""
     headline: tuple[str, ...] = ()
     """What a comparison shows first."""
+    evaluations: tuple[EvaluationRecord, ...] = ()
+    """All of them, in the order of their steps."""
 
     def total(self, metric: str) -> float | None:
         """The sum of a metric of `metrics.jsonl` over the training steps; None where no step has it."""
@@ -91,7 +94,7 @@ def read_finished(run: Run, wall_seconds: float | None = None) -> Finished:
     path = summary_path(run)
     try:
         summary: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        steps = read_metrics(run.folder)
+        steps, evaluations = read_metrics(run.folder), tuple(read_evaluations(run.folder))
         facts = summary["run"]
         tokens, seconds = int(facts["training_tokens"]), float(wall_seconds or facts["seconds"])
         measured = {tag: summary[tag] for tag in (BEFORE, AFTER)}
@@ -124,6 +127,7 @@ def read_finished(run: Run, wall_seconds: float | None = None) -> Finished:
         dict(facts.get("versions", {})),
         metrics,
         tuple(summary["headline"]),
+        evaluations,
     )
 
 

@@ -11,7 +11,8 @@ Keys of a suite file:
     overrides         Hydra overrides of every run
     methods           name -> the Hydra overrides that make the method
     headline          metrics of the picture's left half (default: those that the methods' evaluations name)
-    curve             metric of `metrics.jsonl` for its right half (default: the first role's mean reward)
+    curve             metric of `metrics.jsonl` for its right half, or `val/…` of the evaluations in between
+                      (default: the first role's mean reward)
     level_of          a method: the report says when each run's curve came to where this method's run of the
                       same seed ended, and what it had taken then; optional
     figures           metrics of `metrics.jsonl` of which the report has the mean over the training steps

@@ -87,6 +87,12 @@ def has_results(path: Path) -> bool:
     )
 
 
+def read_evaluations(path: Path) -> list[EvaluationRecord]:
+    """The records of all evaluations in a run's folder, ordered by step."""
+    found = [_read_record(one) for one in sorted((path / _EVALUATION_FOLDER).glob("*.json"))]
+    return sorted(found, key=lambda record: record.step)
+
+
 def check_output_folder(path: Path | str, existing: Existing | str = Existing.FAIL) -> None:
     """Raise OutputFolderError if `RunFolder.create` would, unless the folder is locked; touches nothing."""
     path, policy = Path(path), _policy(existing)
@@ -284,8 +290,7 @@ class RunFolder:
 
     def read_evaluations(self) -> list[EvaluationRecord]:
         """The records of all evaluations, ordered by step."""
-        found = [_read_record(path) for path in sorted((self.path / _EVALUATION_FOLDER).glob("*.json"))]
-        return sorted(found, key=lambda record: record.step)
+        return read_evaluations(self.path)
 
     def roll_back(self, step: int) -> int:
         """Put the folder into the state after `step`, the checkpoint that a run resumes from.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -18,11 +19,14 @@ from marsrl_verl.compare.curves import (
     final_level,
     reached,
     smoothed,
+    training_curve,
 )
 from marsrl_verl.compare.plan import Run
 from marsrl_verl.compare.report import report_markdown
 from marsrl_verl.compare.results import read_finished
 from marsrl_verl.compare.suite import TOKENS, Budget, Suite
+from marsrl_verl.evaluation.estimators import Observations
+from marsrl_verl.evaluation.suite import EvaluationRecord
 
 
 def curve(counted, values):
@@ -42,17 +46,17 @@ def test_what_is_past_the_budget_counts_no_more():
 
 
 def test_a_level_is_the_mean_of_the_last_points():
-    counted, values = smoothed(curve(range(10, 80, 10), [0, 0, 0, 0, 1, 1, 1]))
-    assert counted.tolist() == [50, 60, 70]
-    assert values.tolist() == pytest.approx([0.2, 0.4, 0.6])
-    assert final_level(curve(range(10, 80, 10), [0, 0, 0, 0, 1, 1, 1])) == pytest.approx(0.6)
+    counted, values = smoothed(curve(range(10, 60, 10), [0, 0, 0.3, 0.6, 0.9]))
+    assert counted.tolist() == [30, 40, 50]
+    assert values.tolist() == pytest.approx([0.1, 0.3, 0.6])
+    assert final_level(curve(range(10, 60, 10), [0, 0, 0.3, 0.6, 0.9])) == pytest.approx(0.6)
     assert final_level(curve([1, 2], [0, 1])) is None, "too few points for one"
 
 
 def test_a_level_is_reached_between_two_points():
-    rising = curve(range(10, 80, 10), [0, 0, 0, 0, 1, 1, 1])
-    assert reached(rising, 0.3, 100) == Reached(pytest.approx(0.55), True)
-    assert reached(rising, 0.1, 100) == Reached(0.5, True), "there from the first point on"
+    rising = curve(range(10, 60, 10), [0, 0, 0.3, 0.6, 0.9])
+    assert reached(rising, 0.2, 100) == Reached(pytest.approx(0.35), True)
+    assert reached(rising, 0.05, 100) == Reached(0.3, True), "there from the first point on"
     assert reached(rising, 0.7, 100) == Reached(1.0, False)
     assert reached(curve([1, 2], [0, 1]), 0.5, 100) is None
 
@@ -93,10 +97,22 @@ def test_a_report_has_areas_levels_and_figures(tmp_path):
     ]
     report = report_markdown(suite, 1, finished, [], None)
     assert "| | area under `mine` | level of slow after | `other` | `nowhere` |" in report
-    assert "| slow | 28.0 % | 100.0 %, 1 of 1 came there | 11 | – |" in report
-    assert "| fast | 50.0 % | 50.0 %, 1 of 1 came there | 11 | – |" in report
+    assert "| slow | 28.0 % | 80.0 %, 1 of 1 came there | 11 | – |" in report
+    assert "| fast | 50.0 % | 30.0 %, 1 of 1 came there | 11 | – |" in report
     assert "| never | 10.0 % | 100.0 %, 0 of 1 came there | 11 | – |" in report
     curves = curves_json(suite, finished)
     assert [one["method"] for one in curves] == ["slow", "fast", "never"]
     assert curves[0]["generated_tokens"] == list(range(100, 1100, 100))
     assert (curves[0]["metric"], curves[0]["values"][:2]) == ("mine", [0.1, 0.1])
+
+
+def test_a_curve_may_be_of_the_evaluations(tmp_path):
+    """Those before, between and after training, where their steps had ended."""
+    found = run_of(tmp_path, "one", [0.0] * 4)
+    for step, right in ((0, [1, 0, 0, 0]), (2, [1, 1, 0, 0]), (4, [1, 1, 1, 0])):
+        seen = {"accuracy": Observations.of((bool(one), str(n)) for n, one in enumerate(right))}
+        record = EvaluationRecord(f"step_{step}", step, 0.95, 1.0, 4, 1, 1.0, 10, seen)
+        found = replace(found, evaluations=(*found.evaluations, record))
+    taken, values = training_curve(found, "val/accuracy")
+    assert (taken.tolist(), values.tolist()) == ([0, 200, 400], [0.25, 0.5, 0.75])
+    assert training_curve(found, "val/nothing")[0].size == 0
