@@ -11,6 +11,8 @@ from marsrl_verl.settings.declaration import Settings, limits
 from marsrl_verl.settings.issues import ConfigIssue
 
 LOSS = "marsrl_verl.losses.turn_ratio:turn_ratio"
+WIDEST_GEOMETRIC = 0.01
+"""A geometric ratio further from 1 than that is rare: log-ratios of a turn's tokens nearly cancel out."""
 _MEAN = "marsrl.training.loss_mean"
 
 
@@ -43,7 +45,8 @@ def turn_loss(config: TurnLossConfig, labels: Sequence[str] = ()) -> LossSpec:
         "log_ratio_clip": config.log_ratio_clip,
         "labels": list(labels),
     }
-    return LossSpec(LOSS, tuple(columns), settings, clips=True)
+    widest = WIDEST_GEOMETRIC if config.ratio is TurnRatio.GEOMETRIC else None
+    return LossSpec(LOSS, tuple(columns), settings, clips=True, widest_clip=widest)
 
 
 def turn_loss_checks(run: RunView, config: TurnLossConfig, key: str) -> list[ConfigIssue]:

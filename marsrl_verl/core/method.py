@@ -120,6 +120,9 @@ class LossSpec:
     clips: bool = False
     """Whether it clips the importance ratio as verl's usual one does, so that the start warns where that
     ratio can only be 1."""
+    widest_clip: float | None = None
+    """A clip range above it hardly ever acts, since the ratio stays near to 1, and the start says so. None:
+    any may act."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,6 +33,30 @@ def test_the_plan_of_dialogues(run, algo):
     assert "+ instruction 16" in text, "of the first instruction alone"
 
 
+@pytest.mark.parametrize(
+    ("words", "warned"),
+    [
+        (("marsrl.algo.loss.ratio=geometric",), True),
+        ((), False),
+        (
+            (
+                "marsrl.algo.loss.ratio=geometric",
+                "actor_rollout_ref.actor.clip_ratio_low=3e-4",
+                "actor_rollout_ref.actor.clip_ratio_high=4e-4",
+            ),
+            False,
+        ),
+    ],
+    ids=["geometric", "arithmetic", "a narrow range"],
+)
+def test_a_clip_range_that_hardly_acts_is_reported(run, words, warned):
+    done = run("algo=rema", *SMALL, *words)
+    assert (done.status, done.err) == (0, "")
+    text = " ".join(done.out.split())
+    assert ("hardly anything is clipped" in text) == warned
+    assert ("and the clip range is 0.2" in text) == warned
+
+
 def test_agents_that_are_trained_in_turn(run):
     words = ("policies=lora_per_role", "marsrl.algo.alternate.enabled=true")
     done = run("algo=rema", *SMALL, *words, "marsrl.algo.alternate.first=reasoning")

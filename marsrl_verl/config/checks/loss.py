@@ -114,14 +114,21 @@ def check_clip(ctx: Context) -> Iterator[ConfigIssue]:
     # In sequential mode all of a step's tokens are of the weights that record their log-probabilities.
     stale = mode is OffPolicyMode.RECORDED and pipeline.mode is not Mode.SEQUENTIAL
     own_ratio = mode is OffPolicyMode.SAIS or stale
+    spec = ctx.method.loss(ctx.settings.algo)
     if several or int(actor.ppo_epochs) > 1 or own_ratio:
+        narrowest = min(float(actor.clip_ratio_low), float(actor.clip_ratio_high))
+        if spec.widest_clip is not None and narrowest > spec.widest_clip:
+            ctx.warnings.append(
+                f"With {spec.name} as it is set, a ratio is hardly ever further from 1 than "
+                f"{spec.widest_clip:g}, and the clip range is {narrowest:g}: hardly anything is clipped. Set "
+                f"{_ACTOR}.clip_ratio_low and clip_ratio_high to what is to act, 3e-4 to 1e-2."
+            )
         return
     what = "With one update per step the importance ratio is exactly 1, so nothing is ever clipped."
     otherwise = (
         "raise marsrl.pipeline.updates_per_step (or set samples_per_update) or "
         "actor_rollout_ref.actor.ppo_epochs, or set marsrl.off_policy.mode=sais."
     )
-    spec = ctx.method.loss(ctx.settings.algo)
     if spec.name is not None or actor.policy_loss.loss_mode != "vanilla":
         if spec.clips:  # what its settings do beside the clip is its own matter
             ctx.warnings.append(f"{what} For a clip that can act, {otherwise}")
