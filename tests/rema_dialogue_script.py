@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from scripted_client import CharacterBuilder, CharacterTokenizer, ScriptedClient
 
-from marsrl_verl.algos.rema.config import Config
-from marsrl_verl.algos.rema.dialogue import PROGRAM, Dialogue
+from marsrl_verl.algos.rema.dialogue.config import Config
+from marsrl_verl.algos.rema.dialogue.rollout import PROGRAM, Dialogue
 from marsrl_verl.algos.rema.prompts import META_THINKING, REASONING, DialoguePrompts
 from marsrl_verl.core.policy import PolicySet
 from marsrl_verl.core.request import Problem, RolloutRequest, Sampling

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from messages import assert_refused
 
-from marsrl_verl.algos.rema.config import Config
+from marsrl_verl.algos.rema.dialogue.config import Config
 from marsrl_verl.config.settings_page import page
 
 MODEL = "Qwen/Qwen2.5-7B-Instruct"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from marsrl_verl.algos.rema.single_turn import ReMASingleTurn
-from marsrl_verl.algos.rema.single_turn_config import Process
+from marsrl_verl.algos.rema.single_turn.config import Process
+from marsrl_verl.algos.rema.single_turn.method import ReMASingleTurn
 from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config

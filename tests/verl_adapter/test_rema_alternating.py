@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 from rema_script import TwoAgents
 from scripted_trainer import BATCH_SIZE, ROWS, ScriptedTrainer, batches
 
-from marsrl_verl.algos.rema.plan_prompts import MathPlanPrompts
 from marsrl_verl.algos.rema.prompts import META_THINKING, REASONING
-from marsrl_verl.algos.rema.single_turn import ReMASingleTurn
-from marsrl_verl.algos.rema.single_turn_config import Config
+from marsrl_verl.algos.rema.single_turn.config import Config
+from marsrl_verl.algos.rema.single_turn.method import ReMASingleTurn
+from marsrl_verl.algos.rema.single_turn.prompts import MathPlanPrompts
 from marsrl_verl.core.policy import Policy, PolicySet
 
 pytestmark = pytest.mark.slow

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from marsrl_verl.algos.rema.json_actions import INVALID, ActionKind
-from marsrl_verl.algos.rema.single_turn_config import PLAN
+from marsrl_verl.algos.rema.single_turn.config import PLAN
 
 ACTIONS = (*(one.value for one in ActionKind), INVALID)
 ROLLOUT_FOLDER = "rollouts"

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from marsrl_verl.algos.rema.dialogue import without_finish
+from marsrl_verl.algos.rema.dialogue.rollout import without_finish
 from marsrl_verl.algos.rema.prompts import FINISH, META_THINKING, REASONING, ROLES, DialoguePrompts
 from marsrl_verl.core.request import Message, Problem
 from marsrl_verl.core.seeding import derive_seed

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from marsrl_verl.algos.rema.plan_prompts import PlanPrompts
 from marsrl_verl.algos.rema.prompts import DialoguePrompts
+from marsrl_verl.algos.rema.single_turn.prompts import PlanPrompts
 from marsrl_verl.core.request import Message, Problem
 from marsrl_verl.demo.rema_world.tokenizer import ACT, PLAN, SOLVE_ALONE
 from marsrl_verl.rewards.extraction import boxed_answer

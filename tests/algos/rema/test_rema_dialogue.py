@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rema_dialogue_script import END, PROBLEM, Stage, Talking, boxed, chosen, shown, turns_of
 
-from marsrl_verl.algos.rema.config import OverlongConfig
+from marsrl_verl.algos.rema.dialogue.config import OverlongConfig
+from marsrl_verl.algos.rema.dialogue.rewarding import overlong_penalty
 from marsrl_verl.algos.rema.prompts import FINISH, META_THINKING, REASONING
-from marsrl_verl.algos.rema.rewarding import overlong_penalty
 from marsrl_verl.core.policy import Policy, PolicyKind, PolicySet
 from marsrl_verl.core.request import Sampling
 from marsrl_verl.core.sequence import LABEL, equal_sequences

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marsrl_verl.algos.rema.judge import (
+from marsrl_verl.algos.rema.single_turn.judge import (
     JudgePrompts,
     JudgeReward,
     answers_of,

@@ -9,10 +9,10 @@ import pytest
 from rema_dialogue_script import END, Stage, Talking, Words
 
 from marsrl_verl.algos.alternation import Alternation
-from marsrl_verl.algos.rema.config import Config
-from marsrl_verl.algos.rema.evaluation import DialogueEvaluation
-from marsrl_verl.algos.rema.method import ReMA
-from marsrl_verl.algos.rema.metrics import dialogue_figures
+from marsrl_verl.algos.rema.dialogue.config import Config
+from marsrl_verl.algos.rema.dialogue.evaluation import DialogueEvaluation
+from marsrl_verl.algos.rema.dialogue.method import ReMA
+from marsrl_verl.algos.rema.dialogue.metrics import dialogue_figures
 from marsrl_verl.algos.rema.prompts import FINISH, META_THINKING, REASONING, ROLES, MathDialogue, quoted
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.method import MethodTools

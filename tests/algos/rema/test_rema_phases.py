@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marsrl_verl.algos.rema.filtering import Phases, SuccessFilter
+from marsrl_verl.algos.rema.single_turn.filtering import Phases, SuccessFilter
 
 
 def walk(phases: Phases, passes: int) -> list[tuple[str, bool, int]]:

@@ -10,10 +10,10 @@ from scheduler_tools import drive, saved, single_call
 from scripted_engine import ScriptedEngine, score_by_box
 
 from marsrl_verl.algos.base import PromptLimits
-from marsrl_verl.algos.rema.plan_prompts import MathPlanPrompts
 from marsrl_verl.algos.rema.prompts import META_THINKING, REASONING
-from marsrl_verl.algos.rema.single_turn import GREEDY, ReMASingleTurn
-from marsrl_verl.algos.rema.single_turn_config import Config, stage_plans
+from marsrl_verl.algos.rema.single_turn.config import Config, stage_plans
+from marsrl_verl.algos.rema.single_turn.method import GREEDY, ReMASingleTurn
+from marsrl_verl.algos.rema.single_turn.prompts import MathPlanPrompts
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.method import EndReason, StepView
 from marsrl_verl.core.request import Problem, RolloutRequest

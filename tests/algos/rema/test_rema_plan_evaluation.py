@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from scheduler_tools import single_call
 
-from marsrl_verl.algos.rema.judge import JudgePrompts, JudgeReward
-from marsrl_verl.algos.rema.plan_evaluation import SWAPPED, PlanAndSolve
-from marsrl_verl.algos.rema.plan_prompts import MathPlanPrompts
-from marsrl_verl.algos.rema.plans import role_figures
 from marsrl_verl.algos.rema.prompts import META_THINKING, REASONING
-from marsrl_verl.algos.rema.single_turn_config import PLAN, SOLUTION, Config
+from marsrl_verl.algos.rema.single_turn.config import PLAN, SOLUTION, Config
+from marsrl_verl.algos.rema.single_turn.evaluation import SWAPPED, PlanAndSolve
+from marsrl_verl.algos.rema.single_turn.judge import JudgePrompts, JudgeReward
+from marsrl_verl.algos.rema.single_turn.plans import role_figures
+from marsrl_verl.algos.rema.single_turn.prompts import MathPlanPrompts
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.request import Problem, Sampling
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput

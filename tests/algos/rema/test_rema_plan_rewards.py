@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scheduler_tools import single_call
 
-from marsrl_verl.algos.rema.plan_prompts import MathPlanPrompts
-from marsrl_verl.algos.rema.rewards import (
+from marsrl_verl.algos.rema.single_turn.prompts import MathPlanPrompts
+from marsrl_verl.algos.rema.single_turn.rewards import (
     AnswerEquality,
     PenaltyMode,
     SolutionValues,
@@ -100,7 +100,7 @@ def test_a_penalty_replaces_or_adds():
 def test_answers_are_compared_by_the_reward_that_grades_them():
     exact = AnswerEquality(RewardSpec(target="marsrl_verl.rewards.exact:ExactAnswerReward"))
     assert exact("1/2", "0.5") and not exact(r"\sqrt{8}", r"2\sqrt{2}")
-    other = AnswerEquality(RewardSpec(target="marsrl_verl.algos.rema.judge:JudgeReward"))
+    other = AnswerEquality(RewardSpec(target="marsrl_verl.algos.rema.single_turn.judge:JudgeReward"))
     assert other("A", "A") and not other("A", "B")
 
 

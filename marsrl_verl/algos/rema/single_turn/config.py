@@ -9,7 +9,7 @@ from pydantic import Field
 
 from marsrl_verl.algos.estimator import Estimator, EstimatorConfig, estimator_checks
 from marsrl_verl.algos.rema.prompts import META_THINKING, REASONING, ROLES
-from marsrl_verl.algos.rema.rewards import LeakRule, PenaltyMode, PlanRewardKind
+from marsrl_verl.algos.rema.single_turn.rewards import LeakRule, PenaltyMode, PlanRewardKind
 from marsrl_verl.core.method import RunView, StagePlan
 from marsrl_verl.settings.choices import Choice, OffPolicyMode
 from marsrl_verl.settings.declaration import Needs, Settings, Switched, limits
@@ -177,7 +177,7 @@ def _own(run: RunView) -> Iterator[ConfigIssue]:
 
 
 def _judges(run: RunView) -> bool:
-    from marsrl_verl.algos.rema.judge import JudgePrompts
+    from marsrl_verl.algos.rema.single_turn.judge import JudgePrompts
 
     return isinstance(run.prompts(), JudgePrompts)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from marsrl_verl.algos.rema.config import Config, OverlongConfig
+from marsrl_verl.algos.rema.dialogue.config import Config, OverlongConfig
 from marsrl_verl.algos.rema.prompts import META_THINKING, REASONING
 from marsrl_verl.core.request import Sampling
 from marsrl_verl.core.sequence import Sequence as TokenSequence

@@ -8,7 +8,7 @@ from typing import Any
 
 from marsrl_verl.algos.rema.json_actions import INVALID, ActionKind, parse_action
 from marsrl_verl.algos.rema.prompts import META_THINKING, REASONING
-from marsrl_verl.algos.rema.single_turn_config import PlanForm
+from marsrl_verl.algos.rema.single_turn.config import PlanForm
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.request import Problem
 from marsrl_verl.core.trajectory import Trajectory

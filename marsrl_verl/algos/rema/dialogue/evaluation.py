@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from marsrl_verl.algos.rema.dialogue import PROGRAM
-from marsrl_verl.algos.rema.metrics import end_of, messages, turns
+from marsrl_verl.algos.rema.dialogue.metrics import end_of, messages, turns
+from marsrl_verl.algos.rema.dialogue.rewarding import ACCURACY
+from marsrl_verl.algos.rema.dialogue.rollout import PROGRAM
 from marsrl_verl.algos.rema.prompts import META_THINKING, ROLES, DialoguePrompts
-from marsrl_verl.algos.rema.rewarding import ACCURACY
 from marsrl_verl.core.trajectory import Trajectory, is_correct
 from marsrl_verl.evaluation.estimators import Estimate, MetricInfo, Observations, mean_estimate
 from marsrl_verl.evaluation.runs import Call, Evaluation, ExampleSummary, Program, Run, Runs, tokens_of

@@ -27,10 +27,10 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from marsrl_verl.algos.rema.config import Config, FinishStops, GuardConfig
+from marsrl_verl.algos.rema.dialogue.config import Config, FinishStops, GuardConfig
+from marsrl_verl.algos.rema.dialogue.rewarding import Transcript, reward_dialogues
+from marsrl_verl.algos.rema.dialogue.speakers import FrozenSpeaker, Speaker, Spoken, TrainedSpeaker
 from marsrl_verl.algos.rema.prompts import FINISH, META_THINKING, REASONING, ROLES, DialoguePrompts
-from marsrl_verl.algos.rema.rewarding import Transcript, reward_dialogues
-from marsrl_verl.algos.rema.speakers import FrozenSpeaker, Speaker, Spoken, TrainedSpeaker
 from marsrl_verl.core.request import Message, RolloutRequest
 from marsrl_verl.core.sequence import LABEL, Plain
 from marsrl_verl.core.sequence import Sequence as TokenSequence
@@ -39,7 +39,7 @@ from marsrl_verl.evaluation.text_metrics import REPEATED_TOKENS, distinct_share
 from marsrl_verl.rewards.loading import load_class
 from marsrl_verl.rollout.context import RolloutContext
 
-PROGRAM = "marsrl_verl.algos.rema.dialogue:Dialogue"
+PROGRAM = "marsrl_verl.algos.rema.dialogue.rollout:Dialogue"
 MAX_TURNS, LIST_FULL, MESSAGE_CUT = "max_turns", "list_full", "message_cut"
 EMPTY_MESSAGE, SAME_MESSAGE, REPETITION = "empty_message", "same_message", "repetition"
 FINISHED = "finished"

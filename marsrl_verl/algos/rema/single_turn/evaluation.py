@@ -7,11 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from marsrl_verl.algos.rema import json_actions
-from marsrl_verl.algos.rema.judge import swapped
-from marsrl_verl.algos.rema.plan_prompts import PlanPrompts
-from marsrl_verl.algos.rema.plans import difficulty_of, instruction_of
 from marsrl_verl.algos.rema.prompts import META_THINKING, REASONING
-from marsrl_verl.algos.rema.single_turn_config import PLAN, SOLUTION, Config, PlanForm, Process
+from marsrl_verl.algos.rema.single_turn.config import PLAN, SOLUTION, Config, PlanForm, Process
+from marsrl_verl.algos.rema.single_turn.judge import swapped
+from marsrl_verl.algos.rema.single_turn.plans import difficulty_of, instruction_of
+from marsrl_verl.algos.rema.single_turn.prompts import PlanPrompts
 from marsrl_verl.core.request import RolloutRequest
 from marsrl_verl.core.trajectory import Trajectory, is_correct
 from marsrl_verl.evaluation.estimators import Estimate, MetricInfo, Observations, mean_estimate

@@ -17,10 +17,10 @@ from marsrl_verl.algos.alternation import Alternation
 from marsrl_verl.algos.base import BaseMethod, PromptLimits
 from marsrl_verl.algos.estimator import Estimator, estimated_advantages, estimated_rows
 from marsrl_verl.algos.mastered_tokens import MasteredTokens
-from marsrl_verl.algos.rema import config as settings_of
-from marsrl_verl.algos.rema.dialogue import PROGRAM
-from marsrl_verl.algos.rema.evaluation import DIALOGUE, DialogueEvaluation
-from marsrl_verl.algos.rema.metrics import dialogue_figures, end_of, turns
+from marsrl_verl.algos.rema.dialogue import config as settings_of
+from marsrl_verl.algos.rema.dialogue.evaluation import DIALOGUE, DialogueEvaluation
+from marsrl_verl.algos.rema.dialogue.metrics import dialogue_figures, end_of, turns
+from marsrl_verl.algos.rema.dialogue.rollout import PROGRAM
 from marsrl_verl.algos.rema.prompts import META_THINKING, REASONING, ROLES, DialoguePrompts
 from marsrl_verl.algos.turn_ratio import turn_loss
 from marsrl_verl.core.advantages import reinforce_plus_plus, turn_discounts

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from marsrl_verl.algos.rema.plan_prompts import PlanPrompts, quoted
+from marsrl_verl.algos.rema.single_turn.prompts import PlanPrompts, quoted
 from marsrl_verl.core.request import Message, Problem
 from marsrl_verl.core.trajectory import FinishReason, RewardResult
 from marsrl_verl.rewards.base import RoleReward, ScoreRequest

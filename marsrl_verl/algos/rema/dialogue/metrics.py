@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from marsrl_verl.algos.rema.dialogue.rewarding import ACCURACY, DONE, LEAK
 from marsrl_verl.algos.rema.prompts import META_THINKING, ROLES
-from marsrl_verl.algos.rema.rewarding import ACCURACY, DONE, LEAK
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.trajectory import Trajectory
 

@@ -13,11 +13,12 @@ from marsrl_verl.algos.base import BaseMethod, PromptLimits
 from marsrl_verl.algos.estimator import estimated_advantages, estimated_rows, has_contrast
 from marsrl_verl.algos.mastered_tokens import MasteredTokens
 from marsrl_verl.algos.rema import json_actions
-from marsrl_verl.algos.rema import single_turn_config as settings_of
-from marsrl_verl.algos.rema.filtering import Phases, SuccessFilter
-from marsrl_verl.algos.rema.plan_evaluation import PlanAndSolve
-from marsrl_verl.algos.rema.plan_prompts import PlanPrompts
-from marsrl_verl.algos.rema.plans import (
+from marsrl_verl.algos.rema.prompts import META_THINKING, REASONING, ROLES
+from marsrl_verl.algos.rema.single_turn import config as settings_of
+from marsrl_verl.algos.rema.single_turn.config import PLAN, SOLUTION, PlanForm, Process
+from marsrl_verl.algos.rema.single_turn.evaluation import PlanAndSolve
+from marsrl_verl.algos.rema.single_turn.filtering import Phases, SuccessFilter
+from marsrl_verl.algos.rema.single_turn.plans import (
     difficulty_of,
     instruction_of,
     key_of,
@@ -25,8 +26,8 @@ from marsrl_verl.algos.rema.plans import (
     role_figures,
     successes_of,
 )
-from marsrl_verl.algos.rema.prompts import META_THINKING, REASONING, ROLES
-from marsrl_verl.algos.rema.rewards import (
+from marsrl_verl.algos.rema.single_turn.prompts import PlanPrompts
+from marsrl_verl.algos.rema.single_turn.rewards import (
     AnswerEquality,
     PlanRewardKind,
     Same,
@@ -37,7 +38,6 @@ from marsrl_verl.algos.rema.rewards import (
     punished,
     solution_reward,
 )
-from marsrl_verl.algos.rema.single_turn_config import PLAN, SOLUTION, PlanForm, Process
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.method import MethodTools, Passes, RunView, Stage, StagePlan, StepView, Unit
 from marsrl_verl.core.prompts import NO_PROBLEM, PromptShape
@@ -66,7 +66,7 @@ class ReMASingleTurn(BaseMethod):
     Config = settings_of.Config
     Evaluation = settings_of.Evaluation
     Prompts = PlanPrompts
-    default_prompts = "marsrl_verl.algos.rema.plan_prompts:MathPlanPrompts"
+    default_prompts = "marsrl_verl.algos.rema.single_turn.prompts:MathPlanPrompts"
     roles = ROLES
     answering_roles = (REASONING,)
     text_roles = frozenset(ROLES)

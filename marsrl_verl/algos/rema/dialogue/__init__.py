@@ -1,0 +1,1 @@
+"""The two agents in a dialogue of several turns."""

@@ -1,0 +1,1 @@
+"""A plan, then a solution; the agents are trained in turns."""
