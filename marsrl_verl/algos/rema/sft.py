@@ -6,6 +6,9 @@ A line of the input is {"question": …, "solution": …}, and if it is known "a
 
     <meta_thinking>what to do next</meta_thinking><reasoning>doing it</reasoning>…
 
+or a line is the reasoning agent's view of a dialogue, as in the released data: {"history": [[message, reply],
+…], "instruction": …, "output": …}, whose first message is "Question:\\n…\\n\\nInstruction:\\n…".
+
 Each becomes two rows of `train.parquet` or `val.parquet` for verl's SFT trainer, one for each agent's
 list of messages (column `messages`), as the rollouts build them: with the prompts of training, `[FINISH]` at
 the end of the last message of the meta-thinking agent and nowhere else. What can't become a dialogue is left
@@ -20,7 +23,7 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -39,6 +42,10 @@ from marsrl_verl.rollout.control_tokens import ControlTokenRemover, control_toke
 PROMPTS = "marsrl_verl.algos.rema.prompts:MathDialogue"
 TURNS, TOKENS, VALIDATION = 30, 4096, 0.05
 _TAG = re.compile(rf"<(/?)({'|'.join(ROLES)})>")
+_FIRST = re.compile(r"Question:\n(?P<question>.*?)\n\nInstruction:\n(?P<instruction>.*)", re.DOTALL)
+"""The reasoning agent's first message."""
+_FORMS = ({"question", "solution"}, {"history", "instruction", "output"})
+"""Keys of a line."""
 _PIPED = re.compile(r"<[|｜][^<>\n]{1,40}[|｜]>")
 """What looks like a control token, where no tokenizer says which there are."""
 _EMPTY_MATHS = re.compile(r"\\\(\s*\\\)|\\\[\s*\\\]|(?<!\$)\$\s*\$(?!\$)|\$\$\s*\$\$")
@@ -90,22 +97,39 @@ def parts_of(solution: str) -> list[tuple[str, str]]:
     return parts
 
 
-def dialogue_of(question: str, solution: str, answer: str | None = None) -> Dialogue:
-    """The dialogue that a marked solution is.
+def parts_of_view(line: Mapping[str, Any]) -> tuple[str, list[tuple[str, str]]]:
+    """The question and the parts of the reasoning agent's view of a dialogue.
+
+    Raises:
+        Unfit: it is the other agent's view, which lacks the last answer, or none at all.
+    """
+    history = line["history"] or []
+    pairs = [*history, [line["instruction"], line["output"]]]
+    if not all(isinstance(pair, list) and list(map(type, pair)) == [str, str] for pair in pairs):
+        raise Unfit("a history that is no list of pairs of texts")
+    found = _FIRST.fullmatch(pairs[0][0])
+    if found is None:
+        raise Unfit("no view of the reasoning agent: its first message has no question and instruction")
+    texts = [found["instruction"], pairs[0][1], *(text for pair in pairs[1:] for text in pair)]
+    return found["question"], [(ROLES[k % 2], text.strip()) for k, text in enumerate(texts)]
+
+
+def dialogue_of(question: str, parts: Sequence[tuple[str, str]], answer: str | None = None) -> Dialogue:
+    """The dialogue of a solution's parts.
 
     Parts of one agent that follow each other are one message; empty ones are none. `[FINISH]` is taken out
     wherever it stands and put at the end of the last message of the meta-thinking agent.
 
     Args:
         question: the problem.
-        solution: with marks.
+        parts: as (role, text).
         answer: the reference, if it is known: the answer in the box has to have its normal form.
 
     Raises:
         Unfit: it is none, or its answer is wrong or has no box.
     """
     merged: list[tuple[str, str]] = []
-    for role, text in parts_of(solution):
+    for role, text in parts:
         text = _cleaned(text)
         if text and merged and merged[-1][0] == role:
             merged[-1] = role, f"{merged[-1][1]}\n\n{text}"
@@ -186,9 +210,14 @@ def build(
     seen: set[tuple[str, ...]] = set()
     for line in lines:
         try:
-            question, solution = (clean(str(line[name])) for name in ("question", "solution"))
+            if "solution" in line:
+                question, parts = str(line["question"]), parts_of(clean(str(line["solution"])))
+            else:
+                question, parts = parts_of_view(line)
             answer = line.get("answer")
-            one = dialogue_of(question.strip(), solution, None if answer is None else str(answer))
+            question = clean(question).strip()
+            said = [(role, clean(text)) for role, text in parts]
+            one = dialogue_of(question, said, None if answer is None else str(answer))
             if one.turns > limits.turns:
                 raise Unfit("too many turns")
             if (one.question, *one.messages) in seen:
@@ -219,7 +248,7 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     """The objects of a JSONL file.
 
     Raises:
-        ValueError: a line is no object with a question and a solution; the message has its number.
+        ValueError: a line has none of the two forms; the message has its number.
     """
     with path.open(encoding="utf-8") as file:
         for number, text in enumerate(file, start=1):
@@ -229,8 +258,9 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
                 line = json.loads(text)
             except ValueError as error:
                 raise ValueError(f"{path}, line {number}: no JSON ({error})") from error
-            if not isinstance(line, dict) or not {"question", "solution"} <= line.keys():
-                raise ValueError(f"{path}, line {number}: expected an object with question and solution")
+            if not isinstance(line, dict) or not any(keys <= line.keys() for keys in _FORMS):
+                forms = " or ".join(", ".join(sorted(keys)) for keys in _FORMS)
+                raise ValueError(f"{path}, line {number}: expected an object with {forms}")
             yield line
 
 
@@ -296,7 +326,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add = parser.add_argument
-    add("input", type=Path, help="JSONL of marked solutions")
+    add("input", type=Path, help="JSONL of marked solutions, or of dialogues")
     add("--output", type=Path, required=True, help="folder of the parquet files")
     add("--model", help="folder or hub id: its tokenizer counts tokens and names control tokens")
     add("--prompts", default=PROMPTS, help="package.module:Class, as marsrl.prompts.target in training")

@@ -29,7 +29,7 @@ GOOD = marked("Add them.", "1 + 1 = 2.", "Right, say so.", "It is \\boxed{2}.")
 
 
 def test_two_lists_of_messages_with_the_prompts_of_training():
-    one = sft.dialogue_of("1+1?", GOOD)
+    one = sft.dialogue_of("1+1?", sft.parts_of(GOOD))
     assert one.turns == 2 and one.messages[2] == f"Right, say so. {FINISH}"
     found, prompts = sft.views(one, MathDialogue()), MathDialogue()
     said, did = found[META_THINKING], found[REASONING]
@@ -60,7 +60,7 @@ def test_two_lists_of_messages_with_the_prompts_of_training():
     ],
 )
 def test_finish_stands_at_the_end_of_the_last_instruction_alone(solution, last):
-    one = sft.dialogue_of("?", solution)
+    one = sft.dialogue_of("?", sft.parts_of(solution))
     assert one.messages[-2:] == last
     assert sum(text.count(FINISH) for text in one.messages) == 1
 
@@ -80,14 +80,50 @@ UNFIT = {
 @pytest.mark.parametrize("reason", UNFIT)
 def test_what_is_no_dialogue_is_left_out_with_the_reason(reason):
     with pytest.raises(sft.Unfit, match=reason):
-        sft.dialogue_of("?", UNFIT[reason])
+        sft.dialogue_of("?", sft.parts_of(UNFIT[reason]))
 
 
 def test_an_answer_is_compared_with_the_reference_by_its_normal_form():
     half = marked("a", "\\boxed{\\frac{1}{2}}")
-    assert sft.dialogue_of("?", half, "0.5").turns == 1
+    assert sft.dialogue_of("?", sft.parts_of(half), "0.5").turns == 1
     with pytest.raises(sft.Unfit, match="another answer"):
-        sft.dialogue_of("?", half, "0.25")
+        sft.dialogue_of("?", sft.parts_of(half), "0.25")
+
+
+VIEW = {
+    "system": "s",
+    "history": [["Question:\n1+1?\n\nInstruction:\nAdd them.", "1 + 1 = 2."]],
+    "instruction": f"Right, say so. {FINISH}",
+    "input": None,
+    "output": f"It is \\boxed{{2}}. {FINISH}",
+}
+
+
+def test_a_view_of_the_reasoning_agent_is_the_same_dialogue():
+    """As the released data has it, where [FINISH] stands behind the answer too."""
+    rows, counts = sft.build(
+        iter([VIEW, {"question": "1+1?", "solution": GOOD}]), MathDialogue(), sft.Limits()
+    )
+    assert counts == {"kept": 1, "a copy": 1}
+    assert [row["question"] for row in rows] == ["1+1?", "1+1?"]
+    assert (
+        rows[1]["messages"]
+        == sft.views(sft.dialogue_of("1+1?", sft.parts_of(GOOD)), MathDialogue())[REASONING]
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"history": [["1+1?", "Add them."]]}, "no view of the reasoning agent"),
+        ({"history": [["a"]]}, "no list of pairs"),
+        ({"history": None, "instruction": 3}, "no list of pairs"),
+        ({"output": "It is 2."}, "no answer in a box"),
+    ],
+)
+def test_what_is_no_view_is_left_out_with_the_reason(changes, reason):
+    _, counts = sft.build(iter([{**VIEW, **changes}]), MathDialogue(), sft.Limits())
+    assert [name for name in counts if reason in name] and counts["kept"] == 0
 
 
 def test_limits_copies_and_control_tokens():
@@ -114,7 +150,7 @@ def test_rollouts_go_on_from_these_lists(pairs):
     """What agents that say the same would have read and written, token by token."""
     texts = [text.strip() for pair in pairs for text in pair]
     texts[-1] = "\\boxed{2}"
-    one = sft.dialogue_of("1+1", marked(*texts))
+    one = sft.dialogue_of("1+1", sft.parts_of(marked(*texts)))
 
     def says(role: str, k: int, turn: int) -> str:
         return one.messages[2 * turn + (role == REASONING)] + END
