@@ -44,11 +44,11 @@ SEEDS ?= 3
 compare: $(STAMP)
 	$(PY) -m marsrl_verl.compare $(SUITE) --seeds $(SEEDS) $(ARGS)
 
-# Unit tests in several processes, a thread each, file by file in the order of tests/conftest.py; end-to-end
-# tests one by one, since they use all cores.
+# Unit tests in several processes, a thread each, file by file in the order of tests/conftest.py; of the
+# end-to-end tests two at a time: a start is mostly one process that imports.
 UNIT_TESTS := tests -m 'not e2e' -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 UNIT := OMP_NUM_THREADS=1 $(PY) -m pytest $(UNIT_TESTS)
-E2E := $(PY) -m pytest tests -m e2e
+E2E := $(PY) -m pytest tests -m e2e -n 2 --dist loadgroup
 
 test: $(STAMP)
 	$(UNIT)

@@ -8,7 +8,7 @@ problem.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -86,6 +86,11 @@ class Observations:
         """From (outcome, problem id) pairs."""
         items = list(pairs)
         return cls(tuple(bool(outcome) for outcome, _ in items), tuple(problem for _, problem in items))
+
+    def among(self, problems: Collection[str]) -> Observations:
+        """Those of some problems."""
+        known = zip(self.outcomes, self.problems, strict=True)
+        return Observations.of(pair for pair in known if pair[1] in problems)
 
     def pairs(self) -> list[tuple[float, str]]:
         """(1 or 0, problem id) of every observation."""

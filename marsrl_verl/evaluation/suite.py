@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
@@ -53,11 +53,30 @@ class EvaluationRecord:
     """What the learning curve shows."""
     headline: tuple[str, ...] = ()
     """What a comparison shows first."""
+    sources: dict[str, list[str]] = field(default_factory=dict)
+    """The problems' ids by data source, where they are of several."""
 
     @property
     def estimates(self) -> dict[str, Estimate]:
-        """Mean and interval by metric name, with those that are derived."""
-        return estimates(self.observations, self.confidence) | self.derived
+        """Mean and interval by metric name, with those that are derived, and with the headline's of each data
+        source (`<metric>/<source>`, where a slash of its name is an underscore)."""
+        by_source = {
+            f"{name}/{source.replace('/', '_')}": found
+            for source, metrics in self.by_source().items()
+            for name, found in metrics.items()
+        }
+        return estimates(self.observations, self.confidence) | self.derived | by_source
+
+    def by_source(self) -> dict[str, dict[str, Estimate]]:
+        """By data source, the headline's metrics, sampled and greedily; empty where there is one source."""
+        names = [f"{name}{suffix}" for suffix in ("", GREEDY_SUFFIX) for name in self.headline]
+        known = {name: self.observations[name] for name in names if name in self.observations}
+        found = {}
+        for source, ids in sorted(self.sources.items()):
+            problems = frozenset(ids)
+            some = {name: observed.among(problems) for name, observed in known.items()}
+            found[source] = estimates(some, self.confidence)
+        return found
 
     def to_json(self) -> dict[str, Any]:
         """A JSON object; `from_json` reads it back."""
@@ -100,6 +119,14 @@ _NODES = ("observations", "metrics", *_ESTIMATED)
 def _plain_fields() -> list[str]:
     """The record's fields that are JSON values themselves."""
     return [item.name for item in fields(EvaluationRecord) if item.name not in _NODES]
+
+
+def _sources(problems: Iterable[Problem]) -> dict[str, list[str]]:
+    """The ids by data source; empty where there is one."""
+    found: dict[str, list[str]] = {}
+    for problem in problems:
+        found.setdefault(problem.data_source or "unknown", []).append(problem.problem_id)
+    return found if len(found) > 1 else {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,5 +212,6 @@ def evaluate(
         metrics=dict(evaluation.metrics),
         curves=evaluation.curves,
         headline=evaluation.headline,
+        sources=_sources(problems),
     )
     return EvaluationResult(record, evaluation, sampled, cold_runs)

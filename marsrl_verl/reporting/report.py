@@ -12,7 +12,7 @@ from marsrl_verl.reporting.example import Example, example_markdown, pick_exampl
 from marsrl_verl.reporting.files import write_atomic, write_json_atomic
 from marsrl_verl.reporting.run_folder import RunFolder
 from marsrl_verl.reporting.summary import Change, RunFacts, build_summary, changes, evaluation_summary
-from marsrl_verl.reporting.tables import evaluation_markdown, markdown_table, verdict_rule
+from marsrl_verl.reporting.tables import evaluation_markdown, markdown_table, source_markdown, verdict_rule
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,7 @@ def finish_evaluation(folder: RunFolder, facts: RunFacts, record: EvaluationReco
     sections = [
         f"# Evaluation: {markdown(facts.name)}",
         evaluation_markdown(record),
+        *([source_markdown(record)] if record.sources else []),
         f"Mean and {100 * record.confidence:g} % interval.",
         "## The run",
         _facts(facts),
@@ -78,6 +79,8 @@ def report_markdown(
     record = after or before
     heading = f"# {markdown(facts.method)}: {markdown(facts.name)}"
     sections = [heading, _result(rows, record), f"![Learning curve]({picture})"]
+    if record is not None and record.sources:
+        sections += [f"## By data source, {record.tag}", source_markdown(record)]
     if example is not None:
         sections += ["## An example after training", example_markdown(example)]
     sections += ["## The run", _facts(facts)]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from marsrl_verl.core.inert_text import markdown
 from marsrl_verl.evaluation.estimators import FEW, GREEDY_SUFFIX, Estimate
 from marsrl_verl.reporting.summary import Change
 
@@ -120,6 +121,26 @@ def evaluation_markdown(record: EvaluationRecord) -> str:
         lines.append(f"| **{title}** | | |")
         lines += [f"| {label} | {percent(value)} | {value.n} |" for label, value in rows]
     return "\n".join(lines)
+
+
+def source_markdown(record: EvaluationRecord) -> str:
+    """The headline's metrics by data source as Markdown; empty where there is one source."""
+    found = record.by_source()
+    if not found:
+        return ""
+    names = list(next(iter(found.values())))
+    labels = [_label(record, name) for name in names]
+    lines = [f"| data source | problems | {' | '.join(labels)} |", "|---|---:|" + "---:|" * len(names)]
+    for source, values in found.items():
+        cells = [str(len(record.sources[source])), *(percent(values[name]) for name in names)]
+        lines.append(f"| {markdown(source)} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _label(record: EvaluationRecord, name: str) -> str:
+    base = name.removesuffix(GREEDY_SUFFIX)
+    label = record.metrics[base].label if base in record.metrics else base
+    return f"{label}, greedy" if name != base else label
 
 
 def _blocks(record: EvaluationRecord) -> list[tuple[str, list[tuple[str, Estimate]]]]:

@@ -19,6 +19,8 @@ SETTINGS = (
     "marsrl.roles.verifier.policy=judge",
     "pipeline=sequential",
     "marsrl.algo.correction_rounds=1",
+    "data.train_batch_size=12",
+    "marsrl.run.seeded_tokens=all",
     "actor_rollout_ref.actor.optim.lr=0.003",
 )
 POLICIES = {"solver": "shared", "corrector": "shared", "verifier": "judge"}

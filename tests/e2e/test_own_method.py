@@ -20,6 +20,8 @@ def test_a_method_outside_the_package_trains_with_a_tool_and_a_late_reward(tmp_p
         f"hydra.searchpath=[file://{examples}/own_method/configs]",
         "algo=calculator",
         "trainer.total_training_steps=2",
+        "data.train_batch_size=16",
+        "marsrl.run.seeded_tokens=all",
     )
     assert all(one["training/updated"] for one in run.metrics().values())
     rows = [row for step in (1, 2) for row in run.rollouts(step)]

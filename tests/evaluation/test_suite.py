@@ -1,4 +1,5 @@
 import json
+from dataclasses import replace
 
 import pytest
 from evaluation_tools import system
@@ -11,6 +12,7 @@ from marsrl_verl.algos.marsrl.evaluation.role_metrics import EVALUATION_METRICS
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER, MathPrompts
 from marsrl_verl.core.request import Problem, Sampling
 from marsrl_verl.evaluation.suite import EvaluationRecord, evaluate
+from marsrl_verl.reporting.tables import source_markdown
 
 SAMPLING = {role: Sampling(500, 9000, temperature=0.6, top_p=0.9) for role in (SOLVER, VERIFIER, CORRECTOR)}
 PROBLEMS = [Problem(f"p{i}", f"question {i}", str(i)) for i in range(30)]
@@ -52,6 +54,27 @@ def test_problems_with_a_prompt_over_the_limit_are_counted_and_in_no_figure():
     assert EvaluationRecord.from_json(result.record.to_json()) == result.record
     none = evaluate(engine, long, alone, SAMPLING, tag="x", step=0).record
     assert none.estimates["solver_accuracy"].mean is None, "no accuracy of 0"
+
+
+def test_headline_metrics_of_each_data_source():
+    problems = [replace(one, data_source="sums" if n < 10 else "aime/24") for n, one in enumerate(PROBLEMS)]
+    right = {one.problem_id for one in problems[:5]}
+
+    def script(item, k):
+        return Reply(f"\\boxed{{{item.problem.ground_truth if item.problem.problem_id in right else 'no'}}}")
+
+    alone = system(MathPrompts(), correction_rounds=0)
+    record = evaluate(ScriptedEngine(script), problems, alone, SAMPLING, tag="before", step=0).record
+    found = {name: (one.mean, one.n) for name, one in record.estimates.items() if "/" in name}
+    assert found["solver_accuracy/sums"] == found["solver_accuracy_greedy/sums"] == (0.5, 10)
+    assert found["solver_accuracy/aime_24"] == (0.0, 20)
+    assert {name.partition("/")[0].removesuffix("_greedy") for name in found} <= set(record.headline)
+    assert EvaluationRecord.from_json(json.loads(json.dumps(record.to_json()))) == record
+    table = source_markdown(record).splitlines()
+    assert table[0].startswith("| data source | problems | Solver accuracy |")
+    assert table[2].startswith("| aime/24 | 20 | 0.0 % [") and table[3].startswith("| sums | 10 | 50.0 % [")
+    same = evaluate(ScriptedEngine(script), PROBLEMS, alone, SAMPLING, tag="before", step=0).record
+    assert source_markdown(same) == "" and not [name for name in same.estimates if "/" in name]
 
 
 def test_sampled_and_greedy_metrics_with_their_settings():

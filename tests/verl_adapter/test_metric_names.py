@@ -13,6 +13,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 pytest.importorskip("verl", reason="the trainer is verl's")
@@ -28,6 +30,7 @@ from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
 from marsrl_verl.core.method import LossSpec
+from marsrl_verl.demo.files import tiny_data
 from marsrl_verl.verl_adapter.checkpoint.sealed import describe_shards
 from marsrl_verl.verl_adapter.engine.policy_loss import SPEC_KEY
 from marsrl_verl.verl_adapter.engine.probe_engine import MEASURE_KEY
@@ -218,8 +221,14 @@ def runs(tmp_path_factory) -> list[Logged]:
         ):  # a run sets what is not set; gone again when this ends
             patch.setenv(name, "")
             patch.delenv(name)
+        held_out = tiny_data("held_out", 400)
+        table = pq.read_table(held_out)
+        other = pa.array(["other"] * 5, table.schema.field("data_source").type)
+        place = table.schema.get_field_index("data_source")
+        pq.write_table(table.slice(0, 5).set_column(place, "data_source", other), folder / "other.parquet")
+        sources = f"data.val_files=['{folder / 'other.parquet'}','{held_out}']"
         return [
-            train(folder / "marsrl", SkillModel(seed=2), *SETTINGS),
+            train(folder / "marsrl", SkillModel(seed=2), *SETTINGS, sources),
             *(
                 train(
                     folder / one.__name__,
