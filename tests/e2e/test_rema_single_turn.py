@@ -84,6 +84,10 @@ def test_plans_are_actions_whose_forced_tokens_are_masked(run):
     assert len(kinds) > 1 and kinds <= set(ActionKind)
     assert any(row["masked"] for row in plans), "a grammar forces its tokens"
     assert all(row["level"] in (2, 3, 4, 5) for row in plans)
+    for step, metrics in run.metrics().items():
+        trained = metrics["phase/trains_plans"] == 1.0 and metrics["phase/episode"] > 0
+        found = {row["pass_trains_plans"] for row in run.rollouts(step) if row["stage"] == "plan"}
+        assert found <= {trained}, f"step {step}"
     folder = run.folder / "trained"
     found = [json.loads(path.read_text()) for path in sorted(folder.glob("step_*.json"))]
     assert any(found), "something was trained"

@@ -2,7 +2,7 @@
 
     python -m marsrl_verl.algos.rema.actions outputs/NAME --output actions.png
 
-reads the run's rollouts of plans in JSON (`marsrl.algo.plan_form=json`), prints the shares of DECOMPOSE,
+reads the run's rollouts of plans in JSON (`marsrl.algo.plan_form=json`) from passes that train plans, prints the shares of DECOMPOSE,
 REWRITE and EMPTY at each difficulty, and draws them with the mean difficulty of each action over training
 (ReMA, arXiv 2503.09501, §4.2.2). How hard a problem is is a number of the data (`extra_info.level` or
 `extra_info.difficulty`)."""
@@ -50,7 +50,7 @@ def read_actions(folder: Path) -> list[Chosen]:
     if not found:
         raise ValueError(
             f"{folder}: no plan with an action in {ROLLOUT_FOLDER}/step_*.jsonl; give the folder of a run "
-            "with marsrl.algo.plan_form=json and marsrl.run.log_rollouts=true"
+            "with marsrl.algo.plan_form=json and marsrl.run.log_rollouts=true that has trained plans"
         )
     return found
 
@@ -62,7 +62,9 @@ def _step_of(path: Path) -> int:
 def _of_file(path: Path) -> Iterable[Chosen]:
     with path.open(encoding="utf-8") as lines:
         for line in map(json.loads, lines):
-            if line.get("stage") == PLAN and line.get("action") in ACTIONS:
+            # Passes that count successes ask all problems, those that train the ones in between.
+            trained = line.get("pass_trains_plans", True)
+            if line.get("stage") == PLAN and line.get("action") in ACTIONS and trained:
                 level, correctness = line.get("level"), line.get("correctness")
                 yield Chosen(int(line["step"]), str(line["action"]), level, correctness)
 

@@ -34,6 +34,14 @@ def test_the_plans_of_a_run_in_the_order_of_steps(tmp_path):
     assert found == [Chosen(*one) for one in PLANS]
 
 
+def test_plans_of_passes_that_count_or_train_solutions_are_left_out(tmp_path):
+    run = write_run(tmp_path, PLANS)
+    line = {"step": 2, "stage": "plan", "action": "REWRITE", "level": 1, "pass_trains_plans": False}
+    with (run / "rollouts" / "step_2.jsonl").open("a") as file:
+        file.write(json.dumps(line) + "\n" + json.dumps({**line, "pass_trains_plans": True}) + "\n")
+    assert [one.action for one in read_actions(run)].count("REWRITE") == 1
+
+
 def test_shares_by_difficulty():
     shares = shares_by_level([Chosen(*one) for one in PLANS])
     assert list(shares) == [1, 5, None]

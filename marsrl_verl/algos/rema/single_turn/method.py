@@ -382,7 +382,8 @@ class ReMASingleTurn(BaseMethod):
         info, level = trajectory.scored.info, difficulty_of(request.problem)
         if request.stage == PLAN:
             names = ("leak", "leaked", "followed", "correctness", "action")
-            return {"level": level, **{name: info.get(name) for name in names}}
+            trained = self.role == META_THINKING and not self.phases.filtering
+            return {"level": level, "pass_trains_plans": trained, **{name: info.get(name) for name in names}}
         return {"level": level, "answer": info.get("answer"), "plan": request.inputs.get("plan")}
 
     def state_dict(self) -> dict[str, Any]:
