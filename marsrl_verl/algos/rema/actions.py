@@ -4,8 +4,8 @@
 
 reads the run's plans in JSON (`marsrl.algo.plan_form=json`) of passes that train plans, prints the shares of
 DECOMPOSE, REWRITE and EMPTY at each difficulty, and draws them with the mean difficulty of each action over
-training (ReMA, arXiv 2503.09501, §4.2.2). How hard a problem is is a number of the data (`extra_info.level` or
-`extra_info.difficulty`)."""
+training (ReMA, arXiv 2503.09501, §4.2.2). How hard a problem is is a number of the data (`extra_info.level`
+or `extra_info.difficulty`)."""
 
 from __future__ import annotations
 
