@@ -1,4 +1,4 @@
-"""Two agents with an adapter each, trained in turns with real trainer and engine: two phases, and a kill."""
+"""Two agents with a model each, trained in turns with real trainer and engine: two phases, and a kill."""
 
 from __future__ import annotations
 
@@ -16,9 +16,7 @@ SETTINGS = (
     "model=tiny_rema",
     "data=rema_world",
     "pipeline=sequential",
-    "policies=lora_per_role",
-    "actor_rollout_ref.model.lora_rank=8",
-    "actor_rollout_ref.actor.optim.lr=0.005",
+    "policies=model_per_role",
     "data.train_batch_size=8",
     "data.train_max_samples=16",
     "marsrl.algo.iterations=1",
