@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import importlib
 import inspect
-import os
 import pkgutil
-import sys
 from functools import lru_cache
 from importlib.metadata import entry_points
 
 import marsrl_verl.algos
 from marsrl_verl.core.method import Method
+from marsrl_verl.settings.imports import ImportTargetError, import_target
 from marsrl_verl.settings.issues import ConfigError, ConfigIssue, did_you_mean
 
 GROUP = "marsrl_verl.methods"
@@ -58,42 +57,25 @@ def method_class(name: object) -> type[Method]:
 
 @lru_cache
 def _load(target: str) -> type[Method]:
-    # A method of the user's may lie beside where the command is given, as with `python script.py`.
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    module_name, _, class_name = target.partition(":")
     try:
-        module = importlib.import_module(module_name)
-    except Exception as error:
-        missing = isinstance(error, ModuleNotFoundError) and error.name
-        if missing and (module_name == missing or module_name.startswith(f"{missing}.")):
-            fix = "Check the spelling, install it, or put its folder on PYTHONPATH."
-            raise ConfigError([ConfigIssue(KEY, f"There is no module {missing!r}.", fix, target)]) from error
-        what = f"Importing {module_name} failed with {type(error).__name__}: {error}{_place(error)}."
-        raise ConfigError([ConfigIssue(KEY, what, "Repair the module.", target)]) from error
+        module, class_name = import_target(target)
+    except ImportTargetError as error:
+        raise ConfigError([ConfigIssue(KEY, str(error), error.fix, target)]) from error.__cause__
     cls = getattr(module, class_name, None)
     if not (inspect.isclass(cls) and issubclass(cls, Method)):
         found = "no such name" if cls is None else repr(cls)
         there = sorted(
             one
             for one, item in vars(module).items()
-            if inspect.isclass(item) and issubclass(item, Method) and item.__module__ == module_name
+            if inspect.isclass(item) and issubclass(item, Method) and item.__module__ == module.__name__
         )
         what = f"Expected a class derived from {Method.__module__}:{Method.__name__}, found {found}."
-        fix = f"Methods in {module_name}: {', '.join(there) or 'none'} (docs/new_method.md)."
+        fix = f"Methods in {module.__name__}: {', '.join(there) or 'none'} (docs/new_method.md)."
         raise ConfigError([ConfigIssue(KEY, what, fix, target)])
     if inspect.isabstract(cls):
         what = f"The class does not define {', '.join(sorted(cls.__abstractmethods__))}."
         raise ConfigError([ConfigIssue(KEY, what, "Define them (docs/new_method.md).", target)])
     return cls
-
-
-def _place(error: BaseException) -> str:
-    """Where an import failed: the last frame of the traceback."""
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return "" if trace is None else f" ({trace.tb_frame.f_code.co_filename}, line {trace.tb_lineno})"
 
 
 def _unknown(name: object, known: dict[str, str]) -> ConfigIssue:

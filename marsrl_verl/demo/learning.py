@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+import sys
+import time
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Protocol
 
 import torch
 
@@ -21,6 +23,30 @@ def weighted_loss(model: PreTrainedModel, ids_BT: torch.Tensor, weights_BT: torc
     return (loss * weights).sum() / weights.sum()
 
 
+class Rates(Protocol):
+    """What a recipe says of the optimizers."""
+
+    @property
+    def learning_rate(self) -> float:
+        """Of AdamW."""
+
+    @property
+    def matrix_learning_rate(self) -> float:
+        """Of Muon."""
+
+    @property
+    def warmup_steps(self) -> int:
+        """Steps over which both rise."""
+
+    @property
+    def beta2(self) -> float:
+        """Of AdamW."""
+
+    @property
+    def weight_decay(self) -> float:
+        """Of Muon."""
+
+
 class Learner:
     """Muon for the network's matrices, AdamW for embeddings and norms. The rates rise over the first steps,
     are held, and fall linearly to 0 over the last half.
@@ -28,22 +54,10 @@ class Learner:
     Args:
         model: changed in place.
         total: steps in all.
-        matrix_rate, weight_decay: of Muon.
-        rate, beta2: of AdamW.
-        warmup: steps over which the rates rise.
+        rates: a recipe.
     """
 
-    def __init__(
-        self,
-        model: PreTrainedModel,
-        total: int,
-        *,
-        matrix_rate: float,
-        rate: float,
-        weight_decay: float,
-        beta2: float,
-        warmup: int,
-    ) -> None:
+    def __init__(self, model: PreTrainedModel, total: int, rates: Rates) -> None:
         self.model = model
         embedding = model.get_input_embeddings().weight
         matrices: list[torch.nn.Parameter] = []
@@ -52,12 +66,14 @@ class Learner:
             is_matrix = parameter.ndim == 2 and parameter is not embedding
             (matrices if is_matrix else others).append(parameter)
         self._optimizers: tuple[torch.optim.Optimizer, ...] = (
-            torch.optim.Muon(matrices, lr=matrix_rate, weight_decay=weight_decay, momentum=0.95),
-            torch.optim.AdamW(others, lr=rate, betas=(0.9, beta2), weight_decay=0.0),
+            torch.optim.Muon(
+                matrices, lr=rates.matrix_learning_rate, weight_decay=rates.weight_decay, momentum=0.95
+            ),
+            torch.optim.AdamW(others, lr=rates.learning_rate, betas=(0.9, rates.beta2), weight_decay=0.0),
         )
         self._schedules = [
             torch.optim.lr_scheduler.LambdaLR(
-                optimizer, lambda step: min(1.0, (step + 1) / warmup, 2 * (total - step) / total)
+                optimizer, lambda step: min(1.0, (step + 1) / rates.warmup_steps, 2 * (total - step) / total)
             )
             for optimizer in self._optimizers
         ]
@@ -74,3 +90,18 @@ class Learner:
             optimizer.zero_grad()
             schedule.step()
         return values
+
+
+def report(run: Iterable[tuple[int, Mapping[str, float]]], total: int, every: int) -> None:
+    """Go through the steps of a warm start; the losses of each so many steps go to standard error.
+
+    Args:
+        run: (step, loss by kind of transcript).
+        total: steps in all.
+    """
+    start = time.monotonic()
+    for step, losses in run:
+        if step % every == 0:
+            shown = "  ".join(f"{kind} {loss:.3f}" for kind, loss in losses.items())
+            seconds = time.monotonic() - start
+            print(f"step {step}/{total}  {seconds:.0f} s  loss: {shown}", file=sys.stderr)

@@ -46,16 +46,7 @@ def fit(
         steps: how many.
         rates: None: the usual ones.
     """
-    rates = rates or Rates()
-    learner = Learner(
-        model,
-        steps,
-        matrix_rate=rates.matrix_learning_rate,
-        rate=rates.learning_rate,
-        weight_decay=rates.weight_decay,
-        beta2=rates.beta2,
-        warmup=rates.warmup_steps,
-    )
+    learner = Learner(model, steps, rates or Rates())
     for step in range(steps):
         yield step + 1, sum(learner.step(_losses(model, encode(tokenizer, draw(step)))))
 

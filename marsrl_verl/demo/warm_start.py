@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import random
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +18,7 @@ import torch
 
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
 from marsrl_verl.demo.drills import Drill, draw_drill
-from marsrl_verl.demo.learning import Learner, weighted_loss
+from marsrl_verl.demo.learning import Learner, report, weighted_loss
 from marsrl_verl.demo.model import build_model
 from marsrl_verl.demo.problems import DEFAULT_DIFFICULTY, Chain, Difficulty, Split, draw_chain
 from marsrl_verl.demo.tokenizer import build_tokenizer, save_tokenizer
@@ -132,15 +131,7 @@ class _Trainer:
     def run(self) -> Iterator[tuple[int, dict[str, float]]]:
         """Train; yields (step, loss by kind of transcript)."""
         recipe = self.recipe
-        learner = Learner(
-            self.model,
-            recipe.total,
-            matrix_rate=recipe.matrix_learning_rate,
-            rate=recipe.learning_rate,
-            weight_decay=recipe.weight_decay,
-            beta2=recipe.beta2,
-            warmup=recipe.warmup_steps,
-        )
+        learner = Learner(self.model, recipe.total, recipe)
         for step in range(recipe.total):
             kinds = recipe.drills if step < recipe.drill_steps else recipe.batch
             losses = learner.step(self._losses(kinds))
@@ -164,15 +155,7 @@ class _Trainer:
 def train(recipe: Recipe, report_every: int = 20) -> PreTrainedModel:
     """Train a fresh model and return it; progress goes to standard error."""
     trainer = _Trainer(recipe)
-    total = recipe.total
-    start = time.monotonic()
-    for step, losses in trainer.run():
-        if step % report_every == 0:
-            shown = "  ".join(f"{role} {loss:.3f}" for role, loss in losses.items())
-            print(
-                f"step {step}/{total}  {time.monotonic() - start:.0f} s  loss: {shown}",
-                file=sys.stderr,
-            )
+    report(trainer.run(), recipe.total, report_every)
     return trainer.model.eval()
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import importlib
 import inspect
-import os
-import sys
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any, cast
 
+from marsrl_verl.settings.imports import ImportTargetError, import_target
 from marsrl_verl.settings.issues import ConfigError, ConfigIssue, did_you_mean
 from marsrl_verl.tools.base import Tool, ToolConfig
 
@@ -43,42 +41,24 @@ def tool_class(name: str, target: Any) -> type[Tool]:
         raise ConfigError([ConfigIssue(key, "There is no such tool.", fix, target)])
     try:
         return _load(BUILT_IN.get(str(target), str(target)))
-    except _NoTool as error:
+    except ImportTargetError as error:
         raise ConfigError([ConfigIssue(key, str(error), error.fix, target)]) from error.__cause__
-
-
-class _NoTool(Exception):
-    def __init__(self, what: str, fix: str) -> None:
-        super().__init__(what)
-        self.fix = fix
 
 
 @lru_cache
 def _load(target: str) -> type[Tool]:
-    # A tool of the user's may lie beside where the command is given, as with `python script.py`.
-    if os.getcwd() not in sys.path:
-        sys.path.insert(0, os.getcwd())
-    module_name, _, class_name = target.partition(":")
-    try:
-        module = importlib.import_module(module_name)
-    except Exception as error:
-        missing = isinstance(error, ModuleNotFoundError) and error.name
-        if missing and (module_name == missing or module_name.startswith(f"{missing}.")):
-            fix = "Check the spelling, install it, or put its folder on PYTHONPATH."
-            raise _NoTool(f"There is no module {missing!r}.", fix) from error
-        what = f"Importing {module_name} failed with {type(error).__name__}: {error}."
-        raise _NoTool(what, "Repair the module, or install what it needs.") from error
+    module, class_name = import_target(target)
     found: Any = getattr(module, class_name, None)
     fix = f"Derive the class from {Tool.__module__}:{Tool.__name__} and define them (docs/tools.md)."
     if not (inspect.isclass(found) and Tool in found.__mro__):  # a protocol, which issubclass does not take
-        what = f"{module_name} has no {class_name!r}." if found is None else f"{class_name} is no tool."
-        raise _NoTool(what, fix)
+        what = f"{module.__name__} has no {class_name!r}." if found is None else f"{class_name} is no tool."
+        raise ImportTargetError(what, fix)
     cls = cast("type[Tool]", found)
     lacks = [name for name in _METHODS if _function(cls, name) is _function(Tool, name)]
     if not (inspect.isclass(cls.Config) and issubclass(cls.Config, ToolConfig)):
         lacks.append("Config (a class derived from ToolConfig)")
     if lacks:
-        raise _NoTool(f"The class does not define {', '.join(lacks)}.", fix)
+        raise ImportTargetError(f"The class does not define {', '.join(lacks)}.", fix)
     return cls
 
 

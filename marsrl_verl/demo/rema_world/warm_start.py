@@ -9,11 +9,11 @@ from __future__ import annotations
 import argparse
 import random
 import sys
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from marsrl_verl.demo.learning import report
 from marsrl_verl.demo.model import build_model
 from marsrl_verl.demo.problems import Split
 from marsrl_verl.demo.rema_world.problems import DEFAULT_DIFFICULTY, Difficulty, generate
@@ -137,7 +137,6 @@ def train_stage(model: PreTrainedModel, stage: Stage, seed: int, report_every: i
     """Train the model in place."""
     rng = random.Random(seed)
     problems = generate(Split.WARM_START, stage.pool, seed, stage.difficulty)
-    start = time.monotonic()
 
     def draw(_step: int) -> list[Transcript]:
         return [
@@ -146,10 +145,8 @@ def train_stage(model: PreTrainedModel, stage: Stage, seed: int, report_every: i
             for _ in range(count)
         ]
 
-    for step, loss in fit(model, build_tokenizer(WORDS), draw, stage.steps, stage.rates):
-        if step % report_every == 0:
-            seconds = time.monotonic() - start
-            print(f"step {step}/{stage.steps}  {seconds:.0f} s  loss {loss:.3f}", file=sys.stderr)
+    run = fit(model, build_tokenizer(WORDS), draw, stage.steps, stage.rates)
+    report(((step, {"all": loss}) for step, loss in run), stage.steps, report_every)
 
 
 def main() -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import random
 import sys
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,7 +18,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from marsrl_verl.demo.learning import Learner, weighted_loss
+from marsrl_verl.demo.learning import Learner, report, weighted_loss
 from marsrl_verl.demo.model import build_model
 from marsrl_verl.demo.problems import Split
 from marsrl_verl.demo.tool_world.problems import (
@@ -155,15 +154,7 @@ class WarmStart:
     def run(self) -> Iterator[tuple[int, dict[str, float]]]:
         """Train; yields (step, loss by kind of transcript)."""
         recipe = self.recipe
-        learner = Learner(
-            self.model,
-            recipe.total,
-            matrix_rate=recipe.matrix_learning_rate,
-            rate=recipe.learning_rate,
-            weight_decay=recipe.weight_decay,
-            beta2=recipe.beta2,
-            warmup=recipe.warmup_steps,
-        )
+        learner = Learner(self.model, recipe.total, recipe)
         for step in range(recipe.total):
             batches = self.batches(step)
             losses = learner.step(self.loss(batch) for batch in batches.values())
@@ -189,12 +180,8 @@ class WarmStart:
 
 def train(recipe: ToolRecipe, report_every: int = 20) -> PreTrainedModel:
     """Train a fresh model and return it; progress goes to standard error."""
-    start, training = time.monotonic(), WarmStart(recipe)
-    for step, losses in training.run():
-        if step % report_every == 0:
-            shown = "  ".join(f"{kind} {loss:.3f}" for kind, loss in losses.items())
-            seconds = time.monotonic() - start
-            print(f"step {step}/{recipe.total}  {seconds:.0f} s  loss: {shown}", file=sys.stderr)
+    training = WarmStart(recipe)
+    report(training.run(), recipe.total, report_every)
     return training.model.eval()
 
 
