@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import tempfile
+import venv
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -251,6 +254,29 @@ def test_what_keeps_it_from_starting_is_told(given, told):
     made = PythonTool.from_settings("python", settings(**given), seed=1, secrets={})
     with pytest.raises(ToolUnavailableError, match=told):
         asyncio.run(made.start())
+
+
+@pytest.mark.parametrize("kind", ["namespaces", "bubblewrap", "landlock"])
+def test_an_interpreter_below_tmp_is_seen_and_read_only(kind):
+    """Programs have a `/tmp` of their own, which must not hide it."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        os.chmod(folder, 0o755)  # as root, programs have a user of their own
+        venv.create(folder, with_pip=False)
+        packages = next(Path(folder).glob("lib/python*/site-packages"))
+        (packages / "own_module.py").write_text("VALUE = 42\n")
+        code = (
+            "import own_module, os\n"
+            f"try:\n    open({str(packages / 'new.py')!r}, 'w')\n"
+            "except OSError:\n    print('read-only')\n"
+            "print(own_module.VALUE)"
+        )
+
+        async def work(box: Toolbox, tool: PythonTool) -> ToolResult:
+            return await box.call(program(code))
+
+        result = using(work, interpreter=f"{folder}/bin/python", isolation=kind)
+        assert result.text.split() == ["read-only", "42"]
+        assert not (packages / "new.py").exists()
 
 
 def test_an_interpreter_in_somebodys_home_is_not_shown():

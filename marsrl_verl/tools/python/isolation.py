@@ -112,6 +112,8 @@ def _bubblewrap(settings: PythonConfig, layout: Layout, readable: Sequence[str])
     words += ["--uid", str(wall.INNER_ID), "--gid", str(wall.INNER_ID), "--clearenv"]
     for name, value in clean_environment().items():
         words += ["--setenv", name, value]
+    # Before what is shown: an interpreter may be installed there.
+    words += ["--size", str(settings.disk_mb * 2**20), "--perms", "1777", "--tmpfs", "/tmp"]
     for path in readable:
         if os.path.islink(path) and os.path.isdir(path):
             words += ["--symlink", os.readlink(path), path]
@@ -126,7 +128,7 @@ def _bubblewrap(settings: PythonConfig, layout: Layout, readable: Sequence[str])
         "--proc",
         "/proc",
     ]
-    words += ["--size", str(settings.disk_mb * 2**20), "--perms", "1777", "--tmpfs", "/tmp", "--chdir", "/"]
+    words += ["--chdir", "/"]
     boot = boot_command(layout.interpreter, inside, "keeper", "[sys.argv[1:]]")
     return [*words, "--remount-ro", "/", "--", *boot]
 

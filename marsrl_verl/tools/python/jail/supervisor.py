@@ -27,8 +27,6 @@ from .kernel import (
     CLONE_NEWPID,
     CLONE_NEWUSER,
     CLONE_NEWUTS,
-    MS_NODEV,
-    MS_NOSUID,
 )
 from .rules import COMMAND, MIB, NAMESPACES, Rules, Site, content, receive, send
 
@@ -122,8 +120,7 @@ class Supervisor:
                 if spaces & CLONE_NEWUSER:
                     wall.write_maps(self._site.proc, user, group)
                 if spaces:
-                    size = f"size={rules.disk_mb}m,nr_inodes=16384,mode=1777"
-                    kernel.mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, size)
+                    wall.mount_scratch(rules.disk_mb, rules.readable)
             except BaseException as error:
                 os.write(2, f"{type(error).__name__}: {error}".encode())
                 os._exit(70)

@@ -87,6 +87,21 @@ def build(readable: list[str]) -> tuple[int, bool]:
     return proc, as_root
 
 
+def mount_scratch(disk_mb: int, readable: list[str]) -> None:
+    """A fresh `/tmp` for a sandbox, in which what programs may read of the machine's (an interpreter that is
+    installed there) is still seen, read-only as it is."""
+    below = [path for path in readable if path.startswith("/tmp/")]
+    places = [os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC) for path in below]
+    size = f"size={disk_mb}m,nr_inodes=16384,mode=1777"
+    kernel.mount("tmpfs", "/tmp", "tmpfs", MS_NOSUID | MS_NODEV, size)
+    for path, place in zip(below, places, strict=True):
+        os.makedirs(path, exist_ok=True)
+        os.fchdir(place)
+        kernel.mount(".", path, "", MS_BIND | MS_REC)
+        os.close(place)
+    os.chdir("/")
+
+
 def write_maps(proc: int, user: int, group: int) -> None:
     """Give this process, in its new user namespace, the one user that it has there.
 
