@@ -1,0 +1,169 @@
+"""What a comparison's paired runs say: better, worse, equivalent, or not decided with this power.
+
+A suite names its primary outcomes before it runs. Each other method's runs are paired with the first one's by
+their seeds. p is that of the sign-flip test, made valid for all primary outcomes of the suite together by Holm's
+method (Holm 1979); equivalence is judged by two one-sided tests (Schuirmann 1987).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import stdev
+
+import numpy as np
+
+from marsrl_verl.compare.statistics import MOST_FLIPPED, sign_flip_p, t_interval
+from marsrl_verl.core.seeding import derive_generator
+from marsrl_verl.evaluation.estimators import Estimate, student_quantile
+from marsrl_verl.settings.choices import Choice
+
+RESAMPLES = 4000
+POWER = 0.8
+_FLIPS = 20_000
+
+
+class Verdict(Choice):
+    """What is known of a difference."""
+
+    BETTER = "better"
+    WORSE = "worse"
+    EQUIVALENT = "equivalent"
+    """Smaller than the margin, either way."""
+    UNDECIDED = "not decided"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A method against the first one on a primary outcome."""
+
+    method: str
+    metric: str
+    values: tuple[float, ...]
+    """Of each seed that both have; above 0 the method is better."""
+    interval: Estimate
+    """Mean and t interval."""
+    bootstrap: tuple[float, float] | None
+    """The studentised bootstrap's interval of the mean; None: too few seeds for one."""
+    p: float | None
+    """Two-sided, for this difference alone; None: no seed has both."""
+    adjusted_p: float | None = None
+    """Holm's, for all of the suite's."""
+    verdict: Verdict = Verdict.UNDECIDED
+    detectable: float | None = None
+    """The difference that so many seeds with this spread show with 80 % power."""
+
+
+def judge(
+    values: dict[tuple[str, str], Sequence[float]], margin: float, confidence: float = 0.95
+) -> list[Difference]:
+    """Differences with their verdicts, for all primary outcomes together.
+
+    Args:
+        values: by (method, metric), the differences of each seed.
+        margin: differences smaller than that are equivalence.
+        confidence: of intervals; 1 - confidence is the level of all tests together.
+    """
+    found = [_measured(method, metric, one, confidence) for (method, metric), one in values.items()]
+    known = [one.p for one in found if one.p is not None]
+    adjusted = iter(holm(known))
+    level = 1 - confidence
+    judged = []
+    for one in found:
+        p = None if one.p is None else next(adjusted)
+        judged.append(replace(one, adjusted_p=p, verdict=_verdict(one, p, margin, level)))
+    return judged
+
+
+def _measured(method: str, metric: str, values: Sequence[float], confidence: float) -> Difference:
+    count = len(values)
+    return Difference(
+        method,
+        metric,
+        tuple(values),
+        t_interval(values, confidence),
+        bootstrap_interval(values, confidence) if count >= 3 else None,
+        _p(values) if count else None,
+        detectable=detectable_difference(stdev(values), count, confidence) if count >= 2 else None,
+    )
+
+
+def _p(values: Sequence[float]) -> float:
+    """Of the exact test, or with more seeds of that many random assignments of signs."""
+    if len(values) <= MOST_FLIPPED:
+        return sign_flip_p(values)
+    found = np.asarray(values, dtype=float)
+    signs = derive_generator(0, "sign flips", len(values)).choice((-1.0, 1.0), (_FLIPS, len(values)))
+    beyond = np.abs(signs @ found) >= abs(found.sum()) * (1 - 1e-9) - 1e-12
+    return float((1 + beyond.sum()) / (1 + _FLIPS))
+
+
+def _verdict(one: Difference, p: float | None, margin: float, level: float) -> Verdict:
+    mean = one.interval.mean
+    if mean is None:
+        return Verdict.UNDECIDED
+    if p is not None and p < level:
+        return Verdict.BETTER if mean > 0 else Verdict.WORSE
+    within = t_interval(one.values, 1 - 2 * level)
+    if within.low is not None and within.high is not None and -margin < within.low <= within.high < margin:
+        return Verdict.EQUIVALENT
+    return Verdict.UNDECIDED
+
+
+def holm(values: Sequence[float]) -> list[float]:
+    """Adjusted p in the order given: at a level, those below it are significant together (Holm 1979)."""
+    order = sorted(range(len(values)), key=values.__getitem__)
+    found, largest = [0.0] * len(values), 0.0
+    for rank, place in enumerate(order):
+        largest = max(largest, min(1.0, (len(values) - rank) * values[place]))
+        found[place] = largest
+    return found
+
+
+def bootstrap_interval(
+    values: Sequence[float], confidence: float = 0.95, resamples: int = RESAMPLES
+) -> tuple[float, float] | None:
+    """The studentised bootstrap's interval of the mean (Efron & Tibshirani 1993, ch. 12.5); its seed is fixed.
+    None: all values are equal, or there are fewer than 3.
+
+    Resamples in which all values are equal have no spread to divide by; they are drawn again in effect, since
+    quantiles are taken of the others.
+    """
+    count = len(values)
+    found = np.asarray(values, dtype=float)
+    spread = float(found.std(ddof=1)) if count >= 3 else 0.0
+    if spread == 0.0:
+        return None
+    rng = derive_generator(0, "bootstrap", count)
+    drawn = found[rng.integers(count, size=(resamples, count))]
+    spreads = drawn.std(axis=1, ddof=1)
+    usable = spreads > spread * 1e-9
+    ratios = (drawn.mean(axis=1)[usable] - found.mean()) / (spreads[usable] / math.sqrt(count))
+    low, high = np.quantile(ratios, [(1 - confidence) / 2, (1 + confidence) / 2])
+    error = spread / math.sqrt(count)
+    mean = float(found.mean())
+    return mean - float(high) * error, mean - float(low) * error
+
+
+def detectable_difference(spread: float, seeds: int, confidence: float = 0.95, power: float = POWER) -> float:
+    """The mean difference that a paired t test of so many seeds finds with this power.
+
+    Args:
+        spread: standard deviation of the differences.
+        seeds: at least 2.
+    """
+    freedom = seeds - 1
+    # One-sided quantile of the power: the two-sided one of 2 power - 1.
+    quantiles = student_quantile(confidence, freedom) + student_quantile(2 * power - 1, freedom)
+    return quantiles * spread / math.sqrt(seeds)
+
+
+def seeds_needed(
+    difference: float, spread: float, confidence: float = 0.95, power: float = POWER, most: int = 1000
+) -> int | None:
+    """The fewest seeds that find a difference with this power; None: more than `most`."""
+    counts = range(2, most + 1)
+    return next(
+        (n for n in counts if detectable_difference(spread, n, confidence, power) <= abs(difference)), None
+    )
