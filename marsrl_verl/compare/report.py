@@ -24,8 +24,9 @@ from marsrl_verl.compare.results import (
     start_over_seeds,
 )
 from marsrl_verl.compare.runner import Failed, duration
-from marsrl_verl.compare.statistics import t_interval
-from marsrl_verl.compare.suite import Suite
+from marsrl_verl.compare.statistics import seed_differences, t_interval
+from marsrl_verl.compare.suite import AREA, Suite
+from marsrl_verl.compare.verdicts import Difference, Verdict, judge
 from marsrl_verl.evaluation.estimators import FEW, GREEDY_SUFFIX, Estimate, MetricInfo
 from marsrl_verl.evaluation.suite import AFTER
 
@@ -48,6 +49,8 @@ def report_markdown(
         sections.append(f"![{suite.title}]({picture})")
     if finished:
         sections += ["## After training", _quality(finished, seeds, confidence)]
+        if suite.primary:
+            sections += ["## Primary outcomes", _primary(suite, finished, confidence)]
         sections += ["## Differences", _differences(finished, confidence)]
         sections += ["## While training", _training(suite, finished, seeds, confidence)]
         sections += ["## What it took", _cost(finished, seeds, confidence)]
@@ -134,6 +137,69 @@ def _differences(finished: Sequence[Finished], confidence: float) -> str:
         f"{1 - confidence:.2g}. Bold where the interval leaves out 0 and every figure rests on {FEW} cases "
         f"or more; of so many differences some do by chance.{never}"
     )
+
+
+def _primary(suite: Suite, finished: Sequence[Finished], confidence: float) -> str:
+    """Verdicts on what the suite named before it ran."""
+    reference, *others = dict.fromkeys(one.run.method for one in finished)
+    if not others:
+        return "There is one method."
+    known = metrics_of(finished)
+    values: dict[tuple[str, str], Sequence[float]] = {}
+    for metric in suite.primary:
+        info = known.get(metric)
+        sign = 1.0 if info is None or info.higher_is_better else -1.0
+        first = _by_seed(suite, finished, reference, metric)
+        for method in others:
+            pairs = seed_differences(first, _by_seed(suite, finished, method, metric))
+            values[method, metric] = [sign * one for one in pairs]
+    lines = [
+        "| | outcome | seeds | difference | bootstrap | p, Holm's | verdict |",
+        "|---|---|---:|---:|---:|---:|---|",
+    ]
+    for one in judge(values, suite.margin, confidence):
+        interval = one.interval
+        cells = [
+            one.method,
+            known[one.metric].label if one.metric in known else one.metric,
+            str(len(one.values)),
+            _points(interval.mean, interval.low, interval.high),
+            "–" if one.bootstrap is None else _points(None, *one.bootstrap),
+            "–" if one.adjusted_p is None else f"{one.adjusted_p:.2g}",
+            _said(one, suite.margin),
+        ]
+        lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + (
+        f"\n\nAgainst {reference}, in percentage points, above 0 where the method is better: mean of the "
+        f"differences of equal seeds, its {100 * confidence:g} % t interval, the studentised bootstrap's interval, "
+        "p of the sign-flip test after Holm's method for all lines together. Equivalent: two one-sided tests find "
+        f"the difference within ±{100 * suite.margin:g}. Not decided: the difference that so many seeds would show "
+        "with 80 % power stands beside it."
+    )
+
+
+def _by_seed(suite: Suite, finished: Sequence[Finished], method: str, metric: str) -> dict[int, float | None]:
+    some = [one for one in finished if one.run.method == method]
+    if metric != AREA:
+        return {one.run.seed: one.value(f"{AFTER}/{metric}") for one in some}
+    name, budget = curve_metric(suite, finished), suite.budget
+    return {one.run.seed: area(training_curve(one, name, budget.quantity), budget.amount) for one in some}
+
+
+def _points(mean: float | None, low: float | None, high: float | None) -> str:
+    parts = [] if mean is None else [f"{100 * mean:+.1f}"]
+    parts += [] if low is None or high is None else [f"[{100 * low:+.1f}, {100 * high:+.1f}]"]
+    return " ".join(parts) or "–"
+
+
+def _said(one: Difference, margin: float) -> str:
+    if one.verdict is Verdict.EQUIVALENT:
+        return f"equivalent within ±{100 * margin:g}"
+    if one.verdict is Verdict.UNDECIDED:
+        return "not decided" + (
+            "" if one.detectable is None else f" (±{100 * one.detectable:.1f} would show)"
+        )
+    return f"**{one.verdict}**"
 
 
 def _training(suite: Suite, finished: Sequence[Finished], seeds: int, confidence: float) -> str:

@@ -15,6 +15,9 @@ Keys of a suite file:
                       (default: the first role's mean reward)
     level_of          a method: the report says when each run's curve came to where this method's run of the
                       same seed ended, and what it had taken then; optional
+    primary           metrics on which the suite gives verdicts, named before it runs: of the evaluation after
+                      training, or `area`, that under the curve; optional
+    margin            differences of primary metrics below it are equivalence (default: 0.02)
     figures           metrics of `metrics.jsonl` of which the report has the mean over the training steps
     like              another suite, a shipped one's name or the path of a file: what this one does not say is
                       that one's
@@ -52,6 +55,8 @@ TOKENS = Quantity(
 TOOL_CALLS = Quantity(
     "executed_tool_calls", "executed tool calls", "marsrl.run.max_tool_calls", "rollout/executed_tool_calls"
 )
+AREA = "area"
+"""A primary outcome: the area under the curve."""
 QUANTITIES = {one.name: one for one in (TOKENS, TOOL_CALLS)}
 
 
@@ -92,6 +97,9 @@ class Suite:
     level_of: str = ""
     """Empty: the report has no such table."""
     figures: tuple[str, ...] = ()
+    primary: tuple[str, ...] = ()
+    """Empty: the suite gives no verdicts."""
+    margin: float = 0.02
 
 
 def suite_names() -> list[str]:
@@ -161,7 +169,7 @@ def _suite(path: Path, plain: dict[str, Any]) -> Suite:
             raise SuiteError(f"{path}: {key} = {value!r}, expected a whole number of at least 1")
     values = dict(plain)
     budget = Budget(QUANTITIES[counted[0]], values.pop(counted[0]))
-    for key in ("overrides", "headline", "figures"):
+    for key in ("overrides", "headline", "figures", "primary"):
         if key in values:
             values[key] = _words(path, key, values[key])
     values["methods"] = _methods(path, plain["methods"])

@@ -1,8 +1,8 @@
 """What a comparison's paired runs say: better, worse, equivalent, or not decided with this power.
 
 A suite names its primary outcomes before it runs. Each other method's runs are paired with the first one's by
-their seeds. p is that of the sign-flip test, made valid for all primary outcomes of the suite together by Holm's
-method (Holm 1979); equivalence is judged by two one-sided tests (Schuirmann 1987).
+their seeds. p is that of the sign-flip test, made valid for all primary outcomes of the suite together by
+Holm's method (Holm 1979); equivalence is judged by two one-sided tests (Schuirmann 1987).
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ def holm(values: Sequence[float]) -> list[float]:
 def bootstrap_interval(
     values: Sequence[float], confidence: float = 0.95, resamples: int = RESAMPLES
 ) -> tuple[float, float] | None:
-    """The studentised bootstrap's interval of the mean (Efron & Tibshirani 1993, ch. 12.5); its seed is fixed.
+    """The studentised bootstrap's interval of the mean (Efron & Tibshirani 1993, ch. 12.5), its seed fixed.
     None: all values are equal, or there are fewer than 3.
 
     Resamples in which all values are equal have no spread to divide by; they are drawn again in effect, since

@@ -106,6 +106,25 @@ def test_a_report_has_areas_levels_and_figures(tmp_path):
     assert (curves[0]["metric"], curves[0]["values"][:2]) == ("mine", [0.1, 0.1])
 
 
+def test_a_report_has_verdicts_on_primary_outcomes(tmp_path):
+    suite = Suite(
+        "s", "Two", Budget(TOKENS, 1000), 9, {"slow": (), "fast": ()},
+        curve="mine", primary=("solver_accuracy", "area"), margin=0.05,
+    )  # fmt: skip
+    finished = []
+    for seed in range(1, 7):
+        for method, height in (("slow", 0.1), ("fast", 0.5 + 0.01 * seed)):
+            one = run_of(tmp_path / str(seed), method, [height] * 10)
+            finished.append(replace(one, run=replace(one.run, seed=seed)))
+    report = report_markdown(suite, 6, finished, [], None)
+    lines = report.partition("## Primary outcomes")[2].splitlines()
+    accuracy = next(line for line in lines if line.startswith("| fast | Solver accuracy |"))
+    assert accuracy == "| fast | Solver accuracy | 6 | +0.0 [+0.0, +0.0] | – | 1 | equivalent within ±5 |"
+    under = next(line for line in lines if line.startswith("| fast | area |"))
+    assert under.startswith("| fast | area | 6 | +43.5 [+41.5, +45.5] | [+4")
+    assert under.endswith("| 0.062 | not decided (±2.8 would show) |"), "six seeds and two outcomes"
+
+
 def test_a_curve_may_be_of_the_evaluations(tmp_path):
     """Those before, between and after training, where their steps had ended."""
     found = run_of(tmp_path, "one", [0.0] * 4)

@@ -110,6 +110,14 @@ def test_clear_differences_and_few_seeds():
     assert (none.verdict, none.p, none.detectable) == (Verdict.UNDECIDED, None, None)
 
 
+def test_many_seeds_are_flipped_at_random():
+    rng = np.random.default_rng(5)
+    same, other = rng.normal(size=30), rng.normal(size=30) + 1.0
+    found = judge({("same", "o"): same.tolist(), ("other", "o"): other.tolist()}, margin=0.01)
+    assert found[0].verdict is Verdict.UNDECIDED and found[0].p > 0.1
+    assert found[1].verdict is Verdict.BETTER and found[1].p < 0.001
+
+
 def test_seeds_that_no_suite_has():
     assert seeds_needed(1e-4, 1.0) is None
     assert bootstrap_interval([0.1, 0.1, 0.1]) is None and bootstrap_interval([0.1, 0.2]) is None
