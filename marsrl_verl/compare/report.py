@@ -171,7 +171,7 @@ def _primary(suite: Suite, finished: Sequence[Finished], confidence: float) -> s
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + (
         f"\n\nAgainst {reference}, in percentage points, above 0 where the method is better: mean of the "
-        f"differences of equal seeds, its {100 * confidence:g} % t interval, that of the studentised bootstrap, "
+        f"differences of equal seeds, its {100 * confidence:g} % t interval, the bootstrap's (studentised), "
         "p of the sign-flip test after Holm's method for all lines together. Equivalent: two one-sided tests "
         f"find the difference within ±{100 * suite.margin:g}. Not decided: the difference that so many seeds "
         "would show with 80 % power stands beside it."
