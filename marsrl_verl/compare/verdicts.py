@@ -133,7 +133,7 @@ def bootstrap_interval(
     count = len(values)
     found = np.asarray(values, dtype=float)
     spread = float(found.std(ddof=1)) if count >= 3 else 0.0
-    if spread == 0.0:
+    if spread <= 1e-12 * float(np.abs(found).max(initial=0.0)):
         return None
     rng = derive_generator(0, "bootstrap", count)
     drawn = found[rng.integers(count, size=(resamples, count))]

@@ -29,7 +29,6 @@ class Settings(BaseModel):
 
     model_config = ConfigDict(
         extra="forbid",
-        use_attribute_docstrings=True,
         validate_assignment=True,
         coerce_numbers_to_str=True,
         protected_namespaces=(),

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+import itertools
+import textwrap
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from functools import cache
 from typing import Annotated, Any, TypeVar
 
 from annotated_types import Ge, Gt, Le, Lt
@@ -178,8 +183,26 @@ def declared(model: type[Settings], key: str, values: Settings | None = None) ->
             words = f"{words}, {bounds[9:]}" if whole else words.replace("a number", bounds, 1)
         elif bounds:
             words += f", {bounds}"
-        text = " ".join((field.description or "").split())
+        text = " ".join(documentation(model).get(name, "").split())
         yield Declared(path, words, _plain(default), text, field.is_required())
+
+
+@cache
+def documentation(model: type[Settings]) -> dict[str, str]:
+    """The string below each field, by its name. (pydantic's `use_attribute_docstrings` reads the sources of
+    all classes whenever they are imported, in every process of a run.)"""
+    found: dict[str, str] = {}
+    for cls in reversed(model.__mro__):
+        if not issubclass(cls, Settings):
+            continue
+        (tree,) = ast.parse(textwrap.dedent(inspect.getsource(cls))).body
+        assert isinstance(tree, ast.ClassDef)
+        for field, below in itertools.pairwise(tree.body):
+            if not (isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name)):
+                continue
+            if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+                found[field.target.id] = inspect.cleandoc(str(below.value.value))
+    return found
 
 
 def in_words(kind: Any) -> str | None:

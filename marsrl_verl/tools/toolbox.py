@@ -7,10 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
-from typing import Any
-
-from jsonschema import Draft202012Validator
-from jsonschema.exceptions import SchemaError, best_match
+from typing import TYPE_CHECKING, Any
 
 from marsrl_verl.core.inert_text import one_line, valid_unicode
 from marsrl_verl.core.seeding import derive_generator
@@ -25,6 +22,9 @@ from marsrl_verl.tools.base import (
     head_and_tail,
 )
 from marsrl_verl.tools.registry import NODE, tool_class
+
+if TYPE_CHECKING:
+    from jsonschema import Draft202012Validator
 
 LONGEST_PAUSE_S = 30.0
 """Most seconds between two attempts."""
@@ -172,6 +172,10 @@ class _Place:
         parameters = dict(function.get("parameters") or {"type": "object", "properties": {}})
         # What a schema does not name, a tool does not take: a slip of the model's that it should be told of.
         parameters.setdefault("additionalProperties", False)
+        # Only runs with tools need them: they take a while to import.
+        from jsonschema import Draft202012Validator
+        from jsonschema.exceptions import SchemaError
+
         try:
             Draft202012Validator.check_schema(parameters)
         except SchemaError as error:
@@ -185,6 +189,8 @@ class _Place:
             raise RuntimeError(f"the tool {self.tool.name} was not started")
         if not isinstance(arguments, Mapping):
             return f"expected arguments by name, found {_short(repr(arguments))}"
+        from jsonschema.exceptions import best_match
+
         error = best_match(self._validator.iter_errors(dict(arguments)))
         if error is None:
             return None

@@ -21,7 +21,7 @@ from marsrl_verl.rewards.loading import load_class
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.rollout.frozen.plan import workers_part
 from marsrl_verl.rollout.frozen.questions import all_questions, open_source
-from marsrl_verl.rollout.frozen.source import AnswerSource, EndpointSource
+from marsrl_verl.rollout.frozen.source import AnswerSource
 from marsrl_verl.settings.api_key import read_api_key
 from marsrl_verl.settings.choices import SeededTokens
 
@@ -111,6 +111,8 @@ def answer_sources(
         if one.kind is PolicyKind.JSONL:
             sources[name] = open_source(one.jsonl, seed, all_questions(config, one.jsonl.id_column))
             continue
+        from marsrl_verl.rollout.frozen.endpoint import EndpointSource
+
         concurrency, key = workers_part(config, one.endpoint), api_keys.get(name)
         sources[name] = EndpointSource(one.endpoint, name, api_key=key, concurrency=concurrency, seed=seed)
     return sources

@@ -99,10 +99,10 @@ def test_equivalent_where_the_difference_is_surely_small():
 
 
 def test_clear_differences_and_few_seeds():
-    values = {("up", "o"): [0.1, 0.12, 0.09, 0.11, 0.1, 0.13], ("down", "o"): [-0.2] * 6}
+    values = {("up", "o"): [0.1, 0.12, 0.09, 0.11, 0.1, 0.13, 0.1], ("down", "o"): [-0.2] * 7}
     up, down = judge(values, margin=0.01)
     assert (up.verdict, down.verdict) == (Verdict.BETTER, Verdict.WORSE)
-    assert up.adjusted_p == pytest.approx(2 * 2 / 64) and up.p == pytest.approx(2 / 64)
+    assert up.adjusted_p == pytest.approx(2 * 2 / 128) and up.p == pytest.approx(2 / 128)
     # Three seeds can't reach 5 % with the exact test.
     few = judge({("m", "o"): [0.1, 0.11, 0.12]}, margin=0.01)[0]
     assert (few.verdict, few.p) == (Verdict.UNDECIDED, 0.25)

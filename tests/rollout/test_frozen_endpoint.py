@@ -26,7 +26,7 @@ from marsrl_verl.reporting.rollout_log import step_lines, write_lines
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.rollout.failed_round import LEAST_REQUESTS, RequestWatch
 from marsrl_verl.rollout.frozen.config import EndpointConfig
-from marsrl_verl.rollout.frozen.source import EndpointSource
+from marsrl_verl.rollout.frozen.endpoint import EndpointSource
 from marsrl_verl.rollout.generation import EngineUnavailableError
 from marsrl_verl.rollout.runner import RolloutRunner
 

@@ -27,11 +27,12 @@ from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
 from marsrl_verl.core.scheduler import StepResult
 from marsrl_verl.core.sequence import Sequence
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory
+from marsrl_verl.endpoints.answer import ChatAnswer
 from marsrl_verl.evaluation.runs import Call
 from marsrl_verl.reporting.rollout_log import rollout_lines
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.rollout.frozen.answer_file import AnswerFileError, FileSource
-from marsrl_verl.rollout.frozen.source import ChatAnswer, EndpointSource
+from marsrl_verl.rollout.frozen.endpoint import EndpointSource
 from marsrl_verl.rollout.generation import EngineUnavailableError
 from marsrl_verl.settings.api_key import ApiKeyError
 from marsrl_verl.verl_adapter.components import (

@@ -13,8 +13,6 @@ from marsrl_verl.core.request import Message, RolloutRequest
 from marsrl_verl.core.thinking import CLOSE, OPEN, final_text
 from marsrl_verl.core.trajectory import Trajectory
 from marsrl_verl.endpoints.answer import ChatAnswer
-from marsrl_verl.endpoints.chat import ChatEndpoint
-from marsrl_verl.endpoints.config import EndpointConfig
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 
 
@@ -25,26 +23,6 @@ class AnswerSource(Protocol):
         """Answer number `k` (of `request.n`) to a chat. One that could not be had is an answer with an error,
         never an exception."""
         ...
-
-
-class EndpointSource(ChatEndpoint):
-    """Asks one request per answer. Implements `AnswerSource`.
-
-    Args:
-        settings: `marsrl.policies.<name>.endpoint`.
-        policy: its name, for messages.
-        api_key, concurrency, seed: see `ChatEndpoint`.
-    """
-
-    def __init__(
-        self, settings: EndpointConfig, policy: str, *, api_key: str | None, concurrency: int, seed: int
-    ) -> None:
-        node = f"marsrl.policies.{policy}.endpoint"
-        super().__init__(settings, node, api_key=api_key, concurrency=concurrency, seed=seed)
-
-    async def answer(self, request: RolloutRequest, k: int, messages: Sequence[Message]) -> ChatAnswer:
-        """See `AnswerSource`."""
-        return await self.ask(f"{request.group_id}#{k}", messages)
 
 
 def answered(trajectory_id: str, answer: ChatAnswer, chat: ChatTokenizer) -> Trajectory:

@@ -46,6 +46,13 @@ MODULES = (
 )
 
 
+def method_modules() -> tuple[str, ...]:
+    """The modules of the installed methods: every process that reads the settings needs all of them."""
+    from marsrl_verl.algos.registry import installed_methods
+
+    return tuple(target.partition(":")[0] for target in installed_methods().values())
+
+
 class TemplateThreadsError(RuntimeError):
     """The template has more than one thread, so a fork of it could hang on another thread's lock."""
 

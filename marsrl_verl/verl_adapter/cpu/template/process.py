@@ -18,7 +18,12 @@ from types import TracebackType
 from typing import IO
 
 from marsrl_verl.verl_adapter.cpu.template import client
-from marsrl_verl.verl_adapter.cpu.template.preload import EARLY_MODULES, MODULES, SINGLE_THREAD_VARIABLES
+from marsrl_verl.verl_adapter.cpu.template.preload import (
+    EARLY_MODULES,
+    MODULES,
+    SINGLE_THREAD_VARIABLES,
+    method_modules,
+)
 
 STAND_IN = Path(__file__).with_name("python")
 """An executable that takes the arguments of a Python interpreter and runs them in a fork."""
@@ -37,7 +42,7 @@ class TemplateProcess:
 
     Args:
         early_modules: what it imports at once.
-        modules: what it imports after `provide`.
+        modules: what it imports after `provide`; None: what a run's processes need.
         show_output: let it print to this process's streams; otherwise its output is kept for the
             error message.
     """
@@ -45,9 +50,10 @@ class TemplateProcess:
     def __init__(
         self,
         early_modules: Sequence[str] = EARLY_MODULES,
-        modules: Sequence[str] = MODULES,
+        modules: Sequence[str] | None = None,
         show_output: bool = False,
     ) -> None:
+        later = [*MODULES, *method_modules()] if modules is None else list(modules)
         self.name = f"marsrl-template-{os.getpid()}-{secrets.token_hex(8)}"
         # Open as long as the template may print to it; without a name it needs no removal.
         self._output: IO[bytes] | None = None if show_output else tempfile.TemporaryFile()  # noqa: SIM115
@@ -56,7 +62,7 @@ class TemplateProcess:
             listener.listen(64)
             code = (
                 "from marsrl_verl.verl_adapter.cpu.template.preload import serve; "
-                f"serve({listener.fileno()}, {os.getpid()}, {list(early_modules)!r}, {list(modules)!r})"
+                f"serve({listener.fileno()}, {os.getpid()}, {list(early_modules)!r}, {later!r})"
             )
             self._process = subprocess.Popen(
                 [sys.executable, "-c", code],

@@ -1,0 +1,30 @@
+"""Answers of a frozen policy behind an endpoint. (Apart from `source`: its client is slow to import.)"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from marsrl_verl.core.request import Message, RolloutRequest
+from marsrl_verl.endpoints.answer import ChatAnswer
+from marsrl_verl.endpoints.chat import ChatEndpoint
+from marsrl_verl.endpoints.config import EndpointConfig
+
+
+class EndpointSource(ChatEndpoint):
+    """Asks one request per answer. Implements `AnswerSource`.
+
+    Args:
+        settings: `marsrl.policies.<name>.endpoint`.
+        policy: its name, for messages.
+        api_key, concurrency, seed: see `ChatEndpoint`.
+    """
+
+    def __init__(
+        self, settings: EndpointConfig, policy: str, *, api_key: str | None, concurrency: int, seed: int
+    ) -> None:
+        node = f"marsrl.policies.{policy}.endpoint"
+        super().__init__(settings, node, api_key=api_key, concurrency=concurrency, seed=seed)
+
+    async def answer(self, request: RolloutRequest, k: int, messages: Sequence[Message]) -> ChatAnswer:
+        """See `AnswerSource`."""
+        return await self.ask(f"{request.group_id}#{k}", messages)
