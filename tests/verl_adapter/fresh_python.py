@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -50,9 +52,24 @@ def run_fresh(code: str, variables: Mapping[str, str] | None = None) -> Any:
     return report_of(start_fresh(code, variables))
 
 
+_TRANSPORT = "third_party/gloo/gloo/transport"
+
+
 def run_program(program: Path, folder: Path) -> Path:
-    """Run a program, with one thread, that leaves what it found in a folder; the folder."""
-    done = subprocess.run(
+    """Run a program, with one thread, that leaves what it found in a folder; the folder. Where gloo lost a
+    connection between its ranks, which happens on a busy machine, it is run once more."""
+    done = _run(program, folder)
+    if done.returncode and _TRANSPORT in done.stderr:
+        warnings.warn(f"{program.name} is run again: {_traces(done.stderr)}", stacklevel=2)
+        done = _run(program, folder)
+    assert done.returncode == 0, done.stdout[-3000:] + _traces(done.stderr)
+    return folder
+
+
+def _run(program: Path, folder: Path) -> subprocess.CompletedProcess[str]:
+    shutil.rmtree(folder)
+    folder.mkdir()
+    return subprocess.run(
         [sys.executable, str(program), str(folder)],
         env={**clean_environment(), "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"},
         capture_output=True,
@@ -60,5 +77,9 @@ def run_program(program: Path, folder: Path) -> Path:
         timeout=300,
         check=False,
     )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-5000:]
-    return folder
+
+
+def _traces(text: str) -> str:
+    """The ends of what each rank raised: the one that the others wait for is not the last to be told."""
+    parts = text.split("Traceback (most recent call last)")
+    return "\n".join(part[-2500:] for part in parts[-4:])
