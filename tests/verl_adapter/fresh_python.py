@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -52,18 +53,32 @@ def run_fresh(code: str, variables: Mapping[str, str] | None = None) -> Any:
     return report_of(start_fresh(code, variables))
 
 
+_TRACE = "Traceback (most recent call last)"
 _TRANSPORT = "third_party/gloo/gloo/transport"
+_FAILED = re.compile(r"ranks, rank \[([\d, ]+)\] failed")
 
 
 def run_program(program: Path, folder: Path) -> Path:
-    """Run a program, with one thread, that leaves what it found in a folder; the folder. Where gloo lost a
-    connection between its ranks, which happens on a busy machine, it is run once more."""
+    """Run a program, with one thread, that leaves what it found in a folder; the folder. Where gloo lost the
+    connection between all ranks, and none of them raised anything else or died, it is run once more."""
     done = _run(program, folder)
-    if done.returncode and _TRANSPORT in done.stderr:
+    if done.returncode and lost_connection(done.stderr):
         warnings.warn(f"{program.name} is run again: {_traces(done.stderr)}", stacklevel=2)
         done = _run(program, folder)
     assert done.returncode == 0, done.stdout[-3000:] + _traces(done.stderr)
     return folder
+
+
+def lost_connection(text: str) -> bool:
+    """Whether every rank that failed has said that gloo lost its connection, and nothing else: a rank that
+    crashes makes the others say so too, and is no reason to try again."""
+    failed = _FAILED.search(text)
+    traces = text.split(_TRACE)[1:]
+    return (
+        failed is not None
+        and len(failed[1].split(",")) == len(traces)
+        and all(_TRANSPORT in one for one in traces)
+    )
 
 
 def _run(program: Path, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -81,5 +96,5 @@ def _run(program: Path, folder: Path) -> subprocess.CompletedProcess[str]:
 
 def _traces(text: str) -> str:
     """The ends of what each rank raised: the one that the others wait for is not the last to be told."""
-    parts = text.split("Traceback (most recent call last)")
+    parts = text.split(_TRACE)
     return "\n".join(part[-2500:] for part in parts[-4:])
