@@ -171,9 +171,11 @@ def summary(rows: Sequence[Row]) -> str:
         for name in ("seconds", "rest_seconds", "processor_seconds"):
             more = f" ({median(name, bombs) - median(name, 0):+.1f})" if bombs else ""
             cells.append(f"{median(name, bombs):.1f}{more}")
-        rate = "" if bombs else f"{count / median('seconds', 0):,.0f}"
-        per_core = "" if bombs else f"{count / median('processor_seconds', 0):,.0f}"
-        lines.append([*cells, rate, per_core])
+        for name in ("seconds", "processor_seconds"):
+            spent = median(name, 0)
+            # The kernel counts processor time in ticks of 10 ms: a few answers may take none.
+            cells.append("" if bombs else f"{count / spent:,.0f}" if spent else "not measurable")
+        lines.append(cells)
     head = ["reward", "answers", "bombs", "all graded, s", "others graded, s", "processor, s"]
     return table([*head, "answers/s", "per processor s"], lines)
 

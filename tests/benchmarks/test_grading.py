@@ -30,6 +30,11 @@ def test_the_table_says_what_bombs_cost():
     assert lines[3] == ["exact", "40 ordinary", "4", "4.5 (+2.5)", "2.5 (+0.5)", "6.0 (+4.0)", "", ""]
 
 
+def test_a_rate_of_less_than_a_tick_of_processor_time_is_not_given():
+    (line,) = summary([GradingRow("exact", "numbers", 20, 0, 0.5, 0.5, 0.0)]).splitlines()[2:]
+    assert [cell.strip() for cell in line.strip("|").split("|")][-2:] == ["40", "not measurable"]
+
+
 def test_answers_are_graded_through_the_reward_manager(tmp_path, capsys):
     small = ["--rewards", "hybrid", "--answers", "20", "--ordinary", "4", "--bombs", "1", "--repeat", "1"]
     assert main([*small, "--json", str(tmp_path / "rows.json")]) == 0
