@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 
 import pytest
+from preparing import sums, write_lines
 
 from marsrl_verl.data_preparation import application
 
@@ -14,3 +16,9 @@ composed_once = functools.lru_cache(maxsize=None)(application.training_config)
 @pytest.fixture(autouse=True)
 def compose_once(monkeypatch):
     monkeypatch.setattr(application, "training_config", composed_once)
+
+
+@pytest.fixture
+def source(tmp_path) -> Path:
+    """A file of nine sums."""
+    return write_lines(tmp_path / "sums.jsonl", sums(9))

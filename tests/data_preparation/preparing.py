@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
 from marsrl_verl.core.sequence import token_ids
 from marsrl_verl.core.trajectory import FinishReason
+from marsrl_verl.data_preparation.application import main
 from marsrl_verl.demo.assets import model_path
 from marsrl_verl.rollout.generation import Completion
 
@@ -104,3 +106,19 @@ def right_times(times: Callable[[int], int]) -> Callable[[str, int], str]:
         return f"so \\boxed{{{1 + i if k < times(i) else 99}}}"
 
     return script
+
+
+NEVER = ScriptedClient(lambda question, k: pytest.fail("the model was asked"))
+
+
+def prepare(source: Path, output: Path, client: ScriptedClient, *more: str) -> int:
+    """Run the command; its exit status."""
+    return main(["--input", str(source), "--output", str(output), *more, *MODEL], client)
+
+
+def questions(path: Path) -> list[str]:
+    return [row["prompt"][-1]["content"] for row in read_parquet(path)]
+
+
+def report_of(output: Path) -> dict[str, Any]:
+    return json.loads((output / "report.json").read_text())

@@ -135,3 +135,14 @@ def resolve(name: str) -> Any:
         actor = getattr(value, "__ray_metadata__", None)
         value = getattr(value if actor is None else actor.modified_class, part)
     return value
+
+
+def parameters(function: Any) -> list[str]:
+    """Names of a function's parameters, without the one that Ray's decorator adds."""
+    names = inspect.signature(inspect.unwrap(function)).parameters
+    return [name for name in names if name != "_ray_trace_ctx"]
+
+
+def source(name: str) -> str:
+    """Source text of an upstream name."""
+    return inspect.getsource(inspect.unwrap(resolve(name)))
