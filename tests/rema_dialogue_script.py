@@ -13,7 +13,7 @@ from scripted_client import CharacterBuilder, CharacterTokenizer, ScriptedClient
 
 from marsrl_verl.algos.rema.dialogue.config import Config
 from marsrl_verl.algos.rema.dialogue.rollout import PROGRAM, Dialogue
-from marsrl_verl.algos.rema.prompts import META_THINKING, REASONING, DialoguePrompts
+from marsrl_verl.algos.rema.prompts import FINISH, META_THINKING, REASONING, DialoguePrompts
 from marsrl_verl.core.policy import PolicySet
 from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, RolloutOutput, Trajectory
@@ -25,6 +25,12 @@ END = "</s>"
 Says = Callable[[str, int, int], str]
 """What an agent says: its role, the trajectory's number and the turn -> text, with `</s>` where it ends."""
 PROBLEM = Problem("p", "1+1", "2")
+ROOM = Sampling(max_new_tokens=400, max_prompt_tokens=100)
+RULES = {
+    "max_turns", "message_tokens", "finish_stops", "stop_when_truncated", "mask_unfinished", "guards",
+    "overlong", "leak_penalty",
+}  # fmt: skip
+"""Settings of the method that `hold` takes."""
 
 
 class Words(DialoguePrompts):
@@ -141,3 +147,22 @@ def turns_of(one: Trajectory, number: int) -> dict[int, str]:
         for turn in np.unique(turns)
         if turn >= 0
     }
+
+
+def talk(role: str, k: int, turn: int) -> str:
+    """Two turns, and an answer that is right."""
+    if role == META_THINKING:
+        return f"Do {turn}.{END}" if turn == 0 else f"Enough. {FINISH} not this"
+    return f"Step. {FINISH} {END}" if turn == 0 else f"=2{END}"
+
+
+def hold(says: Says = talk, n: int = 1, **more: Any) -> list[Trajectory]:
+    """The trajectories of `n` dialogues; `RULES` are settings of the method, the rest is the stage's."""
+    rules = {name: more.pop(name) for name in list(more) if name in RULES}
+    client = more.pop("client", None) or Talking(says)
+    return Stage(client, rules, n, **more).hold()
+
+
+def endless(role: str, k: int, turn: int) -> str:
+    """Nobody finishes."""
+    return f"Go on {turn}.{END}" if role == META_THINKING else f"=2 {turn}{END}"
