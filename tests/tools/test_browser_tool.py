@@ -45,12 +45,9 @@ def browse(answer, *calls, endpoint=None, key=None, **settings):
         async with service.running() as url, model.running() as base:
             config = {"ports": [URL(url).port], "allow_networks": ["127.0.0.0/8"], "retries": 0, **settings}
             if endpoint is not None:
-                config["summary"] = {
-                    "enabled": True,
-                    "base_url": f"{base}/v1/",
-                    "model": "reader",
-                    **config.get("summary", {}),
-                }
+                where = {"base_urls": [f"{base}/v1/"], "model": "reader", "retries": 0}
+                more = config.pop("endpoint_settings", {})
+                config["summary"] = {"enabled": True, "endpoint": {**where, **more}}
             made = BrowserConfig(**config)
             tool = BrowserTool("browser", made, key=key, lookup=lookup)
             box = Toolbox([(tool, made)], seed=1)
@@ -143,7 +140,7 @@ def test_a_page_is_summed_up_by_an_endpoint():
         call,
         endpoint=lambda asked: completion("<think>hm</think> There are 40 mills."),
         key="key-secret",
-        summary={"temperature": 0.5, "max_tokens": 99, "extra_body": {"top_k": 5}},
+        endpoint_settings={"temperature": 0.5, "max_tokens": 99, "extra_body": {"top_k": 5}},
     )
     assert (results[0].outcome, results[0].text) == (ToolOutcome.OK, "There are 40 mills.")
     _, asked = model.asked
@@ -153,6 +150,19 @@ def test_a_page_is_summed_up_by_an_endpoint():
     assert asked.body == {"model": "reader", "max_tokens": 99, "temperature": 0.5, "top_k": 5}
     assert "town 7 was built in 1707" in sent[1]["content"]
     assert "Looked for: mills" in sent[1]["content"]
+
+
+def test_a_busy_endpoint_is_asked_again_within_the_calls_time():
+    def answer(asked):
+        return web.Response(status=503) if asked.number == 1 else completion("There are 40 mills.")
+
+    (result,), model = browse(
+        lambda asked: html(),
+        {"url": "{url}/"},
+        endpoint=answer,
+        endpoint_settings={"retries": 1, "backoff_s": 0.01},
+    )
+    assert (result.outcome, result.text, len(model.asked)) == (ToolOutcome.OK, "There are 40 mills.", 3)
 
 
 def test_an_endpoint_without_a_summary_is_the_tools_failure():
@@ -195,10 +205,10 @@ def test_an_endpoint_that_sums_up_nothing_ends_the_run_at_its_start(answer, said
 
     async def start():
         async with model.running() as base:
-            summary = {"enabled": True, "base_url": f"{base}/v1", "model": "reader"}
+            summary = {"enabled": True, "endpoint": {"base_urls": [f"{base}/v1"], "model": "reader"}}
             await BrowserTool("browser", BrowserConfig(summary=summary, timeout_s=0.3)).start()
 
-    with pytest.raises(ToolUnavailableError, match=rf"sums up no page: .*{said}.*Correct summary\.base_url"):
+    with pytest.raises(ToolUnavailableError, match=rf"sums up no page: .*{said}.*Correct summary\.endpoint"):
         asyncio.run(start())
 
 
@@ -215,12 +225,12 @@ def test_a_page_can_not_end_itself_or_speak_as_somebody_else():
 
 
 def test_the_endpoint_is_named_and_its_key_is_read_in_the_driver(monkeypatch):
-    config = BrowserConfig(summary={"enabled": True, "api_key_env": "READER_KEY"})
-    with pytest.raises(ToolUnavailableError, match=r"summary\.api_key_env: it is not set"):
+    config = BrowserConfig(summary={"enabled": True, "endpoint": {"api_key_env": "READER_KEY"}})
+    with pytest.raises(ToolUnavailableError, match=r"summary\.endpoint\.api_key_env: it is not set"):
         read_all_secrets({"browser": config})
     monkeypatch.setenv("READER_KEY", "key-secret")
-    assert read_all_secrets({"browser": config}) == {"browser": {"summary.api_key": "key-secret"}}
-    with pytest.raises(ToolUnavailableError, match=r"set summary\.base_url and summary\.model"):
+    assert read_all_secrets({"browser": config}) == {"browser": {"summary.endpoint.api_key": "key-secret"}}
+    with pytest.raises(ToolUnavailableError, match=r"set summary\.endpoint\.base_urls"):
         asyncio.run(BrowserTool("browser", config).start())
 
 

@@ -3,42 +3,44 @@
 from __future__ import annotations
 
 from ipaddress import ip_network
-from typing import Any
 
 from pydantic import Field, field_validator
 from pydantic_core import PydanticCustomError
 
+from marsrl_verl.endpoints.config import EndpointConfig
 from marsrl_verl.settings.declaration import OWN_MESSAGE, Switched, limits
 from marsrl_verl.tools.base import ToolConfig
 from marsrl_verl.tools.json_client import check_urls
+
+
+class SummaryEndpoint(EndpointConfig):
+    """Where the model is that sums up pages."""
+
+    max_tokens: int | None = limits(1024, ge=1, why="null leaves it to the endpoint")
+    """Most tokens of a summary; null: what the endpoint does by itself."""
+    timeout_s: float = limits(60.0, gt=0.0, why="seconds", fix="60 is the default.")
+    """Seconds from sending a request to the end of its answer; the tool's `timeout_s` ends it as well."""
+    retries: int = limits(1, ge=0, why="0 repeats nothing")
+    """How often a request is repeated after HTTP 408, 429, 5xx or a failed connection, within the call's
+    time."""
+    max_concurrent_requests: int = limits(64, ge=1, why="one is asked")
+    """Most requests of each process that runs tools at a time."""
 
 
 class SummaryConfig(Switched):
     """A model behind an OpenAI-compatible endpoint (chat completions) that reads pages for the one that is
     trained."""
 
-    base_url: str = ""
-    """Such as `http://host:8000/v1`."""
-    model: str = ""
-    """The model's name at the endpoint."""
-    api_key_env: str | None = None
-    """Name of the environment variable that holds the API key; null: no key is sent."""
-    api_key_file: str | None = None
-    """File that holds the API key, in place of `api_key_env`."""
-    max_tokens: int = limits(1024, ge=1, why="a summary has a token")
-    """Most tokens of a summary."""
-    temperature: float | None = limits(None, ge=0.0, why="null leaves it to the endpoint")
-    """Sampling temperature; null: what the endpoint does by itself."""
+    endpoint: SummaryEndpoint = Field(default_factory=SummaryEndpoint)
+    """Where it is."""
     page_chars: int = limits(40_000, ge=256, why="a page has a few sentences")
     """Characters of a page that the model is shown: of a longer page the part with most words of what is
     looked for."""
-    extra_body: dict[str, Any] = Field(default_factory=dict)
-    """Further keys of each request's body."""
 
-    @field_validator("base_url")
+    @field_validator("endpoint")
     @classmethod
-    def _url(cls, value: str) -> str:
-        check_urls([value] if value else [])
+    def _urls(cls, value: SummaryEndpoint) -> SummaryEndpoint:
+        check_urls(value.base_urls)
         return value
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from typing import Any
 
 from marsrl_verl.core.thinking import final_text
 from marsrl_verl.core.trajectory import FinishReason
-from marsrl_verl.endpoints.chat import read_completion
+from marsrl_verl.endpoints.chat import ChatEndpoint
 from marsrl_verl.tools.browser.config import SummaryConfig
 from marsrl_verl.tools.browser.extract import Page
-from marsrl_verl.tools.json_client import JsonClient, ServiceError
 from marsrl_verl.tools.search.formatting import QUERY_WORDS, excerpt
 from marsrl_verl.tools.search.query import search_words
 
@@ -22,49 +20,51 @@ INSTRUCTIONS = (
 )
 
 
+class SummaryError(Exception):
+    """The endpoint gave no summary; the message is for logs.
+
+    Args:
+        refused: it refuses this page, and would do so again.
+    """
+
+    def __init__(self, message: str, *, refused: bool = False) -> None:
+        self.refused = refused
+        super().__init__(message)
+
+
 class Summariser:
-    """Asks the endpoint, one request per page.
+    """Asks the endpoint about one page after the other.
 
     Args:
         settings: `summary` of the browser's settings.
         key: sent as bearer token; None: no key is sent.
+        seed: of the random part of pauses between attempts.
     """
 
-    def __init__(self, settings: SummaryConfig, key: str | None) -> None:
-        self._settings = settings
-        self._client = JsonClient({"Authorization": f"Bearer {key}"} if key else None, key)
-
-    def open(self) -> None:
-        """Get ready, in the event loop in which pages will be summed up."""
-        self._client.open()
+    def __init__(self, settings: SummaryConfig, key: str | None, seed: int) -> None:
+        self._page_chars = settings.page_chars
+        endpoint = settings.endpoint
+        self._endpoint = ChatEndpoint(
+            endpoint,
+            "summary.endpoint",
+            api_key=key,
+            concurrency=endpoint.max_concurrent_requests,
+            seed=seed,
+        )
 
     async def sum_up(self, page: Page, wanted: str) -> str:
         """What a page says about something.
 
         Raises:
-            ServiceError: the endpoint gave no summary.
+            SummaryError: the endpoint gave no summary.
         """
-        body: dict[str, Any] = {
-            "model": self._settings.model,
-            "messages": messages(page, wanted, self._settings.page_chars),
-            "max_tokens": self._settings.max_tokens,
-            **({} if self._settings.temperature is None else {"temperature": self._settings.temperature}),
-            **self._settings.extra_body,
-        }
-        url = f"{self._settings.base_url.rstrip('/')}/chat/completions"
-        answer = await self._client.ask("POST", url, body=body)
-        found = read_completion(answer, url)
-        if found.detail is not None:
-            refused = found.finish is FinishReason.REFUSED
-            raise ServiceError(self._client.note(found.detail), about_request=refused)
-        text = final_text(found.content)
+        answer = await self._endpoint.ask(page.title, messages(page, wanted, self._page_chars))
+        if answer.detail is not None:
+            raise SummaryError(answer.detail, refused=answer.finish is FinishReason.REFUSED)
+        text = final_text(answer.content)
         if not text:
-            raise ServiceError(f"{url} answered an empty summary")
+            raise SummaryError("the endpoint answered an empty summary")
         return text
-
-    async def close(self) -> None:
-        """Close all connections."""
-        await self._client.close()
 
 
 def messages(page: Page, wanted: str, page_chars: int) -> list[dict[str, str]]:

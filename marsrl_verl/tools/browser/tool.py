@@ -21,12 +21,11 @@ from marsrl_verl.tools.browser.addresses import Lookup, look_up
 from marsrl_verl.tools.browser.config import BrowserConfig
 from marsrl_verl.tools.browser.extract import ExtractionError, Extractor, Page
 from marsrl_verl.tools.browser.fetch import HTML, Fetched, Fetcher, PageError
-from marsrl_verl.tools.browser.summary import Summariser
-from marsrl_verl.tools.json_client import ServiceError
+from marsrl_verl.tools.browser.summary import Summariser, SummaryError
 from marsrl_verl.tools.search.formatting import QUERY_WORDS, excerpt
 from marsrl_verl.tools.search.query import search_words
 
-_KEY = "summary.api_key"
+_KEY = "summary.endpoint.api_key"
 _MOST_CHARS = 2_000_000
 """Characters of a page that are looked at."""
 
@@ -37,28 +36,35 @@ class BrowserTool(Tool):
     Config = BrowserConfig
 
     def __init__(
-        self, name: str, settings: BrowserConfig, *, key: str | None = None, lookup: Lookup = look_up
+        self,
+        name: str,
+        settings: BrowserConfig,
+        *,
+        key: str | None = None,
+        lookup: Lookup = look_up,
+        seed: int = 0,
     ) -> None:
         self.name = name
         self._settings = settings
         self._fetcher = Fetcher(settings, lookup)
         self._extractor = Extractor(settings.extract_memory_mib, settings.extract_cpu_s)
-        self._summariser = Summariser(settings.summary, key) if settings.summary.enabled else None
+        self._key, self._seed = key, seed
+        self._summariser: Summariser | None = None
 
     @classmethod
     def from_settings(
         cls, name: str, settings: BrowserConfig, *, seed: int, secrets: Mapping[str, str]
     ) -> BrowserTool:
         """See `Tool`."""
-        return cls(name, settings, key=secrets.get(_KEY))
+        return cls(name, settings, key=secrets.get(_KEY), seed=seed)
 
     @classmethod
     def read_secrets(cls, settings: BrowserConfig) -> Mapping[str, str]:
         """See `Tool`."""
         try:
-            key = read_api_key(settings.summary) if settings.summary.enabled else None
+            key = read_api_key(settings.summary.endpoint) if settings.summary.enabled else None
         except ApiKeyError as error:
-            raise ToolUnavailableError(f"summary.{error}") from error
+            raise ToolUnavailableError(f"summary.endpoint.{error}") from error
         return {} if key is None else {_KEY: key}
 
     def schema(self) -> Mapping[str, Any]:
@@ -72,14 +78,15 @@ class BrowserTool(Tool):
     async def start(self) -> None:
         """See `Tool`."""
         summary = self._settings.summary
-        if summary.enabled and not (summary.base_url and summary.model):
+        if summary.enabled and not (summary.endpoint.base_urls and summary.endpoint.model):
             raise ToolUnavailableError(
-                "summary.enabled is true without an endpoint; set summary.base_url and summary.model"
+                "summary.enabled is true without an endpoint; set summary.endpoint.base_urls, such as "
+                "[http://host:8000/v1], and summary.endpoint.model"
             )
         await self._extractor.start()
         self._fetcher.open()
-        if self._summariser is not None:
-            self._summariser.open()
+        if summary.enabled:
+            self._summariser = Summariser(summary, self._key, self._seed)
             await self._try_summary(self._summariser)
 
     async def _try_summary(self, summariser: Summariser) -> None:
@@ -87,7 +94,7 @@ class BrowserTool(Tool):
         limit = self._settings.timeout_s
         try:
             await asyncio.wait_for(summariser.sum_up(Page("A page", "This page is a test."), "a test"), limit)
-        except ServiceError as error:
+        except SummaryError as error:
             said = str(error)
         except asyncio.TimeoutError:
             said = f"it did not answer within {limit:g} s"
@@ -95,14 +102,14 @@ class BrowserTool(Tool):
             return
         await self.close()
         raise ToolUnavailableError(
-            f"summary: the endpoint sums up no page: {said}. Correct summary.base_url, summary.model or the "
-            "key, or set summary.enabled=false"
+            f"summary: the endpoint sums up no page: {said}. Correct summary.endpoint (its base_urls, "
+            "model or key), or set summary.enabled=false"
         )
 
     def about(self) -> Mapping[str, Plain]:
         """See `Tool`."""
         summary = self._settings.summary
-        return {"summary": summary.model if summary.enabled else None}
+        return {"summary": summary.endpoint.model if summary.enabled else None}
 
     async def call(self, call: ToolCall) -> ToolResult:
         """See `Tool`."""
@@ -130,10 +137,10 @@ class BrowserTool(Tool):
         if self._summariser is not None:
             try:
                 text = await self._summariser.sum_up(page, wanted)
-            except ServiceError as error:
+            except SummaryError as error:
                 note = "The page was read, but not summed up."
                 # What is refused once is refused again; anything else may be asked for once more.
-                outcome = ToolOutcome.ERROR if error.about_request else ToolOutcome.FAILED
+                outcome = ToolOutcome.ERROR if error.refused else ToolOutcome.FAILED
                 return ToolResult(note, outcome, info={**info, "detail": str(error)})
             return ToolResult(text, truncated=fetched.truncated, info=info)
         head = f"{page.title}\n" if page.title else ""
@@ -149,5 +156,3 @@ class BrowserTool(Tool):
         """See `Tool`."""
         await self._fetcher.close()
         await self._extractor.close()
-        if self._summariser is not None:
-            await self._summariser.close()
