@@ -6,14 +6,15 @@ import argparse
 import shlex
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
 from marsrl_verl.compare.curves import curves_json
 from marsrl_verl.compare.picture import draw_comparison
-from marsrl_verl.compare.plan import OWN_KEYS, TRAIN, Run, plan_runs
+from marsrl_verl.compare.placement import Here, Placement, RayJobs
+from marsrl_verl.compare.plan import OWN_KEYS, TRAIN, plan_runs
 from marsrl_verl.compare.report import report_markdown
 from marsrl_verl.compare.results import rows_json
 from marsrl_verl.compare.runner import Outcome, Runner
@@ -21,15 +22,21 @@ from marsrl_verl.compare.suite import Suite, SuiteError, load_suite, suite_names
 from marsrl_verl.reporting.files import write_atomic, write_json_atomic
 
 PICTURE = "comparison.png"
+DEFAULT_CPUS = 2
+"""Of a job: a tiny run keeps two cores busy."""
 
 
 def main(argv: Sequence[str], command: Sequence[str] = TRAIN) -> int:
     """Run a comparison; 0: every run has a result, 1: some have none, 2: nothing was started, 130: Ctrl-C."""
     parser = build_parser()
     arguments = parser.parse_intermixed_args(list(argv))
-    for flag, value in (("--seeds", arguments.seeds), ("--budget", arguments.budget)):
-        if value is not None and value < 1:
-            parser.error(f"{flag} is {value}, expected at least 1")
+    least = {"seeds": 1, "budget": 1, "jobs": 1, "cpus": 1, "gpus": 0}
+    for flag, lowest in least.items():
+        value = getattr(arguments, flag)
+        if value is not None and value < lowest:
+            parser.error(f"--{flag} is {value}, expected at least {lowest}")
+    if arguments.address is None and (arguments.cpus is not None or arguments.gpus):
+        parser.error("--cpus and --gpus are what a job of a Ray cluster reserves; give its --address as well")
     wrong = [word for word in arguments.overrides if "=" not in word and not word.startswith("~")]
     if wrong:
         parser.error(f"{' '.join(wrong)}: expected one suite, and Hydra overrides of the form key=value")
@@ -51,7 +58,14 @@ def main(argv: Sequence[str], command: Sequence[str] = TRAIN) -> int:
         for run in runs:
             print(shlex.join([*command, *run.overrides]))
         return 0
-    return _compare(suite, arguments.seeds, output, runs, command)
+    placement: Placement = Here()
+    if arguments.address is not None:
+        placement = RayJobs(arguments.address, arguments.cpus or DEFAULT_CPUS, arguments.gpus)
+
+    def runner(say: Callable[[str], None]) -> Runner:
+        return Runner(suite, runs, command, say, jobs=arguments.jobs, placement=placement)
+
+    return _compare(suite, arguments.seeds, output, runner)
 
 
 def end_on_sigterm() -> None:
@@ -68,8 +82,8 @@ def build_parser() -> argparse.ArgumentParser:
     """The parser of the options."""
     parser = argparse.ArgumentParser(
         prog="python -m marsrl_verl.compare",
-        description="Train several methods with several seeds on an equal budget, one run after "
-        "another, and write results.json, report.md and a picture. Runs that are finished are kept, so the "
+        description="Train several methods with several seeds on an equal budget, and "
+        "write results.json, report.md and a picture. Runs that are finished are kept, so the "
         "same command continues an interrupted comparison.",
     )
     parser.add_argument("suite", help=f"{', '.join(suite_names())}, or the path of a suite's .yaml file")
@@ -78,19 +92,31 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--output", type=Path, help="the folder (default: outputs/compare/<suite>)")
     budget = "of each run, in what the suite counts: generated tokens or tool calls (default: the suite's)"
     parser.add_argument("--budget", type=int, help=budget)
+    jobs = "runs at a time (default: 1); on a cluster as many as have room there at once"
+    parser.add_argument("--jobs", type=int, default=1, help=jobs)
+    parser.add_argument(
+        "--address",
+        help="of a Ray cluster's dashboard, http://HEAD:8265: each run is a job on one of its nodes",
+    )
+    reserved = "that a job reserves on its node"
+    parser.add_argument("--cpus", type=int, help=f"CPUs {reserved} (default: {DEFAULT_CPUS})")
+    parser.add_argument("--gpus", type=int, default=0, help=f"GPUs {reserved} (default: 0)")
     parser.add_argument("--dry-run", action="store_true", help="print the commands, start nothing")
     return parser
 
 
-def _compare(suite: Suite, seeds: int, output: Path, runs: list[Run], command: Sequence[str]) -> int:
+def _compare(
+    suite: Suite, seeds: int, output: Path, make_runner: Callable[[Callable[[str], None]], Runner]
+) -> int:
     def write(outcome: Outcome) -> None:
         write_results(suite, seeds, output, outcome)
 
     def say(line: str) -> None:
         print(line, flush=True)
 
+    runner = make_runner(say)
     try:
-        outcome = Runner(suite, runs, command, say).run(write)
+        outcome = runner.run(write)
     except KeyboardInterrupt:
         say("\nInterrupted; the same command continues with the runs that are not finished.")
         return 130
@@ -100,7 +126,7 @@ def _compare(suite: Suite, seeds: int, output: Path, runs: list[Run], command: S
         return 0
     names = ", ".join(one.run.name for one in outcome.failed)
     print(
-        f"{len(outcome.failed)} of {len(runs)} runs have no result: {names}. Their logs lie in "
+        f"{len(outcome.failed)} of {len(runner.runs)} runs have no result: {names}. Their logs lie in "
         f"{output / 'runs'}; the same command repeats them and keeps the others.",
         file=sys.stderr,
     )

@@ -52,6 +52,11 @@ class Run:
         return self.root / f"{self.name}.log"
 
     @property
+    def script_path(self) -> Path:
+        """What a job of a Ray cluster executes."""
+        return self.root / f"{self.name}.sh"
+
+    @property
     def record_path(self) -> Path:
         """Written when it has ended well: with which overrides. Beside the folder, which is the run's own."""
         return self.root / f"{self.name}.done.json"

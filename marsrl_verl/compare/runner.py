@@ -1,14 +1,18 @@
-"""Run after run, each in a process of its own; finished ones are kept, failed ones reported."""
+"""The runs, each in a process of its own; finished ones are kept, failed ones reported."""
 
 from __future__ import annotations
 
 import json
+import math
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from statistics import fmean
 
+from marsrl_verl.compare.placement import Here, Placement
 from marsrl_verl.compare.plan import TRAIN, Run
 from marsrl_verl.compare.results import Finished, ResultError, read_finished, summary_path
 from marsrl_verl.compare.suite import TOOL_CALLS, Suite
@@ -42,7 +46,9 @@ class Runner:
 
     Args:
         command: the training program, without overrides.
-        say: where progress goes, one line per call.
+        say: where progress goes, one line per call; called from several threads.
+        jobs: most runs at a time.
+        placement: where they are carried out; None: here.
     """
 
     def __init__(
@@ -51,15 +57,23 @@ class Runner:
         runs: Sequence[Run],
         command: Sequence[str] = TRAIN,
         say: Callable[[str], None] = print,
+        *,
+        jobs: int = 1,
+        placement: Placement | None = None,
     ) -> None:
         self.suite = suite
         self.runs = list(runs)
         self.command = tuple(command)
         self.say = say
+        self.jobs = jobs
+        self.placement = placement or Here()
         self._measured: list[float] = []
+        self._live: dict[str, tuple[Run, subprocess.Popen[bytes]]] = {}
+        self._stopped = False
+        self._lock = threading.Lock()
 
     def run(self, on_finished: Callable[[Outcome], None] = lambda outcome: None) -> Outcome:
-        """Take the runs one after another.
+        """Carry out the runs, in their order.
 
         Args:
             on_finished: called with the outcome so far after every run that was carried out, so that an
@@ -69,26 +83,39 @@ class Runner:
         kept = {run.name: done for run in self.runs if (done := self._kept(run)) is not None}
         self._measured = [done.seconds for done in kept.values()]
         self.say(self._announcement(len(kept)))
-        for number, run in enumerate(self.runs, 1):
-            place = f"[{number}/{len(self.runs)}] {run.method}, seed {run.seed}"
-            if run.name in kept:
-                outcome.finished.append(kept[run.name])
-                self.say(f"{place}: finished before, {_described(kept[run.name])}")
-                continue
-            self.say(f"{place}: started, log in {run.log_path}")
-            result = self._carry_out(run)
-            if isinstance(result, Finished):
-                outcome.finished.append(result)
-                self._measured.append(result.seconds)
-                self.say(f"{place}: {duration(result.seconds)}, {_described(result)}")
-            else:
-                outcome.failed.append(result)
-                self.say(f"{place}: FAILED, {result.reason}\n{_indented(result.tail)}")
-            left = sum(later.name not in kept for later in self.runs[number:])
-            if left:
-                self.say(f"    {_runs(left)} left, about {duration(left * self._seconds_per_run())}")
-            on_finished(outcome)
+        places = {
+            run.name: f"[{number}/{len(self.runs)}] {run.method}, seed {run.seed}"
+            for number, run in enumerate(self.runs, 1)
+        }
+        for name, done in kept.items():
+            outcome.finished.append(done)
+            self.say(f"{places[name]}: finished before, {_described(done)}")
+        left = [run for run in self.runs if run.name not in kept]
+        # One process each, waited for in a thread: they are this process's children.
+        with ThreadPoolExecutor(self.jobs) as pool:
+            waiting = {pool.submit(self._carry_out, run, places[run.name]): run for run in left}
+            try:
+                for number, future in enumerate(as_completed(waiting), 1):
+                    self._take(outcome, future.result(), places[waiting[future].name])
+                    if number < len(left):
+                        more = len(left) - number
+                        self.say(f"    {_runs(more)} left, about {duration(self._seconds(more))}")
+                    on_finished(outcome)
+            except BaseException as error:
+                pool.shutdown(wait=False, cancel_futures=True)
+                # Ctrl-C reaches the runs as well, and they need a moment to end their Ray and vLLM processes.
+                self._end_all(at_once=not isinstance(error, KeyboardInterrupt))
+                raise
         return outcome
+
+    def _take(self, outcome: Outcome, result: Finished | Failed, place: str) -> None:
+        if isinstance(result, Finished):
+            outcome.finished.append(result)
+            self._measured.append(result.seconds)
+            self.say(f"{place}: {duration(result.seconds)}, {_described(result)}")
+        else:
+            outcome.failed.append(result)
+            self.say(f"{place}: FAILED, {result.reason}\n{_indented(result.tail)}")
 
     def _kept(self, run: Run) -> Finished | None:
         """The result of an earlier start of the same run: it ended, with the same overrides."""
@@ -101,7 +128,8 @@ class Runner:
         except (ValueError, KeyError, TypeError):  # ResultError is a ValueError
             return None
 
-    def _carry_out(self, run: Run) -> Finished | Failed:
+    def _carry_out(self, run: Run, place: str) -> Finished | Failed:
+        self.say(f"{place}: started, log in {run.log_path}")
         run.root.mkdir(parents=True, exist_ok=True)
         # Without a record a run that is cut off counts as unfinished, whatever an earlier one left.
         run.record_path.unlink(missing_ok=True)
@@ -126,22 +154,33 @@ class Runner:
 
     def _call(self, run: Run) -> int:
         with run.log_path.open("w", encoding="utf-8") as log:
-            process = subprocess.Popen(
-                [*self.command, *run.overrides],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=subprocess.STDOUT,
-            )
-            try:
-                return process.wait()
-            except KeyboardInterrupt:
-                # Ctrl-C reaches the run as well, and it needs a moment to end its Ray and vLLM processes.
-                _end(process)
-                raise
-            except BaseException:
+            with self._lock:
+                if self._stopped:
+                    raise InterruptedError(f"{run.name} was not started: the comparison ends")
+                process = subprocess.Popen(
+                    self.placement.command(run, self.command),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                )
+                self._live[run.name] = (run, process)
+            status = process.wait()
+            with self._lock:
+                if not self._stopped:
+                    del self._live[run.name]
+            return status
+
+    def _end_all(self, *, at_once: bool) -> None:
+        with self._lock:
+            self._stopped = True
+            live = list(self._live.values())
+        if at_once:
+            for _, process in live:
                 process.terminate()
-                _end(process)
-                raise
+        for run, process in live:
+            _end(process)
+            if (left := self.placement.stop(run)) is not None:
+                self.say(left)
 
     def _failed(self, run: Run, reason: str) -> Failed:
         lines = run.log_path.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -155,11 +194,16 @@ class Runner:
         if not left:
             return text
         basis = "as measured" if self._measured else "a guess for 2 cores"
-        each = self._seconds_per_run()
-        return f"{text}; about {duration(left * each)} ({duration(each)} per run, {basis})"
+        each = f"{duration(self._seconds_per_run())} per run, {basis}"
+        beside = f", {self.jobs} at a time" if self.jobs > 1 else ""
+        return f"{text}; about {duration(self._seconds(left))} ({each}{beside})"
 
     def _seconds_per_run(self) -> float:
         return fmean(self._measured) if self._measured else self.suite.seconds_per_run
+
+    def _seconds(self, runs: int) -> float:
+        """That so many runs take."""
+        return math.ceil(runs / self.jobs) * self._seconds_per_run()
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

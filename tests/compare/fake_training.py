@@ -25,6 +25,12 @@ def main(words: list[str]) -> int:
     if "fake.sleeps" in given:
         (folder.parent / "process_id").write_text(str(os.getpid()))
         time.sleep(float(given["fake.sleeps"]))
+    if "fake.waits_for" in given:  # as many runs under way
+        deadline = time.monotonic() + 60
+        while len(calls.read_text().split()) < int(given["fake.waits_for"]):
+            if time.monotonic() > deadline:
+                return 4
+            time.sleep(0.02)
     seed = int(given["marsrl.run.seed"])
     tokens = int(given["marsrl.run.max_generated_tokens"]) + int(given.get("fake.more_tokens", 0))
     write_run(folder, tokens, solver=0.5 + 0.1 * seed)

@@ -1,0 +1,107 @@
+"""Where a run of a comparison is carried out: on this machine, or as a job of a Ray cluster."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from marsrl_verl.compare.plan import Run
+
+STOP_S = 60.0
+"""Most seconds that the cluster has to accept that a job is stopped."""
+
+
+class Placement(Protocol):
+    """Turns a run into a process of this machine that lasts as long as the run."""
+
+    def command(self, run: Run, program: Sequence[str]) -> list[str]:
+        """What is started for a run.
+
+        Args:
+            program: the training program, without overrides.
+        """
+
+    def stop(self, run: Run) -> str | None:
+        """End what the end of that process leaves behind; what is left all the same."""
+
+
+class Here:
+    """The run is that process."""
+
+    def command(self, run: Run, program: Sequence[str]) -> list[str]:
+        """See `Placement`."""
+        return [*program, *run.overrides]
+
+    def stop(self, run: Run) -> None:
+        """See `Placement`: nothing is left."""
+
+
+@dataclass(slots=True)
+class RayJobs:
+    """Each run is a job of a Ray cluster, whole on one of its nodes, where it starts a Ray of its own. Ray
+    begins a job once a node has what it reserves; the wait counts as the run's time.
+
+    All nodes need the same environment at the same path, and the folder in which the comparison was started
+    on a disk that they share.
+    """
+
+    address: str
+    """Of the dashboard, such as `http://HEAD:8265`."""
+    cpus: int
+    """That a run reserves."""
+    gpus: int = 0
+    """That a run reserves; it sees no others."""
+    client: Sequence[str] = (sys.executable, "-m", "ray.scripts.scripts", "job")
+    """Ray's command line."""
+    _jobs: dict[str, str] = field(default_factory=dict)
+
+    def command(self, run: Run, program: Sequence[str]) -> list[str]:
+        """See `Placement`. Writes the job's script beside the run's log: Ray joins an entry point's words in
+        a way that the shell, which it is given to, doesn't take apart again."""
+        words = [*program, *run.overrides, "ray_kwargs.ray_init.address=local"]
+        script = run.script_path.resolve()
+        # A job begins in a folder of its own.
+        script.write_text(
+            f"cd {shlex.quote(os.getcwd())} || exit\nexec {shlex.join(words)}\n", encoding="utf-8"
+        )
+        # Ray takes no name twice, not even that of a job which has ended.
+        self._jobs[run.name] = job = f"{run.name}-{uuid.uuid4().hex[:8]}"
+        return [
+            *self.client,
+            "submit",
+            f"--address={self.address}",
+            f"--submission-id={job}",
+            f"--entrypoint-num-cpus={self.cpus}",
+            *([f"--entrypoint-num-gpus={self.gpus}"] if self.gpus else []),
+            "--log-color=false",
+            "--",
+            "sh",
+            str(script),
+        ]
+
+    def stop(self, run: Run) -> str | None:
+        """See `Placement`."""
+        job = self._jobs[run.name]
+        try:
+            done = subprocess.run(
+                [*self.client, "stop", f"--address={self.address}", "--no-wait", job],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                timeout=STOP_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            said = f"no answer within {STOP_S:g} s"
+        else:
+            if done.returncode == 0:
+                return None
+            said = (done.stdout.strip().splitlines() or ["no reason given"])[-1]
+        return f"job {job} may go on: it could not be stopped ({said}); ray job stop {job}"

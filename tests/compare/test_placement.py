@@ -1,0 +1,139 @@
+"""Runs at a time, and runs as jobs of a Ray cluster, whose command line a script stands in for."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from marsrl_verl.compare.application import main
+from marsrl_verl.compare.placement import RayJobs
+from marsrl_verl.compare.plan import Run
+from marsrl_verl.compare.runner import Runner
+from marsrl_verl.compare.suite import load_suite
+
+FAKE = (sys.executable, str(Path(__file__).with_name("fake_training.py")))
+SUITE = """
+title: Two methods
+note: A note.
+generated_tokens: 1000
+max_steps: 50
+seconds_per_run: 90
+methods:
+  one: [fake.method=1]
+  two: [fake.method=2]
+"""
+CLIENT = """
+import json, subprocess, sys
+action, words = sys.argv[1], sys.argv[2:]
+with open({notes!r}, "a") as file:
+    file.write(json.dumps([action, *words]) + "\\n")
+if action == "stop":
+    print("gone")
+    sys.exit({stops})
+sys.exit(subprocess.call(words[words.index("--") + 1:]))
+"""
+
+
+@pytest.fixture
+def suite(tmp_path) -> Path:
+    path = tmp_path / "pair.yaml"
+    path.write_text(SUITE)
+    return path
+
+
+def client(tmp_path: Path, stops: int = 0) -> tuple[str, str]:
+    script = tmp_path / "ray_job.py"
+    script.write_text(CLIENT.format(notes=str(tmp_path / "notes.jsonl"), stops=stops))
+    return sys.executable, str(script)
+
+
+def notes(tmp_path: Path) -> list[list[str]]:
+    return [json.loads(line) for line in (tmp_path / "notes.jsonl").read_text().splitlines()]
+
+
+def test_so_many_runs_go_on_at_a_time(suite, tmp_path, capsys):
+    """Each of two waits until the other has begun."""
+    words = ["--seeds", "1", "--output", str(tmp_path / "out"), "fake.waits_for=2"]
+    assert main([str(suite), *words, "--jobs", "2"], FAKE) == 0
+    said = capsys.readouterr().out
+    assert "about 1 min 30 s (1 min 30 s per run, a guess for 2 cores, 2 at a time)" in said
+    rows = json.loads((tmp_path / "out" / "results.json").read_text())
+    assert [row["method"] for row in rows] == sorted(row["method"] for row in rows), "in the suite's order"
+
+
+def test_a_run_is_a_job_with_what_it_reserves(suite, tmp_path):
+    placement = RayJobs("http://head:8265", cpus=3, gpus=1, client=client(tmp_path))
+    root = Path(os.path.relpath(tmp_path)) / "its $HOME runs"
+    words = (f"marsrl.run.output_root={root}", "name=one-seed1", "marsrl.run.seed=1", "fake.said='a \\' b'")
+    run = Run("one", 1, (*words, "marsrl.run.max_generated_tokens=1000"), root)
+    outcome = Runner(load_suite(str(suite)), [run], FAKE, lambda line: None, placement=placement).run()
+    assert [one.run.name for one in outcome.finished] == ["one-seed1"]
+    ((action, address, job, *reserved, _, dashes, shell, script),) = notes(tmp_path)
+    assert (action, address, dashes, shell) == ("submit", "--address=http://head:8265", "--", "sh")
+    assert job.startswith("--submission-id=one-seed1-")
+    assert reserved == ["--entrypoint-num-cpus=3", "--entrypoint-num-gpus=1"]
+    change, execute = Path(script).read_text().splitlines()
+    assert shlex.split(change) == ["cd", os.getcwd(), "||", "exit"]
+    assert shlex.split(execute) == ["exec", *FAKE, *run.overrides, "ray_kwargs.ray_init.address=local"]
+
+
+def test_a_job_has_a_name_that_no_earlier_one_had(tmp_path):
+    placement, run = RayJobs("http://head:8265", cpus=2), Run("one", 1, (), tmp_path)
+    first, second = (placement.command(run, FAKE) for _ in range(2))
+    assert [word.partition("=")[0] for word in first if word not in second] == ["--submission-id"]
+    assert not any("gpus" in word for word in first)
+
+
+@pytest.mark.parametrize("stops", [0, 1])
+def test_jobs_of_a_stopped_comparison_are_stopped(suite, tmp_path, stops):
+    program = (
+        "import sys\n"
+        "from marsrl_verl.compare.application import end_on_sigterm\n"
+        "from marsrl_verl.compare.placement import RayJobs\n"
+        "from marsrl_verl.compare.plan import plan_runs\n"
+        "from marsrl_verl.compare.runner import Runner\n"
+        "from marsrl_verl.compare.suite import load_suite\n"
+        "from pathlib import Path\n"
+        "end_on_sigterm()\n"
+        f"suite = load_suite({str(suite)!r})\n"
+        f"runs = plan_runs(suite, 2, Path({str(tmp_path / 'out')!r}), ('fake.sleeps=100',))\n"
+        f"placement = RayJobs('http://head:8265', 2, client={client(tmp_path, stops)!r})\n"
+        f"Runner(suite, runs, {FAKE!r}, placement=placement, jobs=2).run()"
+    )
+    process = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 60
+    # Noted before the training program starts; its own note says that it sleeps.
+    begun = tmp_path / "out" / "runs" / "calls.txt"
+    while not begun.exists() or len(begun.read_text().split()) < 2:
+        assert process.poll() is None and time.monotonic() < deadline, "no runs were started"
+        time.sleep(0.05)  # polling a file that another process writes
+    process.send_signal(signal.SIGTERM)
+    said, _ = process.communicate(timeout=60)
+    assert process.returncode == 143
+    jobs = {words[2].partition("=")[2] for words in notes(tmp_path) if words[0] == "submit"}
+    assert len(jobs) == 2, "the others were never submitted"
+    assert {words[-1] for words in notes(tmp_path) if words[0] == "stop"} == jobs
+    assert said.count("may go on: it could not be stopped (gone)") == 2 * stops
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--jobs", "0"], "--jobs is 0, expected at least 1"),
+        (["--gpus", "1"], "give its --address"),
+        (["--cpus", "4"], "give its --address"),
+        (["--address", "http://head:8265", "--cpus", "0"], "--cpus is 0, expected at least 1"),
+    ],
+)
+def test_wrong_placements_start_nothing(suite, capsys, words, said):
+    with pytest.raises(SystemExit):
+        main([str(suite), *words], FAKE)
+    assert said in capsys.readouterr().err
