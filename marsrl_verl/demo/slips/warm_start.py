@@ -1,0 +1,90 @@
+"""Make this world's warm-started model: `python -m marsrl_verl.demo.slips.warm_start --output DIR`.
+
+The tiny world's model, trained further on generated transcripts (`transcripts.draw_transcript`).
+Deterministic for a seed on one machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
+from marsrl_verl.demo.files import tiny_model
+from marsrl_verl.demo.learning import report
+from marsrl_verl.demo.problems import Split, generate
+from marsrl_verl.demo.slips.problems import DIFFICULTY
+from marsrl_verl.demo.slips.transcripts import DEFAULT_SLIPS, Slips, draw_transcript
+from marsrl_verl.demo.supervised import Rates, fit
+from marsrl_verl.demo.tokenizer import build_tokenizer
+from marsrl_verl.demo.transcripts import Transcript
+from marsrl_verl.demo.warm_start import save
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+RATES = Rates(learning_rate=2e-3, matrix_learning_rate=0.015)
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How the tiny world's model is trained further."""
+
+    steps: int = 150
+    batch: tuple[tuple[str, int], ...] = ((SOLVER, 24), (VERIFIER, 24), (CORRECTOR, 16))
+    """Transcripts of each role in a step."""
+    rates: Rates = RATES
+    pool: int = 20_000
+    """Problems of the warm-start split."""
+    slips: Slips = DEFAULT_SLIPS
+    seed: int = 1
+
+
+def train(recipe: Recipe, report_every: int = 20) -> PreTrainedModel:
+    """The trained model; progress goes to standard error."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(tiny_model())
+    rng = random.Random(recipe.seed)
+    problems = generate(Split.WARM_START, recipe.pool, recipe.seed, DIFFICULTY)
+
+    def draw(_step: int) -> list[Transcript]:
+        return [
+            draw_transcript(role, rng.choice(problems), rng, recipe.slips)
+            for role, count in recipe.batch
+            for _ in range(count)
+        ]
+
+    run = fit(model, build_tokenizer(), draw, recipe.steps, recipe.rates)
+    report(((step, {"all": loss}) for step, loss in run), recipe.steps, report_every)
+    return model.eval()
+
+
+def main() -> None:
+    """Train, save, measure."""
+    from marsrl_verl.demo.slips.premise import measure, show
+
+    usual = Recipe()
+    parser = argparse.ArgumentParser(description="Make the warm-started model of the world of slips.")
+    parser.add_argument("--output", required=True, help="folder to write; must not hold a model yet")
+    parser.add_argument("--seed", type=int, default=usual.seed, help="of problems and transcripts")
+    parser.add_argument("--steps", type=int, default=usual.steps, help="of training")
+    parser.add_argument("--problems", type=int, default=400, help="held-out problems to measure on")
+    arguments = parser.parse_args()
+    folder = Path(arguments.output)
+    if (folder / "config.json").exists():
+        parser.error(f"--output: {folder} already holds a model; name another folder or remove it")
+    folder.mkdir(parents=True, exist_ok=True)
+    model = train(replace(usual, seed=arguments.seed, steps=arguments.steps))
+    save(model, folder)
+    print(f"written to {folder}; measuring on {arguments.problems} held-out problems", file=sys.stderr)
+    print(show(measure(model, arguments.problems)))
+
+
+if __name__ == "__main__":
+    main()
