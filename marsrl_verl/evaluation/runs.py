@@ -43,6 +43,9 @@ class Run:
     """The training step whose weights answer."""
     calls: list[Call] = field(default_factory=list)
     """In their order; `call.request.parent_id` names the trajectory that each was built from."""
+    beside: list[Call] = field(default_factory=list)
+    """What was asked beside the run: no part of its course, its cost or its answer. A program moves such a
+    call here from `calls`."""
     answer: Trajectory | None = None
     """The solution that the run answered with once it has ended; None without a usable one."""
     final_reward: float = 0.0
@@ -109,9 +112,14 @@ class Runs:
         return [call for run in self.runs for call in run.calls]
 
     @property
+    def asked(self) -> list[Call]:
+        """Every call, those beside the runs included."""
+        return [call for run in self.runs for call in (*run.calls, *run.beside)]
+
+    @property
     def generated_tokens(self) -> int:
-        """Tokens that all roles generated."""
-        return sum(tokens_of(run) for run in self.runs)
+        """Tokens that all roles generated, in calls beside the runs as well."""
+        return sum(call.trajectory.tokens for call in self.asked)
 
 
 @dataclass(frozen=True, slots=True)

@@ -193,6 +193,7 @@ def evaluate(
         )
         observations |= {f"{name}{GREEDY_SUFFIX}": item for name, item in one.observations(cold_runs).items()}
         costs |= {f"{name}{GREEDY_SUFFIX}": item for name, item in one.effort(cold_runs, confidence).items()}
+    derived = evaluation.derived(observations, confidence)
     record = EvaluationRecord(
         tag=tag,
         step=step,
@@ -204,12 +205,14 @@ def evaluate(
         generated_tokens=sampled.generated_tokens + (cold_runs.generated_tokens if cold_runs else 0),
         observations=observations,
         effort=costs,
-        derived=evaluation.derived(observations, confidence),
+        derived=derived,
         system=evaluation.settings(),
         description=evaluation.description(),
         top_p=top_p,
         skipped=len({run.problem.problem_id for run in sampled.skipped}),
-        metrics=dict(evaluation.metrics),
+        metrics={
+            name: info for name, info in evaluation.metrics.items() if name in observations or name in derived
+        },
         curves=evaluation.curves,
         headline=evaluation.headline,
         sources=_sources(problems),

@@ -167,7 +167,7 @@ def step_lines(step: int, groups: Iterable[Group], record: Record) -> list[Line]
 
 def evaluation_lines(step: int, runs: Runs, record: Record) -> Iterator[Line]:
     """The lines of every call of an evaluation, last those that were too long."""
-    for call in [*runs.calls, *(call for run in runs.skipped for call in run.calls)]:
+    for call in [*runs.asked, *(call for run in runs.skipped for call in run.calls)]:
         yield from rollout_lines(step, call.request, call.trajectory, record)
 
 

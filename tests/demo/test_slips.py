@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections import Counter
 
@@ -10,9 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from marsrl_verl.algos.marsrl.evaluation.frozen import frozen_solutions
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
+from marsrl_verl.core.request import Problem
 from marsrl_verl.demo.assets import model_path
 from marsrl_verl.demo.problems import LARGEST_TOTAL, Split, draw_chain, parse_question
 from marsrl_verl.demo.slips.premise import measure, show
@@ -20,6 +23,7 @@ from marsrl_verl.demo.slips.problems import DIFFICULTY, write_parquet
 from marsrl_verl.demo.slips.transcripts import BAD, Slips, draw_transcript, verification, worked_out
 from marsrl_verl.demo.slips.warm_start import Recipe, train
 from marsrl_verl.demo.tokenizer import build_tokenizer
+from marsrl_verl.rewards.extraction import boxed_answer
 
 ROLES = (SOLVER, VERIFIER, CORRECTOR)
 NEVER, ALWAYS = Slips(per_step=0.0, repeats=0.0), Slips(per_step=1.0)
@@ -34,6 +38,21 @@ def test_problems_have_four_to_seven_terms(tmp_path):
     chains = [parse_question(row["prompt"][0]["content"]) for row in rows]
     assert {len(chain.terms) for chain in chains} == {4, 5, 6, 7}
     assert [row["reward_model"]["ground_truth"] for row in rows] == [str(chain.answer) for chain in chains]
+
+
+def test_held_out_problems_bring_a_right_and_a_wrong_solution_along(tmp_path):
+    path = write_parquet(tmp_path / "x.parquet", Split.HELD_OUT, 40, 0)
+    for row in pd.read_parquet(path).to_dict("records"):
+        extra = json.loads(json.dumps(row["extra_info"], default=lambda value: value.tolist()))
+        pair = frozen_solutions(Problem("p", "", "", extra_info=extra))
+        truth = row["reward_model"]["ground_truth"]
+        assert [boxed_answer(one.solution).text == truth for one in pair] == [True, False]
+        assert [one.correct for one in pair] == [True, False]
+        assert all(one.report.endswith(BAD) for one in pair)
+    again = write_parquet(tmp_path / "y.parquet", Split.HELD_OUT, 40, 0)
+    assert path.read_bytes() == again.read_bytes()
+    (row,) = pd.read_parquet(write_parquet(tmp_path / "z.parquet", Split.TRAIN, 1, 0)).to_dict("records")
+    assert "frozen_solutions" not in row["extra_info"]
 
 
 @given(st.integers(0, 10_000))

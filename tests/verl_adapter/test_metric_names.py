@@ -209,6 +209,13 @@ def train(
     return Logged(folder, Recorder.logged)
 
 
+FROZEN = [
+    {"solution": "\\boxed{1}", "correct": True, "report": "It is wrong."},
+    {"solution": "\\boxed{2}", "correct": False, "report": "It is wrong."},
+]
+"""Solutions that the held-out problems bring along."""
+
+
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory) -> list[Logged]:
     """A run of MarsRL, and one of each other method that has a file `<method>_metrics.py` here; without a
@@ -221,12 +228,12 @@ def runs(tmp_path_factory) -> list[Logged]:
         ):  # a run sets what is not set; gone again when this ends
             patch.setenv(name, "")
             patch.delenv(name)
-        held_out = tiny_data("held_out", 400)
-        table = pq.read_table(held_out)
-        other = pa.array(["other"] * 5, table.schema.field("data_source").type)
-        place = table.schema.get_field_index("data_source")
-        pq.write_table(table.slice(0, 5).set_column(place, "data_source", other), folder / "other.parquet")
-        sources = f"data.val_files=['{folder / 'other.parquet'}','{held_out}']"
+        rows = pq.read_table(tiny_data("held_out", 400)).to_pylist()
+        for number, row in enumerate(rows):
+            row["data_source"] = "other" if number < 5 else row["data_source"]
+            row["extra_info"]["frozen_solutions"] = FROZEN
+        pq.write_table(pa.Table.from_pylist(rows), folder / "held_out.parquet")
+        sources = f"data.val_files=['{folder / 'held_out.parquet'}']"
         return [
             train(folder / "marsrl", SkillModel(seed=2), *SETTINGS, sources),
             *(

@@ -21,9 +21,8 @@ from marsrl_verl.core.trajectory import Trajectory, is_correct
 from marsrl_verl.demo.measure import SAMPLING, build_engine
 from marsrl_verl.demo.problems import Chain, Split, generate
 from marsrl_verl.demo.prompts import TinyPrompts
-from marsrl_verl.demo.slips.problems import DIFFICULTY
-from marsrl_verl.demo.slips.transcripts import DEFAULT_SLIPS, worked_out
-from marsrl_verl.demo.transcripts import Solution, as_problem, check_lines, correct_solution
+from marsrl_verl.demo.slips.problems import DIFFICULTY, wrong_solution
+from marsrl_verl.demo.transcripts import as_problem, check_lines, correct_solution
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -61,7 +60,7 @@ def measure(model: PreTrainedModel, problems: int, seed: int = 0) -> list[Figure
 
     rng = random.Random(f"premise:{seed}")
     right = [correct_solution(chain) for chain in chains]
-    wrong = [_wrong(chain, rng) for chain in chains]
+    wrong = [wrong_solution(chain, rng) for chain in chains]
     judged = {
         name: _ask(
             engine,
@@ -88,13 +87,6 @@ def measure(model: PreTrainedModel, problems: int, seed: int = 0) -> list[Figure
         ]
         figures.append(_right(f"Corrector mends a wrong one, {label}", _ask(engine, CORRECTOR, asked)))
     return figures
-
-
-def _wrong(chain: Chain, rng: random.Random) -> Solution:
-    """A solution as the Solver slips."""
-    while (found := worked_out(chain, rng, DEFAULT_SLIPS)).answer == chain.answer:
-        pass
-    return found
 
 
 def _ask(

@@ -1,15 +1,47 @@
-"""Problems: the tiny world's chains, of four to seven terms."""
+"""Problems: the tiny world's chains, of four to seven terms. Held-out rows bring two solutions along, a right
+and a wrong one, which Verifier and Corrector are judged on (`algos.marsrl.evaluation.frozen`)."""
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
+from typing import Any
 
-from marsrl_verl.demo import problems as tiny
-from marsrl_verl.demo.problems import Difficulty, Split
+from marsrl_verl.demo.problems import Chain, Difficulty, Split, generate, to_rows
+from marsrl_verl.demo.slips.transcripts import DEFAULT_SLIPS, worked_out
+from marsrl_verl.demo.transcripts import Solution, check_lines, correct_solution, false_report
 
 DIFFICULTY = Difficulty(min_terms=4, max_terms=7)
 
 
+def wrong_solution(chain: Chain, rng: random.Random) -> Solution:
+    """A solution as the Solver slips."""
+    while (found := worked_out(chain, rng, DEFAULT_SLIPS)).answer == chain.answer:
+        pass
+    return found
+
+
+def frozen_pair(chain: Chain) -> list[dict[str, Any]]:
+    """A right solution with a mistaken report and a wrong one with the true finding, the same each time."""
+    rng = random.Random(f"frozen:{chain.expression}")
+    right, wrong = correct_solution(chain), wrong_solution(chain, rng)
+    reports = false_report(chain, right, rng), check_lines(chain, wrong)
+    return [
+        {"solution": str(solution), "correct": solution is right, "report": "\n".join(report)}
+        for solution, report in zip((right, wrong), reports, strict=True)
+    ]
+
+
 def write_parquet(path: str | Path, split: Split, count: int, seed: int) -> Path:
-    """See `demo.problems.write_parquet`."""
-    return tiny.write_parquet(path, split, count, seed, DIFFICULTY)
+    """Write `count` problems of a split to `path` and return it; folders are made as needed."""
+    import pandas as pd  # only writers need it
+
+    chains = generate(split, count, seed, DIFFICULTY)
+    rows: list[dict[str, Any]] = to_rows(chains, split)
+    if split is Split.HELD_OUT:
+        for row, chain in zip(rows, chains, strict=True):
+            row["extra_info"] = {**row["extra_info"], "frozen_solutions": frozen_pair(chain)}
+    target = Path(path)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    pd.DataFrame(rows).to_parquet(target, index=False)
+    return target

@@ -186,8 +186,8 @@ class TrainingObserver:
         runs = [result.sampled, *([result.greedy] if result.greedy is not None else [])]
         copies = Copies()  # the last evaluation is kept until the run ends
         for run_result in runs:
-            copies.take(call.trajectory for call in run_result.calls)
-        self._warn_of_grades((call.request.role, call.trajectory) for run in runs for call in run.calls)
+            copies.take(call.trajectory for call in run_result.asked)
+        self._warn_of_grades((call.request.role, call.trajectory) for run in runs for call in run.asked)
         found = result.record.estimates | result.record.effort
         if missing := result.record.skipped:
             role = self._method.first_role(self._settings.algo)

@@ -20,9 +20,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from dataclasses import asdict, replace
+from types import MappingProxyType
 from typing import Any
 
 from marsrl_verl.algos.marsrl.evaluation.effort import AGAIN, effort
+from marsrl_verl.algos.marsrl.evaluation.frozen import FROZEN_METRICS, frozen_observations, judge_frozen
 from marsrl_verl.algos.marsrl.evaluation.loop_rules import (
     Decision,
     Fallback,
@@ -43,7 +45,7 @@ from marsrl_verl.algos.marsrl.prompts import CORRECTOR, ROLES, SOLVER, VERIFIER,
 from marsrl_verl.algos.marsrl.verdict import Verdict
 from marsrl_verl.core.request import Message, Problem, RolloutRequest
 from marsrl_verl.core.trajectory import Trajectory
-from marsrl_verl.evaluation.estimators import Estimate, Observations
+from marsrl_verl.evaluation.estimators import Estimate, MetricInfo, Observations
 from marsrl_verl.evaluation.runs import (
     Call,
     Evaluation,
@@ -68,7 +70,7 @@ class VerifyCorrect(Evaluation):
     """
 
     roles = ROLES
-    metrics = EVALUATION_METRICS
+    metrics: Mapping[str, MetricInfo] = MappingProxyType({**EVALUATION_METRICS, **FROZEN_METRICS})
     curves = ("solver_accuracy", "verifier_accuracy", "corrector_fix_rate", "system_accuracy")
     headline = ("solver_accuracy", "system_accuracy", "verifier_recall")
 
@@ -95,6 +97,8 @@ class VerifyCorrect(Evaluation):
             goes_on = decision in (Decision.CORRECT, Decision.JUDGE_AGAIN)
         run.answer = choose_answer(run.calls, self.rules.fallback, accepted=run.end is RunEnd.ACCEPTED)
         run.final_reward = run.answer.value if run.answer else 0.0
+        if not run.skipped:
+            yield from judge_frozen(run, self.prompts)
 
     def _solve(self, run: SystemRun) -> Program:
         trajectory = yield run.request(SOLVER, SOLVER, self.prompts.solver(run.problem))
@@ -142,8 +146,9 @@ class VerifyCorrect(Evaluation):
     # --- what is measured ----------------------------------------------------------------------
 
     def observations(self, runs: Runs) -> dict[str, Observations]:
-        """Behind `EVALUATION_METRICS`, and the most frequent of several solutions of the Solver."""
-        return {**system_observations(runs), **majority_observations(SOLVER, runs)}
+        """Behind the metrics, and the most frequent of several solutions of the Solver."""
+        majority = majority_observations(SOLVER, runs)
+        return {**system_observations(runs), **frozen_observations(runs), **majority}
 
     def effort(self, runs: Runs, confidence: float) -> dict[str, Estimate]:
         """Of `EFFORT_METRICS`."""

@@ -1,0 +1,105 @@
+"""Verifier and Corrector on solutions that the held-out data bring along.
+
+In the system's runs both meet what the Solver leaves: other text after training than before, and other
+text of another method's Solver. These solutions stay the same. Their figures (`FROZEN_METRICS`) tell how
+good a role is, whoever the Solver is.
+
+A row's `extra_info` has them:
+
+    frozen_solutions:
+      - {solution: "7+5=14\\n\\\\boxed{14}", correct: false, report: "7+5=12 vs 14 bad"}
+
+`report` is what the Corrector is told; without it the Corrector is not asked about this solution.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from marsrl_verl.algos.marsrl.evaluation.role_metrics import ROLE_METRICS, role_observations
+from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER, RolePrompts
+from marsrl_verl.core.request import Problem
+from marsrl_verl.evaluation.estimators import MetricInfo, Observations
+from marsrl_verl.evaluation.runs import Program, Run, Runs
+from marsrl_verl.evaluation.single_role import accuracy_metric
+
+KEY = "frozen_solutions"
+PREFIX = "frozen_"
+_FIELDS = {"solution": str, "correct": bool, "report": str}
+_NEEDED = ("solution", "correct")
+
+FROZEN_METRICS: dict[str, MetricInfo] = {
+    PREFIX + name: MetricInfo(
+        f"{info.label}, frozen",
+        f"{info.meaning}; of the solutions that the data bring along",
+        info.higher_is_better,
+    )
+    for name, info in ROLE_METRICS.items()
+    if name != accuracy_metric(SOLVER)
+}
+"""Missing in evaluations of data without such solutions. What share of them is incorrect is the data's, so
+none follows the Solver's errors."""
+
+
+@dataclass(frozen=True, slots=True)
+class FrozenSolution:
+    """A solution that somebody wrote before."""
+
+    solution: str
+    correct: bool
+    report: str | None = None
+    """What the Corrector is told of it."""
+
+
+def frozen_solutions(problem: Problem) -> list[FrozenSolution]:
+    """Those of a problem's row.
+
+    Raises:
+        ValueError: they are not written as described above.
+    """
+    found = problem.extra_info.get(KEY)
+    if found is None:
+        return []
+    if not isinstance(found, list) or not all(isinstance(one, Mapping) for one in found):
+        raise ValueError(f"{_where(problem)} is {found!r}, expected a list of mappings")
+    return [_read(one, f"{_where(problem)}[{number}]") for number, one in enumerate(found)]
+
+
+def _where(problem: Problem) -> str:
+    return f"problem {problem.row or problem.problem_id}: extra_info.{KEY}"
+
+
+def _read(one: Mapping[str, Any], where: str) -> FrozenSolution:
+    # Parquet has every field in every row; a null is a field that is not there.
+    given = {name: value for name, value in one.items() if value is not None}
+    if unknown := sorted(given.keys() - _FIELDS.keys()):
+        raise ValueError(f"{where} has {', '.join(unknown)}, expected {', '.join(_FIELDS)}")
+    for name, kind in _FIELDS.items():
+        if name in given and not isinstance(given[name], kind):
+            raise ValueError(f"{where}.{name} is {given[name]!r}, expected {kind.__name__}")
+    if missing := [name for name in _NEEDED if name not in given]:
+        raise ValueError(f"{where} has no {' and no '.join(missing)}")
+    return FrozenSolution(**given)
+
+
+def judge_frozen(run: Run, prompts: RolePrompts) -> Program:
+    """Ask about the problem's frozen solutions; the calls are beside the run's (`Run.beside`)."""
+    for number, one in enumerate(frozen_solutions(run.problem), 1):
+        inputs = {"solution": one.solution, "solution_reward": float(one.correct)}
+        asked = {VERIFIER: prompts.verifier(run.problem, one.solution)}
+        if one.report is not None:
+            asked[CORRECTOR] = prompts.corrector(run.problem, one.solution, one.report)
+        for role, messages in asked.items():
+            yield run.request(f"{PREFIX}{role}_{number}", role, messages, inputs=inputs)
+            run.beside.append(run.calls.pop())
+
+
+def frozen_observations(runs: Runs) -> dict[str, Observations]:
+    """Behind each of `FROZEN_METRICS`, by metric name; empty where no solution was asked about."""
+    calls = [call for run in runs.runs for call in run.beside]
+    if not calls:
+        return {}
+    found = role_observations(calls)
+    return {name: found[name.removeprefix(PREFIX)] for name in FROZEN_METRICS}
