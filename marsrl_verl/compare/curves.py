@@ -34,17 +34,34 @@ def curve_metric(suite: Suite, finished: Sequence[Finished]) -> str:
 
 def training_curve(one: Finished, metric: str, counted: Quantity = TOKENS) -> Curve:
     """A metric of `metrics.jsonl`, or `val/…` of the evaluations; steps without a value are left out."""
-    evaluated = {record.step: record.estimates for record in one.evaluations}
-    name = metric.removeprefix(EVALUATED)
+    is_evaluated = metric.startswith(EVALUATED)
+    evaluated = _evaluated(one, metric.removeprefix(EVALUATED)) if is_evaluated else {}
     total, points = 0, []
     for step in [StepMetrics(0, {}, {}), *one.steps]:
         total += int(step.metrics.get(counted.metric) or 0)
-        value = step.metrics.get(metric)
-        if metric.startswith(EVALUATED) and name in evaluated.get(step.step, {}):
-            value = evaluated[step.step][name].mean
+        value = evaluated.get(step.step) if is_evaluated else step.metrics.get(metric)
         if value is not None:
             points.append((total, value))
     return np.array([x for x, _ in points], dtype=float), np.array([y for _, y in points], dtype=float)
+
+
+def _evaluated(one: Finished, name: str) -> dict[int, float]:
+    """An evaluation metric by step, of the problems that all evaluations of the run have asked: those in
+    between may have fewer than those before and after, and these may be easier or harder than the rest."""
+    asked = {
+        record.step: frozenset(id_ for found in record.observations.values() for id_ in found.problems)
+        for record in one.evaluations
+    }
+    shared = frozenset.intersection(*asked.values()) if asked else frozenset()
+    values = {}
+    for record in one.evaluations:
+        if name in record.observations:
+            values[record.step] = record.observations[name].among(shared).mean
+        elif asked[record.step] == shared:
+            # What is no share of observations can't be taken apart.
+            found = record.estimates | record.effort
+            values[record.step] = found[name].mean if name in found else None
+    return {step: value for step, value in values.items() if value is not None}
 
 
 def mean_curve(curves: Sequence[Curve]) -> Curve:

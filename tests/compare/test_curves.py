@@ -25,7 +25,7 @@ from marsrl_verl.compare.plan import Run
 from marsrl_verl.compare.report import report_markdown
 from marsrl_verl.compare.results import read_finished
 from marsrl_verl.compare.suite import TOKENS, Budget, Suite
-from marsrl_verl.evaluation.estimators import Observations
+from marsrl_verl.evaluation.estimators import Estimate, Observations
 from marsrl_verl.evaluation.suite import EvaluationRecord
 
 
@@ -123,6 +123,25 @@ def test_a_report_has_verdicts_on_primary_outcomes(tmp_path):
     under = next(line for line in lines if line.startswith("| fast | area |"))
     assert under.startswith("| fast | area | 6 | +43.5 [+41.5, +45.5] | [+4")
     assert under.endswith("| 0.062 | not decided (±2.7 would show) |"), "six seeds and two outcomes"
+
+
+def test_a_curve_of_evaluations_is_of_the_problems_that_all_of_them_asked(tmp_path):
+    """The first two problems are easier than the rest, which only the ends are asked."""
+    asked = {0: (4, (1, 0, 0, 0)), 1: (2, (1, 1)), 2: (4, (1, 1, 0, 0))}
+    records = [
+        EvaluationRecord(
+            f"step_{step}", step, 0.95, 1.0, count, 1, 1.0, 10,
+            {"accuracy": Observations(tuple(map(bool, hits)), ("a", "b", "c", "d")[:count])},
+            effort={"tokens": Estimate(float(count), None, None, count)},
+            derived={"odd": Estimate(0.25, None, None, count)},
+        )
+        for step, (count, hits) in asked.items()
+    ]  # fmt: skip
+    found = replace(run_of(tmp_path, "one", [0.0] * 2), evaluations=tuple(records))
+    taken, values = training_curve(found, "val/accuracy")
+    assert (taken.tolist(), values.tolist()) == ([0, 100, 200], [0.5, 1.0, 1.0])
+    for whole in ("tokens", "odd"):
+        assert training_curve(found, f"val/{whole}")[0].tolist() == [100], "what can't be taken apart"
 
 
 def test_a_curve_may_be_of_the_evaluations(tmp_path):
