@@ -13,12 +13,13 @@ from typing import NoReturn
 
 from marsrl_verl.compare.curves import curves_json
 from marsrl_verl.compare.picture import draw_comparison
-from marsrl_verl.compare.placement import Here, Placement, RayJobs
+from marsrl_verl.compare.placement import RAY_ADDRESS, Here, Placement, RayJobs
 from marsrl_verl.compare.plan import OWN_KEYS, TRAIN, plan_runs
 from marsrl_verl.compare.report import report_markdown
 from marsrl_verl.compare.results import rows_json
 from marsrl_verl.compare.runner import Outcome, Runner
 from marsrl_verl.compare.suite import Suite, SuiteError, load_suite, suite_names
+from marsrl_verl.compare.verdicts import seeds_to_decide
 from marsrl_verl.reporting.files import write_atomic, write_json_atomic
 
 PICTURE = "comparison.png"
@@ -40,7 +41,8 @@ def main(argv: Sequence[str], command: Sequence[str] = TRAIN) -> int:
     wrong = [word for word in arguments.overrides if "=" not in word and not word.startswith("~")]
     if wrong:
         parser.error(f"{' '.join(wrong)}: expected one suite, and Hydra overrides of the form key=value")
-    taken = [word for word in arguments.overrides if word.lstrip("+~").split("=")[0] in OWN_KEYS]
+    own = OWN_KEYS if arguments.address is None else (*OWN_KEYS, RAY_ADDRESS)
+    taken = [word for word in arguments.overrides if word.lstrip("+~").split("=")[0] in own]
     if taken:
         parser.error(
             f"{' '.join(taken)}: the comparison sets this itself; use --seeds, --budget and --output, or a "
@@ -54,13 +56,13 @@ def main(argv: Sequence[str], command: Sequence[str] = TRAIN) -> int:
         suite = replace(suite, budget=replace(suite.budget, amount=arguments.budget))
     output = arguments.output or Path("outputs", "compare", suite.name)
     runs = plan_runs(suite, arguments.seeds, output, tuple(arguments.overrides))
-    if arguments.dry_run:
-        for run in runs:
-            print(shlex.join([*command, *run.overrides]))
-        return 0
     placement: Placement = Here()
     if arguments.address is not None:
         placement = RayJobs(arguments.address, arguments.cpus or DEFAULT_CPUS, arguments.gpus)
+    if arguments.dry_run:
+        for run in runs:
+            print(shlex.join(placement.words(run, command)))
+        return 0
 
     def runner(say: Callable[[str], None]) -> Runner:
         return Runner(suite, runs, command, say, jobs=arguments.jobs, placement=placement)
@@ -112,9 +114,15 @@ def _compare(
         write_results(suite, seeds, output, outcome)
 
     def say(line: str) -> None:
-        print(line, flush=True)
+        print(f"{line}\n", end="", flush=True)  # in one piece: several threads say something
 
     runner = make_runner(say)
+    outcomes = len(suite.primary) * (len(suite.methods) - 1)
+    if outcomes and seeds < (needed := seeds_to_decide(outcomes)):
+        say(
+            f"warning: {seeds} seeds can show no difference in {outcomes} primary outcomes, only "
+            f"equivalence; {needed} seeds could (--seeds)"
+        )
     try:
         outcome = runner.run(write)
     except KeyboardInterrupt:

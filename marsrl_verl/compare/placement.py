@@ -9,10 +9,12 @@ import sys
 import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import ClassVar, Protocol
 
 from marsrl_verl.compare.plan import Run
 
+RAY_ADDRESS = "ray_kwargs.ray_init.address"
+"""A job on one node starts a Ray of its own."""
 STOP_S = 60.0
 """Most seconds that the cluster has to accept that a job is stopped."""
 
@@ -20,12 +22,18 @@ STOP_S = 60.0
 class Placement(Protocol):
     """Turns a run into a process of this machine that lasts as long as the run."""
 
-    def command(self, run: Run, program: Sequence[str]) -> list[str]:
-        """What is started for a run.
+    is_timed: ClassVar[bool]
+    """Whether the process begins when the run does."""
+
+    def words(self, run: Run, program: Sequence[str]) -> list[str]:
+        """The training program with its overrides.
 
         Args:
-            program: the training program, without overrides.
+            program: without overrides.
         """
+
+    def command(self, run: Run, program: Sequence[str]) -> list[str]:
+        """What is started here for a run; arguments as above."""
 
     def stop(self, run: Run) -> str | None:
         """End what the end of that process leaves behind; what is left all the same."""
@@ -34,9 +42,15 @@ class Placement(Protocol):
 class Here:
     """The run is that process."""
 
-    def command(self, run: Run, program: Sequence[str]) -> list[str]:
+    is_timed: ClassVar[bool] = True
+
+    def words(self, run: Run, program: Sequence[str]) -> list[str]:
         """See `Placement`."""
         return [*program, *run.overrides]
+
+    def command(self, run: Run, program: Sequence[str]) -> list[str]:
+        """See `Placement`."""
+        return self.words(run, program)
 
     def stop(self, run: Run) -> None:
         """See `Placement`: nothing is left."""
@@ -45,7 +59,7 @@ class Here:
 @dataclass(slots=True)
 class RayJobs:
     """Each run is a job of a Ray cluster, whole on one of its nodes, where it starts a Ray of its own. Ray
-    begins a job once a node has what it reserves; the wait counts as the run's time.
+    begins a job once a node has what it reserves.
 
     All nodes need the same environment at the same path, and the folder in which the comparison was started
     on a disk that they share.
@@ -59,12 +73,17 @@ class RayJobs:
     """That a run reserves; it sees no others."""
     client: Sequence[str] = (sys.executable, "-m", "ray.scripts.scripts", "job")
     """Ray's command line."""
+    is_timed: ClassVar[bool] = False
     _jobs: dict[str, str] = field(default_factory=dict)
+
+    def words(self, run: Run, program: Sequence[str]) -> list[str]:
+        """See `Placement`."""
+        return [*program, *run.overrides, f"{RAY_ADDRESS}=local"]
 
     def command(self, run: Run, program: Sequence[str]) -> list[str]:
         """See `Placement`. Writes the job's script beside the run's log: Ray joins an entry point's words in
         a way that the shell, which it is given to, doesn't take apart again."""
-        words = [*program, *run.overrides, "ray_kwargs.ray_init.address=local"]
+        words = self.words(run, program)
         script = run.script_path.resolve()
         # A job begins in a folder of its own.
         script.write_text(

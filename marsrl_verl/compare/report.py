@@ -174,7 +174,7 @@ def _primary(suite: Suite, finished: Sequence[Finished], confidence: float) -> s
         f"differences of equal seeds, its {100 * confidence:g} % t interval, the bootstrap's (studentised), "
         "p of the sign-flip test after Holm's method for all lines together. Equivalent: two one-sided tests "
         f"find the difference within ±{100 * suite.margin:g}. Not decided: the difference that so many seeds "
-        "would show with 80 % power stands beside it."
+        "would show with 80 % power stands beside it, or how many seeds it takes to show any."
     )
 
 
@@ -196,6 +196,8 @@ def _said(one: Difference, margin: float) -> str:
     if one.verdict is Verdict.EQUIVALENT:
         return f"equivalent within ±{100 * margin:g}"
     if one.verdict is Verdict.UNDECIDED:
+        if len(one.values) < one.seeds_needed:
+            return f"not decided ({one.seeds_needed} seeds could)"
         return "not decided" + (
             "" if one.detectable is None else f" (±{100 * one.detectable:.1f} would show)"
         )

@@ -19,6 +19,8 @@ from marsrl_verl.compare.suite import TOOL_CALLS, Suite
 from marsrl_verl.evaluation.suite import AFTER, BEFORE
 from marsrl_verl.reporting.files import write_json_atomic
 
+END_S = 30.0
+"""Seconds that runs have to end by themselves, and again once they are asked to."""
 TAIL_LINES = 20
 """How much of a failed run's log is shown."""
 
@@ -93,8 +95,8 @@ class Runner:
         left = [run for run in self.runs if run.name not in kept]
         # One process each, waited for in a thread: they are this process's children.
         with ThreadPoolExecutor(self.jobs) as pool:
-            waiting = {pool.submit(self._carry_out, run, places[run.name]): run for run in left}
             try:
+                waiting = {pool.submit(self._carry_out, run, places[run.name]): run for run in left}
                 for number, future in enumerate(as_completed(waiting), 1):
                     self._take(outcome, future.result(), places[waiting[future].name])
                     if number < len(left):
@@ -137,9 +139,10 @@ class Runner:
         status = self._call(run)
         seconds = time.monotonic() - start
         if status != 0:
-            return self._failed(run, f"exit status {status}")
+            left = self.placement.stop(run)  # of a job whose client was lost
+            return self._failed(run, f"exit status {status}" + (f"; {left}" if left else ""))
         try:
-            done = read_finished(run, seconds)
+            done = read_finished(run, seconds if self.placement.is_timed else None)
         except ResultError as error:
             return self._failed(run, str(error))
         budget, took = self.suite.budget, done.took(self.suite.budget.quantity)
@@ -149,7 +152,7 @@ class Runner:
                 f"it took {took:,} of {budget} in {len(done.steps)} steps; raise the suite's max_steps = "
                 f"{self.suite.max_steps}, or lower its budget with --budget",
             )
-        write_json_atomic(run.record_path, {"overrides": list(run.overrides), "seconds": seconds})
+        write_json_atomic(run.record_path, {"overrides": list(run.overrides), "seconds": done.seconds})
         return done
 
     def _call(self, run: Run) -> int:
@@ -174,13 +177,19 @@ class Runner:
         with self._lock:
             self._stopped = True
             live = list(self._live.values())
-        if at_once:
-            for _, process in live:
-                process.terminate()
-        for run, process in live:
-            _end(process)
-            if (left := self.placement.stop(run)) is not None:
-                self.say(left)
+        processes = [process for _, process in live]
+        try:
+            if at_once:
+                for process in processes:
+                    process.terminate()
+            with ThreadPoolExecutor(max(1, len(live))) as pool:
+                for left in pool.map(self.placement.stop, [run for run, _ in live]):
+                    if left is not None:
+                        self.say(left)
+            _end(processes)
+        finally:  # a second Ctrl-C waits for nobody
+            for process in processes:
+                process.kill()
 
     def _failed(self, run: Run, reason: str) -> Failed:
         lines = run.log_path.read_text(encoding="utf-8", errors="replace").splitlines()
@@ -206,14 +215,17 @@ class Runner:
         return math.ceil(runs / self.jobs) * self._seconds_per_run()
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    for stop in (process.terminate, process.kill):
-        try:
-            process.wait(timeout=30)
-            return
-        except subprocess.TimeoutExpired:
-            stop()
-    process.wait()
+def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    """Wait for all of them; those that go on are asked to end."""
+    for ask in (subprocess.Popen.terminate, subprocess.Popen.kill):
+        deadline = time.monotonic() + END_S
+        for process in processes:
+            try:
+                process.wait(max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                ask(process)
+    for process in processes:
+        process.wait()
 
 
 def _described(done: Finished) -> str:

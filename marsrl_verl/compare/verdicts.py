@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import count
 from statistics import stdev
 
 import numpy as np
 
-from marsrl_verl.compare.statistics import MOST_FLIPPED, sign_flip_p, t_interval
+from marsrl_verl.compare.statistics import MOST_FLIPPED, least_p, sign_flip_p, t_interval
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.evaluation.estimators import Estimate, student_quantile
 from marsrl_verl.settings.choices import Choice
@@ -52,7 +53,10 @@ class Difference:
     """Holm's, for all of the suite's."""
     verdict: Verdict = Verdict.UNDECIDED
     detectable: float | None = None
-    """The difference that so many seeds with this spread show with 80 % power."""
+    """The difference that so many seeds with this spread show with 80 % power, tested at Holm's first level;
+    None: no difference would, whatever its size."""
+    seeds_needed: int = 0
+    """The fewest seeds with which any difference could be shown."""
 
 
 def judge(
@@ -69,23 +73,41 @@ def judge(
     known = [one.p for one in found if one.p is not None]
     adjusted = iter(holm(known))
     level = 1 - confidence
+    needed = seeds_to_decide(len(known), level)
     judged = []
     for one in found:
         p = None if one.p is None else next(adjusted)
-        judged.append(replace(one, adjusted_p=p, verdict=_verdict(one, p, margin, level)))
+        enough = len(one.values) >= needed
+        judged.append(
+            replace(
+                one,
+                adjusted_p=p,
+                verdict=_verdict(one, p, margin, level),
+                detectable=_detectable(one.values, 1 - level / len(known)) if enough else None,
+                seeds_needed=needed,
+            )
+        )
     return judged
 
 
+def seeds_to_decide(outcomes: int, level: float = 0.05) -> int:
+    """The fewest seeds with which the exact test can find anything in one of so many outcomes: its smallest p
+    times their number is below the level."""
+    return next(n for n in count(1) if least_p(n) * max(1, outcomes) < level)
+
+
+def _detectable(values: Sequence[float], confidence: float) -> float | None:
+    return detectable_difference(stdev(values), len(values), confidence) if len(values) >= 2 else None
+
+
 def _measured(method: str, metric: str, values: Sequence[float], confidence: float) -> Difference:
-    count = len(values)
     return Difference(
         method,
         metric,
         tuple(values),
         t_interval(values, confidence),
-        bootstrap_interval(values, confidence) if count >= 3 else None,
-        _p(values) if count else None,
-        detectable=detectable_difference(stdev(values), count, confidence) if count >= 2 else None,
+        bootstrap_interval(values, confidence) if len(values) >= 3 else None,
+        _p(values) if values else None,
     )
 
 
@@ -130,18 +152,18 @@ def bootstrap_interval(
     Resamples in which all values are equal have no spread to divide by; they are drawn again in effect, since
     quantiles are taken of the others.
     """
-    count = len(values)
+    seeds = len(values)
     found = np.asarray(values, dtype=float)
-    spread = float(found.std(ddof=1)) if count >= 3 else 0.0
+    spread = float(found.std(ddof=1)) if seeds >= 3 else 0.0
     if spread <= 1e-12 * float(np.abs(found).max(initial=0.0)):
         return None
-    rng = derive_generator(0, "bootstrap", count)
-    drawn = found[rng.integers(count, size=(resamples, count))]
+    rng = derive_generator(0, "bootstrap", seeds)
+    drawn = found[rng.integers(seeds, size=(resamples, seeds))]
     spreads = drawn.std(axis=1, ddof=1)
     usable = spreads > spread * 1e-9
-    ratios = (drawn.mean(axis=1)[usable] - found.mean()) / (spreads[usable] / math.sqrt(count))
+    ratios = (drawn.mean(axis=1)[usable] - found.mean()) / (spreads[usable] / math.sqrt(seeds))
     low, high = np.quantile(ratios, [(1 - confidence) / 2, (1 + confidence) / 2])
-    error = spread / math.sqrt(count)
+    error = spread / math.sqrt(seeds)
     mean = float(found.mean())
     return mean - float(high) * error, mean - float(low) * error
 

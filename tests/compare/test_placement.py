@@ -15,7 +15,7 @@ import pytest
 
 from marsrl_verl.compare.application import main
 from marsrl_verl.compare.placement import RayJobs
-from marsrl_verl.compare.plan import Run
+from marsrl_verl.compare.plan import Run, plan_runs
 from marsrl_verl.compare.runner import Runner
 from marsrl_verl.compare.suite import load_suite
 
@@ -92,6 +92,40 @@ def test_a_job_has_a_name_that_no_earlier_one_had(tmp_path):
     assert not any("gpus" in word for word in first)
 
 
+def test_a_job_whose_client_was_lost_is_stopped(suite, tmp_path):
+    """The client fails while the job may go on."""
+    placement = RayJobs("http://head:8265", cpus=2, client=client(tmp_path, stops=1))
+    runs = plan_runs(load_suite(str(suite)), 1, tmp_path / "out", ("fake.fails_at_seed=1",))
+    outcome = Runner(load_suite(str(suite)), runs, FAKE, lambda line: None, placement=placement).run()
+    assert [words[0] for words in notes(tmp_path)] == ["submit", "stop"] * 2
+    reason = outcome.failed[0].reason
+    assert "exit status 3; job one-seed1-" in reason and "may go on: it could not be stopped (gone)" in reason
+
+
+def test_the_seconds_of_a_job_are_its_own(suite, tmp_path):
+    """The fake run says 12 of itself; the wait for a node is none of its time."""
+    placement = RayJobs("http://head:8265", cpus=2, client=client(tmp_path))
+    runs = plan_runs(load_suite(str(suite)), 1, tmp_path / "out")
+    outcome = Runner(load_suite(str(suite)), runs, FAKE, lambda line: None, placement=placement).run()
+    assert [one.seconds for one in outcome.finished] == [12.0, 12.0]
+    assert json.loads(runs[0].record_path.read_text())["seconds"] == 12.0
+
+
+def test_a_dry_run_prints_what_a_job_executes(suite, tmp_path, capsys):
+    words = ["--seeds", "1", "--output", str(tmp_path / "out"), "--address", "http://head:8265", "--dry-run"]
+    assert main([str(suite), *words], FAKE) == 0
+    assert capsys.readouterr().out.count("ray_kwargs.ray_init.address=local") == 2
+    assert not (tmp_path / "out").exists()
+
+
+def test_seeds_that_can_show_nothing_are_warned_of(suite, tmp_path, capsys):
+    suite.write_text(SUITE + "primary: [solver_accuracy]\n")
+    for seeds, warned in (("2", True), ("6", False)):
+        main([str(suite), "--seeds", seeds, "--output", str(tmp_path / "out")], FAKE)
+        said = capsys.readouterr().out
+        assert ("2 seeds can show no difference in 1 primary outcomes" in said) is warned
+
+
 @pytest.mark.parametrize("stops", [0, 1])
 def test_jobs_of_a_stopped_comparison_are_stopped(suite, tmp_path, stops):
     program = (
@@ -131,6 +165,10 @@ def test_jobs_of_a_stopped_comparison_are_stopped(suite, tmp_path, stops):
         (["--gpus", "1"], "give its --address"),
         (["--cpus", "4"], "give its --address"),
         (["--address", "http://head:8265", "--cpus", "0"], "--cpus is 0, expected at least 1"),
+        (
+            ["--address", "http://head:8265", "ray_kwargs.ray_init.address=auto"],
+            "ray_kwargs.ray_init.address=auto: the comparison sets this itself",
+        ),
     ],
 )
 def test_wrong_placements_start_nothing(suite, capsys, words, said):

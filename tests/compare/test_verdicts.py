@@ -17,6 +17,7 @@ from marsrl_verl.compare.verdicts import (
     holm,
     judge,
     seeds_needed,
+    seeds_to_decide,
 )
 
 SEEDS, SUITES = 8, 1500
@@ -121,3 +122,17 @@ def test_many_seeds_are_flipped_at_random():
 def test_seeds_that_no_suite_has():
     assert seeds_needed(1e-4, 1.0) is None
     assert bootstrap_interval([0.1, 0.1, 0.1]) is None and bootstrap_interval([0.1, 0.2]) is None
+
+
+def test_how_many_seeds_can_show_anything():
+    """The smallest p of n seeds is 2 / 2^n; Holm multiplies it by the number of outcomes."""
+    assert [seeds_to_decide(outcomes) for outcomes in (1, 2, 4, 8)] == [6, 7, 8, 9]
+    far = [0.3, 0.31, 0.29, 0.3, 0.32]
+    found = judge({("m", str(k)): far for k in range(4)}, margin=0.02)
+    assert {one.verdict for one in found} == {Verdict.UNDECIDED}, "whatever the difference"
+    assert {(one.detectable, one.seeds_needed) for one in found} == {(None, 8)}
+    (alone,) = judge({("m", "x"): [*far, 0.3]}, margin=0.02)
+    assert alone.verdict is Verdict.BETTER and 0 < alone.detectable < 0.05
+    (first, *_) = judge({("m", str(k)): [*far, 0.3, 0.31, 0.3] for k in range(4)}, margin=0.02)
+    (single,) = judge({("m", "x"): [*far, 0.3, 0.31, 0.3]}, margin=0.02)
+    assert first.detectable > single.detectable, "tested at a quarter of the level"
