@@ -47,6 +47,10 @@ ACTS = (
     "marsrl.policies.*.endpoint.timeout_s", "marsrl.policies.*.endpoint.max_concurrent_requests",
     "marsrl.policies.*.endpoint.retries", "marsrl.policies.*.endpoint.backoff_s",
     "marsrl.tools.*.places", "marsrl.tools.*.retries", "marsrl.tools.*.backoff_s",
+    "marsrl.tools.*.summary.endpoint.base_urls", "marsrl.tools.*.summary.endpoint.api_key_env",
+    "marsrl.tools.*.summary.endpoint.api_key_file", "marsrl.tools.*.summary.endpoint.timeout_s",
+    "marsrl.tools.*.summary.endpoint.max_concurrent_requests",
+    "marsrl.tools.*.summary.endpoint.retries", "marsrl.tools.*.summary.endpoint.backoff_s",
     # Loss, optimizer, sizes of batches, how the ranks and the engine compute.
     "actor_rollout_ref.actor", "actor_rollout_ref.ref", "actor_rollout_ref.rollout",
     "actor_rollout_ref.nccl_timeout",

@@ -9,7 +9,7 @@ import hashlib
 import importlib
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 DATA_SEED = 0
@@ -43,7 +43,8 @@ def tiny_model(name: str = TINY) -> str:
 def tiny_data(split: str, count: int, world: str = TINY) -> str:
     """The parquet file with `count` problems of a split (`train`, `held_out`).
 
-    The same arguments give the same file; its name holds a fingerprint of the generator's source.
+    The same arguments give the same file; its name holds a fingerprint of the generator's source, and of the
+    further files that it names (`SOURCES`).
     """
     from marsrl_verl.demo.problems import Split
 
@@ -53,18 +54,20 @@ def tiny_data(split: str, count: int, world: str = TINY) -> str:
     def write(path: Path) -> None:
         generator.write_parquet(path, Split(split), count, DATA_SEED)
 
-    return made_once(f"{world}-{split}-{count}-{DATA_SEED}", ".parquet", str(generator.__file__), write)
+    sources = (str(generator.__file__), *getattr(generator, "SOURCES", ()))
+    return made_once(f"{world}-{split}-{count}-{DATA_SEED}", ".parquet", sources, write)
 
 
-def made_once(name: str, suffix: str, source: str, write: Callable[[Path], None]) -> str:
+def made_once(name: str, suffix: str, sources: Sequence[str], write: Callable[[Path], None]) -> str:
     """A file of the cache, written where it is not there yet.
 
     Args:
         name: of what it is made with.
-        source: the generator's file, of which the name gets a fingerprint.
+        sources: the generator's files, of which the name gets a fingerprint.
         write: writes it at a path.
     """
-    fingerprint = hashlib.sha256(Path(source).read_bytes()).hexdigest()[:12]
+    content = b"".join(Path(source).read_bytes() for source in sources)
+    fingerprint = hashlib.sha256(content).hexdigest()[:12]
     target = cache_folder() / f"{name}-{fingerprint}{suffix}"
     if not target.exists():
         partial = target.with_name(f".{target.name}.{os.getpid()}")

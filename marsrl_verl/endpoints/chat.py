@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ from marsrl_verl.core.request import Message
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.endpoints.answer import FINISH_REASONS, ChatAnswer, failed
-from marsrl_verl.machine.http import asked_to_wait, proxy_for
+from marsrl_verl.machine.http import LongAnswerError, asked_to_wait, proxy_for, read_content
 
 if TYPE_CHECKING:
     from marsrl_verl.endpoints.config import EndpointConfig
@@ -25,6 +26,8 @@ LONGEST_PAUSE_S = 60.0
 CONNECT_S = 30.0
 """Most seconds until a connection is there."""
 
+MOST_BYTES = 64 << 20
+"""Most bytes of an answer: many times what a model can write."""
 _BUSY = frozenset({408, 429})
 """Statuses below 500 after which the same request may succeed."""
 _ABOUT_THE_REQUEST = frozenset({400, 413, 422})
@@ -103,9 +106,10 @@ class ChatEndpoint:
         url = f"{base.rstrip('/')}/chat/completions"
         try:
             async with session.post(url, json=body, proxy=proxy_for(url), allow_redirects=False) as response:
+                content = await read_content(response, MOST_BYTES)
                 if response.status == 200:
-                    return read_completion(await response.json(content_type=None), url)
-                note = f"{url} answered HTTP {response.status}: {await response.text()}"
+                    return read_completion(json.loads(content), url)
+                note = f"{url} answered HTTP {response.status}: {content.decode('utf-8', 'replace')}"
                 if response.status in _BUSY or response.status >= 500:
                     return _TryAgain(note, asked_to_wait(response.headers))
                 return failed(
@@ -117,7 +121,9 @@ class ChatEndpoint:
         except asyncio.TimeoutError:
             limit = f"{self._node}.timeout_s = {self._settings.timeout_s:g}"
             return failed(f"{url}: no answer in time ({limit})")
-        except (aiohttp.ClientError, ValueError) as error:
+        except LongAnswerError as error:
+            return failed(str(error))
+        except (aiohttp.ClientError, ValueError, RecursionError) as error:
             return failed(f"{url}: {type(error).__name__}: {error}")
 
     def _without_key(self, answer: ChatAnswer) -> ChatAnswer:

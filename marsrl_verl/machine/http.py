@@ -4,8 +4,12 @@ service asks to wait."""
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
+
+if TYPE_CHECKING:
+    from aiohttp import ClientResponse
 
 
 def proxy_for(url: str) -> str | None:
@@ -17,6 +21,24 @@ def proxy_for(url: str) -> str | None:
     if proxy_bypass(parts.hostname or ""):
         return None
     return getproxies().get(parts.scheme)
+
+
+class LongAnswerError(ValueError):
+    """A service answers more than is read."""
+
+
+async def read_content(response: ClientResponse, most_bytes: int) -> bytes:
+    """The content of an answer.
+
+    Raises:
+        LongAnswerError: it has more bytes; the rest is not read.
+    """
+    content = bytearray()
+    async for block in response.content.iter_chunked(1 << 16):
+        content += block
+        if len(content) > most_bytes:
+            raise LongAnswerError(f"{response.url} answered more than {most_bytes >> 20} MiB")
+    return bytes(content)
 
 
 def asked_to_wait(headers: Mapping[str, str]) -> float:

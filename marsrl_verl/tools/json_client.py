@@ -12,7 +12,14 @@ import aiohttp
 from pydantic_core import PydanticCustomError
 
 from marsrl_verl.core.inert_text import one_line
-from marsrl_verl.machine.http import asked_to_wait, holds_password, proxy_for, url_problem
+from marsrl_verl.machine.http import (
+    LongAnswerError,
+    asked_to_wait,
+    holds_password,
+    proxy_for,
+    read_content,
+    url_problem,
+)
 from marsrl_verl.settings.declaration import OWN_MESSAGE
 
 CONNECT_S = 30.0
@@ -103,7 +110,7 @@ class JsonClient:
             async with self._session.request(
                 method, url, json=body, params=query, proxy=proxy_for(url), allow_redirects=False
             ) as response:
-                content = await self._read(response, url)
+                content = await read_content(response, self._most_bytes)
                 if response.status == 200:
                     return json.loads(content)
                 text = content.decode("utf-8", "replace")
@@ -112,16 +119,10 @@ class JsonClient:
                     about_request=response.status in _ABOUT_THE_REQUEST,
                     wait_s=asked_to_wait(response.headers),
                 )
+        except LongAnswerError as error:
+            raise ServiceError(self.note(str(error))) from None
         except (aiohttp.ClientError, asyncio.TimeoutError, ValueError, RecursionError) as error:
             raise ServiceError(self.note(f"{url}: {type(error).__name__}: {error}")) from None
-
-    async def _read(self, response: aiohttp.ClientResponse, url: str) -> bytes:
-        content = bytearray()
-        async for block in response.content.iter_chunked(1 << 16):
-            content += block
-            if len(content) > self._most_bytes:
-                raise ServiceError(f"{url} answered more than {self._most_bytes >> 20} MiB")
-        return bytes(content)
 
     def note(self, note: str) -> str:
         """A message without the key, which a service may have quoted, printable, not too long."""

@@ -14,6 +14,7 @@ from marsrl_verl.config.node import converted_node, node_issues, read_settings
 from marsrl_verl.config.resume_rules import Rule, rule_of
 from marsrl_verl.settings.declaration import limits
 from marsrl_verl.tools.base import Tool, ToolConfig, ToolResult, ToolUnavailableError, function_schema
+from marsrl_verl.tools.browser.config import SummaryEndpoint
 from marsrl_verl.tools.python.config import Isolation, PythonConfig
 
 
@@ -144,3 +145,13 @@ def test_the_longest_call_has_all_attempts_and_pauses():
 )
 def test_what_may_change_when_a_run_continues(key, rule):
     assert rule_of(f"marsrl.tools.python.{key}") is rule
+
+
+def test_where_the_summariser_is_may_change_when_a_run_continues():
+    """As for every endpoint: address and patience may, the model and how it answers may not."""
+    rules = {
+        name: rule_of(f"marsrl.tools.browser.summary.endpoint.{name}")
+        for name in SummaryEndpoint.model_fields
+    }
+    answers = {"model", "temperature", "top_p", "max_tokens", "extra_body"}
+    assert {name for name, rule in rules.items() if rule is not Rule.ACTS} == answers

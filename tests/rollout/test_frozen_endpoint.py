@@ -308,6 +308,14 @@ def test_an_answer_that_takes_too_long_is_given_up():
     assert "marsrl.policies.big.endpoint.timeout_s = 0.2" in one.detail
 
 
+def test_an_answer_without_an_end_is_not_read(monkeypatch):
+    monkeypatch.setattr("marsrl_verl.endpoints.chat.MOST_BYTES", 1 << 20)
+    server = Server(lambda number, body: web.Response(text="x" * (1 << 21)))
+    (one,) = solve(server, requests=[asked(n=1)])
+    assert (one.finish, len(server.bodies)) == (FinishReason.ERROR, 1)
+    assert "answered more than 1 MiB" in one.detail
+
+
 def test_servers_take_turns():
     first, second = Server(), Server()
     solve(first, second, requests=[asked(n=6)])

@@ -14,4 +14,4 @@ def tool_world_corpus() -> str:
     def write(path: Path) -> None:
         problems.write_corpus(path, DATA_SEED)
 
-    return made_once(f"tool_world-corpus-{DATA_SEED}", ".jsonl", str(problems.__file__), write)
+    return made_once(f"tool_world-corpus-{DATA_SEED}", ".jsonl", (str(problems.__file__),), write)
