@@ -6,7 +6,6 @@ so that reinforcement learning has something to improve. Deterministic for a see
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
 from collections.abc import Iterator, Sequence
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
+from marsrl_verl.demo.command_line import asked_warm_start
 from marsrl_verl.demo.drills import Drill, draw_drill
 from marsrl_verl.demo.learning import Learner, report, weighted_loss
 from marsrl_verl.demo.model import build_model
@@ -178,25 +178,14 @@ def main() -> None:
     """Train, save, measure."""
     from marsrl_verl.demo.measure import measure, show
 
-    parser = argparse.ArgumentParser(description="Make the warm-started tiny model.")
-    parser.add_argument("--output", required=True, help="folder to write; must not hold a model yet")
-    parser.add_argument(
-        "--seed", type=int, default=Recipe().seed, help="of weights, problems and transcripts"
-    )
-    parser.add_argument(
-        "--steps", type=int, default=Recipe().total, help="of training (default: as the shipped model had)"
-    )
-    parser.add_argument("--problems", type=int, default=500, help="held-out problems to measure on")
-    arguments = parser.parse_args()
-    folder = Path(arguments.output)
-    if (folder / "config.json").exists():
-        parser.error(f"--output: {folder} already holds a model; name another folder or remove it")
+    usual = Recipe()
+    what = "Make the warm-started tiny model."
+    asked = asked_warm_start(what, seed=usual.seed, steps=usual.total, problems=500)
     torch.set_num_threads(2)
-    folder.mkdir(parents=True, exist_ok=True)
-    model = train(Recipe(seed=arguments.seed).shortened(arguments.steps))
-    save(model, folder)
-    print(f"written to {folder}; measuring on {arguments.problems} held-out problems", file=sys.stderr)
-    print(show(measure(model, arguments.problems)))
+    model = train(replace(usual, seed=asked.seed).shortened(asked.steps))
+    save(model, asked.output)
+    print(f"written to {asked.output}; measuring on {asked.problems} held-out problems", file=sys.stderr)
+    print(show(measure(model, asked.problems)))
 
 
 if __name__ == "__main__":

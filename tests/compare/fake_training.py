@@ -11,6 +11,18 @@ import sys
 import time
 from pathlib import Path
 
+COMMAND = (sys.executable, str(Path(__file__)))
+SUITE = """
+title: Two methods
+note: A note.
+generated_tokens: 1000
+max_steps: 50
+seconds_per_run: 90
+methods:
+  one: [fake.method=1]
+  two: [fake.method=2]
+"""
+
 
 def main(words: list[str]) -> int:
     given = dict(word.split("=", 1) for word in words)

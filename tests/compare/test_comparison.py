@@ -11,7 +11,8 @@ import time
 from pathlib import Path
 
 import pytest
-from fake_training import write_run
+from fake_training import COMMAND as FAKE
+from fake_training import SUITE, write_run
 
 from marsrl_verl.compare.application import main
 from marsrl_verl.compare.curves import mean_curve, training_curve
@@ -20,18 +21,6 @@ from marsrl_verl.compare.report import percent
 from marsrl_verl.compare.results import ResultError, over_seeds, read_finished, start_over_seeds
 from marsrl_verl.compare.runner import duration
 from marsrl_verl.evaluation.estimators import Estimate
-
-FAKE = (sys.executable, str(Path(__file__).with_name("fake_training.py")))
-SUITE = """
-title: Two methods
-note: A note.
-generated_tokens: 1000
-max_steps: 50
-seconds_per_run: 90
-methods:
-  one: [fake.method=1]
-  two: [fake.method=2]
-"""
 
 
 @pytest.fixture

@@ -12,6 +12,8 @@ import time
 from pathlib import Path
 
 import pytest
+from fake_training import COMMAND as FAKE
+from fake_training import SUITE
 
 from marsrl_verl.compare.application import main
 from marsrl_verl.compare.placement import RayJobs
@@ -19,17 +21,6 @@ from marsrl_verl.compare.plan import Run, plan_runs
 from marsrl_verl.compare.runner import Runner
 from marsrl_verl.compare.suite import load_suite
 
-FAKE = (sys.executable, str(Path(__file__).with_name("fake_training.py")))
-SUITE = """
-title: Two methods
-note: A note.
-generated_tokens: 1000
-max_steps: 50
-seconds_per_run: 90
-methods:
-  one: [fake.method=1]
-  two: [fake.method=2]
-"""
 CLIENT = """
 import json, subprocess, sys
 action, words = sys.argv[1], sys.argv[2:]

@@ -6,13 +6,13 @@ own plans, with perfect ones, with none, and as one agent alone."""
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from marsrl_verl.core.request import Message, RolloutRequest, Sampling
 from marsrl_verl.core.trajectory import RewardResult, Trajectory, is_correct
+from marsrl_verl.demo.command_line import print_premise
 from marsrl_verl.demo.problems import Split
 from marsrl_verl.demo.rema_world.problems import Puzzle, generate
 from marsrl_verl.demo.rema_world.prompts import TinyPlanPrompts
@@ -132,19 +132,11 @@ def show(figures: Sequence[Found]) -> str:
 
 def main() -> None:
     """Measure a model and print the table."""
-    from transformers import AutoModelForCausalLM
-
-    from marsrl_verl.demo.files import tiny_model
-
-    parser = argparse.ArgumentParser(description="What plans are worth in the world of chains.")
-    parser.add_argument(
-        "--model", default=tiny_model("rema_world"), help="a folder (default: the shipped model)"
+    print_premise(
+        "What plans are worth in the world of chains.",
+        "rema_world",
+        lambda model, problems, seed: show(measure(model, problems, seed)),
     )
-    parser.add_argument("--problems", type=int, default=400, help="held-out problems")
-    parser.add_argument("--seed", type=int, default=0, help="of problems and tokens")
-    arguments = parser.parse_args()
-    model = AutoModelForCausalLM.from_pretrained(arguments.model)
-    print(show(measure(model, arguments.problems, arguments.seed)))
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ found.
 
 from __future__ import annotations
 
-import argparse
 import random
 from collections import Counter
 from collections.abc import Sequence
@@ -18,6 +17,7 @@ from typing import TYPE_CHECKING
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
 from marsrl_verl.core.request import Message, RolloutRequest
 from marsrl_verl.core.trajectory import Trajectory, is_correct
+from marsrl_verl.demo.command_line import print_premise
 from marsrl_verl.demo.measure import SAMPLING, build_engine
 from marsrl_verl.demo.problems import Chain, Split, generate
 from marsrl_verl.demo.prompts import TinyPrompts
@@ -142,17 +142,11 @@ def show(figures: Sequence[Figure]) -> str:
 
 def main() -> None:
     """Measure a model and print the table."""
-    from transformers import AutoModelForCausalLM
-
-    from marsrl_verl.demo.files import tiny_model
-
-    parser = argparse.ArgumentParser(description="What the roles know of each other in the world of slips.")
-    parser.add_argument("--model", default=tiny_model("slips"), help="a folder (default: the shipped model)")
-    parser.add_argument("--problems", type=int, default=400, help="held-out problems")
-    parser.add_argument("--seed", type=int, default=0, help="of problems and tokens")
-    arguments = parser.parse_args()
-    model = AutoModelForCausalLM.from_pretrained(arguments.model)
-    print(show(measure(model, arguments.problems, arguments.seed)))
+    print_premise(
+        "What the roles know of each other in the world of slips.",
+        "slips",
+        lambda model, problems, seed: show(measure(model, problems, seed)),
+    )
 
 
 if __name__ == "__main__":

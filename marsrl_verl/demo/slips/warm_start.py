@@ -6,14 +6,13 @@ Deterministic for a seed on one machine.
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
+from marsrl_verl.demo.command_line import asked_warm_start
 from marsrl_verl.demo.files import tiny_model
 from marsrl_verl.demo.learning import report
 from marsrl_verl.demo.problems import Split, generate
@@ -70,20 +69,12 @@ def main() -> None:
     from marsrl_verl.demo.slips.premise import measure, show
 
     usual = Recipe()
-    parser = argparse.ArgumentParser(description="Make the warm-started model of the world of slips.")
-    parser.add_argument("--output", required=True, help="folder to write; must not hold a model yet")
-    parser.add_argument("--seed", type=int, default=usual.seed, help="of problems and transcripts")
-    parser.add_argument("--steps", type=int, default=usual.steps, help="of training")
-    parser.add_argument("--problems", type=int, default=400, help="held-out problems to measure on")
-    arguments = parser.parse_args()
-    folder = Path(arguments.output)
-    if (folder / "config.json").exists():
-        parser.error(f"--output: {folder} already holds a model; name another folder or remove it")
-    folder.mkdir(parents=True, exist_ok=True)
-    model = train(replace(usual, seed=arguments.seed, steps=arguments.steps))
-    save(model, folder)
-    print(f"written to {folder}; measuring on {arguments.problems} held-out problems", file=sys.stderr)
-    print(show(measure(model, arguments.problems)))
+    what = "Make the warm-started model of the world of slips."
+    asked = asked_warm_start(what, seed=usual.seed, steps=usual.steps, problems=400)
+    model = train(replace(usual, seed=asked.seed, steps=asked.steps))
+    save(model, asked.output)
+    print(f"written to {asked.output}; measuring on {asked.problems} held-out problems", file=sys.stderr)
+    print(show(measure(model, asked.problems)))
 
 
 if __name__ == "__main__":

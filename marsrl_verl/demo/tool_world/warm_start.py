@@ -8,16 +8,15 @@ Deterministic for a seed on one machine.
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import torch
 
+from marsrl_verl.demo.command_line import asked_warm_start
 from marsrl_verl.demo.learning import Learner, report, weighted_loss
 from marsrl_verl.demo.model import build_model
 from marsrl_verl.demo.problems import Split
@@ -187,21 +186,14 @@ def train(recipe: ToolRecipe, report_every: int = 20) -> PreTrainedModel:
 
 def main() -> None:
     """Train and save."""
-    parser = argparse.ArgumentParser(description="Make the warm-started model of the tool world.")
-    parser.add_argument("--output", required=True, help="folder to write; must not hold a model yet")
-    parser.add_argument("--seed", type=int, default=ToolRecipe().seed, help="of weights and transcripts")
-    parser.add_argument(
-        "--steps", type=int, default=ToolRecipe().total, help="of training (default: as the shipped model)"
-    )
-    arguments = parser.parse_args()
-    folder = Path(arguments.output)
-    if (folder / "config.json").exists():
-        parser.error(f"--output: {folder} already holds a model; name another folder or remove it")
+    usual = ToolRecipe()
+    what = "Make the warm-started model of the tool world."
+    asked = asked_warm_start(what, seed=usual.seed, steps=usual.total)
     torch.set_num_threads(2)
-    folder.mkdir(parents=True, exist_ok=True)
-    model = train(ToolRecipe(seed=arguments.seed).shortened(arguments.steps))
-    save(model, folder, build_tokenizer())
-    print(f"written to {folder}; python -m marsrl_verl.demo.tool_world.premise measures it", file=sys.stderr)
+    model = train(ToolRecipe(seed=asked.seed).shortened(asked.steps))
+    save(model, asked.output, build_tokenizer())
+    then = "python -m marsrl_verl.demo.tool_world.premise measures it"
+    print(f"written to {asked.output}; {then}", file=sys.stderr)
 
 
 if __name__ == "__main__":

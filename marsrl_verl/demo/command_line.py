@@ -1,0 +1,59 @@
+"""The command lines of worlds: making a warm-started model, and measuring one."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+def asked_warm_start(
+    description: str, *, seed: int, steps: int, problems: int | None = None
+) -> argparse.Namespace:
+    """The options of a warm start: `output`, a folder that is made and holds no model yet, `seed`, `steps`,
+    and `problems` where it is measured.
+
+    Args:
+        seed: unless asked otherwise.
+        steps: of training, as the shipped model had.
+        problems: held-out ones to measure on; None: nothing is measured.
+    """
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument(
+        "--output", type=Path, required=True, help="folder to write; must not hold a model yet"
+    )
+    parser.add_argument("--seed", type=int, default=seed, help="of weights, problems and transcripts")
+    parser.add_argument(
+        "--steps", type=int, default=steps, help="of training (default: as the shipped model had)"
+    )
+    if problems is not None:
+        parser.add_argument("--problems", type=int, default=problems, help="held-out problems to measure on")
+    asked = parser.parse_args()
+    if (asked.output / "config.json").exists():
+        parser.error(f"--output: {asked.output} already holds a model; name another folder or remove it")
+    asked.output.mkdir(parents=True, exist_ok=True)
+    return asked
+
+
+def print_premise(description: str, world: str, table: Callable[[PreTrainedModel, int, int], str]) -> None:
+    """Measure the model that is asked for and print the table.
+
+    Args:
+        world: whose shipped model is measured unless another is named.
+        table: of a model, a number of held-out problems and a seed.
+    """
+    from transformers import AutoModelForCausalLM
+
+    from marsrl_verl.demo.files import tiny_model
+
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--model", default=tiny_model(world), help="a folder (default: the shipped model)")
+    parser.add_argument("--problems", type=int, default=400, help="held-out problems")
+    parser.add_argument("--seed", type=int, default=0, help="of problems and tokens")
+    asked = parser.parse_args()
+    model = AutoModelForCausalLM.from_pretrained(asked.model)
+    print(table(model, asked.problems, asked.seed))
