@@ -1,8 +1,11 @@
-"""Prompts that have the rollout worker that loads them write down what its engine is asked and answers."""
+"""Prompts that have the rollout worker that loads them write down what its engine is asked and answers: a
+line for each request, in the file that `ENGINE_RECORD` names. Each start of a run has its own: the
+workers of a killed one may write a little longer than it lives."""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 from typing import Any
 
@@ -10,17 +13,14 @@ from marsrl_verl.demo.rema_world.prompts import TinyPlanPrompts
 
 
 class RecordingPrompts(TinyPlanPrompts):
-    """As in the world of definitions.
+    """As in the world of definitions."""
 
-    Args:
-        record: file of a line for each request of the engine.
-    """
-
-    def __init__(self, record: str) -> None:
+    def __init__(self) -> None:
         if "ray" not in sys.modules:
             return  # the launcher, whose check constructs it before Ray may be imported
         from marsrl_verl.verl_adapter.rollout_server.client import ServerClient
 
+        record = os.environ["ENGINE_RECORD"]
         upstream = ServerClient.generate
         if getattr(upstream, "records", False):
             return  # this process does already

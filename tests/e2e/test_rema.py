@@ -60,7 +60,7 @@ def rewriting_model(folder: Path) -> Path:
 def shared(tmp_path_factory) -> tuple[TrainingRun, Path]:
     """Two steps with a kill between them, and the record of all that the engine was asked."""
     root = tmp_path_factory.mktemp("dialogues")
-    record = root / "engine.jsonl"
+    killed_record, record = root / "killed.jsonl", root / "engine.jsonl"
     model = rewriting_model(root / "model")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=":")
@@ -68,23 +68,24 @@ def shared(tmp_path_factory) -> tuple[TrainingRun, Path]:
             *SETTINGS,
             f"actor_rollout_ref.model.path={model}",
             "marsrl.prompts.target=rema_recording:RecordingPrompts",
-            f"marsrl.prompts.kwargs.record={record}",
             "marsrl.algo.mask_unfinished=false",
             "marsrl.algo.stop_when_truncated=false",
             "marsrl.algo.estimator=reinforce_pp",
         )
+        patch.setenv("ENGINE_RECORD", str(killed_record))
         killed = train_and_kill(root, "shared", 1, *words, "trainer.total_training_steps=9")
-        forget_unfinished(record, {row["trajectory"] for row in killed.rollouts(1)})
+        record.write_text(of_dialogues(killed_record, {row["trajectory"] for row in killed.rollouts(1)}))
+        patch.setenv("ENGINE_RECORD", str(record))
         resume = ("marsrl.run.existing=resume", "trainer.total_training_steps=2")
         run = train(root, "shared", *words, *resume)
     return run, record
 
 
-def forget_unfinished(record: Path, finished: set[str]) -> None:
-    """Keep of the record what was asked for these dialogues: others begin anew after the resume."""
-    lines = record.read_text().splitlines(keepends=True)
-    names = [json.loads(line)["name"].removesuffix(f"/{REASONING}") for line in lines if line.endswith("\n")]
-    record.write_text("".join(line for line, name in zip(lines, names, strict=False) if name in finished))
+def of_dialogues(record: Path, finished: set[str]) -> str:
+    """What was asked for these dialogues: others begin anew after the resume."""
+    lines = [line for line in record.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    names = [json.loads(line)["name"].removesuffix(f"/{REASONING}") for line in lines]
+    return "".join(line for line, name in zip(lines, names, strict=True) if name in finished)
 
 
 def sampled_parts(row: dict) -> list[int]:
