@@ -16,14 +16,10 @@ settings.load_profile("marsrl")
 composing.remember_what_is_read()
 
 
-@pytest.hookimpl(tryfirst=True)  # before groups are read
 def pytest_collection_modifyitems(items):
     """Slow files first: several processes take one file after another, and none is left with a slow one when
     the others have ended."""
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
-    for item in items:  # end-to-end tests of a file share its runs; `xdist_group` puts files together
-        if item.get_closest_marker("e2e") and not item.get_closest_marker("xdist_group"):
-            item.add_marker(pytest.mark.xdist_group(item.path.stem))
 
 
 def pytest_collection_finish():

@@ -24,7 +24,7 @@ from training_runs import (
 
 from marsrl_verl.verl_adapter.checkpoint import sealed as checkpoint
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500), pytest.mark.xdist_group("whole run")]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500), pytest.mark.slow]
 
 LIMIT_S = 10
 SETTINGS = (

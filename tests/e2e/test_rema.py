@@ -15,7 +15,7 @@ from transformers import AutoTokenizer
 from marsrl_verl.algos.rema.prompts import FINISH, META_THINKING, REASONING, ROLES
 from marsrl_verl.demo.files import tiny_model
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(1500)]
 
 SETTINGS = (
     "algo=rema",

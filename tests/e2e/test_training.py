@@ -6,7 +6,7 @@ import pytest
 import torch
 from training_runs import STEPS, checkpoint_log_probs, train, train_and_kill
 
-pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500), pytest.mark.xdist_group("whole run")]
+pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1500), pytest.mark.slow]
 
 
 def test_every_step_decodes_one_round_and_updates(whole_run):
