@@ -325,6 +325,14 @@ class Method(ABC):
         """
         return None
 
+    @classmethod  # noqa: B027
+    def check_held_out(cls, problem: Problem) -> None:
+        """Look at a held-out row when a run starts.
+
+        Raises:
+            ValueError: its evaluation can't use what the row brings along in `extra_info`.
+        """
+
     @classmethod
     def evaluation_calls(cls, config: Any, evaluation: Any) -> Mapping[str, int]:
         """Most responses of each role in one run of its evaluation."""

@@ -65,12 +65,14 @@ def read_report(
     prompt_key: str = "prompt",
     seen: Seen | None = None,
     lengths: PromptLengths | None = None,
+    check: Callable[[Problem], None] | None = None,
 ) -> FileReport:
     """Read a parquet, JSON or JSON-lines file and look at every row.
 
     Args:
         seen: problems of the split's files before this one; those of this one are added.
         lengths: measures prompts; None: they are not measured.
+        check: raises ValueError for a problem that can't be used, of whose row that is a fault.
 
     Raises:
         DataError: another format, broken content, a missing column, or no rows.
@@ -90,6 +92,8 @@ def read_report(
                 seen[problem.key] = report.problems[problem.key] = (problem.problem.ground_truth, row.place)
                 if len(problem.question) > len(report.longest_question):
                     report.longest_question = problem.question
+                if check is not None:
+                    _checked(problem.problem, check)
                 if lengths is not None and _exceeds(problem.problem, lengths, report):
                     too_long.add(problem.key)
             elif same_reference(first[0], problem.problem.ground_truth):
@@ -112,6 +116,13 @@ def _problem(row: Row, required: tuple[str, ...], columns: Columns) -> SourcePro
         if name not in row.data:
             raise RowError(f"there is no column {name}", f"add {name}")
     return read_problem(row.data, row.place, columns, None)[0]
+
+
+def _checked(problem: Problem, check: Callable[[Problem], None]) -> None:
+    try:
+        check(problem)
+    except ValueError as error:
+        raise RowError(str(error), "repair the row") from error
 
 
 def _exceeds(problem: Problem, lengths: PromptLengths, report: FileReport) -> bool:

@@ -232,6 +232,7 @@ def read_problem(
     messages[last]["content"] = question
     key = problem_key(question, messages[:last] + messages[last + 1 :])
     truth, ability = _reference(data, columns), str(data.get("ability") or DEFAULT_ABILITY)
+    extra = data.get("extra_info")
     problem = Problem(
         problem_id=key,
         question=question,
@@ -239,8 +240,8 @@ def read_problem(
         data_source=_data_source(data, place, columns),
         messages=tuple(messages),
         ability=ability,
+        extra_info=dict(extra) if isinstance(extra, Mapping) else {},
     )
-    extra = data.get("extra_info")
     source = SourceProblem(
         key=key,
         problem=problem,

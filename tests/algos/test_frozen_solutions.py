@@ -105,7 +105,7 @@ def test_a_null_field_is_a_field_that_is_not_there():
 @pytest.mark.parametrize(
     ("written", "said"),
     [
-        ("x", r"problem p0: extra_info.frozen_solutions is 'x', expected a list of mappings"),
+        ("x", r"extra_info.frozen_solutions is a str, expected a list of mappings"),
         (["x"], "expected a list of mappings"),
         ([{"solution": "x"}], r"frozen_solutions\[0\] has no correct"),
         (

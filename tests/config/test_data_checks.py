@@ -9,6 +9,7 @@ import pytest
 from messages import assert_checks_refuse
 
 from marsrl_verl.config.prompt_budget import open_counter
+from marsrl_verl.data.files import PromptLengths, read_report
 from marsrl_verl.settings.issues import ConfigError
 
 LIMIT = "marsrl.roles.solver.max_prompt_tokens"
@@ -168,3 +169,46 @@ def test_every_fault_of_a_file_is_named_with_its_rows(checked, tmp_path):
 
 def test_an_answer_may_be_a_dictionary_for_a_reward_that_reads_it(warnings_of):
     assert warnings_of([(f"{i}", {"inputs": [i]}) for i in range(8)]) == []
+
+
+def test_held_out_rows_that_the_method_can_not_evaluate_are_refused_at_the_start(checked, tmp_path):
+    """MarsRL's frozen solutions; another method does not read them."""
+    rows = [
+        json.loads(line) for line in Path(write(tmp_path / "val.jsonl", sums(0, 12))).read_text().splitlines()
+    ]
+    for at, row in enumerate(rows[1:]):
+        row["extra_info"] = {"frozen_solutions": [{"solution": f"\\boxed{{{at}}}", f"right_{at}": True}]}
+    (tmp_path / "val.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    files = {
+        "data.train_files": write(tmp_path / "train.jsonl", sums(100, 8)),
+        "data.val_files": str(tmp_path / "val.jsonl"),
+        "data.train_batch_size": 4,
+    }
+    with pytest.raises(ConfigError) as caught:
+        checked(files)
+    shown = " ".join(str(caught.value).split())
+    assert (
+        "frozen_solutions[0] has right_0, expected solution, correct, report (1 of 12 rows: 1 (line 2)"
+        in shown
+    )
+    assert checked({**files, "marsrl.algo.name": "grpo"}).warnings == []
+
+
+def test_prompts_are_measured_with_what_the_row_brings_along(tmp_path):
+    """Of a pair that is judged the answers stand in `extra_info`."""
+    row = {
+        "prompt": [{"role": "user", "content": "Which?"}],
+        "data_source": "pairs",
+        "reward_model": {"ground_truth": "A"},
+        "extra_info": {"answer_a": "one", "answer_b": "two"},
+    }
+    seen: list[dict] = []
+    path = tmp_path / "pairs.jsonl"
+    path.write_text(json.dumps(row))
+
+    def measure(problem):
+        seen.append(problem.extra_info)
+        return 1
+
+    report = read_report(path, "train", lengths=PromptLengths(measure, 10))
+    assert seen == [row["extra_info"]] and report.faults == {}

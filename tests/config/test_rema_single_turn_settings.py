@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from marsrl_verl.algos.rema.single_turn.config import Process
@@ -166,6 +168,28 @@ def test_the_judge_s_prompts_and_rewards():
     assert settings.prompts.target.endswith(":JudgePrompts")
     assert settings.reward["reasoning"].target.endswith(":JudgeReward")
     assert settings.reward["meta_thinking"].kwargs == {"look": False}
+
+
+def test_pairs_to_judge_are_read_where_the_tokenizer_is_at_hand(run, tmp_path):
+    """The prompts have the answers of `extra_info` in them, and so are measured with it."""
+    extra = {"answer_a": "two", "answer_b": "word " * 60}
+    row = {"data_source": "pairs", "reward_model": {"ground_truth": "A"}, "extra_info": extra}
+    files = []
+    for split in ("train", "val"):
+        rows = [{**row, "prompt": [{"role": "user", "content": f"1 + 1, {split} {n}"}]} for n in range(8)]
+        path = tmp_path / f"{split}.jsonl"
+        path.write_text("\n".join(map(json.dumps, rows)))
+        files.append(f"data.{split}_files={path}")
+    prompts = "marsrl_verl.algos.rema.single_turn.judge:JudgePrompts"
+    words = (
+        "algo=rema_judge",
+        f"marsrl.prompts.target={prompts}",
+        *files,
+        "data.train_batch_size=8",
+        "dry_run=true",
+    )
+    done = run(*TINY, *words)
+    assert "All 8 problems of data.train_files have prompts over" in done.err, "with both answers"
 
 
 def test_it_says_which_passes_there_are(run):

@@ -14,6 +14,7 @@ from marsrl_verl.algos.estimator import estimated_advantages, estimated_rows, ha
 from marsrl_verl.algos.marsrl import config as settings_of
 from marsrl_verl.algos.marsrl.config import SelectScope
 from marsrl_verl.algos.marsrl.evaluation import config as evaluation_config
+from marsrl_verl.algos.marsrl.evaluation.frozen import frozen_solutions
 from marsrl_verl.algos.marsrl.evaluation.loop import VerifyCorrect
 from marsrl_verl.algos.marsrl.evaluation.role_metrics import role_figures
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, ROLES, SOLVER, VERIFIER, RolePrompts
@@ -154,6 +155,11 @@ class MarsRL(BaseMethod):
         """The verify–correct system, or the Solver alone."""
         rounds = evaluation.rounds(config.correction_rounds)
         return VerifyCorrect(prompts, evaluation.rules(rounds)) if rounds > 0 else None
+
+    @classmethod
+    def check_held_out(cls, problem: Problem) -> None:
+        """Its frozen solutions can be read."""
+        frozen_solutions(problem)
 
     @classmethod
     def evaluation_calls(

@@ -157,7 +157,8 @@ def _check_file(
         yield ConfigIssue(key, what, fix, name)
         return
     try:
-        report = read_report(path, split, str(ctx.config.data.prompt_key), seen, lengths)
+        check = ctx.method.check_held_out if split == "val" else None
+        report = read_report(path, split, str(ctx.config.data.prompt_key), seen, lengths, check)
     except DataError as error:
         what = error.what.removeprefix(f"{path}: ").removesuffix(".")
         yield ConfigIssue(key, f"The file can't be used: {what}.", f"Convert it to {_FORMAT}.", name)

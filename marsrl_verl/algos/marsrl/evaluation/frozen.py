@@ -63,12 +63,8 @@ def frozen_solutions(problem: Problem) -> list[FrozenSolution]:
     if found is None:
         return []
     if not isinstance(found, list) or not all(isinstance(one, Mapping) for one in found):
-        raise ValueError(f"{_where(problem)} is {found!r}, expected a list of mappings")
-    return [_read(one, f"{_where(problem)}[{number}]") for number, one in enumerate(found)]
-
-
-def _where(problem: Problem) -> str:
-    return f"problem {problem.row or problem.problem_id}: extra_info.{KEY}"
+        raise ValueError(f"extra_info.{KEY} is a {type(found).__name__}, expected a list of mappings")
+    return [_read(one, f"extra_info.{KEY}[{number}]") for number, one in enumerate(found)]
 
 
 def _read(one: Mapping[str, Any], where: str) -> FrozenSolution:
@@ -86,11 +82,16 @@ def _read(one: Mapping[str, Any], where: str) -> FrozenSolution:
 
 def judge_frozen(run: Run, prompts: RolePrompts) -> Program:
     """Ask about the problem's frozen solutions; the calls are beside the run's (`Run.beside`)."""
-    for number, one in enumerate(frozen_solutions(run.problem), 1):
+    problem = run.problem
+    try:
+        solutions = frozen_solutions(problem)
+    except ValueError as error:
+        raise ValueError(f"problem {problem.row or problem.problem_id}: {error}") from error
+    for number, one in enumerate(solutions, 1):
         inputs = {"solution": one.solution, "solution_reward": float(one.correct)}
-        asked = {VERIFIER: prompts.verifier(run.problem, one.solution)}
+        asked = {VERIFIER: prompts.verifier(problem, one.solution)}
         if one.report is not None:
-            asked[CORRECTOR] = prompts.corrector(run.problem, one.solution, one.report)
+            asked[CORRECTOR] = prompts.corrector(problem, one.solution, one.report)
         for role, messages in asked.items():
             yield run.request(f"{PREFIX}{role}_{number}", role, messages, inputs=inputs)
             run.beside.append(run.calls.pop())
