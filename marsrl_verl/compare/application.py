@@ -90,7 +90,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("suite", help=f"{', '.join(suite_names())}, or the path of a suite's .yaml file")
     parser.add_argument("overrides", nargs="*", help="Hydra overrides of every run, key=value")
-    parser.add_argument("--seeds", type=int, default=3, help="seeds 1 … N of every method (default: 3)")
+    parser.add_argument("--seeds", type=int, default=3, help="seeds of every method (default: 3)")
     parser.add_argument("--output", type=Path, help="the folder (default: outputs/compare/<suite>)")
     budget = "of each run, in what the suite counts: generated tokens or tool calls (default: the suite's)"
     parser.add_argument("--budget", type=int, help=budget)
@@ -117,7 +117,7 @@ def _compare(
         print(f"{line}\n", end="", flush=True)  # in one piece: several threads say something
 
     runner = make_runner(say)
-    outcomes = len(suite.primary) * (len(suite.methods) - 1)
+    outcomes = len(suite.judged) * (len(suite.methods) - 1)
     if outcomes and seeds < (needed := seeds_to_decide(outcomes)):
         say(
             f"warning: {seeds} seeds can show no difference in {outcomes} primary outcomes, only "

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from marsrl_verl.compare.results import Finished
 from marsrl_verl.compare.suite import TOKENS, Quantity, Suite
+from marsrl_verl.evaluation.suite import EvaluationRecord
 from marsrl_verl.reporting.metrics_log import StepMetrics
 
 _REWARD = re.compile(r"role/[^/]+/reward_mean")
@@ -48,20 +49,36 @@ def training_curve(one: Finished, metric: str, counted: Quantity = TOKENS) -> Cu
 def _evaluated(one: Finished, name: str) -> dict[int, float]:
     """An evaluation metric by step, of the problems that all evaluations of the run have asked: those in
     between may have fewer than those before and after, and these may be easier or harder than the rest."""
-    asked = {
-        record.step: frozenset(id_ for found in record.observations.values() for id_ in found.problems)
-        for record in one.evaluations
-    }
-    shared = frozenset.intersection(*asked.values()) if asked else frozenset()
+    shared = _shared_problems(one)
     values = {}
     for record in one.evaluations:
         if name in record.observations:
             values[record.step] = record.observations[name].among(shared).mean
-        elif asked[record.step] == shared:
+        elif _asked(record) == shared:
             # What is no share of observations can't be taken apart.
             found = record.estimates | record.effort
             values[record.step] = found[name].mean if name in found else None
     return {step: value for step, value in values.items() if value is not None}
+
+
+def left_out(one: Finished, metric: str) -> int:
+    """Evaluations that have a metric and are not in its curve: they asked other problems than all of the run
+    did, and the metric is not known by problem."""
+    name = metric.removeprefix(EVALUATED)
+    if name == metric:
+        return 0
+    found = [(record.estimates | record.effort).get(name) for record in one.evaluations]
+    known = [value for value in found if value is not None and value.mean is not None]
+    return len(known) - len(_evaluated(one, name))
+
+
+def _asked(record: EvaluationRecord) -> frozenset[str]:
+    return frozenset(id_ for found in record.observations.values() for id_ in found.problems)
+
+
+def _shared_problems(one: Finished) -> frozenset[str]:
+    asked = [_asked(record) for record in one.evaluations]
+    return frozenset.intersection(*asked) if asked else frozenset()
 
 
 def mean_curve(curves: Sequence[Curve]) -> Curve:

@@ -66,14 +66,14 @@ def plan_runs(suite: Suite, seeds: int, output: Path, extra: tuple[str, ...] = (
     """All runs, seed by seed, so that an interrupted comparison still has every method.
 
     Args:
-        seeds: seeds 1 … `seeds` are used.
+        seeds: so many from the suite's first one on.
         output: the comparison's folder.
         extra: Hydra overrides of every run, after the suite's.
     """
     root = output / "runs"
     return [
         Run(method, seed, _overrides(suite, method, seed, root, extra), root)
-        for seed in range(1, seeds + 1)
+        for seed in range(suite.first_seed, suite.first_seed + seeds)
         for method in suite.methods
     ]
 

@@ -11,6 +11,7 @@ from marsrl_verl.compare.curves import (
     area,
     curve_metric,
     final_level,
+    left_out,
     reached,
     training_curve,
 )
@@ -25,7 +26,7 @@ from marsrl_verl.compare.results import (
 )
 from marsrl_verl.compare.runner import Failed, duration
 from marsrl_verl.compare.statistics import seed_differences, t_interval
-from marsrl_verl.compare.suite import AREA, Suite
+from marsrl_verl.compare.suite import AREA, Grid, Suite
 from marsrl_verl.compare.verdicts import Difference, Verdict, judge
 from marsrl_verl.evaluation.estimators import FEW, GREEDY_SUFFIX, Estimate, MetricInfo
 from marsrl_verl.evaluation.suite import AFTER
@@ -49,8 +50,13 @@ def report_markdown(
         sections.append(f"![{suite.title}]({picture})")
     if finished:
         sections += ["## After training", _quality(finished, seeds, confidence)]
-        if suite.primary:
+        if suite.judged:
             sections += ["## Primary outcomes", _primary(suite, finished, confidence)]
+        if suite.grid is not None:
+            sections += [
+                f"## Values of `{suite.grid.setting}`",
+                _search(suite, suite.grid, finished, confidence),
+            ]
         sections += ["## Differences", _differences(finished, confidence)]
         sections += ["## While training", _training(suite, finished, seeds, confidence)]
         sections += ["## What it took", _cost(finished, seeds, confidence)]
@@ -88,9 +94,11 @@ def _counted(value: Estimate, seeds: int) -> str:
 def _about(suite: Suite, seeds: int, finished: Sequence[Finished], confidence: float) -> str:
     problems = sorted({one.problems for one in finished if one.problems is not None})
     count = " or ".join(str(number) for number in problems) or "the"
+    last = suite.first_seed + seeds - 1
     text = (
         f"Every run ends after the training step that reaches {suite.budget}. "
-        f"Mean over n = {seeds} seed{'s' if seeds > 1 else ''} with the {100 * confidence:g} % t interval "
+        f"Mean over n = {seeds} seed{'s' if seeds > 1 else ''} ({suite.first_seed}"
+        f"{f' to {last}' if seeds > 1 else ''}) with the {100 * confidence:g} % t interval "
         f"(n - 1 degrees of freedom, not cut at 0 and 100 %), measured on {count} held-out problems, which "
         "are the same in all runs: the intervals speak of repeated training, not of other problems. Where a "
         f"run has fewer than {FEW} cases behind its figure, the fewest of them stand beside it."
@@ -178,6 +186,26 @@ def _primary(suite: Suite, finished: Sequence[Finished], confidence: float) -> s
     )
 
 
+def _search(suite: Suite, grid: Grid, finished: Sequence[Finished], confidence: float) -> str:
+    """With which value each method did best."""
+    outcome, known = suite.primary[0], metrics_of(finished)
+    info = known.get(outcome)
+    sign = 1.0 if info is None or info.higher_is_better else -1.0
+    lines = [f"| | {' | '.join(grid.values)} | best |", "|---|" + "---:|" * (len(grid.values) + 1)]
+    for method in grid.methods:
+        found = {}
+        for value in grid.values:
+            by_seed = _by_seed(suite, finished, grid.name(method, value), outcome)
+            found[value] = t_interval(list(by_seed.values()), confidence)
+        scores = {value: sign * one.mean for value, one in found.items() if one.mean is not None}
+        best = max(scores, key=scores.__getitem__, default="–")
+        cells = [percent(one, 0) for one in found.values()]
+        lines.append(f"| {method} | {' | '.join(cells)} | {best} |")
+    label = outcome if info is None else info.label
+    edge = "A best value at the edge of the grid says that a better one may lie beyond."
+    return "\n".join(lines) + f"\n\n{label}, mean over the seeds. {edge}"
+
+
 def _by_seed(suite: Suite, finished: Sequence[Finished], method: str, metric: str) -> dict[int, float | None]:
     some = [one for one in finished if one.run.method == method]
     if metric != AREA:
@@ -224,6 +252,11 @@ def _training(suite: Suite, finished: Sequence[Finished], seeds: int, confidence
         ]
         lines.append(f"| {' | '.join(cells)} |")
     text = f"Area: the curve's mean height over the {suite.budget}."
+    if lost := max(left_out(one, metric) for one in finished):
+        text += (
+            f" {lost} evaluations of each run are not in it: those in between had fewer problems, and "
+            f"`{metric}` is not known by problem."
+        )
     if suite.level_of:
         text += (
             f" Level: the share of the budget that had been taken when the mean of the curve's last "
@@ -279,7 +312,7 @@ def _cost(finished: Sequence[Finished], seeds: int, confidence: float) -> str:
         lines.append(f"| {method} | {' | '.join(cells)} |")
     versions = {f"{name} {number}" for one in finished for name, number in one.versions.items()}
     total = duration(sum(one.seconds for one in finished))
-    facts = f"{len(finished)} runs, {total} together, on {platform.platform()}"
+    facts = f"{len(finished)} runs, {total} together; this page was written on {platform.platform()}"
     return "\n".join(lines) + f"\n\n{facts}; {', '.join(sorted(versions)) or 'versions unknown'}."
 
 

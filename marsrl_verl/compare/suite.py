@@ -19,6 +19,9 @@ Keys of a suite file:
                       training, or `area`, that under the curve; optional
     margin            differences of primary metrics below it are equivalence (default: 0.02)
     figures           metrics of `metrics.jsonl` of which the report has the mean over the training steps
+    first_seed        seeds are counted from here (default: 1)
+    grid              a search: a setting -> its values. Every method runs with each of them, and the report
+                      says with which it did best by the first primary outcome; there are no verdicts
     like              another suite, a shipped one's name or the path of a file: what this one does not say is
                       that one's
 """
@@ -71,6 +74,19 @@ class Budget:
         return f"{self.amount:,} {self.quantity.label}"
 
 
+@dataclass(frozen=True, slots=True)
+class Grid:
+    """Values of a setting that are tried with every method."""
+
+    setting: str
+    values: tuple[str, ...]
+    methods: tuple[str, ...]
+
+    def name(self, method: str, value: str) -> str:
+        """What the runs of a method with one of the values are called."""
+        return f"{method}_{value}"
+
+
 class SuiteError(ValueError):
     """A suite that can't be used; the message names the file, what is wrong and what to write."""
 
@@ -100,6 +116,14 @@ class Suite:
     primary: tuple[str, ...] = ()
     """Empty: the suite gives no verdicts."""
     margin: float = 0.02
+    first_seed: int = 1
+    grid: Grid | None = None
+    """None: no search; otherwise `methods` has every method with every value."""
+
+    @property
+    def judged(self) -> tuple[str, ...]:
+        """The outcomes on which there are verdicts."""
+        return () if self.grid else self.primary
 
 
 def suite_names() -> list[str]:
@@ -163,8 +187,8 @@ def _suite(path: Path, plain: dict[str, Any]) -> Suite:
         raise SuiteError(f"{path}: missing keys {', '.join(missing)}")
     if len(counted) > 1:
         raise SuiteError(f"{path}: {' and '.join(counted)} are two budgets; a run ends at one")
-    for key in (*counted, "max_steps"):
-        value = plain[key]
+    for key in (*counted, "max_steps", "first_seed"):
+        value = plain.get(key, 1)
         if not isinstance(value, int) or isinstance(value, bool) or value < 1:
             raise SuiteError(f"{path}: {key} = {value!r}, expected a whole number of at least 1")
     values = dict(plain)
@@ -173,6 +197,18 @@ def _suite(path: Path, plain: dict[str, Any]) -> Suite:
         if key in values:
             values[key] = _words(path, key, values[key])
     values["methods"] = _methods(path, plain["methods"])
+    if "grid" in values:
+        values["grid"] = grid = _grid(path, values["grid"], values["methods"])
+        values["level_of"] = ""
+        values["methods"] = {
+            grid.name(method, one): (*words, f"{grid.setting}={one}")
+            for method, words in values["methods"].items()
+            for one in grid.values
+        }
+        if not values.get("primary"):
+            raise SuiteError(
+                f"{path}: a grid needs `primary`, by whose first outcome its values are compared"
+            )
     if (named := values.get("level_of", "")) and named not in values["methods"]:
         raise SuiteError(f"{path}: level_of = {named!r}, expected one of: {', '.join(values['methods'])}")
     return Suite(name=path.stem, budget=budget, **values)
@@ -186,6 +222,20 @@ def _methods(path: Path, methods: Any) -> dict[str, tuple[str, ...]]:
         if not isinstance(name, str) or not _NAME.fullmatch(name) or name.startswith((".", "-")):
             raise SuiteError(f"{path}: a method is named {name!r}; use letters, digits, _ . and - only")
     return {name: _words(path, f"methods.{name}", words) for name, words in methods.items()}
+
+
+def _grid(path: Path, plain: Any, methods: dict[str, tuple[str, ...]]) -> Grid:
+    """Of `{setting: [values]}`; the values become parts of folders' names."""
+    wanted = (
+        "expected a setting with a list of values, e.g. {actor_rollout_ref.actor.optim.lr: [0.001, 0.002]}"
+    )
+    if not isinstance(plain, dict) or len(plain) != 1:
+        raise SuiteError(f"{path}: grid = {plain!r}, {wanted}")
+    ((setting, values),) = plain.items()
+    texts = [str(one) for one in values] if isinstance(values, list) else []
+    if not texts or not all(map(_NAME.fullmatch, texts)) or len(set(texts)) < len(texts):
+        raise SuiteError(f"{path}: grid.{setting} = {values!r}, {wanted}")
+    return Grid(str(setting), tuple(texts), tuple(methods))
 
 
 def _words(path: Path, key: str, value: Any) -> tuple[str, ...]:

@@ -45,7 +45,7 @@ def main(words: list[str]) -> int:
             time.sleep(0.02)
     seed = int(given["marsrl.run.seed"])
     tokens = int(given["marsrl.run.max_generated_tokens"]) + int(given.get("fake.more_tokens", 0))
-    write_run(folder, tokens, solver=0.5 + 0.1 * seed)
+    write_run(folder, tokens, solver=float(given.get("fake.solver", 0.5)) + 0.1 * (seed % 100))
     return 0
 
 

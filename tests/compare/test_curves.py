@@ -17,6 +17,7 @@ from marsrl_verl.compare.curves import (
     area,
     curves_json,
     final_level,
+    left_out,
     reached,
     smoothed,
     training_curve,
@@ -142,6 +143,10 @@ def test_a_curve_of_evaluations_is_of_the_problems_that_all_of_them_asked(tmp_pa
     assert (taken.tolist(), values.tolist()) == ([0, 100, 200], [0.5, 1.0, 1.0])
     for whole in ("tokens", "odd"):
         assert training_curve(found, f"val/{whole}")[0].tolist() == [100], "what can't be taken apart"
+        assert left_out(found, f"val/{whole}") == 2
+    assert left_out(found, "val/accuracy") == left_out(found, "val/nothing") == left_out(found, "mine") == 0
+    suite = Suite("s", "One", Budget(TOKENS, 200), 9, {"one": ()}, curve="val/odd")
+    assert "2 evaluations of each run are not in it" in report_markdown(suite, 1, [found], [], None)
 
 
 def test_a_curve_may_be_of_the_evaluations(tmp_path):
