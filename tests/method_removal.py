@@ -2,8 +2,9 @@
 
     python tests/method_removal.py METHOD [words for pytest]
 
-Gone are the method's folder, its presets, every file and folder with its name or that of a preset of it, the
-studies of `benchmarks/` that import it, and the lines of documentation that name it.
+Gone are the method's folder, its presets, every file and folder with its name or that of a preset of it, what
+imports it among the studies of `benchmarks/` and the worlds of `demo/`, and the lines of documentation that
+name any of these.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ PARTS = (
     *("pyproject.toml", "Makefile", "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "LICENSE"),
 )
 PACKAGES = ("marsrl_verl", "recipe", "benchmarks")
+IMPORTERS = ("benchmarks", "marsrl_verl/demo")
+"""Studies and worlds, which may be about a method."""
 
 
 def default_method() -> str:
@@ -82,9 +85,6 @@ def copy_without(method: str, root: Path) -> None:
     """Make the copy in the empty folder `root`; its page of settings follows."""
     names = names_of(method)
 
-    # Not the beginning of another word.
-    named = re.compile(rf"({'|'.join(sorted(names))})(?![a-z])")
-
     def left_out(folder: str, entries: list[str]) -> set[str]:
         return {one for one in entries if one == "__pycache__" or is_named_after(names, Path(folder, one))}
 
@@ -94,7 +94,9 @@ def copy_without(method: str, root: Path) -> None:
             shutil.copytree(source, root / part, ignore=left_out)
         else:
             shutil.copy(source, root / part)
-    remove_studies(root, {f"marsrl_verl.algos.{method}"})
+    names |= remove_importers(root, {f"marsrl_verl.algos.{method}"})
+    # Not the beginning of another word.
+    named = re.compile(rf"({'|'.join(map(re.escape, sorted(names)))})(?![a-z])")
     for page in root.rglob("*.md"):
         lines = page.read_text().splitlines(keepends=True)
         page.write_text("".join(line for line in lines if not named.search(line)))
@@ -103,15 +105,21 @@ def copy_without(method: str, root: Path) -> None:
     (root / "docs" / "settings.md").write_text(settings.stdout)
 
 
-def remove_studies(root: Path, gone: set[str]) -> None:
-    """Modules of `benchmarks/` and its tests that import what is gone, and those that import these."""
-    files = {path: path.relative_to(root).with_suffix("") for path in (root / "benchmarks").rglob("*.py")}
-    modules = {path: ".".join(words.parts).removesuffix(".__init__") for path, words in files.items()}
-    modules |= {path: path.stem for path in (root / "tests" / "benchmarks").glob("*.py")}
+def remove_importers(root: Path, gone: set[str]) -> set[str]:
+    """Take away the modules of `benchmarks/`, of `demo/` and of their tests that import what is gone, and
+    those that import these; the names of all that is gone then."""
+    packages = (path for part in IMPORTERS for path in (root / part).rglob("*.py"))
+    modules = {
+        path: ".".join(path.relative_to(root).with_suffix("").parts).removesuffix(".__init__")
+        for path in packages
+    }
+    for part in IMPORTERS:
+        modules |= {path: path.stem for path in (root / "tests" / Path(part).name).glob("*.py")}
     while found := [path for path in modules if any(is_in(name, gone) for name in imported(path))]:
         for path in found:
             gone.add(modules.pop(path))
             path.unlink()
+    return gone
 
 
 def is_in(module: str, packages: Iterable[str]) -> bool:

@@ -43,19 +43,21 @@ def tiny_model(name: str = TINY) -> str:
 def tiny_data(split: str, count: int, world: str = TINY) -> str:
     """The parquet file with `count` problems of a split (`train`, `held_out`).
 
-    The same arguments give the same file; its name holds a fingerprint of the generator's source, and of the
-    further files that it names (`SOURCES`).
+    The same arguments give the same file; its name holds a fingerprint of the generator's source, of the
+    usual world's, whose parts others use, and of the further files that it names (`SOURCES`).
     """
-    from marsrl_verl.demo.problems import Split
+    from marsrl_verl.demo import problems
 
     package = "marsrl_verl.demo" if world == TINY else f"marsrl_verl.demo.{world}"
     generator = importlib.import_module(f"{package}.problems")
 
     def write(path: Path) -> None:
-        generator.write_parquet(path, Split(split), count, DATA_SEED)
+        generator.write_parquet(path, problems.Split(split), count, DATA_SEED)
 
-    sources = (str(generator.__file__), *getattr(generator, "SOURCES", ()))
-    return made_once(f"{world}-{split}-{count}-{DATA_SEED}", ".parquet", sources, write)
+    sources = dict.fromkeys(
+        (str(generator.__file__), str(problems.__file__), *getattr(generator, "SOURCES", ()))
+    )
+    return made_once(f"{world}-{split}-{count}-{DATA_SEED}", ".parquet", tuple(sources), write)
 
 
 def made_once(name: str, suffix: str, sources: Sequence[str], write: Callable[[Path], None]) -> str:

@@ -34,6 +34,16 @@ _SHARES = ((Split.WARM_START, 50), (Split.TRAIN, 30), (Split.HELD_OUT, 20))
 """Per cent of the problem space in each split."""
 
 
+def hashed_split(key: str, shares: Sequence[tuple[Split, int]] = _SHARES) -> Split:
+    """The part of a world that a problem belongs to, a stable function of its key."""
+    bucket = int.from_bytes(hashlib.blake2b(key.encode(), digest_size=8).digest(), "big") % 100
+    for split, share in shares:
+        if bucket < share:
+            return split
+        bucket -= share
+    raise AssertionError("the shares of the splits must add up to 100")
+
+
 @dataclass(frozen=True, slots=True)
 class Difficulty:
     """How hard the problems are."""
@@ -101,13 +111,7 @@ class Chain:
     @property
     def split(self) -> Split:
         """The part of the world this problem belongs to; a stable function of its signed terms."""
-        canonical = ",".join(map(str, sorted(self.terms)))
-        bucket = int.from_bytes(hashlib.blake2b(canonical.encode(), digest_size=8).digest(), "big") % 100
-        for split, share in _SHARES:
-            if bucket < share:
-                return split
-            bucket -= share
-        raise AssertionError("the shares of the splits must add up to 100")
+        return hashed_split(",".join(map(str, sorted(self.terms))))
 
 
 def parse_question(question: str) -> Chain:

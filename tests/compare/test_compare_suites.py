@@ -15,7 +15,7 @@ GOOD = "title: A\ngenerated_tokens: 100\nmax_steps: 5\nmethods:\n  one: [algo=gr
 
 
 def test_the_published_comparisons_are_there():
-    assert list(load_suite("marsrl").methods) == ["grpo", "marsrl_s", "marsrl_vc", "marsrl"]
+    assert list(load_suite("marsrl").methods) == ["marsrl_s", "marsrl_vc", "marsrl"]
     assert list(load_suite("selection").methods) == ["random", "balanced", "adaptive"]
 
 
@@ -35,7 +35,6 @@ def test_methods_differ_in_what_is_trained(tmp_path):
         algo = compose_config(parse_arguments(list(run.overrides))).config.marsrl.algo
         trained[run.method] = (algo.name, list(algo.get("train_roles", ["solver"])))
     assert trained == {
-        "grpo": ("grpo", ["solver"]),
         "marsrl_s": ("marsrl", ["solver"]),
         "marsrl_vc": ("marsrl", ["verifier", "corrector"]),
         "marsrl": ("marsrl", ["solver", "verifier", "corrector"]),

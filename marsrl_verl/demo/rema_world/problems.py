@@ -8,19 +8,16 @@ two chains, whatever the order in which they are shown."""
 
 from __future__ import annotations
 
-import hashlib
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from marsrl_verl.demo.problems import Split
+from marsrl_verl.demo.problems import Split, hashed_split
 
 DATA_SOURCE = "tiny_chains"
 QUESTION_PREFIX = "Find "
 LETTERS = "abcdefghi"
-_SHARES = ((Split.WARM_START, 50), (Split.TRAIN, 30), (Split.HELD_OUT, 20))
-"""Per cent of the problems in each split."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,13 +103,7 @@ class Puzzle:
     @property
     def split(self) -> Split:
         """The part of the world that this problem belongs to."""
-        content = repr((self.order, sorted(map(self.trace, self.ends))))
-        bucket = int.from_bytes(hashlib.blake2b(content.encode(), digest_size=8).digest(), "big") % 100
-        for split, share in _SHARES:
-            if bucket < share:
-                return split
-            bucket -= share
-        raise AssertionError("the shares of the splits must add up to 100")
+        return hashed_split(repr((self.order, sorted(map(self.trace, self.ends)))))
 
 
 def parse_question(question: str) -> Puzzle:

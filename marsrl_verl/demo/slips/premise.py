@@ -11,7 +11,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
@@ -19,6 +19,7 @@ from marsrl_verl.core.request import Message, RolloutRequest
 from marsrl_verl.core.trajectory import Trajectory, is_correct
 from marsrl_verl.demo.command_line import print_premise
 from marsrl_verl.demo.measure import SAMPLING, build_engine
+from marsrl_verl.demo.premise_figures import Figure, show
 from marsrl_verl.demo.problems import Chain, Split, generate
 from marsrl_verl.demo.prompts import TinyPrompts
 from marsrl_verl.demo.slips.problems import DIFFICULTY, wrong_solution
@@ -35,27 +36,14 @@ _TRIES = 4
 _PROMPTS = TinyPrompts()
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """Hits among tries."""
-
-    label: str
-    hits: int
-    tries: int
-
-    @property
-    def share(self) -> float:
-        """Of hits; NaN without tries."""
-        return self.hits / self.tries if self.tries else float("nan")
-
-
 def measure(model: PreTrainedModel, problems: int, seed: int = 0) -> list[Figure]:
     """The figures of a model."""
     engine = build_engine(model, seed)
     chains = generate(Split.HELD_OUT, problems, seed, DIFFICULTY)
     solved = _ask(engine, SOLVER, [(one, _PROMPTS.solver(as_problem(one))) for one in chains], _TRIES)
     figures = [_right(f"Solver is right, {n} terms", solved, n) for n in _lengths(chains)]
-    figures.insert(0, _right("Solver is right", solved))
+    greedy = _ask(engine, SOLVER, [(one, _PROMPTS.solver(as_problem(one))) for one in chains], greedy=True)
+    figures = [_right("Solver is right, greedy", greedy), _right("Solver is right", solved), *figures]
     figures += _second_tries(solved)
 
     rng = random.Random(f"premise:{seed}")
@@ -90,13 +78,19 @@ def measure(model: PreTrainedModel, problems: int, seed: int = 0) -> list[Figure
 
 
 def _ask(
-    engine: LocalEngine, role: str, asked: Sequence[tuple[Chain, tuple[Message, ...]]], n: int = 1
+    engine: LocalEngine,
+    role: str,
+    asked: Sequence[tuple[Chain, tuple[Message, ...]]],
+    n: int = 1,
+    *,
+    greedy: bool = False,
 ) -> list[tuple[Chain, list[Trajectory]]]:
     requests = [
         RolloutRequest(f"{role}{at}", as_problem(chain), role, role, messages, n)
         for at, (chain, messages) in enumerate(asked)
     ]
-    engine.submit(requests, SAMPLING)
+    sampling = replace(SAMPLING[role], temperature=0.0) if greedy else SAMPLING[role]
+    engine.submit(requests, {role: sampling})
     answered: dict[str, list[Trajectory]] = {}
     while len(answered) < len(requests):
         answered |= {output.group_id: output.trajectories for output in engine.outputs()}
@@ -133,11 +127,6 @@ def _second_tries(answered: Sequence[tuple[Chain, list[Trajectory]]]) -> list[Fi
 def _judged_wrong(answered: Sequence[tuple[Chain, list[Trajectory]]]) -> tuple[int, int]:
     tried = [one for _, found in answered for one in found if one.finished]
     return sum(one.final_text.splitlines()[-1:] == [BARE] for one in tried), len(tried)
-
-
-def show(figures: Sequence[Figure]) -> str:
-    """The figures as a text table."""
-    return "\n".join(f"{one.label:56}{one.share:7.3f}  of {one.tries:,}" for one in figures)
 
 
 def main() -> None:

@@ -7,7 +7,6 @@ import random
 from pathlib import Path
 from typing import Any
 
-from marsrl_verl.demo import problems as tiny_problems
 from marsrl_verl.demo import transcripts as tiny_transcripts
 from marsrl_verl.demo.problems import Chain, Difficulty, Split, generate, to_rows
 from marsrl_verl.demo.slips import transcripts
@@ -15,8 +14,8 @@ from marsrl_verl.demo.slips.transcripts import DEFAULT_SLIPS, worked_out
 from marsrl_verl.demo.transcripts import Solution, check_lines, correct_solution, false_report
 
 DIFFICULTY = Difficulty(min_terms=4, max_terms=7)
-SOURCES = tuple(str(module.__file__) for module in (tiny_problems, tiny_transcripts, transcripts))
-"""What the rows depend on beside this file (`demo.files`)."""
+SOURCES = tuple(str(module.__file__) for module in (tiny_transcripts, transcripts))
+"""What the rows depend on beside this file and the usual world's (`demo.files`)."""
 
 
 def wrong_solution(chain: Chain, rng: random.Random) -> Solution:

@@ -66,7 +66,8 @@ def train(recipe: Recipe, report_every: int = 20) -> PreTrainedModel:
 
 def main() -> None:
     """Train, save, measure."""
-    from marsrl_verl.demo.slips.premise import measure, show
+    from marsrl_verl.demo.premise_figures import show
+    from marsrl_verl.demo.slips.premise import measure
 
     usual = Recipe()
     what = "Make the warm-started model of the world of slips."

@@ -7,7 +7,6 @@ its factors.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import random
 from collections.abc import Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from marsrl_verl.core.seeding import derive_seed
-from marsrl_verl.demo.problems import Split
+from marsrl_verl.demo.problems import Split, hashed_split
 from marsrl_verl.settings.choices import Choice
 
 DATA_SOURCE = "tool_world"
@@ -132,13 +131,7 @@ def value_of(name: str, attribute: str, seed: int) -> int:
 
 def split_of(*key: str | int) -> Split:
     """The part of the world that a name or a pair of factors belongs to."""
-    text = ",".join(map(str, key))
-    bucket = int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big") % 100
-    for split, share in _SHARES:
-        if bucket < share:
-            return split
-        bucket -= share
-    raise AssertionError("the shares of the splits must add up to 100")
+    return hashed_split(",".join(map(str, key)), _SHARES)
 
 
 def names(split: Split) -> list[str]:

@@ -1,0 +1,76 @@
+"""Make this world's warm-started model: `python -m marsrl_verl.demo.ledger.warm_start --output DIR`.
+
+The tiny world's model, trained further on generated transcripts (`transcripts.draw_transcript`).
+Deterministic for a seed on one machine.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from marsrl_verl.demo.command_line import asked_warm_start
+from marsrl_verl.demo.files import tiny_model
+from marsrl_verl.demo.learning import report
+from marsrl_verl.demo.ledger.problems import generate
+from marsrl_verl.demo.ledger.transcripts import draw_transcript
+from marsrl_verl.demo.problems import Split
+from marsrl_verl.demo.supervised import Rates, fit
+from marsrl_verl.demo.tokenizer import build_tokenizer
+from marsrl_verl.demo.transcripts import Transcript
+from marsrl_verl.demo.warm_start import save
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+
+RATES = Rates(learning_rate=2e-3, matrix_learning_rate=0.015)
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """How the tiny world's model is trained further."""
+
+    steps: int = 400
+    batch: int = 48
+    """Transcripts of a step."""
+    rates: Rates = RATES
+    pool: int = 20_000
+    """Problems of the warm-start split."""
+    seed: int = 1
+
+
+def train(recipe: Recipe, report_every: int = 20) -> PreTrainedModel:
+    """The trained model; progress goes to standard error."""
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(tiny_model())
+    rng = random.Random(recipe.seed)
+    problems = generate(Split.WARM_START, recipe.pool, recipe.seed)
+
+    def draw(_step: int) -> list[Transcript]:
+        return [draw_transcript(rng.choice(problems), rng) for _ in range(recipe.batch)]
+
+    run = fit(model, build_tokenizer(), draw, recipe.steps, recipe.rates)
+    report(((step, {"all": loss}) for step, loss in run), recipe.steps, report_every)
+    return model.eval()
+
+
+def main() -> None:
+    """Train, save, measure."""
+    from marsrl_verl.demo.ledger.premise import measure
+    from marsrl_verl.demo.premise_figures import show
+
+    usual = Recipe()
+    what = "Make the warm-started model of the world of ledgers."
+    asked = asked_warm_start(what, seed=usual.seed, steps=usual.steps, problems=200)
+    model = train(replace(usual, seed=asked.seed, steps=asked.steps))
+    save(model, asked.output)
+    print(f"written to {asked.output}; measuring on {asked.problems} held-out problems", file=sys.stderr)
+    print(show(measure(model, asked.problems)))
+
+
+if __name__ == "__main__":
+    main()

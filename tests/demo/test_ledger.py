@@ -1,0 +1,127 @@
+"""The world of ledgers: problems, transcripts and the shipped model."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+
+import pandas as pd
+from hypothesis import given
+from hypothesis import strategies as st
+
+from marsrl_verl.config.command_line import parse_arguments
+from marsrl_verl.config.compose import compose_config
+from marsrl_verl.demo.ledger.problems import (
+    COMPARED,
+    COPIED,
+    LINES,
+    RESULTS,
+    Ledger,
+    draw_ledger,
+    generate,
+    write_parquet,
+)
+from marsrl_verl.demo.ledger.transcripts import draw_transcript
+from marsrl_verl.demo.ledger.warm_start import Recipe, train
+from marsrl_verl.demo.problems import LARGEST_TOTAL, Split
+from marsrl_verl.demo.tokenizer import build_tokenizer
+from marsrl_verl.rewards.extraction import boxed_answer
+
+HERE = Ledger(("31", "14-2", "X", "15X", "50", "X+5", "Y", "16Y", *map(str, range(60, 76))), 14, (-2, 5))
+
+
+def ledger_of(seed: int) -> Ledger:
+    return draw_ledger(random.Random(seed))
+
+
+def test_a_problem_by_hand():
+    assert HERE.question.startswith("Compute a31 b14-2 cX d15X e50 fX+5 gY h16Y i60 ")
+    assert HERE.response().split()[:8] == ["a31", "b14-2", "cX12", "d15X>", "e50", "f12+5", "gY17", "h16Y<"]
+    assert (HERE.results, HERE.answer, boxed_answer(HERE.response()).text) == ((12, 17), 17, "17")
+    assert HERE.response((15, 16)).split()[2:8] == ["cX15", "d15X=", "e50", "f15+5", "gY16", "h16Y="]
+
+
+def test_lines_are_judged_by_what_was_written_before_them():
+    """A wrong first result makes its line wrong, not what follows from it."""
+    text = HERE.response((13, 18))
+    found = dict(zip("abcdefgh", HERE.follows(text), strict=False))
+    assert found == {
+        "a": (COPIED, True),
+        "b": (COPIED, True),
+        "c": (RESULTS[0], False),
+        "d": (COMPARED, True),
+        "e": (COPIED, True),
+        "f": (COPIED, True),
+        "g": (RESULTS[1], True),
+        "h": (COMPARED, True),
+    }
+    assert dict(HERE.follows(HERE.response((12, 18))))[RESULTS[1]] is False
+    assert [right for _, right in HERE.follows(text.replace("d15X>", "d15X<"))].count(False) == 2
+    assert HERE.is_whole(text) and not HERE.is_whole(text.replace("cX13", "c13"))
+    assert not HERE.is_whole("\n".join(text.splitlines()[1:]))
+    assert not any(right for _, right in HERE.follows(""))
+
+
+@given(st.integers(0, 10_000))
+def test_two_lines_are_computed_and_later_ones_look_back_at_them(seed):
+    ledger = ledger_of(seed)
+    first, second = ledger.computed
+    assert len(ledger.entries) == LINES and 9 <= first <= 11 and 14 <= second <= 17
+    assert not [one for one in ledger.entries[:first] if "X" in one or "Y" in one]
+    assert not [one for one in ledger.entries[:second] if "Y" in one]
+    assert all(10 <= one <= LARGEST_TOTAL for one in ledger.results)
+    copied = [int(one) for one in ledger.entries if one.isdigit()]
+    assert len(set(copied)) == len(copied) and min(copied) > LARGEST_TOTAL, "none is a result"
+    assert all(right for _, right in ledger.follows(ledger.response())) and ledger.is_whole(ledger.response())
+    assert "=" not in ledger.response(), "no number is compared with itself"
+
+
+def test_what_is_computed_is_of_one_split():
+    computed = {
+        split: {(one.base, one.terms) for one in generate(split, 200, 0)}
+        for split in (Split.TRAIN, Split.HELD_OUT)
+    }
+    assert not computed[Split.TRAIN] & computed[Split.HELD_OUT]
+
+
+def test_rows_name_the_second_result(tmp_path):
+    path = write_parquet(tmp_path / "x.parquet", Split.HELD_OUT, 20, 0)
+    rows = pd.read_parquet(path).to_dict("records")
+    ledgers = generate(Split.HELD_OUT, 20, 0)
+    assert [row["prompt"][0]["content"] for row in rows] == [one.question for one in ledgers]
+    assert [row["reward_model"]["ground_truth"] for row in rows] == [str(one.answer) for one in ledgers]
+
+
+def test_results_are_wrong_as_often_as_said_and_nothing_else_is():
+    rng, wrong = random.Random(0), Counter[str]()
+    for seed in range(500):
+        ledger = ledger_of(seed)
+        for kind, right in ledger.follows(draw_transcript(ledger, rng, wrong=0.4).response):
+            wrong[kind] += not right
+    assert wrong[COPIED] == wrong[COMPARED] == 0
+    assert all(0.33 < wrong[kind] / 500 < 0.47 for kind in RESULTS)
+    assert draw_transcript(ledger, rng, wrong=0.0).response == ledger.response()
+
+
+def test_every_transcript_fits_the_presets_limits():
+    config = compose_config(
+        parse_arguments(["cluster=cpu", "model=tiny_ledger", "data=ledger", "algo=grpo"])
+    ).config
+    tokenizer, rng, longest = build_tokenizer(), random.Random(0), Counter[str]()
+    for seed in range(300):
+        one = draw_transcript(ledger_of(seed), rng)
+        prompt = tokenizer.apply_chat_template(list(one.messages), add_generation_prompt=True, tokenize=False)
+        for kind, text in (("prompt", prompt), ("response", one.response)):
+            ids = tokenizer.encode(text, add_special_tokens=False)
+            assert tokenizer.decode(ids) == text
+            longest[kind] = max(longest[kind], len(ids))
+    limits = config.marsrl.roles.solver
+    assert longest["prompt"] <= limits.max_prompt_tokens and longest["response"] < limits.max_new_tokens, (
+        longest
+    )
+
+
+def test_the_warm_start_is_the_same_again():
+    recipe = Recipe(steps=2, batch=4, pool=20)
+    one, again = (train(recipe).state_dict() for _ in range(2))
+    assert all(bool((one[name] == again[name]).all()) for name in one)
