@@ -33,7 +33,7 @@ RATES = Rates(learning_rate=2e-3, matrix_learning_rate=0.015)
 class Recipe:
     """How the tiny world's model is trained further."""
 
-    steps: int = 400
+    steps: int = 1500
     batch: int = 48
     """Transcripts of a step."""
     rates: Rates = RATES
