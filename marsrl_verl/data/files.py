@@ -81,7 +81,6 @@ def read_report(
     required = (prompt_key, columns.answer.partition(".")[0], "data_source")
     report = FileReport(path, split, too_long=None if lengths is None else 0)
     seen = {} if seen is None else seen
-    too_long: set[str] = set()
     for row in _rows(path, required):
         report.rows += 1
         try:
@@ -92,16 +91,15 @@ def read_report(
                 seen[problem.key] = report.problems[problem.key] = (problem.problem.ground_truth, row.place)
                 if len(problem.question) > len(report.longest_question):
                     report.longest_question = problem.question
-                if check is not None:
-                    _checked(problem.problem, check)
-                if lengths is not None and _exceeds(problem.problem, lengths, report):
-                    too_long.add(problem.key)
             elif same_reference(first[0], problem.problem.ground_truth):
                 report.duplicates += 1
             else:
                 report.contradictions.append((first[1], row.place))
-            if report.too_long is not None and problem.key in too_long:
-                report.too_long += 1
+            # Of every row, also of one with an earlier one's question: its `extra_info` may be another.
+            if check is not None:
+                _checked(problem.problem, check)
+            if lengths is not None and _exceeds(problem.problem, lengths, report):
+                report.too_long = (report.too_long or 0) + 1
         except RowError as error:
             note_fault(report.faults, error, row.place.removeprefix(f"{path} row "))
     if report.rows == 0:

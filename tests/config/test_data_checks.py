@@ -171,7 +171,7 @@ def test_an_answer_may_be_a_dictionary_for_a_reward_that_reads_it(warnings_of):
     assert warnings_of([(f"{i}", {"inputs": [i]}) for i in range(8)]) == []
 
 
-def test_held_out_rows_that_the_method_can_not_evaluate_are_refused_at_the_start(checked, tmp_path):
+def test_held_out_rows_that_the_method_can_not_evaluate_are_refused_at_the_start(checked, run, tmp_path):
     """MarsRL's frozen solutions; another method does not read them."""
     rows = [
         json.loads(line) for line in Path(write(tmp_path / "val.jsonl", sums(0, 12))).read_text().splitlines()
@@ -191,7 +191,8 @@ def test_held_out_rows_that_the_method_can_not_evaluate_are_refused_at_the_start
         "frozen_solutions[0] has right_0, expected solution, correct, report (1 of 12 rows: 1 (line 2)"
         in shown
     )
-    assert checked({**files, "marsrl.algo.name": "grpo"}).warnings == []
+    words = [f"{key}={value}" for key, value in files.items()]
+    assert run("algo=grpo", "model=tiny", "cluster=cpu", *words, "dry_run=true").status == 0
 
 
 def test_prompts_are_measured_with_what_the_row_brings_along(tmp_path):
@@ -204,11 +205,18 @@ def test_prompts_are_measured_with_what_the_row_brings_along(tmp_path):
     }
     seen: list[dict] = []
     path = tmp_path / "pairs.jsonl"
-    path.write_text(json.dumps(row))
+    other = {**row, "extra_info": {"answer_a": "one", "answer_b": "a long one"}}
+    path.write_text("\n".join(map(json.dumps, (row, other))))
 
     def measure(problem):
         seen.append(problem.extra_info)
-        return 1
+        return len(problem.extra_info["answer_b"])
 
-    report = read_report(path, "train", lengths=PromptLengths(measure, 10))
-    assert seen == [row["extra_info"]] and report.faults == {}
+    def check(problem):
+        if "long" in problem.extra_info["answer_b"]:
+            raise ValueError("that is long")
+
+    report = read_report(path, "train", lengths=PromptLengths(measure, 5))
+    assert seen == [row["extra_info"], other["extra_info"]] and report.faults == {}
+    assert (report.too_long, report.longest_prompt) == (1, 10), "the second one of this question"
+    assert list(read_report(path, "val", check=check).faults) == ["that is long"]
