@@ -67,7 +67,7 @@ class Supervisor:
         status, inner_status = os.pipe()
         inner_code, code = os.pipe()
         try:
-            self._start(inner_code, inner_output, inner_status)
+            self._start(inner_code, inner_output, inner_status, (code, output, status))
         except OSError as error:
             send(self._place, {"failed": str(error)})
             return False
@@ -93,7 +93,7 @@ class Supervisor:
         _reap(block=True)
         return True
 
-    def _start(self, code: int, output: int, status: int) -> None:
+    def _start(self, code: int, output: int, status: int, outer: tuple[int, ...]) -> None:
         rules = self._rules
         if rules.kind == COMMAND:
             self._keeper = subprocess.Popen(
@@ -113,7 +113,10 @@ class Supervisor:
         self._keeper = kernel.fork(spaces)
         if self._keeper == 0:
             try:
+                # A program that held the pipe's other end too would wait for ever once nobody else is left.
                 self._place.close()
+                for ours in outer:
+                    os.close(ours)
                 # What goes wrong in there is said where the program's output goes.
                 os.dup2(output, 1)
                 os.dup2(output, 2)
