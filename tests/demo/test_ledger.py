@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
+from marsrl_verl.demo.assets import model_path
+from marsrl_verl.demo.ledger.premise import RULES, measure
 from marsrl_verl.demo.ledger.problems import (
     COMPARED,
     COPIED,
@@ -125,3 +127,16 @@ def test_the_warm_start_is_the_same_again():
     recipe = Recipe(steps=2, batch=4, pool=20)
     one, again = (train(recipe).state_dict() for _ in range(2))
     assert all(bool((one[name] == again[name]).all()) for name in one)
+
+
+def test_the_shipped_model_is_decided_at_two_lines():
+    from transformers import AutoModelForCausalLM
+
+    found = measure(AutoModelForCausalLM.from_pretrained(model_path("ledger")), 40)
+    share = {one.label: one.share for one in found}
+    assert share["Solver is right, greedy"] > 0.9 > 0.6 > share["Solver is right"] > 0.15
+    assert min(share[f"{kind} is right"] for kind in (COPIED, COMPARED)) > 0.98
+    assert all(0.4 < share[f"{kind} is right"] < 0.75 for kind in RESULTS)
+    at_a_line = {name: share[f"{name}: at a computed line"] for name in RULES}
+    assert at_a_line["entropy"] > 0.95 and at_a_line["FCI (top two by their mean)"] > 0.8
+    assert at_a_line["FCI (earliest two of top fifth)"] < 0.1 and at_a_line["random"] < 0.25

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 MAX_NEW_TOKENS, MAX_PROMPT_TOKENS = 120, 120
 RULES = {
-    "FCI (earliest two of the top fifth)": (BranchRule(), FciAggregation.SUM),
+    "FCI (earliest two of top fifth)": (BranchRule(), FciAggregation.SUM),
     "FCI (top two by their mean)": (BranchRule(top_share=0.08), FciAggregation.MEAN),
     **{
         one.value: (BranchRule(criterion=one), FciAggregation.SUM)
@@ -125,7 +125,7 @@ def _points(
             points[name] += len(found)
             hits[name] += sum(line in ledger.computed for line in found)
             both[name] += set(ledger.computed) <= set(found)
-    share = [Figure(f"{one}: points at a computed line", hits[one], points[one]) for one in RULES]
+    share = [Figure(f"{one}: at a computed line", hits[one], points[one]) for one in RULES]
     return share + [Figure(f"{one}: both lines", both[one], len(whole)) for one in RULES]
 
 
