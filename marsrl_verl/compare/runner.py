@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import subprocess
 import threading
@@ -12,12 +11,12 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from statistics import fmean
 
+from marsrl_verl.compare.kept import copy_equal_runs, read_kept, write_record
 from marsrl_verl.compare.placement import Here, Placement
 from marsrl_verl.compare.plan import TRAIN, Run
-from marsrl_verl.compare.results import Finished, ResultError, read_finished, summary_path
+from marsrl_verl.compare.results import Finished, ResultError, read_finished
 from marsrl_verl.compare.suite import TOOL_CALLS, Suite
 from marsrl_verl.evaluation.suite import AFTER, BEFORE
-from marsrl_verl.reporting.files import write_json_atomic
 
 END_S = 30.0
 """Seconds that runs have to end by themselves, and again once they are asked to."""
@@ -82,7 +81,8 @@ class Runner:
                 interrupted comparison leaves its results too.
         """
         outcome = Outcome()
-        kept = {run.name: done for run in self.runs if (done := self._kept(run)) is not None}
+        copied = copy_equal_runs(self.runs)
+        kept = {run.name: done for run in self.runs if (done := read_kept(run)) is not None}
         self._measured = [done.seconds for done in kept.values()]
         self.say(self._announcement(len(kept)))
         places = {
@@ -91,7 +91,8 @@ class Runner:
         }
         for name, done in kept.items():
             outcome.finished.append(done)
-            self.say(f"{places[name]}: finished before, {_described(done)}")
+            whose = f" in {copied[name]}" if name in copied else ""
+            self.say(f"{places[name]}: finished before{whose}, {_described(done)}")
         left = [run for run in self.runs if run.name not in kept]
         # One process each, waited for in a thread: they are this process's children.
         with ThreadPoolExecutor(self.jobs) as pool:
@@ -119,17 +120,6 @@ class Runner:
             outcome.failed.append(result)
             self.say(f"{place}: FAILED, {result.reason}\n{_indented(result.tail)}")
 
-    def _kept(self, run: Run) -> Finished | None:
-        """The result of an earlier start of the same run: it ended, with the same overrides."""
-        if not run.record_path.is_file() or not summary_path(run).is_file():
-            return None
-        try:
-            record = json.loads(run.record_path.read_text(encoding="utf-8"))
-            same = record["overrides"] == list(run.overrides)
-            return read_finished(run, float(record["seconds"])) if same else None
-        except (ValueError, KeyError, TypeError):  # ResultError is a ValueError
-            return None
-
     def _carry_out(self, run: Run, place: str) -> Finished | Failed:
         self.say(f"{place}: started, log in {run.log_path}")
         run.root.mkdir(parents=True, exist_ok=True)
@@ -152,7 +142,7 @@ class Runner:
                 f"it took {took:,} of {budget} in {len(done.steps)} steps; raise the suite's max_steps = "
                 f"{self.suite.max_steps}, or lower its budget with --budget",
             )
-        write_json_atomic(run.record_path, {"overrides": list(run.overrides), "seconds": done.seconds})
+        write_record(run, done.seconds)
         return done
 
     def _call(self, run: Run) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -112,6 +113,46 @@ def test_a_run_that_did_not_end_is_repeated(compare, tmp_path, lost):
     (tmp_path / "out" / "runs" / lost).unlink()
     compare(seeds=1)
     assert calls(tmp_path) == ["one-seed1", "two-seed1", "one-seed1"]
+
+
+def test_an_equal_run_of_a_comparison_beside_it_is_copied(compare, tmp_path, capsys):
+    assert compare(seeds=2) == 0
+    (tmp_path / "out" / "runs" / "one-seed2.done.json").write_text("{")
+    capsys.readouterr()
+    other = tmp_path / "other.yaml"
+    other.write_text(
+        SUITE.replace("  one:", "  first:").replace("two: [fake.method=2]", "three: [fake.method=3]")
+    )
+    status = main([str(other), "--seeds", "2", "--output", str(tmp_path / "beside")], FAKE)
+    said = capsys.readouterr().out
+    assert status == 0 and f"[1/4] first, seed 1: finished before in {tmp_path / 'out' / 'runs'}" in said
+    ran = (tmp_path / "beside" / "runs" / "calls.txt").read_text().split()
+    assert ran == ["three-seed1", "first-seed2", "three-seed2"]
+    here, there = (tmp_path / one / "runs" for one in ("beside", "out"))
+    assert (here / "first-seed1" / "summary.json").read_bytes() == (
+        there / "one-seed1" / "summary.json"
+    ).read_bytes()
+    assert {row["method"] for row in json.loads((tmp_path / "beside" / "results.json").read_text())} == {
+        "first",
+        "three",
+    }
+    assert main([str(other), "--seeds", "2", "--output", str(tmp_path / "beside")], FAKE) == 0
+    assert "finished before in" not in capsys.readouterr().out, "it is its own now"
+
+
+@pytest.mark.parametrize("damage", ["summary", "folder", "budget"])
+def test_what_is_not_equal_or_not_whole_is_not_copied(compare, tmp_path, damage):
+    assert compare(seeds=1) == 0
+    runs = tmp_path / "out" / "runs"
+    if damage == "summary":
+        (runs / "one-seed1" / "summary.json").write_text("{")
+    elif damage == "folder":
+        shutil.rmtree(runs / "one-seed1")
+    budget = ["--budget", "2000"] if damage == "budget" else []
+    words = [str(tmp_path / "pair.yaml"), "--seeds", "1", "--output", str(tmp_path / "beside"), *budget]
+    assert main(words, FAKE) == 0
+    ran = (tmp_path / "beside" / "runs" / "calls.txt").read_text().split()
+    assert ran == ["one-seed1", "two-seed1"] if damage == "budget" else ran == ["one-seed1"]
 
 
 def test_a_broken_record_or_summary_is_no_result(compare, tmp_path):
