@@ -117,7 +117,7 @@ def _compare(
         print(f"{line}\n", end="", flush=True)  # in one piece: several threads say something
 
     runner = make_runner(say)
-    outcomes = len(suite.judged) * (len(suite.methods) - 1)
+    outcomes = suite.questions
     if outcomes and seeds < (needed := seeds_to_decide(outcomes)):
         say(
             f"warning: {seeds} seeds can show no difference in {outcomes} primary outcomes, only "

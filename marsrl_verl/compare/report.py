@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from statistics import fmean
 
 from marsrl_verl.compare.curves import (
     SMOOTHED,
@@ -16,6 +18,7 @@ from marsrl_verl.compare.curves import (
     training_curve,
 )
 from marsrl_verl.compare.differences import differences_table, fewest_cases
+from marsrl_verl.compare.kept import copied_from
 from marsrl_verl.compare.results import (
     TRAINED_METRIC,
     UPDATES_METRIC,
@@ -55,7 +58,7 @@ def report_markdown(
         if suite.grid is not None:
             sections += [
                 f"## Values of `{suite.grid.setting}`",
-                _search(suite, suite.grid, finished, confidence),
+                _search(suite, suite.grid, seeds, finished, confidence),
             ]
         sections += ["## Differences", _differences(finished, confidence)]
         sections += ["## While training", _training(suite, finished, seeds, confidence)]
@@ -149,18 +152,17 @@ def _differences(finished: Sequence[Finished], confidence: float) -> str:
 
 def _primary(suite: Suite, finished: Sequence[Finished], confidence: float) -> str:
     """Verdicts on what the suite named before it ran."""
-    reference, *others = dict.fromkeys(one.run.method for one in finished)
-    if not others:
-        return "There is one method."
-    known = metrics_of(finished)
+    ran = {one.run.method for one in finished}
+    pairs = [pair for pair in suite.pairs if ran.issuperset(pair)]
+    if not pairs:
+        return "No two methods that are judged against each other have a run."
+    labels = {metric: _label(metric, finished) for metric in suite.primary}
     values: dict[tuple[str, str], Sequence[float]] = {}
     for metric in suite.primary:
-        info = known.get(metric)
-        sign = 1.0 if info is None or info.higher_is_better else -1.0
-        first = _by_seed(suite, finished, reference, metric)
-        for method in others:
-            pairs = seed_differences(first, _by_seed(suite, finished, method, metric))
-            values[method, metric] = [sign * one for one in pairs]
+        by_method = {one: _by_seed(suite, finished, one, metric) for one in ran}
+        for method, reference in pairs:
+            found = seed_differences(by_method[reference], by_method[method])
+            values[f"{method} less {reference}", metric] = [_sign(metric, finished) * one for one in found]
     lines = [
         "| | outcome | seeds | difference | bootstrap | p, Holm's | verdict |",
         "|---|---|---:|---:|---:|---:|---|",
@@ -168,8 +170,8 @@ def _primary(suite: Suite, finished: Sequence[Finished], confidence: float) -> s
     for one in judge(values, suite.margin, confidence):
         interval = one.interval
         cells = [
-            one.method,
-            known[one.metric].label if one.metric in known else one.metric,
+            one.name,
+            labels[one.metric],
             str(len(one.values)),
             _points(interval.mean, interval.low, interval.high),
             "–" if one.bootstrap is None else _points(None, *one.bootstrap),
@@ -178,7 +180,7 @@ def _primary(suite: Suite, finished: Sequence[Finished], confidence: float) -> s
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + (
-        f"\n\nAgainst {reference}, in percentage points, above 0 where the method is better: mean of the "
+        "\n\nIn percentage points, above 0 where the first of the two is better: mean of the "
         f"differences of equal seeds, its {100 * confidence:g} % t interval, the bootstrap's (studentised), "
         "p of the sign-flip test after Holm's method for all lines together. Equivalent: two one-sided tests "
         f"find the difference within ±{100 * suite.margin:g}. Not decided: the difference that so many seeds "
@@ -186,24 +188,49 @@ def _primary(suite: Suite, finished: Sequence[Finished], confidence: float) -> s
     )
 
 
-def _search(suite: Suite, grid: Grid, finished: Sequence[Finished], confidence: float) -> str:
+def _label(metric: str, finished: Sequence[Finished]) -> str:
+    info = metrics_of(finished).get(metric)
+    return metric if info is None else info.label
+
+
+def _sign(metric: str, finished: Sequence[Finished]) -> float:
+    """-1 where lower is better."""
+    info = metrics_of(finished).get(metric)
+    return 1.0 if info is None or info.higher_is_better else -1.0
+
+
+def _search(suite: Suite, grid: Grid, seeds: int, finished: Sequence[Finished], confidence: float) -> str:
     """With which value each method did best."""
-    outcome, known = suite.primary[0], metrics_of(finished)
-    info = known.get(outcome)
-    sign = 1.0 if info is None or info.higher_is_better else -1.0
     lines = [f"| | {' | '.join(grid.values)} | best |", "|---|" + "---:|" * (len(grid.values) + 1)]
     for method in grid.methods:
-        found = {}
-        for value in grid.values:
-            by_seed = _by_seed(suite, finished, grid.name(method, value), outcome)
-            found[value] = t_interval(list(by_seed.values()), confidence)
-        scores = {value: sign * one.mean for value, one in found.items() if one.mean is not None}
-        best = max(scores, key=scores.__getitem__, default="–")
-        cells = [percent(one, 0) for one in found.values()]
+        found = {
+            value: t_interval(_scores(suite, finished, grid.name(method, value)), confidence)
+            for value in grid.values
+        }
+        whole = {value: one.mean for value, one in found.items() if one.n == seeds and one.mean is not None}
+        best = max(whole, key=whole.__getitem__, default="–")
+        cells = [percent(one, seeds) for one in found.values()]
         lines.append(f"| {method} | {' | '.join(cells)} | {best} |")
-    label = outcome if info is None else info.label
-    edge = "A best value at the edge of the grid says that a better one may lie beyond."
-    return "\n".join(lines) + f"\n\n{label}, mean over the seeds. {edge}"
+    outcomes = " and ".join(_label(one, finished) for one in suite.primary)
+    return "\n".join(lines) + (
+        f"\n\n{outcomes}{', their mean' if len(suite.primary) > 1 else ''}, over the seeds. A value that "
+        "lacks a seed is no best one. A best value at the edge of the grid says that a better one may lie "
+        "beyond."
+    )
+
+
+def _scores(suite: Suite, finished: Sequence[Finished], method: str) -> list[float]:
+    """The mean of the primary outcomes of each seed that has all of them."""
+    outcomes = [
+        {
+            seed: _sign(metric, finished) * value
+            for seed, value in _by_seed(suite, finished, method, metric).items()
+            if value is not None
+        }
+        for metric in suite.primary
+    ]
+    seeds = set.intersection(*map(set, outcomes))
+    return [fmean(one[seed] for one in outcomes) for seed in sorted(seeds)]
 
 
 def _by_seed(suite: Suite, finished: Sequence[Finished], method: str, metric: str) -> dict[int, float | None]:
@@ -265,6 +292,9 @@ def _training(suite: Suite, finished: Sequence[Finished], seeds: int, confidence
         )
     if suite.figures:
         text += " The other columns are means over the training steps."
+    logged = {name for one in finished for step in one.steps for name in step.metrics}
+    if unknown := [name for name in suite.figures if name not in logged]:
+        text += f" No run logs {', '.join(unknown)}, which the suite's figures name."
     return "\n".join(lines) + f"\n\n{text}"
 
 
@@ -292,9 +322,9 @@ def _figure(value: Estimate, seeds: int) -> str:
 
 def _cost(finished: Sequence[Finished], seeds: int, confidence: float) -> str:
     lines = [
-        "| | steps | updates | trained samples | generated tokens | tool calls | seconds of training steps "
-        "| seconds in all |",
-        "|---|---:|---:|---:|---:|---:|---:|---:|",
+        "| | steps | updates | trained samples | in an update | generated tokens | tool calls "
+        "| seconds of training steps | seconds in all |",
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|",
     ]
     for method in dict.fromkeys(one.run.method for one in finished):
         some = [one for one in finished if one.run.method == method]
@@ -303,6 +333,7 @@ def _cost(finished: Sequence[Finished], seeds: int, confidence: float) -> str:
             [len(one.steps) for one in some],
             [one.total(UPDATES_METRIC) for one in some],
             [one.total(TRAINED_METRIC) for one in some],
+            [_ratio(one.total(TRAINED_METRIC), one.total(UPDATES_METRIC)) for one in some],
             [one.generated_tokens for one in some],
             [end.executed_tool_calls for end in ends],
             [end.seconds for end in ends],
@@ -310,10 +341,20 @@ def _cost(finished: Sequence[Finished], seeds: int, confidence: float) -> str:
         ]
         cells = (_number(t_interval(column, confidence), seeds) for column in columns)
         lines.append(f"| {method} | {' | '.join(cells)} |")
+    sources = {source for one in finished if (source := copied_from(one.run)) is not None}
+    copies = f", {len(sources)} of them copies of equal runs in {_folders(sources)}" if sources else ""
     versions = {f"{name} {number}" for one in finished for name, number in one.versions.items()}
     total = duration(sum(one.seconds for one in finished))
-    facts = f"{len(finished)} runs, {total} together; this page was written on {platform.platform()}"
+    facts = f"{len(finished)} runs{copies}, {total} together; this page was written on {platform.platform()}"
     return "\n".join(lines) + f"\n\n{facts}; {', '.join(sorted(versions)) or 'versions unknown'}."
+
+
+def _folders(sources: Iterable[str]) -> str:
+    return ", ".join(sorted({f"`{Path(source).parent.parent.name}`" for source in sources}))
+
+
+def _ratio(first: float | None, second: float | None) -> float | None:
+    return first / second if first is not None and second else None
 
 
 def _failures(failed: Sequence[Failed]) -> str:

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from marsrl_verl.compare.kept import copy_equal_runs, read_kept, write_record
+from marsrl_verl.compare.kept import copied_from, copy_equal_runs, read_kept, write_record
 from marsrl_verl.compare.placement import Here, Placement
 from marsrl_verl.compare.plan import TRAIN, Run
 from marsrl_verl.compare.results import Finished, ResultError, read_finished
@@ -81,7 +81,7 @@ class Runner:
                 interrupted comparison leaves its results too.
         """
         outcome = Outcome()
-        copied = copy_equal_runs(self.runs)
+        copy_equal_runs(self.runs)
         kept = {run.name: done for run in self.runs if (done := read_kept(run)) is not None}
         self._measured = [done.seconds for done in kept.values()]
         self.say(self._announcement(len(kept)))
@@ -91,7 +91,8 @@ class Runner:
         }
         for name, done in kept.items():
             outcome.finished.append(done)
-            whose = f" in {copied[name]}" if name in copied else ""
+            source = copied_from(done.run)
+            whose = "" if source is None else f", a copy of {source}"
             self.say(f"{places[name]}: finished before{whose}, {_described(done)}")
         left = [run for run in self.runs if run.name not in kept]
         # One process each, waited for in a thread: they are this process's children.

@@ -17,11 +17,13 @@ Keys of a suite file:
                       same seed ended, and what it had taken then; optional
     primary           metrics on which the suite gives verdicts, named before it runs: of the evaluation after
                       training, or `area`, that under the curve; optional
+    pairs             lists of a method and the one that it is judged against (default: each other method
+                      and the first one)
     margin            differences of primary metrics below it are equivalence (default: 0.02)
     figures           metrics of `metrics.jsonl` of which the report has the mean over the training steps
     first_seed        seeds are counted from here (default: 1)
     grid              a search: a setting -> its values. Every method runs with each of them, and the report
-                      says with which it did best by the first primary outcome; there are no verdicts
+                      says with which it did best by the mean of the primary outcomes; there are no verdicts
     like              another suite, a shipped one's name or the path of a file: what this one does not say is
                       that one's
 """
@@ -29,6 +31,7 @@ Keys of a suite file:
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
@@ -115,6 +118,8 @@ class Suite:
     figures: tuple[str, ...] = ()
     primary: tuple[str, ...] = ()
     """Empty: the suite gives no verdicts."""
+    pairs: tuple[tuple[str, str], ...] = ()
+    """(method, reference), on each of which there are verdicts."""
     margin: float = 0.02
     first_seed: int = 1
     grid: Grid | None = None
@@ -124,6 +129,11 @@ class Suite:
     def judged(self) -> tuple[str, ...]:
         """The outcomes on which there are verdicts."""
         return () if self.grid else self.primary
+
+    @property
+    def questions(self) -> int:
+        """How many verdicts there are."""
+        return len(self.judged) * len(self.pairs)
 
 
 def suite_names() -> list[str]:
@@ -199,18 +209,17 @@ def _suite(path: Path, plain: dict[str, Any]) -> Suite:
     values["methods"] = _methods(path, plain["methods"])
     if "grid" in values:
         values["grid"] = grid = _grid(path, values["grid"], values["methods"])
-        values["level_of"] = ""
+        values["level_of"], values["pairs"] = "", []
         values["methods"] = {
             grid.name(method, one): (*words, f"{grid.setting}={one}")
             for method, words in values["methods"].items()
             for one in grid.values
         }
         if not values.get("primary"):
-            raise SuiteError(
-                f"{path}: a grid needs `primary`, by whose first outcome its values are compared"
-            )
+            raise SuiteError(f"{path}: a grid needs `primary`, by the mean of which its values are compared")
     if (named := values.get("level_of", "")) and named not in values["methods"]:
         raise SuiteError(f"{path}: level_of = {named!r}, expected one of: {', '.join(values['methods'])}")
+    values["pairs"] = _pairs(path, values.get("pairs"), list(values["methods"]))
     return Suite(name=path.stem, budget=budget, **values)
 
 
@@ -222,6 +231,23 @@ def _methods(path: Path, methods: Any) -> dict[str, tuple[str, ...]]:
         if not isinstance(name, str) or not _NAME.fullmatch(name) or name.startswith((".", "-")):
             raise SuiteError(f"{path}: a method is named {name!r}; use letters, digits, _ . and - only")
     return {name: _words(path, f"methods.{name}", words) for name, words in methods.items()}
+
+
+def _pairs(path: Path, plain: Any, methods: Sequence[str]) -> tuple[tuple[str, str], ...]:
+    if plain is None:
+        return tuple((method, methods[0]) for method in methods[1:])
+    found = (
+        [tuple(one) if isinstance(one, list) else () for one in plain] if isinstance(plain, list) else [()]
+    )
+    for pair in found:
+        if len(pair) != 2 or pair[0] == pair[1] or not set(pair) <= set(methods):
+            raise SuiteError(
+                f"{path}: pairs = {plain!r}, expected lists of two of: {', '.join(methods)}, e.g. "
+                f"[[{methods[-1]}, {methods[0]}]]"
+            )
+    if len(set(found)) < len(found):
+        raise SuiteError(f"{path}: pairs = {plain!r} has one of them twice")
+    return tuple((method, reference) for method, reference in found)
 
 
 def _grid(path: Path, plain: Any, methods: dict[str, tuple[str, ...]]) -> Grid:

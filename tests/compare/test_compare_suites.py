@@ -41,6 +41,18 @@ def test_methods_differ_in_what_is_trained(tmp_path):
     }
 
 
+def test_methods_are_judged_against_those_that_the_suite_names(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text(GOOD + "  two: []\n  three: []\nprimary: [area]\n")
+    assert load_suite(str(path)).pairs == (("two", "one"), ("three", "one"))
+    path.write_text(GOOD + "  two: []\n  three: []\nprimary: [area, x]\npairs: [[three, two]]\n")
+    suite = load_suite(str(path))
+    assert suite.pairs == (("three", "two"),) and suite.questions == 2
+    path.write_text(GOOD + "  two: []\npairs: [[two, one], [two, one]]\n")
+    with pytest.raises(SuiteError, match="one of them twice"):
+        load_suite(str(path))
+
+
 def test_a_suite_of_your_own(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text(GOOD)
@@ -59,6 +71,8 @@ def test_a_suite_of_your_own(tmp_path):
         (GOOD.replace("one", "a/b"), "a method is named 'a/b'"),
         (GOOD.replace("\n  one: [algo=grpo]", " {}"), "expected names with a list of overrides"),
         (GOOD + "level_of: two\n", "level_of = 'two', expected one of: one"),
+        (GOOD + "pairs: [one]\n", "pairs = ['one'], expected lists of two of: one"),
+        (GOOD + "pairs: [[one, one]]\n", "expected lists of two of: one"),
         (GOOD + "figures: a\n", "figures = 'a', expected a list"),
         ("- 1\n", "holds a list"),
         ("a: [\n", "is not YAML"),

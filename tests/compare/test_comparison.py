@@ -15,6 +15,7 @@ import pytest
 from fake_training import COMMAND as FAKE
 from fake_training import SUITE, write_run
 
+from marsrl_verl.compare import kept
 from marsrl_verl.compare.application import main
 from marsrl_verl.compare.curves import mean_curve, training_curve
 from marsrl_verl.compare.plan import Run
@@ -74,7 +75,7 @@ def test_report_and_picture(compare, tmp_path):
     # Seeds 1, 2, 3 give 0.6, 0.7, 0.8; half width 4.30265 x 0.1 / sqrt(3) = 0.248.
     assert "| Solver accuracy | 40.0 % [40.0, 40.0] | 70.0 % [45.2, 94.8] | 70.0 % [45.2, 94.8] |" in report
     assert "| Verifier recall | – | – | – |" in report
-    assert "| one | 2 ± 0 | 3 ± 0 | 270 ± 0 | 1,000 ± 0 | 0 ± 0 | 3 ± 0 |" in report
+    assert "| one | 2 ± 0 | 3 ± 0 | 270 ± 0 | 90 ± 0 | 1,000 ± 0 | 0 ± 0 | 3 ± 0 |" in report
     assert "n = 3 seeds" in report and "40 held-out problems" in report and "A note." in report
     assert "![Two methods](comparison.png)" in report
     assert (tmp_path / "out" / "comparison.png").read_bytes().startswith(b"\x89PNG")
@@ -123,24 +124,39 @@ def test_an_equal_run_of_a_comparison_beside_it_is_copied(compare, tmp_path, cap
     other.write_text(
         SUITE.replace("  one:", "  first:").replace("two: [fake.method=2]", "three: [fake.method=3]")
     )
+    here, there = (tmp_path / one / "runs" for one in ("beside", "out"))
     status = main([str(other), "--seeds", "2", "--output", str(tmp_path / "beside")], FAKE)
     said = capsys.readouterr().out
-    assert status == 0 and f"[1/4] first, seed 1: finished before in {tmp_path / 'out' / 'runs'}" in said
+    assert status == 0 and f"[1/4] first, seed 1: finished before, a copy of {there / 'one-seed1'}, " in said
     ran = (tmp_path / "beside" / "runs" / "calls.txt").read_text().split()
     assert ran == ["three-seed1", "first-seed2", "three-seed2"]
-    here, there = (tmp_path / one / "runs" for one in ("beside", "out"))
     assert (here / "first-seed1" / "summary.json").read_bytes() == (
         there / "one-seed1" / "summary.json"
     ).read_bytes()
-    assert {row["method"] for row in json.loads((tmp_path / "beside" / "results.json").read_text())} == {
-        "first",
-        "three",
-    }
-    assert main([str(other), "--seeds", "2", "--output", str(tmp_path / "beside")], FAKE) == 0
-    assert "finished before in" not in capsys.readouterr().out, "it is its own now"
+    rows = json.loads((tmp_path / "beside" / "results.json").read_text())
+    assert {row["method"] for row in rows} == {"first", "three"}
+    report = (tmp_path / "beside" / "report.md").read_text()
+    assert "4 runs, 1 of them copies of equal runs in `out`" in report
 
 
-@pytest.mark.parametrize("damage", ["summary", "folder", "budget"])
+def test_a_copy_is_of_the_same_source(compare, tmp_path):
+    assert compare(seeds=1) == 0
+    path = tmp_path / "out" / "runs" / "one-seed1.done.json"
+    record = json.loads(path.read_text())
+    assert record["source"] == kept.source_fingerprint()
+    path.write_text(json.dumps({**record, "source": "another"}))
+    words = [str(tmp_path / "pair.yaml"), "--seeds", "1", "--output", str(tmp_path / "beside")]
+    assert main(words, FAKE) == 0
+    assert (tmp_path / "beside" / "runs" / "calls.txt").read_text().split() == ["one-seed1"]
+
+
+def test_overrides_may_stand_elsewhere(tmp_path):
+    one = kept._Record(("a=1", "b=2", "name=x", "a=3"), 1.0, "s")
+    assert one.work == kept._Record(("marsrl.run.output_root=y", "b=2", "a=3"), 1.0, "s").work
+    assert one.work != kept._Record(("b=2", "a=1"), 1.0, "s").work
+
+
+@pytest.mark.parametrize("damage", ["summary", "folder", "budget", "record"])
 def test_what_is_not_equal_or_not_whole_is_not_copied(compare, tmp_path, damage):
     assert compare(seeds=1) == 0
     runs = tmp_path / "out" / "runs"
@@ -148,6 +164,8 @@ def test_what_is_not_equal_or_not_whole_is_not_copied(compare, tmp_path, damage)
         (runs / "one-seed1" / "summary.json").write_text("{")
     elif damage == "folder":
         shutil.rmtree(runs / "one-seed1")
+    elif damage == "record":
+        (runs / "one-seed1.done.json").write_text('{"overrides": [1], "seconds": 2}')
     budget = ["--budget", "2000"] if damage == "budget" else []
     words = [str(tmp_path / "pair.yaml"), "--seeds", "1", "--output", str(tmp_path / "beside"), *budget]
     assert main(words, FAKE) == 0

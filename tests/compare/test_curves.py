@@ -119,9 +119,9 @@ def test_a_report_has_verdicts_on_primary_outcomes(tmp_path):
             finished.append(replace(one, run=replace(one.run, seed=seed)))
     report = report_markdown(suite, 6, finished, [], None)
     lines = report.partition("## Primary outcomes")[2].splitlines()
-    accuracy = next(line for line in lines if line.startswith("| fast | Solver accuracy |"))
+    accuracy = next(line for line in lines if line.startswith("| fast less slow | Solver accuracy |"))
     assert accuracy == "| fast | Solver accuracy | 6 | +0.0 [+0.0, +0.0] | – | 1 | equivalent within ±5 |"
-    under = next(line for line in lines if line.startswith("| fast | area |"))
+    under = next(line for line in lines if line.startswith("| fast less slow | area |"))
     assert under.startswith("| fast | area | 6 | +43.5 [+41.5, +45.5] | [+4")
     assert under.endswith("| 0.062 | not decided (7 seeds could) |"), "six seeds and two outcomes"
 

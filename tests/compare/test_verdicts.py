@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marsrl_verl.compare.statistics import t_interval
+from marsrl_verl.compare.statistics import sign_flip_p, t_interval
 from marsrl_verl.compare.verdicts import (
     Verdict,
     bootstrap_interval,
@@ -90,6 +90,19 @@ def test_the_exact_test_has_nearly_the_power_of_the_t_test():
     rows = simulated(effect, suites=500).tolist()
     better = [judge({("m", "o"): row}, margin=0.01)[0].verdict is Verdict.BETTER for row in rows]
     assert sum(better) / len(better) > 0.72
+
+
+@pytest.mark.parametrize("outcomes", [1, 4, 6])
+def test_what_would_show_shows_in_four_suites_of_five(outcomes):
+    """With the exact test, at Holm's first level: the other outcomes have no difference."""
+    effect = judge({("m", str(k)): simulated(0.0)[0].tolist() for k in range(outcomes)}, margin=0.01)[0]
+    ratio = effect.detectable / np.std(effect.values, ddof=1)
+    assert ratio > detectable_difference(1.0, SEEDS, 1 - 0.05 / outcomes) * 0.98, (
+        "the exact test has less power"
+    )
+    level = 0.05 / outcomes
+    found = [sign_flip_p(row) < level and sum(row) > 0 for row in simulated(ratio, suites=600).tolist()]
+    assert sum(found) / len(found) == pytest.approx(0.8, abs=0.05)
 
 
 def test_equivalent_where_the_difference_is_surely_small():
