@@ -1,4 +1,4 @@
-"""The suite of AttnRL and its parts."""
+"""The suite of AttnRL: what its trees differ in."""
 
 from __future__ import annotations
 
@@ -8,13 +8,20 @@ from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
 
 
-def test_branching_with_and_without_influence_differs_in_nothing_else(tmp_path):
-    """`apart` gives every criterion the same number of points (tests/algos/attnrl/test_branch_points.py)."""
-    runs = {run.method: run for run in plan_runs(load_suite("attnrl"), 1, tmp_path)}
-    found = []
-    for name in ("attnrl_spaced", "spaced_without_fci"):
-        config = compose_config(parse_arguments(list(runs[name].overrides))).config
-        found.append(dict(config.marsrl.algo))
-    assert [one.pop("criterion") for one in found] == ["fci", "earliest"]
-    assert found[0] == found[1]
-    assert (found[0]["shortfall"], found[0]["min_token_distance"]) == ("apart", 3)
+def test_trees_differ_in_where_they_branch_and_have_as_many_responses_as_groups(tmp_path):
+    runs = plan_runs(load_suite("attnrl"), 1, tmp_path)
+    found = {run.method: compose_config(parse_arguments(list(run.overrides))).config for run in runs}
+    grpo, *trees = (dict(one.marsrl.algo) for one in found.values())
+    where = [tuple(one.pop(key) for key in ("criterion", "fci_aggregation", "top_share")) for one in trees]
+    assert where == [
+        ("random", "sum", 0.2),
+        ("earliest", "sum", 0.2),
+        ("entropy", "sum", 0.2),
+        ("fci", "sum", 0.2),
+        ("fci", "mean", 0.08),
+    ]
+    assert all(one == trees[0] for one in trees)
+    whole = trees[0]["group_size"]
+    assert whole + 2 * trees[0]["num_branch_points"] * whole == grpo["group_size"] == 30
+    clips = {one.actor_rollout_ref.actor.clip_ratio_high for one in found.values()}
+    assert clips == {0.28}

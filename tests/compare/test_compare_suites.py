@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from omegaconf import OmegaConf
+from omegaconf import DictConfig, OmegaConf
 
 from marsrl_verl.compare.plan import plan_runs, quoted
 from marsrl_verl.compare.suite import SuiteError, load_suite, suite_names
+from marsrl_verl.config.application import main
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
 
@@ -20,13 +21,60 @@ def test_the_published_comparisons_are_there():
 
 
 @pytest.mark.parametrize("name", suite_names())
-def test_every_method_of_a_shipped_suite_composes_with_its_budget(name, tmp_path):
+def test_every_method_of_a_shipped_suite_passes_the_checks_with_its_budget(
+    name, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
     suite = load_suite(name)
-    for run in plan_runs(suite, 1, tmp_path / "a folder"):
-        config = compose_config(parse_arguments(list(run.overrides))).config
+    runs = plan_runs(suite, 1, tmp_path / "a folder")
+    for run in runs[:: len(suite.grid.values) if suite.grid else 1]:
+        launched: list[DictConfig] = []
+
+        def launch(config: DictConfig, launched: list[DictConfig] = launched) -> int:
+            launched.append(config)
+            return 0
+
+        assert main([*run.overrides], launch) == 0, (run.method, capsys.readouterr().err)
+        (config,) = launched
         assert OmegaConf.select(config, suite.budget.quantity.setting) == suite.budget.amount
         assert config.trainer.total_training_steps == suite.max_steps
         assert config.marsrl.run.output_dir == str(run.folder)
+
+
+def settings_of(name, folder):
+    """By method: the method's settings, and those of pipeline and loss that suites differ in."""
+    found = {}
+    for run in plan_runs(load_suite(name), 1, folder):
+        marsrl = compose_config(parse_arguments(list(run.overrides))).config.marsrl
+        flat = {f"algo.{key}": value for key, value in marsrl.algo.items()}
+        flat |= {f"pipeline.{key}": value for key, value in marsrl.pipeline.items()}
+        found[run.method] = {**flat, "off_policy": marsrl.off_policy.mode}
+    return found
+
+
+@pytest.mark.parametrize(
+    ("name", "differ"),
+    [
+        ("selection", [{"algo.selection"}] * 2),
+        (
+            "pipeline",
+            [
+                {"pipeline.mode"},
+                {"off_policy"},
+                {"pipeline.overlap"},
+                {"pipeline.max_segments"},
+                {"off_policy"},
+                {"pipeline.min_group"},
+                {"algo.mastered_tokens"},
+            ],
+        ),
+    ],
+)
+def test_two_methods_that_are_judged_differ_in_one_setting(name, differ, tmp_path):
+    found, suite = settings_of(name, tmp_path), load_suite(name)
+    for (method, reference), keys in zip(suite.pairs, differ, strict=True):
+        one, other = found[method], found[reference]
+        assert {key for key in one if one[key] != other[key]} == keys, (method, reference)
 
 
 def test_methods_differ_in_what_is_trained(tmp_path):

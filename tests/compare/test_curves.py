@@ -110,7 +110,7 @@ def test_a_report_has_areas_levels_and_figures(tmp_path):
 def test_a_report_has_verdicts_on_primary_outcomes(tmp_path):
     suite = Suite(
         "s", "Two", Budget(TOKENS, 1000), 9, {"slow": (), "fast": ()},
-        curve="mine", primary=("solver_accuracy", "area"), margin=0.05,
+        curve="mine", primary=("solver_accuracy", "area"), pairs=(("fast", "slow"),), margin=0.05,
     )  # fmt: skip
     finished = []
     for seed in range(1, 7):
@@ -120,9 +120,12 @@ def test_a_report_has_verdicts_on_primary_outcomes(tmp_path):
     report = report_markdown(suite, 6, finished, [], None)
     lines = report.partition("## Primary outcomes")[2].splitlines()
     accuracy = next(line for line in lines if line.startswith("| fast less slow | Solver accuracy |"))
-    assert accuracy == "| fast | Solver accuracy | 6 | +0.0 [+0.0, +0.0] | – | 1 | equivalent within ±5 |"
+    assert (
+        accuracy
+        == "| fast less slow | Solver accuracy | 6 | +0.0 [+0.0, +0.0] | – | 1 | equivalent within ±5 |"
+    )
     under = next(line for line in lines if line.startswith("| fast less slow | area |"))
-    assert under.startswith("| fast | area | 6 | +43.5 [+41.5, +45.5] | [+4")
+    assert under.startswith("| fast less slow | area | 6 | +43.5 [+41.5, +45.5] | [+4")
     assert under.endswith("| 0.062 | not decided (7 seeds could) |"), "six seeds and two outcomes"
 
 
