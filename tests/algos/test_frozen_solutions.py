@@ -112,8 +112,8 @@ def test_a_null_field_is_a_field_that_is_not_there():
             [PAIR[0], {"correct": True, "text": "x"}],
             r"frozen_solutions\[1\] has text, expected solution, correct",
         ),
-        ([{"solution": 3, "correct": True}], r"\[0\]\.solution is 3, expected str"),
-        ([{"solution": "x", "correct": 1}], r"\[0\]\.correct is 1, expected bool"),
+        ([{"solution": 3, "correct": True}], r"\[0\]\.solution is a int, expected a str"),
+        ([{"solution": "x", "correct": 1}], r"\[0\]\.correct is a int, expected a bool"),
     ],
 )
 def test_what_is_written_otherwise_is_refused(written, said):

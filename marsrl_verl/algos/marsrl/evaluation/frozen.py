@@ -74,7 +74,7 @@ def _read(one: Mapping[str, Any], where: str) -> FrozenSolution:
         raise ValueError(f"{where} has {', '.join(unknown)}, expected {', '.join(_FIELDS)}")
     for name, kind in _FIELDS.items():
         if name in given and not isinstance(given[name], kind):
-            raise ValueError(f"{where}.{name} is {given[name]!r}, expected {kind.__name__}")
+            raise ValueError(f"{where}.{name} is a {type(given[name]).__name__}, expected a {kind.__name__}")
     if missing := [name for name in _NEEDED if name not in given]:
         raise ValueError(f"{where} has no {' and no '.join(missing)}")
     return FrozenSolution(**given)
