@@ -5,8 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
-import sys
 import tempfile
 import venv
 from collections.abc import Awaitable, Callable
@@ -179,61 +177,6 @@ def test_another_server_is_started_when_it_is_gone():
     result, starts = using(killed)
     assert starts >= 2
     assert (result.text, result.outcome, result.attempts) == ("never", ToolOutcome.OK, 2)
-
-
-SUPERVISOR_KILLED = """
-import os, signal, socket, sys
-from marsrl_verl.tools.python.config import Isolation, PythonConfig
-from marsrl_verl.tools.python.isolation import layout_of, rules_for
-from marsrl_verl.tools.python.jail import keeper, kernel
-from marsrl_verl.tools.python.jail.rules import Site, receive
-from marsrl_verl.tools.python.jail.supervisor import Supervisor
-
-kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
-kernel.end_with_parent = lambda: None  # as for a process whose parent ended before it could ask for it
-settings = PythonConfig(target="python", preload=[], memory_mb=256)
-proc = os.open("/proc", os.O_PATH)
-site = Site(proc, address_space=keeper.address_space_of(proc))
-ours, theirs = socket.socketpair()
-supervisor = os.fork()
-if supervisor == 0:
-    ours.close()
-    Supervisor(theirs, rules_for(settings, Isolation.SECCOMP, layout_of(sys.executable)), site, 0).run()
-theirs.close()
-assert receive(ours) == {"ready": True}
-os.kill(supervisor, signal.SIGKILL)
-try:
-    while True:
-        os.waitpid(-1, 0)
-except ChildProcessError:
-    print("all have ended")
-"""
-
-
-def test_a_program_without_a_supervisor_ends():
-    """Also where the kernel was not asked in time to end it."""
-    script = subprocess.Popen(
-        [sys.executable, "-c", SUPERVISOR_KILLED],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    try:
-        said, failed = script.communicate(timeout=60)
-    except subprocess.TimeoutExpired:
-        left = _children(script.pid)
-        for process in left:
-            os.kill(process, signal.SIGKILL)
-        script.communicate()
-        pytest.fail(f"{len(left)} processes were left")
-    assert said == "all have ended\n", failed
-
-
-def _children(process: int) -> list[int]:
-    """And theirs."""
-    below = [int(one) for one in Path(f"/proc/{process}/task/{process}/children").read_text().split()]
-    return [*below, *(pid for one in below for pid in _children(one))]
 
 
 def test_it_says_what_isolates():
