@@ -121,12 +121,12 @@ def test_the_template_would_have_rewritten_them(shared):
     """Or the test before would say nothing of it."""
     _, record = shared
     tokenizer = AutoTokenizer.from_pretrained(record.parent / "model")
-    lines = list(map(json.loads, record.read_text().splitlines()))
-    later = [line for line in lines if tokenizer.decode(line["prompt"]).count("<|assistant|>") > 1]
+    turn = "<|end|><|assistant|>"  # after the end of a message: a policy may sample the word itself
+    prompts = [tokenizer.decode(json.loads(line)["prompt"]) for line in record.read_text().splitlines()]
+    later = [text for text in prompts if text.count(turn) > 1]
     assert later
-    for line in later:
-        text = tokenizer.decode(line["prompt"])
-        assert text.count("<|assistant|>\n") == text.count("<|assistant|>"), "as it was when it was written"
+    for text in later:
+        assert text.count(turn + "\n") == text.count(turn), "as it was when it was written"
     chat = [{"role": role, "content": "x"} for role in ("user", "assistant", "user")]
     rendered = tokenizer.apply_chat_template(chat, add_generation_prompt=True, tokenize=False)
     assert (rendered.count("<|assistant|>\n"), rendered.count("<|assistant|>")) == (1, 2)
