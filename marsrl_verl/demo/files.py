@@ -9,8 +9,9 @@ import hashlib
 import importlib
 import os
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 DATA_SEED = 0
 """Seed of the generated problems; a constant, so that every run sees the same data set."""
@@ -52,12 +53,19 @@ def tiny_data(split: str, count: int, world: str = TINY) -> str:
     generator = importlib.import_module(f"{package}.problems")
 
     def write(path: Path) -> None:
-        generator.write_parquet(path, problems.Split(split), count, DATA_SEED)
+        write_rows(path, generator.rows(problems.Split(split), count, DATA_SEED))
 
     sources = dict.fromkeys(
         (str(generator.__file__), str(problems.__file__), *getattr(generator, "SOURCES", ()))
     )
     return made_once(f"{world}-{split}-{count}-{DATA_SEED}", ".parquet", tuple(sources), write)
+
+
+def write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Write rows as a parquet file."""
+    import pandas as pd  # only writers need it
+
+    pd.DataFrame(rows).to_parquet(path, index=False)
 
 
 def made_once(name: str, suffix: str, sources: Sequence[str], write: Callable[[Path], None]) -> str:

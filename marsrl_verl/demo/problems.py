@@ -12,7 +12,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
-from pathlib import Path
+from typing import Any
 
 QUESTION_PREFIX = "Compute "
 DATA_SOURCE = "tiny_arithmetic"
@@ -164,27 +164,33 @@ def generate(split: Split, count: int, seed: int, difficulty: Difficulty = DEFAU
     return list(found)
 
 
-def to_rows(chains: Sequence[Chain], split: Split) -> list[dict[str, object]]:
-    """Rows in the format of verl's RL dataset."""
+def verl_row(
+    data_source: str, question: str, answer: object, ability: str = "math", **extra_info: Any
+) -> dict[str, Any]:
+    """A row in the format of verl's RL dataset.
+
+    Args:
+        data_source: the world's name.
+        question: what is asked.
+        answer: the right one.
+        ability: the kind of problem.
+        extra_info: what else is known of it.
+    """
+    return {
+        "data_source": data_source,
+        "prompt": [{"role": "user", "content": question}],
+        "ability": ability,
+        "reward_model": {"style": "rule", "ground_truth": str(answer)},
+        "extra_info": extra_info,
+    }
+
+
+def rows(
+    split: Split, count: int, seed: int, difficulty: Difficulty = DEFAULT_DIFFICULTY
+) -> list[dict[str, Any]]:
+    """`count` problems of a split as rows; every world has this function."""
+    found = generate(split, count, seed, difficulty)
     return [
-        {
-            "data_source": DATA_SOURCE,
-            "prompt": [{"role": "user", "content": chain.question}],
-            "ability": "math",
-            "reward_model": {"style": "rule", "ground_truth": str(chain.answer)},
-            "extra_info": {"index": index, "split": split.value},
-        }
-        for index, chain in enumerate(chains)
+        verl_row(DATA_SOURCE, chain.question, chain.answer, index=index, split=split.value)
+        for index, chain in enumerate(found)
     ]
-
-
-def write_parquet(
-    path: str | Path, split: Split, count: int, seed: int, difficulty: Difficulty = DEFAULT_DIFFICULTY
-) -> Path:
-    """Write `count` problems of a split to `path` and return it; folders are made as needed."""
-    import pandas as pd  # only writers need it
-
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    pd.DataFrame(to_rows(generate(split, count, seed, difficulty), split)).to_parquet(target, index=False)
-    return target

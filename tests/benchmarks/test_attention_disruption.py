@@ -35,7 +35,8 @@ from marsrl_verl.core.request import Problem
 from marsrl_verl.core.steps import Steps
 from marsrl_verl.data.problems import Columns
 from marsrl_verl.demo.assets import model_path
-from marsrl_verl.demo.problems import Split, generate, to_rows
+from marsrl_verl.demo.problems import Split
+from marsrl_verl.demo.problems import rows as tiny_rows
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 
 
@@ -178,7 +179,7 @@ def test_a_failing_grader_is_no_wrong_answer(chat):
 
 def test_verls_format_and_what_is_refused_in_it(tmp_path):
     pd = pytest.importorskip("pandas")
-    rows = to_rows(generate(Split.HELD_OUT, 5, 1), Split.HELD_OUT)
+    rows = tiny_rows(Split.HELD_OUT, 5, 1)
     path = tmp_path / "problems.parquet"
     pd.DataFrame(rows).to_parquet(path, index=False)
     problems = read_problems(path, Columns(), None)
@@ -240,7 +241,7 @@ def test_models_in_which_nothing_can_be_hidden_are_refused(tmp_path):
 
 def test_the_study_of_a_file_with_the_tiny_model(tmp_path, capsys):
     data, rows = tmp_path / "problems.jsonl", tmp_path / "rows.json"
-    chains = to_rows(generate(Split.HELD_OUT, 12, 5), Split.HELD_OUT)
+    chains = tiny_rows(Split.HELD_OUT, 12, 5)
     data.write_text("".join(json.dumps(one) + "\n" for one in chains))
     words = [
         "--data",

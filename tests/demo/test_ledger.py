@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 from collections import Counter
 
-import pandas as pd
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,6 +14,8 @@ from marsrl_verl.config.compose import compose_config
 from marsrl_verl.demo.assets import model_path
 from marsrl_verl.demo.ledger.premise import RULES, measure
 from marsrl_verl.demo.ledger.problems import (
+    ANY,
+    ANYTHING,
     COMPARED,
     COPIED,
     LINES,
@@ -21,15 +23,16 @@ from marsrl_verl.demo.ledger.problems import (
     Ledger,
     draw_ledger,
     generate,
-    write_parquet,
+    rows,
 )
 from marsrl_verl.demo.ledger.transcripts import draw_transcript
 from marsrl_verl.demo.ledger.warm_start import Recipe, train
 from marsrl_verl.demo.problems import LARGEST_TOTAL, Split
 from marsrl_verl.demo.tokenizer import build_tokenizer
+from marsrl_verl.rewards.exact import ExactAnswerReward
 from marsrl_verl.rewards.extraction import boxed_answer
 
-HERE = Ledger(("31", "14-2", "X", "15X", "50", "X+5", "Y", "16Y", *map(str, range(60, 76))), 14, (-2, 5))
+HERE = Ledger(("31", "14-2", "X", "15X", "?", "X+5", "Y", "16Y", *map(str, range(60, 76))), 14, (-2, 5))
 
 
 def ledger_of(seed: int) -> Ledger:
@@ -37,10 +40,12 @@ def ledger_of(seed: int) -> Ledger:
 
 
 def test_a_problem_by_hand():
-    assert HERE.question.startswith("Compute a31 b14-2 cX d15X e50 fX+5 gY h16Y i60 ")
-    assert HERE.response().split()[:8] == ["a31", "b14-2", "cX12", "d15X>", "e50", "f12+5", "gY17", "h16Y<"]
-    assert (HERE.results, HERE.answer, boxed_answer(HERE.response()).text) == ((12, 17), 17, "17")
-    assert HERE.response((15, 16)).split()[2:8] == ["cX15", "d15X=", "e50", "f15+5", "gY16", "h16Y="]
+    assert HERE.question.startswith("Compute a31 b14-2 cX d15X e? fX+5 gY h16Y i60 ")
+    assert HERE.response().split()[:8] == ["a31", "b14-2", "cX12", "d15X>", "e?80", "f12+5", "gY17", "h16Y<"]
+    assert (HERE.results, HERE.answer, boxed_answer(HERE.response()).text) == ((12, 17), "1217", "1217")
+    lines = HERE.response((15, 16), liked=["7"]).split()
+    assert lines[2:8] == ["cX15", "d15X=", "e?7", "f15+5", "gY16", "h16Y="]
+    assert lines[-1] == "\\boxed{1516}"
 
 
 def test_lines_are_judged_by_what_was_written_before_them():
@@ -52,7 +57,7 @@ def test_lines_are_judged_by_what_was_written_before_them():
         "b": (COPIED, True),
         "c": (RESULTS[0], False),
         "d": (COMPARED, True),
-        "e": (COPIED, True),
+        "e": (ANYTHING, True),
         "f": (COPIED, True),
         "g": (RESULTS[1], True),
         "h": (COMPARED, True),
@@ -62,6 +67,16 @@ def test_lines_are_judged_by_what_was_written_before_them():
     assert HERE.is_whole(text) and not HERE.is_whole(text.replace("cX13", "c13"))
     assert not HERE.is_whole("\n".join(text.splitlines()[1:]))
     assert not any(right for _, right in HERE.follows(""))
+    assert all(right for _, right in HERE.follows(HERE.response(liked=["11"])))
+    for nothing in ("e?", "e80", "e??", "e"):
+        assert [right for _, right in HERE.follows(text.replace("e?80", nothing))].count(False) == 2
+
+
+@pytest.mark.parametrize("said", ["1217", "1712", "12,17", "12 17", "17", "12"])
+def test_only_both_results_in_their_order_are_right(said):
+    """A list would be right in any order; two mistakes can't make an answer right."""
+    graded = ExactAnswerReward().grade(f"a31\n\\boxed{{{said}}}", [HERE.answer])
+    assert (graded.value == 1.0) is (said == HERE.answer)
 
 
 @given(st.integers(0, 10_000))
@@ -86,12 +101,11 @@ def test_what_is_computed_is_of_one_split():
     assert not computed[Split.TRAIN] & computed[Split.HELD_OUT]
 
 
-def test_rows_name_the_second_result(tmp_path):
-    path = write_parquet(tmp_path / "x.parquet", Split.HELD_OUT, 20, 0)
-    rows = pd.read_parquet(path).to_dict("records")
+def test_rows_name_both_results():
+    found = rows(Split.HELD_OUT, 20, 0)
     ledgers = generate(Split.HELD_OUT, 20, 0)
-    assert [row["prompt"][0]["content"] for row in rows] == [one.question for one in ledgers]
-    assert [row["reward_model"]["ground_truth"] for row in rows] == [str(one.answer) for one in ledgers]
+    assert [row["prompt"][0]["content"] for row in found] == [one.question for one in ledgers]
+    assert [row["reward_model"]["ground_truth"] for row in found] == [one.answer for one in ledgers]
 
 
 def test_results_are_wrong_as_often_as_said_and_nothing_else_is():
@@ -100,9 +114,10 @@ def test_results_are_wrong_as_often_as_said_and_nothing_else_is():
         ledger = ledger_of(seed)
         for kind, right in ledger.follows(draw_transcript(ledger, rng, wrong=0.4).response):
             wrong[kind] += not right
-    assert wrong[COPIED] == wrong[COMPARED] == 0
+    assert wrong[COPIED] == wrong[COMPARED] == wrong[ANYTHING] == 0
     assert all(0.33 < wrong[kind] / 500 < 0.47 for kind in RESULTS)
-    assert draw_transcript(ledger, rng, wrong=0.0).response == ledger.response()
+    told = draw_transcript(ledger, rng, wrong=0.0).response
+    assert all(right for _, right in ledger.follows(told)) and boxed_answer(told).text == ledger.answer
 
 
 def test_every_transcript_fits_the_presets_limits():

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from marsrl_verl.demo.files import write_rows
 from marsrl_verl.demo.problems import (
     LARGEST_TOTAL,
     Chain,
@@ -17,7 +18,7 @@ from marsrl_verl.demo.problems import (
     draw_chain,
     generate,
     parse_question,
-    write_parquet,
+    rows,
 )
 
 
@@ -78,9 +79,10 @@ def test_other_questions_are_refused(question):
 
 
 def test_parquet_is_what_verl_reads(tmp_path):
-    path = write_parquet(tmp_path / "new" / "held_out.parquet", Split.HELD_OUT, 5, seed=0)
-    rows = pd.read_parquet(path).to_dict("records")
+    path = tmp_path / "held_out.parquet"
+    write_rows(path, rows(Split.HELD_OUT, 5, seed=0))
+    read = pd.read_parquet(path).to_dict("records")
     chains = generate(Split.HELD_OUT, 5, seed=0)
-    assert [row["prompt"][0]["content"] for row in rows] == [chain.question for chain in chains]
-    assert [row["reward_model"]["ground_truth"] for row in rows] == [str(chain.answer) for chain in chains]
-    assert {row["extra_info"]["split"] for row in rows} == {"held_out"}
+    assert [row["prompt"][0]["content"] for row in read] == [chain.question for chain in chains]
+    assert [row["reward_model"]["ground_truth"] for row in read] == [str(chain.answer) for chain in chains]
+    assert {row["extra_info"]["split"] for row in read} == {"held_out"}

@@ -22,7 +22,7 @@ from marsrl_verl.demo.rema_world.problems import (
     draw_puzzle,
     generate,
     parse_question,
-    write_parquet,
+    rows,
 )
 from marsrl_verl.demo.rema_world.prompts import TinyPlanPrompts
 from marsrl_verl.demo.rema_world.tokenizer import WORDS
@@ -73,9 +73,8 @@ def test_the_same_arguments_give_the_same_problems():
         Difficulty(shortest=1)
 
 
-def test_rows_say_how_hard_they_are(tmp_path):
-    rows = pd.read_parquet(write_parquet(tmp_path / "x.parquet", Split.TRAIN, 5, 0)).to_dict("records")
-    for row in rows:
+def test_rows_say_how_hard_they_are():
+    for row in rows(Split.TRAIN, 5, 0):
         puzzle = parse_question(row["prompt"][0]["content"])
         assert row["extra_info"]["level"] == puzzle.depth
         assert row["reward_model"]["ground_truth"] == str(puzzle.answer)

@@ -19,7 +19,8 @@ from marsrl_verl.core.request import Problem
 from marsrl_verl.demo.assets import model_path
 from marsrl_verl.demo.problems import LARGEST_TOTAL, Split, draw_chain, parse_question
 from marsrl_verl.demo.slips.premise import measure, show
-from marsrl_verl.demo.slips.problems import DIFFICULTY, write_parquet
+from marsrl_verl.demo.files import write_rows
+from marsrl_verl.demo.slips.problems import DIFFICULTY, rows
 from marsrl_verl.demo.slips.transcripts import BAD, Slips, draw_transcript, verification, worked_out
 from marsrl_verl.demo.slips.warm_start import Recipe, train
 from marsrl_verl.demo.tokenizer import build_tokenizer
@@ -33,15 +34,16 @@ def chain_of(seed: int):
     return draw_chain(random.Random(seed), DIFFICULTY)
 
 
-def test_problems_have_four_to_seven_terms(tmp_path):
-    rows = pd.read_parquet(write_parquet(tmp_path / "x.parquet", Split.TRAIN, 60, 0)).to_dict("records")
-    chains = [parse_question(row["prompt"][0]["content"]) for row in rows]
+def test_problems_have_four_to_seven_terms():
+    found = rows(Split.TRAIN, 60, 0)
+    chains = [parse_question(row["prompt"][0]["content"]) for row in found]
     assert {len(chain.terms) for chain in chains} == {4, 5, 6, 7}
-    assert [row["reward_model"]["ground_truth"] for row in rows] == [str(chain.answer) for chain in chains]
+    assert [row["reward_model"]["ground_truth"] for row in found] == [str(chain.answer) for chain in chains]
 
 
 def test_held_out_problems_bring_a_right_and_a_wrong_solution_along(tmp_path):
-    path = write_parquet(tmp_path / "x.parquet", Split.HELD_OUT, 40, 0)
+    path = tmp_path / "x.parquet"
+    write_rows(path, rows(Split.HELD_OUT, 40, 0))
     for row in pd.read_parquet(path).to_dict("records"):
         extra = json.loads(json.dumps(row["extra_info"], default=lambda value: value.tolist()))
         pair = frozen_solutions(Problem("p", "", "", extra_info=extra))
@@ -49,9 +51,8 @@ def test_held_out_problems_bring_a_right_and_a_wrong_solution_along(tmp_path):
         assert [boxed_answer(one.solution).text == truth for one in pair] == [True, False]
         assert [one.correct for one in pair] == [True, False]
         assert all(one.report.endswith(BAD) for one in pair)
-    again = write_parquet(tmp_path / "y.parquet", Split.HELD_OUT, 40, 0)
-    assert path.read_bytes() == again.read_bytes()
-    (row,) = pd.read_parquet(write_parquet(tmp_path / "z.parquet", Split.TRAIN, 1, 0)).to_dict("records")
+    assert rows(Split.HELD_OUT, 40, 0) == rows(Split.HELD_OUT, 40, 0)
+    (row,) = rows(Split.TRAIN, 1, 0)
     assert "frozen_solutions" not in row["extra_info"]
 
 

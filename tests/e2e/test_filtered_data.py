@@ -8,7 +8,8 @@ import sys
 import pytest
 from watching import watched
 
-from marsrl_verl.demo.problems import Split, generate, to_rows
+from marsrl_verl.demo.problems import Split
+from marsrl_verl.demo.problems import rows as tiny_rows
 from marsrl_verl.rewards.extraction import boxed_answer
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(900)]
@@ -18,7 +19,7 @@ PROBLEMS, ANSWERS = 60, 8
 
 def test_the_tiny_model_answers_its_easy_problems_go_and_no_port_opens(tmp_path):
     source, output = tmp_path / "sums.jsonl", tmp_path / "out"
-    rows = to_rows(generate(Split.TRAIN, PROBLEMS, seed=3), Split.TRAIN)
+    rows = tiny_rows(Split.TRAIN, PROBLEMS, seed=3)
     source.write_text("".join(json.dumps(row) + "\n" for row in [*rows, rows[0]]))
     words = ["--input", str(source), "--output", str(output), "--held-out", "5", "--keep-responses"]
     module = "recipe.marsrl.prepare_data"

@@ -1,9 +1,10 @@
 """Problems: a ledger of 24 labelled lines.
 
 Most lines hold a number that the response copies. One, before the middle, is a sum: the response computes it
-in the next line and names it `X`. A later one adds something to `X`, and the line after it is `Y`, the
-answer. Of the lines behind `X` most ask whether a number is below or above a result, so that they have to
-look back at the line where it was computed, and nowhere else is it written.
+in the next line and names it `X`. A later one adds something to `X`, and the line after it is `Y`. Of the
+lines behind `X` most ask whether a number is below or above a result, so that they have to look back at the
+line where it was computed, and nowhere else is it written. Three lines hold a question mark: the response
+writes any number there, and nothing depends on it. The answer is both results without a space between them.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 from string import ascii_lowercase
 
-from marsrl_verl.demo.problems import LARGEST_TOTAL, QUESTION_PREFIX, Split, hashed_split
+from marsrl_verl.demo.problems import LARGEST_TOTAL, QUESTION_PREFIX, Split, hashed_split, verl_row
 
 LINES = 24
 LABELS = ascii_lowercase[:LINES]
@@ -23,10 +24,14 @@ _FIRST_LINES, _SECOND_LINES = range(9, 12), range(14, 18)
 """Where the two results are computed."""
 _COMPARED = 0.8
 """Share of the lines after the first result that compare one."""
+ANY = "?"
+_ANY_LINES = 3
+LIKED = tuple(str(number) for number in range(80, 90))
+"""What the responses of the warm start write for a question mark."""
 SMALLEST = 10
 """Of results: they are tokens of their own, as copied numbers are."""
 DATA_SOURCE = "ledger"
-COPIED, COMPARED = "copied", "compared"
+COPIED, COMPARED, ANYTHING = "copied", "compared", "anything"
 RESULTS = ("first result", "second result")
 """Kinds of lines."""
 
@@ -36,7 +41,8 @@ class Ledger:
     """One problem."""
 
     entries: tuple[str, ...]
-    """What the problem has in each line behind its label: a number, a sum, a name, or a number and a name."""
+    """What the problem has in each line behind its label: a number, a sum, a name, a number and a name, or a
+    question mark."""
     base: int
     terms: tuple[int, int]
     """What is added to `base` for the first result, and to that for the second."""
@@ -57,18 +63,24 @@ class Ledger:
         return self.base + self.terms[0], self.base + sum(self.terms)
 
     @property
-    def answer(self) -> int:
-        """The second result."""
-        return self.results[1]
+    def answer(self) -> str:
+        """Both results, so that no two mistakes make it right; as a list it would be right in any order."""
+        return "".join(map(str, self.results))
 
     def kinds(self) -> list[str]:
-        """What each line is: `copied`, `compared` or one of `RESULTS`."""
-        known = dict(zip((FIRST, SECOND), RESULTS, strict=True))
+        """What each line is: `copied`, `compared`, `anything` or one of `RESULTS`."""
+        known = {FIRST: RESULTS[0], SECOND: RESULTS[1], ANY: ANYTHING}
         return [known.get(one) or (COMPARED if one[-1] in known else COPIED) for one in self.entries]
 
-    def response(self, results: tuple[int, int] | None = None) -> str:
-        """The lines with these results, and the answer that follows from them; None: the right ones."""
+    def response(self, results: tuple[int, int] | None = None, liked: Sequence[str] = LIKED) -> str:
+        """The lines with these results, and the answer that follows from them.
+
+        Args:
+            results: None: the right ones.
+            liked: what stands for the question marks, in their order.
+        """
         values = dict(zip((FIRST, SECOND), self.results if results is None else results, strict=True))
+        anything = iter(liked)
         written = []
         for entry in self.entries:
             number, name = entry[:-1], entry[-1]
@@ -76,11 +88,13 @@ class Ledger:
                 entry += str(values[entry])
             elif name in values:
                 entry += _relation(int(number), values[name])
+            elif entry == ANY:
+                entry += next(anything)
             elif entry.startswith(FIRST):
                 entry = entry.replace(FIRST, str(values[FIRST]))
             written.append(entry)
         lines = map("".join, zip(LABELS, written, strict=True))
-        return "\n".join([*lines, f"\\boxed{{{values[SECOND]}}}"])
+        return "\n".join([*lines, f"\\boxed{{{values[FIRST]}{values[SECOND]}}}"])
 
     def is_whole(self, response: str) -> bool:
         """Whether it has a line for each entry, and both results where they are computed."""
@@ -103,11 +117,18 @@ class Ledger:
         first = self.results[0] if first is None else first
         follow = first + self.terms[1]
         wanted = self.response((first, follow if second is None else second)).splitlines()
-        right = [line < len(lines) and lines[line] == wanted[line] for line in range(LINES)]
+        right = [
+            line < len(lines) and (lines[line] == wanted[line] or self._is_anything(line, lines[line]))
+            for line in range(LINES)
+        ]
         at_first, at_second = self.computed
         right[at_first] = right[at_first] and first == self.results[0]
         right[at_second] = right[at_second] and second == follow
         return list(zip(self.kinds(), right, strict=True))
+
+    def _is_anything(self, line: int, written: str) -> bool:
+        number = written.removeprefix(LABELS[line] + ANY)
+        return self.entries[line] == ANY and number != written and number.isascii() and number.isdigit()
 
     @property
     def split(self) -> Split:
@@ -137,6 +158,9 @@ def draw_ledger(rng: random.Random) -> Ledger:
             entries[line] = f"{rng.choice(others)}{name}"
     entries[first - 1 : first + 1] = [f"{base}{terms[0]:+d}", FIRST]
     entries[second - 1 : second + 1] = [f"{FIRST}{terms[1]:+d}", SECOND]
+    others = [line for line in range(LINES) if line not in (first - 1, first, second - 1, second)]
+    for line in rng.sample(others, _ANY_LINES):
+        entries[line] = ANY
     return Ledger(tuple(entries), base, terms)
 
 
@@ -155,25 +179,9 @@ def generate(split: Split, count: int, seed: int) -> list[Ledger]:
     return list(found)
 
 
-def to_rows(ledgers: Sequence[Ledger], split: Split) -> list[dict[str, object]]:
-    """Rows in the format of verl's RL dataset."""
+def rows(split: Split, count: int, seed: int) -> list[dict[str, Any]]:
+    """`count` problems of a split as rows."""
     return [
-        {
-            "data_source": DATA_SOURCE,
-            "prompt": [{"role": "user", "content": one.question}],
-            "ability": "math",
-            "reward_model": {"style": "rule", "ground_truth": str(one.answer)},
-            "extra_info": {"index": index, "split": split.value},
-        }
-        for index, one in enumerate(ledgers)
+        verl_row(DATA_SOURCE, ledger.question, ledger.answer, index=index, split=split.value)
+        for index, ledger in enumerate(generate(split, count, seed))
     ]
-
-
-def write_parquet(path: str | Path, split: Split, count: int, seed: int) -> Path:
-    """Write `count` problems of a split to `path` and return it; folders are made as needed."""
-    import pandas as pd  # only writers need it
-
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    pd.DataFrame(to_rows(generate(split, count, seed), split)).to_parquet(target, index=False)
-    return target

@@ -17,4 +17,4 @@ class LedgerPrompts(TinyPrompts):
 
 def as_problem(ledger: Ledger) -> Problem:
     """The problem that its row becomes."""
-    return Problem(f"ledger:{ledger.question}", ledger.question, str(ledger.answer))
+    return Problem(f"ledger:{ledger.question}", ledger.question, ledger.answer)

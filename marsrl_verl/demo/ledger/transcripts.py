@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 
-from marsrl_verl.demo.ledger.problems import SMALLEST, Ledger
+from marsrl_verl.demo.ledger.problems import ANY, LIKED, SMALLEST, Ledger
 from marsrl_verl.demo.ledger.prompts import LedgerPrompts, as_problem
 from marsrl_verl.demo.problems import LARGEST_TOTAL
 from marsrl_verl.demo.transcripts import Transcript
@@ -19,7 +19,8 @@ def draw_transcript(ledger: Ledger, rng: random.Random, wrong: float = WRONG_RES
     """A random response to a problem."""
     first = _slipped(ledger.results[0], rng, wrong)
     second = _slipped(first + ledger.terms[1], rng, wrong)
-    return Transcript(_PROMPTS.solver(as_problem(ledger)), ledger.response((first, second)))
+    liked = [rng.choice(LIKED) for _ in range(ledger.entries.count(ANY))]
+    return Transcript(_PROMPTS.solver(as_problem(ledger)), ledger.response((first, second), liked))
 
 
 def _slipped(result: int, rng: random.Random, wrong: float) -> int:

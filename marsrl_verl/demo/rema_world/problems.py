@@ -11,9 +11,9 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from typing import Any
 
-from marsrl_verl.demo.problems import Split, hashed_split
+from marsrl_verl.demo.problems import Split, hashed_split, verl_row
 
 DATA_SOURCE = "tiny_chains"
 QUESTION_PREFIX = "Find "
@@ -156,25 +156,11 @@ def generate(
     return [next(found) for _ in range(count)]
 
 
-def to_rows(found: Sequence[Puzzle], split: Split) -> list[dict[str, object]]:
-    """Rows in the format of verl's RL dataset; `level` is the length of the chain."""
+def rows(split: Split, count: int, seed: int) -> list[dict[str, Any]]:
+    """`count` problems of a split as rows; `level` is the length of the chain."""
     return [
-        {
-            "data_source": DATA_SOURCE,
-            "prompt": [{"role": "user", "content": puzzle.question}],
-            "ability": "math",
-            "reward_model": {"style": "rule", "ground_truth": str(puzzle.answer)},
-            "extra_info": {"index": index, "split": split.value, "level": puzzle.depth},
-        }
-        for index, puzzle in enumerate(found)
+        verl_row(
+            DATA_SOURCE, puzzle.question, puzzle.answer, index=index, split=split.value, level=puzzle.depth
+        )
+        for index, puzzle in enumerate(generate(split, count, seed))
     ]
-
-
-def write_parquet(path: str | Path, split: Split, count: int, seed: int) -> Path:
-    """Write `count` problems of a split to `path` and return it; folders are made as needed."""
-    import pandas as pd  # only writers need it
-
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    pd.DataFrame(to_rows(generate(split, count, seed), split)).to_parquet(target, index=False)
-    return target

@@ -4,11 +4,11 @@ and a wrong one, which Verifier and Corrector are judged on (`algos.marsrl.evalu
 from __future__ import annotations
 
 import random
-from pathlib import Path
 from typing import Any
 
 from marsrl_verl.demo import transcripts as tiny_transcripts
-from marsrl_verl.demo.problems import Chain, Difficulty, Split, generate, to_rows
+from marsrl_verl.demo.problems import Chain, Difficulty, Split, generate
+from marsrl_verl.demo.problems import rows as usual_rows
 from marsrl_verl.demo.slips import transcripts
 from marsrl_verl.demo.slips.transcripts import DEFAULT_SLIPS, worked_out
 from marsrl_verl.demo.transcripts import Solution, check_lines, correct_solution, false_report
@@ -36,16 +36,10 @@ def frozen_pair(chain: Chain) -> list[dict[str, Any]]:
     ]
 
 
-def write_parquet(path: str | Path, split: Split, count: int, seed: int) -> Path:
-    """Write `count` problems of a split to `path` and return it; folders are made as needed."""
-    import pandas as pd  # only writers need it
-
-    chains = generate(split, count, seed, DIFFICULTY)
-    rows: list[dict[str, Any]] = to_rows(chains, split)
+def rows(split: Split, count: int, seed: int) -> list[dict[str, Any]]:
+    """`count` problems of a split as rows."""
+    found = usual_rows(split, count, seed, DIFFICULTY)
     if split is Split.HELD_OUT:
-        for row, chain in zip(rows, chains, strict=True):
-            row["extra_info"] = {**row["extra_info"], "frozen_solutions": frozen_pair(chain)}
-    target = Path(path)
-    target.parent.mkdir(parents=True, exist_ok=True)
-    pd.DataFrame(rows).to_parquet(target, index=False)
-    return target
+        for row, chain in zip(found, generate(split, count, seed, DIFFICULTY), strict=True):
+            row["extra_info"]["frozen_solutions"] = frozen_pair(chain)
+    return found

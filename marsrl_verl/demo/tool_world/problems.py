@@ -12,9 +12,10 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from marsrl_verl.core.seeding import derive_seed
-from marsrl_verl.demo.problems import Split, hashed_split
+from marsrl_verl.demo.problems import Split, hashed_split, verl_row
 from marsrl_verl.settings.choices import Choice
 
 DATA_SOURCE = "tool_world"
@@ -216,31 +217,21 @@ def document_text(values: Mapping[str, int]) -> str:
     return ", ".join(f"{attribute} {value}" for attribute, value in values.items())
 
 
-def to_rows(problems: Sequence[ToolProblem], split: Split) -> list[dict[str, object]]:
-    """Rows in the format of verl's RL dataset."""
+def rows(split: Split, count: int, seed: int) -> list[dict[str, Any]]:
+    """`count` problems of a split as rows; `calls`: how many it takes."""
     return [
-        {
-            "data_source": DATA_SOURCE,
-            "prompt": [{"role": "user", "content": one.question}],
-            "ability": one.ability,
-            "reward_model": {"style": "rule", "ground_truth": str(one.answer)},
-            "extra_info": {
-                "index": index,
-                "split": split.value,
-                "kind": one.kind.value,
-                "calls": len(one.calls()),
-            },
-        }
-        for index, one in enumerate(problems)
+        verl_row(
+            DATA_SOURCE,
+            one.question,
+            one.answer,
+            one.ability,
+            index=index,
+            split=split.value,
+            kind=one.kind.value,
+            calls=len(one.calls()),
+        )
+        for index, one in enumerate(generate(split, count, seed))
     ]
-
-
-def write_parquet(path: Path, split: Split, count: int, seed: int) -> Path:
-    """Write `count` problems of a split."""
-    import pandas as pd  # only writers need it
-
-    pd.DataFrame(to_rows(generate(split, count, seed), split)).to_parquet(path, index=False)
-    return path
 
 
 def write_corpus(path: Path, seed: int) -> Path:

@@ -26,7 +26,7 @@ from marsrl_verl.demo.tool_world.problems import (
     split_of,
     value_of,
     write_corpus,
-    write_parquet,
+    rows,
 )
 
 SEEDS = st.integers(0, 2**32)
@@ -105,11 +105,10 @@ def test_facts_are_drawn_evenly():
     assert 50 < sum(values) / len(values) < 60
 
 
-def test_parquet_is_what_verl_reads(tmp_path):
-    path = write_parquet(tmp_path / "held_out.parquet", Split.HELD_OUT, 8, seed=0)
-    rows = pd.read_parquet(path).to_dict("records")
+def test_rows_are_what_verl_reads():
+    found = rows(Split.HELD_OUT, 8, seed=0)
     problems = generate(Split.HELD_OUT, 8, seed=0)
-    assert [row["prompt"][0]["content"] for row in rows] == [one.question for one in problems]
-    assert [row["reward_model"]["ground_truth"] for row in rows] == [str(one.answer) for one in problems]
-    assert [row["extra_info"]["calls"] for row in rows] == [len(one.calls()) for one in problems]
-    assert {row["ability"] for row in rows} <= {"math", "qa"}
+    assert [row["prompt"][0]["content"] for row in found] == [one.question for one in problems]
+    assert [row["reward_model"]["ground_truth"] for row in found] == [str(one.answer) for one in problems]
+    assert [row["extra_info"]["calls"] for row in found] == [len(one.calls()) for one in problems]
+    assert {row["ability"] for row in found} <= {"math", "qa"}
