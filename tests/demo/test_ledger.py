@@ -14,7 +14,6 @@ from marsrl_verl.config.compose import compose_config
 from marsrl_verl.demo.assets import model_path
 from marsrl_verl.demo.ledger.premise import RULES, measure
 from marsrl_verl.demo.ledger.problems import (
-    ANY,
     ANYTHING,
     COMPARED,
     COPIED,

@@ -17,9 +17,9 @@ from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
 from marsrl_verl.core.request import Problem
 from marsrl_verl.demo.assets import model_path
+from marsrl_verl.demo.files import write_rows
 from marsrl_verl.demo.problems import LARGEST_TOTAL, Split, draw_chain, parse_question
 from marsrl_verl.demo.slips.premise import measure, show
-from marsrl_verl.demo.files import write_rows
 from marsrl_verl.demo.slips.problems import DIFFICULTY, rows
 from marsrl_verl.demo.slips.transcripts import BAD, Slips, draw_transcript, verification, worked_out
 from marsrl_verl.demo.slips.warm_start import Recipe, train

@@ -12,8 +12,8 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 from string import ascii_lowercase
+from typing import Any
 
 from marsrl_verl.demo.problems import LARGEST_TOTAL, QUESTION_PREFIX, Split, hashed_split, verl_row
 
