@@ -149,8 +149,8 @@ def test_the_shipped_model_is_decided_at_two_lines():
     found = measure(AutoModelForCausalLM.from_pretrained(model_path("ledger")), 40)
     share = {one.label: one.share for one in found}
     assert share["Solver is right, greedy"] > 0.9 > 0.6 > share["Solver is right"] > 0.15
-    assert min(share[f"{kind} is right"] for kind in (COPIED, COMPARED)) > 0.98
+    assert min(share[f"{kind} is right"] for kind in (COPIED, COMPARED, ANYTHING)) > 0.98
     assert all(0.4 < share[f"{kind} is right"] < 0.75 for kind in RESULTS)
     at_a_line = {name: share[f"{name}: at a computed line"] for name in RULES}
-    assert at_a_line["entropy"] > 0.95 and at_a_line["FCI (top two by their mean)"] > 0.8
-    assert at_a_line["FCI (earliest two of top fifth)"] < 0.1 and at_a_line["random"] < 0.25
+    assert at_a_line["FCI (top two by their mean)"] > 0.75 > 0.25 > at_a_line["random"]
+    assert max(at_a_line["FCI (earliest two of top fifth)"], at_a_line["entropy"]) < 0.1
