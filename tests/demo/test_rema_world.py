@@ -7,7 +7,6 @@ import random
 from collections import Counter
 from pathlib import Path
 
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -9,7 +9,7 @@ two chains, whatever the order in which they are shown."""
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 

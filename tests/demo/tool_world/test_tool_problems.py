@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import random
 
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -23,10 +22,10 @@ from marsrl_verl.demo.tool_world.problems import (
     documents,
     generate,
     names,
+    rows,
     split_of,
     value_of,
     write_corpus,
-    rows,
 )
 
 SEEDS = st.integers(0, 2**32)
