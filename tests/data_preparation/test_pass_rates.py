@@ -25,7 +25,7 @@ def passed(key: str, right: int, answers: int = 8) -> ProblemGrades:
 def selected_rates(rates: PassRates, answers: int = 8) -> list[int]:
     problems = [source(str(right)) for right in range(answers + 1)]
     grades = {problem.key: passed(problem.key, int(problem.question), answers) for problem in problems}
-    return [int(problem.question) for problem in select(problems, grades, rates).selected_rates]
+    return [int(problem.question) for problem in select(problems, grades, rates).kept]
 
 
 def test_by_default_only_what_all_answers_solve_is_left_out():
@@ -68,7 +68,7 @@ def test_every_problem_is_counted_once():
         refused: ProblemGrades(refused, (Grade(0.0, finish="error"),) * 8),
     }
     selection = select(problems, grades, PassRates(least=0.125))
-    assert [problem.question for problem in selection.selected_rates] == ["good"]
+    assert [problem.question for problem in selection.kept] == ["good"]
     assert dict(selection.counts) == {
         "too_easy": 1,
         "too_hard": 1,
