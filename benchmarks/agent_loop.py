@@ -116,17 +116,17 @@ class Engine:
         """What a trajectory writes next: a function of its name and turn."""
         text = "".join(map(chr, prompt_ids.tolist()))
         turn, written = text.count("</result>"), len(re.split(r"</result>|\n#\n", text)[-1])
-        wanted = self.turn(name, turn)[written:]
-        ids = [ord(one) for one in wanted[: decoding.max_tokens]]
+        target = self.turn(name, turn)[written:]
+        ids = [ord(one) for one in target[: decoding.max_tokens]]
         await self.decode(max(1, len(ids)))
-        whole = len(ids) == len(wanted)
-        called = whole and wanted.endswith("</python>")
+        complete = len(ids) == len(target)
+        called = complete and target.endswith("</python>")
         unsure = derive_generator(self.seed, "entropy", name, turn).random() < 0.5
         return [
             Completion(
                 token_ids(ids),
                 np.full(len(ids), -1.0, np.float32),
-                FinishReason.STOP if whole else FinishReason.LENGTH,
+                FinishReason.STOP if complete else FinishReason.LENGTH,
                 "</python>" if called else None,
                 top=_top(len(ids), 0.5 if unsure else 0.9) if decoding.top_log_probs else None,
             )
@@ -201,10 +201,12 @@ def measure(law: BranchLaw, problems: int, size: int, step_ms: float, slots: int
     tokens = engine.tokens
     members = [one for group in groups for one in group]
     calls = sum(event["by"] == one.number for one in members for event in one.events)
-    again = Engine(step_ms, slots, seed)
-    rounds_s, rounds = asyncio.run(_in_rounds(groups, again, config.roots))
-    if again.tokens != tokens:
-        raise RuntimeError(f"{again.tokens} tokens in rounds, {tokens} without: not the same trajectories")
+    in_rounds = Engine(step_ms, slots, seed)
+    rounds_s, rounds = asyncio.run(_in_rounds(groups, in_rounds, config.roots))
+    if in_rounds.tokens != tokens:
+        raise RuntimeError(
+            f"{in_rounds.tokens} tokens in rounds, {tokens} without: not the same trajectories"
+        )
     return Row(str(law), len(members), calls, tokens, alone, rounds_s, rounds)
 
 
@@ -225,7 +227,7 @@ async def _rolled_out(
         seed=seed,
     )
     sampling = {"solver": Sampling(max_new_tokens=10**6, max_prompt_tokens=100)}
-    asked = [
+    requests = [
         RolloutRequest(
             f"p{number}/agent/0",
             Problem(f"p{number}", "?", "1"),
@@ -238,7 +240,7 @@ async def _rolled_out(
         for number in range(problems)
     ]
     begin = time.perf_counter()
-    outputs = await asyncio.gather(*[runner.run(one, sampling) for one in asked])
+    outputs = await asyncio.gather(*[runner.run(one, sampling) for one in requests])
     return [one.trajectories for one in outputs], time.perf_counter() - begin
 
 
@@ -342,15 +344,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument(
         "--laws", nargs="+", default=["threshold", "off"], choices=[str(one) for one in BranchLaw]
     )
-    given = parser.parse_args(arguments)
+    parsed = parser.parse_args(arguments)
     print(machine(("numpy",)) + "\n", flush=True)
     rows = [
-        measure(BranchLaw(law), given.problems, given.size, given.step, given.slots, seed)
-        for law in given.laws
-        for seed in range(given.repeat)
+        measure(BranchLaw(law), parsed.problems, parsed.size, parsed.step, parsed.slots, seed)
+        for law in parsed.laws
+        for seed in range(parsed.repeat)
     ]
     print(summary(rows))
-    write_json(given.json, [{**asdict(row), "ratio": row.ratio} for row in rows])
+    write_json(parsed.json, [{**asdict(row), "ratio": row.ratio} for row in rows])
     return 0
 
 

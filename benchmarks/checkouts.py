@@ -23,8 +23,10 @@ def require_package(tree: Path) -> None:
     Raises:
         SystemExit: they import another one.
     """
-    asked = [sys.executable, "-c", "import marsrl_verl; print(marsrl_verl.__file__)"]
-    done = subprocess.run(asked, cwd=tree, env=environment(tree), capture_output=True, text=True, check=False)
+    command = [sys.executable, "-c", "import marsrl_verl; print(marsrl_verl.__file__)"]
+    done = subprocess.run(
+        command, cwd=tree, env=environment(tree), capture_output=True, text=True, check=False
+    )
     if done.returncode or not Path(done.stdout.strip()).is_relative_to(tree):
         raise SystemExit(
             f"{tree}: expected its own package, found {done.stdout.strip() or done.stderr[-500:]}"

@@ -180,15 +180,15 @@ def differing_metrics(before: Result, after: Result) -> list[str]:
 
 def per_row(results: list[Result], facts: dict[str, float]) -> str:
     """What a row takes, and the published size by it."""
-    rows, wanted = facts["trained_rows"], SIZES.rows
+    rows, target_rows = facts["trained_rows"], SIZES.rows
     seconds, peak = (
         statistics.median(total(result)[key] for result in results) for key in ("seconds", "peak")
     )
     line = f"per trained row: {1000 * seconds / rows:.1f} ms, {peak / rows:.2f} MiB"
-    if rows < wanted:
+    if rows < target_rows:
         line += (
-            f"; extrapolated, not measured: {wanted:,} rows take {seconds * wanted / rows:.0f} s and a peak "
-            f"of {peak * wanted / rows / 1024:.1f} GiB"
+            f"; extrapolated, not measured: {target_rows:,} rows take {seconds * target_rows / rows:.0f} s "
+            f"and a peak of {peak * target_rows / rows / 1024:.1f} GiB"
         )
     return line
 

@@ -41,14 +41,14 @@ def by_vllm(
     from vllm.inputs import TokensPrompt
 
     params = SamplingParams(max_tokens=NEW_TOKENS, temperature=1.0, seed=1, logprobs=0, ignore_eos=True)
-    asked = [TokensPrompt(prompt_token_ids=ids) for ids in prompts]
-    outputs = llm.generate(asked, params, use_tqdm=False, lora_request=request)
+    prompt_tokens = [TokensPrompt(prompt_token_ids=ids) for ids in prompts]
+    outputs = llm.generate(prompt_tokens, params, use_tqdm=False, lora_request=request)
     ids = [list(output.outputs[0].token_ids) for output in outputs]
-    told = [
+    log_probs = [
         [step[token].logprob for token, step in zip(tokens, output.outputs[0].logprobs, strict=True)]
         for tokens, output in zip(ids, outputs, strict=True)
     ]
-    return ids, told
+    return ids, log_probs
 
 
 def by_transformers(model: Any, prompts: Sequence[list[int]], ids: Sequence[list[int]]) -> list[list[float]]:

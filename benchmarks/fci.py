@@ -103,8 +103,8 @@ def variants(shape: str, tokens: int, device: str) -> dict[str, Callable[[], obj
         plan = plan_visits(layout, key_block=KEY_BLOCK, query_block=LSE_QUERY_BLOCK)
         lse = triton_lse(query, key, plan.queries, scale)
 
-        def kernel(given: torch.Tensor | None) -> torch.Tensor:
-            known = triton_lse(query, key, plan.queries, scale) if given is None else given
+        def kernel(log_sum_exp: torch.Tensor | None) -> torch.Tensor:
+            known = triton_lse(query, key, plan.queries, scale) if log_sum_exp is None else log_sum_exp
             sums = triton_column_sums(query, key, known, layout, plan.keys, scale)
             return step_influence(sums, layout)
 

@@ -164,13 +164,13 @@ def measure(setting: Setting, device: str, repeats: int) -> Row:
             layers_ms, logits_ms = timed(work, kinds[index], device)
             layers[index].append(layers_ms)
             logits[index].append(logits_ms)
-    whole = [[sum(both) for both in zip(*parts, strict=True)] for parts in zip(layers, logits, strict=True)]
+    totals = [[sum(both) for both in zip(*parts, strict=True)] for parts in zip(layers, logits, strict=True)]
     return Row(
         setting,
-        plain_ms=statistics.median(whole[0]),
-        influence_ms=statistics.median(whole[1]),
+        plain_ms=statistics.median(totals[0]),
+        influence_ms=statistics.median(totals[1]),
         logits_ms=statistics.median(logits[0] + logits[1]),
-        of_pass=Spread.of([with_fci / plain for plain, with_fci in zip(*whole, strict=True)]),
+        of_pass=Spread.of([with_fci / plain for plain, with_fci in zip(*totals, strict=True)]),
         of_layers=Spread.of([with_fci / plain for plain, with_fci in zip(*layers, strict=True)]),
         plain_peak_mib=peaks[0],
         influence_peak_mib=peaks[1],
@@ -218,39 +218,43 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--dtype", choices=("bfloat16", "float32"), default="bfloat16" if gpu else "float32")
     parser.add_argument("--backend", choices=[one.value for one in FciBackend], default="auto")
     parser.add_argument("--repeats", type=int, default=20 if gpu else 5)
-    given = parser.parse_args(arguments)
-    if given.attention == "flash_attention_2" and not (gpu and flash):
+    parsed = parser.parse_args(arguments)
+    if parsed.attention == "flash_attention_2" and not (gpu and flash):
         parser.error("--attention flash_attention_2 needs a GPU and flash-attn: use --attention sdpa")
-    whole = SHAPES[given.shape]["num_hidden_layers"]
-    layers = whole if given.layers is None else given.layers
-    if not 0 < layers <= whole:
-        parser.error(f"--layers is {layers}, expected 1 to {whole}, which {given.shape} has")
+    num_layers = SHAPES[parsed.shape]["num_hidden_layers"]
+    layers = num_layers if parsed.layers is None else parsed.layers
+    if not 0 < layers <= num_layers:
+        parser.error(f"--layers is {layers}, expected 1 to {num_layers}, which {parsed.shape} has")
     least = PROMPT + (DELTA + 2) * STEP
-    if min(given.lengths) < least:
+    if min(parsed.lengths) < least:
         parser.error(
-            f"--lengths has {min(given.lengths)}, expected {least} or more: no step would be measured"
+            f"--lengths has {min(parsed.lengths)}, expected {least} or more: no step would be measured"
         )
 
     head = tensor_machine(device)
-    print(f"{head}\n{given.attention}, {given.dtype}, FCI by {given.backend}", flush=True)
-    print(f"prompt {PROMPT}, steps of {STEP} tokens, delta {DELTA}, {given.repeats} repeats; medians (range)")
-    if layers < whole:
-        print(f"{layers} of {whole} layers: what FCI adds to the layers alone is what counts", flush=True)
+    print(f"{head}\n{parsed.attention}, {parsed.dtype}, FCI by {parsed.backend}", flush=True)
+    print(
+        f"prompt {PROMPT}, steps of {STEP} tokens, delta {DELTA}, {parsed.repeats} repeats; medians (range)"
+    )
+    if layers < num_layers:
+        print(
+            f"{layers} of {num_layers} layers: what FCI adds to the layers alone is what counts", flush=True
+        )
     rows = []
-    for tokens in given.lengths:
+    for tokens in parsed.lengths:
         setting = Setting(
-            given.shape,
+            parsed.shape,
             layers,
-            whole,
-            given.attention,
-            given.dtype,
-            given.backend,
-            given.sequences,
+            num_layers,
+            parsed.attention,
+            parsed.dtype,
+            parsed.backend,
+            parsed.sequences,
             tokens,
         )
-        rows.append(measure(setting, device, given.repeats))
+        rows.append(measure(setting, device, parsed.repeats))
         print(line(rows[-1]), flush=True)
-    write_json(given.json, {"machine": head, "rows": [asdict(row) for row in rows]})
+    write_json(parsed.json, {"machine": head, "rows": [asdict(row) for row in rows]})
 
 
 if __name__ == "__main__":

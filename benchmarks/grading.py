@@ -191,21 +191,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--ordinary", type=int, default=40, help="answers beside the bombs")
     parser.add_argument("--bombs", type=int, default=4)
     parser.add_argument("--repeat", type=int, default=3)
-    given = parser.parse_args(arguments)
+    parsed = parser.parse_args(arguments)
     print(machine((*PACKAGES, "math-verify")) + "\n", flush=True)
-    beside = ordinary(given.ordinary)
+    beside = ordinary(parsed.ordinary)
     rows = []
-    for reward in given.rewards:
-        for _ in range(given.repeat):
+    for reward in parsed.rewards:
+        for _ in range(parsed.repeat):
             for what, answers, warm in (
-                ("numbers", numbers(given.answers), numbers(1)),
-                ("symbolic", symbolic(given.answers // 10), symbolic(8)),
+                ("numbers", numbers(parsed.answers), numbers(1)),
+                ("symbolic", symbolic(parsed.answers // 10), symbolic(8)),
                 ("ordinary", beside, []),
-                ("ordinary", with_bombs(beside, given.bombs), []),
+                ("ordinary", with_bombs(beside, parsed.bombs), []),
             ):
-                rows.append(measure(reward, what, answers, given.workers, warm))
+                rows.append(measure(reward, what, answers, parsed.workers, warm))
     print(summary(rows))
-    write_json(given.json, [asdict(row) for row in rows])
+    write_json(parsed.json, [asdict(row) for row in rows])
     return 0
 
 

@@ -158,12 +158,12 @@ def check(folder: Path, count: int) -> dict[str, int]:
     open_groups = set(pools["ready_step"]) | set(pools["pending"])
     both = sorted(open_groups & set(members))
     assert not both, f"groups that are completed and waiting: {both[:5]}"
-    again = [name for name, times in trained.items() if times > 1]
-    assert not again, f"samples that were trained twice: {again[:5]}"
+    repeated = [name for name, times in trained.items() if times > 1]
+    assert not repeated, f"samples that were trained twice: {repeated[:5]}"
     # Parts of groups that are still open were trained ahead of them.
     complete = {name for name in trained if name.rpartition("#")[0] in members}
-    wanted = {name for group in rewards.values() if len(set(group.values())) > 1 for name in group}
-    assert complete == wanted, f"trained and not to be, or the reverse: {sorted(complete ^ wanted)[:5]}"
+    expected = {name for group in rewards.values() if len(set(group.values())) > 1 for name in group}
+    assert complete == expected, f"trained and not to be, or the reverse: {sorted(complete ^ expected)[:5]}"
     taken = state["problems"]["taken"]
     there = {name.partition("/")[0] for name in [*members, *open_groups] if "/solver/" in name}
     missing = [number for number in range(taken) if f"p{number:08d}" not in there]
@@ -225,8 +225,8 @@ def main() -> None:
         f"none twice; {counts['trained']} samples trained, each once",
         flush=True,
     )
-    whole = train(root, "whole", *SETTINGS, f"trainer.total_training_steps={arguments.steps}")
-    parting = first_difference(root / "killed", whole, arguments.steps)
+    uninterrupted = train(root, "whole", *SETTINGS, f"trainer.total_training_steps={arguments.steps}")
+    parting = first_difference(root / "killed", uninterrupted, arguments.steps)
     if parting is None:
         print("an uninterrupted run has the same samples in the same steps, token by token")
     else:

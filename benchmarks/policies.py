@@ -224,7 +224,7 @@ def tables(rows: list[Row]) -> str:
         )
     head = ["weights", "s/step", *PHASES, "tokens", "MiB", "ranks", "engines", "checkpoint MiB"]
     parts = [table(head, lines)]
-    told = [
+    ratios = [
         [row.mode, one.policy, str(one.updates), f"{one.log_ratio_abs_mean:.1e}",
          f"{one.ratio_min:.5f}", f"{one.ratio_max:.5f}"]
         for row in rows
@@ -232,7 +232,9 @@ def tables(rows: list[Row]) -> str:
         for one in row.agreement
     ]  # fmt: skip
     parts.append(
-        table(["weights", "policy", "updates before", "log ratio, mean size", "ratio min", "ratio max"], told)
+        table(
+            ["weights", "policy", "updates before", "log ratio, mean size", "ratio min", "ratio max"], ratios
+        )
     )
     return "\n\n".join(parts)
 
@@ -241,8 +243,10 @@ def read_adapters(folder: Path, count: int) -> dict[str, dict[str, float]]:
     """What transformers with peft and vLLM make of the adapters' folders of a run's last checkpoint
     (`benchmarks.exported_adapters`)."""
     found = folder / "read.json"
-    asked = [sys.executable, "-m", "benchmarks.exported_adapters", str(folder), str(count), str(found)]
-    done = subprocess.run(asked, cwd=HERE, env=environment(HERE), capture_output=True, text=True, check=False)
+    command = [sys.executable, "-m", "benchmarks.exported_adapters", str(folder), str(count), str(found)]
+    done = subprocess.run(
+        command, cwd=HERE, env=environment(HERE), capture_output=True, text=True, check=False
+    )
     if done.returncode != 0:
         raise RuntimeError(f"the adapters of {folder} can't be read:\n{(done.stdout + done.stderr)[-4000:]}")
     content: dict[str, dict[str, float]] = json.loads(found.read_text())
@@ -281,8 +285,8 @@ def main() -> None:
         shutil.rmtree(root)
     print(tables(rows))
     for policy, figures in adapters.items():
-        told = ", ".join(f"{name} {value:.2g}" for name, value in figures.items())
-        print(f"exported adapter {policy}: {told}")
+        differences = ", ".join(f"{name} {value:.2g}" for name, value in figures.items())
+        print(f"exported adapter {policy}: {differences}")
 
 
 if __name__ == "__main__":

@@ -77,9 +77,9 @@ async def _series(
     async def caller() -> None:
         nonlocal paused
         for number in numbers:
-            asked = time.perf_counter()
+            started = time.perf_counter()
             result = await box.call(ToolCall("python", {"code": code}, f"bench/{number}"))
-            latencies.append(time.perf_counter() - asked)
+            latencies.append(time.perf_counter() - started)
             if result.outcome is not ToolOutcome.OK:
                 raise RuntimeError(f"a call ended with {result.outcome}: {result.text} {result.info}")
             if pause_s:
@@ -102,17 +102,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     names = [str(one) for one in Isolation]
     parser.add_argument("--isolation", nargs="+", choices=names, default=names, help="which kinds")
     parser.add_argument("--calls", type=int, default=200, help="calls of a series (200)")
-    given = parser.parse_args(arguments)
+    parsed = parser.parse_args(arguments)
     print(machine() + "\n", flush=True)
     rows: list[Row] = []
-    for name in given.isolation:
+    for name in parsed.isolation:
         try:
-            rows += asyncio.run(measure(Isolation(name), given.calls))
+            rows += asyncio.run(measure(Isolation(name), parsed.calls))
         except ToolUnavailableError as error:
             print(f"{name}: {error}")
     head = ["isolation", "program", "load", "calls", "p50, ms", "p95, ms", "calls per s"]
     print(table(head, [_cells(one) for one in rows]))
-    write_json(given.json, [asdict(one) for one in rows])
+    write_json(parsed.json, [asdict(one) for one in rows])
     return 0
 
 

@@ -35,8 +35,8 @@ def options(description: str | None, rows: str = "the rows") -> argparse.Argumen
 
 def with_overrides(parser: argparse.ArgumentParser) -> tuple[argparse.Namespace, list[str]]:
     """The options, and what follows them: overrides of the runs that the study starts."""
-    given, overrides = parser.parse_known_args()
-    return given, [one for one in overrides if one != "--"]
+    options, overrides = parser.parse_known_args()
+    return options, [one for one in overrides if one != "--"]
 
 
 def write_json(path: Path | None, content: object) -> None:
@@ -47,8 +47,8 @@ def write_json(path: Path | None, content: object) -> None:
 
 def commit(tree: Path = HERE) -> str:
     """A checkout's commit, marked where files were changed since; "unknown" outside of one."""
-    asked = ["git", "describe", "--always", "--dirty=, with changes", "--exclude=*"]
-    done = subprocess.run(asked, cwd=tree, capture_output=True, text=True, check=False)
+    command = ["git", "describe", "--always", "--dirty=, with changes", "--exclude=*"]
+    done = subprocess.run(command, cwd=tree, capture_output=True, text=True, check=False)
     return done.stdout.strip() if done.returncode == 0 else "unknown"
 
 

@@ -203,8 +203,8 @@ def main() -> None:
     print(head, flush=True)
     rows, pieces, engine = measure(arguments)
     if engine:
-        told = ", ".join(f"{key}={value}" for key, value in engine.items())
-        print(f"\nEngine settings of `LLM.generate`: {told}")
+        settings_text = ", ".join(f"{key}={value}" for key, value in engine.items())
+        print(f"\nEngine settings of `LLM.generate`: {settings_text}")
     for workload in dict.fromkeys(row.workload for row in rows):
         print(f"\n## {workload}\n\n{result_table(rows, workload)}\n\n{processor_table(rows, workload)}")
         if any(row.variant == PLAIN and row.workload == workload for row in rows):

@@ -188,17 +188,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--top", type=int, default=5, help="hits that count")
     parser.add_argument("--named-weights", type=float, nargs="+", default=[0.0, 0.5], help="0: bm25 alone")
     parser.add_argument("--missed", action="store_true", help="list the questions whose answer was not found")
-    given = parser.parse_args(arguments)
-    questions = read_questions(given.questions)
+    parsed = parser.parse_args(arguments)
+    questions = read_questions(parsed.questions)
     print(f"{machine(('aiohttp',))}, SQLite {sqlite3.sqlite_version}\n", flush=True)
     rows = []
-    for weight in given.named_weights:
+    for weight in parsed.named_weights:
         with tempfile.TemporaryDirectory(prefix=f"search-{os.getpid()}-") as folder:
-            rows.append(asyncio.run(measure(given.corpus, questions, given.top, weight, Path(folder))))
-    print(f"{rows[0].documents} documents\n\n{summary(rows, given.top)}")
-    if given.missed:
+            rows.append(asyncio.run(measure(parsed.corpus, questions, parsed.top, weight, Path(folder))))
+    print(f"{rows[0].documents} documents\n\n{summary(rows, parsed.top)}")
+    if parsed.missed:
         print("\nNot found with the last one:", *(f"- {one}" for one in rows[-1].missed), sep="\n")
-    write_json(given.json, [asdict(row) for row in rows])
+    write_json(parsed.json, [asdict(row) for row in rows])
     return 0
 
 

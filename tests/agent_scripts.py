@@ -85,7 +85,9 @@ class AgentClient(ScriptedClient):
             for _ in range(int(derive_generator(self.seed, name, len(prompt_ids)).integers(0, 40))):
                 await asyncio.sleep(0)
         k = int(name.rpartition("#")[2])
-        own = ScriptedClient(lambda prompt: self._rest(prompt, k), self.tokenizer, self.version, self.asked)
+        own = ScriptedClient(
+            lambda prompt: self._rest(prompt, k), self.tokenizer, self.version, self.requests
+        )
         found = await own.generate(policy, prompt_ids, decoding, session=session, name=name, n=n)
         return [replace(one, top=self._top(one, decoding.top_log_probs)) for one in found]
 

@@ -68,7 +68,7 @@ class Talking(ScriptedClient):
         if failure is FinishReason.ABORTED:
             found = Completion(found.token_ids[:2], found.log_probs[:2], failure)
         self.sampled[k, role] += found.token_ids.tolist()
-        self.asked.append({"role": role, "turn": turn, "decoding": decoding, "prompt": prompt})
+        self.requests.append({"role": role, "turn": turn, "decoding": decoding, "prompt": prompt})
         return [found]
 
 

@@ -95,14 +95,14 @@ class ScriptedClient:
     policy: Policy
     tokenizer: CharacterTokenizer = field(default_factory=CharacterTokenizer)
     version: int = 7
-    asked: list[dict[str, Any]] = field(default_factory=list)
+    requests: list[dict[str, Any]] = field(default_factory=list)
 
     async def generate(
         self, policy: str, prompt_ids: TokenIds, decoding: Decoding, *, session: str, name: str, n: int = 1
     ) -> list[Completion]:
         tokenizer = self.tokenizer
         prompt = tokenizer.decode(prompt_ids.tolist())
-        self.asked.append(
+        self.requests.append(
             {
                 "policy": policy,
                 "prompt": prompt,

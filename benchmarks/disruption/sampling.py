@@ -179,9 +179,9 @@ def draw(logits: torch.Tensor, uniform: torch.Tensor, decoding: Decoding) -> tor
     if decoding.top_p < 1:
         ordered, ids = probabilities.sort(dim=-1, descending=True, stable=True)
         before = ordered.cumsum(-1) - ordered
-        kept = ordered.masked_fill(before >= decoding.top_p, 0.0)
-        kept[:, 0] = ordered[:, 0]  # whatever the sum's rounding says
-        probabilities = torch.zeros_like(probabilities).scatter(-1, ids, kept)
+        nucleus = ordered.masked_fill(before >= decoding.top_p, 0.0)
+        nucleus[:, 0] = ordered[:, 0]  # whatever the sum's rounding says
+        probabilities = torch.zeros_like(probabilities).scatter(-1, ids, nucleus)
     sums = probabilities.cumsum(-1)
     goal = uniform.double()[:, None] * sums[:, -1:]
     return torch.searchsorted(sums, goal, right=True)[:, 0]

@@ -167,17 +167,17 @@ class Study:
         )
 
     def _responses(self, problems: Sequence[Problem], seed: int) -> list[Response]:
-        plan, asked = self.plan, []
+        plan, prompted = self.plan, []
         for problem in problems:
             prompt = tuple(self.chat.prompt_ids(self.prompts.solver(problem)))
             self._check_room(problem, len(prompt))
-            asked += [(problem, sample, prompt) for sample in range(plan.samples)]
+            prompted += [(problem, sample, prompt) for sample in range(plan.samples)]
         beginnings = [
             Beginning(prompt, plan.max_new_tokens, derive_seed(seed, "response", problem.problem_id, sample))
-            for problem, sample, prompt in asked
+            for problem, sample, prompt in prompted
         ]
         sampled = self._sample(beginnings, f"seed {seed}: responses")
-        return [Response(*one, tuple(ids)) for one, ids in zip(asked, sampled, strict=True)]
+        return [Response(*one, tuple(ids)) for one, ids in zip(prompted, sampled, strict=True)]
 
     def _check_room(self, problem: Problem, prompt_tokens: int) -> None:
         positions = getattr(self.model.config, "max_position_embeddings", None)

@@ -187,10 +187,10 @@ def generate(folder: Path, sizes: Sizes) -> Inputs:
 def _groups(sizes: Sizes, draw: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
     """Size and kind of each group."""
     found: list[tuple[int, int]] = []
-    for wanted, unfinished in ((sizes.rows, False), (round(sizes.rows * sizes.unfinished), True)):
+    for target_rows, unfinished in ((sizes.rows, False), (round(sizes.rows * sizes.unfinished), True)):
         rows = 0
-        while rows < wanted:
-            n = max(2, min(int(draw.integers(8, 17)), wanted - rows))
+        while rows < target_rows:
+            n = max(2, min(int(draw.integers(8, 17)), target_rows - rows))
             kind = CONTINUED if draw.random() < sizes.continued else COMPLETE
             found.append((n, UNFINISHED if unfinished else kind))
             rows += n

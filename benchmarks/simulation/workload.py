@@ -168,18 +168,18 @@ class SimulatedEngine:
         self, requests: list[RolloutRequest], sampling: Mapping[str, Sampling]
     ) -> list[RolloutOutput]:
         """Answer or continue; limits are in units."""
-        outputs, asked = [], []
+        outputs, sent = [], []
         for item in requests:
             members = []
-            for k, before in _asked(item):
+            for k, before in _prompts(item):
                 one = self._trajectory(item, k, before, sampling[item.role])
                 members.append(one)
                 done = 0 if before is None else len(before)
                 prefix = self.responses.workload.prompts[item.role] + done * TOKENS_PER_UNIT
-                asked.append(Request(prefix, (one.tokens - done) * TOKENS_PER_UNIT))
+                sent.append(Request(prefix, (one.tokens - done) * TOKENS_PER_UNIT))
             outputs.append(RolloutOutput(item.group_id, members))
-        self.requests += asked
-        self.rounds.append(run_round(asked, self.model))
+        self.requests += sent
+        self.rounds.append(run_round(sent, self.model))
         return outputs
 
     def _trajectory(
@@ -208,7 +208,7 @@ def sampling_of(workload: Workload, segments: int) -> dict[str, Sampling]:
     return dict.fromkeys(ROLES, settings)
 
 
-def _asked(item: RolloutRequest) -> list[tuple[int, Sequence | None]]:
+def _prompts(item: RolloutRequest) -> list[tuple[int, Sequence | None]]:
     """Numbers of the trajectories to decode, with what there is of them."""
     if item.resume is None:
         return [(k, None) for k in range(item.n)]

@@ -57,8 +57,8 @@ def parameters(workload: Workload, config: Any, n: int, text: bool, log_probs: b
 
     one = sampling_of(workload, sampling_settings(typed_settings(config))[SOLVER])
     decoding = Decoding(one.max_new_tokens, one.temperature, one.top_p, one.top_k)
-    told = 0 if log_probs else None
-    changed = {"logprobs": told, "flat_logprobs": False, "detokenize": text}
+    num_logprobs = 0 if log_probs else None
+    changed = {"logprobs": num_logprobs, "flat_logprobs": False, "detokenize": text}
     return sampling_params(decoding, n, ignore_eos=workload.ignore_end, **changed)
 
 

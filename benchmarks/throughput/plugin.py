@@ -149,13 +149,13 @@ class Bench:
         settings = sampling_of(workload, self.trainer.sampling[SOLVER])
         decoding = Decoding(settings.max_new_tokens, settings.temperature, settings.top_p, settings.top_k)
         policy = self.trainer.policies.of(SOLVER).name
-        asked = [(one.group_id, token_ids(self.chat.prompt_ids(one.messages))) for one in requests]
+        prompts = [(one.group_id, token_ids(self.chat.prompt_ids(one.messages))) for one in requests]
 
         async def ask_all() -> list[Any]:
             n = self.plan.group_size
             calls = [
                 self.client.generate(policy, ids, decoding, session=name, name=name, n=n)
-                for name, ids in asked
+                for name, ids in prompts
             ]
             return [one for group in await asyncio.gather(*calls) for one in group]
 

@@ -67,8 +67,8 @@ def plan_visits(layout: StepLayout, *, key_block: int, query_block: int) -> Visi
         lows = torch.arange(start, end, key_block)
         highs = (lows + key_block).clamp(max=end)
         # Where nothing is measured, `least` is NEVER and no query comes after it.
-        kept = first < end
-        keys += torch.stack([lows, highs, first, full, torch.full_like(lows, end)], dim=1)[kept].tolist()
+        nonempty = first < end
+        keys += torch.stack([lows, highs, first, full, torch.full_like(lows, end)], dim=1)[nonempty].tolist()
         first_of_all = int(first.min())
         queries += [
             (low, min(low + query_block, end), start) for low in range(first_of_all, end, query_block)

@@ -48,14 +48,14 @@ class LseTap:
         if function is None or _ASKED_BY not in inspect.signature(function).parameters:
             return function
 
-        def asked(query: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+        def with_lse(query: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
             output, lse, *_ = function(query, *args, **{**kwargs, _ASKED_BY: True})
             # (H, N) for sequences end to end, (B, H, T) for equally long rows.
             values = lse if lse.dim() == 2 else lse.transpose(0, 1).flatten(1)
             self._latest = FlashLse(values, query.dtype)
             return output
 
-        return asked
+        return with_lse
 
 
 @contextmanager

@@ -59,14 +59,14 @@ class MaskCheck:
         for low in range(start, end, _QUERIES):
             queries = torch.arange(low, min(low + _QUERIES, end), device=mask.device)
             distance = queries[:, None] - keys
-            wanted = (distance >= 0) & (keys >= start)
+            visible = (distance >= 0) & (keys >= start)
             if window is not None:
-                wanted &= distance < window
+                visible &= distance < window
             part = mask[:, low : low + len(queries)]
             if part.dtype is torch.bool:
-                agrees = part == wanted
+                agrees = part == visible
             else:
-                agrees = torch.where(wanted, part == 0, part <= _HIDDEN)
+                agrees = torch.where(visible, part == 0, part <= _HIDDEN)
             if not bool(agrees.all()):
                 head, query, key = torch.nonzero(~agrees)[0].tolist()
                 expected = "every earlier token" if window is None else f"the last {window} tokens"
@@ -76,8 +76,8 @@ class MaskCheck:
                 )
 
 
-def _refused(found: str, wanted: str) -> ValueError:
+def _refused(actual: str, expected: str) -> ValueError:
     return ValueError(
-        f"the model's attention is not the one that FCI measures: a token sees {found}, expected {wanted}. "
-        "FCI needs causal attention over a sequence or a sliding window, and no biases"
+        f"the model's attention is not the one that FCI measures: a token sees {actual}, expected "
+        f"{expected}. FCI needs causal attention over a sequence or a sliding window, and no biases"
     )

@@ -54,14 +54,14 @@ def _evaluated(one: Finished, name: str) -> dict[int, float]:
     for record in one.evaluations:
         if name in record.observations:
             values[record.step] = record.observations[name].among(shared).mean
-        elif _asked(record) == shared:
+        elif _problem_ids(record) == shared:
             # What is no share of observations can't be taken apart.
             found = record.estimates | record.effort
             values[record.step] = found[name].mean if name in found else None
     return {step: value for step, value in values.items() if value is not None}
 
 
-def left_out(one: Finished, metric: str) -> int:
+def excluded_evaluations(one: Finished, metric: str) -> int:
     """Evaluations that have a metric and are not in its curve: they asked other problems than all of the run
     did, and the metric is not known by problem."""
     name = metric.removeprefix(EVALUATED)
@@ -72,13 +72,13 @@ def left_out(one: Finished, metric: str) -> int:
     return len(known) - len(_evaluated(one, name))
 
 
-def _asked(record: EvaluationRecord) -> frozenset[str]:
+def _problem_ids(record: EvaluationRecord) -> frozenset[str]:
     return frozenset(id_ for found in record.observations.values() for id_ in found.problems)
 
 
 def _shared_problems(one: Finished) -> frozenset[str]:
-    asked = [_asked(record) for record in one.evaluations]
-    return frozenset.intersection(*asked) if asked else frozenset()
+    problem_ids = [_problem_ids(record) for record in one.evaluations]
+    return frozenset.intersection(*problem_ids) if problem_ids else frozenset()
 
 
 def mean_curve(curves: Sequence[Curve]) -> Curve:

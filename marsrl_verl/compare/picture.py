@@ -48,9 +48,9 @@ def draw_comparison(path: Path, suite: Suite, finished: Sequence[Finished], conf
     _draw_training(training, suite, finished)
     # One legend below both, where it hides no point: a method has one colour.
     named = {
-        label: mark
+        label: handle
         for axes in (training, final)
-        for mark, label in zip(*axes.get_legend_handles_labels(), strict=True)
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)
     }
     if named:
         figure.legend(

@@ -118,9 +118,9 @@ class RayJobs:
                 check=False,
             )
         except subprocess.TimeoutExpired:
-            said = f"no answer within {STOP_S:g} s"
+            reason = f"no answer within {STOP_S:g} s"
         else:
             if done.returncode == 0:
                 return None
-            said = (done.stdout.strip().splitlines() or ["no reason given"])[-1]
-        return f"job {job} may go on: it could not be stopped ({said}); ray job stop {job}"
+            reason = (done.stdout.strip().splitlines() or ["no reason given"])[-1]
+        return f"job {job} may go on: it could not be stopped ({reason}); ray job stop {job}"

@@ -12,13 +12,12 @@ from marsrl_verl.compare.curves import (
     Curve,
     area,
     curve_metric,
+    excluded_evaluations,
     final_level,
-    left_out,
     reached,
     training_curve,
 )
 from marsrl_verl.compare.differences import differences_table, fewest_cases
-from marsrl_verl.compare.kept import copied_from
 from marsrl_verl.compare.results import (
     TRAINED_METRIC,
     UPDATES_METRIC,
@@ -27,6 +26,7 @@ from marsrl_verl.compare.results import (
     over_seeds,
     start_over_seeds,
 )
+from marsrl_verl.compare.run_records import copied_from
 from marsrl_verl.compare.runner import Failed, duration
 from marsrl_verl.compare.statistics import seed_differences, t_interval
 from marsrl_verl.compare.suite import AREA, Grid, Suite
@@ -176,7 +176,7 @@ def _primary(suite: Suite, finished: Sequence[Finished], confidence: float) -> s
             _points(interval.mean, interval.low, interval.high),
             "–" if one.bootstrap is None else _points(None, *one.bootstrap),
             "–" if one.adjusted_p is None else f"{one.adjusted_p:.2g}",
-            _said(one, suite.margin),
+            _verdict_text(one, suite.margin),
         ]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines) + (
@@ -207,8 +207,10 @@ def _search(suite: Suite, grid: Grid, seeds: int, finished: Sequence[Finished], 
             value: t_interval(_scores(suite, finished, grid.name(method, value)), confidence)
             for value in grid.values
         }
-        whole = {value: one.mean for value, one in found.items() if one.n == seeds and one.mean is not None}
-        best = max(whole, key=whole.__getitem__, default="–")
+        complete = {
+            value: one.mean for value, one in found.items() if one.n == seeds and one.mean is not None
+        }
+        best = max(complete, key=complete.__getitem__, default="–")
         cells = [percent(one, seeds) for one in found.values()]
         lines.append(f"| {method} | {' | '.join(cells)} | {best} |")
     outcomes = " and ".join(_label(one, finished) for one in suite.primary)
@@ -247,7 +249,7 @@ def _points(mean: float | None, low: float | None, high: float | None) -> str:
     return " ".join(parts) or "–"
 
 
-def _said(one: Difference, margin: float) -> str:
+def _verdict_text(one: Difference, margin: float) -> str:
     if one.verdict is Verdict.EQUIVALENT:
         return f"equivalent within ±{100 * margin:g}"
     if one.verdict is Verdict.UNDECIDED:
@@ -279,7 +281,7 @@ def _training(suite: Suite, finished: Sequence[Finished], seeds: int, confidence
         ]
         lines.append(f"| {' | '.join(cells)} |")
     text = f"Area: the curve's mean height over the {suite.budget}."
-    if lost := max(left_out(one, metric) for one in finished):
+    if lost := max(excluded_evaluations(one, metric) for one in finished):
         text += (
             f" {lost} evaluations of each run are not in it: those in between had fewer problems, and "
             f"`{metric}` is not known by problem."

@@ -11,10 +11,10 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from marsrl_verl.compare.kept import copied_from, copy_equal_runs, read_kept, write_record
 from marsrl_verl.compare.placement import Here, Placement
 from marsrl_verl.compare.plan import TRAIN, Run
 from marsrl_verl.compare.results import Finished, ResultError, read_finished
+from marsrl_verl.compare.run_records import copied_from, copy_equal_runs, recorded_result, write_record
 from marsrl_verl.compare.suite import TOOL_CALLS, Suite
 from marsrl_verl.evaluation.suite import AFTER, BEFORE
 
@@ -82,19 +82,19 @@ class Runner:
         """
         outcome = Outcome()
         copy_equal_runs(self.runs)
-        kept = {run.name: done for run in self.runs if (done := read_kept(run)) is not None}
-        self._measured = [done.seconds for done in kept.values()]
-        self.say(self._announcement(len(kept)))
+        finished = {run.name: done for run in self.runs if (done := recorded_result(run)) is not None}
+        self._measured = [done.seconds for done in finished.values()]
+        self.say(self._announcement(len(finished)))
         places = {
             run.name: f"[{number}/{len(self.runs)}] {run.method}, seed {run.seed}"
             for number, run in enumerate(self.runs, 1)
         }
-        for name, done in kept.items():
+        for name, done in finished.items():
             outcome.finished.append(done)
             source = copied_from(done.run)
             whose = "" if source is None else f", a copy of {source}"
             self.say(f"{places[name]}: finished before{whose}, {_described(done)}")
-        left = [run for run in self.runs if run.name not in kept]
+        left = [run for run in self.runs if run.name not in finished]
         # One process each, waited for in a thread: they are this process's children.
         with ThreadPoolExecutor(self.jobs) as pool:
             try:
@@ -186,11 +186,10 @@ class Runner:
         lines = run.log_path.read_text(encoding="utf-8", errors="replace").splitlines()
         return Failed(run, reason, "\n".join(lines[-TAIL_LINES:]))
 
-    def _announcement(self, kept: int) -> str:
-        left = len(self.runs) - kept
-        text = (
-            f"{self.suite.title}: {_runs(len(self.runs))} of {self.suite.budget} each, {kept} finished before"
-        )
+    def _announcement(self, finished: int) -> str:
+        left = len(self.runs) - finished
+        runs = f"{_runs(len(self.runs))} of {self.suite.budget} each"
+        text = f"{self.suite.title}: {runs}, {finished} finished before"
         if not left:
             return text
         basis = "as measured" if self._measured else "a guess for 2 cores"
@@ -232,12 +231,12 @@ def _described(done: Finished) -> str:
 
 def duration(seconds: float) -> str:
     """`1 h 05 min`, `4 min 30 s` or `12 s`."""
-    whole = round(seconds)
-    if whole >= 3600:
-        return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-    if whole >= 60:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole} s"
+    total = round(seconds)
+    if total >= 3600:
+        return f"{total // 3600} h {total % 3600 // 60:02d} min"
+    if total >= 60:
+        return f"{total // 60} min {total % 60:02d} s"
+    return f"{total} s"
 
 
 def _runs(count: int) -> str:

@@ -252,15 +252,15 @@ def _pairs(path: Path, plain: Any, methods: Sequence[str]) -> tuple[tuple[str, s
 
 def _grid(path: Path, plain: Any, methods: dict[str, tuple[str, ...]]) -> Grid:
     """Of `{setting: [values]}`; the values become parts of folders' names."""
-    wanted = (
+    expected = (
         "expected a setting with a list of values, e.g. {actor_rollout_ref.actor.optim.lr: [0.001, 0.002]}"
     )
     if not isinstance(plain, dict) or len(plain) != 1:
-        raise SuiteError(f"{path}: grid = {plain!r}, {wanted}")
+        raise SuiteError(f"{path}: grid = {plain!r}, {expected}")
     ((setting, values),) = plain.items()
     texts = [str(one) for one in values] if isinstance(values, list) else []
     if not texts or not all(map(_NAME.fullmatch, texts)) or len(set(texts)) < len(texts):
-        raise SuiteError(f"{path}: grid.{setting} = {values!r}, {wanted}")
+        raise SuiteError(f"{path}: grid.{setting} = {values!r}, {expected}")
     return Grid(str(setting), tuple(texts), tuple(methods))
 
 

@@ -33,7 +33,7 @@ def named_adapters(lora_rank: int, marsrl: Mapping[str, Any]) -> list[str]:
     """
     if int(lora_rank) <= 0:
         return []
-    usual, roles = marsrl["default_policy"], marsrl["roles"]
-    named = {policy_name(role, one.get("policy"), usual) for role, one in roles.items()}
+    default, roles = marsrl["default_policy"], marsrl["roles"]
+    named = {policy_name(role, one.get("policy"), default) for role, one in roles.items()}
     kinds = {name: one.get("kind") for name, one in marsrl["policies"].items()}
     return sorted(name for name in named if kinds.get(name) in (None, PolicyKind.LORA.value))

@@ -130,8 +130,8 @@ def optimizer_updates(pipeline: PipelineConfig, samples: int) -> int:
         pipeline: the `marsrl.pipeline` node.
         samples: at least 1.
     """
-    wanted = pipeline.updates_per_step
+    updates = pipeline.updates_per_step
     if pipeline.samples_per_update is not None:
         # Halves go up: Python's own rounding would send 2.5 and 3.5 to different sides.
-        wanted = max(1, math.floor(samples / pipeline.samples_per_update + 0.5))
-    return min(wanted, samples)
+        updates = max(1, math.floor(samples / pipeline.samples_per_update + 0.5))
+    return min(updates, samples)

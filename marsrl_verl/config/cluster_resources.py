@@ -54,11 +54,11 @@ def cpus_on_one_node(config: DictConfig) -> int:
     return sum(demand.cpus for demand in demands(config)) + _FREE_CPUS
 
 
-def fits(wanted: Sequence[NodeDemand], nodes: Sequence[Mapping[str, float]]) -> bool:
+def fits(required: Sequence[NodeDemand], nodes: Sequence[Mapping[str, float]]) -> bool:
     """Whether nodes with these resources (`GPU`, `CPU`) can hold all demands: the largest first, each on the
     node that has the fewest GPUs left."""
     free = [[node.get("GPU", 0), node.get("CPU", 0) - _FREE_CPUS] for node in nodes]
-    for demand in sorted(wanted, key=lambda one: (-one.gpus, -one.cpus)):
+    for demand in sorted(required, key=lambda one: (-one.gpus, -one.cpus)):
         having = [node for node in free if node[0] >= demand.gpus and node[1] >= demand.cpus]
         if not having:
             return False
@@ -68,11 +68,11 @@ def fits(wanted: Sequence[NodeDemand], nodes: Sequence[Mapping[str, float]]) -> 
     return True
 
 
-def describe_demands(wanted: Sequence[NodeDemand]) -> str:
+def describe_demands(required: Sequence[NodeDemand]) -> str:
     """E.g. `4 x (8 GPUs and 24 CPUs on one node), and a free CPU on each of these nodes`."""
     parts = [
         f"{count} x ({_amount(one.gpus, 'GPU')} and {_amount(one.cpus, 'CPU')} on one node)"
-        for one, count in Counter(wanted).items()
+        for one, count in Counter(required).items()
     ]
     return f"{' and '.join(parts)}, and a free CPU on each of these nodes"
 

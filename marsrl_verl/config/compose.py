@@ -25,8 +25,8 @@ from marsrl_verl.config.node import (
     BY_ROLE,
     chosen_method,
     converted_node,
+    dropped_settings,
     foreign_settings,
-    left_out,
     node_issues,
     other_methods_setting,
     unknown_role,
@@ -295,12 +295,12 @@ def _named_foreign(node: dict[str, Any], words: Iterable[str]) -> list[ConfigIss
     `evaluation` named there turns on. 0 and null say "nothing of it", which holds for a method that has
     nothing of it."""
     named = {setting_of(word) for word in words}
-    usual = foreign_settings(chosen_method(node["algo"]))
+    defaults = foreign_settings(chosen_method(node["algo"]))
     return [
         other_methods_setting(key, node, value)
-        for key, value in left_out(node).items()
+        for key, value in dropped_settings(node).items()
         if key in named
-        or (key.startswith(_EVALUATION) and "evaluation" in named and value and value != usual[key])
+        or (key.startswith(_EVALUATION) and "evaluation" in named and value and value != defaults[key])
     ]
 
 

@@ -206,7 +206,7 @@ def _evaluations(ctx: Context) -> list[str]:
         (one.every > 0, "in between", f"every {one.every} steps"),
         (one.after, AFTER, "after the last step"),
     )
-    chosen = [(tag, when) for wanted, tag, when in times if wanted]
+    chosen = [(tag, when) for enabled, tag, when in times if enabled]
     if _alone(ctx):
         chosen = [(ALONE, "alone")]
     if not chosen:
@@ -243,30 +243,32 @@ def _memory(ctx: Context) -> list[str]:
     if not shapes:
         what = "not estimated: the model is not here and not in the table of known sizes"
         return [f"Memory per {place}", f"  {what}"]
-    found = estimate_memory(ctx.config, *shapes)
+    estimate = estimate_memory(ctx.config, *shapes)
     of = f"of {len(shapes)} models" if len(shapes) > 1 else ""
-    parameters = f"{of}: {_count(found.parameters)} parameters".removeprefix(": ")
-    cache = f"{found.kv_tokens:,} tokens = {found.longest_sequences:.1f} sequences of full length"
+    parameters = f"{of}: {_count(estimate.parameters)} parameters".removeprefix(": ")
+    cache = f"{estimate.kv_tokens:,} tokens = {estimate.longest_sequences:.1f} sequences of full length"
     if of:
         cache = f"of the engine with the fewest: {cache}"
     sizes: list[tuple[str, int, str]] = [
-        ("weights (training)", found.train_weights, parameters),
-        ("gradients", found.gradients, ""),
-        ("optimizer", found.optimizer, ""),
-        ("gathered layers", found.gathered, ""),
-        ("activations", found.activations, ""),
-        *([("accumulated", found.accumulated, "gradients of a step")] if found.accumulated else []),
-        ("logits", found.logits, ""),
-        ("weights (engine)", found.engine_weights, of),
-        ("KV cache", found.kv_cache, cache),
-        ("peak while training", found.training, ""),
-        ("peak while decoding", found.decoding, ""),
+        ("weights (training)", estimate.train_weights, parameters),
+        ("gradients", estimate.gradients, ""),
+        ("optimizer", estimate.optimizer, ""),
+        ("gathered layers", estimate.gathered, ""),
+        ("activations", estimate.activations, ""),
+        *([("accumulated", estimate.accumulated, "gradients of a step")] if estimate.accumulated else []),
+        ("logits", estimate.logits, ""),
+        ("weights (engine)", estimate.engine_weights, of),
+        ("KV cache", estimate.kv_cache, cache),
+        ("peak while training", estimate.training, ""),
+        ("peak while decoding", estimate.decoding, ""),
     ]
     if not ctx.on_cpu:
-        sizes.append(("main memory", found.host, "of a node, without Ray's objects and the driver's batch"))
+        sizes.append(
+            ("main memory", estimate.host, "of a node, without Ray's objects and the driver's batch")
+        )
     rows: list[Row] = [(name, _gib(size), note) for name, size, note in sizes]
     lines = [f"Memory per {place}, estimated", *_table(rows)]
-    return lines + [f"  assumed: {line}" for line in assumptions(ctx.config, found)]
+    return lines + [f"  assumed: {line}" for line in assumptions(ctx.config, estimate)]
 
 
 def _files(ctx: Context, plan: BatchPlan) -> list[str]:

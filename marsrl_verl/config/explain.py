@@ -18,7 +18,7 @@ def explain(error: Exception, groups: tuple[str, ...]) -> ConfigIssue:
         if isinstance(cause, ConfigError):
             return cause.problems[0]
         cause = cause.__cause__ or cause.__context__
-    text = _whole_text(error)
+    text = _full_text(error)
     key = _first_match(
         text,
         r"interpolation '\$\{([\w.]+)\}'",
@@ -46,7 +46,7 @@ def explain(error: Exception, groups: tuple[str, ...]) -> ConfigIssue:
     return ConfigIssue(key or "configuration", first, fix)
 
 
-def _whole_text(error: BaseException) -> str:
+def _full_text(error: BaseException) -> str:
     """The messages of an exception and its causes; Hydra wraps OmegaConf's, which names the key."""
     parts: list[str] = []
     current: BaseException | None = error

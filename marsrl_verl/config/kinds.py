@@ -43,7 +43,7 @@ def _values(key: str, node: Any) -> Iterator[tuple[str, Any]]:
     if (
         isinstance(node, dict)
         and node
-        and (not key or (usual := default_of(key)) is ABSENT or isinstance(usual, dict))
+        and (not key or (default := default_of(key)) is ABSENT or isinstance(default, dict))
     ):
         for name, value in node.items():
             yield from _values(f"{key}.{name}" if key else str(name), value)

@@ -200,8 +200,8 @@ def _reference_bytes(config: DictConfig, shapes: Sequence[ModelShape], gpus: int
     that a policy begins as. With adapters it is the model without them."""
     rollout = config.actor_rollout_ref.rollout
     in_reward = OmegaConf.select(config, "algorithm.use_kl_in_reward")
-    wanted = bool(config.actor_rollout_ref.actor.use_kl_loss or in_reward)
-    if adapters(rollout) or not wanted:
+    has_reference = bool(config.actor_rollout_ref.actor.use_kl_loss or in_reward)
+    if adapters(rollout) or not has_reference:
         return 0
     paths = list(models(rollout).values()) if len(shapes) > 1 else [""]
     begun = dict(zip(paths, shapes, strict=True))

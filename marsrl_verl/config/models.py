@@ -44,8 +44,8 @@ def named_models(lora_rank: int, path: str, marsrl: Mapping[str, Any]) -> dict[s
     """
     if int(lora_rank) > 0:
         return {}
-    usual, roles, policies = marsrl["default_policy"], marsrl["roles"], marsrl["policies"]
-    named = {policy_name(role, one.get("policy"), usual) for role, one in roles.items()}
+    default, roles, policies = marsrl["default_policy"], marsrl["roles"], marsrl["policies"]
+    named = {policy_name(role, one.get("policy"), default) for role, one in roles.items()}
     found = {}
     for name in sorted(named):
         one = policies.get(name, {})

@@ -90,8 +90,8 @@ BY_NAME: dict[str, type[Settings]] = {**BY_ROLE, "policies": PolicyConfig, "tool
 
 def _tools(node: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
     """The entries of `marsrl.tools` that say whose settings they are."""
-    given = node.get("tools")
-    entries = given.items() if isinstance(given, Mapping) else ()
+    tools = node.get("tools")
+    entries = tools.items() if isinstance(tools, Mapping) else ()
     return {
         str(name): one
         for name, one in entries
@@ -101,18 +101,18 @@ def _tools(node: Mapping[str, Any]) -> dict[str, Mapping[str, Any]]:
 
 def _without_tools(node: Mapping[str, Any]) -> dict[str, Any]:
     """What is no entry of `marsrl.tools` at all. (A target that is not resolved yet says nothing.)"""
-    given = node.get("tools", {})
-    if not isinstance(given, Mapping):
-        return {"tools": given}
-    return {"tools": {name: one for name, one in given.items() if not isinstance(one, Mapping)}}
+    tools = node.get("tools", {})
+    if not isinstance(tools, Mapping):
+        return {"tools": tools}
+    return {"tools": {name: one for name, one in tools.items() if not isinstance(one, Mapping)}}
 
 
 def _role_issues(name: str, node: Any, roles: tuple[str, ...]) -> list[ConfigIssue]:
     """Entries of roles that the method does not have."""
-    given = node if isinstance(node, Mapping) else {}
+    entries = node if isinstance(node, Mapping) else {}
     return [
         unknown_role(f"marsrl.{name}.{role}", str(role), roles)
-        for role in given
+        for role in entries
         if role not in (*roles, DEFAULT)
     ]
 
@@ -131,26 +131,28 @@ def with_defaults(node: dict[str, Any]) -> dict[str, Any]:
     method = chosen_method(node["algo"])
     foreign, filled = foreign_settings(method), dict(node)
     for name, kind in method_nodes(method).items():
-        if isinstance(given := node.get(name, {}), dict):
-            filled[name] = _filled(defaults(kind), _without(given, foreign, f"marsrl.{name}."))
-    if isinstance(given := node.get("prompts", {}), dict) and given.get("target", UNSET) == UNSET:
-        filled["prompts"] = {**given, "target": method.default_prompts}
+        if isinstance(specified := node.get(name, {}), dict):
+            filled[name] = _filled(defaults(kind), _without(specified, foreign, f"marsrl.{name}."))
+    if isinstance(specified := node.get("prompts", {}), dict) and specified.get("target", UNSET) == UNSET:
+        filled["prompts"] = {**specified, "target": method.default_prompts}
     roles = method.roles
     others = {role for one in installed_classes() for role in one.roles} - set(roles)
     for name, kind in BY_ROLE.items():
-        given = node.get(name, {})
-        if not isinstance(given, dict):
+        specified = node.get(name, {})
+        if not isinstance(specified, dict):
             continue  # the message about its kind comes later
-        common = _filled(defaults(kind), given.get(DEFAULT, {}))
+        common = _filled(defaults(kind), specified.get(DEFAULT, {}))
         if not isinstance(common, dict):
             continue  # likewise
         own = method.rewards if name == "reward" else {}
-        usual = {role: {**defaults(kind), "target": own[role]} if role in own else common for role in roles}
-        entries = {role: _filled(usual[role], given.get(role, {})) for role in roles}
+        role_defaults = {
+            role: {**defaults(kind), "target": own[role]} if role in own else common for role in roles
+        }
+        entries = {role: _filled(role_defaults[role], specified.get(role, {})) for role in roles}
         left = {*entries, *others, DEFAULT}
-        filled[name] = {**entries, **{role: one for role, one in given.items() if role not in left}}
-    if isinstance(given := node.get("policies", {}), dict):
-        filled["policies"] = {name: _filled(defaults(PolicyConfig), one) for name, one in given.items()}
+        filled[name] = {**entries, **{role: one for role, one in specified.items() if role not in left}}
+    if isinstance(specified := node.get("policies", {}), dict):
+        filled["policies"] = {name: _filled(defaults(PolicyConfig), one) for name, one in specified.items()}
     if given_tools := _tools(node):
         kinds = {name: tool_config(name, one) for name, one in given_tools.items()}
         tools = {name: _filled(defaults(kinds[name]), dict(one)) for name, one in given_tools.items()}
@@ -169,8 +171,8 @@ def foreign_settings(method: type[Method]) -> dict[str, Any]:
         own = {*_flat(defaults(kind)), *kind.model_fields}
         theirs = [_flat(defaults(method_nodes(other)[name])) for other in others]
         having = Counter(key for settings in theirs for key in settings if key not in own)
-        usual = {key: value for settings in reversed(theirs) for key, value in settings.items()}
-        found |= {f"marsrl.{name}.{key}": usual[key] for key, count in having.items() if count >= least}
+        values = {key: value for settings in reversed(theirs) for key, value in settings.items()}
+        found |= {f"marsrl.{name}.{key}": values[key] for key, count in having.items() if count >= least}
     return found
 
 
@@ -185,28 +187,28 @@ def _flat(node: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     return found
 
 
-def left_out(node: Mapping[str, Any]) -> dict[str, Any]:
+def dropped_settings(node: Mapping[str, Any]) -> dict[str, Any]:
     """What `with_defaults` leaves out of the nodes that a method declares, by dotted keys."""
     method = chosen_method(node["algo"])
-    given = {name: node.get(name) for name in method_nodes(method)}
+    nodes = {name: node.get(name) for name in method_nodes(method)}
     foreign = foreign_settings(method)
-    return {key: value for key, value in _flat(given, "marsrl.").items() if key in foreign}
+    return {key: value for key, value in _flat(nodes, "marsrl.").items() if key in foreign}
 
 
 def _without(node: dict[str, Any], keys: Collection[str], prefix: str) -> dict[str, Any]:
     """The node without these keys, and without nodes of which they are all."""
-    kept = {}
+    remaining = {}
     for name, value in node.items():
         if isinstance(value, dict) and value:
             value = _without(value, keys, f"{prefix}{name}.")
             if not value:
                 continue
         if f"{prefix}{name}" not in keys:
-            kept[name] = value
-    return kept
+            remaining[name] = value
+    return remaining
 
 
-def _filled(usual: dict[str, Any], node: Any) -> Any:
+def _filled(values: dict[str, Any], node: Any) -> Any:
     """A node with the default values of what it leaves out."""
     if not isinstance(node, dict):
         return node
@@ -214,7 +216,7 @@ def _filled(usual: dict[str, Any], node: Any) -> Any:
         name: _filled(value, node[name])
         if isinstance(value, dict) and name in node
         else node.get(name, value)
-        for name, value in {**node, **usual}.items()
+        for name, value in {**node, **values}.items()
     }
 
 

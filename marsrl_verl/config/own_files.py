@@ -18,8 +18,8 @@ import yaml
 from marsrl_verl.config.node import (
     BY_ROLE,
     chosen_method,
+    dropped_settings,
     foreign_settings,
-    left_out,
     other_methods_setting,
     unknown_role,
 )
@@ -47,10 +47,10 @@ def without_effect(folders: Sequence[Path], names: Iterable[str], node: Mapping[
         node: the composed `marsrl` node, before the method's defaults are filled in.
     """
     method = chosen_method(node["algo"])
-    usual, dropped, found = foreign_settings(method), left_out(node), WithoutEffect()
+    defaults, dropped, ineffective = foreign_settings(method), dropped_settings(node), WithoutEffect()
     for name, path, key, value in _settings(folders, names):
         parts = key.split(".")
-        if key in dropped and value and value != usual[key]:
+        if key in dropped and value and value != defaults[key]:
             issue = other_methods_setting(key, node, value)
         elif len(parts) > 3 and parts[0] == "marsrl" and parts[1] in BY_ROLE:
             if parts[2] in (*method.roles, "default"):
@@ -59,10 +59,12 @@ def without_effect(folders: Sequence[Path], names: Iterable[str], node: Mapping[
         else:
             continue
         if name.startswith(_METHOD_GROUP):
-            found.issues.append(issue)
-        elif (line := f"{path}: {issue.key} has no effect. {issue.what} {issue.fix}") not in found.warnings:
-            found.warnings.append(line)
-    return found
+            ineffective.issues.append(issue)
+        elif (
+            line := f"{path}: {issue.key} has no effect. {issue.what} {issue.fix}"
+        ) not in ineffective.warnings:
+            ineffective.warnings.append(line)
+    return ineffective
 
 
 def _settings(folders: Sequence[Path], names: Iterable[str]) -> Iterator[tuple[str, Path, str, Any]]:

@@ -65,9 +65,9 @@ def reference_tree() -> dict[str, Any]:
     tree["marsrl"] = {**defaults(MarsRLConfig), "algo": {}, **{name: {} for name in BY_ROLE}}
     for method in installed_classes():
         tree["marsrl"]["algo"].update(defaults(method.Config))
-        usual = tree["marsrl"]["evaluation"]
-        between = {**usual["in_between"], **defaults(method.Evaluation)["in_between"]}
-        usual.update({**defaults(method.Evaluation), "in_between": between})
+        evaluation = tree["marsrl"]["evaluation"]
+        between = {**evaluation["in_between"], **defaults(method.Evaluation)["in_between"]}
+        evaluation.update({**defaults(method.Evaluation), "in_between": between})
         for name, kind in BY_ROLE.items():
             tree["marsrl"][name].update({role: defaults(kind) for role in method.roles})
     return tree

@@ -32,8 +32,8 @@ def _limits(marsrl: Mapping[str, Any]) -> list[tuple[int, int]]:
     """Prompt and response limits of the roles that the run asks."""
     method, config = _method(marsrl["algo"])
     evaluation: Any = method.Evaluation.model_construct(**marsrl["evaluation"])
-    asked = method.asked_roles(config, evaluation)
-    roles = [marsrl["roles"][role] for role in asked]
+    names = method.active_roles(config, evaluation)
+    roles = [marsrl["roles"][role] for role in names]
     return [(int(role["max_prompt_tokens"]), int(role["max_new_tokens"])) for role in roles]
 
 

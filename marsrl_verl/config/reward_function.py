@@ -40,10 +40,10 @@ def adopt_reward_function(config: DictConfig) -> tuple[str, ...]:
         raise ConfigError(problems)
     for node, path in named.items():
         function = OmegaConf.select(config, node)
-        given: Any = OmegaConf.to_container(function)
+        plain: Any = OmegaConf.to_container(function)
         arguments = {"path": _absolute(str(path)), "name": function.name or ComputeScoreReward.FUNCTION}
-        if given.get("reward_kwargs"):
-            arguments["reward_kwargs"] = given["reward_kwargs"]
+        if plain.get("reward_kwargs"):
+            arguments["reward_kwargs"] = plain["reward_kwargs"]
         for role in roles:
             with open_dict(config.marsrl.reward[role]):
                 config.marsrl.reward[role].update(target=COMPUTE_SCORE, kwargs=arguments)
@@ -71,8 +71,8 @@ def _problems(config: DictConfig, named: dict[str, Any], roles: tuple[str, ...])
     # Parts of a function that nobody named.
     for node, name in product(_NODES, ("name", "reward_kwargs")):
         value = OmegaConf.select(config, f"{node}.{name}")
-        usual = node == REWARD_FUNCTION and value == ComputeScoreReward.FUNCTION
-        if node not in named and value and not usual:
+        is_default = node == REWARD_FUNCTION and value == ComputeScoreReward.FUNCTION
+        if node not in named and value and not is_default:
             yield ConfigIssue(
                 f"{node}.{name}", "It has no effect without a path.", f"Set {node}.path too.", value
             )

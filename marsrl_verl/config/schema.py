@@ -221,16 +221,16 @@ class MarsRLConfig(Settings):
         return {name: self.policies[name] for name in dict.fromkeys(self.frozen_roles.values())}
 
 
-def policy_name(role: str, named: str | None, usual: str) -> str:
+def policy_name(role: str, named: str | None, default: str) -> str:
     """The name of a role's policy.
 
     Args:
         named: `marsrl.roles.<role>.policy`.
-        usual: `marsrl.default_policy`.
+        default: `marsrl.default_policy`.
     """
     if named is not None:
         return named
-    return SHARED if usual == DefaultPolicy.SHARED.value else role
+    return SHARED if default == DefaultPolicy.SHARED.value else role
 
 
 def first_sampled_role(marsrl: Mapping[str, Any], roles: Sequence[str]) -> str:

@@ -60,8 +60,8 @@ def _nodes() -> list[str]:
             continue
         if not (isinstance(kind, type) and issubclass(kind, Settings)) or issubclass(kind, MethodConfig):
             continue
-        usual = None if field.is_required() else field.get_default(call_default_factory=True)
-        sections.append(_section(f"`marsrl.{name}`", kind, f"marsrl.{name}", usual))
+        default = None if field.is_required() else field.get_default(call_default_factory=True)
+        sections.append(_section(f"`marsrl.{name}`", kind, f"marsrl.{name}", default))
     return sections
 
 
@@ -76,14 +76,14 @@ def _section(
     title: str,
     model: type[Settings],
     key: str,
-    usual: Settings | None = None,
+    default: Settings | None = None,
     leave_out: type[Settings] | None = None,
 ) -> str:
     """A table of the settings, without those of the model that is left out."""
     others = {one.key for one in declared(leave_out, key)} if leave_out is not None else set()
     lines = [f"## {title}", "", inspect.cleandoc(model.__doc__ or ""), ""]
     lines += ["| key | takes | default | |", "|---|---|---|---|"]
-    lines += [_row(one, key) for one in declared(model, key, usual) if one.key not in others]
+    lines += [_row(one, key) for one in declared(model, key, default) if one.key not in others]
     return "\n".join([*lines, ""])
 
 

@@ -92,8 +92,8 @@ def translate(overrides: tuple[str, ...], roles: Roles, first_role: Callable[[],
     """
     by_key = {one.key: one for one in VERL_KEYS}
     parsed = [(text, OverridesParser.create().parse_override(text)) for text in overrides]
-    given = {one.key_or_group: _as_written(one) for _, one in parsed if not one.is_delete()}
-    kept: list[str] = []
+    overridden = {one.key_or_group: _as_written(one) for _, one in parsed if not one.is_delete()}
+    translated: list[str] = []
     notes: list[str] = []
     problems: list[ConfigIssue] = []
     named = False
@@ -106,25 +106,25 @@ def translate(overrides: tuple[str, ...], roles: Roles, first_role: Callable[[],
                 what = f"Of verl's estimators there are {' and '.join(ESTIMATORS)} here."
                 fix = "Leave it out: advantages are the method's (algo=…)."
                 problems.append(ConfigIssue(key, what, fix, override.value()))
-            elif given.get(OUR_ESTIMATOR, ours) != ours:
-                what = f"The command line sets {OUR_ESTIMATOR} to {given[OUR_ESTIMATOR]}."
+            elif overridden.get(OUR_ESTIMATOR, ours) != ours:
+                what = f"The command line sets {OUR_ESTIMATOR} to {overridden[OUR_ESTIMATOR]}."
                 problems.append(ConfigIssue(key, what, "Leave one of them out.", override.value()))
             elif not named:
-                kept.append(f"{OUR_ESTIMATOR}={ours}")
+                translated.append(f"{OUR_ESTIMATOR}={ours}")
                 notes.append(f"{text} is taken as {OUR_ESTIMATOR}={ours}")
         elif (one := by_key.get(key)) is None or override.is_delete():
-            kept.append(text)
+            translated.append(text)
         else:
             value = one.value(override)
             for ours in with_roles(one.ours, roles, first_role):
-                if given.get(ours, value) != value:
-                    what = f"It sets {ours} here, which the command line sets to {given[ours]}."
+                if overridden.get(ours, value) != value:
+                    what = f"It sets {ours} here, which the command line sets to {overridden[ours]}."
                     problems.append(ConfigIssue(key, what, "Leave one of them out.", value))
-                kept.append(f"{ours}={value}")
+                translated.append(f"{ours}={value}")
             notes.append(f"{text} is taken as {_listed(one.ours, roles, first_role)}={value}")
     if problems:
         raise ConfigError(problems)
-    return Translated(tuple(kept), tuple(notes), named)
+    return Translated(tuple(translated), tuple(notes), named)
 
 
 def with_roles(key: str, roles: Roles, first_role: Callable[[], str]) -> list[str]:

@@ -277,8 +277,8 @@ class Method(ABC):
         return cls.plan(config)[0].role
 
     @classmethod
-    def asked_roles(cls, config: Any, evaluation: Any | None) -> tuple[str, ...]:
-        """The roles that a run asks: engine and trainer must have room for them.
+    def active_roles(cls, config: Any, evaluation: Any | None) -> tuple[str, ...]:
+        """The roles that take part in a run: engine and trainer are sized for them.
 
         Args:
             config: a `Config`.

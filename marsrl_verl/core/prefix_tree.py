@@ -132,9 +132,9 @@ def _shared_in_trees(rows: Sequence[Tokens], order: Sequence[int], joins: Joins)
     found, size = [], 0
     for index, common in zip(order, shared_with_previous(rows, order), strict=True):
         length = len(rows[index])
-        kept = common if common and joins(size, length, common) else 0
-        size = size + length - kept if kept else length
-        found.append(kept)
+        reused = common if common and joins(size, length, common) else 0
+        size = size + length - reused if reused else length
+        found.append(reused)
     return found
 
 
@@ -149,17 +149,17 @@ def shelve(tree_sizes: Sequence[int]) -> list[tuple[int, int]]:
     width = max(tree_sizes)
     places = [(0, 0)] * len(tree_sizes)
     # (free places, row), sorted, so that the tightest row that fits is found at once.
-    rooms: list[tuple[int, int]] = []
+    open_rows: list[tuple[int, int]] = []
     rows = 0
     for tree in sorted(range(len(tree_sizes)), key=lambda one: -tree_sizes[one]):
         size = tree_sizes[tree]
-        found = bisect_left(rooms, (size, 0))
-        if found < len(rooms):
-            free, row = rooms.pop(found)
+        position = bisect_left(open_rows, (size, 0))
+        if position < len(open_rows):
+            free, row = open_rows.pop(position)
         else:
             free, row, rows = width, rows, rows + 1
         places[tree] = (row, width - free)
-        insort(rooms, (free - size, row))
+        insort(open_rows, (free - size, row))
     return places
 
 

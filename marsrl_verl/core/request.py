@@ -96,14 +96,14 @@ class RolloutRequest:
     """What earlier rounds brought, where some of it is to be continued: paused trajectories whole, of ended
     ones neither tokens nor texts."""
 
-    def sampling_of(self, role: str, usual: Mapping[str, Sampling]) -> Sampling:
-        """The run's settings for a role (`usual`), as this request changes them."""
-        if role not in usual:
+    def sampling_of(self, role: str, defaults: Mapping[str, Sampling]) -> Sampling:
+        """The run's settings for a role (`defaults`), as this request changes them."""
+        if role not in defaults:
             raise ValueError(
                 f"request {self.group_id}: sampling settings are missing for role {role!r}, found "
-                f"{sorted(usual)}"
+                f"{sorted(defaults)}"
             )
-        return replace(usual[role], **self.sampling.get(role, {}))
+        return replace(defaults[role], **self.sampling.get(role, {}))
 
     @property
     def continued_tokens(self) -> int:

@@ -118,12 +118,12 @@ def build_tree(paths: Sequence[Path]) -> Tree:
 
 def leaf_counts(tree: Tree) -> npt.NDArray[np.int64]:
     """(M,) |L(s)|: the leaves below each node, itself included."""
-    return sum_up(tree, np.ones(len(tree.leaf), dtype=np.int64))
+    return subtree_sums(tree, np.ones(len(tree.leaf), dtype=np.int64))
 
 
 def values(tree: Tree) -> npt.NDArray[np.float64]:
     """(M,) V(s): the mean reward over the leaves below each node (arXiv 2509.26628, eq. 2)."""
-    return sum_up(tree, tree.reward) / leaf_counts(tree)
+    return subtree_sums(tree, tree.reward) / leaf_counts(tree)
 
 
 def tree_advantages(tree: Tree) -> npt.NDArray[np.float64]:
@@ -138,7 +138,7 @@ def tree_advantages(tree: Tree) -> npt.NDArray[np.float64]:
     return ((value - value[ROOT]) + (value - value[above])) / np.sqrt(leaf_counts(tree))
 
 
-def sum_up(tree: Tree, at_leaves: npt.NDArray) -> npt.NDArray:
+def subtree_sums(tree: Tree, at_leaves: npt.NDArray) -> npt.NDArray:
     """For each node the sum over the leaves below it; children come after parents."""
     total = np.zeros(len(tree.parent), dtype=at_leaves.dtype)
     np.add.at(total, tree.leaf, at_leaves)

@@ -54,7 +54,7 @@ class FileReport:
     """Tokens of the longest one of these."""
 
     @property
-    def asked(self) -> int:
+    def prompted(self) -> int:
         """Rows whose problem the first role is asked."""
         return self.rows - (self.too_long or 0)
 

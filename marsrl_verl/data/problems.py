@@ -48,8 +48,8 @@ class Columns:
     def names(self) -> list[str]:
         """Top-level columns to read."""
         question = self.question or self.chat
-        wanted = [question, self.answer, "data_source", "ability", "extra_info"]
-        return list(dict.fromkeys(name.partition(".")[0] for name in wanted))
+        columns = [question, self.answer, "data_source", "ability", "extra_info"]
+        return list(dict.fromkeys(name.partition(".")[0] for name in columns))
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,22 +150,22 @@ def collect(
         by_look: two rows are the same problem, too, when their questions look alike (`look_alike`), whatever
             else their chats hold.
     """
-    found = Collected()
+    collected = Collected()
     firsts: dict[str, SourceProblem] = {}
     contradicted: set[str] = set()
     for row in rows:
-        found.rows += 1
+        collected.rows += 1
         try:
             if isinstance(row.data, RowError):
                 raise row.data
             problem, stripped = read_problem(row.data, row.place, columns, instruction)
             if instruction is not None:
-                found.stripped += stripped
-                found.not_stripped += not stripped
-            found.repaired += problem.repaired
+                collected.stripped += stripped
+                collected.not_stripped += not stripped
+            collected.repaired += problem.repaired
             first = firsts.setdefault(look_alike(problem.question) if by_look else problem.key, problem)
             if first is problem:
-                found.problems[problem.key] = problem
+                collected.problems[problem.key] = problem
                 continue
             if not same_reference(first.problem.ground_truth, problem.problem.ground_truth):
                 contradicted.add(first.key)
@@ -173,17 +173,17 @@ def collect(
                     "the problem stands in an earlier row with another answer",
                     "correct one of the answers, or remove the problem",
                 )
-            found.duplicates += 1
+            collected.duplicates += 1
         except RowError as error:
-            note_fault(found.faults, error, row.place)
+            note_fault(collected.faults, error, row.place)
     for key in contradicted:
-        first = found.problems.pop(key)
+        first = collected.problems.pop(key)
         contradiction = RowError(
             "the problem stands in a later row with another answer",
             "correct one of the answers, or remove the problem",
         )
-        note_fault(found.faults, contradiction, first.place)
-    return found
+        note_fault(collected.faults, contradiction, first.place)
+    return collected
 
 
 def normalised(question: str) -> str:
@@ -299,8 +299,8 @@ def _reference(data: Mapping[str, Any], columns: Columns) -> str:
         raise RowError(f"{columns.answer} holds {_kind(value)}, expected the answer", fix)
     truth = ground_truth_of({"ground_truth": value})
     if columns.answer_after is not None:
-        _, mark, truth = truth.rpartition(columns.answer_after)
-        if not mark:
+        _, delimiter, truth = truth.rpartition(columns.answer_after)
+        if not delimiter:
             raise RowError(
                 f"the mark {columns.answer_after!r} is not in the answer",
                 "correct the row, or --answer-after",

@@ -155,60 +155,61 @@ def _check_output(arguments: Arguments) -> None:
         )
 
 
-def _say_source(found: Collected, arguments: Arguments) -> None:
+def _say_source(collected: Collected, arguments: Arguments) -> None:
     files = ", ".join(str(path) for path in arguments.inputs)
     print(
-        f"{found.rows} rows in {files}: {len(found.problems)} problems, {found.duplicates} duplicates, "
-        f"{found.bad_rows} bad rows",
+        f"{collected.rows} rows in {files}: {len(collected.problems)} problems, "
+        f"{collected.duplicates} duplicates, {collected.bad_rows} bad rows",
         flush=True,
     )
     if arguments.skip_bad_rows:
-        for what, fault in found.faults.items():
+        for what, fault in collected.faults.items():
             print(f"  skipped: {printable(_fault_text(what, fault.count, fault.places))}", flush=True)
-    if found.repaired:
+    if collected.repaired:
         print(
-            f"  in {found.repaired} rows broken LaTeX commands (such as \\x08oxed) were repaired", flush=True
+            f"  in {collected.repaired} rows broken LaTeX commands (such as \\x08oxed) were repaired",
+            flush=True,
         )
-    if found.not_stripped and found.stripped:
+    if collected.not_stripped and collected.stripped:
         print(
-            f"  {found.not_stripped} rows lack the instruction and are taken as they are; it was taken off "
-            f"{found.stripped} rows",
+            f"  {collected.not_stripped} rows lack the instruction and are taken as they are; it was taken "
+            f"off {collected.stripped} rows",
             flush=True,
         )
 
 
-def _check_source(found: Collected, arguments: Arguments) -> None:
-    if found.faults and not arguments.skip_bad_rows:
+def _check_source(collected: Collected, arguments: Arguments) -> None:
+    if collected.faults and not arguments.skip_bad_rows:
         lines = [
             f"{_fault_text(what, fault.count, fault.places)}; {fault.fix}"
-            for what, fault in found.faults.items()
+            for what, fault in collected.faults.items()
         ]
-        what = "\n  ".join([f"{found.bad_rows} of {found.rows} rows are no usable problem.", *lines])
+        what = "\n  ".join([f"{collected.bad_rows} of {collected.rows} rows are no usable problem.", *lines])
         raise DataError(what, "Correct these rows, or leave them out with --bad-rows skip.")
-    if not found.problems:
+    if not collected.problems:
         raise DataError("The files hold no problem.", "Name files with problems.")
-    if arguments.instruction is not None and not found.stripped:
-        first = next(iter(found.problems.values()))
+    if arguments.instruction is not None and not collected.stripped:
+        first = next(iter(collected.problems.values()))
         what = "The instruction that is to be taken off is around no problem; the first one reads "
         raise DataError(f"{what}{first.question[:120]!r}.", "Leave the option out, or correct its text.")
 
 
-def _without_evaluation_sets(found: Collected, arguments: Arguments) -> Contamination | None:
+def _without_evaluation_sets(collected: Collected, arguments: Arguments) -> Contamination | None:
     """Look for the problems in the evaluation sets, and take them out where they are to be dropped."""
     if not arguments.evaluation_sets:
         return None
     sets = [EvaluationSet.read(path, arguments.evaluation_column) for path in arguments.evaluation_sets]
-    contamination = find_contamination(found.problems.values(), sets)
+    contamination = find_contamination(collected.problems.values(), sets)
     for path, count in contamination.shared.items():
-        print(f"{count} of {len(found.problems)} problems stand in {path}", flush=True)
+        print(f"{count} of {len(collected.problems)} problems stand in {path}", flush=True)
     if contamination.keys and arguments.contaminated is Contaminated.REFUSE:
         ours, theirs = contamination.places[0]
         what = f"{len(contamination.keys)} problems stand in evaluation sets; the first: {ours} and {theirs}."
         raise DataError(what, "Remove them, or have them left out: --contaminated drop.")
     if arguments.contaminated is Contaminated.DROP:
         for key in contamination.keys:
-            del found.problems[key]
-        if not found.problems:
+            del collected.problems[key]
+        if not collected.problems:
             raise DataError("All problems stand in evaluation sets.", "Give other problems.")
     return contamination
 
@@ -219,14 +220,16 @@ def _fault_text(what: str, count: int, places: list[str]) -> str:
 
 
 def _recorded_grades(
-    arguments: Arguments, config: DictConfig, found: Collected, facts: Facts
+    arguments: Arguments, config: DictConfig, collected: Collected, facts: Facts
 ) -> dict[str, ProblemGrades]:
     assert arguments.from_answers is not None
     with closing(make_grader(config)) as reward:
         grade = partial(grade_texts, reward, arguments.graders, answering_role(config))
-        recorded = read_recorded(arguments.from_answers, found.problems, arguments.instruction, grade)
+        recorded = read_recorded(arguments.from_answers, collected.problems, arguments.instruction, grade)
     if not recorded.grades:
-        what = f"{arguments.from_answers}: it holds no answers to any of the {len(found.problems)} problems."
+        what = (
+            f"{arguments.from_answers}: it holds no answers to any of the {len(collected.problems)} problems."
+        )
         raise DataError(what, "Name the problems by the same text, or by the hash in the field `problem`.")
     if recorded.graded_here and all(one.ungraded for one in recorded.grades.values()):
         raise _broken(list(recorded.grades.values()), answering_role(config))
@@ -240,20 +243,21 @@ def _recorded_grades(
 
 
 def _sampled_grades(
-    arguments: Arguments, config: DictConfig, found: Collected, facts: Facts, make_client: MakeClient
+    arguments: Arguments, config: DictConfig, collected: Collected, facts: Facts, make_client: MakeClient
 ) -> dict[str, ProblemGrades]:
     check_policies(config)
     facts.answer_settings = answer_settings(config, arguments.answers)
     path = arguments.output / GRADES
     with GradeLog(path, facts.answer_settings) as log:
         for key, grades in log.grades.items():
-            if key in found.problems:
-                check_reference(grades.ground_truth, found.problems[key], f"{path}, problem {key}")
+            if key in collected.problems:
+                check_reference(grades.ground_truth, collected.problems[key], f"{path}, problem {key}")
         if log.dropped_tail:
             print(f"{path}: an unfinished last line was taken off", flush=True)
-        missing = [problem for key, problem in found.problems.items() if key not in log.grades]
+        missing = [problem for key, problem in collected.problems.items() if key not in log.grades]
         print(
-            f"{len(found.problems) - len(missing)} problems are answered, {len(missing)} are not", flush=True
+            f"{len(collected.problems) - len(missing)} problems are answered, {len(missing)} are not",
+            flush=True,
         )
         if missing:
             with library_output_to(arguments.output / LOG):
@@ -271,11 +275,11 @@ def _answer_missing(
     from marsrl_verl.verl_adapter.rollout_server.offline_engine import load_tokenizer
 
     settings, sampling, role = typed_settings(config), answer_sampling(config), answering_role(config)
-    asked = sampling[role]
+    role_sampling = sampling[role]
     print(
         f"{config.actor_rollout_ref.model.path}: {arguments.answers} answers each, temperature "
-        f"{asked.temperature:g}, at most {asked.max_new_tokens} tokens, seed {settings.run.seed}; "
-        f"the engine's log: {arguments.output / LOG}",
+        f"{role_sampling.temperature:g}, at most {role_sampling.max_new_tokens} tokens, "
+        f"seed {settings.run.seed}; the engine's log: {arguments.output / LOG}",
         file=terminal(),
     )
     longest = max(sampling.values(), key=lambda one: one.max_prompt_tokens + one.max_new_tokens)
@@ -288,7 +292,7 @@ def _answer_missing(
         for one in missing
     }
     slots = _QUEUED_PER_SLOT * int(config.actor_rollout_ref.rollout.max_num_seqs)
-    room = -(-slots // arguments.answers) + arguments.graders
+    concurrency = -(-slots // arguments.answers) + arguments.graders
     with closing(make_grader(config)) as reward:
         runner = RolloutRunner(
             client,
@@ -300,7 +304,9 @@ def _answer_missing(
             settings=settings,
             tools=tools_of(settings),
         )
-        graded = sample_and_grade(requests, runner, sampling, room, keep_responses=arguments.keep_responses)
+        graded = sample_and_grade(
+            requests, runner, sampling, concurrency, keep_responses=arguments.keep_responses
+        )
         with closing(graded):
             _record(graded, log, _Progress(len(missing)), role)
 

@@ -172,9 +172,9 @@ def build_parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _instruction(found: argparse.Namespace) -> Instruction | None:
-    own = Instruction(found.strip_before, found.strip_after)
-    if not found.strip_dapo:
+def _instruction(arguments: argparse.Namespace) -> Instruction | None:
+    own = Instruction(arguments.strip_before, arguments.strip_after)
+    if not arguments.strip_dapo:
         return own if own != Instruction() else None
     if own != Instruction():
         what = "--strip-dapo names the whole instruction."
@@ -182,51 +182,51 @@ def _instruction(found: argparse.Namespace) -> Instruction | None:
     return DAPO_INSTRUCTION
 
 
-def _check_words(found: argparse.Namespace) -> None:
+def _check_words(arguments: argparse.Namespace) -> None:
     """Refuse options that would have no effect, and keys that this command sets itself."""
-    if not found.evaluation_set and (found.evaluation_column or found.contaminated):
+    if not arguments.evaluation_set and (arguments.evaluation_column or arguments.contaminated):
         what = "--evaluation-column and --contaminated speak of evaluation sets."
         raise DataError(what, "Give --evaluation-set FILE, or leave them out.")
-    if found.without_answers:
+    if arguments.without_answers:
         options = [*_OF_PASS_RATES, *(option for option in _OF_A_MODEL if option != "model")]
         inert = [
             f"--{option.replace('_', '-')}"
             for option in options
-            if getattr(found, option) not in (None, False)
+            if getattr(arguments, option) not in (None, False)
         ]
         if inert:
             what = f"{', '.join(inert)}: with --without-answers there are none."
             raise DataError(what, "Leave it out, or leave --without-answers out.")
-    elif found.from_answers is not None:
-        options = [option for option in _OF_A_MODEL if getattr(found, option) not in (None, False)]
+    elif arguments.from_answers is not None:
+        options = [option for option in _OF_A_MODEL if getattr(arguments, option) not in (None, False)]
         inert = [f"--{option.replace('_', '-')}" for option in options]
-        inert += [word for word in found.overrides if not word.lstrip("+~").startswith(_OF_A_RECORD)]
+        inert += [word for word in arguments.overrides if not word.lstrip("+~").startswith(_OF_A_RECORD)]
         if inert:
             what = f"{', '.join(inert)}: with --from-answers no model answers."
             raise DataError(what, "Leave it out, or leave --from-answers out.")
-    elif found.model is None and not any(word.startswith("model=") for word in found.overrides):
+    elif arguments.model is None and not any(word.startswith("model=") for word in arguments.overrides):
         fix = (
             "Give model=… as in training, or --model PATH (with the settings of the published model), or "
             "--from-answers FILE, or --without-answers."
         )
         raise DataError("No start model is named.", fix)
-    own = [word for word in found.overrides if word.lstrip("+~").split("=")[0] in _OWN_KEYS]
+    own = [word for word in arguments.overrides if word.lstrip("+~").split("=")[0] in _OWN_KEYS]
     if own:
         what = f"{' '.join(own)}: this command names its files and its folder by options."
         raise DataError(what, "Use --input and --output.")
-    wrong = [word for word in found.overrides if "=" not in word and not word.startswith("~")]
+    wrong = [word for word in arguments.overrides if "=" not in word and not word.startswith("~")]
     if wrong:
         what = f"{' '.join(wrong)}: expected options, or settings of the form key=value."
         raise DataError(what, "--input may be given several times; --help lists the options.")
 
 
-def _overrides(found: argparse.Namespace) -> tuple[str, ...]:
+def _overrides(arguments: argparse.Namespace) -> tuple[str, ...]:
     words = ["data=parquet"]
-    if not any(word.startswith("model=") for word in found.overrides):
+    if not any(word.startswith("model=") for word in arguments.overrides):
         words.append(f"model={PUBLISHED_MODEL}")
-    words += found.overrides
+    words += arguments.overrides
     for option, keys in _SHORT_NAMES.items():
-        value = getattr(found, option)
+        value = getattr(arguments, option)
         if value is not None:
             words += [f"{key}={_quoted(value)}" for key in keys]
     return tuple(words)

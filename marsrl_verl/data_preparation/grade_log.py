@@ -70,11 +70,11 @@ class GradeLog(AbstractContextManager["GradeLog"]):
     def _load(self) -> None:
         self._file.seek(0)
         content = self._file.read()
-        whole, newline, tail = content.rpartition(b"\n")
+        complete, newline, tail = content.rpartition(b"\n")
         if tail:
             self.dropped_tail = True
-            self._file.truncate(len(whole) + len(newline))
-        lines = whole.split(b"\n") if newline else []
+            self._file.truncate(len(complete) + len(newline))
+        lines = complete.split(b"\n") if newline else []
         if not lines:
             self._write({"format": FORMAT, "settings": self.settings})
             return

@@ -129,13 +129,13 @@ def _grades(
     raise DataError(what, "Give the line `grades` (numbers) or `responses` (text), as lists.")
 
 
-def _finish_reasons(found: Any, count: int, place: str) -> list[FinishReason]:
+def _finish_reasons(values: Any, count: int, place: str) -> list[FinishReason]:
     """How the responses of a line ended."""
-    if found is None:
+    if values is None:
         return [FinishReason.STOP] * count
     known = [reason.value for reason in FinishReason]
-    if not isinstance(found, list) or len(found) != count or any(one not in known for one in found):
-        what = f"{place}: `finish` is {found!r}, expected {count} of: {', '.join(known)}."
+    if not isinstance(values, list) or len(values) != count or any(one not in known for one in values):
+        what = f"{place}: `finish` is {values!r}, expected {count} of: {', '.join(known)}."
         fix = "Give one for each of `responses`, or leave it out: all of them ended by themselves then."
         raise DataError(what, fix)
-    return [FinishReason(one) for one in found]
+    return [FinishReason(one) for one in values]

@@ -55,7 +55,7 @@ def sample_and_grade(
     problems: Mapping[str, Sequence[RolloutRequest]],
     runner: RolloutRunner,
     sampling: Mapping[str, Sampling],
-    room: int,
+    concurrency: int,
     *,
     keep_responses: bool,
 ) -> Generator[ProblemGrades, None, None]:
@@ -69,7 +69,7 @@ def sample_and_grade(
         runner: runs training's rollout programs, and scores; its tools are started here, and closed at the
             end.
         sampling: of the roles that are asked, without segments.
-        room: problems that are worked on at the same time.
+        concurrency: problems that are worked on at the same time.
         keep_responses: whether their texts are kept.
 
     Raises:
@@ -89,7 +89,7 @@ def sample_and_grade(
         return [one for output in outputs for one in output.trajectories]
 
     async def some() -> list[tuple[str, list[Trajectory]]]:
-        while waiting and len(tasks) < room:
+        while waiting and len(tasks) < concurrency:
             key, requests = waiting.popleft()
             tasks[asyncio.ensure_future(answers(requests))] = key
         done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)

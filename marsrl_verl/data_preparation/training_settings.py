@@ -73,12 +73,12 @@ def evaluation_of(settings: MarsRLConfig, prompts: Prompts) -> Evaluation:
     return method_evaluation(method_class(settings.algo.name), settings.algo, settings.evaluation, prompts)
 
 
-def _asked_roles(config: DictConfig) -> tuple[str, ...]:
+def _active_roles(config: DictConfig) -> tuple[str, ...]:
     """The roles whose tokens are sampled: a program of the method's may ask all of them."""
     if find_program(answering_program(config)) is SingleCall:
         return (answering_role(config),)
     algo = typed_settings(config).algo
-    return method_class(algo.name).asked_roles(algo, None)
+    return method_class(algo.name).active_roles(algo, None)
 
 
 def check_policies(config: DictConfig) -> None:
@@ -88,7 +88,7 @@ def check_policies(config: DictConfig) -> None:
         ConfigError: one of them has a frozen policy.
     """
     frozen = typed_settings(config).frozen_roles
-    for role in _asked_roles(config):
+    for role in _active_roles(config):
         if role in frozen and find_program(answering_program(config)) is not SingleCall:
             what = "The start model answers for all roles here: the pass rates would be another system's."
             fix = "Leave it out, or give answers that the method has recorded (--from-answers)."
@@ -102,10 +102,10 @@ def answer_sampling(config: DictConfig) -> dict[str, Sampling]:
     interruptions.
     """
     settings = typed_settings(config)
-    usual = sampling_settings(settings)
+    configured = sampling_settings(settings)
     return {
-        role: replace(usual[role], segment_tokens=None, seed=settings.run.seed)
-        for role in _asked_roles(config)
+        role: replace(configured[role], segment_tokens=None, seed=settings.run.seed)
+        for role in _active_roles(config)
     }
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 
-def asked_warm_start(
+def warm_start_arguments(
     description: str, *, seed: int, steps: int, problems: int | None = None
 ) -> argparse.Namespace:
     """The options of a warm start: `output`, a folder that is made and holds no model yet, `seed`, `steps`,
@@ -32,11 +32,11 @@ def asked_warm_start(
     )
     if problems is not None:
         parser.add_argument("--problems", type=int, default=problems, help="held-out problems to measure on")
-    asked = parser.parse_args()
-    if (asked.output / "config.json").exists():
-        parser.error(f"--output: {asked.output} already holds a model; name another folder or remove it")
-    asked.output.mkdir(parents=True, exist_ok=True)
-    return asked
+    arguments = parser.parse_args()
+    if (arguments.output / "config.json").exists():
+        parser.error(f"--output: {arguments.output} already holds a model; name another folder or remove it")
+    arguments.output.mkdir(parents=True, exist_ok=True)
+    return arguments
 
 
 def print_premise(description: str, world: str, table: Callable[[PreTrainedModel, int, int], str]) -> None:
@@ -54,6 +54,6 @@ def print_premise(description: str, world: str, table: Callable[[PreTrainedModel
     parser.add_argument("--model", default=tiny_model(world), help="a folder (default: the shipped model)")
     parser.add_argument("--problems", type=int, default=400, help="held-out problems")
     parser.add_argument("--seed", type=int, default=0, help="of problems and tokens")
-    asked = parser.parse_args()
-    model = AutoModelForCausalLM.from_pretrained(asked.model)
-    print(table(model, asked.problems, asked.seed))
+    arguments = parser.parse_args()
+    model = AutoModelForCausalLM.from_pretrained(arguments.model)
+    print(table(model, arguments.problems, arguments.seed))

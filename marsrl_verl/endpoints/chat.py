@@ -16,7 +16,7 @@ from marsrl_verl.core.request import Message
 from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.endpoints.answer import FINISH_REASONS, ChatAnswer, failed
-from marsrl_verl.machine.http import LongAnswerError, asked_to_wait, proxy_for, read_content
+from marsrl_verl.machine.http import LongAnswerError, proxy_for, read_content, retry_after_seconds
 
 if TYPE_CHECKING:
     from marsrl_verl.endpoints.config import EndpointConfig
@@ -111,7 +111,7 @@ class ChatEndpoint:
                     return read_completion(json.loads(content), url)
                 note = f"{url} answered HTTP {response.status}: {content.decode('utf-8', 'replace')}"
                 if response.status in _BUSY or response.status >= 500:
-                    return _TryAgain(note, asked_to_wait(response.headers))
+                    return _TryAgain(note, retry_after_seconds(response.headers))
                 return failed(
                     note,
                     FinishReason.REFUSED if response.status in _ABOUT_THE_REQUEST else FinishReason.ERROR,

@@ -112,14 +112,14 @@ class Runs:
         return [call for run in self.runs for call in run.calls]
 
     @property
-    def asked(self) -> list[Call]:
+    def all_calls(self) -> list[Call]:
         """Every call, those beside the runs included."""
         return [call for run in self.runs for call in (*run.calls, *run.beside)]
 
     @property
     def generated_tokens(self) -> int:
         """Tokens that all roles generated, in calls beside the runs as well."""
-        return sum(call.trajectory.tokens for call in self.asked)
+        return sum(call.trajectory.tokens for call in self.all_calls)
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,9 +206,11 @@ class Evaluation(ABC):
     def outcome(self, call: Call, quote: Callable[[str], str]) -> str:
         """What a call came to, in a few words; `quote` makes an answer part of them."""
         trajectory, answer = call.trajectory, final_answer(call.trajectory)
-        said = f"answer {quote(answer)}, " if answer is not None else "no answer, "
+        verdict = f"answer {quote(answer)}, " if answer is not None else "no answer, "
         return (
-            said + ("correct" if is_correct(answer_reward(trajectory)) else "incorrect") + ending(trajectory)
+            verdict
+            + ("correct" if is_correct(answer_reward(trajectory)) else "incorrect")
+            + ending(trajectory)
         )
 
     def result(self, run: Run) -> str:
@@ -288,40 +290,40 @@ def _drive(
     engine: RolloutEngine, evaluation: Evaluation, runs: list[Run], sampling: Mapping[str, Sampling]
 ) -> None:
     """Let all runs go on until the last one has ended."""
-    asked: dict[str, tuple[Run, Program, RolloutRequest]] = {}
+    pending: dict[str, tuple[Run, Program, RolloutRequest]] = {}
 
     def go_on(run: Run, program: Program, trajectory: Trajectory | None) -> list[RolloutRequest]:
         try:
             request = next(program) if trajectory is None else program.send(trajectory)
         except StopIteration:
             return []
-        if request.group_id in asked:
+        if request.group_id in pending:
             raise ValueError(f"{type(evaluation).__name__} asks {request.group_id} twice at a time")
-        asked[request.group_id] = (run, program, request)
+        pending[request.group_id] = (run, program, request)
         return [request]
 
     waiting = [request for run in runs for request in go_on(run, evaluation.program(run), None)]
-    while asked:
+    while pending:
         if waiting:
             engine.submit(waiting, sampling)
         outputs, waiting = engine.outputs(), []
         if not outputs:
-            first = next(iter(asked))
-            raise ValueError(f"the engine returned nothing for {len(asked)} requests, the first: {first}")
-        _check_outputs(outputs, asked.keys())
+            first = next(iter(pending))
+            raise ValueError(f"the engine returned nothing for {len(pending)} requests, the first: {first}")
+        _check_outputs(outputs, pending.keys())
         for output in outputs:
-            run, program, request = asked.pop(output.group_id)
+            run, program, request = pending.pop(output.group_id)
             [trajectory] = output.trajectories
             run.calls.append(Call(request, trajectory))
             waiting += go_on(run, program, trajectory)
 
 
-def _check_outputs(outputs: list[RolloutOutput], asked: Any) -> None:
+def _check_outputs(outputs: list[RolloutOutput], pending: Any) -> None:
     """Exactly one ended trajectory for requests that were asked, each answered once."""
     counts = Counter(output.group_id for output in outputs)
     if twice := sorted(name for name, count in counts.items() if count > 1):
         raise ValueError(f"the engine answered {twice[0]} twice, expected one output")
-    if extra := sorted(counts.keys() - asked):
+    if extra := sorted(counts.keys() - pending):
         raise ValueError(f"the engine answered requests that nobody asked, the first: {extra[0]}")
     for output in outputs:
         if len(output.trajectories) != 1 or output.trajectories[0].paused:

@@ -106,10 +106,10 @@ class EvaluationRecord:
             name: {metric: Estimate(**item) for metric, item in plain.get(name, {}).items()}
             for name in _ESTIMATED
         }
-        kept = {name: plain[name] for name in _plain_fields() if name in plain}
+        known = {name: plain[name] for name in _plain_fields() if name in plain}
         found["metrics"] = {name: MetricInfo(**info) for name, info in plain.get("metrics", {}).items()}
         found |= {name: tuple(plain.get(name, ())) for name in ("curves", "headline")}
-        return cls(**{**kept, **found}, observations=observations)
+        return cls(**{**known, **found}, observations=observations)
 
 
 _ESTIMATED = ("effort", "derived")
@@ -175,10 +175,10 @@ def evaluate(
         ValueError: as `run_evaluation`.
     """
     start = clock()
-    whole = {role: replace(item, segment_tokens=None) for role, item in sampling.items()}
+    unsegmented = {role: replace(item, segment_tokens=None) for role, item in sampling.items()}
     warm = {
         role: replace(item, temperature=temperature, top_p=item.top_p if top_p is None else top_p, seed=seed)
-        for role, item in whole.items()
+        for role, item in unsegmented.items()
     }
     sampled = run_evaluation(
         engine, evaluation, problems, warm, repeats=samples_per_problem, tag=tag, step=step
@@ -186,7 +186,9 @@ def evaluate(
     observations, costs = evaluation.observations(sampled), evaluation.effort(sampled, confidence)
     cold_runs = None
     if greedy:
-        cold = {role: replace(item, temperature=0.0, top_p=1.0, top_k=-1) for role, item in whole.items()}
+        cold = {
+            role: replace(item, temperature=0.0, top_p=1.0, top_k=-1) for role, item in unsegmented.items()
+        }
         one = evaluation.greedy()
         cold_runs = run_evaluation(
             engine, one, problems, cold, repeats=1, tag=f"{tag}{GREEDY_SUFFIX}", step=step

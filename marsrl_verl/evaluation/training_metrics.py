@@ -44,12 +44,12 @@ def training_metrics(groups: Iterable[Group], method: type[Method]) -> dict[str,
 def _by_role(group: Group) -> list[Group]:
     """Where trajectories have several sequences, the group as each role sees it: with its own sequences and
     their rewards alone."""
-    asked = group.request.role
+    group_role = group.request.role
     roles = dict.fromkeys(one.role for each in group.trajectories for one in each.sequences)
     if all(len(one.sequences) < 2 for one in group.trajectories):
         return [group]
     if any(not one.sequences for one in group.trajectories):
-        roles[asked] = None  # what another model answered is the asked role's
+        roles[group_role] = None  # what another model answered is the asked role's
     return [
         Group(
             replace(group.request, role=role),
@@ -57,7 +57,7 @@ def _by_role(group: Group) -> list[Group]:
                 _part(one, role)
                 for one in group.trajectories
                 if any(sequence.role == role for sequence in one.sequences)
-                or (role == asked and not one.sequences)
+                or (role == group_role and not one.sequences)
             ],
         )
         for role in roles

@@ -129,18 +129,18 @@ def mean_weights(mask: torch.Tensor, inputs: LossInputs) -> torch.Tensor:
     """
     if inputs.mean in tuple(LossMean):
         return _turn_weights(mask, inputs)
-    kept = mask.to(torch.float32)
+    weights = mask.to(torch.float32)
     of_row = 1.0 / max(inputs.sequences, 1)
     if inputs.mean == "token-mean":
-        return kept / max(inputs.tokens, 1)
+        return weights / max(inputs.tokens, 1)
     if inputs.mean == "token-sum":
-        return kept
+        return weights
     if inputs.mean == "seq-mean-token-sum":
-        return kept * of_row
+        return weights * of_row
     if inputs.mean == "seq-mean-token-sum-norm" and inputs.scale:
-        return kept * of_row / inputs.scale
+        return weights * of_row / inputs.scale
     if inputs.mean == "seq-mean-token-mean":
-        return kept * of_row / kept.sum(dim=1, keepdim=True).clamp(min=1.0)
+        return weights * of_row / weights.sum(dim=1, keepdim=True).clamp(min=1.0)
     raise ValueError(f"no mean of token losses: {inputs.mean!r} with the scale {inputs.scale}")
 
 

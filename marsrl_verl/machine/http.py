@@ -41,7 +41,7 @@ async def read_content(response: ClientResponse, most_bytes: int) -> bytes:
     return bytes(content)
 
 
-def asked_to_wait(headers: Mapping[str, str]) -> float:
+def retry_after_seconds(headers: Mapping[str, str]) -> float:
     """Seconds of a `Retry-After` header; 0 without one, or with a date."""
     try:
         return max(0.0, float(headers.get("Retry-After", 0.0)))

@@ -57,9 +57,9 @@ def installed(name: str) -> str | None:
         return None
 
 
-def same_version(found: str, wanted: str) -> bool:
+def same_version(installed: str, required: str) -> bool:
     """Whether a version is the wanted one; a build's suffix such as `+cu130` is no difference."""
-    return found.partition("+")[0] == wanted
+    return installed.partition("+")[0] == required
 
 
 def versions_of(names: Iterable[str]) -> dict[str, str]:

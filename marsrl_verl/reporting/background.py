@@ -24,12 +24,12 @@ class BackgroundWriter:
 
     def submit(self, job: Callable[[], object]) -> None:
         """Have a job done. What it reads must not be changed any more."""
-        self._settle(self._most_waiting - 1)
+        self._reap(self._most_waiting - 1)
         self._jobs.append(self._thread.submit(job))
 
     def flush(self) -> None:
         """Wait until all jobs are done."""
-        self._settle(0)
+        self._reap(0)
 
     def close(self) -> None:
         """Wait until all jobs are done, and end the thread."""
@@ -38,7 +38,7 @@ class BackgroundWriter:
         finally:
             self._thread.shutdown(cancel_futures=True)
 
-    def _settle(self, most: int) -> None:
+    def _reap(self, most: int) -> None:
         """Take finished jobs off, and wait until at most so many are left; a failed one stays."""
         while self._jobs and (len(self._jobs) > most or self._jobs[0].done()):
             self._jobs[0].result()

@@ -121,11 +121,11 @@ def _draw_evaluations(axes: Axes, evaluations: list[EvaluationRecord]) -> None:
 
 
 def _draw_estimates(
-    axes: Axes, found: list[tuple[int, Estimate]], shift: float, colour: str, marker: str, label: str
+    axes: Axes, estimates: list[tuple[int, Estimate]], shift: float, colour: str, marker: str, label: str
 ) -> None:
     points = [
         (step + shift, item.mean, item.mean - item.low, item.high - item.mean)
-        for step, item in found
+        for step, item in estimates
         if item.mean is not None and item.low is not None and item.high is not None
     ]
     if not points:

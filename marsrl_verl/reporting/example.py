@@ -49,7 +49,7 @@ def pick_example(evaluation: Evaluation, runs: Runs) -> Example | None:
 
 def example_markdown(example: Example, limit: int = 4000) -> str:
     """The example as Markdown; responses longer than `limit` characters are cut in the middle."""
-    run, told = example.run, example.evaluation
+    run, evaluation = example.run, example.evaluation
     parts = [
         f"{example.headline}.",
         f"**Problem** {code_span(run.problem.problem_id)} "
@@ -57,22 +57,22 @@ def example_markdown(example: Example, limit: int = 4000) -> str:
         code_block(run.problem.question),
     ]
     for number, call in enumerate(run.calls, 1):
-        parts.append(f"**{number}. {told.example_call(call)}**: {example.outcome(call, code_span)}")
+        parts.append(f"**{number}. {evaluation.example_call(call)}**: {example.outcome(call, code_span)}")
         parts.append(code_block(_cut(_response(call.trajectory), limit)))
-    parts.append(f"**Result**: {told.result(run)}")
+    parts.append(f"**Result**: {evaluation.result(run)}")
     return "\n\n".join(parts)
 
 
 def example_text(example: Example, limit: int = 1200) -> str:
     """The example as plain text for a terminal."""
-    run, told = example.run, example.evaluation
+    run, evaluation = example.run, example.evaluation
     lines = [example.headline + ".", ""]
     reference = one_line(run.problem.ground_truth)
     lines += [f"Problem (reference answer: {reference})", _indent(run.problem.question)]
     for number, call in enumerate(run.calls, 1):
-        lines += ["", f"{number}. {told.example_call(call)}: {example.outcome(call, _quoted)}"]
+        lines += ["", f"{number}. {evaluation.example_call(call)}: {example.outcome(call, _quoted)}"]
         lines.append(_indent(_cut(_response(call.trajectory), limit)))
-    lines += ["", f"Result: {told.result(run)}"]
+    lines += ["", f"Result: {evaluation.result(run)}"]
     return "\n".join(lines)
 
 

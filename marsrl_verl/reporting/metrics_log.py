@@ -68,8 +68,8 @@ class MetricsLog:
             return 0
         with self.replaced_path.open("a", encoding="utf-8") as file:
             file.writelines(f"{line}\n" for line in [*dropped, *([fragment] if fragment else [])])
-        kept = [line for line in lines if line not in set(dropped)]
-        write_lines_atomic(self.path, (f"{line}\n" for line in kept))
+        remaining = [line for line in lines if line not in set(dropped)]
+        write_lines_atomic(self.path, (f"{line}\n" for line in remaining))
         return len(dropped)
 
     def close(self) -> None:

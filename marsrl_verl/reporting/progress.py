@@ -109,8 +109,8 @@ class ProgressState:
 
 def clock_time(seconds: float) -> str:
     """`0:42`, `12:05`, `1:02:03`."""
-    whole = max(0, round(seconds))
-    hours, minutes, rest = whole // 3600, whole // 60 % 60, whole % 60
+    total = max(0, round(seconds))
+    hours, minutes, rest = total // 3600, total // 60 % 60, total % 60
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"
 
 

@@ -52,19 +52,19 @@ def without_values(words: Iterable[str]) -> tuple[list[str], list[str]]:
 
     A word's key alone decides: how a value is typed, quoted or nested makes no difference.
     """
-    kept: list[str] = []
+    shown: list[str] = []
     names: list[str] = []
     for word in map(str, words):
         key, equals, _ = word.partition("=")
         path = setting_of(word)
         stand_in = _stand_in(path) if equals else None
         if stand_in is None:
-            kept.append(word)
+            shown.append(word)
             continue
         # Hydra removes an entry by its key; with a value it compares that first.
-        kept.append(key if key.startswith("~") else f"{key}={stand_in}")
+        shown.append(key if key.startswith("~") else f"{key}={stand_in}")
         names.append(path.removeprefix(f"{_VARIABLES}."))
-    return kept, names
+    return shown, names
 
 
 def setting_of(word: str) -> str:

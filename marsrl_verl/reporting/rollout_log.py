@@ -72,9 +72,9 @@ def rollout_lines(
         ValueError: the method adds a key that every line has.
     """
     added = {} if trajectory.reward is None else dict(record(request, trajectory))
-    whole = _trajectory_part(step, request, trajectory)
+    common = _trajectory_part(step, request, trajectory)
     for number, sequence in enumerate(trajectory.sequences or [None]):
-        line = {**whole, **_sequence_part(number, sequence)}
+        line = {**common, **_sequence_part(number, sequence)}
         if sequence is not None and sequence.reward is not None:
             line["reward"] = sequence.reward
         if taken := sorted(line.keys() & added.keys()):
@@ -167,7 +167,7 @@ def step_lines(step: int, groups: Iterable[Group], record: Record) -> list[Line]
 
 def evaluation_lines(step: int, runs: Runs, record: Record) -> Iterator[Line]:
     """The lines of every call of an evaluation, last those that were too long."""
-    for call in [*runs.asked, *(call for run in runs.skipped for call in run.calls)]:
+    for call in [*runs.all_calls, *(call for run in runs.skipped for call in run.calls)]:
         yield from rollout_lines(step, call.request, call.trajectory, record)
 
 

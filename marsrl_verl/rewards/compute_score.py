@@ -46,12 +46,12 @@ class ComputeScoreReward(RoleReward):
     ) -> None:
         self.function = _function(path, name)
         self.kwargs = dict(reward_kwargs or {})
-        given = {**dict.fromkeys(_ARGUMENTS), **self.kwargs}
+        arguments = {**dict.fromkeys(_ARGUMENTS), **self.kwargs}
         try:
-            inspect.signature(self.function).bind(**given)
+            inspect.signature(self.function).bind(**arguments)
         except TypeError as error:
             raise ClassLoadError(
-                f"the function {name} in {path} can't be called with {', '.join(given)}: {error}"
+                f"the function {name} in {path} can't be called with {', '.join(arguments)}: {error}"
             ) from error
 
     def score(self, request: ScoreRequest) -> RewardResult | Awaitable[RewardResult]:
@@ -88,10 +88,10 @@ def _ground_truth(text: str) -> Any:
         parsed = json.loads(text)
     except ValueError:
         return text
-    kept = isinstance(parsed, dict) or (
+    is_structured = isinstance(parsed, dict) or (
         isinstance(parsed, list) and all(isinstance(one, str) for one in parsed)
     )
-    return parsed if kept else text
+    return parsed if is_structured else text
 
 
 def _function(path: str, name: str) -> Callable[..., Any]:

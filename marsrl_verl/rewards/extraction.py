@@ -54,15 +54,15 @@ def boxed_answer(text: str) -> BoxedAnswer | None:
         return None
     contents = [text[start:end].strip() for start, end in places]
     joined = contents[-1]
-    said = [normal_form(joined)]
+    normalized = [normal_form(joined)]
     for index in range(len(places) - 2, -1, -1):
         # Behind the closing brace, and before the command of the next box.
         between = text[places[index][1] + 1 : places[index + 1][0]].rpartition("\\")[0]
         if not _is_one_list(between):
             break
-        if normal_form(contents[index]) in said:
+        if normal_form(contents[index]) in normalized:
             continue
-        said.append(normal_form(contents[index]))
+        normalized.append(normal_form(contents[index]))
         joined = contents[index] + ("=" if _EQUALS.fullmatch(between) else ", ") + joined
     return BoxedAnswer(joined, _PERCENT_BEHIND.match(text, places[-1][1] + 1) is not None)
 
@@ -75,19 +75,19 @@ def boxes(text: str) -> list[tuple[int, str]]:
 def _innermost_boxes(text: str) -> list[tuple[int, int]]:
     """Where the contents of the last complete boxes without a box inside begin and end, in their order."""
     open_braces: list[int | None] = []
-    found: list[tuple[int, int]] = []
+    spans: list[tuple[int, int]] = []
     first = min((at for at in (text.find("\\boxed"), text.find("\\fbox")) if at >= 0), default=len(text))
     for token in _TOKEN.finditer(text, first):
-        mark = token.group()
-        if mark == "{":
+        symbol = token.group()
+        if symbol == "{":
             open_braces.append(None)
-        elif mark == "}":
+        elif symbol == "}":
             start = open_braces.pop() if open_braces else None
-            if start is not None and not (found and found[-1][0] > start):
-                found.append((start, token.start()))
-        elif mark.endswith("{") and len(mark) > 2:
+            if start is not None and not (spans and spans[-1][0] > start):
+                spans.append((start, token.start()))
+        elif symbol.endswith("{") and len(symbol) > 2:
             open_braces.append(token.end())
-    return found[-_MOST_BOXES:]
+    return spans[-_MOST_BOXES:]
 
 
 def _is_one_list(between: str) -> bool:

@@ -169,12 +169,12 @@ class GradePool:
             grader.ask(line)
             reply = grader.reply(_BRIEF_S)
             if "silent" not in reply:
-                return self._settled(grader, reply)
+                return self._release(grader, reply)
             with self._long_turns:
                 brief.close()  # the next one need not wait for this one
-                return self._settled(grader, grader.reply(self.wall_s + _GRACE_S))
+                return self._release(grader, grader.reply(self.wall_s + _GRACE_S))
 
-    def _settled(self, grader: _Grader, reply: dict[str, Any]) -> dict[str, Any]:
+    def _release(self, grader: _Grader, reply: dict[str, Any]) -> dict[str, Any]:
         with self._lock:
             is_current = grader.server is self._server
             if is_current and reply.get("ended", 0) is None:

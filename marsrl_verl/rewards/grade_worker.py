@@ -112,8 +112,8 @@ def _limit_memory(megabytes: int) -> None:
     import resource
 
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
-    wanted = megabytes * 2**20
-    limit = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    requested = megabytes * 2**20
+    limit = requested if hard == resource.RLIM_INFINITY else min(requested, hard)
     resource.setrlimit(resource.RLIMIT_AS, (limit, hard))
 
 

@@ -84,12 +84,12 @@ def chain(answer: str) -> list[str] | None:
     if "=" not in answer or len(answer) > MOST_CHARACTERS or elements(answer) is not None:
         return None
     members, depth, start = [], 0, 0
-    for at, mark in enumerate(answer):
-        if mark in "([{":
+    for at, character in enumerate(answer):
+        if character in "([{":
             depth += 1
-        elif mark in ")]}":
+        elif character in ")]}":
             depth = max(0, depth - 1)
-        elif mark == "=" and depth == 0 and _separates(answer, at):
+        elif character == "=" and depth == 0 and _separates(answer, at):
             members.append(answer[start:at].strip(" $"))
             start = at + 1
     members.append(answer[start:].strip(" $"))

@@ -174,8 +174,8 @@ class JudgeReward(RoleReward):
 
 def question_message(question: str, accepted: Sequence[str], answer: str) -> str:
     """What the judge is told, as JSON."""
-    told: Mapping[str, Any] = {"question": question, "references": list(accepted), "answer": answer}
-    return valid_unicode(json.dumps(told, ensure_ascii=False))
+    fields: Mapping[str, Any] = {"question": question, "references": list(accepted), "answer": answer}
+    return valid_unicode(json.dumps(fields, ensure_ascii=False))
 
 
 def judge_chat(instruction: str, question: str) -> tuple[Message, ...]:
@@ -190,10 +190,10 @@ def read_verdict(reply: str) -> bool:
         UnclearVerdictError: there is none, or they differ.
     """
     lines = final_text(reply).splitlines()
-    said = {found[1].casefold() == "correct" for line in lines if (found := _VERDICT.fullmatch(line))}
-    if len(said) != 1:
+    verdicts = {found[1].casefold() == "correct" for line in lines if (found := _VERDICT.fullmatch(line))}
+    if len(verdicts) != 1:
         shown = one_line(reply[-200:])
         raise UnclearVerdictError(
-            f"the judge's reply has {'two verdicts' if said else 'no verdict'}: …{shown}"
+            f"the judge's reply has {'two verdicts' if verdicts else 'no verdict'}: …{shown}"
         )
-    return said.pop()
+    return verdicts.pop()

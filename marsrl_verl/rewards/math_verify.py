@@ -46,7 +46,7 @@ class MathVerifyReward(AnswerReward):
         """Compare texts where that suffices, else ask a process."""
         boxed = boxed_answer(final_text)
         if boxed is not None and self._text_first:
-            found = _told_by_text(boxed, references)
+            found = _verdict_from_text(boxed, references)
             if found is not None:
                 return RewardResult(float(found), {"answer": boxed.text})
         try:
@@ -64,7 +64,7 @@ class MathVerifyReward(AnswerReward):
         self.pool.close()
 
 
-def _told_by_text(boxed: BoxedAnswer, references: list[str]) -> bool | None:
+def _verdict_from_text(boxed: BoxedAnswer, references: list[str]) -> bool | None:
     """Whether the answer is right; None where its text does not tell."""
     if any(same_answer(reading, one) for reading in boxed.readings for one in references):
         return True

@@ -123,9 +123,9 @@ def elements(answer: str) -> tuple[str, list[str]] | None:
     if ", " in text or ";" in text:
         text = _GROUPING_COMMA.sub("", text)
     parts, depth, start = [], 0, 0
-    for at, mark in enumerate(text):
-        depth += (mark in _OPEN) - (mark in _CLOSE)
-        if mark in ",;" and depth == 0:
+    for at, character in enumerate(text):
+        depth += (character in _OPEN) - (character in _CLOSE)
+        if character in ",;" and depth == 0:
             parts.append(text[start:at].strip())
             start = at + 1
     parts.append(text[start:].strip())
@@ -145,8 +145,8 @@ def _enclosing(text: str) -> str:
     if not is_set and (text[:1] not in ("(", "[") or text[-1:] not in (")", "]")):
         return ""
     depth = 0
-    for at, mark in enumerate(text):
-        depth += (mark in _OPEN) - (mark in _CLOSE)
+    for at, character in enumerate(text):
+        depth += (character in _OPEN) - (character in _CLOSE)
         if depth == 0 and at > 1:
             return (r"\{\}" if is_set else text[0] + text[-1]) if at == len(text) - 1 else ""
     return ""
@@ -263,15 +263,15 @@ def _number(text: str) -> Fraction | None:
         if below:
             return Fraction(-above if (sign == "-") != (inner == "-") else above, below)
     if match := _MIXED.fullmatch(text):
-        sign, whole, *parts = match.groups()
+        sign, integer, *parts = match.groups()
         above, below = (int(part) for part in parts if part is not None)
         if above < below:
-            value = int(whole) + Fraction(above, below)
+            value = int(integer) + Fraction(above, below)
             return -value if sign == "-" else value
     if match := _REPEATING.fullmatch(text):
-        sign, whole, fixed, *repeated = match.groups()
-        again = next(part for part in repeated if part)
-        value = int(whole or 0) + Fraction(int(fixed or 0), 10 ** len(fixed))
-        value += Fraction(int(again), (10 ** len(again) - 1) * 10 ** len(fixed))
+        sign, integer, fixed, *repeated = match.groups()
+        period = next(part for part in repeated if part)
+        value = int(integer or 0) + Fraction(int(fixed or 0), 10 ** len(fixed))
+        value += Fraction(int(period), (10 ** len(period) - 1) * 10 ** len(fixed))
         return -value if sign == "-" else value
     return None

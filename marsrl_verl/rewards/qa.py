@@ -76,16 +76,16 @@ def f1(prediction: str, golds: Sequence[str]) -> float:
 
 def _pair(prediction: str, gold: str) -> tuple[bool, float]:
     """Exact match and F1 with one accepted answer."""
-    said, wanted = words(prediction), words(gold)
-    if not said or not wanted:  # signs alone, such as `?`
+    predicted, reference = words(prediction), words(gold)
+    if not predicted or not reference:  # signs alone, such as `?`
         same = prediction.strip() == gold.strip() != ""
         return same, float(same)
-    if said == wanted:
+    if predicted == reference:
         return True, 1.0
-    if said in WHOLE or wanted in WHOLE:
+    if predicted in WHOLE or reference in WHOLE:
         return False, 0.0
-    common = (Counter(said) & Counter(wanted)).total()
-    return False, 2 * common / (len(said) + len(wanted))
+    common = (Counter(predicted) & Counter(reference)).total()
+    return False, 2 * common / (len(predicted) + len(reference))
 
 
 @lru_cache(maxsize=4096)
@@ -103,7 +103,7 @@ def _plain_character(character: str) -> str:
 def _without_accents(text: str) -> str:
     if text.isascii():
         return text
-    kept: list[str] = []
+    characters: list[str] = []
     latin = False
     for character in unicodedata.normalize("NFD", text):
         if unicodedata.category(character) == "Mn":
@@ -111,8 +111,8 @@ def _without_accents(text: str) -> str:
                 continue
         else:
             latin = unicodedata.name(character, "").startswith("LATIN")
-        kept.append(character)
-    return unicodedata.normalize("NFC", "".join(kept))
+        characters.append(character)
+    return unicodedata.normalize("NFC", "".join(characters))
 
 
 def _number(text: str) -> str:

@@ -17,7 +17,7 @@ from marsrl_verl.core.sequence import Plain
 from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.rollout.conversation import Conversation
 from marsrl_verl.rollout.generation import Completion
-from marsrl_verl.rollout.tool_protocol.base import RequestedCall, ToolProtocol, fitted, inert_result
+from marsrl_verl.rollout.tool_protocol.base import RequestedCall, ToolProtocol, inert_result, truncate_text
 from marsrl_verl.settings.choices import Choice
 from marsrl_verl.tools.base import ToolCall, ToolOutcome, ToolResult
 from marsrl_verl.tools.toolbox import event
@@ -103,24 +103,24 @@ class Agent:
             How that ended, and what it added.
         """
         chat = self.chat
-        found = await chat.sample(
+        completion = await chat.sample(
             max_tokens=max_tokens, stop=self.protocol.stop, top_log_probs=top_log_probs, turn=self.turn
         )
-        if found.finish is FinishReason.PAUSED:
-            return Step.PAUSED, found
-        if found.finish is FinishReason.LENGTH and max_tokens is not None and chat.tokens_left:
-            return Step.PART, found
-        if found.finish is FinishReason.STOP:
+        if completion.finish is FinishReason.PAUSED:
+            return Step.PAUSED, completion
+        if completion.finish is FinishReason.LENGTH and max_tokens is not None and chat.tokens_left:
+            return Step.PART, completion
+        if completion.finish is FinishReason.STOP:
             turn = chat.sequence().response_ids[self.begins_at :]
-            self._requested = await self.protocol.calls(turn, found.stop, chat.tokenizer)
+            self._requested = await self.protocol.calls(turn, completion.stop, chat.tokenizer)
             # A call in the last token leaves no room for its result.
             if self._requested and chat.tokens_left:
-                return Step.CALLS, found
+                return Step.CALLS, completion
             if self._requested:
                 self._end(FinishReason.LENGTH, None)
-                return Step.ENDED, found
-        self._end(found.finish, chat.detail, chat.failed_by)
-        return Step.ENDED, found
+                return Step.ENDED, completion
+        self._end(completion.finish, chat.detail, chat.failed_by)
+        return Step.ENDED, completion
 
     async def call(self) -> bool:
         """Do the calls of the turn that was written, and let the model read their results.
@@ -142,7 +142,7 @@ class Agent:
         limit = min(self.limits.result_tokens, self.chat.tokens_left // 2 // len(requested))
         texts = []
         for one, result, noted in done:
-            text, tokens, cut = fitted(self._inert(result), limit, self.chat.tokenizer)
+            text, tokens, cut = truncate_text(self._inert(result), limit, self.chat.tokenizer)
             noted |= {"turn": self.turn, "by": self.chat.k, "tokens": tokens, "cut": cut}
             self.events.append(noted)
             texts.append((one, text))

@@ -150,15 +150,15 @@ def check_builder(chat: ChatTokenizer, builder: TemplateBuilder) -> None:
     Raises:
         ValueError: they differ, so no conversation of several turns is possible with this template.
     """
-    asked: list[dict[str, Any]] = [{"role": "user", "content": "1 + 1?"}]
-    said = [*asked, {"role": "assistant", "content": "It is 2."}]
-    grown = [*said, {"role": "user", "content": "And 2 + 2?"}]
+    question: list[dict[str, Any]] = [{"role": "user", "content": "1 + 1?"}]
+    answered = [*question, {"role": "assistant", "content": "It is 2."}]
+    grown = [*answered, {"role": "user", "content": "And 2 + 2?"}]
     end = chat.turn_end()
-    added = [*end, *builder.merge(said, grown, list(end), [])[len(end) :]]
-    whole = chat.prompt_ids(grown)
-    if whole[-len(added) :] != added:
+    added = [*end, *builder.merge(answered, grown, list(end), [])[len(end) :]]
+    rendered = chat.prompt_ids(grown)
+    if rendered[-len(added) :] != added:
         raise ValueError(
             "a chat of several turns can't be continued token by token with this chat template: of "
-            f"{grown} it writes {chat.decode(whole)!r}, and after the assistant's turn alone "
+            f"{grown} it writes {chat.decode(rendered)!r}, and after the assistant's turn alone "
             f"{chat.decode(added)!r}"
         )

@@ -67,13 +67,15 @@ class Conversation:
         messages: Sequence[Message],
         tools: Sequence[Mapping[str, Any]] = (),
         *,
-        marks: Sequence[tuple[int, int]] | None = None,
+        run_starts: Sequence[tuple[int, int]] | None = None,
         failure: Failure | None = None,
     ) -> None:
         self._sampler, self.k, self._tools = sampler, k, tuple(tools)
         self._growing = GrowingSequence(begun)
         self._messages = [dict(message) for message in messages]
-        self._marks = [(0, len(self._messages))] if marks is None else [(at, count) for at, count in marks]
+        self._run_starts = (
+            [(0, len(self._messages))] if run_starts is None else [(at, count) for at, count in run_starts]
+        )
         self._sampled_n = 0
         self._failure = failure
         self.finish: FinishReason | None = None if failure is None else failure.finish
@@ -109,7 +111,7 @@ class Conversation:
     def run_tokens(self) -> int:
         """Tokens sampled since something was appended, or a stop string ended a completion: of the turn that
         is being written, whatever rounds and requests they came in."""
-        return len(self) - self._marks[-1][0]
+        return len(self) - self._run_starts[-1][0]
 
     # --- sampling ------------------------------------------------------------------------------
 
@@ -141,16 +143,16 @@ class Conversation:
         Raises:
             EngineUnavailableError: the engine is gone.
         """
-        limit = self._limit(max_tokens, whole=structured is not None)
+        limit = self._limit(max_tokens, single_request=structured is not None)
         if isinstance(limit, FinishReason):
             return self._take(nothing(limit), 0, max_tokens, (), False, turn)
         name = f"{self.trajectory_id}{self._sampler.name_suffix}"
-        found = await self._asked(1, name, limit, stop, top_log_probs, structured)
-        if isinstance(found, str):
-            return self._failed(Failure(FinishReason.ERROR, found))
-        if not found:
+        answer = await self._completions(1, name, limit, stop, top_log_probs, structured)
+        if isinstance(answer, str):
+            return self._failed(Failure(FinishReason.ERROR, answer))
+        if not answer:
             return self._failed(Failure(FinishReason.ABORTED, "the engine returned 0 of 1 completions"))
-        return self._take(found[0], limit, max_tokens, stop, structured is not None, turn)
+        return self._take(answer[0], limit, max_tokens, stop, structured is not None, turn)
 
     async def sample_n(
         self,
@@ -162,41 +164,41 @@ class Conversation:
     ) -> list[Conversation]:
         """`n` conversations that go on from here, k = 0 … n-1: one engine request. Arguments as `sample`."""
         members = [self._twin(k) for k in range(n)]
-        limit = self._limit(None, whole=structured is not None)
+        limit = self._limit(None, single_request=structured is not None)
         if isinstance(limit, FinishReason):
             for one in members:
                 one._take(nothing(limit), 0, None, (), False, turn)
             return members
-        again = f"+{self._sampled_n}" if self._sampled_n else ""
+        request_suffix = f"+{self._sampled_n}" if self._sampled_n else ""
         self._sampled_n += 1
-        name = f"{self._sampler.group_id}{self._sampler.name_suffix}{again}"
-        found = await self._asked(n, name, limit, stop, 0, structured)
-        completions = [] if isinstance(found, str) else found
+        name = f"{self._sampler.group_id}{self._sampler.name_suffix}{request_suffix}"
+        answer = await self._completions(n, name, limit, stop, 0, structured)
+        completions = [] if isinstance(answer, str) else answer
         for one, completion in zip(members, completions, strict=False):
             one._take(completion, limit, None, stop, structured is not None, turn)
         for one in members[len(completions) :]:
-            if isinstance(found, str):
-                one._failed(Failure(FinishReason.ERROR, found))
+            if isinstance(answer, str):
+                one._failed(Failure(FinishReason.ERROR, answer))
             else:
                 one._failed(
-                    Failure(FinishReason.ABORTED, f"the engine returned {len(found)} of {n} completions")
+                    Failure(FinishReason.ABORTED, f"the engine returned {len(answer)} of {n} completions")
                 )
         return members
 
-    def _limit(self, wanted: int | None, *, whole: bool) -> int | FinishReason:
+    def _limit(self, max_tokens: int | None, *, single_request: bool) -> int | FinishReason:
         """How many tokens may be asked for; or why none."""
         if self._failure is not None:
             return self._failure.finish
-        one, room = self._sampler.sampling, self.tokens_left
-        if room == 0 or (wanted is not None and wanted < 1):
+        sampling, remaining = self._sampler.sampling, self.tokens_left
+        if remaining == 0 or (max_tokens is not None and max_tokens < 1):
             return FinishReason.LENGTH
-        if one.segment_tokens is not None and not whole:
-            room = min(room, one.segment_tokens - self._sampler.tokens(self.k).sampled)
-            if room < 1:
+        if sampling.segment_tokens is not None and not single_request:
+            remaining = min(remaining, sampling.segment_tokens - self._sampler.tokens(self.k).sampled)
+            if remaining < 1:
                 return FinishReason.PAUSED
-        return room if wanted is None else min(room, wanted)
+        return remaining if max_tokens is None else min(remaining, max_tokens)
 
-    async def _asked(
+    async def _completions(
         self, n: int, name: str, limit: int, stop: Sequence[str], top: int, structured: Any
     ) -> list[Completion] | str:
         """What the engine answered, or why it refused."""
@@ -212,7 +214,7 @@ class Conversation:
         self,
         completion: Completion,
         limit: int,
-        wanted: int | None,
+        max_tokens: int | None,
         stop: Sequence[str],
         structured: bool,
         turn: int | None,
@@ -231,18 +233,18 @@ class Conversation:
         if (
             completion.finish is FinishReason.LENGTH
             and 0 < limit <= count
-            and self._round_is_full(wanted, count)
+            and self._round_is_full(max_tokens, count)
         ):
             completion = replace(completion, finish=FinishReason.PAUSED)
         self.finish = completion.finish
         if completion.finish is FinishReason.STOP:
-            self._mark()
+            self._begin_run()
         elif completion.finish is FinishReason.ABORTED and self._failure is None:
             self._failed(Failure(FinishReason.ABORTED, "the engine gave the request up"))
         return completion
 
-    def _round_is_full(self, wanted: int | None, count: int) -> bool:
-        if self.tokens_left == 0 or (wanted is not None and count >= wanted):
+    def _round_is_full(self, max_tokens: int | None, count: int) -> bool:
+        if self.tokens_left == 0 or (max_tokens is not None and count >= max_tokens):
             return False
         return self._sampler.sampling.segment_tokens is not None
 
@@ -270,19 +272,19 @@ class Conversation:
                 "give all messages at once, after the policy has written"
             )
         chat = self._sampler.chat
-        said = [*self._messages, {"role": "assistant", "content": self.turn_text()}]
-        grown = [*said, *map(chat.clean, messages)]
+        answered = [*self._messages, {"role": "assistant", "content": self.turn_text()}]
+        grown = [*answered, *map(chat.clean, messages)]
         builder = self._sampler.builder()
         try:
             self._close_turn()
             tail = self.input_ids()[-_TAIL:].tolist()
-            merged = builder.merge(said, grown, tail, [dict(tool) for tool in self._tools])
+            merged = builder.merge(answered, grown, tail, [dict(tool) for tool in self._tools])
         except Exception as error:  # a chat that the template refuses is data, like a refused request
             self._failed(Failure.of_template(error))
             return
         same = next((k for k, pair in enumerate(zip(tail, merged, strict=False)) if pair[0] != pair[1]), None)
-        kept = min(len(tail), len(merged)) if same is None else same
-        remaining = len(self) - (len(tail) - kept)
+        unchanged = min(len(tail), len(merged)) if same is None else same
+        remaining = len(self) - (len(tail) - unchanged)
         begun = len(self._growing.begun)
         if remaining < begun:  # what an earlier round has handed over is trained as it is
             dropped = begun - remaining
@@ -295,16 +297,16 @@ class Conversation:
             )
             return
         self._growing.cut(remaining)
-        self._add_context(token_ids(merged[kept:]))
+        self._add_context(token_ids(merged[unchanged:]))
         self._messages = grown
-        self._mark()
+        self._begin_run()
 
     def append_text(self, text: str) -> None:
         """Add text inside the turn (a tool's result), without control tokens, mask 0; up to the role's limit
         of a response, as `append`."""
         if self._failure is None:
             self._add_context(self._sampler.chat.raw_ids(text))
-            self._mark()
+            self._begin_run()
 
     def _close_turn(self) -> None:
         end, tail = self._sampler.chat.turn_end(), self._growing.response_ids()
@@ -315,9 +317,9 @@ class Conversation:
         """Tokens that nobody sampled, as far as the role's limit of a response reaches."""
         self._growing.add(Part.of_context(ids[: self.tokens_left]))
 
-    def _mark(self) -> None:
+    def _begin_run(self) -> None:
         """What is sampled from here on is a run of its own."""
-        self._marks.append((len(self), len(self._messages)))
+        self._run_starts.append((len(self), len(self._messages)))
 
     # --- what is there -------------------------------------------------------------------------
 
@@ -326,11 +328,11 @@ class Conversation:
         return self._growing.input_ids()
 
     def _run(self) -> TokenIds:
-        return self._growing.response_ids()[self._marks[-1][0] :]
+        return self._growing.response_ids()[self._run_starts[-1][0] :]
 
     def turn_ids(self) -> TokenIds:
         """The assistant's turn so far, texts inside it included."""
-        begins_at = next(at for at, count in self._marks if count == len(self._messages))
+        begins_at = next(at for at, count in self._run_starts if count == len(self._messages))
         return self._growing.response_ids()[begins_at:]
 
     def turn_text(self) -> str:
@@ -374,7 +376,7 @@ class Conversation:
         return {
             "messages": [dict(message) for message in self._messages],
             "tools": [dict(tool) for tool in self._tools],
-            "marks": [list(mark) for mark in self._marks],
+            "marks": [list(start) for start in self._run_starts],
         }
 
     def fork(self, k: int, at: int | None = None) -> Conversation:
@@ -386,17 +388,19 @@ class Conversation:
         self._sampler.tokens(k).sampled = self._sampler.tokens(self.k).sampled - self._growing.sampled_after(
             at
         )
-        marks = [mark for mark in self._marks if mark[0] <= at]
-        messages = self._messages[: marks[-1][1]]
+        run_starts = [start for start in self._run_starts if start[0] <= at]
+        messages = self._messages[: run_starts[-1][1]]
         failure = self._failure
         if failure is not None and (at < len(self) or failure.of_request):
             failure = None
-        return Conversation(self._sampler, k, begun, messages, self._tools, marks=marks, failure=failure)
+        return Conversation(
+            self._sampler, k, begun, messages, self._tools, run_starts=run_starts, failure=failure
+        )
 
     def _twin(self, k: int) -> Conversation:
-        begun, marks, failure = self._growing.begun, self._marks, self._failure
+        begun, run_starts, failure = self._growing.begun, self._run_starts, self._failure
         twin = Conversation(
-            self._sampler, k, begun, self._messages, self._tools, marks=marks, failure=failure
+            self._sampler, k, begun, self._messages, self._tools, run_starts=run_starts, failure=failure
         )
         twin._growing = self._growing.copy()
         return twin

@@ -42,9 +42,9 @@ class RequestWatch:
                 frozen policy all failed, those of this round among them.
             ProgramFailedError: those of a program did.
         """
-        found, programs, policies = list(trajectories), programs or {}, policies or {}
+        finished, programs, policies = list(trajectories), programs or {}, policies or {}
         by_source: dict[str, list[Trajectory]] = {}
-        for one in found:
+        for one in finished:
             if _was_sent(one):
                 name = policies.get(one.group_id, "?")
                 source = (
@@ -55,15 +55,15 @@ class RequestWatch:
             if broken := self._broken(source, sent, [one for one in sent if one.finish.failed]):
                 raise EngineUnavailableError(broken)
         for name in sorted(set(programs.values())):
-            some = [one for one in found if programs.get(one.group_id) == name]
+            some = [one for one in finished if programs.get(one.group_id) == name]
             failed = [one for one in some if one.failed_by == name]
             ran = [one for one in some if one.failed_by == name or not one.finish.failed]
             if broken := self._broken(f"the rollout program {name}", ran, failed):
                 raise ProgramFailedError(broken)
 
-    def _broken(self, source: str, asked: list[Trajectory], failed: list[Trajectory]) -> str | None:
+    def _broken(self, source: str, sent: list[Trajectory], failed: list[Trajectory]) -> str | None:
         """What is wrong with who was asked, if anything is."""
-        if len(failed) < len(asked):
+        if len(failed) < len(sent):
             self._failed_in_a_row[source] = 0
         elif failed:
             count = self._failed_in_a_row.get(source, 0) + len({_request(one) for one in failed})

@@ -60,8 +60,8 @@ class GrowingSequence:
         while self._parts and len(self) > tokens:
             last = self._parts.pop()
             self._added -= len(last.ids)
-            kept = max(0, tokens - len(self))
-            columns = last.ids[:kept], last.log_probs[:kept], last.mask[:kept]
+            remaining = max(0, tokens - len(self))
+            columns = last.ids[:remaining], last.log_probs[:remaining], last.mask[:remaining]
             self.add(Part(*columns, last.version, last.turn))
 
     def sampled_after(self, position: int) -> int:
@@ -84,20 +84,20 @@ class GrowingSequence:
     def sequence(self) -> Sequence:
         """As it is now. What this round added is a part of its own in `versions`, of length 0 where that is
         nothing."""
-        found, parts = self.begun, self._versioned()
+        sequence, parts = self.begun, self._versioned()
         for version, same in itertools.groupby(parts, key=lambda part: part.version):
             some = list(same)
-            found = found.extend(
+            sequence = sequence.extend(
                 np.concatenate([one.ids for one in some]),
                 np.concatenate([one.log_probs for one in some]),
                 version,  # type: ignore[arg-type]  # none is None any more
                 np.concatenate([one.mask for one in some]),
             )
         if not parts:
-            found = found.extend((), (), found.version)
+            sequence = sequence.extend((), (), sequence.version)
         if TURN in self.begun.annotations or any(one.turn >= 0 for one in parts):
-            found.annotations[TURN] = self._turns()
-        return found
+            sequence.annotations[TURN] = self._turns()
+        return sequence
 
     def _versioned(self) -> list[Part]:
         """The parts, where nobody sampled one with the version before it (at the beginning: after it)."""

@@ -280,7 +280,7 @@ class RequestContext:
             prefix, failure = self._begun(role, messages, tools)
         if state is None:
             return Conversation(sampler, k, prefix, messages, tools, failure=failure)
-        return Conversation(sampler, k, prefix, state["messages"], state["tools"], marks=state["marks"])
+        return Conversation(sampler, k, prefix, state["messages"], state["tools"], run_starts=state["marks"])
 
     def _begun(
         self, role: str, messages: Sequence[Message], tools: Sequence[Mapping[str, Any]]
@@ -375,6 +375,8 @@ class _RequestTools:
         return self.box.schemas
 
     async def call(self, call: ToolCall) -> ToolResult:
-        given = self.problem.extra_info.get("tools_kwargs")
+        tools_kwargs = self.problem.extra_info.get("tools_kwargs")
         with self.asking():
-            return await self.box.call(replace(call, tools_kwargs=given if isinstance(given, dict) else {}))
+            return await self.box.call(
+                replace(call, tools_kwargs=tools_kwargs if isinstance(tools_kwargs, dict) else {})
+            )

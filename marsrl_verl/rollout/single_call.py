@@ -31,8 +31,8 @@ class SingleCall:
         """See `Rollout`."""
         role = request.role
         if not context.policy(role).trained:
-            asked = [context.chat(k, role, request.messages) for k in range(request.n)]
-            members = list(await asyncio.gather(*asked))
+            chats = [context.chat(k, role, request.messages) for k in range(request.n)]
+            members = list(await asyncio.gather(*chats))
         elif request.resume is not None:
             paused = [one for one in request.resume.trajectories if one.paused]
             members = list(await asyncio.gather(*[_next_segment(one, request, context) for one in paused]))

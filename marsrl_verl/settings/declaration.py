@@ -90,9 +90,9 @@ def limits(
         needs: what it has an effect with.
     """
     bounds = {"ge": ge, "gt": gt, "le": le, "lt": lt}
-    given: dict[str, Any] = {name: bound for name, bound in bounds.items() if bound is not None}
+    specified: dict[str, Any] = {name: bound for name, bound in bounds.items() if bound is not None}
     extra: Any = {"why": why, "fix": fix, "needs": needs}
-    return Field(default, json_schema_extra=extra, **given)
+    return Field(default, json_schema_extra=extra, **specified)
 
 
 def only_with(needs: Needs, node: type[Settings]) -> Any:
@@ -159,7 +159,7 @@ class RoleSampling(Settings):
 
     @field_validator("top_k")
     @classmethod
-    def _whole_or_some(cls, value: int) -> int:
+    def _all_or_positive(cls, value: int) -> int:
         if value != -1 and value < 1:
             context = {"fix": "-1 keeps the whole vocabulary."}
             raise PydanticCustomError(OWN_MESSAGE, "Expected -1 or at least 1.", context)

@@ -179,8 +179,8 @@ def declared(model: type[Settings], key: str, values: Settings | None = None) ->
         words = in_words(field.annotation) or "anything"
         bounds = range_in_words(field)
         if bounds.startswith("a number"):
-            whole = words.startswith("a whole number")
-            words = f"{words}, {bounds[9:]}" if whole else words.replace("a number", bounds, 1)
+            is_integer = words.startswith("a whole number")
+            words = f"{words}, {bounds[9:]}" if is_integer else words.replace("a number", bounds, 1)
         elif bounds:
             words += f", {bounds}"
         text = " ".join(documentation(model).get(name, "").split())

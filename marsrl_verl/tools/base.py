@@ -161,7 +161,7 @@ def head_and_tail(text: str, limit: int) -> tuple[str, bool]:
     text = valid_unicode(text)
     if len(text) <= limit:
         return text, False
-    mark = f"\n[… {len(text) - limit} characters left out …]\n"
-    kept = max(0, limit - len(mark))
-    head = kept - kept // 2
-    return f"{text[:head]}{mark}{text[len(text) - kept // 2 :]}"[:limit], True
+    ellipsis = f"\n[… {len(text) - limit} characters left out …]\n"
+    budget = max(0, limit - len(ellipsis))
+    head = budget - budget // 2
+    return f"{text[:head]}{ellipsis}{text[len(text) - budget // 2 :]}"[:limit], True

@@ -14,10 +14,10 @@ from pydantic_core import PydanticCustomError
 from marsrl_verl.core.inert_text import one_line
 from marsrl_verl.machine.http import (
     LongAnswerError,
-    asked_to_wait,
     holds_password,
     proxy_for,
     read_content,
+    retry_after_seconds,
     url_problem,
 )
 from marsrl_verl.settings.declaration import OWN_MESSAGE
@@ -117,7 +117,7 @@ class JsonClient:
                 raise ServiceError(
                     self.note(f"{url} answered HTTP {response.status}: {text}"),
                     about_request=response.status in _ABOUT_THE_REQUEST,
-                    wait_s=asked_to_wait(response.headers),
+                    wait_s=retry_after_seconds(response.headers),
                 )
         except LongAnswerError as error:
             raise ServiceError(self.note(str(error))) from None

@@ -116,11 +116,11 @@ class Toolbox:
         if (wrong := place.misfit(call.arguments)) is not None:
             note = f"{call.name} was not called: {wrong}"
             return ToolResult(note, ToolOutcome.REFUSED, attempts=0)
-        asked = time.monotonic()
+        submitted = time.monotonic()
         async with place.free:
             began = time.monotonic()
             result = await self._attempts(place, call)
-            return replace(result, waited=result.waited + began - asked)
+            return replace(result, waited=result.waited + began - submitted)
 
     async def _attempts(self, place: _Place, call: ToolCall) -> ToolResult:
         """As many as it takes; the place is kept during pauses, so that a back end that is too busy is asked

@@ -31,9 +31,9 @@ def library_output_to(path: Path) -> Iterator[None]:
     on the terminal.
     """
     global _terminal, _log_path
-    kept = _flushed_copies()
+    copies = _flushed_copies()
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    _terminal = os.fdopen(os.dup(kept[0]), "w", buffering=1, encoding=sys.stdout.encoding)
+    _terminal = os.fdopen(os.dup(copies[0]), "w", buffering=1, encoding=sys.stdout.encoding)
     try:
         os.dup2(log, 1)
         os.dup2(log, 2)
@@ -42,9 +42,9 @@ def library_output_to(path: Path) -> Iterator[None]:
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        os.dup2(kept[0], 1)
-        os.dup2(kept[1], 2)
-        for descriptor in (*kept, log):
+        os.dup2(copies[0], 1)
+        os.dup2(copies[1], 2)
+        for descriptor in (*copies, log):
             os.close(descriptor)
         _terminal.close()
         _terminal = _log_path = None

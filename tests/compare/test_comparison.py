@@ -15,7 +15,7 @@ import pytest
 from fake_training import COMMAND as FAKE
 from fake_training import SUITE, write_run
 
-from marsrl_verl.compare import kept
+from marsrl_verl.compare import run_records
 from marsrl_verl.compare.application import main
 from marsrl_verl.compare.curves import mean_curve, training_curve
 from marsrl_verl.compare.plan import Run
@@ -143,7 +143,7 @@ def test_a_copy_is_of_the_same_source(compare, tmp_path):
     assert compare(seeds=1) == 0
     path = tmp_path / "out" / "runs" / "one-seed1.done.json"
     record = json.loads(path.read_text())
-    assert record["source"] == kept.source_fingerprint()
+    assert record["source"] == run_records.source_fingerprint()
     path.write_text(json.dumps({**record, "source": "another"}))
     words = [str(tmp_path / "pair.yaml"), "--seeds", "1", "--output", str(tmp_path / "beside")]
     assert main(words, FAKE) == 0
@@ -151,9 +151,9 @@ def test_a_copy_is_of_the_same_source(compare, tmp_path):
 
 
 def test_overrides_may_stand_elsewhere(tmp_path):
-    one = kept._Record(("a=1", "b=2", "name=x", "a=3"), 1.0, "s")
-    assert one.work == kept._Record(("marsrl.run.output_root=y", "b=2", "a=3"), 1.0, "s").work
-    assert one.work != kept._Record(("b=2", "a=1"), 1.0, "s").work
+    one = run_records._Record(("a=1", "b=2", "name=x", "a=3"), 1.0, "s")
+    assert one.work == run_records._Record(("marsrl.run.output_root=y", "b=2", "a=3"), 1.0, "s").work
+    assert one.work != run_records._Record(("b=2", "a=1"), 1.0, "s").work
 
 
 @pytest.mark.parametrize("damage", ["summary", "folder", "budget", "record"])

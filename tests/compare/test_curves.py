@@ -16,8 +16,8 @@ from marsrl_verl.compare.curves import (
     Reached,
     area,
     curves_json,
+    excluded_evaluations,
     final_level,
-    left_out,
     reached,
     smoothed,
     training_curve,
@@ -131,7 +131,7 @@ def test_a_report_has_verdicts_on_primary_outcomes(tmp_path):
 
 def test_a_curve_of_evaluations_is_of_the_problems_that_all_of_them_asked(tmp_path):
     """The first two problems are easier than the rest, which only the ends are asked."""
-    asked = {0: (4, (1, 0, 0, 0)), 1: (2, (1, 1)), 2: (4, (1, 1, 0, 0))}
+    evaluated = {0: (4, (1, 0, 0, 0)), 1: (2, (1, 1)), 2: (4, (1, 1, 0, 0))}
     records = [
         EvaluationRecord(
             f"step_{step}", step, 0.95, 1.0, count, 1, 1.0, 10,
@@ -139,15 +139,20 @@ def test_a_curve_of_evaluations_is_of_the_problems_that_all_of_them_asked(tmp_pa
             effort={"tokens": Estimate(float(count), None, None, count)},
             derived={"odd": Estimate(0.25, None, None, count)},
         )
-        for step, (count, hits) in asked.items()
+        for step, (count, hits) in evaluated.items()
     ]  # fmt: skip
     found = replace(run_of(tmp_path, "one", [0.0] * 2), evaluations=tuple(records))
     taken, values = training_curve(found, "val/accuracy")
     assert (taken.tolist(), values.tolist()) == ([0, 100, 200], [0.5, 1.0, 1.0])
     for whole in ("tokens", "odd"):
         assert training_curve(found, f"val/{whole}")[0].tolist() == [100], "what can't be taken apart"
-        assert left_out(found, f"val/{whole}") == 2
-    assert left_out(found, "val/accuracy") == left_out(found, "val/nothing") == left_out(found, "mine") == 0
+        assert excluded_evaluations(found, f"val/{whole}") == 2
+    assert (
+        excluded_evaluations(found, "val/accuracy")
+        == excluded_evaluations(found, "val/nothing")
+        == excluded_evaluations(found, "mine")
+        == 0
+    )
     suite = Suite("s", "One", Budget(TOKENS, 200), 9, {"one": ()}, curve="val/odd")
     assert "2 evaluations of each run are not in it" in report_markdown(suite, 1, [found], [], None)
 

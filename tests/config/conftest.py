@@ -43,15 +43,15 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def usual(model, data) -> tuple[str, ...]:
+def base_overrides(model, data) -> tuple[str, ...]:
     """Overrides that put the fixtures' model and data in place of the tiny world's."""
     return (f"actor_rollout_ref.model.path={model}", f"data.train_files={data}", f"data.val_files={data}")
 
 
 @pytest.fixture(scope="session")
-def composed(usual) -> Composed:
+def composed(base_overrides) -> Composed:
     """The default configuration on the CPU; composing takes a second."""
-    return compose_config(parse_arguments([*usual, "cluster=cpu"]))
+    return compose_config(parse_arguments([*base_overrides, "cluster=cpu"]))
 
 
 def followed(tree: dict) -> str:
@@ -117,7 +117,7 @@ def checked(quiet_machine, composed):
 
 
 @pytest.fixture
-def run(quiet_machine, capsys, usual):
+def run(quiet_machine, capsys, base_overrides):
     """Run a command line in an empty folder, with the fixtures' model and data unless told otherwise."""
 
     def call(*argv: str) -> Outcome:
@@ -128,7 +128,7 @@ def run(quiet_machine, capsys, usual):
             return 0
 
         named = {text.split("=")[0] for text in argv}
-        added = tuple(text for text in usual if text.split("=")[0] not in named)
+        added = tuple(text for text in base_overrides if text.split("=")[0] not in named)
         status = main([*added, *argv], launch)
         captured = capsys.readouterr()
         return Outcome(status, captured.out, captured.err, launched[0] if launched else None)

@@ -158,9 +158,11 @@ REFUSED = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_contradictions_are_refused(run, name):
     words, key, says = REFUSED[name]
-    usual = [one for one in USUAL if one != TOLD or "tool" not in name]
-    usual = [one for one in usual if one != PYTHON or name not in ("no tool", "a tool that is no tag")]
-    done = run("algo=arpo", *usual, *words)
+    overrides = [one for one in USUAL if one != TOLD or "tool" not in name]
+    overrides = [
+        one for one in overrides if one != PYTHON or name not in ("no tool", "a tool that is no tag")
+    ]
+    done = run("algo=arpo", *overrides, *words)
     assert done.status == 2
     assert key in done.err and says in " ".join(done.err.split())
 

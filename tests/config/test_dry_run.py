@@ -84,7 +84,7 @@ def test_shown_configuration_is_yaml(run):
     assert OmegaConf.create(done.out).marsrl.algo.group_size == 8
 
 
-def test_dry_run_imports_nothing_heavy(tmp_path, usual):
+def test_dry_run_imports_nothing_heavy(tmp_path, base_overrides):
     code = (
         "import sys\n"
         "from marsrl_verl.config.application import main\n"
@@ -93,7 +93,7 @@ def test_dry_run_imports_nothing_heavy(tmp_path, usual):
         "sys.exit(f'imported: {heavy}' if heavy else status)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, *usual, "dry_run=true"],
+        [sys.executable, "-c", code, *base_overrides, "dry_run=true"],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
         capture_output=True,

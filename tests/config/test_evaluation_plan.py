@@ -41,8 +41,8 @@ def test_those_in_between_have_settings_of_their_own():
 
 def test_the_solver_alone_has_a_loop_that_the_evaluation_takes():
     alone = evaluation_at(system(in_between=InBetween(solver_only=True)), "step_20")
-    usual = {"accept_passes": 1, "reject_fails": None, "fallback": "last"}
-    assert alone == system(correction_rounds=0, in_between=InBetween(solver_only=True), **usual)
+    defaults = {"accept_passes": 1, "reject_fails": None, "fallback": "last"}
+    assert alone == system(correction_rounds=0, in_between=InBetween(solver_only=True), **defaults)
 
 
 def test_costs_by_hand():

@@ -99,7 +99,7 @@ class Backwards(Voting):
 
 class Alone(Voting):
     roles = ("solver",)
-    asked_roles = classmethod(lambda cls, config, evaluation: cls.roles)
+    active_roles = classmethod(lambda cls, config, evaluation: cls.roles)
 '''
 ACTOR = "actor_rollout_ref.actor"
 NAME = "strange_voting.method:Voting"

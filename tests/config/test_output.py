@@ -71,13 +71,13 @@ def test_a_live_run_is_refused_by_name(run, tmp_path, existing, held):
     assert run(*arguments).launched is not None
 
 
-def test_the_folder_is_held_while_the_run_lasts(quiet_machine, usual, tmp_path):
+def test_the_folder_is_held_while_the_run_lasts(quiet_machine, base_overrides, tmp_path):
     seen = []
 
     def launch(config):
         seen.append(list(run_lock.held()))
         return 0
 
-    assert main([*usual, "cluster=cpu", "name=a"], launch) == 0
+    assert main([*base_overrides, "cluster=cpu", "name=a"], launch) == 0
     assert tmp_path / "outputs" / "a" in seen[0]
     assert tmp_path / "outputs" / "a" not in run_lock.held()

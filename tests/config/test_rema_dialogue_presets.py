@@ -148,8 +148,8 @@ REFUSED = {
 def test_what_contradicts_itself_is_refused(run, name):
     words, key, hint = REFUSED[name]
     replaced = {word.split("=")[0] for word in words}
-    usual = [word for word in SMALL if word.split("=")[0] not in replaced]
-    assert_refused(run("algo=rema", *usual, *words), key, hint)
+    overrides = [word for word in SMALL if word.split("=")[0] not in replaced]
+    assert_refused(run("algo=rema", *overrides, *words), key, hint)
 
 
 def test_a_frozen_agent_is_planned(run):

@@ -351,10 +351,10 @@ def test_many_problems_stay_on_one_screen(run):
 
 
 @pytest.mark.parametrize("argument", ["algo=marsl", "data.train_files=nowhere.parquet"])
-def test_as_a_command(tmp_path, usual, argument):
+def test_as_a_command(tmp_path, base_overrides, argument):
     root = Path(__file__).parents[2]
     done = subprocess.run(
-        [sys.executable, "-m", "recipe.marsrl.main_marsrl", *usual, argument],
+        [sys.executable, "-m", "recipe.marsrl.main_marsrl", *base_overrides, argument],
         cwd=tmp_path,
         env={**os.environ, "PYTHONPATH": str(root)},
         capture_output=True,

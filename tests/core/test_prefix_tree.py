@@ -106,17 +106,17 @@ def test_empty_sequences_are_refused(rows):
 def test_parts_keep_to_the_limit_and_hold_every_row_once(rows, limit, cost, joins, least):
     least = min(least, len(rows))
 
-    def room(part):
+    def tokens_of(part):
         return part_cost(arrays([rows[index] for index in part]), cost=cost, joins=joins)
 
     parts = split_rows(arrays(rows), limit, cost=cost, joins=joins)
-    parts = halve_until(parts, least, lambda part: room(part) <= limit)
+    parts = halve_until(parts, least, lambda part: tokens_of(part) <= limit)
     assert sorted(index for part in parts for index in part) == list(range(len(rows)))
     assert len(parts) >= least
     for part in parts:
         tree = build_prefix_tree(arrays([rows[index] for index in part]), joins)
         sizes = np.diff([*tree.roots, len(tree.tokens)]).tolist()
-        assert room(part) == cost(sizes)
+        assert tokens_of(part) == cost(sizes)
         assert len(part) == 1 or cost(sizes) <= limit
 
 

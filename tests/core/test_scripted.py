@@ -28,11 +28,11 @@ def test_the_same_seed_gives_the_same_trajectories_in_the_same_order():
 
 
 def test_the_engine_seed_changes_the_order_only():
-    first, second, asked = (outputs(SkillModel(), seed=seed) for seed in (1, 2, None))
+    first, second, unseeded = (outputs(SkillModel(), seed=seed) for seed in (1, 2, None))
     assert [one.group_id for one in first] != [one.group_id for one in second]
-    assert [one.group_id for one in asked] == [item.group_id for item in SIX]
+    assert [one.group_id for one in unseeded] == [item.group_id for item in SIX]
     for found in (first, second):
-        assert frozen(sorted(found, key=lambda one: one.group_id)) == frozen(asked)
+        assert frozen(sorted(found, key=lambda one: one.group_id)) == frozen(unseeded)
 
 
 def test_skills_show_in_the_rewards():

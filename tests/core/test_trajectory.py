@@ -48,7 +48,7 @@ def dialogue() -> Trajectory:
 
 
 def request(**fields) -> RolloutRequest:
-    usual = {
+    defaults = {
         "group_id": "g",
         "problem": PROBLEM,
         "stage": "a",
@@ -56,7 +56,7 @@ def request(**fields) -> RolloutRequest:
         "messages": PROBLEM.messages,
         "n": 4,
     }
-    return RolloutRequest(**{**usual, **fields})
+    return RolloutRequest(**{**defaults, **fields})
 
 
 def through_checkpoint(plain):
@@ -165,20 +165,20 @@ def test_continued_tokens():
 
 
 def test_sampling():
-    usual = {"solver": Sampling(100, 20, segment_tokens=30, seed=5), "verifier": Sampling(7, 7)}
-    assert request().sampling_of("solver", usual).max_new_tokens == 100
+    defaults = {"solver": Sampling(100, 20, segment_tokens=30, seed=5), "verifier": Sampling(7, 7)}
+    assert request().sampling_of("solver", defaults).max_new_tokens == 100
     own = request(sampling={"solver": {"temperature": 0.0}})
     changed = Sampling(100, 20, temperature=0.0, segment_tokens=30, seed=5)
-    assert own.sampling_of("solver", usual) == changed, "seeds and segments stay the run's"
-    assert own.sampling_of("verifier", usual) == Sampling(7, 7)
+    assert own.sampling_of("solver", defaults) == changed, "seeds and segments stay the run's"
+    assert own.sampling_of("verifier", defaults) == Sampling(7, 7)
     with pytest.raises(
         ValueError, match=r"request g: .* missing for role 'judge', found \['solver', 'verifier'\]"
     ):
-        own.sampling_of("judge", usual)
-    one = usual["solver"]
+        own.sampling_of("judge", defaults)
+    one = defaults["solver"]
     assert one.request_seed("g", 0) == one.request_seed("g", 0)
     assert len({one.request_seed("g", 0), one.request_seed("g", 30), one.request_seed("h", 0)}) == 3
-    assert usual["verifier"].request_seed("g", 0) is None
+    assert defaults["verifier"].request_seed("g", 0) is None
     assert [segment_length(10, parts) for parts in (1, 3, 4)] == [10, 4, 3]
 
 

@@ -61,7 +61,7 @@ class ScriptedClient:
     script: Callable[[str, int], str | FinishReason]
     stop_after: int | None = None
     log: Path = Path()
-    asked: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
     arguments: tuple[Any, ...] = ()
     interrupted: bool = False
     turns: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -76,7 +76,7 @@ class ScriptedClient:
 
         tokenizer = AutoTokenizer.from_pretrained(model_path())
         async with self.turns:
-            if len(self.asked) == self.stop_after:
+            if len(self.requests) == self.stop_after:
                 if self.interrupted:
                     await asyncio.sleep(3600)
                 self.interrupted = True
@@ -86,7 +86,7 @@ class ScriptedClient:
             prompt = tokenizer.decode(prompt_ids.tolist())
             assert prompt.startswith("<|user|>") and prompt.endswith("<|end|><|assistant|>"), prompt
             question = prompt.removeprefix("<|user|>").removesuffix("<|end|><|assistant|>")
-            self.asked.append(question)
+            self.requests.append(question)
             return [self._completion(tokenizer, question, k) for k in range(n)]
 
     def _completion(self, tokenizer: Any, question: str, k: int) -> Completion:

@@ -22,15 +22,15 @@ def passed(key: str, right: int, answers: int = 8) -> ProblemGrades:
     return ProblemGrades(key, tuple(Grade(float(k < right)) for k in range(answers)))
 
 
-def kept(rates: PassRates, answers: int = 8) -> list[int]:
+def selected_rates(rates: PassRates, answers: int = 8) -> list[int]:
     problems = [source(str(right)) for right in range(answers + 1)]
     grades = {problem.key: passed(problem.key, int(problem.question), answers) for problem in problems}
     return [int(problem.question) for problem in select(problems, grades, rates).kept]
 
 
 def test_by_default_only_what_all_answers_solve_is_left_out():
-    assert kept(PassRates()) == [0, 1, 2, 3, 4, 5, 6, 7]
-    assert kept(PassRates(), answers=3) == [0, 1, 2]
+    assert selected_rates(PassRates()) == [0, 1, 2, 3, 4, 5, 6, 7]
+    assert selected_rates(PassRates(), answers=3) == [0, 1, 2]
 
 
 @pytest.mark.parametrize(
@@ -44,11 +44,11 @@ def test_by_default_only_what_all_answers_solve_is_left_out():
     ],
 )
 def test_both_ends_are_kept(least, most, expected):
-    assert kept(PassRates(least, most)) == expected
+    assert selected_rates(PassRates(least, most)) == expected
 
 
 def test_thirds_are_compared_as_they_are_written():
-    assert kept(PassRates(1 / 3, 2 / 3), answers=3) == [1, 2]
+    assert selected_rates(PassRates(1 / 3, 2 / 3), answers=3) == [1, 2]
 
 
 @pytest.mark.parametrize(("least", "most"), [(-0.1, None), (0.5, 0.4), (0.0, 1.1), (float("nan"), None)])

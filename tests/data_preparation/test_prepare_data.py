@@ -109,7 +109,7 @@ def test_the_model_is_asked_with_trainings_settings(tmp_path, source):
     assert (settings.temperature, settings.max_new_tokens, settings.top_k) == (0.5, 40, 9)
     assert settings.seed == 7
     assert config.actor_rollout_ref.model.path == model_path()
-    assert sorted(client.asked) == sorted(f"Compute 1+{i}" for i in range(1, 10))
+    assert sorted(client.requests) == sorted(f"Compute 1+{i}" for i in range(1, 10))
 
 
 def test_a_methods_own_program_answers_as_in_its_evaluation(tmp_path, source):
@@ -124,8 +124,8 @@ def test_a_methods_own_program_answers_as_in_its_evaluation(tmp_path, source):
     client, output = ScriptedClient(script), tmp_path / "out"
     method = f"marsrl.algo.name={__name__}:Tooled"
     assert prepare(source, output, client, method, "-k", "2", "--max-pass-rate", "1") == 0
-    first = [question for question in client.asked if again not in question]
-    second = [question for question in client.asked if again in question]
+    first = [question for question in client.requests if again not in question]
+    second = [question for question in client.requests if again in question]
     assert sorted(first) == sorted(2 * [f"Compute 1+{i}" for i in range(1, 10)]) and len(second) == 18
     assert all(question.startswith("Compute 1+") and "boxed{99}" in question for question in second)
     rows = read_parquet(output / "train.parquet")
@@ -225,7 +225,7 @@ def test_cut_off_answers_and_long_prompts_are_told_apart(tmp_path):
 
     client = ScriptedClient(script)
     assert prepare(source, output, client, "--min-pass-rate", "0.1") == 0
-    assert len(client.asked) == 2, "a prompt over the Solver's limit is never asked in training"
+    assert len(client.requests) == 2, "a prompt over the Solver's limit is never asked in training"
     report = report_of(output)
     assert report["answers"]["by_finish_reason"] == {"length": 8, "stop": 8}
     assert {name: report["selection"][name] for name in ("kept", "too_hard", "prompt_too_long")} == {

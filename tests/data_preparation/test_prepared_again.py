@@ -34,7 +34,7 @@ def test_an_interrupted_preparation_goes_on_where_it_stopped(tmp_path, source, c
     assert recorded == 4
     second = ScriptedClient(script)
     assert prepare(source, output, second) == 0
-    assert sorted(first.asked + second.asked) == sorted(f"Compute 1+{i}" for i in range(1, 10))
+    assert sorted(first.requests + second.requests) == sorted(f"Compute 1+{i}" for i in range(1, 10))
     assert questions(output / "train.parquet") == questions(whole / "train.parquet")
     assert report_of(output)["answers"] == report_of(whole)["answers"]
 
@@ -79,7 +79,7 @@ def test_a_grader_that_always_fails_ends_the_command_and_leaves_nothing_on_recor
     grader(lambda request: False)
     again = ScriptedClient(right_times(lambda i: 1))
     assert prepare(source, tmp_path / "out", again, "-k", "2", "--max-pass-rate", "1") == 0
-    assert len(again.asked) == 9
+    assert len(again.requests) == 9
 
 
 def test_few_problems_of_which_no_answer_is_graded_end_it_too(tmp_path, capsys, grader):
@@ -115,7 +115,7 @@ def test_more_problems_may_be_added_to_a_finished_preparation(tmp_path, source):
     assert prepare(source, output, ScriptedClient(right_times(lambda i: 1))) == 0
     client = ScriptedClient(right_times(lambda i: 1))
     assert prepare(source, output, client, "--input", str(more), "--replace") == 0
-    assert sorted(client.asked) == ["Compute 1+10", "Compute 1+11"]
+    assert sorted(client.requests) == ["Compute 1+10", "Compute 1+11"]
     assert report_of(output)["source"]["duplicates"] == 9
 
 

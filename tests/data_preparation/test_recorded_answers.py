@@ -25,7 +25,7 @@ def filtered(source: Path, answers: Path, *more: str) -> int:
     return main([*words, *more], NEVER)
 
 
-def kept(source: Path) -> dict[str, float]:
+def written_pass_rates(source: Path) -> dict[str, float]:
     rows = read_parquet(source.parent / "out" / "train.parquet")
     return {row["prompt"][-1]["content"]: row["extra_info"]["pass_rate"] for row in rows}
 
@@ -39,7 +39,7 @@ def test_grades_and_responses_of_any_number_are_taken(tmp_path, source, capsys):
         {"question": "Compute 9+9", "grades": [1]},
     ]
     assert filtered(source, write_lines(tmp_path / "answers.jsonl", lines)) == 0
-    assert kept(source) == {"Compute 1+1": 0.5, "Compute 1+2": 0.5}
+    assert written_pass_rates(source) == {"Compute 1+1": 0.5, "Compute 1+2": 0.5}
     assert "2 kept, 1 too easy, 1 unanswered" in capsys.readouterr().out
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert report["settings"]["lines about other problems"] == 1
@@ -52,7 +52,7 @@ def test_a_grade_log_serves_as_a_record(tmp_path, source):
     words = ["--input", str(source), "--output", str(first), *MODEL]
     assert main(words, ScriptedClient(right_times(lambda i: i))) == 0
     assert filtered(source, first / "grades.jsonl", "--min-pass-rate", "0.3") == 0
-    assert kept(source) == {"Compute 1+3": 0.375, "Compute 1+4": 0.5}
+    assert written_pass_rates(source) == {"Compute 1+3": 0.375, "Compute 1+4": 0.5}
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert report["settings"]["settings on record"]["answers per problem"] == 8
 
@@ -63,7 +63,7 @@ def test_a_question_on_record_may_carry_the_instruction(tmp_path):
     answers = write_lines(tmp_path / "answers.jsonl", [{"question": question, "grades": [0, 1]}])
     options = ("--strip-dapo", "--question-column", "question", "--answer-column", "answer")
     assert filtered(source, answers, *options) == 0
-    assert kept(source) == {"Compute 1+1": 0.5}
+    assert written_pass_rates(source) == {"Compute 1+1": 0.5}
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_response_that_was_cut_off_is_no_answer(tmp_path, source):
         "finish": ["length", "stop"],
     }
     assert filtered(source, write_lines(tmp_path / "answers.jsonl", [line])) == 0
-    assert kept(source) == {"Compute 1+1": 0.5}
+    assert written_pass_rates(source) == {"Compute 1+1": 0.5}
     report = json.loads((tmp_path / "out" / "report.json").read_text())
     assert report["answers"]["by_finish_reason"] == {"length": 1, "stop": 1}
 

@@ -63,8 +63,8 @@ def test_lines_are_judged_by_what_was_written_before_them():
     }
     assert dict(HERE.follows(HERE.response((12, 18))))[RESULTS[1]] is False
     assert [right for _, right in HERE.follows(text.replace("d15X>", "d15X<"))].count(False) == 2
-    assert HERE.is_whole(text) and not HERE.is_whole(text.replace("cX13", "c13"))
-    assert not HERE.is_whole("\n".join(text.splitlines()[1:]))
+    assert HERE.is_complete(text) and not HERE.is_complete(text.replace("cX13", "c13"))
+    assert not HERE.is_complete("\n".join(text.splitlines()[1:]))
     assert not any(right for _, right in HERE.follows(""))
     assert all(right for _, right in HERE.follows(HERE.response(liked=["11"])))
     for nothing in ("e?", "e80", "e??", "e"):
@@ -88,7 +88,9 @@ def test_two_lines_are_computed_and_later_ones_look_back_at_them(seed):
     assert all(10 <= one <= LARGEST_TOTAL for one in ledger.results)
     copied = [int(one) for one in ledger.entries if one.isdigit()]
     assert len(set(copied)) == len(copied) and min(copied) > LARGEST_TOTAL, "none is a result"
-    assert all(right for _, right in ledger.follows(ledger.response())) and ledger.is_whole(ledger.response())
+    assert all(right for _, right in ledger.follows(ledger.response())) and ledger.is_complete(
+        ledger.response()
+    )
     assert "=" not in ledger.response(), "no number is compared with itself"
 
 

@@ -72,8 +72,8 @@ def test_responses_end_at_the_limit_or_at_the_end_token(model):
 
 
 def engine_and(model, **settings):
-    usual = {"max_new_tokens": 5, "max_prompt_tokens": 24}
-    return build_engine(model, seed=0), {SOLVER: Sampling(**{**usual, **settings})}
+    defaults = {"max_new_tokens": 5, "max_prompt_tokens": 24}
+    return build_engine(model, seed=0), {SOLVER: Sampling(**{**defaults, **settings})}
 
 
 def test_engine_answers_and_scores_every_request(model):

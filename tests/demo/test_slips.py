@@ -21,7 +21,7 @@ from marsrl_verl.demo.files import write_rows
 from marsrl_verl.demo.problems import LARGEST_TOTAL, Split, draw_chain, parse_question
 from marsrl_verl.demo.slips.premise import measure, show
 from marsrl_verl.demo.slips.problems import DIFFICULTY, rows
-from marsrl_verl.demo.slips.transcripts import BAD, Slips, draw_transcript, verification, worked_out
+from marsrl_verl.demo.slips.transcripts import BAD, Slips, draw_solution, draw_transcript, verification
 from marsrl_verl.demo.slips.warm_start import Recipe, train
 from marsrl_verl.demo.tokenizer import build_tokenizer
 from marsrl_verl.rewards.extraction import boxed_answer
@@ -59,7 +59,7 @@ def test_held_out_problems_bring_a_right_and_a_wrong_solution_along(tmp_path):
 @given(st.integers(0, 10_000))
 def test_a_slip_is_carried_on(seed):
     rng, chain = random.Random(seed), chain_of(seed)
-    solution = worked_out(chain, rng, Slips(per_step=0.3))
+    solution = draw_solution(chain, rng, Slips(per_step=0.3))
     totals = [solution.steps[0].left, *(step.result for step in solution.steps)]
     assert totals[0] == chain.terms[0] and totals[-1] == solution.answer
     assert [step.left for step in solution.steps] == totals[:-1], "each step goes on from the one before"
@@ -71,7 +71,7 @@ def test_a_slip_is_carried_on(seed):
 @given(st.integers(0, 10_000))
 def test_a_verifier_ends_at_the_first_step_that_it_sees_otherwise(seed):
     rng, chain = random.Random(seed), chain_of(seed)
-    solution = worked_out(chain, rng, Slips(per_step=0.3))
+    solution = draw_solution(chain, rng, Slips(per_step=0.3))
     wrong = [
         step.left + (step.right if step.sign == "+" else -step.right) != step.result
         for step in solution.steps
@@ -93,16 +93,16 @@ def test_a_judgement_follows_from_its_lines(seed):
 @given(st.integers(0, 10_000))
 def test_a_corrector_is_asked_where_something_was_found(seed):
     chain = chain_of(seed)
-    asked = draw_transcript(CORRECTOR, chain, random.Random(seed), Slips(repeats=0.0, empty_reports=0.0))
-    assert asked.messages[-1]["content"].endswith(BAD)
-    assert asked.messages[1]["content"].count("=") == len(chain.terms) - 1
+    transcript = draw_transcript(CORRECTOR, chain, random.Random(seed), Slips(repeats=0.0, empty_reports=0.0))
+    assert transcript.messages[-1]["content"].endswith(BAD)
+    assert transcript.messages[1]["content"].count("=") == len(chain.terms) - 1
     repeated = draw_transcript(CORRECTOR, chain, random.Random(seed), Slips(repeats=1.0))
     assert repeated.response == repeated.messages[1]["content"]
 
 
 def test_slips_come_as_often_as_said():
     rng = random.Random(0)
-    steps = [step for seed in range(600) for step in worked_out(chain_of(seed), rng, Slips()).steps]
+    steps = [step for seed in range(600) for step in draw_solution(chain_of(seed), rng, Slips()).steps]
     wrong = sum(
         step.left + (step.right if step.sign == "+" else -step.right) != step.result for step in steps
     )

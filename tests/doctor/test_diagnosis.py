@@ -37,7 +37,7 @@ LAPTOP = replace(
 )
 
 
-def said(machine: Machine) -> dict[str, str]:
+def findings(machine: Machine) -> dict[str, str]:
     """What is not in order, by what it is about: level, finding, fix."""
     return {
         finding.about: f"{finding.level.value} {finding.what} | {finding.fix}"
@@ -47,8 +47,8 @@ def said(machine: Machine) -> dict[str, str]:
 
 
 def test_machines_that_are_in_order():
-    assert said(NODE) == {}
-    assert said(LAPTOP) == {}
+    assert findings(NODE) == {}
+    assert findings(LAPTOP) == {}
 
 
 def test_a_machine_without_a_gpu_is_told_so():
@@ -62,7 +62,7 @@ REASON = {"namespaces": "unshare: Operation not permitted", "bubblewrap": "there
 
 def test_isolation_that_will_do():
     for kind in (Isolation.NAMESPACES, Isolation.BUBBLEWRAP, Isolation.LANDLOCK):
-        assert said(replace(LAPTOP, isolation=kind, not_isolated=REASON)) == {}
+        assert findings(replace(LAPTOP, isolation=kind, not_isolated=REASON)) == {}
     (line,) = [
         one.what
         for one in diagnose(replace(LAPTOP, isolation=Isolation.LANDLOCK, not_isolated=REASON))
@@ -119,21 +119,21 @@ SICK = {
 
 @pytest.mark.parametrize(("machine", "about", "hint"), SICK.values(), ids=SICK.keys())
 def test_what_is_wrong_is_said_with_its_fix(machine, about, hint):
-    found = said(machine)
+    found = findings(machine)
     assert hint in found[about]
     assert found[about].partition(" | ")[2], "there is a fix"
 
 
 def test_the_compiler_is_wanted_only_where_flash_attn_is_to_be_built():
-    assert "nvcc" not in said(replace(NODE, nvcc=None))
+    assert "nvcc" not in findings(replace(NODE, nvcc=None))
     without = replace(NODE, packages={name: v for name, v in NODE.packages.items() if name != "flash-attn"})
-    assert "Install the CUDA 13 toolkit" in said(replace(without, nvcc=None))["nvcc"]
-    assert "CUDA 12.4; torch is built for CUDA 13" in said(replace(without, nvcc="12.4"))["nvcc"]
-    assert "nvcc" not in said(without)
+    assert "Install the CUDA 13 toolkit" in findings(replace(without, nvcc=None))["nvcc"]
+    assert "CUDA 12.4; torch is built for CUDA 13" in findings(replace(without, nvcc="12.4"))["nvcc"]
+    assert "nvcc" not in findings(without)
 
 
 def test_a_cluster_that_the_run_joins_is_no_warning():
-    assert said(replace(NODE, busy_ports=(6379, 8265), ray_address="10.0.0.1:6379")) == {}
+    assert findings(replace(NODE, busy_ports=(6379, 8265), ray_address="10.0.0.1:6379")) == {}
 
 
 def test_lines_of_nvidia_smi():

@@ -172,10 +172,10 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="where the recorded runs are")
     parser.add_argument("--tree", type=Path, default=REPOSITORY, help="the source tree that runs")
     parser.add_argument("--only", nargs="+", choices=list(RUNS), default=list(RUNS))
-    asked = parser.parse_args()
-    if asked.action == "record":
-        record(asked.folder, asked.tree.resolve(), asked.only)
-    elif not compare(asked.folder, asked.tree.resolve(), asked.only):
+    arguments = parser.parse_args()
+    if arguments.action == "record":
+        record(arguments.folder, arguments.tree.resolve(), arguments.only)
+    elif not compare(arguments.folder, arguments.tree.resolve(), arguments.only):
         sys.exit(1)
 
 

@@ -68,20 +68,20 @@ def problem_truth(number: int) -> str:
     return str(number + number % 7)
 
 
-def answer(world: World, asked: Question) -> tuple[str, str]:
+def answer(world: World, question: Question) -> tuple[str, str]:
     """(text, ending) of an answer, or of what follows its beginning."""
-    faults, name = world.faults, f"{asked.group}#{asked.number}"
-    if chance("prompt too long", asked.group) < faults.prompt_too_long:
+    faults, name = world.faults, f"{question.group}#{question.number}"
+    if chance("prompt too long", question.group) < faults.prompt_too_long:
         return "", "prompt_too_long"
     if chance("refused", name) < faults.refused:
         return "", "refused"
     for ending, rate in (("error", faults.error), ("aborted", faults.aborted)):
         if chance(ending, name) < rate:
             return "<think>then", ending
-    body = _verdict(asked, name) if asked.role == "verifier" else _solution(asked, name)
-    if "</think>" in asked.beginning:
+    body = _verdict(question, name) if question.role == "verifier" else _solution(question, name)
+    if "</think>" in question.beginning:
         return f" again\n{body}", "stop"
-    opening = "" if asked.beginning else "<think>"
+    opening = "" if question.beginning else "<think>"
     return f"{opening}{_thinking(world, name)}</think>\n\n{body}", "stop"
 
 
@@ -101,22 +101,22 @@ def _thinking(world: World, name: str) -> str:
     return text
 
 
-def _solution(asked: Question, name: str) -> str:
-    if asked.solution_right is None:
-        skill = (0.15, 0.5, 0.97)[int(3 * chance("difficulty", asked.problem))]
+def _solution(question: Question, name: str) -> str:
+    if question.solution_right is None:
+        skill = (0.15, 0.5, 0.97)[int(3 * chance("difficulty", question.problem))]
     else:
-        skill = 0.8 if asked.solution_right else 0.5
+        skill = 0.8 if question.solution_right else 0.5
     if chance("empty", name) < 0.03:
         return ""
     wrong = f"no {int(3 * chance('variant', name))}"
-    return f"The answer is \\boxed{{{asked.truth if chance('right', name) < skill else wrong}}}."
+    return f"The answer is \\boxed{{{question.truth if chance('right', name) < skill else wrong}}}."
 
 
-def _verdict(asked: Question, name: str) -> str:
+def _verdict(question: Question, name: str) -> str:
     if chance("no verdict", name) < 0.05:
         return "**Final Verdict**: I cannot tell."
     agrees = chance("agrees", name) < 0.7
-    word = "Correct" if asked.solution_right == agrees else "Wrong"
+    word = "Correct" if question.solution_right == agrees else "Wrong"
     return (
         f"**Final Verdict**: {word.lower()} ({int(9 * chance('remark', name))}).\n\n**Correctness**: {word}"
     )

@@ -66,7 +66,7 @@ class GoldenEngine(ScriptedEngine):
         open_step: Callable[[], int | None],
         **options: Any,
     ) -> None:
-        self.world, self.asked, self.open_step = scenario.world, rounds, open_step
+        self.world, self.requests, self.open_step = scenario.world, rounds, open_step
         sources = {"external": ScriptedSource(self._reply, scenario.new_tokens)}
         super().__init__(self._reply, scorer=self._grade, sources=sources, **options)
 
@@ -74,7 +74,7 @@ class GoldenEngine(ScriptedEngine):
         """Ask for a round, with the weights that the engine has now."""
         step = self.open_step()
         assert step is not None
-        self.asked.setdefault(step, []).append([read_request(item) for item in requests])
+        self.requests.setdefault(step, []).append([read_request(item) for item in requests])
         outputs = self.generate(requests, sampling)
         for output in outputs:
             describe(output, self.chat)  # as the rollout workers do

@@ -178,7 +178,7 @@ def test_curve_has_its_size_with_and_without_data(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty.png", "full.png"]
 
 
-def told(*wanted, **rules):
+def evaluate_script(*wanted, **rules):
     """One sampled evaluation in which problem p<i> goes the i-th way: (solver, verdicts, corrections)."""
 
     def script(item, k):
@@ -227,7 +227,7 @@ BROKEN = (True, ["Wrong", "Correct"], [False])
     ],
 )
 def test_the_most_telling_example_is_chosen(ways, chosen, rank):
-    example = picked(told(*ways))
+    example = picked(evaluate_script(*ways))
     assert (example.run.problem.problem_id, example.summary.rank) == (f"p{chosen}", rank)
 
 
@@ -240,16 +240,16 @@ def test_examples_of_a_longer_loop():
     not_chosen = (False, ["Wrong", "Wrong", "Wrong"], [False, True])
     failed = (False, ["Wrong", "Wrong", "Wrong"], [False, False])
     ways = [accepted, repaired, passed_once, not_chosen, failed]
-    assert [shown_by(run) for run in told(*ways, **rules).runs] == [
+    assert [shown_by(run) for run in evaluate_script(*ways, **rules).runs] == [
         Shown.ACCEPTED,
         Shown.REPAIRED_AND_ACCEPTED,
         Shown.REPAIRED,
         Shown.OTHER,
         Shown.FOUND,
     ]
-    text = example_text(picked(told(not_chosen, **rules)))
+    text = example_text(picked(evaluate_script(not_chosen, **rules)))
     assert text.endswith("Result: incorrect (rounds used; answer: Solver)")
-    assert example_text(picked(told(repaired, **rules))).endswith("Result: correct (accepted)")
+    assert example_text(picked(evaluate_script(repaired, **rules))).endswith("Result: correct (accepted)")
 
 
 def test_no_runs_no_example():
@@ -257,7 +257,7 @@ def test_no_runs_no_example():
 
 
 def test_an_example_is_told_call_by_call():
-    example = picked(told(REPAIRED_AND_ACCEPTED))
+    example = picked(evaluate_script(REPAIRED_AND_ACCEPTED))
     text = example_text(example)
     parts = [
         "the Verifier accepts the repair.",
@@ -274,7 +274,7 @@ def test_an_example_is_told_call_by_call():
 
 
 def test_example_markdown_is_safe_and_short():
-    example = picked(told(FOUND))
+    example = picked(evaluate_script(FOUND))
     example.run.calls[0].trajectory.text = "```\n" + "x" * 500
     text = example_markdown(example, limit=100)
     assert "````text\n```\n" in text
@@ -285,7 +285,7 @@ HOSTILE = "\x1b]0;own\x07\x1b[2J`</code><img src=x onerror=alert(1)>\u202e"
 
 
 def test_a_response_can_neither_steer_the_terminal_nor_write_into_the_report():
-    example = picked(told(REPAIRED))
+    example = picked(evaluate_script(REPAIRED))
     for call in example.run.calls:
         call.trajectory.text = f"{HOSTILE}\n```\n{HOSTILE}"
         scored = call.trajectory.scored

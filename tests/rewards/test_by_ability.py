@@ -21,7 +21,7 @@ REWARDS = {
 }
 
 
-def asked(text: str, truth: str, ability: str = "", source: str = ""):
+def score_request(text: str, truth: str, ability: str = "", source: str = ""):
     return replace(request(text, truth), problem=Problem("p", "?", truth, source, ability=ability))
 
 
@@ -48,13 +48,13 @@ def reward():
     ],
 )
 def test_the_reward_of_its_kind_grades_a_problem(reward, text, truth, ability, source, value):
-    result = asyncio.run(RewardRunner(reward).score(asked(text, truth, ability, source)))
+    result = asyncio.run(RewardRunner(reward).score(score_request(text, truth, ability, source)))
     assert (result.value, result.graded) == (value, True)
 
 
 def test_a_problem_of_no_kind_fails_its_grade():
     reward = RewardByAbility(REWARDS)
-    result = asyncio.run(RewardRunner(reward).score(asked("", "1", "geometry", "book")))
+    result = asyncio.run(RewardRunner(reward).score(score_request("", "1", "geometry", "book")))
     assert not result.graded
     assert "ability 'geometry' and the data source 'book'" in result.error
     assert "math, qa, slow" in result.error

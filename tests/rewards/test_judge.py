@@ -35,10 +35,10 @@ class Server:
         self.ready.wait()
 
     def _run(self) -> None:
-        async def answer(asked: web.Request) -> web.Response:
-            body = await asked.json()
+        async def answer(request: web.Request) -> web.Response:
+            body = await request.json()
             self.told.append(json.loads(body["messages"][1]["content"]))
-            self.headers.append(dict(asked.headers))
+            self.headers.append(dict(request.headers))
             said = self.reply(self.told[-1], len(self.told))
             if isinstance(said, int):
                 return web.Response(status=said, text="busy")

@@ -44,7 +44,9 @@ def row(question: str, *answers: str) -> dict[str, object]:
     return {"question": question, "answers": list(answers)}
 
 
-def asked(problem_id: str = "p1", question: str = "1 + 1?", n: int = 2, prefix: str = "") -> RolloutRequest:
+def make_request(
+    problem_id: str = "p1", question: str = "1 + 1?", n: int = 2, prefix: str = ""
+) -> RolloutRequest:
     name = f"{prefix}{problem_id}/solver/0"
     return RolloutRequest(name, Problem(problem_id, question, "2"), "solver", "solver", (), n)
 
@@ -77,8 +79,8 @@ def test_lines_about_one_problem_are_joined_in_their_order(tmp_path):
 def test_a_file_is_read_by_id(tmp_path):
     path = write(tmp_path, {"id": 7, "answers": ["a"]}, {"id": "x/8", "answers": ["b"], "model": "big"})
     source = FileSource(AnswerFile.scan(path, LineKey.ID), 1, {"first?": ("7",), "both?": ("7", "x/8")})
-    assert drawn(source, asked(question=" first? ", n=1)) == ["a"]
-    assert sorted(drawn(source, asked(question="both?"))) == ["a", "b"]
+    assert drawn(source, make_request(question=" first? ", n=1)) == ["a"]
+    assert sorted(drawn(source, make_request(question="both?"))) == ["a", "b"]
     assert (source.count("first?"), source.count("both?"), source.count("other?")) == (1, 2, 0)
 
 
@@ -143,26 +145,26 @@ def test_every_answer_can_come_first():
 def test_the_choice_depends_on_seed_and_group_alone(tmp_path):
     path = write(tmp_path, row("1 + 1?", *"abcdefghijkl"), row("other", "x"))
     file = AnswerFile.scan(path, LineKey.QUESTION)
-    first = drawn(FileSource(file, 1), asked(n=6))
+    first = drawn(FileSource(file, 1), make_request(n=6))
     used = FileSource(AnswerFile.scan(path, LineKey.QUESTION), 1)
-    drawn(used, asked("p9", n=6))
-    assert drawn(used, asked(n=6)) == first, "not on what was asked before"
-    assert drawn(FileSource(file, 2), asked(n=6)) != first
-    assert drawn(FileSource(file, 1), asked("p2", n=6)) != first
+    drawn(used, make_request("p9", n=6))
+    assert drawn(used, make_request(n=6)) == first, "not on what was asked before"
+    assert drawn(FileSource(file, 2), make_request(n=6)) != first
+    assert drawn(FileSource(file, 1), make_request("p2", n=6)) != first
 
 
 def test_evaluations_before_and_after_judge_the_same_solutions(tmp_path):
     source = FileSource(AnswerFile.scan(write(tmp_path, row("1 + 1?", *"abcdefghijkl")), LineKey.QUESTION), 1)
-    before = drawn(source, asked("v3", n=1, prefix="eval-before/"))
-    assert drawn(source, asked("v3", n=1, prefix="eval-after_greedy/")) == before
-    others = {drawn(source, asked(f"v{i}", n=1, prefix="eval-before/"))[0] for i in range(20)}
+    before = drawn(source, make_request("v3", n=1, prefix="eval-before/"))
+    assert drawn(source, make_request("v3", n=1, prefix="eval-after_greedy/")) == before
+    others = {drawn(source, make_request(f"v{i}", n=1, prefix="eval-before/"))[0] for i in range(20)}
     assert len(others) > 1
 
 
 def test_a_problem_without_answers_is_data(tmp_path):
     path = write(tmp_path, row("1 + 1?", "a"))
     source = FileSource(AnswerFile.scan(path, LineKey.QUESTION), 1)
-    answers = answers_of(source, asked(question="unknown"))
+    answers = answers_of(source, make_request(question="unknown"))
     assert [answer.finish for answer in answers] == [FinishReason.ERROR] * 2
     assert "no answers to this problem" in answers[0].detail
 
@@ -174,7 +176,7 @@ def test_a_file_that_changed_is_noticed(tmp_path, content):
     path.unlink()
     if content is not None:
         path.write_text(content)
-    answers = answers_of(source, asked())
+    answers = answers_of(source, make_request())
     assert [answer.finish for answer in answers] == [FinishReason.ERROR] * 2
     assert str(path) in answers[0].detail
 
@@ -189,7 +191,7 @@ def test_half_of_a_surrogate_pair_in_a_file_is_no_end_of_the_run(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"question": "1 + 1?", "answers": ["2\\ud800"]}\n')
     source = FileSource(AnswerFile.scan(path, LineKey.QUESTION), 1)
-    first = answered("p1/solver/0#0", answers_of(source, asked())[0], ChatTokenizer(AddedTokens()))
+    first = answered("p1/solver/0#0", answers_of(source, make_request())[0], ChatTokenizer(AddedTokens()))
     assert (first.text, first.finish) == ("2\ufffd", FinishReason.STOP)
     counter = open_counter(Path(model_path()))
     assert text_tokens(counter, source.file.longest) == 2, "the plan measures it too"

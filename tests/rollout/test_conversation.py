@@ -122,8 +122,8 @@ def test_a_structured_completion_is_never_split_and_its_forced_tokens_are_masked
     one = conversation_with(client, replace(LIMITS, segment_tokens=2))
     found = sample(one, structured={"regex": ".*"})
     assert (found.finish, len(found.token_ids)) == (FinishReason.STOP, 6)
-    assert client.asked[0]["decoding"].max_tokens == 400
-    assert client.asked[0]["decoding"].structured == {"regex": ".*"}
+    assert client.requests[0]["decoding"].max_tokens == 400
+    assert client.requests[0]["decoding"].structured == {"regex": ".*"}
     assert one.sequence().response_mask.tolist() == [0, 0, 1, 0, 0, 1]
     assert (one.sequence().rollout_log_probs == 0).tolist() == [True, True, False, True, True, False]
 
@@ -131,7 +131,7 @@ def test_a_structured_completion_is_never_split_and_its_forced_tokens_are_masked
 def test_a_conversation_that_failed_is_not_asked_again():
     class Refusing(ScriptedClient):
         async def generate(self, *arguments, **more):
-            self.asked.append({})
+            self.requests.append({})
             raise ValueError("no")
 
     client = Refusing(writes(""))
@@ -139,7 +139,7 @@ def test_a_conversation_that_failed_is_not_asked_again():
     assert sample(one).finish is FinishReason.ERROR
     one.append([{"role": "user", "content": "?"}])
     assert sample(one).finish is FinishReason.ERROR
-    assert (one.detail, len(one), len(client.asked)) == ("ValueError: no", 0, 1)
+    assert (one.detail, len(one), len(client.requests)) == ("ValueError: no", 0, 1)
 
 
 # --- appending ------------------------------------------------------------------------------------
@@ -288,7 +288,7 @@ def test_what_a_fork_begins_with_counts_in_its_round():
 def test_a_fork_is_the_same_before_and_after_a_request_failed_there(raises):
     class Fails(ScriptedClient):
         async def generate(self, policy, prompt_ids, decoding, *, name, **more):
-            if name.endswith("#0") and self.asked:
+            if name.endswith("#0") and self.requests:
                 if raises:
                     raise ValueError("no")
                 return []
@@ -332,7 +332,7 @@ def test_requests_of_a_second_role_have_seeds_of_their_own():
     context = _context(client, item, {"solver": seeded, "other": seeded})
     for role in ("solver", "other"):
         sample(context.conversation(0, role, item.messages))
-    first, second = (one["decoding"].seed for one in client.asked)
+    first, second = (one["decoding"].seed for one in client.requests)
     assert first == seeded.request_seed("p1/solver.0#0", 0) != second
 
 
@@ -348,7 +348,7 @@ def test_conversations_of_one_trajectory_and_role_have_seeds_of_their_own():
     begun = context.conversation(3, "solver", item.messages)
     for _ in range(2):
         asyncio.run(begun.sample_n(2))
-    seeds = [one["decoding"].seed for one in client.asked]
+    seeds = [one["decoding"].seed for one in client.requests]
     assert seeds[0] == seeded.request_seed("p1/solver.0#0", 0)
     assert seeds[2] == seeds[4] == seeded.request_seed("p1/solver.0", 0)
     assert len({*seeds}) == 5

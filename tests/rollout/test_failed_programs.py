@@ -117,13 +117,13 @@ def test_nothing_is_asked_for_a_failed_request_any_more():
 
     async def failed_then_waited():
         await made.run(item("bad/0"), LIMITS)
-        asked = len(client.asked)
+        sent = len(client.requests)
         for _ in range(50):
             await asyncio.sleep(0)
-        return asked
+        return sent
 
-    asked = asyncio.run(failed_then_waited())
-    assert len(client.asked) == asked
+    sent = asyncio.run(failed_then_waited())
+    assert len(client.requests) == sent
 
 
 def test_tokens_of_earlier_rounds_stay():

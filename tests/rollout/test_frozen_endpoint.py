@@ -39,7 +39,7 @@ CONTROL_TOKENS = AddedTokens(("<|im_end|>", "<think>", "</think>"))
 EXTERNAL = PolicySet((Policy(), Policy("big", PolicyKind.ENDPOINT)), {"solver": "big"})
 
 
-def asked(name: str = "p1", n: int = 2) -> RolloutRequest:
+def make_request(name: str = "p1", n: int = 2) -> RolloutRequest:
     problem = Problem(name, "1 + 1?", "2")
     chat = ({"role": "system", "content": "Think."}, {"role": "user", "content": "1 + 1?"})
     return RolloutRequest(f"{name}/solver/0", problem, "solver", "solver", chat, n)
@@ -126,7 +126,7 @@ def solve(
                 base_urls=[*more_urls, *urls], **{"model": "big", "backoff_s": 0.01, "retries": 2, **settings}
             )
             source = EndpointSource(config, "big", api_key=api_key, concurrency=concurrency, seed=1)
-            return await trajectories_of(source, requests or [asked()])
+            return await trajectories_of(source, requests or [make_request()])
 
     return asyncio.run(run())
 
@@ -140,7 +140,7 @@ def test_every_answer_is_a_request_with_the_problems_chat():
         == [
             {
                 "model": "big",
-                "messages": list(asked().messages),
+                "messages": list(make_request().messages),
                 "temperature": 0.6,
                 "top_p": 0.95,
                 "max_tokens": 99,
@@ -188,7 +188,7 @@ def test_an_answer_is_text_without_tokens():
     ],
 )
 def test_only_the_text_after_the_thinking_part_is_final(message, text, final):
-    (one,) = solve(Server(lambda number, body: completion(**message)), requests=[asked(n=1)])
+    (one,) = solve(Server(lambda number, body: completion(**message)), requests=[make_request(n=1)])
     assert one.final_text == final
     assert one.text == (text if text is not None else "<think>\na<|im_ end|>b\n</think>\n\n2 ")
 
@@ -198,16 +198,16 @@ def test_half_of_a_surrogate_pair_is_replaced(tmp_path):
     message = b'{"content": "2\\ud800", "reasoning": "\\udc00"}'
     body = b'{"choices": [{"message": ' + message + b', "finish_reason": "stop"}]}'
     server = Server(lambda number, _: web.Response(body=body, content_type="application/json"))
-    (one,) = solve(server, requests=[asked(n=1)])
+    (one,) = solve(server, requests=[make_request(n=1)])
     assert (one.text, one.final_text) == ("<think>\n\ufffd\n</think>\n\n2\ufffd", "2\ufffd")
-    group = Group(asked(n=1), [replace(one, reward=RewardResult(1.0))])
+    group = Group(make_request(n=1), [replace(one, reward=RewardResult(1.0))])
     write_lines(tmp_path / "step_1.jsonl", step_lines(1, [group], lambda request, one: {}))
     assert training_metrics([group], MarsRL)["role/solver/invalid_text_share"] == 1.0
 
 
 def test_the_note_of_a_failed_request_can_not_write_to_a_terminal():
     server = Server(lambda number, body: web.Response(status=400, text=f"\x1b]0;own\x07\x9b31m {KEY}"))
-    (one,) = solve(server, requests=[asked(n=1)])
+    (one,) = solve(server, requests=[make_request(n=1)])
     assert one.detail.endswith("\\x1b]0;own\\x07\\x9b31m [api key]")
 
 
@@ -221,7 +221,7 @@ def test_the_note_of_a_failed_request_can_not_write_to_a_terminal():
     ],
 )
 def test_finish_reasons(ending, reason):
-    (one,) = solve(Server(lambda number, body: completion("2", ending)), requests=[asked(n=1)])
+    (one,) = solve(Server(lambda number, body: completion("2", ending)), requests=[make_request(n=1)])
     assert one.finish is reason
     assert (one.detail is None) == (reason in (FinishReason.STOP, FinishReason.LENGTH))
     assert one.detail is None or repr(ending) in one.detail
@@ -233,7 +233,7 @@ def test_a_request_that_may_succeed_later_is_repeated(status):
         return web.Response(status=status, text="busy") if number == 0 else completion()
 
     server = Server(busy_once)
-    (one,) = solve(server, requests=[asked(n=1)])
+    (one,) = solve(server, requests=[make_request(n=1)])
     assert (one.text, one.detail, len(server.bodies)) == ("It is 2.", None, 2)
 
 
@@ -242,14 +242,14 @@ def test_a_server_that_asks_for_patience_gets_it():
         return web.Response(status=429, headers={"Retry-After": "0.4"}) if number == 0 else completion()
 
     started = time.monotonic()
-    (one,) = solve(Server(busy_once), requests=[asked(n=1)])
+    (one,) = solve(Server(busy_once), requests=[make_request(n=1)])
     assert one.finished
     assert time.monotonic() - started >= 0.4
 
 
 def test_a_request_that_never_succeeds_is_a_trajectory_with_a_note():
     server = Server(lambda number, body: web.Response(status=500, text="out of memory"))
-    (one,) = solve(server, requests=[asked(n=1)])
+    (one,) = solve(server, requests=[make_request(n=1)])
     assert len(server.bodies) == 3
     assert (one.finish, one.text, one.final_text) == (FinishReason.ERROR, "", "")
     assert "HTTP 500: out of memory" in one.detail
@@ -264,7 +264,7 @@ def test_a_refused_request_is_not_repeated(status, reason):
     server = Server(
         lambda number, body: web.Response(status=status, text=f"no {KEY}", headers={"Location": "/v1"})
     )
-    (one,) = solve(server, requests=[asked(n=1)])
+    (one,) = solve(server, requests=[make_request(n=1)])
     assert len(server.bodies) == 1
     assert one.finish.value == reason
     assert f"HTTP {status}: no [api key]" in one.detail, "the key stays out of logs"
@@ -284,7 +284,7 @@ def test_a_refused_request_is_not_repeated(status, reason):
 )
 def test_something_else_than_a_completion_is_an_error(response):
     server = Server(lambda number, body: web.Response(**response))
-    (one,) = solve(server, requests=[asked(n=1)])
+    (one,) = solve(server, requests=[make_request(n=1)])
     assert (one.finish, len(server.bodies)) == (FinishReason.ERROR, 1)
     assert "/v1/chat/completions" in one.detail
     assert KEY not in one.detail
@@ -293,7 +293,7 @@ def test_something_else_than_a_completion_is_an_error(response):
 
 def test_one_failure_leaves_the_others_of_the_group():
     server = Server(lambda number, body: web.Response(status=400) if number == 0 else completion())
-    trajectories = solve(server, requests=[asked(n=3)], concurrency=1)
+    trajectories = solve(server, requests=[make_request(n=3)], concurrency=1)
     assert [one.finish.value for one in trajectories] == ["refused", "stop", "stop"]
 
 
@@ -303,7 +303,7 @@ def test_an_answer_that_takes_too_long_is_given_up():
         return completion()
 
     server = Server(slow)
-    (one,) = solve(server, requests=[asked(n=1)], timeout_s=0.2)
+    (one,) = solve(server, requests=[make_request(n=1)], timeout_s=0.2)
     assert (one.finish, len(server.bodies)) == (FinishReason.ERROR, 1)
     assert "marsrl.policies.big.endpoint.timeout_s = 0.2" in one.detail
 
@@ -311,27 +311,27 @@ def test_an_answer_that_takes_too_long_is_given_up():
 def test_an_answer_without_an_end_is_not_read(monkeypatch):
     monkeypatch.setattr("marsrl_verl.endpoints.chat.MOST_BYTES", 1 << 20)
     server = Server(lambda number, body: web.Response(text="x" * (1 << 21)))
-    (one,) = solve(server, requests=[asked(n=1)])
+    (one,) = solve(server, requests=[make_request(n=1)])
     assert (one.finish, len(server.bodies)) == (FinishReason.ERROR, 1)
     assert "answered more than 1 MiB" in one.detail
 
 
 def test_servers_take_turns():
     first, second = Server(), Server()
-    solve(first, second, requests=[asked(n=6)])
+    solve(first, second, requests=[make_request(n=6)])
     assert (len(first.bodies), len(second.bodies)) == (3, 3)
 
 
 def test_another_server_answers_for_one_that_is_down():
     server = Server()
-    trajectories = solve(server, requests=[asked(n=4)], more_urls=(closed_url(),))
+    trajectories = solve(server, requests=[make_request(n=4)], more_urls=(closed_url(),))
     assert all(one.finished for one in trajectories)
     assert len(server.bodies) == 4
 
 
 def test_a_connection_that_breaks_off_is_made_again():
     server = Server(lambda number, body: completion() if number else None)
-    (one,) = solve(server, requests=[asked(n=1)])
+    (one,) = solve(server, requests=[make_request(n=1)])
     assert one.finished
     assert len(server.bodies) == 2
 
@@ -342,7 +342,7 @@ def test_no_more_requests_at_a_time_than_allowed():
         return completion()
 
     server = Server(takes_a_moment)
-    trajectories = solve(server, requests=[asked(f"p{i}", n=4) for i in range(4)], concurrency=3)
+    trajectories = solve(server, requests=[make_request(f"p{i}", n=4) for i in range(4)], concurrency=3)
     assert all(one.finished for one in trajectories)
     assert len(server.bodies) == 16
     assert server.most_at_once == 3
@@ -366,7 +366,7 @@ def test_a_proxy_of_the_environment_is_used(monkeypatch):
         config = EndpointConfig(base_urls=["http://solver.invalid/v1/"], model="big", retries=0)
         source = EndpointSource(config, "big", api_key=KEY, concurrency=1, seed=1)
         try:
-            return await trajectories_of(source, [asked(n=1)])
+            return await trajectories_of(source, [make_request(n=1)])
         finally:
             await runner.cleanup()
 
@@ -383,7 +383,7 @@ def engine_answer(reason: FinishReason, group: int = 0) -> Trajectory:
 
 
 def test_a_frozen_policy_that_never_answers_stops_the_run():
-    trajectories = solve(more_urls=(closed_url(),), requests=[replace(asked(), n=LEAST_REQUESTS)])
+    trajectories = solve(more_urls=(closed_url(),), requests=[replace(make_request(), n=LEAST_REQUESTS)])
     policies = {one.group_id: "big" for one in trajectories}
     with pytest.raises(
         EngineUnavailableError,
@@ -421,7 +421,7 @@ def test_prompts_that_the_chat_template_refuses_say_nothing_about_the_engine():
         return [RewardResult(0.0) for _ in trajectories]
 
     runner = RolloutRunner(None, ChatTokenizer(Refuses()), score)
-    refused = asyncio.run(runner.run(asked(), {"solver": Sampling(99, 99)})).trajectories
+    refused = asyncio.run(runner.run(make_request(), {"solver": Sampling(99, 99)})).trajectories
     assert [one.finish for one in refused] == [FinishReason.ERROR] * 2
     watch = RequestWatch()
     for _ in range(2 * LEAST_REQUESTS):
@@ -435,10 +435,10 @@ def test_prompts_that_the_chat_template_refuses_say_nothing_about_the_engine():
 def test_a_single_answer_keeps_the_run_going():
     server = Server(lambda number, body: completion() if number else web.Response(status=404))
     watch = RequestWatch()
-    watch.look(solve(server, concurrency=1, requests=[replace(asked(), n=LEAST_REQUESTS + 1)]))
+    watch.look(solve(server, concurrency=1, requests=[replace(make_request(), n=LEAST_REQUESTS + 1)]))
     watch.look([])
 
 
 def test_what_is_refused_for_its_content_says_nothing_about_the_endpoint():
     server = Server(lambda number, body: web.Response(status=400, text="longer than the context"))
-    RequestWatch().look(solve(server, requests=[replace(asked(), n=LEAST_REQUESTS)]))
+    RequestWatch().look(solve(server, requests=[replace(make_request(), n=LEAST_REQUESTS)]))

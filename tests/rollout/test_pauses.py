@@ -108,7 +108,7 @@ def test_what_the_programs_wrote():
     assert planner.startswith(f"{PROMPT}{first}</s><user>{first}<assistant>As you say, 2.</s>")
     assert worker.startswith(f"<user>{first}<assistant>{first}</s><user>As you say, 2.<assistant>")
     assert [one.role for one in talk.sequences] == ["planner", "worker"]
-    assert {one["session"] for one in client.asked} == {"p1/solver.0"}
+    assert {one["session"] for one in client.requests} == {"p1/solver.0"}
 
 
 @pytest.mark.parametrize("kind", ["loop", "dialogue"])

@@ -110,7 +110,7 @@ def trained(segment: int | None, size: int = 1, **algo) -> list[Trained]:
 
 
 @lru_cache
-def whole(size: int = 1) -> Trained:
+def without_segments(size: int = 1) -> Trained:
     (one,) = trained(None, size)
     return one
 
@@ -121,7 +121,7 @@ def shown(one) -> list[str]:
 
 def test_what_the_dialogues_are():
     """So that the property below is about something."""
-    members = whole().groups[0].trajectories
+    members = without_segments().groups[0].trajectories
     ends = {one.number: (one.finish, one.detail) for one in members}
     limit = FinishReason.LIMIT
     assert ends == {
@@ -143,7 +143,7 @@ def test_what_the_dialogues_are():
 
 
 def test_each_line_of_the_log_has_its_own_agents_texts():
-    (group,) = [group for group in whole().groups if group.request.problem.problem_id == "p0"]
+    (group,) = [group for group in without_segments().groups if group.request.problem.problem_id == "p0"]
     lines = step_lines(1, [group], lambda request, one: {})
     meta_line, reasoning_line = [line for line in lines if line["trajectory"].endswith("#1")]
     assert (meta_line["role"], meta_line["policy"]) == (META, "meta")
@@ -156,7 +156,7 @@ def test_each_line_of_the_log_has_its_own_agents_texts():
 
 
 def test_each_role_has_metrics_of_its_own_sequences():
-    (group,) = [group for group in whole().groups if group.request.problem.problem_id == "p0"]
+    (group,) = [group for group in without_segments().groups if group.request.problem.problem_id == "p0"]
     found = training_metrics([group], TakingTurns)
     for at, role in enumerate((META, REASONING)):
         lengths = [int(one.sequences[at].response_mask.sum()) for one in group.trajectories]
@@ -173,7 +173,7 @@ def test_pauses_and_new_processes_change_nothing(segment, size):
     steps = trained(segment, size)
     found = {group.group_id: group for step in steps for group in step.groups}
     assert len(found) == sum(len(step.groups) for step in steps) == 3, "every group is trained once"
-    for expected in whole(size).groups:
+    for expected in without_segments(size).groups:
         for one, other in zip(found[expected.group_id].trajectories, expected.trajectories, strict=True):
             assert (one.text, one.finish, one.detail, one.value) == (
                 other.text, other.finish, other.detail, other.value,

@@ -13,7 +13,7 @@ from scripted_client import CharacterTokenizer
 
 from marsrl_verl.core.sequence import token_ids
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
-from marsrl_verl.rollout.tool_protocol.base import fitted, inert_result
+from marsrl_verl.rollout.tool_protocol.base import inert_result, truncate_text
 from marsrl_verl.rollout.tool_protocol.chat import ChatProtocol, ParsedCall
 from marsrl_verl.rollout.tool_protocol.tags import TagProtocol, is_tag, wrapped
 from marsrl_verl.tools.base import function_schema
@@ -205,7 +205,7 @@ def test_no_result_has_a_control_token_or_a_tag(text):
 @settings(max_examples=100)
 def test_a_cut_result_is_as_inert_and_fits(text, limit):
     inert = inert_result(text, TAGS.tags, QWEN)
-    found, tokens, cut = fitted(inert, limit, QWEN)
+    found, tokens, cut = truncate_text(inert, limit, QWEN)
     assert tokens == len(QWEN.raw_ids(found)) <= limit
     assert cut == (found != inert)
     assert inert_result(found, TAGS.tags, QWEN) == found
@@ -232,7 +232,7 @@ def test_ordinary_markup_stays():
 
 
 def test_head_and_tail_are_kept():
-    found, tokens, cut = fitted("a" * 100 + "z" * 100, 60, QWEN)
+    found, tokens, cut = truncate_text("a" * 100 + "z" * 100, 60, QWEN)
     assert cut and tokens <= 60
     assert found.startswith("aaaa") and found.endswith("zzzz") and "tokens left out" in found
 

@@ -11,12 +11,12 @@ from typing import Any
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-Answer = Callable[["Asked"], "web.StreamResponse | Awaitable[web.StreamResponse] | None"]
+Answer = Callable[["ReceivedRequest"], "web.StreamResponse | Awaitable[web.StreamResponse] | None"]
 """What a request is answered; None: the connection breaks off."""
 
 
 @dataclass(frozen=True)
-class Asked:
+class ReceivedRequest:
     """One request."""
 
     number: int
@@ -31,13 +31,13 @@ class FakeService:
     """Answers every method and path, and notes what it was asked."""
 
     answer: Answer
-    asked: list[Asked] = field(default_factory=list)
+    requests: list[ReceivedRequest] = field(default_factory=list)
     connections: set[Any] = field(default_factory=set)
 
     async def _handle(self, request: web.Request) -> web.StreamResponse:
         content = await request.read()
-        one = Asked(len(self.asked), request, json.loads(content) if content else None)
-        self.asked.append(one)
+        one = ReceivedRequest(len(self.requests), request, json.loads(content) if content else None)
+        self.requests.append(one)
         assert request.transport is not None
         self.connections.add(request.transport.get_extra_info("peername"))
         made = self.answer(one)

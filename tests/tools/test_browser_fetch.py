@@ -55,20 +55,20 @@ def refused(answer, *given, **more):
 
 
 def test_a_page_is_read():
-    fetched, service, looked_up = fetch(lambda asked: html(), "http://site.example{port}/page?q=1#part")
+    fetched, service, looked_up = fetch(lambda received: html(), "http://site.example{port}/page?q=1#part")
     assert fetched.content.decode() == PAGE
     assert (fetched.kind, fetched.charset, fetched.truncated) == ("text/html", "utf-8", False)
-    (asked,) = service.asked
-    assert asked.request.method == "GET"
-    assert asked.request.path_qs == "/page?q=1"
-    assert asked.request.host.startswith("site.example:")
+    (received,) = service.requests
+    assert received.request.method == "GET"
+    assert received.request.path_qs == "/page?q=1"
+    assert received.request.host.startswith("site.example:")
     assert looked_up == ["site.example"]  # once: what was checked is what was connected to
 
 
 def test_nothing_of_this_machine_is_sent(monkeypatch):
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
-    _, service, _ = fetch(lambda asked: html())
-    headers = service.asked[0].request.headers
+    _, service, _ = fetch(lambda received: html())
+    headers = service.requests[0].request.headers
     assert not {"Cookie", "Authorization", "Referer"} & set(headers)
     assert headers["User-Agent"] == "marsrl-verl-browser"
 
@@ -78,12 +78,12 @@ def to(place):
 
 
 def test_redirects_are_followed_without_cookies():
-    def answer(asked):
-        if asked.request.path == "/page":
+    def answer(received):
+        if received.request.path == "/page":
             made = to("../other")
             made.set_cookie("name", "value")
             return made
-        return html("there" if "Cookie" not in asked.request.headers else "with a cookie")
+        return html("there" if "Cookie" not in received.request.headers else "with a cookie")
 
     fetched, _, _ = fetch(answer)
     assert fetched.content == b"there"
@@ -105,25 +105,25 @@ def test_redirects_are_followed_without_cookies():
     ],
 )
 def test_every_redirect_is_checked(place, message):
-    def answer(asked):
-        return to(place.replace("{port}", f":{asked.request.url.port}"))
+    def answer(received):
+        return to(place.replace("{port}", f":{received.request.url.port}"))
 
     names = {"inside.example": ["10.0.0.7"], "2130706434.example": ["0.0.0.0"]}
     assert message in refused(answer, names=names)
 
 
 def test_redirects_without_end():
-    assert refused(lambda asked: to("/page"), redirects=3) == "The page redirects more than 3 times."
+    assert refused(lambda received: to("/page"), redirects=3) == "The page redirects more than 3 times."
 
 
 def test_a_name_that_changes_its_address_is_not_followed_there():
     """The first look-up, which is checked, is the one that is connected to; the second is never made."""
     names = {"site.example": ["127.0.0.1", "10.0.0.7"]}
-    fetched, _, looked_up = fetch(lambda asked: html(), names=names)
+    fetched, _, looked_up = fetch(lambda received: html(), names=names)
     assert fetched.content.decode() == PAGE
     assert looked_up == ["site.example"]
     names = {"site.example": ["10.0.0.7", "127.0.0.1"]}
-    assert "not on the public Internet" in refused(lambda asked: html(), names=names)
+    assert "not on the public Internet" in refused(lambda received: html(), names=names)
 
 
 def test_numbers_that_the_system_reads_as_addresses_are_looked_up_and_refused():
@@ -145,12 +145,12 @@ def test_numbers_that_the_system_reads_as_addresses_are_looked_up_and_refused():
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (lambda asked: web.Response(status=404), "HTTP 404"),
-        (lambda asked: web.Response(status=500), "HTTP 500"),
-        (lambda asked: web.Response(status=302), "HTTP 302"),
-        (lambda asked: web.Response(body=b"%PDF", content_type="application/pdf"), "is application/pdf"),
-        (lambda asked: web.Response(body=b"x", content_type="image/png"), "is image/png"),
-        (lambda asked: None, "can't be read (ServerDisconnectedError)"),
+        (lambda received: web.Response(status=404), "HTTP 404"),
+        (lambda received: web.Response(status=500), "HTTP 500"),
+        (lambda received: web.Response(status=302), "HTTP 302"),
+        (lambda received: web.Response(body=b"%PDF", content_type="application/pdf"), "is application/pdf"),
+        (lambda received: web.Response(body=b"x", content_type="image/png"), "is image/png"),
+        (lambda received: None, "can't be read (ServerDisconnectedError)"),
     ],
 )
 def test_what_is_no_page(answer, message):
@@ -159,33 +159,33 @@ def test_what_is_no_page(answer, message):
 
 def test_addresses_that_are_none():
     for address in ("http://site.example:port/", "http://[", "not an address", "http://" + "x" * 3000):
-        assert refused(lambda asked: html(), address)
-    assert "no such server" in refused(lambda asked: html(), names={"site.example": ["127.0.0.2"]})
+        assert refused(lambda received: html(), address)
+    assert "no such server" in refused(lambda received: html(), names={"site.example": ["127.0.0.2"]})
 
 
 def test_a_page_is_read_as_far_as_its_limit():
-    fetched, _, _ = fetch(lambda asked: html("x" * 5000), page_kib=1)
+    fetched, _, _ = fetch(lambda received: html("x" * 5000), page_kib=1)
     assert (fetched.content, fetched.truncated) == (b"x" * 1024, True)
-    fetched, _, _ = fetch(lambda asked: html("x" * 1024), page_kib=1)
+    fetched, _, _ = fetch(lambda received: html("x" * 1024), page_kib=1)
     assert (len(fetched.content), fetched.truncated) == (1024, False)
 
 
 @pytest.mark.parametrize("encoding", ["gzip", "deflate"])
 def test_compressed_pages(encoding):
-    def answer(asked):
+    def answer(received):
         packed = (gzip.compress if encoding == "gzip" else zlib.compress)(b"x" * 10_000)
         return web.Response(body=packed, content_type="text/html", headers={"Content-Encoding": encoding})
 
     fetched, service, _ = fetch(answer)
     assert fetched.content == b"x" * 10_000
-    assert service.asked[0].request.headers["Accept-Encoding"] == "gzip"
+    assert service.requests[0].request.headers["Accept-Encoding"] == "gzip"
 
 
 def test_a_small_answer_that_unpacks_to_a_large_one_is_unpacked_as_far_as_the_limit():
     packer, zeros = zlib.compressobj(9, zlib.DEFLATED, 31), b"\0" * (1 << 20)
     packed = b"".join(packer.compress(zeros) for _ in range(64)) + packer.flush()
     fetched, _, _ = fetch(
-        lambda asked: web.Response(
+        lambda received: web.Response(
             body=packed, content_type="text/html", headers={"Content-Encoding": "gzip"}
         ),
         page_kib=1024,
@@ -195,7 +195,7 @@ def test_a_small_answer_that_unpacks_to_a_large_one_is_unpacked_as_far_as_the_li
 
 def test_pages_that_are_packed_wrongly():
     def answer(encoding):
-        return lambda asked: web.Response(
+        return lambda received: web.Response(
             body=b"no gzip", content_type="text/html", headers={"Content-Encoding": encoding}
         )
 
@@ -204,9 +204,9 @@ def test_pages_that_are_packed_wrongly():
 
 
 def test_a_page_that_never_ends_takes_its_time_limit():
-    async def drip(asked):
+    async def drip(received):
         response = web.StreamResponse(headers={"Content-Type": "text/html"})
-        await response.prepare(asked.request)
+        await response.prepare(received.request)
         while True:
             await response.write(b"x")
             await asyncio.sleep(0.02)

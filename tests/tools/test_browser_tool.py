@@ -39,7 +39,9 @@ def browse(answer, *calls, endpoint=None, key=None, **settings):
     """Results of calls; `{url}` in them stands for the server's."""
     service = FakeService(answer)
     # What comes first is the start, which tries the endpoint.
-    model = FakeService(lambda asked: endpoint(asked) if asked.number else completion("It is a test."))
+    model = FakeService(
+        lambda received: endpoint(received) if received.number else completion("It is a test.")
+    )
 
     async def run():
         async with service.running() as url, model.running() as base:
@@ -54,11 +56,11 @@ def browse(answer, *calls, endpoint=None, key=None, **settings):
             await box.start()
             try:
                 place = f"http://site.example:{URL(url).port}"
-                asked = [
+                arguments = [
                     {name: text.replace("{url}", place) for name, text in call.items()} for call in calls
                 ]
                 return await asyncio.gather(
-                    *[box.call(ToolCall("browser", one, f"t/{n}")) for n, one in enumerate(asked)]
+                    *[box.call(ToolCall("browser", one, f"t/{n}")) for n, one in enumerate(arguments)]
                 )
             finally:
                 await box.close()
@@ -71,7 +73,7 @@ def html(text=PAGE):
 
 
 def test_a_page_is_its_readable_text():
-    ((result,), _) = browse(lambda asked: html(), {"url": "{url}/mills"})
+    ((result,), _) = browse(lambda received: html(), {"url": "{url}/mills"})
     assert result.outcome is ToolOutcome.OK
     assert result.text.startswith("Mills of the North\n")
     assert "town 7 was built in 1707" in result.text
@@ -83,21 +85,21 @@ def test_a_page_is_its_readable_text():
 
 def test_of_a_long_page_the_part_that_was_asked_for_is_shown():
     call = {"url": "{url}/", "query": "When was the mill of town 33 built?"}
-    ((result,), _) = browse(lambda asked: html(), call, output_chars=300)
+    ((result,), _) = browse(lambda received: html(), call, output_chars=300)
     assert "built in 1733" in result.text
     assert len(result.text) <= 300
     assert result.truncated
 
 
 def test_short_pages_texts_and_other_encodings():
-    def answer(asked):
-        if asked.request.path == "/short":
+    def answer(received):
+        if received.request.path == "/short":
             return html("<p>Only this.</p>")
-        if asked.request.path == "/latin":
+        if received.request.path == "/latin":
             return web.Response(
                 body="Bäche".encode("latin-1"), headers={"Content-Type": "text/plain; charset=latin-1"}
             )
-        if asked.request.path == "/wrong":
+        if received.request.path == "/wrong":
             return web.Response(body="Bäche".encode(), headers={"Content-Type": "text/plain; charset=none"})
         return web.json_response({"a": 1})
 
@@ -107,8 +109,8 @@ def test_short_pages_texts_and_other_encodings():
 
 
 def test_what_can_not_be_read_is_an_error():
-    def answer(asked):
-        return html("<html></html>") if asked.request.path == "/empty" else web.Response(status=404)
+    def answer(received):
+        return html("<html></html>") if received.request.path == "/empty" else web.Response(status=404)
 
     expected = {
         "{url}/none": "The server answered HTTP 404.",
@@ -124,7 +126,7 @@ def test_what_can_not_be_read_is_an_error():
 
 
 def test_a_slow_page_ends_with_the_time_limit():
-    ((result,), _) = browse(lambda asked: asyncio.sleep(30), {"url": "{url}/"}, timeout_s=0.3)
+    ((result,), _) = browse(lambda received: asyncio.sleep(30), {"url": "{url}/"}, timeout_s=0.3)
     assert result.outcome is ToolOutcome.TIMEOUT
     assert result.seconds < 5
 
@@ -136,49 +138,49 @@ def completion(content, ending="stop"):
 def test_a_page_is_summed_up_by_an_endpoint():
     call = {"url": "{url}/", "query": "mills"}
     results, model = browse(
-        lambda asked: html(),
+        lambda received: html(),
         call,
-        endpoint=lambda asked: completion("<think>hm</think> There are 40 mills."),
+        endpoint=lambda received: completion("<think>hm</think> There are 40 mills."),
         key="key-secret",
         endpoint_settings={"temperature": 0.5, "max_tokens": 99, "extra_body": {"top_k": 5}},
     )
     assert (results[0].outcome, results[0].text) == (ToolOutcome.OK, "There are 40 mills.")
-    _, asked = model.asked
-    assert asked.request.path == "/v1/chat/completions"
-    assert asked.request.headers["Authorization"] == "Bearer key-secret"
-    sent = asked.body.pop("messages")
-    assert asked.body == {"model": "reader", "max_tokens": 99, "temperature": 0.5, "top_k": 5}
+    _, received = model.requests
+    assert received.request.path == "/v1/chat/completions"
+    assert received.request.headers["Authorization"] == "Bearer key-secret"
+    sent = received.body.pop("messages")
+    assert received.body == {"model": "reader", "max_tokens": 99, "temperature": 0.5, "top_k": 5}
     assert "town 7 was built in 1707" in sent[1]["content"]
     assert "Looked for: mills" in sent[1]["content"]
 
 
 def test_a_busy_endpoint_is_asked_again_within_the_calls_time():
-    def answer(asked):
-        return web.Response(status=503) if asked.number == 1 else completion("There are 40 mills.")
+    def answer(received):
+        return web.Response(status=503) if received.number == 1 else completion("There are 40 mills.")
 
     (result,), model = browse(
-        lambda asked: html(),
+        lambda received: html(),
         {"url": "{url}/"},
         endpoint=answer,
         endpoint_settings={"retries": 1, "backoff_s": 0.01},
     )
-    assert (result.outcome, result.text, len(model.asked)) == (ToolOutcome.OK, "There are 40 mills.", 3)
+    assert (result.outcome, result.text, len(model.requests)) == (ToolOutcome.OK, "There are 40 mills.", 3)
 
 
 def test_an_endpoint_without_a_summary_is_the_tools_failure():
     answers = [
-        lambda asked: web.Response(status=503, text="busy key-secret"),
-        lambda asked: web.json_response({"choices": []}),
-        lambda asked: web.json_response([5]),
-        lambda asked: completion({"key": "key-secret"}),
-        lambda asked: completion("I can't", "content_filter"),
-        lambda asked: completion(None),
-        lambda asked: completion("<think>never ends"),
+        lambda received: web.Response(status=503, text="busy key-secret"),
+        lambda received: web.json_response({"choices": []}),
+        lambda received: web.json_response([5]),
+        lambda received: completion({"key": "key-secret"}),
+        lambda received: completion("I can't", "content_filter"),
+        lambda received: completion(None),
+        lambda received: completion("<think>never ends"),
     ]
     results, _ = browse(
-        lambda asked: html(),
+        lambda received: html(),
         *[{"url": "{url}/"}] * len(answers),
-        endpoint=lambda asked: answers[asked.number - 1](asked),
+        endpoint=lambda received: answers[received.number - 1](received),
         key="key-secret",
         places=1,
     )
@@ -195,9 +197,9 @@ def test_an_endpoint_without_a_summary_is_the_tools_failure():
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
-        (lambda asked: web.Response(status=404, text="no such model"), "HTTP 404: no such model"),
-        (lambda asked: completion(""), "empty summary"),
-        (lambda asked: asyncio.sleep(30), "did not answer within 0.3 s"),
+        (lambda received: web.Response(status=404, text="no such model"), "HTTP 404: no such model"),
+        (lambda received: completion(""), "empty summary"),
+        (lambda received: asyncio.sleep(30), "did not answer within 0.3 s"),
     ],
 )
 def test_an_endpoint_that_sums_up_nothing_ends_the_run_at_its_start(answer, said):

@@ -28,7 +28,7 @@ class Server:
     """Runs programs as they are, which only a test's own may be."""
 
     def __init__(self) -> None:
-        self.asked: list[dict[str, Any]] = []
+        self.requests: list[dict[str, Any]] = []
         self.keys: list[str | None] = []
         self.script: list[Callable[[dict[str, Any]], Any]] = []
         """How further requests are answered, in turn; then by running the program."""
@@ -37,7 +37,7 @@ class Server:
         body = await request.json()
         self.keys.append(request.headers.get("Authorization"))
         if body["code"] != FIRST:
-            self.asked.append(body)
+            self.requests.append(body)
             if self.script:
                 answer = self.script.pop(0)(body)
                 answer = await answer if asyncio.iscoroutine(answer) else answer
@@ -96,7 +96,7 @@ def test_a_program_is_run_and_read():
     )
     assert (result.text, result.outcome, result.attempts) == ("a\nb", ToolOutcome.OK, 1)
     assert result.info == {"ended": "Finished", "exit_code": 0, "program_seconds": 0.25}
-    (body,) = server.asked
+    (body,) = server.requests
     assert body["language"] == "python" and body["run_timeout"] == 7.0 and body["memory_limit_MB"] == 300
 
 
@@ -164,7 +164,7 @@ def test_a_call_of_a_server_that_says_nothing_goes_to_the_next(monkeypatch):
         servers[0].script = [silent]
         calls = [ToolCall("python", {"code": f"print({number})"}, f"g#0/{number}") for number in range(2)]
         results = await asyncio.gather(*map(box.call, calls))
-        return results, [[body["code"] for body in one.asked] for one in servers]
+        return results, [[body["code"] for body in one.requests] for one in servers]
 
     results, asked = using(work, servers=2, timeout_s=0.5)
     assert [(one.text, one.outcome) for one in results] == [("0", ToolOutcome.OK), ("1", ToolOutcome.OK)]
@@ -190,7 +190,7 @@ def test_a_call_of_a_server_that_says_nothing_goes_to_the_next(monkeypatch):
 def test_what_is_no_run_is_repeated(answer):
     result, server = one_call("print('x')", lambda _: answer)
     assert (result.text, result.outcome, result.attempts) == ("x", ToolOutcome.OK, 2)
-    assert len(server.asked) == 2
+    assert len(server.requests) == 2
 
 
 def test_a_server_that_fails_for_good_is_a_failure():
@@ -203,7 +203,7 @@ def test_calls_go_to_the_servers_in_turn():
     async def work(box: Toolbox, servers: list[Server]) -> list[int]:
         for number in range(4):
             await box.call(ToolCall("python", {"code": f"print({number})"}, f"g#0/{number}"))
-        return [len(one.asked) for one in servers]
+        return [len(one.requests) for one in servers]
 
     assert using(work, servers=2) == [2, 2]
 

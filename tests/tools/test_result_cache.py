@@ -13,11 +13,11 @@ import time
 import pytest
 
 from marsrl_verl.tools.search import cache as cache_module
-from marsrl_verl.tools.search.backend import BackendFailedError, Found, Hit
-from marsrl_verl.tools.search.cache import Asked, CacheError, ResultCache
+from marsrl_verl.tools.search.backend import BackendFailedError, Hit, SearchResult
+from marsrl_verl.tools.search.cache import CacheError, CacheQuery, ResultCache
 
-FOUND = Found((Hit("T", "text \u2028", "p1", 1.5), Hit("", "other")))
-ASKED = Asked("http x", "Who?", 5)
+FOUND = SearchResult((Hit("T", "text \u2028", "p1", 1.5), Hit("", "other")))
+QUERY = CacheQuery("http x", "Who?", 5)
 
 
 class Search:
@@ -59,7 +59,7 @@ def test_what_was_found_once_is_not_searched_for_again(path):
     search = Search()
 
     async def twice(cache):
-        return [await cache.find(ASKED, search) for _ in range(2)]
+        return [await cache.find(QUERY, search) for _ in range(2)]
 
     assert run(path, twice) == [(FOUND, False), (FOUND, True)]
     assert run(path, twice) == [(FOUND, True), (FOUND, True)]  # by a later run
@@ -67,32 +67,32 @@ def test_what_was_found_once_is_not_searched_for_again(path):
 
 
 def test_a_recorded_text_and_nothing_at_all_are_kept_too(path):
-    for number, found in enumerate([Found((), "Page 1: …"), Found(())]):
-        search, asked = Search(found), Asked("x", f"q{number}", 5)
-        assert run(path, lambda cache, a=asked, s=search: cache.find(a, s)) == (found, False)
-        assert run(path, lambda cache, a=asked, s=search: cache.find(a, s)) == (found, True)
+    for number, found in enumerate([SearchResult((), "Page 1: …"), SearchResult(())]):
+        search, query = Search(found), CacheQuery("x", f"q{number}", 5)
+        assert run(path, lambda cache, a=query, s=search: cache.find(a, s)) == (found, False)
+        assert run(path, lambda cache, a=query, s=search: cache.find(a, s)) == (found, True)
 
 
 def test_what_a_result_depends_on():
     keys = {
         one.key
         for one in (
-            ASKED,
-            Asked("http y", "Who?", 5),
-            Asked("http x", "Who?", 6),
-            Asked("http x", "Whom?", 5),
-            Asked("http", "x Who?", 5),
+            QUERY,
+            CacheQuery("http y", "Who?", 5),
+            CacheQuery("http x", "Who?", 6),
+            CacheQuery("http x", "Whom?", 5),
+            CacheQuery("http", "x Who?", 5),
         )
     }
     assert len(keys) == 5
-    assert Asked("http x", " WHO?\t", 5).key == ASKED.key
+    assert CacheQuery("http x", " WHO?\t", 5).key == QUERY.key
 
 
 def test_those_who_ask_at_the_same_time_share_a_search(path):
     search = Search(seconds=0.05)
 
     async def many(cache):
-        return await asyncio.gather(*[cache.find(ASKED, search) for _ in range(20)])
+        return await asyncio.gather(*[cache.find(QUERY, search) for _ in range(20)])
 
     assert run(path, many) == [(FOUND, False)] * 20
     assert search.made == 1
@@ -101,8 +101,8 @@ def test_those_who_ask_at_the_same_time_share_a_search(path):
 def test_a_search_that_fails_fails_for_all_of_them_and_is_not_kept(path):
     async def work(cache):
         failing = Search(seconds=0.05, error=BackendFailedError("gone"))
-        ends = await asyncio.gather(*[cache.find(ASKED, failing) for _ in range(3)], return_exceptions=True)
-        return failing.made, ends, await cache.find(ASKED, Search())
+        ends = await asyncio.gather(*[cache.find(QUERY, failing) for _ in range(3)], return_exceptions=True)
+        return failing.made, ends, await cache.find(QUERY, Search())
 
     made, ends, later = run(path, work)
     assert made == 1
@@ -113,18 +113,19 @@ def test_a_search_that_fails_fails_for_all_of_them_and_is_not_kept(path):
 def test_a_search_goes_on_while_somebody_waits_and_is_cancelled_with_the_last(path):
     async def work(cache):
         search = Search(seconds=0.2)
-        first, second = (asyncio.ensure_future(cache.find(ASKED, search)) for _ in range(2))
+        first, second = (asyncio.ensure_future(cache.find(QUERY, search)) for _ in range(2))
         await asyncio.sleep(0.05)
         first.cancel()
         shared = await second
         long = Search(seconds=60)
-        third, fourth = (asyncio.ensure_future(cache.find(Asked("x", "y", 1), long)) for _ in range(2))
+        third, fourth = (asyncio.ensure_future(cache.find(CacheQuery("x", "y", 1), long)) for _ in range(2))
         while not long.made:
             await asyncio.sleep(0.01)
         third.cancel()
         fourth.cancel()
         await asyncio.gather(first, third, fourth, return_exceptions=True)
-        again = await asyncio.wait_for(cache.find(Asked("x", "y", 1), Search()), 5)  # the claim is given back
+        # The claim is given back.
+        again = await asyncio.wait_for(cache.find(CacheQuery("x", "y", 1), Search()), 5)
         return shared, search.made, (long.made, long.ended), again
 
     shared, made, long, again = run(path, work)
@@ -137,7 +138,7 @@ def test_a_search_goes_on_while_somebody_waits_and_is_cancelled_with_the_last(pa
 def _find(path, barrier, made, seconds=0.3):
     async def work(cache):
         barrier.wait()
-        found, _ = await cache.find(ASKED, Search(seconds=seconds))
+        found, _ = await cache.find(QUERY, Search(seconds=seconds))
         return found
 
     search_call = Search.__call__
@@ -174,7 +175,7 @@ def test_the_claim_of_a_killed_process_ends(path, monkeypatch):
     began = time.monotonic()
 
     async def work(cache):
-        waiting = asyncio.ensure_future(cache.find(ASKED, Search()))
+        waiting = asyncio.ensure_future(cache.find(QUERY, Search()))
         await asyncio.sleep(0.6)
         still = not waiting.done()
         os.kill(victim.pid, signal.SIGKILL)
@@ -191,7 +192,7 @@ def test_a_cache_that_fails_fails_no_search(path, caplog):
     async def work(cache):
         cache._database.execute("DROP TABLE results")
         with caplog.at_level(logging.WARNING):
-            return [await cache.find(ASKED, search) for search in (Search(), Search())]
+            return [await cache.find(QUERY, search) for search in (Search(), Search())]
 
     assert run(path, work) == [(FOUND, False)] * 2
     (record,) = caplog.records
@@ -199,11 +200,11 @@ def test_a_cache_that_fails_fails_no_search(path, caplog):
 
 
 def test_a_kept_result_that_can_not_be_read_is_searched_for_again(path):
-    run(path, lambda cache: cache.find(ASKED, Search()))
+    run(path, lambda cache: cache.find(QUERY, Search()))
     with sqlite3.connect(path) as database:
         database.execute("UPDATE results SET found = 'no JSON'")
-    assert run(path, lambda cache: cache.find(ASKED, Search())) == (FOUND, False)
-    assert run(path, lambda cache: cache.find(ASKED, Search())) == (FOUND, True)
+    assert run(path, lambda cache: cache.find(QUERY, Search())) == (FOUND, False)
+    assert run(path, lambda cache: cache.find(QUERY, Search())) == (FOUND, True)
 
 
 def test_a_file_that_is_no_cache_is_said(tmp_path):

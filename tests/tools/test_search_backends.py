@@ -14,7 +14,7 @@ from fake_services import FakeService
 
 from marsrl_verl.tools import json_client
 from marsrl_verl.tools.base import ToolUnavailableError
-from marsrl_verl.tools.search.backend import BackendFailedError, Found, Hit, QueryRefusedError
+from marsrl_verl.tools.search.backend import BackendFailedError, Hit, QueryRefusedError, SearchResult
 from marsrl_verl.tools.search.config import Provider, RecordedConfig, RetrieverConfig, WebConfig
 from marsrl_verl.tools.search.http import RetrieverBackend
 from marsrl_verl.tools.search.recorded import RecordedBackend
@@ -67,27 +67,27 @@ def result(*rows):
 
 def test_a_retriever_is_asked_as_search_r1_asks():
     (service,), found = retrieve(
-        lambda asked: result({"document": DOCUMENT, "score": 2.5}), "who?", k=3, key=KEY
+        lambda received: result({"document": DOCUMENT, "score": 2.5}), "who?", k=3, key=KEY
     )
-    (asked,) = service.asked
-    assert asked.request.method == "POST"
-    assert asked.request.path == "/retrieve"
-    assert asked.body == {"queries": ["who?"], "topk": 3, "return_scores": True}
-    assert asked.request.headers["Authorization"] == f"Bearer {KEY}"
-    assert found == [Found((Hit("Jaws", "A film.", "7", 2.5),))]
+    (received,) = service.requests
+    assert received.request.method == "POST"
+    assert received.request.path == "/retrieve"
+    assert received.body == {"queries": ["who?"], "topk": 3, "return_scores": True}
+    assert received.request.headers["Authorization"] == f"Bearer {KEY}"
+    assert found == [SearchResult((Hit("Jaws", "A film.", "7", 2.5),))]
 
 
 def test_answers_without_scores_and_with_too_many_hits():
     rows = [{"id": str(n), "title": f"t{n}", "text": "x"} for n in range(9)]
-    _, (found,) = retrieve(lambda asked: result(*rows), "q", k=2)
+    _, (found,) = retrieve(lambda received: result(*rows), "q", k=2)
     assert found.hits == (Hit("t0", "x", "0"), Hit("t1", "x", "1"))
-    _, (found,) = retrieve(lambda asked: result(), "q")
+    _, (found,) = retrieve(lambda received: result(), "q")
     assert found.hits == ()
 
 
 def test_queries_go_to_the_urls_in_turn_and_connections_are_kept():
-    services, _ = retrieve(lambda asked: result(), *"abcdef", count=2)
-    assert [[one.body["queries"][0] for one in service.asked] for service in services] == [
+    services, _ = retrieve(lambda received: result(), *"abcdef", count=2)
+    assert [[one.body["queries"][0] for one in service.requests] for service in services] == [
         ["a", "c", "e"],
         ["b", "d", "f"],
     ]
@@ -95,12 +95,12 @@ def test_queries_go_to_the_urls_in_turn_and_connections_are_kept():
 
 
 def test_each_url_is_asked_before_the_run_begins():
-    services, _ = retrieve(lambda asked: result(), check=True, count=2)
-    assert [len(service.asked) for service in services] == [1, 1]
+    services, _ = retrieve(lambda received: result(), check=True, count=2)
+    assert [len(service.requests) for service in services] == [1, 1]
     with pytest.raises(ToolUnavailableError, match=r"^http: http://127\.0\.0\.1.*Connect"):
-        retrieve(lambda asked: result(), check=True, urls=[closed_url()])
+        retrieve(lambda received: result(), check=True, urls=[closed_url()])
     with pytest.raises(ToolUnavailableError, match="answered HTTP 404: 404: Not Found"):
-        retrieve(lambda asked: web.Response(status=404, text="404: Not Found"), check=True)
+        retrieve(lambda received: web.Response(status=404, text="404: Not Found"), check=True)
     with pytest.raises(ToolUnavailableError, match=r"http\.urls is empty"):
         asyncio.run(ask(RetrieverBackend(RetrieverConfig(), None, "http")))
 
@@ -108,15 +108,15 @@ def test_each_url_is_asked_before_the_run_begins():
 @pytest.mark.parametrize(
     ("answer", "message"),
     [
-        (lambda asked: web.Response(status=503, text="busy\x1b[31m"), r"answered HTTP 503: busy\\x1b"),
-        (lambda asked: web.Response(status=401, text=f"bad key {KEY}"), r"HTTP 401: bad key \[api key\]"),
-        (lambda asked: web.Response(text="no JSON"), "JSONDecodeError"),
-        (lambda asked: web.Response(text="[" * 100_000), "RecursionError"),
-        (lambda asked: web.json_response({"result": []}), "no result of one query"),
-        (lambda asked: web.json_response({"result": [[{"document": 5}]]}), "no result of one query"),
-        (lambda asked: web.json_response([1]), "no result of one query"),
-        (lambda asked: web.Response(status=302, headers={"Location": "/other"}), "HTTP 302"),
-        (lambda asked: None, "ServerDisconnected"),
+        (lambda received: web.Response(status=503, text="busy\x1b[31m"), r"answered HTTP 503: busy\\x1b"),
+        (lambda received: web.Response(status=401, text=f"bad key {KEY}"), r"HTTP 401: bad key \[api key\]"),
+        (lambda received: web.Response(text="no JSON"), "JSONDecodeError"),
+        (lambda received: web.Response(text="[" * 100_000), "RecursionError"),
+        (lambda received: web.json_response({"result": []}), "no result of one query"),
+        (lambda received: web.json_response({"result": [[{"document": 5}]]}), "no result of one query"),
+        (lambda received: web.json_response([1]), "no result of one query"),
+        (lambda received: web.Response(status=302, headers={"Location": "/other"}), "HTTP 302"),
+        (lambda received: None, "ServerDisconnected"),
     ],
 )
 def test_a_retriever_that_answers_something_else_has_failed(answer, message):
@@ -129,28 +129,28 @@ def test_a_retriever_that_answers_something_else_has_failed(answer, message):
 def test_no_part_of_a_key_is_left_where_a_message_is_cut():
     for padding in range(380, 500, 7):
         with pytest.raises(BackendFailedError) as caught:
-            retrieve(lambda asked, n=padding: web.Response(status=500, text="x" * n + KEY), "q", key=KEY)
+            retrieve(lambda received, n=padding: web.Response(status=500, text="x" * n + KEY), "q", key=KEY)
         assert KEY[:6] not in str(caught.value)
 
 
 def test_a_busy_retriever_says_how_long_to_wait():
     with pytest.raises(BackendFailedError) as caught:
-        retrieve(lambda asked: web.Response(status=429, headers={"Retry-After": "7"}), "q")
+        retrieve(lambda received: web.Response(status=429, headers={"Retry-After": "7"}), "q")
     assert caught.value.wait_s == 7.0
 
 
 @pytest.mark.parametrize("status", [400, 413, 422])
 def test_a_query_that_is_not_accepted_is_the_querys_fault(status):
     with pytest.raises(QueryRefusedError, match="does not accept this query"):
-        retrieve(lambda asked: web.Response(status=status), "q")
+        retrieve(lambda received: web.Response(status=status), "q")
 
 
 def test_an_answer_without_end_is_not_read_to_its_end(monkeypatch):
     monkeypatch.setattr(json_client, "MOST_BYTES", 1 << 20)
 
-    async def endless(asked):
+    async def endless(received):
         response = web.StreamResponse()
-        await response.prepare(asked.request)
+        await response.prepare(received.request)
         while True:
             await response.write(b"x" * 65536)
 
@@ -161,20 +161,20 @@ def test_an_answer_without_end_is_not_read_to_its_end(monkeypatch):
 def test_a_compressed_answer_is_read():
     content = gzip.compress(json.dumps({"result": [[DOCUMENT]]}).encode())
     _, (found,) = retrieve(
-        lambda asked: web.Response(body=content, headers={"Content-Encoding": "gzip"}), "q"
+        lambda received: web.Response(body=content, headers={"Content-Encoding": "gzip"}), "q"
     )
     assert found.hits[0].title == "Jaws"
 
 
 def test_a_cancelled_query_closes_its_connection():
-    service = FakeService(lambda asked: asyncio.sleep(60))
+    service = FakeService(lambda received: asyncio.sleep(60))
 
     async def run():
         async with service.running() as url:
             backend = RetrieverBackend(RetrieverConfig(urls=[url], check=False), None, "http")
             await backend.start()
             waiting = asyncio.ensure_future(backend.search("q", 1))
-            while not service.asked:
+            while not service.requests:
                 await asyncio.sleep(0.01)
             waiting.cancel()
             with pytest.raises(asyncio.CancelledError):
@@ -209,26 +209,26 @@ def search_web(provider, answer, *queries, k=5, key=KEY, check=False, **more):
 def test_every_service_is_asked_with_its_key_and_read(provider):
     service, (found,) = search_web(
         provider,
-        lambda asked: web.json_response(ANSWERS[provider]),
+        lambda received: web.json_response(ANSWERS[provider]),
         'who "x" & y?',
         k=3,
         country="us",
         **({"zone": "z"} if provider is Provider.BRIGHTDATA else {}),
     )
-    assert found == Found((Hit("T", "S & s", "https://x"),))
-    (asked,) = service.asked
+    assert found == SearchResult((Hit("T", "S & s", "https://x"),))
+    (received,) = service.requests
     api = APIS[provider]
-    assert asked.request.headers[api.key_header] == api.key_prefix + KEY
-    assert KEY not in str(asked.request.url)
-    assert asked.request.method == api.method
+    assert received.request.headers[api.key_header] == api.key_prefix + KEY
+    assert KEY not in str(received.request.url)
+    assert received.request.method == api.method
     if provider is Provider.SERPER:
-        assert asked.body == {"q": 'who "x" & y?', "num": 3, "gl": "us"}
+        assert received.body == {"q": 'who "x" & y?', "num": 3, "gl": "us"}
     elif provider is Provider.BRIGHTDATA:
-        place = urlsplit(asked.body.pop("url"))
-        assert asked.body == {"zone": "z", "format": "raw"}
+        place = urlsplit(received.body.pop("url"))
+        assert received.body == {"zone": "z", "format": "raw"}
         assert parse_qs(place.query) == {"q": ['who "x" & y?'], "cc": ["us"], "brd_json": ["1"]}
     else:
-        asked_for = dict(asked.request.query)
+        asked_for = dict(received.request.query)
         assert (asked_for["q"], asked_for["count"]) == ('who "x" & y?', "3")
         assert "us" in asked_for.values()
 
@@ -239,25 +239,25 @@ def test_every_service_is_asked_with_its_key_and_read(provider):
 )
 def test_a_page_that_nothing_was_found_on_has_no_hits(provider, body):
     more = {"zone": "z"} if provider is Provider.BRIGHTDATA else {}
-    _, (found,) = search_web(provider, lambda asked: web.json_response(body), "q", **more)
+    _, (found,) = search_web(provider, lambda received: web.json_response(body), "q", **more)
     assert found.hits == ()
 
 
 def test_hits_without_text_are_left_out_and_values_of_other_kinds_are_no_text():
     rows = [{"title": "A"}, {"title": 5, "snippet": "x", "link": None}, "row", {"snippet": ["y"]}]
-    _, (found,) = search_web(Provider.SERPER, lambda asked: web.json_response({"organic": rows}), "q")
+    _, (found,) = search_web(Provider.SERPER, lambda received: web.json_response({"organic": rows}), "q")
     assert found.hits == (Hit("", "x", ""),)
 
 
 def test_a_service_that_answers_something_else_has_failed():
     with pytest.raises(BackendFailedError, match="no JSON object"):
-        search_web(Provider.SERPER, lambda asked: web.json_response([1]), "q")
+        search_web(Provider.SERPER, lambda received: web.json_response([1]), "q")
     with pytest.raises(BackendFailedError, match="no list as organic"):
-        search_web(Provider.SERPER, lambda asked: web.json_response({"organic": {"a": 1}}), "q")
+        search_web(Provider.SERPER, lambda received: web.json_response({"organic": {"a": 1}}), "q")
 
 
 def test_a_service_is_not_asked_without_what_it_needs():
-    def answer(asked):
+    def answer(received):
         return web.json_response({})
 
     with pytest.raises(ToolUnavailableError, match=r"serper wants a key; .* web\.api_key_env"):
@@ -267,7 +267,7 @@ def test_a_service_is_not_asked_without_what_it_needs():
     with pytest.raises(ToolUnavailableError, match=r"web\.url is not set, and bing has no public API"):
         asyncio.run(ask(WebBackend(WebConfig(provider="bing"), KEY, "web")))
     with pytest.raises(ToolUnavailableError, match=r"web: .* HTTP 403: no \[api key\]"):
-        search_web(Provider.SERPER, lambda asked: web.Response(status=403, text=f"no {KEY}"), check=True)
+        search_web(Provider.SERPER, lambda received: web.Response(status=403, text=f"no {KEY}"), check=True)
 
 
 def test_what_results_of_a_service_depend_on():
@@ -306,8 +306,8 @@ def test_recorded_results_are_replayed_as_they_are(tmp_path):
     )
     queries = ("Who was Bach?", ' who was  "BACH"? ', "hits")
     exact, alike, hits = replay(backend, *queries, k=2)
-    assert exact == alike == Found((), text)
-    assert hits == Found((Hit("T", "x"), Hit("T", "x")))
+    assert exact == alike == SearchResult((), text)
+    assert hits == SearchResult((Hit("T", "x"), Hit("T", "x")))
 
 
 def test_the_query_as_it_was_recorded_comes_before_one_that_is_alike(tmp_path):
@@ -322,7 +322,7 @@ def test_recorded_lines(tmp_path):
         {"query": "a", "result": "C"},
     ]
     found = replay(recorded(tmp_path, "\n".join(json.dumps(one) for one in lines)), "a", "b")
-    assert found == [Found((), "A"), Found((Hit("", "B"),))]
+    assert found == [SearchResult((), "A"), SearchResult((Hit("", "B"),))]
     (single,) = replay(recorded(tmp_path, json.dumps(lines[0])), "a")
     assert single.text == "A"
 

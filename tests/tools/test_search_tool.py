@@ -14,7 +14,7 @@ from fake_services import FakeService
 from marsrl_verl.settings.issues import ConfigError
 from marsrl_verl.settings.reading import read, without_effect
 from marsrl_verl.tools.base import ToolCall, ToolOutcome, ToolUnavailableError
-from marsrl_verl.tools.search.backend import Backend, BackendFailedError, Found, Hit
+from marsrl_verl.tools.search.backend import Backend, BackendFailedError, Hit, SearchResult
 from marsrl_verl.tools.search.config import SearchConfig
 from marsrl_verl.tools.search.tool import SearchTool
 from marsrl_verl.tools.toolbox import Toolbox, read_all_secrets
@@ -109,12 +109,12 @@ def retriever(tmp_path, answer, *queries, **more):
     return service, asyncio.run(run())
 
 
-def found(asked):
-    return web.json_response({"result": [[{"id": "1", "text": f"about {asked.body['queries'][0]}"}]]})
+def answer_about(received):
+    return web.json_response({"result": [[{"id": "1", "text": f"about {received.body['queries'][0]}"}]]})
 
 
 def test_a_remote_back_end_is_asked_once_for_a_query_by_all_runs(tmp_path):
-    service = FakeService(found)
+    service = FakeService(answer_about)
 
     async def run():
         async with service.running() as url:
@@ -124,12 +124,12 @@ def test_a_remote_back_end_is_asked_once_for_a_query_by_all_runs(tmp_path):
     first, second = asyncio.run(run())
     assert [[one.cached for one in results] for results in (first, second)] == [[False, True], [True, True]]
     assert {one.text for one in (*first, *second)} == {"Page 1: about Bach"}
-    assert len(service.asked) == 1
+    assert len(service.requests) == 1
 
 
 def test_results_are_kept_where_the_settings_say(tmp_path, corpus):
-    service, results = retriever(tmp_path, found, "Bach", "Bach", keep="none")
-    assert len(service.asked) == 2
+    service, results = retriever(tmp_path, answer_about, "Bach", "Bach", keep="none")
+    assert len(service.requests) == 2
     assert [one.cached for one in results] == [False, False]
     assert not list(tmp_path.rglob("results.sqlite3"))
     assert [one.cached for one in search(with_corpus(tmp_path, corpus), "mill", "mill")] == [False, False]
@@ -138,20 +138,24 @@ def test_results_are_kept_where_the_settings_say(tmp_path, corpus):
 
 
 def test_a_back_end_that_fails_is_asked_again_and_failures_are_not_kept(tmp_path):
-    def answer(asked):
-        return web.Response(status=503) if asked.number % 3 < 2 else found(asked)
+    def answer(received):
+        return web.Response(status=503) if received.number % 3 < 2 else answer_about(received)
 
     service, results = retriever(tmp_path, answer, "a", "b", retries=1)
     assert [one.outcome for one in results] == [ToolOutcome.FAILED, ToolOutcome.OK]
     assert [one.attempts for one in results] == [2, 1]
     assert results[0].text == "The search failed."
     assert "HTTP 503" in results[0].info["detail"]
-    assert len(service.asked) == 3
+    assert len(service.requests) == 3
 
 
 def test_a_busy_back_end_is_not_asked_before_it_says(tmp_path):
-    def answer(asked):
-        return found(asked) if asked.number else web.Response(status=429, headers={"Retry-After": "0.3"})
+    def answer(received):
+        return (
+            answer_about(received)
+            if received.number
+            else web.Response(status=429, headers={"Retry-After": "0.3"})
+        )
 
     _, (result,) = retriever(tmp_path, answer, "a", retries=1)
     assert result.outcome is ToolOutcome.OK
@@ -159,7 +163,7 @@ def test_a_busy_back_end_is_not_asked_before_it_says(tmp_path):
 
 
 def test_a_slow_back_end_ends_with_the_tools_time_limit(tmp_path):
-    _, (result,) = retriever(tmp_path, lambda asked: asyncio.sleep(60), "a", timeout_s=0.2, retries=0)
+    _, (result,) = retriever(tmp_path, lambda received: asyncio.sleep(60), "a", timeout_s=0.2, retries=0)
     assert result.outcome is ToolOutcome.TIMEOUT
 
 
@@ -174,7 +178,7 @@ class Own(Backend):
             raise BackendFailedError("it is gone")
         if query == "raise":
             raise KeyError(query)
-        return Found((Hit("", f"{self.answer} {query}"),) * k)
+        return SearchResult((Hit("", f"{self.answer} {query}"),) * k)
 
 
 def test_a_back_end_of_ones_own(tmp_path):
@@ -194,7 +198,7 @@ def test_a_back_end_of_ones_own(tmp_path):
 
 def test_keys_are_read_in_the_driver_and_reach_the_back_end(tmp_path, monkeypatch):
     monkeypatch.setenv("RETRIEVER_KEY", "key-secret")
-    service = FakeService(found)
+    service = FakeService(answer_about)
 
     async def run():
         async with service.running() as url:
@@ -207,7 +211,7 @@ def test_keys_are_read_in_the_driver_and_reach_the_back_end(tmp_path, monkeypatc
                 read_all_secrets({"search": config})
 
     asyncio.run(run())
-    assert service.asked[0].request.headers["Authorization"] == "Bearer key-secret"
+    assert service.requests[0].request.headers["Authorization"] == "Bearer key-secret"
     assert read_all_secrets({"search": settings(tmp_path)}) == {}
 
 

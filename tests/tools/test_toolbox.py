@@ -60,7 +60,7 @@ def repeated(call: ToolCall) -> ToolResult:
     return ToolResult(call.arguments["text"])
 
 
-def asked(name: str = "echo", number: int = 0, **arguments: Any) -> ToolCall:
+def make_call(name: str = "echo", number: int = 0, **arguments: Any) -> ToolCall:
     return ToolCall(name, arguments or {"text": "hello"}, f"g#0/{number}")
 
 
@@ -82,7 +82,7 @@ def test_a_call_is_answered_and_timed():
         await asyncio.sleep(0.05)
         return ToolResult("done", info={"hits": 3})
 
-    result = call_once(Scripted(slow), asked())
+    result = call_once(Scripted(slow), make_call())
     assert (result.text, result.outcome, result.attempts) == ("done", ToolOutcome.OK, 1)
     assert 0.05 <= result.seconds < 2 and result.waited < 1
     assert result.info == {"hits": 3}
@@ -91,11 +91,11 @@ def test_a_call_is_answered_and_timed():
 @pytest.mark.parametrize(
     ("call", "told"),
     [
-        (asked("shell"), "There is no tool 'shell'; tools: echo."),
-        (asked("sh\x1b[2Jell\n" * 500), "There is no tool 'sh\\x1b[2Jell sh"),
-        (asked(text=3), "text: 3 is not of type 'string'"),
-        (asked(query="x"), "'text' is a required property"),
-        (asked(text="a", more=1), "'more' was unexpected"),
+        (make_call("shell"), "There is no tool 'shell'; tools: echo."),
+        (make_call("sh\x1b[2Jell\n" * 500), "There is no tool 'sh\\x1b[2Jell sh"),
+        (make_call(text=3), "text: 3 is not of type 'string'"),
+        (make_call(query="x"), "'text' is a required property"),
+        (make_call(text="a", more=1), "'more' was unexpected"),
         (ToolCall("echo", ["a"], "g#0/0"), "expected arguments by name"),
     ],
 )
@@ -109,14 +109,14 @@ def test_what_does_not_fit_is_refused(call, told):
 
 
 def test_an_empty_toolbox_refuses():
-    result = asyncio.run(EMPTY.call(asked()))
+    result = asyncio.run(EMPTY.call(make_call()))
     assert (result.outcome, result.text) == (ToolOutcome.REFUSED, "There is no tool 'echo'; there are none.")
     assert EMPTY.names == EMPTY.schemas == ()
 
 
 def test_failures_are_repeated_and_errors_are_not():
     failing = Scripted(lambda _: ToolResult("gone", ToolOutcome.FAILED))
-    result = call_once(failing, asked(), retries=3)
+    result = call_once(failing, make_call(), retries=3)
     assert (failing.calls, result.attempts, result.outcome) == (4, 4, ToolOutcome.FAILED)
 
     def recovers(call: ToolCall) -> ToolResult:
@@ -125,9 +125,9 @@ def test_failures_are_repeated_and_errors_are_not():
         return ToolResult("back")
 
     passing = Scripted(recovers)
-    assert call_once(passing, asked(), retries=3).text == "back"
+    assert call_once(passing, make_call(), retries=3).text == "back"
     wrong = Scripted(lambda _: ToolResult("no such page", ToolOutcome.ERROR))
-    assert (call_once(wrong, asked(), retries=3).attempts, wrong.calls) == (1, 1)
+    assert (call_once(wrong, make_call(), retries=3).attempts, wrong.calls) == (1, 1)
 
 
 def test_pauses_double_and_derive_from_the_call(monkeypatch):
@@ -139,13 +139,13 @@ def test_pauses_double_and_derive_from_the_call(monkeypatch):
     monkeypatch.setattr(toolbox.asyncio, "sleep", sleep)
     tool = Scripted(lambda _: ToolResult("", ToolOutcome.FAILED))
     for number in (0, 0, 1):
-        call_once(tool, asked(number=number), seed=7, retries=2, backoff_s=4.0)
+        call_once(tool, make_call(number=number), seed=7, retries=2, backoff_s=4.0)
     shares = [derive_generator(7, "tool pause", "g#0/0", k).random() for k in (1, 2)]
     golden = [4 * (0.5 + 0.5 * shares[0]), 8 * (0.5 + 0.5 * shares[1])]
     assert pauses[:2] == pauses[2:4] == golden
     assert pauses[4:] != golden
     pauses.clear()
-    call_once(tool, asked(), retries=3, backoff_s=1000.0)
+    call_once(tool, make_call(), retries=3, backoff_s=1000.0)
     assert pauses == [toolbox.LONGEST_PAUSE_S] * 3
 
 
@@ -162,7 +162,7 @@ def test_pauses_double_and_derive_from_the_call(monkeypatch):
     ids=["raises", "text", "nothing", "bytes", "info", "exit"],
 )
 def test_whatever_a_tool_does_is_a_result(answer):
-    result = call_once(Scripted(answer), asked(), retries=0)
+    result = call_once(Scripted(answer), make_call(), retries=0)
     assert result.outcome is ToolOutcome.FAILED
     assert result.text == "echo failed and gave no result."
     assert result.info["detail"]
@@ -172,7 +172,7 @@ def test_a_tool_that_cancels_itself_has_failed():
     async def cancelled(call: ToolCall) -> ToolResult:
         raise asyncio.CancelledError
 
-    assert call_once(Scripted(cancelled), asked(), retries=0).outcome is ToolOutcome.FAILED
+    assert call_once(Scripted(cancelled), make_call(), retries=0).outcome is ToolOutcome.FAILED
 
 
 def test_a_call_that_takes_too_long_is_ended(monkeypatch):
@@ -185,7 +185,7 @@ def test_a_call_that_takes_too_long_is_ended(monkeypatch):
         finally:
             ended.append(call.call_id)
 
-    result = call_once(Scripted(forever), asked(), timeout_s=0.05, retries=3)
+    result = call_once(Scripted(forever), make_call(), timeout_s=0.05, retries=3)
     assert (result.outcome, result.attempts) == (ToolOutcome.TIMEOUT, 1)
     assert ended == ["g#0/0"] and result.seconds < 2
 
@@ -202,7 +202,7 @@ def test_a_call_that_does_not_heed_its_end_is_left_behind(monkeypatch):
                 continue
         return ToolResult("late")
 
-    assert call_once(Scripted(deaf), asked(), timeout_s=0.01).outcome is ToolOutcome.TIMEOUT
+    assert call_once(Scripted(deaf), make_call(), timeout_s=0.01).outcome is ToolOutcome.TIMEOUT
 
 
 def test_whoever_waits_may_be_cancelled_and_the_call_is_over():
@@ -217,7 +217,7 @@ def test_whoever_waits_may_be_cancelled_and_the_call_is_over():
 
     async def run() -> None:
         box = await started(Scripted(forever), places=1)
-        first, second = (asyncio.ensure_future(box.call(asked(number=k))) for k in (0, 1))
+        first, second = (asyncio.ensure_future(box.call(make_call(number=k))) for k in (0, 1))
         await asyncio.sleep(0.01)
         assert running == {"g#0/0"}
         first.cancel()
@@ -247,7 +247,7 @@ def test_no_more_calls_at_a_time_than_places(places, calls):
 
     async def run() -> list[ToolResult]:
         box = await started(Scripted(counted), places=places)
-        return await asyncio.gather(*[box.call(asked(number=k, text=str(k))) for k in range(calls)])
+        return await asyncio.gather(*[box.call(make_call(number=k, text=str(k))) for k in range(calls)])
 
     results = asyncio.run(run())
     assert [one.text for one in results] == [str(k) for k in range(calls)]
@@ -267,7 +267,7 @@ def test_long_texts_keep_head_and_tail(text, limit):
 
 
 def test_output_is_cut_to_the_tools_limit():
-    result = call_once(Scripted(lambda _: ToolResult("a" * 500 + "b" * 500)), asked(), output_chars=100)
+    result = call_once(Scripted(lambda _: ToolResult("a" * 500 + "b" * 500)), make_call(), output_chars=100)
     assert result.truncated and len(result.text) == 100
     assert result.text.startswith("aaaa") and result.text.endswith("bbbb") and "900 characters" in result.text
 
@@ -359,7 +359,7 @@ def test_a_toolbox_is_made_from_settings_and_secrets():
     asyncio.run(box.start())
     assert box.names == ("a", "b")
     assert [one["function"]["name"] for one in box.schemas] == ["a", "b"]
-    assert asyncio.run(box.call(asked("b", text="x"))).text == "x"
+    assert asyncio.run(box.call(make_call("b", text="x"))).text == "x"
 
 
 def test_the_documentations_tool_works():
@@ -373,8 +373,8 @@ def test_the_documentations_tool_works():
         config = kind.Config(target="documented_tool:Die", sides=2)
         box = Toolbox.from_settings({"die": config}, seed=1, secrets={})
         asyncio.run(box.start())
-        rolled = asyncio.run(box.call(asked("die", times=9)))
+        rolled = asyncio.run(box.call(make_call("die", times=9)))
         assert set(rolled.text.split()) <= {"1", "2"} and len(rolled.text.split()) == 9
-        assert asyncio.run(box.call(asked("die", times=0))).outcome is ToolOutcome.ERROR
+        assert asyncio.run(box.call(make_call("die", times=0))).outcome is ToolOutcome.ERROR
     finally:
         del sys.modules["documented_tool"]

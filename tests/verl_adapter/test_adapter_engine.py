@@ -29,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module", params=WORLDS)
-def found(folder, request) -> Found:
+def results(folder, request) -> Found:
     return {**torch.load(folder / f"ranks_{request.param}.pt", weights_only=False), "world": request.param}
 
 
@@ -44,15 +44,15 @@ def moved(before: dict[str, torch.Tensor], after: dict[str, torch.Tensor]) -> se
     return {adapter_of(name) for name in before if not torch.equal(before[name], after[name])}
 
 
-def test_an_update_moves_the_adapters_of_its_turn_and_nothing_else(found):
-    weights = found["weights"]
+def test_an_update_moves_the_adapters_of_its_turn_and_nothing_else(results):
+    weights = results["weights"]
     assert {adapter_of(name) for name in weights[0]} == {None, *ADAPTERS}
     for number, roles in enumerate(TURNS):
         assert moved(weights[number], weights[number + 1]) == set(roles)
 
 
-def test_so_it_is_with_moments_and_schedules(found):
-    moments = found["moments"]
+def test_so_it_is_with_moments_and_schedules(results):
+    moments = results["moments"]
     for number, roles in enumerate(TURNS):
         for name in ADAPTERS:
             unchanged = same(moments[number][name], moments[number + 1][name])
@@ -62,19 +62,19 @@ def test_so_it_is_with_moments_and_schedules(found):
     assert moments[-1]["solver"][0][0]["step"] == turns["solver"]
 
 
-def test_neither_others_updates_nor_passes_without_adapters_change_what_an_adapter_learns(found):
-    last, alone = found["weights"][-1], found["solver alone"]
+def test_neither_others_updates_nor_passes_without_adapters_change_what_an_adapter_learns(results):
+    last, alone = results["weights"][-1], results["solver alone"]
     assert all(same(last[name], alone[name]) for name in last if adapter_of(name) == "solver")
 
 
-def test_a_resume_goes_on_exactly(found):
-    weights, moments = found["resumed"]
-    assert same(weights, found["weights"][-1])
-    assert same(moments, found["moments"][-1])
+def test_a_resume_goes_on_exactly(results):
+    weights, moments = results["resumed"]
+    assert same(weights, results["weights"][-1])
+    assert same(moments, results["moments"][-1])
 
 
-def test_adapters_begin_as_the_model_and_unlike_each_other(found):
-    start = found["weights"][0]
+def test_adapters_begin_as_the_model_and_unlike_each_other(results):
+    start = results["weights"][0]
     drawn = {
         name: [value for key, value in start.items() if adapter_of(key) == name and "lora_A" in key]
         for name in ADAPTERS
@@ -90,24 +90,24 @@ def test_seed_and_name_alone_draw_them(folder):
     assert same(one, two)
 
 
-def test_each_policy_has_metrics_of_its_own(found):
-    together = found["metrics"][2]
+def test_each_policy_has_metrics_of_its_own(results):
+    together = results["metrics"][2]
     assert {name for name in together if name.endswith("actor/lr")} == {
         "solver/actor/lr",
         "verifier/actor/lr",
     }
     # Its own schedule: the verifier's second update, the solver's second one.
-    assert found["metrics"][0]["solver/actor/lr"] == found["metrics"][1]["verifier/actor/lr"] == 0.01
+    assert results["metrics"][0]["solver/actor/lr"] == results["metrics"][1]["verifier/actor/lr"] == 0.01
     assert together["solver/actor/lr"] == together["verifier/actor/lr"] == 0.02
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_an_exported_adapter_is_the_trained_one(folder, found, role):
+def test_an_exported_adapter_is_the_trained_one(folder, results, role):
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
     base = AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32)
-    saved = folder / f"exported_{found['world']}" / role
+    saved = folder / f"exported_{results['world']}" / role
     model = PeftModel.from_pretrained(base, saved).eval()
     rows = [
         one.sequence
@@ -126,7 +126,7 @@ def test_an_exported_adapter_is_the_trained_one(folder, found, role):
             parts.append(told[len(row.prompt_ids) - 1 :])
         return torch.cat(parts)
 
-    expected = found["log_probs"]
+    expected = results["log_probs"]
     own = log_probs()
     with model.disable_adapter():
         reference = log_probs()
@@ -137,8 +137,8 @@ def test_an_exported_adapter_is_the_trained_one(folder, found, role):
     assert float((own - reference).abs().max()) > 0.1, "the adapter says something else than the model"
 
 
-def test_a_checkpoint_has_each_adapter_as_a_folder_and_no_weights_of_the_model(folder, found):
-    place = folder / f"checkpoint_{found['world']}"
+def test_a_checkpoint_has_each_adapter_as_a_folder_and_no_weights_of_the_model(folder, results):
+    place = folder / f"checkpoint_{results['world']}"
     assert {path.name for path in (place / "adapters").iterdir()} == set(ADAPTERS)
     for path in (place / "adapters").iterdir():
         assert {"adapter_config.json", "adapter_model.safetensors"} <= {one.name for one in path.iterdir()}

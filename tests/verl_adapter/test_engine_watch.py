@@ -227,12 +227,12 @@ def test_an_error_is_told_in_one_line_as_it_was_raised():
 
 class Worker:
     def __init__(self) -> None:
-        self.count = GroupCounts(asked=4, answered=3, scored=1)
+        self.count = GroupCounts(submitted=4, answered=3, scored=1)
         self.counts = actor(counts=lambda: GroupCounts(*vars_of(self.count))).counts
 
 
 def vars_of(counts: GroupCounts) -> tuple[int, ...]:
-    return counts.asked, counts.answered, counts.scored, counts.graded
+    return counts.submitted, counts.answered, counts.scored, counts.graded
 
 
 def round_watch(ray: FakeRay, server: SimpleNamespace, worker: Worker, limit: float = 60.0) -> RoundWatch:

@@ -70,7 +70,7 @@ def composed(*words: str):
     return compose_config(parse_arguments(["cluster=cpu", *words])).config
 
 
-def asked(role: str, name: str = "p", n: int = 2) -> RolloutRequest:
+def make_request(role: str, name: str = "p", n: int = 2) -> RolloutRequest:
     chat = ({"role": "user", "content": "?"},)
     return RolloutRequest(f"{name}/{role}/0", Problem(name, "1 + 1?", "2"), role, role, chat, n)
 
@@ -177,10 +177,10 @@ def test_the_solvers_prompt_has_no_limit_of_ours():
 class Source:
     """Who answers for the Solver."""
 
-    asked: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
 
     async def answer(self, request, k, messages):
-        self.asked.append(f"{request.group_id}#{k}")
+        self.requests.append(f"{request.group_id}#{k}")
         return ChatAnswer("2<|im_end|>")
 
 
@@ -188,10 +188,10 @@ class Source:
 class Engine:
     """Refuses everything, and keeps what it was asked."""
 
-    asked: list[str] = field(default_factory=list)
+    requests: list[str] = field(default_factory=list)
 
     async def generate(self, policy, prompt_ids, decoding, *, session, name, n=1):
-        self.asked.append(name)
+        self.requests.append(name)
         raise ValueError("no engine")
 
 
@@ -223,7 +223,7 @@ def test_a_worker_asks_with_the_key_it_was_handed(worker_of):
 def test_the_worker_asks_it_for_the_solver_alone_and_scores_as_usual(worker_of):
     worker, outside, engine = worker_of(*SERVED), Source(), Engine()
     worker._runner.sources, worker._runner.client = dict.fromkeys(worker._runner.sources, outside), engine
-    requests = [asked(role) for role in ("solver", "verifier", "corrector")]
+    requests = [make_request(role) for role in ("solver", "verifier", "corrector")]
     sampling = {item.role: SETTINGS for item in requests}
 
     async def run() -> list[RequestResult]:
@@ -232,8 +232,8 @@ def test_the_worker_asks_it_for_the_solver_alone_and_scores_as_usual(worker_of):
         )
 
     done = asyncio.run(run())
-    assert outside.asked == ["p/solver/0#0", "p/solver/0#1"]
-    assert engine.asked == ["p/verifier/0", "p/corrector/0"]
+    assert outside.requests == ["p/solver/0#0", "p/solver/0#1"]
+    assert engine.requests == ["p/verifier/0", "p/corrector/0"]
     found = [one for answer in done for one in answer.output.trajectories]
     assert [one.value for one in found] == [1.0] * 6
     assert [one.external for one in found] == [True] * 2 + [False] * 4
@@ -257,7 +257,7 @@ def test_a_round_without_a_solution_stops_although_the_engine_answers(monkeypatc
     manager = MarsRLAgentLoopManager.__new__(MarsRLAgentLoopManager)
     manager.config = composed(*SERVED)
     manager.agent_loop_workers = [SimpleNamespace(run_requests=fake_ray.Method(run_requests))]
-    requests = [asked("solver"), asked("verifier")]
+    requests = [make_request("solver"), make_request("verifier")]
     with pytest.raises(
         EngineUnavailableError,
         match=r"last 8 requests of the frozen policy solver .*HTTP 500",
@@ -271,7 +271,7 @@ def test_a_round_without_a_solution_stops_although_the_engine_answers(monkeypatc
 
 
 def solver_group() -> Group:
-    item = asked("solver")
+    item = make_request("solver")
     return Group(item, [frozen_answer(item, k) for k in range(2)])
 
 
@@ -313,6 +313,6 @@ def test_a_frozen_solver_has_no_lengths(tmp_path):
 
 
 def test_the_example_says_who_solved():
-    item = asked("solver")
+    item = make_request("solver")
     system = VerifyCorrect(MathPrompts(), LoopRules(1))
     assert system.example_call(Call(item, frozen_answer(item, 0))) == "Solver (external)"

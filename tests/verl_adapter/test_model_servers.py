@@ -132,11 +132,11 @@ class Client:
     """verl's `LLMServerClient` of one model."""
 
     def __init__(self) -> None:
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.released: list[str] = []
 
     async def _acquire_server(self, route: str, **_: Any) -> tuple[str, Any]:
-        self.asked.append(route)
+        self.requests.append(route)
 
         async def answer(asked: bytes) -> bytes:
             return packed([])
@@ -156,7 +156,7 @@ def test_requests_go_to_the_servers_of_their_policy():
         return await client.generate(policy, PROMPT, DECODING, session="s", name="n")
 
     asyncio.run(ask("solver"))
-    assert {name: one.asked for name, one in clients.items()} == {"planner": [], "solver": ["s@2"]}
+    assert {name: one.requests for name, one in clients.items()} == {"planner": [], "solver": ["s@2"]}
     assert clients["solver"].released == ["s@2"]
     with pytest.raises(ValueError, match=r"no servers have the weights of policy 'judge', .*planner, solver"):
         asyncio.run(ask("judge"))

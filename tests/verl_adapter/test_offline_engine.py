@@ -90,11 +90,11 @@ class Engine:
     """vLLM's engine: answers every request with no tokens."""
 
     def __init__(self) -> None:
-        self.asked: list = []
+        self.requests: list = []
         self.model_config = SimpleNamespace(max_logprobs=20, get_vocab_size=lambda: 30)
 
     async def generate(self, prompt, params, request_id):
-        self.asked.append(params)
+        self.requests.append(params)
         flat = SimpleNamespace(logprobs=[], token_ids=[])
         answer = SimpleNamespace(token_ids=[], logprobs=flat, finish_reason="length", stop_reason=None)
         yield SimpleNamespace(finished=True, outputs=[answer])
@@ -111,7 +111,7 @@ def test_its_requests_are_the_servers():
         )
 
     assert [one.finish for one in ask(20)] == [FinishReason.LENGTH]
-    assert client._engine.asked == [sampling_params(Decoding(4, top_log_probs=20), 1)]
+    assert client._engine.requests == [sampling_params(Decoding(4, top_log_probs=20), 1)]
     with pytest.raises(ValueError, match=r"top_log_probs=21: .*at most 20"):
         ask(21)
-    assert len(client._engine.asked) == 1
+    assert len(client._engine.requests) == 1

@@ -16,7 +16,7 @@ from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
 from marsrl_verl.demo.assets import model_path
 from marsrl_verl.verl_adapter.run.task_runner import MarsRLTaskRunner
-from marsrl_verl.verl_adapter.trainer.overlong_prompts import leave_out_long_prompts
+from marsrl_verl.verl_adapter.trainer.overlong_prompts import filter_overlong_prompts
 
 QUESTIONS = ["Compute 1+2", "Compute 1+2+3+4+5+6+7+8+9+1+2+3+4+5+6+7", "Compute 4+5"]
 
@@ -27,7 +27,7 @@ def tokenizer():
 
 
 @pytest.fixture
-def kept(tmp_path, tokenizer):
+def remaining_questions(tmp_path, tokenizer):
     """The questions of the training set under some settings."""
     path = tmp_path / "train.jsonl"
     rows = [
@@ -48,20 +48,20 @@ def kept(tmp_path, tokenizer):
     return call
 
 
-def test_problems_that_are_too_long_for_the_solver_leave_the_dataset(kept, capsys):
+def test_problems_that_are_too_long_for_the_solver_leave_the_dataset(remaining_questions, capsys):
     limit = "marsrl.roles.solver.max_prompt_tokens=12"
-    assert kept(limit) == QUESTIONS
-    assert kept(limit, "data.filter_overlong_prompts=true") == [QUESTIONS[0], QUESTIONS[2]]
+    assert remaining_questions(limit) == QUESTIONS
+    assert remaining_questions(limit, "data.filter_overlong_prompts=true") == [QUESTIONS[0], QUESTIONS[2]]
     assert "leaves out 1 of 3 train problems" in capsys.readouterr().out
-    assert kept("data.filter_overlong_prompts=true") == QUESTIONS
+    assert remaining_questions("data.filter_overlong_prompts=true") == QUESTIONS
 
 
-def test_data_of_which_nothing_is_left_is_refused(kept):
+def test_data_of_which_nothing_is_left_is_refused(remaining_questions):
     with pytest.raises(ValueError, match=r"leaves none of 3 problems.*max_prompt_tokens = 2 tokens"):
-        kept("marsrl.roles.solver.max_prompt_tokens=2", "data.filter_overlong_prompts=true")
+        remaining_questions("marsrl.roles.solver.max_prompt_tokens=2", "data.filter_overlong_prompts=true")
 
 
 def test_a_dataset_class_without_rows_is_refused(tokenizer):
     config = compose_config(parse_arguments(["cluster=cpu"])).config
     with pytest.raises(TypeError, match="Path keeps no rows"):
-        leave_out_long_prompts(Path(), config, tokenizer)
+        filter_overlong_prompts(Path(), config, tokenizer)

@@ -59,7 +59,7 @@ class Pass:
 
     def __init__(self, batch: PolicyBatch) -> None:
         self.batch = batch
-        self.asked: list[list[str]] = []
+        self.requests: list[list[str]] = []
 
     def __call__(self, slots):
         rows = self.batch.slots if slots is None else self.batch.slots[slots]
@@ -67,7 +67,7 @@ class Pass:
             "padding" if row == PADDING else self.batch.rows.trajectory(row).trajectory_id
             for row in rows.tolist()
         ]
-        self.asked.append(names)
+        self.requests.append(names)
         lengths = np.array(
             [1 if row == PADDING else len(self.batch.rows.sequence(row)) for row in rows.tolist()]
         )
@@ -88,7 +88,7 @@ def test_recorded_rows_are_left_out_of_the_pass():
     workers = Pass(batch)
     assert fully_recorded(batch.rows).tolist() == [True, False, False, True, False]
     computed = fill_log_probs(batch, workers, reuse=True)
-    assert workers.asked == [["continued", "without entropies", "segment before"]]
+    assert workers.requests == [["continued", "without entropies", "segment before"]]
     assert computed.tolist() == [False, True, True, False, True]
     assert firsts(batch, OLD_LOG_PROBS) == [-1.0, -2.0, -2.0, -1.0, -2.0]
     assert firsts(batch, ENTROPIES) == [0.5, 1.5, 1.5, 0.5, 1.5]
@@ -99,15 +99,15 @@ def test_every_rank_has_equally_many_rows():
     workers = Pass(batch)
     fill_log_probs(batch, workers, reuse=True)
     # One rank has first, other first and segment before, the other one the rest and a slot of padding.
-    (asked,) = workers.asked
-    assert len(asked) == 4 and {"continued", "without entropies", "segment before"} < set(asked)
+    (requested,) = workers.requests
+    assert len(requested) == 4 and {"continued", "without entropies", "segment before"} < set(requested)
 
 
 def test_all_rows_are_computed_where_none_is_reused():
     batch = batch_of(members(), multiple=4)
     workers = Pass(batch)
     computed = fill_log_probs(batch, workers, reuse=False)
-    assert len(workers.asked[0]) == 8 and workers.asked[0].count("padding") == 3 and computed.all()
+    assert len(workers.requests[0]) == 8 and workers.requests[0].count("padding") == 3 and computed.all()
     assert firsts(batch, OLD_LOG_PROBS) == [-2.0] * 5 and firsts(batch, ENTROPIES) == [1.5] * 5
 
 
@@ -115,7 +115,7 @@ def test_nothing_is_computed_where_all_is_recorded():
     batch = batch_of([members()[0], members()[3]], ranks=2)
     workers = Pass(batch)
     computed = fill_log_probs(batch, workers, reuse=True)
-    assert workers.asked == [] and not computed.any()
+    assert workers.requests == [] and not computed.any()
     assert firsts(batch, OLD_LOG_PROBS) == [-1.0, -1.0] and firsts(batch, ENTROPIES) == [0.5, 0.5]
 
 

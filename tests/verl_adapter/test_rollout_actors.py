@@ -41,7 +41,7 @@ class Method:
         self.remote = function
 
 
-def asked(name: str, n: int = 2, role: str = "solver") -> RolloutRequest:
+def make_request(name: str, n: int = 2, role: str = "solver") -> RolloutRequest:
     return RolloutRequest(name, Problem("p", "1+1", "2"), role, role, ({"role": "user", "content": "?"},), n)
 
 
@@ -61,16 +61,16 @@ class Worker:
     """A rollout worker that answers at once."""
 
     def __init__(self, ends: Callable[[str, int], FinishReason], rewards: dict[str, RewardResult]) -> None:
-        self.asked: list[RolloutRequest] = []
+        self.requests: list[RolloutRequest] = []
         self.turns: set[RoundId] = set()
         self.ends, self.rewards = ends, rewards
         self.run_request = fake_ray.Method(self._run)
         self.run_requests = fake_ray.Method(self._run_all)
 
     def _run(self, request, sampling, turn):
-        self.asked.append(request)
+        self.requests.append(request)
         self.turns.add(turn)
-        return RequestResult(self._output(request), seconds=float(len(self.asked)))
+        return RequestResult(self._output(request), seconds=float(len(self.requests)))
 
     def _run_all(self, requests, sampling, turn):
         answers = [self._run(one, sampling, turn) for one in requests]
@@ -106,16 +106,16 @@ def members(outputs: list[RolloutOutput]) -> list[Trajectory]:
 def test_requests_are_dealt_out_evenly_and_each_is_answered_once(manager_of, workers, requests):
     manager = manager_of(workers)
     names = [f"g{i}" for i in range(requests)]
-    outputs = manager.start([asked(name) for name in names], {"solver": SETTINGS}).wait().outputs
+    outputs = manager.start([make_request(name) for name in names], {"solver": SETTINGS}).wait().outputs
     assert sorted(one.group_id for one in outputs) == sorted(names)
     found = sorted(one.trajectory_id for one in members(outputs))
     assert found == sorted(f"{name}#{k}" for name in names for k in range(2))
-    sizes = [len(worker.asked) for worker in manager.agent_loop_workers]
+    sizes = [len(worker.requests) for worker in manager.agent_loop_workers]
     assert max(sizes) - min(sizes) <= 1
 
 
 def test_a_round_takes_as_long_as_its_slowest_worker(manager_of):
-    started = manager_of(2).start([asked(name) for name in "abc"], {"solver": SETTINGS})
+    started = manager_of(2).start([make_request(name) for name in "abc"], {"solver": SETTINGS})
     assert started.wait().seconds == 2.0
     nothing = manager_of(2).start([], {"solver": SETTINGS}).wait()
     assert (nothing.outputs, nothing.seconds) == ([], 0.0)
@@ -124,10 +124,10 @@ def test_a_round_takes_as_long_as_its_slowest_worker(manager_of):
 def test_requests_are_answered_one_by_one(manager_of):
     manager = manager_of(2)
     assert manager.outputs() == []
-    manager.submit([asked("a"), asked("b")], {"solver": SETTINGS})
-    manager.submit([asked("c")], {"solver": SETTINGS})
+    manager.submit([make_request("a"), make_request("b")], {"solver": SETTINGS})
+    manager.submit([make_request("c")], {"solver": SETTINGS})
     slow = Answer(silent=True)
-    manager._streamed[slow] = asked("d")
+    manager._streamed[slow] = make_request("d")
     assert sorted(one.group_id for one in manager.outputs()) == ["a", "b", "c"]
     assert list(manager._streamed) == [slow], "what is not there yet is waited for the next time"
     slow.silent, slow.value = False, RequestResult(RolloutOutput("d", [trajectory("d", 0)]), 1.0)
@@ -138,33 +138,33 @@ def test_requests_are_answered_one_by_one(manager_of):
 def test_workers_take_turns_however_few_requests_come_at_a_time(manager_of):
     manager = manager_of(3)
     for name in "abcdef":
-        manager.submit([asked(name)], {"solver": SETTINGS})
+        manager.submit([make_request(name)], {"solver": SETTINGS})
         manager.outputs()
-    assert [len(worker.asked) for worker in manager.agent_loop_workers] == [2, 2, 2]
+    assert [len(worker.requests) for worker in manager.agent_loop_workers] == [2, 2, 2]
 
 
 def test_one_by_one_too_a_broken_engine_is_noticed(manager_of):
     broken = manager_of(2, lambda name, k: FinishReason.ERROR)
-    broken.submit([asked(name) for name in "abcdefgh"], {"solver": SETTINGS})
+    broken.submit([make_request(name) for name in "abcdefgh"], {"solver": SETTINGS})
     with pytest.raises(EngineUnavailableError, match="last 8 requests"):
         broken.outputs()
 
 
 def test_after_a_sync_sessions_are_new_ones(manager_of):
     manager = manager_of(1)
-    manager.start([asked("a")], {"solver": SETTINGS}).wait()
+    manager.start([make_request("a")], {"solver": SETTINGS}).wait()
     manager.forget_routes()
-    manager.start([asked("a")], {"solver": SETTINGS}).wait()
+    manager.start([make_request("a")], {"solver": SETTINGS}).wait()
     assert manager.agent_loop_workers[0].turns == {RoundId(1, 0), RoundId(2, 1)}
 
 
 def test_rounds_without_a_single_answer_are_a_broken_engine(manager_of):
     broken = manager_of(2, lambda name, k: FinishReason.ERROR)
-    broken.start([asked(name) for name in "abcd"], {"solver": SETTINGS}).wait()
+    broken.start([make_request(name) for name in "abcd"], {"solver": SETTINGS}).wait()
     with pytest.raises(EngineUnavailableError, match="last 8 requests"):
-        broken.start([asked(name) for name in "abcd"], {"solver": SETTINGS}).wait()
+        broken.start([make_request(name) for name in "abcd"], {"solver": SETTINGS}).wait()
     one_answer = manager_of(2, lambda name, k: FinishReason.STOP if name == "b" else FinishReason.ERROR)
-    outputs = one_answer.start([asked("a"), asked("b")], {"solver": SETTINGS}).wait().outputs
+    outputs = one_answer.start([make_request("a"), make_request("b")], {"solver": SETTINGS}).wait().outputs
     assert len(members(outputs)) == 4
 
 
@@ -173,7 +173,7 @@ def test_one_request_without_an_engine_ends_the_round(manager_of):
     broken = fake_ray.Method(lambda *_: Answer(error=through_ray(EngineUnavailableError("server 0 is gone"))))
     manager.agent_loop_workers[1].run_requests = broken
     with pytest.raises(EngineUnavailableError, match=r"^server 0 is gone$"):
-        manager.start([asked("a"), asked("b")], {"solver": SETTINGS}).wait()
+        manager.start([make_request("a"), make_request("b")], {"solver": SETTINGS}).wait()
 
 
 def test_a_round_is_watched_while_it_lasts(manager_of, monkeypatch):
@@ -185,21 +185,21 @@ def test_a_round_is_watched_while_it_lasts(manager_of, monkeypatch):
     stopped = fake_ray.actor(pulse=lambda through_core: Answer(silent=True))
     manager.watch(EngineWatch([stopped], 20.0, ray.clock), 500.0)
     with pytest.raises(EngineUnavailableError, match="no sign of life for 20 s"):
-        manager.start([asked("a")], {"solver": SETTINGS}).wait()
+        manager.start([make_request("a")], {"solver": SETTINGS}).wait()
 
 
 def test_a_round_in_which_every_grade_of_a_role_fails_is_refused(manager_of):
     failed = RewardResult(0.0, error="Mine: ValueError: no number", graded=False)
     graded = manager_of(2, rewards={"solver": RewardResult(0.0), "verifier": failed})
-    requests = [asked(f"{role}{i}", role=role) for role in ("solver", "verifier") for i in range(4)]
+    requests = [make_request(f"{role}{i}", role=role) for role in ("solver", "verifier") for i in range(4)]
     sampling = {"solver": SETTINGS, "verifier": SETTINGS}
     with pytest.raises(RewardUnavailableError, match=r"8 grades of the verifier failed.*Mine: ValueError"):
         graded.start(requests, sampling).wait()
     few = manager_of(1, rewards={"solver": failed})
     for name in "abc":
-        few.start([asked(name)], sampling).wait()
+        few.start([make_request(name)], sampling).wait()
     with pytest.raises(RewardUnavailableError, match="8 grades of the solver"):
-        few.start([asked("d")], sampling).wait()
+        few.start([make_request("d")], sampling).wait()
 
 
 def test_a_reward_that_holds_its_threads_ends_the_run_with_a_sentence():
@@ -216,7 +216,7 @@ def test_a_reward_that_holds_its_threads_ends_the_run_with_a_sentence():
 
 def test_prompts_that_are_too_long_are_no_broken_engine(manager_of):
     manager = manager_of(1, lambda name, k: FinishReason.PROMPT_TOO_LONG)
-    assert len(members(manager.start([asked("a")], {"solver": SETTINGS}).wait().outputs)) == 2
+    assert len(members(manager.start([make_request("a")], {"solver": SETTINGS}).wait().outputs)) == 2
 
 
 def test_verls_own_way_to_generate_is_refused_with_the_right_one(manager_of):
@@ -288,7 +288,7 @@ def found_in(answers: list[RequestResult]) -> list[Trajectory]:
 
 def test_outputs_come_back_in_the_order_of_the_requests_each_trajectory_with_its_reward(worker_of):
     worker = worker_of([RewardWorker(), RewardWorker()])
-    done = answered(worker, [asked("g0", n=3), asked("g1"), asked("g2")])
+    done = answered(worker, [make_request("g0", n=3), make_request("g1"), make_request("g2")])
     found = found_in(done)
     assert max(one.seconds for one in done) >= 0.02
     assert worker._client.synced == 3, "sessions of before a sync are over"
@@ -297,18 +297,18 @@ def test_outputs_come_back_in_the_order_of_the_requests_each_trajectory_with_its
     ]  # fmt: skip
     assert [one.value for one in found] == [0, 1, 2, 0, 1, 0, 1]
     counts = asyncio.run(worker.counts())
-    assert counts == GroupCounts(asked=3, answered=3, scored=3, graded=7)
+    assert counts == GroupCounts(submitted=3, answered=3, scored=3, graded=7)
 
 
 def test_the_figures_of_a_text_come_with_it(worker_of):
-    done = answered(worker_of([RewardWorker()]), [asked("g0", n=1)])
+    done = answered(worker_of([RewardWorker()]), [make_request("g0", n=1)])
     (one,) = found_in(done)
     assert one.figures == {"reflection_words": 0.0}, "a single token has no n-grams"
 
 
 def test_groups_that_end_together_are_spread_over_the_reward_workers_in_one_call_each(worker_of):
     rewards = [RewardWorker(), RewardWorker()]
-    done = answered(worker_of(rewards), [asked(f"g{i}") for i in range(1, 6)])
+    done = answered(worker_of(rewards), [make_request(f"g{i}") for i in range(1, 6)])
     assert [one.seen for one in rewards] == [
         [["g1#0", "g1#1", "g3#0", "g3#1", "g5#0", "g5#1"]],
         [["g2#0", "g2#1", "g4#0", "g4#1"]],
@@ -325,7 +325,7 @@ def test_an_error_of_a_reward_worker_ends_the_round(worker_of):
             raise RuntimeError("the reward worker is gone")
 
     with pytest.raises(RuntimeError, match="is gone"):
-        answered(worker_of([Broken()]), [asked("g1")])
+        answered(worker_of([Broken()]), [make_request("g1")])
 
 
 def test_a_worker_without_reward_workers_says_so(worker_of):

@@ -77,16 +77,16 @@ def test_a_grown_chat_is_the_whole_chat(name, turns, last):
     messages: list[dict[str, str]] = []
     ids: list[int] = []
     for question, answer in turns:
-        asked = [*messages, {"role": "user", "content": question}]
-        ids = chat.prompt_ids(asked) if not messages else builder.merge(messages, asked, ids, [])
+        prompted = [*messages, {"role": "user", "content": question}]
+        ids = chat.prompt_ids(prompted) if not messages else builder.merge(messages, prompted, ids, [])
         ids += [*chat.tokenizer.encode(answer, add_special_tokens=False), *chat.turn_end()]
-        messages = [*asked, {"role": "assistant", "content": answer}]
-    asked = [*messages, {"role": "user", "content": last}]
-    grown = chat.decode(builder.merge(messages, asked, ids, []))
-    whole = chat.decode(chat.prompt_ids(asked))
+        messages = [*prompted, {"role": "assistant", "content": answer}]
+    prompted = [*messages, {"role": "user", "content": last}]
+    grown = chat.decode(builder.merge(messages, prompted, ids, []))
+    whole = chat.decode(chat.prompt_ids(prompted))
     assert grown.replace(opened, "") == whole.replace(opened, "") if opened else grown == whole
     if not opened:
-        assert builder.merge(messages, asked, ids, []) == chat.prompt_ids(asked)
+        assert builder.merge(messages, prompted, ids, []) == chat.prompt_ids(prompted)
 
 
 @pytest.mark.parametrize("name", NAMES)

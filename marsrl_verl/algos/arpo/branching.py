@@ -82,7 +82,7 @@ class BranchRule:
         weighted = self.weight * change if change is not None and self.by_entropy else 0.0
         return min(1.0, max(0.0, self.base + weighted))
 
-    def wanted(self, change: float | None, draws: Sequence[float]) -> list[bool]:
+    def decide_forks(self, change: float | None, draws: Sequence[float]) -> list[bool]:
         """Whether each of `forks` tries is a fork.
 
         Args:
@@ -99,21 +99,21 @@ class BranchRule:
         return [draw < chance for draw in draws]
 
 
-def token_entropies(found: Completion, of: EntropyOf, vocab_size: int) -> NDArray[np.float64]:
+def token_entropies(completion: Completion, of: EntropyOf, vocab_size: int) -> NDArray[np.float64]:
     """(T,) the entropies of the tokens of a completion that tells the likeliest ones, nats.
 
     With `call` as the released code: the sum of -p log p over the m likeliest tokens and the sampled one, the
     mass of all others left out.
     """
-    top = found.top
+    top = completion.top
     if top is None:
         return np.zeros(0)
     if of is EntropyOf.RESULT:
         return entropy_from_top(top, vocab_size)
-    known, own = top.log_probs.astype(np.float64), found.log_probs.astype(np.float64)
-    told = _terms(known).sum(axis=1)
-    outside = (top.ids != found.token_ids[:, None]).all(axis=1)
-    return told + np.where(outside, _terms(own), 0.0)
+    known, own = top.log_probs.astype(np.float64), completion.log_probs.astype(np.float64)
+    listed = _terms(known).sum(axis=1)
+    outside = (top.ids != completion.token_ids[:, None]).all(axis=1)
+    return listed + np.where(outside, _terms(own), 0.0)
 
 
 def _terms(log_probs: NDArray[np.float64]) -> NDArray[np.float64]:

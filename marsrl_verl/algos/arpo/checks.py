@@ -104,18 +104,18 @@ def file_checks(run: RunView) -> list[ConfigIssue]:
     prompts, names = run.prompts(), sorted(run.settings.tools)
     if not isinstance(prompts, AgentPrompts) or prompts.explained is None:
         return []
-    told = sorted(prompts.explained)
-    wanted = names if run.settings.algo.protocol is ToolFormat.TAGS else []
-    if told == wanted:
+    described = sorted(prompts.explained)
+    expected = names if run.settings.algo.protocol is ToolFormat.TAGS else []
+    if described == expected:
         return []
     key = "marsrl.prompts.kwargs.tools"
     what = (
         f"The tools are {', '.join(names)}, and the system message alone says how tags call them."
-        if wanted
+        if expected
         else "The chat template shows the tools and how they are called; tags would contradict it."
     )
-    fix = f"Set {key}=[{','.join(wanted)}]." if wanted else "Leave it out."
-    return [ConfigIssue(key, what, fix, told or None)]
+    fix = f"Set {key}=[{','.join(expected)}]." if expected else "Leave it out."
+    return [ConfigIssue(key, what, fix, described or None)]
 
 
 def plan_lines(run: RunView) -> list[str]:

@@ -33,7 +33,7 @@ def agent_metrics(groups: Sequence[Group]) -> dict[str, float]:
 
 
 def _calls(groups: Sequence[Group], members: Sequence[Trajectory]) -> dict[str, float]:
-    asked = [event for one in members for event in one.events if event.get("by") == one.number]
+    calls = [event for one in members for event in one.events if event.get("by") == one.number]
     ran = [event for one in members for event in executed(one)]
     right = sum(is_correct(one.value) for one in members if one.reward is not None)
     found: dict[str, float] = {
@@ -49,11 +49,11 @@ def _calls(groups: Sequence[Group], members: Sequence[Trajectory]) -> dict[str, 
     }
     if right:
         found["executed_calls_per_right"] = len(ran) / right
-    if asked:
-        outcomes = Counter(event["outcome"] for event in asked)
-        found |= {f"call_outcome/{name}": outcomes[name] / len(asked) for name in _OUTCOMES}
-        found["cut_result_share"] = sum(event["cut"] or event["truncated"] for event in asked) / len(asked)
-        found["result_tokens_mean"] = float(np.mean([event["tokens"] for event in asked]))
+    if calls:
+        outcomes = Counter(event["outcome"] for event in calls)
+        found |= {f"call_outcome/{name}": outcomes[name] / len(calls) for name in _OUTCOMES}
+        found["cut_result_share"] = sum(event["cut"] or event["truncated"] for event in calls) / len(calls)
+        found["result_tokens_mean"] = float(np.mean([event["tokens"] for event in calls]))
     for name, count in sorted(Counter(event["tool"] for event in ran).items()):
         found[f"executed_calls/{name}"] = count
     if ran:
@@ -110,12 +110,12 @@ def _decisions(members: Sequence[Trajectory]) -> dict[str, float]:
     ]
     if not decided:
         return {}
-    wanted = sum(int(event["forks_wanted"]) for event in decided)
+    requested = sum(int(event["forks_wanted"]) for event in decided)
     forks = sum(one.fork is not None for one in members)
     found = {
         "fork_decisions": float(len(decided)),
         "fork_wanted_share": sum(event["forks_wanted"] > 0 for event in decided) / len(decided),
-        "fork_granted_share": forks / wanted if wanted else 0.0,
+        "fork_granted_share": forks / requested if requested else 0.0,
         "fork_probability_mean": float(np.mean([event["fork_probability"] for event in decided])),
     }
     changes = [event["entropy_change"] for event in decided if event["entropy_change"] is not None]

@@ -80,11 +80,11 @@ def _last_box(text: str) -> str | None:
 
 def released_f1(answer: str, gold: str) -> float:
     """Token F1 of two texts as the released code normalises them."""
-    said, wanted = _words(answer), _words(gold)
-    if said != wanted and (" ".join(said) in _WHOLE or " ".join(wanted) in _WHOLE):
+    predicted, reference = _words(answer), _words(gold)
+    if predicted != reference and (" ".join(predicted) in _WHOLE or " ".join(reference) in _WHOLE):
         return 0.0
-    common = (Counter(said) & Counter(wanted)).total()
-    return 2 * common / (len(said) + len(wanted)) if common else 0.0
+    common = (Counter(predicted) & Counter(reference)).total()
+    return 2 * common / (len(predicted) + len(reference)) if common else 0.0
 
 
 def _words(text: str) -> Sequence[str]:

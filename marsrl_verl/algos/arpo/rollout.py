@@ -262,14 +262,14 @@ class _Round:
         if self.rule.by_entropy and path.entropy is not None and path.baseline is not None:
             change = path.entropy - path.baseline
         draws = self.context.rng("fork", path.number, path.agent.turn).random(self.rule.forks).tolist()
-        wanted = self.rule.wanted(change, draws)
+        decisions = self.rule.decide_forks(change, draws)
         path.agent.events[-1] |= {
             "entropy": path.entropy if self.rule.by_entropy else None,
             "entropy_change": change,
             "fork_probability": self.rule.probability(change),
-            "forks_wanted": sum(wanted),
+            "forks_wanted": sum(decisions),
         }
-        self.wishes.setdefault(path.number, []).append(wanted)
+        self.wishes.setdefault(path.number, []).append(decisions)
         self._grow()
 
     def _node(self, path: _Path, turn: int) -> int:

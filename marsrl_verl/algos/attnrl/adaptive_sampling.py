@@ -75,18 +75,18 @@ class RunningMean:
     value: float | None = None
     count: int = 0
 
-    def update(self, found: Sequence[float]) -> None:
+    def update(self, values: Sequence[float]) -> None:
         """Take in the figures of one step's problems, whose order does not matter."""
-        if not found:
+        if not values:
             return
-        mean = math.fsum(found) / len(found)
-        self.count += len(found)
+        mean = math.fsum(values) / len(values)
+        self.count += len(values)
         if self.value is None:
             self.value = mean
         elif self.kind is FilterMean.EMA:
             self.value = self.decay * self.value + (1 - self.decay) * mean
         else:
-            self.value += (mean - self.value) * len(found) / self.count
+            self.value += (mean - self.value) * len(values) / self.count
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint holds."""
@@ -195,8 +195,8 @@ class BatchController:
         """Take in how many samples a step's problems left to train."""
         # No sample at all asks for the most there may be, and never divides by zero.
         ratio = self.target_samples / trained_samples if trained_samples else math.inf
-        wanted = min(ratio * self.problems, float(self.most))
-        smoothed = self.smoothing * self.problems + (1 - self.smoothing) * wanted
+        target = min(ratio * self.problems, float(self.most))
+        smoothed = self.smoothing * self.problems + (1 - self.smoothing) * target
         self.problems = min(max(smoothed, float(self.least)), float(self.most))
 
     def state_dict(self) -> dict[str, Any]:

@@ -217,13 +217,13 @@ def _most_apart(
             break
         if not _keeps_distance(features, step, chosen, rule):
             continue
-        room = [*chosen, step]
+        extended = [*chosen, step]
         for other in eligible:
-            if len(room) == most:
+            if len(extended) == most:
                 break
-            if _keeps_distance(features, other, room, rule):
-                room.append(other)
-        if len(room) == most:
+            if _keeps_distance(features, other, extended, rule):
+                extended.append(other)
+        if len(extended) == most:
             chosen.append(step)
     return chosen
 

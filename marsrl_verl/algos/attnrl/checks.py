@@ -101,10 +101,10 @@ def _trainer(run: RunView) -> list[ConfigIssue]:
     if run.get(fused):
         issues.append(ConfigIssue(fused, "FCI was not tried with fused kernels.", "Set it to false.", True))
     solver, distance = run.settings.roles[SOLVER], run.settings.algo.min_token_distance
-    room = solver.max_prompt_tokens + solver.max_new_tokens
-    if distance >= room:
+    max_tokens = solver.max_prompt_tokens + solver.max_new_tokens
+    if distance >= max_tokens:
         what = (
-            f"No branch point is so far from the beginning: prompt and response have at most {room:,} "
+            f"No branch point is so far from the beginning: prompt and response have at most {max_tokens:,} "
             f"tokens, so {_ALGO}.shortfall would choose all of them."
         )
         issues.append(

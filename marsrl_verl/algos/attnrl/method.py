@@ -249,8 +249,8 @@ class AttnRL(BaseMethod):
     def trains(self, groups: Sequence[Group]) -> bool:
         """Whether some leaf enters the loss: their rewards are not all equal, else every advantage is 0, and
         there are others than unexpanded responses where these are dropped."""
-        kept = self.config.keep_unbranched or any(group.request.stage == CONTINUATION for group in groups)
-        return kept and len({reward for group in groups for reward in group.rewards}) > 1
+        included = self.config.keep_unbranched or any(group.request.stage == CONTINUATION for group in groups)
+        return included and len({reward for group in groups for reward in group.rewards}) > 1
 
     def select(self, groups: Sequence[Group], step: int) -> list[RowRef]:
         """The leaves with tokens; without first responses that were not expanded, where these are dropped."""

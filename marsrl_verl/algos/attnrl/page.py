@@ -59,14 +59,14 @@ def page(shown: ShownResponse, title: str) -> str:
     parts = []
     for step, text in enumerate(shown.texts):
         start, end = shown.steps.start(step), shown.steps.ends[step]
-        points = [said for token, said in sorted(shown.branches.items()) if start <= token < end]
+        points = [label for token, label in sorted(shown.branches.items()) if start <= token < end]
         measured = bool(shown.influence) and 0 < step < shown.steps.thinking
         share = shown.influence[step] / largest if measured else 0.0
         colour = f"rgba(41, 128, 185, {0.75 * share:.3f})" if measured else "#f4f4f4"
-        marks = "".join(f'<span class="point">{_shown(said)}</span>' for said in points)
+        labels = "".join(f'<span class="point">{_shown(label)}</span>' for label in points)
         name = "step branch" if points else "step"
         parts.append(
-            f'<div class="{name}" style="background: {colour}">{marks}<span class="figures">'
+            f'<div class="{name}" style="background: {colour}">{labels}<span class="figures">'
             f"{_figures(shown, step)}</span>\n{_shown(text)}</div>"
         )
     head = f"<title>{_shown(title)}</title><meta charset=utf-8><style>{_STYLE}</style>"

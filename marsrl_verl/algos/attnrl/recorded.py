@@ -90,12 +90,12 @@ def _branches(run: Path, trajectory: str) -> dict[int, str]:
         if line["parent"] == trajectory and line.get("prefix_tokens"):
             end = "failed" if line["error"] else "right" if is_correct(line["reward"]) else "wrong"
             ends.setdefault(line["prefix_tokens"], []).append(end)
-    said = {
+    labels = {
         token: [f"{found.count(end)} {end}" for end in _ENDS if end in found] for token, found in ends.items()
     }
     return {
         token: f"branch point: {len(ends[token])} continuations, {', '.join(parts)}"
-        for token, parts in said.items()
+        for token, parts in labels.items()
     }
 
 

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.trajectory import Trajectory
-from marsrl_verl.core.tree import Path, Tree, build_tree, leaf_counts, sum_up, values
+from marsrl_verl.core.tree import Path, Tree, build_tree, leaf_counts, subtree_sums, values
 from marsrl_verl.settings.choices import Choice
 
 
@@ -33,7 +33,7 @@ def treerl_advantages(tree: Tree) -> NDArray[np.float64]:
         return np.zeros(len(tree.parent))
     centred = tree.reward - (tree.reward.sum() - tree.reward) / (count - 1)
     leaves = leaf_counts(tree)
-    value = sum_up(tree, centred) / (leaves * np.sqrt(leaves))
+    value = subtree_sums(tree, centred) / (leaves * np.sqrt(leaves))
     local = np.zeros(len(value))
     result = np.zeros(len(value))
     for node in range(1, len(value)):

@@ -187,7 +187,7 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    usual = BranchRule()
+    defaults = BranchRule()
     add = parser.add_argument
     add("--model", help="folder or name of a transformers model; with --run the one whose tokenizer it had")
     add("--text", help="the response, or a file that holds it")
@@ -196,16 +196,16 @@ def _parser() -> argparse.ArgumentParser:
     add("--question", help="what it answers")
     add("--output", type=Path, default=Path("attention.html"))
     add("--delta", type=int, default=DELTA, help="least distance in steps from which attention counts")
-    add("--criterion", choices=[one.value for one in BranchCriterion], default=usual.criterion.value)
+    add("--criterion", choices=[one.value for one in BranchCriterion], default=defaults.criterion.value)
     add("--fci-aggregation", choices=[one.value for one in FciAggregation], default=FciAggregation.SUM.value)
     add("--step-ends", choices=[one.value for one in StepEnds], default=StepEnds.BREAKS.value)
-    add("--branch-points", dest="num_branch_points", type=int, default=usual.num_branch_points)
-    add("--top-share", type=float, default=usual.top_share)
-    add("--min-token-distance", type=int, default=usual.min_token_distance)
+    add("--branch-points", dest="num_branch_points", type=int, default=defaults.num_branch_points)
+    add("--top-share", type=float, default=defaults.top_share)
+    add("--min-token-distance", type=int, default=defaults.min_token_distance)
     add(
         "--shortfall",
         choices=[one.value for one in Shortfall],
-        default=usual.shortfall.value,
+        default=defaults.shortfall.value,
         help="where too few steps qualify: %(default)s unless told otherwise",
     )
     add("--backend", choices=[one.value for one in FciBackend], default=FciBackend.AUTO.value)

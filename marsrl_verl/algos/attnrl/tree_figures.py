@@ -156,5 +156,5 @@ class TreeFigures:
         return found
 
 
-def _share(found: Sequence[Rightness | None], wanted: Rightness) -> float:
-    return sum(one is wanted for one in found) / len(found)
+def _share(outcomes: Sequence[Rightness | None], rightness: Rightness) -> float:
+    return sum(one is rightness for one in outcomes) / len(outcomes)

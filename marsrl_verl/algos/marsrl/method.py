@@ -122,7 +122,7 @@ class MarsRL(BaseMethod):
         return settings_of.stage_plans(config)
 
     @classmethod
-    def asked_roles(
+    def active_roles(
         cls, config: settings_of.Config, evaluation: evaluation_config.Evaluation | None
     ) -> tuple[str, ...]:
         """The Solver alone where neither training nor evaluation has rounds."""
@@ -203,7 +203,7 @@ class MarsRL(BaseMethod):
         return self.stages[names.index(stage) + 1]
 
     def _choose_fitting(
-        self, role: str, candidates: list[Candidate], found: dict[str, RequestDraft], names: list[str]
+        self, role: str, candidates: list[Candidate], drafts: dict[str, RequestDraft], names: list[str]
     ) -> list[RequestDraft]:
         """Choose K whose prompts are within the limit.
 
@@ -222,10 +222,10 @@ class MarsRL(BaseMethod):
                 distinct_answers=distinct,
             )
             too_long = {
-                pick.sample_id for pick in picks if not self.fits(role, found[pick.sample_id].messages)
+                pick.sample_id for pick in picks if not self.fits(role, drafts[pick.sample_id].messages)
             }
             if not too_long:
-                return [found[pick.sample_id] for pick in picks]
+                return [drafts[pick.sample_id] for pick in picks]
             candidates = [candidate for candidate in candidates if candidate.sample_id not in too_long]
 
     def _draft(self, problem: Problem, role: str, group: Group, one: Trajectory) -> RequestDraft | None:
@@ -297,13 +297,13 @@ def _without_repeats(trajectories: list[Trajectory]) -> list[Trajectory]:
     """Without a frozen Solver's further answers with the same text, of which a file with few answers has
     many: as inputs they would be one group twice."""
     seen: set[str] = set()
-    kept = []
+    unique = []
     for one in trajectories:
         if one.external and one.text in seen:
             continue
         seen.add(one.text)
-        kept.append(one)
-    return kept
+        unique.append(one)
+    return unique
 
 
 def _candidate(role: str, one: Trajectory) -> Candidate:

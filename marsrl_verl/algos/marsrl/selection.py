@@ -82,6 +82,6 @@ def _one_per_answer(ordered: list[Candidate], rng: np.random.Generator) -> list[
 
 def quotas(k: int, preferred: int, others: int, strategy: Strategy) -> tuple[int, int]:
     """How many of `k` to take from the preferred class and from the other, given their sizes."""
-    wanted = k if strategy is Strategy.ADAPTIVE else (k + 1) // 2
-    second = min(others, k - min(preferred, wanted))
+    target = k if strategy is Strategy.ADAPTIVE else (k + 1) // 2
+    second = min(others, k - min(preferred, target))
     return min(preferred, k - second), second

@@ -69,11 +69,11 @@ def _of_file(path: Path) -> Iterable[Chosen]:
                 yield Chosen(int(line["step"]), str(line["action"]), level, correctness)
 
 
-def shares_by_level(found: Sequence[Chosen]) -> dict[float | None, dict[str, float]]:
+def shares_by_level(actions: Sequence[Chosen]) -> dict[float | None, dict[str, float]]:
     """The share of each action at each difficulty, in rising order; None, for all whose difficulty is
     unknown, last."""
     counts: dict[float | None, Counter[str]] = defaultdict(Counter)
-    for one in found:
+    for one in actions:
         counts[one.level][one.action] += 1
     order = sorted(counts, key=lambda level: (level is None, level or 0.0))
     return {
@@ -82,10 +82,10 @@ def shares_by_level(found: Sequence[Chosen]) -> dict[float | None, dict[str, flo
     }
 
 
-def mean_levels(found: Sequence[Chosen], parts: int = _PARTS) -> dict[str, list[tuple[float, float]]]:
+def mean_levels(actions: Sequence[Chosen], parts: int = _PARTS) -> dict[str, list[tuple[float, float]]]:
     """Of each action (mean step, mean difficulty) over consecutive parts of training in which it was
     chosen."""
-    steps = sorted({one.step for one in found})
+    steps = sorted({one.step for one in actions})
     size = max(1, -(-len(steps) // parts))
     curves: dict[str, list[tuple[float, float]]] = {}
     for begin in range(0, len(steps), size):
@@ -94,7 +94,7 @@ def mean_levels(found: Sequence[Chosen], parts: int = _PARTS) -> dict[str, list[
         for action in ACTIONS:
             levels = [
                 one.level
-                for one in found
+                for one in actions
                 if one.step in part and one.action == action and one.level is not None
             ]
             if levels:
@@ -102,25 +102,25 @@ def mean_levels(found: Sequence[Chosen], parts: int = _PARTS) -> dict[str, list[
     return curves
 
 
-def table(found: Sequence[Chosen]) -> str:
+def table(actions: Sequence[Chosen]) -> str:
     """Shares by difficulty, and how often the plans of each action led to the answer, as text."""
     lines = [f"{'difficulty':>12}{'plans':>8}" + "".join(f"{action:>12}" for action in ACTIONS)]
-    counts = Counter(one.level for one in found)
-    for level, shares in shares_by_level(found).items():
+    counts = Counter(one.level for one in actions)
+    for level, shares in shares_by_level(actions).items():
         name = "unknown" if level is None else f"{level:g}"
         lines.append(f"{name:>12}{counts[level]:>8}" + "".join(f"{shares[one]:>12.3f}" for one in ACTIONS))
     lines.append(
-        f"{'correct':>12}{len(found):>8}" + "".join(f"{_correct(found, one):>12}" for one in ACTIONS)
+        f"{'correct':>12}{len(actions):>8}" + "".join(f"{_correct(actions, one):>12}" for one in ACTIONS)
     )
     return "\n".join(lines)
 
 
-def _correct(found: Sequence[Chosen], action: str) -> str:
-    values = [one.correctness for one in found if one.action == action and one.correctness is not None]
+def _correct(actions: Sequence[Chosen], action: str) -> str:
+    values = [one.correctness for one in actions if one.action == action and one.correctness is not None]
     return f"{sum(values) / len(values):.3f}" if values else "-"
 
 
-def draw(found: Sequence[Chosen], path: Path, title: str) -> None:
+def draw(actions: Sequence[Chosen], path: Path, title: str) -> None:
     """Two panels: shares by difficulty, and the mean difficulty of each action over training."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
@@ -128,8 +128,8 @@ def draw(found: Sequence[Chosen], path: Path, title: str) -> None:
     figure = Figure(figsize=(11, 4.2), layout="constrained")
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2)
-    _draw_shares(left, shares_by_level(found))
-    for action, points in mean_levels(found).items():
+    _draw_shares(left, shares_by_level(actions))
+    for action, points in mean_levels(actions).items():
         right.plot(*zip(*points, strict=True), marker="o", label=action)
     right.set(xlabel="training step", ylabel="mean difficulty", title="Whom each action is chosen for")
     if right.lines:

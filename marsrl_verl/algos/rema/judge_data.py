@@ -174,7 +174,7 @@ def both_orders(pairs: Sequence[Pair]) -> list[Judgement]:
     return [Judgement(pair, swapped) for pair in pairs for swapped in (False, True)]
 
 
-def given_order(pairs: Sequence[Pair]) -> list[Judgement]:
+def rows_in_file_order(pairs: Sequence[Pair]) -> list[Judgement]:
     """One row of every pair, in the order of its file: for an evaluation that asks in both orders itself."""
     return [Judgement(pair, not pair.better_first) for pair in pairs]
 
@@ -195,11 +195,11 @@ def split(
     """
     blocks: dict[str, dict[str, list[Judgement]]] = {}
     for row in rows:
-        whole = _same_instruction(row.pair.instruction)
+        instruction = _same_instruction(row.pair.instruction)
         key = (
-            whole
+            instruction
             if rule is SplitRule.STRICT
-            else f"{whole}\0{row.pair.better}\0{row.pair.worse}\0{row.swapped}"
+            else f"{instruction}\0{row.pair.better}\0{row.pair.worse}\0{row.swapped}"
         )
         # An instruction of several subsets is one block, of the first of them.
         home = next((each for each in blocks.values() if key in each), None)
@@ -214,10 +214,10 @@ def split(
     counts = dict.fromkeys(queues, 0)
     while True:
         # The next block is one that has room, of the subset with the fewest rows.
-        room = test_rows - len(test)
+        remaining = test_rows - len(test)
         fitting: dict[str, int] = {}
         for subset, queue in queues.items():
-            place = next((k for k, one in enumerate(queue) if len(one) <= room), None)
+            place = next((k for k, one in enumerate(queue) if len(one) <= remaining), None)
             if place is not None:
                 fitting[subset] = place
         if not fitting:
@@ -278,13 +278,13 @@ def main(words: Sequence[str] | None = None) -> int:
     try:
         pairs = read_pairs(arguments.files)
         if arguments.train is None:
-            test = given_order(pairs) if arguments.one_order else both_orders(pairs)
+            test = rows_in_file_order(pairs) if arguments.one_order else both_orders(pairs)
         else:
             rule = SplitRule(arguments.split)
             training, test = split(both_orders(pairs), arguments.test_rows, rule, arguments.seed)
             overlap = shared_instructions(training, test)
             if arguments.one_order:
-                test = given_order(list(dict.fromkeys(row.pair for row in test)))
+                test = rows_in_file_order(list(dict.fromkeys(row.pair for row in test)))
             write(arguments.train, training)
             print(_described(str(arguments.train), training))
             print(f"{rule} split: {overlap} test rows have an instruction of the training data")

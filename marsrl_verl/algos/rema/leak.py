@@ -66,17 +66,17 @@ def claims(text: str) -> list[str]:
     """
     found: list[tuple[int, str]] = []
     text = text[-LONGEST_PLAN:]
-    found += [(at, said) for at, said in boxes(text) if len(said) <= _LONGEST_CLAIM]
+    found += [(at, claim) for at, claim in boxes(text) if len(claim) <= _LONGEST_CLAIM]
     for match in _NAMED.finditer(text):
         found.append((match.start("said"), _first_part(match["said"])))
     for match in (*_REACHED.finditer(text), *_REVERSED.finditer(text)):
-        if _LIKE_AN_ANSWER.search(said := _first_part(match["said"])):
-            found.append((match.start("said"), said))
+        if _LIKE_AN_ANSWER.search(claim := _first_part(match["said"])):
+            found.append((match.start("said"), claim))
     for match in _EQUAL.finditer(text):
         behind = text[match.end() : match.end() + _LONGEST_CLAIM]
         found.append((match.end(), _first_part(_EQUAL.split(behind)[0])))
-    cleaned = [(at, said.strip(_MARKS)) for at, said in sorted(found)]
-    return list(dict.fromkeys(said for _, said in cleaned if said))[-MOST_CLAIMS:]
+    cleaned = [(at, claim.strip(_MARKS)) for at, claim in sorted(found)]
+    return list(dict.fromkeys(claim for _, claim in cleaned if claim))[-MOST_CLAIMS:]
 
 
 def _first_part(text: str) -> str:
@@ -84,7 +84,7 @@ def _first_part(text: str) -> str:
     return _END.split(text, maxsplit=1)[0]
 
 
-def given(claim: str, question: str) -> bool:
+def stated_in_question(claim: str, question: str) -> bool:
     """Whether the question itself states the claim as what something is: `x = 5` in the question is no
     secret."""
     bare = _PLAIN.sub("", claim)
@@ -126,7 +126,9 @@ class PlanReward(RoleReward):
             action = parse_action(text)
             text = text if action is None else action.output
         accepted = references(request.problem.ground_truth)
-        found = [one for one in reversed(claims(text)) if not given(one, request.problem.question)]
+        found = [
+            one for one in reversed(claims(text)) if not stated_in_question(one, request.problem.question)
+        ]
         leaked = next((one for one in found if any(same_answer(one, each) for each in accepted)), None)
         leaked = leaked or next((one for one in found[:MOST_GRADED] if self._equal(one, accepted)), None)
         return RewardResult(0.0, {"leak": False} if leaked is None else {"leak": True, "leaked": leaked})

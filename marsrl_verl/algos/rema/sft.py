@@ -166,18 +166,18 @@ def views(dialogue: Dialogue, prompts: DialoguePrompts) -> dict[str, list[Messag
     problem = Problem("", dialogue.question, "")
     first, *rest = dialogue.messages
     lists = {
-        META_THINKING: [*prompts.meta_thinking(problem), _said("assistant", first)],
+        META_THINKING: [*prompts.meta_thinking(problem), _message("assistant", first)],
         REASONING: list(prompts.reasoning(problem, first)),
     }
     for number, text in enumerate(rest, start=1):
         own = ROLES[number % 2]
         for role, messages in lists.items():
-            messages.append(_said("assistant" if role == own else "user", text))
+            messages.append(_message("assistant" if role == own else "user", text))
     lists[META_THINKING].pop()
     return lists
 
 
-def _said(role: str, text: str) -> Message:
+def _message(role: str, text: str) -> Message:
     return {"role": role, "content": text}
 
 
@@ -216,8 +216,8 @@ def build(
                 question, parts = parts_of_view(line)
             answer = line.get("answer")
             question = clean(question).strip()
-            said = [(role, clean(text)) for role, text in parts]
-            one = dialogue_of(question, said, None if answer is None else str(answer))
+            turns = [(role, clean(text)) for role, text in parts]
+            one = dialogue_of(question, turns, None if answer is None else str(answer))
             if one.turns > limits.turns:
                 raise Unfit("too many turns")
             if (one.question, *one.messages) in seen:
@@ -334,21 +334,23 @@ def main(argv: Sequence[str] | None = None) -> int:
     add("--max-turns", type=int, default=TURNS, help="longer dialogues are left out (%(default)s)")
     add("--max-tokens", type=int, help=f"with --model: longer lists are left out ({TOKENS})")
     add("--validation", type=float, default=VALIDATION, help="share of problems held out (%(default)s)")
-    asked = parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
     base: type[Any] = DialoguePrompts
-    if asked.model is None and asked.max_tokens is not None:
+    if arguments.model is None and arguments.max_tokens is not None:
         parser.error("--max-tokens needs --model, whose tokenizer counts")
-    limits, more = Limits(asked.max_turns), {}
-    if asked.model is not None:
-        count, more["clean"] = _tokenizer_tools(asked.model)
-        limits = Limits(asked.max_turns, TOKENS if asked.max_tokens is None else asked.max_tokens, count)
+    limits, more = Limits(arguments.max_turns), {}
+    if arguments.model is not None:
+        count, more["clean"] = _tokenizer_tools(arguments.model)
+        limits = Limits(
+            arguments.max_turns, TOKENS if arguments.max_tokens is None else arguments.max_tokens, count
+        )
     try:
-        prompts = load_class(asked.prompts, asked.prompts_kwargs, base)
-        rows, counts = build(read_lines(asked.input), prompts, limits, **more)
+        prompts = load_class(arguments.prompts, arguments.prompts_kwargs, base)
+        rows, counts = build(read_lines(arguments.input), prompts, limits, **more)
     except (OSError, ValueError) as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 1
-    report = write(asked.output, rows, counts, asked.validation)
+    report = write(arguments.output, rows, counts, arguments.validation)
     print(json.dumps(report, indent=2))
     return 0 if rows else 1
 

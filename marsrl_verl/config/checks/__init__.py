@@ -64,12 +64,12 @@ def check_estimator(ctx: Context) -> list[ConfigIssue]:
     """Whether verl's name for group-relative advantages is what is done."""
     if not ctx.estimator_named:
         return []
-    usual, chosen = ESTIMATORS[GROUP_RELATIVE], ctx.get(OUR_ESTIMATOR)
+    default, chosen = ESTIMATORS[GROUP_RELATIVE], ctx.get(OUR_ESTIMATOR)
     if not ctx.method.group_relative:
         what, fix = f"{ctx.settings.algo.name} has advantages of its own.", "Leave it out."
-    elif chosen not in (None, usual):
+    elif chosen not in (None, default):
         what = f"The configuration sets {OUR_ESTIMATOR} to {chosen}."
-        fix = f"Leave it out, or set {OUR_ESTIMATOR}={usual}."
+        fix = f"Leave it out, or set {OUR_ESTIMATOR}={default}."
     else:
         return []
     return [ConfigIssue(ESTIMATOR, what, fix, GROUP_RELATIVE)]

@@ -59,11 +59,11 @@ def check_updates(ctx: Context) -> Iterator[ConfigIssue]:
 
 def check_rank_share(ctx: Context) -> Iterator[ConfigIssue]:
     """verl's own rule for micro-batches of a fixed size."""
-    gpus, wanted = world_size(ctx.config), ctx.config.data.train_batch_size
-    if not ctx.config.actor_rollout_ref.actor.use_dynamic_bsz and wanted % gpus:
+    gpus, batch_size = world_size(ctx.config), ctx.config.data.train_batch_size
+    if not ctx.config.actor_rollout_ref.actor.use_dynamic_bsz and batch_size % gpus:
         what = f"With micro-batches of a fixed size verl wants a multiple of the {gpus} ranks."
         fix = (
-            f"Set it to {max(gpus, wanted - wanted % gpus)}, or use_dynamic_bsz=true (actor and "
+            f"Set it to {max(gpus, batch_size - batch_size % gpus)}, or use_dynamic_bsz=true (actor and "
             "rollout.log_prob)."
         )
         yield ctx.issue("data.train_batch_size", what, fix)
@@ -81,13 +81,15 @@ def check_micro_batches(ctx: Context) -> Iterator[ConfigIssue]:
         what = f"It differs from {_ACTOR}.use_dynamic_bsz = {actor.use_dynamic_bsz}."
         yield ctx.issue(dynamic, what, "Give both the same value.")
         return
-    given = [key for size in (_SIZE, _OLD_SIZE) for row in _ROWS if ctx.get(key := row + size) is not None]
+    configured = [
+        key for size in (_SIZE, _OLD_SIZE) for row in _ROWS if ctx.get(key := row + size) is not None
+    ]
     if actor.use_dynamic_bsz:
         what = "It has no effect: micro-batches are cut by tokens (use_dynamic_bsz)."
         fix = f"Remove it and set {_ACTOR}.ppo_max_token_len_per_gpu."
-        yield from (ctx.issue(key, what, fix) for key in given)
+        yield from (ctx.issue(key, what, fix) for key in configured)
         return
-    for key in given:
+    for key in configured:
         if key.endswith(_OLD_SIZE):
             yield ctx.issue(key, "verl's workers read the size per GPU.", f"Remove it and set {key}_per_gpu.")
     (update, rows), (log_prob, other) = ((row + _SIZE, ctx.get(row + _SIZE)) for row in _ROWS)
@@ -104,7 +106,7 @@ def training_rows(ctx: Context) -> int:
     long ones among them; with both, this is the number that is left at least."""
     files = [report for report in ctx.files if report.split == "train"]
     rows = sum(report.rows for report in files)
-    too_long = rows - sum(report.asked for report in files)
+    too_long = rows - sum(report.prompted for report in files)
     most = ctx.config.data.train_max_samples
     drawn = min(rows, most) if most > 0 else rows
     return max(0, drawn - too_long) if ctx.config.data.filter_overlong_prompts else drawn

@@ -131,7 +131,7 @@ def typed_settings(config: DictConfig) -> MarsRLConfig:
     return read_settings(node)
 
 
-def one_of(key: str, value: Any, known: Iterable[str]) -> list[ConfigIssue]:
+def check_choice(key: str, value: Any, known: Iterable[str]) -> list[ConfigIssue]:
     """An issue when a key of verl's has none of the known values."""
     options = tuple(known)
     return [] if value in options else [no_such_choice(key, value, options)]

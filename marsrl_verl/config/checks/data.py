@@ -73,14 +73,14 @@ def _check_prompt_lengths(ctx: Context) -> Iterator[ConfigIssue]:
     limit = ctx.settings.roles[ctx.first_role].max_prompt_tokens
     limit_key = f"marsrl.roles.{ctx.first_role}.max_prompt_tokens"
     alone = bool(ctx.config.trainer.val_only)
-    for split, wanted in zip(SPLITS, (not alone, alone or ctx.evaluates), strict=True):
+    for split, required in zip(SPLITS, (not alone, alone or ctx.evaluates), strict=True):
         files = [report for report in ctx.files if report.split == split and report.too_long is not None]
-        rows, asked = sum(one.rows for one in files), sum(one.asked for one in files)
+        rows, prompted = sum(one.rows for one in files), sum(one.prompted for one in files)
         longest = max((one.longest_prompt for one in files), default=0)
         what = f"problems of data.{split}_files have prompts over {limit:,} tokens (the longest {longest:,})"
-        if asked == rows:
+        if prompted == rows:
             continue
-        if asked == 0 and wanted:
+        if prompted == 0 and required:
             yield ConfigIssue(limit_key, f"All {rows:,} {what}.", f"Raise it to {longest} or more.", limit)
             continue
         effect = "they are not evaluated."
@@ -91,7 +91,7 @@ def _check_prompt_lengths(ctx: Context) -> Iterator[ConfigIssue]:
                 f"they are not asked, and steps that draw them are smaller. {_FILTER}=true takes them out "
                 f"beforehand; {limit_key} is the limit."
             )
-        ctx.warnings.append(f"{rows - asked:,} of {rows:,} {what}: {effect}")
+        ctx.warnings.append(f"{rows - prompted:,} of {rows:,} {what}: {effect}")
 
 
 def broken_commands(files: list[FileReport]) -> list[str]:

@@ -12,10 +12,10 @@ from marsrl_verl.settings.issues import ConfigIssue
 _ACTOR, _ROLLOUT = "actor_rollout_ref.actor", "actor_rollout_ref.rollout"
 
 
-def _asked(ctx: Context) -> dict[str, RoleSampling]:
-    """The settings of the roles that the run asks: nothing needs room for the others."""
-    asked = ctx.method.asked_roles(ctx.settings.algo, ctx.settings.evaluation)
-    return {role: one for role, one in ctx.settings.roles.items() if role in asked}
+def _active_roles(ctx: Context) -> dict[str, RoleSampling]:
+    """The settings of the roles that take part in the run: nothing needs room for the others."""
+    names = ctx.method.active_roles(ctx.settings.algo, ctx.settings.evaluation)
+    return {role: one for role, one in ctx.settings.roles.items() if role in names}
 
 
 def check_temperatures(ctx: Context) -> Iterator[ConfigIssue]:
@@ -46,7 +46,7 @@ def check_temperatures(ctx: Context) -> Iterator[ConfigIssue]:
 
 def check_engine_lengths(ctx: Context) -> Iterator[ConfigIssue]:
     """The engine and the trainer must take the longest sequence of any role."""
-    sums = {role: (one.max_prompt_tokens, one.max_new_tokens) for role, one in _asked(ctx).items()}
+    sums = {role: (one.max_prompt_tokens, one.max_new_tokens) for role, one in _active_roles(ctx).items()}
     role = max(sums, key=lambda name: sum(sums[name]))
     longest, (prompt, new) = sum(sums[role]), sums[role]
     key = f"{_ROLLOUT}.max_model_len"
@@ -71,7 +71,7 @@ def check_engine_lengths(ctx: Context) -> Iterator[ConfigIssue]:
 
 def check_copies(ctx: Context) -> Iterator[ConfigIssue]:
     """verl's own length and sampling keys follow the roles; set alone they would say something else."""
-    roles = _asked(ctx).values()
+    roles = _active_roles(ctx).values()
     first = ctx.settings.roles[first_sampled_role(ctx.config.marsrl, ctx.method.roles)]
     prompt = max(one.max_prompt_tokens for one in roles)
     response = max(one.max_new_tokens for one in roles)

@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 from omegaconf import OmegaConf
 
-from marsrl_verl.config.checks.context import Context, one_of
+from marsrl_verl.config.checks.context import Context, check_choice
 from marsrl_verl.config.upstream_names import loggers
 from marsrl_verl.settings.issues import ConfigIssue
 
@@ -35,7 +35,7 @@ _WITHOUT_LOGIN = ("offline", "disabled", "dryrun")
 def check_loggers(ctx: Context) -> list[ConfigIssue]:
     """Names, packages and logins. A dry run, which may be made on another machine, notes what is missing."""
     names = [str(name) for name in ctx.get(_KEY) or []]
-    problems = [problem for name in names for problem in one_of(_KEY, name, loggers())]
+    problems = [problem for name in names for problem in check_choice(_KEY, name, loggers())]
     if problems:
         return problems
     configured = OmegaConf.select(ctx.config, _VARIABLES) or {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from marsrl_verl.config.batching import plan_batch
-from marsrl_verl.config.checks.context import Context, one_of
+from marsrl_verl.config.checks.context import Context, check_choice
 from marsrl_verl.config.checks.upstream import changed
 from marsrl_verl.config.upstream_names import LOSS_MEANS, policy_losses
 from marsrl_verl.core.rows import KL_PENALTIES, LOSS_WEIGHTS, REF_LOG_PROBS, STEP_COLUMNS
@@ -78,7 +78,7 @@ def _check_columns(ctx: Context) -> Iterator[ConfigIssue]:
 def _check_mean(ctx: Context) -> Iterator[ConfigIssue]:
     key, scale_key = f"{_ACTOR}.loss_agg_mode", f"{_ACTOR}.loss_scale_factor"
     scale, fixed = ctx.get(scale_key), ctx.get(key) == _FIXED_SCALE
-    yield from one_of(key, str(ctx.get(key)), LOSS_MEANS)
+    yield from check_choice(key, str(ctx.get(key)), LOSS_MEANS)
     if fixed and (scale is None or scale <= 0):
         what = (
             "Without a number verl divides by a micro-batch's longest response, which changes with the cut."
@@ -100,7 +100,7 @@ def _check_mode(ctx: Context) -> Iterator[ConfigIssue]:
     elif mode == "dro" and (beta is None or beta <= 0):
         yield ctx.issue(_BETA, "The loss dro needs a number above 0.", f"Set {_BETA}=0.1.")
     elif not ctx.get("actor_rollout_ref.model.external_lib"):  # which may register a loss in the workers
-        yield from one_of(key, mode, policy_losses())
+        yield from check_choice(key, mode, policy_losses())
 
 
 def check_clip(ctx: Context) -> Iterator[ConfigIssue]:
@@ -146,11 +146,11 @@ def check_kl(ctx: Context) -> Iterator[ConfigIssue]:
     actor = ctx.config.actor_rollout_ref.actor
     if not (actor.use_kl_loss or ctx.get(_IN_REWARD)):
         return
-    wanted = {"use_dynamic_bsz": actor.use_dynamic_bsz}
+    sizes = {"use_dynamic_bsz": actor.use_dynamic_bsz}
     if not actor.use_dynamic_bsz:
-        wanted |= {"micro_batch_size_per_gpu": actor.ppo_micro_batch_size_per_gpu, "micro_batch_size": None}
+        sizes |= {"micro_batch_size_per_gpu": actor.ppo_micro_batch_size_per_gpu, "micro_batch_size": None}
     what = "The reference policy reads the rows that the update reads, in the same micro-batches."
-    for name, value in wanted.items():
+    for name, value in sizes.items():
         key = f"actor_rollout_ref.ref.log_prob_{name}"
         if ctx.get(key) != value:
             yield ctx.issue(key, what, f"Set it to {'null' if value is None else str(value).lower()}.")
@@ -163,7 +163,7 @@ def _check_kl_loss(ctx: Context) -> Iterator[ConfigIssue]:
         for other in changed(ctx, _ACTOR, _KL):
             yield ctx.issue(other, what, f"Leave it out, or set {switch}=true.")
         return
-    yield from one_of(key, str(ctx.get(key)).removesuffix("+"), _KL_TYPES)
+    yield from check_choice(key, str(ctx.get(key)).removesuffix("+"), _KL_TYPES)
     yield from _check_coefficient(ctx, f"{_ACTOR}.kl_loss_coef", switch)
 
 
@@ -182,7 +182,7 @@ def _check_kl_in_reward(ctx: Context) -> Iterator[ConfigIssue]:
         what = "The + changes a gradient, and a reward has none."
         yield ctx.issue(kind, what, f"Set it to {str(ctx.get(kind)).removesuffix('+')}.")
     else:
-        yield from one_of(kind, str(ctx.get(kind)), _KL_TYPES)
+        yield from check_choice(kind, str(ctx.get(kind)), _KL_TYPES)
     yield from _check_coefficient(ctx, f"{control}.kl_coef", _IN_REWARD)
     if ctx.get(f"{control}.type") == "fixed":
         for key in changed(ctx, control, _ADAPTS):

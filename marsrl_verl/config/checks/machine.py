@@ -60,12 +60,12 @@ def check_packages(ctx: Context) -> Iterator[ConfigIssue]:
             ", in an environment of its own",
             ", or choose cluster=cpu, for which this one was made.",
         )
-    for name, wanted in needed.items():
-        found, exact = installed(name), name in EXACT
-        if found is None or (exact and not same_version(found, wanted)):
-            what = f"A run on GPUs needs {'version ' if exact else 'this package, for example '}{wanted}."
+    for name, required in needed.items():
+        present, exact = installed(name), name in EXACT
+        if present is None or (exact and not same_version(present, required)):
+            what = f"A run on GPUs needs {'version ' if exact else 'this package, for example '}{required}."
             fix = f"{step_for(name)} ({CLONE}{apart}){other}"
-            yield ConfigIssue(name, what, fix, found or "not installed")
+            yield ConfigIssue(name, what, fix, present or "not installed")
 
 
 def check_gpus(ctx: Context) -> Iterator[ConfigIssue]:
@@ -73,23 +73,23 @@ def check_gpus(ctx: Context) -> Iterator[ConfigIssue]:
     if ctx.on_cpu or ctx.dry_run or joins_cluster(ctx.config):
         return
     key, memory = "trainer.n_gpus_per_node", "marsrl.hardware.gpu_gib"
-    apart, found = own_pool_gpus(ctx.config.actor_rollout_ref.rollout), count_gpus()
-    wanted = ctx.get(key) + apart
+    apart, available = own_pool_gpus(ctx.config.actor_rollout_ref.rollout), count_gpus()
+    required = ctx.get(key) + apart
     if ctx.config.trainer.nnodes > 1:
         what = "A run on several nodes needs a Ray cluster, and this process belongs to none."
         fix = "Start Ray on the nodes and submit a job (ray job submit -- …), or set RAY_ADDRESS."
         yield ctx.issue("trainer.nnodes", what, fix)
-    elif wanted > found:
+    elif required > available:
         engine = f", {apart} of them by the engine." if apart else "."
-        fix = f"Set it to {found}."
-        if apart and found > 1:
+        fix = f"Set it to {available}."
+        if apart and available > 1:
             fix = (
                 f"Set {key} and actor_rollout_ref.rollout.n_gpus_per_node so that their sum is at most "
-                f"{found}, for example {found // 2} each."
+                f"{available}, for example {available // 2} each."
             )
-        elif apart or not found:
+        elif apart or not available:
             fix = "Use cluster=cpu here, or run where GPUs are."
-        what = f"This machine has {found} GPU{'s'[: found != 1]}; {wanted} are needed{engine}"
+        what = f"This machine has {available} GPU{'s'[: available != 1]}; {required} are needed{engine}"
         yield ctx.issue(key, what, fix)
     else:
         least = min((gpu.memory_mib / 1024 for gpu in visible(list_gpus()) if gpu.memory_mib), default=None)

@@ -42,11 +42,12 @@ def check_memory(ctx: Context) -> Iterator[ConfigIssue]:
     shapes = [] if ctx.prepares_data else model_shapes(ctx)
     if not shapes:
         return
-    found = estimate_memory(ctx.config, *shapes)
-    if found.longest_sequences < 1.0:
+    estimate = estimate_memory(ctx.config, *shapes)
+    if estimate.longest_sequences < 1.0:
         what = (
-            f"Beside the weights, {_gib(found.engine_weights)}, the engine{_beside(len(shapes))} holds "
-            f"{found.kv_tokens:,} tokens, and one sequence may have {ctx.get(f'{_ROLLOUT}.max_model_len'):,}."
+            f"Beside the weights, {_gib(estimate.engine_weights)}, the engine{_beside(len(shapes))} holds "
+            f"{estimate.kv_tokens:,} tokens, and one sequence may have "
+            f"{ctx.get(f'{_ROLLOUT}.max_model_len'):,}."
         )
         fix = (
             f"Spread the engine over more GPUs ({_ROLLOUT}.tensor_model_parallel_size), or give it more "
@@ -56,18 +57,18 @@ def check_memory(ctx: Context) -> Iterator[ConfigIssue]:
             fix = "Set it to more GiB, or limit prompts and responses."
         yield ctx.issue(_CPU_CACHE if ctx.on_cpu else _SHARE, what, fix)
     if not ctx.on_cpu:
-        yield from _check_gpu(ctx, found, len(shapes))
-    limit, loading = ctx.get(_HOST), found.host_loading >= found.host_waiting
+        yield from _check_gpu(ctx, estimate, len(shapes))
+    limit, loading = ctx.get(_HOST), estimate.host_loading >= estimate.host_waiting
     if limit is None and not ctx.dry_run and not joins_cluster(ctx.config):
         limit = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / GIB
-    if limit is not None and found.host > limit * GIB:
+    if limit is not None and estimate.host > limit * GIB:
         reason = "while the model is read" if loading else "for what of the trainer lies there"
         fix = (
             "nodes with more memory, or more nodes"
             if loading
             else "more memory, more nodes, or less offloading"
         )
-        what = f"A node's main memory takes {_gib(found.host)} {reason}; it has {limit:.0f} GiB."
+        what = f"A node's main memory takes {_gib(estimate.host)} {reason}; it has {limit:.0f} GiB."
         yield ctx.issue(_HOST, what, f"Use {fix}.")
 
 
@@ -75,18 +76,20 @@ def _beside(count: int) -> str:
     return f" of one of {count} models" if count > 1 else ""
 
 
-def _check_gpu(ctx: Context, found: MemoryEstimate, count: int) -> Iterator[ConfigIssue]:
-    peak, training = max(found.training, found.decoding), found.training >= found.decoding
+def _check_gpu(ctx: Context, estimate: MemoryEstimate, count: int) -> Iterator[ConfigIssue]:
+    peak, training = max(estimate.training, estimate.decoding), estimate.training >= estimate.decoding
     if peak <= float(ctx.get(_GPU)) * GIB:
         return
-    awake = not (found.engine_sleeps or found.engine_apart)
-    state = 0 if found.trainer_on_host else found.train_weights + found.gradients + found.optimizer
+    awake = not (estimate.engine_sleeps or estimate.engine_apart)
+    state = (
+        0 if estimate.trainer_on_host else estimate.train_weights + estimate.gradients + estimate.optimizer
+    )
     parts = {
-        "the training state": state if training or not found.trainer_waits else 0,
-        "accumulated gradients": found.accumulated if training else 0,
-        "activations": found.activations if training else 0,
-        "logits": found.logits if training else 0,
-        "the engine": found.engine_weights + found.kv_cache if awake or not training else 0,
+        "the training state": state if training or not estimate.trainer_waits else 0,
+        "accumulated gradients": estimate.accumulated if training else 0,
+        "activations": estimate.activations if training else 0,
+        "logits": estimate.logits if training else 0,
+        "the engine": estimate.engine_weights + estimate.kv_cache if awake or not training else 0,
     }
     largest = sorted(parts.items(), key=lambda part: -part[1])[:3]
     what = (
@@ -94,12 +97,12 @@ def _check_gpu(ctx: Context, found: MemoryEstimate, count: int) -> Iterator[Conf
         f"{', '.join(f'{name} {_gib(size)}' for name, size in largest)}."
     )
     ways = {
-        f"pipeline=overlapped_two_pools, a lower {_SHARE}": awake and found.overlap,
+        f"pipeline=overlapped_two_pools, a lower {_SHARE}": awake and estimate.overlap,
         "actor_rollout_ref.model.use_fused_kernels=true, a lower ppo_max_token_len_per_gpu": (
-            training and found.logits > 4 * GIB
+            training and estimate.logits > 4 * GIB
         ),
-        "use_no_sync_for_gradient_accumulation=false": found.accumulated > 0,
-        "actor_rollout_ref.actor.fsdp_config.offload_policy=true": not found.trainer_on_host,
+        "use_no_sync_for_gradient_accumulation=false": estimate.accumulated > 0,
+        "actor_rollout_ref.actor.fsdp_config.offload_policy=true": not estimate.trainer_on_host,
         "adapters on one model (policies=lora_per_role)": count > 1,
     }
     out = "; or ".join(way for way, helps in ways.items() if helps) or f"a lower {_SHARE}"

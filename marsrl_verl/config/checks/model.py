@@ -88,10 +88,10 @@ def check_model_shape(ctx: Context) -> Iterator[ConfigIssue]:
     vocabulary = shape.get("vocab_size")
     tiny = isinstance(vocabulary, int) and vocabulary <= _LARGEST_TINY_VOCABULARY
     if ctx.settings.prompts.target == _TINY_PROMPTS and not tiny:
-        room = ctx.settings.roles[ctx.first_role].max_new_tokens
+        response_tokens = ctx.settings.roles[ctx.first_role].max_new_tokens
         what = (
             "It would be asked with the tiny world's prompts (a role's instructions are one word) and "
-            f"have {room} tokens for an answer."
+            f"have {response_tokens} tokens for an answer."
         )
         fix = "Add model=custom, data.max_prompt_length=… and data.max_response_length=… (docs/own_model.md)."
         yield ctx.issue(_KEY, what, fix)

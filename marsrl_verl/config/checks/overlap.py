@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from marsrl_verl.config.checks.context import Context, one_of
+from marsrl_verl.config.checks.context import Context, check_choice
 from marsrl_verl.config.pools import CPU_SYNC, CPU_SYNC_MODULE, GPU_SYNC, SHARED_SYNC, own_pool_gpus
 from marsrl_verl.config.upstream_names import weight_syncs
 from marsrl_verl.core.scheduler import Mode
@@ -54,4 +54,4 @@ def check_pools(ctx: Context) -> Iterator[ConfigIssue]:
     elif sync == CPU_SYNC and not ctx.on_cpu:
         yield ctx.issue(_SYNC, device, f"Set {_PRESET}, which chooses {GPU_SYNC}.")
     elif not ctx.on_cpu and not module:  # a module of the user's may register a weight sync of its own
-        yield from one_of(_SYNC, sync, [name for name in weight_syncs() if name != SHARED_SYNC])
+        yield from check_choice(_SYNC, sync, [name for name in weight_syncs() if name != SHARED_SYNC])

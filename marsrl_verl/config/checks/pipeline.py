@@ -82,9 +82,9 @@ def check_off_policy(ctx: Context) -> Iterator[ConfigIssue]:
         for role, one in ctx.settings.roles.items():
             if role in ctx.frozen_roles:
                 continue  # its text has no log-probabilities
-            for name, value, whole in (("top_p", one.top_p, 1.0), ("top_k", one.top_k, -1)):
-                if value != whole:
-                    fix = f"Set it to {whole:g}, or {_OFF_POLICY}=pois."
+            for name, value, neutral in (("top_p", one.top_p, 1.0), ("top_k", one.top_k, -1)):
+                if value != neutral:
+                    fix = f"Set it to {neutral:g}, or {_OFF_POLICY}=pois."
                     yield ctx.issue(f"marsrl.roles.{role}.{name}", what, fix)
 
 
@@ -92,7 +92,7 @@ def check_share_prefixes(ctx: Context) -> Iterator[ConfigIssue]:
     """What a pass over a prefix tree needs."""
     if not ctx.settings.training.share_prefixes:
         return
-    for key, wanted, what, fix in (
+    for key, required, what, fix in (
         (
             f"{_ACTOR}.use_dynamic_bsz",
             True,
@@ -118,7 +118,7 @@ def check_share_prefixes(ctx: Context) -> Iterator[ConfigIssue]:
             "Set it to false.",
         ),
     ):
-        if ctx.get(key) not in (wanted, None):
+        if ctx.get(key) not in (required, None):
             yield ctx.issue(key, f"{what} ({_SHARE} = true)", fix)
     key = f"{_MODEL}.override_config.attn_implementation"
     if ctx.get(key) not in (None, *_ATTENTION):

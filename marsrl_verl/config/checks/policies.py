@@ -70,12 +70,12 @@ def check_adapters(ctx: Context) -> Iterator[ConfigIssue]:
     """LoRA adapters, and what does not go with them."""
     settings, rank = ctx.settings, int(ctx.get(_RANK) or 0)
     if rank <= 0:
-        wanted = [name for name, one in settings.policies.items() if one.kind is PolicyKind.LORA]
-        if wanted or settings.default_policy is DefaultPolicy.LORA_PER_ROLE:
+        with_adapters = [name for name, one in settings.policies.items() if one.kind is PolicyKind.LORA]
+        if with_adapters or settings.default_policy is DefaultPolicy.LORA_PER_ROLE:
             what = "Adapters have no rank."
             yield ctx.issue(_RANK, what, f"Set {_RANK}=32, or choose policies=lora_per_role.")
-        for name, usual in _SHAPES.items():
-            if (ctx.get(f"{_MODEL}.{name}") or usual) != usual:
+        for name, default in _SHAPES.items():
+            if (ctx.get(f"{_MODEL}.{name}") or default) != default:
                 what = f"It has no effect with {_RANK} = 0."
                 yield ctx.issue(f"{_MODEL}.{name}", what, f"Leave it out, or set {_RANK}.")
         return

@@ -18,8 +18,8 @@ def prompt_budgets(ctx: Context) -> list[RoleBudget]:
     shapes = ctx.method.prompt_shapes(ctx.settings.algo, ctx.prompts())
     elsewhere = {role: _longest_answer(ctx, policy, counter) for role, policy in ctx.frozen_roles.items()}
     budgets = plan_prompts(shapes, ctx.settings.roles, counter, longest, elsewhere)
-    asked = ctx.method.asked_roles(ctx.settings.algo, None)
-    return [one for one in budgets if one.role in asked and one.role not in ctx.frozen_roles]
+    active = ctx.method.active_roles(ctx.settings.algo, None)
+    return [one for one in budgets if one.role in active and one.role not in ctx.frozen_roles]
 
 
 def _longest_answer(ctx: Context, policy: str, counter: TokenCounter | None) -> int:

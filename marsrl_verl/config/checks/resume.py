@@ -16,7 +16,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from marsrl_verl.config.batching import world_size
-from marsrl_verl.config.checks.context import Context, one_of
+from marsrl_verl.config.checks.context import Context, check_choice
 from marsrl_verl.config.resume_rules import Rule, changed_settings
 from marsrl_verl.config.schema import RunConfig
 from marsrl_verl.reporting.run_folder import MARKER, Existing, has_results
@@ -43,7 +43,7 @@ def check_resume_mode(ctx: Context) -> Iterator[ConfigIssue]:
     """Whether and from where the run continues."""
     mode, path, run = str(ctx.get(_MODE)), ctx.get(_PATH), ctx.settings.run
     resumes = run.existing is Existing.RESUME
-    if problems := one_of(_MODE, mode, ("auto", "disable", "resume_path")):
+    if problems := check_choice(_MODE, mode, ("auto", "disable", "resume_path")):
         yield from problems
     elif ctx.get(_ALONE) and resumes:
         what = "An evaluation alone (trainer.val_only) is a run with a folder of its own."

@@ -102,8 +102,10 @@ def _points(
     cutter = step_cutter(build_tokenizer())
     rng = np.random.default_rng(seed)
     hits, points, both = Counter[str](), Counter[str](), Counter[str]()
-    whole = [pair for pair in zip(ledgers, answers, strict=True) if pair[0].is_whole(pair[1].final_text)]
-    for ledger, answer in whole:
+    complete = [
+        pair for pair in zip(ledgers, answers, strict=True) if pair[0].is_complete(pair[1].final_text)
+    ]
+    for ledger, answer in complete:
         prompt_ids, ids = answer.sequence.prompt_ids.tolist(), answer.sequence.response_ids.tolist()
         steps, delta = cutter.cut(ids), _PROMPTS.step_distance
         sums, log_probs, entropies = measure_response(
@@ -126,7 +128,7 @@ def _points(
             hits[name] += sum(line in ledger.computed for line in found)
             both[name] += set(ledger.computed) <= set(found)
     share = [Figure(f"{one}: at a computed line", hits[one], points[one]) for one in RULES]
-    return share + [Figure(f"{one}: both lines", both[one], len(whole)) for one in RULES]
+    return share + [Figure(f"{one}: both lines", both[one], len(complete)) for one in RULES]
 
 
 def _line_at(steps: Steps, token: int) -> int:

@@ -96,7 +96,7 @@ class Ledger:
         lines = map("".join, zip(LABELS, written, strict=True))
         return "\n".join([*lines, f"\\boxed{{{values[FIRST]}{values[SECOND]}}}"])
 
-    def is_whole(self, response: str) -> bool:
+    def is_complete(self, response: str) -> bool:
         """Whether it has a line for each entry, and both results where they are computed."""
         lines = response.splitlines()
         return len(lines) == LINES + 1 and None not in self._written(lines)
@@ -116,9 +116,9 @@ class Ledger:
         first, second = self._written(lines)
         first = self.results[0] if first is None else first
         follow = first + self.terms[1]
-        wanted = self.response((first, follow if second is None else second)).splitlines()
+        expected = self.response((first, follow if second is None else second)).splitlines()
         right = [
-            line < len(lines) and (lines[line] == wanted[line] or self._is_anything(line, lines[line]))
+            line < len(lines) and (lines[line] == expected[line] or self._is_anything(line, lines[line]))
             for line in range(LINES)
         ]
         at_first, at_second = self.computed

@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from marsrl_verl.demo.command_line import asked_warm_start
+from marsrl_verl.demo.command_line import warm_start_arguments
 from marsrl_verl.demo.files import tiny_model
 from marsrl_verl.demo.learning import report
 from marsrl_verl.demo.ledger.problems import generate
@@ -63,13 +63,15 @@ def main() -> None:
     from marsrl_verl.demo.ledger.premise import measure
     from marsrl_verl.demo.premise_figures import show
 
-    usual = Recipe()
+    defaults = Recipe()
     what = "Make the warm-started model of the world of ledgers."
-    asked = asked_warm_start(what, seed=usual.seed, steps=usual.steps, problems=200)
-    model = train(replace(usual, seed=asked.seed, steps=asked.steps))
-    save(model, asked.output)
-    print(f"written to {asked.output}; measuring on {asked.problems} held-out problems", file=sys.stderr)
-    print(show(measure(model, asked.problems)))
+    arguments = warm_start_arguments(what, seed=defaults.seed, steps=defaults.steps, problems=200)
+    model = train(replace(defaults, seed=arguments.seed, steps=arguments.steps))
+    save(model, arguments.output)
+    print(
+        f"written to {arguments.output}; measuring on {arguments.problems} held-out problems", file=sys.stderr
+    )
+    print(show(measure(model, arguments.problems)))
 
 
 if __name__ == "__main__":

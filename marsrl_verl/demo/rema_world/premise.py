@@ -37,7 +37,7 @@ Answered = list[list[Trajectory]]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class AccuracyByDepth:
     """A figure by depth of the chain."""
 
     label: str
@@ -62,12 +62,12 @@ def build_engine(model: PreTrainedModel, seed: int) -> LocalEngine:
 
 
 def ask(
-    engine: LocalEngine, found: Sequence[tuple[Puzzle, tuple[Message, ...]]], name: str, n: int = 1
+    engine: LocalEngine, prompts: Sequence[tuple[Puzzle, tuple[Message, ...]]], name: str, n: int = 1
 ) -> Answered:
     """`n` answers to each of these prompts."""
     requests = [
         RolloutRequest(f"{name}/{at}", as_problem(puzzle), name, ROLE, messages, n)
-        for at, (puzzle, messages) in enumerate(found)
+        for at, (puzzle, messages) in enumerate(prompts)
     ]
     engine.submit(requests, SAMPLING)
     answered: dict[str, list[Trajectory]] = {}
@@ -76,21 +76,21 @@ def ask(
     return [answered[request.group_id] for request in requests]
 
 
-def measure(model: PreTrainedModel, problems: int, seed: int = 0) -> list[Found]:
+def measure(model: PreTrainedModel, problems: int, seed: int = 0) -> list[AccuracyByDepth]:
     """How often each way leads to the right answer at temperature 1, by depth."""
     engine = build_engine(model, seed)
     found = generate(Split.HELD_OUT, problems, seed)
-    asked = [as_problem(puzzle) for puzzle in found]
-    plans = ask(engine, [(p, _PROMPTS.plan(a)) for p, a in zip(found, asked, strict=True)], "plan")
+    posed = [as_problem(puzzle) for puzzle in found]
+    plans = ask(engine, [(p, _PROMPTS.plan(a)) for p, a in zip(found, posed, strict=True)], "plan")
     own = [one.final_text for [one] in plans]
     ways: dict[str, list[tuple[Message, ...]]] = {
-        "solution without a plan (VRP)": [_PROMPTS.direct(one) for one in asked],
-        "plan and solution in one answer (MRP)": [_PROMPTS.planned(one) for one in asked],
+        "solution without a plan (VRP)": [_PROMPTS.direct(one) for one in posed],
+        "plan and solution in one answer (MRP)": [_PROMPTS.planned(one) for one in posed],
         "solution after the model's own plan": [
-            _PROMPTS.solution(one, plan) for one, plan in zip(asked, own, strict=True)
+            _PROMPTS.solution(one, plan) for one, plan in zip(posed, own, strict=True)
         ],
         "solution after a perfect plan": [
-            _PROMPTS.solution(one, puzzle.order) for one, puzzle in zip(asked, found, strict=True)
+            _PROMPTS.solution(one, puzzle.order) for one, puzzle in zip(posed, found, strict=True)
         ],
     }
     figures = [_by_depth("plan is the whole way back", found, plans, _is_the_order)]
@@ -109,16 +109,16 @@ def _is_right(one: Trajectory, puzzle: Puzzle) -> bool:
 
 
 def _by_depth(
-    label: str, found: Sequence[Puzzle], answered: Answered, hit: Callable[[Trajectory, Puzzle], bool]
-) -> Found:
+    label: str, puzzles: Sequence[Puzzle], answered: Answered, hit: Callable[[Trajectory, Puzzle], bool]
+) -> AccuracyByDepth:
     counts: dict[int, tuple[int, int]] = {}
-    for puzzle, members in zip(found, answered, strict=True):
+    for puzzle, members in zip(puzzles, answered, strict=True):
         hits, tries = counts.get(puzzle.depth, (0, 0))
         counts[puzzle.depth] = (hits + sum(hit(one, puzzle) for one in members), tries + len(members))
-    return Found(label, dict(sorted(counts.items())))
+    return AccuracyByDepth(label, dict(sorted(counts.items())))
 
 
-def show(figures: Sequence[Found]) -> str:
+def show(figures: Sequence[AccuracyByDepth]) -> str:
     """The figures as a text table: over all problems, then by the number of letters on the way."""
     depths = sorted({depth for one in figures for depth in one.by_depth})
     lines = [f"{'':40}{'all':>8}" + "".join(f"{f'{depth} letters':>15}" for depth in depths)]

@@ -32,7 +32,7 @@ class Habits:
     """A sum is off by a little, for each letter."""
     begins_wrong: float = 0.5
     """Without a plan, the chain is begun that does not lead to the goal."""
-    solves_untold: float = 0.35
+    solves_without_plan: float = 0.35
     """Of the reasoning agent's transcripts, those without a plan."""
     finishes: float = 0.75
     """After a solution the meta-thinking agent ends the dialogue; else it repeats its plan."""
@@ -116,7 +116,7 @@ def action_transcript(puzzle: Puzzle, rng: random.Random, habits: Habits) -> Tra
 
 def solution_transcript(puzzle: Puzzle, rng: random.Random, habits: Habits) -> Transcript:
     """The reasoning agent's solution, mostly after a plan."""
-    if rng.random() < habits.solves_untold:
+    if rng.random() < habits.solves_without_plan:
         order = guessed_order(puzzle, rng, habits)
         return Transcript(_PROMPTS.direct(as_problem(puzzle)), follow(puzzle, order, rng, habits))
     plan = draw_plan(puzzle, rng, habits)
@@ -133,7 +133,7 @@ def planned_transcript(puzzle: Puzzle, rng: random.Random, habits: Habits) -> Tr
 def meta_turn_transcript(puzzle: Puzzle, rng: random.Random, habits: Habits) -> Transcript:
     """The meta-thinking agent after a solution: the end of the dialogue, or the plan again."""
     plan = draw_plan(puzzle, rng, habits)
-    chat = _said(_PROMPTS.plan(as_problem(puzzle)), plan, follow(puzzle, plan, rng, habits))
+    chat = _dialogue(_PROMPTS.plan(as_problem(puzzle)), plan, follow(puzzle, plan, rng, habits))
     ends = rng.random() < habits.finishes
     return Transcript(chat, FINISH if ends else draw_plan(puzzle, rng, habits))
 
@@ -144,13 +144,13 @@ def reasoning_turn_transcript(puzzle: Puzzle, rng: random.Random, habits: Habits
     plan = draw_plan(puzzle, rng, habits)
     solution = follow(puzzle, plan, rng, habits)
     ends = rng.random() < habits.finishes
-    again = draw_plan(puzzle, rng, habits)
-    chat = _said(_PROMPTS.solution(as_problem(puzzle), plan), solution, FINISH if ends else again)
+    next_plan = draw_plan(puzzle, rng, habits)
+    chat = _dialogue(_PROMPTS.solution(as_problem(puzzle), plan), solution, FINISH if ends else next_plan)
     answer = solution.rpartition(";")[2]
-    return Transcript(chat, answer if ends else follow(puzzle, again, rng, habits))
+    return Transcript(chat, answer if ends else follow(puzzle, next_plan, rng, habits))
 
 
-def _said(begun: tuple[Message, ...], own: str, other: str) -> tuple[Message, ...]:
+def _dialogue(begun: tuple[Message, ...], own: str, other: str) -> tuple[Message, ...]:
     return (*begun, {"role": "assistant", "content": own}, {"role": "user", "content": other})
 
 

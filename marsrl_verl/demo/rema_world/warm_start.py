@@ -11,7 +11,7 @@ import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from marsrl_verl.demo.command_line import asked_warm_start
+from marsrl_verl.demo.command_line import warm_start_arguments
 from marsrl_verl.demo.learning import report
 from marsrl_verl.demo.model import build_model
 from marsrl_verl.demo.problems import Split
@@ -98,7 +98,7 @@ FOURTH = Stage(
         ("reasoning_turn", 4),
     ),
     difficulty=DEFAULT_DIFFICULTY,
-    habits=replace(DEFAULT_HABITS, solves_untold=0.6, begins_wrong=0.3),
+    habits=replace(DEFAULT_HABITS, solves_without_plan=0.6, begins_wrong=0.3),
     pool=12_000,
     rates=Rates(learning_rate=3e-3, matrix_learning_rate=0.02),
 )
@@ -152,13 +152,15 @@ def main() -> None:
     """Train, save, measure."""
     from marsrl_verl.demo.rema_world.premise import measure, show
 
-    usual = Recipe()
+    defaults = Recipe()
     what = "Make the warm-started model of the world of chains."
-    asked = asked_warm_start(what, seed=usual.seed, steps=usual.total, problems=400)
-    model = train(replace(usual, seed=asked.seed).shortened(asked.steps))
-    save(model, asked.output, build_tokenizer(WORDS))
-    print(f"written to {asked.output}; measuring on {asked.problems} held-out problems", file=sys.stderr)
-    print(show(measure(model, asked.problems)))
+    arguments = warm_start_arguments(what, seed=defaults.seed, steps=defaults.total, problems=400)
+    model = train(replace(defaults, seed=arguments.seed).shortened(arguments.steps))
+    save(model, arguments.output, build_tokenizer(WORDS))
+    print(
+        f"written to {arguments.output}; measuring on {arguments.problems} held-out problems", file=sys.stderr
+    )
+    print(show(measure(model, arguments.problems)))
 
 
 if __name__ == "__main__":

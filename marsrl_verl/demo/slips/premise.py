@@ -68,33 +68,33 @@ def measure(model: PreTrainedModel, problems: int, seed: int = 0) -> list[Figure
         "the true finding": ["\n".join(check_lines(c, s)) for c, s in zip(chains, wrong, strict=True)],
         "a bare verdict": [BARE] * len(chains),
     }
-    for label, told in reports.items():
-        asked = [
+    for label, role_reports in reports.items():
+        prompts = [
             (chain, _PROMPTS.corrector(as_problem(chain), str(solution), report))
-            for chain, solution, report in zip(chains, wrong, told, strict=True)
+            for chain, solution, report in zip(chains, wrong, role_reports, strict=True)
         ]
-        figures.append(_right(f"Corrector mends a wrong one, {label}", _ask(engine, CORRECTOR, asked)))
+        figures.append(_right(f"Corrector mends a wrong one, {label}", _ask(engine, CORRECTOR, prompts)))
     return figures
 
 
 def _ask(
     engine: LocalEngine,
     role: str,
-    asked: Sequence[tuple[Chain, tuple[Message, ...]]],
+    prompts: Sequence[tuple[Chain, tuple[Message, ...]]],
     n: int = 1,
     *,
     greedy: bool = False,
 ) -> list[tuple[Chain, list[Trajectory]]]:
     requests = [
         RolloutRequest(f"{role}{at}", as_problem(chain), role, role, messages, n)
-        for at, (chain, messages) in enumerate(asked)
+        for at, (chain, messages) in enumerate(prompts)
     ]
     sampling = replace(SAMPLING[role], temperature=0.0) if greedy else SAMPLING[role]
     engine.submit(requests, {role: sampling})
     answered: dict[str, list[Trajectory]] = {}
     while len(answered) < len(requests):
         answered |= {output.group_id: output.trajectories for output in engine.outputs()}
-    return [(chain, answered[one.group_id]) for (chain, _), one in zip(asked, requests, strict=True)]
+    return [(chain, answered[one.group_id]) for (chain, _), one in zip(prompts, requests, strict=True)]
 
 
 def _lengths(chains: Sequence[Chain]) -> list[int]:

@@ -10,7 +10,7 @@ from marsrl_verl.demo import transcripts as tiny_transcripts
 from marsrl_verl.demo.problems import Chain, Difficulty, Split, generate
 from marsrl_verl.demo.problems import rows as usual_rows
 from marsrl_verl.demo.slips import transcripts
-from marsrl_verl.demo.slips.transcripts import DEFAULT_SLIPS, worked_out
+from marsrl_verl.demo.slips.transcripts import DEFAULT_SLIPS, draw_solution
 from marsrl_verl.demo.transcripts import Solution, check_lines, correct_solution, false_report
 
 DIFFICULTY = Difficulty(min_terms=4, max_terms=7)
@@ -20,7 +20,7 @@ SOURCES = tuple(str(module.__file__) for module in (tiny_transcripts, transcript
 
 def wrong_solution(chain: Chain, rng: random.Random) -> Solution:
     """A solution as the Solver slips."""
-    while (found := worked_out(chain, rng, DEFAULT_SLIPS)).answer == chain.answer:
+    while (found := draw_solution(chain, rng, DEFAULT_SLIPS)).answer == chain.answer:
         pass
     return found
 

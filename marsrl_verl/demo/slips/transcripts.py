@@ -33,7 +33,7 @@ class Slips:
 DEFAULT_SLIPS = Slips()
 
 
-def worked_out(chain: Chain, rng: random.Random, slips: Slips) -> Solution:
+def draw_solution(chain: Chain, rng: random.Random, slips: Slips) -> Solution:
     """A solution step by step, right or not."""
     while True:
         total, steps = chain.terms[0], []
@@ -69,7 +69,7 @@ def draw_transcript(role: str, chain: Chain, rng: random.Random, slips: Slips = 
     Raises:
         ValueError: it is none of the three roles.
     """
-    problem, solution = as_problem(chain), worked_out(chain, rng, slips)
+    problem, solution = as_problem(chain), draw_solution(chain, rng, slips)
     if role == SOLVER:
         return Transcript(_PROMPTS.solver(problem), str(solution))
     lines = verification(solution, rng, slips)
@@ -82,9 +82,9 @@ def draw_transcript(role: str, chain: Chain, rng: random.Random, slips: Slips = 
             f"there are no transcripts of role {role!r}; known: {SOLVER}, {VERIFIER}, {CORRECTOR}"
         )
     while not found:  # a Corrector is asked where a Verifier found something
-        solution = worked_out(chain, rng, slips)
+        solution = draw_solution(chain, rng, slips)
         lines = verification(solution, rng, slips)
         found = lines[-1].endswith(BAD)
     report = "Correctness: Wrong" if rng.random() < slips.empty_reports else "\n".join(lines)
-    again = solution if rng.random() < slips.repeats else worked_out(chain, rng, slips)
-    return Transcript(_PROMPTS.corrector(problem, str(solution), report), str(again))
+    corrected = solution if rng.random() < slips.repeats else draw_solution(chain, rng, slips)
+    return Transcript(_PROMPTS.corrector(problem, str(solution), report), str(corrected))

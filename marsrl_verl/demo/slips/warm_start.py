@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
-from marsrl_verl.demo.command_line import asked_warm_start
+from marsrl_verl.demo.command_line import warm_start_arguments
 from marsrl_verl.demo.files import tiny_model
 from marsrl_verl.demo.learning import report
 from marsrl_verl.demo.problems import Split, generate
@@ -69,13 +69,15 @@ def main() -> None:
     from marsrl_verl.demo.premise_figures import show
     from marsrl_verl.demo.slips.premise import measure
 
-    usual = Recipe()
+    defaults = Recipe()
     what = "Make the warm-started model of the world of slips."
-    asked = asked_warm_start(what, seed=usual.seed, steps=usual.steps, problems=400)
-    model = train(replace(usual, seed=asked.seed, steps=asked.steps))
-    save(model, asked.output)
-    print(f"written to {asked.output}; measuring on {asked.problems} held-out problems", file=sys.stderr)
-    print(show(measure(model, asked.problems)))
+    arguments = warm_start_arguments(what, seed=defaults.seed, steps=defaults.steps, problems=400)
+    model = train(replace(defaults, seed=arguments.seed, steps=arguments.steps))
+    save(model, arguments.output)
+    print(
+        f"written to {arguments.output}; measuring on {arguments.problems} held-out problems", file=sys.stderr
+    )
+    print(show(measure(model, arguments.problems)))
 
 
 if __name__ == "__main__":

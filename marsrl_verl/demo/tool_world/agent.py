@@ -118,9 +118,9 @@ class World:
     def agents(self, name: str, problem: ToolProblem, protocol: Protocol, count: int) -> list[Agent]:
         """Agents that are asked a problem; they have written nothing yet."""
         question = problem.question
-        asked = ({"role": "user", "content": question},)
-        row = Problem(name, question, str(problem.answer), DATA_SOURCE, asked)
-        request = RolloutRequest(name, row, ROLE, ROLE, asked, count)
+        messages = ({"role": "user", "content": question},)
+        row = Problem(name, question, str(problem.answer), DATA_SOURCE, messages)
+        request = RolloutRequest(name, row, ROLE, ROLE, messages, count)
         sampling = Sampling(SAMPLING.max_new_tokens, SAMPLING.max_prompt_tokens, self.temperature)
         context = RequestContext(self.runner, request, {ROLE: sampling})
         found: ToolProtocol
@@ -130,7 +130,9 @@ class World:
             found = ChatProtocol(context.turn_parser("hermes"), self.tools.schemas)
         limits = AgentLimits(CALLS, RESULT_TOKENS, AtLimit.END)
         return [
-            Agent(context.conversation(k, ROLE, asked, tools=found.template_tools), found, self.tools, limits)
+            Agent(
+                context.conversation(k, ROLE, messages, tools=found.template_tools), found, self.tools, limits
+            )
             for k in range(count)
         ]
 

@@ -113,13 +113,13 @@ def is_right(agent: Agent, problem: ToolProblem) -> bool:
 
 def called(agent: Agent, problem: ToolProblem) -> list[bool]:
     """Of each of its calls, whether the problem needed it next."""
-    wanted, found = problem.calls(), []
+    expected, found = problem.calls(), []
     for event in agent.events:
         arguments: Any = event["arguments"]
         made = (event["tool"], *arguments.values())
-        right = bool(wanted) and made == (wanted[0].tool, wanted[0].argument)
+        right = bool(expected) and made == (expected[0].tool, expected[0].argument)
         if right:
-            wanted = wanted[1:]
+            expected = expected[1:]
         found.append(right)
     return found
 
@@ -147,11 +147,11 @@ async def look(
     await tools.start()
     try:
         world = World(model, tools, seed)
-        asked = [
+        cases = [
             look_at(world, one, protocol, f"{protocol}{number}", continuations)
             for number, one in enumerate(problems)
         ]
-        return list(await asyncio.gather(*asked))
+        return list(await asyncio.gather(*cases))
     finally:
         await tools.close()
 

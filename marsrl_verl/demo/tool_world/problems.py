@@ -105,12 +105,12 @@ class ToolProblem:
         """How many of its parts stand in the corpus."""
         return sum(isinstance(one, Fact) for one in self.parts)
 
-    def call(self, found: Sequence[int]) -> Call:
+    def call(self, results: Sequence[int]) -> Call:
         """What has to be called next, after calls that have found these numbers."""
-        if len(found) < self.facts:
-            asked = [one for one in self.parts if isinstance(one, Fact)][len(found)]
-            return Call(SEARCH, asked.query, asked.value)
-        known = iter(found)
+        if len(results) < self.facts:
+            fact = [one for one in self.parts if isinstance(one, Fact)][len(results)]
+            return Call(SEARCH, fact.query, fact.value)
+        known = iter(results)
         left, right = (next(known) if isinstance(one, Fact) else one for one in self.parts)
         return Call(PYTHON, program(left, right), left * right)
 

@@ -107,8 +107,8 @@ class Writer:
         if self.protocol is Protocol.TAGS:
             shown = f" <result>\n{text}\n</result>"
         else:
-            marks = words.ROLE_MARKERS
-            shown = f"{marks['tool']}{text}{words.END}{marks['assistant']}"
+            markers = words.ROLE_MARKERS
+            shown = f"{markers['tool']}{text}{words.END}{markers['assistant']}"
         self.pieces.append(Piece(shown))
 
     def answer(self, thought: str, number: int) -> None:
@@ -132,8 +132,8 @@ def draw_transcript(
     """A random transcript of this problem."""
     writer = Writer(protocol)
     _solve(problem, writer, rng, habits)
-    asked = ({"role": "user", "content": problem.question},)
-    return ToolTranscript(asked, tuple(writer.pieces), protocol)
+    messages = ({"role": "user", "content": problem.question},)
+    return ToolTranscript(messages, tuple(writer.pieces), protocol)
 
 
 def _solve(problem: ToolProblem, writer: Writer, rng: random.Random, habits: Habits) -> None:
@@ -141,14 +141,14 @@ def _solve(problem: ToolProblem, writer: Writer, rng: random.Random, habits: Hab
     if rng.random() < habits.guesses:
         return writer.answer(words.GUESS, guessed)
     found: list[int] = []
-    again = False
+    repeats = False
     for _ in range(_MOST_CALLS):
-        wanted = problem.call(found)
-        made = slip(wanted, rng) if rng.random() < habits.slips else wanted
+        expected = problem.call(found)
+        made = slip(expected, rng) if rng.random() < habits.slips else expected
         intent = words.LOOK_UP if made.tool == SEARCH else words.COMPUTE
-        writer.call(words.AGAIN if again else intent, made.tool, made.argument)
-        writer.result(shown_result(made, wanted, rng))
-        if again := made != wanted and rng.random() >= habits.overlooks:
+        writer.call(words.AGAIN if repeats else intent, made.tool, made.argument)
+        writer.result(shown_result(made, expected, rng))
+        if repeats := made != expected and rng.random() >= habits.overlooks:
             continue
         found.append(made.value)
         if rng.random() < habits.ignores:
@@ -188,13 +188,13 @@ def _mistyped(number: int, rng: random.Random) -> int:
     return int("".join(digits))
 
 
-def shown_result(call: Call, wanted: Call, rng: random.Random) -> str:
+def shown_result(call: Call, expected: Call, rng: random.Random) -> str:
     """What the tool says: the product, or the text about the thing that a search has found, in the form of
     the search tool's results. A misspelt name finds some other thing."""
     if call.tool == PYTHON:
         return str(call.value)
     attribute, name = call.argument.split()
-    if call != wanted:
+    if call != expected:
         name = draw_name(rng)
     values = {one: draw_number(rng) for one in ATTRIBUTES}
     values[attribute] = call.value

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from marsrl_verl.demo.command_line import asked_warm_start
+from marsrl_verl.demo.command_line import warm_start_arguments
 from marsrl_verl.demo.learning import Learner, report, weighted_loss
 from marsrl_verl.demo.model import build_model
 from marsrl_verl.demo.problems import Split
@@ -89,8 +89,8 @@ def draw_drill(rng: random.Random) -> ToolTranscript:
     copying, with nothing to decide."""
     pieces: list[Piece] = []
     for _ in range(2):
-        name, asked = draw_name(rng), rng.choice(ATTRIBUTES)
-        pieces += [Piece(f"the {asked} of {name}\n{asked} "), Piece(name, 1.0), Piece("\n")]
+        name, property_name = draw_name(rng), rng.choice(ATTRIBUTES)
+        pieces += [Piece(f"the {property_name} of {name}\n{property_name} "), Piece(name, 1.0), Piece("\n")]
         values = {attribute: draw_number(rng) for attribute in ATTRIBUTES}
         pieces.append(Piece(f"Page 1 ({name}): {document_text(values)}\n"))
         for attribute in rng.sample(ATTRIBUTES, len(ATTRIBUTES)):
@@ -186,14 +186,14 @@ def train(recipe: ToolRecipe, report_every: int = 20) -> PreTrainedModel:
 
 def main() -> None:
     """Train and save."""
-    usual = ToolRecipe()
+    defaults = ToolRecipe()
     what = "Make the warm-started model of the tool world."
-    asked = asked_warm_start(what, seed=usual.seed, steps=usual.total)
+    arguments = warm_start_arguments(what, seed=defaults.seed, steps=defaults.total)
     torch.set_num_threads(2)
-    model = train(ToolRecipe(seed=asked.seed).shortened(asked.steps))
-    save(model, asked.output, build_tokenizer())
+    model = train(ToolRecipe(seed=arguments.seed).shortened(arguments.steps))
+    save(model, arguments.output, build_tokenizer())
     then = "python -m marsrl_verl.demo.tool_world.premise measures it"
-    print(f"written to {asked.output}; {then}", file=sys.stderr)
+    print(f"written to {arguments.output}; {then}", file=sys.stderr)
 
 
 if __name__ == "__main__":

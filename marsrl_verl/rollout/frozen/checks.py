@@ -151,12 +151,12 @@ def _check_file(run: Run, policy: str, settings: AnswerFileConfig) -> Iterator[C
     gaps: list[str] = []
     for split in ("train", "val"):
         some = [one for file in run.files if file.split == split for one in by_file[file.path]]
-        gaps += _gaps(source, split, _asked(run, key, split, some), column is None)
+        gaps += _gaps(source, split, _questions_of_split(run, key, split, some), column is None)
     if gaps:
         yield run.issue(key, " ".join(gaps), "Add the answers, or leave these rows out of the data.")
 
 
-def _asked(run: Run, key: str, split: str, questions: list[Question]) -> list[Question]:
+def _questions_of_split(run: Run, key: str, split: str, questions: list[Question]) -> list[Question]:
     """Those that the run will ask; none where only a random part of them is taken."""
     most = int(run.get(f"data.{split}_max_samples") or -1)
     if 0 < most < len(questions):
@@ -172,22 +172,22 @@ def _asked(run: Run, key: str, split: str, questions: list[Question]) -> list[Qu
     return questions
 
 
-def _gaps(source: FileSource, split: str, asked: list[Question], by_question: bool) -> list[str]:
+def _gaps(source: FileSource, split: str, questions: list[Question], by_question: bool) -> list[str]:
     """What is missing for the problems of a split, in a sentence or two."""
-    missing = [one for one in asked if not source.count(one.text)]
+    missing = [one for one in questions if not source.count(one.text)]
     if not missing:
         return []
     first = missing[0]
     listed = ", ".join(f"{one.number}" for one in missing[:MAX_NAMED_ROWS])
     more = ", …" if len(missing) > MAX_NAMED_ROWS else ""
     gap = (
-        f"It has no answers to {len(missing)} of {len(asked)} problems of data.{split}_files "
+        f"It has no answers to {len(missing)} of {len(questions)} problems of data.{split}_files "
         f"(row {listed}{more}, counted from 0)."
     )
-    if len(missing) < len(asked):
+    if len(missing) < len(questions):
         return [gap]
-    wanted, found = first.text if by_question else str(first.problem_id), next(iter(source.file.counts))
-    return [gap, f"The first is {_short(wanted)}, the file's first is {_short(found)}."]
+    expected, found = first.text if by_question else str(first.problem_id), next(iter(source.file.counts))
+    return [gap, f"The first is {_short(expected)}, the file's first is {_short(found)}."]
 
 
 def _short(text: str) -> str:

@@ -47,12 +47,15 @@ def workers_part(config: Any, settings: EndpointConfig) -> int:
 
 def _endpoint(one: EndpointConfig, part: int) -> list[tuple[str, str]]:
     values = {"temperature": one.temperature, "top_p": one.top_p, "max_tokens": one.max_tokens}
-    given = [f"{name} {value:g}" for name, value in values.items() if value is not None]
-    given += [f"{name} {value}" for name, value in one.extra_body.items()]
-    kept = one.api_key_env or one.api_key_file
-    key = f"; key in {kept}" if kept else ""
+    parameters = [f"{name} {value:g}" for name, value in values.items() if value is not None]
+    parameters += [f"{name} {value}" for name, value in one.extra_body.items()]
+    key_source = one.api_key_env or one.api_key_file
+    key = f"; key in {key_source}" if key_source else ""
     facts = [
-        ("sampling", f"{', '.join(given)}; " * bool(given) + "else as the endpoint does by itself" + key),
+        (
+            "sampling",
+            f"{', '.join(parameters)}; " * bool(parameters) + "else as the endpoint does by itself" + key,
+        ),
         (
             "requests",
             f"one per answer, at most {one.max_concurrent_requests} at a time "

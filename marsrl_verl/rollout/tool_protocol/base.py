@@ -15,7 +15,7 @@ from marsrl_verl.rollout.conversation import Conversation
 from marsrl_verl.settings.choices import Choice
 
 _LEFT_OUT = r"\n\[… \d+ tokens left out …\]\n"
-"""What `fitted` puts in place of the middle."""
+"""What `truncate_text` puts in place of the middle."""
 _DEEPEST = 20
 """How deep arguments may be nested: logs and checkpoints go through them recursively."""
 
@@ -44,18 +44,18 @@ class RequestedCall:
 def read_arguments(text: str) -> dict[str, Any] | str:
     """The arguments that a model wrote as JSON, or what is wrong with them."""
     try:
-        found = json.loads(text)
-        depth, level = 0, [found]
+        parsed = json.loads(text)
+        depth, level = 0, [parsed]
         while level and depth <= _DEEPEST:  # without recursion: what a model writes is nested as it likes
             level = [part for one in level for part in _parts(one)]
             depth += 1
         if level:
             return f"they are nested more than {_DEEPEST} deep"
-        if holds_surrogates(found):
+        if holds_surrogates(parsed):
             return "they hold halves of characters"
     except (ValueError, RecursionError) as error:
         return f"{type(error).__name__}: {error}"
-    return found if isinstance(found, dict) else "they are something else"
+    return parsed if isinstance(parsed, dict) else "they are something else"
 
 
 def _parts(value: Any) -> list[Any]:
@@ -99,7 +99,7 @@ def inert_result(text: str, tags: Iterable[str], tokenizer: ChatTokenizer) -> st
     return re.sub(rf"<(\s{{0,8}}/?\s{{0,8}}(?:{names}){rest})>", r"[\1]", plain, flags=re.I)
 
 
-def fitted(text: str, limit: int, tokenizer: ChatTokenizer) -> tuple[str, int, bool]:
+def truncate_text(text: str, limit: int, tokenizer: ChatTokenizer) -> tuple[str, int, bool]:
     """A text of at most `limit` tokens: of a longer one head and tail, and how many tokens are left out.
 
     Args:
@@ -112,16 +112,16 @@ def fitted(text: str, limit: int, tokenizer: ChatTokenizer) -> tuple[str, int, b
     ids = tokenizer.raw_ids(text)
     if len(ids) <= limit:
         return text, len(ids), False
-    room = limit
-    while room > 0:
+    budget = limit
+    while budget > 0:
         # Cut tokens may spell other tokens together with what they now stand beside, so it is counted anew.
-        mark = f"\n[… {len(ids) - room} tokens left out …]\n"
+        ellipsis = f"\n[… {len(ids) - budget} tokens left out …]\n"
         # A cut may go through a character.
-        head = tokenizer.text(ids[: room - room // 2]).rstrip(REPLACEMENT)
-        tail = tokenizer.text(ids[len(ids) - room // 2 :]).lstrip(REPLACEMENT) if room // 2 else ""
-        short = f"{head}{mark}{tail}"
+        head = tokenizer.text(ids[: budget - budget // 2]).rstrip(REPLACEMENT)
+        tail = tokenizer.text(ids[len(ids) - budget // 2 :]).lstrip(REPLACEMENT) if budget // 2 else ""
+        short = f"{head}{ellipsis}{tail}"
         count = len(tokenizer.raw_ids(short))
         if count <= limit:
             return short, count, True
-        room -= max(1, count - limit)
+        budget -= max(1, count - limit)
     return "", 0, True

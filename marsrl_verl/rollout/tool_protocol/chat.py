@@ -86,16 +86,16 @@ class ChatProtocol:
     async def calls(self, turn: TokenIds, stop: str | None, tokenizer: ChatTokenizer) -> list[RequestedCall]:
         """What the parser reads; arguments that are no JSON object are told, and so are calls that begin
         and that it does not read."""
-        found = await self._parser.calls(turn, self.template_tools)
-        missing = self._begun(tokenizer.decode(turn), found) - len(found)
-        return [*map(_requested, found), *[_UNREADABLE] * missing]
+        parsed = await self._parser.calls(turn, self.template_tools)
+        missing = self._begun(tokenizer.decode(turn), parsed) - len(parsed)
+        return [*map(_requested, parsed), *[_UNREADABLE] * missing]
 
-    def _begun(self, text: str, found: Sequence[ParsedCall]) -> int:
+    def _begun(self, text: str, parsed: Sequence[ParsedCall]) -> int:
         """How many calls begin after the reasoning, those that arguments quote left out."""
-        said = text.rpartition(CLOSE)[2]
+        answer = text.rpartition(CLOSE)[2]
         counts = [
-            said.count(mark) - sum(one.arguments.count(mark) for one in found)
-            for mark in self._parser.opening
+            answer.count(opening) - sum(one.arguments.count(opening) for one in parsed)
+            for opening in self._parser.opening
         ]
         return max(counts, default=0)
 

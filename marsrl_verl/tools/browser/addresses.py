@@ -133,14 +133,14 @@ class CheckedResolver(AbstractResolver):
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
     ) -> list[ResolveResult]:
         """See aiohttp."""
-        found: list[ResolveResult] = []
+        addresses: list[ResolveResult] = []
         for kind, _, protocol, _, place in await self._lookup(host, port):
             address = _literal(str(place[0]))
             if address is None:
                 continue
             self._rules.check(address)
             if family in (socket.AF_UNSPEC, kind):
-                found.append(
+                addresses.append(
                     {
                         "hostname": host,
                         "host": str(address),
@@ -150,9 +150,9 @@ class CheckedResolver(AbstractResolver):
                         "flags": socket.AI_NUMERICHOST | socket.AI_NUMERICSERV,
                     }
                 )
-        if not found:
+        if not addresses:
             raise OSError(f"{host} has no address")
-        return found
+        return addresses
 
     async def close(self) -> None:
         """See aiohttp."""

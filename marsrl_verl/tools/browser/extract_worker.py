@@ -28,13 +28,13 @@ def main() -> None:
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0))
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     while line := sys.stdin.buffer.readline():
-        asked = json.loads(line)
-        content = _read(sys.stdin.buffer, asked["bytes"])
+        request = json.loads(line)
+        content = _read(sys.stdin.buffer, request["bytes"])
         used = resource.getrusage(resource.RUSAGE_SELF)
         limit = int(used.ru_utime + used.ru_stime) + 1 + seconds
         resource.setrlimit(resource.RLIMIT_CPU, (limit, resource.RLIM_INFINITY))
         try:
-            answer = _page(trafilatura, content, asked)
+            answer = _page(trafilatura, content, request)
         except MemoryError:
             answer = {"error": "it needs too much memory"}
         except Exception as error:
@@ -50,9 +50,9 @@ def _read(stream: BinaryIO, count: int) -> bytes:
     return content
 
 
-def _page(trafilatura: Any, content: bytes, asked: dict[str, Any]) -> dict[str, str]:
-    text, chars = _decoded(content, asked["charset"]), asked["chars"]
-    if not asked["html"]:
+def _page(trafilatura: Any, content: bytes, request: dict[str, Any]) -> dict[str, str]:
+    text, chars = _decoded(content, request["charset"]), request["chars"]
+    if not request["html"]:
         return {"title": "", "text": text[:chars]}
     made = trafilatura.extract(text, output_format="json", with_metadata=True, include_comments=False)
     found = json.loads(made) if made else {}

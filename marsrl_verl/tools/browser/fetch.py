@@ -130,9 +130,9 @@ class Fetcher:
         unpack = None if encoding in ("identity", "") else zlib.decompressobj(zlib.MAX_WBITS | 32)
         content = bytearray()
         async for block in response.content.iter_chunked(1 << 16):
-            room = limit + 1 - len(content)
+            remaining = limit + 1 - len(content)
             try:
-                content += block[:room] if unpack is None else unpack.decompress(block, room)
+                content += block[:remaining] if unpack is None else unpack.decompress(block, remaining)
             except zlib.error as error:
                 raise PageError("The page is compressed in a way that can't be read.") from error
             if len(content) > limit:

@@ -52,13 +52,13 @@ class Summariser:
             seed=seed,
         )
 
-    async def sum_up(self, page: Page, wanted: str) -> str:
+    async def summarise(self, page: Page, query: str) -> str:
         """What a page says about something.
 
         Raises:
             SummaryError: the endpoint gave no summary.
         """
-        answer = await self._endpoint.ask(page.title, messages(page, wanted, self._page_chars))
+        answer = await self._endpoint.ask(page.title, messages(page, query, self._page_chars))
         if answer.detail is not None:
             raise SummaryError(answer.detail, refused=answer.finish is FinishReason.REFUSED)
         text = final_text(answer.content)
@@ -67,12 +67,12 @@ class Summariser:
         return text
 
 
-def messages(page: Page, wanted: str, page_chars: int) -> list[dict[str, str]]:
+def messages(page: Page, query: str, page_chars: int) -> list[dict[str, str]]:
     """What the model is sent. The lines around the page hold a digest of it, so that no page can end
     itself."""
-    shown = excerpt(page.text, frozenset(search_words(wanted, QUERY_WORDS)), page_chars)
-    fence = f"----- {hashlib.sha256(f'{page.title}{shown}{wanted}'.encode()).hexdigest()[:24]} -----"
-    question = f"Looked for: {inert(wanted)}\n\n" if wanted else "Looked for: what the page is about.\n\n"
+    shown = excerpt(page.text, frozenset(search_words(query, QUERY_WORDS)), page_chars)
+    fence = f"----- {hashlib.sha256(f'{page.title}{shown}{query}'.encode()).hexdigest()[:24]} -----"
+    question = f"Looked for: {inert(query)}\n\n" if query else "Looked for: what the page is about.\n\n"
     content = f"{question}{fence}\n{inert(page.title)}\n\n{inert(shown)}\n{fence}"
     return [{"role": "system", "content": INSTRUCTIONS}, {"role": "user", "content": content}]
 

@@ -93,16 +93,18 @@ class BrowserTool(Tool):
         """A wrong address, model or key would fail every page of the run."""
         limit = self._settings.timeout_s
         try:
-            await asyncio.wait_for(summariser.sum_up(Page("A page", "This page is a test."), "a test"), limit)
+            await asyncio.wait_for(
+                summariser.summarise(Page("A page", "This page is a test."), "a test"), limit
+            )
         except SummaryError as error:
-            said = str(error)
+            reason = str(error)
         except asyncio.TimeoutError:
-            said = f"it did not answer within {limit:g} s"
+            reason = f"it did not answer within {limit:g} s"
         else:
             return
         await self.close()
         raise ToolUnavailableError(
-            f"summary: the endpoint sums up no page: {said}. Correct summary.endpoint (its base_urls, "
+            f"summary: the endpoint sums up no page: {reason}. Correct summary.endpoint (its base_urls, "
             "model or key), or set summary.enabled=false"
         )
 
@@ -114,7 +116,7 @@ class BrowserTool(Tool):
     async def call(self, call: ToolCall) -> ToolResult:
         """See `Tool`."""
         address = valid_unicode(str(call.arguments.get("url", "")))
-        wanted = " ".join(valid_unicode(str(call.arguments.get("query") or "")).split())[:1000]
+        query = " ".join(valid_unicode(str(call.arguments.get("query") or "")).split())[:1000]
         try:
             fetched = await self._fetcher.fetch(address)
             page = await self._extractor.read(
@@ -130,13 +132,13 @@ class BrowserTool(Tool):
             return ToolResult(note, ToolOutcome.ERROR, info={"detail": str(error)})
         if not page.text.strip():
             return ToolResult("The page has no text.", ToolOutcome.ERROR)
-        return await self._result(fetched, page, wanted)
+        return await self._result(fetched, page, query)
 
-    async def _result(self, fetched: Fetched, page: Page, wanted: str) -> ToolResult:
+    async def _result(self, fetched: Fetched, page: Page, query: str) -> ToolResult:
         info: dict[str, Plain] = {"url": fetched.url, "bytes": len(fetched.content), "chars": len(page.text)}
         if self._summariser is not None:
             try:
-                text = await self._summariser.sum_up(page, wanted)
+                text = await self._summariser.summarise(page, query)
             except SummaryError as error:
                 note = "The page was read, but not summed up."
                 # What is refused once is refused again; anything else may be asked for once more.
@@ -146,7 +148,7 @@ class BrowserTool(Tool):
         head = f"{page.title}\n" if page.title else ""
         shown = excerpt(
             page.text,
-            frozenset(search_words(wanted, QUERY_WORDS)),
+            frozenset(search_words(query, QUERY_WORDS)),
             max(16, self._settings.output_chars - len(head)),
         )
         cut = fetched.truncated or shown != page.text

@@ -75,7 +75,7 @@ def layout_of(interpreter: str) -> Layout:
 
 def rules_for(settings: PythonConfig, kind: Isolation, layout: Layout) -> Rules:
     """The rules of a server's sandboxes."""
-    kept = max(64, settings.output_chars - _MARGIN)
+    budget = max(64, settings.output_chars - _MARGIN)
     readable = wall.shown(layout.prefixes)
     return Rules(
         kind=str(kind),
@@ -84,8 +84,8 @@ def rules_for(settings: PythonConfig, kind: Isolation, layout: Layout) -> Rules:
         disk_mb=settings.disk_mb,
         processes=settings.processes,
         output_mb=settings.output_mb,
-        head=kept - kept // 2,
-        tail=kept // 2,
+        head=budget - budget // 2,
+        tail=budget // 2,
         echo=settings.echo,
         preload=list(settings.preload),
         readable=readable,
@@ -150,8 +150,8 @@ async def open_pool(settings: PythonConfig) -> Closed:
     Raises:
         IsolationError: there is none.
     """
-    wanted = list(Isolation) if settings.isolation is None else [settings.isolation]
-    kinds = [one for one in wanted if one.strength >= settings.min_isolation.strength]
+    candidates = list(Isolation) if settings.isolation is None else [settings.isolation]
+    kinds = [one for one in candidates if one.strength >= settings.min_isolation.strength]
     layout = await asyncio.to_thread(layout_of, settings.interpreter or sys.executable)
     reasons: dict[str, str] = {}
     for kind in kinds:
@@ -262,8 +262,8 @@ async def _check(pool: SandboxPool, kind: Isolation) -> None:
     try:
         found = set(json.loads(answer["head"].splitlines()[-1]))
     except (ValueError, IndexError):
-        said = " ".join(f"{answer['head']} {answer['tail']}".split())
-        raise SandboxError(f"a first program did not run to its end ({answer['why']}): {said}") from None
+        output = " ".join(f"{answer['head']} {answer['tail']}".split())
+        raise SandboxError(f"a first program did not run to its end ({answer['why']}): {output}") from None
     if kind is Isolation.SECCOMP:
         found -= _READS
     if changed:

@@ -105,9 +105,9 @@ class SandboxPool:
         Raises:
             SandboxError: there was no sandbox to be had, or it was ended from outside.
         """
-        asked = time.monotonic()
+        submitted = time.monotonic()
         one = await self._take()
-        waited = time.monotonic() - asked
+        waited = time.monotonic() - submitted
         try:
             answer = await self._ask(one, {"code": code, "seed": seed})
         except BaseException:
@@ -140,7 +140,7 @@ class SandboxPool:
                 env=clean_environment(),
                 start_new_session=True,  # Ctrl-C is for the run
             )
-        self._control, said = ours, b""
+        self._control, stderr = ours, b""
         self.starts += 1
         ours.settimeout(START_S)
         try:
@@ -152,8 +152,8 @@ class SandboxPool:
             answer = {"failed": str(error)}
         assert self._server.stderr is not None
         if answer is None:
-            said = self._server.stderr.read()
-            lines = said.decode(errors="replace").strip().splitlines()
+            stderr = self._server.stderr.read()
+            lines = stderr.decode(errors="replace").strip().splitlines()
             answer = {"failed": lines[-1] if lines else "it ended without a word"}
         self._server.stderr.close()
         if "failed" in answer:
@@ -234,11 +234,11 @@ class SandboxPool:
     async def _ask(self, one: _Sandbox, request: Mapping[str, Any]) -> dict[str, Any]:
         loop, data = asyncio.get_running_loop(), json.dumps(request).encode()
 
-        async def asked() -> dict[str, Any]:
+        async def exchange() -> dict[str, Any]:
             await loop.sock_sendall(one.place, struct.pack("<I", len(data)) + data)
             return await _receive(one.place)
 
-        return await _within(self.rules.timeout_s + GRACE_S, asked())
+        return await _within(self.rules.timeout_s + GRACE_S, exchange())
 
     def _give_up(self, one: _Sandbox) -> None:
         """End a sandbox, whatever it is doing. One that has ended is none the worse."""

@@ -103,8 +103,8 @@ class RemoteRunner:
         """The result in an answer of the server."""
         run = answer.get("run_result") if isinstance(answer, Mapping) else None
         if not isinstance(run, Mapping):
-            said = answer.get("message") if isinstance(answer, Mapping) else answer
-            return self._no_run(f"{url} answered no run: {str(said)[:_NOTE]}")
+            message = answer.get("message") if isinstance(answer, Mapping) else answer
+            return self._no_run(f"{url} answered no run: {str(message)[:_NOTE]}")
         status, code = run.get("status"), run.get("return_code")
         parts = [run.get("stdout") or "", run.get("stderr") or ""]
         if not all(isinstance(one, str) for one in parts):

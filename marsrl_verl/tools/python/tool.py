@@ -120,10 +120,10 @@ class PythonTool(Tool):
 
     def _result(self, answer: Mapping[str, Any]) -> ToolResult:
         """What a supervisor tells, as a model reads it."""
-        settings, why, left_out = self._settings, str(answer["why"]), int(answer["left_out"])
+        settings, why, omitted = self._settings, str(answer["why"]), int(answer["left_out"])
         text = str(answer["head"])
-        if left_out:
-            text += f"\n[… {left_out} bytes left out …]\n{answer['tail']}"
+        if omitted:
+            text += f"\n[… {omitted} bytes left out …]\n{answer['tail']}"
         info: dict[str, Plain] = {"ended": why, "program_seconds": float(answer["seconds"])}
         outcome = ToolOutcome.OK
         if why == "ended":
@@ -136,7 +136,7 @@ class PythonTool(Tool):
         if note:
             text = f"{text.rstrip()}\n[{note}]".lstrip()
         waited = float(answer["waited"])
-        return ToolResult(text.rstrip("\n"), outcome, waited=waited, truncated=left_out > 0, info=info)
+        return ToolResult(text.rstrip("\n"), outcome, waited=waited, truncated=omitted > 0, info=info)
 
 
 def _ending(status: int | None, info: dict[str, Plain]) -> tuple[ToolOutcome, str]:

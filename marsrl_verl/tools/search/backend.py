@@ -19,7 +19,7 @@ class Hit:
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SearchResult:
     """The answer to a query."""
 
     hits: tuple[Hit, ...]
@@ -47,7 +47,7 @@ class Backend(ABC):
         return
 
     @abstractmethod
-    async def search(self, query: str, k: int) -> Found:
+    async def search(self, query: str, k: int) -> SearchResult:
         """The best k hits. Cancelling it ends the work.
 
         Args:

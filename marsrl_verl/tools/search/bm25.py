@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from marsrl_verl.tools.base import ToolUnavailableError
-from marsrl_verl.tools.search.backend import Backend, BackendFailedError, Found, Hit
+from marsrl_verl.tools.search.backend import Backend, BackendFailedError, Hit, SearchResult
 from marsrl_verl.tools.search.corpus import CorpusError
 from marsrl_verl.tools.search.index import open_index, prepare_index
 from marsrl_verl.tools.search.query import search_words
@@ -64,20 +64,20 @@ class Bm25Backend(Backend):
         weights = f"{self._settings.title_weight:g} {self._settings.named_weight:g}"
         self.identity = f"bm25 {name} {weights}"
 
-    async def search(self, query: str, k: int) -> Found:
+    async def search(self, query: str, k: int) -> SearchResult:
         """See `Backend`. A search whose call was cancelled is interrupted."""
         database = await self._free.get()
         work = asyncio.get_running_loop().run_in_executor(self._threads, self._search, database, query, k)
-        work.add_done_callback(lambda done: self._given_back(database, done))
+        work.add_done_callback(lambda done: self._release(database, done))
         try:
-            return Found(await asyncio.shield(work))
+            return SearchResult(await asyncio.shield(work))
         except asyncio.CancelledError:
             database.interrupt()
             raise
         except sqlite3.Error as error:
             raise BackendFailedError(f"the index of {self._settings.corpus}: {error}") from error
 
-    def _given_back(self, database: sqlite3.Connection, done: asyncio.Future[tuple[Hit, ...]]) -> None:
+    def _release(self, database: sqlite3.Connection, done: asyncio.Future[tuple[Hit, ...]]) -> None:
         if not done.cancelled():
             done.exception()  # of an interrupted search nobody asks for it any more
         self._free.put_nowait(database)

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from marsrl_verl.core.inert_text import one_line
-from marsrl_verl.tools.search.backend import Found, Hit
+from marsrl_verl.tools.search.backend import Hit, SearchResult
 from marsrl_verl.tools.search.query import normalised
 
 CLAIM_S = 10.0
@@ -50,7 +50,7 @@ _CLAIM = """
 
 _log = logging.getLogger(__name__)
 T = TypeVar("T")
-Search = Callable[[], Awaitable[Found]]
+Search = Callable[[], Awaitable[SearchResult]]
 
 
 class CacheError(ValueError):
@@ -58,7 +58,7 @@ class CacheError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class CacheQuery:
     """What a result is the answer to."""
 
     backend: str
@@ -77,7 +77,7 @@ class Asked:
 class _Flight:
     """A search that is under way in this process."""
 
-    task: asyncio.Task[tuple[Found, bool]]
+    task: asyncio.Task[tuple[SearchResult, bool]]
     waiting: int = 0
 
 
@@ -105,7 +105,7 @@ class ResultCache:
         """
         await self._run(self._open)
 
-    async def find(self, asked: Asked, search: Search) -> tuple[Found, bool]:
+    async def find(self, query: CacheQuery, search: Search) -> tuple[SearchResult, bool]:
         """What is known or, if nothing is, what `search` finds. Callers that ask for the same at the same
         time share one search; it is cancelled with the last of them. What it raises, it raises for all of
         them, and nothing is kept.
@@ -113,10 +113,10 @@ class ResultCache:
         Returns:
             The result, and whether it was found by an earlier search.
         """
-        key = asked.key
+        key = query.key
         flight = self._flights.get(key)
         if flight is None:
-            flight = self._flights[key] = _Flight(asyncio.ensure_future(self._fly(asked, key, search)))
+            flight = self._flights[key] = _Flight(asyncio.ensure_future(self._fly(query, key, search)))
             flight.task.add_done_callback(lambda task: self._landed(key, task))
         flight.waiting += 1
         try:
@@ -127,30 +127,30 @@ class ResultCache:
                 flight.task.cancel()
                 self._flights.pop(key, None)  # whoever comes now needs another one
 
-    def _landed(self, key: str, task: asyncio.Task[tuple[Found, bool]]) -> None:
+    def _landed(self, key: str, task: asyncio.Task[tuple[SearchResult, bool]]) -> None:
         if key in self._flights and self._flights[key].task is task:
             del self._flights[key]
         if not task.cancelled():
             task.exception()  # all who wait may be gone
 
-    async def _fly(self, asked: Asked, key: str, search: Search) -> tuple[Found, bool]:
+    async def _fly(self, query: CacheQuery, key: str, search: Search) -> tuple[SearchResult, bool]:
         try:
             known = await self._known(key)
             if known is not None:
                 return known, True
             renewing = asyncio.ensure_future(self._renew(key))
             try:
-                found = await search()
+                result = await search()
             finally:
                 renewing.cancel()
-            await self._attempt(lambda: self._keep(asked, key, found), None)
-            return found, False
+            await self._attempt(lambda: self._keep(query, key, result), None)
+            return result, False
         finally:  # a claim too that was being made when this was cancelled: the thread does one at a time
             await self._attempt(lambda: self._release(key), None)
 
-    async def _known(self, key: str) -> Found | None:
+    async def _known(self, key: str) -> SearchResult | None:
         """What is known, once nobody else searches for it; None: the claim is ours."""
-        pause, unknown = _POLL_S[0], cast("tuple[Found | None, bool]", (None, True))
+        pause, unknown = _POLL_S[0], cast("tuple[SearchResult | None, bool]", (None, True))
         while True:
             known, free = await self._attempt(lambda: self._look(key), unknown)
             if known is not None or free:
@@ -202,7 +202,7 @@ class ResultCache:
             self._database.executescript(_TABLES)
         self._database.execute("SELECT key, backend, query, k, found, written FROM results LIMIT 1")
 
-    def _look(self, key: str) -> tuple[Found | None, bool]:
+    def _look(self, key: str) -> tuple[SearchResult | None, bool]:
         """A known result, and whether the search is this object's to make."""
         known = self._read(key)
         if known is not None:
@@ -215,12 +215,12 @@ class ResultCache:
             self._release(key)
         return known, known is None
 
-    def _read(self, key: str) -> Found | None:
+    def _read(self, key: str) -> SearchResult | None:
         row = self._sql("SELECT found FROM results WHERE key = ?", (key,)).fetchone()
         return None if row is None else _from_json(row[0])
 
-    def _keep(self, asked: Asked, key: str, found: Found) -> None:
-        values = (key, asked.backend, asked.query, asked.k, _to_json(found), time.time())
+    def _keep(self, query: CacheQuery, key: str, result: SearchResult) -> None:
+        values = (key, query.backend, query.query, query.k, _to_json(result), time.time())
         self._sql("INSERT OR REPLACE INTO results VALUES (?, ?, ?, ?, ?, ?)", values)
 
     def _prolong(self, key: str) -> None:
@@ -248,15 +248,15 @@ class ResultCache:
         self._thread.shutdown(wait=False)
 
 
-def _to_json(found: Found) -> str:
-    hits = [[hit.title, hit.text, hit.source, hit.score] for hit in found.hits]
-    return json.dumps({"hits": hits, "text": found.text})
+def _to_json(result: SearchResult) -> str:
+    hits = [[hit.title, hit.text, hit.source, hit.score] for hit in result.hits]
+    return json.dumps({"hits": hits, "text": result.text})
 
 
-def _from_json(text: str) -> Found | None:
+def _from_json(text: str) -> SearchResult | None:
     """A kept result; None for what is none."""
     try:
-        kept = json.loads(text)
-        return Found(tuple(Hit(*hit) for hit in kept["hits"]), kept["text"])
+        plain = json.loads(text)
+        return SearchResult(tuple(Hit(*hit) for hit in plain["hits"]), plain["text"])
     except (ValueError, KeyError, TypeError):
         return None

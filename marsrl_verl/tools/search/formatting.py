@@ -35,27 +35,27 @@ def format_hits(
     Returns:
         The text, and whether a hit was shortened or left out.
     """
-    wanted = frozenset(search_words(query, QUERY_WORDS))
+    query_words = frozenset(search_words(query, QUERY_WORDS))
     lines: list[str] = []
-    whole, room = True, total_chars
+    complete, remaining = True, total_chars
     for number, hit in enumerate(hits, 1):
         title = _cut(_one_line(hit.title), _TITLE)
         head = f"Page {number} ({title}): " if title else f"Page {number}: "
         text = _one_line(hit.text)
-        shown = excerpt(text, wanted, hit_chars)
+        shown = excerpt(text, query_words, hit_chars)
         line = head + shown + _place(hit) * sources
-        if len(line) > room:
-            whole = False
+        if len(line) > remaining:
+            complete = False
             if lines:
                 break
-            line = _cut(line, room)
-        whole = whole and shown == text
-        room -= len(line) + 1
+            line = _cut(line, remaining)
+        complete = complete and shown == text
+        remaining -= len(line) + 1
         lines.append(line)
-    return "\n".join(lines), not whole
+    return "\n".join(lines), not complete
 
 
-def excerpt(text: str, wanted: Collection[str], limit: int) -> str:
+def excerpt(text: str, query_words: Collection[str], limit: int) -> str:
     """At most `limit` characters of a text: its beginning, or what lies around the place with most of the
     wanted words where the beginning has fewer. What is left out is marked by `…`."""
     if len(text) <= limit:
@@ -64,7 +64,7 @@ def excerpt(text: str, wanted: Collection[str], limit: int) -> str:
         (one.start(), one.end(), word)
         for one in _WORD.finditer(text, 0, _LOOKED_AT)
         for word in words(one.group())
-        if word in wanted
+        if word in query_words
     ]
     place = _densest(found, limit - 2)
     if place is None or place[0] <= len({word for _, end, word in found if end < limit}):
@@ -77,26 +77,26 @@ def excerpt(text: str, wanted: Collection[str], limit: int) -> str:
     return _cut("…" + text[space + 1 if space >= 0 else start :], limit)
 
 
-def _densest(found: Sequence[tuple[int, int, str]], limit: int) -> tuple[int, int, int] | None:
+def _densest(matches: Sequence[tuple[int, int, str]], limit: int) -> tuple[int, int, int] | None:
     """Where most different words are together, in as few characters as possible: their number, begin and
     length; None where no word fits.
 
     Args:
-        found: begin, end and word of each, in order.
+        matches: begin, end and word of each, in order.
         limit: most characters.
     """
     inside: Counter[str] = Counter()
     first, best = 0, None
-    for last, (_, end, word) in enumerate(found):
+    for last, (_, end, word) in enumerate(matches):
         inside[word] += 1
-        while first <= last and (end - found[first][0] > limit or inside[found[first][2]] > 1):
-            gone = found[first][2]
+        while first <= last and (end - matches[first][0] > limit or inside[matches[first][2]] > 1):
+            gone = matches[first][2]
             inside[gone] -= 1
             if not inside[gone]:
                 del inside[gone]
             first += 1
         if inside:
-            start = found[first][0]
+            start = matches[first][0]
             if best is None or (len(inside), start - end) > (best[0], -best[2]):
                 best = (len(inside), start, end - start)
     return best

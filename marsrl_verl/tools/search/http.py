@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from marsrl_verl.tools.base import ToolUnavailableError
 from marsrl_verl.tools.json_client import JsonClient, ServiceError
-from marsrl_verl.tools.search.backend import Backend, BackendFailedError, Found, Hit, QueryRefusedError
+from marsrl_verl.tools.search.backend import Backend, BackendFailedError, Hit, QueryRefusedError, SearchResult
 from marsrl_verl.tools.search.corpus import document_of
 
 if TYPE_CHECKING:
@@ -46,14 +46,14 @@ class RetrieverBackend(Backend):
         self._client.open()
         if not self._settings.check:
             return
-        asked = [self._ask(url, PROBE, 1) for url in self._settings.urls]
-        for answer in await asyncio.gather(*asked, return_exceptions=True):
+        probes = [self._ask(url, PROBE, 1) for url in self._settings.urls]
+        for answer in await asyncio.gather(*probes, return_exceptions=True):
             if isinstance(answer, ServiceError):
                 raise ToolUnavailableError(f"{self._node}: {answer}") from answer
             if isinstance(answer, BaseException):
                 raise answer
 
-    async def search(self, query: str, k: int) -> Found:
+    async def search(self, query: str, k: int) -> SearchResult:
         """See `Backend`."""
         urls = self._settings.urls
         try:
@@ -61,9 +61,9 @@ class RetrieverBackend(Backend):
         except ServiceError as error:
             raise as_search_error(error) from error
 
-    async def _ask(self, url: str, query: str, k: int) -> Found:
+    async def _ask(self, url: str, query: str, k: int) -> SearchResult:
         body = {"queries": [query], "topk": k, "return_scores": True}
-        return Found(read_result(await self._client.ask("POST", url, body=body), url)[:k])
+        return SearchResult(read_result(await self._client.ask("POST", url, body=body), url)[:k])
 
     async def close(self) -> None:
         """See `Backend`."""

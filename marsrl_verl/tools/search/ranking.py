@@ -77,19 +77,19 @@ def best(
     return tuple(Hit(one.hit.title, one.hit.text, one.hit.source, one.score) for one in order[:k])
 
 
-def _add_named(database: sqlite3.Connection, found: dict[int, _Scored], share: float) -> None:
+def _add_named(database: sqlite3.Connection, scored: dict[int, _Scored], share: float) -> None:
     """Raise the scores of documents that the best ones name, and add those that were not found."""
     extra: dict[str, float] = {}
-    for reader in list(found.values())[:_READ]:
+    for reader in list(scored.values())[:_READ]:
         own = name_of(reader.hit.title)
         for name in names_in(reader.hit.text) - {own}:
             extra[name] = max(extra.get(name, 0.0), share * reader.score)
     missing = _named(database, sorted(extra))
-    for one in found.values():
+    for one in scored.values():
         one.score += extra.get(name_of(one.hit.title), 0.0)
     for name, number, hit in missing:
-        if number not in found:
-            found[number] = _Scored(number, hit, extra[name])
+        if number not in scored:
+            scored[number] = _Scored(number, hit, extra[name])
 
 
 def _named(database: sqlite3.Connection, names: Sequence[str]) -> list[tuple[str, int, Hit]]:

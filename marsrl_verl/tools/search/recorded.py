@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from marsrl_verl.core.inert_text import valid_unicode
 from marsrl_verl.tools.base import ToolUnavailableError
-from marsrl_verl.tools.search.backend import Backend, Found, Hit, QueryRefusedError
+from marsrl_verl.tools.search.backend import Backend, Hit, QueryRefusedError, SearchResult
 from marsrl_verl.tools.search.query import normalised
 
 if TYPE_CHECKING:
@@ -40,8 +40,8 @@ class RecordedBackend(Backend):
     def __init__(self, settings: RecordedConfig, node: str) -> None:
         self._path = settings.path
         self._node = node
-        self._exact: dict[str, Found] = {}
-        self._alike: dict[str, Found] = {}
+        self._exact: dict[str, SearchResult] = {}
+        self._alike: dict[str, SearchResult] = {}
 
     async def start(self) -> None:
         """See `Backend`. Reads the whole file."""
@@ -55,26 +55,26 @@ class RecordedBackend(Backend):
         for query, found in self._exact.items():
             self._alike.setdefault(_alike(query), found)
 
-    async def search(self, query: str, k: int) -> Found:
+    async def search(self, query: str, k: int) -> SearchResult:
         """See `Backend`. A query that was not recorded has no answer."""
         found = self._exact.get(query) or self._alike.get(_alike(query))
         if found is None:
             raise QueryRefusedError("No result was recorded for this query.")
-        return Found(found.hits[:k], found.text)
+        return SearchResult(found.hits[:k], found.text)
 
 
 def _alike(query: str) -> str:
     return normalised(query.replace('"', ""))
 
 
-def read_recorded(path: Path) -> dict[str, Found]:
+def read_recorded(path: Path) -> dict[str, SearchResult]:
     """The results of a file by query.
 
     Raises:
         OSError: it can't be read.
         RecordedError: it is not as it should be.
     """
-    found: dict[str, Found] = {}
+    found: dict[str, SearchResult] = {}
     for place, query, result in _entries(path.read_bytes()):
         if not isinstance(query, str) or not query.strip():
             raise RecordedError(f"{place}: the query is {query!r}, expected a text")
@@ -87,11 +87,11 @@ def read_recorded(path: Path) -> dict[str, Found]:
 def _entries(content: bytes) -> Iterable[tuple[str, Any, Any]]:
     """Place, query and result of every entry."""
     try:
-        whole: Any = json.loads(content)
+        document: Any = json.loads(content)
     except (ValueError, RecursionError):
-        whole = None
-    if isinstance(whole, dict) and set(whole) != {"query", "result"}:
-        for query, result in whole.items():
+        document = None
+    if isinstance(document, dict) and set(document) != {"query", "result"}:
+        for query, result in document.items():
             yield f"query {query[:60]!r}", query, result
         return
     for number, line in enumerate(content.splitlines(), 1):
@@ -106,12 +106,12 @@ def _entries(content: bytes) -> Iterable[tuple[str, Any, Any]]:
         yield f"line {number}", row["query"], row["result"]
 
 
-def _result(result: Any, place: str) -> Found:
+def _result(result: Any, place: str) -> SearchResult:
     if isinstance(result, str):
-        return Found((), result)
+        return SearchResult((), result)
     if not isinstance(result, list):
         raise RecordedError(f"{place}: the result is {type(result).__name__}, expected a text or a list")
-    return Found(tuple(_hit(one, place) for one in result))
+    return SearchResult(tuple(_hit(one, place) for one in result))
 
 
 def _hit(row: Any, place: str) -> Hit:

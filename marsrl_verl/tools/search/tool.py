@@ -19,9 +19,9 @@ from marsrl_verl.tools.base import (
     ToolUnavailableError,
     function_schema,
 )
-from marsrl_verl.tools.search.backend import Backend, BackendFailedError, Found, QueryRefusedError
+from marsrl_verl.tools.search.backend import Backend, BackendFailedError, QueryRefusedError, SearchResult
 from marsrl_verl.tools.search.bm25 import Bm25Backend
-from marsrl_verl.tools.search.cache import Asked, CacheError, ResultCache
+from marsrl_verl.tools.search.cache import CacheError, CacheQuery, ResultCache
 from marsrl_verl.tools.search.config import BackendKind, Keep, RetrieverConfig, SearchConfig, WebConfig
 from marsrl_verl.tools.search.formatting import NOTHING, format_hits
 from marsrl_verl.tools.search.http import RetrieverBackend
@@ -103,27 +103,27 @@ class SearchTool(Tool):
             return ToolResult("The search failed.", ToolOutcome.FAILED, info={"detail": str(error)})
         return self._shown(query, found, cached)
 
-    async def _find(self, query: str) -> tuple[Found, bool]:
+    async def _find(self, query: str) -> tuple[SearchResult, bool]:
         k = self._settings.results
         if self._cache is None:
             return await self._backend.search(query, k), False
         return await self._cache.find(
-            Asked(self._backend.identity, query, k), lambda: self._backend.search(query, k)
+            CacheQuery(self._backend.identity, query, k), lambda: self._backend.search(query, k)
         )
 
-    def _shown(self, query: str, found: Found, cached: bool) -> ToolResult:
-        if found.text is not None:
-            return ToolResult(found.text, cached=cached)
-        if not found.hits:
+    def _shown(self, query: str, result: SearchResult, cached: bool) -> ToolResult:
+        if result.text is not None:
+            return ToolResult(result.text, cached=cached)
+        if not result.hits:
             return ToolResult(NOTHING, ToolOutcome.ERROR, cached=cached, info={"hits": 0})
         text, cut = format_hits(
-            found.hits,
+            result.hits,
             query,
             hit_chars=self._settings.hit_chars,
             total_chars=self._settings.output_chars,
             sources=self._settings.sources,
         )
-        return ToolResult(text, truncated=cut, cached=cached, info={"hits": len(found.hits)})
+        return ToolResult(text, truncated=cut, cached=cached, info={"hits": len(result.hits)})
 
     async def close(self) -> None:
         """See `Tool`."""

@@ -11,7 +11,7 @@ from urllib.parse import urlencode
 
 from marsrl_verl.tools.base import ToolUnavailableError
 from marsrl_verl.tools.json_client import JsonClient, ServiceError
-from marsrl_verl.tools.search.backend import Backend, Found, Hit
+from marsrl_verl.tools.search.backend import Backend, Hit, SearchResult
 from marsrl_verl.tools.search.config import Provider
 from marsrl_verl.tools.search.http import PROBE, as_search_error
 
@@ -64,8 +64,8 @@ def _brave(settings: WebConfig, query: str, k: int) -> Mapping[str, Any]:
 
 
 def _brightdata(settings: WebConfig, query: str, k: int) -> Mapping[str, Any]:
-    asked = {"q": query, "cc": settings.country, "setLang": settings.language, "brd_json": "1"}
-    url = f"{_BING_SEARCH}?{urlencode(_named(asked))}"
+    parameters = {"q": query, "cc": settings.country, "setLang": settings.language, "brd_json": "1"}
+    url = f"{_BING_SEARCH}?{urlencode(_named(parameters))}"
     return {"zone": settings.zone, "url": url, "format": "raw"}
 
 
@@ -141,21 +141,21 @@ class WebBackend(Backend):
             except ServiceError as error:
                 raise ToolUnavailableError(f"{self._node}: {error}") from error
 
-    async def search(self, query: str, k: int) -> Found:
+    async def search(self, query: str, k: int) -> SearchResult:
         """See `Backend`."""
         try:
             return await self._ask(query, k)
         except ServiceError as error:
             raise as_search_error(error) from error
 
-    async def _ask(self, query: str, k: int) -> Found:
-        given = _named(self._api.parameters(self._settings, query, k))
+    async def _ask(self, query: str, k: int) -> SearchResult:
+        parameters = _named(self._api.parameters(self._settings, query, k))
         url = str(self._url)
         if self._api.method == "GET":
-            body = await self._client.ask("GET", url, query=given)
+            body = await self._client.ask("GET", url, query=parameters)
         else:
-            body = await self._client.ask("POST", url, body=given)
-        return Found(read_hits(self._api, body, url)[:k])
+            body = await self._client.ask("POST", url, body=parameters)
+        return SearchResult(read_hits(self._api, body, url)[:k])
 
     async def close(self) -> None:
         """See `Backend`."""

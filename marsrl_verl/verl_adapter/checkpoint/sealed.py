@@ -195,9 +195,9 @@ def give_up(folder: Path, error: Exception) -> CheckpointError:
         needed = seals.sealed_bytes(root)
     except CheckpointError:  # the resume that reads it says so
         needed = None
-    room = f"{place} has {_size(free)} free"
+    free_space = f"{place} has {_size(free)} free"
     if needed is not None:
-        room += f", and the checkpoint before it takes {_size(needed)}"
+        free_space += f", and the checkpoint before it takes {_size(needed)}"
     if _is_full(error):
         cause = "there is no space left"
         fix = "Make room (trainer.max_actor_ckpt_to_keep=N keeps the N newest), then continue"
@@ -205,7 +205,7 @@ def give_up(folder: Path, error: Exception) -> CheckpointError:
         cause = f"{type(error).__name__}: {str(error).strip()[-300:]}"
         fix = "Remove the cause, then continue"
     return CheckpointError(
-        f"{folder} can't be written: {cause}. {room}.{left} {fix} with marsrl.run.existing=resume"
+        f"{folder} can't be written: {cause}. {free_space}.{left} {fix} with marsrl.run.existing=resume"
     )
 
 

@@ -163,7 +163,7 @@ class AdapterFSDPEngine(WarmupFSDPEngine):
     def export_adapter(self, policy: str) -> AdapterFiles | None:
         """The files of a PEFT folder that transformers and vLLM load; None on all ranks but the first.
         Collective over the ranks."""
-        parameters = {name: _whole(one) for name, one in _parameters(self.module, policy).items()}
+        parameters = {name: _full_tensor(one) for name, one in _parameters(self.module, policy).items()}
         if self.rank != 0:
             return None
         with tempfile.TemporaryDirectory() as folder:
@@ -208,11 +208,11 @@ def _parameters(module: torch.nn.Module, adapter: str) -> dict[str, torch.nn.Par
     return found
 
 
-def _whole(parameter: torch.Tensor) -> torch.Tensor:
+def _full_tensor(parameter: torch.Tensor) -> torch.Tensor:
     """All of a parameter that ranks share, in main memory. Where it waits there, it is gathered on the
     device, which the ranks' messages need."""
-    whole = parameter.detach().to(get_device_id())
-    return (whole.full_tensor() if isinstance(whole, DTensor) else whole).cpu().clone()
+    tensor = parameter.detach().to(get_device_id())
+    return (tensor.full_tensor() if isinstance(tensor, DTensor) else tensor).cpu().clone()
 
 
 def _save_adapter(

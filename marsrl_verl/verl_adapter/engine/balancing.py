@@ -75,20 +75,20 @@ def balance_by_prompt(
     mini_batches = _cut(order, len(lengths), ranks, updates)
     parts: list[list[list[int]]] = [[[] for _ in range(updates)] for _ in range(ranks)]
     for update, rows in enumerate(mini_batches):
-        room = len(rows) // ranks
-        for part in _deal_by_prompt(rows, prompts, lengths, real, ranks, room):
+        capacity = len(rows) // ranks
+        for part in _deal_by_prompt(rows, prompts, lengths, real, ranks, capacity):
             parts[part[0]][update].extend(part[1])
     return [row for rank in parts for rows in rank for row in rows]
 
 
 def _deal_by_prompt(
-    rows: list[int], prompts: Sequence[Hashable], lengths: Sequence[int], real: int, ranks: int, room: int
+    rows: list[int], prompts: Sequence[Hashable], lengths: Sequence[int], real: int, ranks: int, capacity: int
 ) -> list[tuple[int, list[int]]]:
-    """(rank, rows) parts of one mini-batch; every rank gets `room` rows."""
+    """(rank, rows) parts of one mini-batch; every rank gets `capacity` rows."""
     units: dict[Hashable, list[int]] = {}
     for row in rows:
         units.setdefault(("padding", row) if row >= real else ("prompt", prompts[row]), []).append(row)
-    tokens, free = [0] * ranks, [room] * ranks
+    tokens, free = [0] * ranks, [capacity] * ranks
     parts = []
     for unit in sorted(units.values(), key=lambda some: (-sum(lengths[row] for row in some), some[0])):
         while unit:

@@ -118,15 +118,15 @@ class PolicyBatch:
         columns = {name: self.column(values) for name, values in named.items()}
         return self._named({ROW_ID: torch.arange(len(self)), **columns})
 
-    def read(self, found: torch.Tensor, into: NDArray[Any], slots: Sequence[int] | None = None) -> None:
+    def read(self, computed: torch.Tensor, into: NDArray[Any], slots: Sequence[int] | None = None) -> None:
         """Write what the workers found into a column of the step's rows.
 
         Args:
-            found: jagged (S', T), a value per response token of the slots that were asked for.
+            computed: jagged (S', T), a value per response token of the slots that were asked for.
             into: (N,)
             slots: these; None: all.
         """
-        values, offsets = found.values().float().numpy(), found.offsets().tolist()  # type: ignore[attr-defined]
+        values, offsets = computed.values().float().numpy(), computed.offsets().tolist()  # type: ignore[attr-defined]
         for place, slot in enumerate(range(len(self)) if slots is None else slots):
             if (row := int(self.slots[slot])) != PADDING:
                 into[self.rows.slice(row)] = values[offsets[place] : offsets[place + 1]]

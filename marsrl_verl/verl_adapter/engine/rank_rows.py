@@ -62,15 +62,15 @@ class HeldRows:
         """
         if data.get(INPUT_IDS, None) is not None:
             return with_token_columns(data)
-        policy, wanted = _policy(data), data[ROW_ID].tolist()
+        policy, row_ids = _policy(data), data[ROW_ID].tolist()
         held, places = self._held.get(policy, (None, {}))
-        missing = [number for number in wanted if number not in places]
+        missing = [number for number in row_ids if number not in places]
         if held is None or missing:
             raise RuntimeError(
                 f"rows {missing[:4]} of the policy {policy!r} are not on this rank, which holds "
                 f"{len(places)} of it: call hold_rows first, with the same ranks"
             )
-        chosen = [places[number] for number in wanted]
+        chosen = [places[number] for number in row_ids]
         if chosen == list(range(len(places))):
             rows = TensorDict(dict(held.items()), batch_size=held.batch_size)
         else:

@@ -79,8 +79,8 @@ class ServerClient:
         # A fresh engine id: a resumed run asks a request of the same name again.
         request_id = f"{name}:{uuid.uuid4().hex[:8]}"
         try:
-            asked = packed((policy, prompt_ids, decoding, request_id, n))
-            reference = server.generate_packed.remote(asked)
+            payload = packed((policy, prompt_ids, decoding, request_id, n))
+            reference = server.generate_packed.remote(payload)
             try:
                 answers: list[Completion] = unpacked(await reference)
             except asyncio.CancelledError:
@@ -98,15 +98,15 @@ class ServerClient:
 async def _acquired(llm_client: Any, route: str, prompt_ids: TokenIds, n: int) -> tuple[str, Any]:
     """A server; one that comes when nobody waits for it any more is given back at once, or the router would
     take it for busier than it is."""
-    asked = asyncio.ensure_future(llm_client._acquire_server(route, prompt_ids=prompt_ids, n=n))
+    acquisition = asyncio.ensure_future(llm_client._acquire_server(route, prompt_ids=prompt_ids, n=n))
     try:
-        found: tuple[str, Any] = await asyncio.shield(asked)
-        return found
+        server: tuple[str, Any] = await asyncio.shield(acquisition)
+        return server
     except asyncio.CancelledError:
-        asked.add_done_callback(lambda done: _give_back(llm_client, done, route))
+        acquisition.add_done_callback(lambda done: _give_back(llm_client, done, route))
         raise
 
 
-def _give_back(llm_client: Any, asked: asyncio.Future[tuple[str, Any]], route: str) -> None:
-    if not asked.cancelled() and asked.exception() is None:
-        llm_client._release_server(asked.result()[0], request_id=route)
+def _give_back(llm_client: Any, acquisition: asyncio.Future[tuple[str, Any]], route: str) -> None:
+    if not acquisition.cancelled() and acquisition.exception() is None:
+        llm_client._release_server(acquisition.result()[0], request_id=route)

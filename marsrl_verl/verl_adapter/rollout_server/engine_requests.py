@@ -36,12 +36,12 @@ def accepted_params(decoding: Decoding, n: int, model: Any) -> SamplingParams:
         ValueError: the engine cannot draw tokens in this way, or tells fewer log-probabilities.
     """
     params = sampling_params(decoding, n)
-    if asked := decoding.top_log_probs:
+    if requested := decoding.top_log_probs:
         vocabulary = model.get_vocab_size()
         most = vocabulary if model.max_logprobs == -1 else min(model.max_logprobs, vocabulary)
-        if asked > most:
+        if requested > most:
             raise ValueError(
-                f"top_log_probs={asked}: this engine returns log-probs for at most {most} tokens per "
+                f"top_log_probs={requested}: this engine returns log-probs for at most {most} tokens per "
                 f"position, of {vocabulary} in its vocabulary; {ENGINE_KEYS}.max_logprobs sets it"
             )
     return params
@@ -57,18 +57,18 @@ def sampling_params(decoding: Decoding, n: int, **changed: Any) -> SamplingParam
     Raises:
         ValueError: vLLM cannot draw tokens in this way.
     """
-    asked: dict[str, Any] = {}
+    optional: dict[str, Any] = {}
     if decoding.stop:
         # Only vLLM's text shows a stop string. Special tokens count as the text that they are, so that a
         # string can't be spelt around them.
-        asked |= {
+        optional |= {
             "stop": list(decoding.stop),
             "include_stop_str_in_output": True,
             "detokenize": True,
             "skip_special_tokens": False,
         }
     if decoding.structured is not None:
-        asked["structured_outputs"] = _structure(decoding.structured)
+        optional["structured_outputs"] = _structure(decoding.structured)
     return SamplingParams(
         **{
             "n": n,
@@ -81,7 +81,7 @@ def sampling_params(decoding: Decoding, n: int, **changed: Any) -> SamplingParam
             "flat_logprobs": True,
             "detokenize": False,  # the rollout code makes the text of the ids
             "output_kind": RequestOutputKind.FINAL_ONLY,
-            **asked,
+            **optional,
             **changed,
         }
     )
@@ -102,18 +102,18 @@ def completion(answer: CompletionOutput, version: int, top_log_probs: int) -> Co
     where the sampled one is among these.
     """
     flat, length, width = answer.logprobs, len(answer.token_ids), top_log_probs + 1
-    told = _array(flat.logprobs, np.float32).reshape(length, width)  # type: ignore[union-attr]
+    log_probs = _array(flat.logprobs, np.float32).reshape(length, width)  # type: ignore[union-attr]
     top = None
     if top_log_probs:
         ids = _array(flat.token_ids, np.int32).reshape(length, width)  # type: ignore[union-attr]
-        top = TopLogProbs(ids[:, 1:].copy(), told[:, 1:].copy())
+        top = TopLogProbs(ids[:, 1:].copy(), log_probs[:, 1:].copy())
     # Its other ends (abort, error, repetition) are not the model's.
     finish = FINISH_REASONS.get(answer.finish_reason or "", FinishReason.ABORTED)
     # Of an end token it is None, or the token's id where the model has several.
     matched = finish is FinishReason.STOP and isinstance(answer.stop_reason, str)
     return Completion(
         token_ids=_array(answer.token_ids, np.int32),
-        log_probs=told[:, 0].copy() if top_log_probs else told[:, 0],
+        log_probs=log_probs[:, 0].copy() if top_log_probs else log_probs[:, 0],
         finish=finish,
         stop=str(answer.stop_reason) if matched else None,
         version=version,

@@ -78,7 +78,7 @@ class Inquiry:
     def __init__(self, ask: Callable[..., Any], clock: Callable[[], float] = time.monotonic) -> None:
         self._ask = ask
         self._watch = Stopwatch(clock)
-        self.asked: Any = None
+        self.pending: Any = None
         """Reference of the answer that is waited for."""
         self.answer: Any = None
         """The last answer."""
@@ -86,7 +86,7 @@ class Inquiry:
 
     def begin(self) -> None:
         """Forget what was asked."""
-        self.asked, self.answers = None, 0
+        self.pending, self.answers = None, 0
 
     def look(self, *arguments: Any) -> float:
         """Take an answer that is there, or ask if it is time; returns at once.
@@ -97,16 +97,16 @@ class Inquiry:
         Raises:
             RayError: what the question came to, or the actor.
         """
-        if self.asked is None:
+        if self.pending is None:
             if not self.answers or self._watch.look() >= PULSE_EVERY_S:
                 self._watch.reset()
-                self.asked = self._ask(*arguments)
+                self.pending = self._ask(*arguments)
             return 0.0
         waited = self._watch.look()
-        ready, _ = ray.wait([self.asked], timeout=0)
+        ready, _ = ray.wait([self.pending], timeout=0)
         if not ready:
             return waited
-        self.answer, self.asked = ray.get(self.asked), None
+        self.answer, self.pending = ray.get(self.pending), None
         self.answers += 1
         self._watch.reset()
         return 0.0
@@ -169,7 +169,7 @@ class EngineWatch:
         self.begin()
         while True:
             self.look()
-            if silent := [inquiry.asked for inquiry in self._inquiries if not inquiry.answers]:
+            if silent := [inquiry.pending for inquiry in self._inquiries if not inquiry.answers]:
                 ray.wait(silent, num_returns=len(silent), timeout=POLL_S)
             else:
                 return

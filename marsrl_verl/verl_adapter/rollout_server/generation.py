@@ -92,25 +92,25 @@ class RoundCounts:
 
     def metrics(self) -> dict[str, float]:
         """The `rollout/` metrics of the step; what was not observed is absent."""
-        found: dict[str, float] = {
+        metrics: dict[str, float] = {
             "rollout/rounds": self.rounds,
             "rollout/samples": self.trajectories,
             "rollout/generated_tokens": self.tokens,
             "rollout/continued_tokens": self.continued_tokens,
         }
         if self.tool_calls:
-            found["rollout/executed_tool_calls"] = self.tool_calls
+            metrics["rollout/executed_tool_calls"] = self.tool_calls
         if self.seconds > 0:
-            found["perf/generated_tokens_per_second"] = self.tokens / self.seconds
+            metrics["perf/generated_tokens_per_second"] = self.tokens / self.seconds
         if self.prefill_seconds > 0:
-            found["rollout/prefill_seconds"] = self.prefill_seconds
+            metrics["rollout/prefill_seconds"] = self.prefill_seconds
         if self.prompt_tokens:
-            found["rollout/prompt_tokens"] = self.prompt_tokens
-            found["rollout/prefix_cache_hit_share"] = self.cached_tokens / self.prompt_tokens
-            found["rollout/shared_prompt_tokens"] = self.shared_prompt_tokens
+            metrics["rollout/prompt_tokens"] = self.prompt_tokens
+            metrics["rollout/prefix_cache_hit_share"] = self.cached_tokens / self.prompt_tokens
+            metrics["rollout/shared_prompt_tokens"] = self.shared_prompt_tokens
         if self.prompt_tokens and self.shared_prompt_tokens:
-            found["rollout/shared_prefix_hit_share"] = self.shared_cached_tokens / self.shared_prompt_tokens
-        return found
+            metrics["rollout/shared_prefix_hit_share"] = self.shared_cached_tokens / self.shared_prompt_tokens
+        return metrics
 
 
 def executed_calls(trajectories: Iterable[Trajectory]) -> frozenset[str]:

@@ -26,7 +26,7 @@ their messages are made for users."""
 class GroupCounts:
     """How far the groups of rollout workers are, since these started."""
 
-    asked: int = 0
+    submitted: int = 0
     answered: int = 0
     scored: int = 0
     graded: int = 0
@@ -67,12 +67,12 @@ class RoundWatch:
         for inquiry in self._workers:
             inquiry.look()
         counts = [inquiry.answer for inquiry in self._workers if inquiry.answer is not None]
-        seen = tokens, [(one.asked, one.answered, one.scored, one.graded) for one in counts]
+        seen = tokens, [(one.submitted, one.answered, one.scored, one.graded) for one in counts]
         if seen != self._seen:
             self._seen = seen
             self._still.reset()
         elif self._still.look() >= self._limit_s:
-            unanswered = sum(one.asked - one.answered for one in counts)
+            unanswered = sum(one.submitted - one.answered for one in counts)
             unscored = sum(one.answered - one.scored for one in counts)
             raise RoundStalledError(
                 f"no token, no answer and no score has come for marsrl.run.progress_timeout_s = "

@@ -126,5 +126,5 @@ class GroupScorer:
 
 def size_of_call(graded: int, seconds: float) -> int:
     """How many responses the next calls may hold after one of `graded` that took so long."""
-    wanted = MOST_IN_A_CALL if seconds <= 0 else int(graded * CALL_S / seconds)
-    return min(max(wanted, LEAST_IN_A_CALL), MOST_IN_A_CALL)
+    target = MOST_IN_A_CALL if seconds <= 0 else int(graded * CALL_S / seconds)
+    return min(max(target, LEAST_IN_A_CALL), MOST_IN_A_CALL)

@@ -136,9 +136,9 @@ class MarsRLvLLMServer(vLLMHttpServer):
         with _dead_engine_named():
             return await self._generate_group(policy, prompt_ids, decoding, request_id, n)
 
-    async def generate_packed(self, asked: bytes) -> bytes:
+    async def generate_packed(self, payload: bytes) -> bytes:
         """`generate_group` with `packed` arguments, and a `packed` answer."""
-        return packed(await self.generate_group(*unpacked(asked)))
+        return packed(await self.generate_group(*unpacked(payload)))
 
     async def _generate_group(
         self, policy: str, prompt_ids: TokenIds, decoding: Decoding, request_id: str, n: int
@@ -220,9 +220,9 @@ class MarsRLvLLMServer(vLLMHttpServer):
 
     async def drop_old_adapters(self, policy: str, version: int) -> None:
         """Delete the policy's files of other versions."""
-        kept = self._adapter_folder(policy, version)
-        for folder in kept.parent.iterdir():
-            if folder != kept:
+        current = self._adapter_folder(policy, version)
+        for folder in current.parent.iterdir():
+            if folder != current:
                 shutil.rmtree(folder)
 
     def _adapter_folder(self, policy: str, version: int) -> Path:

@@ -66,22 +66,23 @@ class VerlTool(Tool):
     async def start(self) -> None:
         """See `Tool`."""
         paths = self._settings.verl_config_path, self._settings.verl_function_path
-        given = [one for one in paths if one is not None]
-        if len(given) != 1:
+        given_paths = [one for one in paths if one is not None]
+        if len(given_paths) != 1:
             raise ToolUnavailableError("set verl_config_path or verl_function_path, one of them.")
-        if not Path(given[0]).expanduser().is_file():
-            raise ToolUnavailableError(f"there is no file {given[0]}.")
+        if not Path(given_paths[0]).expanduser().is_file():
+            raise ToolUnavailableError(f"there is no file {given_paths[0]}.")
         config_path, function_path = (None if one is None else str(Path(one).expanduser()) for one in paths)
         try:
             known = _loaded(config_path, function_path)
         except Exception as error:
             raise ToolUnavailableError(
-                f"verl can't load the tools of {given[0]}: {type(error).__name__}: {error}. Correct the file."
+                f"verl can't load the tools of {given_paths[0]}: {type(error).__name__}: {error}. "
+                "Correct the file."
             ) from error
         if self.name not in known:
             listed = ", ".join(known) or "none"
             raise ToolUnavailableError(
-                f"{given[0]} has no tool {self.name!r}. Name the entry as one of: {listed}."
+                f"{given_paths[0]} has no tool {self.name!r}. Name the entry as one of: {listed}."
             )
         self._tool = known[self.name]
 
@@ -114,10 +115,10 @@ class VerlTool(Tool):
 
     async def _executed(self, call: ToolCall, arguments: dict[str, Any]) -> tuple[Any, float, Any]:
         # What verl hands over for the trajectory: tools read its id there.
-        request_id, given = call.call_id.rpartition("/")[0], dict(call.tools_kwargs)
-        agent_data = SimpleNamespace(request_id=request_id, tools_kwargs=given)
+        request_id, tools_kwargs = call.call_id.rpartition("/")[0], dict(call.tools_kwargs)
+        agent_data = SimpleNamespace(request_id=request_id, tools_kwargs=tools_kwargs)
         # A column of Parquet has every row's keys: what a row does not say is null.
-        own = given.get(self.name) or {}
+        own = tools_kwargs.get(self.name) or {}
         instance_id, _ = await self._tool.create(create_kwargs=own.get("create_kwargs") or {})
         try:
             found: tuple[Any, float, Any] = await self._tool.execute(

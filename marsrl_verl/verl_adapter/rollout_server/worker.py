@@ -120,7 +120,7 @@ class RolloutWorker(AgentLoopWorker):
         if round_id.number != self._round:
             self._round, self._began = round_id.number, time.monotonic()
         self._client.synced = round_id.syncs
-        self._done.asked += 1
+        self._done.submitted += 1
         output = await self._runner.run(request, sampling)
         self._note_answered(request)
         self._answered.discard(request.group_id)
@@ -131,8 +131,8 @@ class RolloutWorker(AgentLoopWorker):
     async def _score(self, request: RolloutRequest, trajectories: Sequence[Trajectory]) -> list[RewardResult]:
         self._note_answered(request)
         chat = self._runner.chat
-        asked = [ScoreRequest.of(request, one, sampled_text(one, chat)) for one in trajectories]
-        return await self._scorer.score(asked)
+        requests = [ScoreRequest.of(request, one, sampled_text(one, chat)) for one in trajectories]
+        return await self._scorer.score(requests)
 
     def _note_answered(self, request: RolloutRequest) -> None:
         """Count a request once, when it first has something to score, or has ended."""
@@ -151,8 +151,8 @@ def describe(output: RolloutOutput, chat: ChatTokenizer) -> None:
             one.figures |= _figures(token_ids([]), one.text)
         for sequence in one.sequences:
             found = one.figures if len(one.sequences) == 1 else sequence.figures
-            whole = sequence.text if sequence.text is not None else one.text
-            found |= _figures(*_sampled(sequence, whole, chat))
+            text = sequence.text if sequence.text is not None else one.text
+            found |= _figures(*_sampled(sequence, text, chat))
 
 
 def sampled_text(one: Trajectory, chat: ChatTokenizer) -> str | None:
@@ -162,11 +162,11 @@ def sampled_text(one: Trajectory, chat: ChatTokenizer) -> str | None:
     return _sampled(one.sequences[0], one.text, chat)[1]
 
 
-def _sampled(sequence: TokenSequence, whole: str, chat: ChatTokenizer) -> tuple[TokenIds, str]:
+def _sampled(sequence: TokenSequence, text: str, chat: ChatTokenizer) -> tuple[TokenIds, str]:
     """What the policy chose, ids and text: what tools and templates wrote is none of its style."""
     mask = sequence.response_mask.astype(bool)
     if mask.all():
-        return sequence.response_ids, whole
+        return sequence.response_ids, text
     edges = np.flatnonzero(np.diff(mask, prepend=False, append=False)).reshape(-1, 2)
     return sequence.response_ids[mask], "\n".join(
         chat.text(sequence.response_ids[begin:end]) for begin, end in edges

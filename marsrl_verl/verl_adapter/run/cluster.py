@@ -31,26 +31,26 @@ def require_resources(
         ConfigError: it could not within `marsrl.run.cluster_wait` seconds.
     """
     look = look or _ask_ray
-    wanted, left = demands(config), float(config.marsrl.run.cluster_wait)
+    required, left = demands(config), float(config.marsrl.run.cluster_wait)
     nodes, free = look()
-    if not fits(wanted, free) and left > 0:
+    if not fits(required, free) and left > 0:
         print(
             f"The cluster has {describe_nodes(free)} free; waiting up to {left:.0f} s for "
-            f"{describe_demands(wanted)}.",
+            f"{describe_demands(required)}.",
             flush=True,
         )
-    while not fits(wanted, free) and left > 0:
+    while not fits(required, free) and left > 0:
         sleep(min(_PAUSE, left))
         left -= _PAUSE
         nodes, free = look()
-    if not fits(wanted, free):
+    if not fits(required, free):
         raise ConfigError([_shortage(config, nodes, free)])
 
 
 def _shortage(config: DictConfig, nodes: Nodes, free: Nodes) -> ConfigIssue:
-    wanted = demands(config)
-    what = f"The run takes {describe_demands(wanted)}. "
-    if fits(wanted, nodes):
+    required = demands(config)
+    what = f"The run takes {describe_demands(required)}. "
+    if fits(required, nodes):
         what += f"The cluster has that, but others use it: free are {describe_nodes(free)}."
         fix = "End them, or set marsrl.run.cluster_wait to the seconds that the run may wait for them."
     elif joins_cluster(config):

@@ -22,7 +22,7 @@ from verl.workers.config import HFModelConfig
 from marsrl_verl.config.cluster_resources import trainer_cpus
 from marsrl_verl.verl_adapter.engine.workers import MarsRLActorRolloutRefWorker
 from marsrl_verl.verl_adapter.rollout_server.server import register_replica
-from marsrl_verl.verl_adapter.trainer.overlong_prompts import leave_out_long_prompts
+from marsrl_verl.verl_adapter.trainer.overlong_prompts import filter_overlong_prompts
 from marsrl_verl.verl_adapter.trainer.trainer import RayMarsRLTrainer
 
 
@@ -95,5 +95,5 @@ class MarsRLTaskRunner(BaseTaskRunner):
             files, data, tokenizer, processor, is_train=split == "train", max_samples=limit
         )
         if config.data.filter_overlong_prompts:
-            leave_out_long_prompts(dataset, config, tokenizer, split)
+            filter_overlong_prompts(dataset, config, tokenizer, split)
         return dataset

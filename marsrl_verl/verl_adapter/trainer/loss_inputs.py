@@ -49,9 +49,9 @@ def set_advantages(rows: Rows, method: Method) -> dict[str, float]:
     """
     advantages = method.advantages(rows)
     _check_column(method, "advantages", rows, advantages)
-    kept = rows.columns[RESPONSE_MASK].astype(bool)
-    if not np.isfinite(advantages[kept]).all():
-        row = int(rows.row_of_token()[kept & ~np.isfinite(advantages)][0])
+    loss_mask = rows.columns[RESPONSE_MASK].astype(bool)
+    if not np.isfinite(advantages[loss_mask]).all():
+        row = int(rows.row_of_token()[loss_mask & ~np.isfinite(advantages)][0])
         raise ValueError(
             f"{type(method).__name__}.advantages: trajectory {rows.trajectory(row).trajectory_id} has an "
             "advantage that is not a finite number"
@@ -64,8 +64,8 @@ def set_advantages(rows: Rows, method: Method) -> dict[str, float]:
     if masked is not None:
         _check_column(method, "masks", rows, masked)
         metrics |= _token_means(rows, "masked_token_share", masked)
-        kept = kept & ~masked
-    rows.columns[ADVANTAGES] = np.where(kept, advantages, 0.0).astype(np.float32)
+        loss_mask = loss_mask & ~masked
+    rows.columns[ADVANTAGES] = np.where(loss_mask, advantages, 0.0).astype(np.float32)
     return metrics
 
 
@@ -142,7 +142,7 @@ def correct_off_policy(
 def _weight_tokens(rows: Rows, log_ratios: NDArray[np.float32], threshold: float) -> dict[str, float]:
     """Truncated importance weights of single tokens (verl's), with their figures."""
     # One row of all tokens: the weights are of single tokens, and verl's figures by sequence are not taken.
-    weights, found = compute_rollout_correction_weights(
+    weights, metrics = compute_rollout_correction_weights(
         torch.from_numpy(log_ratios)[None],
         torch.from_numpy(rows.columns[RESPONSE_MASK])[None].long(),
         rollout_is="token",
@@ -151,6 +151,6 @@ def _weight_tokens(rows: Rows, log_ratios: NDArray[np.float32], threshold: float
     rows.columns[LOSS_WEIGHTS] = weights[0].float().numpy()
     return {
         f"off_policy/tis/{name.removeprefix('rollout_is_')}": float(value)
-        for name, value in found.items()
+        for name, value in metrics.items()
         if not name.startswith("rollout_is_seq")
     }

@@ -82,8 +82,10 @@ class TrainingObserver:
         if not tools:
             return
         for name, facts in tools.items():
-            said = ", ".join(f"{key} {value}" for key, value in facts.items() if value not in ({}, [], None))
-            print(f"tool {name}: {one_line(said)}", file=terminal(), flush=True)
+            description = ", ".join(
+                f"{key} {value}" for key, value in facts.items() if value not in ({}, [], None)
+            )
+            print(f"tool {name}: {one_line(description)}", file=terminal(), flush=True)
         self.folder.write_tools(tools)
 
     def begin(self, step: int) -> None:
@@ -186,8 +188,8 @@ class TrainingObserver:
         runs = [result.sampled, *([result.greedy] if result.greedy is not None else [])]
         copies = Copies()  # the last evaluation is kept until the run ends
         for run_result in runs:
-            copies.take(call.trajectory for call in run_result.asked)
-        self._warn_of_grades((call.request.role, call.trajectory) for run in runs for call in run.asked)
+            copies.take(call.trajectory for call in run_result.all_calls)
+        self._warn_of_grades((call.request.role, call.trajectory) for run in runs for call in run.all_calls)
         found = result.record.estimates | result.record.effort
         if missing := result.record.skipped:
             role = self._method.first_role(self._settings.algo)

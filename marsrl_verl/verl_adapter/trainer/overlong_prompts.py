@@ -12,7 +12,7 @@ from marsrl_verl.verl_adapter.components import build_prompts, chat_tokenizer
 from marsrl_verl.verl_adapter.trainer.problem_stream import problems_of
 
 
-def leave_out_long_prompts(dataset: Any, config: DictConfig, tokenizer: Any, split: str = "train") -> None:
+def filter_overlong_prompts(dataset: Any, config: DictConfig, tokenizer: Any, split: str = "train") -> None:
     """Take the rows out whose prompt is longer than `max_prompt_tokens` of the method's first role.
 
     The prompt is the one that this role gets, its instruction and the chat template included. Nothing is

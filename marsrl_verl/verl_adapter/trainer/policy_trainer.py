@@ -208,13 +208,13 @@ class PolicyTrainer(EngineTrainer):
                 part.read(tu.get(output, "log_probs"), batch.rows.columns[REF_LOG_PROBS])
 
     def _reference_pass(self, part: PolicyBatch) -> TensorDict:
-        asked = {"calculate_entropy": False, "compute_loss": False, SHARE_KEY: part.plan.share_prefixes}
+        options = {"calculate_entropy": False, "compute_loss": False, SHARE_KEY: part.plan.share_prefixes}
         if self.ref_in_actor:  # the model without its adapter
             data = part.columns({})
-            tu.assign_non_tensor(data, no_lora_adapter=True, **asked)
+            tu.assign_non_tensor(data, no_lora_adapter=True, **options)
             return self._workers(part.policy).compute_log_prob(data)
         data = part.ids(self._temperature)  # the reference policy's ranks may be others
-        tu.assign_non_tensor(data, **asked)
+        tu.assign_non_tensor(data, **options)
         return self.ref_policy_wg.compute_ref_log_prob(data)
 
     def _fit_compute_advantages(self, batch: StepBatch) -> None:

@@ -21,16 +21,16 @@ from marsrl_verl.verl_adapter.engine.shared_prefix_engine import SHARE_KEY
 
 def rows_to_probe(groups: Sequence[Group], stage: str, probe: Probe) -> list[RowRef]:
     """The sequences of a stage that the probe has not seen yet, where they have tokens."""
-    wanted = {TRAINER_LOG_PROBS, *probe.outputs}
+    required = {TRAINER_LOG_PROBS, *probe.outputs}
     if probe.entropies:
-        wanted.add(RECORDED_ENTROPIES)
+        required.add(RECORDED_ENTROPIES)
     return [
         RowRef(at, place, number)
         for at, group in enumerate(groups)
         if group.request.stage == stage
         for place, one in enumerate(group.trajectories)
         for number, sequence in enumerate(one.sequences)
-        if len(sequence) and not wanted <= sequence.annotations.keys()
+        if len(sequence) and not required <= sequence.annotations.keys()
     ]
 
 
@@ -62,8 +62,12 @@ def run_probe(
         data, calculate_entropy=probe.entropies, compute_loss=False, **{SHARE_KEY: batch.plan.share_prefixes}
     )
     if probe.measure is not None:
-        asked = {MEASURE_KEY: probe.measure, SETTINGS_KEY: dict(probe.settings), COLUMNS_KEY: tuple(columns)}
-        tu.assign_non_tensor(data, **asked)
+        metadata = {
+            MEASURE_KEY: probe.measure,
+            SETTINGS_KEY: dict(probe.settings),
+            COLUMNS_KEY: tuple(columns),
+        }
+        tu.assign_non_tensor(data, **metadata)
     output = compute_log_prob(data)
     names = {TRAINER_LOG_PROBS: "log_probs", **{name: name for name in probe.outputs}}
     if probe.entropies:

@@ -123,18 +123,18 @@ class ProblemStream:
         Raises:
             NothingToTrainError: a whole pass has none.
         """
-        found, read = self.take_from_pass(count, admits), self.taken
-        while len(found) < count:
+        problems, read = self.take_from_pass(count, admits), self.taken
+        while len(problems) < count:
             self.begin_pass()
-            added = self.take_from_pass(count - len(found), admits)
+            added = self.take_from_pass(count - len(problems), admits)
             if not added:
                 raise NothingToTrainError(
                     "the training data holds no complete batch: lower data.train_batch_size"
                     if self.taken == read
                     else "the method admits no problem of the training data (Method.admits)"
                 )
-            found, read = found + added, self.taken
-        return found
+            problems, read = problems + added, self.taken
+        return problems
 
     def take_from_pass(self, count: int, admits: Admits) -> list[Problem]:
         """The next so many admitted problems of this pass; fewer where it ends."""

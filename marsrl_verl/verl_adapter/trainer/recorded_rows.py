@@ -74,6 +74,6 @@ def fill_log_probs(batch: PolicyBatch, compute: Pass, *, reuse: bool) -> NDArray
     log_probs, entropies = compute(slots)
     batch.read(log_probs, rows.columns[OLD_LOG_PROBS], slots)
     batch.read(entropies, rows.columns[ENTROPIES], slots)
-    asked = batch.slots if slots is None else batch.slots[slots]
-    computed[asked[asked != PADDING]] = True
+    selected = batch.slots if slots is None else batch.slots[slots]
+    computed[selected[selected != PADDING]] = True
     return computed

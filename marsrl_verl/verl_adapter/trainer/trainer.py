@@ -202,20 +202,20 @@ class RayMarsRLTrainer(PolicyTrainer):
         """
         if self.scheduler.open_step == step:
             return True  # opened in the step before, by overlap
-        wanted, admits = (
+        count, admits = (
             self.method.problems_per_step(int(self.config.data.train_batch_size)),
             self.method.admits,
         )
         problems: list[Problem] = []
-        if self.scheduler.waiting_problems() < wanted:
+        if self.scheduler.waiting_problems() < count:
             if not self._drains:
-                problems = self.problems.take(wanted, admits)
+                problems = self.problems.take(count, admits)
             else:
-                problems = self.problems.take_from_pass(wanted, admits)
+                problems = self.problems.take_from_pass(count, admits)
                 if not problems and self.scheduler.idle():
                     if ahead:
                         return False
-                    problems = self._next_pass(step, wanted)
+                    problems = self._next_pass(step, count)
         self.scheduler.start_step(step, problems)
         return True
 
@@ -223,14 +223,14 @@ class RayMarsRLTrainer(PolicyTrainer):
     def _drains(self) -> bool:
         return self.method.passes is Passes.DRAINED
 
-    def _next_pass(self, step: int, wanted: int) -> list[Problem]:
+    def _next_pass(self, step: int, count: int) -> list[Problem]:
         """The first problems of the next pass of which the method admits any; none where no pass is left."""
         for _ in range(MOST_EMPTY_PASSES):
             if self.method.passes_left() == 0:
                 return []
             self.method.pass_ended(step)
             self.problems.begin_pass()
-            if problems := self.problems.take_from_pass(wanted, self.method.admits):
+            if problems := self.problems.take_from_pass(count, self.method.admits):
                 return problems
         raise NothingToTrainError(
             f"{type(self.method).__name__}.admits let no problem of the training data through in "

@@ -37,8 +37,8 @@ def group() -> Group:
     )
     for member in found.trajectories:
         member.reward = RewardResult(float(member.number in (0, 1)))
-    asked = agent_request(6)
-    return Group(replace(asked, inputs={**asked.inputs, ROOTS: 2}), found.trajectories)
+    item = agent_request(6)
+    return Group(replace(item, inputs={**item.inputs, ROOTS: 2}), found.trajectories)
 
 
 def test_shared_calls_count_once(group):

@@ -26,42 +26,42 @@ def test_probability_of_the_paper(change, chance):
 
 def test_the_paper_forks_where_entropy_rises():
     rule = BranchRule(BranchLaw.THRESHOLD)
-    assert [rule.wanted(change, [0.99])[0] for change in (-0.01, 0.0, 0.01, None)] == [
+    assert [rule.decide_forks(change, [0.99])[0] for change in (-0.01, 0.0, 0.01, None)] == [
         False,
         False,
         True,
         False,
     ]
-    assert BranchRule(beam=4).wanted(0.3, [0.0, 0.5, 0.9]) == [True, True, True], "Z - 1 forks"
+    assert BranchRule(beam=4).decide_forks(0.3, [0.0, 0.5, 0.9]) == [True, True, True], "Z - 1 forks"
 
 
 def test_the_threshold_moves():
     rule = BranchRule(threshold=0.6)
-    assert rule.wanted(0.4, [0.0]) == [False], "P = 0.58"
-    assert rule.wanted(0.6, [0.0]) == [True], "P = 0.62"
+    assert rule.decide_forks(0.4, [0.0]) == [False], "P = 0.58"
+    assert rule.decide_forks(0.6, [0.0]) == [True], "P = 0.62"
 
 
 def test_the_released_code_throws_a_coin_for_each_fork():
     rule = BranchRule(BranchLaw.BERNOULLI, beam=3)
-    assert rule.wanted(0.25, [0.549, 0.551]) == [True, False], "P = 0.55"
-    assert rule.wanted(-0.25, [0.449, 0.451]) == [True, False], "P = 0.45"
+    assert rule.decide_forks(0.25, [0.549, 0.551]) == [True, False], "P = 0.55"
+    assert rule.decide_forks(-0.25, [0.449, 0.451]) == [True, False], "P = 0.45"
 
 
 def test_random_forks_look_at_nothing():
     rule = BranchRule(BranchLaw.RANDOM, base=0.3)
-    assert rule.wanted(None, [0.29]) == rule.wanted(9.0, [0.29]) == [True]
-    assert rule.wanted(-9.0, [0.31]) == [False]
+    assert rule.decide_forks(None, [0.29]) == rule.decide_forks(9.0, [0.29]) == [True]
+    assert rule.decide_forks(-9.0, [0.31]) == [False]
     assert not rule.by_entropy
 
 
 def test_off_forks_never():
     rule = BranchRule(BranchLaw.OFF)
-    assert rule.forks == 0 and rule.wanted(1.0, []) == []
+    assert rule.forks == 0 and rule.decide_forks(1.0, []) == []
 
 
 def test_draws_are_one_for_each_fork():
     with pytest.raises(ValueError, match="2 draws, expected 1"):
-        BranchRule().wanted(0.1, [0.1, 0.2])
+        BranchRule().decide_forks(0.1, [0.1, 0.2])
 
 
 @given(st.floats(-1, 1), st.floats(-1, 1), st.floats(0, 2), st.floats(0, 1), st.floats(0, 0.999))
@@ -69,12 +69,14 @@ def test_more_entropy_never_forks_less(first, second, weight, base, draw):
     low, high = sorted((first, second))
     for law in (BranchLaw.THRESHOLD, BranchLaw.BERNOULLI):
         rule = BranchRule(law, base, weight)
-        assert rule.wanted(low, [draw]) <= rule.wanted(high, [draw])
+        assert rule.decide_forks(low, [draw]) <= rule.decide_forks(high, [draw])
 
 
 def completion(top_ids, top, ids, own) -> Completion:
-    told = TopLogProbs(np.array(top_ids, np.int32), np.log(np.array(top)).astype(np.float32))
-    return Completion(token_ids(ids), np.log(np.array(own)).astype(np.float32), FinishReason.LENGTH, top=told)
+    top_log_probs = TopLogProbs(np.array(top_ids, np.int32), np.log(np.array(top)).astype(np.float32))
+    return Completion(
+        token_ids(ids), np.log(np.array(own)).astype(np.float32), FinishReason.LENGTH, top=top_log_probs
+    )
 
 
 def test_entropy_of_the_whole_distribution():

@@ -35,10 +35,10 @@ def ran(*tools: str, outcome: str = "ok") -> list[dict]:
 
 
 def scored(text: str = GOOD, events=(), *, own: str | None = None, reward=None, truth="2", **more):
-    asked = request(text, truth, final_text=text.rpartition("</think>")[2], **more)
+    score_request = request(text, truth, final_text=text.rpartition("</think>")[2], **more)
     own = text.replace(" <result>\n2\n</result>", "") if own is None else own
     reward = reward or HierarchicalReward(EXACT)
-    found = reward.score(replace(asked, events=list(events), sampled_text=own))
+    found = reward.score(replace(score_request, events=list(events), sampled_text=own))
     return asyncio.run(_awaited(found)) if inspect.isawaitable(found) else found
 
 
@@ -140,10 +140,12 @@ def test_a_chat_needs_a_box_alone():
 def test_graded_by_the_kind_of_the_problem(ability, truth, answer, value):
     reward = HierarchicalReward()
     text = GOOD.replace("\\boxed{2}", f"\\boxed{{{answer}}}")
-    asked = replace(request(text, truth, final_text=text.rpartition("</think>")[2]), sampled_text=None)
-    asked = replace(asked, problem=replace(asked.problem, ability=ability))
-    asked = replace(asked, sampled_text=text.replace(" <result>\n2\n</result>", ""))
-    found = reward.score(asked)
+    score_request = replace(
+        request(text, truth, final_text=text.rpartition("</think>")[2]), sampled_text=None
+    )
+    score_request = replace(score_request, problem=replace(score_request.problem, ability=ability))
+    score_request = replace(score_request, sampled_text=text.replace(" <result>\n2\n</result>", ""))
+    found = reward.score(score_request)
     assert found.value == pytest.approx(value)
     assert reward.longest_s(4) > 0
     reward.close()

@@ -30,31 +30,31 @@ def test_f1(answer, gold, value):
     assert released_f1(answer, gold) == pytest.approx(value)
 
 
-def said(answer: str, middle: str = "", end: str = "") -> str:
+def response(answer: str, middle: str = "", end: str = "") -> str:
     return f"{THOUGHT}{middle}<answer>\\boxed{{{answer}}}</answer>{end}"
 
 
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        (said("red"), 1.0),
-        (said("blue"), 0.0),
-        (said("red blue"), 2 / 3),
-        (said("red", "<search>x</search><result>y</result><python>1</python><result>1</result>"), 1.1),
+        (response("red"), 1.0),
+        (response("blue"), 0.0),
+        (response("red blue"), 2 / 3),
+        (response("red", "<search>x</search><result>y</result><python>1</python><result>1</result>"), 1.1),
         # Any common word earns the bonus, and so do closing tags without a call.
-        (said("red blue", "</search></python>"), 2 / 3 + 0.1),
-        (said("blue", "</search></python>"), 0.0),
+        (response("red blue", "</search></python>"), 2 / 3 + 0.1),
+        (response("blue", "</search></python>"), 0.0),
         # One result may serve two calls.
-        (said("red", "<search>x<python>1</python></search><result>1</result>"), 1.1),
-        (said("red", "<search>x</search>"), -1.0),
-        (said("red", "<search>x<result>1</result>"), -1.0),
-        (said("red", end=" and more"), 1.0),
+        (response("red", "<search>x<python>1</python></search><result>1</result>"), 1.1),
+        (response("red", "<search>x</search>"), -1.0),
+        (response("red", "<search>x<result>1</result>"), -1.0),
+        (response("red", end=" and more"), 1.0),
         ("</think><think><answer>\\boxed{red}</answer>", 1.0),
         ("<answer>\\boxed{red}</answer>", -1.0),
         (f"{THOUGHT}<answer>red</answer>", -1.0),
         (f"{THOUGHT}<answer>\\boxed red}}</answer>", -1.0),
         (f"{THOUGHT}<answer>\\boxed{{red</answer>", -1.0),
-        (said("red", "<result><answer></result>"), -1.0),
+        (response("red", "<result><answer></result>"), -1.0),
         (f"{THOUGHT}<think><answer>\\boxed{{red}}</answer>", -1.0),
         (f"{THOUGHT}<answer>\\boxed{{a}} \\boxed{{\\text{{red}}}}</answer>", 0.0),
     ],
@@ -64,7 +64,7 @@ def test_the_formula(text, value):
 
 
 def test_the_best_of_several_golds():
-    assert ReleasedReward().score(request(said("red"), '["blue", "red"]')).value == 1.0
+    assert ReleasedReward().score(request(response("red"), '["blue", "red"]')).value == 1.0
 
 
 def test_a_response_that_was_cut_off_keeps_what_it_earns():

@@ -98,8 +98,8 @@ def test_ids_are_what_was_sampled_or_inserted():
     for one in tree().trajectories:
         sequence = one.sequence
         inserted = "".join(map(chr, sequence.response_ids[sequence.response_mask == 0]))
-        asked = [event["arguments"]["code"] for event in one.events]
-        assert inserted == "".join(f" <result>\n{len(code)}\n</result>" for code in asked)
+        codes = [event["arguments"]["code"] for event in one.events]
+        assert inserted == "".join(f" <result>\n{len(code)}\n</result>" for code in codes)
         chosen = "".join(map(chr, sequence.response_ids[sequence.response_mask == 1]))
         assert "<result>" not in chosen and chosen.count("</python>") == len(one.events)
         assert (sequence.rollout_log_probs[sequence.response_mask == 0] == 0).all()
@@ -123,14 +123,16 @@ def test_nodes_are_the_parts_that_trajectories_share():
 def test_the_probes_tokens_are_kept():
     client = AgentClient(says=says, seed=None)
     tree(client=client)
-    probes = [one for one in client.asked if one["decoding"].top_log_probs]
+    probes = [one for one in client.requests if one["decoding"].top_log_probs]
     assert probes and {one["decoding"].max_tokens for one in probes} == {4}
-    starts = [one["prompt"] for one in client.asked]
+    starts = [one["prompt"] for one in client.requests]
     assert len(set(starts)) == len(starts) - sum(
         count - 1 for count in Counter(starts).values()
     )  # what begins alike are roots, and forks beside whom they leave
     first = next(one["prompt"] for one in probes)
-    assert any(one["prompt"] == first + says(0, 0)[:4] for one in client.asked), "the rest goes on after them"
+    assert any(one["prompt"] == first + says(0, 0)[:4] for one in client.requests), (
+        "the rest goes on after them"
+    )
 
 
 def test_each_call_runs_once_however_many_share_it():
@@ -207,13 +209,13 @@ def test_without_forks_nothing_is_probed():
     for one, n in ((config(branching={"law": "off"}), 4), (config(), 1)):
         client = AgentClient(says=says, seed=None)
         tree(one, client, n=n)
-        assert {item["decoding"].top_log_probs for item in client.asked} == {0}
+        assert {item["decoding"].top_log_probs for item in client.requests} == {0}
 
 
 def test_random_forks_are_not_probed_either():
     client = AgentClient(says=says, seed=None)
     members = tree(config(branching={"law": "random"}), client).trajectories
-    assert {item["decoding"].top_log_probs for item in client.asked} == {0}
+    assert {item["decoding"].top_log_probs for item in client.requests} == {0}
     assert any(one.fork for one in members)
 
 
@@ -289,7 +291,7 @@ def test_a_chat_with_tool_turns():
     members = {other.number: other for other in found.trajectories}
     assert sorted(members) == list(range(6)) and set(ends(members.values()).values()) == {FinishReason.STOP}
     assert any(other.fork for other in members.values())
-    assert client.asked[0]["prompt"].startswith("[python][search]"), "schemas for the template"
+    assert client.requests[0]["prompt"].startswith("[python][search]"), "schemas for the template"
     turn = members[1].text.replace("</s>", "")
     assert "<tool>3<tool>3<assistant>" in turn, "two calls of a turn, answered together"
     for other in members.values():

@@ -35,23 +35,23 @@ def trained(segment: int | None, attribution: str = "soft", seed: int | None = N
 
 
 @lru_cache
-def whole(attribution: str) -> Trained:
+def without_segments(attribution: str) -> Trained:
     (one,) = trained(None, attribution)
     return one
 
 
 def test_what_is_trained():
     """So that the property below is about something."""
-    one = whole("soft")
+    one = without_segments("soft")
     assert len(one.groups) == 3 and len(one.rows) == 18
     assert any(member.fork for group in one.groups for member in group.trajectories)
-    assert not np.allclose(one.advantages, whole("hard").advantages)
+    assert not np.allclose(one.advantages, without_segments("hard").advantages)
 
 
 @given(st.integers(5, 60), st.sampled_from(["soft", "hard", "sibling"]), st.integers(0, 1000))
 @settings(max_examples=8)
 def test_segments_processes_and_the_order_of_answers_change_nothing(segment, attribution, seed):
-    steps, expected = trained(segment, attribution, seed), whole(attribution)
+    steps, expected = trained(segment, attribution, seed), without_segments(attribution)
     found = {group.group_id: group for step in steps for group in step.groups}
     assert len(found) == sum(len(step.groups) for step in steps) == 3, "every group is trained once"
     worth: dict[str, np.ndarray] = {}

@@ -41,13 +41,13 @@ def script(item: RolloutRequest, k: int) -> Reply:
 
 
 def method(**settings) -> AttnRL:
-    usual = {
+    defaults = {
         "seed": 1,
         "group_size": 4,
         "filter": FilterRule.NONE,
         "expansion": ExpansionRounding.ALL,
     }
-    return AttnRL(ShortPrompts(), CUTTER, **{**usual, **settings})
+    return AttnRL(ShortPrompts(), CUTTER, **{**defaults, **settings})
 
 
 def annotate(method: AttnRL, one: Trajectory, influence) -> None:
@@ -108,7 +108,7 @@ def segments(method: AttnRL, groups: list[Group]) -> dict[str, list[tuple[int, f
     return found
 
 
-def told(method: AttnRL, trained: int = 0, finished: int = 0, unfinished: int = 0, deferred: int = 0):
+def step_metrics(method: AttnRL, trained: int = 0, finished: int = 0, unfinished: int = 0, deferred: int = 0):
     """What the method says of a step that trains so many rows of other problems, and in which so many
     problems ended at the last stage, or before."""
     ended = [Ended(f"f{k}", CONTINUATION, EndReason.FINISHED) for k in range(finished)]

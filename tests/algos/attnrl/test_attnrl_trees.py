@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from attnrl_tools import SAMPLING, always, annotate, method, run, script, segments, selected, told
+from attnrl_tools import SAMPLING, always, annotate, method, run, script, segments, selected, step_metrics
 from marsrl_script import ScriptedEngine
 from scheduler_tools import problems
 from scripted_engine import Reply
@@ -147,7 +147,7 @@ def test_filtered_problems_leave_with_all_they_have():
     # All influences are equal, so that none is above the mean.
     assert {end.reason for step in results for end in step.ended} == {EndReason.REJECTED}
     assert not any(item.stage == CONTINUATION for one in engine.rounds for item in one)
-    metrics = told(attnrl)
+    metrics = step_metrics(attnrl)
     assert metrics["attnrl/filtered_share"] == 1.0 and metrics["attnrl/all_correct_share"] == 1.0
     assert metrics["attnrl/filtered_all_correct"] == metrics["attnrl/problems"] == 6
     assert metrics["attnrl/filtered_none_correct"] == 0

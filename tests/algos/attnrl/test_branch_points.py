@@ -21,7 +21,9 @@ from marsrl_verl.algos.attnrl.branch_points import (
 from marsrl_verl.core.steps import Steps
 
 
-def marks(lengths: list[int], *, thinking: int | None = None, prompt: int = 10, **known) -> ResponseFeatures:
+def response_features(
+    lengths: list[int], *, thinking: int | None = None, prompt: int = 10, **known
+) -> ResponseFeatures:
     """Steps of these lengths."""
     steps = Steps(tuple(np.cumsum(lengths).tolist()), len(lengths) if thinking is None else thinking)
     return ResponseFeatures(steps, prompt, **known)
@@ -41,18 +43,22 @@ INFLUENCE = [0, 0.1, 0.9, 0.2, 0.8, 0.7, 0.1, 0, 0, 0]
 
 def test_the_earliest_of_the_most_influential_steps():
     assert np.quantile(INFLUENCE, 0.8) == pytest.approx(0.72)
-    assert chosen(marks(TEN, influence=INFLUENCE)) == [10, 20]
-    assert chosen(marks(TEN, influence=INFLUENCE), num_branch_points=1) == [10]
+    assert chosen(response_features(TEN, influence=INFLUENCE)) == [10, 20]
+    assert chosen(response_features(TEN, influence=INFLUENCE), num_branch_points=1) == [10]
 
 
 def test_more_steps_qualify_with_a_larger_share():
-    assert chosen(marks(TEN, influence=INFLUENCE), top_share=0.6, num_branch_points=3) == [5, 10, 15]
+    assert chosen(response_features(TEN, influence=INFLUENCE), top_share=0.6, num_branch_points=3) == [
+        5,
+        10,
+        15,
+    ]
 
 
 def test_few_positive_values_make_any_of_them_a_candidate():
     few = [0, 0, 0, 0.3, 0, 0, 0, 0, 0.1, 0]
     assert np.quantile(few, 0.8) < 0.1
-    assert chosen(marks(TEN, influence=few)) == [15, 40]
+    assert chosen(response_features(TEN, influence=few)) == [15, 40]
 
 
 @pytest.mark.parametrize(
@@ -66,15 +72,15 @@ def test_few_positive_values_make_any_of_them_a_candidate():
     ],
 )
 def test_distances_count_the_prompt_and_end_where_a_step_starts(distance, points):
-    assert chosen(marks(TEN, influence=INFLUENCE), min_token_distance=distance) == points
+    assert chosen(response_features(TEN, influence=INFLUENCE), min_token_distance=distance) == points
 
 
 def test_what_fills_up_when_too_few_steps_qualify():
-    one = marks(TEN, influence=[0, 0, 0.5, 0, 0, 0, 0, 0, 0, 0], thinking=3)
+    one = response_features(TEN, influence=[0, 0, 0.5, 0, 0, 0, 0, 0, 0, 0], thinking=3)
     assert chosen(one, shortfall=Shortfall.FEWER) == [10]
     assert chosen(one, shortfall=Shortfall.FILL, num_branch_points=3) == [5, 10]  # steps 3… are not thinking
     assert chosen(one, shortfall=Shortfall.REPEAT, num_branch_points=3) == [5, 10, 15]
-    short = marks([5, 5], influence=[0, 0.5])
+    short = response_features([5, 5], influence=[0, 0.5])
     assert choose_branch_points(
         short, BranchRule(num_branch_points=3, shortfall=Shortfall.REPEAT), np.random.default_rng(0)
     ) == [BranchPoint(5, 3)]
@@ -83,13 +89,13 @@ def test_what_fills_up_when_too_few_steps_qualify():
 @pytest.mark.parametrize("criterion", [one for one in BranchCriterion if one not in BY_TOKEN])
 @pytest.mark.parametrize("lengths", [[], [4]])
 def test_a_response_of_one_step_or_none_is_not_branched(criterion, lengths):
-    one = marks(lengths, influence=[0.0] * len(lengths))
+    one = response_features(lengths, influence=[0.0] * len(lengths))
     for shortfall in Shortfall:
         assert chosen(one, criterion=criterion, shortfall=shortfall) == []
 
 
 def test_earliest_random_and_uniform_steps():
-    one = marks(TEN)
+    one = response_features(TEN)
     assert chosen(one, criterion=BranchCriterion.EARLIEST) == [5, 10]
     assert chosen(one, criterion=BranchCriterion.EARLIEST, min_token_distance=25) == [15, 45]
     assert chosen(one, criterion=BranchCriterion.UNIFORM) == [15, 35]  # steps 3 and 7 of 1 … 9
@@ -98,12 +104,12 @@ def test_earliest_random_and_uniform_steps():
 
 
 def test_uniform_steps_keep_their_distance_from_the_beginning():
-    one = marks([10] * 20, prompt=50)
+    one = response_features([10] * 20, prompt=50)
     assert chosen(one, criterion=BranchCriterion.UNIFORM, min_token_distance=60) == [50, 150]
 
 
 def test_without_any_influence_the_released_code_takes_spaced_steps():
-    one = marks([600, 600, 600, 600, 10], influence=[0.0] * 5, prompt=50)
+    one = response_features([600, 600, 600, 600, 10], influence=[0.0] * 5, prompt=50)
     assert chosen(one, min_token_distance=512, shortfall=Shortfall.REPEAT) == [600, 1800]
     assert chosen(one, min_token_distance=512, shortfall=Shortfall.FEWER) == []
 
@@ -111,20 +117,30 @@ def test_without_any_influence_the_released_code_takes_spaced_steps():
 def test_the_least_probable_tokens_before_the_answer():
     surprisal = [9.0, 0.1, 0.5, 0.4, 8.0, 0.2]
     rule = {"criterion": BranchCriterion.SURPRISAL}
-    assert chosen(marks([3, 3], token_scores=surprisal), **rule) == [2, 4]  # token 0 is the prompt's own
-    assert chosen(marks([3, 3], token_scores=surprisal, thinking=1), **rule) == [1, 2]
-    assert chosen(marks([3, 3], token_scores=surprisal, answer_token=3), **rule) == [1, 2]
-    assert chosen(marks([3, 3], token_scores=surprisal), min_token_distance=3, **rule) == [1, 4]
-    assert chosen(marks([], token_scores=[]), **rule) == []
+    assert chosen(response_features([3, 3], token_scores=surprisal), **rule) == [
+        2,
+        4,
+    ]  # token 0 is the prompt's own
+    assert chosen(response_features([3, 3], token_scores=surprisal, thinking=1), **rule) == [1, 2]
+    assert chosen(response_features([3, 3], token_scores=surprisal, answer_token=3), **rule) == [1, 2]
+    assert chosen(response_features([3, 3], token_scores=surprisal), min_token_distance=3, **rule) == [1, 4]
+    assert chosen(response_features([], token_scores=[]), **rule) == []
 
 
 def test_the_tokens_of_most_entropy_are_anywhere_but_at_the_ends():
     entropies = [9.0, 0.1, 0.5, 0.4, 0.2, 8.0]
     rule = {"criterion": BranchCriterion.ENTROPY}
-    assert chosen(marks([3, 3], token_scores=entropies), **rule) == [2, 3]
-    assert chosen(marks([3, 3], token_scores=entropies, thinking=1, answer_token=1), **rule) == [2, 3]
-    assert chosen(marks([3, 3], token_scores=entropies), min_token_distance=2, **rule) == [2, 4]
-    assert chosen(marks([1], token_scores=[1.0]), **rule) == chosen(marks([], token_scores=[]), **rule) == []
+    assert chosen(response_features([3, 3], token_scores=entropies), **rule) == [2, 3]
+    assert chosen(response_features([3, 3], token_scores=entropies, thinking=1, answer_token=1), **rule) == [
+        2,
+        3,
+    ]
+    assert chosen(response_features([3, 3], token_scores=entropies), min_token_distance=2, **rule) == [2, 4]
+    assert (
+        chosen(response_features([1], token_scores=[1.0]), **rule)
+        == chosen(response_features([], token_scores=[]), **rule)
+        == []
+    )
 
 
 def test_the_mean_takes_away_what_an_early_step_has_for_being_early():
@@ -139,28 +155,28 @@ def test_the_mean_takes_away_what_an_early_step_has_for_being_early():
     """Of ten steps; divided by 9, 8, …, 1 later ones, step 5 has 0.225, and no other one above 0.1."""
     found = aggregated_influence(later, 1, FciAggregation.MEAN)
     assert found == pytest.approx([0, 0.1, 0.1, 0.1, 0.1, 0.225, 0.1, 0.1, 0.1, 0.0])
-    assert chosen(marks(TEN, influence=later), num_branch_points=1) == [5]
-    assert chosen(marks(TEN, influence=found), num_branch_points=1, top_share=0.1) == [25]
+    assert chosen(response_features(TEN, influence=later), num_branch_points=1) == [5]
+    assert chosen(response_features(TEN, influence=found), num_branch_points=1, top_share=0.1) == [25]
 
 
 def test_other_steps_stand_apart_from_the_chosen_ones():
-    one = marks(TEN, influence=[0, 0.1, 0.9, 0.2, 0.3, 0.4, 0.1, 0, 0, 0])
+    one = response_features(TEN, influence=[0, 0.1, 0.9, 0.2, 0.3, 0.4, 0.1, 0, 0, 0])
     # At a distance of 15 from step 2 (tokens 10 to 14) only steps from 6 (token 30) on are free.
     rule = {"min_token_distance": 15, "shortfall": Shortfall.APART}
     assert chosen(one, **rule) == [10, 30]
     assert chosen(one, num_branch_points=3, **rule) == [5, 25, 45], "three fit only without step 2"
     # Step 2 alone would be further away than all others, but the response has room for two points.
-    tight = marks([5] * 4, prompt=20, influence=[0, 0.1, 0.9, 0.1])
+    tight = response_features([5] * 4, prompt=20, influence=[0, 0.1, 0.9, 0.1])
     assert chosen(tight, min_token_distance=5, shortfall=Shortfall.APART) == [5, 15]
     assert chosen(tight, min_token_distance=5, shortfall=Shortfall.FEWER) == [10]
 
 
 def test_missing_figures_are_refused():
     with pytest.raises(ValueError, match="0 values of influence for 10 steps"):
-        chosen(marks(TEN))
+        chosen(response_features(TEN))
     for criterion in BY_TOKEN:
         with pytest.raises(ValueError, match=f"{criterion.value}: 1 scores for the 3 tokens"):
-            chosen(marks([3], token_scores=[1.0]), criterion=criterion)
+            chosen(response_features([3], token_scores=[1.0]), criterion=criterion)
 
 
 @pytest.mark.parametrize(
@@ -188,7 +204,7 @@ def test_rules_out_of_range_are_refused(rule, message):
 def test_points_are_inside_the_response_and_at_steps(steps, criterion, shortfall, count, distance, thinking):
     lengths = [length for length, _ in steps]
     total = sum(lengths)
-    one = marks(
+    one = response_features(
         lengths,
         thinking=min(thinking, len(lengths)),
         influence=[value for _, value in steps],
@@ -215,7 +231,7 @@ def test_criteria_have_equally_many_points_where_they_stand_apart(
     steps, count, distance, prompt, thinking, seed
 ):
     """Whatever a criterion prefers: as many as the earliest steps, which are the most that fit."""
-    one = marks(
+    one = response_features(
         [length for length, _ in steps],
         thinking=min(thinking, len(steps)),
         prompt=prompt,
@@ -237,7 +253,7 @@ def test_criteria_have_equally_many_points_where_they_stand_apart(
 @given(STEPS, st.integers(1, 4), st.integers(0, 60))
 def test_no_more_steps_stand_apart_than_are_found(steps, count, distance):
     """Control, by trying all sets of steps."""
-    one = marks([length for length, _ in steps[:9]], influence=[value for _, value in steps[:9]])
+    one = response_features([length for length, _ in steps[:9]], influence=[value for _, value in steps[:9]])
 
     def fits(places: tuple[int, ...]) -> bool:
         apart = all(

@@ -51,9 +51,9 @@ def test_steps_are_coloured_and_branch_points_marked(tmp_path, capsys):
 
 def test_points_are_chosen_as_in_training(tmp_path):
     """Where too few steps qualify, the earliest other ones join."""
-    usual = Config()
-    assert usual.delta is None and DELTA == MathPrompts.step_distance == 4
-    assert (usual.shortfall, usual.num_branch_points) == (Shortfall.FILL, 2)
+    defaults = Config()
+    assert defaults.delta is None and DELTA == MathPrompts.step_distance == 4
+    assert (defaults.shortfall, defaults.num_branch_points) == (Shortfall.FILL, 2)
     one = marked(show(tmp_path, "--text", RESPONSE, "--delta", "1", "--shortfall", "fewer")[1])
     filled = marked(show(tmp_path, "--text", RESPONSE, "--delta", "1")[1])
     assert filled == sorted({*one, next(step for step in (1, 2) if step not in one)})

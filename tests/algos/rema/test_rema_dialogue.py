@@ -59,11 +59,11 @@ def test_the_other_agents_finish_means_nothing_and_ends_its_message_where_asked(
     (one,) = hold(client=client, finish_stops="both")
     assert turns_of(one, 1)[0] == f"Step. {FINISH}"
     assert shown(one)[0].count(FINISH) == 1 and one.events[-1]["turns"] == 2
-    stops = {(asked["role"], asked["decoding"].stop) for asked in client.asked}
+    stops = {(sent["role"], sent["decoding"].stop) for sent in client.requests}
     assert stops == {(META_THINKING, (FINISH,)), (REASONING, (FINISH,))}
     client = Talking(talk)
     hold(client=client)
-    stops = {(asked["role"], asked["decoding"].stop) for asked in client.asked}
+    stops = {(sent["role"], sent["decoding"].stop) for sent in client.requests}
     assert stops == {(META_THINKING, (FINISH,)), (REASONING, ())}
 
 
@@ -123,7 +123,7 @@ def test_every_ending_is_data(name):
 def test_a_problem_that_is_too_long_asks_nothing():
     client = Talking(talk)
     (one,) = hold(client=client, limits={META_THINKING: replace(ROOM, max_prompt_tokens=3)})
-    assert (one.finish, one.sequences[0].trained_tokens, client.asked) == (
+    assert (one.finish, one.sequences[0].trained_tokens, client.requests) == (
         FinishReason.PROMPT_TOO_LONG, 0, [],
     )  # fmt: skip
     assert "takes 3" in one.detail and one.value == 0.0
@@ -250,8 +250,8 @@ def test_a_frozen_agent_takes_part_with_its_texts(frozen, segment):
     client = Talking(talk)
     (one,) = hold(client=client, policies=policies, sources={"other": source}, segment=segment)
     other = REASONING if frozen == META_THINKING else META_THINKING
-    (whole,) = hold()
-    (own,) = [sequence for sequence in whole.sequences if sequence.role == other]
+    (uninterrupted,) = hold()
+    (own,) = [sequence for sequence in uninterrupted.sequences if sequence.role == other]
     (sequence,) = one.sequences
     assert sequence.role == other
     assert sequence.response_ids.tolist() == own.response_ids.tolist()
@@ -301,7 +301,7 @@ def same(members, others) -> None:
 
 
 @lru_cache
-def whole(size: int):
+def uninterrupted(size: int):
     return hold(client=Talking(varied, size), n=5, max_turns=4, message_tokens=60)
 
 
@@ -310,7 +310,7 @@ def whole(size: int):
 def test_pauses_new_processes_and_the_order_of_answers_change_nothing(segment, size, seed, delay):
     rules = {"max_turns": 4, "message_tokens": 60}
     client = Talking(varied, size, lambda name: (zlib.crc32(f"{name} {seed}".encode()) % 7) * delay)
-    same(hold(client=client, n=5, segment=segment, **rules), whole(size))
+    same(hold(client=client, n=5, segment=segment, **rules), uninterrupted(size))
 
 
 @pytest.mark.parametrize("size", [1, 2])
@@ -322,7 +322,7 @@ def test_trained_is_what_was_sampled(size):
 
 
 def test_the_dialogues_of_the_property_end_differently():
-    found = whole(1)
+    found = uninterrupted(1)
     ends = [(one.finish.value, one.detail, one.events[-1]["turns"]) for one in found]
     assert ends == [
         ("stop", None, 1), ("stop", None, 2), ("stop", None, 3), ("length", "message_cut", 2),

@@ -73,10 +73,10 @@ class GrammarClient:
     """Answers with an action whose parts of the grammar have probability 1."""
 
     def __init__(self) -> None:
-        self.asked = []
+        self.requests = []
 
     async def generate(self, policy, prompt_ids, decoding, *, session, name, n=1):
-        self.asked.append((n, decoding.structured))
+        self.requests.append((n, decoding.structured))
         ids = b'{"action": "REWRITE", "output": "x"}'
         log_probs = np.zeros(len(ids), dtype=np.float32)
         log_probs[[12, 33]] = -0.5  # what was chosen: R of REWRITE, and x
@@ -97,7 +97,7 @@ def test_forced_tokens_are_not_trained():
         rollout="marsrl_verl.algos.rema.json_actions:ActionCall",
     )  # fmt: skip
     output = asyncio.run(runner.run(request, {"meta_thinking": Sampling(100, 100)}))
-    assert client.asked == [(3, GRAMMAR)]
+    assert client.requests == [(3, GRAMMAR)]
     for one in output.trajectories:
         assert np.flatnonzero(one.sequence.response_mask).tolist() == [12, 33]
         assert parse_action(one.final_text) == Action(ActionKind.REWRITE, "x")

@@ -13,9 +13,9 @@ from marsrl_verl.algos.rema.judge_data import (
     Pair,
     SplitRule,
     both_orders,
-    given_order,
     main,
     read_pairs,
+    rows_in_file_order,
     shared_instructions,
     split,
 )
@@ -99,7 +99,7 @@ def test_a_pair_is_two_rows():
     assert [row["extra_info"]["answer_b"] for row in rows] == ["bye", "hi"]
     assert rows[0]["prompt"] == [{"role": "user", "content": "Say hi"}]
     assert [row["extra_info"]["index"] for row in rows] == [0, 1]
-    other = given_order([Pair("q", "good", "bad", "s", "n", better_first=False)])
+    other = rows_in_file_order([Pair("q", "good", "bad", "s", "n", better_first=False)])
     assert [(one.row(0)["reward_model"]["ground_truth"], len(other)) for one in other] == [("B", 1)]
 
 

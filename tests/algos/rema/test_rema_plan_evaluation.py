@@ -25,14 +25,14 @@ class Saying:
     """Implements `RolloutEngine`: says at each stage what it is told; plans are rewarded with `info`."""
 
     def __init__(self, by_stage: dict[str, str], **info) -> None:
-        self.by_stage, self.info, self.asked = by_stage, info, []
+        self.by_stage, self.info, self.requests = by_stage, info, []
 
     def submit(self, requests, sampling) -> None:
-        self.asked += requests
+        self.requests += requests
 
     def outputs(self) -> list[RolloutOutput]:
-        asked, self.asked = self.asked, []
-        return [RolloutOutput(one.group_id, [self._answer(one)]) for one in asked]
+        pending, self.requests = self.requests, []
+        return [RolloutOutput(one.group_id, [self._answer(one)]) for one in pending]
 
     def _answer(self, item):
         text = self.by_stage[item.stage]
@@ -41,8 +41,8 @@ class Saying:
             one.reward = RewardResult(0.0, self.info)
         else:
             name = f"{item.group_id}#0"
-            asked = ScoreRequest(name, item.role, item.stage, item.problem, text, text, FinishReason.STOP)
-            one.reward = JudgeReward().score(asked)
+            pending = ScoreRequest(name, item.role, item.stage, item.problem, text, text, FinishReason.STOP)
+            one.reward = JudgeReward().score(pending)
         return one
 
 

@@ -46,13 +46,13 @@ class Evaluation(EvaluationConfig):
         one = super().between()
         if not self.in_between.solver_only:
             return one
-        usual = {name: type(self).model_fields[name].default for name in _LOOP}
-        return one.model_copy(update={"correction_rounds": 0, **usual})
+        defaults = {name: type(self).model_fields[name].default for name in _LOOP}
+        return one.model_copy(update={"correction_rounds": 0, **defaults})
 
     def rounds(self, trained: int) -> int:
         """Verify–correct rounds of a run; `trained`: those of training."""
-        usual = 2 if trained > 0 else 0
-        return usual if self.correction_rounds is None else self.correction_rounds
+        default = 2 if trained > 0 else 0
+        return default if self.correction_rounds is None else self.correction_rounds
 
     def rules(self, rounds: int) -> LoopRules:
         """The loop's."""

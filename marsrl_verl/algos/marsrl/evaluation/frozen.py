@@ -69,15 +69,15 @@ def frozen_solutions(problem: Problem) -> list[FrozenSolution]:
 
 def _read(one: Mapping[str, Any], where: str) -> FrozenSolution:
     # Parquet has every field in every row; a null is a field that is not there.
-    given = {name: value for name, value in one.items() if value is not None}
-    if unknown := sorted(given.keys() - _FIELDS.keys()):
+    fields = {name: value for name, value in one.items() if value is not None}
+    if unknown := sorted(fields.keys() - _FIELDS.keys()):
         raise ValueError(f"{where} has {', '.join(unknown)}, expected {', '.join(_FIELDS)}")
     for name, kind in _FIELDS.items():
-        if name in given and not isinstance(given[name], kind):
-            raise ValueError(f"{where}.{name} is a {type(given[name]).__name__}, expected a {kind.__name__}")
-    if missing := [name for name in _NEEDED if name not in given]:
+        if name in fields and not isinstance(fields[name], kind):
+            raise ValueError(f"{where}.{name} is a {type(fields[name]).__name__}, expected a {kind.__name__}")
+    if missing := [name for name in _NEEDED if name not in fields]:
         raise ValueError(f"{where} has no {' and no '.join(missing)}")
-    return FrozenSolution(**given)
+    return FrozenSolution(**fields)
 
 
 def judge_frozen(run: Run, prompts: RolePrompts) -> Program:
@@ -89,10 +89,10 @@ def judge_frozen(run: Run, prompts: RolePrompts) -> Program:
         raise ValueError(f"problem {problem.row or problem.problem_id}: {error}") from error
     for number, one in enumerate(solutions, 1):
         inputs = {"solution": one.solution, "solution_reward": float(one.correct)}
-        asked = {VERIFIER: prompts.verifier(problem, one.solution)}
+        prompted = {VERIFIER: prompts.verifier(problem, one.solution)}
         if one.report is not None:
-            asked[CORRECTOR] = prompts.corrector(problem, one.solution, one.report)
-        for role, messages in asked.items():
+            prompted[CORRECTOR] = prompts.corrector(problem, one.solution, one.report)
+        for role, messages in prompted.items():
             yield run.request(f"{PREFIX}{role}_{number}", role, messages, inputs=inputs)
             run.beside.append(run.calls.pop())
 

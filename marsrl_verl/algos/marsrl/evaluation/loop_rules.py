@@ -183,14 +183,14 @@ def choose_answer(calls: Sequence[Call], fallback: Fallback | str, *, accepted: 
     return _majority(found) if rule is Fallback.MAJORITY else found[0].solution
 
 
-def _majority(found: list[Candidate]) -> Trajectory:
+def _majority(candidates: list[Candidate]) -> Trajectory:
     """The first candidate with the most frequent answer."""
-    answers = [final_answer(one.solution) for one in found]
+    answers = [final_answer(one.solution) for one in candidates]
     votes = Counter(answer for answer in answers if answer is not None)
     if not votes:
-        return found[0].solution
+        return candidates[0].solution
     winner = max(votes, key=lambda answer: votes[answer])  # a Counter keeps the order of first votes
-    return found[answers.index(winner)].solution
+    return candidates[answers.index(winner)].solution
 
 
 class RunEnd(str, Enum):

@@ -98,12 +98,12 @@ def checks(run: RunView) -> list[ConfigIssue]:
         *turn_loss_checks(run, config.loss, f"{_ALGO}.loss"),
         *alternation_checks(run, config.alternate, f"{_ALGO}.alternate", ROLES),
         *estimator_checks(run),
-        *_rooms(run, config),
+        *_message_budgets(run, config),
         *_frozen(run),
     ]
 
 
-def _rooms(run: RunView, config: Config) -> list[ConfigIssue]:
+def _message_budgets(run: RunView, config: Config) -> list[ConfigIssue]:
     """A list of messages has room for one, and for the penalty's zone."""
     issues = []
     for role in (one for one in ROLES if one not in run.frozen_roles):

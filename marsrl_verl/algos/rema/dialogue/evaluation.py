@@ -45,8 +45,8 @@ class DialogueEvaluation(Evaluation):
 
     def program(self, run: Run) -> Program:
         """A single request."""
-        asked = self.prompts.meta_thinking(run.problem)
-        trajectory = yield run.request(DIALOGUE, META_THINKING, asked, rollout=PROGRAM)
+        messages = self.prompts.meta_thinking(run.problem)
+        trajectory = yield run.request(DIALOGUE, META_THINKING, messages, rollout=PROGRAM)
         run.final_reward = _accuracy(trajectory) if trajectory.finished else 0.0
         run.answer = trajectory if trajectory.final_text else None
         run.end = end_of(trajectory)

@@ -159,8 +159,8 @@ class ReMA(BaseMethod):
         messages = self.prompts.meta_thinking(problem)
         if not self.fits(META_THINKING, messages):
             return []
-        asked = (f"{problem.problem_id}/{DIALOGUE}/0", problem, DIALOGUE, META_THINKING, messages)
-        return [RolloutRequest(*asked, self.group_size, PROGRAM, created_step=step)]
+        identity = (f"{problem.problem_id}/{DIALOGUE}/0", problem, DIALOGUE, META_THINKING, messages)
+        return [RolloutRequest(*identity, self.group_size, PROGRAM, created_step=step)]
 
     def trains(self, groups: Sequence[Group]) -> bool:
         """Whether the estimator has anything to compare: rewards of dialogues, or of one agent's own."""

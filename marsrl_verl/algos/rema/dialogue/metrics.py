@@ -29,22 +29,24 @@ def dialogue_figures(groups: Sequence[Group]) -> dict[str, float]:
     for reason in sorted({end_of(one) for one in members}):
         found[f"end/{reason}"] = _mean(members, lambda one: end_of(one) == reason)  # noqa: B023
     roles = {sequence.role for one in members for sequence in one.sequences}
-    said = [event for one in members for event in messages(one) if len(roles) != 1 or event["role"] in roles]
-    if said:
-        found |= _message_figures(said)
+    events = [
+        event for one in members for event in messages(one) if len(roles) != 1 or event["role"] in roles
+    ]
+    if events:
+        found |= _message_figures(events)
     leaks = [bool(one.scored.info[LEAK]) for one in members if LEAK in one.scored.info]
     if leaks and roles == {META_THINKING}:
         found["leak_share"] = sum(leaks) / len(leaks)
     return found
 
 
-def _message_figures(said: Sequence[dict[str, Any]]) -> dict[str, float]:
+def _message_figures(events: Sequence[dict[str, Any]]) -> dict[str, float]:
     found = {
-        "empty_message_share": sum(bool(event["empty"]) for event in said) / len(said),
-        "same_message_share": sum(event["same"] > 1 for event in said) / len(said),
-        "cut_message_share": sum(bool(event["cut"]) for event in said) / len(said),
+        "empty_message_share": sum(bool(event["empty"]) for event in events) / len(events),
+        "same_message_share": sum(event["same"] > 1 for event in events) / len(events),
+        "cut_message_share": sum(bool(event["cut"]) for event in events) / len(events),
     }
-    lengths = [event["tokens"] for event in said if event["tokens"] is not None]
+    lengths = [event["tokens"] for event in events if event["tokens"] is not None]
     if lengths:
         found["message_length_mean"] = sum(lengths) / len(lengths)
     return found

@@ -35,7 +35,7 @@ async def reward_dialogues(
     for one in members:
         one.reward = dialogue_reward(one, graded.get(one.trajectory_id), mask=rules.mask_unfinished)
     if context.policy(META_THINKING).trained:
-        held = [(one, said) for one, said in ended if not one.finish.failed]
+        held = [(one, transcript) for one, transcript in ended if not one.finish.failed]
         await _reward_meta_thinking(held, context, rules)
     if rules.overlong.enabled:
         for one in members:
@@ -62,7 +62,9 @@ def dialogue_reward(one: Trajectory, grade: RewardResult | None, *, mask: bool) 
 async def _reward_meta_thinking(
     held: Sequence[tuple[Trajectory, Transcript]], context: RolloutContext, rules: Config
 ) -> None:
-    found = await context.score([_text(one, instructions(said)) for one, said in held], META_THINKING)
+    found = await context.score(
+        [_text(one, instructions(transcript)) for one, transcript in held], META_THINKING
+    )
     found = await _without_known_answers(held, found, context)
     for (one, _), own in zip(held, found, strict=True):
         reward, leak = one.scored, bool(own.info.get(LEAK, False))
@@ -78,17 +80,17 @@ async def _reward_meta_thinking(
 
 
 async def _without_known_answers(
-    held: Sequence[tuple[Trajectory, Transcript]], found: list[RewardResult], context: RolloutContext
+    held: Sequence[tuple[Trajectory, Transcript]], results: list[RewardResult], context: RolloutContext
 ) -> list[RewardResult]:
     """What is found in the meta-thinking agent's messages, where those that leak are judged by what it wrote
     before the reasoning agent had claimed the answer itself: to repeat it then gives nothing away.
 
     What the reasoning agent claims is found by the same reward.
     """
-    found = list(found)
+    results = list(results)
     places = [
         (number, at)
-        for number, own in enumerate(found)
+        for number, own in enumerate(results)
         if own.info.get(LEAK)
         for at, (role, _) in enumerate(held[number][1])
         if role == REASONING
@@ -97,13 +99,13 @@ async def _without_known_answers(
     claimed: dict[int, int] = {}
     for (number, at), grade in zip(places, await context.score(heard, META_THINKING), strict=True):
         if not grade.graded:
-            found[number] = replace(found[number], graded=False, error=grade.error)
+            results[number] = replace(results[number], graded=False, error=grade.error)
         elif grade.info.get(LEAK):
             claimed.setdefault(number, at)
     before = [_text(held[number][0], instructions(held[number][1][:at])) for number, at in claimed.items()]
     for number, grade in zip(claimed, await context.score(before, META_THINKING), strict=True):
-        found[number] = replace(grade, graded=grade.graded and found[number].graded)
-    return found
+        results[number] = replace(grade, graded=grade.graded and results[number].graded)
+    return results
 
 
 def instructions(transcript: Transcript) -> str:

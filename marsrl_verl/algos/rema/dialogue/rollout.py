@@ -145,7 +145,7 @@ class Episode:
     async def _message(self) -> End | None:
         """One message, and how the dialogue ended with it."""
         rules, speaker = self.rules, self.speakers[self.role]
-        if not speaker.has_room(rules.message_tokens):
+        if not speaker.fits(rules.message_tokens):
             return End(FinishReason.LIMIT, LIST_FULL)
         both = rules.finish_stops is FinishStops.BOTH
         stop = (FINISH,) if both or self.role == META_THINKING else ()
@@ -183,8 +183,8 @@ class Episode:
 
     def _same(self, text: str) -> int:
         """How many messages of the agent in a row, up to the last one, have its text."""
-        own = [said for role, said in reversed(self.transcript) if role == self.role]
-        return next((count for count, said in enumerate(own) if said != text), len(own))
+        own = [message for role, message in reversed(self.transcript) if role == self.role]
+        return next((count for count, message in enumerate(own) if message != text), len(own))
 
     def _end(self, spoken: Spoken) -> End | None:
         """How the dialogue ends with the last message; None: it goes on."""
@@ -213,16 +213,16 @@ class Episode:
 
     def _hand_over(self) -> None:
         """What one agent said is the other one's next message."""
-        said = self.transcript[-1][1]
+        message = self.transcript[-1][1]
         if self.role == META_THINKING:
             self.role = REASONING
             if REASONING in self.speakers:
-                self.speakers[REASONING].hear(said)
+                self.speakers[REASONING].hear(message)
             else:
-                self._open(REASONING, self.prompts.reasoning(self.context.request.problem, said))
+                self._open(REASONING, self.prompts.reasoning(self.context.request.problem, message))
         else:
             self.role, self.turn = META_THINKING, self.turn + 1
-            self.speakers[META_THINKING].hear(said)
+            self.speakers[META_THINKING].hear(message)
 
     def _trajectory(self, end: End) -> Trajectory:
         name = f"{self.context.request.group_id}#{self.k}"

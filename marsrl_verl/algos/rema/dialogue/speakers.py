@@ -44,11 +44,11 @@ class Speaker(Protocol):
         """
         ...
 
-    def hear(self, said: str) -> None:
+    def hear(self, message: str) -> None:
         """Take the other agent's message as the user's."""
         ...
 
-    def has_room(self, tokens: int) -> bool:
+    def fits(self, tokens: int) -> bool:
         """Whether the list has room for a message of so many tokens, or one has begun already."""
         ...
 
@@ -77,11 +77,11 @@ class TrainedSpeaker:
             if found.stop is None or found.stop in text:
                 return Spoken(found.finish, text, chat.turn_ids(), chat.detail, chat.failed_by)
 
-    def hear(self, said: str) -> None:
+    def hear(self, message: str) -> None:
         """See `Speaker`."""
-        self._chat.append([{"role": "user", "content": said}])
+        self._chat.append([{"role": "user", "content": message}])
 
-    def has_room(self, tokens: int) -> bool:
+    def fits(self, tokens: int) -> bool:
         """See `Speaker`."""
         return self._chat.turn_ids().size > 0 or self._chat.tokens_left >= tokens
 
@@ -112,16 +112,20 @@ class FrozenSpeaker:
     async def speak(self, turn: int, most_tokens: int, stop: Sequence[str]) -> Spoken:
         """See `Speaker`. It is cut behind a stop string here."""
         one = await self._context.chat(self._k, self._role, self._messages)
-        ends = [one.final_text.find(mark) + len(mark) for mark in stop if mark in one.final_text]
+        ends = [
+            one.final_text.find(delimiter) + len(delimiter)
+            for delimiter in stop
+            if delimiter in one.final_text
+        ]
         text = one.final_text[: min(ends, default=len(one.final_text))]
         self._messages.append({"role": "assistant", "content": text})
         return Spoken(one.finish, text, None, one.detail, one.failed_by)
 
-    def hear(self, said: str) -> None:
+    def hear(self, message: str) -> None:
         """See `Speaker`."""
-        self._messages.append({"role": "user", "content": said})
+        self._messages.append({"role": "user", "content": message})
 
-    def has_room(self, tokens: int) -> bool:
+    def fits(self, tokens: int) -> bool:
         """See `Speaker`."""
         return True
 

@@ -235,14 +235,14 @@ def _two_agents(run: RunView, config: Config) -> Iterator[ConfigIssue]:
 def _one_agent(run: RunView, config: Config) -> Iterator[ConfigIssue]:
     settings = run.settings
     if settings.policy_of(META_THINKING) != settings.policy_of(REASONING):
-        own, usual = settings.roles[META_THINKING].policy, settings.default_policy
+        own, default = settings.roles[META_THINKING].policy, settings.default_policy
         key = "marsrl.default_policy" if own is None else f"marsrl.roles.{META_THINKING}.policy"
         what = (
             f"With {_ALGO}.process = {config.process} nobody asks {META_THINKING}, whose weights would be "
             "loaded, served and saved for nothing."
         )
         fix = "Choose policies=shared, or policies=lora for an adapter." if own is None else "Leave it out."
-        yield ConfigIssue(key, what, fix, usual if own is None else own)
+        yield ConfigIssue(key, what, fix, default if own is None else own)
     if config.changed("train_roles"):
         what = f"With {_ALGO}.process = {config.process} there is the agent {REASONING} alone."
         yield ConfigIssue(f"{_ALGO}.train_roles", what, "Leave it out.", ", ".join(config.train_roles))

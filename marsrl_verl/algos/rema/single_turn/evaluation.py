@@ -68,12 +68,12 @@ class PlanAndSolve(Evaluation):
         """The plan, then the solution; a plan that nobody can follow ends the run."""
         plan, parent = "", None
         if self.config.process is Process.MAMRP:
-            said = yield self._plan_request(run)
-            found = instruction_of(said, self.config.plan_form)
-            if found is None:
+            trajectory = yield self._plan_request(run)
+            instruction = instruction_of(trajectory, self.config.plan_form)
+            if instruction is None:
                 run.end = "no_plan"
                 return
-            plan, parent = found, said.trajectory_id
+            plan, parent = instruction, trajectory.trajectory_id
         request = self._solution_request(run, plan, parent)
         solution = yield request
         run.end, run.final_reward = (
@@ -167,7 +167,7 @@ class PlanAndSolve(Evaluation):
         if run.end == "no_plan":
             return ExampleSummary(0, "Nobody can follow the plan")
         rank = 3 if run.solved else 1 if run.answer is None else 2
-        told = "The reasoning agent follows the plan" if len(self.roles) == 2 else "The agent answers"
+        summary = "The reasoning agent follows the plan" if len(self.roles) == 2 else "The agent answers"
         end = (
             "to the right answer"
             if run.solved
@@ -175,7 +175,7 @@ class PlanAndSolve(Evaluation):
             if run.answer
             else "without an answer"
         )
-        return ExampleSummary(rank, f"{told} {end}")
+        return ExampleSummary(rank, f"{summary} {end}")
 
     def outcome(self, call: Call, quote: Callable[[str], str]) -> str:
         """Whether a plan leaks; the answer of a solution."""
@@ -187,8 +187,8 @@ class PlanAndSolve(Evaluation):
 def _verdicts(run: Run) -> tuple[bool, bool]:
     """Of a pair: whether the verdict is right in the order of the data, and whether both orders prefer one
     answer."""
-    said: Mapping[str, Trajectory] = {call.request.stage: call.trajectory for call in run.calls}
-    first, second = said.get(SOLUTION), said.get(SWAPPED)
+    trajectories: Mapping[str, Trajectory] = {call.request.stage: call.trajectory for call in run.calls}
+    first, second = trajectories.get(SOLUTION), trajectories.get(SWAPPED)
     right = first is not None and is_correct(answer_reward(first))
     found = [None if one is None else one.scored.info.get("answer") for one in (first, second)]
     agree = None not in found and found[0] != found[1]  # the answers have changed places

@@ -127,7 +127,7 @@ class ReMASingleTurn(BaseMethod):
         return settings_of.stage_plans(config)
 
     @classmethod
-    def asked_roles(cls, config: settings_of.Config, evaluation: Any | None) -> tuple[str, ...]:
+    def active_roles(cls, config: settings_of.Config, evaluation: Any | None) -> tuple[str, ...]:
         """The baselines ask one agent alone."""
         return ROLES if config.process == Process.MAMRP else (REASONING,)
 
@@ -217,14 +217,14 @@ class ReMASingleTurn(BaseMethod):
         samples = self.config.filter.samples if self.phases.filtering else self.group_size
         if self.config.process is not Process.MAMRP:
             ask = self.prompts.planned if self.config.process is Process.MRP else self.prompts.direct
-            return self._asked(problem, SOLUTION, REASONING, ask(problem), samples, step)
+            return self._requests(problem, SOLUTION, REASONING, ask(problem), samples, step)
         if self.role == META_THINKING:
-            return self._asked_plans(problem, samples, step)
+            return self._plan_requests(problem, samples, step)
         if self.phases.filtering:
-            return self._asked_plans(problem, 1, step, greedy=True)
-        return self._asked_plans(problem, self.config.plans_per_problem, step)
+            return self._plan_requests(problem, 1, step, greedy=True)
+        return self._plan_requests(problem, self.config.plans_per_problem, step)
 
-    def _asked_plans(
+    def _plan_requests(
         self, problem: Problem, n: int, step: int, *, greedy: bool = False
     ) -> list[RolloutRequest]:
         if self.config.plan_form is PlanForm.JSON:
@@ -232,9 +232,9 @@ class ReMASingleTurn(BaseMethod):
             messages = self.prompts.action(problem)
         else:
             more, messages = {}, self.prompts.plan(problem)
-        return self._asked(problem, PLAN, META_THINKING, messages, n, step, greedy=greedy, **more)
+        return self._requests(problem, PLAN, META_THINKING, messages, n, step, greedy=greedy, **more)
 
-    def _asked(
+    def _requests(
         self,
         problem: Problem,
         stage: str,
@@ -274,7 +274,7 @@ class ReMASingleTurn(BaseMethod):
             plan = instruction_of(one, self.config.plan_form)
             if plan is not None:
                 messages = self.prompts.solution(problem, plan)
-                found += self._asked(
+                found += self._requests(
                     problem,
                     SOLUTION,
                     REASONING,
@@ -306,23 +306,23 @@ class ReMASingleTurn(BaseMethod):
                 found[one.trajectory_id] = solution_reward(one, self.values, self.prompts.has_answer)
                 if one.comparable and group.request.parent_id is not None:
                     by_plan.setdefault(group.request.parent_id, []).append(one)
-        asked = {group.request.parent_id for group in groups if group.request.stage == SOLUTION}
+        followed_ids = {group.request.parent_id for group in groups if group.request.stage == SOLUTION}
         for group in (one for one in groups if one.request.stage == PLAN):
             for one in group.trajectories:
                 followed = [(each, found[each.trajectory_id]) for each in by_plan.get(one.trajectory_id, [])]
-                found[one.trajectory_id] = self._plan_reward(one, followed, one.trajectory_id in asked)
+                found[one.trajectory_id] = self._plan_reward(one, followed, one.trajectory_id in followed_ids)
         return found
 
     def _plan_reward(
-        self, one: Trajectory, followed: Sequence[tuple[Trajectory, RewardResult]], asked: bool
+        self, one: Trajectory, followed: Sequence[tuple[Trajectory, RewardResult]], was_followed: bool
     ) -> RewardResult:
         """A plan's; `followed`: its solutions that say something, with their rewards."""
         before = one.scored
         if not one.comparable:
             return before
         notes = plan_notes(one, self.config.plan_form, self.prompts.has_answer)
-        info = {**before.info, **notes, "followed": asked}
-        if asked and not followed:
+        info = {**before.info, **notes, "followed": was_followed}
+        if was_followed and not followed:
             return RewardResult(0.0, info, "no solution of the plan was graded", graded=False)
         correct = [bool(reward.info["correct"]) for _, reward in followed]
         value = 0.0

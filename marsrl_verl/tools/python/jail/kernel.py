@@ -136,10 +136,10 @@ def install_filter(program: bytes) -> None:
     class _Program(ctypes.Structure):
         _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_void_p))
 
-    kept = ctypes.create_string_buffer(program, len(program))
-    whole = _Program(len(program) // 8, ctypes.cast(kept, ctypes.c_void_p))
+    instructions = ctypes.create_string_buffer(program, len(program))
+    filter_program = _Program(len(program) // 8, ctypes.cast(instructions, ctypes.c_void_p))
     prctl(PR_SET_NO_NEW_PRIVS, 1)
-    address = ctypes.addressof(whole)
+    address = ctypes.addressof(filter_program)
     _checked(_libc.prctl(PR_SET_SECCOMP, ctypes.c_ulong(2), ctypes.c_ulong(address), 0, 0), "seccomp")
 
 

@@ -36,11 +36,11 @@ def main() -> None:
     for descriptor in (0, 1, 2):  # whatever a library prints or reads must not get between the messages
         os.dup2(nothing, descriptor)
     os.close(nothing)
-    given = receive(control)
-    if given is None:
+    settings = receive(control)
+    if settings is None:
         return
     try:
-        rules, site = _ready(Rules(**given))
+        rules, site = _ready(Rules(**settings))
     except BaseException as error:
         send(control, {"failed": f"{type(error).__name__}: {error}"})
         return

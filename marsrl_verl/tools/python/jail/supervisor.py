@@ -168,7 +168,7 @@ class Supervisor:
         if why == "cancelled":
             return None
         self._drain(output)
-        answer = {"why": why, "seconds": seconds, "left_out": self._left_out, **self._output()}
+        answer = {"why": why, "seconds": seconds, "left_out": self._omitted_bytes, **self._output()}
         if why == "ended":
             answer["status"] = struct.unpack("<i", ended)[0] if len(ended) == 4 else None
         return answer
@@ -186,9 +186,9 @@ class Supervisor:
     def _read(self, output: int) -> int:
         chunk = os.read(output, 65536)
         self._total += len(chunk)
-        room = self._rules.head - len(self._head)
-        self._head += chunk[:room] if room > 0 else b""
-        self._tail += chunk[max(0, room) :]
+        remaining = self._rules.head - len(self._head)
+        self._head += chunk[:remaining] if remaining > 0 else b""
+        self._tail += chunk[max(0, remaining) :]
         if len(self._tail) > self._rules.tail:
             del self._tail[: len(self._tail) - self._rules.tail]
         return len(chunk)
@@ -208,11 +208,11 @@ class Supervisor:
         return bytes(self._head).decode(errors="replace").strip().replace("\n", "; ")
 
     @property
-    def _left_out(self) -> int:
+    def _omitted_bytes(self) -> int:
         return self._total - len(self._head) - len(self._tail)
 
     def _output(self) -> dict[str, str]:
-        if not self._left_out:
+        if not self._omitted_bytes:
             return {"head": bytes(self._head + self._tail).decode(errors="replace"), "tail": ""}
         head, tail = bytes(self._head), bytes(self._tail)
         return {"head": head.decode(errors="replace"), "tail": tail.decode(errors="replace")}

@@ -144,8 +144,8 @@ class _Entry:
         kernel.mount(f"/proc/self/fd/{self.place}", target, "", MS_BIND | MS_REC)
         os.close(self.place)
         for place in _mounts_below(target):
-            kept = os.statvfs(place).f_flag
-            flags = sum(flag for bit, flag in _KEPT.items() if kept & bit)
+            mounted = os.statvfs(place).f_flag
+            flags = sum(flag for bit, flag in _KEPT.items() if mounted & bit)
             flags |= MS_NOSUID if self.device else MS_NOSUID | MS_NODEV
             kernel.mount("none", place, "", flags | MS_BIND | MS_REMOUNT | MS_RDONLY)
 

@@ -85,9 +85,9 @@ def _take_descriptors(request: Request) -> None:
     parked = [os.dup2(descriptor, clear + index) for index, descriptor in enumerate(request.received)]
     for source, target in zip(parked, request.descriptors, strict=True):
         os.dup2(source, target, inheritable=True)
-    wanted = set(request.descriptors)
+    needed = set(request.descriptors)
     for name in os.listdir("/proc/self/fd"):
-        if int(name) not in wanted:
+        if int(name) not in needed:
             try:
                 os.close(int(name))
             except OSError:

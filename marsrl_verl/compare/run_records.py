@@ -57,7 +57,7 @@ def _record(path: Path) -> _Record | None:
         return None
 
 
-def read_kept(run: Run) -> Finished | None:
+def recorded_result(run: Run) -> Finished | None:
     """The result of an earlier start of the same run: it ended, with the same overrides."""
     record = _record(run.record_path)
     if record is None or record.overrides != run.overrides:
@@ -77,12 +77,12 @@ def copied_from(run: Run) -> str | None:
 def copy_equal_runs(runs: Iterable[Run]) -> None:
     """Copy what comparisons in the same folder have finished with the same overrides and the same source, so
     that a method that two suites share is trained once."""
-    missing = [run for run in runs if read_kept(run) is None]
+    missing = [run for run in runs if recorded_result(run) is None]
     beside = _beside(missing[0].root) if missing else []
     for run in missing:
-        wanted = _Record(run.overrides, 0.0, source_fingerprint())
+        target = _Record(run.overrides, 0.0, source_fingerprint())
         for path, record in beside:
-            if (record.work, record.source) == (wanted.work, wanted.source) and _copy(path, record, run):
+            if (record.work, record.source) == (target.work, target.source) and _copy(path, record, run):
                 break
 
 
