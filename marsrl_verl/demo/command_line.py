@@ -3,12 +3,40 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
+
+
+def make_warm_start(
+    description: str,
+    train: Callable[[int, int], PreTrainedModel],
+    save: Callable[[PreTrainedModel, Path], None],
+    table: Callable[[PreTrainedModel, int], str],
+    *,
+    seed: int,
+    steps: int,
+    problems: int,
+) -> None:
+    """Train a warm-started model as the command line says, save it, and print what it can.
+
+    Args:
+        train: with a seed, for a number of steps.
+        save: in a folder.
+        table: of a model, on a number of held-out problems.
+        seed: unless asked otherwise; `steps` and `problems` likewise.
+    """
+    arguments = warm_start_arguments(description, seed=seed, steps=steps, problems=problems)
+    model = train(arguments.seed, arguments.steps)
+    save(model, arguments.output)
+    print(
+        f"written to {arguments.output}; measuring on {arguments.problems} held-out problems", file=sys.stderr
+    )
+    print(table(model, arguments.problems))
 
 
 def warm_start_arguments(

@@ -7,7 +7,6 @@ so that reinforcement learning has something to improve. Deterministic for a see
 from __future__ import annotations
 
 import random
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import torch
 
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
-from marsrl_verl.demo.command_line import warm_start_arguments
+from marsrl_verl.demo.command_line import make_warm_start
 from marsrl_verl.demo.drills import Drill, draw_drill
 from marsrl_verl.demo.learning import Learner, report, weighted_loss
 from marsrl_verl.demo.model import build_model
@@ -179,15 +178,16 @@ def main() -> None:
     from marsrl_verl.demo.measure import measure, show
 
     defaults = Recipe()
-    what = "Make the warm-started tiny model."
-    arguments = warm_start_arguments(what, seed=defaults.seed, steps=defaults.total, problems=500)
     torch.set_num_threads(2)
-    model = train(replace(defaults, seed=arguments.seed).shortened(arguments.steps))
-    save(model, arguments.output)
-    print(
-        f"written to {arguments.output}; measuring on {arguments.problems} held-out problems", file=sys.stderr
+    make_warm_start(
+        "Make the warm-started tiny model.",
+        lambda seed, steps: train(replace(defaults, seed=seed).shortened(steps)),
+        save,
+        lambda model, problems: show(measure(model, problems)),
+        seed=defaults.seed,
+        steps=defaults.total,
+        problems=500,
     )
-    print(show(measure(model, arguments.problems)))
 
 
 if __name__ == "__main__":

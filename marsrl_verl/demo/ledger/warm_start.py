@@ -7,11 +7,10 @@ Deterministic for a seed on one machine.
 from __future__ import annotations
 
 import random
-import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from marsrl_verl.demo.command_line import warm_start_arguments
+from marsrl_verl.demo.command_line import make_warm_start
 from marsrl_verl.demo.files import tiny_model
 from marsrl_verl.demo.learning import report
 from marsrl_verl.demo.ledger.problems import generate
@@ -64,14 +63,15 @@ def main() -> None:
     from marsrl_verl.demo.premise_figures import show
 
     defaults = Recipe()
-    what = "Make the warm-started model of the world of ledgers."
-    arguments = warm_start_arguments(what, seed=defaults.seed, steps=defaults.steps, problems=200)
-    model = train(replace(defaults, seed=arguments.seed, steps=arguments.steps))
-    save(model, arguments.output)
-    print(
-        f"written to {arguments.output}; measuring on {arguments.problems} held-out problems", file=sys.stderr
+    make_warm_start(
+        "Make the warm-started model of the world of ledgers.",
+        lambda seed, steps: train(replace(defaults, seed=seed, steps=steps)),
+        save,
+        lambda model, problems: show(measure(model, problems)),
+        seed=defaults.seed,
+        steps=defaults.steps,
+        problems=200,
     )
-    print(show(measure(model, arguments.problems)))
 
 
 if __name__ == "__main__":

@@ -7,11 +7,10 @@ machine.
 from __future__ import annotations
 
 import random
-import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from marsrl_verl.demo.command_line import warm_start_arguments
+from marsrl_verl.demo.command_line import make_warm_start
 from marsrl_verl.demo.learning import report
 from marsrl_verl.demo.model import build_model
 from marsrl_verl.demo.problems import Split
@@ -153,14 +152,15 @@ def main() -> None:
     from marsrl_verl.demo.rema_world.premise import measure, show
 
     defaults = Recipe()
-    what = "Make the warm-started model of the world of chains."
-    arguments = warm_start_arguments(what, seed=defaults.seed, steps=defaults.total, problems=400)
-    model = train(replace(defaults, seed=arguments.seed).shortened(arguments.steps))
-    save(model, arguments.output, build_tokenizer(WORDS))
-    print(
-        f"written to {arguments.output}; measuring on {arguments.problems} held-out problems", file=sys.stderr
+    make_warm_start(
+        "Make the warm-started model of the world of chains.",
+        lambda seed, steps: train(replace(defaults, seed=seed).shortened(steps)),
+        lambda model, folder: save(model, folder, build_tokenizer(WORDS)),
+        lambda model, problems: show(measure(model, problems)),
+        seed=defaults.seed,
+        steps=defaults.total,
+        problems=400,
     )
-    print(show(measure(model, arguments.problems)))
 
 
 if __name__ == "__main__":

@@ -7,12 +7,11 @@ Deterministic for a seed on one machine.
 from __future__ import annotations
 
 import random
-import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER
-from marsrl_verl.demo.command_line import warm_start_arguments
+from marsrl_verl.demo.command_line import make_warm_start
 from marsrl_verl.demo.files import tiny_model
 from marsrl_verl.demo.learning import report
 from marsrl_verl.demo.problems import Split, generate
@@ -70,14 +69,15 @@ def main() -> None:
     from marsrl_verl.demo.slips.premise import measure
 
     defaults = Recipe()
-    what = "Make the warm-started model of the world of slips."
-    arguments = warm_start_arguments(what, seed=defaults.seed, steps=defaults.steps, problems=400)
-    model = train(replace(defaults, seed=arguments.seed, steps=arguments.steps))
-    save(model, arguments.output)
-    print(
-        f"written to {arguments.output}; measuring on {arguments.problems} held-out problems", file=sys.stderr
+    make_warm_start(
+        "Make the warm-started model of the world of slips.",
+        lambda seed, steps: train(replace(defaults, seed=seed, steps=steps)),
+        save,
+        lambda model, problems: show(measure(model, problems)),
+        seed=defaults.seed,
+        steps=defaults.steps,
+        problems=400,
     )
-    print(show(measure(model, arguments.problems)))
 
 
 if __name__ == "__main__":
