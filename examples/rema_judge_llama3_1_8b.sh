@@ -1,23 +1,29 @@
 #!/usr/bin/env bash
-# ReMA as a judge of two answers (arXiv 2503.09501, appendix D.1.2) for Llama-3.1-8B-Instruct on one node with eight 80 GB GPUs.
-# TRAIN_FILES and VAL_FILES are made by python -m marsrl_verl.algos.rema.judge_data. JudgeBench of a trained checkpoint:
-# VAL_FILES made with --one-order, trainer.val_only=true marsrl.evaluation.both_orders=true
-# trainer.resume_mode=resume_path trainer.resume_from_path=….
+# ReMA as a judge of two answers (arXiv 2503.09501, appendix D.1.2) for Llama-3.1-8B-Instruct on one node with eight 80 GB GPUs. The
+# baselines: ALGO=vrp_judge and ALGO=mrp_judge. TRAIN_FILES and VAL_FILES are made by
+# python -m marsrl_verl.algos.rema.judge_data. JudgeBench of a trained checkpoint: VAL_FILES made with --one-order,
+# trainer.val_only=true marsrl.evaluation.both_orders=true trainer.resume_mode=resume_path trainer.resume_from_path=….
 set -euo pipefail
 : "${TRAIN_FILES:?set TRAIN_FILES to a parquet file of pairs of answers}"
 : "${VAL_FILES:?set VAL_FILES to a parquet file of held-out pairs}"
 : "${MODEL_PATH:?set MODEL_PATH to the folder of the model, on every node: hf download meta-llama/Llama-3.1-8B-Instruct --local-dir FOLDER}"
 
+ALGO="${ALGO:-rema_judge}"
+case "$ALGO" in
+  vrp_judge | mrp_judge) policies=shared ;;
+  *) policies=model_per_role ;;
+esac
+
 python -m recipe.marsrl.main_marsrl \
-  algo="${ALGO:-rema_judge}" \
+  algo="$ALGO" \
   model=llama3_1_8b_instruct \
   actor_rollout_ref.model.path="$MODEL_PATH" \
   data=parquet \
   pipeline=sequential \
-  policies="${POLICIES:-lora_per_role}" \
+  policies="${POLICIES:-$policies}" \
   cluster=8xgpu \
-  training="${TRAINING:-rema_judge_published}" \
-  name="${NAME:-rema-judge-llama3-1-8b}" \
+  training="${TRAINING:-${ALGO}_published_llama3_1_8b}" \
+  name="${NAME:-${ALGO//_/-}-llama3-1-8b}" \
   data.train_files="$TRAIN_FILES" \
   data.val_files="$VAL_FILES" \
   marsrl.run.output_root="${OUTPUT_ROOT:-$PWD/outputs}" \

@@ -135,7 +135,9 @@ class ScriptedSource:
     script: Script
     max_tokens: int
 
-    async def answer(self, request: RolloutRequest, k: int, messages: Sequence[Message]) -> ChatAnswer:
+    async def answer(
+        self, request: RolloutRequest, k: int, messages: Sequence[Message], stop: Sequence[str] = ()
+    ) -> ChatAnswer:
         reply = self.script(request, k)
         if len(reply.text) > self.max_tokens:
             return ChatAnswer(reply.text[: self.max_tokens], finish=FinishReason.LENGTH)

@@ -9,11 +9,14 @@ OUTPUT_ROOT="${OUTPUT_ROOT:-$PWD/outputs}"
 DATA="$OUTPUT_ROOT/rema-sft-data"
 
 python -m marsrl_verl.algos.rema.sft "$SOLUTIONS" --output "$DATA" --model "$MODEL_PATH" --max-tokens 4096
+# Where nothing was held out verl's trainer has to be told not to validate.
+VALIDATION=(data.val_files="$DATA/val.parquet")
+[[ -f "$DATA/val.parquet" ]] || VALIDATION=(data.val_files=null trainer.test_freq=-1)
 torchrun --standalone --nproc-per-node "${NUM_GPUS:-8}" -m verl.trainer.sft_trainer \
   --config-dir "$(dirname "$0")" \
   --config-name rema \
   data.train_files="$DATA/train.parquet" \
-  data.val_files="$DATA/val.parquet" \
+  "${VALIDATION[@]}" \
   model.path="$MODEL_PATH" \
   trainer.n_gpus_per_node="${NUM_GPUS:-8}" \
   trainer.default_local_dir="$OUTPUT_ROOT/rema-sft" \

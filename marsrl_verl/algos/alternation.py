@@ -79,5 +79,5 @@ def alternation_checks(
         return []
     names = ", ".join(sorted(trained))
     what = f"The roles that are trained have one policy ({names}), which nobody takes turns with."
-    fix = "Set it to false, or give each role weights of its own (policies=lora_per_role)."
+    fix = "Set it to false, or give each role weights of its own (policies=model_per_role or lora_per_role)."
     return [ConfigIssue(f"{key}.enabled", what, fix, True)]

@@ -65,10 +65,8 @@ class BaseMethod(Method):
     @classmethod
     def prompt_limits(cls, settings: Any, tools: MethodTools) -> PromptLimits:
         """Those of the roles in the checked `marsrl` node."""
-        longest: dict[str, int | None] = {role: settings.roles[role].max_prompt_tokens for role in cls.roles}
-        # Prompts of frozen policies are not ours to measure.
-        longest |= {role: None for role in settings.frozen_roles if role in cls.roles}
-        return PromptLimits(tools.prompt_tokens, longest)
+        limits = settings.prompt_limits
+        return PromptLimits(tools.prompt_tokens, {role: limits.get(role) for role in cls.roles})
 
     def fits(self, role: str, messages: tuple[Message, ...]) -> bool:
         """Whether the chat is within its role's limit."""

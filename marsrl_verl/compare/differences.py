@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from marsrl_verl.compare.results import Row
 from marsrl_verl.compare.statistics import MOST_FLIPPED, least_p, seed_differences, sign_flip_p, t_interval
-from marsrl_verl.evaluation.estimators import MetricInfo
+from marsrl_verl.evaluation.estimators import GREEDY_SUFFIX, MetricInfo, metric_label
 from marsrl_verl.evaluation.suite import AFTER
 
 
@@ -21,15 +21,17 @@ def differences_table(
 
     Args:
         rows: of the runs.
-        metrics: a line each.
+        metrics: a line each, of the greedy metric where no run sampled it.
     """
     reference, *others = dict.fromkeys(row.method for row in rows)
     lines = [f"| less {reference} | {' | '.join(others)} |", "|---|" + "---:|" * len(others)]
     for name, info in metrics.items():
-        measured = [row for row in rows if row.metric == f"{AFTER}/{name}"]
+        sampled = [row for row in rows if row.metric == f"{AFTER}/{name}"]
+        measured = sampled or [row for row in rows if row.metric == f"{AFTER}/{name}{GREEDY_SUFFIX}"]
         first = _by_seed(measured, reference)
         cells = [_cell(info, first, _by_seed(measured, method), confidence) for method in others]
-        lines.append(f"| {info.label} | {' | '.join(cells)} |")
+        shown = metric_label(metrics, name if sampled or not measured else name + GREEDY_SUFFIX)
+        lines.append(f"| {shown} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

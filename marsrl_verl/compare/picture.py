@@ -16,8 +16,8 @@ from marsrl_verl.compare.results import (
     start_over_seeds,
 )
 from marsrl_verl.compare.suite import Suite
-from marsrl_verl.evaluation.estimators import Estimate
-from marsrl_verl.evaluation.suite import AFTER
+from marsrl_verl.evaluation.estimators import Estimate, metric_label
+from marsrl_verl.evaluation.suite import AFTER, BEFORE
 from marsrl_verl.reporting.files import write_bytes_atomic
 
 if TYPE_CHECKING:
@@ -69,16 +69,22 @@ def _draw_final(axes: Axes, suite: Suite, finished: Sequence[Finished], confiden
     width = 0.8 / max(1, len(methods))
     for place, metric in enumerate(headline):
         values = over_seeds(finished, f"{AFTER}/{metric}", confidence)
+        starts = over_seeds(finished, f"{BEFORE}/{metric}", confidence)
+        start = start_over_seeds(finished, metric, confidence)
         for index, method in enumerate(methods):
             x = place + (index - (len(methods) - 1) / 2) * width
             _draw_estimate(
                 axes, x, values[method], COLOURS[index % len(COLOURS)], method if not place else ""
             )
-        start = start_over_seeds(finished, metric, confidence).mean
-        if start is not None:
+            own = starts[method].mean
+            if start is None and own is not None:
+                axes.hlines(own, x - width / 2, x + width / 2, colors="#777777", linestyles="--")
+        if start is not None and start.mean is not None:
             label = "" if place else "start"
-            axes.hlines(start, place - 0.45, place + 0.45, colors="#777777", linestyles="--", label=label)
-    labels = [metrics[name].label if name in metrics else name for name in headline]
+            axes.hlines(
+                start.mean, place - 0.45, place + 0.45, colors="#777777", linestyles="--", label=label
+            )
+    labels = [metric_label(metrics, name) for name in headline]
     axes.set_xticks(range(len(headline)), labels)
     axes.set_xlim(-0.6, len(headline) - 0.4)
     note = f"bars: {100 * confidence:g} % t intervals over seeds"

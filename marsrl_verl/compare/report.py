@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
 
 from marsrl_verl.compare.curves import (
     SMOOTHED,
     Curve,
     area,
     curve_metric,
+    curves_json,
     excluded_evaluations,
     final_level,
     reached,
@@ -28,11 +28,17 @@ from marsrl_verl.compare.results import (
 )
 from marsrl_verl.compare.run_records import copied_from
 from marsrl_verl.compare.runner import Failed, duration
-from marsrl_verl.compare.statistics import seed_differences, t_interval
-from marsrl_verl.compare.suite import AREA, Grid, Suite
-from marsrl_verl.compare.verdicts import Difference, Verdict, judge
-from marsrl_verl.evaluation.estimators import FEW, GREEDY_SUFFIX, Estimate, MetricInfo
-from marsrl_verl.evaluation.suite import AFTER
+from marsrl_verl.compare.statistics import t_interval
+from marsrl_verl.compare.suite import Suite
+from marsrl_verl.compare.tables import (
+    counted_seeds,
+    grid_table,
+    outcomes_of,
+    percent,
+    verdict_table,
+)
+from marsrl_verl.evaluation.estimators import FEW, GREEDY_SUFFIX, Estimate, MetricInfo, metric_label
+from marsrl_verl.evaluation.suite import AFTER, BEFORE
 
 
 def report_markdown(
@@ -53,13 +59,14 @@ def report_markdown(
         sections.append(f"![{suite.title}]({picture})")
     if finished:
         sections += ["## After training", _quality(finished, seeds, confidence)]
+        rows = [row for one in finished for row in one.rows]
+        outcomes, metrics = outcomes_of(suite, rows, curves_json(suite, finished)), metrics_of(finished)
         if suite.judged:
-            sections += ["## Primary outcomes", _primary(suite, finished, confidence)]
+            table = verdict_table(suite, outcomes, metrics, confidence)
+            sections += ["## Primary outcomes", _primary(suite, table, confidence)]
         if suite.grid is not None:
-            sections += [
-                f"## Values of `{suite.grid.setting}`",
-                _search(suite, suite.grid, seeds, finished, confidence),
-            ]
+            table = grid_table(suite, suite.grid, seeds, outcomes, metrics, confidence)
+            sections += [f"## Values of `{suite.grid.setting}`", _search(suite, table, metrics)]
         sections += ["## Differences", _differences(finished, confidence)]
         sections += ["## While training", _training(suite, finished, seeds, confidence)]
         sections += ["## What it took", _cost(finished, seeds, confidence)]
@@ -71,27 +78,13 @@ def report_markdown(
     return "\n\n".join(sections) + "\n"
 
 
-def percent(value: Estimate, seeds: int) -> str:
-    """`94.2 % [91.5, 96.9]`; with the number of seeds where some had nothing to observe."""
-    if value.mean is None:
-        return "–"
-    text = f"{100 * value.mean:.1f} %"
-    if value.low is not None and value.high is not None:
-        text += f" [{100 * value.low:.1f}, {100 * value.high:.1f}]"
-    return text + _counted(value, seeds)
-
-
 def _number(value: Estimate, seeds: int) -> str:
     if value.mean is None:
         return "–"
     text = f"{value.mean:,.0f}"
     if value.low is not None and value.high is not None:
         text += f" ± {value.high - value.mean:,.0f}"
-    return text + _counted(value, seeds)
-
-
-def _counted(value: Estimate, seeds: int) -> str:
-    return f" (n = {value.n})" if value.n < seeds else ""
+    return text + counted_seeds(value, seeds)
 
 
 def _about(suite: Suite, seeds: int, finished: Sequence[Finished], confidence: float) -> str:
@@ -106,7 +99,10 @@ def _about(suite: Suite, seeds: int, finished: Sequence[Finished], confidence: f
         "are the same in all runs: the intervals speak of repeated training, not of other problems. Where a "
         f"run has fewer than {FEW} cases behind its figure, the fewest of them stand beside it."
     )
-    if unknown := [name for name in suite.headline if finished and name not in metrics_of(finished)]:
+    measured = metrics_of(finished)
+    if finished and (
+        unknown := [name for name in suite.headline if name.removesuffix(GREEDY_SUFFIX) not in measured]
+    ):
         text += f" No run measures {', '.join(unknown)}, which the suite's headline names."
     return f"{text}\n\n{suite.note}" if suite.note else text
 
@@ -115,15 +111,20 @@ def _quality(finished: Sequence[Finished], seeds: int, confidence: float) -> str
     methods = list(dict.fromkeys(one.run.method for one in finished))
     rows = [row for one in finished for row in one.rows]
     lines = [f"| | start | {' | '.join(methods)} |", "|---|---:|" + "---:|" * len(methods)]
-    for greedy in (False, True):
-        lines.append(f"| **{'greedy' if greedy else 'sampled'}** |" + " |" * (len(methods) + 1))
-        for base, info in metrics_of(finished).items():
-            name = base + GREEDY_SUFFIX if greedy else base
-            cells = [percent(start_over_seeds(finished, name, confidence), seeds)]
+    for suffix, title in (("", "sampled"), (GREEDY_SUFFIX, "greedy")):
+        named = {base + suffix: info for base, info in metrics_of(finished).items()}
+        if not any(one.value(f"{AFTER}/{name}") is not None for one in finished for name in named):
+            continue
+        lines.append(f"| **{title}** |" + " |" * (len(methods) + 1))
+        for name, info in named.items():
+            start = start_over_seeds(finished, name, confidence)
+            starts = over_seeds(finished, f"{BEFORE}/{name}", confidence)
+            cells = ["by method" if start is None else percent(start, seeds)]
             for method, value in over_seeds(finished, f"{AFTER}/{name}", confidence).items():
                 fewest = fewest_cases(rows, f"{AFTER}/{name}", method)
                 few = f", {fewest} cases" if fewest is not None and fewest < FEW else ""
-                cells.append(percent(value, seeds) + few)
+                since = f", from {percent(starts[method], seeds)}" if start is None else ""
+                cells.append(percent(value, seeds) + few + since)
             lines.append(f"| {info.label} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -150,36 +151,11 @@ def _differences(finished: Sequence[Finished], confidence: float) -> str:
     )
 
 
-def _primary(suite: Suite, finished: Sequence[Finished], confidence: float) -> str:
+def _primary(suite: Suite, table: str, confidence: float) -> str:
     """Verdicts on what the suite named before it ran."""
-    ran = {one.run.method for one in finished}
-    pairs = [pair for pair in suite.pairs if ran.issuperset(pair)]
-    if not pairs:
+    if not table:
         return "No two methods that are judged against each other have a run."
-    labels = {metric: _label(metric, finished) for metric in suite.primary}
-    values: dict[tuple[str, str], Sequence[float]] = {}
-    for metric in suite.primary:
-        by_method = {one: _by_seed(suite, finished, one, metric) for one in ran}
-        for method, reference in pairs:
-            found = seed_differences(by_method[reference], by_method[method])
-            values[f"{method} less {reference}", metric] = [_sign(metric, finished) * one for one in found]
-    lines = [
-        "| | outcome | seeds | difference | bootstrap | p, Holm's | verdict |",
-        "|---|---|---:|---:|---:|---:|---|",
-    ]
-    for one in judge(values, suite.margin, confidence):
-        interval = one.interval
-        cells = [
-            one.name,
-            labels[one.metric],
-            str(len(one.values)),
-            _points(interval.mean, interval.low, interval.high),
-            "–" if one.bootstrap is None else _points(None, *one.bootstrap),
-            "–" if one.adjusted_p is None else f"{one.adjusted_p:.2g}",
-            _verdict_text(one, suite.margin),
-        ]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines) + (
+    return table + (
         "\n\nIn percentage points, above 0 where the first of the two is better: mean of the "
         f"differences of equal seeds, its {100 * confidence:g} % t interval, the bootstrap's (studentised), "
         "p of the sign-flip test after Holm's method for all lines together. Equivalent: two one-sided tests "
@@ -188,77 +164,14 @@ def _primary(suite: Suite, finished: Sequence[Finished], confidence: float) -> s
     )
 
 
-def _label(metric: str, finished: Sequence[Finished]) -> str:
-    info = metrics_of(finished).get(metric)
-    return metric if info is None else info.label
-
-
-def _sign(metric: str, finished: Sequence[Finished]) -> float:
-    """-1 where lower is better."""
-    info = metrics_of(finished).get(metric)
-    return 1.0 if info is None or info.higher_is_better else -1.0
-
-
-def _search(suite: Suite, grid: Grid, seeds: int, finished: Sequence[Finished], confidence: float) -> str:
+def _search(suite: Suite, table: str, metrics: Mapping[str, MetricInfo]) -> str:
     """With which value each method did best."""
-    lines = [f"| | {' | '.join(grid.values)} | best |", "|---|" + "---:|" * (len(grid.values) + 1)]
-    for method in grid.methods:
-        found = {
-            value: t_interval(_scores(suite, finished, grid.name(method, value)), confidence)
-            for value in grid.values
-        }
-        complete = {
-            value: one.mean for value, one in found.items() if one.n == seeds and one.mean is not None
-        }
-        best = max(complete, key=complete.__getitem__, default="–")
-        cells = [percent(one, seeds) for one in found.values()]
-        lines.append(f"| {method} | {' | '.join(cells)} | {best} |")
-    outcomes = " and ".join(_label(one, finished) for one in suite.primary)
-    return "\n".join(lines) + (
+    outcomes = " and ".join(metric_label(metrics, one) for one in suite.primary)
+    return table + (
         f"\n\n{outcomes}{', their mean' if len(suite.primary) > 1 else ''}, over the seeds. A value that "
         "lacks a seed is no best one. A best value at the edge of the grid says that a better one may lie "
         "beyond."
     )
-
-
-def _scores(suite: Suite, finished: Sequence[Finished], method: str) -> list[float]:
-    """The mean of the primary outcomes of each seed that has all of them."""
-    outcomes = [
-        {
-            seed: _sign(metric, finished) * value
-            for seed, value in _by_seed(suite, finished, method, metric).items()
-            if value is not None
-        }
-        for metric in suite.primary
-    ]
-    seeds = set.intersection(*map(set, outcomes))
-    return [fmean(one[seed] for one in outcomes) for seed in sorted(seeds)]
-
-
-def _by_seed(suite: Suite, finished: Sequence[Finished], method: str, metric: str) -> dict[int, float | None]:
-    some = [one for one in finished if one.run.method == method]
-    if metric != AREA:
-        return {one.run.seed: one.value(f"{AFTER}/{metric}") for one in some}
-    name, budget = curve_metric(suite, finished), suite.budget
-    return {one.run.seed: area(training_curve(one, name, budget.quantity), budget.amount) for one in some}
-
-
-def _points(mean: float | None, low: float | None, high: float | None) -> str:
-    parts = [] if mean is None else [f"{100 * mean:+.1f}"]
-    parts += [] if low is None or high is None else [f"[{100 * low:+.1f}, {100 * high:+.1f}]"]
-    return " ".join(parts) or "–"
-
-
-def _verdict_text(one: Difference, margin: float) -> str:
-    if one.verdict is Verdict.EQUIVALENT:
-        return f"equivalent within ±{100 * margin:g}"
-    if one.verdict is Verdict.UNDECIDED:
-        if len(one.values) < one.seeds_needed:
-            return f"not decided ({one.seeds_needed} seeds could)"
-        return "not decided" + (
-            "" if one.detectable is None else f" (±{100 * one.detectable:.1f} would show)"
-        )
-    return f"**{one.verdict}**"
 
 
 def _training(suite: Suite, finished: Sequence[Finished], seeds: int, confidence: float) -> str:
@@ -276,7 +189,7 @@ def _training(suite: Suite, finished: Sequence[Finished], seeds: int, confidence
         if suite.level_of:
             cells.append(_level([(curves[one.run], levels.get(one.run.seed)) for one in some], budget, seeds))
         cells += [
-            _figure(t_interval([_mean(one, name) for one in some], confidence), seeds)
+            _figure(t_interval([mean_figure(one, name) for one in some], confidence), seeds)
             for name in suite.figures
         ]
         lines.append(f"| {' | '.join(cells)} |")
@@ -309,8 +222,8 @@ def _level(pairs: Sequence[tuple[Curve, float | None]], budget: int, seeds: int)
     return f"{share}, {sum(one.reached for one in known)} of {len(known)} came there"
 
 
-def _mean(one: Finished, metric: str) -> float | None:
-    """Over the steps that have it."""
+def mean_figure(one: Finished, metric: str) -> float | None:
+    """A metric's mean over the training steps that have it."""
     found = [value for step in one.steps if (value := step.metrics.get(metric)) is not None]
     return sum(found) / len(found) if found else None
 
@@ -319,7 +232,7 @@ def _figure(value: Estimate, seeds: int) -> str:
     if value.mean is None:
         return "–"
     half = "" if value.high is None else f" ± {value.high - value.mean:.2g}"
-    return f"{value.mean:.3g}{half}{_counted(value, seeds)}"
+    return f"{value.mean:.3g}{half}{counted_seeds(value, seeds)}"
 
 
 def _cost(finished: Sequence[Finished], seeds: int, confidence: float) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -162,9 +162,19 @@ def over_seeds(runs: Iterable[Finished], metric: str, confidence: float = 0.95) 
     return {method: t_interval(found, confidence) for method, found in values.items()}
 
 
-def start_over_seeds(runs: Iterable[Finished], metric: str, confidence: float = 0.95) -> Estimate:
-    """The value before training. All methods start from the same weights, so a seed's runs measure one thing
-    several times: they give one value, their mean."""
+def start_over_seeds(runs: Sequence[Finished], metric: str, confidence: float = 0.95) -> Estimate | None:
+    """The value before training, which runs of one seed measure several times: they give one value, their
+    mean. None where methods start apart, as one agent and two of the same weights do: where the intervals of
+    two methods have no value in common."""
+    starts = [
+        one for one in over_seeds(runs, f"{BEFORE}/{metric}", confidence).values() if one.mean is not None
+    ]
+    lows, highs = (
+        [one.low for one in starts if one.low is not None],
+        [one.high for one in starts if one.high is not None],
+    )
+    if lows and max(lows) > min(highs):
+        return None
     by_seed: dict[int, list[float]] = {}
     for one in runs:
         value = one.value(f"{BEFORE}/{metric}")

@@ -16,6 +16,7 @@ from marsrl_verl.compare.plan import TRAIN, Run
 from marsrl_verl.compare.results import Finished, ResultError, read_finished
 from marsrl_verl.compare.run_records import copied_from, copy_equal_runs, recorded_result, write_record
 from marsrl_verl.compare.suite import TOOL_CALLS, Suite
+from marsrl_verl.evaluation.estimators import metric_label
 from marsrl_verl.evaluation.suite import AFTER, BEFORE
 
 END_S = 30.0
@@ -223,7 +224,7 @@ def _described(done: Finished) -> str:
     for name in done.headline:
         before, after = done.value(f"{BEFORE}/{name}"), done.value(f"{AFTER}/{name}")
         if before is not None and after is not None:
-            changes.append(f"{done.metrics[name].label} {100 * before:.1f} → {100 * after:.1f} %")
+            changes.append(f"{metric_label(done.metrics, name)} {100 * before:.1f} → {100 * after:.1f} %")
     calls = done.took(TOOL_CALLS)
     took = f"{done.generated_tokens:,} tokens" + (f" and {calls:,} tool calls" if calls else "")
     return ", ".join([f"{took} in {len(done.steps)} steps", *changes])

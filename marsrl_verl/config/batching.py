@@ -31,6 +31,8 @@ class BatchPlan:
     """Rows of a micro-batch where its size is fixed; None: it is cut by tokens."""
     samples_per_update: int | None = None
     """Samples that an update should have where the number of updates follows from it."""
+    most_trained: int | None = None
+    """Most responses to a problem that one step trains (`Method.most_trained`)."""
 
     @property
     def groups(self) -> int:
@@ -57,7 +59,11 @@ class BatchPlan:
             for stage in self.stages
             if stage.trained
         ]
-        return self._most(stages, self.groups)
+        rows = self._most(stages, self.groups)
+        if self.most_trained is None:
+            return rows
+        widest = max((stage.rows_per_response for stage in stages), default=1)
+        return min(rows, self.problems * self.most_trained * widest)
 
     def _most(self, stages: Sequence[StagePlan], groups: int) -> int:
         """Most responses in so many groups of these stages: those of the largest groups."""
@@ -119,6 +125,7 @@ def plan_batch(config: DictConfig, settings: MarsRLConfig) -> BatchPlan:
         prompt_budget=settings.pipeline.step_prompt_budget,
         micro_batch_rows=fixed,
         samples_per_update=settings.pipeline.samples_per_update,
+        most_trained=method.most_trained(settings.algo),
     )
     return replace(plan, updates=optimizer_updates(settings.pipeline, plan.trained_rows))
 

@@ -230,6 +230,8 @@ def _prompts(budgets: list[RoleBudget]) -> list[str]:
     rows: list[Row] = [("role", "longest", "limit", "", "sum")]
     for budget in budgets:
         verdict = "fits" if budget.fits else "longer ones are not asked"
+        if budget.unknown and budget.longest <= budget.limit:
+            verdict = f"without {' and '.join(budget.unknown)}: no data was read"
         rows.append((budget.role, f"{budget.longest:,}", f"{budget.limit:,}", verdict, budget.parts))
     lines = [f"Longest prompts in tokens ({how})", *_table(rows)]
     if len(budgets) > 1:

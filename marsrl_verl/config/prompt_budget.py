@@ -67,13 +67,15 @@ class RoleBudget:
     """`max_prompt_tokens`."""
     parts: str
     """What `longest` is the sum of."""
+    unknown: tuple[str, ...]
+    """Texts of the data's rows that `longest` leaves out, since no data was read."""
     measured: bool
     """True when `fixed` and the problem were counted by the model's tokenizer."""
 
     @property
     def fits(self) -> bool:
         """Whether no prompt can exceed the limit."""
-        return self.longest <= self.limit
+        return self.longest <= self.limit and not self.unknown
 
 
 def open_counter(folder: Path | None, arguments: dict[str, Any] | None = None) -> TokenCounter | None:
@@ -94,6 +96,7 @@ def plan_prompts(
     counter: TokenCounter | None,
     longest_question: str,
     elsewhere: Mapping[str, int] | None = None,
+    row_texts: Mapping[str, str] | None = None,
 ) -> list[RoleBudget]:
     """The budget of every role whose prompts the method describes, the first one's first.
 
@@ -103,6 +106,8 @@ def plan_prompts(
         counter: None where the model is not here; sizes are then computed from characters.
         longest_question: of the data; empty when unknown, the first role's limit then stands for it.
         elsewhere: tokens of the longest response of a role that another model plays.
+        row_texts: the longest texts of the data's rows that prompts show beside the question; one that is not
+            there is unknown.
     """
     chat, text = (counter.chat, counter.text) if counter is not None else (_rough_chat, _rough_text)
     fixed = {one.role: chat(one.wording) for one in shapes}
@@ -115,14 +120,17 @@ def plan_prompts(
             name: one.most_tokens.get(name, max(responses.get(writer, 0) for writer in writers))
             for name, writers in one.shown.items()
         }
+        known = row_texts or {}
+        given = {name: text(known[name]) for name in one.row_texts if name in known}
         parts = [f"wording {fixed[one.role]:,}", f"problem {question:,}"]
         budgets.append(
             RoleBudget(
                 role=one.role,
                 fixed=fixed[one.role],
-                longest=fixed[one.role] + question + sum(shown.values()),
+                longest=fixed[one.role] + question + sum(given.values()) + sum(shown.values()),
                 limit=roles[one.role].max_prompt_tokens,
-                parts=" + ".join([*parts, *(f"{name} {count:,}" for name, count in shown.items())]),
+                parts=" + ".join([*parts, *(f"{name} {count:,}" for name, count in (given | shown).items())]),
+                unknown=tuple(name for name in one.row_texts if name not in known),
                 measured=counter is not None,
             )
         )

@@ -20,6 +20,7 @@ from marsrl_verl.config.pools import CPU_SYNC, CPU_SYNC_MODULE, GPU_SYNC
 from marsrl_verl.config.schema import first_sampled_role
 from marsrl_verl.core.method import Method
 from marsrl_verl.settings.choices import OffPolicyMode, Overlap
+from marsrl_verl.settings.lengths import longest_sequence
 
 
 def _method(algo: Any) -> tuple[type[Method], Any]:
@@ -28,13 +29,16 @@ def _method(algo: Any) -> tuple[type[Method], Any]:
     return method, method.Config.model_construct(**found)  # type: ignore[arg-type]
 
 
-def _limits(marsrl: Mapping[str, Any]) -> list[tuple[int, int]]:
-    """Prompt and response limits of the roles that the run asks."""
+def _limits(marsrl: Mapping[str, Any]) -> list[tuple[int, int, int | None]]:
+    """Limits of prompt, response and both together, of the roles that the run asks."""
     method, config = _method(marsrl["algo"])
     evaluation: Any = method.Evaluation.model_construct(**marsrl["evaluation"])
     names = method.active_roles(config, evaluation)
     roles = [marsrl["roles"][role] for role in names]
-    return [(int(role["max_prompt_tokens"]), int(role["max_new_tokens"])) for role in roles]
+    return [
+        (int(role["max_prompt_tokens"]), int(role["max_new_tokens"]), role["max_sequence_tokens"])
+        for role in roles
+    ]
 
 
 def _sampling(marsrl: Mapping[str, Any], name: str) -> Any:
@@ -78,9 +82,9 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
     "min": lambda *numbers: min(map(int, numbers)),
     "max": lambda *numbers: max(map(int, numbers)),
     "sum": lambda *numbers: sum(map(int, numbers)),
-    "longest_prompt": lambda marsrl: max(prompt for prompt, _ in _limits(marsrl)),
-    "longest_response": lambda marsrl: max(response for _, response in _limits(marsrl)),
-    "longest_sequence": lambda marsrl: max(map(sum, _limits(marsrl))),
+    "longest_prompt": lambda marsrl: max(prompt for prompt, *_ in _limits(marsrl)),
+    "longest_response": lambda marsrl: max(response for _, response, _ in _limits(marsrl)),
+    "longest_sequence": lambda marsrl: max(longest_sequence(*each) for each in _limits(marsrl)),
     # A sampling setting of the method's first role that is sampled here, which verl's own key copies.
     "sampling": _sampling,
     "adapters": named_adapters,

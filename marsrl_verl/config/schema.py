@@ -216,6 +216,12 @@ class MarsRLConfig(Settings):
         }
 
     @property
+    def prompt_limits(self) -> dict[str, int]:
+        """`max_prompt_tokens` of the roles whose prompts are ours to measure: no frozen policy plays them."""
+        frozen = self.frozen_roles
+        return {role: one.max_prompt_tokens for role, one in self.roles.items() if role not in frozen}
+
+    @property
     def frozen_policies(self) -> dict[str, PolicyConfig]:
         """The policies of these roles, by name."""
         return {name: self.policies[name] for name in dict.fromkeys(self.frozen_roles.values())}

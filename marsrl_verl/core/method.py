@@ -63,7 +63,7 @@ class EndReason(Choice):
     NO_REQUESTS = "no_requests"
     """No output of its last stage was eligible for a next one."""
     SKIPPED = "skipped"
-    """The method requests nothing for it: its prompt exceeds the first role's limit."""
+    """The method requests nothing for it: a prompt exceeds its role's limit (`Method.opening_prompts`)."""
     REJECTED = "rejected"
     """The method does not want to train on it."""
     DROPPED = "dropped"
@@ -235,6 +235,8 @@ class Method(ABC):
     """The one that answers a problem in the evaluation that methods have by default."""
     text_roles: ClassVar[frozenset[str]] = frozenset()
     """Roles of which text is enough: a frozen policy may play them (`marsrl.policies`)."""
+    stop_strings: ClassVar[frozenset[str]] = frozenset()
+    """Strings that end a message in its rollouts, those of frozen policies as well."""
     records_log_probs: ClassVar[bool] = False
     """Whether `marsrl.off_policy.mode = recorded` finds the trainer's log-probabilities of a sample."""
     group_relative: ClassVar[bool] = True
@@ -272,6 +274,11 @@ class Method(ABC):
         return configured
 
     @classmethod
+    def most_trained(cls, config: Any) -> int | None:
+        """Most responses to a problem that one step trains; None: all of its trained stages (`plan`)."""
+        return None
+
+    @classmethod
     def first_role(cls, config: Any) -> str:
         """The role of the first stage, which is asked the problems as the data has them."""
         return cls.plan(config)[0].role
@@ -285,6 +292,16 @@ class Method(ABC):
             evaluation: an `Evaluation`; None: those of training alone.
         """
         return cls.roles
+
+    @classmethod
+    def opening_prompts(
+        cls, config: Any, prompts: Any, problem: Problem
+    ) -> Mapping[str, tuple[Message, ...]]:
+        """The chats that decide whether a problem is asked, by role: `first_requests` returns nothing where
+        one of them exceeds its role's limit. They are what the first role is sent, and, of a role that is
+        shown more of the problem, the shortest that it can be sent. Checks and
+        `data.filter_overlong_prompts` measure them."""
+        return {cls.first_role(config): prompts.problem(problem)}
 
     @classmethod
     def prompt_shapes(cls, config: Any, prompts: Any) -> tuple[PromptShape, ...]:

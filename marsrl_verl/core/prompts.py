@@ -33,6 +33,11 @@ class Prompts(ABC):
     def problem(self, problem: Problem) -> tuple[Message, ...]:
         """Ask for an answer to a problem."""
 
+    def row_texts(self, problem: Problem) -> Mapping[str, str]:
+        """Texts of a problem's row beside its question that some prompts show, by what they are called; the
+        same names of every problem, also of `NO_PROBLEM`."""
+        return {}
+
 
 class ProblemPrompts(Prompts):
     """Problems as the data words them.
@@ -71,3 +76,5 @@ class PromptShape:
     """Responses that it shows: what they are called -> the roles that may have written them."""
     most_tokens: Mapping[str, int] = field(default_factory=dict)
     """Most tokens of those that are parts of a response, by what they are called."""
+    row_texts: tuple[str, ...] = ()
+    """Texts of the problem's row that it shows beside the question (`Prompts.row_texts`)."""

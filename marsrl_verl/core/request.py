@@ -9,6 +9,7 @@ from typing import Any
 from marsrl_verl.core.seeding import derive_seed
 from marsrl_verl.core.sequence import Plain, Sequence, plain_fields
 from marsrl_verl.core.trajectory import RolloutOutput
+from marsrl_verl.settings.lengths import longest_sequence
 
 Message = dict[str, str]
 """A chat message: `{"role": "system" | "user" | "assistant" | "tool", "content": …}`."""
@@ -51,6 +52,18 @@ class Sampling:
     seed: int | None = None
     """What the generators of single requests are derived from (`request_seed`); None: the engine draws all
     requests from one generator of its own, in the order in which they come."""
+    max_sequence_tokens: int | None = None
+    """Most tokens of prompt and response together; None: the sum of the two."""
+
+    @property
+    def longest_sequence(self) -> int:
+        """Tokens of the longest prompt and response together."""
+        return longest_sequence(self.max_prompt_tokens, self.max_new_tokens, self.max_sequence_tokens)
+
+    def response_limit(self, prompt_tokens: int) -> int:
+        """Most tokens of the response to a prompt of so many."""
+        together = self.max_sequence_tokens
+        return self.max_new_tokens if together is None else min(self.max_new_tokens, together - prompt_tokens)
 
     def request_seed(self, name: str, begins_at: int) -> int | None:
         """The seed of one engine request, if there is one to derive it from.

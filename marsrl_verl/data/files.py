@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,18 @@ Seen = dict[str, tuple[str, str]]
 
 @dataclass(slots=True)
 class PromptLengths:
-    """Which prompts exceed the first role's limit."""
+    """Which problems have a prompt that exceeds its role's limit (`Method.opening_prompts`)."""
 
-    measure: Callable[[Problem], int]
-    """Tokens of that role's prompt, counted by the model's tokenizer; within the limit a bound will do."""
-    limit: int
-    """`max_prompt_tokens` of the first role."""
+    measure: Callable[[Problem], Mapping[str, int]]
+    """Tokens of a problem's prompts by role, counted by the model's tokenizer; within the limit a bound will
+    do."""
+    limits: Mapping[str, int]
+    """`max_prompt_tokens` by role."""
+
+    def over(self, problem: Problem) -> dict[str, int]:
+        """Tokens of the prompts that exceed their role's limit, by role."""
+        found = self.measure(problem)
+        return {role: tokens for role, tokens in found.items() if tokens > self.limits[role]}
 
 
 @dataclass(slots=True)
@@ -49,13 +55,15 @@ class FileReport:
     repaired: int = 0
     """Rows with LaTeX commands that were repaired (`data.repair`)."""
     too_long: int | None = None
-    """Rows whose prompt exceeds the first role's limit; None: they were not measured."""
-    longest_prompt: int = 0
-    """Tokens of the longest one of these."""
+    """Rows with a prompt that exceeds its role's limit; None: they were not measured."""
+    longest_prompts: dict[str, int] = field(default_factory=dict)
+    """Tokens of the longest one of these prompts, by role."""
+    row_texts: dict[str, str] = field(default_factory=dict)
+    """Of what prompts show beside the question, the texts with the most characters (`Prompts.row_texts`)."""
 
     @property
     def prompted(self) -> int:
-        """Rows whose problem the first role is asked."""
+        """Rows whose problem is asked."""
         return self.rows - (self.too_long or 0)
 
 
@@ -66,6 +74,7 @@ def read_report(
     seen: Seen | None = None,
     lengths: PromptLengths | None = None,
     check: Callable[[Problem], None] | None = None,
+    row_texts: Callable[[Problem], Mapping[str, str]] | None = None,
 ) -> FileReport:
     """Read a parquet, JSON or JSON-lines file and look at every row.
 
@@ -73,6 +82,7 @@ def read_report(
         seen: problems of the split's files before this one; those of this one are added.
         lengths: measures prompts; None: they are not measured.
         check: raises ValueError for a problem that can't be used, of whose row that is a fault.
+        row_texts: what prompts show of a row beside its question; ValueError where the row lacks it.
 
     Raises:
         DataError: another format, broken content, a missing column, or no rows.
@@ -98,6 +108,9 @@ def read_report(
             # Of every row, also of one with an earlier one's question: its `extra_info` may be another.
             if check is not None:
                 _checked(problem.problem, check)
+            if row_texts is not None:
+                for name, text in _texts(problem.problem, row_texts).items():
+                    report.row_texts[name] = max(report.row_texts.get(name, ""), text, key=len)
             if lengths is not None and _exceeds(problem.problem, lengths, report):
                 report.too_long = (report.too_long or 0) + 1
         except RowError as error:
@@ -125,14 +138,20 @@ def _checked(problem: Problem, check: Callable[[Problem], None]) -> None:
 
 def _exceeds(problem: Problem, lengths: PromptLengths, report: FileReport) -> bool:
     try:
-        tokens = lengths.measure(problem)
+        over = lengths.over(problem)
     except Exception as error:
         what = f"the prompts' class or the chat template fails on it ({type(error).__name__}: {error})"
         raise RowError(what, "repair the row, or the prompts' class") from error
-    if tokens <= lengths.limit:
-        return False
-    report.longest_prompt = max(report.longest_prompt, tokens)
-    return True
+    for role, tokens in over.items():
+        report.longest_prompts[role] = max(report.longest_prompts.get(role, 0), tokens)
+    return bool(over)
+
+
+def _texts(problem: Problem, row_texts: Callable[[Problem], Mapping[str, str]]) -> Mapping[str, str]:
+    try:
+        return row_texts(problem)
+    except ValueError as error:
+        raise RowError(str(error), "repair the row, or the prompts' class") from error
 
 
 def as_list(value: Any) -> list[Any]:

@@ -5,6 +5,7 @@ Files are read in pieces: DAPO's released parquet has 1.8 million rows.
 
 from __future__ import annotations
 
+import codecs
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -130,19 +131,23 @@ def _parquet_rows(path: Path, columns: Sequence[str]) -> Iterator[Row]:
 
 def _json_lines(path: Path) -> Iterator[Row]:
     try:
-        with path.open(encoding="utf-8") as file:
+        # Bytes: a line in another encoding is a bad row, and costs no other one.
+        with path.open("rb") as file:
             number = 0
             for line_number, line in enumerate(file, start=1):
+                line = line.removeprefix(codecs.BOM_UTF8) if line_number == 1 else line
                 if line.strip():
                     yield Row(f"{path} row {number} (line {line_number})", _parsed(line))
                     number += 1
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{path}: it can't be read ({error}).", "Save it as UTF-8 text.") from error
+    except OSError as error:
+        raise DataError(f"{path}: it can't be read ({error}).", "Name a file that can be.") from error
 
 
-def _parsed(line: str) -> dict[str, Any] | RowError:
+def _parsed(line: bytes) -> dict[str, Any] | RowError:
     try:
-        data = json.loads(line)
+        data = json.loads(line.decode())
+    except UnicodeDecodeError:
+        return RowError("the line is no UTF-8 text", "save the file as UTF-8")
     except ValueError:
         return RowError("the line is no JSON", "repair or remove the line")
     return _checked(data)
@@ -158,7 +163,7 @@ def _checked(data: Any) -> dict[str, Any] | RowError:
 
 def _json_array(path: Path) -> Iterator[Row]:
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding="utf-8-sig")
         if text.lstrip().startswith("{") and len(text.strip().splitlines()) > 1:
             yield from _json_lines(
                 path

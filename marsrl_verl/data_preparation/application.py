@@ -282,7 +282,7 @@ def _answer_missing(
         f"seed {settings.run.seed}; the engine's log: {arguments.output / LOG}",
         file=terminal(),
     )
-    longest = max(sampling.values(), key=lambda one: one.max_prompt_tokens + one.max_new_tokens)
+    longest = max(sampling.values(), key=lambda one: one.longest_sequence)
     client, prompts = make_client(config, longest), build_prompts(settings)
     tokenizer, program = load_tokenizer(config), answering_program(config)
     chat = chat_tokenizer(config, tokenizer)

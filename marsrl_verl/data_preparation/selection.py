@@ -79,7 +79,7 @@ def select_unrated(problems: Iterable[SourceProblem], lengths: PromptLengths | N
     """Keep every problem within the limit of a prompt; all of them where prompts can't be measured."""
     selection = Selection()
     for problem in problems:
-        fits = lengths is None or lengths.measure(problem.problem) <= lengths.limit
+        fits = lengths is None or not lengths.over(problem.problem)
         selection.counts["kept" if fits else FinishReason.PROMPT_TOO_LONG.value] += 1
         if fits:
             selection.kept.append(problem)

@@ -144,6 +144,7 @@ _ANSWERS_DEPEND_ON = (
     "marsrl.roles.<role>.top_k",
     "marsrl.roles.<role>.max_prompt_tokens",
     "marsrl.roles.<role>.max_new_tokens",
+    "marsrl.roles.<role>.max_sequence_tokens",
     "marsrl.run.seed",
     *_GRADES_DEPEND_ON,
 )

@@ -107,6 +107,10 @@ class Observations:
         return sum(self.outcomes) / self.n if self.n else None
 
 
+NOT_OBSERVED = Observations((), ())
+"""Of a pass that there was not."""
+
+
 def normal_quantile(confidence: float) -> float:
     """The two-sided standard normal quantile, 1.96 for 0.95."""
     if not 0 < confidence < 1:
@@ -160,6 +164,13 @@ def estimate(observations: Observations, confidence: float = 0.95) -> Estimate:
         return Estimate(None, None, None, 0)
     low, high = wilson_interval(mean, _effective_size(observations, mean, confidence), confidence)
     return Estimate(mean, low, high, observations.n)
+
+
+def metric_label(metrics: Mapping[str, MetricInfo], name: str) -> str:
+    """What a metric is called in tables and pictures; its own name where it has no entry."""
+    base = name.removesuffix(GREEDY_SUFFIX)
+    label = metrics[base].label if base in metrics else base
+    return f"{label}, greedy" if name != base else label
 
 
 def estimates(observations: Mapping[str, Observations], confidence: float = 0.95) -> dict[str, Estimate]:

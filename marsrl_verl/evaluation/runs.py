@@ -169,7 +169,8 @@ class Evaluation(ABC):
         """What a run took (calls, tokens), by name."""
 
     def derived(self, observations: Mapping[str, Observations], confidence: float) -> dict[str, Estimate]:
-        """What follows from the observations of several metrics, the greedy ones' among them, by name."""
+        """What follows from the observations of several metrics, the greedy ones' among them, by name. Those
+        of a pass that was not asked for are missing."""
         return {}
 
     def greedy(self) -> Evaluation:
@@ -337,7 +338,7 @@ def _check(
     if not problems:
         raise ValueError("there is no problem to evaluate; give at least one")
     if repeats < 1:
-        raise ValueError(f"samples_per_problem must be 1 or more, found {repeats}")
+        raise ValueError(f"repeats must be 1 or more, found {repeats}")
     twice = [name for name, count in Counter(one.problem_id for one in problems).items() if count > 1]
     if twice:
         raise ValueError(f"problem_id {twice[0]!r} occurs twice; ids must be distinct")

@@ -11,6 +11,7 @@ from marsrl_verl.core.method import Method
 from marsrl_verl.core.prompts import Prompts
 from marsrl_verl.core.trajectory import is_correct
 from marsrl_verl.evaluation.estimators import (
+    NOT_OBSERVED,
     Estimate,
     MetricInfo,
     Observations,
@@ -72,7 +73,8 @@ class SingleRole(Evaluation):
 
     def derived(self, observations: Mapping[str, Observations], confidence: float) -> dict[str, Estimate]:
         """pass@k."""
-        return pass_at_k_estimates(self.role, observations[accuracy_metric(self.role)], confidence)
+        answers = observations.get(accuracy_metric(self.role), NOT_OBSERVED)
+        return pass_at_k_estimates(self.role, answers, confidence)
 
     def effort(self, runs: Runs, confidence: float) -> dict[str, Estimate]:
         """Calls and tokens of a run."""

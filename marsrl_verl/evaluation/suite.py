@@ -31,6 +31,7 @@ class EvaluationRecord:
     temperature: float
     problems: int
     samples_per_problem: int
+    """Of the sampled pass; 0: there was none, and all metrics are greedy ones."""
     seconds: float
     generated_tokens: int
     observations: dict[str, Observations]
@@ -50,9 +51,9 @@ class EvaluationRecord:
     metrics: dict[str, MetricInfo] = field(default_factory=dict)
     """What tables show, in their order (`Evaluation.metrics`)."""
     curves: tuple[str, ...] = ()
-    """What the learning curve shows."""
+    """What the learning curve shows: names of `estimates`."""
     headline: tuple[str, ...] = ()
-    """What a comparison shows first."""
+    """What a comparison shows first, named in the same way."""
     sources: dict[str, list[str]] = field(default_factory=dict)
     """The problems' ids by data source, where they are of several."""
 
@@ -69,7 +70,8 @@ class EvaluationRecord:
 
     def by_source(self) -> dict[str, dict[str, Estimate]]:
         """By data source, the headline's metrics, sampled and greedily; empty where there is one source."""
-        names = [f"{name}{suffix}" for suffix in ("", GREEDY_SUFFIX) for name in self.headline]
+        bases = [name.removesuffix(GREEDY_SUFFIX) for name in self.headline]
+        names = [f"{name}{suffix}" for suffix in ("", GREEDY_SUFFIX) for name in bases]
         known = {name: self.observations[name] for name in names if name in self.observations}
         found = {}
         for source, ids in sorted(self.sources.items()):
@@ -135,8 +137,13 @@ class EvaluationResult:
 
     record: EvaluationRecord
     evaluation: Evaluation
-    sampled: Runs
+    sampled: Runs | None
     greedy: Runs | None
+
+    @property
+    def passes(self) -> list[Runs]:
+        """The runs of each pass that there was, the sampled one first."""
+        return [runs for runs in (self.sampled, self.greedy) if runs is not None]
 
 
 def evaluate(
@@ -155,7 +162,7 @@ def evaluate(
     seed: int | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> EvaluationResult:
-    """Evaluate a method's system at `temperature` and, if asked, once per problem greedily.
+    """Evaluate a method's system at `temperature`, greedily once per problem, or both.
 
     Args:
         engine: answers and scores requests.
@@ -167,24 +174,31 @@ def evaluate(
         tag: `BEFORE`, `AFTER` or any other name that occurs once in a run, e.g. `step_20`.
         step: the training step whose weights answer.
         top_p: of the sampled pass, in place of the roles'; None: theirs.
-        samples_per_problem: runs per problem of the sampled pass.
+        samples_per_problem: runs per problem of the sampled pass; 0: there is none, and curves and headline
+            are of greedy metrics.
         seed: of the sampled pass's tokens, so that they do not depend on the order of requests; None: the
             engine's own generator draws them.
 
     Raises:
-        ValueError: as `run_evaluation`.
+        ValueError: as `run_evaluation`; neither pass is asked for.
     """
+    if not samples_per_problem and not greedy:
+        raise ValueError("samples_per_problem is 0 and greedy is false: expected one of the two passes")
     start = clock()
     unsegmented = {role: replace(item, segment_tokens=None) for role, item in sampling.items()}
     warm = {
         role: replace(item, temperature=temperature, top_p=item.top_p if top_p is None else top_p, seed=seed)
         for role, item in unsegmented.items()
     }
-    sampled = run_evaluation(
-        engine, evaluation, problems, warm, repeats=samples_per_problem, tag=tag, step=step
-    )
-    observations, costs = evaluation.observations(sampled), evaluation.effort(sampled, confidence)
-    cold_runs = None
+    sampled, cold_runs = None, None
+    observations: dict[str, Observations] = {}
+    costs: dict[str, Estimate] = {}
+    if samples_per_problem:
+        sampled = run_evaluation(
+            engine, evaluation, problems, warm, repeats=samples_per_problem, tag=tag, step=step
+        )
+        observations |= evaluation.observations(sampled)
+        costs |= evaluation.effort(sampled, confidence)
     if greedy:
         cold = {
             role: replace(item, temperature=0.0, top_p=1.0, top_k=-1) for role, item in unsegmented.items()
@@ -196,6 +210,9 @@ def evaluate(
         observations |= {f"{name}{GREEDY_SUFFIX}": item for name, item in one.observations(cold_runs).items()}
         costs |= {f"{name}{GREEDY_SUFFIX}": item for name, item in one.effort(cold_runs, confidence).items()}
     derived = evaluation.derived(observations, confidence)
+    passes = [runs for runs in (sampled, cold_runs) if runs is not None]
+    suffix = "" if samples_per_problem else GREEDY_SUFFIX
+    measured = {name.removesuffix(GREEDY_SUFFIX) for name in (*observations, *derived)}
     record = EvaluationRecord(
         tag=tag,
         step=step,
@@ -204,19 +221,17 @@ def evaluate(
         problems=len(problems),
         samples_per_problem=samples_per_problem,
         seconds=clock() - start,
-        generated_tokens=sampled.generated_tokens + (cold_runs.generated_tokens if cold_runs else 0),
+        generated_tokens=sum(runs.generated_tokens for runs in passes),
         observations=observations,
         effort=costs,
         derived=derived,
         system=evaluation.settings(),
         description=evaluation.description(),
         top_p=top_p,
-        skipped=len({run.problem.problem_id for run in sampled.skipped}),
-        metrics={
-            name: info for name, info in evaluation.metrics.items() if name in observations or name in derived
-        },
-        curves=evaluation.curves,
-        headline=evaluation.headline,
+        skipped=len({run.problem.problem_id for run in passes[0].skipped}),
+        metrics={name: info for name, info in evaluation.metrics.items() if name in measured},
+        curves=tuple(f"{name}{suffix}" for name in evaluation.curves),
+        headline=tuple(f"{name}{suffix}" for name in evaluation.headline),
         sources=_sources(problems),
     )
     return EvaluationResult(record, evaluation, sampled, cold_runs)

@@ -8,7 +8,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from marsrl_verl.evaluation.estimators import Estimate
+from marsrl_verl.evaluation.estimators import Estimate, metric_label
 from marsrl_verl.evaluation.suite import EvaluationRecord
 from marsrl_verl.evaluation.training_metrics import role_metric
 from marsrl_verl.reporting.files import write_bytes_atomic
@@ -103,19 +103,20 @@ def _draw_evaluations(axes: Axes, evaluations: list[EvaluationRecord]) -> None:
     if evaluations:
         steps = [record.step for record in evaluations]
         width = max(1, steps[-1] - steps[0])
-        labels = {name: info.label for record in evaluations for name, info in record.metrics.items()}
+        metrics = {name: info for record in evaluations for name, info in record.metrics.items()}
         measured = [(record.step, record.estimates) for record in evaluations]
         curves = list(dict.fromkeys(name for record in evaluations for name in record.curves))
         for index, ((colour, marker), metric) in enumerate(zip(cycle(MARKS), curves, strict=False)):
             # Keeps error bars of different metrics apart.
             shift = (index - (len(curves) - 1) / 2) * 0.02 * width
             found = [(step, item[metric]) for step, item in measured if metric in item]
-            _draw_estimates(axes, found, shift, colour, marker, labels.get(metric, metric))
+            _draw_estimates(axes, found, shift, colour, marker, metric_label(metrics, metric))
         axes.set_xlim(steps[0] - 0.15 * width, steps[-1] + 0.15 * width)
         if len(steps) <= 6:
             axes.set_xticks(steps)
         first = evaluations[0]
-        note = f"temperature {first.temperature:g}, bars: {100 * first.confidence:g} % intervals"
+        how = f"temperature {first.temperature:g}" if first.samples_per_problem else "greedy"
+        note = f"{how}, bars: {100 * first.confidence:g} % intervals"
         axes.text(0.99, 0.01, note, transform=axes.transAxes, ha="right", fontsize=10, color="#555555")
     _finish(axes, columns=2, empty="no evaluation")
 

@@ -41,7 +41,7 @@ def finish_run(
         # An earlier end's, of a run that was resumed and not evaluated since.
         note = {"last evaluation": f"after step {after.step}, not at the end"}
         facts, after = replace(facts, extra={**facts.extra, **note}), None
-    example = None if last is None else pick_example(last.evaluation, last.sampled)
+    example = None if last is None else pick_example(last.evaluation, last.passes[0])
     write_json_atomic(folder.summary_path, build_summary(before, after, facts))
     title = f"{facts.method} · {facts.name} · {facts.mode}, seed {facts.seed}"
     draw_learning_curve(folder.curve_path, folder.read_metrics(), list(records.values()), title, roles)
@@ -111,13 +111,20 @@ def _facts(facts: RunFacts) -> str:
     return "\n".join(["| | |", "|---|---|", *rows])
 
 
+def _passes(record: EvaluationRecord) -> str:
+    """How often a problem is asked, and at which temperature."""
+    if not record.samples_per_problem:
+        return "once at temperature 0"
+    sampled = f"{record.samples_per_problem} time(s) at temperature {record.temperature:g}"
+    return f"{sampled} and, in the greedy rows, once at temperature 0"
+
+
 def _method(record: EvaluationRecord) -> str:
     found = record.estimates
     measured = [info for name, info in record.metrics.items() if name in found]
     text = "\n".join(f"- **{info.label}**: {info.meaning}." for info in measured)
     return (
-        f"{text}\n\nEach of {record.problems} held-out problems was run {record.samples_per_problem} time(s) "
-        f"at temperature {record.temperature:g} and, in the greedy rows, once at temperature 0. "
+        f"{text}\n\nEach of {record.problems} held-out problems was run {_passes(record)}. "
         f"{record.description} An unfinished answer is incorrect.\n\n"
         "Intervals: Wilson's score interval where every problem gives one observation, else at the effective "
         "sample size of observations clustered by problem. Changes: Newcombe's hybrid score interval for "

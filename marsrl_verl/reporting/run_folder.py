@@ -266,8 +266,8 @@ class RunFolder:
         """
         record = result.record
         self._relabel_earlier(record.tag, record.step)
-        for runs in (result.sampled, result.greedy):
-            if rollouts and runs is not None:
+        for runs in result.passes:
+            if rollouts:
                 lines = evaluation_lines(record.step, runs, result.evaluation.record)
                 write_lines(evaluation_rollouts_path(self.path, runs.tag), lines)
         write_json_atomic(self.path / _EVALUATION_FOLDER / f"{record.tag}.json", record.to_json())

@@ -63,15 +63,16 @@ class Change:
 
 
 def changes(before: EvaluationRecord | None, after: EvaluationRecord | None) -> list[Change]:
-    """The change of every metric of the tables in their order, first sampled, then greedy ones; greedy rows
-    are absent when neither record measured greedily."""
+    """The change of every metric of the tables in their order, first sampled, then greedy ones; those of a
+    pass that neither record has are absent."""
     first = before.estimates if before else {}
     second = after.estimates if after else {}
+    sampled = any(one is not None and one.samples_per_problem for one in (before, after))
     rows = []
     for greedy in (False, True):
         for base, info in shown_metrics(before, after).items():
             name = base + GREEDY_SUFFIX if greedy else base
-            if not greedy or name in first or name in second:
+            if (sampled and not greedy) or name in first or name in second:
                 pair = first.get(name, EMPTY), second.get(name, EMPTY)
                 rows.append(Change(name, info, greedy, *pair, _delta(before, after, name)))
     return rows

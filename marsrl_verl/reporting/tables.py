@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from marsrl_verl.core.inert_text import markdown
-from marsrl_verl.evaluation.estimators import FEW, GREEDY_SUFFIX, Estimate
+from marsrl_verl.evaluation.estimators import FEW, GREEDY_SUFFIX, Estimate, metric_label
 from marsrl_verl.reporting.summary import Change
 
 if TYPE_CHECKING:
@@ -129,18 +129,12 @@ def source_markdown(record: EvaluationRecord) -> str:
     if not found:
         return ""
     names = list(next(iter(found.values())))
-    labels = [_label(record, name) for name in names]
+    labels = [metric_label(record.metrics, name) for name in names]
     lines = [f"| data source | problems | {' | '.join(labels)} |", "|---|---:|" + "---:|" * len(names)]
     for source, values in found.items():
         cells = [str(len(record.sources[source])), *(percent(values[name]) for name in names)]
         lines.append(f"| {markdown(source)} | {' | '.join(cells)} |")
     return "\n".join(lines)
-
-
-def _label(record: EvaluationRecord, name: str) -> str:
-    base = name.removesuffix(GREEDY_SUFFIX)
-    label = record.metrics[base].label if base in record.metrics else base
-    return f"{label}, greedy" if name != base else label
 
 
 def _blocks(record: EvaluationRecord) -> list[tuple[str, list[tuple[str, Estimate]]]]:

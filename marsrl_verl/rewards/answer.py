@@ -14,8 +14,10 @@ class AnswerReward(RoleReward):
 
     A response that the model did not end itself (cut off, aborted) and one without a final text have
     reward 0 and are not looked at further. The ground truth is one reference or a JSON list of
-    strings, of which any may be met.
+    strings, of which any may be met. `grade` gives the answer that it found as `info["answer"]`.
     """
+
+    tells_answer = True
 
     def score(self, request: ScoreRequest) -> RewardResult:
         """Compare the final answer with the problem's ground truth."""

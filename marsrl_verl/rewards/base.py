@@ -71,6 +71,9 @@ class RoleReward(ABC):
     pays_unfinished: ClassVar[bool] = False
     """Whether a response that the model did not end itself keeps the reward that `score` gives it. The
     papers give 0 (MarsRL, arXiv 2511.11373, §3.2)."""
+    tells_answer: bool = False
+    """Whether results of `score` have what was answered as `info["answer"]`, where a response has an answer:
+    what counts equal answers (`marsrl.algo.plan_reward=consistency`) asks for it."""
 
     @abstractmethod
     def score(self, request: ScoreRequest) -> RewardResult | Awaitable[RewardResult]:

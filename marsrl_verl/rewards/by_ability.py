@@ -74,6 +74,7 @@ class RewardByAbility(RoleReward):
                 f"{', '.join(unknown)}: no reward has this kind; kwargs.rewards has {', '.join(specs)}"
             )
         self.rewards: dict[str, RoleReward] = {kind: _load(kind, spec) for kind, spec in specs.items()}
+        self.tells_answer = all(reward.tells_answer for reward in self.rewards.values())
 
     def score(self, request: ScoreRequest) -> RewardResult | Awaitable[RewardResult]:
         """Ask the reward of the problem's kind."""

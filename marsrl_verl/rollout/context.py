@@ -84,8 +84,17 @@ class RolloutContext(Protocol):
         """
         ...
 
-    async def chat(self, k: int, role: str, messages: Sequence[Message]) -> Trajectory:
-        """One answer of a policy of which only text is known."""
+    async def chat(
+        self, k: int, role: str, messages: Sequence[Message], stop: Sequence[str] = ()
+    ) -> Trajectory:
+        """One answer of a policy of which only text is known.
+
+        Args:
+            k: the trajectory's number.
+            role: whose policy answers.
+            messages: the whole chat.
+            stop: strings behind which nothing is used; the answer may go on behind them.
+        """
         ...
 
     @property

@@ -104,8 +104,9 @@ class Conversation:
 
     @property
     def tokens_left(self) -> int:
-        """Tokens until the role's limit of a response."""
-        return max(0, self._sampler.sampling.max_new_tokens - len(self))
+        """Tokens until the role's limit of a response, or of prompt and response together."""
+        limit = self._sampler.sampling.response_limit(self._growing.begun.prompt_ids.size)
+        return max(0, limit - len(self))
 
     @property
     def run_tokens(self) -> int:

@@ -332,13 +332,15 @@ class RequestContext:
         """See `RolloutContext`."""
         return _RequestTools(self._runner.tools, self._asking, self.request.problem)
 
-    async def chat(self, k: int, role: str, messages: Sequence[Message]) -> Trajectory:
+    async def chat(
+        self, k: int, role: str, messages: Sequence[Message], stop: Sequence[str] = ()
+    ) -> Trajectory:
         """See `RolloutContext`."""
         name = self.policy(role).name
         if name not in self._runner.sources:
             raise ValueError(f"role {role!r} has the policy {name!r}, which answers no chats here")
         with self._asking():
-            answer = await self._runner.sources[name].answer(self.request, k, messages)
+            answer = await self._runner.sources[name].answer(self.request, k, messages, stop)
         return answered(f"{self.request.group_id}#{k}", answer, self._runner.chat)
 
     async def score(self, trajectories: Sequence[Trajectory], role: str | None = None) -> list[RewardResult]:

@@ -18,6 +18,8 @@ from typing import Any, get_args
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from pydantic_core import PydanticCustomError
 
+from marsrl_verl.settings.lengths import longest_sequence
+
 UNSET = "???"
 """Stands for a value that somebody has to name (OmegaConf's mark)."""
 OWN_MESSAGE = "setting"
@@ -150,6 +152,9 @@ class RoleSampling(Settings):
     """Inputs with a longer prompt are not eligible (never truncated)."""
     max_new_tokens: int = limits(1024, ge=1, why="a response has a token")
     """A response that reaches this many tokens ends with finish reason `length` and reward 0."""
+    max_sequence_tokens: int | None = limits(None, ge=2, why="a prompt and a response have a token each")
+    """Most tokens of prompt and response together: what the prompt leaves free, the response may use, up to
+    `max_new_tokens`; null: the sum of the two limits."""
     temperature: float = temperature("at 0 all responses of a group are equal, and nothing can be learnt")
     """Above 0, and the same for all roles: one pass recomputes the log-probabilities of all of them."""
     top_p: float = top_p(1.0)
@@ -164,6 +169,11 @@ class RoleSampling(Settings):
             context = {"fix": "-1 keeps the whole vocabulary."}
             raise PydanticCustomError(OWN_MESSAGE, "Expected -1 or at least 1.", context)
         return value
+
+    @property
+    def longest_sequence(self) -> int:
+        """Tokens of the longest prompt and response together."""
+        return longest_sequence(self.max_prompt_tokens, self.max_new_tokens, self.max_sequence_tokens)
 
 
 class MethodConfig(Settings):

@@ -30,8 +30,9 @@ class EvaluationConfig(Settings):
     """How evaluations in between differ."""
     problems: int | None = limits(None, ge=1, why="null is all of them")
     """Use the first so many held-out problems; null: all."""
-    samples_per_problem: int = limits(1, ge=1, why="it is a mean")
-    """Independent runs per problem at temperature `temperature`."""
+    samples_per_problem: int = limits(1, ge=0, why="0 evaluates greedily alone")
+    """Independent runs per problem at temperature `temperature`; 0: greedy ones alone (`greedy`), and
+    `temperature` and `top_p` have no effect."""
     temperature: float = temperature("greedy decoding is evaluated beside it (marsrl.evaluation.greedy=true)")
     """Sampling temperature of the evaluation, above 0."""
     top_p: float | None = top_p(None, fix="null takes the roles' own.")

@@ -14,7 +14,7 @@ from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.config.schema import MarsRLConfig
 from marsrl_verl.core.method import Method, MethodTools
 from marsrl_verl.core.policy import Policy, PolicyKind, PolicySet
-from marsrl_verl.core.prompts import Prompts
+from marsrl_verl.core.prompts import NO_PROBLEM, Prompts
 from marsrl_verl.core.request import Message, Sampling, segment_length
 from marsrl_verl.core.scheduler import Scheduler
 from marsrl_verl.rewards.loading import load_class
@@ -40,6 +40,7 @@ def sampling_settings(settings: MarsRLConfig) -> dict[str, Sampling]:
         by_role[role] = Sampling(
             max_new_tokens=one.max_new_tokens,
             max_prompt_tokens=one.max_prompt_tokens,
+            max_sequence_tokens=one.max_sequence_tokens,
             temperature=one.temperature,
             top_p=one.top_p,
             top_k=one.top_k,
@@ -47,6 +48,14 @@ def sampling_settings(settings: MarsRLConfig) -> dict[str, Sampling]:
             seed=seed,
         )
     return by_role
+
+
+def opening_limits(settings: MarsRLConfig, prompts: Prompts) -> dict[str, int]:
+    """By role, the limits of the prompts that decide whether a problem is asked (`Method.opening_prompts`);
+    no frozen policy's, which are not ours to measure."""
+    method, limits = method_class(settings.algo.name), settings.prompt_limits
+    opening = method.opening_prompts(settings.algo, prompts, NO_PROBLEM)
+    return {role: limits[role] for role in opening if role in limits}
 
 
 def build_method(settings: MarsRLConfig, prompts: Prompts, chat: ChatTokenizer, problems: int) -> Method:

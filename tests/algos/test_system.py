@@ -243,7 +243,7 @@ def test_a_run_waits_for_its_own_answers_alone():
         ({"problems": []}, "no problem"),
         ({"problems": [problem("x"), problem("x")]}, "'x' occurs twice"),
         ({"correction_rounds": -1}, "correction_rounds must be 0 or more, found -1"),
-        ({"samples_per_problem": 0}, "samples_per_problem must be 1 or more, found 0"),
+        ({"samples_per_problem": 0}, "repeats must be 1 or more, found 0"),
         ({"sampling": {SOLVER: SAMPLING[SOLVER]}}, "missing for verifier, corrector"),
     ],
 )

@@ -49,7 +49,14 @@ def main(words: list[str]) -> int:
     return 0
 
 
-def write_run(folder: Path, tokens: int, solver: float, recall: float | None = None) -> None:
+def write_run(
+    folder: Path,
+    tokens: int,
+    solver: float,
+    recall: float | None = None,
+    start: float = 0.4,
+    greedy: bool = True,
+) -> None:
     """A finished run of two steps, half of the tokens in each."""
     folder.mkdir(parents=True, exist_ok=True)
     steps = [
@@ -80,7 +87,7 @@ def write_run(folder: Path, tokens: int, solver: float, recall: float | None = N
         return {"label": label, "meaning": name, "higher_is_better": True, "follows_errors": False}
 
     summary = {
-        "before": measured(0.4),
+        "before": measured(start),
         "after": measured(solver),
         "change": {},
         "headline": ["solver_accuracy", "system_accuracy"],

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,9 +20,11 @@ from marsrl_verl.compare import run_records
 from marsrl_verl.compare.application import main
 from marsrl_verl.compare.curves import mean_curve, training_curve
 from marsrl_verl.compare.plan import Run
-from marsrl_verl.compare.report import percent
+from marsrl_verl.compare.report import report_markdown
 from marsrl_verl.compare.results import ResultError, over_seeds, read_finished, start_over_seeds
 from marsrl_verl.compare.runner import duration
+from marsrl_verl.compare.suite import TOKENS, Budget, Suite, load_suite
+from marsrl_verl.compare.tables import percent
 from marsrl_verl.evaluation.estimators import Estimate
 
 
@@ -279,6 +282,31 @@ def test_the_start_counts_every_seed_once(tmp_path):
     runs = [finished(tmp_path, method, seed, 0.6) for method in ("one", "two") for seed in (1, 2)]
     start = start_over_seeds(runs, "solver_accuracy")
     assert (start.mean, start.n) == (pytest.approx(0.4), 2)
+
+
+def test_methods_that_start_apart_have_starts_of_their_own(tmp_path):
+    """As one agent and two of the same weights do: 40 and 10 %, before training."""
+    runs = []
+    for method, start in (("one", 0.4), ("two", 0.1)):
+        for seed in (1, 2, 3):
+            run = Run(method, seed, (), tmp_path)
+            write_run(run.folder, 1000, 0.6, start=start + 0.01 * seed)
+            runs.append(read_finished(run))
+    assert start_over_seeds(runs, "solver_accuracy") is None
+    assert start_over_seeds(runs[:3], "solver_accuracy").mean == pytest.approx(0.42)
+    suite = Suite("s", "Two", Budget(TOKENS, 1000), 9, {"one": (), "two": ()})
+    rows = report_markdown(suite, 3, runs, [], None).splitlines()
+    cells = [f"60.0 % [60.0, 60.0], from {start}" for start in ("42.0 % [39.5, 44.5]", "12.0 % [9.5, 14.5]")]
+    assert f"| Solver accuracy | by method | {' | '.join(cells)} |" in rows
+
+
+def test_a_pass_that_no_run_has_takes_no_lines(tmp_path):
+    both = [finished(tmp_path, method, 1, 0.6) for method in ("one", "two")]
+    alone = [replace(one, rows=tuple(row for row in one.rows if "greedy" in row.metric)) for one in both]
+    suite = load_suite("marsrl")
+    assert "| **sampled** |" in report_markdown(suite, 1, both, [], None)
+    text = report_markdown(suite, 1, alone, [], None)
+    assert "| **greedy** |" in text and "| **sampled** |" not in text
 
 
 def test_a_run_that_was_not_evaluated_is_refused(tmp_path):

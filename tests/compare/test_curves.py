@@ -70,9 +70,9 @@ def test_every_run_comes_to_its_own_end(values):
     assert 0 <= area(own, len(values)) <= 1 + 1e-9
 
 
-def run_of(tmp_path, method: str, values: list[float]):
+def run_of(tmp_path, method: str, values: list[float], seed: int = 1):
     """A finished run with a step of 100 tokens for each value."""
-    run = Run(method, 1, (), tmp_path)
+    run = Run(method, seed, (), tmp_path)
     write_run(run.folder, 1000, 0.5)
     lines = [
         {
@@ -115,8 +115,7 @@ def test_a_report_has_verdicts_on_primary_outcomes(tmp_path):
     finished = []
     for seed in range(1, 7):
         for method, height in (("slow", 0.1), ("fast", 0.5 + 0.01 * seed)):
-            one = run_of(tmp_path / str(seed), method, [height] * 10)
-            finished.append(replace(one, run=replace(one.run, seed=seed)))
+            finished.append(run_of(tmp_path, method, [height] * 10, seed))
     report = report_markdown(suite, 6, finished, [], None)
     lines = report.partition("## Primary outcomes")[2].splitlines()
     accuracy = next(line for line in lines if line.startswith("| fast less slow | Solver accuracy |"))

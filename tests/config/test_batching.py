@@ -32,6 +32,14 @@ def test_published_step_holds_9216_responses():
     assert (plan.rows_per_update, plan.rows_per_rank, plan.rounds) == (9216, 2304, 1)
 
 
+def test_a_step_that_trains_less_than_its_stages_hold():
+    """Of ReMA's published single turn 4 of each problem's 20 responses: 8 updates of 500 samples."""
+    stages = (StagePlan("plan", "a", 1, True, 10), StagePlan("solution", "b", 10, True, 1))
+    plan = BatchPlan(stages, 1000, False, 8, 8, 1, None, most_trained=4)
+    assert (plan.samples, plan.trained_rows, plan.rows_per_update) == (20_000, 4_000, 504)
+    assert BatchPlan(stages, 1000, False, 8, 8, 1, None, most_trained=40).trained_rows == 20_000
+
+
 def test_groups_multiply_when_inputs_count_per_group():
     plans = stage_plans(select_scope="group")
     assert [stage.groups_per_problem for stage in plans] == [1, 2, 4, 8, 16]

@@ -210,13 +210,14 @@ def test_prompts_are_measured_with_what_the_row_brings_along(tmp_path):
 
     def measure(problem):
         seen.append(problem.extra_info)
-        return len(problem.extra_info["answer_b"])
+        return {"planner": 1, "judge": len(problem.extra_info["answer_b"])}
 
     def check(problem):
         if "long" in problem.extra_info["answer_b"]:
             raise ValueError("that is long")
 
-    report = read_report(path, "train", lengths=PromptLengths(measure, 5))
+    limits = {"planner": 5, "judge": 5}
+    report = read_report(path, "train", lengths=PromptLengths(measure, limits))
     assert seen == [row["extra_info"], other["extra_info"]] and report.faults == {}
-    assert (report.too_long, report.longest_prompt) == (1, 10), "the second one of this question"
+    assert (report.too_long, report.longest_prompts) == (1, {"judge": 10}), "the second one of this question"
     assert list(read_report(path, "val", check=check).faults) == ["that is long"]

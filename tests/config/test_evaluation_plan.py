@@ -54,6 +54,8 @@ def test_costs_by_hand():
     # Greedily once more; a frozen policy's answers are not ours.
     plain = settings(Evaluation(correction_rounds=1))
     assert evaluation_cost(plain, "before", 10) == EvaluationCost(10, 20, 80, 20 * 121)
+    once = settings(Evaluation(correction_rounds=1, samples_per_problem=0))
+    assert evaluation_cost(once, "before", 10) == EvaluationCost(10, 10, 40, 10 * 121), "greedily alone"
     frozen = PolicyConfig(kind="endpoint")
     behind = plain.model_copy(update={"policies": {"big": frozen}})
     behind.roles["solver"].policy = "big"
@@ -63,6 +65,11 @@ def test_costs_by_hand():
 REFUSED = {
     "no problem": ({f"{BETWEEN}.problems": 0}, f"{BETWEEN}.problems = 0", "at least 1"),
     "no run": ({f"{BETWEEN}.samples_per_problem": 0}, f"{BETWEEN}.samples_per_problem = 0", "at least 1"),
+    "no pass": (
+        {"marsrl.evaluation.greedy": False, "marsrl.evaluation.samples_per_problem": 0},
+        "marsrl.evaluation.samples_per_problem = 0",
+        "Nothing would be evaluated",
+    ),
     "more than the others": (
         {f"{BETWEEN}.problems": 30, "marsrl.evaluation.problems": 20},
         f"{BETWEEN}.problems = 30",

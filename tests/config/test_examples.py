@@ -45,8 +45,25 @@ def published_data(tmp_path_factory) -> Path:
     return make_data(tmp_path_factory.mktemp("data") / "problems.jsonl", ["2"] * 1024)
 
 
+@pytest.fixture(scope="session")
+def published_pairs(tmp_path_factory) -> Path:
+    """As many pairs of answers to judge."""
+    rows = [
+        {
+            "data_source": "pairs",
+            "prompt": [{"role": "user", "content": f"Which, {n}?"}],
+            "reward_model": {"ground_truth": "A"},
+            "extra_info": {"answer_a": "this", "answer_b": "that"},
+        }
+        for n in range(1024)
+    ]
+    path = tmp_path_factory.mktemp("data") / "pairs.jsonl"
+    path.write_text("\n".join(map(json.dumps, rows)))
+    return path
+
+
 @pytest.fixture
-def calls(tmp_path, published_data):
+def calls(tmp_path, published_data, published_pairs):
     """Run a script with recorders in place of the programs that it calls."""
     programs = tmp_path / "bin"
     programs.mkdir()
@@ -59,12 +76,13 @@ def calls(tmp_path, published_data):
     record.touch()
 
     def run_script(name: str, *argv: str, changes: dict | None = None) -> list[list[str]]:
+        data = published_pairs if "judge" in name else published_data
         env = {
             **os.environ,
             "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
             "CALLS": str(record),
-            "TRAIN_FILES": str(published_data),
-            "VAL_FILES": str(published_data),
+            "TRAIN_FILES": str(data),
+            "VAL_FILES": str(data),
             "SLURM_JOB_NODELIST": "node[1-4]",
             "SLURM_NNODES": "4",
             "SLURM_CPUS_ON_NODE": "96",
@@ -91,6 +109,37 @@ def test_script_trains_with_an_accepted_configuration(calls, run, name):
     assert path in HUB_IDS.values(), "the folder that MODEL_PATH names"
     done = run(*arguments)
     assert (done.status, done.err) == (0, "")
+
+
+SINGLE_TURN = {
+    "rema_single_turn": ("vrp_rl", "mrp_rl", "rema_json", "rema_consistency"),
+    "rema_judge": ("vrp_judge", "mrp_judge"),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "algo"),
+    [
+        (name, algo)
+        for name in SCRIPTS
+        for kind, algos in SINGLE_TURN.items()
+        if name.startswith(kind)
+        for algo in algos
+    ],
+)
+def test_a_script_trains_other_presets_with_their_own_numbers(calls, run, name, algo):
+    (call,) = calls(name, "dry_run=true", changes={"ALGO": algo})
+    arguments = training_arguments(call)
+    alone = algo.startswith(("vrp", "mrp"))
+    model = next(one for one in ("llama3_8b", "llama3_1_8b", "qwen2_5_7b") if one in name)
+    numbers = f"{algo if alone else 'rema_single_turn'}_published_{model}"
+    assert f"training={numbers}" in arguments
+    assert f"policies={'shared' if alone else 'model_per_role'}" in arguments
+    done = run(*arguments)
+    assert (done.status, done.err) == (0, "")
+    if alone:
+        assert "phases: reasoning; each" in done.out and "training pass(es); 1 time(s)" in done.out
+    assert ("JudgePrompts" in done.out) == ("judge" in name)
 
 
 @pytest.mark.parametrize("name", SCRIPTS)

@@ -27,6 +27,11 @@ SERVED = {
 FILED = {**ROLES, f"{NODE}.kind": "jsonl"}
 
 REFUSED = {
+    "strings that nothing has": (
+        {**SERVED, f"{ENDPOINT}.send_stop": True},
+        f"{ENDPOINT}.send_stop = True",
+        "have no strings that end an answer",
+    ),
     "unknown kind": ({POLICY: "solver", f"{NODE}.kind": "json"}, "Did you mean jsonl?"),
     "trained Solver": (
         {**SERVED, ALGO: ["solver", "verifier"]},

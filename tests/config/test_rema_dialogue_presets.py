@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 from messages import assert_refused
+from rema_dialogue_script import END, hold
 
 from marsrl_verl.algos.rema.dialogue.config import Config
 from marsrl_verl.config.settings_page import page
+from marsrl_verl.core.request import Sampling
 
 MODEL = "Qwen/Qwen2.5-7B-Instruct"
 SMALL = (
@@ -64,6 +67,29 @@ def test_agents_that_are_trained_in_turn(run):
     assert "trained in turn: reasoning, then meta_thinking, 10 steps each" in done.out
 
 
+def test_the_preset_of_separate_agents(run):
+    """D.2.2: two models, ten steps each, the meta-thinking agent first."""
+    done = run("algo=rema_separate", *SMALL)
+    assert (done.status, done.err) == (0, "")
+    assert "trained in turn: meta_thinking, then reasoning, 10 steps each" in done.out
+    text = " ".join(done.out.split())
+    assert "meta_thinking model meta_thinking" in text and "reasoning model reasoning" in text
+    assert "optimizer updates 4" in text, "otherwise as algo=rema"
+
+
+def test_the_preset_of_separate_agents_with_other_policies(run):
+    """A named option takes precedence over the preset's models; one model has nobody to take turns with."""
+    adapters = run("algo=rema_separate", *SMALL, "policies=lora_per_role")
+    assert (adapters.status, adapters.err) == (0, "")
+    text = " ".join(adapters.out.split())
+    assert "meta_thinking lora meta_thinking" in text and "reasoning lora reasoning" in text
+    assert_refused(
+        run("algo=rema_separate", *SMALL, "policies=shared"),
+        "marsrl.algo.alternate.enabled = True",
+        "have one policy (shared)",
+    )
+
+
 RAY = "ray_kwargs.ray_init.address=auto"
 PUBLISHED = ("model=custom", f"actor_rollout_ref.model.path={MODEL}", "data=parquet", "cluster=8xgpu", RAY)
 
@@ -83,17 +109,50 @@ def test_published_settings(run, training, message, steps):
     longest = (3072 if message == 1024 else 4096) + message
     assert config.actor_rollout_ref.rollout.max_model_len == longest
     for role in config.marsrl.roles.values():
-        assert (role.max_prompt_tokens + role.max_new_tokens, role.temperature, role.top_p) == (
-            longest,
-            1.0,
-            1.0,
-        )
+        assert (role.max_sequence_tokens, role.temperature, role.top_p) == (longest, 1.0, 1.0)
     assert (actor.optim.lr, actor.use_kl_loss, actor.entropy_coeff) == (1e-6, False, 0)
     assert (actor.clip_ratio_low, actor.clip_ratio_high, actor.clip_ratio_c) == (0.2, 0.2, 3.0)
     assert (algo.loss.ratio, algo.loss.log_ratio_clip) == ("arithmetic", 3.0)
     assert config.marsrl.training.loss_mean == "seq-mean-turn-mean-token-mean"
     assert config.marsrl.pipeline.updates_per_step == 4
-    assert (config.marsrl.evaluation.every, config.marsrl.evaluation.greedy) == (10, True)
+    evaluation = config.marsrl.evaluation
+    assert (evaluation.every, evaluation.greedy, evaluation.samples_per_problem) == (10, True, 0)
+
+
+@pytest.mark.parametrize(
+    ("training", "before", "length", "turns"),
+    [
+        ("rema_published", 4096, 300, 7),
+        ("rema_ablation_256", 4096, 200, 10),
+        ("rema_ablation_1024", 3072, 300, 5),
+    ],
+)
+def test_messages_are_begun_where_the_paper_begins_them(run, training, before, length, turns):
+    """arXiv 2503.09501, D.2: where the whole list has at most `max_prompt_length` tokens, however many of
+    them are the question's. Here a token is a character and the question has 3, so that the list of the
+    reasoning agent has a message and a few tokens before its first answer, and two messages more before each
+    further one: 310 + 4 x 600 tokens are below 3,072, with 600 more they are above."""
+    config = run("algo=rema", *PUBLISHED, f"training={training}").launched.marsrl
+    limits = {
+        role: Sampling(
+            max_new_tokens=one.max_new_tokens,
+            max_prompt_tokens=one.max_prompt_tokens,
+            max_sequence_tokens=one.max_sequence_tokens,
+        )
+        for role, one in config.roles.items()
+    }
+    says = {
+        "says": lambda role, k, turn: f"{turn}" * length + END,
+        "message_tokens": config.algo.message_tokens,
+    }
+    (one,) = hold(**says, limits=limits)
+    assert (one.detail, one.events[-1]["turns"]) == ("list_full", turns)
+    for sequence in one.sequences:
+        numbers = sequence.annotations["turn"]
+        begins = [int(np.argmax(numbers == turn)) for turn in range(int(numbers.max()) + 1)]
+        assert begins == sorted(begins) and len(sequence.prompt_ids) + begins[-1] <= before
+    waiting = one.sequences[0 if len(one.events) % 2 else 1]
+    assert len(waiting.prompt_ids) + len(waiting) > before
 
 
 def test_released_settings(run):
@@ -108,7 +167,15 @@ ENDPOINT = (
     "marsrl.policies.far.kind=endpoint", "marsrl.policies.far.endpoint.base_urls=[http://host:8000/v1]",
     "marsrl.policies.far.endpoint.model=m",
 )  # fmt: skip
+LISTS = ("marsrl.roles.meta_thinking.max_sequence_tokens", "marsrl.roles.reasoning.max_sequence_tokens")
 REFUSED = {
+    "a prompt that fills the list": ([f"{LISTS[0]}=60"], f"{LISTS[0]} = 60", "leaves none for a response"),
+    "a list shorter than what follows": ([f"{LISTS[0]}=61", "marsrl.roles.meta_thinking.max_new_tokens=62"],
+                                         f"{LISTS[0]} = 61", "which it never reaches"),
+    "a list that is never so long": ([f"{LISTS[1]}=138"], f"{LISTS[1]} = 138", "90 + 48 = 138"),
+    "no room behind the first prompt": (
+        [f"{LISTS[1]}=105"], "marsrl.algo.message_tokens = 16", "has room for 15 (max_sequence_tokens 105)",
+    ),
     "no room for a message": (
         ["marsrl.algo.message_tokens=49"], "marsrl.algo.message_tokens = 49", "it could begin none",
     ),
@@ -132,6 +199,11 @@ REFUSED = {
         ["marsrl.policies.far.kind=jsonl", "marsrl.policies.far.jsonl.path=a.jsonl",
          "marsrl.roles.meta_thinking.policy=far"],
         "marsrl.policies.far.kind = jsonl", "each message answers another one",
+    ),
+    "two kinds of stop strings": (
+        [*ENDPOINT, "marsrl.roles.meta_thinking.policy=far", "marsrl.policies.far.endpoint.send_stop=true",
+         "marsrl.policies.far.endpoint.extra_body.stop=[x]"],
+        "marsrl.policies.far.endpoint.extra_body.stop", "own strings are sent (send_stop)",
     ),
     "nobody learns": (
         [*ENDPOINT, "marsrl.roles.meta_thinking.policy=far", "marsrl.roles.reasoning.policy=far"],

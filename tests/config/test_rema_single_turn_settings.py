@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from marsrl_verl.algos.rema.single_turn.config import Process
 from marsrl_verl.algos.rema.single_turn.method import ReMASingleTurn
+from marsrl_verl.config.batching import plan_batch
 from marsrl_verl.config.checks.context import typed_settings
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
@@ -36,8 +39,25 @@ ALGO = "marsrl.algo"
             f"{ALGO}.plans_per_problem",
             "has no reasoning",
         ),
+        # Those of dialogues, which do nothing here.
+        ((f"{ALGO}.overlong.enabled=true",), f"{ALGO}.overlong", "There is no such key"),
+        ((f"+{ALGO}.guards.repeated_share=0.5",), f"{ALGO}.guards", "It is a setting of rema"),
         ((f"{ALGO}.plan_reward=consistency",), f"{ALGO}.solutions_per_plan", "several solutions"),
+        (
+            (
+                f"{ALGO}.plan_reward=consistency",
+                f"{ALGO}.solutions_per_plan=4",
+                "marsrl.reward.reasoning.target=marsrl_verl.algos.rema.leak:PlanReward",
+            ),
+            "marsrl.reward.reasoning.target",
+            "don't say what was answered",
+        ),
         ((f"{ALGO}.leak_rule=none", f"{ALGO}.penalty=-2"), f"{ALGO}.penalty", "no plan is punished"),
+        (
+            ("marsrl.reward.meta_thinking.kwargs={look: false}",),
+            f"{ALGO}.leak_rule",
+            "nobody looks for what plans give away",
+        ),
         (("data.train_batch_size=2",), f"{ALGO}.plans_per_problem", "no room for the plans"),
         (("marsrl.evaluation.both_orders=true",), "marsrl.evaluation.both_orders", "algo=rema_judge"),
         ((f"{ALGO}.process=vrp", f"{ALGO}.solutions_per_plan=2"), f"{ALGO}.solutions_per_plan", "no effect"),
@@ -71,8 +91,11 @@ def test_actions_need_an_engine_and_whole_responses(run):
     )
     done = run(*TINY, "algo=rema_json", *endpoint, "dry_run=true")
     assert f"{ALGO}.plan_form" in done.err and "frozen" in done.err
-    done = run(*TINY, "algo=rema_json", "marsrl.pipeline.max_segments=2", "dry_run=true")
+    words = ("marsrl.pipeline.max_segments=2", "marsrl.roles.meta_thinking.top_p=0.9")
+    done = run(*TINY, "algo=rema_json", *words, "marsrl.roles.meta_thinking.top_k=20", "dry_run=true")
     assert "marsrl.pipeline.max_segments" in done.err
+    for name in ("top_p", "top_k"):
+        assert f"marsrl.roles.meta_thinking.{name}" in done.err, "a cut looks like a forced token"
 
 
 def test_ratios_to_the_engine_are_no_plans_of_a_grammar(run):
@@ -104,6 +127,8 @@ PRESETS = {
     "rema_judge": {"leak_rule": "format", "iterations": 1},
     "vrp_rl": {"process": Process.VRP},
     "mrp_rl": {"process": Process.MRP},
+    "vrp_judge": {"process": Process.VRP},
+    "mrp_judge": {"process": Process.MRP},
 }
 
 
@@ -122,74 +147,153 @@ def composed(*words):
     return compose_config(parse_arguments([*words, "cluster=8xgpu", "data=parquet"])).config
 
 
-@pytest.mark.parametrize(
-    ("words", "iterations", "episodes"),
-    [
-        (("algo=rema_single_turn", "training=rema_single_turn_published"), 3, 4),
-        (("algo=vrp_rl", "training=vrp_rl_published"), 1, 6),
-        (("algo=mrp_rl", "training=mrp_rl_published"), 1, 6),
-        (("algo=rema_judge", "training=rema_judge_published"), 1, 2),
-    ],
-)
-@pytest.mark.parametrize("model", ["llama3_8b_instruct", "llama3_1_8b_instruct", "qwen2_5_7b_instruct"])
-def test_the_published_numbers(words, iterations, episodes, model):
-    config = composed(*words, f"model={model}")
+NUMBERS = [
+    # preset, model, iterations, episodes, rate, bounds of the filter (specification: appendix D.1's table)
+    ("rema_single_turn", "llama3_8b", 3, 4, 5e-7, (0.2, 0.8)),
+    ("rema_single_turn", "llama3_1_8b", 3, 4, 5e-7, (0.2, 0.8)),
+    ("rema_single_turn", "qwen2_5_7b", 10, 4, 5e-7, (0.2, 0.8)),
+    ("vrp_rl", "llama3_8b", 1, 12, 2e-7, None),
+    ("vrp_rl", "llama3_1_8b", 1, 6, 5e-7, None),
+    ("vrp_rl", "qwen2_5_7b", 1, 6, 5e-7, None),
+    ("mrp_rl", "llama3_8b", 1, 10, 5e-7, None),
+    ("mrp_rl", "llama3_1_8b", 1, 6, 5e-7, None),
+    ("mrp_rl", "qwen2_5_7b", 1, 6, 5e-7, None),
+    ("rema_judge", "llama3_1_8b", 1, 2, 5e-7, (0.2, 0.8)),
+    ("rema_judge", "qwen2_5_7b", 1, 1, 5e-7, (0.1, 0.9)),
+    ("vrp_judge", "llama3_1_8b", 1, 4, 5e-7, None),
+    ("vrp_judge", "qwen2_5_7b", 1, 6, 5e-7, None),
+    ("mrp_judge", "llama3_1_8b", 1, 4, 5e-7, None),
+    ("mrp_judge", "qwen2_5_7b", 1, 6, 5e-7, None),
+]
+
+
+@pytest.mark.parametrize(("preset", "model", "iterations", "episodes", "rate", "bounds"), NUMBERS)
+def test_the_published_numbers(preset, model, iterations, episodes, rate, bounds):
+    words = (f"algo={preset}", f"training={preset}_published_{model}", f"model={model}_instruct")
+    config = composed(*words)
     algo, actor = config.marsrl.algo, config.actor_rollout_ref.actor
     assert (algo.iterations, algo.episodes, algo.group_size) == (iterations, episodes, 4)
+    assert algo.filter.enabled == (bounds is not None)
+    assert bounds in (None, (algo.filter.lowest, algo.filter.highest))
     assert (config.data.train_batch_size, config.marsrl.pipeline.samples_per_update) == (1000, 500)
-    assert (actor.optim.lr, actor.clip_ratio, actor.use_kl_loss) == (5e-7, 0.2, False)
+    assert (actor.optim.lr, actor.clip_ratio, actor.use_kl_loss) == (rate, 0.2, False)
     assert (config.algorithm.use_kl_in_reward, config.algorithm.kl_ctrl.kl_coef) == (True, 0.01)
     role = config.marsrl.roles.reasoning
     assert (role.temperature, role.top_p, role.top_k, role.max_new_tokens) == (1.0, 1.0, -1, 2048)
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("algo=rema_single_turn", "training=rema_single_turn_published", f"{ALGO}.iterations=10"),
-        ("algo=vrp_rl", "training=vrp_rl_published", f"{ALGO}.episodes=12"),
-        ("algo=mrp_rl", "training=mrp_rl_published", f"{ALGO}.episodes=10"),
-        ("algo=rema_judge", "training=rema_judge_published"),
-    ],
-)
-def test_the_published_phases_end_before_the_limit_of_steps(words):
-    """However many problems a phase keeps: also all of them."""
-    config = composed(*words, "model=qwen2_5_7b_instruct")
-    algo = config.marsrl.algo
-    a_pass = 7  # of MATH's 7,500 problems
+    # The phases end the run, not the limit of steps, however many problems a phase keeps: also all of them.
+    a_pass = 7  # steps of MATH's 7,500 problems
     own = a_pass * algo.plans_per_problem + 1 if algo.process == "mamrp" else a_pass + 1
     phase = 1 + a_pass + algo.episodes * own
     assert config.trainer.total_training_steps is None
     assert 2 * algo.iterations * phase < a_pass * config.trainer.total_epochs
 
 
-def test_the_judge_s_prompts_and_rewards():
-    settings = typed_settings(composed("algo=rema_judge", "model=qwen2_5_7b_instruct"))
+def test_the_plan_counts_what_a_step_trains():
+    """4 responses to each of 1,000 problems in updates of 500, also where passes that count ask 10 times."""
+    for preset in ("rema_single_turn", "vrp_rl"):
+        config = composed(
+            f"algo={preset}", f"training={preset}_published_qwen2_5_7b", "model=qwen2_5_7b_instruct"
+        )
+        plan = plan_batch(config, typed_settings(config))
+        assert (plan.trained_rows, plan.updates) == (4000, 8)
+
+
+@pytest.mark.parametrize(("policies", "said"), [("shared", True), ("model_per_role", False)])
+def test_phases_that_train_one_model_as_both_agents_are_pointed_out(policies, said):
+    settings = typed_settings(
+        composed("algo=rema_single_turn", "model=qwen2_5_7b_instruct", f"policies={policies}")
+    )
+    lines = ReMASingleTurn.plan_lines(SimpleNamespace(settings=settings))
+    assert any(line.startswith("! both agents have the same weights") for line in lines) == said
+
+
+def test_every_published_file_is_one_of_these():
+    folder = Path(__file__).parents[2] / "configs" / "training"
+    found = {path.stem for name in ("rema_s*", "rema_j*", "vrp*", "mrp*") for path in folder.glob(name)}
+    assert found == {f"{preset}_published_{model}" for preset, model, *_ in NUMBERS}
+
+
+@pytest.mark.parametrize("preset", ["rema_judge", "vrp_judge", "mrp_judge"])
+def test_the_judge_s_prompts_and_rewards(preset):
+    settings = typed_settings(composed(f"algo={preset}", "model=qwen2_5_7b_instruct"))
     assert settings.prompts.target.endswith(":JudgePrompts")
     assert settings.reward["reasoning"].target.endswith(":JudgeReward")
-    assert settings.reward["meta_thinking"].kwargs == {"look": False}
+    if preset == "rema_judge":
+        assert settings.reward["meta_thinking"].kwargs == {"look": False}
 
 
-def test_pairs_to_judge_are_read_where_the_tokenizer_is_at_hand(run, tmp_path):
-    """The prompts have the answers of `extra_info` in them, and so are measured with it."""
-    extra = {"answer_a": "two", "answer_b": "word " * 60}
-    row = {"data_source": "pairs", "reward_model": {"ground_truth": "A"}, "extra_info": extra}
-    files = []
-    for split in ("train", "val"):
-        rows = [{**row, "prompt": [{"role": "user", "content": f"1 + 1, {split} {n}"}]} for n in range(8)]
-        path = tmp_path / f"{split}.jsonl"
-        path.write_text("\n".join(map(json.dumps, rows)))
-        files.append(f"data.{split}_files={path}")
-    prompts = "marsrl_verl.algos.rema.single_turn.judge:JudgePrompts"
-    words = (
-        "algo=rema_judge",
-        f"marsrl.prompts.target={prompts}",
-        *files,
-        "data.train_batch_size=8",
-        "dry_run=true",
+JUDGE = (
+    "cluster=cpu",
+    "algo=rema_judge",
+    "marsrl.prompts.target=marsrl_verl.algos.rema.single_turn.judge:JudgePrompts",
+)
+
+
+@pytest.fixture
+def pairs(tmp_path):
+    """The words that name files of pairs, of which `long` have an answer of 60 words more."""
+
+    def call(long: int) -> tuple[str, ...]:
+        words = []
+        for split in ("train", "val"):
+            rows = [
+                {
+                    "data_source": "pairs",
+                    "prompt": [{"role": "user", "content": f"1 + 1, {split} {n}"}],
+                    "reward_model": {"ground_truth": "A"},
+                    "extra_info": {"answer_a": "two", "answer_b": "word " * (60 if n < long else 0)},
+                }
+                for n in range(8)
+            ]
+            path = tmp_path / f"{split}.jsonl"
+            path.write_text("\n".join(map(json.dumps, rows)))
+            words.append(f"data.{split}_files={path}")
+        return (*words, "data.train_batch_size=8", "dry_run=true")
+
+    return call
+
+
+def limits(planner: int, judge: int) -> tuple[str, ...]:
+    return (
+        f"marsrl.roles.meta_thinking.max_prompt_tokens={planner}",
+        f"marsrl.roles.reasoning.max_prompt_tokens={judge}",
     )
-    done = run(*TINY, *words)
-    assert "All 8 problems of data.train_files have prompts over" in done.err, "with both answers"
+
+
+def test_answers_are_measured_against_the_limit_of_the_agent_that_reads_them(run, pairs):
+    """The meta-thinking agent never sees them."""
+    done = run(*JUDGE, *pairs(8), *limits(250, 150))
+    text = " ".join(done.err.split())
+    assert "All 8 problems of data.train_files have prompts over 150 tokens of the reasoning" in text
+    assert "marsrl.roles.reasoning.max_prompt_tokens" in text and "of the meta_thinking" not in text
+    done = run(*JUDGE, *pairs(3), *limits(250, 150))
+    assert (done.status, done.err) == (0, "")
+    assert "3 of 8 problems of data.train_files have prompts over 150 tokens of the reasoning" in done.out
+
+
+def test_the_plan_s_longest_prompts_have_the_answers_in_them(run, pairs):
+    def judge(*words):
+        out = run(*JUDGE, *words).out
+        return next(
+            line for line in out.splitlines() if line.startswith("  reasoning ") and "wording" in line
+        )
+
+    short, long = judge(*pairs(0), *limits(250, 250)), judge(*pairs(8), *limits(250, 250))
+    assert int(long.split()[1].replace(",", "")) > int(short.split()[1].replace(",", "")) + 55
+    assert "+ answers" in short and "fits" in short
+
+
+def test_without_data_nobody_says_that_the_answers_fit():
+    from marsrl_verl.algos.rema.single_turn.judge import JudgePrompts
+    from marsrl_verl.config.prompt_budget import plan_prompts
+    from marsrl_verl.settings.declaration import RoleSampling
+
+    shapes = ReMASingleTurn.prompt_shapes(ReMASingleTurn.Config(), JudgePrompts())
+    roles = {name: RoleSampling(max_prompt_tokens=4_000, max_new_tokens=10) for name in ReMASingleTurn.roles}
+    planner, judge = plan_prompts(shapes, roles, None, "What?")
+    assert planner.fits and not judge.fits and judge.unknown == ("answers",)
+    _, judge = plan_prompts(shapes, roles, None, "What?", row_texts={"answers": "x" * 400})
+    assert judge.fits and "answers 100" in judge.parts
 
 
 def test_it_says_which_passes_there_are(run):

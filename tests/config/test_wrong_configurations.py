@@ -115,6 +115,10 @@ SETTINGS = {
     "prompts in parts": ({f"{ROLLOUT}.enable_chunked_prefill": True}, "seeded_tokens=none"),
     "prompts whole": ({f"{ROLLOUT}.max_num_batched_tokens": 99}, "Set it to at least"),
     "engine too short": ({f"{ROLLOUT}.max_model_len": 9}, "prompt +"),
+    "engine too short for a sequence": (
+        {"marsrl.roles.corrector.max_sequence_tokens": 200, f"{ROLLOUT}.max_model_len": 199},
+        "200 tokens (marsrl.roles.corrector.max_sequence_tokens)",
+    ),
     "model too short": (
         {"marsrl.roles.solver.max_new_tokens": 5000},
         f"{ROLLOUT}.max_model_len",

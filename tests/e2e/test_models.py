@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
-from training_runs import TrainingRun, checkpoint_log_probs, train, train_and_kill
+from training_runs import TrainingRun, checkpoint_log_probs, checkpoint_weights, train, train_and_kill
 
 from marsrl_verl.demo.assets import model_path
 
@@ -42,9 +40,7 @@ def weights(run: TrainingRun, step: int, policy: str) -> dict[str, torch.Tensor]
         from transformers import AutoModelForCausalLM
 
         return dict(AutoModelForCausalLM.from_pretrained(model_path(), dtype=torch.float32).state_dict())
-    place = run.folder / f"checkpoints/global_step_{step}/actor/{policy}/model_world_size_1_rank_0.pt"
-    shards: dict[str, Any] = torch.load(place, weights_only=False)
-    return {name: getattr(shard, "_local_tensor", shard) for name, shard in shards.items()}
+    return checkpoint_weights(run.folder, step, policy)
 
 
 def same(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> bool:

@@ -1,5 +1,5 @@
 """Dialogues of two agents with real Ray, FSDP2 and vLLM on CPU: shared weights under a chat template that
-rewrites history, and an adapter for each agent, trained in turn, with a kill."""
+rewrites history, and an adapter or a whole model for each agent, trained in turn; each with a kill."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from collections import defaultdict
 from pathlib import Path
 
 import pytest
-from training_runs import TrainingRun, train, train_and_kill
+import torch
+from training_runs import TrainingRun, checkpoint_weights, train, train_and_kill
 from transformers import AutoTokenizer
 
 from marsrl_verl.algos.rema.prompts import FINISH, META_THINKING, REASONING, ROLES
@@ -140,20 +141,24 @@ def test_engine_and_trainer_agree_on_every_trained_token(shared):
 
 
 STEPS = 5
-ADAPTERS = (
+IN_TURN = (
     *SETTINGS,
-    "policies=lora_per_role",
-    "actor_rollout_ref.model.lora_rank=8",
-    "actor_rollout_ref.actor.optim.lr=0.005",
+    "algo=rema_separate",
     "marsrl.pipeline.updates_per_step=1",
     "marsrl.run.seeded_tokens=all",
-    "marsrl.algo.alternate.enabled=true",
     "marsrl.algo.alternate.interval=2",
     "marsrl.algo.alternate.first=reasoning",
     "marsrl.algo.mask_unfinished=false",
     "marsrl.algo.estimator=reinforce_pp",
     "marsrl.evaluation.problems=8",
 )
+ADAPTERS = (
+    *IN_TURN,
+    "policies=lora_per_role",
+    "actor_rollout_ref.model.lora_rank=8",
+    "actor_rollout_ref.actor.optim.lr=0.005",
+)
+DUE = {1: REASONING, 2: REASONING, 3: META_THINKING, 4: META_THINKING, 5: REASONING}
 
 
 @pytest.fixture(scope="module")
@@ -167,17 +172,36 @@ def adapters(tmp_path_factory) -> TrainingRun:
     )
 
 
-def test_each_agents_adapter_is_trained_in_its_turn_also_after_a_kill(adapters):
-    metrics = adapters.metrics()
-    assert sorted(metrics) == list(range(1, STEPS + 1))
-    due = {1: REASONING, 2: REASONING, 3: META_THINKING, 4: META_THINKING, 5: REASONING}
-    for step, role in due.items():
+def check_turns(run: TrainingRun, steps: int) -> None:
+    """One agent is updated in each step; both sample with their newest weights, as the trainer has them."""
+    metrics = run.metrics()
+    assert sorted(metrics) == list(range(1, steps + 1))
+    for step in metrics:
         updated = {name.split("/")[0] for name in metrics[step] if name.endswith("/actor/grad_norm")}
-        assert updated == {role}, f"step {step}"
-        versions = {(row["policy"], row["policy_version"]) for row in adapters.rollouts(step)}
-        last = {one: max((at for at in range(1, step) if due[at] == one), default=0) for one in ROLES}
+        assert updated == {DUE[step]}, f"step {step}"
+        versions = {(row["policy"], row["policy_version"]) for row in run.rollouts(step)}
+        last = {one: max((at for at in range(1, step) if DUE[at] == one), default=0) for one in ROLES}
         assert versions == set(last.items())
         assert metrics[step]["off_policy/age/0/log_ratio_abs_mean"] < 1e-4
+
+
+def test_each_agents_adapter_is_trained_in_its_turn_also_after_a_kill(adapters):
+    check_turns(adapters, STEPS)
+
+
+def test_each_agents_model_is_trained_in_its_turn_also_after_a_kill(tmp_path):
+    """Killed where the first turn ends; the second one's step begins from both models' checkpoints."""
+    rate = "actor_rollout_ref.actor.optim.lr=0.001"
+    train_and_kill(tmp_path, "models", 2, *IN_TURN, rate, "trainer.total_training_steps=9")
+    resume = ("marsrl.run.existing=resume", "trainer.total_training_steps=3")
+    run = train(tmp_path, "models", *IN_TURN, rate, *resume)
+    check_turns(run, 3)
+    at = {(step, role): checkpoint_weights(run.folder, step, role) for step in (1, 2, 3) for role in ROLES}
+    for step in (2, 3):
+        for role in ROLES:
+            before, after = at[step - 1, role], at[step, role]
+            same = all(torch.equal(before[name], after[name]) for name in before)
+            assert same == (role != DUE[step]), f"step {step}, {role}"
 
 
 def test_no_end_token_stands_behind_finish_that_nobody_sampled(adapters):

@@ -55,6 +55,13 @@ class TrainingRun:
         return [json.loads(line) for line in (self.folder / f"rollouts/step_{step}.jsonl").open()]
 
 
+def checkpoint_weights(folder: Path, step: int, policy: str = "") -> dict[str, torch.Tensor]:
+    """The weights of a one-rank checkpoint, of several models those of a policy."""
+    path = folder / f"checkpoints/global_step_{step}/actor/{policy}/model_world_size_1_rank_0.pt"
+    shards = torch.load(path, weights_only=False)
+    return {name: getattr(shard, "_local_tensor", shard) for name, shard in shards.items()}
+
+
 def checkpoint_log_probs(folder: Path, step: int, rows: list[dict], policy: str = "") -> list[torch.Tensor]:
     """Log-probabilities of the rows' sampled tokens under the weights of a one-rank checkpoint, of several
     models under those of a policy."""
@@ -64,9 +71,7 @@ def checkpoint_log_probs(folder: Path, step: int, rows: list[dict], policy: str 
     from marsrl_verl.demo.tokenizer import ROLE_MARKERS, build_tokenizer
 
     model = AutoModelForCausalLM.from_pretrained(model_path())
-    path = folder / f"checkpoints/global_step_{step}/actor/{policy}/model_world_size_1_rank_0.pt"
-    shards = torch.load(path, weights_only=False)
-    model.load_state_dict({name: getattr(shard, "_local_tensor", shard) for name, shard in shards.items()})
+    model.load_state_dict(checkpoint_weights(folder, step, policy))
     tokenizer = build_tokenizer()
     found = []
     for row in rows:

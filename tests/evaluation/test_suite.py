@@ -11,8 +11,12 @@ from marsrl_verl.algos.marsrl.evaluation.loop_rules import RunEnd
 from marsrl_verl.algos.marsrl.evaluation.role_metrics import EVALUATION_METRICS
 from marsrl_verl.algos.marsrl.prompts import CORRECTOR, SOLVER, VERIFIER, MathPrompts
 from marsrl_verl.core.request import Problem, Sampling
+from marsrl_verl.evaluation.estimators import metric_label
 from marsrl_verl.evaluation.suite import EvaluationRecord, evaluate
-from marsrl_verl.reporting.tables import source_markdown
+from marsrl_verl.reporting.curve import draw_learning_curve
+from marsrl_verl.reporting.example import pick_example
+from marsrl_verl.reporting.summary import changes
+from marsrl_verl.reporting.tables import evaluation_markdown, source_markdown
 
 SAMPLING = {role: Sampling(500, 9000, temperature=0.6, top_p=0.9) for role in (SOLVER, VERIFIER, CORRECTOR)}
 PROBLEMS = [Problem(f"p{i}", f"question {i}", str(i)) for i in range(30)]
@@ -133,6 +137,51 @@ def test_without_greedy():
     result = run(ScriptedEngine(SkillModel(seed=1)), greedy=False)
     assert result.greedy is None
     assert set(result.record.observations) == set(EVALUATION_METRICS)
+
+
+def test_greedy_alone(tmp_path):
+    """Every problem is asked once, and what is shown of an evaluation is what was measured."""
+    engine = NotingEngine(SkillModel(seed=1))
+    result = run(engine, samples_per_problem=0)
+    both = run(ScriptedEngine(SkillModel(seed=1)))
+    record = result.record
+    assert {(tag, s.temperature) for tag, s in engine.settings} == {("eval-before_greedy", 0.0)}
+    assert result.sampled is None and result.passes == [result.greedy]
+    assert record.generated_tokens == result.greedy.generated_tokens > 0
+    assert set(record.observations) == {f"{name}_greedy" for name in EVALUATION_METRICS}
+    assert set(record.estimates) - set(record.observations) == {"verifier_f1_greedy"}
+    assert set(record.metrics) == set(both.record.metrics)
+    assert record.headline == ("solver_accuracy_greedy", "system_accuracy_greedy", "verifier_recall_greedy")
+    assert set(record.headline) < {*record.curves, "verifier_recall_greedy"} <= set(record.estimates)
+    assert EvaluationRecord.from_json(record.to_json()) == record
+    rows = changes(record, record)
+    assert {row.greedy for row in rows} == {True} and len(rows) == len(record.metrics)
+    assert metric_label(record.metrics, record.headline[0]) == "Solver accuracy, greedy"
+    assert pick_example(result.evaluation, result.passes[0]) is not None
+    text = evaluation_markdown(record)
+    assert "**greedy**" in text and "temperature" not in text
+    many = [replace(record, step=step) for step in (0, 9)]
+    drawn = draw_learning_curve(tmp_path / "greedy.png", [], many).read_bytes()
+    none = draw_learning_curve(
+        tmp_path / "none.png", [], [replace(one, curves=()) for one in many]
+    ).read_bytes()
+    assert drawn != none, "the greedy metrics are drawn"
+
+
+def test_greedy_alone_by_data_source():
+    problems = [replace(one, data_source="a" if n < 10 else "b") for n, one in enumerate(PROBLEMS)]
+    alone = system(MathPrompts(), correction_rounds=0)
+    engine = ScriptedEngine(SkillModel(seed=1))
+    record = evaluate(engine, problems, alone, SAMPLING, tag="x", step=0, samples_per_problem=0).record
+    assert {source: set(found) for source, found in record.by_source().items()} == {
+        "a": {"solver_accuracy_greedy"}, "b": {"solver_accuracy_greedy"},
+    }  # fmt: skip
+    assert "Solver accuracy, greedy" in source_markdown(record)
+
+
+def test_no_pass_at_all():
+    with pytest.raises(ValueError, match="samples_per_problem is 0 and greedy is false"):
+        run(ScriptedEngine(SkillModel(seed=1)), samples_per_problem=0, greedy=False)
 
 
 def test_a_known_engine_gives_known_accuracies():

@@ -397,3 +397,16 @@ def test_what_is_appended_makes_no_response_longer_than_its_limit(grow):
     assert (len(one), one.tokens_left) == (9, 0)
     assert sample(one).finish is FinishReason.LENGTH
     assert one.sequence().response_mask.tolist() == [1, 1, 1] + [0] * 6
+
+
+def test_prompt_and_response_can_have_a_limit_together():
+    """What the prompt leaves free; the limit of the response holds beside it."""
+    prompt = len(conversation_with(ScriptedClient(writes("ab</s>"))).input_ids())
+    for together, new, left in ((prompt + 9, 20, 9), (prompt + 20, 9, 9), (prompt, 9, 0), (prompt - 1, 9, 0)):
+        limits = replace(LIMITS, max_new_tokens=new, max_sequence_tokens=together)
+        one = conversation_with(ScriptedClient(writes("ab</s>")), limits)
+        assert one.tokens_left == left
+        finish = FinishReason.STOP if left else FinishReason.LENGTH
+        assert (sample(one).finish, len(one)) == (finish, 3 if left else 0)
+    one = conversation_with(ScriptedClient(writes("a" * 30)), replace(LIMITS, max_sequence_tokens=prompt + 9))
+    assert (sample(one).finish, len(one.sequence().input_ids())) == (FinishReason.LENGTH, prompt + 9)

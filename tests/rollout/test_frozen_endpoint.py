@@ -21,11 +21,12 @@ from marsrl_verl.core.policy import Policy, PolicyKind, PolicySet
 from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
 from marsrl_verl.core.sequence import Sequence
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, Trajectory
+from marsrl_verl.endpoints.answer import ChatAnswer
 from marsrl_verl.evaluation.training_metrics import training_metrics
 from marsrl_verl.reporting.rollout_log import step_lines, write_lines
 from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 from marsrl_verl.rollout.failed_round import LEAST_REQUESTS, RequestWatch
-from marsrl_verl.rollout.frozen.config import EndpointConfig
+from marsrl_verl.rollout.frozen.config import PolicyEndpoint
 from marsrl_verl.rollout.frozen.endpoint import EndpointSource
 from marsrl_verl.rollout.generation import EngineUnavailableError
 from marsrl_verl.rollout.runner import RolloutRunner
@@ -122,7 +123,7 @@ def solve(
     async def run() -> list[Trajectory]:
         async with contextlib.AsyncExitStack() as stack:
             urls = [await stack.enter_async_context(server.running()) for server in servers]
-            config = EndpointConfig(
+            config = PolicyEndpoint(
                 base_urls=[*more_urls, *urls], **{"model": "big", "backoff_s": 0.01, "retries": 2, **settings}
             )
             source = EndpointSource(config, "big", api_key=api_key, concurrency=concurrency, seed=1)
@@ -225,6 +226,64 @@ def test_finish_reasons(ending, reason):
     assert one.finish is reason
     assert (one.detail is None) == (reason in (FinishReason.STOP, FinishReason.LENGTH))
     assert one.detail is None or repr(ending) in one.detail
+
+
+def asked_with_stop(choice: dict[str, Any], **settings: Any) -> tuple[ChatAnswer, dict[str, Any]]:
+    """What comes of this choice of an answer to a chat that `[FINISH]` ends, and what was sent."""
+    server = Server(lambda number, body: web.json_response({"choices": [choice]}))
+
+    async def run() -> ChatAnswer:
+        async with server.running() as url:
+            config = PolicyEndpoint(base_urls=[url], model="big", retries=0, **settings)
+            source = EndpointSource(config, "big", api_key=None, concurrency=1, seed=1)
+            return await source.answer(make_request(), 0, make_request().messages, (FINISH,))
+
+    return asyncio.run(run()), server.bodies[0]
+
+
+FINISH = "[FINISH]"
+STOPPED = {
+    "vLLM": ({"stop_reason": FINISH}, {"content": "Enough. "}, f"Enough. {FINISH}"),
+    "SGLang": ({"matched_stop": FINISH}, {"content": "Enough. "}, f"Enough. {FINISH}"),
+    "at once": ({"stop_reason": FINISH}, {"content": None}, FINISH),
+    "behind the thinking part": (
+        {"stop_reason": FINISH}, {"content": "Enough. ", "reasoning": "hm"}, f"Enough. {FINISH}",
+    ),
+    "kept by the server": ({}, {"content": f"Enough. {FINISH}"}, f"Enough. {FINISH}"),
+    "ended by the model": ({"stop_reason": None}, {"content": "Go on."}, "Go on."),
+    "ended by a token": ({"matched_stop": 151645}, {"content": "Go on."}, "Go on."),
+    "another string": ({"stop_reason": "END"}, {"content": "Go on."}, "Go on."),
+    "cut": ({"finish_reason": "length"}, {"content": "Go o"}, "Go o"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", STOPPED)
+def test_the_string_that_ended_an_answer_is_part_of_it(name):
+    more, message, content = STOPPED[name]
+    answer, sent = asked_with_stop({"message": message, "finish_reason": "stop", **more}, send_stop=True)
+    assert sent["stop"] == [FINISH]
+    assert (answer.content, answer.detail) == (content, None)
+    assert answer.finish is (FinishReason.LENGTH if name == "cut" else FinishReason.STOP)
+
+
+@pytest.mark.parametrize(
+    ("more", "message", "note"),
+    [
+        ({}, {"content": "Enough. "}, "does not say what ended the answer (stop_reason or matched_stop)"),
+        ({"stop_reason": FINISH}, {"content": "", "reasoning": "When do I write "}, "ended a thinking part"),
+        ({"stop_reason": FINISH}, {"content": "<think>When do I write "}, "ended a thinking part"),
+    ],
+)
+def test_an_answer_whose_end_is_unknown_is_none(more, message, note):
+    answer, _ = asked_with_stop({"message": message, "finish_reason": "stop", **more}, send_stop=True)
+    assert (answer.finish, answer.content) == (FinishReason.ERROR, "")
+    assert note in answer.detail and "set send_stop=false" in answer.detail
+
+
+def test_no_string_is_sent_unasked():
+    """A server that knows no `stop_reason` would lose it."""
+    answer, sent = asked_with_stop({"message": {"content": "Enough. "}, "finish_reason": "stop"})
+    assert "stop" not in sent and (answer.content, answer.finish) == ("Enough. ", FinishReason.STOP)
 
 
 @pytest.mark.parametrize("status", [408, 429, 500, 503])
@@ -363,7 +422,7 @@ def test_a_proxy_of_the_environment_is_used(monkeypatch):
         port = runner.addresses[0][1]
         monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{port}")
         monkeypatch.setenv("no_proxy", "")
-        config = EndpointConfig(base_urls=["http://solver.invalid/v1/"], model="big", retries=0)
+        config = PolicyEndpoint(base_urls=["http://solver.invalid/v1/"], model="big", retries=0)
         source = EndpointSource(config, "big", api_key=KEY, concurrency=1, seed=1)
         try:
             return await trajectories_of(source, [make_request(n=1)])

@@ -328,7 +328,7 @@ def test_a_policy_of_text_alone_is_asked_for_a_chat():
     from marsrl_verl.endpoints.answer import ChatAnswer
 
     class Source:
-        async def answer(self, request, k, messages):
+        async def answer(self, request, k, messages, stop=()):
             return ChatAnswer(f"{k}: {messages[0]['content']}<|turn|>", reasoning="hm")
 
     policies = PolicySet((Policy(), Policy("big", PolicyKind.JSONL)), {"solver": "big"})

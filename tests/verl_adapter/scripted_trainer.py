@@ -287,7 +287,7 @@ class ScriptedTrainer(RayMarsRLTrainer):
             sampler=RandomSampler(ROWS, generator=generator),
         )
         self.problems = ProblemStream(self.train_dataloader)
-        self.skipped = SkippedProblems(len(self.train_dataloader.dataset), "solver", limit=0)
+        self.skipped = SkippedProblems(len(self.train_dataloader.dataset), {"solver": 0})
         self.weights = self.actor_rollout_wg = Weights(self.policies.trained)
         self.workers = {name: Workers(self, name) for name in self.policies.trained}
         self.updated: list[dict] = []

@@ -179,7 +179,7 @@ class Source:
 
     requests: list[str] = field(default_factory=list)
 
-    async def answer(self, request, k, messages):
+    async def answer(self, request, k, messages, stop=()):
         self.requests.append(f"{request.group_id}#{k}")
         return ChatAnswer("2<|im_end|>")
 

@@ -104,7 +104,7 @@ NOBODY_ASKED = StepResult(
 
 
 def test_a_pass_over_the_data_in_which_nothing_is_asked_ends_the_run():
-    skipped = SkippedProblems(rows=10, role="agent", limit=7)
+    skipped = SkippedProblems(rows=10, limits={"agent": 7})
     skipped.look(NOBODY_ASKED)
     skipped.look(NOBODY_ASKED)
     with pytest.raises(NothingToTrainError, match=r"last 12 problems .*roles.agent.max_prompt_tokens = 7"):
@@ -112,7 +112,7 @@ def test_a_pass_over_the_data_in_which_nothing_is_asked_ends_the_run():
 
 
 def test_problems_that_are_asked_in_between_let_the_run_go_on():
-    skipped = SkippedProblems(rows=10, role="agent", limit=7)
+    skipped = SkippedProblems(rows=10, limits={"agent": 7})
     for _ in range(9):
         skipped.look(NOBODY_ASKED)
         skipped.look(replace(NOBODY_ASKED, waiting={"solver": 1}))

@@ -101,7 +101,7 @@ def _trainer(run: RunView) -> list[ConfigIssue]:
     if run.get(fused):
         issues.append(ConfigIssue(fused, "FCI was not tried with fused kernels.", "Set it to false.", True))
     solver, distance = run.settings.roles[SOLVER], run.settings.algo.min_token_distance
-    max_tokens = solver.max_prompt_tokens + solver.max_new_tokens
+    max_tokens = solver.longest_sequence
     if distance >= max_tokens:
         what = (
             f"No branch point is so far from the beginning: prompt and response have at most {max_tokens:,} "

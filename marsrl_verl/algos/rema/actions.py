@@ -103,12 +103,21 @@ def mean_levels(actions: Sequence[Chosen], parts: int = _PARTS) -> dict[str, lis
 
 
 def table(actions: Sequence[Chosen]) -> str:
-    """Shares by difficulty, and how often the plans of each action led to the answer, as text."""
+    """Shares by difficulty and in the first and the second half of the steps, and how often the plans of each
+    action led to the answer, as text."""
     lines = [f"{'difficulty':>12}{'plans':>8}" + "".join(f"{action:>12}" for action in ACTIONS)]
     counts = Counter(one.level for one in actions)
     for level, shares in shares_by_level(actions).items():
         name = "unknown" if level is None else f"{level:g}"
         lines.append(f"{name:>12}{counts[level]:>8}" + "".join(f"{shares[one]:>12.3f}" for one in ACTIONS))
+    steps = sorted({one.step for one in actions})
+    half = -(-len(steps) // 2)
+    for part in (steps[:half], steps[half:]):
+        some = [one.action for one in actions if one.step in set(part)]
+        if some:
+            name = f"step {part[0]}-{part[-1]}"
+            cells = "".join(f"{some.count(one) / len(some):>12.3f}" for one in ACTIONS)
+            lines.append(f"{name:>12}{len(some):>8}{cells}")
     lines.append(
         f"{'correct':>12}{len(actions):>8}" + "".join(f"{_correct(actions, one):>12}" for one in ACTIONS)
     )
@@ -130,10 +139,10 @@ def draw(actions: Sequence[Chosen], path: Path, title: str) -> None:
     left, right = figure.subplots(1, 2)
     _draw_shares(left, shares_by_level(actions))
     for action, points in mean_levels(actions).items():
-        right.plot(*zip(*points, strict=True), marker="o", label=action)
-    right.set(xlabel="training step", ylabel="mean difficulty", title="Whom each action is chosen for")
-    if right.lines:
-        right.legend()
+        colour = f"C{ACTIONS.index(action)}"  # as the bars
+        right.plot(*zip(*points, strict=True), marker="o", color=colour)
+    right.set(xlabel="training step", ylabel="mean difficulty", title="Difficulty by action")
+    figure.legend(*left.get_legend_handles_labels(), loc="outside lower center", ncols=len(ACTIONS))
     figure.suptitle(title.replace("$", r"\$"))
     path.parent.mkdir(parents=True, exist_ok=True)
     figure.savefig(path, dpi=120)
@@ -147,7 +156,6 @@ def _draw_shares(axes: Any, shares: dict[float | None, dict[str, float]]) -> Non
         axes.bar(names, values, bottom=bottom, label=action)
         bottom = [low + value for low, value in zip(bottom, values, strict=True)]
     axes.set(xlabel="difficulty", ylabel="share of plans", title="Actions by difficulty", ylim=(0, 1))
-    axes.legend()
 
 
 def main(words: Sequence[str] | None = None) -> int:

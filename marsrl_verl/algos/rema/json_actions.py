@@ -1,8 +1,11 @@
 """Plans as JSON objects: which way to help, and the text (ReMA, arXiv 2503.09501, §4.2.2 and appendix G.1.1).
 
 The engine is held to the object's grammar, so that its tokens are those of valid JSON unless the limit of
-tokens cuts it. Tokens that the grammar forced are neither trained nor part of a ratio
-(`Conversation.sample`)."""
+tokens cuts it. The grammar is that of the compact form, `{"action":"REWRITE","output":"…"}`: a JSON schema
+leaves blanks between the parts free, with which a plan could fill its limit, unless the whole engine is set
+otherwise (vLLM's `disable_any_whitespace`). Tokens that the grammar forced are neither trained nor part of a
+ratio (`Conversation.sample`); nothing but the grammar may cut what is sampled, so the settings refuse `top_p`
+and `top_k`."""
 
 from __future__ import annotations
 
@@ -33,18 +36,18 @@ class ActionKind(Choice):
 INVALID = "INVALID"
 """Stands for the action of a plan that is none."""
 
+_KINDS = " | ".join(f'"{kind}"' for kind in ActionKind)
 GRAMMAR: dict[str, Any] = {
-    "json": {
-        "type": "object",
-        "properties": {
-            "action": {"type": "string", "enum": [kind.value for kind in ActionKind]},
-            "output": {"type": "string"},
-        },
-        "required": ["action", "output"],
-        "additionalProperties": False,
-    }
+    "grammar": rf"""
+root ::= "{{\"action\":\"" kind "\",\"output\":\"" character* "\"}}"
+kind ::= {_KINDS}
+character ::= [^"\\\x00-\x1F] | "\\" escape
+escape ::= ["\\/bfnrt] | "u" [0-9a-ce-fA-CE-F] hex hex hex
+hex ::= [0-9a-fA-F]
+"""
 }
-"""What the engine is held to (`Decoding.structured`)."""
+"""What the engine is held to (`Decoding.structured`), in XGrammar's EBNF. Escapes of surrogates (`\\uD8…`)
+are left out: half a pair is no text."""
 
 
 @dataclass(frozen=True, slots=True)

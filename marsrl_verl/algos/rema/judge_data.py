@@ -11,6 +11,9 @@ Reads these public layouts (parquet, JSON lines or a JSON array), each file by t
 | solutions | `question`, and columns of `{"solution": …, "is_correct": …}`: the right against the wrong
 ones |
 
+Rows that are no pair, and rows of one pair that prefer different answers, stop the command; the message has
+their number and places. `--bad-rows skip` leaves them out and says so.
+
 Each pair becomes two rows, one for each order. The split is `strict` (no instruction is on both sides) or
 `loose` (no row is, but the same pair in the other order may be)."""
 
@@ -21,20 +24,15 @@ import itertools
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from marsrl_verl.core.inert_text import printable
 from marsrl_verl.core.seeding import derive_generator
-from marsrl_verl.data.rows import DataError, RowError, read_rows
+from marsrl_verl.data.rows import DataError, RowError, parquet_columns, read_rows
 from marsrl_verl.settings.choices import Choice
 
-_COLUMNS = (
-    *("prompt", "chosen", "rejected", "subset", "id"),
-    *("question", "response_A", "response_B", "label", "source", "pair_id"),
-    *("input", "output_1", "output_2"),
-)
 _LABELS = {"A>B": 0, "B>A": 1, "1": 0, "2": 1}
 _SHOWN = 5
 
@@ -88,75 +86,150 @@ class Judgement:
         }
 
 
-def read_pairs(paths: Sequence[Path]) -> list[Pair]:
-    """The pairs of all files, in order; the same pair twice is one.
+@dataclass(slots=True)
+class PairCounts:
+    """What was found in the rows of files, beside the pairs."""
+
+    rows: int = 0
+    copies: int = 0
+    """Pairs that were there before."""
+    without_pair: int = 0
+    """Rows of solutions that are all right or all wrong."""
+    bad: dict[str, list[str]] = field(default_factory=dict)
+    """By what is wrong, the places of all such rows."""
+
+    @property
+    def bad_rows(self) -> int:
+        """Rows that can't be used."""
+        return sum(map(len, self.bad.values()))
+
+    def lines(self) -> list[str]:
+        """Each fault, with how many rows have it and where the first of them stand."""
+        return [
+            f"{what}: {len(places)}, at {', '.join(places[:_SHOWN])}"
+            + (f" and {len(places) - _SHOWN} more" if len(places) > _SHOWN else "")
+            for what, places in self.bad.items()
+        ]
+
+
+def read_pairs(paths: Sequence[Path], *, skip_bad: bool = False) -> tuple[list[Pair], PairCounts]:
+    """The pairs of all files, in order, and what else was found; the same pair twice is one.
+
+    Args:
+        paths: parquet, JSON-lines or JSON files.
+        skip_bad: leave bad rows out. Of two rows that say the opposite of a pair both are bad.
 
     Raises:
-        DataError: a file or a row can't be used.
+        DataError: a file can't be used, or there are bad rows that are not to be skipped; the message has
+            their number and where the first of each kind stand.
     """
-    found: dict[tuple[str, str, str], Pair] = {}
+    found: dict[tuple[str, str, str], tuple[Pair, str]] = {}
+    opposed: set[tuple[str, str, str]] = set()
+    counts = PairCounts()
     for path in paths:
-        for row in read_rows([path], _COLUMNS):
-            if isinstance(row.data, RowError):
-                raise DataError(f"{row.place}: {row.data.what}", row.data.fix)
-            for pair in _pairs(row.data, row.place, path.stem):
-                found.setdefault((pair.instruction, pair.better, pair.worse), pair)
-    if not found:
-        raise DataError("The files hold no pair of answers.", "Name a file of one of the layouts.")
-    return list(found.values())
+        # All columns: solutions have their authors' names for theirs.
+        columns = parquet_columns(path) if path.suffix == ".parquet" and path.is_file() else ()
+        for row in read_rows([path], columns):
+            counts.rows += 1
+            try:
+                if isinstance(row.data, RowError):
+                    raise row.data
+                pairs = list(_pairs(row.data, row.place, path.stem))
+            except RowError as error:
+                counts.bad.setdefault(error.what, []).append(row.place)
+                continue
+            counts.without_pair += not pairs
+            for pair in pairs:
+                key = (pair.instruction, pair.better, pair.worse)
+                other = (pair.instruction, pair.worse, pair.better)
+                counts.copies += key in found
+                if other in found:
+                    opposed |= {key, other}
+                found.setdefault(key, (pair, row.place))
+    if opposed:
+        places = [place for key, (_, place) in found.items() if key in opposed]
+        counts.bad["another row prefers the other answer"] = list(dict.fromkeys(places))
+    if counts.bad and not skip_bad:
+        what = "\n  ".join([f"{counts.bad_rows} of {counts.rows} rows are no usable pair.", *counts.lines()])
+        raise DataError(what, "Correct these rows, or leave them out with --bad-rows skip.")
+    kept = [pair for key, (pair, _) in found.items() if key not in opposed]
+    if not kept:
+        what = "\n  ".join(["The files hold no pair of answers.", *counts.lines()])
+        raise DataError(what, "Name a file of one of the layouts.")
+    return kept, counts
+
+
+_LAYOUT_FIX = "give RewardBench's, JudgeBench's or LLMBar's columns, or solutions with is_correct"
 
 
 def _pairs(data: Mapping[str, Any], place: str, stem: str) -> Iterator[Pair]:
+    """A row's pairs; raises `RowError`."""
+    data = {name: value for name, value in data.items() if value is not None}
     if {"prompt", "chosen", "rejected"} <= data.keys():
         texts, better = (data["prompt"], data["chosen"], data["rejected"]), 0
-        subset, name = data.get("subset") or stem, data.get("id", place)
+        subset, name = data.get("subset", stem), data.get("id", place)
     elif {"question", "response_A", "response_B", "label"} <= data.keys():
         texts = data["question"], data["response_A"], data["response_B"]
-        better, subset, name = (
-            _label(data["label"], place),
-            data.get("source") or stem,
-            data.get("pair_id", place),
-        )
+        better, subset, name = _label(data["label"]), data.get("source", stem), data.get("pair_id", place)
     elif {"input", "output_1", "output_2", "label"} <= data.keys():
         texts = data["input"], data["output_1"], data["output_2"]
-        better, subset, name = _label(data["label"], place), stem, place
+        better, subset, name = _label(data["label"]), stem, place
     elif "question" in data and (solutions := _solutions(data)):
-        yield from _solution_pairs(str(data["question"]), solutions, place, stem)
+        yield from _solution_pairs(_instruction(data["question"]), solutions, place, stem)
         return
     else:
-        what = f"{place}: columns {', '.join(map(str, data))} are of no known layout of pairs."
-        raise DataError(
-            what, "Give RewardBench's, JudgeBench's or LLMBar's columns, or solutions with is_correct."
-        )
-    instruction, *answers = map(_text, texts)
-    if not instruction.strip() or answers[0] == answers[1]:
-        what = "the instruction is empty" if not instruction.strip() else "both answers are the same"
-        raise DataError(f"{place}: {what}.", "Leave the row out.")
+        raise RowError(f"columns {', '.join(map(str, data))} are of no known layout of pairs", _LAYOUT_FIX)
+    instruction, answers = _instruction(texts[0]), [_text(one) for one in texts[1:]]
+    if answers[0].strip() == answers[1].strip():
+        raise RowError("both answers are the same", "leave the row out")
     yield Pair(instruction, answers[better], answers[1 - better], str(subset), str(name), better == 0)
+
+
+def _instruction(value: Any) -> str:
+    """A text, or the only message of a chat beside the system's."""
+    if not isinstance(value, str) and isinstance(value, Sequence):
+        asked = [one for one in value if not (isinstance(one, Mapping) and one.get("role") == "system")]
+        if len(asked) > 1:
+            raise RowError("the instruction is a chat of several messages", "give single questions")
+        value = asked
+    text = _text(value)
+    if not text.strip():
+        raise RowError("the instruction is empty", "leave the row out")
+    return text
 
 
 def _text(value: Any) -> str:
     """An instruction or an answer; of a chat its last message."""
-    if isinstance(value, str):
-        return value
-    if isinstance(value, Sequence) and value and isinstance(value[-1], Mapping):
-        return str(value[-1].get("content", ""))
-    raise DataError(f"Expected a text, found {type(value).__name__}.", "Give texts or chats.")
+    if (
+        isinstance(value, Sequence)
+        and not isinstance(value, str)
+        and value
+        and isinstance(value[-1], Mapping)
+    ):
+        value = value[-1].get("content")
+    if not isinstance(value, str):
+        raise RowError(f"expected a text or a chat, found {type(value).__name__}", "give texts or chats")
+    return value
 
 
-def _label(value: Any, place: str) -> int:
+def _label(value: Any) -> int:
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)  # a column of integers with a gap comes as floats
     label = str(value).replace(" ", "")
     if label not in _LABELS:
-        raise DataError(f"{place}: found the label {value!r}, expected A>B, B>A, 1 or 2.", "Leave ties out.")
+        raise RowError(f"found the label {value!r}, expected A>B, B>A, 1 or 2", "leave ties out")
     return _LABELS[label]
 
 
 def _solutions(data: Mapping[str, Any]) -> dict[str, tuple[str, bool]]:
-    return {
-        name: (str(one["solution"]), bool(one["is_correct"]))
-        for name, one in data.items()
-        if isinstance(one, Mapping) and {"solution", "is_correct"} <= one.keys()
-    }
+    found = {}
+    for name, one in data.items():
+        if isinstance(one, Mapping) and {"solution", "is_correct"} <= one.keys():
+            correct = one["is_correct"]
+            if correct not in (True, False):
+                raise RowError(f"found is_correct = {correct!r}, expected true or false", "correct it")
+            found[name] = _text(one["solution"]), bool(correct)
+    return found
 
 
 def _solution_pairs(
@@ -165,8 +238,9 @@ def _solution_pairs(
     right = [(name, text) for name, (text, correct) in solutions.items() if correct]
     wrong = [(name, text) for name, (text, correct) in solutions.items() if not correct]
     for (one, better), (other, worse) in itertools.product(right, wrong):
-        if better != worse:
-            yield Pair(question, better, worse, stem, f"{place}:{one}:{other}")
+        if better.strip() == worse.strip():
+            raise RowError("a solution is called right and wrong", "leave the row out")
+        yield Pair(question, better, worse, stem, f"{place}:{one}:{other}")
 
 
 def both_orders(pairs: Sequence[Pair]) -> list[Judgement]:
@@ -266,17 +340,34 @@ def main(words: Sequence[str] | None = None) -> int:
         "--train", type=Path, help="where the training data goes; without it all is test data"
     )
     parser.add_argument("--test", type=Path, required=True, help="where the test data goes")
-    parser.add_argument("--test-rows", type=int, default=970, help="with --train (default: 970)")
-    parser.add_argument("--split", choices=[str(one) for one in SplitRule], default="strict")
-    parser.add_argument("--seed", type=int, default=1, help="of the split (default: 1)")
+    parser.add_argument("--test-rows", type=int, help="with --train (970)")
+    parser.add_argument("--split", choices=[str(one) for one in SplitRule], help="with --train (strict)")
+    parser.add_argument("--seed", type=int, help="of the split, with --train (1)")
+    parser.add_argument("--bad-rows", choices=["refuse", "skip"], default="refuse", help="(%(default)s)")
     parser.add_argument(
         "--one-order",
         action="store_true",
         help="test data in the files' own order, for marsrl.evaluation.both_orders",
     )
     arguments = parser.parse_args(words)
+    of_split = {"--test-rows": 970, "--split": "strict", "--seed": 1}
+    for option, default in of_split.items():
+        name = option.strip("-").replace("-", "_")
+        if getattr(arguments, name) is None:
+            setattr(arguments, name, default)
+        elif arguments.train is None:
+            parser.error(f"{option} is of the split, and without --train there is none")
+    used = [path.resolve() for path in (*arguments.files, arguments.test)]
+    if arguments.test.resolve() in used[:-1] or (arguments.train and arguments.train.resolve() in used):
+        parser.error("--train, --test and the files that are read must all be different files")
     try:
-        pairs = read_pairs(arguments.files)
+        pairs, counts = read_pairs(arguments.files, skip_bad=arguments.bad_rows == "skip")
+        print(
+            f"{counts.rows} rows: {len(pairs)} pairs, {counts.copies} copies, {counts.without_pair} rows "
+            f"without a pair, {counts.bad_rows} bad rows"
+        )
+        for line in counts.lines():
+            print(f"  skipped: {printable(line)}")
         if arguments.train is None:
             test = rows_in_file_order(pairs) if arguments.one_order else both_orders(pairs)
         else:
@@ -291,7 +382,7 @@ def main(words: Sequence[str] | None = None) -> int:
         write(arguments.test, test)
         print(_described(str(arguments.test), test))
     except DataError as error:
-        print(f"judge_data: {error}", file=sys.stderr)
+        print(f"judge_data: {printable(error)}", file=sys.stderr)
         return 2
     return 0
 

@@ -12,7 +12,7 @@ or a line is the reasoning agent's view of a dialogue, as in the released data: 
 Each becomes two rows of `train.parquet` or `val.parquet` for verl's SFT trainer, one for each agent's
 list of messages (column `messages`), as the rollouts build them: with the prompts of training, `[FINISH]` at
 the end of the last message of the meta-thinking agent and nowhere else. What can't become a dialogue is left
-out, and `report.json` says why.
+out, and `report.json` says why; it counts what was put right, too (`MENDED`).
 """
 
 from __future__ import annotations
@@ -30,155 +30,27 @@ from typing import Any
 
 import numpy as np
 
-from marsrl_verl.algos.rema.dialogue.rollout import without_finish
-from marsrl_verl.algos.rema.prompts import FINISH, META_THINKING, REASONING, ROLES, DialoguePrompts
-from marsrl_verl.core.request import Message, Problem
+from marsrl_verl.algos.rema.marked_solutions import (
+    MENDED,
+    Unfit,
+    dialogue_of,
+    mendings,
+    parts_of,
+    parts_of_view,
+    views,
+)
+from marsrl_verl.algos.rema.prompts import META_THINKING, DialoguePrompts
+from marsrl_verl.core.request import Message
 from marsrl_verl.core.seeding import derive_seed
-from marsrl_verl.rewards.extraction import boxed_answer, references
 from marsrl_verl.rewards.loading import load_class
-from marsrl_verl.rewards.normal_form import same_answer
 from marsrl_verl.rollout.control_tokens import ControlTokenRemover, control_tokens
 
 PROMPTS = "marsrl_verl.algos.rema.prompts:MathDialogue"
 TURNS, TOKENS, VALIDATION = 30, 4096, 0.05
-_TAG = re.compile(rf"<(/?)({'|'.join(ROLES)})>")
-_FIRST = re.compile(r"Question:\n(?P<question>.*?)\n\nInstruction:\n(?P<instruction>.*)", re.DOTALL)
-"""The reasoning agent's first message."""
 _FORMS = ({"question", "solution"}, {"history", "instruction", "output"})
 """Keys of a line."""
 _PIPED = re.compile(r"<[|｜][^<>\n]{1,40}[|｜]>")
 """What looks like a control token, where no tokenizer says which there are."""
-_EMPTY_MATHS = re.compile(r"\\\(\s*\\\)|\\\[\s*\\\]|(?<!\$)\$\s*\$(?!\$)|\$\$\s*\$\$")
-"""What is left of `\\([FINISH]\\)`."""
-
-
-class Unfit(ValueError):
-    """A solution that is no dialogue; the message says why, in words that are the same for all alike."""
-
-
-@dataclass(frozen=True, slots=True)
-class Dialogue:
-    """The messages of both agents in turn, the meta-thinking agent's first."""
-
-    question: str
-    messages: tuple[str, ...]
-
-    @property
-    def turns(self) -> int:
-        """Pairs of messages."""
-        return len(self.messages) // 2
-
-
-def parts_of(solution: str) -> list[tuple[str, str]]:
-    """The marked parts of a solution, as (role, text).
-
-    Raises:
-        Unfit: a tag is not closed, or stands inside of another part, or there is text outside of the parts.
-    """
-    parts, role, at = [], None, 0
-    for tag in _TAG.finditer(solution):
-        between = solution[at : tag.start()]
-        at = tag.end()
-        if not tag[1]:
-            if role is not None:
-                raise Unfit("a part begins inside of another")
-            if between.strip():
-                raise Unfit("text outside of the parts")
-            role = tag[2]
-            continue
-        if role != tag[2]:
-            raise Unfit("a part ends that has not begun")
-        parts.append((role, between.strip()))
-        role = None
-    if role is not None:
-        raise Unfit("a part does not end")
-    if solution[at:].strip():
-        raise Unfit("text outside of the parts")
-    return parts
-
-
-def parts_of_view(line: Mapping[str, Any]) -> tuple[str, list[tuple[str, str]]]:
-    """The question and the parts of the reasoning agent's view of a dialogue.
-
-    Raises:
-        Unfit: it is the other agent's view, which lacks the last answer, or none at all.
-    """
-    history = line["history"] or []
-    pairs = [*history, [line["instruction"], line["output"]]]
-    if not all(isinstance(pair, list) and list(map(type, pair)) == [str, str] for pair in pairs):
-        raise Unfit("a history that is no list of pairs of texts")
-    found = _FIRST.fullmatch(pairs[0][0])
-    if found is None:
-        raise Unfit("no view of the reasoning agent: its first message has no question and instruction")
-    texts = [found["instruction"], pairs[0][1], *(text for pair in pairs[1:] for text in pair)]
-    return found["question"], [(ROLES[k % 2], text.strip()) for k, text in enumerate(texts)]
-
-
-def dialogue_of(question: str, parts: Sequence[tuple[str, str]], answer: str | None = None) -> Dialogue:
-    """The dialogue of a solution's parts.
-
-    Parts of one agent that follow each other are one message; empty ones are none. `[FINISH]` is taken out
-    wherever it stands and put at the end of the last message of the meta-thinking agent.
-
-    Args:
-        question: the problem.
-        parts: as (role, text).
-        answer: the reference, if it is known: the answer in the box has to have its normal form.
-
-    Raises:
-        Unfit: it is none, or its answer is wrong or has no box.
-    """
-    merged: list[tuple[str, str]] = []
-    for role, text in parts:
-        text = _cleaned(text)
-        if text and merged and merged[-1][0] == role:
-            merged[-1] = role, f"{merged[-1][1]}\n\n{text}"
-        elif text:
-            merged.append((role, text))
-    roles = [role for role, _ in merged]
-    if not roles:
-        raise Unfit("no message")
-    if roles[0] != META_THINKING:
-        raise Unfit("the reasoning agent begins")
-    if roles[-1] != REASONING:
-        raise Unfit("the meta-thinking agent has the last word")
-    messages = [text for _, text in merged]
-    messages[-2] = f"{messages[-2]} {FINISH}"
-    found = boxed_answer(messages[-1])
-    if found is None:
-        raise Unfit("no answer in a box")
-    if answer is not None and not any(
-        same_answer(one, other) for one in found.readings for other in references(answer)
-    ):
-        raise Unfit("another answer than the reference")
-    return Dialogue(question, tuple(messages))
-
-
-def _cleaned(text: str) -> str:
-    if FINISH not in text:
-        return text
-    return _EMPTY_MATHS.sub("", without_finish(text)).strip()
-
-
-def views(dialogue: Dialogue, prompts: DialoguePrompts) -> dict[str, list[Message]]:
-    """Each agent's list of messages, as `rollout` builds it: its own are the assistant's. The meta-thinking
-    agent's ends with its last message, which nobody answers in it."""
-    problem = Problem("", dialogue.question, "")
-    first, *rest = dialogue.messages
-    lists = {
-        META_THINKING: [*prompts.meta_thinking(problem), _message("assistant", first)],
-        REASONING: list(prompts.reasoning(problem, first)),
-    }
-    for number, text in enumerate(rest, start=1):
-        own = ROLES[number % 2]
-        for role, messages in lists.items():
-            messages.append(_message("assistant" if role == own else "user", text))
-    lists[META_THINKING].pop()
-    return lists
-
-
-def _message(role: str, text: str) -> Message:
-    return {"role": role, "content": text}
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,8 +68,9 @@ def build(
     prompts: DialoguePrompts,
     limits: Limits,
     clean: Callable[[str], str] = lambda text: _PIPED.sub(" ", text),
-) -> tuple[list[dict[str, Any]], Counter[str]]:
-    """The rows of all dialogues, two for each, and how many solutions were kept or left out, by reason.
+) -> tuple[list[dict[str, Any]], Counter[str], Counter[str]]:
+    """The rows of all dialogues, two for each; how many solutions were kept or left out, by reason; and of
+    the kept ones how many were put right in something (`MENDED`).
 
     Args:
         lines: of the input.
@@ -207,15 +80,12 @@ def build(
     """
     rows: list[dict[str, Any]] = []
     counts: Counter[str] = Counter()
+    mended: Counter[str] = Counter(dict.fromkeys(MENDED, 0))
     seen: set[tuple[str, ...]] = set()
     for line in lines:
         try:
-            if "solution" in line:
-                question, parts = str(line["question"]), parts_of(clean(str(line["solution"])))
-            else:
-                question, parts = parts_of_view(line)
+            question, parts = _read(line, clean)
             answer = line.get("answer")
-            question = clean(question).strip()
             turns = [(role, clean(text)) for role, text in parts]
             one = dialogue_of(question, turns, None if answer is None else str(answer))
             if one.turns > limits.turns:
@@ -231,11 +101,38 @@ def build(
         seen.add((one.question, *one.messages))
         number = counts["kept"]
         counts["kept"] += 1
+        mended.update(mendings(turns))
+        mended["control_tokens"] += any(clean(text) != text for text in _texts(line))
         rows += [
             {"messages": messages, "role": role, "dialogue": number, "turns": one.turns, "question": question}
             for role, messages in lists.items()
         ]
-    return rows, counts
+    return rows, counts, mended
+
+
+def _read(line: Mapping[str, Any], clean: Callable[[str], str]) -> tuple[str, list[tuple[str, str]]]:
+    """The question and the parts of a line."""
+    if _FORMS[0] <= line.keys():
+        question, solution = line["question"], line["solution"]
+        if not isinstance(question, str) or not isinstance(solution, str):
+            raise Unfit("a question or a solution that is no text")
+        # Tags that control tokens cut in two are whole only without these.
+        parts = parts_of(clean(solution))
+    else:
+        question, parts = parts_of_view(line)
+    question = clean(question).strip()
+    if not question:
+        raise Unfit("no question")
+    return question, parts
+
+
+def _texts(line: Mapping[str, Any]) -> Iterator[str]:
+    """All that a line says in question and solution, or in a view."""
+    if _FORMS[0] <= line.keys():
+        yield from (line["question"], line["solution"])
+    else:
+        pairs = [*(line["history"] or []), [line["instruction"], line["output"]]]
+        yield from (text for pair in pairs for text in pair)
 
 
 def is_held_out(question: str, share: float) -> bool:
@@ -250,12 +147,12 @@ def read_lines(path: Path) -> Iterator[dict[str, Any]]:
     Raises:
         ValueError: a line has none of the two forms; the message has its number.
     """
-    with path.open(encoding="utf-8") as file:
+    with path.open("rb") as file:
         for number, text in enumerate(file, start=1):
             if not text.strip():
                 continue
             try:
-                line = json.loads(text)
+                line = json.loads(text.decode("utf-8-sig"))
             except ValueError as error:
                 raise ValueError(f"{path}, line {number}: no JSON ({error})") from error
             if not isinstance(line, dict) or not any(keys <= line.keys() for keys in _FORMS):
@@ -278,7 +175,11 @@ def _tokenizer_tools(folder: str) -> tuple[Callable[[Sequence[Message]], int], C
 
 
 def write(
-    folder: Path, rows: Sequence[dict[str, Any]], counts: Counter[str], validation: float
+    folder: Path,
+    rows: Sequence[dict[str, Any]],
+    counts: Counter[str],
+    mended: Counter[str],
+    validation: float,
 ) -> dict[str, Any]:
     """Write `train.parquet`, `val.parquet` where there is something for it, and `report.json`; returns the
     report."""
@@ -312,6 +213,7 @@ def write(
         "dialogues": counts["kept"],
         "rows": {name: len(some) for name, some in parts.items()},
         "turns": {"mean": float(np.mean(turns)), "most": max(turns)} if turns else None,
+        "mended": dict(mended),
         "left out": {name: count for name, count in sorted(counts.items()) if name != "kept"},
     }
     (folder / "report.json").write_text(json.dumps(report, indent=2) + "\n")
@@ -346,11 +248,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
     try:
         prompts = load_class(arguments.prompts, arguments.prompts_kwargs, base)
-        rows, counts = build(read_lines(arguments.input), prompts, limits, **more)
+        rows, counts, mended = build(read_lines(arguments.input), prompts, limits, **more)
     except (OSError, ValueError) as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 1
-    report = write(arguments.output, rows, counts, arguments.validation)
+    report = write(arguments.output, rows, counts, mended, arguments.validation)
     print(json.dumps(report, indent=2))
     return 0 if rows else 1
 

@@ -85,6 +85,15 @@ def check_in_between(ctx: Context) -> list[ConfigIssue]:
     return [ConfigIssue(f"{key}.in_between.problems", what, fix, own.problems)]
 
 
+def check_evaluated_passes(ctx: Context) -> list[ConfigIssue]:
+    """An evaluation has a pass, sampled or greedy."""
+    key, one = "marsrl.evaluation.samples_per_problem", ctx.settings.evaluation
+    if one.samples_per_problem or one.greedy:
+        return []
+    what = "Nothing would be evaluated: no run is sampled, and marsrl.evaluation.greedy is false."
+    return [ConfigIssue(key, what, "Set it to 1 or more, or set marsrl.evaluation.greedy=true.", 0)]
+
+
 ROUNDS: tuple[tuple[Check, ...], ...] = (
     (
         upstream.check_types,
@@ -102,6 +111,7 @@ ROUNDS: tuple[tuple[Check, ...], ...] = (
         check_method,
         check_estimator,
         check_in_between,
+        check_evaluated_passes,
         pipeline.check_segments,
         pipeline.check_rollouts,
         overlap.check_overlap,
@@ -116,6 +126,7 @@ ROUNDS: tuple[tuple[Check, ...], ...] = (
         frozen.check_sources,
         tools.check_tools,
         lengths.check_temperatures,
+        lengths.check_sequence_limits,
         lengths.check_copies,
         lengths.check_engine_lengths,
         batch.check_parallelism,

@@ -3,13 +3,15 @@ and what their user should know: repeated problems, and held-out ones that are t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from omegaconf import OmegaConf
 
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.prompt_budget import open_counter
+from marsrl_verl.core.prompts import NO_PROBLEM
+from marsrl_verl.core.request import Problem
 from marsrl_verl.data.files import MAX_NAMED_ROWS, FileReport, PromptLengths, Seen, as_list, read_report
 from marsrl_verl.data.problems import Fault
 from marsrl_verl.data.rows import DataError
@@ -53,43 +55,57 @@ def check_data(ctx: Context) -> list[ConfigIssue]:
 
 
 def prompt_lengths(ctx: Context) -> PromptLengths | None:
-    """What measures the first role's prompts; None where nothing is to be measured, or can be."""
-    if ctx.first_role in ctx.frozen_roles:
-        return None  # its prompts are not ours to measure
+    """What measures the prompts that decide whether a problem is asked; None where none can be measured."""
     try:
         counter = open_counter(ctx.model_folder(), dict(ctx.config.data.apply_chat_template_kwargs or {}))
         prompts = ctx.prompts()
     except (ClassLoadError, ConfigError):
         return None  # reported by the checks of model and classes
-    limit = ctx.settings.roles[ctx.first_role].max_prompt_tokens
     if counter is None:
         ctx.notes.append("The model's tokenizer is not here: prompts were not measured.")
         return None
-    return PromptLengths(lambda problem: counter.chat(prompts.problem(problem), enough=limit), limit)
+    algo, limits = ctx.settings.algo, ctx.settings.prompt_limits
+
+    def measure(problem: Problem) -> dict[str, int]:
+        asked = ctx.method.opening_prompts(algo, prompts, problem)
+        own = {role: messages for role, messages in asked.items() if role in limits}
+        return {role: counter.chat(messages, enough=limits[role]) for role, messages in own.items()}
+
+    return PromptLengths(measure, limits)
 
 
 def _check_prompt_lengths(ctx: Context) -> Iterator[ConfigIssue]:
     """Data of which nothing would be asked is refused, parts of it are warned of."""
-    limit = ctx.settings.roles[ctx.first_role].max_prompt_tokens
-    limit_key = f"marsrl.roles.{ctx.first_role}.max_prompt_tokens"
+    limits = ctx.settings.prompt_limits
     alone = bool(ctx.config.trainer.val_only)
     for split, required in zip(SPLITS, (not alone, alone or ctx.evaluates), strict=True):
         files = [report for report in ctx.files if report.split == split and report.too_long is not None]
         rows, prompted = sum(one.rows for one in files), sum(one.prompted for one in files)
-        longest = max((one.longest_prompt for one in files), default=0)
-        what = f"problems of data.{split}_files have prompts over {limit:,} tokens (the longest {longest:,})"
         if prompted == rows:
             continue
+        longest = {
+            role: max(one.longest_prompts.get(role, 0) for one in files)
+            for role in dict.fromkeys(role for one in files for role in one.longest_prompts)
+        }
+        keys = {role: f"marsrl.roles.{role}.max_prompt_tokens" for role in longest}
+        over = (
+            f"{limits[role]:,} tokens of the {role} (the longest {most:,})" for role, most in longest.items()
+        )
+        what = f"problems of data.{split}_files have prompts over {', or over '.join(over)}"
         if prompted == 0 and required:
-            yield ConfigIssue(limit_key, f"All {rows:,} {what}.", f"Raise it to {longest} or more.", limit)
+            for role, most in longest.items():
+                fix = f"Raise it to {most} or more."
+                yield ConfigIssue(keys[role], f"All {rows:,} {what}.", fix, limits[role])
             continue
         effect = "they are not evaluated."
+        if ctx.first_role not in longest:
+            effect = "they get no answer there, and are counted as not solved."
         if ctx.config.data.filter_overlong_prompts:
             effect = f"{_FILTER} leaves them out."
         elif split == "train":
             effect = (
                 f"they are not asked, and steps that draw them are smaller. {_FILTER}=true takes them out "
-                f"beforehand; {limit_key} is the limit."
+                f"beforehand; limits: {', '.join(keys.values())}."
             )
         ctx.warnings.append(f"{rows - prompted:,} of {rows:,} {what}: {effect}")
 
@@ -158,7 +174,8 @@ def _check_file(
         return
     try:
         check = ctx.method.check_held_out if split == "val" else None
-        report = read_report(path, split, str(ctx.config.data.prompt_key), seen, lengths, check)
+        texts = _row_texts(ctx)
+        report = read_report(path, split, str(ctx.config.data.prompt_key), seen, lengths, check, texts)
     except DataError as error:
         what = error.what.removeprefix(f"{path}: ").removesuffix(".")
         yield ConfigIssue(key, f"The file can't be used: {what}.", f"Convert it to {_FORMAT}.", name)
@@ -171,6 +188,15 @@ def _check_file(
         )
         fix = f"Repair these rows or remove them; {_FORMAT}."
         yield ConfigIssue(key, f"{what[0].upper()}{what[1:]}.", fix, name)
+
+
+def _row_texts(ctx: Context) -> Callable[[Problem], Mapping[str, str]] | None:
+    """What prompts show of a row beside its question; None where they show nothing else."""
+    try:
+        prompts = ctx.prompts()
+    except (ClassLoadError, ConfigError):
+        return None  # reported by the check of the classes
+    return prompts.row_texts if prompts.row_texts(NO_PROBLEM) else None
 
 
 def _places(fault: Fault) -> str:

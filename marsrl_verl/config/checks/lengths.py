@@ -46,12 +46,15 @@ def check_temperatures(ctx: Context) -> Iterator[ConfigIssue]:
 
 def check_engine_lengths(ctx: Context) -> Iterator[ConfigIssue]:
     """The engine and the trainer must take the longest sequence of any role."""
-    sums = {role: (one.max_prompt_tokens, one.max_new_tokens) for role, one in _active_roles(ctx).items()}
-    role = max(sums, key=lambda name: sum(sums[name]))
-    longest, (prompt, new) = sum(sums[role]), sums[role]
+    roles = _active_roles(ctx)
+    role = max(roles, key=lambda name: roles[name].longest_sequence)
+    one, longest = roles[role], roles[role].longest_sequence
+    needs = f"{one.max_prompt_tokens} prompt + {one.max_new_tokens} new = {longest} tokens"
+    if one.max_sequence_tokens is not None:
+        needs = f"{longest} tokens (marsrl.roles.{role}.max_sequence_tokens)"
     key = f"{_ROLLOUT}.max_model_len"
     if not isinstance(ctx.get(key), int) or ctx.get(key) < longest:
-        what = f"The {role} needs {prompt} prompt + {new} new = {longest} tokens."
+        what = f"The {role} needs {needs}."
         fix = (
             f"Leave it out (it follows marsrl.roles), set it to {longest} or more, or lower the role's "
             "limits."
@@ -67,6 +70,29 @@ def check_engine_lengths(ctx: Context) -> Iterator[ConfigIssue]:
         yield ctx.issue(
             f"{_ACTOR}.ppo_max_token_len_per_gpu", what, f"Set it to at least {-(-longest // spread)}."
         )
+
+
+def check_sequence_limits(ctx: Context) -> Iterator[ConfigIssue]:
+    """A limit of prompt and response together leaves room for a response, and takes some away."""
+    for role, one in _active_roles(ctx).items():
+        key, most = f"marsrl.roles.{role}.max_sequence_tokens", one.max_sequence_tokens
+        if most is None:
+            continue
+        prompt, new = one.max_prompt_tokens, one.max_new_tokens
+        if most <= prompt:
+            what = f"A prompt may have {prompt} tokens (max_prompt_tokens), which leaves none for a response."
+            fix = f"Set it above {prompt}, or lower max_prompt_tokens."
+        elif most < new:
+            what = f"A response may have {new} tokens (max_new_tokens), which it never reaches."
+            fix = f"Set it to {new} or more, or lower max_new_tokens to what a response may have."
+        elif most >= prompt + new:
+            what = (
+                f"A prompt and a response have {prompt} + {new} = {prompt + new} tokens: it limits nothing."
+            )
+            fix = "Set it to less, or to null."
+        else:
+            continue
+        yield ctx.issue(key, what, fix)
 
 
 def check_copies(ctx: Context) -> Iterator[ConfigIssue]:

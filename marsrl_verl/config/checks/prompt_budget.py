@@ -17,7 +17,10 @@ def prompt_budgets(ctx: Context) -> list[RoleBudget]:
     longest = max((report.longest_question for report in ctx.files), key=len, default="")
     shapes = ctx.method.prompt_shapes(ctx.settings.algo, ctx.prompts())
     elsewhere = {role: _longest_answer(ctx, policy, counter) for role, policy in ctx.frozen_roles.items()}
-    budgets = plan_prompts(shapes, ctx.settings.roles, counter, longest, elsewhere)
+    texts: dict[str, str] = {}
+    for name, text in ((name, text) for report in ctx.files for name, text in report.row_texts.items()):
+        texts[name] = max(texts.get(name, ""), text, key=len)
+    budgets = plan_prompts(shapes, ctx.settings.roles, counter, longest, elsewhere, texts)
     active = ctx.method.active_roles(ctx.settings.algo, None)
     return [one for one in budgets if one.role in active and one.role not in ctx.frozen_roles]
 

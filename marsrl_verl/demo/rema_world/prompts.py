@@ -22,10 +22,6 @@ class TinyPlanPrompts(PlanPrompts, DialoguePrompts):
         """A system line, then the problem."""
         return _with_system(PLAN, problem)
 
-    def problem(self, problem: Problem) -> tuple[Message, ...]:
-        """As the first of two agents is asked."""
-        return self.plan(problem)
-
     def action(self, problem: Problem) -> tuple[Message, ...]:
         """Another one."""
         return _with_system(ACT, problem)

@@ -180,7 +180,9 @@ class FileSource:
         """Number of answers to a problem."""
         return sum(self.file.counts.get(name, 0) for name in self.names(question))
 
-    async def answer(self, request: RolloutRequest, k: int, messages: Sequence[Message]) -> ChatAnswer:
+    async def answer(
+        self, request: RolloutRequest, k: int, messages: Sequence[Message], stop: Sequence[str] = ()
+    ) -> ChatAnswer:
         """See `AnswerSource`. The problem is found by its question, whatever the messages."""
         try:
             found = [

@@ -11,7 +11,7 @@ from marsrl_verl.core.policy import PolicyKind
 from marsrl_verl.data.files import MAX_NAMED_ROWS, FileReport, Question
 from marsrl_verl.machine.http import holds_password, url_problem
 from marsrl_verl.rollout.frozen.answer_file import AnswerFileError, FileSource
-from marsrl_verl.rollout.frozen.config import AnswerFileConfig, EndpointConfig
+from marsrl_verl.rollout.frozen.config import AnswerFileConfig, PolicyEndpoint
 from marsrl_verl.rollout.frozen.questions import data_names, open_source, questions_of
 from marsrl_verl.settings.api_key import ApiKeyError, read_api_key
 from marsrl_verl.settings.issues import ConfigIssue
@@ -55,7 +55,7 @@ def check_sources(run: Run) -> Iterator[ConfigIssue]:
             yield run.issue(f"{node}.path", "No file is named for the policy's answers.", fix)
 
 
-def _check_endpoint(run: Run, node: str, one: EndpointConfig) -> Iterator[ConfigIssue]:
+def _check_endpoint(run: Run, node: str, one: PolicyEndpoint) -> Iterator[ConfigIssue]:
     still, workers = run.settings.run.progress_timeout_s, int(run.get(_WORKERS))
     if one.timeout_s >= still:
         what = f"A round that only waits for the endpoint would be ended after {still:g} s."
@@ -77,6 +77,12 @@ def _check_endpoint(run: Run, node: str, one: EndpointConfig) -> Iterator[Config
     if one.retries == 0 and one.changed("backoff_s"):
         what = f"It has no effect with {node}.retries = 0."
         yield run.issue(f"{node}.backoff_s", what, "Leave it out.")
+    if one.send_stop and not run.method.stop_strings:
+        what = f"The rollouts of {run.settings.algo.name} have no strings that end an answer."
+        yield run.issue(f"{node}.send_stop", what, "Leave it out.")
+    if one.send_stop and "stop" in one.extra_body:
+        what = "The method's own strings are sent (send_stop)."
+        yield run.issue(f"{node}.extra_body.stop", what, "Leave one of the two out.")
     for name in one.extra_body:
         if name in _OWN_KEYS:
             fix = f"Set {node}.{name}." if hasattr(one, name) else "Leave it out."
@@ -96,7 +102,7 @@ def _check_url(node: str, url: str) -> Iterator[ConfigIssue]:
         yield ConfigIssue(key, what, fix, url)
 
 
-def _check_key(run: Run, node: str, one: EndpointConfig) -> Iterator[ConfigIssue]:
+def _check_key(run: Run, node: str, one: PolicyEndpoint) -> Iterator[ConfigIssue]:
     variable, file = one.api_key_env, one.api_key_file
     if variable is not None and file is not None:
         what = f"The API key has two places: {node}.api_key_env = {variable} is another."

@@ -20,6 +20,16 @@ class AnswerFileConfig(Settings):
     `question`. null: by question."""
 
 
+class PolicyEndpoint(EndpointConfig):
+    """An OpenAI-compatible endpoint (chat completions) that answers for a frozen policy."""
+
+    send_stop: bool = False
+    """Send strings that end a message (`[FINISH]` of `name: rema`) as `stop`, so that the endpoint writes
+    nothing behind them. For servers that say which one ended an answer (vLLM: `stop_reason`, SGLang:
+    `matched_stop`), since its text comes without it, and for models that don't think: a string in the
+    thinking part would end it. false: the answer is cut behind the string here."""
+
+
 class ModelConfig(Settings):
     """A model of its own, beside those of other policies."""
 
@@ -42,7 +52,7 @@ class PolicyConfig(Settings):
     """`endpoint`: a frozen model behind an endpoint. `jsonl`: answers from a file. `lora`: a LoRA adapter of
     its own on the model, shaped by `actor_rollout_ref.model.lora_rank`, `lora_alpha`, `target_modules`.
     `model`: a model of its own, all weights of which are trained."""
-    endpoint: EndpointConfig = only_with(_needs(PolicyKind.ENDPOINT), EndpointConfig)
+    endpoint: PolicyEndpoint = only_with(_needs(PolicyKind.ENDPOINT), PolicyEndpoint)
     """Settings of kind `endpoint`."""
     jsonl: AnswerFileConfig = only_with(_needs(PolicyKind.JSONL), AnswerFileConfig)
     """Settings of kind `jsonl`."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from marsrl_verl.core.request import Message, RolloutRequest
 from marsrl_verl.endpoints.answer import ChatAnswer
 from marsrl_verl.endpoints.chat import ChatEndpoint
-from marsrl_verl.endpoints.config import EndpointConfig
+from marsrl_verl.rollout.frozen.config import PolicyEndpoint
 
 
 class EndpointSource(ChatEndpoint):
@@ -20,11 +20,14 @@ class EndpointSource(ChatEndpoint):
     """
 
     def __init__(
-        self, settings: EndpointConfig, policy: str, *, api_key: str | None, concurrency: int, seed: int
+        self, settings: PolicyEndpoint, policy: str, *, api_key: str | None, concurrency: int, seed: int
     ) -> None:
         node = f"marsrl.policies.{policy}.endpoint"
+        self._send_stop = settings.send_stop
         super().__init__(settings, node, api_key=api_key, concurrency=concurrency, seed=seed)
 
-    async def answer(self, request: RolloutRequest, k: int, messages: Sequence[Message]) -> ChatAnswer:
+    async def answer(
+        self, request: RolloutRequest, k: int, messages: Sequence[Message], stop: Sequence[str] = ()
+    ) -> ChatAnswer:
         """See `AnswerSource`."""
-        return await self.ask(f"{request.group_id}#{k}", messages)
+        return await self.ask(f"{request.group_id}#{k}", messages, stop if self._send_stop else ())

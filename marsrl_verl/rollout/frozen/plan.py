@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from marsrl_verl.core.policy import PolicyKind
+from marsrl_verl.endpoints.config import EndpointConfig
 from marsrl_verl.rollout.frozen.answer_file import FileSource
-from marsrl_verl.rollout.frozen.config import EndpointConfig
 
 
 def plan_lines(config: Any, settings: Any, answers: Mapping[str, FileSource]) -> list[str]:

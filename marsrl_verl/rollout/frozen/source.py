@@ -19,9 +19,15 @@ from marsrl_verl.rollout.chat_tokenizer import ChatTokenizer
 class AnswerSource(Protocol):
     """Whatever answers for a policy of which only text is known."""
 
-    async def answer(self, request: RolloutRequest, k: int, messages: Sequence[Message]) -> ChatAnswer:
+    async def answer(
+        self, request: RolloutRequest, k: int, messages: Sequence[Message], stop: Sequence[str] = ()
+    ) -> ChatAnswer:
         """Answer number `k` (of `request.n`) to a chat. One that could not be had is an answer with an error,
-        never an exception."""
+        never an exception.
+
+        Args:
+            stop: strings behind which nothing is used. The answer has the first one; it may go on.
+        """
         ...
 
 

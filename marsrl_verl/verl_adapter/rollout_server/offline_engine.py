@@ -74,7 +74,7 @@ class OfflineClient:
         from vllm import AsyncEngineArgs
         from vllm.v1.engine.async_llm import AsyncLLM
 
-        arguments = engine_arguments(config, settings.max_prompt_tokens + settings.max_new_tokens)
+        arguments = engine_arguments(config, settings.longest_sequence)
         self._engine = AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
 
     async def generate(

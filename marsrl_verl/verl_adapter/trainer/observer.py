@@ -185,7 +185,7 @@ class TrainingObserver:
             lambda: self.folder.write_evaluation(result, rollouts=self._settings.run.log_rollouts)
         )
         self._last_evaluation = result
-        runs = [result.sampled, *([result.greedy] if result.greedy is not None else [])]
+        runs = result.passes
         copies = Copies()  # the last evaluation is kept until the run ends
         for run_result in runs:
             copies.take(call.trajectory for call in run_result.all_calls)

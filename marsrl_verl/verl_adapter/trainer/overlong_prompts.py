@@ -8,15 +8,19 @@ from omegaconf import DictConfig
 
 from marsrl_verl.algos.registry import method_class
 from marsrl_verl.config.checks.context import typed_settings
-from marsrl_verl.verl_adapter.components import build_prompts, chat_tokenizer
+from marsrl_verl.verl_adapter.components import build_prompts, chat_tokenizer, opening_limits
 from marsrl_verl.verl_adapter.trainer.problem_stream import problems_of
+
+_COLUMNS = ("reward_model", "data_source", "extra_info", "ability")
+"""Of verl's rows, those that make a problem beside its prompt."""
 
 
 def filter_overlong_prompts(dataset: Any, config: DictConfig, tokenizer: Any, split: str = "train") -> None:
-    """Take the rows out whose prompt is longer than `max_prompt_tokens` of the method's first role.
+    """Take the rows out that would not be asked: a prompt of theirs (`Method.opening_prompts`) is longer than
+    its role's `max_prompt_tokens`.
 
-    The prompt is the one that this role gets, its instruction and the chat template included. Nothing is
-    done where that role has a frozen policy, whose prompts are not ours to measure.
+    Prompts are measured as they are sent, with instruction, chat template and what the row brings along.
+    Those of a role with a frozen policy are not ours to measure.
 
     Args:
         dataset: verl's `RLHFDataset`; changed in place.
@@ -29,8 +33,9 @@ def filter_overlong_prompts(dataset: Any, config: DictConfig, tokenizer: Any, sp
         ValueError: no row is left.
     """
     settings = typed_settings(config)
-    role = method_class(settings.algo.name).first_role(settings.algo)
-    if role in settings.frozen_roles:
+    method, prompts = method_class(settings.algo.name), build_prompts(settings)
+    limits = opening_limits(settings, prompts)
+    if not limits:
         return
     rows = getattr(dataset, "dataframe", None)
     if rows is None:
@@ -38,23 +43,24 @@ def filter_overlong_prompts(dataset: Any, config: DictConfig, tokenizer: Any, sp
             f"data.filter_overlong_prompts: {type(dataset).__name__} keeps no rows in `dataframe`, as verl's "
             "RLHFDataset does; set it to false and filter in your class (data.custom_cls)"
         )
-    prompts, chat = build_prompts(settings), chat_tokenizer(config, tokenizer)
-    limit = settings.roles[role].max_prompt_tokens
+    chat = chat_tokenizer(config, tokenizer)
 
     def fits(row: dict[str, Any]) -> bool:
-        columns = {"raw_prompt": [row[config.data.prompt_key]], "reward_model": [row["reward_model"]]}
-        (problem,) = problems_of({**columns, "data_source": [row["data_source"]]}, 0, "")
-        return len(chat.prompt_ids(prompts.problem(problem))) <= limit
+        names = {"raw_prompt": config.data.prompt_key} | {name: name for name in _COLUMNS if name in row}
+        (problem,) = problems_of({name: [row[column]] for name, column in names.items()}, 0, "")
+        sent = method.opening_prompts(settings.algo, prompts, problem)
+        return all(len(chat.prompt_ids(sent[role])) <= limit for role, limit in limits.items())
 
     kept = [number for number, row in enumerate(rows) if fits(row)]
+    over = " or ".join(f"marsrl.roles.{role}.max_prompt_tokens = {limit}" for role, limit in limits.items())
     if not kept:
         raise ValueError(
             f"data.filter_overlong_prompts leaves none of {len(rows)} problems: all prompts have more than "
-            f"marsrl.roles.{role}.max_prompt_tokens = {limit} tokens"
+            f"{over} tokens"
         )
     print(
         f"data.filter_overlong_prompts leaves out {len(rows) - len(kept):,} of {len(rows):,} {split} "
-        f"problems: over marsrl.roles.{role}.max_prompt_tokens = {limit} tokens",
+        f"problems: over {over} tokens",
         flush=True,
     )
     if len(kept) < len(rows):

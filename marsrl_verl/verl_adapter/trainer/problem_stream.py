@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -61,12 +61,11 @@ class SkippedProblems:
 
     Args:
         rows: of the training data.
-        role: who is asked.
-        limit: most tokens of a problem's prompt.
+        limits: by role, most tokens of a prompt that decides whether a problem is asked.
     """
 
-    def __init__(self, rows: int, role: str, limit: int) -> None:
-        self._rows, self._role, self._limit = rows, role, limit
+    def __init__(self, rows: int, limits: Mapping[str, int]) -> None:
+        self._rows, self._limits = rows, limits
         self._skipped = 0
 
     def look(self, result: StepResult) -> None:
@@ -80,10 +79,13 @@ class SkippedProblems:
             return
         self._skipped += sum(end.reason is EndReason.SKIPPED for end in result.ended)
         if self._skipped >= self._rows:
+            over = (
+                f"marsrl.roles.{role}.max_prompt_tokens = {limit}" for role, limit in self._limits.items()
+            )
             raise NothingToTrainError(
                 f"the last {self._skipped} problems were all skipped, a whole pass over the training "
-                f"data: their prompts have more than marsrl.roles.{self._role}.max_prompt_tokens = "
-                f"{self._limit} tokens; raise it, or give shorter problems"
+                f"data: their prompts have more than {' or '.join(over)} tokens; raise it, or give shorter "
+                "problems"
             )
 
 

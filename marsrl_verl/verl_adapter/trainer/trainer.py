@@ -25,6 +25,7 @@ from marsrl_verl.verl_adapter.components import (
     build_prompts,
     build_scheduler,
     chat_tokenizer,
+    opening_limits,
     policy_set,
     sampling_settings,
 )
@@ -65,10 +66,8 @@ class RayMarsRLTrainer(PolicyTrainer):
         self.reward_kl = RewardKL.of(config)
         self.scheduler = build_scheduler(self.settings, self.method)
         self.problems = ProblemStream(self.train_dataloader, whole_passes=self._drains)
-        first = self.method.first_role(self.settings.algo)
-        self.skipped = SkippedProblems(
-            len(self.train_dataloader.dataset), first, self.settings.roles[first].max_prompt_tokens
-        )
+        limits = opening_limits(self.settings, self.prompts)
+        self.skipped = SkippedProblems(len(self.train_dataloader.dataset), limits)
         self.observer = TrainingObserver(config, self.settings, self.total_training_steps)
         self.continues_run = self.observer.folder.resumed
         self.overlaps = self.settings.pipeline.overlap is Overlap.ONE_STEP

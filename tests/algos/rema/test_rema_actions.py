@@ -7,6 +7,8 @@ import json
 import pytest
 
 from marsrl_verl.algos.rema.actions import Chosen, main, mean_levels, read_actions, shares_by_level, table
+from marsrl_verl.algos.rema.single_turn.plans import difficulty_of
+from marsrl_verl.core.request import Problem
 
 
 def write_run(folder, plans):
@@ -57,8 +59,13 @@ def test_mean_difficulty_over_training():
 
 
 def test_the_table_says_what_the_plans_led_to():
-    last = table([Chosen(*one) for one in PLANS]).splitlines()[-1].split()
-    assert last == ["correct", "5", "0.750", "-", "0.500", "-"]
+    lines = [line.split() for line in table([Chosen(*one) for one in PLANS]).splitlines()]
+    assert lines[-1] == ["correct", "5", "0.750", "-", "0.500", "-"]
+    # Of steps 2 and 10 one is the first half.
+    assert lines[-3:-1] == [
+        ["step", "2-2", "2", "0.500", "0.000", "0.500", "0.000"],
+        ["step", "10-10", "3", "0.333", "0.000", "0.333", "0.333"],
+    ]
 
 
 def test_the_command_prints_and_draws(tmp_path, capsys):
@@ -73,3 +80,21 @@ def test_the_command_prints_and_draws(tmp_path, capsys):
 def test_a_run_without_actions_is_told(tmp_path, capsys):
     assert main([str(tmp_path)]) == 2
     assert "no plan with an action" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("extra", "level"),
+    [
+        ({"level": "Level 4"}, 4.0),
+        ({"difficulty": 2.5}, 2.5),
+        ({"source": '{"level": "Level 3"}', "level": None}, 3.0),
+        ({"source": '{"level": 3}', "level": 1}, 1.0),
+        ({"source": "AMC 12"}, None),
+        ({"source": "[1]"}, None),
+        ({"source": 7}, None),
+        ({}, None),
+    ],
+)
+def test_difficulties_are_those_of_the_row_or_of_its_source(extra, level):
+    """`source` is what `prepare_data` writes, or another field of this name."""
+    assert difficulty_of(Problem("p", "q", "a", extra_info=extra)) == level

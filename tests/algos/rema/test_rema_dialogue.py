@@ -236,7 +236,7 @@ class Recorded:
     def __init__(self, role: str) -> None:
         self.role, self.shown = role, []
 
-    async def answer(self, request, k, messages) -> ChatAnswer:
+    async def answer(self, request, k, messages, stop=()) -> ChatAnswer:
         self.shown.append([(one["role"], one["content"]) for one in messages])
         turn = sum(one["role"] == "assistant" for one in messages)
         return ChatAnswer(talk(self.role, k, turn).removesuffix(END))
@@ -267,7 +267,7 @@ def test_a_frozen_agent_takes_part_with_its_texts(frozen, segment):
 @pytest.mark.parametrize("frozen", [META_THINKING, REASONING])
 def test_what_a_frozen_agent_refuses_is_not_the_other_agents_failure(frozen):
     class Refusing(Recorded):
-        async def answer(self, request, k, messages) -> ChatAnswer:
+        async def answer(self, request, k, messages, stop=()) -> ChatAnswer:
             if any(one["role"] == "assistant" for one in messages):
                 return ChatAnswer("", finish=FinishReason.REFUSED, detail="content filter")
             return await super().answer(request, k, messages)
@@ -276,6 +276,24 @@ def test_what_a_frozen_agent_refuses_is_not_the_other_agents_failure(frozen):
     (one,) = hold(policies=policies, sources={"other": Refusing(frozen)})
     assert (one.finish, one.detail) == (FinishReason.REFUSED, "content filter")
     assert not one.comparable and one.sequences[0].trained_tokens
+
+
+def test_a_frozen_agent_that_talks_on_has_ended_its_message_at_finish():
+    """Its endpoint's limit cuts what nobody reads; without `[FINISH]` the message is cut."""
+
+    class Chatty(Recorded):
+        async def answer(self, request, k, messages, stop=()) -> ChatAnswer:
+            assert stop == (FINISH,)
+            return ChatAnswer(self.says, finish=FinishReason.LENGTH)
+
+    policies = PolicySet((Policy(), Policy("other", PolicyKind.ENDPOINT)), {META_THINKING: "other"})
+    ends = {f"Enough. {FINISH} And then": ("stop", None, 1.0), "Enough.": ("length", "message_cut", 0.0)}
+    for says, end in ends.items():
+        source = Chatty(META_THINKING)
+        source.says = says
+        answers = Talking(lambda role, k, turn: f"=2{END}")
+        (one,) = hold(client=answers, policies=policies, sources={"other": source})
+        assert (one.finish.value, one.detail, one.value) == end
 
 
 # --- token in, token out ------------------------------------------------------------------------

@@ -120,6 +120,12 @@ def test_a_long_list_loses_more_the_nearer_it_is_to_its_limit():
         limits = {role: replace(ROOM, max_new_tokens=length + room) for role, length, room in both}
         made = [overlong_penalty(one, limits[one.role], OverlongConfig(**rules)) for one in plain.sequences]
         assert [1.0 - cost for cost in made] == [1.0 if one is None else one for one in rewards]
+        ends = {
+            one.role: len(one.input_ids()) + room for one, room in zip(plain.sequences, rooms, strict=True)
+        }
+        whole = {role: replace(ROOM, max_sequence_tokens=end) for role, end in ends.items()}
+        again = [overlong_penalty(one, whole[one.role], OverlongConfig(**rules)) for one in plain.sequences]
+        assert again == made, "the same where the first prompt counts too"
     limits = {role: replace(ROOM, max_new_tokens=72) for role in limits}
     (one,) = hold(limits=limits, overlong={**rules, "tokens": 32}, message_tokens=18)
     assert one.value == 1.0 and lengths == [44, 52]

@@ -57,7 +57,7 @@ def file_of(folder, rows, name="pairs.jsonl"):
     ],
 )
 def test_every_layout(tmp_path, row, expected):
-    found = read_pairs([file_of(tmp_path, [row])])
+    found, _ = read_pairs([file_of(tmp_path, [row])])
     plain = [(one.instruction, one.better, one.worse, one.subset) for one in found]
     wanted = [
         (one.instruction, one.better, one.worse, one.subset) if isinstance(one, Pair) else one
@@ -73,7 +73,7 @@ def test_an_array_and_a_parquet_file_and_chats(tmp_path):
     chat = {**REWARD_BENCH, "prompt": [{"role": "user", "content": "Say hi"}]}
     table = tmp_path / "bench.parquet"
     pd.DataFrame([chat]).to_parquet(table)
-    assert [one.instruction for one in read_pairs([array, table])] == ["List one.", "Say hi"]
+    assert [one.instruction for one in read_pairs([array, table])[0]] == ["List one.", "Say hi"]
 
 
 @pytest.mark.parametrize(
@@ -82,13 +82,76 @@ def test_an_array_and_a_parquet_file_and_chats(tmp_path):
         ({"question": "?", "answer": "!"}, "of no known layout"),
         ({**JUDGE_BENCH, "label": "A=B"}, "found the label 'A=B'"),
         ({**LLM_BAR, "output_2": "one"}, "both answers are the same"),
+        ({**LLM_BAR, "output_2": "one \n"}, "both answers are the same"),
         ({**LLM_BAR, "input": " "}, "the instruction is empty"),
+        ({**LLM_BAR, "label": None}, "of no known layout"),
+        ({**LLM_BAR, "label": 3}, "found the label 3"),
+        ({**REWARD_BENCH, "chosen": 5}, "found int"),
+        ({**REWARD_BENCH, "chosen": [{"role": "assistant"}]}, "found NoneType"),
+        ({**REWARD_BENCH, "prompt": [{"role": "user", "content": "a"}] * 2}, "a chat of several messages"),
+        ({**SOLUTIONS, "small": {"is_correct": "False", "solution": "5"}}, "found is_correct = 'False'"),
+        ({**SOLUTIONS, "small": {"is_correct": False, "solution": "4"}}, "called right and wrong"),
+        ({**LLM_BAR, "label": 2}, "another row prefers the other answer"),
+        ([1], "no object with columns"),
     ],
 )
-def test_a_row_that_is_no_pair_is_named(tmp_path, row, said):
+def test_a_row_that_is_no_pair_is_named_and_costs_no_other_one(tmp_path, row, said):
+    opposed = row == {**LLM_BAR, "label": 2}
+    file = file_of(tmp_path, [REWARD_BENCH, LLM_BAR, row])
     with pytest.raises(DataError, match=said) as refusal:
-        read_pairs([file_of(tmp_path, [LLM_BAR, row])])
-    assert "pairs.jsonl" in refusal.value.what and refusal.value.fix
+        read_pairs([file])
+    assert f"{1 + opposed} of 3 rows are no usable pair" in refusal.value.what
+    assert "pairs.jsonl row 2 (line 3)" in refusal.value.what and "--bad-rows skip" in refusal.value.fix
+    pairs, counts = read_pairs([file], skip_bad=True)
+    assert [one.instruction for one in pairs] == (["Say hi"] if opposed else ["Say hi", "List one."])
+    assert (counts.rows, counts.bad_rows) == (3, 1 + opposed)
+
+
+def test_lines_in_other_encodings_are_bad_rows_and_copies_are_counted(tmp_path):
+    path = tmp_path / "pairs.jsonl"
+    good = json.dumps(LLM_BAR).encode() + b"\n"
+    other = json.dumps({**LLM_BAR, "input": "é"}, ensure_ascii=False).encode("latin-1") + b"\n"
+    path.write_bytes(b"\xef\xbb\xbf" + good + other + b"{\n" + good)
+    pairs, counts = read_pairs([path], skip_bad=True)
+    assert len(pairs) == 1 and (counts.rows, counts.copies) == (4, 1)
+    assert {what: len(places) for what, places in counts.bad.items()} == {
+        "the line is no UTF-8 text": 1,
+        "the line is no JSON": 1,
+    }
+    assert "(line 2)" in counts.bad["the line is no UTF-8 text"][0]
+
+
+def test_solutions_in_parquet_labels_with_gaps_and_rows_without_a_pair(tmp_path):
+    right = {**SOLUTIONS, "question": "1+1?", "small": {"is_correct": True, "solution": "2"}}
+    table = tmp_path / "solutions.parquet"
+    pd.DataFrame([SOLUTIONS, right]).to_parquet(table)
+    pairs, counts = read_pairs([table])
+    assert [(one.better, one.worse) for one in pairs] == [("4", "5"), ("four", "5")]
+    assert counts.without_pair == 1 and counts.bad == {}
+    table = tmp_path / "bar.parquet"
+    pd.DataFrame([LLM_BAR, {**LLM_BAR, "label": None}]).to_parquet(table)
+    pairs, counts = read_pairs([table], skip_bad=True)
+    assert [one.better for one in pairs] == ["one"] and counts.bad_rows == 1
+
+
+def test_the_command_skips_when_told_and_overwrites_no_input(tmp_path, capsys):
+    bench = file_of(tmp_path, [LLM_BAR, {**LLM_BAR, "label": "tie\x1b"}])
+    test = tmp_path / "test.parquet"
+    assert main([str(bench), "--test", str(test)]) == 2 and not test.exists()
+    said = capsys.readouterr().err
+    assert "1 of 2 rows are no usable pair" in said and "\x1b" not in said
+    assert main([str(bench), "--test", str(test), "--bad-rows", "skip"]) == 0
+    said = capsys.readouterr().out
+    assert "2 rows: 1 pairs, 0 copies, 0 rows without a pair, 1 bad rows" in said
+    assert "skipped: found the label" in said and "(line 2)" in said
+    for words, what in (
+        (["--test", str(bench)], "must all be different files"),
+        (["--test", str(test), "--train", str(test)], "must all be different files"),
+        (["--test", str(test), "--seed", "3"], "--seed is of the split"),
+    ):
+        with pytest.raises(SystemExit):
+            main([str(bench), *words])
+        assert what in capsys.readouterr().err
 
 
 def test_a_pair_is_two_rows():

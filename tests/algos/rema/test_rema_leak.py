@@ -6,12 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from marsrl_verl.algos.rema.leak import PlanReward, claims
+from marsrl_verl.algos.rema.claims import claims, spelled, values
+from marsrl_verl.algos.rema.leak import LOOK_FOR_VALUES, PlanReward
 from marsrl_verl.core.request import Problem
 from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.rewards.base import ScoreRequest
 
 QUESTION = "A box has 12 red and 5 blue balls, and x = 3. How many balls are there?"
+VALUES = {"inputs": {LOOK_FOR_VALUES: True}}
 EXACT = PlanReward(grader="marsrl_verl.rewards.exact:ExactAnswerReward")
 
 
@@ -55,6 +57,25 @@ def leak(plan: str, truth: str, question: str = QUESTION, reward: PlanReward = E
         "The probability that x > 0.5 is 17.",
         "You get the idea. You get 17.",
         "The answer is hidden. The answer is 17.",
+        "You should end up with 17.",
+        "That leaves 17.",
+        "That leaves you with 17.",
+        "x should be 17",
+        "I think it's 17.",
+        "I think it is 17, but check.",
+        "Output 17",
+        "Write 17 in a box.",
+        "Put $17$ in \\boxed{}.",
+        "Report 17 as the final answer.",
+        "Verify that your result matches 17.",
+        "Make sure you arrive at 17",
+        "You must reach exactly 17!",
+        "Conclude that 17.",
+        "You will end up with 17 balls.",
+        "This leaves us with 17 red balls.",
+        "The answer is seventeen.",
+        "You get seventeen balls.",
+        "The two numbers add up to 17.",
     ],
 )
 def test_a_plan_that_claims_the_answer_leaks_it(plan):
@@ -75,6 +96,11 @@ def test_a_plan_that_claims_the_answer_leaks_it(plan):
         "So use 17 as a bound, and make a list.",
         "Check whether you get 17 or 18.",
         "If x <= 17 then go on.",
+        "Make sure you use all 17 numbers of the list.",
+        "That leaves the balls, 17 or not.",
+        "Box what you find.",
+        "It's best to list 17 cases first.",
+        "Verify that your result matches the question.",
         "",
     ],
 )
@@ -127,6 +153,10 @@ def test_equivalence_beyond_wording_is_the_grader_s():
         ("x == y, a != b, c >= d", []),
         (r"\boxed{1 and no end", []),
         ("no claim at all", []),
+        ("Make sure you arrive at 17", ["17"]),
+        ("You end up with twenty-five apples.", ["twenty-five apples", "25"]),
+        ("It leaves 3 red balls, so x should be 1/2.", ["3 red balls", "3", "1/2"]),
+        ("You get the sum of 3 and 4", []),
     ],
 )
 def test_claims(text, found):
@@ -149,5 +179,88 @@ def test_a_hostile_plan_is_read_in_time():
         "you get 1 " * 20_000,
         "1 is the " * 20_000,
         "1" * 50_000,
+        "1 " * 20_000,
+        "$" * 20_000,
+        "twenty " * 5_000,
+        "17 apples " * 5_000,
     ):
-        leak(plan, "17")
+        leak(plan, "17", **VALUES)
+
+
+@pytest.mark.parametrize(
+    ("words", "number"),
+    [
+        ("seventeen", 17),
+        ("twenty", 20),
+        ("ninety-nine", 99),
+        ("one hundred", 100),
+        ("two hundred and five", 205),
+        ("nine hundred ninety-nine", 999),
+        ("zero", 0),
+        ("five six", None),
+        ("twenty eleven", None),
+        ("hundred", None),
+        ("and five", None),
+        ("apple", None),
+    ],
+)
+def test_numbers_in_words(words, number):
+    assert spelled(words) == number
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("Add 12 and 5; there are 17 ways.", ["12", "5", "17"]),
+        ("1. Count.\n2) Add.\nStep 3: check 4.5.", ["4.5"]),
+        (r"Use $2\sqrt{2}$ or \(x+1\) or \frac{1}{2}", ["2", r"2\sqrt{2}", "x+1", "1", r"\frac{1}{2}"]),
+        ("There are two bags with thirteen balls in one of them.", ["13"]),
+        ("1,234 and -7 and 50% of 3/4", ["1,234", "-7", "50%", "3/4"]),
+        ("x2 and v1.2.3", []),
+        ("nothing", []),
+    ],
+)
+def test_values(text, found):
+    assert values(text) == found
+
+
+@pytest.mark.parametrize(
+    ("plan", "truth", "found"),
+    [
+        ("There are 17 ways to be confused; do not be.", "17", True),
+        ("So use 17 as a bound, and make a list.", "17", True),
+        ("Think of seventeen balls in a row.", "17", True),
+        ("Note that 34/2 is whole.", "17", True),
+        ("You get 17.", "17", True),
+        ("Add 12 and 5.", "17", False),
+        ("Add 12 and 5.", "12", False),  # the question holds it
+        ("1. Count.\n2. Add.", "2", False),
+        ("There are two steps.", "2", False),
+        ("Look at $2\\sqrt{2}$.", "2\\sqrt{2}", True),
+    ],
+)
+def test_the_strict_rule_finds_every_value_that_the_question_does_not_hold(plan, truth, found):
+    assert leak(plan, truth, **VALUES)["value_leak"] is found
+
+
+def test_values_are_looked_for_where_that_is_asked():
+    assert "value_leak" not in leak("There are 17 ways.", "17")
+    told = leak("There are 17 ways.", "17", **VALUES)
+    assert told == {"leak": False, "value_leak": True, "leaked": "17"}
+
+
+@given(
+    n=st.integers(18, 998),
+    lead=st.sampled_from(["Note", "There may be", "Consider all", "It's", "Output", "You end up with"]),
+    end=st.sampled_from(["", ".", " of them.", " balls", ", then stop"]),
+)
+def test_a_number_that_the_question_does_not_hold_never_passes_the_strict_rule(n, lead, end):
+    for plan in (f"{lead} {n}{end}", f"{lead} ${n}${end}", f"{lead} {2 * n}/2{end}", f"{lead} {n}.0{end}"):
+        assert leak(plan, str(n), **VALUES)["value_leak"], plan
+    assert not leak(f"{lead} {n}{end}", str(n + 1), **VALUES)["value_leak"]
+
+
+@given(st.text(alphabet="=\\boxed{}$ it's17.\n/,-twenty", max_size=200))
+def test_what_claims_the_answer_holds_it(text):
+    found = leak(text, "17", **VALUES)
+    assert found["value_leak"] >= found["leak"]

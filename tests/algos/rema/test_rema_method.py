@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from rema_dialogue_script import END, Stage, Talking, Words
+from rema_dialogue_script import END, ROOM, Stage, Talking, Words
 
 from marsrl_verl.algos.alternation import Alternation
 from marsrl_verl.algos.rema.dialogue.config import Config
@@ -16,10 +16,11 @@ from marsrl_verl.algos.rema.dialogue.metrics import dialogue_figures
 from marsrl_verl.algos.rema.prompts import FINISH, META_THINKING, REASONING, ROLES, MathDialogue, quoted
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.method import MethodTools
-from marsrl_verl.core.policy import Policy, PolicySet
+from marsrl_verl.core.policy import Policy, PolicyKind, PolicySet
 from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
 from marsrl_verl.core.rows import Rows
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, Trajectory
+from marsrl_verl.endpoints.answer import ChatAnswer
 from marsrl_verl.evaluation.runs import run_evaluation
 from marsrl_verl.evaluation.training_metrics import training_metrics
 from marsrl_verl.rollout.engine import LocalEngine
@@ -108,10 +109,9 @@ def test_returns_of_turns_are_whitened_for_each_policy():
 
 
 def test_a_problem_is_asked_once_within_the_limit_of_its_prompt():
-    roles = {role: SimpleNamespace(max_prompt_tokens=10) for role in ROLES}
     settings = SimpleNamespace(
-        algo=Config(group_size=4, alternate={"enabled": True, "interval": 1}), roles=roles, frozen_roles={},
-        policy_of=LORA.__getitem__,
+        algo=Config(group_size=4, alternate={"enabled": True, "interval": 1}), frozen_roles={},
+        prompt_limits=dict.fromkeys(ROLES, 10), policy_of=LORA.__getitem__,
     )  # fmt: skip
     counted = []
     tools = MethodTools(
@@ -173,7 +173,9 @@ def test_evaluation_holds_the_same_dialogues():
     sampling = {role: Sampling(400, 100) for role in ROLES}
     runs = run_evaluation(LocalEngine(stage.runner()), evaluation, problems, sampling, repeats=2, tag="t")
     observed = evaluation.observations(runs)
-    assert {name: one.mean for name, one in observed.items()} == dict.fromkeys(evaluation.metrics, 1.0)
+    assert {name: one.mean for name, one in observed.items()} == {
+        **dict.fromkeys(evaluation.metrics, 1.0), "leak_share": 0.0,
+    }  # fmt: skip
     effort = evaluation.effort(runs, 0.95)
     assert (effort["turns"].mean, effort["calls"].mean) == (2.0, 4.0)
     assert (effort["meta_thinking_message_length"].mean, effort["reasoning_message_length"].mean) == (
@@ -183,6 +185,39 @@ def test_evaluation_holds_the_same_dialogues():
     assert evaluation.derived(observed, 0.95)["dialogue_pass_at_2"].mean == 1.0
     assert evaluation.example_summary(runs.runs[0]).headline == "The agents solve it in 2 turns"
     assert evaluation.result(runs.runs[0]) == "correct (finished)"
+
+
+def test_evaluation_says_how_many_dialogues_leak():
+    """Of those in which somebody looked: at a frozen agent's messages nobody does, nor where a request
+    failed."""
+
+    def says(role, k, turn):
+        return f"=2 {FINISH}" if role == META_THINKING and k == 0 else talk(role, 0, turn)
+
+    problems, sampling = [Problem(f"p{k}", "1+1", "2") for k in range(4)], dict.fromkeys(ROLES, ROOM)
+    frozen = PolicySet((Policy(), Policy("far", PolicyKind.ENDPOINT)), {META_THINKING: "far"})
+
+    class FailsOnce(Talking):
+        async def generate(self, policy, prompt_ids, decoding, *, name, **more):
+            if "/p1/" in name:
+                raise RuntimeError("refused")
+            return await super().generate(policy, prompt_ids, decoding, name=name, **more)
+
+    class Far:
+        async def answer(self, request, k, messages, stop=()):
+            return ChatAnswer(f"=2 {FINISH}")
+
+    for client, more, leaks in (
+        (Talking(says), {}, [True] * 4),
+        (Talking(lambda role, k, turn: talk(role, 0, turn)), {}, [False] * 4),
+        (Talking(talk), {"policies": frozen, "sources": {"far": Far()}}, []),
+        (FailsOnce(says), {}, [True] * 3),
+    ):
+        evaluation = DialogueEvaluation(Words())
+        engine = LocalEngine(Stage(client, **more).runner())
+        runs = run_evaluation(engine, evaluation, problems, sampling, repeats=1, tag="t")
+        assert list(evaluation.observations(runs)["leak_share"].outcomes) == leaks
+    assert not evaluation.metrics["leak_share"].higher_is_better
 
 
 def test_a_question_has_no_heading_of_the_prompts():

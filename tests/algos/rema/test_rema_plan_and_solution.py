@@ -10,14 +10,17 @@ from scheduler_tools import drive, saved, single_call
 from scripted_engine import ScriptedEngine, score_by_box
 
 from marsrl_verl.algos.base import PromptLimits
+from marsrl_verl.algos.rema.leak import LOOK_FOR_VALUES
 from marsrl_verl.algos.rema.prompts import META_THINKING, REASONING
 from marsrl_verl.algos.rema.single_turn.config import Config, stage_plans
+from marsrl_verl.algos.rema.single_turn.judge import JudgePrompts
 from marsrl_verl.algos.rema.single_turn.method import GREEDY, ReMASingleTurn
 from marsrl_verl.algos.rema.single_turn.prompts import MathPlanPrompts
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.method import EndReason, StepView
 from marsrl_verl.core.request import Problem, RolloutRequest
 from marsrl_verl.core.rows import Rows
+from marsrl_verl.core.scheduler import Mode, Scheduler
 from marsrl_verl.core.trajectory import FinishReason, RewardResult, Trajectory
 
 PROBLEMS = [Problem(f"p{i}", f"{i} + 1 = ?", str(i + 1), row=f"row{i}") for i in range(6)]
@@ -118,8 +121,33 @@ def test_a_prompt_that_is_too_long_is_not_asked():
     ]
     (item,) = one.next_requests(PROBLEMS[0], "plan", [Group(first, members)], 1)
     assert item.parent_id == members[0].trajectory_id
-    short = PromptLimits(tokens, {META_THINKING: 10, REASONING: 10})
-    assert ReMASingleTurn(MathPlanPrompts(), Config(), limits=short).first_requests(PROBLEMS[0], 1) == []
+    for of_the_one, of_the_other in ((10, 10_000), (10_000, 10)):
+        short = PromptLimits(tokens, {META_THINKING: of_the_one, REASONING: of_the_other})
+        assert ReMASingleTurn(MathPlanPrompts(), Config(), limits=short).first_requests(PROBLEMS[0], 1) == []
+
+
+def test_a_pair_without_room_for_a_plan_is_skipped_and_counted():
+    """It is the data's fault: no plan of it earns 0."""
+
+    def tokens(messages):
+        return sum(len(message["content"]) for message in messages)
+
+    prompts = JudgePrompts()
+    limits = PromptLimits(tokens, {META_THINKING: 10_000, REASONING: 2_000})
+    one = ReMASingleTurn(prompts, Config(), limits=limits)
+    fits, too_long = (
+        Problem(f"{size}", "Which?", "A", extra_info={"answer_a": "x" * size, "answer_b": "y"})
+        for size in (10, 2_000)
+    )
+    assert one.first_requests(fits, 1)
+    scheduler = Scheduler(one, Mode.SEQUENTIAL)
+    scheduler.start_step(1, [too_long])
+    assert scheduler.next_round() == []
+    (ended,) = scheduler.finish_step().ended
+    assert (ended.problem_id, ended.reason) == ("2000", EndReason.SKIPPED)
+    for process in ("vrp", "mrp"):
+        alone = ReMASingleTurn(prompts, Config(process=process), limits=limits)
+        assert alone.first_requests(fits, 1) and not alone.first_requests(too_long, 1)
 
 
 @pytest.mark.parametrize(("process", "word"), [("vrp", "Reason step by step"), ("mrp", "write down a plan")])
@@ -237,6 +265,9 @@ def test_consistency_counts_answers_whatever_is_right():
         ({"leak_rule": "format"}, {"leak": True}, "the answer is 1", 1.0),
         ({"leak_rule": "either"}, {"leak": True}, "the answer is 1", -1.0),
         ({"leak_rule": "none"}, {"leak": True}, r"\boxed{1}", 1.0),
+        ({"leak_rule": "value"}, {"leak": False, "value_leak": True}, "there are 1 ways", -1.0),
+        ({"leak_rule": "value"}, {"leak": False, "value_leak": False}, "there are ways", 1.0),
+        ({}, {"leak": False, "value_leak": True}, "there are 1 ways", 1.0),
         ({"penalty": -0.25}, {"leak": True}, "the answer is 1", -0.25),
         ({"penalty_mode": "add"}, {"leak": True}, "the answer is 1", 0.0),
     ],
@@ -244,6 +275,14 @@ def test_consistency_counts_answers_whatever_is_right():
 def test_a_plan_that_gives_the_answer_away_is_punished(changes, info, text, value):
     one = in_pass(HIGH, **changes)
     assert rewarded(one, problem_groups(one, [text], [[1.0]], **info)) == [value]
+
+
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_the_rule_of_values_asks_that_plans_be_looked_through_for_them(form):
+    (plain,) = in_pass(HIGH, plan_form=form).first_requests(PROBLEMS[0], 1)
+    (strict,) = in_pass(HIGH, plan_form=form, leak_rule="value").first_requests(PROBLEMS[0], 1)
+    assert LOOK_FOR_VALUES not in plain.inputs
+    assert strict.inputs == {**plain.inputs, LOOK_FOR_VALUES: True}
 
 
 def test_an_action_is_followed_or_punished():

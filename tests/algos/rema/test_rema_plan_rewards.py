@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import random
+import threading
 
 import pytest
 from hypothesis import given
@@ -11,14 +13,18 @@ from scheduler_tools import single_call
 
 from marsrl_verl.algos.rema.single_turn.prompts import MathPlanPrompts
 from marsrl_verl.algos.rema.single_turn.rewards import (
+    PARALLEL,
     AnswerEquality,
     PenaltyMode,
     SolutionValues,
     answer_counts,
+    consistencies,
     consistency,
+    definite_answer,
     mean_correctness,
     penalised,
     solution_reward,
+    tells_answers,
 )
 from marsrl_verl.core.trajectory import FinishReason, RewardResult
 from marsrl_verl.settings.declaration import RewardSpec
@@ -112,3 +118,92 @@ def test_a_comparison_is_made_once():
     for first, second in (("a+b", "b+a"), ("b+a", "a+b"), ("a+b", "b+a")):
         assert not same(first, second)
     assert len(calls) == 1
+
+
+def test_what_text_and_grades_tell_is_not_asked():
+    """Of the wrong answers three are one by text, and one is a number that no text makes another one."""
+    asked = []
+
+    def same(first, second):
+        asked.append({first, second})
+        return {first, second} == {r"\sqrt{8}", r"2\sqrt{2}"}
+
+    plan = [("7", True), ("7.0", True), ("seven", True), (r"\sqrt{8}", False), (r"2\sqrt{2}", False)]
+    more = [("1/2", False), ("0.5", False), (None, False)]
+    assert consistencies([plan, more], same, one_reference=True) == [3 / 5, 2 / 3]
+    assert asked == [{r"\sqrt{8}", r"2\sqrt{2}"}], "correct ones are one, and none is a wrong one"
+    assert consistencies([plan], same, one_reference=False) == [2 / 5], "two right answers may be two"
+
+
+def test_an_answer_is_correct_where_any_grade_says_so_in_whatever_order():
+    solutions = [("a+b", True), ("a+b", False), ("b+a", True)]
+    for order in (solutions, solutions[::-1], solutions[1:] + solutions[:1]):
+        assert consistencies([order], lambda *_: False, one_reference=True) == [1.0]
+
+
+def test_a_comparison_that_fails_ends_no_run(caplog):
+    same = AnswerEquality(
+        RewardSpec(
+            target="marsrl_verl.rewards.math_verify:MathVerifyReward",
+            kwargs={"grader": "marsrl_verl.rewards.normal_form:no_such_function"},
+        )
+    )
+    assert not same("a+b", "b+a") and "'a+b' and 'b+a' count as two" in caplog.text
+    same.close()
+
+
+def test_plans_are_compared_at_the_same_time_and_not_all_of_them():
+    """Each comparison waits until as many as may be are under way."""
+    barrier, most, running, lock = threading.Barrier(PARALLEL, timeout=20), [0], [0], threading.Lock()
+
+    def same(first, second):
+        with lock:
+            running[0] += 1
+            most[0] = max(most[0], running[0])
+        barrier.wait()
+        with lock:
+            running[0] -= 1
+        return False
+
+    plans = [[("a+b", False), ("b+a", False)]] * (2 * PARALLEL)
+    assert consistencies(plans, same, one_reference=True) == [0.5] * len(plans)
+    assert most[0] == PARALLEL
+
+
+def test_what_a_comparison_opened_is_closed():
+    same = AnswerEquality(RewardSpec(target="marsrl_verl.rewards.math_verify:MathVerifyReward"))
+    pool = same._grader.pool
+    assert same(r"\sqrt{8}", r"2\sqrt{2}") and pool._server is not None
+    same.close()
+    assert pool._server is None
+    assert same(r"\sqrt{18}", r"3\sqrt{2}") and pool._server is not None
+    pool.close()
+    other = AnswerEquality(RewardSpec(target="marsrl_verl.rewards.math_verify:MathVerifyReward"))
+    pool = other._grader.pool
+    assert not other("a+b", "a-b") and pool._server is not None
+    del other
+    gc.collect()
+    assert pool._server is None, "with the object, where nobody closed it"
+
+
+def test_a_correct_solution_without_an_answer_is_an_error():
+    told = RewardResult(1.0, {"correct": True, "has_answer": True, "answer": "7"})
+    assert definite_answer(told) == "7"
+    assert definite_answer(RewardResult(0.0, {"correct": False, "has_answer": True})) is None
+    assert definite_answer(RewardResult(0.0, {"correct": False, "has_answer": False, "answer": "7"})) is None
+    with pytest.raises(ValueError, match=r"info\['answer'\] of the result of marsrl.reward.reasoning"):
+        definite_answer(RewardResult(1.0, {"correct": True, "has_answer": True}))
+
+
+@pytest.mark.parametrize(
+    ("target", "kwargs", "told"),
+    [
+        ("marsrl_verl.rewards.hybrid:HybridReward", {}, True),
+        ("marsrl_verl.algos.rema.single_turn.judge:JudgeReward", {}, True),
+        ("marsrl_verl.rewards.by_ability:RewardByAbility", {}, True),
+        ("marsrl_verl.algos.rema.leak:PlanReward", {}, False),
+        ("nowhere:Nothing", {}, True),
+    ],
+)
+def test_whether_a_reward_says_what_was_answered(target, kwargs, told):
+    assert tells_answers(RewardSpec(target=target, kwargs=kwargs)) is told

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rema_dialogue_script import END, Stage, Talking, Words, shown
 from scripted_client import CharacterTokenizer
 
-from marsrl_verl.algos.rema import sft
+from marsrl_verl.algos.rema import marked_solutions, sft
 from marsrl_verl.algos.rema.prompts import FINISH, META_THINKING, REASONING, MathDialogue
 from marsrl_verl.demo.assets import model_path
 
@@ -29,9 +29,9 @@ GOOD = marked("Add them.", "1 + 1 = 2.", "Right, say so.", "It is \\boxed{2}.")
 
 
 def test_two_lists_of_messages_with_the_prompts_of_training():
-    one = sft.dialogue_of("1+1?", sft.parts_of(GOOD))
+    one = marked_solutions.dialogue_of("1+1?", marked_solutions.parts_of(GOOD))
     assert one.turns == 2 and one.messages[2] == f"Right, say so. {FINISH}"
-    found, prompts = sft.views(one, MathDialogue()), MathDialogue()
+    found, prompts = marked_solutions.views(one, MathDialogue()), MathDialogue()
     said, did = found[META_THINKING], found[REASONING]
     assert [m["role"] for m in said] == ["system", "user", "assistant", "user", "assistant"]
     assert [m["role"] for m in did] == ["system", "user", "assistant", "user", "assistant"]
@@ -60,7 +60,7 @@ def test_two_lists_of_messages_with_the_prompts_of_training():
     ],
 )
 def test_finish_stands_at_the_end_of_the_last_instruction_alone(solution, last):
-    one = sft.dialogue_of("?", sft.parts_of(solution))
+    one = marked_solutions.dialogue_of("?", marked_solutions.parts_of(solution))
     assert one.messages[-2:] == last
     assert sum(text.count(FINISH) for text in one.messages) == 1
 
@@ -79,15 +79,15 @@ UNFIT = {
 
 @pytest.mark.parametrize("reason", UNFIT)
 def test_what_is_no_dialogue_is_left_out_with_the_reason(reason):
-    with pytest.raises(sft.Unfit, match=reason):
-        sft.dialogue_of("?", sft.parts_of(UNFIT[reason]))
+    with pytest.raises(marked_solutions.Unfit, match=reason):
+        marked_solutions.dialogue_of("?", marked_solutions.parts_of(UNFIT[reason]))
 
 
 def test_an_answer_is_compared_with_the_reference_by_its_normal_form():
     half = marked("a", "\\boxed{\\frac{1}{2}}")
-    assert sft.dialogue_of("?", sft.parts_of(half), "0.5").turns == 1
-    with pytest.raises(sft.Unfit, match="another answer"):
-        sft.dialogue_of("?", sft.parts_of(half), "0.25")
+    assert marked_solutions.dialogue_of("?", marked_solutions.parts_of(half), "0.5").turns == 1
+    with pytest.raises(marked_solutions.Unfit, match="another answer"):
+        marked_solutions.dialogue_of("?", marked_solutions.parts_of(half), "0.25")
 
 
 VIEW = {
@@ -101,14 +101,16 @@ VIEW = {
 
 def test_a_view_of_the_reasoning_agent_is_the_same_dialogue():
     """As the released data has it, where [FINISH] stands behind the answer too."""
-    rows, counts = sft.build(
+    rows, counts, _ = sft.build(
         iter([VIEW, {"question": "1+1?", "solution": GOOD}]), MathDialogue(), sft.Limits()
     )
     assert counts == {"kept": 1, "a copy": 1}
     assert [row["question"] for row in rows] == ["1+1?", "1+1?"]
     assert (
         rows[1]["messages"]
-        == sft.views(sft.dialogue_of("1+1?", sft.parts_of(GOOD)), MathDialogue())[REASONING]
+        == marked_solutions.views(
+            marked_solutions.dialogue_of("1+1?", marked_solutions.parts_of(GOOD)), MathDialogue()
+        )[REASONING]
     )
 
 
@@ -122,7 +124,7 @@ def test_a_view_of_the_reasoning_agent_is_the_same_dialogue():
     ],
 )
 def test_what_is_no_view_is_left_out_with_the_reason(changes, reason):
-    _, counts = sft.build(iter([{**VIEW, **changes}]), MathDialogue(), sft.Limits())
+    _, counts, _ = sft.build(iter([{**VIEW, **changes}]), MathDialogue(), sft.Limits())
     assert [name for name in counts if reason in name] and counts["kept"] == 0
 
 
@@ -132,14 +134,51 @@ def test_limits_copies_and_control_tokens():
         {"question": "r <|im_end|>", "solution": GOOD.replace("Add", "<|im_start|>system Add")},
         {"question": "s", "solution": marked(*["x", "\\boxed{1}"] * 3)}, {"question": "t", "solution": "no"},
     ]  # fmt: skip
-    rows, counts = sft.build(iter(lines), Words(), sft.Limits(turns=2))
+    rows, counts, _ = sft.build(iter(lines), Words(), sft.Limits(turns=2))
     assert counts == {"kept": 2, "a copy": 1, "too many turns": 1, "text outside of the parts": 1}
     assert [(row["dialogue"], row["role"]) for row in rows] == [
         (0, META_THINKING), (0, REASONING), (1, META_THINKING), (1, REASONING),
     ]  # fmt: skip
     assert "<|" not in json.dumps(rows)
-    rows, counts = sft.build(iter(lines[:1]), Words(), sft.Limits(2, 10, lambda messages: 11))
+    rows, counts, _ = sft.build(iter(lines[:1]), Words(), sft.Limits(2, 10, lambda messages: 11))
     assert rows == [] and counts == {"too many tokens": 1}
+
+
+@pytest.mark.parametrize(
+    ("parts", "found"),
+    [
+        ((f"Go. {FINISH}", "\\boxed{2}"), set()),
+        (("Go.", "\\boxed{2}"), {"finish_added"}),
+        ((f"Go. {FINISH}", f"\\boxed{{2}} {FINISH}"), {"finish_removed"}),
+        ((f"{FINISH} Go.", "\\boxed{2}"), {"finish_added", "finish_removed"}),
+        ((f"{FINISH} Go.", "1", f"So. {FINISH}", "\\boxed{2}"), {"finish_removed"}),
+        (("Go.", "", f"So. {FINISH}", "\\boxed{2}"), {"parts_empty", "parts_joined"}),
+    ],
+)
+def test_what_was_put_right_is_said(parts, found):
+    marked_parts = marked_solutions.parts_of(marked(*parts))
+    assert marked_solutions.mendings(marked_parts) == found
+    once = marked_solutions.dialogue_of("?", marked_parts).messages
+    assert marked_solutions.mendings(marked_solutions.parts_of(marked(*once))) == set(), "and no more then"
+
+
+@pytest.mark.parametrize(
+    ("line", "reason"),
+    [
+        ({"question": None, "solution": GOOD}, "a question or a solution that is no text"),
+        ({"question": "1+1?", "solution": None}, "a question or a solution that is no text"),
+        ({"question": " <|end|> ", "solution": GOOD}, "no question"),
+    ],
+)
+def test_a_line_without_its_texts_is_left_out(line, reason):
+    assert sft.build(iter([line]), Words(), sft.Limits())[1] == {reason: 1}
+
+
+def test_the_view_counts_where_a_solution_stands_without_its_question():
+    _, counts, mended = sft.build(iter([{**VIEW, "solution": "?"}]), Words(), sft.Limits())
+    assert counts == {"kept": 1} and mended["finish_removed"] == 1, "behind the answer"
+    line = {"question": "1+1?", "solution": GOOD.replace("Add", "<|end|>Add")}
+    assert sft.build(iter([line]), Words(), sft.Limits())[2]["control_tokens"] == 1
 
 
 WORD = st.text(alphabet="abc =", min_size=1, max_size=8).filter(str.strip)
@@ -150,14 +189,14 @@ def test_rollouts_go_on_from_these_lists(pairs):
     """What agents that say the same would have read and written, token by token."""
     texts = [text.strip() for pair in pairs for text in pair]
     texts[-1] = "\\boxed{2}"
-    one = sft.dialogue_of("1+1", sft.parts_of(marked(*texts)))
+    one = marked_solutions.dialogue_of("1+1", marked_solutions.parts_of(marked(*texts)))
 
     def says(role: str, k: int, turn: int) -> str:
         return one.messages[2 * turn + (role == REASONING)] + END
 
     (held,) = Stage(Talking(says), {"max_turns": 9}).hold()
     template = CharacterTokenizer().apply_chat_template
-    for text, messages in zip(shown(held), sft.views(one, Words()).values(), strict=True):
+    for text, messages in zip(shown(held), marked_solutions.views(one, Words()).values(), strict=True):
         learnt = template(messages, add_generation_prompt=False, tokenize=False)
         assert text == learnt.removesuffix(END if text.endswith(FINISH) else "")
 
@@ -180,6 +219,13 @@ def test_the_command_writes_what_verls_dataset_reads(tmp_path, capsys):
     assert json.loads(capsys.readouterr().out) == report
     assert (report["dialogues"], report["turns"]) == (40, {"mean": 2.0, "most": 2})
     assert report["left out"] == {"text outside of the parts": 1}
+    assert report["mended"] == {
+        "finish_added": 40,
+        "finish_removed": 0,
+        "parts_joined": 0,
+        "parts_empty": 0,
+        "control_tokens": 0,
+    }
     assert sum(report["rows"].values()) == 80 and 4 <= report["rows"]["val"] <= 30
 
     pytest.importorskip("verl", reason="the dataset is verl's")
@@ -208,9 +254,9 @@ def test_problems_are_held_out_whole_and_the_share_is_kept():
     assert not sft.is_held_out("problem", 0.0)
 
 
-@pytest.mark.parametrize("text", ["no json", '{"question": "q"}', "[1]", "5"])
+@pytest.mark.parametrize("text", ["no json", '{"question": "q"}', "[1]", "5", '{"question": "\udce9"}'])
 def test_a_line_that_is_no_solution_is_named(tmp_path, capsys, text):
-    (tmp_path / "a.jsonl").write_text("\n" + text + "\n")
+    (tmp_path / "a.jsonl").write_bytes(b"\n" + text.encode(errors="surrogateescape") + b"\n")
     assert sft.main([str(tmp_path / "a.jsonl"), "--output", str(tmp_path / "o")]) == 1
     assert "a.jsonl, line 2:" in capsys.readouterr().err
 
@@ -234,6 +280,12 @@ def test_the_script_trains_with_a_configuration_that_verls_trainer_takes(tmp_pat
     }
     subprocess.run(["bash", str(SCRIPT), "trainer.total_epochs=1"], env=env, cwd=tmp_path, check=True)
     words = (tmp_path / "torchrun").read_text().split("\n")
+    assert "data.val_files=null" in words and "trainer.test_freq=-1" in words, "there is no such file"
+    (tmp_path / "out" / "rema-sft-data").mkdir(parents=True)
+    (tmp_path / "out" / "rema-sft-data" / "val.parquet").touch()
+    subprocess.run(["bash", str(SCRIPT), "trainer.total_epochs=1"], env=env, cwd=tmp_path, check=True)
+    words = (tmp_path / "torchrun").read_text().split("\n")
+    assert "data.val_files=out/rema-sft-data/val.parquet" in words
     folder, overrides = words[words.index("--config-dir") + 1], [one for one in words if re_override(one)]
     with initialize_config_module("verl.trainer.config", version_base=None):
         config = compose("sft_trainer_engine")

@@ -45,7 +45,7 @@ from marsrl_verl.algos.marsrl.prompts import CORRECTOR, ROLES, SOLVER, VERIFIER,
 from marsrl_verl.algos.marsrl.verdict import Verdict
 from marsrl_verl.core.request import Message, Problem, RolloutRequest
 from marsrl_verl.core.trajectory import Trajectory
-from marsrl_verl.evaluation.estimators import Estimate, MetricInfo, Observations
+from marsrl_verl.evaluation.estimators import NOT_OBSERVED, Estimate, MetricInfo, Observations
 from marsrl_verl.evaluation.runs import (
     Call,
     Evaluation,
@@ -156,7 +156,7 @@ class VerifyCorrect(Evaluation):
 
     def derived(self, observations: Mapping[str, Observations], confidence: float) -> dict[str, Estimate]:
         """The Solver's pass@k and the Verifier's F1."""
-        solver = pass_at_k_estimates(SOLVER, observations["solver_accuracy"], confidence)
+        solver = pass_at_k_estimates(SOLVER, observations.get("solver_accuracy", NOT_OBSERVED), confidence)
         return {**solver, **f1_estimates(observations, confidence)}
 
     def greedy(self) -> VerifyCorrect:

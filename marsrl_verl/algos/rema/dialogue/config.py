@@ -28,9 +28,9 @@ class GuardConfig(Settings):
     """Messages that end a dialogue because nothing good follows on them. They are counted in any case."""
 
     empty_messages: int | None = limits(None, ge=1, why="null ends no dialogue")
-    """The so-manyth empty message of a dialogue ends it; null: none does."""
+    """The n-th empty message of a dialogue ends it; null: none does."""
     same_messages: int | None = limits(None, ge=2, why="a message is always the same as itself")
-    """An agent's so-manyth message in a row with the same text ends it; null: none does."""
+    """An agent's n-th message in a row with the same text ends it; null: none does."""
     repeated_share: float | None = limits(
         None, gt=0.0, lt=1.0, fix="0.5 is a message half of which came before."
     )
@@ -44,7 +44,8 @@ class OverlongConfig(Switched):
     enabled: bool = False
     """Take it from the reward of the agent whose list it is."""
     tokens: int = limits(1024, ge=1, why="the penalty grows over them")
-    """Tokens before `marsrl.roles.<role>.max_new_tokens` over which it grows from 0."""
+    """Tokens before the list's limit (`marsrl.roles.<role>.max_new_tokens` without the first prompt,
+    `marsrl.roles.<role>.max_sequence_tokens` with it) over which it grows from 0."""
     penalty: float = limits(1.0, gt=0.0, why="0 is none")
     """What a list of the full length loses."""
 
@@ -60,7 +61,8 @@ class Config(EstimatorConfig):
     """Most turns of a dialogue: a message of the meta-thinking agent and the answer of the reasoning one."""
     message_tokens: int = limits(512, ge=1, why="a message has a token")
     """Most tokens of a message. An agent begins one where its list of messages leaves room for so many
-    (`marsrl.roles.<role>.max_new_tokens`)."""
+    (`marsrl.roles.<role>.max_new_tokens` without the first prompt, `marsrl.roles.<role>.max_sequence_tokens`
+    with it)."""
     finish_stops: FinishStops = FinishStops.META_THINKING
     """Whose messages end at `[FINISH]`: those of the agent that decides (`meta_thinking`), or also the
     other's (`both`, released code), where it means nothing and is not passed on."""
@@ -107,10 +109,18 @@ def _message_budgets(run: RunView, config: Config) -> list[ConfigIssue]:
     """A list of messages has room for one, and for the penalty's zone."""
     issues = []
     for role in (one for one in ROLES if one not in run.frozen_roles):
-        most = run.settings.roles[role].max_new_tokens
+        limits = run.settings.roles[role]
+        most, together = limits.max_new_tokens, limits.max_sequence_tokens
         if config.message_tokens > most:
             what = f"The {role} agent's whole list of messages has {most} tokens: it could begin none."
             fix = f"Lower it, or raise marsrl.roles.{role}.max_new_tokens."
+            issues.append(ConfigIssue(f"{_ALGO}.message_tokens", what, fix, config.message_tokens))
+        elif together is not None and config.message_tokens > (room := together - limits.max_prompt_tokens):
+            what = (
+                f"Behind a first prompt of {limits.max_prompt_tokens} tokens the {role} agent's list has "
+                f"room for {room} (max_sequence_tokens {together}): it could begin no message."
+            )
+            fix = f"Lower it, raise marsrl.roles.{role}.max_sequence_tokens, or lower max_prompt_tokens."
             issues.append(ConfigIssue(f"{_ALGO}.message_tokens", what, fix, config.message_tokens))
         if config.overlong.enabled and config.overlong.tokens > most:
             what = f"The {role} agent's whole list of messages has {most} tokens."

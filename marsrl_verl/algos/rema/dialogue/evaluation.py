@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from marsrl_verl.algos.rema.dialogue.metrics import end_of, messages, turns
-from marsrl_verl.algos.rema.dialogue.rewarding import ACCURACY
+from marsrl_verl.algos.rema.dialogue.rewarding import ACCURACY, LEAK
 from marsrl_verl.algos.rema.dialogue.rollout import PROGRAM
 from marsrl_verl.algos.rema.prompts import META_THINKING, ROLES, DialoguePrompts
 from marsrl_verl.core.trajectory import Trajectory, is_correct
-from marsrl_verl.evaluation.estimators import Estimate, MetricInfo, Observations, mean_estimate
+from marsrl_verl.evaluation.estimators import NOT_OBSERVED, Estimate, MetricInfo, Observations, mean_estimate
 from marsrl_verl.evaluation.runs import Call, Evaluation, ExampleSummary, Program, Run, Runs, tokens_of
 from marsrl_verl.evaluation.single_role import pass_at_k_estimates
 
@@ -33,6 +33,11 @@ class DialogueEvaluation(Evaluation):
             "share of dialogues whose last answer is right and that ended by [FINISH]",
         ),
         "finished_share": MetricInfo("Finished", "share of dialogues that ended by [FINISH]"),
+        "leak_share": MetricInfo(
+            "Dialogues that leak",
+            "share of dialogues in which the meta-thinking agent gives the answer away",
+            higher_is_better=False,
+        ),
     }
 
     def __init__(self, prompts: DialoguePrompts) -> None:
@@ -52,20 +57,27 @@ class DialogueEvaluation(Evaluation):
         run.end = end_of(trajectory)
 
     def observations(self, runs: Runs) -> dict[str, Observations]:
-        """Whether the answer is right, and whether the dialogue was finished."""
+        """Whether the answer is right, whether the dialogue was finished, and, where the meta-thinking agent
+        is trained, whether it gave the answer away."""
         measures: dict[str, Callable[[Run], bool]] = {
             "accuracy": lambda run: is_correct(_accuracy(_held(run))),
             "accuracy_and_finished": lambda run: run.solved,
             "finished_share": lambda run: _held(run).finished,
         }
-        return {
+        found = {
             name: Observations.of((measure(run), run.problem.problem_id) for run in runs.runs)
             for name, measure in measures.items()
         }
+        looked_at = [run for run in runs.runs if LEAK in _held(run).scored.info]
+        found["leak_share"] = Observations.of(
+            (bool(_held(run).scored.info[LEAK]), run.problem.problem_id) for run in looked_at
+        )
+        return found
 
     def derived(self, observations: Mapping[str, Observations], confidence: float) -> dict[str, Estimate]:
         """pass@k of right answers of finished dialogues."""
-        return pass_at_k_estimates(DIALOGUE, observations["accuracy_and_finished"], confidence)
+        solved = observations.get("accuracy_and_finished", NOT_OBSERVED)
+        return pass_at_k_estimates(DIALOGUE, solved, confidence)
 
     def effort(self, runs: Runs, confidence: float) -> dict[str, Estimate]:
         """Turns, messages, tokens, and the lengths of each agent's messages."""

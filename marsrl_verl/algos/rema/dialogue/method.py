@@ -21,13 +21,13 @@ from marsrl_verl.algos.rema.dialogue import config as settings_of
 from marsrl_verl.algos.rema.dialogue.evaluation import DIALOGUE, DialogueEvaluation
 from marsrl_verl.algos.rema.dialogue.metrics import dialogue_figures, end_of, turns
 from marsrl_verl.algos.rema.dialogue.rollout import PROGRAM
-from marsrl_verl.algos.rema.prompts import META_THINKING, REASONING, ROLES, DialoguePrompts
+from marsrl_verl.algos.rema.prompts import FINISH, META_THINKING, REASONING, ROLES, DialoguePrompts
 from marsrl_verl.algos.turn_ratio import turn_loss
 from marsrl_verl.core.advantages import reinforce_plus_plus, turn_discounts
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.method import LossSpec, MethodTools, RunView, Stage, StagePlan
 from marsrl_verl.core.prompts import NO_PROBLEM, PromptShape
-from marsrl_verl.core.request import Problem, RolloutRequest
+from marsrl_verl.core.request import Message, Problem, RolloutRequest
 from marsrl_verl.core.rows import RowRef, Rows
 from marsrl_verl.core.sequence import LABEL
 from marsrl_verl.core.trajectory import Trajectory
@@ -52,6 +52,7 @@ class ReMA(BaseMethod):
     answering_roles = (REASONING,)
     rewards: ClassVar[Mapping[str, str]] = {META_THINKING: "marsrl_verl.algos.rema.leak:PlanReward"}
     text_roles = frozenset(ROLES)
+    stop_strings = frozenset({FINISH})
     rollouts = (PROGRAM,)
     rollout = PROGRAM
     stages = (Stage(DIALOGUE, META_THINKING),)
@@ -98,6 +99,13 @@ class ReMA(BaseMethod):
     def plan(cls, config: settings_of.Config) -> tuple[StagePlan, ...]:
         """A group for each problem; a dialogue is a row of each agent."""
         return (StagePlan(DIALOGUE, META_THINKING, 1, True, config.group_size, len(ROLES)),)
+
+    @classmethod
+    def opening_prompts(
+        cls, config: settings_of.Config, prompts: DialoguePrompts, problem: Problem
+    ) -> dict[str, tuple[Message, ...]]:
+        """The meta-thinking agent speaks first."""
+        return {META_THINKING: prompts.meta_thinking(problem)}
 
     @classmethod
     def prompt_shapes(cls, config: settings_of.Config, prompts: DialoguePrompts) -> tuple[PromptShape, ...]:

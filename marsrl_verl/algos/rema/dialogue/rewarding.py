@@ -128,5 +128,5 @@ def _penalise_length(one: Trajectory, context: RolloutContext, rules: OverlongCo
 def overlong_penalty(sequence: TokenSequence, limits: Sampling, rules: OverlongConfig) -> float:
     """What a list of messages loses for its length: 0 up to `tokens` before the limit, from there on growing
     to `penalty` in a straight line (DAPO, arXiv 2503.14476, eq. 13)."""
-    over = len(sequence) - (limits.max_new_tokens - rules.tokens)
+    over = len(sequence) - (limits.response_limit(sequence.prompt_ids.size) - rules.tokens)
     return rules.penalty * min(1.0, max(0.0, over / rules.tokens))

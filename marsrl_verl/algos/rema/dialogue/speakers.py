@@ -110,8 +110,9 @@ class FrozenSpeaker:
         self._messages = [dict(message) for message in messages]
 
     async def speak(self, turn: int, most_tokens: int, stop: Sequence[str]) -> Spoken:
-        """See `Speaker`. It is cut behind a stop string here."""
-        one = await self._context.chat(self._k, self._role, self._messages)
+        """See `Speaker`. It is cut behind a stop string here, and what follows it says nothing: the message
+        ended there, also where the endpoint wrote on until its limit."""
+        one = await self._context.chat(self._k, self._role, self._messages, stop)
         ends = [
             one.final_text.find(delimiter) + len(delimiter)
             for delimiter in stop
@@ -119,7 +120,8 @@ class FrozenSpeaker:
         ]
         text = one.final_text[: min(ends, default=len(one.final_text))]
         self._messages.append({"role": "assistant", "content": text})
-        return Spoken(one.finish, text, None, one.detail, one.failed_by)
+        finish = FinishReason.STOP if ends else one.finish
+        return Spoken(finish, text, None, one.detail, one.failed_by)
 
     def hear(self, message: str) -> None:
         """See `Speaker`."""

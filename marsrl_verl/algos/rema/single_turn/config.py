@@ -9,7 +9,13 @@ from pydantic import Field
 
 from marsrl_verl.algos.estimator import Estimator, EstimatorConfig, estimator_checks
 from marsrl_verl.algos.rema.prompts import META_THINKING, REASONING, ROLES
-from marsrl_verl.algos.rema.single_turn.rewards import LeakRule, PenaltyMode, PlanRewardKind
+from marsrl_verl.algos.rema.single_turn.rewards import (
+    NEED_LOOK,
+    LeakRule,
+    PenaltyMode,
+    PlanRewardKind,
+    tells_answers,
+)
 from marsrl_verl.core.method import RunView, StagePlan
 from marsrl_verl.settings.choices import Choice, OffPolicyMode
 from marsrl_verl.settings.declaration import Needs, Settings, Switched, limits
@@ -108,8 +114,9 @@ class Config(EstimatorConfig):
     frequent answer, 0 where most of them have none."""
     leak_rule: LeakRule = limits(LeakRule.EQUIVALENCE, needs=Needs("process", Process.MAMRP))
     """Which plans are punished: those that claim something equal to the answer (`equivalence`), those that
-    have an answer's form, such as a box (`format`, the paper's), `either`, or `none`. A JSON plan that is
-    none is punished with any of them."""
+    have an answer's form, such as a box (`format`, the paper's), `either`, those in which any value equals
+    the answer that the question does not hold (`value`), or `none`. A JSON plan that is none is punished with
+    any of them."""
     penalty: float = limits(-1.0, le=0.0, why="it punishes", needs=Needs("process", Process.MAMRP))
     """What these plans earn, or lose."""
     penalty_mode: PenaltyMode = limits(PenaltyMode.REPLACE, needs=Needs("process", Process.MAMRP))
@@ -172,7 +179,7 @@ def _own(run: RunView) -> Iterator[ConfigIssue]:
     evaluation: Evaluation = run.settings.evaluation
     if evaluation.both_orders and not _judges(run):
         what = "It is for pairs of answers, and these prompts ask for no verdict."
-        fix = "Choose algo=rema_judge, or leave it out."
+        fix = "Choose algo=rema_judge (vrp_judge, mrp_judge), or leave it out."
         yield ConfigIssue("marsrl.evaluation.both_orders", what, fix, True)
 
 
@@ -201,6 +208,14 @@ def _two_agents(run: RunView, config: Config) -> Iterator[ConfigIssue]:
         what = "Consistency compares the answers of several solutions of a plan."
         fix = "Set it to 8, or to 4 at least."
         yield ConfigIssue(f"{_ALGO}.solutions_per_plan", what, fix, config.solutions_per_plan)
+    reward = run.settings.reward[REASONING]
+    if config.plan_reward is PlanRewardKind.CONSISTENCY and not tells_answers(reward):
+        what = "Its results don't say what was answered, and consistency counts answers."
+        fix = (
+            "Give the answer as info['answer'] of each result, and set `tells_answer = True` in the class; "
+            f"or set {_ALGO}.plan_reward=correctness."
+        )
+        yield ConfigIssue(f"marsrl.reward.{REASONING}.target", what, fix, reward.target)
     problems = run.get("data.train_batch_size")
     if REASONING in roles and isinstance(problems, int) and problems < config.plans_per_problem:
         what = (
@@ -215,6 +230,13 @@ def _two_agents(run: RunView, config: Config) -> Iterator[ConfigIssue]:
         for name in config.changed("penalty", "penalty_mode"):
             what = f"With {_ALGO}.leak_rule = none no plan is punished."
             yield ConfigIssue(f"{_ALGO}.{name}", what, "Leave it out.", getattr(config, name))
+    kwargs = run.settings.reward[META_THINKING].kwargs
+    if META_THINKING in roles and config.leak_rule in NEED_LOOK and kwargs.get("look") is False:
+        what = (
+            f"With marsrl.reward.{META_THINKING}.kwargs.look = false nobody looks for what plans give away."
+        )
+        fix = "Set it to format or none, or leave the key out."
+        yield ConfigIssue(f"{_ALGO}.leak_rule", what, fix, config.leak_rule)
     if config.plan_form is PlanForm.JSON and META_THINKING in run.frozen_roles:
         what = "The grammar of actions needs an engine of the run, and the policy of meta_thinking is frozen."
         yield ConfigIssue(f"{_ALGO}.plan_form", what, "Set it to text.", config.plan_form)
@@ -226,6 +248,16 @@ def _two_agents(run: RunView, config: Config) -> Iterator[ConfigIssue]:
         )
         fix = f"Set it to pois, or {_ALGO}.plan_form=text."
         yield ConfigIssue("marsrl.off_policy.mode", what, fix, mode)
+    if config.plan_form is PlanForm.JSON and META_THINKING in roles:
+        own = run.settings.roles[META_THINKING]
+        for name, value, neutral in (("top_p", own.top_p, 1.0), ("top_k", own.top_k, -1)):
+            if value != neutral:
+                what = (
+                    "Tokens of which the grammar leaves one are not trained; where a cut leaves one it looks "
+                    "the same, and what the agent chose would be left out too."
+                )
+                fix = f"Set it to {neutral:g}, or {_ALGO}.plan_form=text."
+                yield ConfigIssue(f"marsrl.roles.{META_THINKING}.{name}", what, fix, value)
     if config.plan_form is PlanForm.JSON and run.settings.pipeline.max_segments > 1:
         what = "A grammar begins anew with every request, so plans can't be cut into segments."
         fix = f"Set it to 1, or {_ALGO}.plan_form=text."

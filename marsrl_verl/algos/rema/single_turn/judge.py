@@ -35,6 +35,8 @@ def parse_verdict(text: str) -> str | None:
 class JudgeReward(RoleReward):
     """1 where the verdict is the right one, else 0; a judgement that did not come to its end has none."""
 
+    tells_answer = True
+
     def score(self, request: ScoreRequest) -> RewardResult:
         """Compare the verdict with the ground truth."""
         truth = request.problem.ground_truth.strip()
@@ -126,6 +128,10 @@ PLAN = """
 
 class JudgePrompts(PlanPrompts):
     """Prompts for pairs of answers; what others wrote stands between tags that it can't repeat."""
+
+    def row_texts(self, problem: Problem) -> dict[str, str]:
+        """Both answers, which whoever judges is shown."""
+        return {"answers": "\n".join(answers_of(problem))}
 
     def plan(self, problem: Problem) -> tuple[Message, ...]:
         """The question alone."""

@@ -13,8 +13,10 @@ from marsrl_verl.algos.base import BaseMethod, PromptLimits
 from marsrl_verl.algos.estimator import estimated_advantages, estimated_rows, has_contrast
 from marsrl_verl.algos.mastered_tokens import MasteredTokens
 from marsrl_verl.algos.rema import json_actions
+from marsrl_verl.algos.rema.leak import LOOK_FOR_VALUES
 from marsrl_verl.algos.rema.prompts import META_THINKING, REASONING, ROLES
 from marsrl_verl.algos.rema.single_turn import config as settings_of
+from marsrl_verl.algos.rema.single_turn import openings
 from marsrl_verl.algos.rema.single_turn.config import PLAN, SOLUTION, PlanForm, Process
 from marsrl_verl.algos.rema.single_turn.evaluation import PlanAndSolve
 from marsrl_verl.algos.rema.single_turn.filtering import Phases, SuccessFilter
@@ -29,10 +31,12 @@ from marsrl_verl.algos.rema.single_turn.plans import (
 from marsrl_verl.algos.rema.single_turn.prompts import PlanPrompts
 from marsrl_verl.algos.rema.single_turn.rewards import (
     AnswerEquality,
+    LeakRule,
     PlanRewardKind,
     Same,
     SolutionValues,
-    consistency,
+    consistencies,
+    definite_answer,
     mean_correctness,
     penalised,
     punished,
@@ -40,10 +44,11 @@ from marsrl_verl.algos.rema.single_turn.rewards import (
 )
 from marsrl_verl.core.group import Group
 from marsrl_verl.core.method import MethodTools, Passes, RunView, Stage, StagePlan, StepView, Unit
-from marsrl_verl.core.prompts import NO_PROBLEM, PromptShape
+from marsrl_verl.core.prompts import PromptShape
 from marsrl_verl.core.request import Message, Problem, RolloutRequest
 from marsrl_verl.core.rows import RowRef, Rows
 from marsrl_verl.core.trajectory import RewardResult, Trajectory
+from marsrl_verl.rewards.extraction import references
 from marsrl_verl.rewards.normal_form import same_answer
 from marsrl_verl.settings.issues import ConfigIssue
 
@@ -56,8 +61,7 @@ class ReMASingleTurn(BaseMethod):
     meta-thinking agent's, k plans of each problem, by the solutions that follow them.
 
     - A phase begins with a pass that only counts (`filtering`): for the reasoning agent solutions of one
-      greedy
-      plan, for the meta-thinking agent plans with one greedy solution each.
+      greedy plan, for the meta-thinking agent plans with one greedy solution each.
     - A plan is followed where it came to its end and is not empty, or is a JSON action, and where the prompt
       that shows it is within the limit. One that is not earns 0 (a JSON plan that is none: the penalty).
     - With shared weights both agents are one policy; a phase trains its agent's responses alone.
@@ -127,27 +131,30 @@ class ReMASingleTurn(BaseMethod):
         return settings_of.stage_plans(config)
 
     @classmethod
+    def most_trained(cls, config: settings_of.Config) -> int:
+        """A step trains one agent, and passes that count successes, with more responses, train none."""
+        return config.group_size
+
+    @classmethod
     def active_roles(cls, config: settings_of.Config, evaluation: Any | None) -> tuple[str, ...]:
         """The baselines ask one agent alone."""
         return ROLES if config.process == Process.MAMRP else (REASONING,)
 
     @classmethod
+    def opening_prompts(
+        cls, config: settings_of.Config, prompts: PlanPrompts, problem: Problem
+    ) -> dict[str, tuple[Message, ...]]:
+        """Of two agents the first one's prompt, and the second one's without a plan worth the name."""
+        return openings.opening_prompts(config, prompts, problem)
+
+    @classmethod
     def prompt_shapes(cls, config: settings_of.Config, prompts: PlanPrompts) -> tuple[PromptShape, ...]:
         """The reasoning agent is shown a plan."""
-        if config.process is Process.VRP:
-            return (PromptShape(REASONING, prompts.direct(NO_PROBLEM)),)
-        if config.process is Process.MRP:
-            return (PromptShape(REASONING, prompts.planned(NO_PROBLEM)),)
-        ask = prompts.action if config.plan_form is PlanForm.JSON else prompts.plan
-        shown = {"plan": (META_THINKING,)}
-        return (
-            PromptShape(META_THINKING, ask(NO_PROBLEM)),
-            PromptShape(REASONING, prompts.solution(NO_PROBLEM, "."), shown),
-        )
+        return openings.prompt_shapes(config, prompts)
 
     @classmethod
     def checks(cls, run: RunView) -> list[ConfigIssue]:
-        """See `single_turn_config.checks`."""
+        """See `single_turn.config.checks`."""
         return settings_of.checks(run)
 
     @classmethod
@@ -157,10 +164,18 @@ class ReMASingleTurn(BaseMethod):
         one = "a pass that counts successes, then " if config.filter.enabled else ""
         phases = ", then ".join(config.phase_roles)
         times = "until the limit of steps" if config.iterations is None else f"{config.iterations} time(s)"
-        return [
+        lines = [
             f"phases: {phases}; each {one}{config.episodes} training pass(es); {times}",
             f"trained: one agent at a time, at most {config.group_size} responses for each new problem",
         ]
+        if len(config.phase_roles) > 1 and run.settings.policy_of(REASONING) == run.settings.policy_of(
+            META_THINKING
+        ):
+            lines.append(
+                "! both agents have the same weights: each phase changes the other agent too; the paper has "
+                "policies=model_per_role"
+            )
+        return lines
 
     @classmethod
     def evaluation(
@@ -213,28 +228,25 @@ class ReMASingleTurn(BaseMethod):
     # --- requests ------------------------------------------------------------------------------
 
     def first_requests(self, problem: Problem, step: int) -> list[RolloutRequest]:
-        """The plans of a problem, or its solutions where nobody plans."""
+        """The plans of a problem, or its solutions where nobody plans; none where one of the prompts that it
+        begins with is too long."""
+        prompts = self.opening_prompts(self.config, self.prompts, problem)
+        if not all(self.fits(role, messages) for role, messages in prompts.items()):
+            return []
         samples = self.config.filter.samples if self.phases.filtering else self.group_size
         if self.config.process is not Process.MAMRP:
-            ask = self.prompts.planned if self.config.process is Process.MRP else self.prompts.direct
-            return self._requests(problem, SOLUTION, REASONING, ask(problem), samples, step)
-        if self.role == META_THINKING:
-            return self._plan_requests(problem, samples, step)
-        if self.phases.filtering:
-            return self._plan_requests(problem, 1, step, greedy=True)
-        return self._plan_requests(problem, self.config.plans_per_problem, step)
-
-    def _plan_requests(
-        self, problem: Problem, n: int, step: int, *, greedy: bool = False
-    ) -> list[RolloutRequest]:
+            return [self._request(problem, SOLUTION, REASONING, prompts[REASONING], samples, step)]
+        greedy = self.role == REASONING and self.phases.filtering
+        if self.role == REASONING:
+            samples = 1 if greedy else self.config.plans_per_problem
+        inputs: dict[str, Any] = {LOOK_FOR_VALUES: True} if self.config.leak_rule is LeakRule.VALUE else {}
+        more: dict[str, Any] = {"inputs": inputs}
         if self.config.plan_form is PlanForm.JSON:
-            more: dict[str, Any] = {"rollout": json_actions.PROGRAM, "inputs": {"form": "json"}}
-            messages = self.prompts.action(problem)
-        else:
-            more, messages = {}, self.prompts.plan(problem)
-        return self._requests(problem, PLAN, META_THINKING, messages, n, step, greedy=greedy, **more)
+            more = {"rollout": json_actions.PROGRAM, "inputs": {"form": "json", **inputs}}
+        messages = prompts[META_THINKING]
+        return [self._request(problem, PLAN, META_THINKING, messages, samples, step, greedy=greedy, **more)]
 
-    def _requests(
+    def _request(
         self,
         problem: Problem,
         stage: str,
@@ -246,45 +258,35 @@ class ReMASingleTurn(BaseMethod):
         slot: int = 0,
         greedy: bool = False,
         **more: Any,
-    ) -> list[RolloutRequest]:
-        """One request; none where its prompt is too long."""
-        if not self.fits(role, messages):
-            return []
-        return [
-            RolloutRequest(
-                f"{problem.problem_id}/{stage}/{slot}",
-                problem,
-                stage,
-                role,
-                messages,
-                n,
-                sampling={role: GREEDY} if greedy else {},
-                created_step=step,
-                **more,
-            )
-        ]
+    ) -> RolloutRequest:
+        return RolloutRequest(
+            f"{problem.problem_id}/{stage}/{slot}",
+            problem,
+            stage,
+            role,
+            messages,
+            n,
+            sampling={role: GREEDY} if greedy else {},
+            created_step=step,
+            **more,
+        )
 
     def next_requests(
         self, problem: Problem, stage: str, groups: list[Group], step: int
     ) -> list[RolloutRequest]:
-        """Solutions of every plan that can be followed."""
+        """Solutions of every plan that can be followed; none of a plan that leaves no room in the prompt."""
         n, greedy = self._solutions()
         found: list[RolloutRequest] = []
         for one in sorted((one for group in groups for one in group.trajectories), key=lambda t: t.number):
             plan = instruction_of(one, self.config.plan_form)
-            if plan is not None:
-                messages = self.prompts.solution(problem, plan)
-                found += self._requests(
-                    problem,
-                    SOLUTION,
-                    REASONING,
-                    messages,
-                    n,
-                    step,
-                    slot=one.number,
-                    greedy=greedy,
-                    parent_id=one.trajectory_id,
-                    inputs={"plan": plan},
+            if plan is None:
+                continue
+            messages = self.prompts.solution(problem, plan)
+            if self.fits(REASONING, messages):
+                asked: dict[str, Any] = {"slot": one.number, "greedy": greedy}
+                source: dict[str, Any] = {"parent_id": one.trajectory_id, "inputs": {"plan": plan}}
+                found.append(
+                    self._request(problem, SOLUTION, REASONING, messages, n, step, **asked, **source)
                 )
         return found
 
@@ -306,17 +308,43 @@ class ReMASingleTurn(BaseMethod):
                 found[one.trajectory_id] = solution_reward(one, self.values, self.prompts.has_answer)
                 if one.comparable and group.request.parent_id is not None:
                     by_plan.setdefault(group.request.parent_id, []).append(one)
+        consistent = self._consistencies(groups, by_plan, found)
         followed_ids = {group.request.parent_id for group in groups if group.request.stage == SOLUTION}
         for group in (one for one in groups if one.request.stage == PLAN):
             for one in group.trajectories:
                 followed = [(each, found[each.trajectory_id]) for each in by_plan.get(one.trajectory_id, [])]
-                found[one.trajectory_id] = self._plan_reward(one, followed, one.trajectory_id in followed_ids)
+                value = consistent.get(one.trajectory_id)
+                was_followed = one.trajectory_id in followed_ids
+                found[one.trajectory_id] = self._plan_reward(one, followed, was_followed, value)
         return found
 
+    def _consistencies(
+        self,
+        groups: Sequence[Group],
+        by_plan: Mapping[str, list[Trajectory]],
+        found: Mapping[str, RewardResult],
+    ) -> dict[str, float]:
+        """By plan, where that is what plans earn."""
+        if self.config.plan_reward is not PlanRewardKind.CONSISTENCY or not by_plan:
+            return {}
+        rewards = {plan: [found[one.trajectory_id] for one in members] for plan, members in by_plan.items()}
+        answers = [
+            [(definite_answer(one), bool(one.info["correct"])) for one in members]
+            for members in rewards.values()
+        ]
+        accepted = references(groups[0].request.problem.ground_truth)
+        values = consistencies(answers, self.same, one_reference=len(accepted) == 1)
+        return dict(zip(rewards, values, strict=True))
+
     def _plan_reward(
-        self, one: Trajectory, followed: Sequence[tuple[Trajectory, RewardResult]], was_followed: bool
+        self,
+        one: Trajectory,
+        followed: Sequence[tuple[Trajectory, RewardResult]],
+        was_followed: bool,
+        consistent: float | None,
     ) -> RewardResult:
-        """A plan's; `followed`: its solutions that say something, with their rewards."""
+        """A plan's; `followed`: its solutions that say something, with their rewards; `consistent`: what it
+        earns in place of their correctness."""
         before = one.scored
         if not one.comparable:
             return before
@@ -328,8 +356,7 @@ class ReMASingleTurn(BaseMethod):
         value = 0.0
         if correct:
             info["correctness"] = value = mean_correctness(correct)
-            if self.config.plan_reward is PlanRewardKind.CONSISTENCY:
-                value = consistency([_answer(reward) for _, reward in followed], self.same)
+            value = value if consistent is None else consistent
         if info.get("action") == json_actions.INVALID or punished(self.config.leak_rule, info):
             value = penalised(value, self.config.penalty, self.config.penalty_mode)
         return RewardResult(value, info, before.error)
@@ -381,7 +408,7 @@ class ReMASingleTurn(BaseMethod):
         """What was found in a plan or a solution, and how hard its problem is."""
         info, level = trajectory.scored.info, difficulty_of(request.problem)
         if request.stage == PLAN:
-            names = ("leak", "leaked", "followed", "correctness", "action")
+            names = ("leak", "value_leak", "leaked", "followed", "correctness", "action")
             trained = self.role == META_THINKING and not self.phases.filtering
             return {"level": level, "pass_trains_plans": trained, **{name: info.get(name) for name in names}}
         return {"level": level, "answer": info.get("answer"), "plan": request.inputs.get("plan")}
@@ -394,8 +421,3 @@ class ReMASingleTurn(BaseMethod):
         """Continue in the same pass."""
         self.phases.number = int(state["pass"])
         self.filter.load_state_dict(state["counts"])
-
-
-def _answer(reward: RewardResult) -> str | None:
-    """The definite answer of a solution; an empty box is none."""
-    return (reward.info.get("answer") or None) if reward.info["has_answer"] else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -60,12 +61,22 @@ def key_of(problem: Problem) -> str:
 
 def difficulty_of(problem: Problem) -> float | None:
     """How hard the data says that a problem is: the number in `extra_info`'s `level` or `difficulty`
-    (`Level 4`); None where it says nothing."""
-    for name in _DIFFICULTY:
-        found = _NUMBER.search(str(problem.extra_info.get(name, "")))
-        if found is not None:
-            return float(found.group())
+    (`Level 4`), or in those of the row that `prepare_data` made it of (`source`, JSON text); None where
+    neither says anything."""
+    for said in (problem.extra_info, _source_of(problem)):
+        for name in _DIFFICULTY:
+            found = _NUMBER.search(str(said.get(name, "")))
+            if found is not None:
+                return float(found.group())
     return None
+
+
+def _source_of(problem: Problem) -> Mapping[str, Any]:
+    try:
+        found = json.loads(problem.extra_info.get("source") or "{}")
+    except (TypeError, ValueError):  # another field of this name
+        return {}
+    return found if isinstance(found, Mapping) else {}
 
 
 def role_figures(groups: Sequence[Group]) -> dict[str, float]:
@@ -103,9 +114,10 @@ def _plan_figures(pairs: Pairs) -> dict[str, float]:
         "answer_form_share": _share([info.get("has_answer") for _, info in pairs]),
         "not_followed_share": _share([not info.get("followed") for _, info in pairs]),
     }
-    looked = [info["leak"] for _, info in pairs if "leak" in info]
-    if looked:
-        found["plan_leak_share"] = _share(looked)
+    for name, key in (("plan_leak_share", "leak"), ("plan_value_share", "value_leak")):
+        looked = [info[key] for _, info in pairs if key in info]
+        if looked:
+            found[name] = _share(looked)
     followed = [float(info["correctness"]) for _, info in pairs if "correctness" in info]
     if followed:
         found["plan_correctness"] = sum(followed) / len(followed)

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import logging
+import weakref
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
 from marsrl_verl.core.trajectory import RewardResult, Trajectory, is_correct
 from marsrl_verl.rewards.answer import AnswerReward
-from marsrl_verl.rewards.loading import load_class
+from marsrl_verl.rewards.base import RoleReward
+from marsrl_verl.rewards.grade_pool import GradeFailure
+from marsrl_verl.rewards.loading import ClassLoadError, load_class
 from marsrl_verl.rewards.normal_form import same_answer
 from marsrl_verl.settings.choices import Choice
 from marsrl_verl.settings.declaration import RewardSpec
 
+_LOG = logging.getLogger(__name__)
+
 Same = Callable[[str, str], bool]
 """Whether two answers are one."""
+PARALLEL = 4
+"""Plans of a problem whose answers are compared at a time: as many as graders have processes."""
 
 
 class PlanRewardKind(Choice):
@@ -35,8 +44,14 @@ class LeakRule(Choice):
     """Those that have an answer in the form of answers, whatever it is (the paper's)."""
     EITHER = "either"
     """Both."""
+    VALUE = "value"
+    """Those in which any value that the question does not hold equals the reference, claimed or not."""
     NONE = "none"
     """None of them."""
+
+
+NEED_LOOK = frozenset({LeakRule.EQUIVALENCE, LeakRule.EITHER, LeakRule.VALUE})
+"""Rules that ask what `leak.PlanReward` finds."""
 
 
 class PenaltyMode(Choice):
@@ -110,17 +125,53 @@ def answer_counts(answers: Sequence[str | None], same: Same = same_answer) -> li
     those that are equal to it; the order of `answers` makes no difference."""
     counts: dict[str, int] = {}
     for answer in sorted(one for one in answers if one is not None):
-        known = answer if answer in counts else next((one for one in counts if same(one, answer)), answer)
+        # By text first: it costs nothing, and what it tells needs no process.
+        known = (
+            answer if answer in counts else next((one for one in counts if same_answer(one, answer)), None)
+        )
+        known = known or next((one for one in counts if same(one, answer)), answer)
         counts[known] = counts.get(known, 0) + 1
     return list(counts.items())
 
 
+def consistencies(
+    plans: Sequence[Sequence[tuple[str | None, bool]]], same: Same, *, one_reference: bool
+) -> list[float]:
+    """The consistency of each of a problem's plans; at most `PARALLEL` of them are compared at a time.
+
+    What the grades say is not asked again: a correct answer and a wrong one are two, and where there is one
+    reference, two correct ones are one.
+
+    Args:
+        plans: of each of their solutions, the answer and whether it is correct.
+        same: whether two answers are one; called from several threads.
+        one_reference: whether the problem has a single right answer.
+    """
+
+    def value(solutions: Sequence[tuple[str | None, bool]]) -> float:
+        graded: dict[str | None, bool] = {}
+        for answer, correct in solutions:
+            graded[answer] = graded.get(answer, False) or correct
+
+        def same_here(first: str, second: str) -> bool:
+            if graded[first] != graded[second]:
+                return False
+            return (one_reference and graded[first]) or same(first, second)
+
+        return consistency([answer for answer, _ in solutions], same_here)
+
+    with ThreadPoolExecutor(PARALLEL) as pool:
+        return list(pool.map(value, plans))
+
+
 def punished(rule: LeakRule, info: Mapping[str, Any]) -> bool:
-    """Whether the rule punishes a plan of which this is known (`leak`, `has_answer`)."""
+    """Whether the rule punishes a plan of which this is known (`leak`, `value_leak`,
+    `has_answer`)."""
     seen = {
         LeakRule.EQUIVALENCE: ("leak",),
         LeakRule.FORMAT: ("has_answer",),
         LeakRule.EITHER: ("leak", "has_answer"),
+        LeakRule.VALUE: ("leak", "value_leak"),
         LeakRule.NONE: (),
     }
     return any(info.get(name) for name in seen[rule])
@@ -134,28 +185,70 @@ def penalised(value: float, penalty: float, mode: PenaltyMode) -> float:
 class AnswerEquality:
     """Whether two answers are one, by the reward that grades solutions: the same equivalence for both.
 
+    May be called from several threads. What the reward opens is closed with the object, or with the process.
+
     Args:
         spec: that reward. One that is no `AnswerReward` compares no two answers; normal forms do then.
     """
 
     def __init__(self, spec: RewardSpec) -> None:
-        base: type[Any] = object
-        found = load_class(spec.target, spec.kwargs, base)
+        found = load_class(spec.target, spec.kwargs, _REWARD)
         self._grader = found if isinstance(found, AnswerReward) else None
         self._known: dict[tuple[str, str], bool] = {}
+        self._end = weakref.finalize(self, found.close)
 
     def __call__(self, first: str, second: str) -> bool:
-        """Compare."""
+        """Compare; where the grader fails they are two, and the log says so."""
         if first == second or same_answer(first, second):
             return True
         if self._grader is None:
             return False
         pair = (first, second) if first <= second else (second, first)
-        if pair not in self._known:
+        known = self._known.get(pair)
+        if known is None:
             if len(self._known) >= _REMEMBERED:
                 self._known.clear()
-            self._known[pair] = self._grader.grade(rf"\boxed{{{pair[0]}}}", [pair[1]]).value > 0.5
-        return self._known[pair]
+            try:
+                known = self._grader.grade(rf"\boxed{{{pair[0]}}}", [pair[1]]).value > 0.5
+            except GradeFailure as error:
+                _LOG.warning("answers %r and %r count as two: %s", *pair, error)
+                return False
+            self._known[pair] = known
+        return known
+
+    def close(self) -> None:
+        """End the reward's processes; a later comparison would start new ones."""
+        self._end()
 
 
+_REWARD: type[Any] = RoleReward  # abstract: mypy allows no abstract class where a type is expected
 _REMEMBERED = 100_000
+
+
+def definite_answer(one: RewardResult) -> str | None:
+    """What a solution answers; an empty box is nothing.
+
+    Raises:
+        ValueError: it is correct, and its reward class does not say what its answer is.
+    """
+    answer = one.info.get("answer")
+    if answer is None and one.info["correct"]:
+        raise ValueError(
+            "marsrl.algo.plan_reward = consistency: a correct solution came without an answer, expected it "
+            "as info['answer'] of the result of marsrl.reward.reasoning; give it, or set "
+            "plan_reward=correctness"
+        )
+    return (str(answer) if answer else None) if one.info["has_answer"] else None
+
+
+def tells_answers(spec: RewardSpec) -> bool:
+    """Whether a reward's results say what was answered (`RoleReward.tells_answer`). A class that can't be had
+    is reported by the checks of classes."""
+    try:
+        found = load_class(spec.target, spec.kwargs, _REWARD)
+    except ClassLoadError:
+        return True
+    try:
+        return bool(found.tells_answer)
+    finally:
+        found.close()
