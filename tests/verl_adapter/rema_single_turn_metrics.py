@@ -24,6 +24,7 @@ SETTINGS = (
     "data.train_max_samples=8",
     "marsrl.algo.episodes=1",
     "marsrl.algo.plans_per_problem=2",
+    "marsrl.algo.leak_rule=value",
     "pipeline=sequential",
 )
 LIMITS = tuple(
