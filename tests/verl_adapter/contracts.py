@@ -170,6 +170,9 @@ SIGNATURES: dict[str, list[str]] = {
     "verl.experimental.reward_loop.reward_manager.base:RewardManagerBase.run_single": ["self", "data"],
     "verl.experimental.reward_loop.reward_loop:RewardLoopWorker.compute_score": ["self", "data"],
     "verl.workers.rollout.llm_server:LLMServerManager.get_replicas": ["self"],
+    "verl.workers.rollout.llm_server:LLMServerClient.__init__": [
+        "self", "config", "load_balancer_handle", "kwargs",
+    ],
     "verl.workers.rollout.llm_server:LLMServerClient._acquire_server": ["self", "request_id", "extra"],
     "verl.workers.rollout.llm_server:LLMServerClient._release_server": ["self", "server_id", "request_id"],
     "verl.trainer.ppo.core_algos:register_policy_loss": ["name"],

@@ -11,6 +11,7 @@ import pytest
 import torch
 from omegaconf import OmegaConf
 from verl.trainer.ppo import ray_trainer
+from verl.workers.rollout.llm_server import LLMServerClient
 
 from marsrl_verl.verl_adapter.cpu.weight_sync import GlooWeightSync
 from marsrl_verl.verl_adapter.rollout_server.rollout_pool import (
@@ -126,6 +127,26 @@ def test_the_router_is_ours_unless_another_is_asked_for(own):
     config.actor_rollout_ref.rollout.update(own)
     manager = GroupServerManager(config, worker_group=SimpleNamespace(world_size=4))
     assert manager._load_balancer_cls is (None if own else GroupLoadBalancer)
+
+
+@pytest.mark.parametrize(
+    ("servers", "own", "asks"),
+    [(1, {}, False), (2, {}, True), (1, {"router_config_path": "r.yaml"}, True), (0, {}, True)],
+)
+def test_one_engine_is_asked_without_a_router(servers, own, asks):
+    config = rollout(1)
+    config.actor_rollout_ref.rollout.update(own)
+    manager = GroupServerManager(config, worker_group=SimpleNamespace(world_size=4))
+    manager.server_addresses = [f"address {one}" for one in range(servers)]
+    manager.server_handles = [f"handle {one}" for one in range(servers)]
+    manager.global_load_balancer = None  # a call of it fails
+    client = manager.get_client()
+    if asks:
+        assert type(client) is LLMServerClient
+        return
+    assert asyncio.run(client._acquire_server("session@0", prompt_ids=[1], n=8)) == ("address 0", "handle 0")
+    client._release_server("address 0", request_id="session@0")
+    assert type(manager.get_client(LLMServerClient)) is LLMServerClient
 
 
 def test_engines_of_their_own_do_not_get_the_trainers_workers():

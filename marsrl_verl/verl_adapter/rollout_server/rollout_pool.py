@@ -16,12 +16,12 @@ from typing import Any
 from omegaconf import DictConfig, open_dict
 from verl.trainer.ppo import ray_trainer
 from verl.utils.ray_utils import auto_await
-from verl.workers.rollout.llm_server import LLMServerManager
+from verl.workers.rollout.llm_server import LLMServerClient, LLMServerManager
 
 from marsrl_verl.config.models import engine_ranks, first_replica, models, part_of, several_models
 from marsrl_verl.config.pools import own_pool_gpus
 from marsrl_verl.verl_adapter.rollout_server.client import PolicyClients
-from marsrl_verl.verl_adapter.rollout_server.router import GroupLoadBalancer
+from marsrl_verl.verl_adapter.rollout_server.router import GroupLoadBalancer, OneServerClient
 
 
 class GroupServerManager(LLMServerManager):
@@ -32,6 +32,13 @@ class GroupServerManager(LLMServerManager):
         if not (rollout.get("router_config_path") or rollout.get("full_determinism")):
             kwargs.setdefault("load_balancer_cls", GroupLoadBalancer)
         super().__init__(config, *args, **kwargs)
+
+    def get_client(self, client_cls: type[LLMServerClient] | None = None, **kwargs: Any) -> LLMServerClient:
+        """verl's client; where there is one engine, one that asks no router."""
+        servers = list(zip(self.server_addresses, self.server_handles, strict=True))
+        if client_cls is None and self._load_balancer_cls is GroupLoadBalancer and len(servers) == 1:
+            client_cls, kwargs["server"] = OneServerClient, servers[0]
+        return super().get_client(client_cls, **kwargs)
 
 
 class OwnPoolServerManager(GroupServerManager):

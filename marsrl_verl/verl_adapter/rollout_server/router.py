@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from verl.workers.rollout.llm_server import LLMServerClient
 from verl.workers.rollout.router import GlobalRequestLoadBalancer
 
 
@@ -42,3 +43,24 @@ class GroupLoadBalancer(GlobalRequestLoadBalancer):
             self._sizes.pop((server_id, request_id), None)
         if server_id in self._inflight_requests:
             self._inflight_requests[server_id] = max(0, self._inflight_requests[server_id] - n)
+
+
+class OneServerClient(LLMServerClient):
+    """Reaches the only server there is, without asking a router.
+
+    Upstream behaviour: choosing a server and giving it back are two calls of an actor for every request, with
+    short requests as much work as the request itself.
+
+    Args:
+        server: its id and its actor.
+    """
+
+    def __init__(self, *args: Any, server: tuple[str, Any], **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._server = server
+
+    async def _acquire_server(self, request_id: str, **extra: Any) -> tuple[str, Any]:
+        return self._server
+
+    def _release_server(self, server_id: str, request_id: str | None = None) -> None:
+        """Nobody counts its requests."""
