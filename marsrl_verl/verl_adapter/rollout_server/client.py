@@ -52,8 +52,8 @@ class PolicyClients:
 class ServerClient:
     """Asks verl's load balancer for a server and sends it a whole request (`GenerationClient`).
 
-    Uses verl's `LLMServerClient._acquire_server` and `_release_server`, so routing stays verl's (`OneServerClient`
-    where there is one server).
+    Uses verl's `LLMServerClient._acquire_server` and `_release_server`, so routing stays verl's
+    (`OneServerClient` where there is one server).
     """
 
     llm_client: Any
