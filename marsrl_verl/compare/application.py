@@ -11,16 +11,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from marsrl_verl.compare.curves import curves_json
 from marsrl_verl.compare.picture import draw_comparison
 from marsrl_verl.compare.placement import RAY_ADDRESS, Here, Placement, RayJobs
 from marsrl_verl.compare.plan import OWN_KEYS, TRAIN, plan_runs
+from marsrl_verl.compare.record import RecordError, read_record, record_json, text_of
 from marsrl_verl.compare.report import report_markdown
-from marsrl_verl.compare.results import rows_json
 from marsrl_verl.compare.runner import Outcome, Runner
 from marsrl_verl.compare.suite import Suite, SuiteError, load_suite, suite_names
 from marsrl_verl.compare.verdicts import seeds_to_decide
-from marsrl_verl.reporting.files import write_atomic, write_json_atomic
+from marsrl_verl.reporting.files import write_atomic
 
 PICTURE = "comparison.png"
 DEFAULT_CPUS = 2
@@ -50,7 +49,9 @@ def main(argv: Sequence[str], command: Sequence[str] = TRAIN) -> int:
         )
     try:
         suite = load_suite(arguments.suite)
-    except SuiteError as error:
+        for path in arguments.known:
+            read_record(path)
+    except (SuiteError, RecordError) as error:
         parser.error(str(error))
     if arguments.budget is not None:
         suite = replace(suite, budget=replace(suite.budget, amount=arguments.budget))
@@ -65,7 +66,9 @@ def main(argv: Sequence[str], command: Sequence[str] = TRAIN) -> int:
         return 0
 
     def runner(say: Callable[[str], None]) -> Runner:
-        return Runner(suite, runs, command, say, jobs=arguments.jobs, placement=placement)
+        return Runner(
+            suite, runs, command, say, jobs=arguments.jobs, placement=placement, known=arguments.known
+        )
 
     return _compare(suite, arguments.seeds, output, runner)
 
@@ -103,6 +106,11 @@ def build_parser() -> argparse.ArgumentParser:
     reserved = "that a job reserves on its node"
     parser.add_argument("--cpus", type=int, help=f"CPUs {reserved} (default: {DEFAULT_CPUS})")
     parser.add_argument("--gpus", type=int, default=0, help=f"GPUs {reserved} (default: 0)")
+    known = (
+        "results.json of a comparison made elsewhere, whose runs with the same overrides are taken over; may "
+        "be given several times"
+    )
+    parser.add_argument("--known", type=Path, action="append", default=[], metavar="FILE", help=known)
     parser.add_argument("--dry-run", action="store_true", help="print the commands, start nothing")
     return parser
 
@@ -142,12 +150,11 @@ def _compare(
 
 
 def write_results(suite: Suite, seeds: int, output: Path, outcome: Outcome) -> None:
-    """Write `results.json`, `curves.json`, the picture and `report.md` from what is finished so far."""
+    """Write `results.json`, the picture and `report.md` from what is finished so far."""
     finished = sorted(
         outcome.finished, key=lambda one: (list(suite.methods).index(one.run.method), one.run.seed)
     )
-    write_json_atomic(output / "results.json", rows_json(finished))
-    write_json_atomic(output / "curves.json", curves_json(suite, finished))
+    write_atomic(output / "results.json", text_of(record_json(suite, finished)))
     picture = draw_comparison(output / PICTURE, suite, finished).name if finished else None
     text = report_markdown(suite, seeds, finished, outcome.failed, picture)
     write_atomic(output / "report.md", text)

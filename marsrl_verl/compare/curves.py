@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from marsrl_verl.compare.results import Finished
-from marsrl_verl.compare.suite import TOKENS, Quantity, Suite
+from marsrl_verl.compare.suite import TOKENS, Quantity
 from marsrl_verl.evaluation.suite import EvaluationRecord
 from marsrl_verl.reporting.metrics_log import StepMetrics
 
-_REWARD = re.compile(r"role/[^/]+/reward_mean")
 GRID = 60
 """Points at which the seeds' curves are averaged."""
 EVALUATED = "val/"
@@ -27,31 +24,51 @@ Curve: TypeAlias = tuple[NDArray[np.float64], NDArray[np.float64]]
 """What was counted up to and with each point, and the values there."""
 
 
-def curve_metric(suite: Suite, finished: Sequence[Finished]) -> str:
-    """The metric of a suite's curves: the one that it names, else the first role's mean reward."""
-    names = (name for one in finished for step in one.steps for name in step.metrics)
-    return suite.curve or next((name for name in names if _REWARD.fullmatch(name)), "reward")
+@dataclass(frozen=True, slots=True)
+class RunCurve:
+    """A metric on a run's way."""
+
+    metric: str
+    taken: tuple[int, ...] = ()
+    """What was counted up to and with each point."""
+    values: tuple[float, ...] = ()
+    excluded: int = 0
+    """Evaluations that have the metric and are no point: they asked other problems than all of the run did,
+    and the metric is not known by problem."""
+
+    @property
+    def points(self) -> Curve:
+        """As arrays."""
+        return np.array(self.taken, dtype=float), np.array(self.values, dtype=float)
 
 
-def training_curve(one: Finished, metric: str, counted: Quantity = TOKENS) -> Curve:
+def training_curve(
+    metric: str,
+    steps: Iterable[StepMetrics],
+    evaluations: Sequence[EvaluationRecord] = (),
+    counted: Quantity = TOKENS,
+) -> RunCurve:
     """A metric of `metrics.jsonl`, or `val/…` of the evaluations; steps without a value are left out."""
-    is_evaluated = metric.startswith(EVALUATED)
-    evaluated = _evaluated(one, metric.removeprefix(EVALUATED)) if is_evaluated else {}
+    name = metric.removeprefix(EVALUATED)
+    is_evaluated = name != metric
+    evaluated = _evaluated(evaluations, name) if is_evaluated else {}
     total, points = 0, []
-    for step in [StepMetrics(0, {}, {}), *one.steps]:
+    for step in [StepMetrics(0, {}, {}), *steps]:
         total += int(step.metrics.get(counted.metric) or 0)
         value = evaluated.get(step.step) if is_evaluated else step.metrics.get(metric)
         if value is not None:
-            points.append((total, value))
-    return np.array([x for x, _ in points], dtype=float), np.array([y for _, y in points], dtype=float)
+            points.append((total, round(float(value), 6)))
+    excluded = _measuring(evaluations, name) - len(evaluated) if is_evaluated else 0
+    return RunCurve(metric, tuple(x for x, _ in points), tuple(y for _, y in points), excluded)
 
 
-def _evaluated(one: Finished, name: str) -> dict[int, float]:
+def _evaluated(evaluations: Sequence[EvaluationRecord], name: str) -> dict[int, float]:
     """An evaluation metric by step, of the problems that all evaluations of the run have asked: those in
     between may have fewer than those before and after, and these may be easier or harder than the rest."""
-    shared = _shared_problems(one)
+    problem_ids = [_problem_ids(record) for record in evaluations]
+    shared = frozenset.intersection(*problem_ids) if problem_ids else frozenset()
     values = {}
-    for record in one.evaluations:
+    for record in evaluations:
         if name in record.observations:
             values[record.step] = record.observations[name].among(shared).mean
         elif _problem_ids(record) == shared:
@@ -61,24 +78,14 @@ def _evaluated(one: Finished, name: str) -> dict[int, float]:
     return {step: value for step, value in values.items() if value is not None}
 
 
-def excluded_evaluations(one: Finished, metric: str) -> int:
-    """Evaluations that have a metric and are not in its curve: they asked other problems than all of the run
-    did, and the metric is not known by problem."""
-    name = metric.removeprefix(EVALUATED)
-    if name == metric:
-        return 0
-    found = [(record.estimates | record.effort).get(name) for record in one.evaluations]
-    known = [value for value in found if value is not None and value.mean is not None]
-    return len(known) - len(_evaluated(one, name))
+def _measuring(evaluations: Sequence[EvaluationRecord], name: str) -> int:
+    """Evaluations that have a metric."""
+    found = [(record.estimates | record.effort).get(name) for record in evaluations]
+    return sum(value is not None and value.mean is not None for value in found)
 
 
 def _problem_ids(record: EvaluationRecord) -> frozenset[str]:
     return frozenset(id_ for found in record.observations.values() for id_ in found.problems)
-
-
-def _shared_problems(one: Finished) -> frozenset[str]:
-    problem_ids = [_problem_ids(record) for record in one.evaluations]
-    return frozenset.intersection(*problem_ids) if problem_ids else frozenset()
 
 
 def mean_curve(curves: Sequence[Curve]) -> Curve:
@@ -86,24 +93,6 @@ def mean_curve(curves: Sequence[Curve]) -> Curve:
     low, high = max(tokens[0] for tokens, _ in curves), min(tokens[-1] for tokens, _ in curves)
     grid = np.linspace(low, max(low, high), GRID)
     return grid, np.mean([np.interp(grid, tokens, values) for tokens, values in curves], axis=0)
-
-
-def curves_json(suite: Suite, finished: Sequence[Finished]) -> list[dict[str, Any]]:
-    """The curves of all runs as JSON objects."""
-    metric, counted = curve_metric(suite, finished), suite.budget.quantity
-    found = []
-    for one in finished:
-        taken, values = training_curve(one, metric, counted)
-        found.append(
-            {
-                "method": one.run.method,
-                "seed": one.run.seed,
-                "metric": metric,
-                counted.name: [int(count) for count in taken],
-                "values": [round(float(value), 6) for value in values],
-            }
-        )
-    return found
 
 
 def smoothed(curve: Curve) -> Curve:

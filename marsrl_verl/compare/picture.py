@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from marsrl_verl.compare.curves import curve_metric, mean_curve, training_curve
+from marsrl_verl.compare.curves import mean_curve
 from marsrl_verl.compare.results import (
     Finished,
     headline_of,
@@ -106,15 +106,13 @@ def _draw_estimate(axes: Axes, x: float, value: Estimate, colour: str, label: st
 
 
 def _draw_training(axes: Axes, suite: Suite, finished: Sequence[Finished]) -> None:
-    metric = curve_metric(suite, finished)
-    _dress(axes, f"While training: {metric}", "share")
+    _dress(axes, f"While training: {suite.curve}", "share")
     counted = suite.budget.quantity
     axes.set_xlabel(counted.label, fontsize=13)
     axes.xaxis.set_major_formatter(lambda value, _: f"{value / 1000:,.4g}k")
     for index, method in enumerate(_methods(finished)):
         colour = COLOURS[index % len(COLOURS)]
-        curves = [training_curve(one, metric, counted) for one in finished if one.run.method == method]
-        curves = [curve for curve in curves if len(curve[0])]
+        curves = [one.curve.points for one in finished if one.run.method == method and one.curve.taken]
         for tokens, values in curves:
             axes.plot(tokens, values, color=colour, linewidth=0.8, alpha=0.3)
         if curves:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import re
 import sys
 from dataclasses import dataclass
@@ -23,6 +25,9 @@ OWN_KEYS = (
 )
 """What the comparison sets itself: other values would take the runs out of its sight or off the budget."""
 
+_PLACE = frozenset(("name", "marsrl.run.output_root"))
+"""Overrides that say where a run lies, and nothing of what it does."""
+
 _PLAIN = re.compile(r"[A-Za-z0-9_./-]+")
 
 
@@ -42,6 +47,13 @@ class Run:
         return f"{self.method}-seed{self.seed}"
 
     @property
+    def work(self) -> str:
+        """What it does, as a hash: the last value of each override, wherever it lies."""
+        parts = (one.partition("=") for one in self.overrides)
+        last = {key: value for key, _, value in parts if key not in _PLACE}
+        return hashlib.sha256(json.dumps(sorted(last.items())).encode()).hexdigest()[:16]
+
+    @property
     def folder(self) -> Path:
         """What the training program leaves."""
         return self.root / self.name
@@ -58,7 +70,8 @@ class Run:
 
     @property
     def record_path(self) -> Path:
-        """Written when it has ended well: with which overrides. Beside the folder, which is the run's own."""
+        """Written when it has ended well: what a comparison keeps of it. Beside the folder, which is the
+        run's own, and needed no more."""
         return self.root / f"{self.name}.done.json"
 
 

@@ -6,27 +6,9 @@ import platform
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from marsrl_verl.compare.curves import (
-    SMOOTHED,
-    Curve,
-    area,
-    curve_metric,
-    curves_json,
-    excluded_evaluations,
-    final_level,
-    reached,
-    training_curve,
-)
+from marsrl_verl.compare.curves import SMOOTHED, Curve, area, final_level, reached
 from marsrl_verl.compare.differences import differences_table, fewest_cases
-from marsrl_verl.compare.results import (
-    TRAINED_METRIC,
-    UPDATES_METRIC,
-    Finished,
-    metrics_of,
-    over_seeds,
-    start_over_seeds,
-)
-from marsrl_verl.compare.run_records import copied_from
+from marsrl_verl.compare.results import Finished, metrics_of, over_seeds, start_over_seeds
 from marsrl_verl.compare.runner import Failed, duration
 from marsrl_verl.compare.statistics import t_interval
 from marsrl_verl.compare.suite import Suite
@@ -59,8 +41,7 @@ def report_markdown(
         sections.append(f"![{suite.title}]({picture})")
     if finished:
         sections += ["## After training", _quality(finished, seeds, confidence)]
-        rows = [row for one in finished for row in one.rows]
-        outcomes, metrics = outcomes_of(suite, rows, curves_json(suite, finished)), metrics_of(finished)
+        outcomes, metrics = outcomes_of(suite, finished), metrics_of(finished)
         if suite.judged:
             table = verdict_table(suite, outcomes, metrics, confidence)
             sections += ["## Primary outcomes", _primary(suite, table, confidence)]
@@ -176,8 +157,8 @@ def _search(suite: Suite, table: str, metrics: Mapping[str, MetricInfo]) -> str:
 
 def _training(suite: Suite, finished: Sequence[Finished], seeds: int, confidence: float) -> str:
     """Areas under the curves, when they came to a level, and the suite's figures."""
-    metric, counted, budget = curve_metric(suite, finished), suite.budget.quantity, suite.budget.amount
-    curves = {one.run: training_curve(one, metric, counted) for one in finished}
+    metric, budget = suite.curve, suite.budget.amount
+    curves = {one.run: one.curve.points for one in finished}
     levels = {run.seed: final_level(curve) for run, curve in curves.items() if run.method == suite.level_of}
     head = [f"area under `{metric}`", *([f"level of {suite.level_of} after"] if suite.level_of else [])]
     head += [f"`{name}`" for name in suite.figures]
@@ -189,12 +170,12 @@ def _training(suite: Suite, finished: Sequence[Finished], seeds: int, confidence
         if suite.level_of:
             cells.append(_level([(curves[one.run], levels.get(one.run.seed)) for one in some], budget, seeds))
         cells += [
-            _figure(t_interval([mean_figure(one, name) for one in some], confidence), seeds)
+            _figure(t_interval([one.figures.get(name) for one in some], confidence), seeds)
             for name in suite.figures
         ]
         lines.append(f"| {' | '.join(cells)} |")
     text = f"Area: the curve's mean height over the {suite.budget}."
-    if lost := max(excluded_evaluations(one, metric) for one in finished):
+    if lost := max(one.curve.excluded for one in finished):
         text += (
             f" {lost} evaluations of each run are not in it: those in between had fewer problems, and "
             f"`{metric}` is not known by problem."
@@ -207,7 +188,7 @@ def _training(suite: Suite, finished: Sequence[Finished], seeds: int, confidence
         )
     if suite.figures:
         text += " The other columns are means over the training steps."
-    logged = {name for one in finished for step in one.steps for name in step.metrics}
+    logged = {name for one in finished for name, value in one.figures.items() if value is not None}
     if unknown := [name for name in suite.figures if name not in logged]:
         text += f" No run logs {', '.join(unknown)}, which the suite's figures name."
     return "\n".join(lines) + f"\n\n{text}"
@@ -220,12 +201,6 @@ def _level(pairs: Sequence[tuple[Curve, float | None]], budget: int, seeds: int)
         return "–"
     share = percent(t_interval([one.share for one in known]), seeds)
     return f"{share}, {sum(one.reached for one in known)} of {len(known)} came there"
-
-
-def mean_figure(one: Finished, metric: str) -> float | None:
-    """A metric's mean over the training steps that have it."""
-    found = [value for step in one.steps if (value := step.metrics.get(metric)) is not None]
-    return sum(found) / len(found) if found else None
 
 
 def _figure(value: Estimate, seeds: int) -> str:
@@ -245,10 +220,10 @@ def _cost(finished: Sequence[Finished], seeds: int, confidence: float) -> str:
         some = [one for one in finished if one.run.method == method]
         ends = [one.rows[-1] for one in some]  # rows after training come last
         columns: list[Sequence[float | None]] = [
-            [len(one.steps) for one in some],
-            [one.total(UPDATES_METRIC) for one in some],
-            [one.total(TRAINED_METRIC) for one in some],
-            [_ratio(one.total(TRAINED_METRIC), one.total(UPDATES_METRIC)) for one in some],
+            [one.steps for one in some],
+            [one.updates for one in some],
+            [one.trained_rows for one in some],
+            [_ratio(one.trained_rows, one.updates) for one in some],
             [one.generated_tokens for one in some],
             [end.executed_tool_calls for end in ends],
             [end.seconds for end in ends],
@@ -256,16 +231,20 @@ def _cost(finished: Sequence[Finished], seeds: int, confidence: float) -> str:
         ]
         cells = (_number(t_interval(column, confidence), seeds) for column in columns)
         lines.append(f"| {method} | {' | '.join(cells)} |")
-    sources = {source for one in finished if (source := copied_from(one.run)) is not None}
-    copies = f", {len(sources)} of them copies of equal runs in {_folders(sources)}" if sources else ""
+    taken = [Path(one.copied_from) for one in finished if one.copied_from is not None]
+    copies = f", {len(taken)} of them taken from {_places(taken)}" if taken else ""
+    if len({one.source for one in finished}) > 1:
+        copies += ", made by more than one version of the source"
     versions = {f"{name} {number}" for one in finished for name, number in one.versions.items()}
     total = duration(sum(one.seconds for one in finished))
     facts = f"{len(finished)} runs{copies}, {total} together; this page was written on {platform.platform()}"
     return "\n".join(lines) + f"\n\n{facts}; {', '.join(sorted(versions)) or 'versions unknown'}."
 
 
-def _folders(sources: Iterable[str]) -> str:
-    return ", ".join(sorted({f"`{Path(source).parent.parent.name}`" for source in sources}))
+def _places(paths: Iterable[Path]) -> str:
+    """The records, and the folders of comparisons whose runs were taken."""
+    names = (path.name if path.suffix == ".json" else path.parent.parent.name for path in paths)
+    return ", ".join(f"`{name}`" for name in sorted(set(names)))
 
 
 def _ratio(first: float | None, second: float | None) -> float | None:

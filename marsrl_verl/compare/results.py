@@ -1,18 +1,19 @@
-"""What the finished runs measured, as rows: the content of `results.json`."""
+"""What a comparison keeps of a finished run."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from marsrl_verl.compare.curves import RunCurve, training_curve
 from marsrl_verl.compare.plan import Run
 from marsrl_verl.compare.statistics import t_interval
-from marsrl_verl.compare.suite import TOOL_CALLS, Quantity
+from marsrl_verl.compare.suite import TOOL_CALLS, Quantity, Suite
 from marsrl_verl.evaluation.estimators import Estimate, MetricInfo
-from marsrl_verl.evaluation.suite import AFTER, BEFORE, EvaluationRecord
+from marsrl_verl.evaluation.suite import AFTER, BEFORE
 from marsrl_verl.reporting.metrics_log import StepMetrics, read_metrics
 from marsrl_verl.reporting.run_folder import read_evaluations
 
@@ -48,29 +49,34 @@ class Finished:
 
     run: Run
     rows: tuple[Row, ...]
-    steps: list[StepMetrics]
+    steps: int
+    """Of training."""
     generated_tokens: int
+    executed_tool_calls: int
     seconds: float
     """Wall clock of the whole run, start-up and evaluations included."""
     problems: int | None
     """Held-out problems of the evaluation after training."""
     versions: dict[str, str]
-    metrics: dict[str, MetricInfo] = field(default_factory=dict)
+    curve: RunCurve
+    """The suite's."""
+    updates: float | None = None
+    """In all steps; None where none logs it. So `trained_rows`."""
+    trained_rows: float | None = None
+    figures: Mapping[str, float | None] = field(default_factory=dict)
+    """The suite's: means over the training steps that have them."""
+    metrics: Mapping[str, MetricInfo] = field(default_factory=dict)
     """What its tables show."""
     headline: tuple[str, ...] = ()
     """What a comparison shows first."""
-    evaluations: tuple[EvaluationRecord, ...] = ()
-    """All of them, in the order of their steps."""
-
-    def total(self, metric: str) -> float | None:
-        """The sum of a metric of `metrics.jsonl` over the training steps; None where no step has it."""
-        found = [step.metrics.get(metric) for step in self.steps]
-        known = [value for value in found if value is not None]
-        return sum(known) if known else None
+    source: str | None = None
+    """A hash of the source that made it (`run_records.source_fingerprint`); None: not known."""
+    copied_from: str | None = None
+    """Where its record was taken from; None: this comparison made it."""
 
     def took(self, quantity: Quantity) -> int:
         """How much of a quantity its training took."""
-        return _counted(self.steps, quantity)
+        return self.executed_tool_calls if quantity is TOOL_CALLS else self.generated_tokens
 
     def value(self, metric: str) -> float | None:
         """The value of one metric, None where it is absent or was not observed."""
@@ -82,10 +88,11 @@ def summary_path(run: Run) -> Path:
     return run.folder / "summary.json"
 
 
-def read_finished(run: Run, wall_seconds: float | None = None) -> Finished:
+def read_finished(run: Run, suite: Suite, wall_seconds: float | None = None) -> Finished:
     """Read a finished run's folder.
 
     Args:
+        suite: whose curve and figures are kept.
         wall_seconds: what the runner measured; None: what the run says of itself.
 
     Raises:
@@ -110,24 +117,30 @@ def read_finished(run: Run, wall_seconds: float | None = None) -> Finished:
             f"{run.folder} was not evaluated {' and '.join(absent)} training; leave marsrl.evaluation.before "
             "and marsrl.evaluation.after on"
         )
-    costs = {BEFORE: (0, 0, 0.0), AFTER: (tokens, _counted(steps, TOOL_CALLS), _training_seconds(steps))}
+    calls = int(_total(steps, TOOL_CALLS.metric) or 0)
+    costs = {BEFORE: (0, 0, 0.0), AFTER: (tokens, calls, _training_seconds(steps))}
     rows = tuple(
         Row(run.method, run.seed, f"{tag}/{name}", estimate["mean"], *costs[tag], cases=estimate["n"])
         for tag, values in measured.items()
         for name, estimate in values.items()
     )
-    problems = next((item["problems"] for item in facts.get("evaluations", ()) if item["tag"] == AFTER), None)
     return Finished(
         run,
         rows,
-        steps,
-        tokens,
-        seconds,
-        problems,
-        dict(facts.get("versions", {})),
-        metrics,
-        tuple(summary["headline"]),
-        evaluations,
+        steps=len(steps),
+        generated_tokens=tokens,
+        executed_tool_calls=calls,
+        seconds=seconds,
+        problems=next(
+            (item["problems"] for item in facts.get("evaluations", ()) if item["tag"] == AFTER), None
+        ),
+        versions=dict(facts.get("versions", {})),
+        curve=training_curve(suite.curve, steps, evaluations, suite.budget.quantity),
+        updates=_total(steps, UPDATES_METRIC),
+        trained_rows=_total(steps, TRAINED_METRIC),
+        figures={name: _mean(steps, name) for name in suite.figures},
+        metrics=metrics,
+        headline=tuple(summary["headline"]),
     )
 
 
@@ -135,8 +148,18 @@ def _training_seconds(steps: list[StepMetrics]) -> float:
     return sum(step.timings.get("step") or 0.0 for step in steps)
 
 
-def _counted(steps: list[StepMetrics], quantity: Quantity) -> int:
-    return int(sum(step.metrics.get(quantity.metric) or 0 for step in steps))
+def _logged(steps: list[StepMetrics], metric: str) -> list[float]:
+    return [value for step in steps if (value := step.metrics.get(metric)) is not None]
+
+
+def _total(steps: list[StepMetrics], metric: str) -> float | None:
+    found = _logged(steps, metric)
+    return sum(found) if found else None
+
+
+def _mean(steps: list[StepMetrics], metric: str) -> float | None:
+    found = _logged(steps, metric)
+    return sum(found) / len(found) if found else None
 
 
 def metrics_of(runs: Iterable[Finished]) -> dict[str, MetricInfo]:
@@ -147,11 +170,6 @@ def metrics_of(runs: Iterable[Finished]) -> dict[str, MetricInfo]:
 def headline_of(runs: Iterable[Finished]) -> tuple[str, ...]:
     """What comes first for any of the runs."""
     return tuple(dict.fromkeys(name for one in runs for name in one.headline))
-
-
-def rows_json(runs: Iterable[Finished]) -> list[dict[str, Any]]:
-    """All rows as JSON objects."""
-    return [asdict(row) for one in runs for row in one.rows]
 
 
 def over_seeds(runs: Iterable[Finished], metric: str, confidence: float = 0.95) -> dict[str, Estimate]:

@@ -1,119 +1,130 @@
-"""Runs that are finished before a comparison starts: its own, and equal ones of comparisons beside it."""
+"""Runs that are finished before a comparison starts: its own, and equal ones of other comparisons."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import shutil
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import marsrl_verl
 from marsrl_verl.compare.plan import Run
+from marsrl_verl.compare.record import finished_of, read_record, run_json, shared_json
 from marsrl_verl.compare.results import Finished, ResultError, read_finished
+from marsrl_verl.compare.suite import Suite
 from marsrl_verl.reporting.files import write_json_atomic
 
 _ENDING = ".done.json"
 """Of `Run.record_path`."""
-_PLACE = frozenset(("name", "marsrl.run.output_root"))
-"""Overrides that say where a run lies, and nothing of what it does."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Record:
-    """What is noted of a run that has ended well."""
-
-    overrides: tuple[str, ...]
-    seconds: float
-    source: str | None
-    """`source_fingerprint` when it ended; None: of an earlier version."""
-    copied_from: str | None = None
-
-    @property
-    def work(self) -> frozenset[tuple[str, str]]:
-        """What it does: the last value of each override, wherever it lies."""
-        parts = (one.partition("=") for one in self.overrides)
-        last = {key: value for key, _, value in parts if key not in _PLACE}
-        return frozenset(last.items())
+def write_record(done: Finished) -> None:
+    """Note that a run has ended well, and what it measured."""
+    facts = {
+        "overrides": list(done.run.overrides),
+        "seconds": done.seconds,
+        "source": done.source,
+        "copied_from": done.copied_from,
+        "shared": shared_json([done]),
+        "result": run_json(done),
+    }
+    write_json_atomic(done.run.record_path, facts)
 
 
-def write_record(run: Run, seconds: float, copied_from: Path | None = None) -> None:
-    """Note that a run has ended well."""
-    facts = {"overrides": list(run.overrides), "seconds": seconds, "source": source_fingerprint()}
-    write_json_atomic(run.record_path, facts | ({"copied_from": str(copied_from)} if copied_from else {}))
-
-
-def _record(path: Path) -> _Record | None:
-    """None: there is none, or it was cut off or is another program's."""
+def _facts(path: Path) -> dict[str, Any] | None:
+    """None: there is no record, or it was cut off or is another program's."""
     try:
         plain = json.loads(path.read_text(encoding="utf-8"))
-        overrides = tuple(plain["overrides"])
-        if not all(isinstance(one, str) for one in overrides):
-            return None
-        return _Record(overrides, float(plain["seconds"]), plain.get("source"), plain.get("copied_from"))
+        if all(isinstance(one, str) for one in plain["overrides"]) and isinstance(
+            plain["seconds"], int | float
+        ):
+            return dict(plain)
     except (OSError, ValueError, KeyError, TypeError):
         return None
+    return None
 
 
-def recorded_result(run: Run) -> Finished | None:
+def recorded_result(run: Run, suite: Suite) -> Finished | None:
     """The result of an earlier start of the same run: it ended, with the same overrides."""
-    record = _record(run.record_path)
-    if record is None or record.overrides != run.overrides:
+    facts = _facts(run.record_path)
+    if facts is None or _work(facts) != run.work:
         return None
+    return _result(run, suite, facts) or _of_folder(run, suite, facts)
+
+
+def _work(facts: dict[str, Any]) -> str:
+    return Run("", 0, tuple(facts["overrides"]), Path()).work
+
+
+def _result(run: Run, suite: Suite, facts: dict[str, Any]) -> Finished | None:
+    """What the record itself says; None where it lacks the suite's curve or a figure."""
     try:
-        return read_finished(run, record.seconds)
+        done = finished_of(run, facts["result"], facts["shared"])
+    except (KeyError, ValueError, TypeError, AttributeError, StopIteration):
+        return None
+    if done.curve.metric != suite.curve or not set(suite.figures) <= set(done.figures):
+        return None
+    return replace(done, copied_from=facts.get("copied_from"))
+
+
+def _of_folder(run: Run, suite: Suite, facts: dict[str, Any]) -> Finished | None:
+    """What the run's folder says."""
+    try:
+        return replace(read_finished(run, suite, facts["seconds"]), source=facts.get("source"))
     except ResultError:
         return None
 
 
-def copied_from(run: Run) -> str | None:
-    """The folder of the other comparison's run that this one is a copy of."""
-    record = _record(run.record_path)
-    return None if record is None else record.copied_from
+def take_equal_runs(runs: Iterable[Run], suite: Suite, known: Sequence[Path] = ()) -> None:
+    """Take over what was done elsewhere, so that it is done once: runs with the same overrides, of the
+    records that are named, and, made by the same source too, of the comparisons in the same folder.
 
-
-def copy_equal_runs(runs: Iterable[Run]) -> None:
-    """Copy what comparisons in the same folder have finished with the same overrides and the same source, so
-    that a method that two suites share is trained once."""
-    missing = [run for run in runs if recorded_result(run) is None]
-    beside = _beside(missing[0].root) if missing else []
+    Raises:
+        RecordError: a file of `known` is no record.
+    """
+    named = {one.work: (path, one) for path in known for one in read_record(path) if one.work is not None}
+    missing = [run for run in runs if recorded_result(run, suite) is None]
+    beside = dict(_beside(missing[0].root)) if missing else {}
     for run in missing:
-        target = _Record(run.overrides, 0.0, source_fingerprint())
-        for path, record in beside:
-            if (record.work, record.source) == (target.work, target.source) and _copy(path, record, run):
-                break
+        done = None
+        if run.work in named:
+            path, one = named[run.work]
+            facts = {"result": one.plain, "shared": one.shared, "copied_from": str(path)}
+            done = _result(run, suite, facts)
+        if done is None and run.work in beside:
+            path = beside[run.work]
+            facts = _facts(path) or {}
+            done = _result(run, suite, facts) or _of_folder(_run_at(path, run), suite, facts)
+            done = done and replace(done, copied_from=str(path.with_name(path.name.removesuffix(_ENDING))))
+        if done is not None:
+            write_record(replace(done, run=run, rows=_renamed(done, run)))
 
 
-def _beside(root: Path) -> list[tuple[Path, _Record]]:
-    """The records of the comparisons beside one."""
-    paths = sorted(root.parent.parent.glob(f"*/{root.name}/*{_ENDING}"))
-    found = [(path, _record(path)) for path in paths if path.parent != root]
-    return [(path, record) for path, record in found if record is not None and record.copied_from is None]
+def _run_at(path: Path, run: Run) -> Run:
+    """The run whose record this is."""
+    method, _, seed = path.name.removesuffix(_ENDING).rpartition("-seed")
+    return Run(method, int(seed), run.overrides, path.parent)
 
 
-def _copy(path: Path, record: _Record, run: Run) -> bool:
-    source = path.with_name(path.name.removesuffix(_ENDING))
-    method, _, seed = source.name.rpartition("-seed")
-    fresh = run.root / f".{run.name}.copy"
-    try:
-        read_finished(Run(method, int(seed), record.overrides, path.parent))
-        shutil.rmtree(fresh, ignore_errors=True)
-        shutil.copytree(source, fresh)
-        run.record_path.unlink(missing_ok=True)
-        shutil.rmtree(run.folder, ignore_errors=True)
-        fresh.rename(run.folder)
-    except (OSError, ValueError):  # gone meanwhile, or not whole: the run is carried out
-        shutil.rmtree(fresh, ignore_errors=True)
-        return False
-    write_record(run, record.seconds, source)
-    return True
+def _renamed(done: Finished, run: Run) -> tuple[Any, ...]:
+    return tuple(replace(row, method=run.method, seed=run.seed) for row in done.rows)
+
+
+def _beside(root: Path) -> Iterator[tuple[str, Path]]:
+    """What the comparisons beside one have done with this source."""
+    for path in sorted(root.parent.parent.glob(f"*/{root.name}/*{_ENDING}"), reverse=True):
+        facts = _facts(path) if path.parent != root else None
+        if facts and facts.get("source") == source_fingerprint() and not facts.get("copied_from"):
+            yield _work(facts), path
 
 
 @cache
 def source_fingerprint() -> str:
-    """Of the package's files and its configuration, as they were when this was first asked."""
+    """Of the files that a training run may read, the package's and its configuration, as they were when this
+    was first asked. What compares runs makes none."""
     package = Path(marsrl_verl.__file__).parent
     found = hashlib.sha256()
     for folder in (package, package.parent / "configs"):
@@ -123,5 +134,6 @@ def source_fingerprint() -> str:
 
 
 def _sources(folder: Path) -> Sequence[Path]:
-    files = (path for path in folder.rglob("*") if path.is_file())
+    own = Path(__file__).parent
+    files = (path for path in folder.rglob("*") if path.is_file() and own not in path.parents)
     return [path for path in files if path.suffix != ".pyc"]

@@ -8,13 +8,19 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from statistics import fmean
 
 from marsrl_verl.compare.placement import Here, Placement
 from marsrl_verl.compare.plan import TRAIN, Run
 from marsrl_verl.compare.results import Finished, ResultError, read_finished
-from marsrl_verl.compare.run_records import copied_from, copy_equal_runs, recorded_result, write_record
+from marsrl_verl.compare.run_records import (
+    recorded_result,
+    source_fingerprint,
+    take_equal_runs,
+    write_record,
+)
 from marsrl_verl.compare.suite import TOOL_CALLS, Suite
 from marsrl_verl.evaluation.estimators import metric_label
 from marsrl_verl.evaluation.suite import AFTER, BEFORE
@@ -51,6 +57,7 @@ class Runner:
         say: where progress goes, one line per call; called from several threads.
         jobs: most runs at a time.
         placement: where they are carried out; None: here.
+        known: records of comparisons whose equal runs are taken over.
     """
 
     def __init__(
@@ -62,6 +69,7 @@ class Runner:
         *,
         jobs: int = 1,
         placement: Placement | None = None,
+        known: Sequence[Path] = (),
     ) -> None:
         self.suite = suite
         self.runs = list(runs)
@@ -69,6 +77,7 @@ class Runner:
         self.say = say
         self.jobs = jobs
         self.placement = placement or Here()
+        self.known = tuple(known)
         self._measured: list[float] = []
         self._live: dict[str, tuple[Run, subprocess.Popen[bytes]]] = {}
         self._stopped = False
@@ -82,8 +91,9 @@ class Runner:
                 interrupted comparison leaves its results too.
         """
         outcome = Outcome()
-        copy_equal_runs(self.runs)
-        finished = {run.name: done for run in self.runs if (done := recorded_result(run)) is not None}
+        take_equal_runs(self.runs, self.suite, self.known)
+        results = ((run.name, recorded_result(run, self.suite)) for run in self.runs)
+        finished = {name: done for name, done in results if done is not None}
         self._measured = [done.seconds for done in finished.values()]
         self.say(self._announcement(len(finished)))
         places = {
@@ -92,8 +102,7 @@ class Runner:
         }
         for name, done in finished.items():
             outcome.finished.append(done)
-            source = copied_from(done.run)
-            whose = "" if source is None else f", a copy of {source}"
+            whose = "" if done.copied_from is None else f", taken from {done.copied_from}"
             self.say(f"{places[name]}: finished before{whose}, {_described(done)}")
         left = [run for run in self.runs if run.name not in finished]
         # One process each, waited for in a thread: they are this process's children.
@@ -134,17 +143,18 @@ class Runner:
             left = self.placement.stop(run)  # of a job whose client was lost
             return self._failed(run, f"exit status {status}" + (f"; {left}" if left else ""))
         try:
-            done = read_finished(run, seconds if self.placement.is_timed else None)
+            done = read_finished(run, self.suite, seconds if self.placement.is_timed else None)
+            done = replace(done, source=source_fingerprint())
         except ResultError as error:
             return self._failed(run, str(error))
         budget, took = self.suite.budget, done.took(self.suite.budget.quantity)
         if took < budget.amount:
             return self._failed(
                 run,
-                f"it took {took:,} of {budget} in {len(done.steps)} steps; raise the suite's max_steps = "
+                f"it took {took:,} of {budget} in {done.steps} steps; raise the suite's max_steps = "
                 f"{self.suite.max_steps}, or lower its budget with --budget",
             )
-        write_record(run, done.seconds)
+        write_record(done)
         return done
 
     def _call(self, run: Run) -> int:
@@ -227,7 +237,7 @@ def _described(done: Finished) -> str:
             changes.append(f"{metric_label(done.metrics, name)} {100 * before:.1f} → {100 * after:.1f} %")
     calls = done.took(TOOL_CALLS)
     took = f"{done.generated_tokens:,} tokens" + (f" and {calls:,} tool calls" if calls else "")
-    return ", ".join([f"{took} in {len(done.steps)} steps", *changes])
+    return ", ".join([f"{took} in {done.steps} steps", *changes])
 
 
 def duration(seconds: float) -> str:

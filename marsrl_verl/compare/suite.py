@@ -12,7 +12,6 @@ Keys of a suite file:
     methods           name -> the Hydra overrides that make the method
     headline          metrics of the picture's left half (default: those that the methods' evaluations name)
     curve             metric of `metrics.jsonl` for its right half, or `val/…` of the evaluations in between
-                      (default: the first role's mean reward)
     level_of          a method: the report says when each run's curve came to where this method's run of the
                       same seed ended, and what it had taken then; optional
     primary           metrics on which the suite gives verdicts, named before it runs: of the evaluation after
@@ -112,7 +111,7 @@ class Suite:
     headline: tuple[str, ...] = ()
     """Empty: what the methods' evaluations name."""
     curve: str = ""
-    """Empty: the mean reward of the first role."""
+    """Empty only where a suite is made by hand."""
     level_of: str = ""
     """Empty: the report has no such table."""
     figures: tuple[str, ...] = ()
@@ -190,7 +189,7 @@ def _suite(path: Path, plain: dict[str, Any]) -> Suite:
     unknown = sorted(set(plain) - set(_keys()))
     if unknown:
         raise SuiteError(f"{path}: unknown keys {', '.join(unknown)}; known: {', '.join(_keys())}")
-    missing = [key for key in ("title", "max_steps", "methods") if key not in plain]
+    missing = [key for key in ("title", "max_steps", "curve", "methods") if key not in plain]
     counted = [name for name in QUANTITIES if name in plain]
     if missing or not counted:
         missing += [] if counted else [" or ".join(QUANTITIES)]

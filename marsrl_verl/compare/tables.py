@@ -1,16 +1,13 @@
-"""Tables for which `results.json` and `curves.json` suffice: verdicts on the outcomes that a suite named
-before it ran, and the best value of a grid."""
+"""Tables of what a suite named before it ran: verdicts on its outcomes, and the best value of a grid."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean
-from typing import Any, TypeAlias
-
-import numpy as np
+from typing import TypeAlias
 
 from marsrl_verl.compare.curves import area
-from marsrl_verl.compare.results import Row
+from marsrl_verl.compare.results import Finished
 from marsrl_verl.compare.statistics import seed_differences, t_interval
 from marsrl_verl.compare.suite import AREA, Grid, Suite
 from marsrl_verl.compare.verdicts import Difference, Verdict, judge
@@ -21,18 +18,17 @@ Outcomes: TypeAlias = Mapping[tuple[str, str], Mapping[int, float | None]]
 """Values by seed, of a method and a primary outcome."""
 
 
-def outcomes_of(suite: Suite, rows: Iterable[Row], curves: Iterable[Mapping[str, Any]]) -> Outcomes:
-    """What `results.json` and `curves.json` hold of a suite's primary outcomes."""
+def outcomes_of(suite: Suite, finished: Iterable[Finished]) -> Outcomes:
+    """What runs measured of a suite's primary outcomes."""
     found: dict[tuple[str, str], dict[int, float | None]] = {}
-    measured = {f"{AFTER}/{metric}": metric for metric in suite.primary}
-    for row in rows:
-        if row.metric in measured:
-            found.setdefault((row.method, measured[row.metric]), {})[row.seed] = row.value
-    if AREA in suite.primary:
-        for one in curves:
-            taken = np.array(one[suite.budget.quantity.name], dtype=float)
-            height = area((taken, np.array(one["values"], dtype=float)), suite.budget.amount)
-            found.setdefault((one["method"], AREA), {})[one["seed"]] = height
+    for one in finished:
+        for metric in suite.primary:
+            value = (
+                area(one.curve.points, suite.budget.amount)
+                if metric == AREA
+                else one.value(f"{AFTER}/{metric}")
+            )
+            found.setdefault((one.run.method, metric), {})[one.run.seed] = value
     return found
 
 

@@ -18,6 +18,7 @@ note: A note.
 generated_tokens: 1000
 max_steps: 50
 seconds_per_run: 90
+curve: role/solver/solver_accuracy
 methods:
   one: [fake.method=1]
   two: [fake.method=2]

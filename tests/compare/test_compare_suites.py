@@ -12,7 +12,7 @@ from marsrl_verl.config.application import main
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
 
-GOOD = "title: A\ngenerated_tokens: 100\nmax_steps: 5\nmethods:\n  one: [algo=grpo]\n"
+GOOD = "title: A\ncurve: val/a\ngenerated_tokens: 100\nmax_steps: 5\nmethods:\n  one: [algo=grpo]\n"
 
 
 def test_the_published_comparisons_are_there():
@@ -112,7 +112,7 @@ def test_a_suite_of_your_own(tmp_path):
     ("text", "said"),
     [
         (GOOD + "tokens: 3\n", "unknown keys tokens"),
-        ("title: A\n", "missing keys max_steps, methods, generated_tokens or executed_tool_calls"),
+        ("title: A\n", "missing keys max_steps, curve, methods, generated_tokens or executed_tool_calls"),
         (GOOD + "executed_tool_calls: 5\n", "are two budgets"),
         (GOOD.replace("100", "0"), "generated_tokens = 0, expected a whole number of at least 1"),
         (GOOD.replace("[algo=grpo]", "algo=grpo"), "methods.one = 'algo=grpo', expected a list"),

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
@@ -18,8 +18,9 @@ from fake_training import SUITE, write_run
 
 from marsrl_verl.compare import run_records
 from marsrl_verl.compare.application import main
-from marsrl_verl.compare.curves import mean_curve, training_curve
+from marsrl_verl.compare.curves import mean_curve
 from marsrl_verl.compare.plan import Run
+from marsrl_verl.compare.record import read_record, runs_of
 from marsrl_verl.compare.report import report_markdown
 from marsrl_verl.compare.results import ResultError, over_seeds, read_finished, start_over_seeds
 from marsrl_verl.compare.runner import duration
@@ -45,7 +46,7 @@ def calls(tmp_path: Path) -> list[str]:
 
 
 def rows(tmp_path: Path) -> list[dict[str, object]]:
-    return json.loads((tmp_path / "out" / "results.json").read_text())
+    return [asdict(row) for one in runs_of(tmp_path / "out" / "results.json") for row in one.rows]
 
 
 def test_rows_of_every_method_seed_and_metric(compare, tmp_path):
@@ -111,12 +112,65 @@ def test_other_overrides_repeat_the_runs(compare, tmp_path):
     assert {row["generated_tokens"] for row in rows(tmp_path)} == {0, 2000}
 
 
-@pytest.mark.parametrize("lost", ["one-seed1/summary.json", "one-seed1.done.json"])
-def test_a_run_that_did_not_end_is_repeated(compare, tmp_path, lost):
+def test_a_run_that_did_not_end_is_repeated(compare, tmp_path):
     compare(seeds=1)
-    (tmp_path / "out" / "runs" / lost).unlink()
+    (tmp_path / "out" / "runs" / "one-seed1.done.json").unlink()
     compare(seeds=1)
     assert calls(tmp_path) == ["one-seed1", "two-seed1", "one-seed1"]
+
+
+def test_records_are_enough_to_go_on(compare, tmp_path):
+    """The folders of finished runs may be gone."""
+    compare(seeds=2)
+    reports = [tmp_path / "out" / name for name in ("report.md", "results.json", "comparison.png")]
+    before = [path.read_bytes() for path in reports]
+    for folder in (tmp_path / "out" / "runs").glob("*-seed?"):
+        shutil.rmtree(folder)
+    assert compare(seeds=2) == 0 and len(calls(tmp_path)) == 4
+    assert [path.read_bytes() for path in reports] == before
+
+
+def test_a_comparison_goes_on_from_the_record_of_another_machine(compare, tmp_path, capsys):
+    assert compare(seeds=1) == 0
+    record = tmp_path / "results_elsewhere.json"
+    (tmp_path / "out").rename(tmp_path / "gone")
+    (tmp_path / "gone" / "results.json").rename(record)
+    shutil.rmtree(tmp_path / "gone")
+    capsys.readouterr()
+    assert compare("--known", str(record), seeds=2) == 0
+    assert f"[1/4] one, seed 1: finished before, taken from {record}, 1,000 tokens" in capsys.readouterr().out
+    assert calls(tmp_path) == ["one-seed2", "two-seed2"]
+    report = (tmp_path / "out" / "report.md").read_text()
+    assert "4 runs, 2 of them taken from `results_elsewhere.json`, " in report
+    assert "| Solver accuracy | 40.0 % [40.0, 40.0] | 65.0 % [1.5, 128.5] | 65.0 % [1.5, 128.5] |" in report
+    # With other overrides it is another run.
+    (tmp_path / "out").rename(tmp_path / "gone")
+    assert compare("--known", str(record), "--budget", "2000", seeds=1) == 0
+    assert calls(tmp_path) == ["one-seed1", "two-seed1"]
+
+
+def test_the_report_says_where_sources_differ(compare, tmp_path):
+    assert compare(seeds=1) == 0
+    path = tmp_path / "out" / "results.json"
+    assert {one.plain["source"] for one in read_record(path)} == {run_records.source_fingerprint()}
+    record = json.loads(path.read_text())
+    record["runs"][0]["source"] = "another"
+    path.write_text(json.dumps(record))
+    words = [str(tmp_path / "pair.yaml"), "--seeds", "1", "--output", str(tmp_path / "new" / "out")]
+    assert main([*words, "--known", str(path)], FAKE) == 0
+    report = (tmp_path / "new" / "out" / "report.md").read_text()
+    assert "2 of them taken from `results.json`, made by more than one version of the source" in report
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"runs": [{"method": "one"}]}', '{"runs": 1}'])
+def test_what_is_no_record_starts_nothing(compare, tmp_path, capsys, text):
+    path = tmp_path / "results.json"
+    path.write_text(text)
+    with pytest.raises(SystemExit) as stop:
+        compare("--known", str(path))
+    assert stop.value.code == 2
+    assert f"{path} can't be read as a comparison's record" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 def test_an_equal_run_of_a_comparison_beside_it_is_copied(compare, tmp_path, capsys):
@@ -127,19 +181,17 @@ def test_an_equal_run_of_a_comparison_beside_it_is_copied(compare, tmp_path, cap
     other.write_text(
         SUITE.replace("  one:", "  first:").replace("two: [fake.method=2]", "three: [fake.method=3]")
     )
-    here, there = (tmp_path / one / "runs" for one in ("beside", "out"))
+    there = tmp_path / "out" / "runs"
     status = main([str(other), "--seeds", "2", "--output", str(tmp_path / "beside")], FAKE)
     said = capsys.readouterr().out
-    assert status == 0 and f"[1/4] first, seed 1: finished before, a copy of {there / 'one-seed1'}, " in said
+    assert status == 0 and f"[1/4] first, seed 1: finished before, taken from {there / 'one-seed1'}, " in said
     ran = (tmp_path / "beside" / "runs" / "calls.txt").read_text().split()
     assert ran == ["three-seed1", "first-seed2", "three-seed2"]
-    assert (here / "first-seed1" / "summary.json").read_bytes() == (
-        there / "one-seed1" / "summary.json"
-    ).read_bytes()
-    rows = json.loads((tmp_path / "beside" / "results.json").read_text())
-    assert {row["method"] for row in rows} == {"first", "three"}
-    report = (tmp_path / "beside" / "report.md").read_text()
-    assert "4 runs, 1 of them copies of equal runs in `out`" in report
+    found = runs_of(tmp_path / "beside" / "results.json")
+    assert {(one.run.method, row.method) for one in found for row in one.rows} == {
+        ("first", "first"), ("three", "three"),
+    }  # fmt: skip
+    assert "4 runs, 1 of them taken from `out`" in (tmp_path / "beside" / "report.md").read_text()
 
 
 def test_a_copy_is_of_the_same_source(compare, tmp_path):
@@ -154,20 +206,16 @@ def test_a_copy_is_of_the_same_source(compare, tmp_path):
 
 
 def test_overrides_may_stand_elsewhere(tmp_path):
-    one = run_records._Record(("a=1", "b=2", "name=x", "a=3"), 1.0, "s")
-    assert one.work == run_records._Record(("marsrl.run.output_root=y", "b=2", "a=3"), 1.0, "s").work
-    assert one.work != run_records._Record(("b=2", "a=1"), 1.0, "s").work
+    one = Run("m", 1, ("a=1", "b=2", "name=x", "a=3"), tmp_path)
+    assert one.work == Run("n", 2, ("marsrl.run.output_root=y", "b=2", "a=3"), tmp_path / "y").work
+    assert one.work != Run("m", 1, ("b=2", "a=1"), tmp_path).work
 
 
-@pytest.mark.parametrize("damage", ["summary", "folder", "budget", "record"])
-def test_what_is_not_equal_or_not_whole_is_not_copied(compare, tmp_path, damage):
+@pytest.mark.parametrize("damage", ["budget", "record"])
+def test_what_is_not_equal_or_not_whole_is_not_taken(compare, tmp_path, damage):
     assert compare(seeds=1) == 0
     runs = tmp_path / "out" / "runs"
-    if damage == "summary":
-        (runs / "one-seed1" / "summary.json").write_text("{")
-    elif damage == "folder":
-        shutil.rmtree(runs / "one-seed1")
-    elif damage == "record":
+    if damage == "record":
         (runs / "one-seed1.done.json").write_text('{"overrides": [1], "seconds": 2}')
     budget = ["--budget", "2000"] if damage == "budget" else []
     words = [str(tmp_path / "pair.yaml"), "--seeds", "1", "--output", str(tmp_path / "beside"), *budget]
@@ -179,9 +227,15 @@ def test_what_is_not_equal_or_not_whole_is_not_copied(compare, tmp_path, damage)
 def test_a_broken_record_or_summary_is_no_result(compare, tmp_path):
     compare(seeds=1)
     (tmp_path / "out" / "runs" / "one-seed1.done.json").write_text("{")
+    path = tmp_path / "out" / "runs" / "two-seed1.done.json"
+    facts = json.loads(path.read_text())
+    path.write_text(json.dumps({**facts, "result": {}}))
+    assert compare(seeds=1) == 0 and calls(tmp_path)[2:] == ["one-seed1"], "the folder still says it"
+    path.write_text(json.dumps({**facts, "result": {}}))
+    (tmp_path / "out" / "runs" / "one-seed1.done.json").write_text("{")
     (tmp_path / "out" / "runs" / "two-seed1" / "summary.json").write_text("[]")
     assert compare(seeds=1) == 0
-    assert calls(tmp_path) == ["one-seed1", "two-seed1"] * 2
+    assert calls(tmp_path)[3:] == ["one-seed1", "two-seed1"]
 
 
 def test_a_failed_run_is_reported_and_the_others_go_on(compare, tmp_path, capsys):
@@ -269,7 +323,7 @@ def test_a_stopped_comparison_ends_its_run(tmp_path, stop, status):
 def finished(root: Path, method: str, seed: int, solver: float, recall: float | None = None):
     run = Run(method, seed, (), root)
     write_run(run.folder, 1000, solver, recall)
-    return read_finished(run)
+    return read_finished(run, load_suite("marsrl"))
 
 
 def test_means_count_the_seeds_that_observed_something(tmp_path):
@@ -291,7 +345,7 @@ def test_methods_that_start_apart_have_starts_of_their_own(tmp_path):
         for seed in (1, 2, 3):
             run = Run(method, seed, (), tmp_path)
             write_run(run.folder, 1000, 0.6, start=start + 0.01 * seed)
-            runs.append(read_finished(run))
+            runs.append(read_finished(run, load_suite("marsrl")))
     assert start_over_seeds(runs, "solver_accuracy") is None
     assert start_over_seeds(runs[:3], "solver_accuracy").mean == pytest.approx(0.42)
     suite = Suite("s", "Two", Budget(TOKENS, 1000), 9, {"one": (), "two": ()})
@@ -315,11 +369,14 @@ def test_a_run_that_was_not_evaluated_is_refused(tmp_path):
     summary = json.loads((run.folder / "summary.json").read_text())
     (run.folder / "summary.json").write_text(json.dumps({**summary, "after": None}))
     with pytest.raises(ResultError, match="was not evaluated after training"):
-        read_finished(run)
+        read_finished(run, load_suite("marsrl"))
 
 
 def test_curves_are_averaged_where_all_seeds_have_one(tmp_path):
-    tokens, values = training_curve(finished(tmp_path, "one", 1, 0.6), "role/solver/solver_accuracy")
+    suite = replace(load_suite("marsrl"), curve="role/solver/solver_accuracy")
+    run = Run("one", 1, (), tmp_path)
+    write_run(run.folder, 1000, 0.6)
+    tokens, values = read_finished(run, suite).curve.points
     assert (list(tokens), list(values)) == ([500, 1000], [0.3, 0.6])
     grid, mean = mean_curve([(tokens, values), (tokens + 100, values + 0.2)])
     assert (grid[0], grid[-1]) == (600, 1000)

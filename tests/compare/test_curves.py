@@ -14,9 +14,8 @@ from hypothesis import strategies as st
 from marsrl_verl.compare.curves import (
     SMOOTHED,
     Reached,
+    RunCurve,
     area,
-    curves_json,
-    excluded_evaluations,
     final_level,
     reached,
     smoothed,
@@ -28,6 +27,7 @@ from marsrl_verl.compare.results import read_finished
 from marsrl_verl.compare.suite import TOKENS, Budget, Suite
 from marsrl_verl.evaluation.estimators import Estimate, Observations
 from marsrl_verl.evaluation.suite import EvaluationRecord
+from marsrl_verl.reporting.metrics_log import StepMetrics
 
 
 def curve(counted, values):
@@ -70,7 +70,7 @@ def test_every_run_comes_to_its_own_end(values):
     assert 0 <= area(own, len(values)) <= 1 + 1e-9
 
 
-def run_of(tmp_path, method: str, values: list[float], seed: int = 1):
+def run_of(tmp_path, suite: Suite, method: str, values: list[float], seed: int = 1):
     """A finished run with a step of 100 tokens for each value."""
     run = Run(method, seed, (), tmp_path)
     write_run(run.folder, 1000, 0.5)
@@ -83,7 +83,7 @@ def run_of(tmp_path, method: str, values: list[float], seed: int = 1):
         for step, value in enumerate(values, 1)
     ]
     (run.folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    return read_finished(run)
+    return read_finished(run, suite)
 
 
 def test_a_report_has_areas_levels_and_figures(tmp_path):
@@ -92,19 +92,17 @@ def test_a_report_has_areas_levels_and_figures(tmp_path):
         curve="mine", level_of="slow", figures=("other", "nowhere"),
     )  # fmt: skip
     finished = [
-        run_of(tmp_path, "slow", [0.1] * 5 + [0.5] * 5),
-        run_of(tmp_path, "fast", [0.5] * 10),
-        run_of(tmp_path, "never", [0.1] * 10),
+        run_of(tmp_path, suite, "slow", [0.1] * 5 + [0.5] * 5),
+        run_of(tmp_path, suite, "fast", [0.5] * 10),
+        run_of(tmp_path, suite, "never", [0.1] * 10),
     ]
     report = report_markdown(suite, 1, finished, [], None)
     assert "| | area under `mine` | level of slow after | `other` | `nowhere` |" in report
     assert "| slow | 28.0 % | 80.0 %, 1 of 1 came there | 11 | – |" in report
     assert "| fast | 50.0 % | 30.0 %, 1 of 1 came there | 11 | – |" in report
     assert "| never | 10.0 % | 100.0 %, 0 of 1 came there | 11 | – |" in report
-    curves = curves_json(suite, finished)
-    assert [one["method"] for one in curves] == ["slow", "fast", "never"]
-    assert curves[0]["generated_tokens"] == list(range(100, 1100, 100))
-    assert (curves[0]["metric"], curves[0]["values"][:2]) == ("mine", [0.1, 0.1])
+    assert finished[0].curve.taken == tuple(range(100, 1100, 100))
+    assert (finished[0].curve.metric, finished[0].curve.values[:2]) == ("mine", (0.1, 0.1))
 
 
 def test_a_report_has_verdicts_on_primary_outcomes(tmp_path):
@@ -115,7 +113,7 @@ def test_a_report_has_verdicts_on_primary_outcomes(tmp_path):
     finished = []
     for seed in range(1, 7):
         for method, height in (("slow", 0.1), ("fast", 0.5 + 0.01 * seed)):
-            finished.append(run_of(tmp_path, method, [height] * 10, seed))
+            finished.append(run_of(tmp_path, suite, method, [height] * 10, seed))
     report = report_markdown(suite, 6, finished, [], None)
     lines = report.partition("## Primary outcomes")[2].splitlines()
     accuracy = next(line for line in lines if line.startswith("| fast less slow | Solver accuracy |"))
@@ -140,29 +138,28 @@ def test_a_curve_of_evaluations_is_of_the_problems_that_all_of_them_asked(tmp_pa
         )
         for step, (count, hits) in evaluated.items()
     ]  # fmt: skip
-    found = replace(run_of(tmp_path, "one", [0.0] * 2), evaluations=tuple(records))
-    taken, values = training_curve(found, "val/accuracy")
-    assert (taken.tolist(), values.tolist()) == ([0, 100, 200], [0.5, 1.0, 1.0])
+    steps = [StepMetrics(step, {"rollout/generated_tokens": 100, "mine": 0.0}, {}) for step in (1, 2)]
+
+    def curve_of(metric: str) -> RunCurve:
+        return training_curve(metric, steps, records)
+
+    assert curve_of("val/accuracy") == RunCurve("val/accuracy", (0, 100, 200), (0.5, 1.0, 1.0))
     for whole in ("tokens", "odd"):
-        assert training_curve(found, f"val/{whole}")[0].tolist() == [100], "what can't be taken apart"
-        assert excluded_evaluations(found, f"val/{whole}") == 2
-    assert (
-        excluded_evaluations(found, "val/accuracy")
-        == excluded_evaluations(found, "val/nothing")
-        == excluded_evaluations(found, "mine")
-        == 0
-    )
+        found = curve_of(f"val/{whole}")
+        assert (found.taken, found.excluded) == ((100,), 2), "what can't be taken apart"
+    assert curve_of("val/nothing").excluded == curve_of("mine").excluded == 0
     suite = Suite("s", "One", Budget(TOKENS, 200), 9, {"one": ()}, curve="val/odd")
+    found = replace(run_of(tmp_path, suite, "one", [0.0] * 2), curve=curve_of("val/odd"))
     assert "2 evaluations of each run are not in it" in report_markdown(suite, 1, [found], [], None)
 
 
-def test_a_curve_may_be_of_the_evaluations(tmp_path):
+def test_a_curve_may_be_of_the_evaluations():
     """Those before, between and after training, where their steps had ended."""
-    found = run_of(tmp_path, "one", [0.0] * 4)
+    steps = [StepMetrics(step, {"rollout/generated_tokens": 100}, {}) for step in range(1, 5)]
+    records = []
     for step, right in ((0, [1, 0, 0, 0]), (2, [1, 1, 0, 0]), (4, [1, 1, 1, 0])):
         seen = {"accuracy": Observations.of((bool(one), str(n)) for n, one in enumerate(right))}
-        record = EvaluationRecord(f"step_{step}", step, 0.95, 1.0, 4, 1, 1.0, 10, seen)
-        found = replace(found, evaluations=(*found.evaluations, record))
-    taken, values = training_curve(found, "val/accuracy")
-    assert (taken.tolist(), values.tolist()) == ([0, 200, 400], [0.25, 0.5, 0.75])
-    assert training_curve(found, "val/nothing")[0].size == 0
+        records.append(EvaluationRecord(f"step_{step}", step, 0.95, 1.0, 4, 1, 1.0, 10, seen))
+    found = training_curve("val/accuracy", steps, records)
+    assert (found.taken, found.values) == ((0, 200, 400), (0.25, 0.5, 0.75))
+    assert training_curve("val/nothing", steps, records).taken == ()
