@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from marsrl_verl.core.method import LossSpec, RunView
@@ -30,11 +31,12 @@ class TurnLossConfig(Settings):
     mean with `geometric`; null: none."""
 
 
-def turn_loss(config: TurnLossConfig, labels: Sequence[str] = ()) -> LossSpec:
+def turn_loss(config: TurnLossConfig, key: str, labels: Sequence[str] = ()) -> LossSpec:
     """The policy loss of these settings.
 
     Args:
         config: a node of the method's settings.
+        key: its key.
         labels: names of what sequences number with the annotation `label`; the share of what is clipped is
             logged of each, too.
     """
@@ -46,7 +48,10 @@ def turn_loss(config: TurnLossConfig, labels: Sequence[str] = ()) -> LossSpec:
         "labels": list(labels),
     }
     widest = WIDEST_GEOMETRIC if config.ratio is TurnRatio.GEOMETRIC else None
-    return LossSpec(LOSS, tuple(columns), settings, clips=True, widest_clip=widest)
+    # An arithmetic ratio is a mean, in which a single large one counts with its whole size.
+    acts_alone = config.log_ratio_clip is not None and config.ratio is not TurnRatio.ARITHMETIC
+    bound = (f"{key}.log_ratio_clip", math.exp(config.log_ratio_clip or 0.0)) if acts_alone else None
+    return LossSpec(LOSS, tuple(columns), settings, clips=True, widest_clip=widest, ratio_bound=bound)
 
 
 def turn_loss_checks(run: RunView, config: TurnLossConfig, key: str) -> list[ConfigIssue]:

@@ -123,6 +123,9 @@ class LossSpec:
     widest_clip: float | None = None
     """A clip range above it hardly ever acts, since the ratio stays near to 1, and the start says so. None:
     any may act."""
+    ratio_bound: tuple[str, float] | None = None
+    """The setting that bounds the ratio before it is clipped, and the bound. Where the clip comes first for
+    every ratio, the start says that it can't act. None: there is none, or it acts on parts of a ratio."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -252,8 +255,9 @@ class Method(ABC):
     (`LossSpec.columns`). A sequence need not have it."""
     fused_kernels: ClassVar[bool] = True
     """Whether the trainer's forward pass may spare the logits of all tokens."""
-    preset_clips: ClassVar[Mapping[str, float]] = {}
-    """`actor.clip_ratio_…` that the method's presets set for runs with several updates."""
+    preset_values: ClassVar[Mapping[str, float]] = {}
+    """verl's settings, by key, that the method's presets set and that may stay where they can't act: clip
+    ranges for runs with several updates, what goes with a KL term that is switched off."""
     resumable: ClassVar[frozenset[str]] = frozenset()
     """Own settings that may change when a run continues; the others are bound to the checkpoint."""
 

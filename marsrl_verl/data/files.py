@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -91,14 +92,17 @@ def read_report(
     required = (prompt_key, columns.answer.partition(".")[0], "data_source")
     report = FileReport(path, split, too_long=None if lengths is None else 0)
     seen = {} if seen is None else seen
-    for row in _rows(path, required):
+    for row in _rows(path, required, ("ability", "extra_info")):
         report.rows += 1
         try:
             problem = _problem(row, required, columns)
             report.repaired += problem.repaired
-            first = seen.get(problem.key)
+            texts = {} if row_texts is None else _texts(problem.problem, row_texts)
+            key = _key(problem.key, texts)
+            first = seen.get(key)
             if first is None:
-                seen[problem.key] = report.problems[problem.key] = (problem.problem.ground_truth, row.place)
+                seen[key] = (problem.problem.ground_truth, row.place)
+                report.problems.setdefault(problem.key, seen[key])
                 if len(problem.question) > len(report.longest_question):
                     report.longest_question = problem.question
             elif same_reference(first[0], problem.problem.ground_truth):
@@ -108,9 +112,8 @@ def read_report(
             # Of every row, also of one with an earlier one's question: its `extra_info` may be another.
             if check is not None:
                 _checked(problem.problem, check)
-            if row_texts is not None:
-                for name, text in _texts(problem.problem, row_texts).items():
-                    report.row_texts[name] = max(report.row_texts.get(name, ""), text, key=len)
+            for name, text in texts.items():
+                report.row_texts[name] = max(report.row_texts.get(name, ""), text, key=len)
             if lengths is not None and _exceeds(problem.problem, lengths, report):
                 report.too_long = (report.too_long or 0) + 1
         except RowError as error:
@@ -127,6 +130,11 @@ def _problem(row: Row, required: tuple[str, ...], columns: Columns) -> SourcePro
         if name not in row.data:
             raise RowError(f"there is no column {name}", f"add {name}")
     return read_problem(row.data, row.place, columns, None)[0]
+
+
+def _key(key: str, texts: Mapping[str, str]) -> str:
+    """One question about different texts is several problems: pairs of answers, each order."""
+    return json.dumps([key, *sorted(texts.items())]) if texts else key
 
 
 def _checked(problem: Problem, check: Callable[[Problem], None]) -> None:
@@ -199,13 +207,14 @@ def _id(row: dict[str, Any], names: list[str]) -> str | None:
     return str(value).strip() or None
 
 
-def _rows(path: Path, required: tuple[str, ...]) -> Iterator[Row]:
-    """The rows; a parquet file has the required columns for all of them."""
+def _rows(path: Path, required: tuple[str, ...], more: tuple[str, ...] = ()) -> Iterator[Row]:
+    """The rows with these columns, and with `more` where there are any; a parquet file has the required
+    columns for all of them."""
     if path.suffix == ".parquet":
         present = parquet_columns(path)
         if missing := [name for name in required if name not in present]:
             raise DataError(_missing(missing, present), "Rename a column, or add it.")
-    return read_rows([path], required)
+    return read_rows([path], (*required, *more))
 
 
 def _missing(names: list[str], present: Any) -> str:

@@ -60,6 +60,25 @@ def test_a_clip_range_that_hardly_acts_is_reported(run, words, warned):
     assert ("and the clip range is 0.2" in text) == warned
 
 
+@pytest.mark.parametrize(
+    ("words", "warned"),
+    [
+        ((), False),  # of the mean of ratios each is bounded
+        (("marsrl.algo.loss.ratio=token", "marsrl.training.loss_mean=null"), True),
+        (("marsrl.algo.loss.ratio=geometric",), True),
+        (("marsrl.algo.loss.ratio=geometric", "marsrl.algo.loss.log_ratio_clip=1.0"), False),
+        (("marsrl.algo.loss.ratio=geometric", "marsrl.algo.loss.log_ratio_clip=null"), False),
+        (("marsrl.algo.loss.ratio=geometric", "actor_rollout_ref.actor.clip_ratio_c=30"), False),
+    ],
+)
+def test_a_bound_that_the_clip_comes_before_is_reported(run, words, warned):
+    done = run("algo=rema", *SMALL, *words)
+    assert (done.status, done.err) == (0, "")
+    text = " ".join(done.out.split())
+    said = "marsrl.algo.loss.log_ratio_clip bounds ratios at 20.1, but they are clipped at 1.2 and 3"
+    assert (said in text) == warned
+
+
 def test_agents_that_are_trained_in_turn(run):
     words = ("policies=lora_per_role", "marsrl.algo.alternate.enabled=true")
     done = run("algo=rema", *SMALL, *words, "marsrl.algo.alternate.first=reasoning")

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 
 from marsrl_verl.algos.rema.single_turn.config import Process
@@ -233,7 +234,7 @@ JUDGE = (
 def pairs(tmp_path):
     """The words that name files of pairs, of which `long` have an answer of 60 words more."""
 
-    def call(long: int) -> tuple[str, ...]:
+    def call(long: int, suffix: str = ".jsonl") -> tuple[str, ...]:
         words = []
         for split in ("train", "val"):
             rows = [
@@ -245,8 +246,11 @@ def pairs(tmp_path):
                 }
                 for n in range(8)
             ]
-            path = tmp_path / f"{split}.jsonl"
-            path.write_text("\n".join(map(json.dumps, rows)))
+            path = tmp_path / f"{split}{suffix}"
+            if suffix == ".parquet":
+                pd.DataFrame(rows).to_parquet(path)
+            else:
+                path.write_text("\n".join(map(json.dumps, rows)))
             words.append(f"data.{split}_files={path}")
         return (*words, "data.train_batch_size=8", "dry_run=true")
 
@@ -260,15 +264,24 @@ def limits(planner: int, judge: int) -> tuple[str, ...]:
     )
 
 
-def test_answers_are_measured_against_the_limit_of_the_agent_that_reads_them(run, pairs):
+@pytest.mark.parametrize("suffix", [".jsonl", ".parquet"])
+def test_answers_are_measured_against_the_limit_of_the_agent_that_reads_them(run, pairs, suffix):
     """The meta-thinking agent never sees them."""
-    done = run(*JUDGE, *pairs(8), *limits(250, 150))
+    done = run(*JUDGE, *pairs(8, suffix), *limits(250, 150))
     text = " ".join(done.err.split())
     assert "All 8 problems of data.train_files have prompts over 150 tokens of the reasoning" in text
     assert "marsrl.roles.reasoning.max_prompt_tokens" in text and "of the meta_thinking" not in text
-    done = run(*JUDGE, *pairs(3), *limits(250, 150))
+    done = run(*JUDGE, *pairs(3, suffix), *limits(250, 150))
     assert (done.status, done.err) == (0, "")
     assert "3 of 8 problems of data.train_files have prompts over 150 tokens of the reasoning" in done.out
+
+
+def test_the_kl_of_the_preset_can_be_switched_off(run):
+    """By one setting: what the preset says about it may stay."""
+    done = run(*TINY, "algo=rema_single_turn", "algorithm.use_kl_in_reward=false", "dry_run=true")
+    assert (done.status, done.err) == (0, "")
+    words = ("algorithm.use_kl_in_reward=false", "algorithm.kl_ctrl.kl_coef=0.02", "dry_run=true")
+    assert "algorithm.kl_ctrl.kl_coef = 0.02" in run(*TINY, "algo=rema_single_turn", *words).err
 
 
 def test_the_plan_s_longest_prompts_have_the_answers_in_them(run, pairs):

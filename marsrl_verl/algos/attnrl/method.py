@@ -90,7 +90,10 @@ class AttnRL(BaseMethod):
     records_log_probs = True
     group_relative = False
     fused_kernels = False
-    preset_clips: ClassVar[Mapping[str, float]] = {"clip_ratio_low": 0.2, "clip_ratio_high": 0.28}
+    preset_values: ClassVar[Mapping[str, float]] = {
+        "actor_rollout_ref.actor.clip_ratio_low": 0.2,
+        "actor_rollout_ref.actor.clip_ratio_high": 0.28,
+    }
     resumable = frozenset({"fci_backend", "mastered_tokens"})
     unit = Unit.PROBLEM
 

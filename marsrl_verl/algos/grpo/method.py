@@ -49,7 +49,10 @@ class GRPO(BaseMethod):
     roles = (SOLVER,)
     answering_roles = (SOLVER,)
     stages = (Stage(SOLVER, SOLVER),)
-    preset_clips: ClassVar[Mapping[str, float]] = {"clip_ratio_low": 0.2, "clip_ratio_high": 0.28}
+    preset_values: ClassVar[Mapping[str, float]] = {
+        "actor_rollout_ref.actor.clip_ratio_low": 0.2,
+        "actor_rollout_ref.actor.clip_ratio_high": 0.28,
+    }
     kl_in_reward = True
     resumable = frozenset({"estimator", "gamma", "normalize_std", "mastered_tokens"})
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 from marsrl_verl.config.batching import plan_batch
 from marsrl_verl.config.checks.context import Context, check_choice
 from marsrl_verl.config.checks.upstream import changed
 from marsrl_verl.config.upstream_names import LOSS_MEANS, policy_losses
+from marsrl_verl.core.method import LossSpec
 from marsrl_verl.core.rows import KL_PENALTIES, LOSS_WEIGHTS, REF_LOG_PROBS, STEP_COLUMNS
 from marsrl_verl.core.scheduler import Mode
 from marsrl_verl.core.sequence import TURN
@@ -123,6 +125,7 @@ def check_clip(ctx: Context) -> Iterator[ConfigIssue]:
                 f"{spec.widest_clip:g}, and the clip range is {narrowest:g}: hardly anything is clipped. Set "
                 f"{_ACTOR}.clip_ratio_low and clip_ratio_high to what is to act, 3e-4 to 1e-2."
             )
+        _warn_of_bound(ctx, spec)
         return
     what = "With one update per step the importance ratio is exactly 1, so nothing is ever clipped."
     otherwise = (
@@ -135,8 +138,29 @@ def check_clip(ctx: Context) -> Iterator[ConfigIssue]:
         return
     fix = f"Leave it out, or {otherwise}"
     for key in changed(ctx, _ACTOR, _CLIPS):
-        if ctx.get(key) != ctx.method.preset_clips.get(key.rpartition(".")[2]):
+        if not _is_presets(ctx, key):
             yield ctx.issue(key, what, fix)
+
+
+def _warn_of_bound(ctx: Context, spec: LossSpec) -> None:
+    """A bound of ratios that the clip (advantages above 0) and the dual clip (below) leave nothing to do."""
+    if spec.ratio_bound is None:
+        return
+    (key, bound), actor = spec.ratio_bound, ctx.config.actor_rollout_ref.actor
+    clipped, dual = 1 + float(actor.clip_ratio_high), float(actor.clip_ratio_c)
+    largest = max(clipped, dual)
+    if bound >= largest:
+        ctx.warnings.append(
+            f"{key} bounds ratios at {bound:.3g}, but they are clipped at {clipped:g} and {dual:g} "
+            f"(clip_ratio_high, clip_ratio_c) before: it changes nothing. Set it below log({largest:g}) = "
+            f"{math.log(largest):.2g}, or to null."
+        )
+
+
+def _is_presets(ctx: Context, key: str) -> bool:
+    """Whether a setting has the value of the method's presets."""
+    value = ctx.method.preset_values.get(key)
+    return value is not None and ctx.get(key) == value
 
 
 def check_kl(ctx: Context) -> Iterator[ConfigIssue]:
@@ -173,7 +197,8 @@ def _check_kl_in_reward(ctx: Context) -> Iterator[ConfigIssue]:
         what = f"Rewards lose nothing for KL ({_IN_REWARD} = false)."
         names = [*changed(ctx, _ALGORITHM, ("kl_penalty",)), *changed(ctx, control, _CONTROL)]
         for key in names:
-            yield ctx.issue(key, what, f"Leave it out, or set {_IN_REWARD}=true.")
+            if not _is_presets(ctx, key):
+                yield ctx.issue(key, what, f"Leave it out, or set {_IN_REWARD}=true.")
         return
     if not ctx.method.kl_in_reward:
         what = f"The advantages of {ctx.settings.algo.name} do not count what a token's reward loses for KL."

@@ -39,6 +39,11 @@ PROMPTS = JudgePrompts()
         ("Either [[A]] or [[B]]", None),
         ("[A]", None),
         ("[[AB]]", None),
+        ("I choose [[A]].\nIts matrix is [[1, 2]], see [[Rank]]", "A"),
+        ("a[[b]] is right: [[B]]", "B"),
+        ("[[A]]\n[[C]]", None),
+        ("[[a]]", None),
+        ("[[Tie]]", None),
     ],
 )
 def test_the_last_verdict_counts(text, verdict):

@@ -19,6 +19,8 @@ from marsrl_verl.algos.rema.judge_data import (
     shared_instructions,
     split,
 )
+from marsrl_verl.algos.rema.single_turn.judge import JudgePrompts
+from marsrl_verl.data.files import read_report
 from marsrl_verl.data.rows import DataError
 
 REWARD_BENCH = {"prompt": "Say hi", "chosen": "hi", "rejected": "bye", "subset": "chat", "id": 7}
@@ -223,3 +225,16 @@ def test_the_command(tmp_path, capsys):
     assert len(pd.read_parquet(test)) == 10
     assert main([str(tmp_path / "none.jsonl"), "--test", str(test)]) == 2
     assert "none.jsonl" in capsys.readouterr().err
+
+
+def test_what_the_command_writes_is_data_without_a_fault(tmp_path):
+    """Both orders of a pair are two problems of one question; a pair that comes again is one."""
+    rows = [{**REWARD_BENCH, "prompt": f"Say {n}", "id": n} for n in range(4)]
+    file, target = file_of(tmp_path, rows), tmp_path / "test.parquet"
+    main([str(file), "--test", str(target)])
+    report = read_report(target, "val", row_texts=JudgePrompts().row_texts)
+    assert (report.rows, report.faults, report.duplicates, report.contradictions) == (8, {}, 0, [])
+    assert report.row_texts == {"answers": "hi\nbye"} and len(report.problems) == 4
+    frame = pd.read_parquet(target)
+    pd.concat([frame, frame.iloc[:1]]).to_parquet(target)
+    assert read_report(target, "val", row_texts=JudgePrompts().row_texts).duplicates == 1

@@ -124,7 +124,7 @@ class ReMA(BaseMethod):
     @classmethod
     def loss(cls, config: settings_of.Config) -> LossSpec:
         """Over turns, as the settings say; what is clipped is logged of each agent."""
-        return turn_loss(config.loss, ROLES)
+        return turn_loss(config.loss, "marsrl.algo.loss", ROLES)
 
     @classmethod
     def plan_lines(cls, run: RunView) -> list[str]:

@@ -18,18 +18,20 @@ from marsrl_verl.rewards.base import RoleReward, ScoreRequest
 ANSWER_A, ANSWER_B = "answer_a", "answer_b"
 """Names of the two answers in `extra_info`."""
 _OTHER = {"A": "B", "B": "A"}
-_VERDICT = re.compile(r"\[\[([^\[\]\n]{1,20})\]\]")
+_VERDICT = re.compile(r"\[\[[ \t]*(A|B|C|[Tt]ie)[ \t]*\]\]")
+"""`C` and `tie` are what judges are used to write where neither is better; other double brackets, as of
+matrices and links, are no verdict."""
 
 
 def parse_verdict(text: str) -> str | None:
-    """`A` or `B`: the last verdict in a text. None where there is none, where the last one is of another
-    kind, or where its line has both."""
-    found = list(_VERDICT.finditer(text))
-    if not found or found[-1].group(1).strip() not in _OTHER:
+    """`A` or `B`: the last verdict in a text. None where there is none, where the last one is a tie, or where
+    its line has another one too."""
+    found = [(one.start(), one.group(1)) for one in _VERDICT.finditer(text)]
+    if not found or found[-1][1] not in _OTHER:
         return None
-    begins = text.rfind("\n", 0, found[-1].start()) + 1
-    in_line = {one.group(1).strip() for one in found if one.start() >= begins}
-    return found[-1].group(1).strip() if len(in_line) == 1 else None
+    place, verdict = found[-1]
+    begins = text.rfind("\n", 0, place) + 1
+    return verdict if all(other == verdict for start, other in found if start >= begins) else None
 
 
 class JudgeReward(RoleReward):

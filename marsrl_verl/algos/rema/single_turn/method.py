@@ -79,6 +79,7 @@ class ReMASingleTurn(BaseMethod):
     passes = Passes.DRAINED
     late_stages = frozenset({PLAN, SOLUTION})
     rollouts = ("single_call", json_actions.PROGRAM)
+    preset_values: ClassVar[Mapping[str, float]] = {"algorithm.kl_ctrl.kl_coef": 0.01}
     rewards: ClassVar[Mapping[str, str]] = {META_THINKING: "marsrl_verl.algos.rema.leak:PlanReward"}
     resumable = frozenset({"estimator", "gamma", "normalize_std", "mastered_tokens", "solution_values"})
 
