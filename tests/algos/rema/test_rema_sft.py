@@ -261,7 +261,7 @@ def test_a_line_that_is_no_solution_is_named(tmp_path, capsys, text):
     assert "a.jsonl, line 2:" in capsys.readouterr().err
 
 
-def test_the_script_trains_with_a_configuration_that_verls_trainer_takes(tmp_path):
+def test_the_script_names_settings_that_verls_trainer_has(tmp_path):
     """Its words compose with verl's own file."""
     pytest.importorskip("verl", reason="the trainer is verl's")
     from hydra import compose, initialize_config_module
