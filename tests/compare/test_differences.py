@@ -15,7 +15,7 @@ from marsrl_verl.compare.results import Row
 from marsrl_verl.evaluation.estimators import FEW
 
 DOCS = Path(__file__).parents[2] / "docs"
-SUITES = ("attnrl", "marsrl", "selection")
+SUITES = ("attnrl",)
 """Whose published rows are older than records (`test_published.py`)."""
 
 
