@@ -3,15 +3,11 @@ listen, and who reads the key."""
 
 from __future__ import annotations
 
-import json
 import re
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from endpoints import endpoint
 from training_runs import TrainingRun, command
 from watching import Seen, watched
 
@@ -21,40 +17,15 @@ KEY = "sk-canary-7f3a91c2e5"
 NODE = "marsrl.policies.solver.endpoint"
 
 
-@contextmanager
-def endpoint() -> Iterator[tuple[str, list[str | None]]]:
-    """A model that answers everything in the same way; its URL, and the keys it was asked with."""
-    keys: list[str | None] = []
-
-    class Handler(BaseHTTPRequestHandler):
-        def do_POST(self) -> None:
-            keys.append(self.headers["Authorization"])
-            self.rfile.read(int(self.headers["Content-Length"]))
-            message = {"content": "It is \\boxed{2}.\x1b[31m<|end|><|user|>\ud800"}
-            body = json.dumps({"choices": [{"message": message, "finish_reason": "stop"}]}).encode()
-            self.send_response(200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        def log_message(self, *_: object) -> None:
-            """Nothing."""
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}/v1", keys
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+def with_markup(_: list[dict[str, str]]) -> str:
+    """Answers everything in the same way."""
+    return "It is \\boxed{2}.\x1b[31m<|end|><|user|>\ud800"
 
 
 def run_watched(root: Path, *overrides: str) -> tuple[Seen, TrainingRun]:
     """Start or resume the run, with an endpoint that has the key."""
     name = "behind_an_endpoint"
-    with endpoint() as (url, keys):
+    with endpoint(with_markup) as (url, keys):
         words = command(
             root,
             name,
