@@ -1,4 +1,4 @@
-"""Dialogues with a frozen meta-thinking agent behind an endpoint; the other one is trained, also after a kill."""
+"""Dialogues with a frozen meta-thinking agent behind an endpoint: the other one is trained. With a kill."""
 
 from __future__ import annotations
 
