@@ -35,6 +35,9 @@ class Placement(Protocol):
     def command(self, run: Run, program: Sequence[str]) -> list[str]:
         """What is started here for a run; arguments as above."""
 
+    def environment(self, jobs: int) -> dict[str, str] | None:
+        """Of that process, one of so many at a time; None: this one's."""
+
     def stop(self, run: Run) -> str | None:
         """End what the end of that process leaves behind; what is left all the same."""
 
@@ -51,6 +54,14 @@ class Here:
     def command(self, run: Run, program: Sequence[str]) -> list[str]:
         """See `Placement`."""
         return self.words(run, program)
+
+    def environment(self, jobs: int) -> dict[str, str] | None:
+        """See `Placement`. Runs that go on at the same time share the cores, where more threads than cores
+        would wait for each other; OMP_NUM_THREADS says it otherwise."""
+        if jobs == 1:
+            return None
+        threads = max(1, len(os.sched_getaffinity(0)) // jobs)
+        return {"OMP_NUM_THREADS": str(threads), **os.environ}
 
     def stop(self, run: Run) -> None:
         """See `Placement`: nothing is left."""
@@ -103,6 +114,9 @@ class RayJobs:
             "sh",
             str(script),
         ]
+
+    def environment(self, jobs: int) -> None:
+        """See `Placement`: a job has its node's."""
 
     def stop(self, run: Run) -> str | None:
         """See `Placement`."""

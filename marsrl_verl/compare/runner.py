@@ -164,6 +164,7 @@ class Runner:
                     raise InterruptedError(f"{run.name} was not started: the comparison ends")
                 process = subprocess.Popen(
                     self.placement.command(run, self.command),
+                    env=self.placement.environment(self.jobs),
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,

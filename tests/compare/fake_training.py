@@ -31,7 +31,7 @@ def main(words: list[str]) -> int:
     calls = Path(given["marsrl.run.output_root"]) / "calls.txt"
     with calls.open("a", encoding="utf-8") as file:
         file.write(given["name"] + "\n")
-    print(f"training {given['name']}")
+    print(f"training {given['name']} with {os.environ.get('OMP_NUM_THREADS')} threads")
     if given.get("fake.fails_at_seed") == given["marsrl.run.seed"]:
         print("RuntimeError: the engine is gone")
         return 3

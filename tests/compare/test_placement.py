@@ -60,6 +60,18 @@ def test_so_many_runs_go_on_at_a_time(suite, tmp_path, capsys):
     assert methods == sorted(methods), "in the suite's order"
 
 
+@pytest.mark.parametrize(
+    ("jobs", "own", "threads"), [("1", None, "None"), ("99", None, "1"), ("2", "7", "7")]
+)
+def test_runs_at_the_same_time_share_the_cores(suite, tmp_path, monkeypatch, jobs, own, threads):
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    if own is not None:
+        monkeypatch.setenv("OMP_NUM_THREADS", own)
+    assert main([str(suite), "--seeds", "1", "--output", str(tmp_path / "out"), "--jobs", jobs], FAKE) == 0
+    log = (tmp_path / "out" / "runs" / "one-seed1.log").read_text()
+    assert f"with {threads} threads" in log
+
+
 def test_a_run_is_a_job_with_what_it_reserves(suite, tmp_path):
     placement = RayJobs("http://head:8265", cpus=3, gpus=1, client=client(tmp_path))
     root = Path(os.path.relpath(tmp_path)) / "its $HOME runs"
