@@ -75,7 +75,7 @@ def run(pairs, model, tmp_path_factory) -> TrainingRun:
             "marsrl.algo.episodes=1",
             "marsrl.evaluation.both_orders=true",
             "marsrl.evaluation.after=true",
-            "marsrl.reward.reasoning.target=length_judge:LengthJudge",
+            "marsrl.reward.reasoning.target=rema_judge_by_length:LengthJudge",
             "trainer.total_training_steps=60",
             "trainer.save_freq=-1",
         )
