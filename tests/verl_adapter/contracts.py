@@ -19,6 +19,11 @@ SIGNATURES: dict[str, list[str]] = {
     "verl.tools.base_tool:BaseTool.create": ["self", "instance_id", "kwargs"],
     "verl.tools.base_tool:BaseTool.execute": ["self", "instance_id", "parameters", "kwargs"],
     "verl.tools.base_tool:BaseTool.release": ["self", "instance_id", "kwargs"],
+    # Where the ranks of a worker group meet.
+    "verl.single_controller.ray:RayWorkerGroup.__init__": [
+        "self", "resource_pool", "ray_cls_with_init", "bin_pack", "name_prefix", "detached", "worker_names",
+        "worker_handles", "ray_wait_register_center_timeout", "kwargs",
+    ],
     # The trainer: called, or overridden.
     f"{TRAINER}.__init__": [
         "self", "config", "tokenizer", "role_worker_mapping", "resource_pool_manager",

@@ -29,7 +29,8 @@ from marsrl_verl.verl_adapter.environment import stand_in_version
 LISTED = {*SIGNATURES, *AT_LEAST, *PRESENT}
 ADAPTER = "marsrl_verl.verl_adapter"
 MODULES_WITH_CLASSES = (
-    "run.task_runner", "trainer.trainer", "trainer.policy_trainer", "trainer.engine_trainer",
+    "run.task_runner", "run.worker_group",
+    "trainer.trainer", "trainer.policy_trainer", "trainer.engine_trainer",
     "checkpoint.sealed_trainer",
     "engine.workers", "engine.probe_engine", "engine.shared_prefix_engine", "engine.warmup_engine",
     "engine.adapter_engine",
