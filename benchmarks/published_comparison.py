@@ -46,12 +46,13 @@ def described(suite: Suite, finished: Sequence[Finished], less: str) -> str:
         if method != less:
             found = [seed_differences(outcomes[less, name], outcomes[method, name]) for name in suite.primary]
             means = [t_interval(differences) for differences in found]
-            cells = [_points(one) for one in means]
+            cells = [points(one) for one in means]
             lines.append(f"| {method} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def _points(value: Estimate) -> str:
+def points(value: Estimate) -> str:
+    """A difference and its interval in percentage points."""
     if value.mean is None or value.low is None or value.high is None:
         return "–"
     return f"{100 * value.mean:+.1f} [{100 * value.low:+.1f}, {100 * value.high:+.1f}]"

@@ -1,10 +1,6 @@
-"""The table of differences from rows, and the published ones from the rows in docs/results."""
+"""The table of differences from rows."""
 
 from __future__ import annotations
-
-import itertools
-import json
-from pathlib import Path
 
 import pytest
 
@@ -13,10 +9,6 @@ from marsrl_verl.compare.differences import differences_table as table_of
 from marsrl_verl.compare.differences import fewest_cases
 from marsrl_verl.compare.results import Row
 from marsrl_verl.evaluation.estimators import FEW
-
-DOCS = Path(__file__).parents[2] / "docs"
-SUITES = ("attnrl",)
-"""Whose published rows are older than records (`test_published.py`)."""
 
 
 def differences_table(some: list[Row]) -> str:
@@ -95,38 +87,3 @@ def test_the_fewest_cases_of_a_method():
     one = [*rows({"a": [0.1]}, cases=40), *rows({"a": [0.1]}, cases=12), *rows({"a": [None]}, cases=0)]
     assert fewest_cases(one, "after/solver_accuracy", "a") == 12
     assert fewest_cases(one, "after/solver_accuracy", "b") is None
-
-
-def published_rows(suite: str) -> list[Row]:
-    return [Row(**one) for one in json.loads((DOCS / "results" / f"comparison_{suite}.json").read_text())]
-
-
-@pytest.mark.parametrize("suite", SUITES)
-def test_published_cases_fit_the_published_shares(suite):
-    counted = [row for row in published_rows(suite) if row.cases is not None]
-    over_problems = {f"{prefix}_accuracy{end}" for prefix in ("solver", "system") for end in ("", "_greedy")}
-    found = {row.metric.partition("/")[2] for row in counted}
-    assert found == over_problems
-    assert {row.cases for row in counted} == {400}
-    assert [
-        row for row in counted if row.value * row.cases != pytest.approx(round(row.value * row.cases))
-    ] == []
-
-
-@pytest.mark.parametrize("suite", SUITES)
-def test_nothing_published_is_marked_without_a_count(suite):
-    marked = [one for one in differences_table(published_rows(suite)).splitlines() if "**" in one]
-    assert {one.split(" | ")[0].strip("| ") for one in marked} <= {"Solver accuracy", "System accuracy"}
-
-
-@pytest.mark.parametrize("suite", SUITES)
-def test_published_differences_are_those_of_the_published_rows(suite):
-    table = differences_table(published_rows(suite)).splitlines()
-    page = (DOCS / "comparison.md").read_text().splitlines()
-    tables = [
-        list(itertools.takewhile(lambda one: one.startswith("|"), page[start:]))
-        for start, text in enumerate(page)
-        if text == table[0]
-    ]
-    (published,) = [one for one in tables if set(one) <= set(table)]
-    assert {line("\n".join(table), f"{name} accuracy") for name in ("Solver", "System")} <= set(published)
