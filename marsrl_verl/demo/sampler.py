@@ -11,11 +11,12 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
 
+from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.sequence import TokenIds, token_ids
 from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.rollout.generation import Completion, Decoding, EngineUnavailableError
@@ -91,13 +92,27 @@ StopIn = Callable[[list[int]], "str | None"]
 """The stop string that the last token of a response completes."""
 
 
+Randomness: TypeAlias = torch.Generator | Sequence[np.random.Generator]
+"""One generator for all responses, or one for each, whatever is decoded beside it."""
+
+
+def _draw(log_probs: torch.Tensor, rows: Sequence[int], randomness: Randomness) -> torch.Tensor:
+    """Token ids (rows, 1) from log-probabilities (rows, vocabulary)."""
+    if isinstance(randomness, torch.Generator):
+        return torch.multinomial(log_probs.exp(), 1, generator=randomness)
+    cumulated = log_probs.double().exp().cumsum(-1)
+    uniform = torch.tensor([[randomness[row].random()] for row in rows], dtype=torch.float64)
+    # The first token whose cumulated probability is above the number.
+    return (cumulated <= uniform * cumulated[:, -1:]).sum(-1, keepdim=True)
+
+
 @torch.no_grad()
 def _decode_batch(
     model: PreTrainedModel,
     prompts: Sequence[Sequence[int]],
     max_new_tokens: int,
     temperature: float,
-    generator: torch.Generator,
+    randomness: Randomness,
     stop_in: StopIn,
 ) -> list[Completion]:
     end = model.config.eos_token_id
@@ -107,7 +122,7 @@ def _decode_batch(
         logits = batch.next_logits()
         log_probs = torch.log_softmax(logits / temperature if temperature > 0 else logits, dim=-1)
         if temperature > 0:
-            chosen = torch.multinomial(log_probs.exp(), 1, generator=generator)
+            chosen = _draw(log_probs, batch.rows, randomness)
         else:
             chosen = log_probs.argmax(-1, keepdim=True)
         picked = log_probs.gather(1, chosen)[:, 0].tolist()
@@ -132,28 +147,48 @@ def decode(
     prompts: Sequence[Sequence[int]],
     max_new_tokens: int,
     temperature: float,
-    generator: torch.Generator,
+    randomness: Randomness,
     batch_size: int = 512,
     stop_in: StopIn = lambda ids: None,
 ) -> list[Completion]:
-    """One response per prompt, in the order of `prompts`; temperature 0 is greedy."""
+    """One response per prompt, in the order of `prompts`; temperature 0 is greedy. With a generator for each
+    prompt a response is the same in every batch."""
     order = sorted(range(len(prompts)), key=lambda index: len(prompts[index]))
     completions: dict[int, Completion] = {}
     for start in range(0, len(order), batch_size):
         rows = order[start : start + batch_size]
         some = [prompts[row] for row in rows]
-        batch = _decode_batch(model, some, max_new_tokens, temperature, generator, stop_in)
+        theirs = randomness
+        if not isinstance(randomness, torch.Generator):
+            theirs = [randomness[row] for row in rows]
+        batch = _decode_batch(model, some, max_new_tokens, temperature, theirs, stop_in)
         completions.update(zip(rows, batch, strict=True))
     return [completions[index] for index in range(len(prompts))]
 
 
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """One of the completions of a request."""
+
+    prompt_ids: list[int]
+    decoding: Decoding
+    k: int
+    """Which of them."""
+    answer: asyncio.Future[Completion]
+
+    def generator(self) -> np.random.Generator:
+        """Its own, by the seed of its request."""
+        assert self.decoding.seed is not None
+        return derive_generator(self.decoding.seed, self.k)
+
+
 class TorchClient:
     """Implements `GenerationClient` on a model in this process: requests that wait at the same time are
-    decoded together.
+    decoded together. A request with a seed of its own is answered alike whatever waits beside it.
 
     Args:
         model: a causal language model on the CPU.
-        seed: of the sampling.
+        seed: of requests that have none of their own.
         tokenizer: the model's, for stop strings; None: there are none.
     """
 
@@ -163,7 +198,7 @@ class TorchClient:
         self.generator = torch.Generator().manual_seed(seed)
         self.version = 0
         """Of the weights; raise it when they change."""
-        self._waiting: list[tuple[list[int], Decoding, asyncio.Future[Completion]]] = []
+        self._waiting: list[_Waiting] = []
 
     async def generate(
         self, policy: str, prompt_ids: TokenIds, decoding: Decoding, *, session: str, name: str, n: int = 1
@@ -184,27 +219,33 @@ class TorchClient:
         loop = asyncio.get_running_loop()
         if not self._waiting:
             loop.call_soon(self._decode)  # when everybody has asked who can
-        answers: list[asyncio.Future[Completion]] = [loop.create_future() for _ in range(n)]
-        self._waiting += [(prompt_ids.tolist(), plain, answer) for answer in answers]
-        return list(await asyncio.gather(*answers))
+        found = [_Waiting(prompt_ids.tolist(), plain, k, loop.create_future()) for k in range(n)]
+        self._waiting += found
+        return list(await asyncio.gather(*[one.answer for one in found]))
 
     def _decode(self) -> None:
         """Answer what waits."""
         waiting, self._waiting = self._waiting, []
         alike = defaultdict(list)
-        for prompt, decoding, answer in waiting:
-            alike[decoding.max_tokens, decoding.temperature, decoding.stop].append((prompt, answer))
+        for one in waiting:
+            alike[replace(one.decoding, seed=None), one.decoding.seed is None].append(one)
         try:
-            for (limit, temperature, stop), members in alike.items():
-                prompts = [prompt for prompt, _ in members]
-                stop_in = partial(self._stop_in, stop)
-                found = decode(self.model, prompts, limit, temperature, self.generator, stop_in=stop_in)
-                for (_, answer), completion in zip(members, found, strict=True):
-                    answer.set_result(replace(completion, version=self.version))
+            for (how, unseeded), members in alike.items():
+                randomness = self.generator if unseeded else [one.generator() for one in members]
+                found = decode(
+                    self.model,
+                    [one.prompt_ids for one in members],
+                    how.max_tokens,
+                    how.temperature,
+                    randomness,
+                    stop_in=partial(self._stop_in, how.stop),
+                )
+                for one, completion in zip(members, found, strict=True):
+                    one.answer.set_result(replace(completion, version=self.version))
         except Exception as error:
-            for _, _, answer in waiting:
-                if not answer.done():
-                    answer.set_exception(error)
+            for one in waiting:
+                if not one.answer.done():
+                    one.answer.set_exception(error)
 
     def _stop_in(self, stop: tuple[str, ...], ids: list[int]) -> str | None:
         if not stop:

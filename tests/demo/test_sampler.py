@@ -10,12 +10,13 @@ import torch
 
 from marsrl_verl.algos.marsrl.prompts import SOLVER
 from marsrl_verl.core.request import RolloutRequest, Sampling
+from marsrl_verl.core.seeding import derive_generator
 from marsrl_verl.core.sequence import token_ids
 from marsrl_verl.core.trajectory import FinishReason
 from marsrl_verl.demo.measure import build_engine
 from marsrl_verl.demo.model import build_model
 from marsrl_verl.demo.problems import Split, generate
-from marsrl_verl.demo.sampler import TorchClient, decode
+from marsrl_verl.demo.sampler import TorchClient, _draw, decode
 from marsrl_verl.demo.tokenizer import build_tokenizer
 from marsrl_verl.demo.transcripts import as_problem
 from marsrl_verl.rollout.generation import Decoding, EngineUnavailableError
@@ -61,6 +62,65 @@ def test_log_probs_are_the_models(model, temperature):
 def test_same_seed_same_samples(model):
     first, second = (decode(model, PROMPTS, 8, 1.0, torch.Generator().manual_seed(5)) for _ in range(2))
     assert [item.token_ids.tolist() for item in first] == [item.token_ids.tolist() for item in second]
+
+
+def test_a_generator_for_each_makes_responses_that_do_not_depend_on_the_batch(model):
+    def generators():
+        return [derive_generator(5, row) for row in range(len(PROMPTS))]
+
+    together = decode(model, PROMPTS, 12, 1.0, generators())
+    alone = [
+        decode(model, [prompt], 12, 1.0, [one])[0] for prompt, one in zip(PROMPTS, generators(), strict=True)
+    ]
+    in_parts = decode(model, PROMPTS, 12, 1.0, generators(), batch_size=2)
+    expected = [item.token_ids.tolist() for item in together]
+    assert [[item.token_ids.tolist() for item in found] for found in (alone, in_parts)] == [expected] * 2
+
+
+def test_numbers_choose_the_token_whose_share_holds_them():
+    class Numbers:
+        def __init__(self, *numbers: float) -> None:
+            self.numbers = list(numbers)
+
+        def random(self) -> float:
+            return self.numbers.pop(0)
+
+    log_probs = torch.tensor([[0.0, 0.25, 0.0, 0.5, 0.25, 0.0]]).log()
+    found = [
+        _draw(log_probs, [0], [Numbers(one)]).item() for one in (0.0, 0.249, 0.251, 0.749, 0.751, 1 - 1e-12)
+    ]
+    assert found == [1, 1, 3, 3, 4, 4]
+
+
+def test_a_generator_for_each_draws_from_the_models_distribution(model):
+    """The first token of 4,000 responses against its probability: within 4.5 standard errors."""
+    count = 4000
+    generators = [derive_generator(0, row) for row in range(count)]
+    found = decode(model, [PROMPTS[0]] * count, 1, 1.0, generators)
+    with torch.no_grad():
+        expected = torch.softmax(model(torch.tensor([PROMPTS[0]])).logits[0, -1].double(), dim=-1)
+    seen = torch.bincount(torch.tensor([one.token_ids[0] for one in found]), minlength=len(expected)) / count
+    assert ((seen - expected).abs() <= 4.5 * (expected * (1 - expected) / count).sqrt()).all()
+
+
+def test_a_request_with_a_seed_is_answered_alike_whatever_waits_beside_it(model):
+    async def asked(*others: int | None):
+        client = TorchClient(model, 0)
+        requests = [(7, 3), *[(seed, 2) for seed in others]]
+        answers = await asyncio.gather(
+            *[
+                client.generate(
+                    "p", token_ids(PROMPTS[n]), Decoding(8, seed=seed), session="s", name="r", n=k
+                )
+                for n, (seed, k) in enumerate(requests)
+            ]
+        )
+        return [[one.token_ids.tolist() for one in answer] for answer in answers]
+
+    alone, *more = [asyncio.run(asked(*others))[0] for others in ((), (8,), (None,), (8, None, 9))]
+    assert more == [alone] * 3
+    assert len({tuple(one) for one in alone}) == 3, "each completion of it has numbers of its own"
+    assert asyncio.run(asked(7))[1][:2] != asyncio.run(asked(8))[1][:2]
 
 
 def test_responses_end_at_the_limit_or_at_the_end_token(model):

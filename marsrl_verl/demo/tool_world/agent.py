@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from marsrl_verl.core.request import Problem, RolloutRequest, Sampling
@@ -113,7 +114,9 @@ class World:
             tools=tools,
             turn_parser=lambda name: HermesCalls(self.chat),
         )
-        self.tools, self.temperature = tools, temperature
+        self.tools = tools
+        # Calls take their time, so what is decoded together is not the same each time.
+        self.sampling = replace(SAMPLING, temperature=temperature, seed=seed)
 
     def agents(self, name: str, problem: ToolProblem, protocol: Protocol, count: int) -> list[Agent]:
         """Agents that are asked a problem; they have written nothing yet."""
@@ -121,8 +124,7 @@ class World:
         messages = ({"role": "user", "content": question},)
         row = Problem(name, question, str(problem.answer), DATA_SOURCE, messages)
         request = RolloutRequest(name, row, ROLE, ROLE, messages, count)
-        sampling = Sampling(SAMPLING.max_new_tokens, SAMPLING.max_prompt_tokens, self.temperature)
-        context = RequestContext(self.runner, request, {ROLE: sampling})
+        context = RequestContext(self.runner, request, {ROLE: self.sampling})
         found: ToolProtocol
         if protocol is Protocol.TAGS:
             found = TagProtocol(self.tools.schemas)

@@ -130,7 +130,7 @@ def token_entropies(world: World, agent: Agent) -> np.ndarray:
     sequence = agent.chat.sequence()
     ids = torch.tensor([[*sequence.prompt_ids.tolist(), *sequence.response_ids.tolist()]])
     logits = world.runner.client.model(input_ids=ids).logits[0, len(sequence.prompt_ids) - 1 : -1]  # type: ignore[attr-defined]
-    log_probs = torch.log_softmax(logits.float() / world.temperature, dim=-1)
+    log_probs = torch.log_softmax(logits.float() / world.sampling.temperature, dim=-1)
     return np.asarray(-(log_probs.exp() * log_probs).sum(-1))
 
 

@@ -134,3 +134,18 @@ def test_a_shorter_recipe_has_the_same_shares():
     assert half.total == whole.total // 2
     assert abs(half.drill_steps - whole.drill_steps / 2) <= 1
     assert whole.shortened(whole.total) == whole
+
+
+def test_the_premise_is_the_same_in_any_company(shipped, cache):
+    """What waits together depends on how long calls take; a problem's trajectories don't."""
+    problems = generate(Split.HELD_OUT, 6, DATA_SEED)
+
+    def cases(some):
+        return asyncio.run(look(shipped, some, Protocol.CHAT, continuations=2, seed=1))
+
+    def told(case):
+        return (case.kind, case.guessed, case.solved, case.calls, [place.right for place in case.places])
+
+    together = cases(problems)
+    assert [told(one) for one in cases(problems[:2])] == [told(one) for one in together[:2]]
+    assert any(one.places for one in together)
