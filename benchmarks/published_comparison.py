@@ -27,8 +27,10 @@ def published(suite: Suite, record: Mapping[str, Any], commit: str) -> dict[str,
     """A record with the commit that its runs were made with.
 
     Raises:
-        ValueError: a run is missing.
+        ValueError: a run is missing, or the budget was another one.
     """
+    if record["budget"] != str(suite.budget):
+        raise ValueError(f"the runs took {record['budget']}, the suite {suite.name} has {suite.budget}")
     runs = {(run["method"], run["seed"]) for run in record["runs"]}
     seeds = {seed for _, seed in runs}
     if missing := sorted({(method, seed) for method in suite.methods for seed in seeds} - runs):

@@ -14,8 +14,9 @@ from typing import NoReturn
 from marsrl_verl.compare.picture import draw_comparison
 from marsrl_verl.compare.placement import RAY_ADDRESS, Here, Placement, RayJobs
 from marsrl_verl.compare.plan import OWN_KEYS, TRAIN, plan_runs
-from marsrl_verl.compare.record import RecordError, read_record, record_json, text_of
+from marsrl_verl.compare.record import RecordError, record_json, text_of
 from marsrl_verl.compare.report import report_markdown
+from marsrl_verl.compare.run_records import known_runs
 from marsrl_verl.compare.runner import Outcome, Runner
 from marsrl_verl.compare.suite import Suite, SuiteError, load_suite, suite_names
 from marsrl_verl.compare.verdicts import seeds_to_decide
@@ -49,14 +50,13 @@ def main(argv: Sequence[str], command: Sequence[str] = TRAIN) -> int:
         )
     try:
         suite = load_suite(arguments.suite)
-        for path in arguments.known:
-            read_record(path)
+        if arguments.budget is not None:
+            suite = replace(suite, budget=replace(suite.budget, amount=arguments.budget))
+        output = arguments.output or Path("outputs", "compare", suite.name)
+        runs = plan_runs(suite, arguments.seeds, output, tuple(arguments.overrides))
+        known_runs(runs, arguments.known)
     except (SuiteError, RecordError) as error:
         parser.error(str(error))
-    if arguments.budget is not None:
-        suite = replace(suite, budget=replace(suite.budget, amount=arguments.budget))
-    output = arguments.output or Path("outputs", "compare", suite.name)
-    runs = plan_runs(suite, arguments.seeds, output, tuple(arguments.overrides))
     placement: Placement = Here()
     if arguments.address is not None:
         placement = RayJobs(arguments.address, arguments.cpus or DEFAULT_CPUS, arguments.gpus)

@@ -168,7 +168,8 @@ def _training(suite: Suite, finished: Sequence[Finished], seeds: int, confidence
         areas = [area(curves[one.run], budget) for one in some]
         cells = [method, percent(t_interval(areas, confidence), seeds)]
         if suite.level_of:
-            cells.append(_level([(curves[one.run], levels.get(one.run.seed)) for one in some], budget, seeds))
+            pairs = [(curves[one.run], levels.get(one.run.seed)) for one in some]
+            cells.append(_level(pairs, budget, seeds, confidence))
         cells += [
             _figure(t_interval([one.figures.get(name) for one in some], confidence), seeds)
             for name in suite.figures
@@ -194,12 +195,12 @@ def _training(suite: Suite, finished: Sequence[Finished], seeds: int, confidence
     return "\n".join(lines) + f"\n\n{text}"
 
 
-def _level(pairs: Sequence[tuple[Curve, float | None]], budget: int, seeds: int) -> str:
+def _level(pairs: Sequence[tuple[Curve, float | None]], budget: int, seeds: int, confidence: float) -> str:
     found = [reached(curve, level, budget) for curve, level in pairs if level is not None]
     known = [one for one in found if one is not None]
     if not known:
         return "–"
-    share = percent(t_interval([one.share for one in known]), seeds)
+    share = percent(t_interval([one.share for one in known], confidence), seeds)
     return f"{share}, {sum(one.reached for one in known)} of {len(known)} came there"
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import marsrl_verl
 from marsrl_verl.compare.plan import Run
-from marsrl_verl.compare.record import finished_of, read_record, run_json, shared_json
+from marsrl_verl.compare.record import Known, RecordError, finished_of, read_record, run_json, shared_json
 from marsrl_verl.compare.results import Finished, ResultError, read_finished
 from marsrl_verl.compare.suite import Suite
 from marsrl_verl.reporting.files import write_json_atomic
@@ -78,14 +78,34 @@ def _of_folder(run: Run, suite: Suite, facts: dict[str, Any]) -> Finished | None
         return None
 
 
+def known_runs(runs: Iterable[Run], known: Sequence[Path]) -> dict[str, tuple[Path, Known]]:
+    """The runs of records, by what they did, with the record's file.
+
+    Raises:
+        RecordError: a file is no record, or none of its runs did what one of `runs` does.
+    """
+    planned = {run.work for run in runs}
+    named: dict[str, tuple[Path, Known]] = {}
+    for path in known:
+        found = {one.work: (path, one) for one in read_record(path) if one.work is not None}
+        if not found.keys() & planned:
+            raise RecordError(
+                f"{path}: {len(found)} of its runs say what they did (`work`), and none did what a run of "
+                "this comparison does: overrides, budget or seeds are others; leave the file out"
+            )
+        named |= found
+    return named
+
+
 def take_equal_runs(runs: Iterable[Run], suite: Suite, known: Sequence[Path] = ()) -> None:
     """Take over what was done elsewhere, so that it is done once: runs with the same overrides, of the
     records that are named, and, made by the same source too, of the comparisons in the same folder.
 
     Raises:
-        RecordError: a file of `known` is no record.
+        RecordError: a file of `known` is no record, or none of its runs is one of these.
     """
-    named = {one.work: (path, one) for path in known for one in read_record(path) if one.work is not None}
+    runs = list(runs)
+    named = known_runs(runs, known)
     missing = [run for run in runs if recorded_result(run, suite) is None]
     beside = dict(_beside(missing[0].root)) if missing else {}
     for run in missing:

@@ -205,13 +205,3 @@ def detectable_difference(spread: float, seeds: int, confidence: float = 0.95, p
     # One-sided quantile of the power: the two-sided one of 2 power - 1.
     quantiles = student_quantile(confidence, freedom) + student_quantile(2 * power - 1, freedom)
     return quantiles * spread / math.sqrt(seeds)
-
-
-def seeds_needed(
-    difference: float, spread: float, confidence: float = 0.95, power: float = POWER, most: int = 1000
-) -> int | None:
-    """The fewest seeds that find a difference with this power; None: more than `most`."""
-    counts = range(2, most + 1)
-    return next(
-        (n for n in counts if detectable_difference(spread, n, confidence, power) <= abs(difference)), None
-    )

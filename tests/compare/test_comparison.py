@@ -143,10 +143,12 @@ def test_a_comparison_goes_on_from_the_record_of_another_machine(compare, tmp_pa
     report = (tmp_path / "out" / "report.md").read_text()
     assert "4 runs, 2 of them taken from `results_elsewhere.json`, " in report
     assert "| Solver accuracy | 40.0 % [40.0, 40.0] | 65.0 % [1.5, 128.5] | 65.0 % [1.5, 128.5] |" in report
-    # With other overrides it is another run.
+    # With other overrides it is another run, and a record of which nothing can be taken is refused.
     (tmp_path / "out").rename(tmp_path / "gone")
-    assert compare("--known", str(record), "--budget", "2000", seeds=1) == 0
-    assert calls(tmp_path) == ["one-seed1", "two-seed1"]
+    with pytest.raises(SystemExit) as stop:
+        compare("--known", str(record), "--budget", "2000", seeds=1)
+    assert stop.value.code == 2 and not (tmp_path / "out").exists()
+    assert f"{record}: 2 of its runs say what they did" in capsys.readouterr().err
 
 
 def test_the_report_says_where_sources_differ(compare, tmp_path):

@@ -57,6 +57,8 @@ class Case:
     """What became of one problem."""
 
     kind: Kind
+    referred: bool
+    """Whether the page of the thing that is asked about refers to another one."""
     guessed: bool
     """Right without a call, where it had to guess."""
     solved: bool
@@ -87,6 +89,7 @@ async def look_at(
     solved, calls = is_right(agent, problem), called(agent, problem)
     case = Case(
         problem.kind,
+        referred=problem.referred,
         guessed=is_right(blind, problem),
         solved=solved,
         ended=agent.finish is FinishReason.STOP,
@@ -97,8 +100,10 @@ async def look_at(
     if continuations and read:
         entropies = token_entropies(world, agent)
         first = mean_of(entropies, 0)
-        for place in read:
-            tries = [agent.fork(2 + k, place) for k in range(continuations)]
+        for number, place in enumerate(read):
+            # A number of its own each: a request's draws depend on it, so none is drawn twice.
+            own = range(2 + number * continuations, 2 + (number + 1) * continuations)
+            tries = [agent.fork(k, place) for k in own]
             await asyncio.gather(*[follow(one) for one in tries])
             right = fmean(is_right(one, problem) for one in tries)
             case.places.append(Place(mean_of(entropies, place.tokens) - first, right))
@@ -160,6 +165,7 @@ def figures(cases: Sequence[Case]) -> dict[str, float]:
     """The premise in numbers."""
     calls = [right for case in cases for right in case.calls]
     called = [case for case in cases if case.calls]
+    referred = [case.solved for case in cases if case.referred]
     found = {
         "solved_without_calls": fmean(case.guessed for case in cases),
         "solved": fmean(case.solved for case in cases),
@@ -167,6 +173,7 @@ def figures(cases: Sequence[Case]) -> dict[str, float]:
             f"solved/{kind}": fmean(case.solved for case in cases if case.kind is kind)
             for kind in dict.fromkeys(case.kind for case in cases)
         },
+        **({"solved/referred": fmean(referred)} if referred else {}),
         "ended": fmean(case.ended for case in cases),
         "calls_nothing": fmean(not case.calls for case in cases),
         "executed_calls": fmean(case.ran for case in cases),

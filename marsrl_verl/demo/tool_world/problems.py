@@ -1,8 +1,8 @@
 """Problems that need tools: products of numbers (Python), facts of a generated corpus (search), and both.
 
-A fact is a number of two digits that is drawn for a made-up thing: nothing but the corpus tells it. Three
-splits share no problem and no thing: the split of a thing is a hash of its name, that of a product a hash of
-its factors.
+A fact is a number of two digits that is drawn for a made-up thing: nothing but the corpus tells it, on the
+thing's own page or, where that page refers to another thing, on the other one's. Three splits share no
+problem and no thing: the split of a thing is a hash of its name, that of a product a hash of its factors.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ SMALLEST, LARGEST = 11, 99
 """Facts and factors have two digits."""
 NAMES = 1000
 """Things in the world, those of the warm start included."""
+DEPTHS = (2, 2, 1)
+"""How many things, of five, have their numbers on their own page, one page and two pages further."""
 _SHARES = ((Split.WARM_START, 50), (Split.TRAIN, 35), (Split.HELD_OUT, 15))
 """Per cent of the things, and of the products, in each split."""
 
@@ -39,28 +41,9 @@ class Kind(Choice):
     PRODUCT = "product"
     """A product of two numbers: one call of Python."""
     FACT = "fact"
-    """A number in the corpus: one search."""
+    """A number in the corpus: a search, and one more for each reference."""
     FACT_PRODUCT = "fact_product"
-    """Such a number times a given one: a search, then Python."""
-    TWO_FACTS = "two_facts"
-    """The product of two such numbers: two searches, then Python."""
-
-
-@dataclass(frozen=True, slots=True)
-class Fact:
-    """A number that the corpus has of a thing."""
-
-    name: str
-    attribute: str
-    value: int
-
-    @property
-    def query(self) -> str:
-        """What finds it."""
-        return f"{self.attribute} {self.name}"
-
-    def __str__(self) -> str:
-        return f"the {self.attribute} of {self.name}"
+    """Such a number times a given one: the searches, then Python."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +53,37 @@ class Call:
     tool: str
     argument: str
     """The query, or the program."""
+    found: int | str
+    """The number that it finds, or the thing that the page refers to."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """A number that the corpus has of a thing."""
+
+    name: str
+    attribute: str
     value: int
-    """What it finds."""
+    references: tuple[str, ...] = ()
+    """The things that its page refers to, one after the other; the last one's page has the number."""
+
+    def search(self, name: str) -> Call:
+        """The call that finds the page of this thing, or of one that it refers to."""
+        pages = (self.name, *self.references)
+        after = pages[pages.index(name) + 1 :]
+        return Call(SEARCH, f"{self.attribute} {name}", after[0] if after else self.value)
+
+    def __str__(self) -> str:
+        return f"the {self.attribute} of {self.name}"
 
 
 @dataclass(frozen=True, slots=True)
 class ToolProblem:
-    """A number that is asked for: the product of its parts, or the only one."""
+    """A number that is asked for: a fact, or a product."""
 
     kind: Kind
     parts: tuple[int | Fact, ...]
+    """The fact or the factors; a fact stands first."""
 
     @property
     def question(self) -> str:
@@ -89,30 +93,37 @@ class ToolProblem:
         return "What is " + " times ".join(map(str, self.parts)) + "?"
 
     @property
+    def referred(self) -> bool:
+        """Whether the page of its thing refers to another one."""
+        return isinstance(self.parts[0], Fact) and bool(self.parts[0].references)
+
+    @property
     def answer(self) -> int:
         """What is right."""
-        return self.calls()[-1].value
+        found = self.calls()[-1].found
+        assert isinstance(found, int)
+        return found
 
     def calls(self) -> list[Call]:
         """What has to be called, in order."""
-        found: list[Call] = []
-        for _ in range(self.facts + (len(self.parts) > 1)):
-            found.append(self.call([one.value for one in found]))
-        return found
+        made: list[Call] = []
+        while (call := self.call([one.found for one in made])) is not None:
+            made.append(call)
+        return made
 
-    @property
-    def facts(self) -> int:
-        """How many of its parts stand in the corpus."""
-        return sum(isinstance(one, Fact) for one in self.parts)
-
-    def call(self, results: Sequence[int]) -> Call:
-        """What has to be called next, after calls that have found these numbers."""
-        if len(results) < self.facts:
-            fact = [one for one in self.parts if isinstance(one, Fact)][len(results)]
-            return Call(SEARCH, fact.query, fact.value)
-        known = iter(results)
-        left, right = (next(known) if isinstance(one, Fact) else one for one in self.parts)
-        return Call(PYTHON, program(left, right), left * right)
+    def call(self, found: Sequence[int | str]) -> Call | None:
+        """What has to be called next, after calls that have found this; None: nothing."""
+        first, *others = self.parts
+        numbers = [one for one in found if isinstance(one, int)]
+        if isinstance(first, Fact):
+            if not numbers:
+                return first.search(str(found[-1]) if found else first.name)
+            first = numbers.pop(0)
+        if numbers or not others:
+            return None
+        second = others[0]
+        assert isinstance(second, int)
+        return Call(PYTHON, program(first, second), first * second)
 
     @property
     def ability(self) -> str:
@@ -123,11 +134,6 @@ class ToolProblem:
 def program(left: int, right: int) -> str:
     """The program that multiplies."""
     return f"print({left}*{right})"
-
-
-def value_of(name: str, attribute: str, seed: int) -> int:
-    """What the corpus says of a thing; a function of the arguments."""
-    return SMALLEST + derive_seed(seed, "fact", name, attribute) % (LARGEST - SMALLEST + 1)
 
 
 def split_of(*key: str | int) -> Split:
@@ -144,6 +150,51 @@ def names(split: Split) -> list[str]:
     return [name for name in every if split_of(name) is split]
 
 
+class Corpus:
+    """What the pages of a split's things say, a function of the arguments.
+
+    Of a thing that refers to another one only the last page of the chain has numbers.
+    """
+
+    def __init__(self, split: Split, seed: int) -> None:
+        self.seed = seed
+        self.names = names(split)
+        self._by_depth: list[list[str]] = [[] for _ in DEPTHS]
+        for name in self.names:
+            self._by_depth[self.depth(name)].append(name)
+
+    def depth(self, name: str) -> int:
+        """How many references stand between a thing and its numbers."""
+        drawn = derive_seed(self.seed, "depth", name) % sum(DEPTHS)
+        return sum(drawn >= sum(DEPTHS[: depth + 1]) for depth in range(len(DEPTHS)))
+
+    def references(self, name: str) -> tuple[str, ...]:
+        """The things that its page refers to, one after the other."""
+        if not (depth := self.depth(name)):
+            return ()
+        others = self._by_depth[depth - 1]
+        other = others[derive_seed(self.seed, "reference", name) % len(others)]
+        return (other, *self.references(other))
+
+    def value(self, name: str, attribute: str) -> int:
+        """A number on a thing's own page."""
+        return SMALLEST + derive_seed(self.seed, "fact", name, attribute) % (LARGEST - SMALLEST + 1)
+
+    def fact(self, name: str, attribute: str) -> Fact:
+        """What there is to find of a thing."""
+        references = self.references(name)
+        return Fact(name, attribute, self.value((name, *references)[-1], attribute), references)
+
+    def documents(self) -> Iterator[dict[str, str]]:
+        """The page of each thing."""
+        for name in self.names:
+            if references := self.references(name):
+                text = reference_text(references[0])
+            else:
+                text = document_text({one: self.value(name, one) for one in ATTRIBUTES})
+            yield {"id": name.lower(), "title": name, "text": text}
+
+
 class Drawer:
     """Draws problems of one split.
 
@@ -152,23 +203,25 @@ class Drawer:
     """
 
     def __init__(self, split: Split, seed: int | None, kinds: Sequence[Kind] = tuple(Kind)) -> None:
-        self.split, self.seed, self.kinds = split, seed, tuple(kinds)
+        self.split, self.kinds = split, tuple(kinds)
         self.names = names(split)
+        self.corpus = None if seed is None else Corpus(split, seed)
 
     def draw(self, rng: random.Random) -> ToolProblem:
         """A random problem."""
         kind = rng.choice(self.kinds)
         if kind is Kind.PRODUCT:
             return ToolProblem(kind, self._factors(rng))
-        first, second = (self._fact(name, rng) for name in rng.sample(self.names, 2))
-        if kind is Kind.FACT:
-            return ToolProblem(kind, (first,))
-        return ToolProblem(kind, (first, second if kind is Kind.TWO_FACTS else draw_number(rng)))
+        fact = self._fact(rng)
+        return ToolProblem(kind, (fact,) if kind is Kind.FACT else (fact, draw_number(rng)))
 
-    def _fact(self, name: str, rng: random.Random) -> Fact:
+    def _fact(self, rng: random.Random) -> Fact:
         attribute = rng.choice(ATTRIBUTES)
-        value = draw_number(rng) if self.seed is None else value_of(name, attribute, self.seed)
-        return Fact(name, attribute, value)
+        if self.corpus is not None:
+            return self.corpus.fact(rng.choice(self.names), attribute)
+        depth = rng.choices(range(len(DEPTHS)), DEPTHS)[0]
+        name, *references = rng.sample(self.names, 1 + depth)
+        return Fact(name, attribute, draw_number(rng), tuple(references))
 
     def _factors(self, rng: random.Random) -> tuple[int, int]:
         while True:
@@ -205,16 +258,19 @@ def generate(split: Split, count: int, seed: int, kinds: Sequence[Kind] = tuple(
 
 
 def documents(seed: int) -> Iterator[dict[str, str]]:
-    """The corpus: a short text about each thing that training and evaluation ask for."""
+    """The corpus: a page about each thing that training and evaluation ask for, or refer to."""
     for split in (Split.TRAIN, Split.HELD_OUT):
-        for name in names(split):
-            values = {attribute: value_of(name, attribute, seed) for attribute in ATTRIBUTES}
-            yield {"id": name.lower(), "title": name, "text": document_text(values)}
+        yield from Corpus(split, seed).documents()
 
 
 def document_text(values: Mapping[str, int]) -> str:
-    """What the corpus says about a thing, by attribute."""
+    """A page with the numbers of its thing, by attribute."""
     return ", ".join(f"{attribute} {value}" for attribute, value in values.items())
+
+
+def reference_text(name: str) -> str:
+    """A page that refers to another thing."""
+    return f"see {name}"
 
 
 def rows(split: Split, count: int, seed: int) -> list[dict[str, Any]]:

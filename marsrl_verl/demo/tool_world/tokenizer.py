@@ -46,6 +46,7 @@ WORDS = (
     "Page 1 (",
     "): ",
     ", ",
+    "see ",
     *SYLLABLES,
     *(syllable.capitalize() for syllable in SYLLABLES),
 )

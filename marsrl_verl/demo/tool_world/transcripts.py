@@ -3,10 +3,10 @@ r"""Transcripts of tool use for the warm start, in both protocols.
     <think>look up</think><search>price Kalomi</search><result>…</result><think>compute</think><python>…
     <think>look up</think><tool_call>{"name": "search", …}</tool_call><|end|><|tool|>…<|end|><|assistant|>…
 
-The careful way calls what the problem needs, calls again where a result is about something else, and writes
-down what it has found. The careless habits, which reinforcement learning can unlearn: to guess without a
-call or in spite of its result, to mistype what is called, to take a result that is about something else, and
-to stop half-way. What the policy is about to do stands in its thought, a word.
+The careful way calls what the problem needs, follows a page that refers to another thing, and writes down
+what it has found. The careless habits, which reinforcement learning can unlearn: to guess without a call or
+in spite of its result, to give up where a page refers to another thing, to mistype what is called, and to
+stop half-way. What the policy is about to do stands in its thought, a word.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from marsrl_verl.demo.tool_world.problems import (
     draw_name,
     draw_number,
     program,
+    reference_text,
 )
 from marsrl_verl.settings.choices import Choice
 
-_MOST_CALLS = 6
 _MADE_UP = 0.1
 """Loss weight of a guessed number, of which nothing can be learnt but that it is one."""
 
@@ -48,16 +48,16 @@ class Protocol(Choice):
 class Habits:
     """How often the careless way is taken."""
 
-    guesses: float = 0.3
+    guesses: float = 0.2
     """Share of problems that are answered without a call."""
-    slips: float = 0.2
-    """Share of calls with a mistyped argument."""
-    overlooks: float = 0.5
-    """Share of results about something else that are taken for the right one."""
+    slips: float = 0.15
+    """Share of calls with a mistyped argument; what they find is taken for the right thing."""
+    gives_up: float = 0.6
+    """Share of references that are not followed: the answer is a guess."""
     ignores: float = 0.05
-    """Share of results in spite of which the answer is a guess."""
-    stops: float = 0.15
-    """Share of results, of calls before the last, that are taken for the answer."""
+    """Share of numbers found in spite of which the answer is a guess."""
+    stops: float = 0.1
+    """Share of numbers found, before the last call, that are taken for the answer."""
 
 
 DEFAULT_HABITS = Habits()
@@ -140,22 +140,19 @@ def _solve(problem: ToolProblem, writer: Writer, rng: random.Random, habits: Hab
     guessed = guess(problem.answer, rng)
     if rng.random() < habits.guesses:
         return writer.answer(words.GUESS, guessed)
-    found: list[int] = []
-    repeats = False
-    for _ in range(_MOST_CALLS):
-        expected = problem.call(found)
+    found: list[int | str] = []
+    while (expected := problem.call(found)) is not None:
         made = slip(expected, rng) if rng.random() < habits.slips else expected
-        intent = words.LOOK_UP if made.tool == SEARCH else words.COMPUTE
-        writer.call(words.AGAIN if repeats else intent, made.tool, made.argument)
+        refers = isinstance(made.found, str)
+        intent = words.COMPUTE if made.tool == PYTHON else words.AGAIN if found else words.LOOK_UP
+        writer.call(intent, made.tool, made.argument)
         writer.result(shown_result(made, expected, rng))
-        if repeats := made != expected and rng.random() >= habits.overlooks:
-            continue
-        found.append(made.value)
-        if rng.random() < habits.ignores:
+        found.append(made.found)
+        if rng.random() < (habits.gives_up if refers else habits.ignores):
             return writer.answer(words.GUESS, guessed)
-        if len(found) == len(problem.calls()) or rng.random() < habits.stops:
-            return writer.answer(words.ANSWER, made.value)
-    return writer.answer(words.GUESS, guessed)
+        if not refers and problem.call(found) is not None and rng.random() < habits.stops:
+            break
+    return writer.answer(words.ANSWER, int(found[-1]))
 
 
 def guess(answer: int, rng: random.Random) -> int:
@@ -189,13 +186,15 @@ def _mistyped(number: int, rng: random.Random) -> int:
 
 
 def shown_result(call: Call, expected: Call, rng: random.Random) -> str:
-    """What the tool says: the product, or the text about the thing that a search has found, in the form of
-    the search tool's results. A misspelt name finds some other thing."""
+    """What the tool says: the product, or the page of the thing that a search has found, in the form of the
+    search tool's results. A misspelt name finds some other thing."""
     if call.tool == PYTHON:
-        return str(call.value)
+        return str(call.found)
     attribute, name = call.argument.split()
+    if isinstance(call.found, str):
+        return f"Page 1 ({name}): {reference_text(call.found)}"
     if call != expected:
         name = draw_name(rng)
     values = {one: draw_number(rng) for one in ATTRIBUTES}
-    values[attribute] = call.value
+    values[attribute] = call.found
     return f"Page 1 ({name}): {document_text(values)}"

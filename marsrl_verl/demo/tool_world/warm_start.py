@@ -28,6 +28,7 @@ from marsrl_verl.demo.tool_world.problems import (
     document_text,
     draw_name,
     draw_number,
+    reference_text,
 )
 from marsrl_verl.demo.tool_world.tokenizer import build_tokenizer, vocabulary
 from marsrl_verl.demo.tool_world.transcripts import (
@@ -85,8 +86,8 @@ class ToolRecipe:
 
 
 def draw_drill(rng: random.Random) -> ToolTranscript:
-    """What is asked about, what a search finds, a product; then each of them once more: looking up and
-    copying, with nothing to decide."""
+    """What is asked about, what a search finds, where a page refers to, a product; then each of them once
+    more: looking up and copying, with nothing to decide."""
     pieces: list[Piece] = []
     for _ in range(2):
         name, property_name = draw_name(rng), rng.choice(ATTRIBUTES)
@@ -95,6 +96,12 @@ def draw_drill(rng: random.Random) -> ToolTranscript:
         pieces.append(Piece(f"Page 1 ({name}): {document_text(values)}\n"))
         for attribute in rng.sample(ATTRIBUTES, len(ATTRIBUTES)):
             pieces += [Piece(f"{attribute} "), Piece(str(values[attribute]), 1.0), Piece("\n")]
+        other = draw_name(rng)
+        pieces += [
+            Piece(f"Page 1 ({name}): {reference_text(other)}\n{property_name} "),
+            Piece(other, 1.0),
+            Piece("\n"),
+        ]
         number = str(draw_number(rng) * draw_number(rng))
         pieces += [Piece(f"{name}{number}={name[:2]}"), Piece(f"{name[2:]}{number}", 1.0), Piece("\n")]
     return ToolTranscript((), tuple(pieces), Protocol.TAGS)

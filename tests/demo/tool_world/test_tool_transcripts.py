@@ -112,6 +112,9 @@ def share_solved(problems, habits: Habits, count: int = 3000) -> float:
 def test_careless_ways_cost_as_much_as_they_are_taken(problems):
     assert share_solved(problems, CAREFUL) == 1.0
     assert share_solved(problems, Habits(0.3, 0, 0, 0, 0)) == pytest.approx(0.7, abs=0.03)
+    # Of six problems four ask for a fact, of five of which two have one reference and one has two.
+    follows = (1 + 2 * (2 + 2 * 0.5 + 0.25) / 5) / 3
+    assert share_solved(problems, Habits(0, 0, 0.5, 0, 0)) == pytest.approx(follows, abs=0.03)
     assert 0.3 < share_solved(problems, DEFAULT_HABITS) < 0.5
 
 

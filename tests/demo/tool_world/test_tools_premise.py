@@ -107,13 +107,14 @@ def test_a_call_is_right_where_the_problem_needs_it_next():
 
 def test_figures_by_hand():
     cases = [
-        Case(Kind.FACT, False, True, True, [False, True], 2, False),
-        Case(Kind.FACT, True, False, True, [], 0, False),
-        Case(Kind.PRODUCT, False, False, False, [True], 1, True),
+        Case(Kind.FACT, True, False, True, True, [False, True], 2, False),
+        Case(Kind.FACT, False, True, False, True, [], 0, False),
+        Case(Kind.PRODUCT, False, False, False, False, [True], 1, True),
     ]
     found = figures(cases)
     assert found["solved"] == found["calls_nothing"] == found["solved_without_calls"] == pytest.approx(1 / 3)
     assert (found["solved/fact"], found["solved/product"]) == (0.5, 0.0)
+    assert found["solved/referred"] == 1.0
     assert (found["right_calls"], found["ignores_results"], found["executed_calls"]) == (2 / 3, 0.5, 1.0)
     assert "rank_correlation" not in found
 
