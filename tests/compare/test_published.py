@@ -127,3 +127,5 @@ def test_records_of_unfinished_comparisons_are_refused(tmp_path):
     runs = finished(tmp_path)
     with pytest.raises(ValueError, match="runs are missing: two-seed2; finish the comparison first"):
         published(SUITE, record_json(SUITE, runs[:3]), "abc")
+    with pytest.raises(ValueError, match="the runs took 1,000 generated tokens, the suite s has 2,000"):
+        published(replace(SUITE, budget=Budget(TOKENS, 2000)), record_json(SUITE, runs), "abc")

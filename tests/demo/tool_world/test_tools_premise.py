@@ -25,6 +25,7 @@ from marsrl_verl.demo.tool_world.problems import Fact, Kind, ToolProblem, genera
 from marsrl_verl.demo.tool_world.tokenizer import vocabulary
 from marsrl_verl.demo.tool_world.transcripts import Protocol
 from marsrl_verl.demo.tool_world.warm_start import ToolRecipe
+from marsrl_verl.rollout.agent_loop import Agent
 
 pytestmark = pytest.mark.slow
 PROBLEMS = 48
@@ -150,3 +151,19 @@ def test_the_premise_is_the_same_in_any_company(shipped, cache):
     together = cases(problems)
     assert [told(one) for one in cases(problems[:2])] == [told(one) for one in together[:2]]
     assert any(one.places for one in together)
+
+
+def test_no_continuation_is_drawn_twice(shipped, cache, monkeypatch):
+    """A request's draws depend on the continuation's number: two with one number could be the same."""
+    numbers: dict[str, list[int]] = {}
+    fork = Agent.fork
+
+    def noted(agent, number, place):
+        numbers.setdefault(agent.chat.trajectory_id.rpartition("#")[0], []).append(number)
+        return fork(agent, number, place)
+
+    monkeypatch.setattr(Agent, "fork", noted)
+    problems = generate(Split.HELD_OUT, 8, DATA_SEED, [Kind.FACT_PRODUCT])
+    cases = asyncio.run(look(shipped, problems, Protocol.CHAT, continuations=2, seed=1))
+    assert any(len(one.places) > 1 for one in cases)
+    assert numbers and all(len(set(one)) == len(one) for one in numbers.values())
