@@ -14,11 +14,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
 
-from benchmarks.published_comparison import points
 from marsrl_verl.compare.record import runs_of
 from marsrl_verl.compare.results import Finished
 from marsrl_verl.compare.statistics import seed_differences, t_interval
 from marsrl_verl.compare.suite import Suite, load_suite
+from marsrl_verl.reporting.tables import points
 
 _EVERY = "marsrl.evaluation.every"
 
@@ -53,7 +53,13 @@ def at_step(one: Finished, step: int, every: int) -> tuple[float, int]:
 
 def by_step(suite: Suite, finished: Sequence[Finished], steps: Sequence[int]) -> str:
     """Per method the mean of its runs at each step, with thousands of the budget; and the mean over the steps
-    less that of the suite's `level_of`: t interval of the differences of equal seeds, percentage points."""
+    less that of the suite's `level_of`: t interval of the differences of equal seeds, percentage points.
+
+    Raises:
+        ValueError: the suite has no `level_of`, or the curves no evaluation after one of the steps.
+    """
+    if not suite.level_of:
+        raise ValueError(f"suite {suite.name} has no level_of, the method that the others are set against")
     at: dict[str, dict[int, list[tuple[float, int]]]] = {}
     for method in suite.methods:
         every = steps_between(suite, method)

@@ -20,7 +20,7 @@ from marsrl_verl.compare.results import Finished
 from marsrl_verl.compare.statistics import seed_differences, t_interval
 from marsrl_verl.compare.suite import Suite, load_suite
 from marsrl_verl.compare.tables import outcomes_of
-from marsrl_verl.evaluation.estimators import Estimate
+from marsrl_verl.reporting.tables import points
 
 
 def published(suite: Suite, record: Mapping[str, Any], commit: str) -> dict[str, Any]:
@@ -51,13 +51,6 @@ def described(suite: Suite, finished: Sequence[Finished], less: str) -> str:
             cells = [points(one) for one in means]
             lines.append(f"| {method} | {' | '.join(cells)} |")
     return "\n".join(lines)
-
-
-def points(value: Estimate) -> str:
-    """A difference and its interval in percentage points."""
-    if value.mean is None or value.low is None or value.high is None:
-        return "–"
-    return f"{100 * value.mean:+.1f} [{100 * value.low:+.1f}, {100 * value.high:+.1f}]"
 
 
 def main() -> None:

@@ -20,7 +20,10 @@ from marsrl_verl.compare.run_records import known_runs
 from marsrl_verl.compare.runner import Outcome, Runner
 from marsrl_verl.compare.suite import Suite, SuiteError, load_suite, suite_names
 from marsrl_verl.compare.verdicts import seeds_to_decide
+from marsrl_verl.config.command_line import parse_arguments
+from marsrl_verl.config.compose import compose_config
 from marsrl_verl.reporting.files import write_atomic
+from marsrl_verl.settings.issues import ConfigError
 
 PICTURE = "comparison.png"
 DEFAULT_CPUS = 2
@@ -57,6 +60,12 @@ def main(argv: Sequence[str], command: Sequence[str] = TRAIN) -> int:
         known_runs(runs, arguments.known)
     except (SuiteError, RecordError) as error:
         parser.error(str(error))
+    if tuple(command) == TRAIN:  # another program's settings are its own
+        for run in runs[: len(suite.methods)]:
+            try:
+                compose_config(parse_arguments(list(run.overrides)))
+            except ConfigError as error:
+                parser.error(f"method {run.method}: {error}")
     placement: Placement = Here()
     if arguments.address is not None:
         placement = RayJobs(arguments.address, arguments.cpus or DEFAULT_CPUS, arguments.gpus)

@@ -96,7 +96,6 @@ def finished_of(run: Run, plain: Mapping[str, Any], shared: Mapping[str, Any]) -
         metrics={name: MetricInfo(**info) for name, info in shared["metrics"].items()},
         headline=tuple(shared.get("headline", ())),
         source=plain.get("source"),
-        copied_from=plain.get("copied_from"),
     )
 
 

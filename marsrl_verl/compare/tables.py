@@ -13,6 +13,7 @@ from marsrl_verl.compare.suite import AREA, Grid, Suite
 from marsrl_verl.compare.verdicts import Difference, Verdict, judge
 from marsrl_verl.evaluation.estimators import GREEDY_SUFFIX, Estimate, MetricInfo, metric_label
 from marsrl_verl.evaluation.suite import AFTER
+from marsrl_verl.reporting.tables import interval, points
 
 Outcomes: TypeAlias = Mapping[tuple[str, str], Mapping[int, float | None]]
 """Values by seed, of a method and a primary outcome."""
@@ -55,13 +56,12 @@ def verdict_table(
         "|---|---|---:|---:|---:|---:|---|",
     ]
     for one in judge(values, suite.margin, confidence):
-        interval = one.interval
         cells = [
             one.name,
             metric_label(metrics, one.metric),
             str(len(one.values)),
-            _points(interval.mean, interval.low, interval.high),
-            "–" if one.bootstrap is None else _points(None, *one.bootstrap),
+            points(one.interval),
+            "–" if one.bootstrap is None else interval(*one.bootstrap),
             "–" if one.adjusted_p is None else f"{one.adjusted_p:.2g}",
             _verdict_text(one, suite.margin),
         ]
@@ -126,12 +126,6 @@ def _sign(metric: str, metrics: Mapping[str, MetricInfo]) -> float:
     """-1 where lower is better, sampled or greedily."""
     info = metrics.get(metric.removesuffix(GREEDY_SUFFIX))
     return 1.0 if info is None or info.higher_is_better else -1.0
-
-
-def _points(mean: float | None, low: float | None, high: float | None) -> str:
-    parts = [] if mean is None else [f"{100 * mean:+.1f}"]
-    parts += [] if low is None or high is None else [f"[{100 * low:+.1f}, {100 * high:+.1f}]"]
-    return " ".join(parts) or "–"
 
 
 def _verdict_text(one: Difference, margin: float) -> str:

@@ -27,10 +27,17 @@ def percent(value: Estimate) -> str:
 
 
 def points(value: Estimate) -> str:
-    """A difference in percentage points, `+12.3 [+8.1, +16.5]`, or a dash."""
-    if value.mean is None or value.low is None or value.high is None:
+    """A difference in percentage points, `+12.3 [+8.1, +16.5]`; without an interval the mean alone, and a
+    dash where there is none."""
+    if value.mean is None:
         return "–"
-    return f"{100 * value.mean:+.1f} [{100 * value.low:+.1f}, {100 * value.high:+.1f}]"
+    mean = f"{100 * value.mean:+.1f}"
+    return mean if value.low is None or value.high is None else f"{mean} {interval(value.low, value.high)}"
+
+
+def interval(low: float, high: float) -> str:
+    """An interval of differences in percentage points, `[+8.1, +16.5]`."""
+    return f"[{100 * low:+.1f}, {100 * high:+.1f}]"
 
 
 def verdict_rule(rows: Iterable[Change]) -> str:

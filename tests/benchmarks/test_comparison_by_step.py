@@ -56,6 +56,11 @@ def test_a_step_without_an_evaluation_is_named(runs, step):
         at_step(runs[2], step, 4)
 
 
+def test_a_suite_without_a_level_is_refused(runs):
+    with pytest.raises(ValueError, match="suite s has no level_of"):
+        by_step(replace(SUITE, level_of=""), runs, [4])
+
+
 def test_the_table_by_hand(runs):
     """Means over steps 4 and 8: one 0.4, 0.6; two 0.5, 0.8. Differences 0.1, 0.2: 15 ± 12.706 · 5."""
     assert by_step(SUITE, runs, (4, 8)).splitlines() == [

@@ -18,7 +18,7 @@ def test_methods_differ_in_their_forks_alone(tmp_path):
     found = {}
     for run in plan_runs(load_suite("arpo"), 1, tmp_path):
         config = compose_config(parse_arguments(list(run.overrides))).config
-        assert (config.marsrl.run.max_tool_calls, config.marsrl.run.max_generated_tokens) == (8000, None)
+        assert (config.marsrl.run.max_tool_calls, config.marsrl.run.max_generated_tokens) == (4000, None)
         found[run.method] = dict(config.marsrl.algo)
     laws = {name: dict(algo.pop("branching")) for name, algo in found.items()}
     assert [law["law"] for law in laws.values()] == ["off", "random", "threshold"]

@@ -388,3 +388,16 @@ def test_curves_are_averaged_where_all_seeds_have_one(tmp_path):
 
 def test_durations():
     assert [duration(x) for x in (12.4, 270, 3900)] == ["12 s", "4 min 30 s", "1 h 05 min"]
+
+
+def test_a_wrong_override_of_any_method_starts_nothing(tmp_path, capsys):
+    suite = tmp_path / "pair.yaml"
+    text = SUITE.replace("fake.method=1", "algo=grpo").replace(
+        "fake.method=2", "algo=arpo_random, marsrl.algo.branching.bas=0.3"
+    )
+    suite.write_text(text)
+    with pytest.raises(SystemExit) as ended:
+        main([str(suite), "--output", str(tmp_path / "out")])
+    said = capsys.readouterr().err
+    assert ended.value.code == 2 and not (tmp_path / "out").exists()
+    assert "method two: " in said and "marsrl.algo.branching.bas\n" in said and "base_probability" in said

@@ -142,6 +142,7 @@ def test_figures():
     assert percent(Estimate(0.4125, 0.3, 0.5, 80)) == "41.2 % [30.0, 50.0]"
     assert percent(Estimate(0.4125, 0.3, 0.5, 8)) == "41.2 % [30.0, 50.0] n=8"
     assert points(Estimate(-0.1, -0.25, 0.05, 8)) == "-10.0 [-25.0, +5.0]"
+    assert points(Estimate(-0.1, None, None, 1)) == "-10.0"
     assert percent(Estimate(None, None, None, 0)) == "–"
 
 
