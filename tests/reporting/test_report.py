@@ -120,8 +120,8 @@ def test_intervals_may_overlap_where_the_paired_difference_is_clear():
 
 @pytest.mark.parametrize(("cases", "direction"), [(29, 0), (30, 1)])
 def test_few_cases_are_counted_and_not_judged(cases, direction):
-    rows = changes(record(0, verifier_recall=(5, 50)), record(9, verifier_recall=(cases, cases)))
-    [row] = [row for row in rows if row.name == "verifier_recall"]
+    rows = changes(record(0, system_accuracy=(5, 50)), record(9, system_accuracy=(cases, cases)))
+    [row] = [row for row in rows if row.name == "system_accuracy"]
     assert row.delta.low > 0
     assert row.direction == direction
     assert (f"n={cases}" in markdown_table(rows)) == (direction == 0)
@@ -129,7 +129,8 @@ def test_few_cases_are_counted_and_not_judged(cases, direction):
 
 def test_figures_that_follow_the_errors_are_not_judged():
     """Precision falls when fewer solutions are incorrect, however good the Verifier is."""
-    names = ("verifier_precision", "corrector_fix_rate", "corrector_break_rate")
+    found = ("verifier_accuracy", "verifier_recall", "verifier_precision")
+    names = (*found, "corrector_fix_rate", "corrector_break_rate")
     rows = changes(record(0, **dict.fromkeys(names, (45, 50))), record(9, **dict.fromkeys(names, (5, 50))))
     judged = {row.name: row.direction for row in rows if row.name in names}
     assert all(row.delta.high < 0 for row in rows if row.name in names)

@@ -21,9 +21,13 @@ from marsrl_verl.evaluation.single_role import accuracy_info, accuracy_metric
 ROLE_METRICS: dict[str, MetricInfo] = {
     accuracy_metric(SOLVER): accuracy_info(SOLVER),
     "verifier_accuracy": MetricInfo(
-        "Verifier accuracy", "share of verdicts that agree with the truth about the judged solution"
+        "Verifier accuracy",
+        "share of verdicts that agree with the truth about the judged solution",
+        follows_errors=True,
     ),
-    "verifier_recall": MetricInfo("Verifier recall", "share of incorrect solutions with verdict Wrong"),
+    "verifier_recall": MetricInfo(
+        "Verifier recall", "share of incorrect solutions with verdict Wrong", follows_errors=True
+    ),
     "verifier_precision": MetricInfo(
         "Verifier precision", "share of Wrong verdicts whose solution is incorrect", follows_errors=True
     ),
