@@ -20,8 +20,7 @@ from marsrl_verl.compare.run_records import known_runs
 from marsrl_verl.compare.runner import Outcome, Runner
 from marsrl_verl.compare.suite import Suite, SuiteError, load_suite, suite_names
 from marsrl_verl.compare.verdicts import seeds_to_decide
-from marsrl_verl.config.command_line import parse_arguments
-from marsrl_verl.config.compose import compose_config
+from marsrl_verl.config.application import check_values
 from marsrl_verl.reporting.files import write_atomic
 from marsrl_verl.settings.issues import ConfigError
 
@@ -63,7 +62,7 @@ def main(argv: Sequence[str], command: Sequence[str] = TRAIN) -> int:
     if tuple(command) == TRAIN:  # another program's settings are its own
         for run in runs[: len(suite.methods)]:
             try:
-                compose_config(parse_arguments(list(run.overrides)))
+                check_values(list(run.overrides))
             except ConfigError as error:
                 parser.error(f"method {run.method}: {error}")
     placement: Placement = Here()

@@ -13,7 +13,7 @@ from marsrl_verl.compare.suite import AREA, Grid, Suite
 from marsrl_verl.compare.verdicts import Difference, Verdict, judge
 from marsrl_verl.evaluation.estimators import GREEDY_SUFFIX, Estimate, MetricInfo, metric_label
 from marsrl_verl.evaluation.suite import AFTER
-from marsrl_verl.reporting.tables import interval, points
+from marsrl_verl.reporting.tables import points, points_interval
 
 Outcomes: TypeAlias = Mapping[tuple[str, str], Mapping[int, float | None]]
 """Values by seed, of a method and a primary outcome."""
@@ -61,7 +61,7 @@ def verdict_table(
             metric_label(metrics, one.metric),
             str(len(one.values)),
             points(one.interval),
-            "–" if one.bootstrap is None else interval(*one.bootstrap),
+            "–" if one.bootstrap is None else points_interval(*one.bootstrap),
             "–" if one.adjusted_p is None else f"{one.adjusted_p:.2g}",
             _verdict_text(one, suite.margin),
         ]

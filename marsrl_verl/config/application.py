@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 from omegaconf import DictConfig, OmegaConf, open_dict
 
-from marsrl_verl.config.checks import run_checks
+from marsrl_verl.config.checks import VALUES, run_checks
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.checks.machine import check_verl_version
 from marsrl_verl.config.checks.output import hold_folders
 from marsrl_verl.config.checks.resume import data_bytes
 from marsrl_verl.config.command_line import help_text, parse_arguments
-from marsrl_verl.config.compose import available_groups, compose_config, picked
+from marsrl_verl.config.compose import Composed, available_groups, compose_config, picked
 from marsrl_verl.config.dry_run import report
 from marsrl_verl.core.inert_text import printable
 from marsrl_verl.reporting.record import recorded
@@ -37,6 +37,25 @@ def main(argv: list[str], launch: Launch) -> int:
         return EXIT_WRONG_CONFIGURATION
 
 
+def check_values(argv: list[str]) -> None:
+    """Check what a command line's settings say by themselves, as before a run, without files and machine.
+
+    Raises:
+        ConfigError: with what is wrong.
+    """
+    run_checks(_context(compose_config(parse_arguments(argv)), dry_run=True), VALUES)
+
+
+def _context(composed: Composed, dry_run: bool) -> Context:
+    return Context(
+        config=composed.config,
+        raw=composed.raw,
+        dry_run=dry_run,
+        estimator_named=composed.estimator_named,
+        warnings=list(composed.warnings),
+    )
+
+
 def _run(argv: list[str], launch: Launch) -> int:
     if problems := check_verl_version():
         raise ConfigError(problems)
@@ -48,13 +67,7 @@ def _run(argv: list[str], launch: Launch) -> int:
     if arguments.show_config:
         print(OmegaConf.to_yaml(recorded(composed.config)))
         return 0
-    context = Context(
-        config=composed.config,
-        raw=composed.raw,
-        dry_run=bool(composed.config.marsrl.dry_run),
-        estimator_named=composed.estimator_named,
-        warnings=list(composed.warnings),
-    )
+    context = _context(composed, bool(composed.config.marsrl.dry_run))
     run_checks(context)
     if context.dry_run:
         print(printable(report(context, composed)))

@@ -32,10 +32,14 @@ def points(value: Estimate) -> str:
     if value.mean is None:
         return "–"
     mean = f"{100 * value.mean:+.1f}"
-    return mean if value.low is None or value.high is None else f"{mean} {interval(value.low, value.high)}"
+    return (
+        mean
+        if value.low is None or value.high is None
+        else f"{mean} {points_interval(value.low, value.high)}"
+    )
 
 
-def interval(low: float, high: float) -> str:
+def points_interval(low: float, high: float) -> str:
     """An interval of differences in percentage points, `[+8.1, +16.5]`."""
     return f"[{100 * low:+.1f}, {100 * high:+.1f}]"
 

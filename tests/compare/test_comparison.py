@@ -390,14 +390,21 @@ def test_durations():
     assert [duration(x) for x in (12.4, 270, 3900)] == ["12 s", "4 min 30 s", "1 h 05 min"]
 
 
-def test_a_wrong_override_of_any_method_starts_nothing(tmp_path, capsys):
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ("bas=0.3", "marsrl.algo.branching.bas\n"),
+        ("base_probability=1.5", "marsrl.algo.branching.base_probability = 1.5"),
+        ("entropy_tokens=4", "marsrl.algo.branching.entropy_tokens = 4"),
+    ],
+)
+def test_a_wrong_override_of_any_method_starts_nothing(tmp_path, capsys, wrong, said):
+    """An unknown key, a value out of range, one without effect."""
     suite = tmp_path / "pair.yaml"
-    text = SUITE.replace("fake.method=1", "algo=grpo").replace(
-        "fake.method=2", "algo=arpo_random, marsrl.algo.branching.bas=0.3"
-    )
-    suite.write_text(text)
+    methods = ("algo=grpo", f"algo=arpo_random, marsrl.algo.branching.{wrong}")
+    suite.write_text(SUITE.replace("fake.method=1", methods[0]).replace("fake.method=2", methods[1]))
     with pytest.raises(SystemExit) as ended:
         main([str(suite), "--output", str(tmp_path / "out")])
-    said = capsys.readouterr().err
+    printed = capsys.readouterr().err
     assert ended.value.code == 2 and not (tmp_path / "out").exists()
-    assert "method two: " in said and "marsrl.algo.branching.bas\n" in said and "base_probability" in said
+    assert "method two: " in printed and said in printed

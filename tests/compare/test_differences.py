@@ -61,7 +61,7 @@ def test_p_stands_where_it_can_be_small(seeds, p):
 
 
 @pytest.mark.parametrize(("cases", "bold"), [(FEW - 1, False), (FEW, True), (None, False), (0, False)])
-@pytest.mark.parametrize("metric", ["verifier_recall", "solver_accuracy"])
+@pytest.mark.parametrize("metric", ["system_accuracy", "solver_accuracy"])
 def test_figures_of_few_or_unknown_cases_are_not_marked(metric, cases, bold):
     many, some = rows({"a": [0.1, 0.2]}, metric), rows({"b": [0.5, 0.6]}, metric, cases)
     table = differences_table(many + some)
@@ -78,7 +78,8 @@ def test_seeds_without_a_partner_do_not_count():
 
 @pytest.mark.parametrize(("metric", "info"), EVALUATION_METRICS.items())
 def test_a_metric_is_marked_only_where_a_run_judges_it(metric, info):
-    """Precision and the Corrector's rates follow the errors that each method's Solver leaves."""
+    """The Verifier's accuracy, recall and precision and the Corrector's rates follow the errors that each
+    method's Solver leaves."""
     one = rows({"a": [0.1, 0.2], "b": [0.5, 0.6]}, metric, 1000)
     assert ("**" in line(differences_table(one), info.label)) == (not info.follows_errors)
 

@@ -87,17 +87,13 @@ def test_an_evaluation_that_was_not_done_is_null():
 
 
 def test_changes_are_judged_by_the_paired_difference():
-    before = record(
-        0, solver_accuracy=(10, 50), verifier_accuracy=(30, 50), verifier_false_alarm_rate=(2, 50)
-    )
-    after = record(
-        9, solver_accuracy=(40, 50), verifier_accuracy=(33, 50), verifier_false_alarm_rate=(30, 50)
-    )
+    before = record(0, solver_accuracy=(10, 50), system_accuracy=(30, 50), verifier_false_alarm_rate=(2, 50))
+    after = record(9, solver_accuracy=(40, 50), system_accuracy=(33, 50), verifier_false_alarm_rate=(30, 50))
     rows = {row.name: row for row in changes(before, after)}
     assert rows["solver_accuracy"].direction == 1
     # 30 and 33 of 50, all 30 among the 33: the intervals overlap, and still no problem got worse.
-    assert rows["verifier_accuracy"].before.high > rows["verifier_accuracy"].after.low
-    assert rows["verifier_accuracy"].direction == 0  # three problems are not enough
+    assert rows["system_accuracy"].before.high > rows["system_accuracy"].after.low
+    assert rows["system_accuracy"].direction == 0  # three problems are not enough
     assert rows["verifier_false_alarm_rate"].direction == -1  # more is worse
     assert rows["corrector_fix_rate"].direction == 0  # nothing observed
     text = markdown_table(changes(before, after))

@@ -162,13 +162,17 @@ ROUNDS: tuple[tuple[Check, ...], ...] = (
 )
 
 
-def run_checks(ctx: Context) -> None:
-    """Run all rounds.
+VALUES = ROUNDS[:2]
+"""What settings say by themselves: no file, package, GPU or earlier run is looked at."""
+
+
+def run_checks(ctx: Context, rounds: tuple[tuple[Check, ...], ...] = ROUNDS) -> None:
+    """Run the rounds, all of them or `VALUES`.
 
     Raises:
         ConfigError: with all problems of the first round that found any.
     """
-    for checks in ROUNDS:
+    for checks in rounds:
         by_key: dict[str, ConfigIssue] = {}
         broken: list[ConfigIssue] = []
         for check in checks:
