@@ -52,7 +52,8 @@ def at_step(one: Finished, step: int, every: int) -> tuple[float, int]:
 
 
 def by_step(suite: Suite, finished: Sequence[Finished], steps: Sequence[int]) -> str:
-    """Per method the mean of its runs at each step, with thousands of the budget; and the mean over the steps
+    """Per method the mean of its runs at each step, with what it had taken of the budget (thousands from a
+    budget of 10,000 on); and the mean over the steps
     less that of the suite's `level_of`: t interval of the differences of equal seeds, percentage points.
 
     Raises:
@@ -69,19 +70,19 @@ def by_step(suite: Suite, finished: Sequence[Finished], steps: Sequence[int]) ->
         method: {seed: fmean(value for value, _ in found) for seed, found in seeds.items()}
         for method, seeds in at.items()
     }
-    base = suite.level_of
+    base, unit = suite.level_of, 1000 if suite.budget.amount >= 10_000 else 1
     lines = [f"| | {' | '.join(f'step {step}' for step in steps)} | less {base} |"]
     lines.append("|---|" + "---:|" * (len(steps) + 1))
     for method, seeds in at.items():
-        cells = [_cell(found) for found in zip(*seeds.values(), strict=True)]
+        cells = [_cell(found, unit) for found in zip(*seeds.values(), strict=True)]
         less = t_interval(seed_differences(means[base], means[method]))
         lines.append(f"| {method} | {' | '.join(cells)} | {'' if method == base else points(less)} |")
     return "\n".join(lines)
 
 
-def _cell(found: Sequence[tuple[float, int]]) -> str:
+def _cell(found: Sequence[tuple[float, int]], unit: int) -> str:
     value, taken = (fmean(column) for column in zip(*found, strict=True))
-    return f"{100 * value:.1f} ({taken / 1000:.0f})"
+    return f"{100 * value:.1f} ({taken / unit:,.0f})"
 
 
 def main() -> None:

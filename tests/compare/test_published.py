@@ -84,7 +84,7 @@ def test_every_method_has_every_seed_and_a_whole_number_of_cases(name):
     assert wrong == []
 
 
-WITHOUT_WORK = {"arpo", "arpo_tokens", "rema", "rema_ratio", "marsrl_rates"}
+WITHOUT_WORK = {"rema", "rema_ratio", "marsrl_rates"}
 
 
 @pytest.mark.parametrize("name", RECORDS)
