@@ -166,13 +166,13 @@ VALUES = ROUNDS[:2]
 """What settings say by themselves: no file, package, GPU or earlier run is looked at."""
 
 
-def run_checks(ctx: Context, rounds: tuple[tuple[Check, ...], ...] = ROUNDS) -> None:
-    """Run the rounds, all of them or `VALUES`.
+def run_checks(ctx: Context, rounds: tuple[tuple[Check, ...], ...] | None = None) -> None:
+    """Run the rounds, all of them unless others are named (`VALUES`).
 
     Raises:
         ConfigError: with all problems of the first round that found any.
     """
-    for checks in rounds:
+    for checks in ROUNDS if rounds is None else rounds:
         by_key: dict[str, ConfigIssue] = {}
         broken: list[ConfigIssue] = []
         for check in checks:
