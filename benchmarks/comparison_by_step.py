@@ -53,8 +53,8 @@ def at_step(one: Finished, step: int, every: int) -> tuple[float, int]:
 
 def by_step(suite: Suite, finished: Sequence[Finished], steps: Sequence[int]) -> str:
     """Per method the mean of its runs at each step, with what it had taken of the budget (thousands from a
-    budget of 10,000 on); and the mean over the steps
-    less that of the suite's `level_of`: t interval of the differences of equal seeds, percentage points.
+    budget of 10,000 on); and the mean over the steps less that of the suite's `level_of`: t interval of the
+    differences of equal seeds, percentage points.
 
     Raises:
         ValueError: the suite has no `level_of`, or the curves no evaluation after one of the steps.

@@ -62,7 +62,7 @@ def main(argv: Sequence[str], command: Sequence[str] = TRAIN) -> int:
     if tuple(command) == TRAIN:  # another program's settings are its own
         for run in runs[: len(suite.methods)]:
             try:
-                check_values(list(run.overrides))
+                check_values(list(run.overrides), runs_here=arguments.address is None)
             except ConfigError as error:
                 parser.error(f"method {run.method}: {error}")
     placement: Placement = Here()

@@ -37,13 +37,19 @@ def main(argv: list[str], launch: Launch) -> int:
         return EXIT_WRONG_CONFIGURATION
 
 
-def check_values(argv: list[str]) -> None:
+def check_values(argv: list[str], runs_here: bool = True) -> None:
     """Check what a command line's settings say by themselves, as before a run, without files and machine.
+
+    Args:
+        runs_here: False: on another machine. Where no cluster is named, keys alone are checked then, since
+            what that machine would pick is not known.
 
     Raises:
         ConfigError: with what is wrong.
     """
-    run_checks(_context(compose_config(parse_arguments(argv)), dry_run=True), VALUES)
+    composed = compose_config(parse_arguments(argv))
+    if runs_here or not composed.cluster_detected:
+        run_checks(_context(composed, dry_run=True), VALUES)
 
 
 def _context(composed: Composed, dry_run: bool) -> Context:

@@ -26,7 +26,9 @@ from marsrl_verl.compare.results import ResultError, over_seeds, read_finished, 
 from marsrl_verl.compare.runner import duration
 from marsrl_verl.compare.suite import TOKENS, Budget, Suite, load_suite
 from marsrl_verl.compare.tables import percent
+from marsrl_verl.config.application import check_values
 from marsrl_verl.evaluation.estimators import Estimate
+from marsrl_verl.settings.issues import ConfigError
 
 
 @pytest.fixture
@@ -408,3 +410,13 @@ def test_a_wrong_override_of_any_method_starts_nothing(tmp_path, capsys, wrong, 
     printed = capsys.readouterr().err
     assert ended.value.code == 2 and not (tmp_path / "out").exists()
     assert "method two: " in printed and said in printed
+
+
+def test_values_are_checked_for_the_machine_that_runs_them(monkeypatch):
+    """Here no GPU answers, and the CPU platform refuses two nodes; a job's node may have some."""
+    monkeypatch.setattr("marsrl_verl.config.compose.detect_cluster", lambda: "cpu")
+    words = ["algo=grpo", "trainer.nnodes=2"]
+    check_values(words, runs_here=False)
+    for refused, here in ((words, True), ([*words, "cluster=cpu"], False)):
+        with pytest.raises(ConfigError, match=r"trainer\.nnodes"):
+            check_values(refused, runs_here=here)
