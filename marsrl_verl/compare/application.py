@@ -60,6 +60,7 @@ def main(argv: Sequence[str], command: Sequence[str] = TRAIN) -> int:
     except (SuiteError, RecordError) as error:
         parser.error(str(error))
     if tuple(command) == TRAIN:  # another program's settings are its own
+        print(f"checking the settings of {len(suite.methods)} methods", file=sys.stderr, flush=True)
         for run in runs[: len(suite.methods)]:
             try:
                 check_values(list(run.overrides), runs_here=arguments.address is None)
