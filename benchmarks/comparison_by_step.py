@@ -46,8 +46,8 @@ def at_step(one: Finished, step: int, every: int) -> tuple[float, int]:
     has, expected = len(one.curve.values), 1 + -(-one.steps // every)
     if has != expected:
         raise ValueError(
-            f"{one.run.name} has {has} evaluations in {one.steps} steps, expected {expected} from the suite's "
-            f"{_EVERY}={every}: the suite is not the one that was run"
+            f"{one.run.name} has {has} evaluations in {one.steps} steps, expected {expected} from the "
+            f"suite's {_EVERY}={every}: the suite is not the one that was run"
         )
     index, rest = divmod(step, every)
     if rest or not 0 <= index < len(one.curve.values) - 1:
