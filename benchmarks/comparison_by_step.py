@@ -40,14 +40,14 @@ def at_step(one: Finished, step: int, every: int) -> tuple[float, int]:
     """The curve's value after so many steps, and what had been taken of the budget.
 
     Raises:
-        ValueError: there was no evaluation after that step, or it was the last one; or the run was evaluated
-            at another interval, as when the suite was changed after it.
+        ValueError: there was no evaluation after that step, or it was the last one; or the curve has not as
+            many evaluations as that interval gives, as where the suite's was changed after the runs.
     """
     has, expected = len(one.curve.values), 1 + -(-one.steps // every)
     if has != expected:
         raise ValueError(
-            f"{one.run.name} has {has} evaluations in {one.steps} steps, expected {expected} from the "
-            f"suite's {_EVERY}={every}: the suite is not the one that was run"
+            f"the curve of {one.run.name} has {has} evaluations in {one.steps} steps, expected {expected} "
+            f"from the suite's {_EVERY}={every}: which steps they belong to is not known"
         )
     index, rest = divmod(step, every)
     if rest or not 0 <= index < len(one.curve.values) - 1:

@@ -57,8 +57,8 @@ def test_a_step_without_an_evaluation_is_named(runs, step):
 
 
 @pytest.mark.parametrize(("every", "expected"), [(1, 10), (2, 6), (5, 3)])
-def test_a_run_with_another_interval_than_the_suite_is_refused(runs, every, expected):
-    with pytest.raises(ValueError, match=rf"two-seed1 has 4 .* in 9 steps, expected {expected} from"):
+def test_a_curve_with_another_number_of_evaluations_is_refused(runs, every, expected):
+    with pytest.raises(ValueError, match=rf"two-seed1 has 4 .* 9 steps, expected {expected} from"):
         at_step(runs[2], 0, every)
 
 

@@ -289,7 +289,7 @@ def test_a_cancelled_page_ends_its_process():
     async def work(extractor):
         await extractor.start()
         (worker,) = extractor._idle
-        worker.process.send_signal(signal.SIGSTOP)  # no page takes surely long enough on every machine
+        worker.process.send_signal(signal.SIGSTOP)  # no page is sure to take long enough everywhere
         reads = asyncio.ensure_future(extractor.read(b"<p>one</p>", None, html=True, chars=10))
         await asyncio.sleep(0.02)
         reads.cancel()
