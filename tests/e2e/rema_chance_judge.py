@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 
 from marsrl_verl.algos.rema.single_turn.judge import JudgeReward
 from marsrl_verl.core.trajectory import FinishReason
 
 
-class LengthJudge(JudgeReward):
-    """Takes judgements of an even number of characters for `[[A]]`, the others for `[[B]]`."""
+class ChanceJudge(JudgeReward):
+    """Takes half of the judgements for `[[A]]`, the others for `[[B]]`, by their ids: there are groups with
+    both verdicts whatever the model writes."""
 
     def score(self, request):
         """As a judgement that has come to its end."""
-        verdict = "[[A]]" if len(request.text) % 2 == 0 else "[[B]]"
+        even = hashlib.sha256(request.trajectory_id.encode()).digest()[0] % 2 == 0
+        verdict = "[[A]]" if even else "[[B]]"
         return super().score(replace(request, final_text=verdict, finish_reason=FinishReason.STOP))
