@@ -137,8 +137,8 @@ def _compare(
     outcomes = suite.questions
     if outcomes and seeds < (needed := seeds_to_decide(outcomes)):
         say(
-            f"warning: {seeds} seeds can show no difference in {outcomes} primary outcomes, only "
-            f"equivalence; {needed} seeds could (--seeds)"
+            f"warning: --seeds {seeds} can show equivalence, but no difference in any of the primary "
+            f"outcomes (here {outcomes}); --seeds {needed} could"
         )
     try:
         outcome = runner.run(write)
