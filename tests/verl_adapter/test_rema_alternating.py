@@ -30,7 +30,7 @@ class Noted(ReMASingleTurn):
 
     def __init__(self, **changes) -> None:
         super().__init__(MathPlanPrompts(), Config.model_validate(changes), policies=AGENTS)
-        self.begins, self.passes_of = [], {}
+        self.begins, self.passes_of, self.asked = [], {}, {}
 
     def pass_ended(self, step):
         super().pass_ended(step)
@@ -38,6 +38,8 @@ class Noted(ReMASingleTurn):
 
     def first_requests(self, problem, step):
         self.passes_of.setdefault(self.phases.number, set()).add(problem.row)
+        asked = self.asked.setdefault(self.phases.number, {})
+        asked[step] = asked.get(step, 0) + 1
         return super().first_requests(problem, step)
 
 
@@ -68,7 +70,7 @@ MODES = [
 
 @pytest.mark.parametrize("mode", MODES)
 def test_each_phase_trains_its_agent_on_what_it_kept(tmp_path, mode):
-    trainer = run(tmp_path, **mode)
+    trainer = run(tmp_path, steps=45, **mode)
     method = trainer.method
     assert method.phases.number >= 4, "both phases had their turn"
     number_of = {0: 0} | dict(method.begins)
@@ -86,6 +88,17 @@ def test_each_phase_trains_its_agent_on_what_it_kept(tmp_path, mode):
         assert method.passes_of[number] < method.passes_of[0], "training asks some of them"
     for sent in trainer.updated:
         assert sent["policy"] == ("reason" if pass_at(sent["step"]) // 3 % 2 == 0 else "meta")
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_the_first_step_of_a_pass_has_as_many_problems_as_the_others(tmp_path, mode):
+    method = run(tmp_path, steps=45, changes={"plans_per_problem": BATCH_SIZE}, **mode).method
+    sizes = {number: list(steps.values()) for number, steps in method.asked.items()}
+    assert len(sizes) >= 5 and len(sizes[1]) > 1
+    for number, found in sizes.items():
+        usual = 1 if number % 6 in (1, 2) else BATCH_SIZE  # solutions of several plans each are trained there
+        assert set(found[:-1]) <= {usual} and found[-1] <= usual, (number, found)
+    assert sizes[0][0] == sizes[3][0] == BATCH_SIZE
 
 
 def test_what_a_step_trains_is_one_agent_s(tmp_path):

@@ -201,35 +201,36 @@ class RayMarsRLTrainer(PolicyTrainer):
         """
         if self.scheduler.open_step == step:
             return True  # opened in the step before, by overlap
-        count, admits = (
-            self.method.problems_per_step(int(self.config.data.train_batch_size)),
-            self.method.admits,
-        )
+        count = self._problems_per_step()
         problems: list[Problem] = []
         if self.scheduler.waiting_problems() < count:
             if not self._drains:
-                problems = self.problems.take(count, admits)
+                problems = self.problems.take(count, self.method.admits)
             else:
-                problems = self.problems.take_from_pass(count, admits)
+                problems = self.problems.take_from_pass(count, self.method.admits)
                 if not problems and self.scheduler.idle():
                     if ahead:
                         return False
-                    problems = self._next_pass(step, count)
+                    problems = self._next_pass(step)
         self.scheduler.start_step(step, problems)
         return True
+
+    def _problems_per_step(self) -> int:
+        return self.method.problems_per_step(int(self.config.data.train_batch_size))
 
     @property
     def _drains(self) -> bool:
         return self.method.passes is Passes.DRAINED
 
-    def _next_pass(self, step: int, count: int) -> list[Problem]:
+    def _next_pass(self, step: int) -> list[Problem]:
         """The first problems of the next pass of which the method admits any; none where no pass is left."""
         for _ in range(MOST_EMPTY_PASSES):
             if self.method.passes_left() == 0:
                 return []
             self.method.pass_ended(step)
             self.problems.begin_pass()
-            if problems := self.problems.take_from_pass(count, self.method.admits):
+            # As many as the new pass has a step: the method may have gone on to another phase.
+            if problems := self.problems.take_from_pass(self._problems_per_step(), self.method.admits):
                 return problems
         raise NothingToTrainError(
             f"{type(self.method).__name__}.admits let no problem of the training data through in "
