@@ -8,8 +8,15 @@ set -euo pipefail
 : "${VAL_FILES:?set VAL_FILES to a parquet file of held-out problems}"
 : "${MODEL_PATH:?set MODEL_PATH to the folder of the model, on every node: hf download Qwen/Qwen3-30B-A3B-Thinking-2507 --local-dir FOLDER}"
 
-# A cluster of Ray 2.60 asks for the token that its first `ray start` wrote to ~/.ray/auth_token.
-RAY_AUTH_MODE="${RAY_AUTH_MODE:-token}" ray job submit --address "${RAY_DASHBOARD:-http://127.0.0.1:8265}" -- \
+# A cluster that was started with a token (docs/cluster.md) asks for it; RAY_AUTH_MODE=disabled is for one without.
+export RAY_AUTH_MODE="${RAY_AUTH_MODE:-token}"
+token="${RAY_AUTH_TOKEN_PATH:-$HOME/.ray/auth_token}"
+if [ "$RAY_AUTH_MODE" = token ] && [ -z "${RAY_AUTH_TOKEN:-}" ] && [ ! -s "$token" ]; then
+  echo "no token of the cluster in $token: copy it from the head node (chmod 600), or set RAY_AUTH_TOKEN" >&2
+  exit 2
+fi
+
+ray job submit --address "${RAY_DASHBOARD:-http://127.0.0.1:8265}" -- \
   python -m recipe.marsrl.main_marsrl \
   algo=marsrl \
   model=qwen3_30b_a3b_thinking_2507 \

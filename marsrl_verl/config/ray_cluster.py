@@ -31,6 +31,17 @@ def cluster_in_sight(config: DictConfig) -> bool:
     return _named(config) or (_word(config) is None and _address_file(config).exists())
 
 
+def cluster_address(config: DictConfig) -> str | None:
+    """`HOST:PORT` of the cluster that the run joins: what it was given, else what `ray start` left on this
+    machine. None: it joins none, or Ray has to look for one."""
+    if not joins_cluster(config):
+        return None
+    word, left = _word(config), _address_file(config)
+    if word is None or word == _AUTO:
+        word = left.read_text().strip() if left.exists() else ""
+    return word.removeprefix("ray://") or None
+
+
 def _named(config: DictConfig) -> bool:
     """Whether somebody said that there is a cluster."""
     word = _word(config)

@@ -88,6 +88,7 @@ def calls(tmp_path, published_data, published_pairs):
             "SLURM_CPUS_ON_NODE": "96",
             "MODEL_PATH": next((id_ for size, id_ in HUB_IDS.items() if size in name), HUB_IDS["30b"]),
             "OUTPUT_ROOT": str(tmp_path / "seen by all"),
+            "RAY_AUTH_TOKEN": "t",
             **(changes or {}),
         }
         env = {key: value for key, value in env.items() if value is not None}
@@ -153,6 +154,19 @@ def test_a_job_takes_no_folder_of_the_machine_that_submits_it(calls, tmp_path):
         calls("submit_ray_job.sh", changes={"OUTPUT_ROOT": None})
     (call,) = calls("submit_ray_job.sh")
     assert f"marsrl.run.output_root={tmp_path / 'seen by all'}" in call
+
+
+def test_a_job_without_the_cluster_s_token_is_not_submitted(calls, tmp_path):
+    none = dict.fromkeys(("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH", "RAY_AUTH_MODE"))
+    fresh = {"HOME": str(tmp_path), **none}
+    with pytest.raises(subprocess.CalledProcessError) as stopped:
+        calls("submit_ray_job.sh", changes=fresh)
+    assert stopped.value.returncode == 2
+    assert calls("submit_ray_job.sh", changes=fresh | {"RAY_AUTH_MODE": "disabled"})
+    token = tmp_path / ".ray" / "auth_token"
+    token.parent.mkdir()
+    token.write_text("t")
+    assert len(calls("submit_ray_job.sh", changes=fresh)) == 2, "the calls of both"
 
 
 def test_slurm_starts_ray_on_all_nodes(calls):

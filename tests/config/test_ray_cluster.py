@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import socket
+import time
 
 import pytest
 from messages import assert_refused
@@ -139,6 +141,40 @@ def test_nobody_picks_for_a_cluster_from_this_machine(run, monkeypatch, tmp_path
     assert_refused(done, "cluster = auto", "Name what the run takes of the cluster")
     if way != "address":
         assert run(*words, "ray_kwargs.ray_init.address=local").status == 0
+
+
+@pytest.fixture
+def dead():
+    """An address at which nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as once:
+        return f"127.0.0.1:{once.getsockname()[1]}"
+
+
+@pytest.mark.parametrize("way", ["address", "variable", "file"])
+def test_a_cluster_that_is_not_there_is_told_at_once(run, monkeypatch, tmp_path, dead, way):
+    words = ["cluster=cpu"]
+    if way == "variable":
+        monkeypatch.setenv("RAY_ADDRESS", dead)
+    else:
+        words.append(f"ray_kwargs.ray_init.address={dead if way == 'address' else 'auto'}")
+    if way == "file":
+        (tmp_path / "left").write_text(dead)
+        monkeypatch.setattr("marsrl_verl.config.ray_cluster._address_file", lambda config: tmp_path / "left")
+    began = time.monotonic()
+    assert_refused(run(*words), "ray_kwargs.ray_init.address", f"Nobody answers at {dead}")
+    assert time.monotonic() - began < 20
+    assert run(*words, "dry_run=true").status == 0  # a plan is made anywhere
+
+
+def test_a_cluster_that_listens_is_joined(run):
+    with socket.create_server(("127.0.0.1", 0)) as head:
+        port = head.getsockname()[1]
+        assert run("cluster=cpu", f"ray_kwargs.ray_init.address=127.0.0.1:{port}").status == 0
+
+
+def test_an_address_without_a_port_is_refused(run):
+    words = ("cluster=cpu", "ray_kwargs.ray_init.address=10.0.0.1")
+    assert_refused(run(*words), "ray_kwargs.ray_init.address", "HOST:PORT is expected")
 
 
 def test_of_two_words_for_the_cluster_the_last_one_counts(run):

@@ -9,12 +9,13 @@ import sys
 from pathlib import Path
 
 import pytest
+from fresh_python import run_fresh
 from omegaconf import OmegaConf
 
 from marsrl_verl.config.command_line import parse_arguments
 from marsrl_verl.config.compose import compose_config
 from marsrl_verl.verl_adapter.environment import DISTRIBUTION_FOLDER, REGISTER_MODULE, prepare_environment
-from marsrl_verl.verl_adapter.run.launch import ray_settings
+from marsrl_verl.verl_adapter.run.launch import keep_token_private, ray_settings
 
 JOB = "RAY_JOB_CONFIG_JSON_ENV_VAR"
 
@@ -51,6 +52,44 @@ def test_configured_variables_and_those_of_the_run_both_reach_ray():
     assert env_vars["NCCL_DEBUG"] == "WARN"
     assert env_vars["PYTHONPATH"] == "/here"
     assert env_vars["VLLM_CPU_KVCACHE_SPACE"] == "7", "the run's own value is the later one"
+
+
+@pytest.fixture
+def home(tmp_path):
+    for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"):
+        os.environ.pop(name, None)
+    os.environ |= {"HOME": str(tmp_path), "RAY_AUTH_MODE": "token"}
+    return tmp_path
+
+
+def test_the_token_of_a_new_ray_is_nobody_else_s(home):
+    keep_token_private()
+    (token,) = (home / ".ray").iterdir()
+    assert token.stat().st_mode & 0o777 == 0o600
+    read = run_fresh(
+        "import json; from ray._raylet import AuthenticationTokenLoader as Loader\n"
+        "print(json.dumps(Loader.instance().get_raw_token(ignore_auth_mode=True)))",
+        {"HOME": str(home), "RAY_AUTH_MODE": "token"},
+    )
+    assert read == token.read_text() and len(read) == 64
+    keep_token_private()
+    assert token.read_text() == read, "a token that is there is kept"
+
+
+def test_a_token_that_others_can_read_is_told(home):
+    token = home / ".ray" / "auth_token"
+    token.parent.mkdir()
+    token.write_text("t")
+    token.chmod(0o644)
+    with pytest.warns(UserWarning, match=f"chmod 600 {token}"):
+        keep_token_private()
+
+
+@pytest.mark.parametrize("given", [{"RAY_AUTH_TOKEN": "t"}, {"RAY_AUTH_MODE": "disabled"}])
+def test_no_token_is_made_where_none_is_read(home, given):
+    os.environ |= given
+    keep_token_private()
+    assert list(home.iterdir()) == []
 
 
 def test_the_rest_of_a_runtime_environment_is_kept():

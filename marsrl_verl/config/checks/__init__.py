@@ -152,6 +152,7 @@ ROUNDS: tuple[tuple[Check, ...], ...] = (
         memory.check_memory,
         machine.check_packages,
         machine.check_gpus,
+        machine.check_cluster_address,
         machine.check_job_variables,
         tools.check_start,
         output.check_output,

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
+import tempfile
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, cast
 
@@ -44,7 +47,10 @@ def _run(config: DictConfig, work: str) -> int:
 
 
 def _start(config: DictConfig, work: str, env_vars: dict[str, str]) -> int:
-    quiet_third_parties(own_cluster=not joins_cluster(config))
+    own_cluster = not joins_cluster(config)
+    quiet_third_parties(own_cluster)
+    if own_cluster:
+        keep_token_private()
     settings = ray_settings(config, env_vars)
     if wants_template(config):
         from marsrl_verl.verl_adapter.run.template_run import run_in_template
@@ -82,6 +88,27 @@ def quiet_third_parties(own_cluster: bool) -> None:
         os.environ.setdefault("RAY_enable_worker_prestart", "0")
     warnings.filterwarnings("ignore", category=FutureWarning, module=r"(verl|ray)\b")
     logging.getLogger("ray").setLevel(logging.WARNING)
+
+
+def keep_token_private() -> None:
+    """Let nobody else read the token of the run's own Ray.
+
+    Upstream behaviour: Ray writes `~/.ray/auth_token`, unless there is one, with the rights of any file.
+    """
+    given = any(os.environ.get(name) for name in ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"))
+    if given or os.environ.get("RAY_AUTH_MODE") != "token":
+        return
+    token = Path.home() / ".ray" / "auth_token"
+    if token.exists():
+        if token.stat().st_mode & 0o077:
+            warnings.warn(f"others can read Ray's token: chmod 600 {token}", stacklevel=2)
+        return
+    token.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.NamedTemporaryFile("w", dir=token.parent) as made:  # mode 0600
+        made.write(secrets.token_hex(32))
+        made.flush()
+        with suppress(FileExistsError):
+            os.link(made.name, token)  # whole or not at all, for two runs that start together
 
 
 def wants_template(config: DictConfig) -> bool:
