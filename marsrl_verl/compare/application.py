@@ -136,9 +136,10 @@ def _compare(
     runner = make_runner(say)
     outcomes = suite.questions
     if outcomes and seeds < (needed := seeds_to_decide(outcomes)):
+        shows = "equivalence, but no difference" if seeds > 1 else "neither equivalence nor a difference"
         say(
-            f"warning: --seeds {seeds} can show equivalence, but no difference in any of the primary "
-            f"outcomes (here {outcomes}); --seeds {needed} could"
+            f"warning: --seeds {seeds} can show {shows} in any of the primary outcomes (here {outcomes}); "
+            f"--seeds {needed} could"
         )
     try:
         outcome = runner.run(write)
