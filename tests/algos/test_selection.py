@@ -2,12 +2,14 @@ import itertools
 import math
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from marsrl_verl.algos.marsrl.config import Config, plan_lines
 from marsrl_verl.algos.marsrl.selection import Candidate, Strategy, choose, quotas
 
 
@@ -36,7 +38,6 @@ def preferred_count(chosen: list[Candidate]) -> int:
         (Strategy.ADAPTIVE, 1, 7, 2, (1, 1)),
         (Strategy.ADAPTIVE, 0, 8, 2, (0, 2)),
         (Strategy.BALANCED, 4, 4, 2, (1, 1)),
-        (Strategy.BALANCED, 4, 4, 3, (2, 1)),
         (Strategy.BALANCED, 8, 0, 2, (2, 0)),
         (Strategy.BALANCED, 1, 7, 4, (1, 3)),
         (Strategy.BALANCED, 7, 1, 4, (3, 1)),
@@ -44,10 +45,43 @@ def preferred_count(chosen: list[Candidate]) -> int:
     ],
 )
 def test_quotas_fill_a_shortage_from_the_other_class(strategy, preferred, others, k, expected):
-    assert quotas(k, preferred, others, strategy) == expected
+    assert quotas(k, preferred, others, k if strategy is Strategy.ADAPTIVE else k // 2) == expected
     chosen = choose(candidates({"a": preferred}, {"a": others}), k, strategy, rng())
     assert preferred_count(chosen) == expected[0]
     assert len(chosen) == sum(expected)
+
+
+@pytest.mark.parametrize(("k", "expected"), [(1, {0, 1}), (3, {1, 2})])
+def test_balanced_draws_the_class_of_the_odd_one(k, expected):
+    pool = candidates({"a": 5}, {"a": 3})
+    counts = Counter(preferred_count(choose(pool, k, "balanced", rng(seed))) for seed in range(2000))
+    assert set(counts) == expected
+    assert counts[k // 2] / 2000 == pytest.approx(1 / 2, abs=0.04)
+    for only in ({"a": 4}, {}), ({}, {"a": 4}):
+        assert len(choose(candidates(*only), k, "balanced", rng(1))) == k, "one class may be all there is"
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({}, "2 a problem, incorrect solutions and rightly found errors first"),
+        ({"selection": "balanced"}, "2 a problem, half of each class"),
+        (
+            {"selection": "balanced", "requests_per_stage": 1},
+            "1 a problem, of either class with equal chance",
+        ),
+        ({"selection": "balanced", "requests_per_stage": 3}, "each class, the odd one of either with equal"),
+        ({"selection": "random", "select_scope": "group"}, "2 a group, drawn from all"),
+    ],
+)
+def test_the_plan_says_which_outputs_become_inputs(changes, said):
+    run = SimpleNamespace(settings=SimpleNamespace(algo=Config(**changes)))
+    (line,) = plan_lines(run)
+    assert said in line and line.startswith("  inputs of a stage after the first")
+
+
+def test_the_plan_of_the_solver_alone_speaks_of_no_inputs():
+    assert plan_lines(SimpleNamespace(settings=SimpleNamespace(algo=Config(train_roles=["solver"])))) == []
 
 
 def test_random_takes_both_classes_at_their_rate():

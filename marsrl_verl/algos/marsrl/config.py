@@ -35,8 +35,9 @@ class Config(EstimatorConfig):
     """Verifier–Corrector rounds after the Solver; 2 gives the paper's five stages, 0 the Solver alone."""
     selection: Strategy = Strategy.ADAPTIVE
     """How the inputs of the next stage are chosen (§3.4): `random` (uniformly over all eligible outputs of
-    the stage), `balanced` (half from each reward class) or `adaptive` (incorrect solutions and rightly found
-    errors first). It makes no difference which input an output answers."""
+    the stage), `balanced` (half from each reward class; the odd one of an odd K from either with equal
+    chance) or `adaptive` (incorrect solutions and rightly found errors first). It makes no difference which
+    input an output answers."""
     select_scope: SelectScope = SelectScope.PROBLEM
     """`problem`: K inputs per problem and stage, pooled over its groups; `group`: K per group."""
     distinct_answers: bool = False
@@ -70,6 +71,24 @@ def stage_plans(config: Config) -> tuple[StagePlan, ...]:
         name = role if role == SOLVER else f"{role}_{seen[role]}"
         plans.append(StagePlan(name, role, groups, role in config.train_roles, config.group_size))
     return tuple(plans)
+
+
+def plan_lines(run: RunView) -> list[str]:
+    """Which outputs become inputs; nothing where no stage follows."""
+    config: Config = run.settings.algo
+    if len(stage_plans(config)) == 1:
+        return []
+    k, half = config.requests_per_stage, "half of each class"
+    if k == 1:
+        half = "of either class with equal chance"
+    elif k % 2:
+        half += ", the odd one of either with equal chance"
+    chosen = {
+        Strategy.RANDOM: "drawn from all",
+        Strategy.BALANCED: half,
+        Strategy.ADAPTIVE: "incorrect solutions and rightly found errors first",
+    }[config.selection]
+    return [f"  inputs of a stage after the first: {k} a {config.select_scope}, {chosen}"]
 
 
 _ALGO = "marsrl.algo"

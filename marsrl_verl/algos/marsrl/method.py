@@ -146,6 +146,11 @@ class MarsRL(BaseMethod):
         """See `config.checks` and `evaluation.config.checks`."""
         return [*settings_of.checks(run), *evaluation_config.checks(run, cls.roles)]
 
+    @classmethod
+    def plan_lines(cls, run: RunView) -> list[str]:
+        """See `config.plan_lines`."""
+        return settings_of.plan_lines(run)
+
     # --- evaluation ----------------------------------------------------------------------------
 
     @classmethod

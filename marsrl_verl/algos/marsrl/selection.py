@@ -18,7 +18,7 @@ class Strategy(Choice):
     RANDOM = "random"
     """Uniformly over all candidates."""
     BALANCED = "balanced"
-    """Half from each class, the preferred one taking the odd one."""
+    """Half from each class; the odd one is drawn from either with equal chance."""
     ADAPTIVE = "adaptive"
     """The preferred class as far as it reaches."""
 
@@ -68,7 +68,10 @@ def choose(
         return shuffled[:k]
     preferred = [candidate for candidate in shuffled if candidate.in_preferred_class]
     others = [candidate for candidate in shuffled if not candidate.in_preferred_class]
-    first, second = quotas(k, len(preferred), len(others), Strategy(strategy))
+    target = k
+    if Strategy(strategy) is Strategy.BALANCED:
+        target = k // 2 + (int(rng.integers(2)) if k % 2 else 0)
+    first, second = quotas(k, len(preferred), len(others), target)
     return preferred[:first] + others[:second]
 
 
@@ -80,8 +83,8 @@ def _one_per_answer(ordered: list[Candidate], rng: np.random.Generator) -> list[
     return sorted(drawn.values(), key=lambda candidate: candidate.sample_id)
 
 
-def quotas(k: int, preferred: int, others: int, strategy: Strategy) -> tuple[int, int]:
-    """How many of `k` to take from the preferred class and from the other, given their sizes."""
-    target = k if strategy is Strategy.ADAPTIVE else (k + 1) // 2
+def quotas(k: int, preferred: int, others: int, target: int) -> tuple[int, int]:
+    """How many of `k` to take from the preferred class, of which `target` are wanted, and from the other,
+    given their sizes."""
     second = min(others, k - min(preferred, target))
     return min(preferred, k - second), second
