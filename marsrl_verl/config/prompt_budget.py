@@ -97,6 +97,7 @@ def plan_prompts(
     longest_question: str,
     elsewhere: Mapping[str, int] | None = None,
     row_texts: Mapping[str, str] | None = None,
+    openings: Mapping[str, tuple[Sequence[Message], Sequence[Message]]] | None = None,
 ) -> list[RoleBudget]:
     """The budget of every role whose prompts the method describes, the first one's first.
 
@@ -108,12 +109,15 @@ def plan_prompts(
         elsewhere: tokens of the longest response of a role that another model plays.
         row_texts: the longest texts of the data's rows that prompts show beside the question; one that is not
             there is unknown.
+        openings: by role that reads the whole chat of the data, its prompt of the longest problem, and
+            without one (`Method.opening_prompts`); the others read the question.
     """
     chat, text = (counter.chat, counter.text) if counter is not None else (_rough_chat, _rough_text)
     fixed = {one.role: chat(one.wording) for one in shapes}
     responses = {role: one.max_new_tokens for role, one in roles.items()} | dict(elsewhere or {})
     first = shapes[0].role
     question = text(longest_question) if longest_question else roles[first].max_prompt_tokens - fixed[first]
+    whole = {role: chat(asked) - chat(bare) for role, (asked, bare) in (openings or {}).items()}
     budgets = []
     for one in (shape for shape in shapes if shape.role in roles):
         shown = {
@@ -122,12 +126,14 @@ def plan_prompts(
         }
         known = row_texts or {}
         given = {name: text(known[name]) for name in one.row_texts if name in known}
-        parts = [f"wording {fixed[one.role]:,}", f"problem {question:,}"]
+        # A prompt with texts of its row has them in it, which are counted apart.
+        problem = question if one.row_texts else whole.get(one.role, question)
+        parts = [f"wording {fixed[one.role]:,}", f"problem {problem:,}"]
         budgets.append(
             RoleBudget(
                 role=one.role,
                 fixed=fixed[one.role],
-                longest=fixed[one.role] + question + sum(given.values()) + sum(shown.values()),
+                longest=fixed[one.role] + problem + sum(given.values()) + sum(shown.values()),
                 limit=roles[one.role].max_prompt_tokens,
                 parts=" + ".join([*parts, *(f"{name} {count:,}" for name, count in (given | shown).items())]),
                 unknown=tuple(name for name in one.row_texts if name not in known),

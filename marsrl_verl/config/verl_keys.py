@@ -88,7 +88,8 @@ def translate(overrides: tuple[str, ...], roles: Roles, first_role: Callable[[],
         first_role: the one that is asked the problems (`Method.first_role`); likewise.
 
     Raises:
-        ConfigError: a key of ours is given another value beside, or an estimator is named that is not used.
+        ConfigError: all keys of ours that one sets are given other values beside, or an estimator is named
+            that is not used.
     """
     by_key = {one.key: one for one in VERL_KEYS}
     parsed = [(text, OverridesParser.create().parse_override(text)) for text in overrides]
@@ -115,13 +116,14 @@ def translate(overrides: tuple[str, ...], roles: Roles, first_role: Callable[[],
         elif (one := by_key.get(key)) is None or override.is_delete():
             translated.append(text)
         else:
-            value = one.value(override)
-            for ours in with_roles(one.ours, roles, first_role):
-                if overridden.get(ours, value) != value:
-                    what = f"It sets {ours} here, which the command line sets to {overridden[ours]}."
-                    problems.append(ConfigIssue(key, what, "Leave one of them out.", value))
-                translated.append(f"{ours}={value}")
-            notes.append(f"{text} is taken as {_listed(one.ours, roles, first_role)}={value}")
+            value, keys = one.value(override), with_roles(one.ours, roles, first_role)
+            # What is said of a single role counts more than what is said of all of them.
+            general = [ours for ours in keys if overridden.get(ours, value) == value]
+            if not general:
+                what = f"It sets {keys[0]} here, which the command line sets to {overridden[keys[0]]}."
+                problems.append(ConfigIssue(key, what, "Leave one of them out.", value))
+            translated += [f"{ours}={value}" for ours in general]
+            notes.append(f"{text} is taken as {_listed(general)}={value}")
     if problems:
         raise ConfigError(problems)
     return Translated(tuple(translated), tuple(notes), named)
@@ -134,7 +136,9 @@ def with_roles(key: str, roles: Roles, first_role: Callable[[], str]) -> list[st
     return [key.replace(FIRST, first_role()) if FIRST in key else key]
 
 
-def _listed(key: str, roles: Roles, first_role: Callable[[], str]) -> str:
-    """The keys in one word: `marsrl.roles.{first,second}.top_p`."""
-    several = EACH in key and len(roles()) > 1
-    return key.replace(EACH, f"{{{','.join(roles())}}}") if several else with_roles(key, roles, first_role)[0]
+def _listed(keys: list[str]) -> str:
+    """Keys of several roles in one word: `marsrl.roles.{first,second}.top_p`."""
+    if len(keys) < 2:
+        return "".join(keys)
+    start, _, end = keys[0].rsplit(".", 2)
+    return f"{start}.{{{','.join(key.split('.')[-2] for key in keys)}}}.{end}"

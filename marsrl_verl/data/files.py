@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from marsrl_verl.core.prompts import NO_PROBLEM
 from marsrl_verl.core.request import Problem
 from marsrl_verl.data.problems import Columns, Fault, SourceProblem, note_fault, read_problem, same_reference
 from marsrl_verl.data.repair import repaired
@@ -47,6 +48,8 @@ class FileReport:
     """Rows that are no problem with an answer, by what is wrong with them."""
     longest_question: str = ""
     """The question with the most characters."""
+    longest_problem: Problem = NO_PROBLEM
+    """The one whose chat has the most characters, all of its messages together."""
     problems: Seen = field(default_factory=dict)
     """Those that the file has first of its split."""
     duplicates: int = 0
@@ -66,6 +69,11 @@ class FileReport:
     def prompted(self) -> int:
         """Rows whose problem is asked."""
         return self.rows - (self.too_long or 0)
+
+
+def chat_characters(problem: Problem) -> int:
+    """Of all messages of the data's chat together."""
+    return sum(len(message["content"]) for message in problem.messages)
 
 
 def read_report(
@@ -105,6 +113,7 @@ def read_report(
                 report.problems.setdefault(problem.key, seen[key])
                 if len(problem.question) > len(report.longest_question):
                     report.longest_question = problem.question
+                report.longest_problem = max(report.longest_problem, problem.problem, key=chat_characters)
             elif same_reference(first[0], problem.problem.ground_truth):
                 report.duplicates += 1
             else:

@@ -39,6 +39,7 @@ def test_the_other_roles_lengths_follow_from_the_solvers(run, large_vocabulary):
         f"actor_rollout_ref.model.path={large_vocabulary}",
         "data.max_prompt_length=500",
         "data.max_response_length=2000",
+        "marsrl.roles.corrector.max_new_tokens=1000",
     )
     assert done.status == 0, done.err
     roles = done.launched.marsrl.roles
@@ -46,7 +47,8 @@ def test_the_other_roles_lengths_follow_from_the_solvers(run, large_vocabulary):
     assert (roles.solver.max_prompt_tokens, roles.solver.max_new_tokens) == (500, 2000)
     assert roles.verifier.max_prompt_tokens == 500 + 2000 + 1024
     assert roles.corrector.max_prompt_tokens == 500 + 2000 + 1024 + 2000
-    assert done.launched.actor_rollout_ref.rollout.max_model_len == 5524 + 2000
+    assert (roles.verifier.max_new_tokens, roles.corrector.max_new_tokens) == (2000, 1000)
+    assert done.launched.actor_rollout_ref.rollout.max_model_len == 5524 + 1000
 
 
 def test_every_prompt_of_the_preset_fits(run, large_vocabulary):

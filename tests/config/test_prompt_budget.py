@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 from small_files import TEMPLATE
@@ -75,6 +76,15 @@ def test_measured_budgets(model):
     assert all(budget.measured and budget.fits for budget in (solver, verifier, corrector))
 
 
+def test_roles_that_read_the_data_s_chat_read_all_of_its_messages(model):
+    chat = ({"role": "system", "content": "be very brief"}, {"role": "user", "content": "compute 1 + 1"})
+    openings = {"solver": (chat, ({"role": "user", "content": ""},))}
+    counter = open_counter(model)
+    solver, verifier, _ = plan_prompts(SHAPES, roles(), counter, "compute 1 + 1", openings=openings)
+    assert solver.longest == counter.chat(chat)
+    assert verifier.longest == 5 + 4 + 20, "the Verifier reads the question"
+
+
 def test_over_the_limit(model):
     _, verifier, corrector = plan_prompts(
         SHAPES, roles(verifier=29, corrector=36), open_counter(model), longest_question="compute 1 + 1"
@@ -95,3 +105,28 @@ def test_without_a_tokenizer_sizes_come_from_characters(tmp_path):
     solver, *_ = plan_prompts(SHAPES, roles(), None, longest_question="x" * 40)
     assert not solver.measured
     assert solver.longest == solver.fixed + 10
+
+
+def test_the_plan_counts_the_whole_chat_of_the_data(run, model, tmp_path):
+    """Worked examples as chat turns."""
+    examples = [
+        {"role": role, "content": "one two three"} for _ in range(4) for role in ("user", "assistant")
+    ]
+    rows = [
+        {
+            "data_source": "x",
+            "prompt": [*examples, {"role": "user", "content": f"compute {number}"}],
+            "reward_model": {"ground_truth": "1"},
+        }
+        for number in range(8)
+    ]
+    data = tmp_path / "chats.jsonl"
+    data.write_text("\n".join(map(json.dumps, rows)))
+    files = [f"data.{split}_files={data}" for split in ("train", "val")]
+    words = ["algo=grpo", "cluster=cpu", "data=parquet", "data.train_batch_size=8", "dry_run=true", *files]
+    limits = ["data.max_prompt_length=40", "data.max_response_length=20"]
+    done = run("model=custom", f"actor_rollout_ref.model.path={model}", *limits, *words)
+    assert done.status == 0, done.err
+    (line,) = [one for one in done.out.splitlines() if one.startswith("  solver ") and "wording" in one]
+    counter = open_counter(model)
+    assert int(line.split()[1]) == counter.chat(rows[0]["prompt"]) > 30

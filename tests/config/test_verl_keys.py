@@ -32,6 +32,16 @@ def test_one_temperature_for_all_roles():
     assert found.overrides == (*(f"marsrl.roles.{role}.temperature=0.7" for role in ROLES), "name=x")
 
 
+def test_what_is_said_of_one_role_counts_more_than_what_is_said_of_all():
+    found = translate(("data.max_response_length=8", "marsrl.roles.verifier.max_new_tokens=2"))
+    lengths = ("solver.max_new_tokens=8", "corrector.max_new_tokens=8", "verifier.max_new_tokens=2")
+    assert found.overrides == tuple(f"marsrl.roles.{one}" for one in lengths)
+    assert found.notes[0].endswith("is taken as marsrl.roles.{solver,corrector}.max_new_tokens=8")
+    own = tuple(f"marsrl.roles.{role}.max_new_tokens=2" for role in ROLES)
+    with pytest.raises(ConfigError, match="Leave one of them out"):
+        translate(("data.max_response_length=8", *own))
+
+
 def test_of_one_role_there_is_one_temperature():
     found = translate_for(("actor_rollout_ref.rollout.temperature=0.7",), lambda: ("agent",), lambda: "agent")
     assert found.overrides == ("marsrl.roles.agent.temperature=0.7",)

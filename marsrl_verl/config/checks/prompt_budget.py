@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 from marsrl_verl.config.checks.context import Context
 from marsrl_verl.config.prompt_budget import RoleBudget, TokenCounter, open_counter, plan_prompts, text_tokens
+from marsrl_verl.core.prompts import NO_PROBLEM
+from marsrl_verl.core.request import Message
+from marsrl_verl.data.files import chat_characters
 from marsrl_verl.rewards.loading import ClassLoadError
 from marsrl_verl.settings.issues import ConfigError, ConfigIssue
 
@@ -15,14 +19,29 @@ def prompt_budgets(ctx: Context) -> list[RoleBudget]:
     arguments = dict(ctx.config.data.apply_chat_template_kwargs or {})
     counter = open_counter(ctx.model_folder(), arguments)
     longest = max((report.longest_question for report in ctx.files), key=len, default="")
-    shapes = ctx.method.prompt_shapes(ctx.settings.algo, ctx.prompts())
+    prompts = ctx.prompts()
+    shapes = ctx.method.prompt_shapes(ctx.settings.algo, prompts)
     elsewhere = {role: _longest_answer(ctx, policy, counter) for role, policy in ctx.frozen_roles.items()}
     texts: dict[str, str] = {}
     for name, text in ((name, text) for report in ctx.files for name, text in report.row_texts.items()):
         texts[name] = max(texts.get(name, ""), text, key=len)
-    budgets = plan_prompts(shapes, ctx.settings.roles, counter, longest, elsewhere, texts)
+    budgets = plan_prompts(
+        shapes, ctx.settings.roles, counter, longest, elsewhere, texts, _openings(ctx, prompts)
+    )
     active = ctx.method.active_roles(ctx.settings.algo, None)
     return [one for one in budgets if one.role in active and one.role not in ctx.frozen_roles]
+
+
+def _openings(ctx: Context, prompts: Any) -> dict[str, tuple[Sequence[Message], Sequence[Message]]]:
+    """By role that is sent the chat of the data: its prompt of the longest problem, and without a problem;
+    empty where no data was read."""
+    problem = max((report.longest_problem for report in ctx.files), key=chat_characters, default=NO_PROBLEM)
+    if problem is NO_PROBLEM:
+        return {}
+    asked, bare = (
+        ctx.method.opening_prompts(ctx.settings.algo, prompts, one) for one in (problem, NO_PROBLEM)
+    )
+    return {role: (chat, bare[role]) for role, chat in asked.items()}
 
 
 def _longest_answer(ctx: Context, policy: str, counter: TokenCounter | None) -> int:
